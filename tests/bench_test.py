@@ -66,7 +66,7 @@ class AgainstTheDemo(Folder):
         self.assertLessEqual(run["summary"]["peak_in_flight"], 8)
         # With the expected answers of another task, every answer counts as wrong.
         (tasks / "reverse.jsonl").write_text((tasks / "upper.jsonl").read_text())
-        run = self.run_bench("--tasks", tasks, "--adapters", "reverse", "--concurrency", 4, "--num-requests", 10, status=2)
+        run = self.run_bench("--tasks", tasks, "--adapters", "reverse", "--concurrency", 4, "--num-requests", 10, status=3)
         self.assertEqual(run["summary"]["failures"], {"wrong_answer": 10})
         self.assertIn("10 of 10 requests failed", self.stderr)
         self.assertIn("expected '", run["failure_examples"][0]["detail"])
@@ -105,7 +105,7 @@ class AgainstTheDemo(Folder):
 
     def test_a_wrong_model_name_is_counted_by_kind(self):
         run = self.run_bench("--adapters", "unknown,reverse", "--adapter-distribution", "distinct", "--num-requests", 10,
-                             "--output-tokens", 2, status=2)
+                             "--output-tokens", 2, status=3)
         self.assertEqual(run["summary"]["failures"], {"http_404": 5})
         self.assertIn("The model `unknown` does not exist.", self.stdout)
         self.assertIn("5 of 10 requests failed", self.stderr)
@@ -360,7 +360,7 @@ class AgainstServersThatMisbehave(Folder):
                              (("--input-tokens", "many"), "uniform:LOW:HIGH"), (("--adapter-distribution", "x"), "distinct"),
                              (("--url", "ftp://x"), "--url"), (("--header", "novalue"), "--header")):
             code, _, err = bench(*flags)
-            self.assertEqual(code, 1, flags)
+            self.assertEqual(code, 2, flags)
             self.assertIn(words, err)
 
 

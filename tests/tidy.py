@@ -114,6 +114,8 @@ def check_bans(path, text):
         for match in re.finditer(pattern, text):
             if name.startswith("src/base/") and "clock" in match.group(0):
                 continue
+            if name == "tools/command_line/environment.cc" and "getenv" in match.group(0):
+                continue   # flags come from there too
             if name.startswith(("bench/", "tests/")) and "clock" in match.group(0):
                 continue
             line = text.count("\n", 0, match.start()) + 1

@@ -18,7 +18,8 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
   line.Add({.names = "--enable-runtime-lora",
             .target = &flags.enable_runtime_lora,
             .group = group,
-            .help = "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, and SGLang's forms of them"});
+            .help = "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, and SGLang's forms of them",
+            .common = true});
   line.Add({.names = "--allowed-adapter-root",
             .target = &flags.allowed_roots,
             .unit = "DIR",
@@ -28,7 +29,8 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
             .target = &flags.admin_key_file,
             .unit = "FILE",
             .group = group,
-            .help = "File whose first line is the key that the load and unload routes require"});
+            .help = "File whose first line is the key that the load and unload routes require",
+            .common = true});
   line.Add({.names = "--insecure-no-admin-key",
             .target = &flags.insecure_no_admin_key,
             .group = group,

@@ -134,10 +134,17 @@ void PrintReport(const ReportJson& report) {
   fmt::print("\n");
 }
 
+// Marks an error as one of the command line.
+template <typename T>
+Result<T> OfFlags(Result<T> result) {
+  if (result.ok() || result.error().code != ErrorCode::kInvalidArgument) return result;
+  return Error{ErrorCode::kInvalidArgument, result.error().message, "--"};
+}
+
 Result<ReportJson> Measure(const BenchFlags& flags) {
   const OsClock clock;
-  ASSIGN_OR_RETURN(ApiClientOptions client, MakeClientOptions(flags));
-  ASSIGN_OR_RETURN(SessionOptions options, MakeWorkloadOptions(flags));
+  ASSIGN_OR_RETURN(ApiClientOptions client, OfFlags(MakeClientOptions(flags)));
+  ASSIGN_OR_RETURN(SessionOptions options, OfFlags(MakeWorkloadOptions(flags)));
   std::optional<Trace> trace;
   if (flags.open_loop()) {
     ASSIGN_OR_RETURN(trace, MakeTrace(flags));
@@ -181,10 +188,9 @@ Status ShowComparison(const BenchFlags& flags) {
   return Ok{};
 }
 
-int Failed(const Error& error) {
-  fmt::print(stderr, "loramux bench: {}\n", error.message);
-  return 1;
-}
+constexpr int kExitFailedRequests = 3;
+
+int Failed(const Error& error) { return FailCommand("bench", error); }
 
 // The exit status that the result deserves.
 int Judge(const ReportJson& report) {
@@ -192,7 +198,7 @@ int Judge(const ReportJson& report) {
                failed = NumberAt(report, {"summary", "requests", "failed"});
   if (failed > 0 || total == 0) {
     fmt::print(stderr, "loramux bench: {} of {} requests failed\n", FormatNumber(failed), FormatNumber(total));
-    return 2;
+    return kExitFailedRequests;
   }
   return TrueAt(report, "interrupted") ? 130 : 0;
 }
@@ -204,7 +210,10 @@ int RunBench(BenchFlags flags) {
     const Status status = ShowComparison(flags);
     return status.ok() ? 0 : Failed(status.error());
   }
-  if (const Status status = CompleteFlags(flags); !status.ok()) return Failed(status.error());
+  if (const Status status = CompleteFlags(flags); !status.ok()) {
+    Failed(status.error());
+    return kExitUsage;
+  }
   std::signal(SIGPIPE, SIG_IGN);  // a server that went away is an error code
   AllowManyConnections();
   Result<ReportJson> report = flags.from.empty() ? Measure(flags) : LoadReport(flags.from);

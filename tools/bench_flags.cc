@@ -36,7 +36,8 @@ void AddServerFlags(CommandLine& line, BenchFlags& flags) {
             .target = &flags.api_key,
             .unit = "KEY",
             .group = group,
-            .help = "Key sent as a bearer token; other users of this machine can see it"});
+            .help = "Key sent as a bearer token; other users of this machine may see it",
+            .secret = true});
   line.Add({.names = "--api-key-file",
             .target = &flags.api_key_file,
             .unit = "FILE",

@@ -84,14 +84,14 @@ int RunExperiment(ExperimentFlags flags) {
     return 0;
   }
   if (flags.ids.empty()) {
-    fmt::print(stderr, "error: expected ids of experiments or 'all', found none; --list prints the ids\n");
-    return 1;
+    return FailCommand("experiment",
+                       InvalidArgument("expected ids of experiments or 'all', found none; --list prints the "
+                                       "ids",
+                                       "--list"));
   }
   if (flags.quick) flags.context.scale *= kQuickScale;
   const Status status = RunAll(flags);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "error: {}\n", status.error().message);
-  return 1;
+  return status.ok() ? 0 : FailCommand("experiment", status.error());
 }
 
 Command ExperimentCommand() {

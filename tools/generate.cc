@@ -12,6 +12,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
@@ -73,7 +74,7 @@ class EventQueue {
 
 Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Tokenizer& tokenizer) {
   if (flags.raw) return tokenizer.Encode(flags.prompt, /*add_special_tokens=*/true);
-  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat, ChatTemplate::Load(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat, LoadChatTemplate(flags.runtime));
   if (!chat) {
     return InvalidArgument("the model has no chat template: use --raw to complete the prompt as it is", "--raw");
   }
@@ -122,12 +123,14 @@ Status StreamAnswer(const GenerateFlags& flags, const Tokenizer& tokenizer, Engi
   }
 }
 
-Status Generate(const GenerateFlags& flags) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
+Status Generate(GenerateFlags flags) {
+  RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  RETURN_IF_ERROR(FetchNamed(flags.runtime));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
   EventQueue events;  // outlives the engine's thread: Stop is called before it goes
   GenerationRequest request;
   ASSIGN_OR_RETURN(request.prompt, EncodePrompt(flags, tokenizer));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
   if (!flags.lora.empty()) {
     ASSIGN_OR_RETURN(const auto version, runtime->registry().Resolve(flags.lora));
     if (version != nullptr) request.adapter = version->generation;
@@ -158,25 +161,33 @@ void AddGenerateFlags(CommandLine& line, GenerateFlags& flags) {
             .target = &flags.prompt,
             .unit = "TEXT",
             .help = "The user's message; with --raw, the text to continue",
-            .required = true});
+            .required = true,
+            .common = true});
   line.Add({.names = "--lora",
             .target = &flags.lora,
             .unit = "NAME",
             .help = "Adapter to answer with, by its name in --lora-modules or --adapter-dir",
-            .default_text = "none: the base model"});
-  line.Add({.names = "--system", .target = &flags.system, .unit = "TEXT", .help = "System message of the chat"});
+            .default_text = "none: the base model",
+            .common = true});
+  line.Add({.names = "--system",
+            .target = &flags.system,
+            .unit = "TEXT",
+            .help = "System message of the chat",
+            .common = true});
   line.Add({.names = "--raw", .target = &flags.raw, .help = "Continue the prompt as it is, without the chat template"});
   line.Add({.names = "-n,--max-tokens",
             .target = &flags.max_tokens,
             .unit = "TOKENS",
             .group = sampling,
             .help = "Output tokens",
-            .default_text = "as many as fit"});
+            .default_text = "as many as fit",
+            .common = true});
   line.Add({.names = "--temperature",
             .target = &flags.temperature,
             .unit = "T",
             .group = sampling,
-            .help = "Sampling temperature; 0: greedy"});
+            .help = "Sampling temperature; 0: greedy",
+            .common = true});
   line.Add({.names = "--top-k",
             .target = &flags.top_k,
             .unit = "N",
@@ -215,9 +226,7 @@ void AddGenerateFlags(CommandLine& line, GenerateFlags& flags) {
 
 int RunGenerate(const GenerateFlags& flags) {
   const Status status = Generate(flags);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "loramux generate: {}\n", status.error().message);
-  return 1;
+  return status.ok() ? 0 : FailCommand("generate", status.error());
 }
 
 }  // namespace

@@ -291,10 +291,7 @@ void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
 
 int RunInspect(const InspectFlags& flags) {
   const auto report = Inspect(flags);
-  if (!report.ok()) {
-    fmt::print(stderr, "loramux inspect: {}\n", report.error().message);
-    return 1;
-  }
+  if (!report.ok()) return FailCommand("inspect", report.error());
   fmt::print("{}", flags.json ? ReportAsJson(*report) : ReportAsTable(*report));
   return 0;
 }

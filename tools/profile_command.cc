@@ -266,8 +266,9 @@ std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile
   return csv;
 }
 
-Status Profile(const ProfileFlags& flags) {
+Status Profile(ProfileFlags flags) {
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const RuntimeOptions runtime, RuntimeOptionsOf(flags.runtime));
   ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(flags.output));
   std::optional<OutputFile> measurements;
@@ -303,7 +304,8 @@ void AddMeasuringFlags(CommandLine& line, ProfileFlags& flags) {
             .target = &flags.output,
             .unit = "FILE",
             .help = "Profile to write (JSON)",
-            .required = true});
+            .required = true,
+            .common = true});
   line.Add({.names = "--measurements",
             .target = &flags.measurements,
             .unit = "FILE",
@@ -406,9 +408,7 @@ void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
 
 int RunProfile(const ProfileFlags& flags) {
   const Status status = Profile(flags);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "loramux profile: {}\n", status.error().message);
-  return 1;
+  return status.ok() ? 0 : FailCommand("profile", status.error());
 }
 
 Command ProfileCommand() {

@@ -14,22 +14,33 @@ constexpr int kOtherOpenFiles = 64;  // besides connections; each registered ada
 
 void AddKeyFlags(CommandLine& line, ProtectionOptions& protection) {
   const std::string group = "Access (files are read again at SIGHUP)";
+  line.Add({.names = "--api-key",
+            .target = &protection.api_keys,
+            .unit = "KEY",
+            .group = group,
+            .help = "Key that clients must send (Authorization: Bearer KEY). Several may be given. On the command line "
+                    "other users of the machine may see it; LORAMUX_API_KEY in the environment they cannot see",
+            .common = true,
+            .secret = true});
   line.Add({.names = "--api-key-file",
             .target = &protection.api_key_file,
             .unit = "FILE",
             .group = group,
-            .help = "JSON file of API keys; without it every client may call",
-            .path = FlagPath::kExistingFile});
+            .help = "JSON file of API keys, with the models and limits of each; without keys every client may call",
+            .path = FlagPath::kExistingFile,
+            .excludes = "--api-key"});
   line.Add({.names = "--tls-cert",
             .target = &protection.tls.certificate,
             .unit = "FILE",
             .group = group,
-            .help = "PEM file with the certificate chain; serves HTTPS"});
+            .help = "PEM file with the certificate chain; serves HTTPS",
+            .common = true});
   line.Add({.names = "--tls-key",
             .target = &protection.tls.key,
             .unit = "FILE",
             .group = group,
-            .help = "PEM file with the certificate's private key"});
+            .help = "PEM file with the certificate's private key",
+            .common = true});
   line.Add({.names = "--prefix-sharing",
             .target = &protection.prefix_sharing,
             .unit = "MODE",

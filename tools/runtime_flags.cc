@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "formats/base_model_name.h"
 #include "formats/message.h"
+#include "hub/repo_name.h"
 #include "report/progress_bar.h"
 #include "schedule/presets.h"
 #include "schedule/profile/performance_profile.h"
@@ -88,16 +89,22 @@ Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const
 Result<NamedPath> ParseLoraModule(const std::string& text) {
   if (!text.empty() && text.front() == '{') {
     const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.contains("name") && json.contains("path") && json["name"].is_string() &&
-        json["path"].is_string()) {
-      return NamedPath{json["name"], json["path"]};
+    for (const auto& [name, path] : {std::pair("name", "path"), std::pair("lora_name", "lora_path")}) {  // SGLang's
+      if (json.is_object() && json.contains(name) && json.contains(path) && json[name].is_string() &&
+          json[path].is_string()) {
+        return NamedPath{json[name], json[path]};
+      }
     }
     return InvalidArgument("--lora-modules: expected a JSON object with the strings name and path, found " + text,
                            "--lora-modules");
   }
   const std::size_t equals = text.find('=');
+  // ORG/NAME alone is called NAME.
+  if (const auto repo = equals == std::string::npos ? ParseRepoName(text) : std::nullopt) {
+    return NamedPath{repo->name, text};
+  }
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    return InvalidArgument("--lora-modules: expected name=path, found '" + text + "'", "--lora-modules");
+    return InvalidArgument("--lora-modules: expected name=path or ORG/NAME, found '" + text + "'", "--lora-modules");
   }
   return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
 }
@@ -190,10 +197,12 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.model_names = NamesOfModel(flags.model_dir);
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {
-    // The directory's own name, and the path as it was written: readiness probes use either.
-    const fs::path path = fs::path(flags.model_dir).lexically_normal();
+    // The directory's own name, and the path as it was written: readiness probes use either. ORG/NAME as it is first.
+    const std::string& given = flags.model_name.empty() ? flags.model_dir : flags.model_name;
+    const fs::path path = fs::path(given).lexically_normal();
     options.base_names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
-    if (options.base_names[0] != flags.model_dir) options.base_names.push_back(flags.model_dir);
+    if (options.base_names[0] != given) options.base_names.push_back(given);
+    if (!flags.model_name.empty()) std::reverse(options.base_names.begin(), options.base_names.end());
   }
   return options;
 }
@@ -206,13 +215,15 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.lora_modules,
             .unit = "NAME=PATH",
             .group = adapters,
-            .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}"});
+            .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}; a path may be ORG/NAME",
+            .common = true});
   line.Add({.names = "--adapter-dir",
             .target = &flags.adapter_dir,
             .unit = "DIR",
             .group = adapters,
             .help = "Serve every PEFT adapter in DIR/*/ under the name of its folder. `serve` also finds adapters that "
-                    "are added while it runs"});
+                    "are added while it runs",
+            .common = true});
   line.Add({.names = "--max-lora-rank",
             .target = &flags.max_lora_rank,
             .unit = "RANK",
@@ -250,12 +261,14 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "BYTES",
             .group = memory,
             .help = "Size of the page pool for KV cache and adapters, as in 2GiB; auto: a quarter of the machine's "
-                    "memory, at most 8 GiB"});
+                    "memory, at most 8 GiB",
+            .common = true});
   line.Add({.names = "--host-memory",
             .target = &flags.host_memory,
             .unit = "BYTES",
             .group = memory,
-            .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier"});
+            .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier",
+            .common = true});
   line.Add({.names = "--page-tokens",
             .target = &flags.page_tokens,
             .unit = "TOKENS",
@@ -287,7 +300,8 @@ void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.max_model_len,
             .unit = "TOKENS",
             .group = batching,
-            .help = "Positions of a sequence, prompt and output together; 0: the model's own limit"});
+            .help = "Positions of a sequence, prompt and output together; 0: the model's own limit",
+            .common = true});
   line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), batching));
   line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), batching,
                    "512, or as many as a preset with whole prompts needs"));
@@ -305,12 +319,14 @@ void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.threads,
             .unit = "N",
             .group = machine,
-            .help = "Kernel threads; 0: one per processor"});
+            .help = "Kernel threads; 0: one per processor",
+            .common = true});
   line.Add({.names = "--log-level",
             .target = &flags.log_level,
             .unit = "LEVEL",
             .group = machine,
-            .help = "Least severe log records to write: trace, debug, info, warn, error or off"});
+            .help = "Least severe log records to write: trace, debug, info, warn, error or off",
+            .common = true});
   line.Add({.names = "--log-format",
             .target = &flags.log_format,
             .unit = "FORMAT",
@@ -322,11 +338,7 @@ void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
 }  // namespace
 
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
-  line.Add({.names = "model",
-            .target = &flags.model_dir,
-            .unit = "DIR",
-            .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json",
-            .required = true});
+  AddModelFlags(line, flags);
   AddAdapterFlags(line, flags);
   AddMemoryFlags(line, flags);
   AddBatchingFlags(line, flags);
@@ -334,7 +346,8 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.served_model_names,
             .unit = "NAME",
             .help = "Names of the base model in requests",
-            .default_text = "the name of its folder"});
+            .default_text = "the name of its folder",
+            .common = true});
   AddMachineFlags(line, flags);
 }
 
@@ -361,8 +374,20 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
   return adapters;
 }
 
+Status FetchNamed(RuntimeFlags& flags) {
+  RETURN_IF_ERROR(FetchModel(flags));
+  for (std::string& text : flags.lora_modules) {
+    ASSIGN_OR_RETURN(NamedPath adapter, ParseLoraModule(text));
+    std::error_code ignored;
+    if (fs::exists(adapter.path, ignored) || !ParseRepoName(adapter.path)) continue;  // Register says what is wrong
+    ASSIGN_OR_RETURN(adapter.path, FolderOf(adapter.path, flags.hub));
+    text = nlohmann::json{{"name", adapter.name}, {"path", adapter.path}}.dump();
+  }
+  return Ok{};
+}
+
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
-  RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
+  RETURN_IF_ERROR(CheckModelDType(flags));
   ASSIGN_OR_RETURN(RuntimeOptions options, RuntimeOptionsOf(flags));
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));

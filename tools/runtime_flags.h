@@ -10,13 +10,13 @@
 #include "base/result.h"
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
+#include "tools/model_flags.h"
 #include "tools/schedule_flags.h"
 #include "tools/system_flags.h"
 
 namespace loramux {
 
-struct RuntimeFlags {
-  std::string model_dir;
+struct RuntimeFlags : ModelFlags {
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
@@ -57,7 +57,12 @@ struct NamedPath {
 // adapter_config.json. Errors name the flag.
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags);
 
-// Loads the model with a progress bar on stderr, then registers every adapter. `recorder`: of RuntimeOptions. Errors
+// Puts folders in place of names as ORG/NAME: of the model, its tokenizer and --lora-modules. Downloads what is
+// missing.
+Status FetchNamed(RuntimeFlags& flags);
+
+// Loads the model with a progress bar on stderr, then registers every adapter. REQUIRES: InitLogging was called.
+// `recorder`: of RuntimeOptions. Errors
 // name the flag or the file.
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder = nullptr);
 

@@ -16,15 +16,21 @@
 #include <pthread.h>
 
 #include <fmt/core.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "formats/dtype.h"
 #include "formats/generation_defaults.h"
+#include "formats/model_config.h"
+#include "http/bound_port.h"
 #include "http/options.h"
 #include "record/flight_recorder.h"
 #include "runtime/history_keeper.h"
 #include "schedule/presets.h"
 #include "server/generation/engine_service.h"
+#include "server/guard/bearer_key.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/length_guesser.h"
 #include "server/server.h"
@@ -32,9 +38,12 @@
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 #include "tools/adapter_flags.h"
+#include "tools/foreign_flags.h"
 #include "tools/protection_flags.h"
 #include "tools/runtime_flags.h"
 #include "tools/service_notify.h"
+#include "tools/startup_table.h"
+#include "tools/throughput_log.h"
 
 namespace loramux {
 namespace {
@@ -56,6 +65,8 @@ struct ServeFlags {
   std::string record;                                             // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
   std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
+  double stats_interval_seconds = 10;
+  std::vector<std::string> warnings;  // of the command line and the environment
 };
 
 // SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for
@@ -113,6 +124,7 @@ class Signals {
 
 void LogDrained(const DrainReport& report) {
   for (const std::string& request : report.dropped) spdlog::warn("dropped at shutdown: {}", request);
+  if (report.in_flight == 0) return spdlog::info("no requests were running");
   spdlog::info("{} requests were running; {} ended in time, {} were dropped", report.in_flight,
                report.in_flight - std::min(report.in_flight, static_cast<std::int64_t>(report.dropped.size())),
                report.dropped.size());
@@ -131,10 +143,25 @@ std::size_t LogBroken(AdapterAdmin& adapters) {
   return broken.size();
 }
 
-void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters, std::size_t broken) {
-  spdlog::info("ready: {}://{}:{} serves {} and {} adapters{}", flags.protection.tls.enabled() ? "https" : "http",
-               flags.http.host, server.port(), flags.runtime.model_dir, adapters,
-               broken == 0 ? std::string() : fmt::format("; {} are broken", broken));
+// Programs wait for the first line; the table is for the user, and the fields are for readers of JSON.
+void LogReady(const RuntimeFlags& flags, const StartupFacts& facts) {
+  const std::string ready =
+      fmt::format("ready: {}://{}:{} serves {} and {} adapters{}", facts.tls ? "https" : "http", facts.host, facts.port,
+                  facts.path, facts.adapters,
+                  facts.broken_adapters == 0 ? std::string() : fmt::format("; {} are broken", facts.broken_adapters));
+  if (flags.log_format != "json") {
+    spdlog::info("{}", ready);
+    if (spdlog::should_log(spdlog::level::info)) fmt::print(stderr, "{}", StartupTable(facts));
+    return;
+  }
+  LogWith(spdlog::level::info, ready,
+          {{"model", facts.name},
+           {"url", ClientUrl(facts)},
+           {"weight_bytes", facts.weight_bytes},
+           {"device_bytes", facts.device_bytes},
+           {"host_bytes", facts.host_bytes},
+           {"adapters", facts.adapters},
+           {"broken_adapters", facts.broken_adapters}});
 }
 
 // What is learned of output lengths outlives the server where its state does. The adapter journal holds the directory's
@@ -210,6 +237,18 @@ Result<RequestDefaults> DefaultsOf(const ServeFlags& flags) {
   return defaults;
 }
 
+// The origins, also as the JSON list that vLLM takes.
+Result<std::vector<std::string>> AllowedOrigins(const std::vector<std::string>& texts) {
+  const std::string joined = fmt::format("{}", fmt::join(texts, ","));
+  if (!joined.starts_with('[')) return texts;
+  const auto list = nlohmann::json::parse(joined, nullptr, /*allow_exceptions=*/false);
+  const bool strings =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& origin) { return origin.is_string(); });
+  if (strings) return list.get<std::vector<std::string>>();
+  return InvalidArgument("--allowed-origins: expected origins, or a JSON list of them, found " + joined,
+                         "--allowed-origins");
+}
+
 // What the flags say of the server; the model's length and the administrator's key are still to be set.
 Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions options;
@@ -226,8 +265,7 @@ Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
   options.trust_fairness_header = flags.trust_fairness_header;
-  options.model_path = flags.runtime.model_dir;
-  ASSIGN_OR_RETURN(options.defaults, DefaultsOf(flags));
+  ASSIGN_OR_RETURN(options.http.allowed_origins, AllowedOrigins(flags.http.allowed_origins));
   options.seed = flags.seed;
   options.tool_call_parsers = flags.tool_call_parsers;
   options.reasoning_parsers = flags.reasoning_parsers;
@@ -242,65 +280,143 @@ void LogServed(const EngineStats& stats) {
                stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
 }
 
-Status Serve(const ServeFlags& flags) {
-  Signals signals;
-  ReturnFreedMemory();
-  RaiseOpenFileLimit(flags.http.max_connections);
-  ASSIGN_OR_RETURN(const std::optional<std::string> admin_key,
-                   AdminKey(flags.adapters, flags.runtime, flags.http.host));
-  if (admin_key && admin_key->empty() && !flags.protection.api_key_file.empty()) {
+// What is read before the weights are: an error in it costs no time.
+struct EarlyParts {
+  std::optional<std::string> admin_key;
+  ServerOptions options;
+  std::unique_ptr<FlightRecorder> recorder;
+  std::optional<LengthGuesser> lengths;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+};
+
+Status CheckAccess(const ServeFlags& flags, const std::optional<std::string>& admin_key) {
+  if (admin_key && admin_key->empty() && flags.protection.has_keys()) {
     return InvalidArgument(
-        "--insecure-no-admin-key: refused with --api-key-file, because clients must not change adapters; "
+        "--insecure-no-admin-key: refused with API keys, because clients must not change adapters; "
         "give --admin-key-file FILE",
         "--insecure-no-admin-key");
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<FlightRecorder> recorder, StartRecorder(flags));
+  for (std::size_t i = 0; i < flags.protection.api_keys.size(); ++i) {
+    const std::size_t length = flags.protection.api_keys[i].size();
+    if (length >= kMinKeyBytes) continue;
+    spdlog::warn("--api-key: key {} has {} characters, which can be guessed; give at least {}", i + 1, length,
+                 kMinKeyBytes);
+  }
+  return CheckProtection(flags.protection);
+}
+
+// Also puts folders in place of names in the flags.
+Result<EarlyParts> ReadEarly(ServeFlags& flags) {
+  EarlyParts parts;
+  ASSIGN_OR_RETURN(parts.admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
+  RETURN_IF_ERROR(CheckAccess(flags, parts.admin_key));
+  ASSIGN_OR_RETURN(parts.options, ServerOptionsOf(flags));
+  ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
+  RETURN_IF_ERROR(FetchNamed(flags.runtime));
+  parts.options.model_path = flags.runtime.model_dir;
+  ASSIGN_OR_RETURN(parts.options.defaults, DefaultsOf(flags));
+  ASSIGN_OR_RETURN(parts.options.tokenizer_info, TokenizerInfo(flags.runtime.text_directory()));
+  ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
+  ASSIGN_OR_RETURN(parts.chat_template, LoadChatTemplate(flags.runtime));
+  if (!parts.chat_template) {
+    spdlog::warn(
+        "the model has no chat template: /v1/chat/completions will refuse requests (--chat-template gives one)");
+  }
+  ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime.schedule));
+  ASSIGN_OR_RETURN(parts.recorder, StartRecorder(flags));
+  parts.options.adapter_admin_key = parts.admin_key;
+  return parts;
+}
+
+// Waits until a signal asks for the end, and answers until the drain has ended.
+void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server, Runtime& runtime) {
+  const auto stats = [&engine = runtime.engine()] { return engine.Stats(); };
+  const ThroughputLog log(std::chrono::milliseconds(static_cast<std::int64_t>(flags.stats_interval_seconds * 1000)),
+                          &runtime.clock(), stats);
+  int signal = signals.Wait();
+  for (; signal == SIGHUP; signal = signals.Wait()) server.Reload();
+  const EngineStats now = stats();
+  spdlog::info("{}: no new requests; waiting up to {} s for {} running ones; {} ends them at once",
+               signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_timeout_seconds, now.running + now.waiting,
+               signal == SIGINT ? "Ctrl-C again" : "a second signal");
+  NotifyStopping(flags.drain_timeout_seconds);
+  LogDrained(server.Shutdown());
+}
+
+StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Server& server, Runtime& runtime,
+                     AdapterAdmin& adapters) {
+  const EngineStats stats = runtime.engine().Stats();
+  const std::int64_t page_bytes = runtime.geometry().page_bytes;
+  StartupFacts facts{.name = runtime.registry().base_names().front(),
+                     .path = flags.runtime.model_dir,
+                     .family = ModelFamilyName(runtime.model().config().family),
+                     .dtype = DTypeName(runtime.model().weights().lm_head.dtype()),
+                     .max_model_len = runtime.max_model_len(),
+                     .weight_bytes = WeightBytes(runtime.model().weights()),
+                     .device_bytes = stats.device.capacity_pages * page_bytes,
+                     .host_bytes = stats.host.capacity_pages * page_bytes,
+                     .host = flags.http.host,
+                     .port = server.port(),
+                     .tls = flags.protection.tls.enabled(),
+                     .keys = flags.protection.has_keys(),
+                     .chat = early.chat_template.has_value()};
+  const auto loaded = runtime.registry().List();
+  const auto offered = adapters.Offered();
+  facts.adapters = static_cast<std::int64_t>(loaded.size() + offered.size());
+  facts.broken_adapters = static_cast<std::int64_t>(adapters.Failed().size() + LogBroken(adapters));
+  if (!offered.empty()) facts.first_adapter = offered.front().name;
+  if (!loaded.empty()) facts.first_adapter = loaded.front()->name;
+  return facts;
+}
+
+Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime, EngineService& service,
+                                            AdapterAdmin& adapters, GrammarCompiler* grammars) {
+  return Server::Start(
+      early.options,
+      {.clock = &runtime.clock(),
+       .generation = &service,
+       .registry = &runtime.registry(),
+       .tokenizer = &*early.tokenizer,
+       .chat_template = early.chat_template ? &*early.chat_template : nullptr,
+       .lengths = early.lengths ? &*early.lengths : nullptr,
+       .grammars = grammars,
+       .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
+       .adapters = &adapters});
+}
+
+Status Serve(ServeFlags flags) {
+  Signals signals;
+  RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
+  ReturnFreedMemory();
+  RaiseOpenFileLimit(flags.http.max_connections);
+  ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
-                   StartRuntime(EagerAdapters(flags.runtime, flags.adapters), recorder.get()));
+                   StartRuntime(EagerAdapters(flags.runtime, flags.adapters), early.recorder.get()));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters,
                    OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
-  ASSIGN_OR_RETURN(const std::optional<LengthGuesser> lengths, LoadLengthProxy(flags.runtime.schedule));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
-  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
-  if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
 
-  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, *runtime);
+  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(*early.tokenizer, *runtime);
   EngineService service(&runtime->engine());
-  ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
-  options.max_model_len = runtime->max_model_len();
-  ASSIGN_OR_RETURN(options.tokenizer_info, TokenizerInfo(flags.runtime.model_dir));
-  options.adapter_admin_key = admin_key;
+  early.options.max_model_len = runtime->max_model_len();
   runtime->Start();
   adapters->Restore();
-  auto server = Server::Start(
-      options, {.clock = &runtime->clock(),
-                .generation = &service,
-                .registry = &runtime->registry(),
-                .tokenizer = &tokenizer,
-                .chat_template = chat_template ? &*chat_template : nullptr,
-                .lengths = lengths ? &*lengths : nullptr,
-                .grammars = grammars.get(),
-                .engine_snapshot = [&engine = runtime->engine()](auto patience) { return engine.Snapshot(patience); },
-                .adapters = adapters.get()});
+  auto server = StartServer(early, *runtime, service, *adapters, grammars.get());
   if (!server.ok()) {
     runtime->Stop();
     return server.error();
   }
   signals.MarkReady();
-  const std::size_t broken = LogBroken(*adapters);
-  LogReady(flags, **server, runtime->registry().List().size() + adapters->Offered().size(), broken);
+  LogReady(flags.runtime, FactsOf(flags, early, **server, *runtime, *adapters));
   NotifyReady((*server)->port());
-  int signal = signals.Wait();
-  for (; signal == SIGHUP; signal = signals.Wait()) (*server)->Reload();
-  spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",
-               flags.drain_timeout_seconds);
-  NotifyStopping(flags.drain_timeout_seconds);
-  LogDrained((*server)->Shutdown());
+  ServeUntilStopped(flags, signals, **server, *runtime);
   runtime->Stop();
-  if (recorder != nullptr) {
-    recorder->Close();
-    spdlog::info("recorded {} steps in {}: {}", recorder->steps(), FormatBytes(recorder->bytes()), flags.record);
+  if (early.recorder != nullptr) {
+    early.recorder->Close();
+    spdlog::info("recorded {} steps in {}: {}", early.recorder->steps(), FormatBytes(early.recorder->bytes()),
+                 flags.record);
   }
   LogServed(runtime->engine().Stats());
   return Ok{};
@@ -312,12 +428,20 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
             .target = &flags.http.host,
             .unit = "ADDRESS",
             .group = http,
-            .help = "Address to listen on; the default is reachable from this machine only"});
+            .help = "Address to listen on; the default is reachable from this machine only",
+            .common = true});
   line.Add({.names = "--port",
             .target = &flags.http.port,
             .unit = "PORT",
             .group = http,
-            .help = "TCP port to listen on; 0 takes a free one"});
+            .help = "TCP port to listen on; 0 takes a free one",
+            .common = true});
+  line.Add({.names = "--stats-interval",
+            .target = &flags.stats_interval_seconds,
+            .unit = "SECONDS",
+            .group = http,
+            .help = "Time between two lines of the log with tokens per second, while the server is busy; 0: none",
+            .range = {{0.0, 86400.0}}});
   line.Add({.names = "--http-threads",
             .target = &flags.http.threads,
             .unit = "N",
@@ -441,7 +565,14 @@ void AddRecordingFlags(CommandLine& line, ServeFlags& flags) {
 }
 
 void AddServeFlags(CommandLine& line, ServeFlags& flags) {
-  line.ReadConfiguration();
+  line.ReadConfiguration(&flags.warnings);
+  line.TakeForeign(ForeignServeFlags());
+  line.set_footer(
+      "Examples:\n"
+      "  loramux serve ~/models/Llama-3.2-1B-Instruct --adapter-dir ~/adapters\n"
+      "  loramux serve Qwen/Qwen3-0.6B --lora-modules sql=~/lora/sql law=~/lora/law\n"
+      "  LORAMUX_API_KEY=... loramux serve Qwen/Qwen3-0.6B --host 0.0.0.0\n"
+      "Flags of vLLM and of other servers work too (docs/reference/flags.md).");
   AddRuntimeFlags(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
   AddConnectionFlags(line, flags);
@@ -480,9 +611,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
 
 int RunServe(const ServeFlags& flags) {
   const Status status = Serve(flags);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "loramux serve: {}\n", status.error().message);
-  return 1;
+  return status.ok() ? 0 : FailCommand("serve", status.error());
 }
 
 }  // namespace

@@ -505,9 +505,8 @@ int RunSimulate(SimulateFlags flags) {
   }
   bool equal = true;
   const Status status = flags.replay.empty() ? Report(flags) : ReportReplay(flags, equal);
-  if (status.ok()) return equal ? 0 : 1;
-  fmt::print(stderr, "error: {}\n", status.error().message);
-  return 1;
+  if (!status.ok()) return FailCommand("simulate", status.error());
+  return equal ? 0 : kExitFailure;
 }
 
 Command SimulateCommand(std::string command_line) {

@@ -1,8 +1,11 @@
 #include "tools/command_line/command_line.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <sstream>
 #include <type_traits>
+
+#include <fmt/core.h>
 
 namespace loramux {
 namespace {
@@ -28,15 +31,6 @@ std::string Text(const T& value) {
   }
 }
 
-std::vector<std::string> Names(const Flag& flag) {
-  std::vector<std::string> names;
-  std::istringstream list(flag.names);
-  for (std::string name; std::getline(list, name, ',');) {
-    if (name.front() != '!') names.push_back(name);
-  }
-  return names;
-}
-
 }  // namespace
 
 void CommandLine::Add(Flag flag) {
@@ -47,8 +41,22 @@ void CommandLine::Add(Flag flag) {
   flags_.push_back(std::move(flag));
 }
 
+int FailCommand(const std::string& command, const Error& error) {
+  fmt::print(stderr, "loramux {}: {}\n", command, error.message);
+  const bool of_flag = error.param.starts_with("--") &&
+                       (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported);
+  return of_flag ? kExitUsage : kExitFailure;
+}
+
+std::vector<std::string> AllNames(const Flag& flag) {
+  std::vector<std::string> names;
+  std::istringstream list(flag.names);
+  for (std::string name; std::getline(list, name, ',');) names.push_back(name.front() == '!' ? name.substr(1) : name);
+  return names;
+}
+
 std::string LongName(const Flag& flag) {
-  const std::vector<std::string> names = Names(flag);
+  const std::vector<std::string> names = AllNames(flag);
   const auto found = std::find_if(names.begin(), names.end(), [](const auto& name) { return name.starts_with("--"); });
   return found != names.end() ? *found : names.front();
 }

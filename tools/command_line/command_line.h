@@ -1,16 +1,20 @@
 // The command line as data: every flag of every command with its text, unit, default, environment variable and checks.
-// parse.cc hands the data to CLI11 (the only unit that sees it); reference.cc writes the flag reference, the manual
-// page and the shell completions from the same data.
+// parse.cc hands the data to CLI11 (the only unit that sees it); help.cc writes the help, and reference.cc the flag
+// reference, the manual page and the shell completions from the same data.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "base/result.h"
+#include "tools/command_line/foreign_flag.h"
 
 namespace loramux {
 
@@ -42,6 +46,10 @@ struct Flag {
   bool one_value_each = false;  // a list: the flag is repeated for each value, and takes one
   int exact_values = 0;         // a list of exactly so many values; 0: any number
   std::string needs, excludes;  // another flag, by one of its names
+  bool common = false;          // `--help` shows it; `--help-all` shows every flag
+  bool secret = false;          // its values are removed from the process's arguments and never shown
+  // Variables of other programs that every command reads, after LORAMUX_..., as HF_TOKEN.
+  std::vector<std::string> environment;
 };
 
 // The flags of one command, in the order in which the help shows them.
@@ -52,17 +60,29 @@ class CommandLine {
   void set_footer(std::string footer) { footer_ = std::move(footer); }
   // Adds `--config FILE` (a TOML file whose keys are flags), and reads each flag that the command line does not set
   // from the environment: LORAMUX_ and the flag's name in capitals, as in LORAMUX_PORT. The command line wins over the
-  // environment, and the environment over the file.
-  void ReadConfiguration() { reads_configuration_ = true; }
+  // environment, and the environment over the file. `warnings`, if not null, receives what the user should know of it,
+  // and must outlive the parse.
+  void ReadConfiguration(std::vector<std::string>* warnings = nullptr) {
+    reads_configuration_ = true;
+    warnings_ = warnings;
+  }
+  // Takes flags of other servers too, on the command line and in the file. The table must outlive the program.
+  void TakeForeign(std::span<const ForeignFlag> flags) { foreign_ = flags; }
 
   const std::vector<Flag>& flags() const { return flags_; }
+  std::span<const ForeignFlag> foreign() const { return foreign_; }
   const std::string& footer() const { return footer_; }
   bool reads_configuration() const { return reads_configuration_; }
+  void Warn(std::string text) const {
+    if (warnings_ != nullptr) warnings_->push_back(std::move(text));
+  }
 
  private:
   std::vector<Flag> flags_;
+  std::span<const ForeignFlag> foreign_;
   std::string footer_;
   bool reads_configuration_ = false;
+  std::vector<std::string>* warnings_ = nullptr;
 };
 
 // One command of the program.
@@ -80,12 +100,22 @@ struct Program {
   std::vector<std::pair<std::string, std::string>> absent;
 };
 
+// The exit statuses of every command; a command may have further ones.
+inline constexpr int kExitFailure = 1, kExitUsage = 2;
+
 // Parses the arguments, runs the command that they name, and returns the exit status of the process. Errors of the
-// command line go to stderr, with status 105 to 114 (CLI11's numbers).
+// command line, the environment and the configuration file go to stderr, with kExitUsage. Overwrites secrets in `argv`.
 int RunProgram(Program& program, int argc, char** argv);
 
-// "--port" of "-p,--port"; the name itself for a positional argument.
+// Says on stderr why the command failed, and returns its exit status: kExitUsage if the error is the value of a flag,
+// otherwise kExitFailure.
+int FailCommand(const std::string& command, const Error& error);
+
+// "--port" of "-p,--port"; the name itself for an argument that is only positional.
 std::string LongName(const Flag& flag);
+// Every name, without the marks of negations.
+std::vector<std::string> AllNames(const Flag& flag);
+// Whether the flag is (also) given without a name.
 bool IsPositional(const Flag& flag);
 bool IsSwitch(const Flag& flag);
 bool IsList(const Flag& flag);

@@ -2,17 +2,31 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tools/command_line/help.h"
 #include "tools/command_line/reference.h"
+#include "tools/command_line/suggest.h"
 
 namespace loramux::command_line_test {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr ForeignFlag kForeign[] = {
+    {"Other", "--workers,-w", ForeignMeaning::kAlias, "--threads", ForeignValues::kOne},
+    {"Other", "--quiet", ForeignMeaning::kAlias, "--level=warn"},
+    {"Other", "--no-prefix-cache", ForeignMeaning::kAlias, "--prefix=false"},
+    {"Other", "--modern", ForeignMeaning::kHolds, "it is"},
+    {"Other", "--tune", ForeignMeaning::kIgnored, "there is nothing to tune", ForeignValues::kOne, "auto|fast"},
+    {"Other", "--shards,--sh", ForeignMeaning::kRefused, "there is one process", ForeignValues::kOne, "1"},
+};
 
 struct Values {
   std::string model, level = "info";
@@ -23,6 +37,8 @@ struct Values {
   std::vector<std::string> names;
   std::vector<std::int64_t> ranks;
   std::optional<std::int64_t> chunk;
+  std::vector<std::string> keys;
+  std::vector<std::string> warnings;
 };
 
 class CommandLineTest : public testing::Test {
@@ -30,8 +46,10 @@ class CommandLineTest : public testing::Test {
   CommandLineTest() : program_{.name = "loramux", .summary = "test", .version = "1"} {
     Command command{.name = "serve", .summary = "Serve"};
     CommandLine& line = command.line;
-    line.ReadConfiguration();
-    line.Add({.names = "model", .target = &values_.model, .unit = "DIR", .help = "Model", .required = true});
+    line.ReadConfiguration(&values_.warnings);
+    line.TakeForeign(kForeign);
+    line.Add(
+        {.names = "model", .target = &values_.model, .unit = "DIR", .help = "Model", .required = true, .common = true});
     line.Add({.names = "--level", .target = &values_.level, .help = "Level", .choices = {"info", "warn"}});
     line.Add({.names = "-t,--threads", .target = &values_.threads, .unit = "N", .help = "Threads", .range = {{1, 8}}});
     line.Add({.names = "--eager", .target = &values_.eager, .help = "Eager"});
@@ -40,12 +58,22 @@ class CommandLineTest : public testing::Test {
     line.Add({.names = "--name", .target = &values_.names, .unit = "NAME", .help = "Name"});
     line.Add({.names = "--ranks", .target = &values_.ranks, .help = "Ranks", .comma_list = true});
     line.Add({.names = "--chunk", .target = &values_.chunk, .help = "Chunk", .default_text = "the preset's"});
+    line.Add({.names = "--api-key",
+              .target = &values_.keys,
+              .unit = "KEY",
+              .help = "Key. More of it",
+              .common = true,
+              .secret = true,
+              .environment = {"OTHER_KEY"}});
     command.run = [this] { return ++runs_, 7; };
     program_.commands.push_back(std::move(command));
     program_.absent.emplace_back("bench", "build it with everything");
   }
   ~CommandLineTest() override {
-    for (const char* name : {"LORAMUX_THREADS", "LORAMUX_LEVEL", "LORAMUX_EAGER", "LORAMUX_CONFIG"}) unsetenv(name);
+    for (const char* name : {"LORAMUX_THREADS", "LORAMUX_LEVEL", "LORAMUX_EAGER", "LORAMUX_CONFIG", "LORAMUX_API_KEY",
+                             "OTHER_KEY", "LORAMUX_THREAD", "LORAMUX_SERVICE_HOST"}) {
+      unsetenv(name);
+    }
   }
 
   int Run(std::vector<std::string> arguments) {
@@ -55,6 +83,7 @@ class CommandLineTest : public testing::Test {
     testing::internal::CaptureStderr();
     const int status = RunProgram(program_, static_cast<int>(argv.size()), argv.data());
     error_ = testing::internal::GetCapturedStderr();
+    arguments_ = arguments;
     return status;
   }
 
@@ -68,6 +97,7 @@ class CommandLineTest : public testing::Test {
   Program program_;
   int runs_ = 0;
   std::string error_;
+  std::vector<std::string> arguments_;  // as the program left them
 };
 
 TEST_F(CommandLineTest, ReadsEveryKindOfFlag) {
@@ -84,6 +114,109 @@ TEST_F(CommandLineTest, ReadsEveryKindOfFlag) {
   EXPECT_EQ(values_.chunk, 64);
 }
 
+TEST_F(CommandLineTest, AMistypedFlagIsNamedWithTheNearestOneBeforeAnyOtherError) {
+  EXPECT_EQ(Run({"serve", "--thread", "9"}), kExitUsage);  // neither the model nor the range is spoken of
+  EXPECT_THAT(error_, HasSubstr("loramux serve: unknown flag --thread. Did you mean --threads?"));
+  EXPECT_EQ(Run({"serve", "m", "--worker=2"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("Did you mean --workers?"));
+  EXPECT_EQ(Run({"serve", "m", "--zzzzzz"}), kExitUsage);
+  EXPECT_THAT(error_, Not(HasSubstr("Did you mean")));
+  EXPECT_EQ(Run({"srve", "m"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("unknown command 'srve'. Did you mean serve?"));
+  EXPECT_EQ(runs_, 0);
+}
+
+TEST_F(CommandLineTest, UnderscoresAndSingleDashesOfOtherServersAreRead) {
+  EXPECT_EQ(Run({"serve", "m", "--no_prefix", "-sh", "1", "--api_key=abc"}), 7);
+  EXPECT_EQ(values_.prefix, false);
+  EXPECT_THAT(values_.keys, ElementsAre("abc"));
+}
+
+TEST_F(CommandLineTest, FlagsOfOtherServersAreServedIgnoredOrRefused) {
+  EXPECT_EQ(Run({"serve", "m", "-w", "5", "--quiet", "--no-prefix-cache", "--modern", "--tune", "slow"}), 7);
+  EXPECT_EQ(values_.threads, 5);
+  EXPECT_EQ(values_.level, "warn");
+  EXPECT_EQ(values_.prefix, false);
+  EXPECT_THAT(values_.warnings, ElementsAre("--tune (a flag of Other): there is nothing to tune"));
+  EXPECT_EQ(Run({"serve", "m", "--shards", "2"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("--shards (a flag of Other): there is one process"));
+}
+
+TEST_F(CommandLineTest, AForeignFlagThatAsksForWhatHoldsIsNoWarning) {
+  EXPECT_EQ(Run({"serve", "m", "--shards", "1", "--tune", "auto"}), 7);
+  EXPECT_THAT(values_.warnings, IsEmpty());
+}
+
+TEST_F(CommandLineTest, TheFlagItselfWinsOverASwitchThatStandsForIt) {
+  EXPECT_EQ(Run({"serve", "m", "--quiet", "--level", "info"}), 7);
+  EXPECT_EQ(values_.level, "info");
+  EXPECT_EQ(Run({"serve", "m", "--config", File("level = \"info\"\n"), "--quiet"}), 7);
+  EXPECT_EQ(values_.level, "warn");  // the command line wins over the file
+}
+
+TEST_F(CommandLineTest, FlagsOfOtherServersMayStandInTheFile) {
+  EXPECT_EQ(Run({"serve", "m", "--config", File("workers = 4\nquiet = true\ntune = \"slow\"\n")}), 7);
+  EXPECT_EQ(values_.threads, 4);
+  EXPECT_EQ(values_.level, "warn");
+  EXPECT_EQ(values_.warnings.size(), 1u);
+}
+
+TEST_F(CommandLineTest, SecretsLeaveTheArguments) {
+  EXPECT_EQ(Run({"serve", "m", "--api-key", "first", "second", "--threads", "2"}), 7);
+  EXPECT_THAT(values_.keys, ElementsAre("first", "second"));
+  EXPECT_THAT(arguments_, ElementsAre("loramux", "serve", "m", "--api-key", "*****", "******", "--threads", "2"));
+  EXPECT_EQ(Run({"serve", "m", "--api_key=first"}), 7);
+  EXPECT_EQ(arguments_.back(), "--api_key=*****");
+}
+
+TEST_F(CommandLineTest, AFlagMayHaveFurtherVariables) {
+  setenv("OTHER_KEY", "theirs", 1);
+  EXPECT_EQ(Run({"serve", "m"}), 7);
+  EXPECT_THAT(values_.keys, ElementsAre("theirs"));
+  setenv("LORAMUX_API_KEY", "ours", 1);
+  EXPECT_EQ(Run({"serve", "m"}), 7);
+  EXPECT_THAT(values_.keys, ElementsAre("ours"));
+}
+
+TEST_F(CommandLineTest, AMistypedVariableIsAWarning) {
+  setenv("LORAMUX_THREAD", "7", 1);
+  setenv("LORAMUX_SERVICE_HOST", "10.0.0.1", 1);  // Kubernetes sets this one
+  EXPECT_EQ(Run({"serve", "m"}), 7);
+  EXPECT_THAT(values_.warnings,
+              ElementsAre("the environment variable LORAMUX_THREAD sets no flag. Did you mean LORAMUX_THREADS?"));
+}
+
+TEST_F(CommandLineTest, HelpShowsTheCommonFlagsAndHelpAllEveryOne) {
+  const std::string brief = ShortHelp(program_.commands[0], 60), full = FullHelp(program_.commands[0], 60);
+  EXPECT_THAT(brief, HasSubstr("--api-key KEY..."));
+  EXPECT_THAT(brief, Not(HasSubstr("--threads")));
+  EXPECT_THAT(brief, Not(HasSubstr("More of it")));
+  EXPECT_THAT(full, HasSubstr("--threads"));
+  EXPECT_THAT(full, HasSubstr("More of it"));
+  for (const std::string& text : {brief, full}) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 60u) << line;
+  }
+}
+
+TEST_F(CommandLineTest, AnErrorOfAFlagIsAnErrorOfTheCommandLine) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(FailCommand("serve", InvalidArgument("--cache: expected lru", "--cache")), kExitUsage);
+  EXPECT_EQ(FailCommand("serve", IoError("cannot listen on port 1", "port")), kExitFailure);
+  EXPECT_EQ(FailCommand("serve", NotFound("--adapter-dir: not there", "--adapter-dir")), kExitFailure);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("loramux serve: --cache: expected lru\n"));
+}
+
+TEST(Suggest, TheDistanceCountsSwapsOfNeighboursOnce) {
+  EXPECT_EQ(EditDistance("port", "prot"), 1u);
+  EXPECT_EQ(EditDistance("", "abc"), 3u);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
+  const std::vector<std::string> known{"--port", "--host", "--max-loras"};
+  EXPECT_EQ(NearestName("--max-lora", known), "--max-loras");
+  EXPECT_EQ(NearestName("--unrelated-thing", known), "");
+  EXPECT_EQ(NearestName(std::string(1'000'000, 'x'), known), "");
+}
+
 TEST_F(CommandLineTest, WhatIsNotGivenKeepsItsDefault) {
   EXPECT_EQ(Run({"serve", "m"}), 7);
   EXPECT_EQ(values_.threads, 3);
@@ -93,13 +226,13 @@ TEST_F(CommandLineTest, WhatIsNotGivenKeepsItsDefault) {
 }
 
 TEST_F(CommandLineTest, RefusesWhatIsNotValid) {
-  EXPECT_NE(Run({"serve"}), 0);
+  EXPECT_EQ(Run({"serve"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("model"));
-  EXPECT_NE(Run({"serve", "m", "--threads", "9"}), 0);
+  EXPECT_EQ(Run({"serve", "m", "--threads", "9"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("--threads"));
-  EXPECT_NE(Run({"serve", "m", "--level", "loud"}), 0);
-  EXPECT_NE(Run({"serve", "m", "--idle", "soon"}), 0);
-  EXPECT_NE(Run({}), 0);
+  EXPECT_EQ(Run({"serve", "m", "--level", "loud"}), kExitUsage);
+  EXPECT_EQ(Run({"serve", "m", "--idle", "soon"}), kExitUsage);
+  EXPECT_EQ(Run({}), kExitUsage);
   EXPECT_EQ(runs_, 0);
 }
 
@@ -132,7 +265,7 @@ TEST_F(CommandLineTest, AnInvalidValueInTheEnvironmentIsRefused) {
 }
 
 TEST_F(CommandLineTest, ACommandThatIsNotBuiltInSaysWhatToDo) {
-  EXPECT_NE(Run({"bench", "--rate", "3"}), 0);
+  EXPECT_EQ(Run({"bench", "--rate", "3"}), kExitUsage);
   EXPECT_THAT(error_, HasSubstr("loramux bench: build it with everything"));
 }
 

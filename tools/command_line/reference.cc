@@ -8,84 +8,18 @@
 
 #include <fmt/core.h>
 
+#include "tools/command_line/flag_text.h"
+
 namespace loramux {
 namespace {
 
 constexpr std::string_view kFormats[] = {"markdown", "man", "bash", "zsh", "fish"};
-
-std::vector<std::string> AllNames(const Flag& flag) {
-  std::vector<std::string> names;
-  std::istringstream list(flag.names);
-  for (std::string name; std::getline(list, name, ',');) names.push_back(name.front() == '!' ? name.substr(1) : name);
-  return names;
-}
 
 std::string Replaced(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
     text.replace(at, from.size(), to);
   }
   return text;
-}
-
-std::string Number(double value) {
-  std::ostringstream text;
-  text.precision(12);
-  text << value;
-  return text.str();
-}
-
-// "1 to 256", "one of text, json", or nothing.
-std::string ValidValues(const Flag& flag) {
-  if (flag.range) return Number(flag.range->first) + " to " + Number(flag.range->second);
-  std::string list;
-  for (const std::string& choice : flag.choices) list += (list.empty() ? "one of " : ", ") + choice;
-  if (flag.path == FlagPath::kExistingFile) return "an existing file";
-  if (flag.path == FlagPath::kExistingDirectory) return "an existing directory";
-  if (flag.path == FlagPath::kExistingPath) return "an existing file or directory";
-  return list;
-}
-
-// The flags of one group, in the order of the definitions; groups in the order of their first flag.
-std::vector<std::pair<std::string, std::vector<const Flag*>>> Groups(const CommandLine& line) {
-  std::vector<std::pair<std::string, std::vector<const Flag*>>> groups;
-  for (const Flag& flag : line.flags()) {
-    const auto same = [&](const auto& group) { return group.first == flag.group; };
-    auto found = std::find_if(groups.begin(), groups.end(), same);
-    if (found == groups.end()) found = groups.insert(groups.end(), {flag.group, {}});
-    found->second.push_back(&flag);
-  }
-  return groups;
-}
-
-std::string Default(const Flag& flag) { return flag.required ? "required" : flag.default_text.value_or("none"); }
-
-// ---------------------------------------------------------------- Help
-
-// Words of `text`, wrapped and indented.
-std::string Wrapped(const std::string& text, const std::string& indent) {
-  constexpr std::size_t kColumns = 100;
-  std::string result, line = indent;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    if (line.size() > indent.size() && line.size() + 1 + word.size() > kColumns) {
-      result += line + "\n";
-      line = indent;
-    }
-    line += (line.size() > indent.size() ? " " : "") + word;
-  }
-  return result + line + "\n";
-}
-
-std::string Sentence(std::string text) { return text.ends_with('.') ? text : text + "."; }
-
-std::string HelpFlag(const Flag& flag) {
-  std::string text = "  ";
-  for (const std::string& name : AllNames(flag)) text += (text.size() > 2 ? ", " : "") + name;
-  if (!IsSwitch(flag) && !IsPositional(flag)) text += " " + flag.unit + (IsList(flag) ? " ..." : "");
-  std::string help = Sentence(flag.help);
-  if (const std::string valid = ValidValues(flag); !valid.empty()) help += " Valid: " + valid + ".";
-  help += flag.required ? " Required." : " Default: " + Default(flag) + ".";
-  return text + "\n" + Wrapped(help, "      ");
 }
 
 // ---------------------------------------------------------------- Markdown
@@ -100,9 +34,34 @@ std::string MarkdownFlag(const Flag& flag, bool configuration) {
   std::string help = Cell(flag.help);
   if (const std::string valid = ValidValues(flag); !valid.empty()) help += " (" + Cell(valid) + ")";
   const std::string value = IsSwitch(flag) ? "switch" : Cell(flag.unit) + (IsList(flag) ? " ..." : "");
-  std::string row = fmt::format("| {} | {} | {} | {} |", names, value, Cell(Default(flag)), help);
-  if (configuration) row += fmt::format(" `{}` | `{}` |", EnvironmentName(flag), ConfigurationKey(flag));
+  std::string row = fmt::format("| {} | {} | {} | {} |", names, value, Cell(DefaultText(flag)), help);
+  if (!configuration) return row + "\n";
+  row += " `" + EnvironmentName(flag) + "`";
+  for (const std::string& name : flag.environment) row += ", `" + name + "`";
+  row += fmt::format(" | `{}` |", ConfigurationKey(flag));
   return row + "\n";
+}
+
+std::string MarkdownForeign(const ForeignFlag& flag) {
+  static constexpr std::string_view kMeanings[] = {"is", "holds anyway", "ignored", "refused"};
+  std::string names = "`" + Replaced(std::string(flag.names), ",", "`, `") + "`";
+  std::string text = Cell(std::string(flag.text));
+  if (flag.meaning == ForeignMeaning::kAlias) text = "`" + text + "`";
+  if (!flag.holds_for.empty()) text += "; fine: " + Replaced(std::string(flag.holds_for), "|", ", ");
+  return fmt::format("| {} | {} | {} | {} |\n", names, flag.server, kMeanings[static_cast<std::size_t>(flag.meaning)],
+                     text);
+}
+
+std::string MarkdownForeignFlags(const Command& command) {
+  if (command.line.foreign().empty()) return {};
+  std::string text = fmt::format(
+      "\n### {}: Flags of other servers\n\nA start script for another server works here, or fails with what to write "
+      "instead. *is*: another name of a flag.\n*holds anyway*: it asks for what is so without it. *ignored*: accepted, "
+      "with a warning in the log. *refused*: the\nserver does not start. They are read from the command line and from "
+      "`--config`, not from the environment.\n\n| flag | of | | meaning here |\n|---|---|---|---|\n",
+      command.name);
+  for (const ForeignFlag& flag : command.line.foreign()) text += MarkdownForeign(flag);
+  return text;
 }
 
 std::string MarkdownCommand(const Command& command) {
@@ -114,13 +73,14 @@ std::string MarkdownCommand(const Command& command) {
         "environment,\nand the environment over the file. A switch is `true` or `false` in the environment and in the "
         "file. A list in the\nenvironment takes one value, or values with commas where the flag takes commas.\n";
   }
-  for (const auto& [group, flags] : Groups(command.line)) {
+  for (const auto& [group, flags] : GroupsOf(command.line)) {
     text += fmt::format("\n### {}: {}\n\n", command.name, group.empty() ? "general" : Cell(group));
     text += configuration
                 ? "| flag | value | default | meaning | environment | key in --config |\n|---|---|---|---|---|---|\n"
                 : "| flag | value | default | meaning |\n|---|---|---|---|\n";
     for (const Flag* flag : flags) text += MarkdownFlag(*flag, configuration);
   }
+  text += MarkdownForeignFlags(command);
   return text + "\n";
 }
 
@@ -138,14 +98,14 @@ std::string ManFlag(const Flag& flag) {
       fmt::format(".TP\n\\fB{}\\fR{}\n{}", names,
                   IsSwitch(flag) || flag.unit.empty() ? "" : " \\fI" + Roff(flag.unit) + "\\fR", Roff(flag.help));
   if (const std::string valid = ValidValues(flag); !valid.empty()) text += " (" + Roff(valid) + ")";
-  return text + fmt::format(". Default: {}.\n", Roff(Default(flag)));
+  return text + fmt::format(". Default: {}.\n", Roff(DefaultText(flag)));
 }
 
 // ---------------------------------------------------------------- Completions
 
 // Every name of every flag of a command that begins with a dash.
 std::vector<std::string> DashNames(const Command& command) {
-  std::vector<std::string> names{"--help"};
+  std::vector<std::string> names{"--help", "--help-all"};
   if (command.line.reads_configuration()) names.push_back("--config");
   for (const Flag& flag : command.line.flags()) {
     for (const std::string& name : AllNames(flag)) {
@@ -165,38 +125,7 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// The first sentence, for menus.
-std::string Brief(const Flag& flag) {
-  const std::size_t end = flag.help.find_first_of(".;:(");
-  std::string brief = flag.help.substr(0, end);
-  while (!brief.empty() && brief.back() == ' ') brief.pop_back();
-  return brief;
-}
-
 }  // namespace
-
-std::string HelpText(const Command& command) {
-  std::string positional;
-  for (const Flag& flag : command.line.flags()) {
-    if (IsPositional(flag)) positional += " " + flag.names + (IsList(flag) ? "..." : "");
-  }
-  std::string text = fmt::format("{}.\n\nUsage: loramux {}{} [FLAGS]\n", command.summary, command.name, positional);
-  for (const auto& [group, flags] : Groups(command.line)) {
-    text += "\n" + (group.empty() ? "General" : group) + ":\n";
-    for (const Flag* flag : flags) text += HelpFlag(*flag);
-  }
-  text += "\nHelp:\n  -h, --help\n      Print this text.\n";
-  if (command.line.reads_configuration()) {
-    text += "\nConfiguration:\n  --config FILE\n" +
-            Wrapped(
-                "Read flags from a TOML file, with their names without dashes as keys: port = 8000. Each flag is also "
-                "read from the environment, as in LORAMUX_PORT. The command line wins over the environment, and the "
-                "environment over the file.",
-                "      ");
-  }
-  if (!command.line.footer().empty()) text += "\n" + command.line.footer() + "\n";
-  return text;
-}
 
 std::string MarkdownReference(const Program& program) {
   std::string text =
@@ -228,7 +157,7 @@ std::string ManualPage(const Program& program) {
           "the TOML file of \\fB\\-\\-config\\fR (its name without dashes). The command line wins over the "
           "environment, and the environment over the file.\n";
     }
-    for (const auto& [group, flags] : Groups(command.line)) {
+    for (const auto& [group, flags] : GroupsOf(command.line)) {
       if (!group.empty()) text += fmt::format(".SS \"{}\"\n", Replaced(Roff(group), "\"", "\\(dq"));
       for (const Flag* flag : flags) text += ManFlag(*flag);
     }
@@ -288,7 +217,7 @@ std::string ZshCompletion(const Program& program) {
     for (const Flag& flag : command.line.flags()) {
       for (const std::string& name : AllNames(flag)) {
         if (name.front() != '-') continue;
-        cases += fmt::format(" \\\n      '{}[{}]", name, quoted(Brief(flag)));
+        cases += fmt::format(" \\\n      '{}[{}]", name, quoted(BriefHelp(flag)));
         if (!IsSwitch(flag)) {
           const std::string action = TakesPath(flag)        ? "_files"
                                      : flag.choices.empty() ? " "
@@ -333,7 +262,7 @@ std::string FishCompletion(const Program& program) {
         if (name.front() != '-') continue;
         text += fmt::format("complete -c loramux -n '__fish_seen_subcommand_from {}' {} {} -d {}", command.name,
                             name.starts_with("--") ? "-l" : "-s", name.substr(name.starts_with("--") ? 2 : 1),
-                            quoted(Brief(flag)));
+                            quoted(BriefHelp(flag)));
         if (!flag.choices.empty()) {
           text += " -x -a " + quoted(Joined(flag.choices));
         } else if (!IsSwitch(flag)) {

@@ -8,8 +8,6 @@
 
 namespace loramux {
 
-// What `loramux COMMAND --help` prints: at most 100 columns.
-std::string HelpText(const Command& command);
 // docs/reference/flags.md: a table for each command and group of flags.
 std::string MarkdownReference(const Program& program);
 // A manual page in man(7) macros.

@@ -1,0 +1,49 @@
+// The flags that say which files make the model: its folder, its tokenizer, its chat template.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+#include "tools/command_line/command_line.h"
+
+namespace loramux {
+
+// Where models come from that are named and not given as a folder.
+struct HubFlags {
+  std::string cache;  // as Hugging Face's libraries keep it; empty: theirs
+  std::string endpoint = "https://huggingface.co";
+  std::string token;     // secret
+  std::string revision;  // of the base model; empty: what its name says, or main
+  bool offline = false;
+};
+
+struct ModelFlags {
+  std::string model_dir;      // of the base model
+  std::string tokenizer;      // directory of the tokenizer; empty: the model's
+  std::string chat_template;  // a file, or the template itself; empty: the tokenizer's
+  std::string dtype = "auto";
+  HubFlags hub;
+  std::string model_name;  // the model as it was asked for, where model_dir became a folder of the cache
+  // Where the tokenizer and the chat template are.
+  const std::string& text_directory() const { return tokenizer.empty() ? model_dir : tokenizer; }
+};
+
+void AddModelFlags(CommandLine& line, ModelFlags& flags);
+
+// The model of `flags` with folders in place of names as ORG/NAME: from the cache, or downloaded with a progress bar.
+// Errors name the model.
+Status FetchModel(ModelFlags& flags);
+
+// A folder for `text`: itself if it exists, or that of ORG/NAME[@REVISION]. Errors: there is neither.
+Result<std::string> FolderOf(const std::string& text, const HubFlags& hub);
+
+// The template that the flags choose. nullopt: the model has none. Errors name the flag or the file.
+Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags);
+
+// Refuses a --dtype that is not the type of the weights: they keep the type of their file. Reads headers only.
+Status CheckModelDType(const ModelFlags& flags);
+
+}  // namespace loramux
