@@ -32,7 +32,7 @@ def obj(properties, **more):
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False, **more}
 
 
-# One schema for each supported keyword, with strings and arrays that end: a small model may go on with them for ever.
+# One schema for each supported keyword, with strings and arrays that end: a small model may go on with them without end.
 SHORT = {"type": "string", "maxLength": 5}
 SCHEMAS = [
     {"type": "null"}, {"type": "boolean"}, {"type": "integer", "minimum": -5, "maximum": 999},

@@ -713,18 +713,22 @@ Error TooLong(const GenerationRequest& request, std::int64_t limit, std::int64_t
                          "max_tokens");
 }
 
+Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size) {
+  if (prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
+  for (const TokenId id : prompt) {
+    if (id >= 0 && id < vocab_size) continue;
+    return InvalidArgument(
+        "prompt: expected token ids from 0 to " + std::to_string(vocab_size - 1) + ", found " + std::to_string(id),
+        "prompt");
+  }
+  return Ok{};
+}
+
 }  // namespace
 
 Result<RequestId> Engine::Submit(GenerationRequest input) {
   Impl& e = *impl_;
-  if (input.prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
-  for (const TokenId id : input.prompt) {
-    if (id < 0 || id >= e.options.vocab_size) {
-      return InvalidArgument("prompt: expected token ids from 0 to " + std::to_string(e.options.vocab_size - 1) +
-                                 ", found " + std::to_string(id),
-                             "prompt");
-    }
-  }
+  RETURN_IF_ERROR(CheckPrompt(input.prompt, e.options.vocab_size));
   const auto version = input.adapter == kBaseModel ? nullptr : e.parts.registry->Find(input.adapter);
   if (input.adapter != kBaseModel && version == nullptr) {
     return NotFound("adapter generation " + std::to_string(input.adapter.value) + " is not registered", "model");

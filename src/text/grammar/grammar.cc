@@ -9,8 +9,7 @@
 namespace loramux {
 namespace grammar_internal {
 
-// The state of one sequence. A mask is computed by whoever comes first: a thread for masks, or the thread that needs
-// it.
+// The state of one sequence. The first of two threads computes a mask: one of MaskThreads, or the one that needs it.
 class Matcher final : public TokenConstraint, public std::enable_shared_from_this<Matcher> {
  public:
   Matcher(MatcherHandle handle, std::size_t vocab_size, std::weak_ptr<MaskThreads> threads)
