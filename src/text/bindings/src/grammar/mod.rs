@@ -66,7 +66,11 @@ impl Environment {
             ParserFactory::new(&tokens, InferenceCapabilities::default(), &slices).map_err(|e| invalid(&e))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Environment { factory, vocab_size })
+        let environment = Environment { factory, vocab_size };
+        environment.compile_here(Kind::Regex, "a")?;
+        // With its first grammar, llguidance installs a hook that writes a backtrace for each panic, which takes long.
+        std::panic::set_hook(Box::new(|_| {}));
+        Ok(environment)
     }
 
     /// One more than the largest token id that a mask can allow.
@@ -240,6 +244,7 @@ fn invalid(error: &dyn std::fmt::Display) -> Error {
     let message = error.to_string();
     let shown = match message.split("\n<").next().unwrap_or_default().trim() {
         "NoExtensionBias" => "no text can follow",
+        shown if shown.starts_with("panic:") => "the compiler of grammars failed on it",
         shown => shown,
     };
     let mut text: String = shown.chars().take(MAX_MESSAGE).collect();
