@@ -45,7 +45,7 @@ PROGRAMS = {"loadgen": (), "experiments": (), "bench": (), "tools": ("loadgen", 
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
-    "src/server": ("guard", "generation", "adapters", "metrics", "output", "openai"),
+    "src/server": ("guard", "generation", "adapters", "metrics", "output", "openai", "dialects", "batch"),
 }
 
 

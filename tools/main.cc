@@ -2,6 +2,7 @@
 // need.
 #include <string>
 
+#include "tools/batch_command.h"
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/last_resort.h"
 #include "tools/command_line/reference.h"
@@ -23,6 +24,7 @@ int Run(int argc, char** argv) {
       "Examples:\n"
       "  loramux serve demo/model --adapter-dir demo/adapters\n"
       "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
+      "  loramux batch requests.jsonl -o answers.jsonl demo/model --adapter-dir demo/adapters\n"
       "  loramux inspect demo/model\n"
       "  loramux inspect demo/adapters/reverse --base demo/model\n"
       "  loramux profile demo/model --quick --output profile.json\n"
@@ -32,6 +34,7 @@ int Run(int argc, char** argv) {
       "Each command explains its flags: loramux COMMAND --help";
   program.commands.push_back(loramux::ServeCommand());
   program.commands.push_back(loramux::GenerateCommand());
+  program.commands.push_back(loramux::BatchCommand());
   program.commands.push_back(loramux::InspectCommand());
   loramux::AddLaboratory(program, std::move(command_line));
   program.commands.push_back(loramux::ReferenceCommand(program));

@@ -22,7 +22,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "formats/dtype.h"
-#include "formats/generation_defaults.h"
 #include "formats/model_config.h"
 #include "http/bound_port.h"
 #include "http/options.h"
@@ -40,6 +39,7 @@
 #include "tools/adapter_flags.h"
 #include "tools/foreign_flags.h"
 #include "tools/protection_flags.h"
+#include "tools/request_parts.h"
 #include "tools/runtime_flags.h"
 #include "tools/service_notify.h"
 #include "tools/startup_table.h"
@@ -172,16 +172,6 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
                                          runtime.history());
 }
 
-// Null, with a line in the log, for a model whose output cannot be constrained.
-std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime) {
-  GrammarCompilerOptions options;
-  options.mask_threads = std::clamp(AvailableProcessors() / 8, 1, 8);
-  auto compiler = GrammarCompiler::Create(tokenizer, runtime.model().config().eos_token_ids, options);
-  if (compiler.ok()) return std::move(*compiler);
-  spdlog::warn("structured output is not available: {}", compiler.error().message);
-  return nullptr;
-}
-
 Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
   if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
   auto guesser = LengthGuesser::Load(flags.length_proxy);
@@ -205,36 +195,6 @@ void ReturnFreedMemory() {
   constexpr int kLargeBytes = 256 << 10;
   mallopt(M_MMAP_THRESHOLD, kLargeBytes);
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBytes);
-}
-
-// Returns the model's own defaults of sampling, as in vLLM.
-Result<GenerationDefaults> LoadDefaults(const ServeFlags& flags) {
-  const std::string& source = flags.generation_config;
-  if (source == "none" || source == "vllm") return GenerationDefaults();  // vLLM's word for the same
-  const bool automatic = source == "auto";
-  auto defaults = LoadGenerationDefaults(automatic ? flags.runtime.model_dir : source);
-  if (defaults.ok()) return defaults;
-  if (automatic && defaults.error().code == ErrorCode::kNotFound) return GenerationDefaults();
-  return Error{defaults.error().code,
-               "--generation-config: " + defaults.error().message + "; --generation-config none ignores the file",
-               "--generation-config"};
-}
-
-// Returns what requests get where they say nothing, and says so in the log.
-Result<RequestDefaults> DefaultsOf(const ServeFlags& flags) {
-  ASSIGN_OR_RETURN(const GenerationDefaults loaded, LoadDefaults(flags));
-  if (loaded == GenerationDefaults()) return RequestDefaults();
-  spdlog::info("generation_config.json sets what requests do not say: {} (--generation-config none ignores it)",
-               DescribeDefaults(loaded));
-  RequestDefaults defaults;
-  SamplingParams& sampling = defaults.sampling;
-  sampling.temperature = loaded.temperature.value_or(sampling.temperature);
-  sampling.top_p = loaded.top_p.value_or(sampling.top_p);
-  sampling.top_k = loaded.top_k.value_or(sampling.top_k);
-  sampling.min_p = loaded.min_p.value_or(sampling.min_p);
-  sampling.repetition_penalty = loaded.repetition_penalty.value_or(sampling.repetition_penalty);
-  defaults.max_output_tokens = loaded.max_new_tokens;
-  return defaults;
 }
 
 // The origins, also as the JSON list that vLLM takes.
@@ -315,7 +275,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   parts.options.model_path = flags.runtime.model_dir;
-  ASSIGN_OR_RETURN(parts.options.defaults, DefaultsOf(flags));
+  ASSIGN_OR_RETURN(parts.options.defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
   ASSIGN_OR_RETURN(parts.options.tokenizer_info, TokenizerInfo(flags.runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.chat_template, LoadChatTemplate(flags.runtime));
@@ -596,12 +556,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddFairnessFlags(line, flags);
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);
-  line.Add({.names = "--generation-config",
-            .target = &flags.generation_config,
-            .unit = "PATH",
-            .help = "What requests get where they say nothing of temperature, top_p, top_k, min_p and "
-                    "repetition_penalty, and the bound max_new_tokens: auto takes the model's generation_config.json, "
-                    "none OpenAI's defaults, and PATH that file or directory"});
+  line.Add(GenerationConfigFlag(flags.generation_config));
   line.Add({.names = "--seed",
             .target = &flags.seed,
             .unit = "N",

@@ -121,6 +121,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   BeginTrace();
   bytes_sent_ = 0;
   origin_.clear();
+  route_ = nullptr;
   HttpRequest request;
   const HttpRoute* route = nullptr;
   std::optional<HttpReply> refusal;
@@ -154,6 +155,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   request = TakeHead(parser);
   request.address = address_;
   refusal = Screen(request, route);
+  route_ = route;
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
   if (refusal) co_return true;  // its body is not read
   // Open routes need no key, so they may hold only small bodies.
@@ -311,6 +313,9 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (activity_.draining()) keep_alive_ = false;
   linger_ = !keep_alive_;
+  if (reply.error && route_ != nullptr && route_->error_form) {
+    reply.body = route_->error_form(reply.status, reply.error->message, reply.error->param);
+  }
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);
   for (auto& header : CorsHeaders(options_.allowed_origins, origin_)) reply.headers.push_back(std::move(header));

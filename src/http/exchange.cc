@@ -57,6 +57,7 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view para
   HttpReply reply;
   reply.status = status;
   reply.body = ErrorBody(status, message, param);
+  reply.error = ErrorText{std::string(message), std::string(param)};
   if (status == 503) reply.headers.emplace_back("Retry-After", "1");
   return reply;
 }
@@ -117,8 +118,12 @@ void HttpExchange::Abort() { connection_.Abort(); }
 
 void RouteTable::Add(std::string method, std::string path, HttpHandler handler, RouteAccess access,
                      std::size_t max_body_bytes) {
-  for (const HttpRoute& route : routes_) CHECK(route.method != method || route.path != path);
-  routes_.push_back({std::move(method), std::move(path), std::move(handler), access, max_body_bytes});
+  Add({std::move(method), std::move(path), std::move(handler), access, max_body_bytes});
+}
+
+void RouteTable::Add(HttpRoute route) {
+  for (const HttpRoute& other : routes_) CHECK(other.method != route.method || other.path != route.path);
+  routes_.push_back(std::move(route));
 }
 
 namespace {

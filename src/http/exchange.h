@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "http/access_line.h"
+#include "http/error_body.h"
 
 namespace loramux {
 
@@ -38,12 +39,19 @@ struct HttpRequest {
   std::string_view Header(std::string_view name) const;
 };
 
+// What an error reply says.
+struct ErrorText {
+  std::string message;
+  std::string param;  // the field concerned; empty: none
+};
+
 // A whole response.
 struct HttpReply {
   int status = 200;
   std::string body;
   std::string content_type = "application/json";  // not sent if the body is empty
   std::vector<std::pair<std::string, std::string>> headers;
+  std::optional<ErrorText> error = {};  // if set, a route with a form of errors of its own writes the body anew
 };
 
 // Returns {"error":{...}} with the HTTP status for the error's code, or with `status`.
@@ -129,6 +137,7 @@ struct HttpRoute {
   HttpHandler handler;
   RouteAccess access = RouteAccess::kGated;
   std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();  // besides the server's own limit; beyond: 413
+  ErrorForm error_form = nullptr;  // writes the bodies of all errors of this route; null: ErrorBody
 };
 
 // Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
@@ -146,6 +155,7 @@ class RouteTable {
   // handler for GET also serves HEAD. REQUIRES: no route with the same method and path.
   void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated,
            std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max());
+  void Add(HttpRoute route);
   // Adds a route with a handler that returns the reply without waiting.
   void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                  RouteAccess access = RouteAccess::kGated);

@@ -4,6 +4,7 @@
 #include "http/exchange.h"
 #include "http/server.h"
 #include "server/adapters/adapter_service.h"
+#include "server/dialects/dialect_routes.h"
 #include "server/guard/access.h"
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics_service.h"
@@ -41,18 +42,20 @@ Result<Guards> LoadGuards(const ProtectionOptions& options) {
 }
 
 HttpReply Unauthorized(bool key_given) {
-  HttpReply reply =
-      ErrorReply(401, key_given ? "Incorrect API key provided."
-                                : "No API key provided: expected a header \"Authorization: Bearer KEY\".");
+  HttpReply reply = ErrorReply(
+      401, key_given ? "Incorrect API key provided."
+                     : "No API key provided: expected a header \"Authorization: Bearer KEY\" or \"x-api-key: KEY\".");
   reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"loramux\"");
   return reply;
 }
 
+// Anthropic's clients send their key as x-api-key; `Authorization` comes first.
 std::optional<HttpReply> CheckKey(const AccessControl& access, HttpRequest& request) {
-  const std::string_view authorization = request.Header("authorization");
+  const std::string_view authorization = request.Header("authorization"), key = request.Header("x-api-key");
   request.caller = access.Authenticate(authorization);
+  if (request.caller == nullptr) request.caller = access.AuthenticateKey(key);
   if (request.caller != nullptr) return std::nullopt;
-  return Unauthorized(!authorization.empty());
+  return Unauthorized(!authorization.empty() || !key.empty());
 }
 
 }  // namespace
@@ -91,6 +94,7 @@ struct Server::Impl {
                  .trust_fairness_header = options.trust_fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
+    AddDialectRoutes(routes, service);
     metrics_service.AddRoutes(routes);
     if (options.adapter_admin_key) {
       adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the official OpenAI clients in their pinned versions for tests/openai_python_test.py and
+# Installs the official clients of the APIs in their pinned versions for tests/openai_python_test.py, dialects_test.py and
 # tests/openai_js_test.py: a Python virtual environment and node_modules in build/clients. Does nothing if they are up to
 # date.
 # Usage: tests/clients/install.sh
@@ -11,7 +11,7 @@ wanted() { cat requirements.txt package.json package-lock.json | sha256sum; pyth
 
 stamp=$(wanted)
 if [ "$(cat "$target/installed" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
-printf 'clients: installing the OpenAI clients into build/clients\n' >&2
+printf 'clients: installing the official clients into build/clients\n' >&2
 rm -rf "$target"
 mkdir -p "$target"
 python3 -m venv "$target/venv"

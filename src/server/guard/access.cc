@@ -196,7 +196,10 @@ std::shared_ptr<const ApiKeyTable> AccessControl::Current() const {
 std::size_t AccessControl::size() const { return Current()->size(); }
 
 std::shared_ptr<const ApiKey> AccessControl::Authenticate(std::string_view authorization) const {
-  const std::string_view key = BearerToken(authorization);
+  return AuthenticateKey(BearerToken(authorization));
+}
+
+std::shared_ptr<const ApiKey> AccessControl::AuthenticateKey(std::string_view key) const {
   return key.empty() || key.size() > kMaxKeyBytes ? nullptr : Current()->Find(key);
 }
 

@@ -74,6 +74,8 @@ class AccessControl {
   std::size_t size() const;
   // Returns the key for the value of an Authorization header, "Bearer KEY". Null: refuse the request.
   std::shared_ptr<const ApiKey> Authenticate(std::string_view authorization) const;
+  // Returns the key for the key's text itself, as the header x-api-key holds it. Null: refuse the request.
+  std::shared_ptr<const ApiKey> AuthenticateKey(std::string_view key) const;
 
  private:
   AccessControl(std::string path, const QuotaLimits& defaults, ApiKeyTable table)

@@ -113,6 +113,7 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   if (event.finish == FinishReason::kCancelled) return Unavailable("The server is shutting down.");
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
+  if (event.finish == FinishReason::kStop) stop_token_ = event.stop_token;
   RETURN_IF_ERROR(FinishText());
   if (finished()) return Ok{};  // a stop string in the text that was held back
   const bool asked_for =
@@ -125,9 +126,11 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
 Status ChoiceStream::AddToken(const SampledToken& token) {
   ++usage_.completion_tokens;
   if (wants_logprobs_) AddLogprob(token);
-  if (!Knows(token.id) || Hides(token.id)) return Ok{};
-  ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(token.id));
-  AddText(piece);
+  if (Knows(token.id) && !Hides(token.id)) {
+    ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(token.id));
+    AddText(piece);
+  }
+  if (wants_logprobs_) logprobs_.back().text_end = text_.size();
   return Ok{};
 }
 
@@ -177,6 +180,7 @@ void ChoiceStream::EndAfterFirstCall() {
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
   logprobs_.push_back(LogprobText(token.id, token.logprob, token.top_logprobs));
+  logprobs_.back().special = tokenizer_->IsSpecial(token.id);
   logprob_bytes_ += BytesOf(logprobs_.back());
 }
 
@@ -202,6 +206,8 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   }
   output.finish = finish_;
   output.stop_reason = stop_reason_;
+  output.stop_token = stop_token_;
+  if (stop_token_ >= 0) output.stop_token_text = tokenizer_->IdToToken(stop_token_);
   has_news_ = false;
   return output;
 }

@@ -92,6 +92,7 @@ class ChoiceStream {
   bool engine_done_ = false;
   FinishReason finish_ = FinishReason::kNone;
   StopReason stop_reason_;
+  TokenId stop_token_ = -1;
 };
 
 // Returns the text of one token for logprobs: with the leading space that a decoder drops at the start of a text, and

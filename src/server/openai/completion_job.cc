@@ -18,17 +18,12 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
 constexpr std::int32_t kGuessedPrompts = 16;
 
-std::string MakeId(Endpoint endpoint) {
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", RandomIdBits(),
-                     RandomIdBits());
-}
-
 // The limit of a prompt without an adapter. Beside an adapter, the engine may allow less.
 PromptLimit LimitOf(const ServingContext& context) {
   return PromptLimit::For(*context.tokenizer, context.generation->MaxSequenceTokens(kBaseModel));
 }
 
-Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+RequestLimits LimitsOfRequest(const ServingContext& context) {
   const PromptLimit prompt = LimitOf(context);
   RequestLimits limits;
   limits.vocab_size = context.registry->model().vocab_size;
@@ -36,7 +31,14 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
   limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
   limits.max_sequences = context.max_sequences;
   limits.defaults = context.defaults;
-  return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
+  return limits;
+}
+
+Result<DialectRequest> Parse(const ServingContext& context, const Dialect& dialect, std::string_view body) {
+  return dialect.Parse(body, {.limits = LimitsOfRequest(context),
+                              .number = fmt::format("{:016x}{:016x}", RandomIdBits(), RandomIdBits()),
+                              .created = context.clock->UnixSeconds(),
+                              .base_model = context.registry->base_names().front()});
 }
 
 // Admits the request, or returns an error. The base model has one account for all its names.
@@ -59,26 +61,33 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
   return choice == 0 ? seed : SplitMix64(seed ^ SplitMix64(static_cast<std::uint64_t>(choice)));
 }
 
-CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
+CompletionJob::CompletionJob(const ServingContext& context, DialectRequest request)
     : generation_(context.generation),
-      request_(std::move(request)),
-      received_(context.received.value_or(context.clock->Now())) {
-  head_ = {request_.endpoint, MakeId(request_.endpoint), context.clock->UnixSeconds(), request_.model};
-  seed_ = request_.seed ? *request_.seed : context.seeds->Next();
-  if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
-}
+      request_(std::move(request.request)),
+      received_(context.received.value_or(context.clock->Now())),
+      seed_(request_.seed ? *request_.seed : context.seeds->Next()),
+      writer_(std::move(request.writer)) {}
 
 CompletionJob::~CompletionJob() { Cancel(); }
 
-Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
-                                             std::string_view fairness_id) {
+Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, const Dialect& dialect,
+                                             std::string_view body, std::string_view fairness_id) {
+  auto job = Make(context, dialect, body, fairness_id);
+  if (!job.ok()) return dialect.InOwnNames(std::move(job).error());
+  return job;
+}
+
+Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const Dialect& dialect, std::string_view body,
+                                          std::string_view fairness_id) {
   ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
-  ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
+  ASSIGN_OR_RETURN(DialectRequest parsed, Parse(context, dialect, body));
+  OpenAiRequest& request = parsed.request;
   ASSIGN_OR_RETURN(ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
   ASSIGN_OR_RETURN(VersionPtr adapter, ResolveModel(*context.registry, context.finder, context.caller, choice));
   request.model = std::move(choice.name);
+  parsed.writer->SetModel(request.model);
   ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter.get()));
-  CompletionJob job(context, std::move(request));
+  CompletionJob job(context, std::move(parsed));
   job.ticket_ = std::move(ticket);
   job.adapter_ = std::move(adapter);
   job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
@@ -207,7 +216,7 @@ std::int32_t CompletionJob::MaxTokens(const ServingContext& context, AdapterGene
                                       std::size_t prompt_tokens) const {
   const auto bound = context.defaults == nullptr ? std::nullopt : context.defaults->max_output_tokens;
   if (request_.max_tokens) return std::min(*request_.max_tokens, bound.value_or(*request_.max_tokens));
-  const bool completion = request_.endpoint == Endpoint::kCompletion;
+  const bool completion = request_.endpoint == Endpoint::kCompletion && !request_.to_model_length;
   if (!completion && !bound) return GenerationRequest().max_tokens;  // up to the model's length
   const auto usual = completion ? std::max(kDefaultCompletionTokens, request_.min_tokens) : *bound;
   const auto wanted = std::min(usual, bound.value_or(usual));
@@ -254,7 +263,7 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
     if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
   }
   ticket_.Progress(started, tokens);
-  if (request_.stream || HeldBytes() <= kMaxAnswerBytes) return Ok{};
+  if (HeldBytes() <= kMaxAnswerBytes) return Ok{};
   return InvalidArgument(
       fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
                   "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
@@ -270,7 +279,7 @@ void CompletionJob::SharePromptScores(const TokenEvent& event) {
 }
 
 std::size_t CompletionJob::HeldBytes() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = writer_->held_bytes();
   for (const Choice& choice : choices_) bytes += choice.stream.held_bytes();
   return bytes;
 }
@@ -314,20 +323,13 @@ Usage CompletionJob::TotalUsage() const {
 void CompletionJob::AppendEvents(Choice& choice, std::string& events) {
   if (!choice.stream.HasOutput()) return;
   const Usage usage = choice.stream.usage();
-  const Usage* shown = request_.continuous_usage ? &usage : nullptr;
-  const ChoiceOutput output = choice.stream.TakeOutput();
-  if (request_.endpoint == Endpoint::kChat && !std::exchange(choice.role_sent, true)) {
-    events += writer_->Role(output.index, shown);
-  }
-  events += writer_->Delta(output, shown);
+  events += writer_->Delta(choice.stream.TakeOutput(), usage);
 }
 
 std::string CompletionJob::TakeEvents() {
   std::string events;
   for (Choice& choice : choices_) AppendEvents(choice, events);
-  if (!finished()) return events;
-  if (request_.include_usage) events += writer_->FinalUsage(TotalUsage());
-  events += kDoneEvent;
+  if (finished()) events += writer_->End(TotalUsage());
   return events;
 }
 
@@ -335,7 +337,7 @@ std::string CompletionJob::TakeBody() {
   std::vector<ChoiceOutput> outputs;
   outputs.reserve(choices_.size());
   for (Choice& choice : choices_) outputs.push_back(choice.stream.TakeOutput());
-  return CompletionBody(head_, outputs, TotalUsage());
+  return writer_->Body(outputs, TotalUsage());
 }
 
 }  // namespace loramux

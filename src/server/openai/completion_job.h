@@ -23,6 +23,7 @@
 #include "server/metrics/metrics.h"
 #include "server/openai/answer_plan.h"
 #include "server/openai/choice_stream.h"
+#include "server/openai/dialect.h"
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
@@ -65,7 +66,7 @@ class CompletionJob {
  public:
   // Parses, admits and tokenizes a request. The time grows with the body, so call it off the I/O threads. Errors are
   // meant for the client. `fairness_id` is the value of kFairnessHeader, if that is trusted (TenantName).
-  static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
+  static Result<CompletionJob> Prepare(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                        std::string_view fairness_id = {});
 
   CompletionJob(CompletionJob&&) = default;
@@ -75,8 +76,8 @@ class CompletionJob {
 
   // True if the client asked for a stream.
   bool stream() const { return request_.stream; }
-  // The response id, "chatcmpl-..." or "cmpl-...".
-  const std::string& id() const { return head_.id; }
+  // The answer's id, such as "chatcmpl-...".
+  const std::string& id() const { return writer_->id(); }
   // The name of the base model or adapter that serves it.
   const std::string& model() const { return request_.model; }
 
@@ -90,16 +91,18 @@ class CompletionJob {
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
 
   // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
-  // An answer that is not streamed may not become longer than kMaxAnswerBytes.
+  // No more than kMaxAnswerBytes of an answer may be held.
   Status Apply(std::span<const TokenEvent> events);
   // Returns about how many bytes of text and log-probabilities wait to be taken.
   std::size_t HeldBytes() const;
   // True if every choice is complete.
   bool finished() const;
 
-  // Streaming: returns the server-sent events of all output since the last call. The last ones are usage, if asked for,
-  // and [DONE].
+  // Streaming: returns the server-sent events of all output since the last call, and at last those of the end.
   std::string TakeEvents();
+  // Streaming: returns the events that end it with an error, and what keeps an idle stream open.
+  std::string TakeFailure(const Error& error) { return writer_->Failure(error); }
+  std::string_view KeepAlive() const { return writer_->KeepAlive(); }
   // Not streaming: returns the whole body. REQUIRES: finished().
   std::string TakeBody();
 
@@ -115,13 +118,15 @@ class CompletionJob {
     GenerationRequest request;  // moved out by Submit
     RequestId id;
     bool submitted = false;
-    bool role_sent = false;
     bool started = false;  // true once it has its first token, or has ended
     TokenId first_prompt_token = 0;
     SequenceMetrics metrics = {};
   };
 
-  CompletionJob(const ServingContext& context, OpenAiRequest request);
+  // Prepare, with errors about the internal request.
+  static Result<CompletionJob> Make(const ServingContext& context, const Dialect& dialect, std::string_view body,
+                                    std::string_view fairness_id);
+  CompletionJob(const ServingContext& context, DialectRequest request);
   Status CompileGrammar(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
@@ -145,7 +150,6 @@ class CompletionJob {
   GenerationService* generation_;
   OpenAiRequest request_;
   TimeNs received_ = 0;
-  ResponseHead head_;
   std::uint64_t seed_ = 0;
   std::string tenant_;                             // TenantName
   std::string prefix_domain_;                      // GenerationRequest::prefix_domain
@@ -153,9 +157,9 @@ class CompletionJob {
   std::int64_t prompt_scores_ = 0;                 // log-probabilities of prompts in the answer
   std::shared_ptr<const Grammar> grammar_;         // null: the output is free
   AdmissionTicket ticket_;
-  std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
-  AnswerPlan plan_;                      // of chats
-  std::unique_ptr<EventWriter> writer_;  // null unless streaming
+  std::vector<Choice> choices_;  // ordered by prompt, with `n` choices each
+  AnswerPlan plan_;              // of chats
+  std::unique_ptr<AnswerWriter> writer_;
 };
 
 }  // namespace loramux

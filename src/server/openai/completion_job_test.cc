@@ -69,7 +69,7 @@ class RecordingService final : public GenerationService {
 class CompletionJobTest : public testing::Test {
  protected:
   Result<CompletionJob> Prepare(Endpoint endpoint, const std::string& body) {
-    return CompletionJob::Prepare(fixture_.Context(service_), endpoint, body);
+    return CompletionJob::Prepare(fixture_.Context(service_), OpenAiDialect(endpoint), body);
   }
   CompletionJob Submitted(Endpoint endpoint, const std::string& body) {
     auto job = Prepare(endpoint, body);
@@ -132,7 +132,7 @@ TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
   const std::string body = R"({"model":"sql","prompt":"a"})";
   std::vector<CompletionJob> jobs;
   for (const char* id : {"", "team"}) {
-    auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, body, id);
+    auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion), body, id);
     ASSERT_TRUE(job.ok() && job->Submit(inbox_).ok());
     jobs.push_back(std::move(job).value());
   }
@@ -140,10 +140,10 @@ TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
   EXPECT_EQ(service_.requests[1].tenant, *TenantName(&acme, "team"));
   for (const GenerationRequest& request : service_.requests) EXPECT_EQ(request.prefix_domain, request.tenant);
   context.separate_prefixes = false;
-  auto shared = CompletionJob::Prepare(context, Endpoint::kCompletion, body);
+  auto shared = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion), body);
   ASSERT_TRUE(shared.ok() && shared->Submit(inbox_).ok());
   EXPECT_EQ(service_.requests[2].prefix_domain, "");
-  EXPECT_FALSE(CompletionJob::Prepare(context, Endpoint::kCompletion, body, "a\nb").ok());
+  EXPECT_FALSE(CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion), body, "a\nb").ok());
 }
 
 // As in vLLM: max_new_tokens of the model bounds what requests ask for, and is the default of chats.
@@ -152,7 +152,7 @@ TEST_F(CompletionJobTest, TheModelMayBoundTheOutput) {
   ServingContext context = fixture_.Context(service_);
   context.defaults = &defaults;
   const auto max_tokens = [&](Endpoint endpoint, const std::string& body) {
-    auto job = CompletionJob::Prepare(context, endpoint, body);
+    auto job = CompletionJob::Prepare(context, OpenAiDialect(endpoint), body);
     EXPECT_TRUE(job.ok() && job->Submit(inbox_).ok());
     return service_.requests.back().max_tokens;
   };
@@ -192,7 +192,7 @@ TEST_F(CompletionJobTest, ARequestStartsABoundedNumberOfSequences) {
   ServingContext context = fixture_.Context(service_);
   context.max_sequences = 4;
   const auto refusal = [&](Endpoint endpoint, const std::string& body) {
-    const auto job = CompletionJob::Prepare(context, endpoint, body);
+    const auto job = CompletionJob::Prepare(context, OpenAiDialect(endpoint), body);
     return job.ok() ? std::string("accepted") : job.error().message;
   };
   EXPECT_EQ(refusal(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"n":2})"), "accepted");
@@ -209,8 +209,8 @@ TEST_F(CompletionJobTest, ARequestStartsABoundedNumberOfSequences) {
 TEST_F(CompletionJobTest, DeadlinesCountFromTheRequestsArrival) {
   ServingContext context = fixture_.Context(service_);
   context.received = 5 * kNsPerMs;
-  auto job =
-      CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"base","prompt":"a","deadline_ms":250})");
+  auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion),
+                                    R"({"model":"base","prompt":"a","deadline_ms":250})");
   ASSERT_TRUE(job.ok() && job->Submit(inbox_).ok());
   EXPECT_EQ(service_.requests[0].deadline, 255 * kNsPerMs);
 }
@@ -223,7 +223,8 @@ TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
   ServingContext context = fixture_.Context(service_);
   context.lengths = &*guesser;
   const auto submit = [&](const std::string& prompt) {
-    auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"sql","prompt":)" + prompt + "}");
+    auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion),
+                                      R"({"model":"sql","prompt":)" + prompt + "}");
     ASSERT_TRUE(job.ok()) << job.error().message;
     ASSERT_TRUE(job->Submit(inbox_).ok());
   };
@@ -257,7 +258,8 @@ TEST_F(CompletionJobTest, PreparationErrors) {
   EXPECT_THAT(message(Endpoint::kCompletion, R"({"model":"sql","prompt":[300]})"), HasSubstr("found 300"));
   ServingContext context = fixture_.Context(service_);
   context.chat_template = nullptr;
-  const auto job = CompletionJob::Prepare(context, Endpoint::kChat, R"({"model":"sql","messages":[{"role":"user"}]})");
+  const auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kChat),
+                                          R"({"model":"sql","messages":[{"role":"user"}]})");
   EXPECT_THAT(job.error().message, HasSubstr("no chat template"));
 }
 

@@ -13,7 +13,6 @@ namespace {
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMinInt64 = std::numeric_limits<std::int64_t>::min();
-constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
@@ -291,6 +290,10 @@ JsonLimits BodyLimits(const RequestLimits& limits) {
 
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
   ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(limits)));
+  return ParseChatJson(std::move(json), limits);
+}
+
+Result<OpenAiRequest> ParseChatJson(Json json, const RequestLimits& limits) {
   OpenAiRequest request;
   request.endpoint = Endpoint::kChat;
   request.add_special_tokens = false;
@@ -313,6 +316,10 @@ Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const Reques
   JsonLimits body_limits = BodyLimits(limits);
   body_limits.max_values = JsonLimits().max_values;  // several prompts of token ids
   ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, body_limits));
+  return ParseCompletionJson(json, limits);
+}
+
+Result<OpenAiRequest> ParseCompletionJson(const Json& json, const RequestLimits& limits) {
   OpenAiRequest request;
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");

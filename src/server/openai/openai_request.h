@@ -32,6 +32,7 @@ inline constexpr std::int32_t kMaxPriority = 10;              // the range of `p
 inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
+inline constexpr std::size_t kMaxStops = 16;       // the maximum of stop strings
 inline constexpr std::size_t kMaxSaltBytes = 256;  // of `cache_salt`
 
 inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
@@ -94,6 +95,7 @@ struct OpenAiRequest {
   // For completion requests only.
   std::vector<Prompt> prompts;  // not empty
   bool echo = false;
+  bool to_model_length = false;  // without `max_tokens`, go on to the model's length as a chat does
 
   // Alternatives that the engine must find for the prompt's tokens: for `prompt_logprobs`, and for `logprobs` of an
   // echoed prompt. -1: none are wanted.
@@ -105,6 +107,9 @@ struct OpenAiRequest {
 // Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never
 // throw.
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits);
+// The same, of a body that is parsed already. REQUIRES: `body` is an object.
+Result<OpenAiRequest> ParseChatJson(Json body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseCompletionJson(const Json& body, const RequestLimits& limits);
 
 }  // namespace loramux

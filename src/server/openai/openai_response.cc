@@ -30,14 +30,7 @@ Json ChatLogprob(const LogprobEntry& entry) {
 }
 
 Json ChatLogprobs(const ChoiceOutput& choice) {
-  Json content = Json::array();
-  for (const TokenLogprobText& token : choice.logprobs) {
-    Json entry = ChatLogprob(token.chosen);
-    Json& top = entry["top_logprobs"] = Json::array();
-    for (const LogprobEntry& other : token.top) top.push_back(ChatLogprob(other));
-    content.push_back(std::move(entry));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+  return {{"content", ChatLogprobList(choice.logprobs)}, {"refusal", nullptr}};
 }
 
 // The name of a token in a completion's log-probabilities. A part of a character is named by its bytes, as in OpenAI's
@@ -157,6 +150,17 @@ double LogprobNumber(float logprob) { return std::max(logprob, kLeastLogprob); }
 std::int64_t LogprobEntry::Characters() const {
   const std::string& counted = bytes.empty() ? token : bytes;
   return std::count_if(counted.begin(), counted.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+}
+
+Json ChatLogprobList(std::span<const TokenLogprobText> tokens) {
+  Json list = Json::array();
+  for (const TokenLogprobText& token : tokens) {
+    Json entry = ChatLogprob(token.chosen);
+    Json& top = entry["top_logprobs"] = Json::array();
+    for (const LogprobEntry& other : token.top) top.push_back(ChatLogprob(other));
+    list.push_back(std::move(entry));
+  }
+  return list;
 }
 
 // Serialises one choice after the other: a tree of all log-probabilities would take several times the answer's memory.

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "engine/generation.h"
 #include "http/error_body.h"
+#include "http/json_reader.h"
 #include "server/openai/openai_request.h"
 #include "server/output/output_parser.h"
 
@@ -49,6 +50,8 @@ struct TokenLogprobText {
   LogprobEntry chosen;
   std::vector<LogprobEntry> top;  // most likely first
   bool unknown = false;           // the first token of a prompt has no log-probability
+  bool special = false;           // an added token that is no text
+  std::size_t text_end = 0;       // bytes of the output's text that were there once this token was added
 };
 
 // The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.
@@ -67,6 +70,8 @@ struct ChoiceOutput {
   std::string prompt_logprobs;   // JSON (PromptLogprobsJson); empty: not wanted
   FinishReason finish = FinishReason::kNone;
   StopReason stop_reason;
+  TokenId stop_token = -1;      // the token that ended the choice; it is not in `logprobs`. -1: none did
+  std::string stop_token_text;  // its stored form
 };
 
 // Returns the number that stands for a log-probability in JSON, which has no -infinity.
@@ -74,6 +79,9 @@ double LogprobNumber(float logprob);
 
 // Returns the body of a response that is not streamed.
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage);
+
+// Returns log-probabilities as a list of {"token", "logprob", "bytes", "top_logprobs"}, as chats have them.
+Json ChatLogprobList(std::span<const TokenLogprobText> tokens);
 
 // Builds the server-sent events of one streamed response. Caches their common beginning.
 class EventWriter {

@@ -105,7 +105,7 @@ class Responder {
     if (!job_.stream()) co_return true;
     const bool started = co_await Start();
     if (!started) co_return false;
-    co_return co_await exchange_.Write(": keep-alive\n\n");
+    co_return co_await exchange_.Write(job_.KeepAlive());
   }
 
   // Applies events and sends their output. False: the response is over.
@@ -131,7 +131,7 @@ class Responder {
       co_await exchange_.Send(ErrorReply(error));
       co_return;
     }
-    const std::string text = ErrorEvent(error) + std::string(kDoneEvent);
+    const std::string text = job_.TakeFailure(error);
     co_await exchange_.Write(text);
     co_await exchange_.EndStream();
   }
@@ -228,6 +228,12 @@ void ReportMistakes(HttpExchange& exchange, std::span<const LikelyMistake> mista
   exchange.AddHeader(kUnknownFieldsHeader, std::move(header));
 }
 
+ErrorForm FormOf(const Dialect& dialect) {
+  return [&dialect](int status, std::string_view message, std::string_view param) {
+    return dialect.ErrorBody(status, message, param);
+  };
+}
+
 HttpReply JsonReply(std::string body) {
   HttpReply reply;
   reply.body = std::move(body);
@@ -253,11 +259,8 @@ OpenAiService::~OpenAiService() {
 }
 
 void OpenAiService::AddRoutes(RouteTable& routes) {
-  routes.Add(
-      "POST", "/v1/chat/completions", [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); },
-      RouteAccess::kGated, MaxChatBytes());
-  routes.Add("POST", "/v1/completions",
-             [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
+  AddDialect(routes, "/v1/chat/completions", OpenAiDialect(Endpoint::kChat));
+  AddDialect(routes, "/v1/completions", OpenAiDialect(Endpoint::kCompletion));
   routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
   routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
   routes.AddSimple(
@@ -273,9 +276,28 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
     routes.AddSimple("GET", "/tokenizer_info",
                      [this](const HttpRequest&) { return JsonReply(options_.tokenizer_info); });
   }
-  ServingContext text_context = context_;
-  text_context.finder = finder_;
-  AddTextRoutes(routes, text_context, LimitsOfText(), work_);
+  AddTextRoutes(routes, TextContext(), LimitsOfText(), work_);
+}
+
+// The texts only ask the finder for names, which does not block.
+ServingContext OpenAiService::TextContext() const {
+  ServingContext context = context_;
+  context.finder = finder_;
+  return context;
+}
+
+void OpenAiService::AddDialect(RouteTable& routes, std::string path, const Dialect& dialect) {
+  HttpRoute route;
+  route.method = "POST";
+  route.path = std::move(path);
+  route.handler = [this, &dialect](HttpExchange& exchange) { return Complete(exchange, dialect); };
+  if (!dialect.many_prompts()) route.max_body_bytes = MaxChatBytes();
+  route.error_form = FormOf(dialect);
+  routes.Add(std::move(route));
+}
+
+void OpenAiService::AddText(RouteTable& routes, std::string path, TextAnswer answer, const Dialect& dialect) {
+  AddTextRoute(routes, std::move(path), std::move(answer), TextContext(), LimitsOfText(), work_, FormOf(dialect));
 }
 
 // The text of a chat has one prompt's bytes at most, as JSON writes them, and its tools and variables some more.
@@ -285,9 +307,7 @@ std::size_t OpenAiService::MaxChatBytes() const {
 }
 
 TextLimits OpenAiService::LimitsOfText() const {
-  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, listing_.max_model_len));
-  const std::size_t usual = std::max(kMinTokenizeBytes, BoundedProduct(tokens, kTokenizeBytesPerToken));
-  return {listing_.max_model_len, options_.max_tokenize_bytes > 0 ? options_.max_tokenize_bytes : usual};
+  return TextLimitsOf(listing_.max_model_len, options_.max_tokenize_bytes);
 }
 
 HttpReply OpenAiService::Health(const HttpRequest& request) const {
@@ -313,9 +333,9 @@ asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
   co_await exchange.Send(std::move(reply));
 }
 
-asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
+asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, const Dialect& dialect) {
   const TimeNs received = context_.clock->Now();
-  std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, endpoint, received);
+  std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, dialect, received);
   exchange.ReleaseBody();
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));
@@ -327,8 +347,8 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
 }
 
 // Opening an adapter on the disk may take a while, so it does not run on the threads of the queue.
-asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange, Endpoint endpoint,
-                                                                             TimeNs received) {
+asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange,
+                                                                             const Dialect& dialect, TimeNs received) {
   const HttpRequest& request = exchange.request();
   const std::string_view tenant = options_.trust_fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   ServingContext context = context_;
@@ -338,7 +358,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   context.finder = finder_ == nullptr ? nullptr : &missing;
   std::optional<Result<CompletionJob>> job;
   const auto prepare = [&] {
-    job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant));
+    job.emplace(CompletionJob::Prepare(context, dialect, request.body, tenant));
     if (request.body.size() > kLargeBytes) malloc_trim(0);
   };
   co_await RunOn(work_, WorkTenant(request), prepare);
@@ -352,7 +372,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   if (found.ok()) {
     co_await RunOn(work_, WorkTenant(request), prepare);
   } else {
-    job.emplace(NotServed(job->error().param, std::move(found).error()));
+    job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(found).error())));
   }
   co_return job;
 }

@@ -40,14 +40,22 @@ class OpenAiService {
 
   // Adds all routes of the OpenAI API, the probes, /version, /tokenize and /detokenize.
   void AddRoutes(RouteTable& routes);
+  // Adds the route POST `path`, whose requests are in this dialect. `dialect` must outlive the service.
+  void AddDialect(RouteTable& routes, std::string path, const Dialect& dialect);
+  // Adds the route POST `path`, which answers about a text without the engine; its errors have the dialect's form.
+  void AddText(RouteTable& routes, std::string path, TextAnswer answer, const Dialect& dialect);
+
+  // What the list of models says about all of them.
+  const ModelListing& listing() const { return listing_; }
 
  private:
-  boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
-  boost::asio::awaitable<std::optional<Result<CompletionJob>>> Prepare(HttpExchange& exchange, Endpoint endpoint,
+  boost::asio::awaitable<void> Complete(HttpExchange& exchange, const Dialect& dialect);
+  boost::asio::awaitable<std::optional<Result<CompletionJob>>> Prepare(HttpExchange& exchange, const Dialect& dialect,
                                                                        TimeNs received);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
   std::size_t MaxChatBytes() const;
   TextLimits LimitsOfText() const;
+  ServingContext TextContext() const;
   HttpReply Health(const HttpRequest& request) const;
   boost::asio::awaitable<void> Models(HttpExchange& exchange);
   boost::asio::awaitable<void> Model(HttpExchange& exchange);

@@ -50,27 +50,15 @@ constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;
 // A token id in JSON, with white space.
 constexpr std::size_t kJsonCharactersPerId = 12;
 
-RequestLimits LimitsOf(const ServingContext& context, const TextLimits& limits) {
-  RequestLimits request;
-  request.vocab_size = context.tokenizer->VocabSize();
-  request.max_tokens = static_cast<std::int64_t>(limits.max_bytes);
-  request.max_string = BoundedProduct(limits.max_bytes, kJsonCharactersPerByte);
-  return request;
-}
-
-Status CheckLength(const std::string& text, const TokenizeRequest& request, const TextLimits& limits) {
+Status CheckLength(const std::string& text, const std::string& field, const TextLimits& limits) {
   if (text.size() <= limits.max_bytes) return Ok{};
-  const std::string field = request.chat ? "messages" : "prompt";
   return InvalidArgument("`" + field + "`: expected at most " + std::to_string(limits.max_bytes) +
                              " bytes of text (--max-tokenize-bytes), found " + std::to_string(text.size()),
                          field);
 }
 
-using Answer =
-    std::function<Result<std::string>(const ServingContext& context, const TextLimits& limits, std::string_view body)>;
-
 asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, const TextLimits& limits,
-                               const Answer& answer, HttpExchange& exchange) {
+                               const TextAnswer& answer, HttpExchange& exchange) {
   context.caller = CallerOf(exchange.request());
   std::optional<Result<std::string>> body;
   co_await RunOn(workers, WorkTenant(exchange.request()),
@@ -85,13 +73,50 @@ asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, c
   co_await exchange.Send(std::move(reply));
 }
 
+void AddRoute(RouteTable& routes, std::string path, std::size_t characters, TextAnswer answer,
+              const ServingContext& context, const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors) {
+  HttpRoute route;
+  route.method = "POST";
+  route.path = std::move(path);
+  route.handler = [&workers, context, limits, answer = std::move(answer)](HttpExchange& exchange) {
+    return AnswerOn(workers, context, limits, answer, exchange);
+  };
+  route.max_body_bytes = BoundedProduct(limits.max_bytes, characters, kOtherBodyBytes);
+  route.error_form = std::move(errors);
+  routes.Add(std::move(route));
+}
+
 }  // namespace
 
+TextLimits TextLimitsOf(std::int64_t max_model_len, std::size_t max_bytes) {
+  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, max_model_len));
+  const std::size_t usual = std::max(kMinTokenizeBytes, BoundedProduct(tokens, kTokenizeBytesPerToken));
+  return {max_model_len, max_bytes > 0 ? max_bytes : usual};
+}
+
+RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimits& limits) {
+  RequestLimits request;
+  request.vocab_size = context.tokenizer->VocabSize();
+  request.max_tokens = static_cast<std::int64_t>(limits.max_bytes);
+  request.max_string = BoundedProduct(limits.max_bytes, kJsonCharactersPerByte);
+  return request;
+}
+
+Result<std::int64_t> CountChatTokens(const ServingContext& context, const TextLimits& limits,
+                                     const OpenAiRequest& request) {
+  RETURN_IF_ERROR(CheckModel(context, request.model));
+  ASSIGN_OR_RETURN(const std::string text,
+                   RenderChatPrompt(context.chat_template, request.chat, context.clock->UnixSeconds()));
+  RETURN_IF_ERROR(CheckLength(text, "messages", limits));
+  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
+  return static_cast<std::int64_t>(tokens.size());
+}
+
 Result<std::string> Tokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
-  ASSIGN_OR_RETURN(const TokenizeRequest request, ParseTokenizeRequest(body, LimitsOf(context, limits)));
+  ASSIGN_OR_RETURN(const TokenizeRequest request, ParseTokenizeRequest(body, LimitsOfTextRequest(context, limits)));
   RETURN_IF_ERROR(CheckModel(context, request.model));
   ASSIGN_OR_RETURN(const std::string text, PromptText(context, request));
-  RETURN_IF_ERROR(CheckLength(text, request, limits));
+  RETURN_IF_ERROR(CheckLength(text, request.chat ? "messages" : "prompt", limits));
   ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
   std::optional<std::vector<std::string>> strings;
   if (request.return_token_strs) strings = TokenStrings(*context.tokenizer, tokens);
@@ -99,7 +124,7 @@ Result<std::string> Tokenize(const ServingContext& context, const TextLimits& li
 }
 
 Result<std::string> Detokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
-  ASSIGN_OR_RETURN(const DetokenizeRequest request, ParseDetokenizeRequest(body, LimitsOf(context, limits)));
+  ASSIGN_OR_RETURN(const DetokenizeRequest request, ParseDetokenizeRequest(body, LimitsOfTextRequest(context, limits)));
   RETURN_IF_ERROR(CheckModel(context, request.model));
   const auto text = context.tokenizer->Decode(request.tokens, request.skip_special_tokens);
   if (!text.ok()) return Error{text.error().code, text.error().message, "tokens"};
@@ -108,15 +133,14 @@ Result<std::string> Detokenize(const ServingContext& context, const TextLimits& 
 
 void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits,
                    FairWorkQueue& workers) {
-  const auto add = [&](const char* path, std::size_t characters, Answer answer) {
-    const auto handler = [&workers, context, limits, answer = std::move(answer)](HttpExchange& exchange) {
-      return AnswerOn(workers, context, limits, answer, exchange);
-    };
-    routes.Add("POST", path, handler, RouteAccess::kGated,
-               BoundedProduct(limits.max_bytes, characters, kOtherBodyBytes));
-  };
-  add("/tokenize", kJsonCharactersPerByte, Tokenize);
-  add("/detokenize", kJsonCharactersPerId, Detokenize);
+  AddTextRoute(routes, "/tokenize", Tokenize, context, limits, workers);
+  AddRoute(routes, "/detokenize", kJsonCharactersPerId, Detokenize, context, limits, workers, nullptr);
+}
+
+void AddTextRoute(RouteTable& routes, std::string path, TextAnswer answer, const ServingContext& context,
+                  const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors) {
+  AddRoute(routes, std::move(path), kJsonCharactersPerByte, std::move(answer), context, limits, workers,
+           std::move(errors));
 }
 
 }  // namespace loramux

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -24,10 +25,28 @@ struct TextLimits {
 // Bytes that TextLimits::max_bytes allows by default for each token of the model's length, and at least.
 inline constexpr std::size_t kTokenizeBytesPerToken = 16, kMinTokenizeBytes = std::size_t{64} << 10;
 
+// Returns the limits for a model of this length; `max_bytes` 0: the usual ones.
+TextLimits TextLimitsOf(std::int64_t max_model_len, std::size_t max_bytes = 0);
+
 // Return the bodies of the two responses. The time grows with the body, so call them off the I/O threads. Errors are
 // meant for the client. Thread-safe.
 Result<std::string> Tokenize(const ServingContext& context, const TextLimits& limits, std::string_view body);
 Result<std::string> Detokenize(const ServingContext& context, const TextLimits& limits, std::string_view body);
+
+// Returns the limits for the parser of a chat request whose prompt is only tokenized.
+RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimits& limits);
+// Returns the number of tokens of a chat request's prompt. Errors and threads as above.
+Result<std::int64_t> CountChatTokens(const ServingContext& context, const TextLimits& limits,
+                                     const OpenAiRequest& request);
+
+// Returns the body of a response, like Tokenize.
+using TextAnswer =
+    std::function<Result<std::string>(const ServingContext& context, const TextLimits& limits, std::string_view body)>;
+
+// Adds the route POST `path` for a text of limits.max_bytes, with errors in the form `errors` (null: ErrorBody).
+// `workers` and the context are as in AddTextRoutes.
+void AddTextRoute(RouteTable& routes, std::string path, TextAnswer answer, const ServingContext& context,
+                  const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors = nullptr);
 
 // Adds both routes. `workers` runs the work. It and what `context` points to must outlive the table's HTTP server.
 void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits, FairWorkQueue& workers);

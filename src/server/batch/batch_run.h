@@ -1,0 +1,36 @@
+// Runs an offline batch: the requests of a file through the jobs of the server, without HTTP.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+
+#include "base/result.h"
+#include "server/batch/batch_output.h"
+#include "server/openai/completion_job.h"
+#include "server/openai/text_routes.h"
+
+namespace loramux {
+
+// How far a run is.
+struct BatchProgress {
+  std::int64_t lines = 0;    // of the input, with those of earlier runs
+  std::int64_t skipped = 0;  // that earlier runs have answered
+  std::int64_t failed = 0;   // of this run
+  std::int64_t tokens = 0;   // generated
+};
+
+struct BatchRunOptions {
+  TextLimits text;             // of lines that ask about a text
+  std::int64_t max_jobs = 64;  // at a time
+  // Called on the calling thread after each line.
+  std::function<void(const BatchProgress&)> progress;
+};
+
+// Answers every line of `input` that `output` does not have. The engine of `context` must run. A line that fails has
+// its error in `output` and never ends the run. Errors: one of the files cannot be used. On error, running requests are
+// cancelled.
+Result<BatchProgress> RunBatch(const ServingContext& context, const BatchRunOptions& options, std::FILE* input,
+                               BatchOutput& output);
+
+}  // namespace loramux

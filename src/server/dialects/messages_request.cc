@@ -1,0 +1,302 @@
+#include "server/dialects/messages_request.h"
+
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "server/dialects/translation.h"
+
+namespace loramux {
+namespace {
+
+constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
+                                        {"response_format", "output_config.format"},
+                                        {"chat_template_kwargs", "thinking"},
+                                        {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
+
+// Fields of this dialect, and of chat requests, that the translation writes itself.
+constexpr std::string_view kMessagesOwn[] = {"messages",
+                                             "system",
+                                             "stop_sequences",
+                                             "tools",
+                                             "tool_choice",
+                                             "thinking",
+                                             "output_config",
+                                             "output_format",
+                                             "metadata",
+                                             "stop",
+                                             "response_format",
+                                             "add_generation_prompt",
+                                             "max_tokens",
+                                             "continue_final_message",
+                                             "parallel_tool_calls",
+                                             "chat_template_kwargs",
+                                             "stream_options"};
+
+constexpr std::string_view kRefusedInMessages[] = {
+    "container", "mcp_servers",  "context_management",    "n",         "best_of",
+    "logprobs",  "top_logprobs", "max_completion_tokens", "functions", "function_call"};
+
+std::string_view TypeOf(const FieldReader& block) {
+  const Json* type = block.Find("type");
+  return type != nullptr && type->is_string() ? std::string_view(type->get_ref<const std::string&>())
+                                              : std::string_view();
+}
+
+// Turns messages with content blocks into chat messages.
+class MessageTranslator {
+ public:
+  explicit MessageTranslator(FieldReader& fields) : fields_(fields) {}
+
+  void AddSystem() {
+    const Json* system = fields_.Find("system");
+    if (system == nullptr) return;
+    std::string text;
+    if (ReadTextOrParts(fields_, *system, "system", {"text"}, text))
+      Push({{"role", "system"}, {"content", std::move(text)}});
+  }
+
+  void Add(const Json& message, const std::string& where) {
+    if (!message.is_object()) return fields_.Expect(where, "an object {\"role\", \"content\"}", &message);
+    FieldReader reader(message, "");
+    std::string role;
+    reader.String("role", role);
+    if (role != "user" && role != "assistant") {
+      return fields_.Expect(where + ".role", "\"user\" or \"assistant\" (`system` takes a system prompt)",
+                            reader.Find("role"));
+    }
+    const Json* content = reader.Find("content");
+    if (content == nullptr || !(content->is_string() || content->is_array())) {
+      return fields_.Expect(where + ".content", "a string or an array of content blocks", content);
+    }
+    if (content->is_string()) return Push({{"role", role}, {"content", *content}});
+    role == "user" ? AddUser(*content, where + ".content") : AddAssistant(*content, where + ".content");
+  }
+
+  // True if the last message is a text of the assistant, which the model is to continue.
+  bool continues() const {
+    if (messages_.empty() || messages_.back()["role"] != "assistant") return false;
+    return !messages_.back().contains("tool_calls") && messages_.back()["content"] != "";
+  }
+  Json Take() { return std::move(messages_); }
+
+ private:
+  void Push(Json message) { messages_.push_back(std::move(message)); }
+
+  // Returns false, with an error, if the block is no object.
+  bool IsBlock(const Json& block, const std::string& where) {
+    if (block.is_object()) return true;
+    fields_.Expect(where, "an object with a `type`", &block);
+    return false;
+  }
+
+  void RefuseBlock(const FieldReader& block, const std::string& where, std::string_view expected) {
+    const Json* type = block.Find("type");
+    fields_.Fail(ErrorCode::kUnsupported, where + ".type",
+                 "expected " + std::string(expected) + ", which are supported here, found " +
+                     (type == nullptr ? "nothing" : DescribeJson(*type)));
+  }
+
+  std::string StringOf(FieldReader& block, std::string_view name, const std::string& where) {
+    std::string value;
+    if (!block.String(name, value)) fields_.Expect(where + "." + std::string(name), "a string", block.Find(name));
+    return value;
+  }
+
+  // The results of tools become messages of their own, in their place.
+  void AddUser(const Json& blocks, const std::string& where) {
+    std::string text;
+    bool any = false;
+    const auto flush = [&] {
+      if (std::exchange(any, false)) Push({{"role", "user"}, {"content", std::exchange(text, {})}});
+    };
+    if (blocks.empty()) any = true;
+    for (std::size_t i = 0; i < blocks.size() && fields_.ok(); ++i) {
+      const std::string name = ItemName(where, i);
+      if (!IsBlock(blocks[i], name)) return;
+      FieldReader block(blocks[i], "");
+      if (TypeOf(block) == "text") {
+        AppendPart(text, any, StringOf(block, "text", name));
+      } else if (TypeOf(block) == "tool_result") {
+        flush();
+        AddToolResult(block, name);
+      } else {
+        return RefuseBlock(block, name, "\"text\" or \"tool_result\"");
+      }
+    }
+    flush();
+  }
+
+  // A chat has no place for `is_error`, so the text says it.
+  void AddToolResult(FieldReader& block, const std::string& where) {
+    std::string text;
+    bool failed = false;
+    const std::string id = StringOf(block, "tool_use_id", where);
+    const Json* content = block.Find("content");
+    if (content != nullptr && !ReadTextOrParts(fields_, *content, where + ".content", {"text"}, text)) return;
+    block.Boolean("is_error", failed);
+    if (!block.ok()) return fields_.Expect(where + ".is_error", "true or false", block.Find("is_error"));
+    if (failed) text = "Error: " + text;
+    Push({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+  }
+
+  void AddAssistant(const Json& blocks, const std::string& where) {
+    std::string text, thinking;
+    bool any_text = false, any_thinking = false;
+    Json calls = Json::array();
+    for (std::size_t i = 0; i < blocks.size() && fields_.ok(); ++i) {
+      const std::string name = ItemName(where, i);
+      if (!IsBlock(blocks[i], name)) return;
+      FieldReader block(blocks[i], "");
+      const std::string_view type = TypeOf(block);
+      if (type == "text") {
+        AppendPart(text, any_text, StringOf(block, "text", name));
+      } else if (type == "thinking") {
+        AppendPart(thinking, any_thinking, StringOf(block, "thinking", name));
+      } else if (type == "tool_use") {
+        AddToolUse(block, name, calls);
+      } else if (type != "redacted_thinking") {  // which only the vendor's own model can read
+        return RefuseBlock(block, name, "\"text\", \"thinking\" or \"tool_use\"");
+      }
+    }
+    Json message = {{"role", "assistant"}, {"content", std::move(text)}};
+    if (any_thinking) message["reasoning_content"] = std::move(thinking);
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+    Push(std::move(message));
+  }
+
+  void AddToolUse(FieldReader& block, const std::string& where, Json& calls) {
+    const std::string id = StringOf(block, "id", where), name = StringOf(block, "name", where);
+    const Json* input = block.Find("input");
+    if (input == nullptr || !input->is_object()) return fields_.Expect(where + ".input", "an object", input);
+    calls.push_back(
+        {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", DumpJson(*input)}}}});
+  }
+
+  FieldReader& fields_;
+  Json messages_ = Json::array();
+};
+
+void TranslateMessages(FieldReader& fields, Json& chat) {
+  const Json* list = fields.Array("messages");
+  if (list == nullptr || list->empty()) return fields.Expect("messages", "an array of at least one message", list);
+  MessageTranslator translator(fields);
+  translator.AddSystem();
+  for (std::size_t i = 0; i < list->size() && fields.ok(); ++i) translator.Add((*list)[i], ItemName("messages", i));
+  if (!fields.ok()) return;
+  if (translator.continues()) chat["continue_final_message"] = true;
+  chat["messages"] = translator.Take();
+}
+
+void TranslateMessageTools(FieldReader& fields, Json& chat) {
+  const Json* tools = fields.Array("tools");
+  if (tools == nullptr || tools->empty()) return;
+  Json functions = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const std::string where = ItemName("tools", i);
+    if (!(*tools)[i].is_object()) return fields.Expect(where, "an object {\"name\", \"input_schema\"}", &(*tools)[i]);
+    FieldReader tool((*tools)[i], "");
+    std::string type = "custom", name, description;
+    tool.String("type", type);
+    if (type != "custom") {
+      return fields.Fail(ErrorCode::kUnsupported, where + ".type",
+                         "expected \"custom\" (a tool that the client runs), found " + DescribeJson(Json(type)));
+    }
+    if (!tool.String("name", name)) return fields.Expect(where + ".name", "a string", tool.Find("name"));
+    const Json* schema = tool.Object("input_schema");
+    if (schema == nullptr) return fields.Expect(where + ".input_schema", "an object", tool.Find("input_schema"));
+    Json function = {{"name", name}};
+    if (tool.String("description", description)) function["description"] = description;
+    function["parameters"] = *schema;
+    if (const Json* strict = tool.Find("strict")) function["strict"] = *strict;
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  chat["tools"] = std::move(functions);
+}
+
+void TranslateMessageToolChoice(FieldReader& fields, Json& chat) {
+  const Json* object = fields.Object("tool_choice");
+  if (object == nullptr) return;
+  FieldReader choice(*object, "tool_choice.");
+  std::string type, name;
+  choice.String("type", type);
+  if (type == "auto" || type == "none") {
+    chat["tool_choice"] = type;
+  } else if (type == "any") {
+    chat["tool_choice"] = "required";
+  } else if (type == "tool" && choice.String("name", name)) {
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+  } else {
+    return fields.Expect("tool_choice", "{\"type\"} with \"auto\", \"any\", \"none\" or \"tool\" (with a `name`)",
+                         object);
+  }
+  bool alone = false;
+  choice.Boolean("disable_parallel_tool_use", alone);
+  if (!choice.ok()) return fields.Fail(choice.error().code, "tool_choice", "in " + choice.error().message);
+  if (alone) chat["parallel_tool_calls"] = false;
+}
+
+// Templates of models that think take `enable_thinking`. A budget is a wish, as with Anthropic; it is not enforced.
+void TranslateThinking(FieldReader& fields, Json& chat) {
+  const Json* object = fields.Object("thinking");
+  if (object == nullptr) return;
+  FieldReader thinking(*object, "thinking.");
+  std::string type;
+  thinking.String("type", type);
+  if (type != "enabled" && type != "disabled" && type != "adaptive") {
+    return fields.Expect("thinking.type", "\"enabled\", \"adaptive\" or \"disabled\"", thinking.Find("type"));
+  }
+  chat["chat_template_kwargs"] = {{"enable_thinking", type != "disabled"}};
+}
+
+// {"type": "json_schema", "schema"} in `output_config`.`format`, or, as it was called first, in `output_format`.
+void TranslateFormat(FieldReader& fields, Json& chat) {
+  const Json* format = fields.Object("output_format");
+  const Json* config = fields.Object("output_config");
+  if (config != nullptr && config->contains("format")) format = &(*config)["format"];
+  if (format == nullptr || format->is_null()) return;
+  const bool schema =
+      format->is_object() && format->contains("schema") && format->value("type", Json()) == "json_schema";
+  if (!schema) {
+    return fields.Expect("output_config.format", "{\"type\": \"json_schema\", \"schema\": {...}}", format);
+  }
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"name", "output"}, {"schema", (*format)["schema"]}, {"strict", true}}}};
+}
+
+void TranslateLength(FieldReader& fields, bool needed, Json& chat) {
+  std::int64_t tokens = 0;
+  if (fields.Integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max(), tokens)) {
+    chat["max_tokens"] = tokens;
+  } else if (needed) {
+    fields.Expect("max_tokens", "the largest number of tokens of the answer", fields.Find("max_tokens"));
+  }
+}
+
+void TranslateStop(FieldReader& fields, Json& chat) {
+  const Json* stop = fields.Array("stop_sequences");
+  if (stop != nullptr && !stop->empty()) chat["stop"] = *stop;
+}
+
+}  // namespace
+
+std::span<const FieldName> MessagesNames() { return kMessagesNames; }
+
+Result<Json> ChatOfMessages(Json body, bool needs_length) {
+  FieldReader fields(body, "");
+  Json chat = Json::object();
+  TranslateLength(fields, needs_length, chat);
+  RefuseFields(fields, kRefusedInMessages);
+  TranslateStop(fields, chat);
+  TranslateMessageTools(fields, chat);
+  TranslateMessageToolChoice(fields, chat);
+  TranslateThinking(fields, chat);
+  TranslateFormat(fields, chat);
+  fields.Object("metadata");
+  TranslateMessages(fields, chat);
+  if (!fields.ok()) return fields.error();
+  PassOn(body, kMessagesOwn, chat);
+  return chat;
+}
+
+}  // namespace loramux

@@ -1,0 +1,330 @@
+#include "server/dialects/responses_request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "server/dialects/translation.h"
+
+namespace loramux {
+namespace {
+
+constexpr FieldName kResponsesNames[] = {{"messages", "input"},
+                                         {"max_completion_tokens", "max_output_tokens"},
+                                         {"response_format", "text.format"},
+                                         {"reasoning_effort", "reasoning.effort"}};
+
+// Fields of this dialect, and of chat requests, that the translation writes itself.
+constexpr std::string_view kResponsesOwn[] = {"input",
+                                              "instructions",
+                                              "max_output_tokens",
+                                              "text",
+                                              "tools",
+                                              "tool_choice",
+                                              "reasoning",
+                                              "include",
+                                              "truncation",
+                                              "stream_options",
+                                              "top_logprobs",
+                                              "messages",
+                                              "max_tokens",
+                                              "max_completion_tokens",
+                                              "response_format",
+                                              "logprobs",
+                                              "max_tool_calls",
+                                              "metadata",
+                                              "background",
+                                              "store",
+                                              "reasoning_effort"};
+
+constexpr std::string_view kStored[] = {"previous_response_id", "conversation", "background", "prompt"};
+constexpr std::string_view kRefusedInResponses[] = {
+    "n", "best_of", "stop", "logprobs", "functions", "function_call", "max_tokens", "max_completion_tokens"};
+constexpr std::string_view kIncludes[] = {"message.output_text.logprobs", "reasoning.encrypted_content"};
+constexpr std::size_t kMaxMetadata = 16;
+
+// Turns items into chat messages. A chat message of the assistant holds its reasoning, its text and its calls; here
+// they are items of their own.
+class ItemTranslator {
+ public:
+  explicit ItemTranslator(FieldReader& fields) : fields_(fields) {}
+
+  void AddInstructions() {
+    std::string text;
+    if (fields_.String("instructions", text) && !text.empty()) Push({{"role", "system"}, {"content", text}});
+  }
+
+  void AddText(const Json& text) { Push({{"role", "user"}, {"content", text}}); }
+
+  void Add(const Json& item, const std::string& where) {
+    if (!item.is_object()) return fields_.Expect(where, "an object with a `type` or a `role`", &item);
+    FieldReader reader(item, "");
+    std::string type = "message";
+    reader.String("type", type);
+    AddOfType(type, reader, where);
+    if (!reader.ok()) fields_.Fail(reader.error().code, where, "in " + reader.error().message);
+  }
+
+  Json Take() { return std::move(messages_); }
+
+ private:
+  void AddOfType(const std::string& type, FieldReader& item, const std::string& where) {
+    if (type == "message") return AddMessage(item, where);
+    if (type == "function_call") return AddCall(item, where);
+    if (type == "function_call_output") return AddCallOutput(item, where);
+    if (type == "reasoning") return AddReasoning(item, where);
+    fields_.Fail(ErrorCode::kUnsupported, where + ".type",
+                 "expected \"message\", \"function_call\", \"function_call_output\" or \"reasoning\", which are "
+                 "supported here, found " +
+                     DescribeJson(Json(type)));
+  }
+
+  void Push(Json message) {
+    messages_.push_back(std::move(message));
+    open_ = false;
+  }
+
+  // The message of the assistant that the next item of it belongs to.
+  Json& Assistant() {
+    if (!std::exchange(open_, true)) messages_.push_back({{"role", "assistant"}, {"content", ""}});
+    return messages_.back();
+  }
+
+  std::string StringOf(FieldReader& item, std::string_view name, const std::string& where) {
+    std::string value;
+    if (!item.String(name, value)) fields_.Expect(where + "." + std::string(name), "a string", item.Find(name));
+    return value;
+  }
+
+  void AddMessage(FieldReader& item, const std::string& where) {
+    std::string role, text;
+    item.String("role", role);
+    if (role == "developer") role = "system";  // templates know no developers
+    if (role != "user" && role != "assistant" && role != "system") {
+      return fields_.Expect(where + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"", item.Find("role"));
+    }
+    const Json* content = item.Find("content");
+    if (content == nullptr) return fields_.Expect(where + ".content", "a string or an array of parts", nullptr);
+    if (!ReadTextOrParts(fields_, *content, where + ".content", {"input_text", "output_text", "text"}, text)) return;
+    if (role != "assistant") return Push({{"role", role}, {"content", text}});
+    Json* message = &Assistant();
+    if ((*message)["content"] != "" || message->contains("tool_calls")) {  // it has its text: this is the next one
+      open_ = false;
+      message = &Assistant();
+    }
+    (*message)["content"] = text;
+  }
+
+  void AddCall(FieldReader& item, const std::string& where) {
+    const std::string id = StringOf(item, "call_id", where), name = StringOf(item, "name", where);
+    const std::string arguments = StringOf(item, "arguments", where);
+    if (!fields_.ok()) return;
+    const auto parsed = arguments.empty() ? Result<Json>(Json::object()) : ParseJson(arguments);
+    if (!parsed.ok() || !parsed->is_object()) {
+      return fields_.Expect(where + ".arguments", "a string that holds a JSON object", item.Find("arguments"));
+    }
+    Assistant()["tool_calls"].push_back(
+        {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
+  }
+
+  void AddCallOutput(FieldReader& item, const std::string& where) {
+    std::string text;
+    const std::string id = StringOf(item, "call_id", where);
+    const Json* output = item.Find("output");
+    if (output == nullptr) return fields_.Expect(where + ".output", "a string or an array of parts", nullptr);
+    if (!ReadTextOrParts(fields_, *output, where + ".output", {"input_text", "output_text", "text"}, text)) return;
+    Push({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+  }
+
+  // The text of the reasoning, or else its summary.
+  void AddReasoning(FieldReader& item, const std::string& where) {
+    std::string text;
+    const Json* content = item.Array("content");
+    const bool whole = content != nullptr && !content->empty();
+    const char* name = whole ? ".content" : ".summary";
+    const Json* list = whole ? content : item.Array("summary");
+    if (list == nullptr || list->empty()) return;
+    if (!ReadTextOrParts(fields_, *list, where + name, {"reasoning_text", "summary_text", "text"}, text)) return;
+    Assistant()["reasoning_content"] = std::move(text);
+  }
+
+  FieldReader& fields_;
+  Json messages_ = Json::array();
+  bool open_ = false;  // the last message is the assistant's, and its next items belong to it
+};
+
+void TranslateInput(FieldReader& fields, Json& chat) {
+  const Json* input = fields.Find("input");
+  if (input == nullptr || !(input->is_string() || input->is_array()) || (input->is_array() && input->empty())) {
+    return fields.Expect("input", "a string or an array of at least one item", input);
+  }
+  ItemTranslator translator(fields);
+  translator.AddInstructions();
+  if (input->is_string()) translator.AddText(*input);
+  for (std::size_t i = 0; input->is_array() && i < input->size() && fields.ok(); ++i) {
+    translator.Add((*input)[i], ItemName("input", i));
+  }
+  chat["messages"] = translator.Take();
+}
+
+void TranslateFunctions(FieldReader& fields, Json& chat) {
+  const Json* tools = fields.Array("tools");
+  if (tools == nullptr || tools->empty()) return;
+  Json functions = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const std::string where = ItemName("tools", i);
+    if (!(*tools)[i].is_object()) return fields.Expect(where, "an object {\"type\", \"name\"}", &(*tools)[i]);
+    FieldReader tool((*tools)[i], "");
+    std::string type, name;
+    if (!tool.String("type", type) || type != "function") {
+      return fields.Fail(ErrorCode::kUnsupported, where + ".type",
+                         "expected \"function\", the only kind of tool that is supported here, found " +
+                             (tool.Find("type") == nullptr ? "nothing" : DescribeJson(*tool.Find("type"))));
+    }
+    if (!tool.String("name", name)) return fields.Expect(where + ".name", "a string", tool.Find("name"));
+    Json function = (*tools)[i];
+    function.erase("type");
+    functions.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  chat["tools"] = std::move(functions);
+}
+
+void TranslateFunctionChoice(FieldReader& fields, Json& chat) {
+  const Json* choice = fields.Find("tool_choice");
+  if (choice == nullptr) return;
+  const bool word = choice->is_string() && (*choice == "auto" || *choice == "none" || *choice == "required");
+  const bool named = choice->is_object() && choice->value("type", Json()) == "function" && choice->contains("name") &&
+                     (*choice)["name"].is_string();
+  if (word) {
+    chat["tool_choice"] = *choice;
+  } else if (named) {
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", (*choice)["name"]}}}};
+  } else {
+    fields.Expect("tool_choice", "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"name\"}", choice);
+  }
+}
+
+// `verbosity` other than its default would change the answer, and no open model has it.
+void TranslateText(FieldReader& fields, Json& chat) {
+  const Json* object = fields.Object("text");
+  if (object == nullptr) return;
+  FieldReader text(*object, "text.");
+  std::string verbosity = "medium";
+  text.String("verbosity", verbosity);
+  if (verbosity != "medium") {
+    return fields.Fail(ErrorCode::kUnsupported, "text.verbosity",
+                       "this server does not support it; leave it out (found " + DescribeJson(Json(verbosity)) + ")");
+  }
+  const Json* format = text.Object("format");
+  if (!text.ok()) return fields.Fail(text.error().code, "text.format", "in " + text.error().message);
+  if (format == nullptr) return;
+  Json schema = *format;
+  Json& type = schema["type"];
+  if (type != "json_schema") {
+    chat["response_format"] = *format;
+    return;
+  }
+  schema.erase("type");
+  chat["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+void TranslateReasoning(FieldReader& fields, Json& chat) {
+  const Json* object = fields.Object("reasoning");
+  if (object == nullptr) return;
+  FieldReader reasoning(*object, "reasoning.");
+  std::string effort;
+  if (reasoning.String("effort", effort)) chat["reasoning_effort"] = effort;
+  if (!reasoning.ok()) fields.Fail(reasoning.error().code, "reasoning.effort", "in " + reasoning.error().message);
+}
+
+bool Includes(FieldReader& fields, std::string_view wanted) {
+  const Json* include = fields.Array("include");
+  if (include == nullptr) return false;
+  for (const Json& item : *include) {
+    const bool known = std::any_of(std::begin(kIncludes), std::end(kIncludes),
+                                   [&](std::string_view name) { return item == std::string(name); });
+    if (!known) {
+      fields.Fail(
+          ErrorCode::kUnsupported, "include",
+          "expected \"message.output_text.logprobs\" or \"reasoning.encrypted_content\", found " + DescribeJson(item));
+    }
+  }
+  return std::any_of(include->begin(), include->end(), [&](const Json& item) { return item == std::string(wanted); });
+}
+
+// Alternatives alone mean that log-probabilities are wanted.
+void TranslateLogprobs(FieldReader& fields, Json& chat) {
+  const Json* top = fields.Find("top_logprobs");
+  if (top != nullptr) chat["top_logprobs"] = *top;
+  const bool some = top != nullptr && AsInteger(*top) != 0;
+  if (Includes(fields, kIncludes[0]) || some) chat["logprobs"] = true;
+}
+
+void CheckTruncation(FieldReader& fields) {
+  std::string truncation = "disabled";
+  fields.String("truncation", truncation);
+  if (truncation == "disabled") return;
+  fields.Fail(ErrorCode::kUnsupported, "truncation",
+              "expected \"disabled\", all that is supported, found " + DescribeJson(Json(truncation)));
+}
+
+void CheckMetadata(FieldReader& fields) {
+  const Json* metadata = fields.Object("metadata");
+  if (metadata == nullptr) return;
+  const bool texts =
+      std::all_of(metadata->begin(), metadata->end(), [](const Json& value) { return value.is_string(); });
+  if (metadata->size() <= kMaxMetadata && texts) return;
+  fields.Expect("metadata", "an object of at most " + std::to_string(kMaxMetadata) + " strings", metadata);
+}
+
+Json OrDefault(const FieldReader& fields, std::string_view name, Json otherwise) {
+  const Json* value = fields.Find(name);
+  return value == nullptr ? std::move(otherwise) : *value;
+}
+
+Json EchoOf(const FieldReader& fields) {
+  const Json format = {{"format", {{"type", "text"}}}};
+  return {{"instructions", OrDefault(fields, "instructions", nullptr)},
+          {"max_output_tokens", OrDefault(fields, "max_output_tokens", nullptr)},
+          {"metadata", OrDefault(fields, "metadata", Json::object())},
+          {"parallel_tool_calls", OrDefault(fields, "parallel_tool_calls", true)},
+          {"previous_response_id", nullptr},
+          {"reasoning", OrDefault(fields, "reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
+          {"store", false},
+          {"temperature", OrDefault(fields, "temperature", 1.0)},
+          {"text", OrDefault(fields, "text", format)},
+          {"tool_choice", OrDefault(fields, "tool_choice", "auto")},
+          {"tools", OrDefault(fields, "tools", Json::array())},
+          {"top_logprobs", OrDefault(fields, "top_logprobs", 0)},
+          {"top_p", OrDefault(fields, "top_p", 1.0)},
+          {"truncation", "disabled"}};
+}
+
+}  // namespace
+
+std::span<const FieldName> ResponsesNames() { return kResponsesNames; }
+
+Result<ResponsesChat> ChatOfResponses(Json body) {
+  FieldReader fields(body, "");
+  Json chat = Json::object();
+  RefuseFields(fields, kStored, "it keeps no responses, so send the whole conversation in `input`");
+  RefuseFields(fields, kRefusedInResponses);
+  bool ignored = false;
+  fields.Boolean("background", ignored);
+  fields.Boolean("store", ignored);
+  CheckTruncation(fields);
+  CheckMetadata(fields);
+  TranslateInput(fields, chat);
+  TranslateFunctions(fields, chat);
+  TranslateFunctionChoice(fields, chat);
+  TranslateText(fields, chat);
+  TranslateReasoning(fields, chat);
+  TranslateLogprobs(fields, chat);
+  if (const Json* length = fields.Find("max_output_tokens")) chat["max_completion_tokens"] = *length;
+  if (!fields.ok()) return fields.error();
+  Json echoed = EchoOf(fields);
+  PassOn(body, kResponsesOwn, chat);
+  return ResponsesChat{std::move(chat), std::move(echoed)};
+}
+
+}  // namespace loramux

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""The clients of other APIs, unmodified, against the program: OpenAI's Responses API, Anthropic's messages, and Text
+Generation Inference. tests/clients/install.sh installs them; this file runs itself again with the Python that has them.
+
+Usage: dialects_test.py PATH_OF_LORAMUX
+"""
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+import serving
+from serving import ROOT, Server, questions
+
+CLIENTS = ROOT / "build/clients"
+GREEDY = {"temperature": 0}   # the newest client has no argument for it
+PROMPT = "<|bos|><|user|>%s<|end|><|assistant|>"   # as the demo's template writes it
+
+
+class Dialects(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--sse-keepalive", "0.001")
+        cls.url = f"http://127.0.0.1:{cls.server.port}"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+
+class OpenAiResponses(Dialects):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="unused", max_retries=0, timeout=300)
+        self.addCleanup(self.client.close)
+
+    def test_each_adapter_answers(self):
+        for model, prompt, expected in questions(1):
+            answer = self.client.responses.create(model=model, input=prompt, temperature=0, max_output_tokens=100,
+                                                  metadata={"k": "v"}, store=False)
+            self.assertEqual(answer.output_text, expected, (model, prompt))
+            self.assertEqual((answer.status, answer.model, answer.metadata), ("completed", model, {"k": "v"}))
+            self.assertEqual(answer.usage.total_tokens, answer.usage.input_tokens + answer.usage.output_tokens)
+
+    def test_items_and_logprobs(self):
+        answer = self.client.responses.create(
+            model="upper", temperature=0, max_output_tokens=2, include=["message.output_text.logprobs"], top_logprobs=2,
+            input=[{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}])
+        self.assertEqual((answer.output_text, answer.status), ("HE", "incomplete"))
+        self.assertEqual(answer.incomplete_details.reason, "max_output_tokens")
+        logprobs = answer.output[0].content[0].logprobs
+        self.assertEqual("".join(token.token for token in logprobs), "HE")
+        self.assertEqual(len(logprobs[0].top_logprobs), 2)
+
+    def test_stream(self):
+        events = list(self.client.responses.create(model="upper", input="hello", temperature=0, stream=True))
+        self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+        types = [event.type for event in events]
+        self.assertEqual(types[:4], ["response.created", "response.in_progress", "response.output_item.added",
+                                     "response.content_part.added"])
+        self.assertEqual(types[-1], "response.completed")
+        self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"), "HELLO")
+        self.assertEqual(events[-1].response.output_text, "HELLO")
+
+    def test_stream_helper(self):
+        with self.client.responses.stream(model="reverse", input="hello", temperature=0) as stream:
+            text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+            self.assertEqual((text, stream.get_final_response().output_text), ("olleh", "olleh"))
+
+    def test_structured_output(self):
+        schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
+                  "additionalProperties": False}
+        answer = self.client.responses.create(
+            model="json", input="hello", temperature=0, max_output_tokens=200,
+            text={"format": {"type": "json_schema", "name": "s", "schema": schema, "strict": True}})
+        self.assertIn(json.loads(answer.output_text)["a"], ("x", "y"))
+
+    def test_refusals(self):
+        for more in ({"previous_response_id": "resp_1"}, {"background": True}, {"conversation": "c"},
+                     {"tools": [{"type": "web_search"}]}, {"tools": [{"type": "function", "name": "f"}]}, {"truncation": "auto"}):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.client.responses.create(model="demo", input="x", **more)
+            self.assertIn(next(iter(more)), refused.exception.param)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.create(model="unknown", input="x")
+
+
+class Anthropic(Dialects):
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=self.url, api_key="unused", max_retries=0, timeout=300)
+        self.addCleanup(self.client.close)
+
+    def ask(self, model, prompt, **more):
+        return self.client.messages.create(model=model, max_tokens=100, extra_body=GREEDY,
+                                           messages=[{"role": "user", "content": prompt}], **more)
+
+    def test_each_adapter_answers(self):
+        for model, prompt, expected in questions(1):
+            answer = self.ask(model, prompt)
+            self.assertEqual(answer.content[0].text, expected, (model, prompt))
+            self.assertEqual((answer.type, answer.role, answer.model), ("message", "assistant", model))
+            self.assertEqual((answer.stop_reason, answer.stop_sequence), ("end_turn", None))
+            self.assertGreater(answer.usage.output_tokens, 0)
+
+    def test_counts_are_those_of_the_answer(self):
+        messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+        count = self.client.messages.count_tokens(model="upper", messages=messages).input_tokens
+        usage = self.client.messages.create(model="upper", max_tokens=5, messages=messages).usage
+        self.assertEqual(count, usage.input_tokens + usage.cache_read_input_tokens)
+
+    def test_ends(self):
+        answer = self.ask("upper", "hello", stop_sequences=["L"])
+        self.assertEqual((answer.content[0].text, answer.stop_reason, answer.stop_sequence), ("HE", "stop_sequence", "L"))
+        cut = self.client.messages.create(model="upper", max_tokens=2, extra_body=GREEDY,
+                                          messages=[{"role": "user", "content": "hello"}])
+        self.assertEqual((cut.content[0].text, cut.stop_reason), ("HE", "max_tokens"))
+
+    def test_an_answer_that_the_client_began(self):
+        answer = self.client.messages.create(model="upper", max_tokens=20, extra_body=GREEDY, messages=[
+            {"role": "user", "content": "hello"}, {"role": "assistant", "content": "HEL"}])
+        self.assertEqual(answer.content[0].text, "LO")
+
+    def test_stream(self):
+        with self.client.messages.stream(model="reverse", max_tokens=50, extra_body=GREEDY,
+                                         messages=[{"role": "user", "content": "hello"}]) as stream:
+            self.assertEqual("".join(stream.text_stream), "olleh")
+            final = stream.get_final_message()
+        self.assertEqual((final.content[0].text, final.stop_reason), ("olleh", "end_turn"))
+        self.assertGreater(final.usage.output_tokens, 0)
+        events = list(self.client.messages.create(model="reverse", max_tokens=50, extra_body=GREEDY, stream=True,
+                                                  messages=[{"role": "user", "content": "hello"}]))
+        types = [event.type for event in events if event.type not in ("content_block_delta", "ping")]
+        self.assertEqual(types, ["message_start", "content_block_start", "content_block_stop", "message_delta",
+                                 "message_stop"])
+
+    def test_errors_have_their_classes(self):
+        with self.assertRaises(anthropic.NotFoundError) as unknown:
+            self.ask("unknown", "x")
+        self.assertEqual(unknown.exception.body["error"]["type"], "not_found_error")
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+        with self.assertRaises(anthropic.BadRequestError) as refused:
+            self.ask("demo", [image])
+        self.assertIn("messages[0].content[0].type", refused.exception.body["error"]["message"])
+
+    def test_leaving_a_stream_frees_the_request(self):
+        stream = self.client.messages.create(model="count", max_tokens=900, stream=True, extra_body={"ignore_eos": True},
+                                             messages=[{"role": "user", "content": "hello"}])
+        next(iter(stream))
+        stream.close()
+        self.server.wait_idle()
+
+
+class TextGenerationInference(Dialects):
+    def setUp(self):
+        self.client = huggingface_hub.InferenceClient(self.url)
+
+    def test_text(self):
+        for model, prompt, expected in questions(1):
+            more = {} if model == "demo" else {"adapter_id": model}
+            self.assertEqual(self.client.text_generation(PROMPT % prompt, max_new_tokens=100, **more), expected)
+
+    def test_details(self):
+        answer = self.client.text_generation(PROMPT % "hello", adapter_id="upper", max_new_tokens=50, details=True)
+        self.assertEqual((answer.generated_text, answer.details.finish_reason), ("HELLO", "eos_token"))
+        self.assertEqual("".join(token.text for token in answer.details.tokens if not token.special), "HELLO")
+        self.assertEqual(answer.details.generated_tokens, len(answer.details.tokens))
+        whole = self.client.text_generation(PROMPT % "hello", adapter_id="upper", max_new_tokens=2, return_full_text=True)
+        self.assertEqual(whole, PROMPT % "hello" + "HE")
+
+    def test_stream(self):
+        answers = list(self.client.text_generation(PROMPT % "hello", adapter_id="reverse", max_new_tokens=50, stream=True,
+                                                   details=True))
+        self.assertEqual("".join(a.token.text for a in answers if not a.token.special), "olleh")
+        self.assertEqual(answers[-1].generated_text, "olleh")
+        self.assertEqual(answers[-1].details.finish_reason, "eos_token")
+        self.assertEqual([a.index for a in answers], list(range(1, len(answers) + 1)))
+
+    def test_grammar(self):
+        answer = self.client.text_generation(PROMPT % "hello", adapter_id="upper", max_new_tokens=50,
+                                             grammar={"type": "regex", "value": "[0-9]{3}"})
+        self.assertRegex(answer, "^[0-9]{3}$")
+
+    def test_sampling(self):
+        def sample(**more):
+            return self.client.text_generation(PROMPT % "hello", max_new_tokens=12, **more)
+        self.assertEqual(sample(do_sample=True, temperature=2.0, seed=5), sample(do_sample=True, temperature=2.0, seed=5))
+        self.assertEqual(sample(), sample())
+        status, body = self.server.json("POST", "/generate", {"inputs": PROMPT % "hello", "parameters": {
+            "best_of": 3, "do_sample": True, "temperature": 2.0, "max_new_tokens": 8, "details": True}})
+        self.assertEqual((status, len(body["details"]["best_of_sequences"])), (200, 2))
+
+    def test_errors(self):
+        with self.assertRaises(huggingface_hub.errors.ValidationError):
+            self.client.text_generation(PROMPT % "x", watermark=True)
+        status, body = self.server.json("POST", "/generate", {"inputs": "x", "parameters": {"adapter_id": "unknown"}})
+        self.assertEqual((status, body["error_type"]), (400, "validation"))
+
+    def test_info(self):
+        info = self.server.json("GET", "/info")[1]
+        self.assertEqual(info["max_total_tokens"], info["max_input_tokens"] + 1)
+
+
+if __name__ == "__main__":
+    python = CLIENTS / "venv/bin/python"
+    if not python.exists():
+        sys.exit(f"{python} is missing: run tests/clients/install.sh")
+    if pathlib.Path(sys.prefix).resolve() != (CLIENTS / "venv").resolve():
+        os.execv(python, [str(python), *sys.argv])
+    import anthropic
+    import huggingface_hub
+    import openai
+    serving.run_tests()

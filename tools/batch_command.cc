@@ -1,0 +1,168 @@
+#include "tools/batch_command.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "base/log.h"
+#include "http/random_source.h"
+#include "report/progress_bar.h"
+#include "server/batch/batch_format.h"
+#include "server/batch/batch_run.h"
+#include "server/generation/engine_service.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+#include "tools/request_parts.h"
+#include "tools/runtime_flags.h"
+
+namespace loramux {
+namespace {
+
+// The exit status if everything was answered, but some answers are errors.
+constexpr int kSomeFailed = 3;
+
+struct BatchFlags {
+  RuntimeFlags runtime;
+  std::string input, output;
+  std::int64_t concurrency = 0;  // 0: twice --max-num-seqs
+  std::string generation_config = "auto";
+};
+
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+Result<File> OpenInput(const BatchFlags& flags) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(flags.input, flags.output, ignored)) {
+    return InvalidArgument("--output: expected another file than the input, found the same", "--output");
+  }
+  File file(std::fopen(flags.input.c_str(), "re"), std::fclose);
+  if (file == nullptr) return Error{ErrorCode::kIoError, flags.input + ": " + std::strerror(errno), flags.input};
+  return file;
+}
+
+// The lines of a file that are not blank, for the progress bar; leaves the file at its beginning.
+std::int64_t CountLines(std::FILE* file) {
+  LineReader reader(file);
+  std::string line;
+  std::int64_t lines = 0;
+  while (reader.Next(line)) lines += line.find_first_not_of(" \t\r") == std::string::npos ? 0 : 1;
+  std::rewind(file);
+  return lines;
+}
+
+// The bar, with what a person wants to know beside it.
+class BatchBar {
+ public:
+  BatchBar(std::int64_t lines, const Clock& clock) : lines_(lines), clock_(clock), start_(clock.Now()) {}
+
+  void Update(const BatchProgress& progress) {
+    const double seconds = static_cast<double>(clock_.Now() - start_) / kNsPerSecond;
+    const double rate = seconds > 0 ? static_cast<double>(progress.tokens) / seconds : 0;
+    bar_.Note(fmt::format("{:.0f} tokens/s{}", rate,
+                          progress.failed > 0 ? fmt::format(", {} failed", progress.failed) : std::string()));
+    bar_.Update(progress.lines, std::max(lines_, progress.lines));
+  }
+  void Finish() { bar_.Finish(); }
+
+ private:
+  const std::int64_t lines_;
+  const Clock& clock_;
+  const TimeNs start_;
+  ProgressBar bar_{"requests", "", 1};
+};
+
+Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE* input, BatchOutput& output) {
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
+  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, runtime);
+  EngineService service(&runtime.engine());
+  SeedSource seeds(0);
+  const ServingContext context = {.clock = &runtime.clock(),
+                                  .generation = &service,
+                                  .registry = &runtime.registry(),
+                                  .tokenizer = &tokenizer,
+                                  .chat_template = chat_template ? &*chat_template : nullptr,
+                                  .seeds = &seeds,
+                                  .grammars = grammars.get(),
+                                  .defaults = &defaults};
+  BatchBar bar(CountLines(input), runtime.clock());
+  BatchRunOptions options;
+  options.text = TextLimitsOf(runtime.max_model_len());
+  options.max_jobs = flags.concurrency > 0 ? flags.concurrency : 2 * flags.runtime.max_num_seqs;
+  options.progress = [&bar](const BatchProgress& progress) { bar.Update(progress); };
+  auto progress = RunBatch(context, options, input, output);
+  bar.Finish();
+  return progress;
+}
+
+// Returns the number of failed lines in the output, those of earlier runs too.
+Result<std::int64_t> RunWholeBatch(const BatchFlags& flags) {
+  ASSIGN_OR_RETURN(const File input, OpenInput(flags));
+  ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(flags.output));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
+  runtime->Start();
+  const auto progress = RunOn(*runtime, flags, input.get(), *output);
+  runtime->Stop();
+  const Status closed = output->Close();
+  if (!progress.ok()) return progress.error();
+  if (!closed.ok()) return closed.error();
+  const std::int64_t failed = progress->failed + output->failed_before();
+  fmt::print(stderr, "{}: {} lines, {} of them from earlier runs; {} failed; {} tokens generated\n", flags.output,
+             progress->lines, progress->skipped, failed, progress->tokens);
+  return failed;
+}
+
+int RunBatchCommand(const BatchFlags& flags) {
+  const auto failed = RunWholeBatch(flags);
+  if (failed.ok()) return *failed == 0 ? 0 : kSomeFailed;
+  fmt::print(stderr, "loramux batch: {}\n", failed.error().message);
+  return 1;
+}
+
+void AddBatchFlags(CommandLine& line, BatchFlags& flags) {
+  line.Add({.names = "input",
+            .target = &flags.input,
+            .unit = "FILE",
+            .help = "Requests, one a line: JSON {\"custom_id\", \"method\", \"url\", \"body\"} as in OpenAI's batches",
+            .path = FlagPath::kExistingFile,
+            .required = true});
+  AddRuntimeFlags(line, flags.runtime);
+  flags.runtime.log_level = "warn";
+  line.Add({.names = "-o,--output",
+            .target = &flags.output,
+            .unit = "FILE",
+            .help = "Where the answers go, one a line. A file that exists is continued: requests that it answers are "
+                    "not asked again",
+            .required = true});
+  line.Add({.names = "--concurrency",
+            .target = &flags.concurrency,
+            .unit = "N",
+            .group = "Batching",
+            .help = "Requests in work at a time",
+            .default_text = "twice --max-num-seqs",
+            .range = {{1, 1 << 20}}});
+  line.Add(GenerationConfigFlag(flags.generation_config));
+  line.set_footer(
+      "The exit status is 0 if every line was answered, 3 if some answers are errors, and 1 if the run could not end.");
+}
+
+}  // namespace
+
+Command BatchCommand() {
+  const auto flags = std::make_shared<BatchFlags>();
+  Command command{.name = "batch", .summary = "Answer a file of requests, without a server"};
+  AddBatchFlags(command.line, *flags);
+  command.run = [flags] { return RunBatchCommand(*flags); };
+  return command;
+}
+
+}  // namespace loramux

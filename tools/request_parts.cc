@@ -1,0 +1,61 @@
+#include "tools/request_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "formats/generation_defaults.h"
+
+namespace loramux {
+namespace {
+
+// Returns the model's own defaults of sampling, as in vLLM.
+Result<GenerationDefaults> LoadDefaults(const std::string& source, const std::string& model_dir) {
+  if (source == "none" || source == "vllm") return GenerationDefaults();  // vLLM's word for the same
+  const bool automatic = source == "auto";
+  auto defaults = LoadGenerationDefaults(automatic ? model_dir : source);
+  if (defaults.ok()) return defaults;
+  if (automatic && defaults.error().code == ErrorCode::kNotFound) return GenerationDefaults();
+  return Error{defaults.error().code,
+               "--generation-config: " + defaults.error().message + "; --generation-config none ignores the file",
+               "--generation-config"};
+}
+
+}  // namespace
+
+Flag GenerationConfigFlag(std::string& target) {
+  return {.names = "--generation-config",
+          .target = &target,
+          .unit = "PATH",
+          .help =
+              "What requests get where they say nothing of temperature, top_p, top_k, min_p and "
+              "repetition_penalty, and the bound max_new_tokens: auto takes the model's generation_config.json, "
+              "none OpenAI's defaults, and PATH that file or directory"};
+}
+
+Result<RequestDefaults> RequestDefaultsOf(const std::string& source, const std::string& model_dir) {
+  ASSIGN_OR_RETURN(const GenerationDefaults loaded, LoadDefaults(source, model_dir));
+  if (loaded == GenerationDefaults()) return RequestDefaults();
+  spdlog::info("generation_config.json sets what requests do not say: {} (--generation-config none ignores it)",
+               DescribeDefaults(loaded));
+  RequestDefaults defaults;
+  SamplingParams& sampling = defaults.sampling;
+  sampling.temperature = loaded.temperature.value_or(sampling.temperature);
+  sampling.top_p = loaded.top_p.value_or(sampling.top_p);
+  sampling.top_k = loaded.top_k.value_or(sampling.top_k);
+  sampling.min_p = loaded.min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = loaded.repetition_penalty.value_or(sampling.repetition_penalty);
+  defaults.max_output_tokens = loaded.max_new_tokens;
+  return defaults;
+}
+
+std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime) {
+  GrammarCompilerOptions options;
+  options.mask_threads = std::clamp(AvailableProcessors() / 8, 1, 8);
+  auto compiler = GrammarCompiler::Create(tokenizer, runtime.model().config().eos_token_ids, options);
+  if (compiler.ok()) return std::move(*compiler);
+  spdlog::warn("structured output is not available: {}", compiler.error().message);
+  return nullptr;
+}
+
+}  // namespace loramux
