@@ -18,8 +18,10 @@
 #include "server/batch/batch_format.h"
 #include "server/batch/batch_run.h"
 #include "server/generation/engine_service.h"
+#include "server/openai/answer_plan.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "tools/output_flags.h"
 #include "tools/request_parts.h"
 #include "tools/runtime_flags.h"
 
@@ -34,6 +36,7 @@ struct BatchFlags {
   std::string input, output;
   std::int64_t concurrency = 0;  // 0: twice --max-num-seqs
   std::string generation_config = "auto";
+  OutputFlags output_formats;
 };
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -84,6 +87,9 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, runtime);
+  ASSIGN_OR_RETURN(const OutputFormatTable formats,
+                   ReadOutputFormats(chat_template ? &*chat_template : nullptr, flags.output_formats.tool_call_parsers,
+                                     flags.output_formats.reasoning_parsers));
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
   const ServingContext context = {.clock = &runtime.clock(),
@@ -93,7 +99,8 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
                                   .chat_template = chat_template ? &*chat_template : nullptr,
                                   .seeds = &seeds,
                                   .grammars = grammars.get(),
-                                  .defaults = &defaults};
+                                  .defaults = &defaults,
+                                  .formats = &formats};
   BatchBar bar(CountLines(input), runtime.clock());
   BatchRunOptions options;
   options.text = TextLimitsOf(runtime.max_model_len());
@@ -151,6 +158,7 @@ void AddBatchFlags(CommandLine& line, BatchFlags& flags) {
             .default_text = "twice --max-num-seqs",
             .range = {{1, 1 << 20}}});
   line.Add(GenerationConfigFlag(flags.generation_config));
+  AddOutputFlags(line, flags.output_formats);
   line.set_footer(
       "The exit status is 0 if every line was answered, 3 if some answers are errors, and 1 if the run could not end.");
 }

@@ -38,6 +38,7 @@
 #include "text/tokenizer.h"
 #include "tools/adapter_flags.h"
 #include "tools/foreign_flags.h"
+#include "tools/output_flags.h"
 #include "tools/protection_flags.h"
 #include "tools/request_parts.h"
 #include "tools/runtime_flags.h"
@@ -61,8 +62,8 @@ struct ServeFlags {
   double sse_keepalive_seconds = 0;
   bool trust_fairness_header = false;
   std::string generation_config = "auto";
-  std::vector<std::string> tool_call_parsers, reasoning_parsers;  // as ServerOptions has them
-  std::string record;                                             // file for a recording of the engine; empty: none
+  OutputFlags output;
+  std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
   std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
   double stats_interval_seconds = 10;
@@ -227,8 +228,8 @@ Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   options.trust_fairness_header = flags.trust_fairness_header;
   ASSIGN_OR_RETURN(options.http.allowed_origins, AllowedOrigins(flags.http.allowed_origins));
   options.seed = flags.seed;
-  options.tool_call_parsers = flags.tool_call_parsers;
-  options.reasoning_parsers = flags.reasoning_parsers;
+  options.tool_call_parsers = flags.output.tool_call_parsers;
+  options.reasoning_parsers = flags.output.reasoning_parsers;
   return options;
 }
 
@@ -461,27 +462,6 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
             .range = {{0.0, 3600.0}}});
 }
 
-void AddOutputFlags(CommandLine& line, ServeFlags& flags) {
-  const std::string output = "Tools and reasoning";
-  line.Add({.names = "--tool-call-parser",
-            .target = &flags.tool_call_parsers,
-            .unit = "NAME",
-            .group = output,
-            .help = "How the model writes calls of tools: hermes, llama3_json, mistral, qwen3_coder, none, or auto, "
-                    "which is what the chat template writes. ADAPTER=NAME is for one adapter. Repeatable",
-            .default_text = "auto",
-            .one_value_each = true});
-  line.Add({.names = "--reasoning-parser",
-            .target = &flags.reasoning_parsers,
-            .unit = "NAME",
-            .group = output,
-            .help = "How the model writes reasoning: qwen3 (between <think> and </think>), deepseek_r1 (the answer "
-                    "begins with reasoning even without <think>), none, or auto, which is qwen3 where the chat "
-                    "template knows reasoning. ADAPTER=NAME is for one adapter. Repeatable",
-            .default_text = "auto",
-            .one_value_each = true});
-}
-
 void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   const std::string fairness = "Fairness";
   line.Add({.names = "--fairness",
@@ -552,7 +532,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
                     "for bypasses, lane quotas and reloads",
             .default_text = "none: learned while serving"});
-  AddOutputFlags(line, flags);
+  AddOutputFlags(line, flags.output);
   AddFairnessFlags(line, flags);
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);

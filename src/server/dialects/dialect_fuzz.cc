@@ -49,6 +49,16 @@ ChoiceOutput Output(std::string_view text, FinishReason finish) {
                      {{2, "c", -1}, {}, false, true, text.size()}};
   output.finish = finish;
   if (finish == FinishReason::kStop) output.stop_token = 3;
+  if (text.size() % 2 == 0) return output;
+  using Kind = OutputEvent::Kind;  // as a model with tools and reasoning
+  const std::string piece(text);
+  output.events = {{Kind::kReasoning, 0, piece},
+                   {Kind::kCallStart, 0, piece, 0, "call"},
+                   {Kind::kArguments, 0, piece},
+                   {Kind::kCallEnd, 0, ""},
+                   {Kind::kContent, 0, piece},
+                   {Kind::kCallStart, 1, piece, 0, "call"},
+                   {Kind::kCallBroken, 1, piece, piece.size() / 2}};
   return output;
 }
 

@@ -1,13 +1,16 @@
 #include "server/dialects/messages_dialect.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "server/dialects/answer_events.h"
 #include "server/dialects/messages_request.h"
 #include "server/dialects/translation.h"
 
 namespace loramux {
 namespace {
+
+using Kind = OutputEvent::Kind;
 
 const char* ErrorTypeOf(int status) {
   switch (status) {
@@ -44,9 +47,33 @@ Json MessageUsage(const Usage& usage) {
 Json EndJson(const ChoiceOutput& output) {
   const auto* text = std::get_if<std::string>(&output.stop_reason);
   if (text != nullptr) return {{"stop_reason", "stop_sequence"}, {"stop_sequence", *text}};
-  const char* reason = output.finish == FinishReason::kLength ? "max_tokens" : "end_turn";
+  const char* natural = output.called_tools ? "tool_use" : "end_turn";
+  const char* reason = output.finish == FinishReason::kLength ? "max_tokens" : natural;
   return {{"stop_reason", reason}, {"stop_sequence", nullptr}};
 }
+
+// A content block: text, thinking, or a call of a tool.
+struct MessageBlock {
+  Kind kind = Kind::kContent;  // kContent, kReasoning or kCallStart
+  std::string text;            // of a call: its input as JSON
+  std::string call_id, name;   // of a call
+
+  // `begins`: as it is announced, without its text.
+  Json Whole(bool begins = false) const {
+    if (kind == Kind::kContent) return {{"type", "text"}, {"text", begins ? std::string() : text}};
+    if (kind == Kind::kReasoning) {
+      return {{"type", "thinking"}, {"thinking", begins ? std::string() : text}, {"signature", ""}};
+    }
+    const auto input = begins || text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
+    return {{"type", "tool_use"}, {"id", call_id}, {"name", name}, {"input", input.ok() ? *input : Json::object()}};
+  }
+
+  Json Delta(std::string_view piece) const {
+    if (kind == Kind::kContent) return {{"type", "text_delta"}, {"text", piece}};
+    if (kind == Kind::kReasoning) return {{"type", "thinking_delta"}, {"thinking", piece}};
+    return {{"type", "input_json_delta"}, {"partial_json", piece}};
+  }
+};
 
 class MessageWriter final : public AnswerWriter {
  public:
@@ -56,27 +83,27 @@ class MessageWriter final : public AnswerWriter {
   void SetModel(const std::string& model) override { model_ = model; }
 
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
-    const ChoiceOutput& choice = choices.front();
+    keeps_ = true;
+    Take(choices.front());
+    Finish();
     Json message = Head();
-    message["content"].push_back({{"type", "text"}, {"text", choice.text}});
-    message.update(EndJson(choice));
+    for (const MessageBlock& block : blocks_) message["content"].push_back(block.Whole());
+    message.update(end_);
     message["usage"] = MessageUsage(usage);
     return DumpJson(message);
   }
 
   std::string Delta(const ChoiceOutput& output, const Usage& usage) override {
-    std::string events = std::exchange(begun_, true) ? std::string() : Start(usage);
-    if (!output.text.empty()) events += Text(output.text);
-    if (output.finish != FinishReason::kNone) end_ = EndJson(output);
-    return events;
+    if (!std::exchange(begun_, true)) Start(usage);
+    Take(output);
+    return std::exchange(events_, {});
   }
 
   std::string End(const Usage& usage) override {
-    std::string events;
-    if (blocks_ == 0) events += Text("");
-    events += NamedEvent("content_block_stop", {{"type", "content_block_stop"}, {"index", blocks_ - 1}});
-    events += NamedEvent("message_delta", {{"type", "message_delta"}, {"delta", end_}, {"usage", MessageUsage(usage)}});
-    return events + NamedEvent("message_stop", {{"type", "message_stop"}});
+    Finish();
+    Event("message_delta", {{"delta", end_}, {"usage", MessageUsage(usage)}});
+    Event("message_stop", Json::object());
+    return std::exchange(events_, {});
   }
 
   std::string Failure(const Error& error) override {
@@ -96,29 +123,85 @@ class MessageWriter final : public AnswerWriter {
             {"stop_sequence", nullptr}};
   }
 
-  std::string Start(Usage usage) const {
+  void Start(Usage usage) {
     usage.completion_tokens = 0;  // the end has the number
     Json message = Head();
     message["usage"] = MessageUsage(usage);
-    return NamedEvent("message_start", {{"type", "message_start"}, {"message", std::move(message)}});
+    Event("message_start", {{"message", std::move(message)}});
   }
 
-  std::string Text(std::string_view text) {
-    std::string events;
-    if (blocks_ == 0) {
-      events = NamedEvent(
-          "content_block_start",
-          {{"type", "content_block_start"}, {"index", blocks_++}, {"content_block", {{"type", "text"}, {"text", ""}}}});
+  void Take(const ChoiceOutput& output) {
+    for (const OutputEvent& event : EventsOf(output)) Take(event);
+    if (output.finish != FinishReason::kNone) end_ = EndJson(output);
+  }
+
+  void Take(const OutputEvent& event) {
+    switch (event.kind) {
+      case Kind::kContent:
+      case Kind::kReasoning:
+        return Add(event.kind, event.text);
+      case Kind::kCallStart:
+        return Open({event.kind, {}, event.id, event.text});
+      case Kind::kArguments:
+        return Append(event.text);
+      case Kind::kCallEnd:
+        return Close();
+      case Kind::kCallBroken:
+        return Break(event);
     }
-    return events + NamedEvent("content_block_delta", {{"type", "content_block_delta"},
-                                                       {"index", blocks_ - 1},
-                                                       {"delta", {{"type", "text_delta"}, {"text", text}}}});
+  }
+
+  // What a client has not seen of the call is text; in a whole answer all of it is.
+  void Break(const OutputEvent& event) {
+    Close();
+    if (keeps_) blocks_.pop_back();
+    Add(Kind::kContent, keeps_ ? std::string_view(event.text) : std::string_view(event.text).substr(event.sent));
+  }
+
+  void Add(Kind kind, std::string_view text) {
+    if (text.empty()) return;
+    if (!open_ || blocks_.back().kind != kind) Open({kind, {}, {}, {}});
+    Append(text);
+  }
+
+  void Append(std::string_view text) {
+    if (keeps_) blocks_.back().text += text;
+    Event("content_block_delta", {{"index", blocks_.size() - 1}, {"delta", blocks_.back().Delta(text)}});
+  }
+
+  void Open(MessageBlock block) {
+    Close();
+    open_ = true;
+    blocks_.push_back(std::move(block));
+    Event("content_block_start",
+          {{"index", blocks_.size() - 1}, {"content_block", blocks_.back().Whole(/*begins=*/true)}});
+  }
+
+  void Close() {
+    if (std::exchange(open_, false)) Event("content_block_stop", {{"index", blocks_.size() - 1}});
+  }
+
+  // An answer has a block at least.
+  void Finish() {
+    if (blocks_.empty()) Open({Kind::kContent, {}, {}, {}});
+    Close();
+  }
+
+  // Adds an event, if the answer is a stream.
+  void Event(const std::string& type, const Json& fields) {
+    if (!begun_) return;
+    Json event = {{"type", type}};
+    event.update(fields);
+    events_ += NamedEvent(type, event);
   }
 
   const std::string id_;
   std::string model_;
-  bool begun_ = false;
-  int blocks_ = 0;  // begun
+  std::vector<MessageBlock> blocks_;  // of a stream, without their texts
+  bool keeps_ = false;                // the answer is whole
+  bool open_ = false;                 // the last block still grows
+  bool begun_ = false;                // the answer is a stream, and it has begun
+  std::string events_;                // not taken yet
   Json end_ = {{"stop_reason", nullptr}, {"stop_sequence", nullptr}};
 };
 
@@ -127,7 +210,6 @@ class Messages final : public Dialect {
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
     ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(context.limits)));
     ASSIGN_OR_RETURN(Json chat, ChatOfMessages(std::move(json), /*needs_length=*/true));
-    RETURN_IF_ERROR(RefuseCalls(chat));
     auto request = ParseChatJson(std::move(chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
     auto writer = std::make_unique<MessageWriter>("msg_" + context.number, request->model);

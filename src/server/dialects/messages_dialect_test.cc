@@ -111,9 +111,7 @@ TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(Body(kHello, R"("n":2)")), HasSubstr("`n`"));
   EXPECT_THAT(Refusal(Body(kHello, R"("mcp_servers":[{}])")), HasSubstr("`mcp_servers`"));
   EXPECT_THAT(Refusal(Body(kHello, R"("temperature":"hot")")), HasSubstr("`temperature`"));
-  const std::string tools = R"("tools":[{"name":"f","input_schema":{}}])";
-  EXPECT_THAT(Refusal(Body(kHello, tools)), HasSubstr("tools `tools`"));
-  EXPECT_EQ(Refusal(Body(kHello, tools + R"(,"tool_choice":{"type":"none"})")), "accepted");
+  EXPECT_EQ(Refusal(Body(kHello, R"("tools":[{"name":"f","input_schema":{}}])")), "accepted");
   EXPECT_EQ(Refusal(Body(kHello)), "accepted");
 }
 
@@ -181,6 +179,47 @@ TEST(MessagesAnswer, Stream) {
   EXPECT_THAT(Names(end), ElementsAre("content_block_stop", "message_delta", "message_stop"));
   EXPECT_THAT(end, HasSubstr(R"("delta":{"stop_reason":"stop_sequence","stop_sequence":"!"})"));
   EXPECT_THAT(Names(std::string(writer.KeepAlive())), ElementsAre("ping"));
+}
+
+// Reasoning, a text, a call, and a call that breaks off.
+ChoiceOutput Calls() {
+  using Kind = OutputEvent::Kind;
+  ChoiceOutput output = Output("", FinishReason::kStop);
+  output.events = {{Kind::kReasoning, 0, "hm"},
+                   {Kind::kContent, 0, "I look"},
+                   {Kind::kCallStart, 0, "f", 0, "call_1"},
+                   {Kind::kArguments, 0, "{\"a\":"},
+                   {Kind::kArguments, 0, "1}"},
+                   {Kind::kCallEnd, 0, ""},
+                   {Kind::kCallStart, 1, "g", 0, "call_2"},
+                   {Kind::kCallBroken, 1, "<tool>g", 4}};
+  output.called_tools = true;
+  return output;
+}
+
+TEST(MessagesAnswer, CallsAndReasoningAreBlocks) {
+  const ChoiceOutput choices[] = {Calls()};
+  const Json body = Parsed(Parse(Body(kHello))->writer->Body(choices, kUsage));
+  EXPECT_EQ(body["content"], Parsed(R"([{"type":"thinking","thinking":"hm","signature":""},
+      {"type":"text","text":"I look"},{"type":"tool_use","id":"call_1","name":"f","input":{"a":1}},
+      {"type":"text","text":"<tool>g"}])"));
+  EXPECT_EQ(body["stop_reason"], "tool_use");
+}
+
+TEST(MessagesAnswer, CallsAndReasoningInAStream) {
+  auto parsed = Parse(Body(kHello, R"("stream":true)"));
+  const std::string events = parsed->writer->Delta(Calls(), kUsage);
+  EXPECT_THAT(Names(events),
+              ElementsAre("message_start", "content_block_start", "content_block_delta", "content_block_stop",
+                          "content_block_start", "content_block_delta", "content_block_stop",  // the text
+                          "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
+                          "content_block_start", "content_block_stop",  // the call that broke off
+                          "content_block_start", "content_block_delta"));
+  EXPECT_THAT(events, HasSubstr(R"({"type":"thinking_delta","thinking":"hm"})"));
+  EXPECT_THAT(events, HasSubstr(R"("content_block":{"type":"tool_use","id":"call_1","name":"f","input":{}})"));
+  EXPECT_THAT(events, HasSubstr(R"({"type":"input_json_delta","partial_json":"1}"})"));
+  EXPECT_THAT(events, HasSubstr(R"({"type":"text_delta","text":"l>g"})"));
+  EXPECT_THAT(parsed->writer->End(kUsage), HasSubstr(R"("stop_reason":"tool_use")"));
 }
 
 TEST(MessagesAnswer, Errors) {

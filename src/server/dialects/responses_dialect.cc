@@ -3,12 +3,17 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "http/error_body.h"
+#include "server/dialects/answer_events.h"
 #include "server/dialects/responses_request.h"
 #include "server/dialects/translation.h"
 
 namespace loramux {
 namespace {
+
+using Kind = OutputEvent::Kind;
 
 Json ResponseUsage(const Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
@@ -18,16 +23,44 @@ Json ResponseUsage(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-Json TextPart(std::string_view text, Json logprobs) {
-  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", std::move(logprobs)}};
-}
+// One item of the output: a message, the reasoning before it, or a call of a tool.
+struct ResponseItem {
+  Kind kind = Kind::kContent;  // kContent, kReasoning or kCallStart
+  std::string id;
+  std::string text;  // of a call: its arguments
+  Json logprobs = Json::array();
+  std::string call_id, name;  // of a call
 
-// What a response looked like when its stream began and ended; the parts between are events of their own.
+  Json Part() const {
+    if (kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
+    return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", logprobs}};
+  }
+
+  // `begins`: as it is announced, without its text.
+  Json Whole(const char* status, bool begins = false) const {
+    Json content = Json::array();
+    if (!begins) content.push_back(Part());
+    if (kind == Kind::kReasoning) {
+      return {{"id", id},
+              {"type", "reasoning"},
+              {"summary", Json::array()},
+              {"content", std::move(content)},
+              {"status", status}};
+    }
+    if (kind == Kind::kContent) {
+      return {
+          {"id", id}, {"type", "message"}, {"status", status}, {"role", "assistant"}, {"content", std::move(content)}};
+    }
+    return {{"id", id},     {"type", "function_call"}, {"status", status}, {"call_id", call_id},
+            {"name", name}, {"arguments", text}};
+  }
+};
+
 class ResponseWriter final : public AnswerWriter {
  public:
   ResponseWriter(const DialectContext& context, std::string model, Json echoed)
       : id_("resp_" + context.number),
-        item_id_("msg_" + context.number),
+        number_(context.number),
         created_(context.created),
         model_(std::move(model)),
         echoed_(std::move(echoed)) {}
@@ -36,58 +69,130 @@ class ResponseWriter final : public AnswerWriter {
   void SetModel(const std::string& model) override { model_ = model; }
 
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
-    Collect(choices.front());
+    Take(choices.front());
+    Finish();
     return DumpJson(Response(EndStatus(), &usage));
   }
 
   std::string Delta(const ChoiceOutput& output, const Usage&) override {
-    std::string events = std::exchange(begun_, true) ? std::string() : Start();
-    Collect(output);
-    if (output.text.empty() && output.logprobs.empty()) return events;
-    return events + Event("response.output_text.delta",
-                          Place({{"delta", output.text}, {"logprobs", ChatLogprobList(output.logprobs)}}));
+    Begin();
+    Take(output);
+    return std::exchange(events_, {});
   }
 
   std::string End(const Usage& usage) override {
-    const Json part = TextPart(text_, logprobs_);
-    std::string events = Event("response.output_text.done", Place({{"text", text_}, {"logprobs", logprobs_}}));
-    events += Event("response.content_part.done", Place({{"part", part}}));
-    events += Event("response.output_item.done", {{"output_index", 0}, {"item", Item(EndStatus())}});
-    return events + Event(std::string("response.") + EndStatus(), {{"response", Response(EndStatus(), &usage)}});
+    Begin();
+    Finish();
+    Event(std::string("response.") + EndStatus(), {{"response", Response(EndStatus(), &usage)}});
+    return std::exchange(events_, {});
   }
 
   std::string Failure(const Error& error) override {
-    std::string events = std::exchange(begun_, true) ? std::string() : Start();
+    Begin();
     Json response = Response("failed", nullptr);
     const char* code = HttpStatus(error) == 429 ? "rate_limit_exceeded" : "server_error";
     response["error"] = {{"code", code}, {"message", error.message}};
-    return events + Event("response.failed", {{"response", std::move(response)}});
+    Event("response.failed", {{"response", std::move(response)}});
+    return std::exchange(events_, {});
   }
 
-  // The end of a stream repeats the text.
-  std::size_t held_bytes() const override { return text_.size() + kLogprobBytes * logprobs_.size(); }
+  // The end of a stream repeats everything.
+  std::size_t held_bytes() const override { return held_; }
 
  private:
   static constexpr std::size_t kLogprobBytes = 512;  // of one entry as JSON, roughly
 
-  void Collect(const ChoiceOutput& output) {
-    text_ += output.text;
-    for (Json& entry : ChatLogprobList(output.logprobs)) logprobs_.push_back(std::move(entry));
+  void Take(const ChoiceOutput& output) {
+    Json logprobs = ChatLogprobList(output.logprobs);
+    held_ += kLogprobBytes * logprobs.size();
+    for (const OutputEvent& event : EventsOf(output)) Take(event, std::exchange(logprobs, Json::array()));
     if (output.finish != FinishReason::kNone) finish_ = output.finish;
   }
 
-  const char* EndStatus() const { return finish_ == FinishReason::kLength ? "incomplete" : "completed"; }
-
-  Json Item(const char* status) const {
-    const bool running = std::string_view(status) == "in_progress";
-    Json content = Json::array();
-    if (!running) content.push_back(TextPart(text_, logprobs_));
-    return {{"id", item_id_},
-            {"type", "message"},
-            {"status", status},
-            {"role", "assistant"},
-            {"content", std::move(content)}};
+  // Log-probabilities belong to the message; those of other items are left out.
+  void Take(const OutputEvent& event, const Json& logprobs) {
+    held_ += event.text.size();
+    switch (event.kind) {
+      case Kind::kContent:
+      case Kind::kReasoning:
+        return Add(event.kind, event.text, logprobs);
+      case Kind::kCallStart:
+        Open(event.kind);
+        items_.back().call_id = event.id;
+        items_.back().name = event.text;
+        return Announce();
+      case Kind::kArguments:
+        items_.back().text += event.text;
+        return Event("response.function_call_arguments.delta", Place({{"delta", event.text}}));
+      case Kind::kCallEnd:
+        return Close("completed");
+      case Kind::kCallBroken:
+        return Break(event);
+    }
   }
+
+  // The call ends unfinished. What a client has not seen of it is text; a whole answer has all of it as text.
+  void Break(const OutputEvent& event) {
+    if (open_) Close("incomplete");
+    const bool streamed = begun_;
+    if (!streamed) items_.pop_back();
+    Add(Kind::kContent, streamed ? std::string_view(event.text).substr(event.sent) : event.text, Json::array());
+  }
+
+  void Add(Kind kind, std::string_view text, const Json& logprobs) {
+    if (text.empty() && logprobs.empty()) return;
+    if (!open_ || items_.back().kind != kind) {
+      Open(kind);
+      Announce();
+    }
+    ResponseItem& item = items_.back();
+    item.text += text;
+    Json delta = {{"delta", text}};
+    if (kind == Kind::kReasoning) return Event("response.reasoning_text.delta", Placed(std::move(delta)));
+    for (const Json& entry : logprobs) item.logprobs.push_back(entry);
+    delta["logprobs"] = logprobs;
+    Event("response.output_text.delta", Placed(std::move(delta)));
+  }
+
+  void Open(Kind kind) {
+    if (open_) Close("completed");
+    open_ = true;
+    const char* prefix = kind == Kind::kContent ? "msg" : kind == Kind::kReasoning ? "rs" : "fc";
+    items_.push_back({kind, fmt::format("{}_{}{}", prefix, number_, items_.size()), {}, Json::array(), {}, {}});
+  }
+
+  void Announce() {
+    const ResponseItem& item = items_.back();
+    Event("response.output_item.added",
+          {{"output_index", items_.size() - 1}, {"item", item.Whole("in_progress", /*begins=*/true)}});
+    if (item.kind != Kind::kCallStart) Event("response.content_part.added", Placed({{"part", item.Part()}}));
+  }
+
+  void Close(const char* status) {
+    open_ = false;
+    const ResponseItem& item = items_.back();
+    if (item.kind == Kind::kCallStart) {
+      Event("response.function_call_arguments.done", Place({{"name", item.name}, {"arguments", item.text}}));
+    } else {
+      Json done = {{"text", item.text}};
+      if (item.kind == Kind::kContent) done["logprobs"] = item.logprobs;
+      Event(item.kind == Kind::kContent ? "response.output_text.done" : "response.reasoning_text.done",
+            Placed(std::move(done)));
+      Event("response.content_part.done", Placed({{"part", item.Part()}}));
+    }
+    Event("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item.Whole(status)}});
+  }
+
+  // An answer without a text has an empty one, unless it calls tools.
+  void Finish() {
+    if (items_.empty()) {
+      Open(Kind::kContent);
+      Announce();
+    }
+    if (open_) Close(EndStatus());
+  }
+
+  const char* EndStatus() const { return finish_ == FinishReason::kLength ? "incomplete" : "completed"; }
 
   // `usage` null: the response runs, or failed.
   Json Response(const char* status, const Usage* usage) const {
@@ -101,48 +206,57 @@ class ResponseWriter final : public AnswerWriter {
                      {"model", model_},
                      {"output", Json::array()}};
     if (finish_ == FinishReason::kLength) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
-    if (usage != nullptr) response["output"].push_back(Item(status));
+    for (std::size_t i = 0; usage != nullptr && i < items_.size(); ++i) {
+      response["output"].push_back(items_[i].Whole(i + 1 == items_.size() ? status : "completed"));
+    }
     response["usage"] = usage == nullptr ? Json() : ResponseUsage(*usage);
     response.update(echoed_);
     return response;
   }
 
-  // Adds the place of the text in the response.
+  // Adds the place of the last item in the response, or that of its text.
   Json Place(Json fields) const {
-    fields.update({{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}});
+    fields.update({{"item_id", items_.back().id}, {"output_index", items_.size() - 1}});
+    return fields;
+  }
+  Json Placed(Json fields) const {
+    fields = Place(std::move(fields));
+    fields["content_index"] = 0;
     return fields;
   }
 
-  std::string Event(const std::string& type, const Json& fields) {
+  // Adds an event, if the answer is a stream.
+  void Event(const std::string& type, const Json& fields) {
+    if (!begun_) return;
     Json event = {{"type", type}, {"sequence_number", next_number_++}};
     event.update(fields);
-    return NamedEvent(type, event);
+    events_ += NamedEvent(type, event);
   }
 
-  std::string Start() {
-    std::string events = Event("response.created", {{"response", Response("in_progress", nullptr)}});
-    events += Event("response.in_progress", {{"response", Response("in_progress", nullptr)}});
-    events += Event("response.output_item.added", {{"output_index", 0}, {"item", Item("in_progress")}});
-    return events + Event("response.content_part.added", Place({{"part", TextPart("", Json::array())}}));
+  void Begin() {
+    if (std::exchange(begun_, true)) return;
+    for (const char* type : {"response.created", "response.in_progress"}) {
+      Event(type, {{"response", Response("in_progress", nullptr)}});
+    }
   }
 
-  const std::string id_, item_id_;
+  const std::string id_, number_;
   const std::int64_t created_;
   std::string model_;
   const Json echoed_;
-  std::string text_;
-  Json logprobs_ = Json::array();
+  std::vector<ResponseItem> items_;
+  bool open_ = false;  // the last item still grows
   FinishReason finish_ = FinishReason::kNone;
-  bool begun_ = false;
+  std::size_t held_ = 0;
+  bool begun_ = false;  // the answer is a stream, and it has begun
+  std::string events_;  // not taken yet
   std::int64_t next_number_ = 0;
 };
-
 class Responses final : public Dialect {
  public:
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
     ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(context.limits)));
     ASSIGN_OR_RETURN(ResponsesChat translated, ChatOfResponses(std::move(json)));
-    RETURN_IF_ERROR(RefuseCalls(translated.chat));
     auto request = ParseChatJson(std::move(translated.chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
     auto writer = std::make_unique<ResponseWriter>(context, request->model, std::move(translated.echoed));

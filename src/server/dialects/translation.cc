@@ -82,15 +82,6 @@ std::string ItemName(std::string_view list, std::size_t index) {
   return std::string(list) + "[" + std::to_string(index) + "]";
 }
 
-Status RefuseCalls(const Json& chat) {
-  const bool offered = chat.contains("tools") && chat.value("tool_choice", Json()) != "none";
-  if (!offered) return Ok{};
-  return Error{
-      ErrorCode::kUnsupported,
-      "`tools`: this server does not read calls of tools from answers; leave it out, or let `tool_choice` be none",
-      "tools"};
-}
-
 std::string NamedEvent(std::string_view name, const Json& data) {
   return "event: " + std::string(name) + "\ndata: " + DumpJson(data) + "\n\n";
 }

@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
 #include "http/json_reader.h"
 
 namespace loramux {
@@ -30,9 +29,6 @@ void AppendPart(std::string& text, bool& any, std::string_view part);
 
 // Returns the name of item `index` of `list`: "input[2]".
 std::string ItemName(std::string_view list, std::size_t index);
-
-// Refuses a translated chat whose answer may call tools: answers have no calls, only text.
-Status RefuseCalls(const Json& chat);
 
 // Returns a server-sent event with a name of its own.
 std::string NamedEvent(std::string_view name, const Json& data);

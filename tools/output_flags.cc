@@ -1,0 +1,26 @@
+#include "tools/output_flags.h"
+
+namespace loramux {
+
+void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
+  const std::string output = "Tools and reasoning";
+  line.Add({.names = "--tool-call-parser",
+            .target = &flags.tool_call_parsers,
+            .unit = "NAME",
+            .group = output,
+            .help = "How the model writes calls of tools: hermes, llama3_json, mistral, qwen3_coder, none, or auto, "
+                    "which is what the chat template writes. ADAPTER=NAME is for one adapter. Repeatable",
+            .default_text = "auto",
+            .one_value_each = true});
+  line.Add({.names = "--reasoning-parser",
+            .target = &flags.reasoning_parsers,
+            .unit = "NAME",
+            .group = output,
+            .help = "How the model writes reasoning: qwen3 (between <think> and </think>), deepseek_r1 (the answer "
+                    "begins with reasoning even without <think>), none, or auto, which is qwen3 where the chat "
+                    "template knows reasoning. ADAPTER=NAME is for one adapter. Repeatable",
+            .default_text = "auto",
+            .one_value_each = true});
+}
+
+}  // namespace loramux
