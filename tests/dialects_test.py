@@ -21,12 +21,18 @@ PROMPT = "<|bos|><|user|>%s<|end|><|assistant|>"   # as the demo's template writ
 class Dialects(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--sse-keepalive", "0.001")
+        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--sse-keepalive", "0.001",
+                            "--tool-call-parser", "hermes")
         cls.url = f"http://127.0.0.1:{cls.server.port}"
 
     @classmethod
     def tearDownClass(cls):
         cls.server.stop()
+
+
+# The demo model calls no tools by itself: tool_choice makes it.
+WEATHER = {"type": "object", "properties": {"city": {"enum": ["Bern"]}}, "required": ["city"],
+           "additionalProperties": False}
 
 
 class OpenAiResponses(Dialects):
@@ -75,9 +81,24 @@ class OpenAiResponses(Dialects):
             text={"format": {"type": "json_schema", "name": "s", "schema": schema, "strict": True}})
         self.assertIn(json.loads(answer.output_text)["a"], ("x", "y"))
 
+    def test_tools(self):
+        more = {"tools": [{"type": "function", "name": "weather", "parameters": WEATHER}], "tool_choice": "required",
+                "temperature": 0, "max_output_tokens": 200}
+        call = self.client.responses.create(model="demo", input="x", **more).output[0]
+        self.assertEqual((call.type, call.name, json.loads(call.arguments)), ("function_call", "weather", {"city": "Bern"}))
+        events = list(self.client.responses.create(model="demo", input="x", stream=True, **more))
+        pieces = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+        self.assertEqual("".join(pieces), call.arguments)
+        self.assertEqual(events[-1].response.output[0].arguments, call.arguments)
+        # The result reaches the chat template, which here knows no tools.
+        with self.assertRaisesRegex(openai.BadRequestError, "Unknown role: tool"):
+            self.client.responses.create(model="demo", input=[
+                {"role": "user", "content": "x"}, call.model_dump(exclude_none=True),
+                {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}])
+
     def test_refusals(self):
         for more in ({"previous_response_id": "resp_1"}, {"background": True}, {"conversation": "c"},
-                     {"tools": [{"type": "web_search"}]}, {"tools": [{"type": "function", "name": "f"}]}, {"truncation": "auto"}):
+                     {"tools": [{"type": "web_search"}]}, {"truncation": "auto"}):
             with self.assertRaises(openai.BadRequestError) as refused:
                 self.client.responses.create(model="demo", input="x", **more)
             self.assertIn(next(iter(more)), refused.exception.param)
@@ -93,6 +114,23 @@ class Anthropic(Dialects):
     def ask(self, model, prompt, **more):
         return self.client.messages.create(model=model, max_tokens=100, extra_body=GREEDY,
                                            messages=[{"role": "user", "content": prompt}], **more)
+
+    def test_tools(self):
+        more = {"model": "demo", "max_tokens": 200, "extra_body": GREEDY, "tool_choice": {"type": "any"},
+                "tools": [{"name": "weather", "input_schema": WEATHER}], "messages": [{"role": "user", "content": "x"}]}
+        answer = self.client.messages.create(**more)
+        block = answer.content[0]
+        self.assertEqual((answer.stop_reason, block.type, block.name, block.input),
+                         ("tool_use", "tool_use", "weather", {"city": "Bern"}))
+        with self.client.messages.stream(**more) as stream:
+            streamed = stream.get_final_message()
+        self.assertEqual((streamed.stop_reason, streamed.content[0].input), ("tool_use", {"city": "Bern"}))
+        # The result reaches the chat template, which here knows no tools.
+        with self.assertRaisesRegex(anthropic.BadRequestError, "Unknown role: tool"):
+            self.client.messages.create(model="demo", max_tokens=5, messages=[
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": block.id, "name": "weather", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"}]}])
 
     def test_each_adapter_answers(self):
         for model, prompt, expected in questions(1):

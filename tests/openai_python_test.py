@@ -156,7 +156,7 @@ class OpenAiPython(unittest.TestCase):
             age: int = pydantic.Field(ge=0, le=120)
             favourite: Colour
             nick: Optional[str] = pydantic.Field(max_length=4)
-            scores: list[float] = pydantic.Field(max_length=2)
+            scores: list[bool] = pydantic.Field(max_length=2)
 
         answer = self.client.chat.completions.parse(model="demo", messages=ask("who?"), response_format=Person, seed=1,
                                                     max_tokens=800)
