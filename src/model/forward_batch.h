@@ -20,13 +20,13 @@ struct SequenceChunkOf {
   const Adapter* adapter = nullptr;      // null: the base model. Chunks of one adapter should be adjacent.
   // How many of the chunk's last tokens need logits: 0 (inner chunk of a prompt), 1, or more.
   std::int32_t logit_rows = 0;
-  // Tokens of the chunk whose logits are scored (ScoreRow) and then forgotten.
-  std::int32_t first_scored = 0, scored_rows = 0;
   // The length of the request's whole prompt. Used only by dynamic rope scaling: the token at position p is rotated as
   // in a sequence of max(rope_length, p + 1) tokens. That equals transformers' result for a prompt in one pass followed
   // by single tokens. It depends neither on chunking nor on a recomputation after preemption. As a consequence, beyond
   // max_position the keys of equal prefixes differ between prompts of different lengths (UsesRopeLength).
   std::int64_t rope_length = 0;
+  // Tokens of the chunk whose logits are scored (ScoreRow) and then forgotten.
+  std::int32_t first_scored = 0, scored_rows = 0;
 };
 
 // Adjacent rows that use one adapter.
