@@ -264,7 +264,7 @@ class OverTls(Folder):
         self.assertEqual(code, 0, (out, err))
         self.assertEqual(len(server.requests), 3)
         code, out, err = bench(*flags)
-        self.assertEqual(code, 2, (out, err))
+        self.assertEqual(code, 3, (out, err))
         self.assertIn("certificate verify failed", out)
         self.assertEqual(len(server.requests), 3)   # a server without a valid certificate gets no request
         server.socket.close()
@@ -280,7 +280,7 @@ class AgainstServersThatMisbehave(Folder):
                                "--json", self.path / "run.json", *flags)
         server.socket.close()
         run = json.loads((self.path / "run.json").read_text())
-        self.assertEqual(code, 2 if run["summary"]["failures"] else 0, (out, err))
+        self.assertEqual(code, 3 if run["summary"]["failures"] else 0, (out, err))
         self.sent = server.requests
         return run["summary"]["failures"]
 

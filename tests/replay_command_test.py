@@ -76,7 +76,7 @@ class Replay(unittest.TestCase):
         other = pathlib.Path(self.folder.name) / "other"
         other.write_bytes(data[:-20])
         done = replay(other)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("--replay-truncated", done.stderr)
         done = replay(other, "--replay-truncated")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -86,7 +86,7 @@ class Replay(unittest.TestCase):
                                (b"{}" * 100, "another file"), (data + b"x", "at byte")):
             other.write_bytes(damaged)
             done = replay(other)
-            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
 
     def test_the_run_before_is_kept(self):

@@ -142,7 +142,7 @@ class Simulate(unittest.TestCase):
         self.assertEqual(len(low_load), 1)   # the objective follows from the model's own pace
         (self.path / "pace.csv").write_text("seconds,factor\n0,0\n")
         done = simulate(*arguments)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("pace.csv:2: expected seconds,factor", done.stderr)
 
     def test_a_profile_of_a_restless_machine(self):

@@ -34,7 +34,7 @@
 namespace loramux {
 
 // The most text and log-probabilities that the server collects for an answer that is not streamed.
-inline constexpr std::size_t kMaxAnswerBytes = std::size_t{32} << 20;
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
 
 // What completion jobs work with. Owns nothing; everything must outlive the jobs.
 struct ServingContext {

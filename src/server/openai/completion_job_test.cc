@@ -310,7 +310,7 @@ TEST_F(CompletionJobTest, AnAnswerThatIsNotStreamedIsBounded) {
   }
   EXPECT_GT(rounds, 100u);
   ASSERT_FALSE(applied.ok());
-  EXPECT_THAT(applied.error().message, HasSubstr("expected at most 33554432 bytes"));
+  EXPECT_THAT(applied.error().message, HasSubstr("expected at most 67108864 bytes"));
 }
 
 TEST_F(CompletionJobTest, StopStringsAcrossTokensCancel) {
