@@ -11,6 +11,7 @@
 #include "base/fuzz_limits.h"
 #include "server/openai/chat_message.h"
 #include "server/output/formats.h"
+#include "server/output/json_scanner.h"
 #include "server/output/reasoning.h"
 
 namespace loramux {
