@@ -116,7 +116,7 @@ TEST_F(HubCacheTest, ASnapshotWithoutAllPartsOfItsWeightsIsNotComplete) {
 
 TEST_F(HubCacheTest, ARefThatIsNoCommitIsIgnored) {
   fs::create_directories(root_ / "models--org--model" / "refs");
-  for (const std::string text : {"../../..", "", "short", std::string(1000, 'a').c_str()}) {
+  for (const std::string& text : std::vector<std::string>{"../../..", "", "short", std::string(1000, 'a')}) {
     std::ofstream(root_ / "models--org--model" / "refs" / "main") << text;
     EXPECT_FALSE(cache_.Find(repo_).has_value());
   }
