@@ -13,7 +13,7 @@ readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
-readonly min_rust_minor=85
+readonly min_rust_minor=87
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
