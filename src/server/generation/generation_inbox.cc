@@ -3,11 +3,11 @@
 namespace loramux {
 namespace {
 
+// Without the log-probabilities of the prompt: they come once, and their number has a limit of its own
+// (kMaxPromptScores). The bound is about clients that do not keep up.
 std::size_t BytesOf(const TokenEvent& event) {
   const std::size_t top = event.token ? event.token->top_logprobs.size() * sizeof(TokenLogprob) : 0;
-  std::size_t scores = event.prompt_scores.size() * sizeof(ScoredToken);
-  for (const ScoredToken& score : event.prompt_scores) scores += score.top_logprobs.size() * sizeof(TokenLogprob);
-  return sizeof(TokenEvent) + top + scores;
+  return sizeof(TokenEvent) + top;
 }
 
 }  // namespace

@@ -466,6 +466,25 @@ TEST_F(CompletionJobTest, AnAnswerHoldsALimitedNumberOfPromptLogProbabilities) {
   EXPECT_THAT(refused.error().message, HasSubstr("at most 262144 log-probabilities"));
 }
 
+// They take more memory than an inbox holds of tokens.
+TEST_F(CompletionJobTest, AsManyPromptLogProbabilitiesAsAreAllowedArrive) {
+  constexpr std::size_t kTokens = kMaxPromptScores / 21;
+  service_.max_tokens = kTokens + 1;
+  std::string prompt = "97";
+  for (std::size_t i = 1; i < kTokens; ++i) prompt += ",97";
+  auto job = Submitted(Endpoint::kCompletion,
+                       R"({"model":"base","prompt_logprobs":20,"max_tokens":0,"prompt":[)" + prompt + "]}");
+  std::vector<ScoredToken> scores(kTokens - 1, ScoredToken{'a', -1, 21, {}});
+  for (ScoredToken& score : scores) {
+    for (TokenId id = 'b'; id < 'b' + 20; ++id) score.top_logprobs.push_back({id, -0.5f});
+  }
+  service_.EndWithScores(0, scores);
+  ASSERT_TRUE(Apply(job).ok());
+  const Json entries = Body(job)["choices"][0]["prompt_logprobs"];
+  ASSERT_EQ(entries.size(), kTokens);
+  EXPECT_EQ(entries.back().size(), 21u);
+}
+
 TEST_F(CompletionJobTest, StreamsRoleUsageAndDone) {
   auto job = Submitted(Endpoint::kChat, R"({"model":"base","messages":[{"role":"user"}],"stream":true,
       "stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
