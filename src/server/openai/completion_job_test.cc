@@ -480,7 +480,8 @@ TEST_F(CompletionJobTest, AsManyPromptLogProbabilitiesAsAreAllowedArrive) {
   }
   service_.EndWithScores(0, scores);
   ASSERT_TRUE(Apply(job).ok());
-  const Json entries = Body(job)["choices"][0]["prompt_logprobs"];
+  ASSERT_TRUE(job.finished());
+  const Json entries = Json::parse(job.TakeBody())["choices"][0]["prompt_logprobs"];
   ASSERT_EQ(entries.size(), kTokens);
   EXPECT_EQ(entries.back().size(), 21u);
 }
