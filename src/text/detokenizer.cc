@@ -55,23 +55,26 @@ std::vector<std::size_t> Borders(const std::string& text) {
 }  // namespace
 
 StopStringMatcher::StopStringMatcher(std::vector<std::string> stops, bool include_stop) : include_stop_(include_stop) {
+  std::vector<Stop> prepared;
   for (std::string& stop : stops) {
     if (stop.empty()) continue;
     std::vector<std::size_t> border = Borders(stop);
-    stops_.push_back({std::move(stop), std::move(border)});
+    prepared.push_back({std::move(stop), std::move(border)});
   }
+  matched_.resize(prepared.size());
+  stops_ = std::make_shared<const std::vector<Stop>>(std::move(prepared));
 }
 
 StopStringMatcher::Output StopStringMatcher::Push(std::string_view text) {
   Output output;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const Stop* complete = nullptr;
-    for (Stop& stop : stops_) {
-      while (stop.matched > 0 && text[i] != stop.text[stop.matched]) stop.matched = stop.border[stop.matched];
-      if (text[i] == stop.text[stop.matched]) ++stop.matched;
-      if (stop.matched == stop.text.size() && (complete == nullptr || stop.matched > complete->matched)) {
-        complete = &stop;
-      }
+    for (std::size_t s = 0; s < matched_.size(); ++s) {
+      const Stop& stop = (*stops_)[s];
+      std::size_t& matched = matched_[s];
+      while (matched > 0 && text[i] != stop.text[matched]) matched = stop.border[matched];
+      if (text[i] == stop.text[matched]) ++matched;
+      if (matched == stop.text.size() && (complete == nullptr || matched > complete->text.size())) complete = &stop;
     }
     if (complete != nullptr) {
       output.text = std::exchange(held_, {}).append(text.substr(0, i + 1));
@@ -81,8 +84,7 @@ StopStringMatcher::Output StopStringMatcher::Push(std::string_view text) {
       return output;
     }
   }
-  std::size_t keep = 0;
-  for (const Stop& stop : stops_) keep = std::max(keep, stop.matched);
+  const std::size_t keep = matched_.empty() ? 0 : std::ranges::max(matched_);
   held_.append(text);
   output.text = held_.substr(0, held_.size() - keep);
   held_.erase(0, held_.size() - keep);

@@ -39,11 +39,12 @@ class IncrementalDetokenizer {
 
 // Finds stop strings in a stream of text. Holds back only as much text as could still become a stop string. The result
 // depends on the text alone, not on how it was split into pieces. The cost per byte is bounded by the number of stop
-// strings, whatever their length. Not thread-safe.
+// strings, whatever their length. Copies share the strings and their tables, so a request with many answers copies one
+// matcher. Not thread-safe.
 class StopStringMatcher {
  public:
   // Ignores empty stop strings. `include_stop` keeps the match in the output.
-  StopStringMatcher(std::vector<std::string> stops, bool include_stop);
+  explicit StopStringMatcher(std::vector<std::string> stops = {}, bool include_stop = false);
   // The result of one Push.
   struct Output {
     std::string text;      // safe to send
@@ -60,11 +61,11 @@ class StopStringMatcher {
   // One stop string with its Knuth-Morris-Pratt table.
   struct Stop {
     std::string text;
-    std::vector<std::size_t>
-        border;               // border[n]: length of the longest proper prefix of text[0, n) that is also its suffix
-    std::size_t matched = 0;  // the last `matched` bytes pushed are the start of `text`
+    // border[n]: length of the longest proper prefix of text[0, n) that is also its suffix
+    std::vector<std::size_t> border;
   };
-  std::vector<Stop> stops_;
+  std::shared_ptr<const std::vector<Stop>> stops_;
+  std::vector<std::size_t> matched_;  // for each stop: the last matched_[i] bytes pushed are the start of its text
   bool include_stop_;
   std::string held_;
 };

@@ -391,6 +391,15 @@ TEST(StopStringMatcher, AgreesWithBruteForce) {
   }
 }
 
+TEST(StopStringMatcher, CopiesFindTheirOwnMatches) {
+  const StopStringMatcher fresh({"ab", "c"}, false);
+  StopStringMatcher first = fresh, second = fresh;
+  EXPECT_EQ(first.Push("xa").text, "x");
+  EXPECT_EQ(second.Push("b").text, "b");
+  EXPECT_TRUE(first.Push("b").stopped);
+  EXPECT_EQ(second.Finish(), "");
+}
+
 TEST(StopStringMatcher, NeverCutsACharacter) {
   StopStringMatcher matcher({"é!", "日"}, false);
   EXPECT_EQ(matcher.Push("è").text, "è");

@@ -53,15 +53,15 @@ std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
   return text;
 }
 
-ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index,
-                           const AnswerPlan& plan)
+ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, const StopStringMatcher& stops,
+                           std::int32_t index, const AnswerPlan& plan)
     : tokenizer_(&tokenizer),
       plan_(plan),
       parser_(plan.parses() ? plan.MakeParser() : nullptr),
       shown_tokens_(SpecialTokens(tokenizer, plan)),
       hides_special_tokens_(request.skip_special_tokens && !shown_tokens_.empty()),
       detokenizer_(tokenizer, request.skip_special_tokens && !hides_special_tokens_),
-      matcher_(request.stop, request.include_stop),
+      matcher_(stops),
       stop_token_ids_(request.stop_token_ids),
       min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
       wants_logprobs_(request.sampling.top_logprobs >= 0),

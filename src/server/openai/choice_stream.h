@@ -20,10 +20,10 @@ namespace loramux {
 // Not thread-safe. The tokenizer must outlive it.
 class ChoiceStream {
  public:
-  // `index` is the position of the choice in the response.
+  // `stops` has the request's stop strings and has seen no text. `index` is the position of the choice in the response.
   // `plan` says how its text is read; the default: all of it is content.
-  ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index,
-               const AnswerPlan& plan = {});
+  ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, const StopStringMatcher& stops,
+               std::int32_t index, const AnswerPlan& plan = {});
 
   // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
@@ -48,6 +48,8 @@ class ChoiceStream {
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
+  // The finder of its stop strings.
+  const StopStringMatcher& stops() const { return matcher_; }
   // Tokens so far.
   Usage usage() const { return usage_; }
 

@@ -177,8 +177,10 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
                     "alternatives, over all choices), found {}; ask for fewer alternatives or choices",
                     kMaxPromptScores, prompt_scores_));
   }
+  const StopStringMatcher stops =
+      choices_.empty() ? StopStringMatcher(request_.stop, request_.include_stop) : choices_.front().stream.stops();
   for (std::int32_t i = 0; i < request_.n; ++i) {
-    ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()), plan_);
+    ChoiceStream stream(*context.tokenizer, request_, stops, static_cast<std::int32_t>(choices_.size()), plan_);
     if (request_.echo) stream.Prepend(echo);
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(context, tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});
