@@ -74,6 +74,7 @@ struct GoldenRun {
   std::vector<TokenId> greedy;
   std::int32_t num_logit_rows = 0;  // the last rows of the prompt
   std::vector<float> logits;        // [num_logit_rows, vocab]
+  std::vector<float> last, mean;    // embeddings of the prompt, [hidden_size]
 };
 
 struct GoldenCase {
@@ -103,6 +104,7 @@ GoldenCase LoadCase(const std::string& name) {
   const fs::path directory = CasesDirectory() / name;
   const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
   const TensorFile expected = Value(TensorFile::Open(directory / "expected.safetensors"));
+  const TensorFile embeddings = Value(TensorFile::Open(directory / "embeddings.safetensors"));
   GoldenCase out;
   out.model = Value(Model::Load(directory / std::string(json["model"]["dir"]), nullptr));
   for (const auto& adapter : json["adapters"]) {
@@ -117,6 +119,8 @@ GoldenCase LoadCase(const std::string& name) {
     run.name = (adapter.empty() ? "base" : adapter) + ", prompt of " + std::to_string(run.prompt.size());
     run.num_logit_rows = static_cast<std::int32_t>(run.prompt.size()) - std::int32_t{item["logit_rows"]};
     run.logits = Elements<float>(expected, std::string(item["key"]) + ".logits");
+    run.last = Elements<float>(embeddings, std::string(item["key"]) + ".last");
+    run.mean = Elements<float>(embeddings, std::string(item["key"]) + ".mean");
     for (std::int64_t id : Elements<std::int64_t>(expected, std::string(item["key"]) + ".greedy")) {
       run.greedy.push_back(static_cast<TokenId>(id));
     }
@@ -229,6 +233,7 @@ class GoldenTest : public ::testing::TestWithParam<GoldenParam> {
   std::vector<Request> ComputeAlone(PagePool& pages);
   void AdvanceTogether(std::vector<Request>& requests, PagePool& pages, Prng& prng);
   void ExpectBatchesChangeNothing(DType kv_dtype);
+  std::vector<std::vector<double>> SumsInChunks(std::int64_t chunk_tokens, DType kv_dtype);
 
   GoldenCase golden_;
   ThreadPool one_thread_{1};
@@ -329,6 +334,69 @@ TEST_P(GoldenTest, MatchesTransformers) {
 TEST_P(GoldenTest, BatchesChangeNothingWithF32Cache) { ExpectBatchesChangeNothing(DType::kF32); }
 
 TEST_P(GoldenTest, BatchesChangeNothingWithBF16Cache) { ExpectBatchesChangeNothing(DType::kBF16); }
+
+// The sum of the hidden states of each prompt. All prompts share each batch and advance by chunks of this size.
+std::vector<std::vector<double>> GoldenTest::SumsInChunks(std::int64_t chunk_tokens, DType kv_dtype) {
+  PagePool pages(golden_.model->config(), kv_dtype, kPoolPages, 3);
+  std::vector<Request> requests(golden_.runs.begin(), golden_.runs.end());
+  std::vector<std::vector<double>> sums(requests.size());
+  std::vector<std::size_t> chosen;
+  do {
+    chosen.clear();
+    std::vector<SequenceChunk> chunks;
+    PoolBatch pools;
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const std::int64_t count = std::min(chunk_tokens, requests[i].Remaining());
+      if (count == 0) continue;
+      chosen.push_back(i);
+      chunks.push_back(requests[i].NextChunk(count, 0, pages));
+      pools.Add(row, count, sums[i]);
+      row += count;
+    }
+    if (chunks.empty()) break;
+    std::vector<double> pooled;
+    golden_.model->Forward({GetParam().backend, &two_threads_}, chunks, pages.layout(), pages.arena(),
+                           {.pools = &pools, .pooled = &pooled});
+    const std::size_t hidden = pooled.size() / chosen.size();
+    for (std::size_t c = 0; c < chosen.size(); ++c) {
+      const auto first = pooled.begin() + static_cast<std::ptrdiff_t>(c * hidden);
+      sums[chosen[c]].assign(first, first + static_cast<std::ptrdiff_t>(hidden));
+      requests[chosen[c]].position += static_cast<std::int64_t>(chunks[c].tokens.size());
+    }
+  } while (!chosen.empty());
+  return sums;
+}
+
+// Each prompt alone, in one pass: its last hidden state, and the mean of all.
+TEST_P(GoldenTest, EmbeddingsMatchTransformers) {
+  for (const GoldenRun& run : golden_.runs) {
+    SCOPED_TRACE(run.name);
+    PagePool pages(golden_.model->config(), DType::kF32, kPoolPages, 1);
+    Request request(run);
+    const auto size = static_cast<std::int64_t>(run.prompt.size());
+    const SequenceChunk chunk = request.NextChunk(size, 0, pages);
+    PoolBatch pools;
+    pools.Add(0, size, {});
+    pools.Add(size - 1, 1, {});
+    std::vector<double> pooled;
+    golden_.model->Forward({GetParam().backend, &two_threads_}, {&chunk, 1}, pages.layout(), pages.arena(),
+                           {.pools = &pools, .pooled = &pooled});
+    ASSERT_EQ(pooled.size(), run.mean.size() + run.last.size());
+    std::vector<float> vectors;
+    for (const double sum : pooled) vectors.push_back(static_cast<float>(sum));
+    for (std::size_t i = 0; i < run.mean.size(); ++i) vectors[i] /= static_cast<float>(size);
+    ASSERT_LE(LargestDifference(std::span(vectors).first(run.mean.size()), run.mean), kTolerance);
+    ASSERT_LE(LargestDifference(std::span(vectors).last(run.last.size()), run.last), kTolerance);
+  }
+}
+
+TEST_P(GoldenTest, ChunksDoNotChangeTheSumsOfEmbeddings) {
+  for (const DType kv_dtype : {DType::kF32, DType::kBF16}) {
+    const auto whole = SumsInChunks(1000, kv_dtype);
+    for (const std::int64_t chunk_tokens : {1, 3, 16}) ASSERT_EQ(SumsInChunks(chunk_tokens, kv_dtype), whole);
+  }
+}
 
 std::vector<GoldenParam> AllParams() {
   std::vector<std::string> names;

@@ -111,6 +111,10 @@ void Converse(World& world, std::size_t sessions, int turns) {
       if (i % 4 == 1) request.deadline = world.runtime().clock().Now() + 50 * kNsPerMs;
       if (i % 4 == 2) request.tenant = i % 8 == 2 ? "heavy" : "light";
       if (i % 3 == 1) request.prefix_domain = i % 2 == 0 ? "one" : "two";
+      if (i % 5 == 3) {  // an embedding; the conversation goes on with the next question
+        request.pooling = i % 2 == 0 ? Pooling::kLast : Pooling::kMean;
+        request.max_tokens = 0;
+      }
     });
     for (std::size_t i = 0; i < sessions; ++i) {
       ASSERT_EQ(answers[i].error, "");

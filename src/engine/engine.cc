@@ -25,6 +25,10 @@ struct Sequence : Request {
   std::int32_t prompt_logprobs = -1;            // alternatives; -1: not wanted
   std::vector<ScoredToken> prompt_scores;       // of the tokens from the second on, as far as they are known
   bool scores_told = false;                     // to the client
+  std::optional<Pooling> pooling;               // nullopt: tokens are wanted, and no embedding
+  std::int64_t pooled = 0;                      // positions in pool_sum
+  std::vector<double> pool_sum;                 // empty: none yet
+  std::vector<float> embedding;                 // once the prompt is computed
   GenerationCallback on_event;
 
   // Prompt tokens that a chunk of `count` tokens scores: positions of the rows whose logits say what they think of the
@@ -36,6 +40,19 @@ struct Sequence : Request {
     if (end <= first) return {};
     CHECK_LE(computed, first);
     return prompt().subspan(static_cast<std::size_t>(first + 1), static_cast<std::size_t>(end - first));
+  }
+  // Positions that a chunk of `count` tokens pools, from `first` on. A row that was pooled before a preemption is not
+  // pooled again.
+  struct PooledPositions {
+    std::int64_t first = 0, count = 0;
+  };
+  PooledPositions PooledBy(std::int64_t count) const {
+    if (!pooling) return {};
+    const std::int64_t first = (*pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
+    const std::int64_t end = computed + count;
+    if (end <= first) return {};
+    CHECK_LE(computed, first);
+    return {first, end - first};
   }
   bool all_scored() const { return static_cast<std::int32_t>(prompt_scores.size()) + 1 >= prompt_tokens; }
 };
@@ -202,19 +219,27 @@ struct Engine::Impl {
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
     const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
-    std::size_t sampled = 0, scored = 0;
+    std::size_t sampled = 0, scored = 0, pooled = 0;
+    const std::size_t width = PoolWidth();
     for (const PlannedChunk& chunk : in_flight) {
-      SampledToken* token = chunk.samples ? &result.tokens[sampled++] : nullptr;
-      const std::size_t count = SequenceOf(chunk.request).ScoredBy(chunk.num_tokens).size();
+      Sequence& sequence = SequenceOf(chunk.request);
+      SampledToken* token = Samples(chunk) ? &result.tokens[sampled++] : nullptr;
+      const std::size_t count = sequence.ScoredBy(chunk.num_tokens).size();
       const std::span<ScoredToken> scores = std::span(result.scores).subspan(scored, count);
       scored += count;
-      if (any_failed && Discard(*chunk.request, now)) continue;
-      TakeScores(SequenceOf(chunk.request), scores);
-      scheduler.Advance(chunk.request, chunk.num_tokens, now);
-      if (token != nullptr) TakeToken(SequenceOf(chunk.request), std::move(*token), now);
+      const std::int64_t positions = sequence.PooledBy(chunk.num_tokens).count;
+      const std::span<const double> sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0);
+      pooled += sum.size();
+      if (any_failed && Discard(sequence, now)) continue;
+      TakeScores(sequence, scores);
+      TakeSum(sequence, positions, sum);
+      scheduler.Advance(&sequence, chunk.num_tokens, now);
+      if (token != nullptr) TakeToken(sequence, std::move(*token), now);
+      if (sequence.pooling && chunk.samples) TakeEmbedding(sequence, now);
     }
     CHECK_EQ(sampled, result.tokens.size());
     CHECK_EQ(scored, result.scores.size());
+    CHECK_EQ(pooled, result.pooled.size());
     if (any_failed) EndFailures();
     return true;
   }
@@ -322,6 +347,33 @@ struct Engine::Impl {
     std::move(scores.begin(), scores.end(), std::back_inserter(sequence.prompt_scores));
     sequence.reusable_tokens =
         sequence.all_scored() ? Request::kAllTokens : static_cast<std::int64_t>(sequence.prompt_scores.size());
+  }
+
+  // A chunk that ends what is known. After it comes a token, unless an embedding is all that is wanted.
+  static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).pooling; }
+
+  // The length of each sum of the step in flight.
+  std::size_t PoolWidth() const {
+    const auto pools = std::count_if(in_flight.begin(), in_flight.end(), [](const PlannedChunk& chunk) {
+      return SequenceOf(chunk.request).PooledBy(chunk.num_tokens).count > 0;
+    });
+    return pools == 0 ? 0 : result.pooled.size() / static_cast<std::size_t>(pools);
+  }
+
+  // A mean needs each position once; what it has may come from the cache, should the request begin again.
+  static void TakeSum(Sequence& sequence, std::int64_t positions, std::span<const double> sum) {
+    if (positions == 0) return;
+    sequence.pool_sum.assign(sum.begin(), sum.end());
+    sequence.pooled += positions;
+    if (sequence.pooling == Pooling::kMean) sequence.reusable_tokens = sequence.pooled;
+  }
+
+  void TakeEmbedding(Sequence& sequence, TimeNs now) {
+    CHECK_EQ(sequence.pooled, sequence.pooling == Pooling::kMean ? std::int64_t{sequence.prompt_tokens} : 1);
+    const auto count = static_cast<double>(sequence.pooled);
+    sequence.embedding.reserve(sequence.pool_sum.size());
+    for (const double sum : sequence.pool_sum) sequence.embedding.push_back(static_cast<float>(sum / count));
+    Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
   }
 
   // To everything else it is a request that has stopped, so a recording needs no other event.
@@ -518,7 +570,7 @@ struct Engine::Impl {
     part.pages = request.page_table;
     part.page_tokens = options.scheduler.page_tokens;
     part.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
-    part.sampling = chunk.samples ? &request.sampling : nullptr;
+    part.sampling = Samples(chunk) ? &request.sampling : nullptr;
     part.context.prompt = request.prompt();
     part.context.generated = request.generated();
     if (static_cast<std::int32_t>(part.context.generated.size()) < request.min_tokens) {
@@ -533,6 +585,10 @@ struct Engine::Impl {
       part.first_scored =
           static_cast<std::int32_t>(static_cast<std::int64_t>(request.prompt_scores.size()) - request.computed);
     part.top_logprobs = request.prompt_logprobs;
+    const Sequence::PooledPositions pooled = request.PooledBy(chunk.num_tokens);
+    part.first_pooled = pooled.first - request.computed;
+    part.pooled = pooled.count;
+    part.pool_sum = request.pool_sum;
     if (chunk.admits) DescribeArrivals(request, part);
     return part;
   }
@@ -553,6 +609,7 @@ struct Engine::Impl {
     event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
     if (sequence.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
       event.prompt_scores = sequence.prompt_scores;
+    event.embedding = sequence.embedding;
     if (sequence.on_event) sequence.on_event(event);
     if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
   }
@@ -757,7 +814,10 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   sequence->sampling = std::move(input.sampling);
   sequence->min_tokens = input.min_tokens;
   sequence->prompt_logprobs = input.prompt_logprobs;
-  if (input.prompt_logprobs >= 0 && prompt > 1) request.reusable_tokens = 0;
+  sequence->pooling = input.pooling;
+  CHECK(!input.pooling || (input.max_tokens == 0 && input.prompt_logprobs < 0));
+  const bool computes_all = input.prompt_logprobs >= 0 || input.pooling == Pooling::kMean;
+  if (computes_all && prompt > 1) request.reusable_tokens = 0;
   sequence->stop_ids = std::move(input.stop_token_ids);
   sequence->constraint = std::move(input.constraint);
   sequence->ignore_eos = input.ignore_eos && sequence->constraint != nullptr;

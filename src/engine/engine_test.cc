@@ -12,8 +12,18 @@ struct Asked {
   std::uint32_t adapter;
   std::int32_t max_tokens;
   std::int32_t prompt_logprobs;
+  std::optional<Pooling> pooling = std::nullopt;
   bool cancelled = false;
 };
+
+// The embedding of a prompt, as the modelled executor would compute it in one piece.
+std::vector<float> ExpectedEmbedding(std::optional<Pooling> pooling, std::span<const TokenId> prompt) {
+  if (!pooling) return {};
+  const std::span<const TokenId> pooled = *pooling == Pooling::kLast ? prompt.last(1) : prompt;
+  double sum = 0;
+  for (const TokenId token : pooled) sum += ModeledExecutor::HiddenOf(token)[0];
+  return {static_cast<float>(sum / static_cast<double>(pooled.size())), 1};  // each position was counted once
+}
 
 // Each prompt token but the first, with its own alternatives, whatever was cached, preempted or failed.
 void CheckScores(const Asked& ask, std::span<const ScoredToken> scores) {
@@ -31,6 +41,7 @@ struct Fuzzed {
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
+  std::int64_t embeddings = 0;
   std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
   std::int64_t invalid_pages = 0;  // the most at one time
 };
@@ -102,7 +113,12 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
       ask.prompt_logprobs = score_prng.NextBelow(4) == 0 ? static_cast<std::int32_t>(score_prng.NextBelow(3)) : -1;
       if (ask.prompt_logprobs >= 0 && score_prng.NextBelow(2) == 0) ask.max_tokens = 0;
+      if (ask.prompt_logprobs < 0 && score_prng.NextBelow(12) == 0) {
+        ask.pooling = score_prng.NextBelow(2) == 0 ? Pooling::kLast : Pooling::kMean;
+        ask.max_tokens = 0;
+      }
       w.prompt_logprobs = ask.prompt_logprobs;
+      w.pooling = ask.pooling;
       const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
       const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens, tenant);
       const bool fits = share == 0 || ask.adapter == 0 || adapter_pages[ask.adapter - 1] <= share;
@@ -136,6 +152,8 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     } else {
       EXPECT_EQ(outcome.tokens, expected);
       CheckScores(ask, outcome.prompt_scores);
+      EXPECT_EQ(outcome.embedding, ExpectedEmbedding(ask.pooling, ask.prompt));
+      fuzzed.embeddings += ask.pooling.has_value();
       EXPECT_EQ(outcome.finish == FinishReason::kLength, static_cast<std::int32_t>(expected.size()) == ask.max_tokens);
     }
     digest =
@@ -150,11 +168,11 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0,
                copied_pages = 0;
-  std::int64_t early = 0, discarded = 0;
+  std::int64_t early = 0, discarded = 0, embeddings = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;  // by regime
   std::map<bool, SwapStats> swaps;                                  // by whether the regime swaps proactively
-  for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 1; seed <= 440 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Fuzzed fuzzed = FuzzOnce(seed);
     const EngineStats& stats = fuzzed.stats;
@@ -174,6 +192,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     copied_pages += stats.prefix.copied_pages;
     early += stats.early_admissions;
     discarded += fuzzed.discarded;
+    embeddings += fuzzed.embeddings;
     history_evictions += stats.history_evictions;
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
@@ -200,6 +219,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
             0);
   EXPECT_GT(early, 500);
   EXPECT_GT(discarded, 25);
+  EXPECT_GT(embeddings, 1000);
   for (const CacheRegime& regime : CacheRegimes()) {
     EXPECT_GT(runs[regime.name], 15) << regime.name;
     EXPECT_GT(evicted[regime.name], 100) << regime.name;
@@ -348,6 +368,26 @@ TEST(Engine, ThePredictorLearnsFromRequestsThatEndByThemselves) {
   EXPECT_EQ(stats.right + stats.low + stats.high, 2);
   EXPECT_EQ(stats.high, 1);  // 3 instead of 1
   EXPECT_EQ(stats.error_tokens, 2 + std::abs(static_cast<std::int64_t>(expected.size()) - 3));
+}
+
+// A last token needs only itself to be computed, a mean all of them. Neither generates a token.
+TEST(Engine, AnEmbeddingReusesWhatItsPoolingAllows) {
+  SchedulerOptions scheduler;
+  scheduler.prefill_chunk = 5;
+  World w(64, 8, scheduler, {});
+  const std::vector<TokenId> prompt = {9, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144};
+  ASSERT_TRUE(w.Submit(prompt, 0, 4).ok());
+  w.Drain();
+  for (const Pooling pooling : {Pooling::kLast, Pooling::kMean, Pooling::kMean}) {
+    w.pooling = pooling;
+    const RequestId id = *w.Submit(prompt, 0, 0);
+    w.Drain();
+    const World::Outcome& outcome = w.outcomes[id];
+    EXPECT_EQ(outcome.embedding, ExpectedEmbedding(pooling, prompt));
+    EXPECT_EQ(outcome.cached_tokens, pooling == Pooling::kLast ? static_cast<std::int32_t>(prompt.size()) - 1 : 0);
+    EXPECT_EQ(outcome.finish, FinishReason::kLength);
+    EXPECT_TRUE(outcome.tokens.empty());
+  }
 }
 
 // A snapshot is made on request, by the engine's own step, and is not made again for a while.

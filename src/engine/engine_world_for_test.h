@@ -28,6 +28,7 @@ struct EngineWorld {
     std::string error;
     std::int32_t cached_tokens = 0;
     std::vector<ScoredToken> prompt_scores;
+    std::vector<float> embedding;
     int ends = 0;
   };
 
@@ -55,6 +56,7 @@ struct EngineWorld {
   std::unique_ptr<Engine> engine;
   std::map<RequestId, Outcome> outcomes;
   std::int32_t prompt_logprobs = -1;  // of the next requests
+  std::optional<Pooling> pooling;     // likewise
 
   explicit EngineWorld(Options options)
       : plane(Assemble(options)),
@@ -120,6 +122,7 @@ struct EngineWorld {
     request.adapter = adapter;
     request.max_tokens = max_tokens;
     request.prompt_logprobs = prompt_logprobs;
+    request.pooling = pooling;
     request.on_event = [this](const GenerationEvent& event) {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.ends, 0) << "an event after the last";
@@ -127,6 +130,10 @@ struct EngineWorld {
       if (!event.prompt_scores.empty()) {
         EXPECT_TRUE(outcome.prompt_scores.empty()) << "scores were given twice";
         outcome.prompt_scores.assign(event.prompt_scores.begin(), event.prompt_scores.end());
+      }
+      if (!event.embedding.empty()) {
+        EXPECT_EQ(event.finish, FinishReason::kLength) << "an embedding before the end";
+        outcome.embedding.assign(event.embedding.begin(), event.embedding.end());
       }
       outcome.cached_tokens = event.cached_prompt_tokens;
       if (event.finish == FinishReason::kNone) return;

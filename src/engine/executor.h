@@ -14,6 +14,7 @@ namespace loramux {
 struct StepResult {
   std::vector<SampledToken> tokens;  // one for each row of StepBatch::samples, in their order
   std::vector<ScoredToken> scores;   // one for each row of StepBatch::scores, likewise
+  std::vector<double> pooled;        // the sums after the step, [StepBatch::pools.ranges, hidden_size], likewise
   TimeNs waited = 0;                 // time spent waiting for layers that had not arrived
   StepBatch batch;                   // the step's batch, given back so that its memory is used again
 };

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/pool_batch.h"
 #include "base/result.h"
 #include "base/sampling.h"
 #include "base/token_constraint.h"
@@ -35,6 +36,8 @@ struct GenerationEvent {
   // The prompt's tokens from the second on, if the request asks for them (prompt_logprobs). Given once: with the first
   // event after the whole prompt was computed. Otherwise empty.
   std::span<const ScoredToken> prompt_scores;
+  // With the last event of a request for an embedding: [hidden_size], not normalised. Otherwise empty.
+  std::span<const float> embedding;
   TokenId stop_token = -1;                           // the token that ended the request, if finish is kStop
   const Error* error = nullptr;                      // set if finish is kError
   TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
@@ -59,6 +62,8 @@ struct GenerationRequest {
   // Alternatives beside the log-probability of each prompt token; -1: the prompt's log-probabilities are not wanted.
   // Cached keys and values are then computed again, as far as the log-probabilities are not known.
   std::int32_t prompt_logprobs = -1;
+  // Set: the request wants the prompt's embedding, and no token. REQUIRES: max_tokens is 0, and no prompt_logprobs.
+  std::optional<Pooling> pooling;
   // -1: as many as fit the model's length and the memory; 0: only the prompt is computed
   std::int32_t max_tokens = -1;
   std::int32_t min_tokens = 0;  // end-of-sequence and stop tokens cannot be sampled before

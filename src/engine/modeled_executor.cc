@@ -1,5 +1,7 @@
 #include "engine/modeled_executor.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/prng.h"
 
@@ -38,6 +40,19 @@ void ModeledExecutor::Submit(StepBatch batch) {
   batch_ = std::move(batch);
 }
 
+void ModeledExecutor::PoolInto(std::vector<double>& pooled) const {
+  pooled.clear();
+  for (const PoolRange& range : batch_->pools.ranges) {
+    std::array<double, 2> sum = {0, 0};
+    std::ranges::copy(batch_->pools.SumBefore(range), sum.begin());
+    for (std::int64_t row = range.first_row; row < range.first_row + range.rows; ++row) {
+      const std::array<double, 2> hidden = HiddenOf(batch_->tokens[static_cast<std::size_t>(row)]);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += hidden[i];
+    }
+    pooled.insert(pooled.end(), sum.begin(), sum.end());
+  }
+}
+
 bool ModeledExecutor::Poll(StepResult& result) {
   if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
@@ -54,6 +69,7 @@ bool ModeledExecutor::Poll(StepResult& result) {
   }
   result.scores.clear();
   for (const ScoreRow& row : batch_->scores) result.scores.push_back(ScoreOf(row));
+  PoolInto(result.pooled);
   result.batch = std::move(*batch_);
   batch_.reset();
   return true;

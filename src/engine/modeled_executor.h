@@ -3,7 +3,9 @@
 // benchmark, the scheduler's fuzz test and the simulator.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/executor.h"
@@ -34,8 +36,12 @@ class ModeledExecutor final : public Executor {
                            std::span<const TokenId> generated, std::int64_t vocab_size);
   // The result of a row, which depends on the row alone.
   static ScoredToken ScoreOf(const ScoreRow& row);
+  // What stands for the hidden state of a token, which depends on the token alone.
+  static std::array<double, 2> HiddenOf(TokenId token) { return {static_cast<double>(token) + 1, 1}; }
 
  private:
+  void PoolInto(std::vector<double>& pooled) const;
+
   const Clock* clock_;
   const StepCost cost_;
   const std::int64_t vocab_size_;

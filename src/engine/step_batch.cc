@@ -12,6 +12,7 @@ void StepBatch::Clear() {
   arrivals.clear();
   samples.Clear();
   scores.clear();
+  pools.Clear();
 }
 
 }  // namespace loramux

@@ -9,6 +9,7 @@
 
 #include "adapter/registry.h"
 #include "base/ids.h"
+#include "base/pool_batch.h"
 #include "base/sample_batch.h"
 #include "memory/layer_progress.h"
 #include "memory/tier.h"
@@ -76,6 +77,7 @@ struct StepBatch {
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the step waits for, each once
   SampleBatch samples;                                         // in the order of the sequences
   std::vector<ScoreRow> scores;                                // likewise
+  PoolBatch pools;                                             // likewise, of sequences that are pooled in this step
 
   std::span<const TokenId> TokensOf(const StepSequence& sequence) const {
     return std::span(tokens).subspan(sequence.tokens.first, sequence.tokens.size);

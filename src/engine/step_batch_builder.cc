@@ -35,6 +35,9 @@ void StepBatchBuilder::Add(const SequencePart& part) {
   sequence.first_scored = part.first_scored;
   sequence.scores = {static_cast<std::uint32_t>(batch_.scores.size()), static_cast<std::uint32_t>(part.scored.size())};
   for (const TokenId token : part.scored) batch_.scores.push_back({token, part.top_logprobs});
+  if (part.pooled > 0) {
+    batch_.pools.Add(static_cast<std::int64_t>(sequence.tokens.first) + part.first_pooled, part.pooled, part.pool_sum);
+  }
   if (part.sampling == nullptr) return;
   sequence.sample = static_cast<std::int32_t>(batch_.samples.rows.size());
   batch_.samples.Add(*part.sampling, part.context, part.constraint);

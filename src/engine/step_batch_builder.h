@@ -29,6 +29,10 @@ struct SequencePart {
   // Prompt tokens to score: the first follows token `first_scored` of `tokens`. With `top_logprobs` alternatives.
   std::span<const TokenId> scored;
   std::int32_t first_scored = 0, top_logprobs = 0;
+  // Tokens to pool: `pooled` of them, from the first_pooled-th of `tokens` on. `pool_sum` is the sum so far; empty:
+  // zero.
+  std::int64_t first_pooled = 0, pooled = 0;
+  std::span<const double> pool_sum;
 };
 
 // Serves one executor, because it remembers which adapters that executor knows. Every batch that it makes must be

@@ -230,4 +230,29 @@ void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
   });
 }
 
+// Threads share the columns, never the rows: the order of a sum is fixed.
+void CpuOps::Pool(Rows normed, const PoolBatch& pools) {
+  CHECK(f_.pooled != nullptr);
+  constexpr std::int64_t kColumns = 512;  // of one task
+  const std::int64_t hidden = config_.hidden_size, pieces = (hidden + kColumns - 1) / kColumns;
+  f_.pooled->resize(pools.ranges.size() * static_cast<std::size_t>(hidden));
+  f_.context.pool->Run(static_cast<std::int64_t>(pools.ranges.size()) * pieces, [&](std::int64_t task, int) {
+    const auto index = static_cast<std::size_t>(task / pieces);
+    const std::int64_t first = task % pieces * kColumns, columns = std::min(kColumns, hidden - first);
+    const PoolRange& range = pools.ranges[index];
+    double* const sum = f_.pooled->data() + static_cast<std::int64_t>(index) * hidden + first;
+    const std::span<const double> before = pools.SumBefore(range);
+    if (before.empty()) {
+      std::fill_n(sum, columns, 0.0);
+    } else {
+      CHECK_EQ(static_cast<std::int64_t>(before.size()), hidden);
+      std::copy_n(before.data() + first, columns, sum);
+    }
+    for (std::int64_t row = range.first_row; row < range.first_row + range.rows; ++row) {
+      const float* const x = normed.data + row * normed.stride + first;
+      for (std::int64_t i = 0; i < columns; ++i) sum[i] += static_cast<double>(x[i]);
+    }
+  });
+}
+
 }  // namespace loramux

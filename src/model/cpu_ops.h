@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/pool_batch.h"
 #include "base/sample_batch.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
@@ -76,6 +77,7 @@ struct CpuForward {
   std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that AwaitLayer waits for
   std::vector<SampledToken>* tokens = nullptr;                     // of Sample
   std::vector<ScoredToken>* scores = nullptr;                      // of Score
+  std::vector<double>* pooled = nullptr;                           // of Pool
 };
 
 // The operations; lives as long as one forward pass.
@@ -108,6 +110,7 @@ class CpuOps {
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
   void Score(Rows logits, std::span<const ScoreRow> scores);
+  void Pool(Rows normed, const PoolBatch& pools);
 
   // Time that AwaitLayer waited.
   TimeNs waited() const { return waited_; }

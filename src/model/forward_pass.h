@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/pool_batch.h"
 #include "base/sample_batch.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
@@ -61,11 +62,12 @@ struct LoraOutput {
 //   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Lora of lm_head means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
 //   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
+//   Pool(normed, pools)              adds the rows of each range of `pools` to its sum, in their order
 template <typename Ops>
 concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
                               const typename Ops::Weights& weights, std::int64_t n,
                               std::span<const LoraOutput<typename Ops::Rows>> outputs, const LogitBlock& block,
-                              const SampleBatch& samples, std::span<const ScoreRow> scores) {
+                              const SampleBatch& samples, std::span<const ScoreRow> scores, const PoolBatch& pools) {
   { ops.Begin(batch) } -> std::same_as<ForwardBuffers<typename Ops::Rows>>;
   { x.From(n) } -> std::same_as<typename Ops::Rows>;
   ops.EmbedRows(weights.EmbeddingRows(), x);
@@ -82,6 +84,7 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.GatherLogitRows(block, x, x);
   ops.Sample(x, samples);
   ops.Score(x, scores);
+  ops.Pool(x, pools);
 };
 
 // One forward pass over a batch of any adapters, prefill and decode together. Not owning.
@@ -96,8 +99,10 @@ class ForwardPass {
 
   // Computes the batch: stores keys and values of all its tokens, computes the logits, and samples `samples` from them.
   // `samples` is null, or has one row for each row of logits. `scores` has one for each scored row of the batch.
-  // Returns where the ops keep the logits; they are the rows of SequenceChunkOf::logit_rows if no row is scored.
-  Rows Run(const Batch& batch, const SampleBatch* samples, std::span<const ScoreRow> scores = {}) {
+  // `pools` is null, or has ranges of rows of the batch. Returns where the ops keep the logits; they are the rows of
+  // SequenceChunkOf::logit_rows if no row is scored.
+  Rows Run(const Batch& batch, const SampleBatch* samples, std::span<const ScoreRow> scores = {},
+           const PoolBatch* pools = nullptr) {
     rows_ = batch.num_rows;
     b_ = ops_.Begin(batch);
     ops_.EmbedRows(weights_.EmbeddingRows(), b_.hidden);
@@ -115,6 +120,11 @@ class ForwardPass {
       Logits(block);
       const auto first = static_cast<std::size_t>(block.first - batch.num_logit_rows);
       ops_.Score(b_.logits, scores.subspan(first, static_cast<std::size_t>(block.count)));
+    }
+    if (pools != nullptr && !pools->ranges.empty()) {
+      // Of all rows: one norm more than the pass has anyway.
+      ops_.Norm(b_.hidden, rows_, weights_.final_norm, b_.normed);
+      ops_.Pool(b_.normed, *pools);
     }
     return b_.logits;
   }

@@ -209,8 +209,21 @@ class PlainOps {
     }
   }
 
-  Tokens tokens;              // of the last Sample
-  std::vector<float> scores;  // of all Score since Begin
+  void Pool(Rows normed, const PoolBatch& pools) {
+    pooled.clear();
+    for (const PoolRange& range : pools.ranges) {
+      const std::span<const double> before = pools.SumBefore(range);
+      for (std::int64_t j = 0; j < config_.hidden_size; ++j) {
+        double sum = before.empty() ? 0 : before[static_cast<std::size_t>(j)];
+        for (std::int64_t i = 0; i < range.rows; ++i) sum += static_cast<double>(normed.Row(range.first_row + i)[j]);
+        pooled.push_back(sum);
+      }
+    }
+  }
+
+  Tokens tokens;               // of the last Sample
+  std::vector<float> scores;   // of all Score since Begin
+  std::vector<double> pooled;  // of the last Pool
   std::map<std::tuple<std::int64_t, std::uint32_t, std::int64_t>, std::pair<Floats, Floats>> cache;
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;
   DeviceStream stream;
@@ -512,6 +525,36 @@ TEST(ForwardPass, BothSetsOfOperationsScoreTheSameRows) {
     EXPECT_GE(scores[i].top_logprobs[0].logprob, scores[i].logprob);
   }
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(sampled[i].id, m.ops.tokens[i]);
+}
+
+// Sums over a part of each prompt, one of which goes on from an earlier sum.
+TEST(ForwardPass, BothSetsOfOperationsPoolTheSameRows) {
+  TwoModels m(true);
+  Prng prng(9);
+  const TwoAdapters x(m.config, prng), y(m.config, prng);
+  const std::vector<Sequence> sequences = ThreeSequences(x, y);
+  std::vector<SequenceChunk> chunks;
+  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
+  for (const Sequence& sequence : sequences) {
+    const TwoAdapters* const adapter = sequence.adapter;
+    chunks.push_back(sequence.Chunk(20, adapter == nullptr ? nullptr : &adapter->view));
+    plain_chunks.push_back(sequence.Chunk(20, adapter == nullptr ? nullptr : &adapter->plain));
+  }
+  const std::vector<double> before(static_cast<std::size_t>(m.config.hidden_size), 0.75);
+  PoolBatch pools;
+  pools.Add(0, 20, {});
+  pools.Add(39, 1, {});
+  pools.Add(45, 15, before);
+  std::vector<double> pooled;
+  const KernelContext context{Backend::kCpu, &m.threads};
+  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
+                  {.pools = &pools, .pooled = &pooled});
+  ForwardBatch<PlainAdapter> batch;
+  batch.Describe(plain_chunks);
+  ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, nullptr, {}, &pools);
+  ASSERT_EQ(pooled.size(), 3 * before.size());
+  ASSERT_EQ(m.ops.pooled.size(), pooled.size());
+  for (std::size_t i = 0; i < pooled.size(); ++i) EXPECT_NEAR(pooled[i], m.ops.pooled[i], 20 * kTolerance) << i;
 }
 
 // An adapter of which each layer arrives when the stream is made to wait for it, and is NaN before.

@@ -42,11 +42,12 @@ TimeNs Model::Forward(const KernelContext& context, std::span<const SequenceChun
   CheckLayout(config_, layout);
   ForwardBatch<LoraView>& batch = workspace_->batch;
   batch.Describe(chunks);
-  const CpuForward forward{context,          layout,         arena,         options.lora_variant,
-                           options.arrivals, options.tokens, options.scores};
+  const CpuForward forward{context,          layout,         arena,          options.lora_variant,
+                           options.arrivals, options.tokens, options.scores, options.pooled};
   CpuOps ops(config_, *workspace_, forward);
   if (options.scores != nullptr) options.scores->clear();
-  ForwardPass<CpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows);
+  if (options.pooled != nullptr) options.pooled->clear();
+  ForwardPass<CpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows, options.pools);
   return ops.waited();
 }
 

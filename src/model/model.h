@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/pool_batch.h"
 #include "base/result.h"
 #include "base/sample_batch.h"
 #include "formats/model_config.h"
@@ -42,6 +43,10 @@ struct ForwardOptions {
   // rows; null if there are none.
   std::span<const ScoreRow> score_rows;
   std::vector<ScoredToken>* scores = nullptr;
+  // What to pool: null, or ranges of rows of the batch, chunk after chunk. `pooled` receives the sums [ranges,
+  // hidden_size].
+  const PoolBatch* pools = nullptr;
+  std::vector<double>* pooled = nullptr;
 };
 
 struct CpuWorkspace;

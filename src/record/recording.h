@@ -60,7 +60,8 @@ struct RecordedArrival {
   std::uint32_t prefix_domain = 0;  // 0: the shared one
   std::int32_t priority = 0, length_hint = 0, max_total_tokens = 0;
   TimeNs deadline = 0;
-  bool scores_prompt = false;   // the prompt's log-probabilities are wanted
+  // The prompt's log-probabilities, or the mean of its hidden states, are wanted: both need all of it computed.
+  bool scores_prompt = false;
   std::vector<TokenId> prompt;  // pseudonyms
   bool operator==(const RecordedArrival&) const = default;
 };

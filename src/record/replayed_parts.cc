@@ -74,6 +74,7 @@ bool ReplayedExecutor::Poll(StepResult& result) {
     result.tokens.emplace_back().id = token == tokens_.end() ? 0 : token->second;
   }
   result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
+  result.pooled.assign(batch_->pools.ranges.size(), 0);
   result.batch = std::move(*batch_);
   batch_.reset();
   waited_.reset();

@@ -136,7 +136,9 @@ struct CpuExecutor::State {
                                     .samples = &batch.samples,
                                     .tokens = &result.tokens,
                                     .score_rows = batch.scores,
-                                    .scores = &result.scores});
+                                    .scores = &result.scores,
+                                    .pools = &batch.pools,
+                                    .pooled = &result.pooled});
   }
 
   void Run() {

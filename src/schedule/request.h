@@ -80,7 +80,8 @@ struct alignas(64) Request {
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist
   // Leading tokens whose keys and values it may take from the tree. Fewer than all while the log-probabilities of its
-  // prompt are wanted and not known yet: they come from the computation of these tokens.
+  // prompt, or the mean of its hidden states, are wanted and not known yet: they come from the computation of these
+  // tokens.
   std::int64_t reusable_tokens = kAllTokens;
   // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;

@@ -55,6 +55,7 @@ bool SimulatedExecutor::Poll(StepResult& result) {
     result.tokens.emplace_back().id = TokenAt(row.seed, row.generated_count);
   }
   result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
+  result.pooled.assign(batch_->pools.ranges.size(), 0);
   result.batch = std::move(*batch_);
   batch_.reset();
   return true;
