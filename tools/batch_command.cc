@@ -36,6 +36,7 @@ struct BatchFlags {
   std::string input, output;
   std::int64_t concurrency = 0;  // 0: twice --max-num-seqs
   std::string generation_config = "auto";
+  std::string pooling = "auto";
   OutputFlags output_formats;
 };
 
@@ -86,6 +87,7 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, runtime);
   ASSIGN_OR_RETURN(const OutputFormatTable formats,
                    ReadOutputFormats(chat_template ? &*chat_template : nullptr, flags.output_formats.tool_call_parsers,
@@ -100,7 +102,8 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
                                   .seeds = &seeds,
                                   .grammars = grammars.get(),
                                   .defaults = &defaults,
-                                  .formats = &formats};
+                                  .formats = &formats,
+                                  .embeddings = &embeddings};
   BatchBar bar(CountLines(input), runtime.clock());
   BatchRunOptions options;
   options.text = TextLimitsOf(runtime.max_model_len());
@@ -158,6 +161,7 @@ void AddBatchFlags(CommandLine& line, BatchFlags& flags) {
             .default_text = "twice --max-num-seqs",
             .range = {{1, 1 << 20}}});
   line.Add(GenerationConfigFlag(flags.generation_config));
+  line.Add(PoolingFlag(flags.pooling));
   AddOutputFlags(line, flags.output_formats);
   line.set_footer(
       "The exit status is 0 if every line was answered, 3 if some answers are errors, and 1 if the run could not end.");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "formats/embedding_config.h"
 #include "formats/generation_defaults.h"
 
 namespace loramux {
@@ -47,6 +48,30 @@ Result<RequestDefaults> RequestDefaultsOf(const std::string& source, const std::
   sampling.repetition_penalty = loaded.repetition_penalty.value_or(sampling.repetition_penalty);
   defaults.max_output_tokens = loaded.max_new_tokens;
   return defaults;
+}
+
+Flag PoolingFlag(std::string& target) {
+  return {.names = "--pooling",
+          .target = &target,
+          .unit = "NAME",
+          .help =
+              "Which hidden states make an embedding (/v1/embeddings): last, the last token's; mean, the mean over "
+              "all tokens; auto, what the modules.json of the adapter or the model says, without one the last "
+              "token's"};
+}
+
+Result<EmbeddingOptions> EmbeddingOptionsOf(const std::string& pooling, const std::string& model_dir) {
+  EmbeddingOptions options;
+  options.pooling = FindPooling(pooling);
+  if (!options.pooling && pooling != "auto") {
+    return InvalidArgument("--pooling: expected auto, last or mean, found " + pooling, "--pooling");
+  }
+  options.model = LoadEmbeddingConfig(model_dir);
+  if (!options.model.ok() && !options.pooling) {
+    spdlog::warn("{}: {}; /v1/embeddings will refuse requests for this model (--pooling chooses another pooling)",
+                 model_dir, options.model.error().message);
+  }
+  return options;
 }
 
 std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime) {

@@ -62,6 +62,7 @@ struct ServeFlags {
   double sse_keepalive_seconds = 0;
   bool trust_fairness_header = false;
   std::string generation_config = "auto";
+  std::string pooling = "auto";
   OutputFlags output;
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
@@ -277,6 +278,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   parts.options.model_path = flags.runtime.model_dir;
   ASSIGN_OR_RETURN(parts.options.defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(parts.options.embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   ASSIGN_OR_RETURN(parts.options.tokenizer_info, TokenizerInfo(flags.runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.chat_template, LoadChatTemplate(flags.runtime));
@@ -537,6 +539,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);
   line.Add(GenerationConfigFlag(flags.generation_config));
+  line.Add(PoolingFlag(flags.pooling));
   line.Add({.names = "--seed",
             .target = &flags.seed,
             .unit = "N",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "formats/embedding_config.h"
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
 #include "formats/tensor_reader.h"
@@ -109,6 +110,9 @@ struct AdapterFile {
   // PEFT saves a copy of the base model's output matrix with an lm_head adapter (`lm_head.base_layer.weight`). It is
   // not part of the adapter; the runtime compares it with the base's weights. Null if there is none.
   const TensorEntry* lm_head_base_copy = nullptr;
+  // How sentence-transformers makes embeddings with it; nullopt: as with the base model. An error does not keep it from
+  // generating text.
+  Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
 };
 
 // Reads all weights of an adapter, tensor by tensor (A, then B of each module), and computes the digest of the bytes

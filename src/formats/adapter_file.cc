@@ -257,6 +257,8 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
     file.max_rank = std::max(file.max_rank, module.rank);
     file.modules.push_back(module);
   }
+  file.embedding =
+      LoadEmbeddingConfig(directory, [&check](const std::filesystem::path& path) { return ReadChecked(path, check); });
   return file;
 }
 

@@ -310,6 +310,23 @@ Status ParseTokens(const JsonFields& fields, const FamilyInfo& family, ModelConf
   return Ok{};
 }
 
+// As vLLM reads them.
+Status ParseMatryoshka(const JsonFields& fields, ModelConfig& config) {
+  ASSIGN_OR_RETURN(const bool any, fields.BoolOr("is_matryoshka", false));
+  if (any) config.matryoshka.emplace();
+  const nlohmann::json* list = fields.Find("matryoshka_dimensions");
+  if (list == nullptr) return Ok{};
+  const std::string expected = "an array of lengths from 1 to hidden_size (" + std::to_string(config.hidden_size) + ")";
+  if (!list->is_array() || list->empty()) return fields.Bad("matryoshka_dimensions", expected);
+  config.matryoshka.emplace();
+  for (const nlohmann::json& item : *list) {
+    const auto length = IntegerIn(item, 1, config.hidden_size);
+    if (!length) return fields.Bad("matryoshka_dimensions", expected);
+    config.matryoshka->push_back(*length);
+  }
+  return Ok{};
+}
+
 Status ParseExtents(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(config.hidden_size, fields.RequiredInt("hidden_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxLayers));
@@ -338,6 +355,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   RETURN_IF_ERROR(ParseBiases(fields, config));
   RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
   RETURN_IF_ERROR(ParseTokens(fields, *family, config));
+  RETURN_IF_ERROR(ParseMatryoshka(fields, config));
   ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.BoolOr("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const auto dtype, fields.String("dtype"));
   ASSIGN_OR_RETURN(const auto torch_dtype, fields.String("torch_dtype"));

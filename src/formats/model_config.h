@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,8 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if present, else config.json
   TokenId bos_token_id = -1;           // -1: none
   std::string dtype;                   // as written ("bfloat16", ...); informational
+  // Lengths to which embeddings may be cut (matryoshka_dimensions); empty: any (is_matryoshka). nullopt: none.
+  std::optional<std::vector<std::int64_t>> matryoshka;
 
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }

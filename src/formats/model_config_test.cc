@@ -200,6 +200,17 @@ TEST(ModelConfigTest, RefusesWhatIsNoConfiguration) {
               HasSubstr("64 levels deep"));
 }
 
+TEST(ModelConfigTest, LengthsOfEmbeddings) {
+  EXPECT_EQ(Parsed(Llama()).matryoshka, std::nullopt);
+  EXPECT_EQ(Parsed(With(Llama(), {{"is_matryoshka", false}})).matryoshka, std::nullopt);
+  EXPECT_THAT(*Parsed(With(Llama(), {{"is_matryoshka", true}})).matryoshka, ElementsAre());
+  EXPECT_THAT(*Parsed(With(Llama(), {{"matryoshka_dimensions", {16, 32}}})).matryoshka, ElementsAre(16, 32));
+  for (const nlohmann::json& wrong : {nlohmann::json(16), nlohmann::json::array(), nlohmann::json({0}),
+                                      nlohmann::json({1 << 20}), nlohmann::json({"x"})}) {
+    EXPECT_THAT(ErrorOf(With(Llama(), {{"matryoshka_dimensions", wrong}})), HasSubstr("matryoshka_dimensions"));
+  }
+}
+
 TEST(ModelConfigTest, EndOfSequenceTokens) {
   EXPECT_THAT(Parsed(With(Llama(), {{"eos_token_id", {5, 7, 5}}})).eos_token_ids, ElementsAre(5, 7));
   EXPECT_TRUE(Parsed(With(Llama(), {{"eos_token_id", nullptr}})).eos_token_ids.empty());

@@ -66,6 +66,7 @@ struct Server::Impl {
         formats(std::move(output_formats)),
         guards(std::move(loaded)),
         defaults(options.defaults),
+        embeddings(options.embeddings),
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
@@ -84,7 +85,8 @@ struct Server::Impl {
                  .max_sequences = protection.max_sequences_per_request,
                  .defaults = &defaults,
                  .separate_prefixes = guards.separate_prefixes,
-                 .formats = &formats},
+                 .formats = &formats,
+                 .embeddings = &embeddings},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {.work = {.threads = options.tokenizer_threads},
                  .max_tokenize_bytes = options.max_tokenize_bytes,
@@ -120,6 +122,7 @@ struct Server::Impl {
   const OutputFormatTable formats;
   Guards guards;
   const RequestDefaults defaults;
+  const EmbeddingOptions embeddings;
   Admission admission;
   SeedSource seeds;
   ServerMetrics metrics;

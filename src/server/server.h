@@ -18,6 +18,7 @@
 #include "server/generation/generation_service.h"
 #include "server/guard/admission.h"
 #include "server/metrics/metrics.h"
+#include "server/openai/embedding_plan.h"
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
 #include "text/chat_template.h"
@@ -60,7 +61,8 @@ struct ServerOptions {
   std::string tokenizer_info;          // JSON (TokenizerInfo)
   bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
   RequestDefaults defaults;            // of sampling and lengths
-  std::uint64_t seed = 0;              // of requests without a seed; secret; 0: seeds that cannot be repeated
+  EmbeddingOptions embeddings;
+  std::uint64_t seed = 0;  // of requests without a seed; secret; 0: seeds that cannot be repeated
   // How the model writes calls of tools and reasoning, as --tool-call-parser and --reasoning-parser take it: "auto",
   // "none" or a name, and ADAPTER=NAME for adapters that differ.
   std::vector<std::string> tool_call_parsers, reasoning_parsers;

@@ -182,6 +182,14 @@ class ScriptedService final : public GenerationService {
     return scores;
   }
 
+  // Of a mean {3, 4, 0, 0}, of the last token the same backwards; times the length of the prompt.
+  static std::vector<float> EmbeddingOf(const GenerationRequest& request) {
+    if (!request.pooling) return {};
+    const auto length = static_cast<float>(request.prompt.size());
+    if (*request.pooling == Pooling::kMean) return {3 * length, 4 * length, 0, 0};
+    return {0, 0, 4 * length, 3 * length};
+  }
+
   static bool Advance(RequestId id, Running& running, bool cancelled) {
     GenerationEvent event;
     event.id = id;
@@ -190,6 +198,7 @@ class ScriptedService final : public GenerationService {
     event.now = OsClock().Now();
     const std::vector<ScoredToken> scores = ScoresOf(running);
     event.prompt_scores = scores;
+    const std::vector<float> embedding = EmbeddingOf(running.request);
     if (running.first_step == 0) running.first_step = event.now;
     event.arrival = event.first_scheduled = running.first_step;
     SampledToken token;
@@ -198,6 +207,7 @@ class ScriptedService final : public GenerationService {
       event.finish = FinishReason::kCancelled;
     } else if (running.request.max_tokens == 0) {
       event.finish = FinishReason::kLength;
+      event.embedding = embedding;
     } else if (running.next < tokens.size() || running.script.repeat) {
       token.id = tokens[running.next++ % tokens.size()];
       token.logprob = -0.5f;
@@ -243,6 +253,7 @@ struct ServingFixture {
   static ModelConfig Model() {
     ModelConfig model;
     model.vocab_size = kTestVocabSize;
+    model.hidden_size = 4;
     return model;
   }
   static Tokenizer LoadTokenizer() {

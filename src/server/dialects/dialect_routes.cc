@@ -7,6 +7,7 @@
 #include "server/dialects/messages_dialect.h"
 #include "server/dialects/responses_dialect.h"
 #include "server/dialects/tgi_dialect.h"
+#include "server/openai/embeddings_dialect.h"
 
 namespace loramux {
 namespace {
@@ -32,6 +33,7 @@ std::span<const ApiPath> ApiPaths() {
       {"/v1/completions", &OpenAiDialect(Endpoint::kCompletion)},
       {"/tokenize", &OpenAiDialect(Endpoint::kChat), Tokenize},
       {"/detokenize", &OpenAiDialect(Endpoint::kChat), Detokenize},
+      {"/v1/embeddings", &EmbeddingsDialect()},
       {"/v1/responses", &ResponsesDialect()},
       {"/v1/messages", &MessagesDialect()},
       {"/v1/messages/count_tokens", &MessagesDialect(), CountMessages},

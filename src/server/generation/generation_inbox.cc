@@ -3,8 +3,8 @@
 namespace loramux {
 namespace {
 
-// Without the log-probabilities of the prompt: they come once, and their number has a limit of its own
-// (kMaxPromptScores). The bound is about clients that do not keep up.
+// Without the log-probabilities of the prompt and its embedding: they come once, and their number has a limit of its
+// own (kMaxPromptScores, kMaxAnswerBytes). The bound is about clients that do not keep up.
 std::size_t BytesOf(const TokenEvent& event) {
   const std::size_t top = event.token ? event.token->top_logprobs.size() * sizeof(TokenLogprob) : 0;
   return sizeof(TokenEvent) + top;
@@ -15,6 +15,7 @@ std::size_t BytesOf(const TokenEvent& event) {
 TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
     : choice(choice_index),
       prompt_scores(event.prompt_scores.begin(), event.prompt_scores.end()),
+      embedding(event.embedding.begin(), event.embedding.end()),
       finish(event.finish),
       stop_token(event.stop_token),
       prompt_tokens(event.prompt_tokens),

@@ -19,6 +19,7 @@ struct TokenEvent {
   std::size_t choice = 0;  // index of the choice in the HTTP request
   std::optional<SampledToken> token;
   std::vector<ScoredToken> prompt_scores;
+  std::vector<float> embedding;
   FinishReason finish = FinishReason::kNone;
   TokenId stop_token = -1;
   std::optional<Error> error;

@@ -53,6 +53,20 @@ Status CheckPieces(const Tokenizer& tokenizer, std::string_view text, const Prom
   return Ok{};
 }
 
+// Returns a beginning of the text that has at least `count` tokens, whatever the cuts between its pieces add; or all of
+// it.
+Result<std::string_view> BeginningWith(const Tokenizer& tokenizer, std::string_view text, std::int64_t count) {
+  std::int64_t least = 0;
+  std::size_t length = 0;
+  while (length < text.size() && least <= count) {
+    const std::size_t piece = PieceLength(text.substr(length));
+    ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.Encode(text.substr(length, piece), false));
+    least += static_cast<std::int64_t>(tokens.size()) - kTokensPerCut;
+    length += piece;
+  }
+  return text.substr(0, length);
+}
+
 }  // namespace
 
 PromptLimit PromptLimit::For(const Tokenizer& tokenizer, std::int64_t tokens) {
@@ -77,6 +91,28 @@ Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::strin
   if (text.size() > std::max(usual, kPieceBytes)) RETURN_IF_ERROR(CheckPieces(tokenizer, text, limit));
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
   if (static_cast<std::int64_t>(tokens.size()) > limit.tokens) return TooManyTokens(limit, text.size());
+  return tokens;
+}
+
+// The tokenizer puts its special tokens before and after those of the text.
+Result<std::vector<TokenId>> EncodeBeginning(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
+                                             const PromptLimit& limit, std::int64_t most_tokens) {
+  if (text.size() > limit.bytes) return TooManyBytes(text.size(), limit);
+  if (text.size() > kPieceBytes) {
+    ASSIGN_OR_RETURN(text, BeginningWith(tokenizer, text, most_tokens));
+  }
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
+  const auto most = static_cast<std::size_t>(most_tokens);
+  if (tokens.size() <= most) return tokens;
+  ASSIGN_OR_RETURN(const std::vector<TokenId> plain, tokenizer.Encode(text, false));
+  const auto found = std::search(tokens.begin(), tokens.end(), plain.begin(), plain.end());
+  const std::size_t special = tokens.size() - plain.size();
+  if (found == tokens.end() || special >= most) {
+    tokens.resize(most);
+    return tokens;
+  }
+  const auto kept = static_cast<std::ptrdiff_t>(most - special);
+  tokens.erase(found + kept, found + static_cast<std::ptrdiff_t>(plain.size()));
   return tokens;
 }
 

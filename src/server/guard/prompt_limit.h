@@ -35,4 +35,10 @@ std::size_t BoundedProduct(std::size_t bytes, std::size_t factor, std::size_t mo
 Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
                                           const PromptLimit& limit);
 
+// Encodes the beginning of a text: its first tokens, so many that there are at most `most_tokens` with the special
+// tokens around them. Reads hardly more of the text than it needs. Error: the text has more bytes than the limit.
+// REQUIRES: 0 < most_tokens <= limit.tokens.
+Result<std::vector<TokenId>> EncodeBeginning(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
+                                             const PromptLimit& limit, std::int64_t most_tokens);
+
 }  // namespace loramux

@@ -1,6 +1,7 @@
 #include "server/openai/choice_stream.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "text/token_bytes.h"
@@ -111,6 +112,10 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
     return event.error ? *event.error : Internal("The engine could not continue this request.");
   }
   if (event.finish == FinishReason::kCancelled) return Unavailable("The server is shutting down.");
+  if (!std::ranges::all_of(event.embedding, [](float value) { return std::isfinite(value); })) {
+    return Internal("The model's hidden states are not finite numbers for this input.");
+  }
+  embedding_ = event.embedding;
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
   if (event.finish == FinishReason::kStop) stop_token_ = event.stop_token;
@@ -204,6 +209,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   if (prompt_logprobs_ >= 0 && prompt_scores_ != nullptr) {
     output.prompt_logprobs = PromptLogprobsJson(*tokenizer_, *prompt_scores_, std::exchange(prompt_logprobs_, -1));
   }
+  output.embedding = std::exchange(embedding_, {});
   output.finish = finish_;
   output.stop_reason = stop_reason_;
   output.stop_token = stop_token_;

@@ -43,8 +43,10 @@ class ChoiceStream {
   bool engine_done() const { return engine_done_; }
   // True if an event arrived since the last TakeOutput.
   bool HasOutput() const { return has_news_ && !awaits_prompt_scores_; }
-  // Returns about how many bytes of text and log-probabilities TakeOutput would return.
-  std::size_t held_bytes() const { return text_.size() + events_.bytes() + logprob_bytes_; }
+  // Returns about how many bytes of text, log-probabilities and numbers TakeOutput would return.
+  std::size_t held_bytes() const {
+    return text_.size() + events_.bytes() + logprob_bytes_ + embedding_.size() * sizeof(float);
+  }
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
@@ -90,6 +92,7 @@ class ChoiceStream {
   std::vector<TokenLogprobText> logprobs_;
   std::size_t logprob_bytes_ = 0;
   std::int64_t text_offset_ = 0;
+  std::vector<float> embedding_;
   bool has_news_ = false;
   bool engine_done_ = false;
   FinishReason finish_ = FinishReason::kNone;

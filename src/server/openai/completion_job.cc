@@ -94,6 +94,7 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   job.tenant_ = std::move(tenant);
   job.plan_ = PlanCalls(job.Formats(context), job.request_);
   RETURN_IF_ERROR(job.CompileGrammar(context));
+  RETURN_IF_ERROR(job.PlanEmbeddings(context));
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
 }
@@ -107,6 +108,14 @@ Status CompletionJob::CompileGrammar(const ServingContext& context) {
                        request_.output->field);
   }
   ASSIGN_OR_RETURN(grammar_, context.grammars->Compile(*request_.output));
+  return Ok{};
+}
+
+Status CompletionJob::PlanEmbeddings(const ServingContext& context) {
+  if (!request_.embedding) return Ok{};
+  const EmbeddingOptions usual;
+  const EmbeddingOptions& options = context.embeddings == nullptr ? usual : *context.embeddings;
+  ASSIGN_OR_RETURN(embedding_, PlanEmbedding(options, context.registry->model(), adapter_.get(), *request_.embedding));
   return Ok{};
 }
 
@@ -137,20 +146,33 @@ OutputFormats CompletionJob::Formats(const ServingContext& context) const {
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
-    ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
-                     EncodePrompt(*context.tokenizer, *text, request_.add_special_tokens, LimitOf(context)));
+    ASSIGN_OR_RETURN(std::vector<TokenId> tokens, Encode(context, *text));
     return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
   }
-  const auto& tokens = std::get<std::vector<TokenId>>(prompt);
+  std::vector<TokenId> tokens = std::get<std::vector<TokenId>>(prompt);
+  if (request_.embedding && request_.embedding->most_tokens) {
+    tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(*request_.embedding->most_tokens)));
+  }
   std::string echo;
   if (request_.echo) {
     ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
   }
-  return AddChoices(context, tokens, echo, GuessOfTokens(context, tokens));
+  const std::int32_t guess = GuessOfTokens(context, tokens);
+  return AddChoices(context, std::move(tokens), echo, guess);
+}
+
+Result<std::vector<TokenId>> CompletionJob::Encode(const ServingContext& context, const std::string& text) const {
+  const PromptLimit limit = LimitOf(context);
+  if (request_.embedding && request_.embedding->most_tokens) {
+    return EncodeBeginning(*context.tokenizer, text, request_.add_special_tokens, limit,
+                           *request_.embedding->most_tokens);
+  }
+  return EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, limit);
 }
 
 bool CompletionJob::WantsGuess(const ServingContext& context) const {
-  return context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
+  return context.lengths != nullptr && !request_.embedding &&
+         choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
 }
 
 std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_view text) const {
@@ -206,6 +228,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
   request.stop_token_ids = request_.stop_token_ids;
   request.max_tokens = MaxTokens(context, request.adapter, tokens.size());
+  if (request_.embedding) request.pooling = embedding_.pooling;
   if (grammar_ != nullptr) {
     ASSIGN_OR_RETURN(request.constraint, grammar_->Begin());
   }
@@ -339,6 +362,9 @@ std::string CompletionJob::TakeBody() {
   std::vector<ChoiceOutput> outputs;
   outputs.reserve(choices_.size());
   for (Choice& choice : choices_) outputs.push_back(choice.stream.TakeOutput());
+  if (request_.embedding) {
+    for (ChoiceOutput& output : outputs) FinishEmbedding(embedding_, output.embedding);
+  }
   return writer_->Body(outputs, TotalUsage());
 }
 

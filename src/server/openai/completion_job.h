@@ -24,6 +24,7 @@
 #include "server/openai/answer_plan.h"
 #include "server/openai/choice_stream.h"
 #include "server/openai/dialect.h"
+#include "server/openai/embedding_plan.h"
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
@@ -53,7 +54,8 @@ struct ServingContext {
   std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
   const RequestDefaults* defaults = nullptr;                   // of sampling and lengths; null: OpenAI's
   bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
-  const OutputFormatTable* formats = nullptr;  // of calls and reasoning; null: all text is content
+  const OutputFormatTable* formats = nullptr;    // of calls and reasoning; null: all text is content
+  const EmbeddingOptions* embeddings = nullptr;  // null: the defaults
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };
@@ -128,10 +130,12 @@ class CompletionJob {
                                     std::string_view fairness_id);
   CompletionJob(const ServingContext& context, DialectRequest request);
   Status CompileGrammar(const ServingContext& context);
+  Status PlanEmbeddings(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
+  Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
   // or not possible.
   bool WantsGuess(const ServingContext& context) const;
@@ -159,6 +163,7 @@ class CompletionJob {
   AdmissionTicket ticket_;
   std::vector<Choice> choices_;  // ordered by prompt, with `n` choices each
   AnswerPlan plan_;              // of chats
+  EmbeddingPlan embedding_;      // of embeddings
   std::unique_ptr<AnswerWriter> writer_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "http/json_reader.h"
 #include "server/openai/output_fields.h"
+#include "server/openai/prompt_fields.h"
 
 namespace loramux {
 namespace {
@@ -168,13 +169,18 @@ void ReadPromptLogprobs(FieldReader& fields, OpenAiRequest& request) {
   fields.Fail(ErrorCode::kInvalidArgument, "prompt_logprobs", "expected only without `stream`: true, found it with it");
 }
 
-void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+// What every body says of the model, the cache and the order of service.
+void ReadService(FieldReader& fields, FieldEndpoints endpoint, OpenAiRequest& request) {
   ReadModel(fields, request);
-  RefuseFields(fields, request.endpoint == Endpoint::kChat ? kChatBody : kCompletionBody);
+  RefuseFields(fields, endpoint);
   request.adapter = ReadAdapterFields(fields);
   ReadSalt(fields, request);
-  ReadLengths(fields, limits.defaults == nullptr ? std::nullopt : limits.defaults->max_output_tokens, request);
   ReadUrgency(fields, request);
+}
+
+void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  ReadService(fields, request.endpoint == Endpoint::kChat ? kChatBody : kCompletionBody, request);
+  ReadLengths(fields, limits.defaults == nullptr ? std::nullopt : limits.defaults->max_output_tokens, request);
   ReadSampling(fields, limits.defaults, request);
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);
@@ -184,15 +190,8 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadBestOf(fields, request);
 }
 
-void FailSequences(FieldReader& fields, std::string_view field, const RequestLimits& limits, std::int64_t found) {
-  fields.Fail(ErrorCode::kInvalidArgument, field,
-              "expected at most " + std::to_string(limits.max_sequences) +
-                  " sequences in a request (prompts times `n`), found " + std::to_string(found) +
-                  "; send several requests, or let the operator raise --max-sequences-per-request");
-}
-
 void CheckSequences(FieldReader& fields, const RequestLimits& limits, std::int64_t prompts, std::int64_t n) {
-  if (prompts * n > limits.max_sequences) FailSequences(fields, "n", limits, prompts * n);
+  if (prompts * n > limits.max_sequences) FailTooManySequences(fields, "n", limits, prompts * n);
 }
 
 // ---- Chat ----
@@ -211,57 +210,6 @@ void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
 
 // ---- Completions ----
 
-std::string PromptName(std::size_t index) { return "prompt[" + std::to_string(index) + "]"; }
-
-void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& name, const RequestLimits& limits,
-                     OpenAiRequest& request) {
-  if (static_cast<std::int64_t>(list.size()) > limits.max_tokens) {
-    return fields.Fail(ErrorCode::kInvalidArgument, name,
-                       "this model's maximum context length is " + std::to_string(limits.max_tokens) +
-                           " tokens. However, you sent " + std::to_string(list.size()) + ". Please reduce the length.");
-  }
-  std::vector<TokenId> ids;
-  ids.reserve(list.size());
-  for (const Json& item : list) {
-    const auto id = AsInteger(item);
-    if (!id || *id < 0 || *id >= limits.vocab_size) {
-      return fields.Expect(name + "[" + std::to_string(ids.size()) + "]",
-                           "a token id from 0 to " + std::to_string(limits.vocab_size - 1), &item);
-    }
-    ids.push_back(static_cast<TokenId>(*id));
-  }
-  if (ids.empty()) return fields.Expect(name, "at least one token id", &list);
-  request.prompts.emplace_back(std::move(ids));
-}
-
-void ReadPrompt(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
-  constexpr std::string_view kExpected =
-      "a string, an array of strings, an array of token ids, or an array of arrays of token ids";
-  const Json* prompt = fields.Find("prompt");
-  if (prompt == nullptr || !(prompt->is_string() || prompt->is_array()) || (prompt->is_array() && prompt->empty())) {
-    return fields.Expect("prompt", kExpected, prompt);
-  }
-  if (prompt->is_string()) {
-    request.prompts.emplace_back(prompt->get<std::string>());
-    return;
-  }
-  if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", limits, request);
-  if (static_cast<std::int64_t>(prompt->size()) > limits.max_sequences) {
-    return FailSequences(fields, "prompt", limits, static_cast<std::int64_t>(prompt->size()) * request.n);
-  }
-  const bool texts = prompt->front().is_string();
-  for (std::size_t i = 0; i < prompt->size() && fields.ok(); ++i) {
-    const Json& item = (*prompt)[i];
-    if (texts && item.is_string()) {
-      request.prompts.emplace_back(item.get<std::string>());
-    } else if (!texts && item.is_array()) {
-      ReadTokenPrompt(fields, item, PromptName(i), limits, request);
-    } else {
-      return fields.Expect(PromptName(i), texts ? "a string like the ones before" : kExpected, &item);
-    }
-  }
-}
-
 void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
   ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
   const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
@@ -272,6 +220,42 @@ void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
                     std::to_string(alternatives) + "; ask for fewer, or send several requests");
   }
   fields.Boolean("echo", request.echo);
+}
+
+// Of a body that may hold several prompts of token ids.
+JsonLimits ManyPromptsLimits(const RequestLimits& limits) {
+  JsonLimits body = BodyLimits(limits);
+  body.max_values = JsonLimits().max_values;
+  return body;
+}
+
+// ---- Embeddings ----
+
+void ReadEncodingFormat(FieldReader& fields, EmbeddingFields& embedding) {
+  std::string format = "float";
+  if (!fields.String("encoding_format", format)) return;
+  embedding.base64 = format == "base64";
+  if (!embedding.base64 && format != "float") {
+    fields.Expect("encoding_format", "\"float\" or \"base64\"", fields.Find("encoding_format"));
+  }
+}
+
+// As in vLLM, -1 stands for the model's length.
+void ReadTruncation(FieldReader& fields, const RequestLimits& limits, EmbeddingFields& embedding) {
+  std::int64_t tokens = 0;
+  if (!fields.Integer("truncate_prompt_tokens", -1, limits.max_tokens, tokens)) return;
+  if (tokens == 0) {
+    return fields.Expect("truncate_prompt_tokens", "-1 or at least 1", fields.Find("truncate_prompt_tokens"));
+  }
+  embedding.most_tokens = tokens < 0 ? limits.max_tokens : tokens;
+}
+
+void ReadEmbeddingFields(FieldReader& fields, const RequestLimits& limits, EmbeddingFields& embedding) {
+  ReadEncodingFormat(fields, embedding);
+  ReadTruncation(fields, limits, embedding);
+  fields.Integer("dimensions", 1, kMaxInt32, embedding.dimensions);
+  bool normalize = true;
+  if (fields.Boolean("normalize", normalize)) embedding.normalize = normalize;
 }
 
 }  // namespace
@@ -313,9 +297,7 @@ Result<OpenAiRequest> ParseChatJson(Json json, const RequestLimits& limits) {
 }
 
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
-  JsonLimits body_limits = BodyLimits(limits);
-  body_limits.max_values = JsonLimits().max_values;  // several prompts of token ids
-  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, body_limits));
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
   return ParseCompletionJson(json, limits);
 }
 
@@ -324,11 +306,29 @@ Result<OpenAiRequest> ParseCompletionJson(const Json& json, const RequestLimits&
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
-  ReadPrompt(fields, limits, request);
+  ReadPrompts(fields, "prompt", limits, request.n, request.prompts);
   CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kCompletionBody);
+  return request;
+}
+
+Result<OpenAiRequest> ParseEmbeddingRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
+  OpenAiRequest request;
+  request.endpoint = Endpoint::kCompletion;
+  request.max_tokens = 0;
+  EmbeddingFields& embedding = request.embedding.emplace();
+  FieldReader fields(json, "");
+  ReadService(fields, kEmbeddingBody, request);
+  fields.Boolean("add_special_tokens", request.add_special_tokens);
+  ReadEmbeddingFields(fields, limits, embedding);
+  RequestLimits of_input = limits;
+  if (embedding.most_tokens) of_input.max_tokens = RequestLimits().max_tokens;  // the rest is cut off
+  ReadPrompts(fields, "input", of_input, 1, request.prompts);
+  if (!fields.ok()) return fields.error();
+  request.mistakes = LikelyMistakes(json, kEmbeddingBody);
   return request;
 }
 

@@ -1,6 +1,6 @@
-// Parses the bodies of POST /v1/chat/completions and /v1/completions: from untrusted JSON to typed, checked fields.
-// Supports OpenAI's fields and vLLM's additions. request_fields.h says which fields are refused; unknown ones are
-// accepted.
+// Parses the bodies of POST /v1/chat/completions, /v1/completions and /v1/embeddings: from untrusted JSON to typed,
+// checked fields. Supports OpenAI's fields and vLLM's additions. request_fields.h says which fields are refused;
+// unknown ones are accepted.
 #pragma once
 
 #include <algorithm>
@@ -57,8 +57,16 @@ struct RequestLimits {
 // Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.
 JsonLimits BodyLimits(const RequestLimits& limits);
 
-// A prompt of /v1/completions: text or token ids.
+// A prompt of /v1/completions, or an input of /v1/embeddings: text or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+// What a request for embeddings says of them.
+struct EmbeddingFields {
+  std::int64_t dimensions = 0;              // numbers of each; 0: as many as the model has
+  std::optional<bool> normalize;            // nullopt: as the model's configuration says
+  std::optional<std::int64_t> most_tokens;  // of an input; later ones are cut off. nullopt: a longer input is an error
+  bool base64 = false;                      // instead of an array of numbers
+};
 
 // A parsed request.
 struct OpenAiRequest {
@@ -92,7 +100,10 @@ struct OpenAiRequest {
   ChatPrompt chat;
   ToolFields tools;
 
-  // For completion requests only.
+  // For embedding requests only, which are completions of no token.
+  std::optional<EmbeddingFields> embedding;
+
+  // For completion and embedding requests only.
   std::vector<Prompt> prompts;  // not empty
   bool echo = false;
   bool to_model_length = false;  // without `max_tokens`, go on to the model's length as a chat does
@@ -111,5 +122,6 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
 Result<OpenAiRequest> ParseChatJson(Json body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionJson(const Json& body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseEmbeddingRequest(std::string_view body, const RequestLimits& limits);
 
 }  // namespace loramux

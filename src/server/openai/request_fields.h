@@ -21,7 +21,13 @@ enum class FieldUse : std::uint8_t {
 };
 
 // Endpoints that know a field; combined by |.
-enum FieldEndpoints : std::uint8_t { kChatBody = 1, kCompletionBody = 2, kBothBodies = 3 };
+enum FieldEndpoints : std::uint8_t {
+  kChatBody = 1,
+  kCompletionBody = 2,
+  kBothBodies = 3,  // that generate text
+  kEmbeddingBody = 4,
+  kAllBodies = 7,
+};
 
 // A value of RequestField::neutral: every value is refused. Null is no value.
 inline constexpr std::string_view kOnlyNull = "null";

@@ -24,6 +24,7 @@ std::string Chat(const std::string& extra) {
   return R"({"model":"m","messages":[{"role":"user","content":"hi"}],)" + extra + "}";
 }
 std::string Completion(const std::string& extra) { return R"({"model":"m","prompt":"hi",)" + extra + "}"; }
+std::string Embedding(const std::string& extra) { return R"({"model":"m","input":"hi",)" + extra + "}"; }
 
 std::vector<std::pair<std::string, std::string>> Mistakes(const std::string& body) {
   std::vector<std::pair<std::string, std::string>> found;
@@ -67,6 +68,12 @@ TEST(RequestFields, ParsersRefuseByTheTable) {
       ASSERT_FALSE(refused.ok()) << field.name;
       EXPECT_EQ(refused.error().param, field.name);
       EXPECT_TRUE(ParseCompletionRequest(Completion(neutral), kLimits).ok()) << neutral;
+    }
+    if ((field.endpoints & kEmbeddingBody) != 0) {
+      const auto refused = ParseEmbeddingRequest(Embedding(name + "7"), kLimits);
+      ASSERT_FALSE(refused.ok()) << field.name;
+      EXPECT_EQ(refused.error().param, field.name);
+      EXPECT_TRUE(ParseEmbeddingRequest(Embedding(neutral), kLimits).ok()) << neutral;
     }
   }
 }

@@ -69,6 +69,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     CheckError(completion.error());
   }
+  const auto embedding = ParseEmbeddingRequest(body, limits);
+  if (embedding.ok()) {
+    CHECK(!embedding->prompts.empty());
+    CHECK(embedding->embedding && embedding->embedding->dimensions >= 0);
+    CHECK(!embedding->embedding->most_tokens || *embedding->embedding->most_tokens > 0);
+    CheckRequest(*embedding, limits);
+  } else {
+    CheckError(embedding.error());
+  }
   const auto tokenize = ParseTokenizeRequest(body, limits);
   if (!tokenize.ok()) CheckError(tokenize.error());
   if (tokenize.ok() && tokenize->chat) CheckChat(*tokenize->chat);

@@ -1,0 +1,183 @@
+// Requests for embeddings from the body to the response, over a scripted engine.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include "http/json_reader.h"
+#include "server/guard/prompt_limit.h"
+#include "server/openai/embedding_plan.h"
+#include "server/openai/embeddings_dialect.h"
+#include "server/server_fixture.h"
+
+namespace loramux::embedding_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::shared_ptr<AdapterVersion> Adapter(Result<std::optional<EmbeddingConfig>> config) {
+  auto adapter = std::make_shared<AdapterVersion>();
+  adapter->name = "own";
+  adapter->file.embedding = std::move(config);
+  return adapter;
+}
+
+TEST(EmbeddingPlan, TheOperatorComesBeforeTheAdapterAndThatBeforeTheModel) {
+  const ModelConfig model = ServingFixture::Model();
+  EmbeddingOptions options;
+  const auto pooling = [&](const AdapterVersion* adapter) {
+    return PlanEmbedding(options, model, adapter, {})->pooling;
+  };
+  const auto silent = Adapter(std::optional<EmbeddingConfig>());
+  const auto mean = Adapter(std::optional(EmbeddingConfig{Pooling::kMean, false}));
+  EXPECT_EQ(pooling(nullptr), Pooling::kLast);
+  EXPECT_EQ(pooling(mean.get()), Pooling::kMean);
+  EXPECT_FALSE(PlanEmbedding(options, model, mean.get(), {})->normalize);
+  EXPECT_TRUE(PlanEmbedding(options, model, mean.get(), {.normalize = true})->normalize);
+  options.model = std::optional(EmbeddingConfig{Pooling::kMean, true});
+  EXPECT_EQ(pooling(nullptr), Pooling::kMean);
+  EXPECT_EQ(pooling(silent.get()), Pooling::kMean);
+  options.pooling = Pooling::kLast;
+  EXPECT_EQ(pooling(mean.get()), Pooling::kLast);
+}
+
+TEST(EmbeddingPlan, WhatIsNotComputedIsRefusedByName) {
+  const ModelConfig model = ServingFixture::Model();
+  EmbeddingOptions options;
+  const auto strange = Adapter(Unsupported("1_Pooling/config.json: found 'cls_token'"));
+  const auto refused = PlanEmbedding(options, model, strange.get(), {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().param, "model");
+  EXPECT_THAT(refused.error().message, HasSubstr("'cls_token'"));
+  EXPECT_TRUE(PlanEmbedding(options, model, nullptr, {}).ok());
+  options.pooling = Pooling::kMean;
+  EXPECT_EQ(PlanEmbedding(options, model, strange.get(), {})->pooling, Pooling::kMean);
+}
+
+TEST(EmbeddingPlan, DimensionsAreThoseThatTheModelIsTrainedFor) {
+  ModelConfig model = ServingFixture::Model();
+  const auto served = [&](std::int64_t dimensions) {
+    return PlanEmbedding({}, model, nullptr, {.dimensions = dimensions}).ok();
+  };
+  EXPECT_TRUE(served(4));
+  EXPECT_FALSE(served(2));
+  EXPECT_THAT(PlanEmbedding({}, model, nullptr, {.dimensions = 2}).error().message, HasSubstr("expected 4, because"));
+  model.matryoshka = std::vector<std::int64_t>{2};
+  EXPECT_TRUE(served(2) && served(4));
+  EXPECT_FALSE(served(3) || served(5));
+  model.matryoshka = std::vector<std::int64_t>{};
+  EXPECT_TRUE(served(1) && served(3));
+  EXPECT_FALSE(served(5));
+}
+
+TEST(EmbeddingPlan, CutsBeforeItNormalizes) {
+  std::vector<float> embedding = {3, 4, 12};
+  FinishEmbedding({.normalize = false}, embedding);
+  EXPECT_THAT(embedding, ElementsAre(3, 4, 12));
+  FinishEmbedding({.dimensions = 2}, embedding);
+  EXPECT_THAT(embedding, ElementsAre(0.6f, 0.8f));
+  std::vector<float> zero = {0, 0};
+  FinishEmbedding({}, zero);
+  EXPECT_THAT(zero, ElementsAre(0, 0));
+}
+
+// What it keeps is what the whole text's tokens begin with, and the special tokens stay.
+TEST(EncodeBeginning, KeepsTheFirstTokensAndTheSpecialOnes) {
+  const Tokenizer tokenizer = ServingFixture::LoadTokenizer();
+  const PromptLimit limit{.tokens = 1 << 20};
+  const auto encode = [&](std::string_view text, bool special, std::int64_t most) {
+    return EncodeBeginning(tokenizer, text, special, limit, most).value();
+  };
+  EXPECT_EQ(encode("abcdef", false, 4), Bytes("abcd"));
+  EXPECT_EQ(encode("abc", false, 4), Bytes("abc"));
+  EXPECT_THAT(encode("abcdef", true, 4), ElementsAre(kBosToken, 'a', 'b', 'c'));
+  EXPECT_THAT(encode("abcdef", true, 1), ElementsAre(kBosToken));
+  std::string long_text;
+  for (int i = 0; i < 100'000; ++i) long_text += static_cast<char>(i % 7 == 0 ? ' ' : 'a' + i % 26);
+  EXPECT_EQ(encode(long_text, false, 70'000), Bytes(long_text.substr(0, 70'000)));
+  const PromptLimit bytes{.tokens = 8, .bytes = 10};
+  EXPECT_THAT(EncodeBeginning(tokenizer, "eleven bytes", false, bytes, 4).error().message, HasSubstr("10 bytes"));
+}
+
+struct World : ServingFixture {
+  ScriptedService service{[](const GenerationRequest&) -> Result<Script> { return Script(); }};
+  ServingContext context = Context(service);
+
+  Result<CompletionJob> Prepare(const std::string& body) {
+    return CompletionJob::Prepare(context, EmbeddingsDialect(), body);
+  }
+  // The response, when all inputs are computed.
+  Json Answer(const std::string& body) {
+    auto job = Prepare(body);
+    EXPECT_TRUE(job.ok()) << job.error().message;
+    const auto inbox = std::make_shared<GenerationInbox>(1 << 20, [] {});
+    EXPECT_TRUE(job->Submit(inbox).ok());
+    EXPECT_TRUE(WaitUntil([&] {
+      EXPECT_TRUE(job->Apply(inbox->Take()).ok());
+      return job->finished();
+    }));
+    return *ParseJson(job->TakeBody());
+  }
+};
+
+TEST(EmbeddingJob, AnswersInTheOrderOfTheInputs) {
+  World world;
+  const Json answer = world.Answer(R"({"model":"base","input":["ab","c"],"normalize":false})");
+  EXPECT_EQ(answer["object"], "list");
+  EXPECT_EQ(answer["model"], "base");
+  EXPECT_THAT(answer["id"].get<std::string>(), testing::StartsWith("embd-"));
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 5);  // with two special tokens
+  EXPECT_EQ(answer["usage"]["total_tokens"], 5);
+  ASSERT_EQ(answer["data"].size(), 2u);
+  EXPECT_EQ(answer["data"][0]["object"], "embedding");
+  EXPECT_EQ(answer["data"][1]["index"], 1);
+  EXPECT_EQ(answer["data"][0]["embedding"], Json({0, 0, 12, 9}));
+  EXPECT_EQ(answer["data"][1]["embedding"], Json({0, 0, 8, 6}));
+  const auto submitted = world.service.submitted();
+  ASSERT_EQ(submitted.size(), 2u);
+  EXPECT_EQ(submitted[0].pooling, Pooling::kLast);
+  EXPECT_EQ(submitted[0].max_tokens, 0);
+}
+
+TEST(EmbeddingJob, UsesTheAdapterAndThePoolingOfTheModel) {
+  World world;
+  const EmbeddingOptions options{.model = std::optional(EmbeddingConfig{Pooling::kMean, true})};
+  world.context.embeddings = &options;
+  const Json answer = world.Answer(R"({"model":"sql","input":[7,8,9],"encoding_format":"base64"})");
+  EXPECT_EQ(answer["model"], "sql");
+  EXPECT_EQ(answer["data"][0]["embedding"], "mpkZP83MTD8AAAAAAAAAAA==");  // 0.6, 0.8, 0, 0
+  EXPECT_EQ(world.service.submitted().at(0).adapter.value, 1u);
+}
+
+TEST(EmbeddingJob, CutsInputsThatAreTooLongIfAskedTo) {
+  World world;
+  const auto prompt = [&](const std::string& input) {
+    const std::string body = R"({"model":"base","input":)" + input + R"(,"truncate_prompt_tokens":3})";
+    EXPECT_TRUE(world.Answer(body).contains("data"));
+    return world.service.submitted().back().prompt;
+  };
+  EXPECT_THAT(prompt(R"("abcdef")"), ElementsAre(kBosToken, 'a', 'b'));
+  EXPECT_THAT(prompt("[5,6,7,8]"), ElementsAre(5, 6, 7));
+}
+
+TEST(EmbeddingJob, ErrorsNameTheInput) {
+  World world;
+  const std::string text(kTestMaxTokens + 1, 'a');
+  const auto too_long = world.Prepare(R"({"model":"base","input":")" + text + R"("})");
+  ASSERT_FALSE(too_long.ok());
+  EXPECT_EQ(too_long.error().param, "input");
+  EXPECT_THAT(too_long.error().message, HasSubstr(std::to_string(kTestMaxTokens)));
+  const auto empty = world.Prepare(R"({"model":"base","input":"","add_special_tokens":false})");
+  ASSERT_FALSE(empty.ok());
+  EXPECT_EQ(empty.error().param, "input");
+  const auto short_one = world.Prepare(R"({"model":"base","input":"a","dimensions":2})");
+  ASSERT_FALSE(short_one.ok());
+  EXPECT_EQ(short_one.error().param, "dimensions");
+  EXPECT_EQ(world.Prepare(R"({"model":"nobody","input":"a"})").error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace loramux::embedding_test
