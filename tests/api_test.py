@@ -351,7 +351,7 @@ class Api(unittest.TestCase):
     def test_every_error_has_the_same_shape(self):
         good = json.dumps(chat_body())
         cases = [("GET", "/nowhere", None, (), 404), ("POST", "/nowhere", "{}", (), 404), ("GET", CHAT, None, (), 405),
-                 ("DELETE", "/v1/models", None, (), 405), ("POST", "/v1/embeddings", "{}", (), 404),
+                 ("DELETE", "/v1/models", None, (), 405), ("POST", "/v1/moderations", "{}", (), 404),
                  ("POST", CHAT, b"x" * (2 << 20), (), 413), ("POST", CHAT, good, {"X-Big": "x" * 60_000}, 431),
                  ("POST", CHAT, "", (), 400), ("POST", CHAT, "[]", (), 400), ("POST", TEXT, "{}", (), 400)]
         for method, path, body, headers, status in cases:

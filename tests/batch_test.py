@@ -49,6 +49,7 @@ class Batch(unittest.TestCase):
                   ("m", "/v1/messages", chat("upper", "hello")),
                   ("g", "/generate", {"inputs": "<|bos|><|user|>hello<|end|><|assistant|>",
                                       "parameters": {"adapter_id": "upper"}}),
+                  ("e", "/v1/embeddings", {"model": "upper", "input": ["hello", "world"]}),
                   ("t", "/tokenize", {"prompt": "hello"})]
         self.write(items)
         run = self.run_batch()
@@ -62,6 +63,8 @@ class Batch(unittest.TestCase):
         self.assertEqual(answers["r"]["response"]["body"]["output"][0]["content"][0]["text"], "HELLO")
         self.assertEqual(answers["m"]["response"]["body"]["content"][0]["text"], "HELLO")
         self.assertEqual(answers["g"]["response"]["body"]["generated_text"], "HELLO")
+        self.assertEqual([len(one["embedding"]) for one in answers["e"]["response"]["body"]["data"]],
+                         [json.loads((DEMO / "model/config.json").read_text())["hidden_size"]] * 2)
         self.assertGreater(answers["t"]["response"]["body"]["count"], 0)
 
     def test_errors_are_lines_and_a_status(self):

@@ -4,7 +4,9 @@ file runs itself again with the Python that has it.
 
 Usage: openai_python_test.py PATH_OF_LORAMUX
 """
+import array
 import asyncio
+import concurrent.futures
 import enum
 import os
 import pathlib
@@ -47,6 +49,67 @@ class OpenAiPython(unittest.TestCase):
         self.assertEqual(set(models), {model for model, _, _ in questions(1)})
         self.assertEqual(self.client.models.retrieve("reverse").id, "reverse")
         self.assertEqual(models["reverse"].object, "model")
+
+    def test_embeddings(self):
+        texts = ["hello", "the quick brown fox", "hello"]
+        def embed(model, given, **more):
+            answer = self.client.embeddings.create(model=model, input=given, **more)
+            self.assertEqual((answer.object, answer.model), ("list", model))
+            self.assertEqual([one.index for one in answer.data], list(range(len(answer.data))))
+            self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens)
+            return [array.array("f", one.embedding) for one in answer.data]
+        as_floats = embed("demo", texts, encoding_format="float")
+        self.assertEqual(embed("demo", texts), as_floats)   # the client asks for base64
+        self.assertEqual(as_floats[0], as_floats[2])
+        self.assertNotEqual(as_floats[0], as_floats[1])
+        for vector in as_floats:
+            self.assertAlmostEqual(sum(value * value for value in vector), 1, places=5)
+        self.assertEqual(embed("demo", texts[1], encoding_format="float"), [as_floats[1]])
+        self.assertEqual(embed("demo", texts[1], dimensions=len(as_floats[1])), [as_floats[1]])
+        of_adapters = [embed(model, "hello")[0] for model in ("demo", "upper", "reverse")]
+        self.assertEqual(len({vector.tobytes() for vector in of_adapters}), 3)
+        with self.assertRaisesRegex(openai.BadRequestError, "dimensions"):
+            embed("demo", "hello", dimensions=3)
+        with self.assertRaisesRegex(openai.NotFoundError, "nobody"):
+            embed("nobody", "hello")
+
+    def test_embeddings_of_token_ids(self):
+        def embed(given, **more):
+            return [one.embedding for one in
+                    self.client.embeddings.create(model="upper", input=given, extra_body=more).data]
+        ids = [3, 60, 61, 62]
+        one_by_one = [embed(ids)[0], embed(ids[:2])[0]]
+        self.assertEqual(embed([ids, ids[:2]]), one_by_one)
+        self.assertEqual(embed(ids, truncate_prompt_tokens=2), one_by_one[1:])
+        with self.assertRaisesRegex(openai.BadRequestError, "input"):
+            embed([])
+        with self.assertRaisesRegex(openai.BadRequestError, r"context length .* tokens. However, you sent 100000"):
+            embed([5] * 100000)
+
+    def test_the_operator_chooses_the_pooling(self):
+        server = Server("--device-memory", "64MiB", "--pooling", "mean")
+        self.addCleanup(server.stop)
+        mean = client_for(server, openai.OpenAI)
+        self.addCleanup(mean.close)
+        def embed(client, given):
+            return client.embeddings.create(model="upper", input=given, extra_body={"normalize": False}).data[0].embedding
+        self.assertEqual(embed(mean, [60]), embed(self.client, [60]))   # of one token
+        ids = [60, 61, 62, 63]
+        hidden = [embed(self.client, ids[:length]) for length in range(1, len(ids) + 1)]
+        for value, column in zip(embed(mean, ids), zip(*hidden)):
+            self.assertAlmostEqual(value, sum(column) / len(ids), places=5)
+
+    def test_embeddings_beside_chats_are_the_same_bits(self):
+        texts = [prompt for _, prompt, _ in questions(2)]
+        def embed(given):
+            return [one.embedding for one in self.client.embeddings.create(model="upper", input=given).data]
+        alone = [embed(text)[0] for text in texts]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            chats = [pool.submit(self.answer, model, prompt) for model, prompt, _ in questions(2)]
+            together = embed(texts)
+            for chat, question in zip(chats, questions(2)):
+                self.assertEqual(chat.result().choices[0].message.content, self.expected(*question))
+        self.assertEqual(together, alone)
 
     def test_chat_answers_with_each_adapter(self):
         for model, prompt, expected in questions(1):
@@ -142,7 +205,7 @@ class OpenAiPython(unittest.TestCase):
             self.answer("demo", "x", extra_body={"bad_words": ["x"]})
         self.assertIn("support", refused.exception.body["message"])
         with self.assertRaises(openai.NotFoundError):
-            self.client.embeddings.create(model="demo", input="x")
+            self.client.moderations.create(model="demo", input="x")
         with self.assertRaises(openai.NotFoundError):
             self.answer("unknown", "x", stream=True)
 

@@ -46,6 +46,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--disable-sliding-window", kRefused, "a model's sliding windows are part of its answers"},
     {kVllm, "--override-generation-config", kRefused, "edit generation_config.json in a copy of the model's folder",
      kOne},
+    {kVllm, "--override-pooler-config,--pooler-config", kRefused, "use --pooling last or mean", kOne},
     {kVllm, "--logits-processors", kRefused, "code of users never runs", kMany},
     {kVllm, "--speculative-config,--speculative-model,--num-speculative-tokens", kRefused,
      "a draft model is not served", kOne},
@@ -153,7 +154,8 @@ constexpr ForeignFlag kFlags[] = {
      "requests always share batches; --max-num-seqs 1 runs one at a time"},
     {kLlama, "--mlock,--no-mmap", kIgnored, "weights are copied into memory"},
     {kLlama, "--flash-attn,--fa", kHolds, "there is one implementation of attention"},
-    {kLlama, "--embedding,--embeddings,--reranking", kRefused, "it generates text"},
+    {kLlama, "--embedding,--embeddings", kHolds, "/v1/embeddings is always served"},
+    {kLlama, "--reranking", kRefused, "it generates text and embeddings"},
 
     {kTgi, "--model-id", kAlias, "--model", kOne},
     {kTgi, "--hostname", kAlias, "--host", kOne},

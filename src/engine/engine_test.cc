@@ -167,8 +167,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0,
-               copied_pages = 0;
-  std::int64_t early = 0, discarded = 0, embeddings = 0;
+               copied_pages = 0, early = 0, discarded = 0, embeddings = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;  // by regime
   std::map<bool, SwapStats> swaps;                                  // by whether the regime swaps proactively

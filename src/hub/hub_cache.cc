@@ -92,7 +92,10 @@ Result<fs::path> HubCache::Publish(const RepoName& repo, const RepoFiles& files)
   const fs::path folder = FolderOf(repo) / "snapshots" / files.commit;
   RETURN_IF_ERROR(MakeFolder(folder));
   for (const RepoFile& file : files.files) {
-    RETURN_IF_ERROR(Link(fs::path("../../blobs") / file.digest, folder / file.name));
+    const fs::path link = folder / file.name;
+    RETURN_IF_ERROR(MakeFolder(link.parent_path()));
+    const fs::path up = link.parent_path() == folder ? "../../blobs" : "../../../blobs";
+    RETURN_IF_ERROR(Link(up / file.digest, link));
   }
   if (!IsCommit(repo.revision)) {
     RETURN_IF_ERROR(MakeFolder(FolderOf(repo) / "refs"));

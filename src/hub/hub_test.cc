@@ -48,13 +48,15 @@ TEST(RepoFiles, KeepsWhatServingNeeds) {
   const auto files = ParseRepoFiles(
       Listing(Large("model.safetensors") + "," + Small("config.json") + "," + Small("chat_template.jinja") + "," +
               Small("README.md") + "," + Large("pytorch_model.bin") + "," + Large("consolidated.safetensors") + "," +
-              Small("onnx/config.json") + "," + Small("../evil.json") + "," + Small(".hidden.json")));
+              Small("onnx/config.json") + "," + Small("1_Pooling/config.json") + "," +
+              Small("x/1_Pooling/config.json") + "," + Small("../evil.json") + "," + Small(".hidden.json")));
   ASSERT_TRUE(files.ok()) << files.error().message;
   EXPECT_EQ(files->commit, kCommit);
-  ASSERT_EQ(files->files.size(), 3u);
-  EXPECT_EQ(files->files[2].name, "model.safetensors");
-  EXPECT_EQ(files->files[2].digest, kSha256);
-  EXPECT_EQ(files->Bytes(), 3 + 3 + 9);
+  ASSERT_EQ(files->files.size(), 4u);
+  EXPECT_EQ(files->files[0].name, "1_Pooling/config.json");
+  EXPECT_EQ(files->files[3].name, "model.safetensors");
+  EXPECT_EQ(files->files[3].digest, kSha256);
+  EXPECT_EQ(files->Bytes(), 3 + 3 + 3 + 9);
 }
 
 TEST(RepoFiles, HostileListsAreRefused) {
@@ -96,6 +98,19 @@ TEST_F(HubCacheTest, WhatIsPublishedIsFoundUnderTheRevisionAndTheCommit) {
   EXPECT_EQ(cache_.Find(*ParseRepoName("org/model@" + kCommit)), *folder);
   EXPECT_FALSE(cache_.Find(*ParseRepoName("org/model@other")).has_value());
   EXPECT_TRUE(cache_.Publish(repo_, files).ok());  // once more
+}
+
+TEST_F(HubCacheTest, AFileInAFolderIsFoundThere) {
+  const RepoFiles files{
+      .commit = kCommit,
+      .files = {{"1_Pooling/config.json", 7, kSha1}, {"config.json", 7, kSha1}, {"model.safetensors", 1, kSha256}}};
+  Blob(files.files[0], "pooling");
+  Blob(files.files[2], "x");
+  const auto folder = cache_.Publish(repo_, files);
+  ASSERT_TRUE(folder.ok()) << folder.error().message;
+  std::string text;
+  std::ifstream(*folder / "1_Pooling/config.json") >> text;
+  EXPECT_EQ(text, "pooling");
 }
 
 TEST_F(HubCacheTest, ASnapshotWithoutAllPartsOfItsWeightsIsNotComplete) {

@@ -23,7 +23,8 @@ struct RepoFiles {
 };
 
 // Parses the answer to /api/models/ORG/NAME/revision/REVISION?blobs=true, and keeps the files of the top folder that
-// serving needs: weights as safetensors, configuration, tokenizer, chat template. Errors say what is missing.
+// serving needs: weights as safetensors, configuration, tokenizer, chat template; and N_Pooling/config.json. Errors say
+// what is missing.
 Result<RepoFiles> ParseRepoFiles(std::string_view json);
 
 }  // namespace loramux

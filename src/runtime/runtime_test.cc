@@ -63,6 +63,24 @@ TEST(Runtime, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
       << bad.error().message;
 }
 
+TEST(Runtime, ReadsTheFilesOfEmbeddingsBesideAnAdapter) {
+  auto runtime = Runtime::Load(kCase / "model", Small(), {});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  const ScratchAdapter adapter(kCase / "adapters/lm_head");
+  const auto embedding = [&](const std::string& name) {
+    const auto version = (*runtime)->registry().Register(name, adapter.path(), 0);
+    EXPECT_TRUE(version.ok()) << version.error().message;
+    return (*version)->file.embedding;
+  };
+  EXPECT_EQ(*embedding("silent"), std::nullopt);
+  std::ofstream(adapter.path() / "modules.json") << R"([{"type":"Transformer","path":""},
+      {"type":"Pooling","path":"1_Pooling"},{"type":"Normalize","path":"2_Normalize"}])";
+  EXPECT_FALSE(embedding("incomplete").ok());  // the adapter is served all the same
+  fs::create_directory(adapter.path() / "1_Pooling");
+  std::ofstream(adapter.path() / "1_Pooling/config.json") << R"({"pooling_mode_mean_tokens":true})";
+  EXPECT_EQ(**embedding("mean"), (EmbeddingConfig{Pooling::kMean, true}));
+}
+
 TEST(Runtime, NamesAndLimitsOfAdapters) {
   auto runtime = Runtime::Load(kCase / "model",
                                [] {
