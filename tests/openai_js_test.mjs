@@ -80,6 +80,16 @@ test('logprobs, stop, n and seed', async () => {
   assert.deepEqual(await sample(), await sample());
 });
 
+test('embeddings of each adapter, as floats and as base64', async () => {
+  const embed = async (model, options) =>
+    (await client.embeddings.create({ model, input: ['hello', 'world'], ...options })).data.map((one) => one.embedding);
+  const floats = await embed('upper', { encoding_format: 'float' });
+  assert.equal(floats.length, 2);
+  const rounded = (vectors) => vectors.map((vector) => Array.from(vector, Math.fround));
+  assert.deepEqual(rounded(await embed('upper')), rounded(floats));   // the client asks for base64
+  assert.notDeepEqual(rounded(await embed('reverse')), rounded(floats));
+});
+
 test('errors have their classes', async () => {
   const create = (body) => client.chat.completions.create({ model: 'demo', messages: ask('x'), ...body });
   await assert.rejects(create({ model: 'unknown' }), (error) => {
@@ -89,7 +99,7 @@ test('errors have their classes', async () => {
   });
   await assert.rejects(create({ top_p: 7 }), (error) => error instanceof OpenAI.BadRequestError && error.param === 'top_p');
   await assert.rejects(create({ top_p: 7, stream: true }), OpenAI.BadRequestError);
-  await assert.rejects(client.embeddings.create({ model: 'demo', input: 'x' }), OpenAI.NotFoundError);
+  await assert.rejects(client.moderations.create({ model: 'demo', input: 'x' }), OpenAI.NotFoundError);
 });
 
 test('the raw response is there', async () => {

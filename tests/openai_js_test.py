@@ -27,7 +27,7 @@ class OpenAiJavaScript(unittest.TestCase):
         server.stop()
         print(run.stdout)
         self.assertEqual(run.returncode, 0)
-        self.assertIn("# pass 9\n", run.stdout)
+        self.assertIn("# pass 10\n", run.stdout)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include "server/dialects/messages_dialect.h"
 #include "server/dialects/responses_dialect.h"
 #include "server/dialects/tgi_dialect.h"
+#include "server/openai/embeddings_dialect.h"
 
 namespace loramux {
 namespace {
@@ -48,6 +49,7 @@ ChoiceOutput Output(std::string_view text, FinishReason finish) {
   output.logprobs = {{{1, "a", -1}, {{3, "b", -2}}, false, false, text.size() / 2},
                      {{2, "c", -1}, {}, false, true, text.size()}};
   output.finish = finish;
+  output.embedding = {static_cast<float>(text.size()), -0.5f, 1e-40f};
   if (finish == FinishReason::kStop) output.stop_token = 3;
   if (text.size() % 2 == 0) return output;
   using Kind = OutputEvent::Kind;  // as a model with tools and reasoning
@@ -95,6 +97,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   Check(MessagesDialect(), body);
   Check(ResponsesDialect(), body);
+  Check(EmbeddingsDialect(), body);
   for (const TgiPath path : {TgiPath::kGenerate, TgiPath::kGenerateStream, TgiPath::kRoot}) {
     Check(TgiDialect(path), body);
   }
