@@ -90,8 +90,11 @@ Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::strin
   const std::size_t usual = BoundedProduct(count, kUsualTokenBytes);
   if (text.size() > std::max(usual, kPieceBytes)) RETURN_IF_ERROR(CheckPieces(tokenizer, text, limit));
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
-  if (static_cast<std::int64_t>(tokens.size()) > limit.tokens) return TooManyTokens(limit, text.size());
-  return tokens;
+  if (static_cast<std::int64_t>(tokens.size()) <= limit.tokens) return tokens;
+  return InvalidArgument(
+      fmt::format("This model's maximum context length is {} tokens. However, your prompt has {}. "
+                  "Please reduce the length.",
+                  limit.tokens, tokens.size()));
 }
 
 // The tokenizer puts its special tokens before and after those of the text.
