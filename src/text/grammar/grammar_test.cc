@@ -145,6 +145,25 @@ TEST_F(Language, ErrorsNameWhatIsWrong) {
   for (const auto& [kind, text, part] : cases) EXPECT_THAT(ErrorOf(kind, text), HasSubstr(part)) << text;
 }
 
+// An automaton of remainders has a state for each: one of a million took seconds, and one of four million a gigabyte.
+TEST_F(Language, LargeDivisorsAreRefused) {
+  const auto number = [](std::string_view divisor) {
+    return R"({"type":"number","multipleOf":)" + std::string(divisor) + "}";
+  };
+  for (const std::string_view divisor : {"7", "0.25", "10000", "1e3", "0.0010"}) {
+    EXPECT_TRUE(compiler_->Compile({GrammarKind::kJsonSchema, number(divisor), ""}).ok()) << divisor;
+  }
+  for (const std::string_view divisor :
+       {"10007", "1999993", "1e5", "4294967295", "123456789012345678901234567890", "1e999"}) {
+    EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, number(divisor)), HasSubstr("multipleOf")) << divisor;
+  }
+  EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, R"({"allOf":[{"multipleOf":997},{"multipleOf" : 991}]})"),
+              HasSubstr("least common multiple"));
+  EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, R"({"multiple\u004ff":99991})"), HasSubstr("multipleOf"));
+  EXPECT_THAT(ErrorOf(GrammarKind::kLark, R"(start: %json {"type":"integer","multipleOf":99991})"),
+              HasSubstr("multipleOf"));
+}
+
 TEST_F(Language, HostileTextsAreRefused) {
   std::string doubling = "root ::= r0\n";
   for (int i = 0; i < 60; ++i) {

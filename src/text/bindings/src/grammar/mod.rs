@@ -3,6 +3,7 @@
 
 mod gbnf;
 mod interface;
+mod multiples;
 
 use std::sync::{Arc, Mutex};
 
@@ -181,6 +182,7 @@ fn check_text(kind: Kind, text: &str) -> Result<()> {
     }
     let json = matches!(kind, Kind::JsonSchema | Kind::CompactJsonSchema);
     check_quantifiers(text, json)?;
+    multiples::check(text)?;
     if !json && nesting(text) > MAX_NESTING {
         return Err(Error::exhausted(format!("expected brackets nested at most {MAX_NESTING} deep, found more")));
     }
