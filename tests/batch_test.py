@@ -67,6 +67,17 @@ class Batch(unittest.TestCase):
                          [json.loads((DEMO / "model/config.json").read_text())["hidden_size"]] * 2)
         self.assertGreater(answers["t"]["response"]["body"]["count"], 0)
 
+    def test_template_and_tokenizer_of_the_operator(self):
+        template = self.input.with_name("template.jinja")
+        template.write_text("<|bos|><|user|>hello<|end|><|assistant|>", encoding="utf-8")
+        self.write([("a", "/v1/chat/completions", chat("upper", "another text"))])
+        run = self.run_batch("--chat-template", str(template))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(self.answers()["a"]["response"]["body"]["choices"][0]["message"]["content"], "HELLO")
+        run = self.run_batch("--tokenizer", str(self.input.parent))
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("tokenizer", run.stderr)
+
     def test_errors_are_lines_and_a_status(self):
         self.write([("bad", "/v1/chat/completions", chat("unknown", "x")), ("url", "/v1/nothing", {}),
                     ("good", "/v1/chat/completions", chat("upper", "hello"))])

@@ -84,8 +84,8 @@ class BatchBar {
 };
 
 Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE* input, BatchOutput& output) {
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
-  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
+  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, LoadChatTemplate(flags.runtime));
   ASSIGN_OR_RETURN(const RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, runtime);
@@ -115,7 +115,8 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
 }
 
 // Returns the number of failed lines in the output, those of earlier runs too.
-Result<std::int64_t> RunWholeBatch(const BatchFlags& flags) {
+Result<std::int64_t> RunWholeBatch(BatchFlags flags) {
+  RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const File input, OpenInput(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(flags.output));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));

@@ -1,5 +1,7 @@
 #include "server/batch/batch_format.h"
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "http/json_reader.h"
@@ -82,7 +84,8 @@ std::string BatchErrorLine(const BatchItem& item, std::string_view code, std::st
 
 Result<BatchResult> ParseBatchResult(std::string_view line) {
   JsonLimits limits = LineLimits();
-  limits.max_depth += JsonLimits().max_depth;  // an answer echoes parts of a request
+  limits.max_depth += JsonLimits().max_depth;                   // an answer echoes parts of a request
+  limits.max_values = std::numeric_limits<std::size_t>::max();  // log-probabilities; the line's length bounds them
   ASSIGN_OR_RETURN(const Json json, ParseRequestBody(line, limits));
   FieldReader fields(json, "");
   BatchResult result;

@@ -10,6 +10,9 @@
 
 namespace loramux {
 
+// How every line of an output begins (BatchLineId).
+inline constexpr std::string_view kBatchOutputStart = R"({"id":"batch_req_)";
+
 // The most bytes of one line.
 inline constexpr std::size_t kMaxBatchLineBytes = std::size_t{64} << 20;
 

@@ -46,6 +46,13 @@ Status BatchOutput::ReadLines() {
     end = reader.offset();
   }
   if (reader.failed()) return Failed("cannot be read");
+  if (lines_before_ == 0 && reader.torn() &&
+      line.substr(0, kBatchOutputStart.size()) != kBatchOutputStart.substr(0, line.size())) {
+    return InvalidArgument(fmt::format("{}: expected an empty file or the output of a batch, found other text; name "
+                                       "another file, or remove this one",
+                                       path_),
+                           path_);
+  }
   if (ftruncate(fileno(file_), end) != 0) return Failed("cannot be cut");
   return std::fseek(file_, end, SEEK_SET) == 0 ? Status(Ok{}) : Failed("cannot be continued");
 }

@@ -150,6 +150,21 @@ TEST_F(BatchTest, AFileThatIsNoOutputIsRefused) {
   ASSERT_FALSE(output.ok());
   EXPECT_THAT(output.error().message, HasSubstr("line 1 is no output of a batch"));
   EXPECT_EQ(Read("out"), "my diary\n");
+  Write("out", "my diary");
+  EXPECT_FALSE(BatchOutput::Open(Path("out")).ok());
+  EXPECT_EQ(Read("out"), "my diary");
+}
+
+// As an answer with many log-probabilities has.
+TEST_F(BatchTest, AnOutputMayHaveManyValues) {
+  std::string values = "0";
+  for (int i = 0; i < 1'100'000; ++i) values += ",0";
+  const std::string line =
+      R"({"id":"batch_req_000000000001","custom_id":"a","response":{"status_code":200,"body":[)" + values + "]}}\n";
+  Write("out", line);
+  const auto output = BatchOutput::Open(Path("out"));
+  ASSERT_TRUE(output.ok()) << output.error().message;
+  EXPECT_EQ((*output)->lines_before(), 1);
 }
 
 TEST_F(BatchTest, ManyLinesWithFewAtATime) {
