@@ -3,6 +3,7 @@
 
 Usage: limits_test.py PATH_OF_LORAMUX
 """
+import concurrent.futures
 import hashlib
 import http.client
 import json
@@ -487,6 +488,10 @@ class Shutdown(unittest.TestCase):
         probe = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
         for connection in (kept, probe):
             self.assertEqual(request(server, "GET", "/health", connection=connection)[0], 200)
+        # The streams are read at once: on a fast machine the answers would fill what the server holds for a slow client.
+        readers = concurrent.futures.ThreadPoolExecutor(len(streams))
+        self.addCleanup(readers.shutdown)
+        answers = [readers.submit(read_to_end, client) for client in streams]
         server.wait_until_busy(250)
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: "no new requests" in server.text(), "the signal's effect")
@@ -495,10 +500,9 @@ class Shutdown(unittest.TestCase):
         self.assertEqual((status, headers["Connection"]), (503, "close"))
         self.assertIn("shutting down", answer["error"]["message"])
         self.assertEqual(request(server, "GET", "/health", connection=probe)[0], 503)
-        for client in streams:
-            answer = read_to_end(client)
-            self.assertIn(b'data: {"error":', answer)
-            self.assertIn(b"shutting down", answer)
+        for answer in (waited.result() for waited in answers):
+            self.assertIn(b'data: {"error":', answer[-500:])
+            self.assertIn(b"shutting down", answer[-500:])
             self.assertTrue(answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), answer[-200:])
         answer = read_to_end(whole)
         self.assertIn(b"HTTP/1.1 503", answer)
