@@ -250,7 +250,7 @@ class Api(unittest.TestCase):
                 (CHAT, "functions", [{"name": "f"}]), (CHAT, "function_call", {"name": "f"}), (CHAT, "audio", {"x": 1}),
                 (CHAT, "bad_words", ["x"]), (CHAT, "structured_outputs", {"structural_tag": "x"}),
                 (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
-                (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
+                (CHAT, "use_beam_search", True),
                 (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
                 (CHAT, "ebnf", "root ::= x"), (CHAT, "format", "json"), (CHAT, "num_beams", 4), (CHAT, "mirostat", 2),
                 (CHAT, "no_repeat_ngram_size", 3), (CHAT, "modalities", ["text", "audio"]), (TEXT, "mirostat_eta", 1),
@@ -338,6 +338,46 @@ class Api(unittest.TestCase):
         streamed = [number for event in events for choice in event["choices"]
                     for number in choice["logprobs"]["token_logprobs"]]
         self.assertEqual(streamed, whole["token_logprobs"])
+
+    def test_only_the_end_of_a_prompt_counts(self):
+        def tokens(prompt):
+            return self.post("/tokenize", {"prompt": prompt})["tokens"]
+
+        def complete(prompt, **more):
+            body = {"model": "demo", "prompt": prompt, "max_tokens": 5, "temperature": 0, "logprobs": 0, **more}
+            answer = self.post(TEXT, body)
+            return answer["choices"][0]["text"], answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens"]
+        long, start = "say hello to all of them", tokens("")
+        ids = tokens(long)
+        cut = start + ids[-6:]   # special tokens at the start stay
+        self.assertEqual(complete(long, truncate_prompt_tokens=len(cut)), complete(cut))
+        self.assertEqual(complete(ids, truncate_prompt_tokens=6), complete(ids[-6:]))
+        self.assertEqual(complete(long, truncate_prompt_tokens=-1), complete(long))
+        self.assertEqual(complete(ids * 300, truncate_prompt_tokens=6), complete(ids[-6:]))   # beyond the model's length
+        echoed, logprobs, count = complete(long, truncate_prompt_tokens=len(cut), echo=True)
+        self.assertEqual((echoed, count), (long[-6:] + complete(cut)[0], len(cut)))
+        self.assertEqual(len(logprobs["tokens"]), len(cut) + 5)
+        chat = self.post(CHAT, chat_body(prompt="a" * 50, truncate_prompt_tokens=7))
+        self.assertEqual(chat["usage"]["prompt_tokens"], 7)
+        for wrong in (0, -2, 10**6):
+            error = self.post(TEXT, {"model": "demo", "prompt": "x", "truncate_prompt_tokens": wrong}, 400)["error"]
+            self.assertEqual(error["param"], "truncate_prompt_tokens")
+
+    def test_tokens_as_ids(self):
+        body = {"model": "demo", "prompt": "abc", "max_tokens": 3, "temperature": 0, "logprobs": 2}
+        plain, named = (self.post(TEXT, {**body, **more})["choices"][0]["logprobs"]
+                        for more in ({}, {"return_tokens_as_token_ids": True}))
+        ids = [token["id"] for token in self.post("/generate", {"inputs": "abc", "parameters": {
+            "max_new_tokens": 3, "details": True}})["details"]["tokens"]]
+        self.assertEqual(named["tokens"], [f"token_id:{token}" for token in ids])
+        self.assertEqual(named["text_offset"], plain["text_offset"])
+        self.assertEqual([list(top.values()) for top in named["top_logprobs"]],
+                         [list(top.values()) for top in plain["top_logprobs"]])
+        self.assertTrue(all(name.startswith("token_id:") for top in named["top_logprobs"] for name in top))
+        body = chat_body(max_tokens=2, logprobs=True, return_tokens_as_token_ids=True)
+        entry = self.post(CHAT, body)["choices"][0]["logprobs"]["content"][0]
+        self.assertTrue(entry["token"].startswith("token_id:"))
+        self.assertNotIn("token_id", bytes(entry["bytes"]).decode(errors="replace"))
 
     def test_prompt_logprobs_of_a_chat(self):
         body = chat_body(prompt_logprobs=0, max_tokens=0)

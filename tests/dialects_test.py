@@ -213,6 +213,25 @@ class TextGenerationInference(Dialects):
         self.assertEqual(answers[-1].details.finish_reason, "eos_token")
         self.assertEqual([a.index for a in answers], list(range(1, len(answers) + 1)))
 
+    def test_prompt_tokens_and_alternatives(self):
+        prompt = PROMPT % "hello"
+        plain = self.client.text_generation(prompt, adapter_id="upper", max_new_tokens=4)
+        answer = self.client.text_generation(prompt, adapter_id="upper", max_new_tokens=4, details=True,
+                                             decoder_input_details=True, top_n_tokens=3)
+        self.assertEqual(answer.generated_text, plain)
+        ids = self.server.json("POST", "/tokenize", {"prompt": prompt})[1]["tokens"]
+        self.assertEqual([token.id for token in answer.details.prefill], ids)
+        self.assertIsNone(answer.details.prefill[0].logprob)
+        self.assertTrue(all(token.logprob <= 0 for token in answer.details.prefill[1:]))
+        self.assertEqual("".join(token.text for token in answer.details.tokens), plain)
+        for token, top in zip(answer.details.tokens, answer.details.top_tokens):
+            self.assertEqual((token.id, token.logprob, 3), (top[0]["id"], top[0]["logprob"], len(top)))
+        streamed = list(self.client.text_generation(prompt, adapter_id="upper", max_new_tokens=4, details=True, stream=True,
+                                                    top_n_tokens=3))
+        self.assertEqual([event.top_tokens for event in streamed], answer.details.top_tokens)
+        cut = self.client.text_generation(prompt, max_new_tokens=1, details=True, decoder_input_details=True, truncate=4)
+        self.assertEqual([token.id for token in cut.details.prefill], ids[-4:])
+
     def test_grammar(self):
         answer = self.client.text_generation(PROMPT % "hello", adapter_id="upper", max_new_tokens=50,
                                              grammar={"type": "regex", "value": "[0-9]{3}"})

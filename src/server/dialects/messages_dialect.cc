@@ -47,7 +47,7 @@ Json MessageUsage(const Usage& usage) {
 Json EndJson(const ChoiceOutput& output) {
   const auto* text = std::get_if<std::string>(&output.stop_reason);
   if (text != nullptr) return {{"stop_reason", "stop_sequence"}, {"stop_sequence", *text}};
-  const char* natural = output.called_tools ? "tool_use" : "end_turn";
+  const char* natural = output.has_calls ? "tool_use" : "end_turn";
   const char* reason = output.finish == FinishReason::kLength ? "max_tokens" : natural;
   return {{"stop_reason", reason}, {"stop_sequence", nullptr}};
 }

@@ -85,6 +85,9 @@ TEST(MessagesRequest, OtherFieldsAreTranslatedOrPassedOn) {
   EXPECT_FALSE(chat.contains("metadata"));
   EXPECT_EQ(chat["chat_template_kwargs"], Parsed(R"({"enable_thinking":true})"));
   EXPECT_EQ(chat["response_format"]["json_schema"]["schema"], Parsed(R"({"type":"object"})"));
+  EXPECT_EQ(
+      Chat(Body(kHello, R"("thinking":{"type":"disabled"},"chat_template_kwargs":{"a":1})"))["chat_template_kwargs"],
+      Parsed(R"({"a":1,"enable_thinking":false})"));
 }
 
 // Anthropic's way to begin the answer: the model goes on with the last message.
@@ -99,6 +102,9 @@ TEST(MessagesRequest, ALastMessageOfTheAssistantIsContinued) {
 TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"), HasSubstr("`max_tokens`"));
   EXPECT_THAT(Refusal(Body("[]")), HasSubstr("`messages`"));
+  for (const std::string field : {"stop", "response_format", "parallel_tool_calls"}) {
+    EXPECT_THAT(Refusal(Body(kHello, "\"" + field + "\":[1]")), HasSubstr("`" + field + "`"));
+  }
   EXPECT_THAT(Refusal(Body(R"([{"role":"system","content":"x"}])")), HasSubstr("messages[0].role"));
   EXPECT_THAT(Refusal(Body(R"([{"role":"user","content":[{"type":"image","source":{}}]}])")),
               testing::AllOf(HasSubstr("messages[0].content[0].type"), HasSubstr("\"image\"")));
@@ -193,7 +199,7 @@ ChoiceOutput Calls() {
                    {Kind::kCallEnd, 0, ""},
                    {Kind::kCallStart, 1, "g", 0, "call_2"},
                    {Kind::kCallBroken, 1, "<tool>g", 4}};
-  output.called_tools = true;
+  output.has_calls = true;
   return output;
 }
 

@@ -33,9 +33,22 @@ constexpr std::string_view kMessagesOwn[] = {"messages",
                                              "chat_template_kwargs",
                                              "stream_options"};
 
-constexpr std::string_view kRefusedInMessages[] = {
-    "container", "mcp_servers",  "context_management",    "n",         "best_of",
-    "logprobs",  "top_logprobs", "max_completion_tokens", "functions", "function_call"};
+constexpr std::string_view kRefusedInMessages[] = {"container",
+                                                   "mcp_servers",
+                                                   "context_management",
+                                                   "n",
+                                                   "best_of",
+                                                   "logprobs",
+                                                   "top_logprobs",
+                                                   "max_completion_tokens",
+                                                   "functions",
+                                                   "function_call",
+                                                   "stop",
+                                                   "response_format",
+                                                   "stream_options",
+                                                   "parallel_tool_calls",
+                                                   "add_generation_prompt",
+                                                   "continue_final_message"};
 
 std::string_view TypeOf(const FieldReader& block) {
   const Json* type = block.Find("type");
@@ -246,7 +259,9 @@ void TranslateThinking(FieldReader& fields, Json& chat) {
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     return fields.Expect("thinking.type", "\"enabled\", \"adaptive\" or \"disabled\"", thinking.Find("type"));
   }
-  chat["chat_template_kwargs"] = {{"enable_thinking", type != "disabled"}};
+  Json& variables = chat["chat_template_kwargs"];
+  if (variables.is_null()) variables = Json::object();
+  if (variables.is_object()) variables["enable_thinking"] = type != "disabled";
 }
 
 // {"type": "json_schema", "schema"} in `output_config`.`format`, or, as it was called first, in `output_format`.
@@ -290,6 +305,7 @@ Result<Json> ChatOfMessages(Json body, bool needs_length) {
   TranslateStop(fields, chat);
   TranslateMessageTools(fields, chat);
   TranslateMessageToolChoice(fields, chat);
+  if (const Json* variables = fields.Find("chat_template_kwargs")) chat["chat_template_kwargs"] = *variables;
   TranslateThinking(fields, chat);
   TranslateFormat(fields, chat);
   fields.Object("metadata");

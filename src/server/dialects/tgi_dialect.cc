@@ -48,27 +48,53 @@ Json StopTokenJson(const ChoiceOutput& choice) {
           {"special", true}};
 }
 
-// All tokens of a whole answer, the one that ended it last.
-Json TokenList(const ChoiceOutput& choice) {
+// All tokens of a whole answer from `first` on, the one that ended it last.
+Json TokenList(const ChoiceOutput& choice, std::size_t first) {
   Json tokens = Json::array();
-  for (std::size_t i = 0; i < choice.logprobs.size(); ++i) {
+  for (std::size_t i = first; i < choice.logprobs.size(); ++i) {
     tokens.push_back(TokenJson(choice.logprobs[i], PieceOf(choice, i)));
   }
   if (choice.stop_token >= 0) tokens.push_back(StopTokenJson(choice));
   return tokens;
 }
 
-double MeanLogprob(const ChoiceOutput& choice) {
+// The tokens of the prompt, which are the first `count`.
+Json PrefillList(const ChoiceOutput& choice, std::size_t count) {
+  Json tokens = Json::array();
+  for (const TokenLogprobText& token : std::span(choice.logprobs).first(count)) {
+    tokens.push_back({{"id", token.chosen.id},
+                      {"text", token.chosen.token},
+                      {"logprob", token.unknown ? Json() : Json(LogprobNumber(token.chosen.logprob))}});
+  }
+  return tokens;
+}
+
+// The likeliest tokens in the place of one token.
+Json TopTokens(const TokenLogprobText& token) {
+  Json top = Json::array();
+  for (const LogprobEntry& entry : token.top) {
+    top.push_back({{"id", entry.id},
+                   {"text", entry.token},
+                   {"logprob", LogprobNumber(entry.logprob)},
+                   {"special", entry.id == token.chosen.id && token.special}});
+  }
+  return top;
+}
+
+double MeanLogprob(const ChoiceOutput& choice, std::size_t first) {
+  const auto tokens = std::span(choice.logprobs).subspan(first);
   double sum = 0;
-  for (const TokenLogprobText& token : choice.logprobs) sum += LogprobNumber(token.chosen.logprob);
-  return choice.logprobs.empty() ? 0 : sum / static_cast<double>(choice.logprobs.size());
+  for (const TokenLogprobText& token : tokens) sum += LogprobNumber(token.chosen.logprob);
+  return tokens.empty() ? 0 : sum / static_cast<double>(tokens.size());
 }
 
 // How a TGI request wants its answer.
 struct TgiForm {
-  bool array = false;    // a whole answer is an array of one
-  bool details = false;  // with the tokens
-  std::string prefix;    // before the text
+  bool array = false;           // a whole answer is an array of one
+  bool details = false;         // with the tokens
+  bool prompt_details = false;  // TgiCompletion
+  bool top_tokens = false;      // with the likeliest tokens in the place of each
+  std::string prefix;           // before the text
   std::optional<std::uint64_t> seed;
 };
 
@@ -80,10 +106,12 @@ class TgiWriter final : public AnswerWriter {
   void SetModel(const std::string&) override {}  // answers do not name it
 
   // The best choice is the one whose tokens are likeliest on average.
-  std::string Body(std::span<const ChoiceOutput> choices, const Usage&) override {
-    const auto best = std::max_element(choices.begin(), choices.end(),
-                                       [](const auto& a, const auto& b) { return MeanLogprob(a) < MeanLogprob(b); });
-    Json answer = {{"generated_text", form_.prefix + best->text}};
+  std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
+    if (form_.prompt_details) prompt_tokens_ = static_cast<std::size_t>(usage.prompt_tokens);
+    const auto best = std::max_element(choices.begin(), choices.end(), [this](const auto& a, const auto& b) {
+      return MeanLogprob(a, PromptTokens(a)) < MeanLogprob(b, PromptTokens(b));
+    });
+    Json answer = {{"generated_text", form_.prefix + TextOf(*best)}};
     if (form_.details) {
       Json& details = answer["details"] = Details(*best);
       if (choices.size() > 1) details["best_of_sequences"] = Others(choices, *best);
@@ -99,9 +127,16 @@ class TgiWriter final : public AnswerWriter {
     const bool stop_token = ends && (output.stop_token >= 0 || count == 0);
     for (std::size_t i = 0; i < count; ++i) {
       const bool last = ends && !stop_token && i + 1 == count;
-      events += Event(TokenJson(output.logprobs[i], PieceOf(output, i)), last ? &output : nullptr, usage);
+      const Json top = form_.top_tokens ? TopTokens(output.logprobs[i]) : Json();
+      events += Event(TokenJson(output.logprobs[i], PieceOf(output, i)), top, last ? &output : nullptr, usage);
     }
-    if (stop_token) events += Event(StopTokenJson(output), &output, usage);
+    if (count > 0) last_id_ = output.logprobs.back().chosen.id;
+    if (stop_token) {
+      // Text that was held back in case a stop string began in it. Clients join the texts of tokens that are not
+      // special.
+      if (count == 0 && !output.text.empty()) events += Event(HeldBackJson(output.text), {}, nullptr, usage);
+      events += Event(StopTokenJson(output), {}, &output, usage);
+    }
     return events;
   }
 
@@ -116,29 +151,53 @@ class TgiWriter final : public AnswerWriter {
  private:
   Json Seed() const { return form_.seed ? Json(*form_.seed) : Json(); }
 
+  // How many of the choice's tokens are the prompt's.
+  std::size_t PromptTokens(const ChoiceOutput& choice) const {
+    return std::min(prompt_tokens_, choice.logprobs.size());
+  }
+
+  // The text after the prompt.
+  std::string TextOf(const ChoiceOutput& choice) const {
+    const std::size_t prompt = PromptTokens(choice);
+    if (prompt == 0) return choice.text;
+    return choice.text.substr(std::min(choice.logprobs[prompt - 1].text_end, choice.text.size()));
+  }
+
   Json Details(const ChoiceOutput& choice) const {
-    Json tokens = TokenList(choice);
-    return {{"finish_reason", TgiFinish(choice)},
-            {"generated_tokens", tokens.size()},
-            {"seed", Seed()},
-            {"prefill", Json::array()},
-            {"tokens", std::move(tokens)}};
+    const std::size_t prompt = PromptTokens(choice);
+    Json tokens = TokenList(choice, prompt);
+    Json details = {{"finish_reason", TgiFinish(choice)},
+                    {"generated_tokens", tokens.size()},
+                    {"seed", Seed()},
+                    {"prefill", PrefillList(choice, prompt)},
+                    {"tokens", std::move(tokens)}};
+    if (!form_.top_tokens) return details;
+    Json& top = details["top_tokens"] = Json::array();
+    for (const TokenLogprobText& token : std::span(choice.logprobs).subspan(prompt)) top.push_back(TopTokens(token));
+    if (choice.stop_token >= 0) top.push_back(Json::array());  // the engine keeps no alternatives to it
+    return details;
   }
 
   Json Others(std::span<const ChoiceOutput> choices, const ChoiceOutput& best) const {
     Json others = Json::array();
     for (const ChoiceOutput& choice : choices) {
       if (&choice == &best) continue;
-      Json other = {{"generated_text", form_.prefix + choice.text}};
+      Json other = {{"generated_text", form_.prefix + TextOf(choice)}};
       other.update(Details(choice));
       others.push_back(std::move(other));
     }
     return others;
   }
 
-  // `end`: the choice, with its last token; null before.
-  std::string Event(Json token, const ChoiceOutput* end, const Usage& usage) {
+  Json HeldBackJson(std::string_view text) {
+    --tokens_;  // it is the rest of a token that was counted
+    return {{"id", last_id_}, {"text", text}, {"logprob", nullptr}, {"special", false}};
+  }
+
+  // `top`: null if it is not wanted. `end`: the choice, with its last token; null before.
+  std::string Event(Json token, const Json& top, const ChoiceOutput* end, const Usage& usage) {
     Json event = {{"index", ++tokens_}, {"token", std::move(token)}, {"generated_text", nullptr}, {"details", nullptr}};
+    if (form_.top_tokens) event["top_tokens"] = top.is_null() ? Json::array() : top;
     if (end != nullptr) {
       event["generated_text"] = form_.prefix + text_;
       event["details"] = {{"finish_reason", TgiFinish(*end)},
@@ -153,6 +212,8 @@ class TgiWriter final : public AnswerWriter {
   const TgiForm form_;
   std::string text_;  // of a stream, for its end
   std::int64_t tokens_ = 0;
+  TokenId last_id_ = 0;
+  std::size_t prompt_tokens_ = 0;  // that the answer begins with
 };
 
 class Tgi final : public Dialect {
@@ -165,7 +226,12 @@ class Tgi final : public Dialect {
     auto request = ParseCompletionJson(translated.completion, context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
     request->to_model_length = true;
-    TgiForm form{path_ == TgiPath::kRoot, translated.details, std::move(translated.prefix), request->seed};
+    TgiForm form{.array = path_ == TgiPath::kRoot,
+                 .details = translated.details,
+                 .prompt_details = translated.prompt_details,
+                 .top_tokens = request->sampling.top_logprobs > 0,
+                 .prefix = std::move(translated.prefix),
+                 .seed = request->seed};
     auto writer = std::make_unique<TgiWriter>("tgi-" + context.number, std::move(form));
     return DialectRequest{std::move(*request), std::move(writer)};
   }

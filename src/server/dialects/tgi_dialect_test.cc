@@ -60,6 +60,13 @@ TEST(TgiRequest, Parameters) {
   EXPECT_EQ(request.sampling.min_p, 0.25f);
 }
 
+TEST(TgiRequest, PromptsAndAlternatives) {
+  const OpenAiRequest request = Good(Body(R"("truncate":5,"top_n_tokens":2,"decoder_input_details":true)"));
+  EXPECT_EQ(request.truncate_prompt_tokens, 5);
+  EXPECT_EQ(request.sampling.top_logprobs, 2);
+  EXPECT_TRUE(request.echo);
+}
+
 // It samples only where something asks for it.
 TEST(TgiRequest, Sampling) {
   const auto temperature = [](const std::string& parameters) { return Good(Body(parameters)).sampling.temperature; };
@@ -81,10 +88,14 @@ TEST(TgiRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(Body(R"("max_new_tokens":-1)")),
               HasSubstr("parameters.max_new_tokens `parameters.max_new_tokens`"));
   EXPECT_THAT(Refusal(Body(R"("temperature":0)")), HasSubstr("`parameters.temperature`"));
-  EXPECT_THAT(Refusal(Body(R"("top_n_tokens":2)")), HasSubstr("`parameters.top_n_tokens`"));
-  EXPECT_THAT(Refusal(Body(R"("decoder_input_details":true)")), HasSubstr("`parameters.decoder_input_details`"));
-  EXPECT_THAT(Refusal(Body(R"("truncate":5)")), HasSubstr("`parameters.truncate`"));
+  EXPECT_THAT(Refusal(Body(R"("top_n_tokens":21)")), HasSubstr("`parameters.top_n_tokens`"));
+  EXPECT_THAT(Refusal(Body(R"("decoder_input_details":true)"), TgiPath::kGenerateStream),
+              HasSubstr("`parameters.decoder_input_details`"));
+  EXPECT_THAT(Refusal(Body(R"("truncate":0)")), HasSubstr("`parameters.truncate`"));
   EXPECT_THAT(Refusal(Body(R"("typical_p":0.5)")), HasSubstr("`parameters.typical_p`"));
+  EXPECT_THAT(Refusal(Body(R"("max_tokens":5)")), HasSubstr("`parameters.max_tokens`"));
+  EXPECT_THAT(Refusal(Body("", R"("adapter_id":"sql")")), HasSubstr("`adapter_id`"));
+  EXPECT_THAT(Refusal(Body("", R"("model":"sql")")), HasSubstr("in `parameters`"));
   EXPECT_THAT(Refusal(Body(R"("watermark":true)")), HasSubstr("`parameters.watermark`"));
   EXPECT_THAT(Refusal(Body(R"("grammar":{"type":"x"})")), HasSubstr("`parameters.grammar`"));
   EXPECT_THAT(Refusal(Body(R"("best_of":2)")), HasSubstr("without sampling"));
@@ -125,6 +136,27 @@ TEST(TgiAnswer, WholeBody) {
   EXPECT_EQ(details["tokens"][3], Parsed(R"({"id":2,"text":"</s>","logprob":null,"special":true})"));
 }
 
+// The prompt "xy" in two tokens, the likeliest of which would have been worse choices than they are.
+TEST(TgiAnswer, PromptTokensAndAlternatives) {
+  ChoiceOutput output = Output();
+  output.text = "xy" + output.text;
+  for (TokenLogprobText& token : output.logprobs) token.text_end += 2;
+  output.logprobs[0].top = {{104, "h", -0.5f}, {105, "i", -2.0f}};
+  output.logprobs.insert(output.logprobs.begin(),
+                         {{{120, "x", 0}, {}, true, false, 2}, {{121, "y", -9}, {}, false, false, 2}});
+  const ChoiceOutput choices[] = {output};
+  const auto parsed = Parse(Body(R"("decoder_input_details":true,"top_n_tokens":2)"));
+  const Json body = Parsed(parsed->writer->Body(choices, {.prompt_tokens = 2, .completion_tokens = 3}));
+  EXPECT_EQ(body["generated_text"], "h\xC3\xA9");
+  const Json& details = body["details"];
+  EXPECT_EQ(details["prefill"],
+            Parsed(R"([{"id":120,"text":"x","logprob":null},{"id":121,"text":"y","logprob":-9.0}])"));
+  ASSERT_EQ(details["tokens"].size(), 4u);
+  EXPECT_EQ(details["tokens"][0]["text"], "h");
+  EXPECT_EQ(details["top_tokens"], Parsed(R"([[{"id":104,"text":"h","logprob":-0.5,"special":false},
+                                               {"id":105,"text":"i","logprob":-2.0,"special":false}],[],[],[]])"));
+}
+
 TEST(TgiAnswer, TheLikeliestOfSeveral) {
   ChoiceOutput worse = Output(), better = Output();
   better.text = "HE";
@@ -158,6 +190,32 @@ TEST(TgiAnswer, Stream) {
   EXPECT_EQ(events[3]["details"],
             Parsed(R"({"finish_reason":"eos_token","generated_tokens":4,"seed":null,"input_length":10})"));
   EXPECT_EQ(parsed->writer->End(kUsage), "");
+}
+
+// What might have begun a stop string comes with the end.
+TEST(TgiAnswer, HeldBackTextIsInATokenOfTheStream) {
+  ChoiceOutput first = Output(), rest;
+  first.finish = FinishReason::kNone;
+  first.stop_token = -1;
+  rest.text = "TT";
+  rest.finish = FinishReason::kStop;
+  rest.stop_token = 2;
+  const auto parsed = Parse(Body(""), TgiPath::kGenerateStream);
+  EXPECT_EQ(Events(parsed->writer->Delta(first, kUsage)).size(), 3u);
+  const auto events = Events(parsed->writer->Delta(rest, kUsage));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0]["token"], Parsed(R"({"id":169,"text":"TT","logprob":null,"special":false})"));
+  EXPECT_EQ(events[1]["generated_text"], "h\xC3\xA9TT");
+  EXPECT_EQ(events[1]["details"]["generated_tokens"], 4);
+}
+
+TEST(TgiAnswer, StreamWithAlternatives) {
+  ChoiceOutput output = Output();
+  output.logprobs[0].top = {{104, "h", -0.5f}};
+  const auto events =
+      Events(Parse(Body(R"("top_n_tokens":1)"), TgiPath::kGenerateStream)->writer->Delta(output, kUsage));
+  EXPECT_EQ(events.at(0)["top_tokens"][0]["id"], 104);
+  EXPECT_EQ(events.at(3)["top_tokens"], Json::array());
 }
 
 // Where the length ends it, the last token brings the end.

@@ -19,6 +19,8 @@ constexpr FieldName kTgiNames[] = {{"model", "parameters.adapter_id"},
                                    {"seed", "parameters.seed"},
                                    {"stop", "parameters.stop"},
                                    {"n", "parameters.best_of"},
+                                   {"logprobs", "parameters.top_n_tokens"},
+                                   {"truncate_prompt_tokens", "parameters.truncate"},
                                    {"structured_outputs", "parameters.grammar"}};
 
 // Parameters that the translation reads itself; the others have the same names in both dialects.
@@ -49,10 +51,50 @@ constexpr std::string_view kTgiOwn[] = {"adapter_id",
                                         "echo",
                                         "structured_outputs",
                                         "include_stop_str_in_output",
+                                        "return_tokens_as_token_ids",
+                                        "truncate_prompt_tokens",
                                         "add_special_tokens"};
 
-constexpr std::string_view kRefusedInTgi[] = {
-    "decoder_input_details", "merged_adapters", "watermark", "logprobs", "stream_options", "echo", "response_format"};
+// Fields of other APIs, which would be this API's parameters.
+constexpr std::string_view kRefusedInTgi[] = {"n",
+                                              "max_tokens",
+                                              "model",
+                                              "prompt",
+                                              "structured_outputs",
+                                              "include_stop_str_in_output",
+                                              "add_special_tokens",
+                                              "merged_adapters",
+                                              "watermark",
+                                              "logprobs",
+                                              "stream_options",
+                                              "echo",
+                                              "response_format",
+                                              "truncate_prompt_tokens",
+                                              "return_tokens_as_token_ids"};
+
+// Parameters that a client may have put beside `parameters`.
+constexpr std::string_view kMisplacedInTgi[] = {"adapter_id",
+                                                "model",
+                                                "max_new_tokens",
+                                                "max_tokens",
+                                                "best_of",
+                                                "n",
+                                                "temperature",
+                                                "top_k",
+                                                "top_p",
+                                                "seed",
+                                                "stop",
+                                                "do_sample",
+                                                "truncate",
+                                                "repetition_penalty",
+                                                "grammar",
+                                                "details",
+                                                "watermark",
+                                                "typical_p",
+                                                "top_n_tokens",
+                                                "return_full_text",
+                                                "frequency_penalty",
+                                                "decoder_input_details"};
 
 // True if TGI would draw from the distribution; otherwise it takes the likeliest token.
 bool Samples(FieldReader& parameters) {
@@ -75,11 +117,17 @@ void RefuseOthers(FieldReader& parameters) {
                     "this server does not support it; leave it out (found " + DescribeJson(*value) + ")");
   };
   refuse_unless("typical_p", 1);
-  refuse_unless("top_n_tokens", 0);
-  const Json* truncate = parameters.Find("truncate");
-  if (truncate == nullptr) return;
-  parameters.Fail(ErrorCode::kUnsupported, "truncate",
-                  "this server does not cut prompts; leave it out (found " + DescribeJson(*truncate) + ")");
+}
+
+// As in TGI, the prompt's tokens come with a whole answer only.
+void TranslateDetails(FieldReader& parameters, bool stream, TgiCompletion& translated) {
+  parameters.Boolean("details", translated.details);
+  parameters.Boolean("decoder_input_details", translated.prompt_details);
+  if (translated.prompt_details && stream) {
+    parameters.Expect("decoder_input_details", "false for an answer that is streamed",
+                      parameters.Find("decoder_input_details"));
+  }
+  if (translated.prompt_details) translated.completion["echo"] = translated.details = true;
 }
 
 void TranslateBestOf(FieldReader& parameters, bool sampling, bool stream, Json& completion) {
@@ -113,6 +161,8 @@ void TranslateParameters(FieldReader& parameters, bool stream, Json& completion)
   if (parameters.String("adapter_id", adapter) && !adapter.empty()) completion["model"] = adapter;
   if (const Json* length = parameters.Find("max_new_tokens")) completion["max_tokens"] = *length;
   if (const Json* seed = parameters.Find("seed")) completion["seed"] = *seed;
+  if (const Json* tokens = parameters.Find("truncate")) completion["truncate_prompt_tokens"] = *tokens;
+  if (const Json* tokens = parameters.Find("top_n_tokens")) completion["logprobs"] = *tokens;
   const Json* stop = parameters.Array("stop");
   if (stop != nullptr && !stop->empty()) completion["stop"] = *stop;
   const Json* temperature = parameters.Find("temperature");
@@ -140,6 +190,7 @@ Result<TgiCompletion> CompletionOfTgi(Json body, TgiPath path, std::string_view 
     fields.Expect("inputs", "a text of at least one character", fields.Find("inputs"));
   }
   completion["prompt"] = inputs;
+  RefuseFields(fields, kMisplacedInTgi, "this API's fields are in `parameters`, where an adapter is `adapter_id`");
   bool special = true, full_text = false;
   fields.Boolean("add_special_tokens", special);
   completion["add_special_tokens"] = special;
@@ -151,7 +202,7 @@ Result<TgiCompletion> CompletionOfTgi(Json body, TgiPath path, std::string_view 
   if (object == nullptr) return translated;
   FieldReader parameters(*object, "parameters.");
   TranslateParameters(parameters, stream, completion);
-  parameters.Boolean("details", translated.details);
+  TranslateDetails(parameters, stream, translated);
   parameters.Boolean("return_full_text", full_text);
   if (!parameters.ok()) return parameters.error();
   if (full_text) translated.prefix = std::move(inputs);

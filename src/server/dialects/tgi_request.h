@@ -26,6 +26,7 @@ struct TgiCompletion {
   Json completion;     // the completion request
   std::string prefix;  // what the answer's text begins with: the prompt, where `return_full_text` asks for it
   bool details = false;
+  bool prompt_details = false;  // the completion's text and log-probabilities begin with the prompt
 };
 
 // Translates a parsed body. Errors name the fields of the dialect. `base_model` answers requests without `adapter_id`.

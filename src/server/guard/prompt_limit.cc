@@ -15,6 +15,8 @@ constexpr std::size_t kPieceBytes = 32 * 1024;
 constexpr std::int64_t kTokensPerCut = 64;
 // A text of at most this many bytes per token of the limit is encoded at once: it is hardly longer than what fits.
 constexpr std::size_t kUsualTokenBytes = 8;
+// Bytes per token of the limit that a text may have of which only the end is wanted; all of it is encoded.
+constexpr std::size_t kCutTokenBytes = 16;
 
 Error TooManyBytes(std::size_t found, const PromptLimit& limit) {
   return InvalidArgument(
@@ -117,6 +119,29 @@ Result<std::vector<TokenId>> EncodeBeginning(const Tokenizer& tokenizer, std::st
   const auto kept = static_cast<std::ptrdiff_t>(most - special);
   tokens.erase(found + kept, found + static_cast<std::ptrdiff_t>(plain.size()));
   return tokens;
+}
+
+Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::string_view text,
+                                               bool add_special_tokens, std::int64_t keep, const PromptLimit& limit) {
+  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, limit.tokens));
+  const std::size_t most = std::max(BoundedProduct(count, kCutTokenBytes), 2 * kPieceBytes);
+  if (text.size() > most) {
+    return InvalidArgument(
+        fmt::format("A prompt that is cut has at most {} bytes ({} for each token of this model's length), found {}. "
+                    "Please send its end alone.",
+                    most, kCutTokenBytes, text.size()));
+  }
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
+  if (static_cast<std::int64_t>(tokens.size()) <= keep) return tokens;
+  ASSIGN_OR_RETURN(const std::vector<TokenId> special, tokenizer.Encode("", add_special_tokens));
+  const auto [end, unused] = std::mismatch(tokens.begin(), tokens.end(), special.begin(), special.end());
+  const std::int64_t first = std::min<std::int64_t>(end - tokens.begin(), keep);
+  tokens.erase(tokens.begin() + first, tokens.end() - (keep - first));
+  return tokens;
+}
+
+void KeepLastTokens(std::vector<TokenId>& tokens, std::int64_t keep) {
+  if (static_cast<std::int64_t>(tokens.size()) > keep) tokens.erase(tokens.begin(), tokens.end() - keep);
 }
 
 }  // namespace loramux

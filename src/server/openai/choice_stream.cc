@@ -22,6 +22,13 @@ LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob) {
   return entry;
 }
 
+// Clients take the id from the token's name; the bytes stay those of the token.
+void ShowId(LogprobEntry& entry) {
+  if (entry.bytes.empty()) entry.bytes = std::move(entry.token);
+  entry.token = "token_id:" + std::to_string(entry.id);
+  entry.by_id = true;
+}
+
 std::size_t BytesOf(const TokenLogprobText& token) { return sizeof(token) + token.top.size() * sizeof(token.top[0]); }
 
 // The plan's tokens that the tokenizer has and treats as special.
@@ -67,6 +74,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
       wants_logprobs_(request.sampling.top_logprobs >= 0),
       echoes_(request.echo),
+      tokens_as_ids_(request.tokens_as_ids),
       top_logprobs_(request.sampling.top_logprobs),
       prompt_logprobs_(request.prompt_logprobs),
       awaits_prompt_scores_(request.ScoredAlternatives() >= 0),
@@ -76,6 +84,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
 
 void ChoiceStream::Prepend(std::string text) {
   text_offset_ += CountCharacters(text);
+  echo_bytes_ = text.size();
   text_ = std::move(text) + text_;
 }
 
@@ -91,7 +100,10 @@ void ChoiceStream::GivePromptScores(std::shared_ptr<const PromptScores> scores) 
     const auto wanted = std::min(token.top_logprobs.size(), static_cast<std::size_t>(top_logprobs_));
     prompt.push_back(LogprobText(token.id, token.logprob, std::span(token.top_logprobs).first(wanted)));
   }
-  for (const TokenLogprobText& token : prompt) logprob_bytes_ += BytesOf(token);
+  for (TokenLogprobText& token : prompt) {
+    token.text_end = echo_bytes_;
+    logprob_bytes_ += BytesOf(token);
+  }
   prompt.insert(prompt.end(), std::make_move_iterator(logprobs_.begin()), std::make_move_iterator(logprobs_.end()));
   logprobs_ = std::move(prompt);
   text_offset_ = 0;
@@ -193,6 +205,9 @@ TokenLogprobText ChoiceStream::LogprobText(TokenId id, float logprob, std::span<
   TokenLogprobText text{Entry(*tokenizer_, id, logprob), {}};
   text.top.reserve(top.size());
   for (const TokenLogprob& other : top) text.top.push_back(Entry(*tokenizer_, other.id, other.logprob));
+  if (!tokens_as_ids_) return text;
+  ShowId(text.chosen);
+  for (LogprobEntry& entry : text.top) ShowId(entry);
   return text;
 }
 
@@ -219,7 +234,8 @@ ChoiceOutput ChoiceStream::TakeOutput() {
 }
 
 void ChoiceStream::TakeEvents(ChoiceOutput& output) {
-  output.called_tools = events_.ended_calls() > 0 && !plan_.named;
+  output.has_calls = events_.ended_calls() > 0;
+  output.called_tools = output.has_calls && !plan_.named;
   output.events = events_.Take();
   for (OutputEvent& event : *output.events) {
     if (event.kind == OutputEvent::Kind::kCallStart) event.id = plan_.NewCallId();

@@ -78,6 +78,8 @@ class ChoiceStream {
   std::vector<TokenId> stop_token_ids_;
   std::int32_t min_tokens_;
   bool wants_logprobs_, echoes_;
+  bool tokens_as_ids_;
+  std::size_t echo_bytes_ = 0;
   std::int32_t top_logprobs_;
   std::int32_t prompt_logprobs_;  // -1: not wanted, or taken
   bool awaits_prompt_scores_;

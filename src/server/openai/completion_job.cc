@@ -134,7 +134,7 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
   PlanReasoning(Formats(context), request_, text, plan_);
-  auto tokens = EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, LimitOf(context));
+  auto tokens = Encode(context, text);
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
 }
@@ -144,14 +144,27 @@ OutputFormats CompletionJob::Formats(const ServingContext& context) const {
   return context.formats->Of(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name));
 }
 
+std::int64_t CompletionJob::TokensToKeep(const PromptLimit& limit) const {
+  if (*request_.truncate_prompt_tokens > 0) return *request_.truncate_prompt_tokens;
+  const std::int32_t usual = request_.endpoint == Endpoint::kCompletion ? kDefaultCompletionTokens : 1;
+  return std::max<std::int64_t>(1, limit.tokens - request_.max_tokens.value_or(usual));
+}
+
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
-  if (const auto* text = std::get_if<std::string>(&prompt)) {
+  const auto* text = std::get_if<std::string>(&prompt);
+  if (text != nullptr && !(request_.echo && request_.truncate_prompt_tokens)) {
     ASSIGN_OR_RETURN(std::vector<TokenId> tokens, Encode(context, *text));
     return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
   }
-  std::vector<TokenId> tokens = std::get<std::vector<TokenId>>(prompt);
-  if (request_.embedding && request_.embedding->most_tokens) {
-    tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(*request_.embedding->most_tokens)));
+  std::vector<TokenId> tokens;
+  if (text != nullptr) {
+    ASSIGN_OR_RETURN(tokens, Encode(context, *text));
+  } else {
+    tokens = std::get<std::vector<TokenId>>(prompt);
+    if (request_.truncate_prompt_tokens) KeepLastTokens(tokens, TokensToKeep(LimitOf(context)));
+    if (request_.embedding && request_.embedding->most_tokens) {
+      tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(*request_.embedding->most_tokens)));
+    }
   }
   std::string echo;
   if (request_.echo) {
@@ -166,6 +179,9 @@ Result<std::vector<TokenId>> CompletionJob::Encode(const ServingContext& context
   if (request_.embedding && request_.embedding->most_tokens) {
     return EncodeBeginning(*context.tokenizer, text, request_.add_special_tokens, limit,
                            *request_.embedding->most_tokens);
+  }
+  if (request_.truncate_prompt_tokens) {
+    return EncodeEndOfPrompt(*context.tokenizer, text, request_.add_special_tokens, TokensToKeep(limit), limit);
   }
   return EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, limit);
 }

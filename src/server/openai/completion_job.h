@@ -19,6 +19,7 @@
 #include "server/generation/generation_service.h"
 #include "server/guard/access.h"
 #include "server/guard/admission.h"
+#include "server/guard/prompt_limit.h"
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/answer_plan.h"
@@ -134,6 +135,8 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
+  // How many tokens of a prompt count. REQUIRES: `truncate_prompt_tokens`.
+  std::int64_t TokensToKeep(const PromptLimit& limit) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,

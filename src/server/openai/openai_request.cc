@@ -134,6 +134,7 @@ void ReadOutputOptions(FieldReader& fields, std::int64_t vocab_size, OpenAiReque
   fields.Boolean("include_stop_str_in_output", request.include_stop);
   fields.Boolean("skip_special_tokens", request.skip_special_tokens);
   fields.Boolean("add_special_tokens", request.add_special_tokens);
+  fields.Boolean("return_tokens_as_token_ids", request.tokens_as_ids);
 }
 
 void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
@@ -162,6 +163,16 @@ void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
   }
 }
 
+void ReadTruncation(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  std::int64_t tokens = 0;
+  if (!fields.Integer("truncate_prompt_tokens", -1, std::min<std::int64_t>(limits.max_tokens, kMaxInt32), tokens))
+    return;
+  request.truncate_prompt_tokens = static_cast<std::int32_t>(tokens);
+  if (tokens != 0) return;
+  fields.Expect("truncate_prompt_tokens", "the number of a prompt's last tokens that count, or -1 for as many as fit",
+                fields.Find("truncate_prompt_tokens"));
+}
+
 // As in vLLM, a stream has no place for them.
 void ReadPromptLogprobs(FieldReader& fields, OpenAiRequest& request) {
   ReadInt32(fields, "prompt_logprobs", 0, kMaxLogprobs, request.prompt_logprobs);
@@ -184,6 +195,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadSampling(fields, limits.defaults, request);
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);
+  ReadTruncation(fields, limits, request);
   ReadStreaming(fields, request);
   ReadPromptLogprobs(fields, request);
   ReadOutputConstraint(fields, request.output);
@@ -306,7 +318,9 @@ Result<OpenAiRequest> ParseCompletionJson(const Json& json, const RequestLimits&
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
-  ReadPrompts(fields, "prompt", limits, request.n, request.prompts);
+  RequestLimits of_prompt = limits;
+  if (request.truncate_prompt_tokens) of_prompt.max_tokens = RequestLimits().max_tokens;  // the rest is cut off
+  ReadPrompts(fields, "prompt", of_prompt, request.n, request.prompts);
   CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();

@@ -91,6 +91,9 @@ struct OpenAiRequest {
   bool include_stop = false;  // include_stop_str_in_output
   bool skip_special_tokens = true;
   bool add_special_tokens = true;  // default: true for completions, false for chat (the template adds them)
+  // Only the last tokens of each prompt count; -1: as many as leave room for `max_tokens`; nullopt: all.
+  std::optional<std::int32_t> truncate_prompt_tokens;
+  bool tokens_as_ids = false;  // log-probabilities call a token "token_id:ID"
 
   bool stream = false;
   bool include_usage = false;

@@ -36,7 +36,7 @@ Json ChatLogprobs(const ChoiceOutput& choice) {
 // The name of a token in a completion's log-probabilities. A part of a character is named by its bytes, as in OpenAI's
 // legacy format: "bytes:\xe2\x80".
 std::string CompletionName(const LogprobEntry& entry) {
-  if (entry.bytes.empty()) return entry.token;
+  if (entry.bytes.empty() || entry.by_id) return entry.token;
   constexpr char kDigits[] = "0123456789abcdef";
   std::string name = "bytes:";
   for (const char c : entry.bytes) {

@@ -41,6 +41,7 @@ struct LogprobEntry {
   std::string token;  // as text, with U+FFFD for a part of a character
   float logprob = 0;
   std::string bytes = {};  // if they are not those of `token`; empty: they are
+  bool by_id = false;      // `token` is "token_id:ID" instead of the text
   // Returns the characters that begin in this token.
   std::int64_t Characters() const;
 };
@@ -63,6 +64,7 @@ struct ChoiceOutput {
   std::string text;
   // Instead of `text`, if the answer was read as more than content.
   std::optional<std::vector<OutputEvent>> events = {};
+  bool has_calls = false;     // of tools
   bool called_tools = false;  // the finish reason is "tool_calls" instead of "stop"
   bool wants_logprobs = false;
   std::vector<TokenLogprobText> logprobs;

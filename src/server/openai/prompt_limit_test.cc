@@ -46,6 +46,22 @@ TEST_F(PromptLimitTest, LongTextsGiveTheSameTokensAsWhole) {
   EXPECT_FALSE(Encode(text, limit).ok());
 }
 
+TEST_F(PromptLimitTest, TheEndOfAPromptKeepsItsFirstSpecialTokens) {
+  const PromptLimit limit = PromptLimit::For(tokenizer_, 10);
+  const auto end = [&](std::string_view text, bool special, std::int64_t keep) {
+    return *EncodeEndOfPrompt(tokenizer_, text, special, keep, limit);
+  };
+  EXPECT_EQ(end("0123456789", false, 3), Bytes("789"));
+  EXPECT_EQ(end("0123456789", false, 10), Bytes("0123456789"));
+  EXPECT_EQ(end(std::string(1000, 'x') + "y", false, 2), Bytes("xy"));
+  std::vector<TokenId> expected = *tokenizer_.Encode("", true);
+  const auto special = static_cast<std::int64_t>(expected.size());
+  for (const TokenId id : Bytes("89")) expected.push_back(id);
+  EXPECT_EQ(end("0123456789", true, special + 2), expected);
+  EXPECT_THAT(EncodeEndOfPrompt(tokenizer_, std::string(70'000, 'x'), false, 2, limit).error().message,
+              HasSubstr("at most 65536 bytes"));
+}
+
 // Encoding all of these texts takes seconds and gigabytes.
 TEST_F(PromptLimitTest, AHugeTextIsRefusedEarly) {
   const std::string word(std::size_t{16} << 20, 'a');
