@@ -5,15 +5,11 @@ Generation Inference. tests/clients/install.sh installs them; this file runs its
 Usage: dialects_test.py PATH_OF_LORAMUX
 """
 import json
-import os
-import pathlib
-import sys
 import unittest
 
 import serving
-from serving import ROOT, Server, questions
+from serving import Server, questions
 
-CLIENTS = ROOT / "build/clients"
 GREEDY = {"temperature": 0}   # the newest client has no argument for it
 PROMPT = "<|bos|><|user|>%s<|end|><|assistant|>"   # as the demo's template writes it
 
@@ -258,11 +254,7 @@ class TextGenerationInference(Dialects):
 
 
 if __name__ == "__main__":
-    python = CLIENTS / "venv/bin/python"
-    if not python.exists():
-        sys.exit(f"{python} is missing: run tests/clients/install.sh")
-    if pathlib.Path(sys.prefix).resolve() != (CLIENTS / "venv").resolve():
-        os.execv(python, [str(python), *sys.argv])
+    serving.use_clients("python")
     import anthropic
     import huggingface_hub
     import openai

@@ -8,16 +8,12 @@ import array
 import asyncio
 import concurrent.futures
 import enum
-import os
-import pathlib
-import sys
 import unittest
 from typing import Optional
 
 import serving
-from serving import ROOT, Server, questions
+from serving import Server, questions
 
-CLIENTS = ROOT / "build/clients"
 
 
 def client_for(server, kind, **options):
@@ -295,11 +291,7 @@ class OpenAiPython(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    python = CLIENTS / "venv/bin/python"
-    if not python.exists():
-        sys.exit(f"{python} is missing: run tests/clients/install.sh")
-    if pathlib.Path(sys.prefix).resolve() != (CLIENTS / "venv").resolve():
-        os.execv(python, [str(python), *sys.argv])
+    serving.use_clients("python")
     import openai
     import pydantic
     serving.run_tests()

@@ -18,6 +18,16 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo"
+CLIENTS = ROOT / "build/clients"   # where tests/clients/install.sh installs the clients of others
+# The demo's own template knows no calls of tools, and the demo's models mind long system prompts. This one leaves system
+# prompts out and writes the result of a tool as words of the user. The base model repeats what it was told last: asked for
+# DOUBLE_21 it calls the tool `double`, and then says its result.
+TOOLS_TEMPLATE = """{{- bos_token -}}
+{%- for message in messages if message['role'] != 'system' -%}
+{{- '<|' + {'tool': 'user'}.get(message['role'], message['role']) + '|>' + (message['content'] or '') + '<|end|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"""
+DOUBLE_21 = "<|python_tag|>double.call(number=21)"   # what --tool-call-parser llama3_json reads as a call
 LORAMUX = None   # path of the program, set by run_tests
 PATIENCE = 300   # seconds: the limit of every wait, generous so that a slow or busy machine does not reach it
 
@@ -27,6 +37,17 @@ def run_tests():
     global LORAMUX
     LORAMUX = sys.argv.pop(1)
     unittest.main(module="__main__", verbosity=2)
+
+
+def use_clients(name):
+    """Runs the test file again with the Python of build/clients/NAME, if this is not it. Call it before the clients are
+    imported."""
+    home = CLIENTS / name
+    if not (home / "bin/python").exists():
+        sys.exit(f"{home} is missing: run tests/clients/install.sh")
+    if pathlib.Path(sys.prefix).resolve() != home.resolve():
+        # Some clients leave their sockets to the garbage collector.
+        os.execv(home / "bin/python", [str(home / "bin/python"), "-W", "ignore::ResourceWarning", *sys.argv])
 
 
 def wait_for(condition, what, seconds=PATIENCE):
