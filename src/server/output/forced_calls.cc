@@ -42,9 +42,32 @@ std::unique_ptr<CallBody> OpenArguments(const std::shared_ptr<const ToolSet>& to
 }
 constinit const CallGrammar kArguments = {{}, OpenArguments, '{', {}};
 
+bool HoldsSchemas(std::string_view keyword) {
+  return keyword == "properties" || keyword == "patternProperties" || keyword == "$defs" || keyword == "definitions" ||
+         keyword == "dependentSchemas";
+}
+
+// Removes what a schema says for people. The limits of grammars would count it.
+void RemoveTexts(Json& schema) {
+  if (schema.is_array()) {
+    for (Json& item : schema) RemoveTexts(item);
+  }
+  if (!schema.is_object()) return;
+  for (const char* keyword : {"title", "description", "$comment", "examples", "default"}) schema.erase(keyword);
+  for (auto& [keyword, value] : schema.items()) {
+    if (HoldsSchemas(keyword) && value.is_object()) {
+      for (auto& [name, inner] : value.items()) RemoveTexts(inner);
+    } else if (keyword != "enum" && keyword != "const") {
+      RemoveTexts(value);
+    }
+  }
+}
+
 // The schema of a function's arguments; any object, if it has none.
 Json SchemaOf(const Json& parameters) {
-  return parameters.is_object() && !parameters.empty() ? parameters : Json{{"type", "object"}};
+  Json schema = parameters.is_object() && !parameters.empty() ? parameters : Json{{"type", "object"}};
+  RemoveTexts(schema);
+  return schema;
 }
 
 std::string Quoted(std::string_view text) { return DumpJson(Json(text)); }

@@ -1,5 +1,6 @@
 #include "server/output/forced_calls.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/output/call_parser.h"
@@ -43,6 +44,17 @@ arguments_1: %json {"type":"object","properties":{"city":{"$ref":"#/$defs/City"}
 )x");
   EXPECT_EQ(Read(forced, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"x\"}}\n</tool_call>"),
             R"(weather{"city":"x"})");
+}
+
+// Texts for people count for no limit of grammars; properties of the same names stay.
+TEST(ForcedCalls, TextsForPeopleAreLeftOut) {
+  auto tools = std::make_shared<ToolSet>();
+  tools->Add("f", Json::parse(R"({"type":"object","description":"see :( ","title":"t","properties":{
+      "description":{"type":"string","description":"1( 2( ","default":"x"},"title":{"enum":[{"title":1}]}}})"));
+  EXPECT_THAT(
+      ForceCalls(FindToolFormat("hermes"), tools, false).constraint.text,
+      testing::HasSubstr(
+          R"({"type":"object","properties":{"description":{"type":"string"},"title":{"enum":[{"title":1}]}}})"));
 }
 
 TEST(ForcedCalls, AListForOthers) {

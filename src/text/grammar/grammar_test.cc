@@ -164,6 +164,27 @@ TEST_F(Language, LargeDivisorsAreRefused) {
               HasSubstr("multipleOf"));
 }
 
+// Neither objects of JSON nor escaped characters are repetitions.
+TEST_F(Language, ManyBracesAreNoRepetitions) {
+  std::string words = "root ::= ";
+  for (int i = 0; i < 260; ++i) words += (i == 0 ? "\"w" : " | \"w") + std::to_string(i) + " is a b c d e f\"";
+  EXPECT_NE(Compile(GrammarKind::kGbnf, words), nullptr);
+  std::string properties;
+  for (int i = 0; i < 2100; ++i) properties += (i == 0 ? "\"p" : ",\"p") + std::to_string(i) + "\":{}";
+  EXPECT_NE(Compile(GrammarKind::kLark, "start: %json {\"type\":\"object\",\"properties\":{" + properties + "}}"),
+            nullptr);
+  std::string hidden;
+  for (int i = 0; i < 2100; ++i) hidden += R"(\\x{1,2})";  // a backslash, and one or two letters
+  EXPECT_THAT(ErrorOf(GrammarKind::kRegex, hidden), HasSubstr("repetitions"));
+}
+
+// A chain of rules, each of which is the one before: none may be kept for each of them.
+TEST_F(Language, RulesThatRepeatALongOneAreRefused) {
+  std::string text = "r0 ::= \"" + std::string(30'000, '!') + "\"\n";
+  for (int i = 1; i < 400; ++i) text += "r" + std::to_string(i) + " ::= r" + std::to_string(i - 1) + "\n";
+  EXPECT_THAT(ErrorOf(GrammarKind::kGbnf, text + "root ::= r399"), HasSubstr("written out"));
+}
+
 TEST_F(Language, HostileTextsAreRefused) {
   std::string doubling = "root ::= r0\n";
   for (int i = 0; i < 60; ++i) {

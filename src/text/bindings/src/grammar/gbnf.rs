@@ -13,6 +13,8 @@ const MAX_RULES: usize = 4096;
 const MAX_REPETITIONS: u32 = 2000;
 /// Of the translation, in bytes: rules that are used several times are written several times.
 const MAX_OUTPUT: usize = 256 << 10;
+/// Bytes of all rules' expressions, which may repeat one another.
+const MAX_KEPT: usize = 8 << 20;
 
 #[derive(Clone, Debug)]
 enum Node {
@@ -345,6 +347,7 @@ struct Writer<'a> {
     terminals: Vec<String>,
     known: HashMap<String, String>,
     size: usize,
+    kept: usize,
 }
 
 impl<'a> Writer<'a> {
@@ -358,6 +361,7 @@ impl<'a> Writer<'a> {
             terminals: Vec::new(),
             known: HashMap::new(),
             size: 0,
+            kept: 0,
         };
         for rule in regular_rules(grammar) {
             writer.regular[rule] = true;
@@ -479,6 +483,10 @@ impl<'a> Writer<'a> {
             return Ok(known.clone());
         }
         let expression = self.regex(&self.grammar.rules[rule])?;
+        self.kept += expression.len();
+        if self.kept > MAX_KEPT {
+            return Err(too_large());
+        }
         self.expressions[rule] = Some(expression.clone());
         Ok(expression)
     }

@@ -190,11 +190,27 @@ fn check_text(kind: Kind, text: &str) -> Result<()> {
 }
 
 fn check_quantifiers(text: &str, json: bool) -> Result<()> {
-    let count = text.bytes().filter(|byte| matches!(byte, b'?' | b'*' | b'+') || (!json && *byte == b'{')).count();
+    let bytes = text.as_bytes();
+    let repeats = |at: usize| match bytes[at] {
+        b'?' | b'*' | b'+' => true,
+        b'{' => !json && is_count(&bytes[..at], &bytes[at + 1..]),
+        _ => false,
+    };
+    let count = (0..bytes.len()).filter(|at| repeats(*at)).count();
     if count > MAX_QUANTIFIERS {
         return Err(Error::exhausted(format!("expected at most {MAX_QUANTIFIERS} repetitions, found {count}")));
     }
     Ok(())
+}
+
+/// Whether a brace between these bytes may begin a count such as `{2,3}`: no object of JSON, and no character `\x{e9}`.
+fn is_count(before: &[u8], after: &[u8]) -> bool {
+    let first = after.iter().find(|byte| !byte.is_ascii_whitespace());
+    if !matches!(first, Some(b'0'..=b'9' | b',')) {
+        return false;
+    }
+    let Some((b'x' | b'u' | b'U', rest)) = before.split_last() else { return true };
+    rest.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 0
 }
 
 /// The deepest nesting of brackets of any kind. Brackets in texts count too.
