@@ -200,6 +200,10 @@ class EarlyErrors(unittest.TestCase):
             port = taken.getsockname()[1]
             self.fails_with(f"cannot listen on 127.0.0.1:{port}: Address already in use", "--port", str(port))
 
+    def test_parsers_that_do_not_exist(self):
+        for flag in ("--tool-call-parser", "--reasoning-parser"):
+            self.fails_with(f'{flag}: expected auto, none, ', "--port", "0", flag, "hermse")
+
     def test_files_that_are_missing_or_wrong(self):
         self.fails_with("nowhere.jinja", "--port", "0", "--chat-template", "nowhere.jinja")
         self.fails_with("chat-template", "--port", "0", "--chat-template", "{% broken")

@@ -1,5 +1,7 @@
 #include "tools/output_flags.h"
 
+#include "server/openai/answer_plan.h"
+
 namespace loramux {
 
 void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
@@ -21,6 +23,11 @@ void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
                     "template knows reasoning. ADAPTER=NAME is for one adapter. Repeatable",
             .default_text = "auto",
             .one_value_each = true});
+}
+
+Status CheckOutputFlags(const OutputFlags& flags) {
+  const auto formats = ReadOutputFormats(/*chat_template=*/nullptr, flags.tool_call_parsers, flags.reasoning_parsers);
+  return formats.ok() ? Status(Ok{}) : Status(formats.error());
 }
 
 }  // namespace loramux

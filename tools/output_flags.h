@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {
@@ -14,5 +15,8 @@ struct OutputFlags {
 };
 
 void AddOutputFlags(CommandLine& line, OutputFlags& flags);
+
+// Error: a name that no parser has. Needs no model.
+Status CheckOutputFlags(const OutputFlags& flags);
 
 }  // namespace loramux

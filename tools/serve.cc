@@ -273,6 +273,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   EarlyParts parts;
   ASSIGN_OR_RETURN(parts.admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
   RETURN_IF_ERROR(CheckAccess(flags, parts.admin_key));
+  RETURN_IF_ERROR(CheckOutputFlags(flags.output));
   ASSIGN_OR_RETURN(parts.options, ServerOptionsOf(flags));
   ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
