@@ -7,55 +7,12 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "engine/sequence.h"
 #include "engine/step_batch_builder.h"
 #include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {
-
-// A request with the data that the scheduler does not need.
-struct Sequence : Request {
-  SamplingParams sampling;
-  std::int32_t min_tokens = 0;
-  std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
-  // end the request; not delivered; banned until min_tokens are generated
-  std::vector<TokenId> stop_ids;
-  std::shared_ptr<TokenConstraint> constraint;  // null: none
-  bool ignore_eos = false;                      // with a constraint: end-of-sequence tokens are banned throughout
-  std::int32_t prompt_logprobs = -1;            // alternatives; -1: not wanted
-  std::vector<ScoredToken> prompt_scores;       // of the tokens from the second on, as far as they are known
-  bool scores_told = false;                     // to the client
-  std::optional<Pooling> pooling;               // nullopt: tokens are wanted, and no embedding
-  std::int64_t pooled = 0;                      // positions in pool_sum
-  std::vector<double> pool_sum;                 // empty: none yet
-  std::vector<float> embedding;                 // once the prompt is computed
-  GenerationCallback on_event;
-
-  // Prompt tokens that a chunk of `count` tokens scores: positions of the rows whose logits say what they think of the
-  // next token. A row that was computed before a preemption is not scored again.
-  std::span<const TokenId> ScoredBy(std::int64_t count) const {
-    if (prompt_logprobs < 0) return {};
-    const auto first = static_cast<std::int64_t>(prompt_scores.size());
-    const std::int64_t end = std::min(computed + count, std::int64_t{prompt_tokens} - 1);
-    if (end <= first) return {};
-    CHECK_LE(computed, first);
-    return prompt().subspan(static_cast<std::size_t>(first + 1), static_cast<std::size_t>(end - first));
-  }
-  // Positions that a chunk of `count` tokens pools, from `first` on. A row that was pooled before a preemption is not
-  // pooled again.
-  struct PooledPositions {
-    std::int64_t first = 0, count = 0;
-  };
-  PooledPositions PooledBy(std::int64_t count) const {
-    if (!pooling) return {};
-    const std::int64_t first = (*pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
-    const std::int64_t end = computed + count;
-    if (end <= first) return {};
-    CHECK_LE(computed, first);
-    return {first, end - first};
-  }
-  bool all_scored() const { return static_cast<std::int32_t>(prompt_scores.size()) + 1 >= prompt_tokens; }
-};
 
 // What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
 struct News {
@@ -231,11 +188,14 @@ struct Engine::Impl {
       const std::span<const double> sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0);
       pooled += sum.size();
       if (any_failed && Discard(sequence, now)) continue;
-      TakeScores(sequence, scores);
-      TakeSum(sequence, positions, sum);
+      sequence.AddScores(scores);
+      sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
       if (token != nullptr) TakeToken(sequence, std::move(*token), now);
-      if (sequence.pooling && chunk.samples) TakeEmbedding(sequence, now);
+      if (sequence.pooling && chunk.samples) {
+        sequence.MakeEmbedding();
+        Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
+      }
     }
     CHECK_EQ(sampled, result.tokens.size());
     CHECK_EQ(scored, result.scores.size());
@@ -341,14 +301,6 @@ struct Engine::Impl {
     return item;
   }
 
-  // What is scored may come from the cache, should the request begin again.
-  static void TakeScores(Sequence& sequence, std::span<ScoredToken> scores) {
-    if (scores.empty()) return;
-    std::move(scores.begin(), scores.end(), std::back_inserter(sequence.prompt_scores));
-    sequence.reusable_tokens =
-        sequence.all_scored() ? Request::kAllTokens : static_cast<std::int64_t>(sequence.prompt_scores.size());
-  }
-
   // A chunk that ends what is known. After it comes a token, unless an embedding is all that is wanted.
   static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).pooling; }
 
@@ -358,22 +310,6 @@ struct Engine::Impl {
       return SequenceOf(chunk.request).PooledBy(chunk.num_tokens).count > 0;
     });
     return pools == 0 ? 0 : result.pooled.size() / static_cast<std::size_t>(pools);
-  }
-
-  // A mean needs each position once; what it has may come from the cache, should the request begin again.
-  static void TakeSum(Sequence& sequence, std::int64_t positions, std::span<const double> sum) {
-    if (positions == 0) return;
-    sequence.pool_sum.assign(sum.begin(), sum.end());
-    sequence.pooled += positions;
-    if (sequence.pooling == Pooling::kMean) sequence.reusable_tokens = sequence.pooled;
-  }
-
-  void TakeEmbedding(Sequence& sequence, TimeNs now) {
-    CHECK_EQ(sequence.pooled, sequence.pooling == Pooling::kMean ? std::int64_t{sequence.prompt_tokens} : 1);
-    const auto count = static_cast<double>(sequence.pooled);
-    sequence.embedding.reserve(sequence.pool_sum.size());
-    for (const double sum : sequence.pool_sum) sequence.embedding.push_back(static_cast<float>(sum / count));
-    Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
   }
 
   // To everything else it is a request that has stopped, so a recording needs no other event.
@@ -585,7 +521,7 @@ struct Engine::Impl {
       part.first_scored =
           static_cast<std::int32_t>(static_cast<std::int64_t>(request.prompt_scores.size()) - request.computed);
     part.top_logprobs = request.prompt_logprobs;
-    const Sequence::PooledPositions pooled = request.PooledBy(chunk.num_tokens);
+    const Sequence::Positions pooled = request.PooledBy(chunk.num_tokens);
     part.first_pooled = pooled.first - request.computed;
     part.pooled = pooled.count;
     part.pool_sum = request.pool_sum;

@@ -1,0 +1,48 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+
+namespace loramux {
+
+std::span<const TokenId> Sequence::ScoredBy(std::int64_t count) const {
+  if (prompt_logprobs < 0) return {};
+  const auto first = static_cast<std::int64_t>(prompt_scores.size());
+  const std::int64_t end = std::min(computed + count, std::int64_t{prompt_tokens} - 1);
+  if (end <= first) return {};
+  CHECK_LE(computed, first);
+  return prompt().subspan(static_cast<std::size_t>(first + 1), static_cast<std::size_t>(end - first));
+}
+
+Sequence::Positions Sequence::PooledBy(std::int64_t count) const {
+  if (!pooling) return {};
+  const std::int64_t first = (*pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
+  const std::int64_t end = computed + count;
+  if (end <= first) return {};
+  CHECK_LE(computed, first);
+  return {first, end - first};
+}
+
+void Sequence::AddScores(std::span<ScoredToken> scores) {
+  if (scores.empty()) return;
+  std::move(scores.begin(), scores.end(), std::back_inserter(prompt_scores));
+  reusable_tokens = all_scored() ? Request::kAllTokens : static_cast<std::int64_t>(prompt_scores.size());
+}
+
+void Sequence::TakeSum(std::int64_t positions, std::span<const double> sum) {
+  if (positions == 0) return;
+  pool_sum.assign(sum.begin(), sum.end());
+  pooled += positions;
+  if (pooling == Pooling::kMean) reusable_tokens = pooled;
+}
+
+void Sequence::MakeEmbedding() {
+  CHECK_EQ(pooled, pooling == Pooling::kMean ? std::int64_t{prompt_tokens} : 1);
+  const auto count = static_cast<double>(pooled);
+  embedding.reserve(pool_sum.size());
+  for (const double sum : pool_sum) embedding.push_back(static_cast<float>(sum / count));
+}
+
+}  // namespace loramux
