@@ -1,5 +1,6 @@
 #include "server/output/forced_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,10 +43,11 @@ std::unique_ptr<CallBody> OpenArguments(const std::shared_ptr<const ToolSet>& to
 }
 constinit const CallGrammar kArguments = {{}, OpenArguments, '{', {}};
 
-bool HoldsSchemas(std::string_view keyword) {
-  return keyword == "properties" || keyword == "patternProperties" || keyword == "$defs" || keyword == "definitions" ||
-         keyword == "dependentSchemas";
-}
+// Keywords whose values are schemas or arrays of them, and those whose values have a schema for each name.
+constexpr std::string_view kOfSchemas[] = {"items", "prefixItems", "additionalProperties", "allOf",    "anyOf",
+                                           "oneOf", "not",         "propertyNames",        "contains", "if",
+                                           "then",  "else"};
+constexpr std::string_view kOfNamedSchemas[] = {"properties", "patternProperties", "$defs", "definitions"};
 
 // Removes what a schema says for people. The limits of grammars would count it.
 void RemoveTexts(Json& schema) {
@@ -54,10 +56,11 @@ void RemoveTexts(Json& schema) {
   }
   if (!schema.is_object()) return;
   for (const char* keyword : {"title", "description", "$comment", "examples", "default"}) schema.erase(keyword);
-  for (auto& [keyword, value] : schema.items()) {
-    if (HoldsSchemas(keyword) && value.is_object()) {
-      for (auto& [name, inner] : value.items()) RemoveTexts(inner);
-    } else if (keyword != "enum" && keyword != "const") {
+  for (const auto& [keyword, value] : schema.items()) {
+    const bool named = std::ranges::find(kOfNamedSchemas, std::string_view(keyword)) != std::end(kOfNamedSchemas);
+    if (named && value.is_object()) {
+      for (Json& inner : value) RemoveTexts(inner);
+    } else if (std::ranges::find(kOfSchemas, std::string_view(keyword)) != std::end(kOfSchemas)) {
       RemoveTexts(value);
     }
   }

@@ -50,11 +50,12 @@ arguments_1: %json {"type":"object","properties":{"city":{"$ref":"#/$defs/City"}
 TEST(ForcedCalls, TextsForPeopleAreLeftOut) {
   auto tools = std::make_shared<ToolSet>();
   tools->Add("f", Json::parse(R"({"type":"object","description":"see :( ","title":"t","properties":{
-      "description":{"type":"string","description":"1( 2( ","default":"x"},"title":{"enum":[{"title":1}]}}})"));
-  EXPECT_THAT(
-      ForceCalls(FindToolFormat("hermes"), tools, false).constraint.text,
-      testing::HasSubstr(
-          R"({"type":"object","properties":{"description":{"type":"string"},"title":{"enum":[{"title":1}]}}})"));
+      "description":{"type":"string","description":"1( 2( ","default":"x"},"title":{"enum":[{"title":1}]},
+      "list":{"items":{"title":"t"}}},"dependentRequired":{"title":["list"]}})"));
+  EXPECT_THAT(ForceCalls(FindToolFormat("hermes"), tools, false).constraint.text,
+              testing::HasSubstr(
+                  R"({"type":"object","properties":{"description":{"type":"string"},"title":{"enum":[{"title":1}]},)"
+                  R"("list":{"items":{}}},"dependentRequired":{"title":["list"]}})"));
 }
 
 TEST(ForcedCalls, AListForOthers) {
