@@ -64,7 +64,7 @@ class LangChain(unittest.TestCase):
 
     def test_structured_output(self):
         class Person(pydantic.BaseModel):
-            """Somebody."""
+            """A person."""
             name: str = pydantic.Field(max_length=8)
             age: int = pydantic.Field(ge=0, le=120)
 

@@ -66,8 +66,8 @@ class OpenAiPython(unittest.TestCase):
         self.assertEqual(len({vector.tobytes() for vector in of_adapters}), 3)
         with self.assertRaisesRegex(openai.BadRequestError, "dimensions"):
             embed("demo", "hello", dimensions=3)
-        with self.assertRaisesRegex(openai.NotFoundError, "nobody"):
-            embed("nobody", "hello")
+        with self.assertRaisesRegex(openai.NotFoundError, "unknown"):
+            embed("unknown", "hello")
 
     def test_embeddings_of_token_ids(self):
         def embed(given, **more):

@@ -102,6 +102,7 @@ TEST(MessagesRequest, ALastMessageOfTheAssistantIsContinued) {
 TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"), HasSubstr("`max_tokens`"));
   EXPECT_THAT(Refusal(Body("[]")), HasSubstr("`messages`"));
+  EXPECT_THAT(Refusal(Body(kHello, R"("chat_template_kwargs":3)")), HasSubstr("`chat_template_kwargs`"));
   for (const std::string field : {"stop", "response_format", "parallel_tool_calls"}) {
     EXPECT_THAT(Refusal(Body(kHello, "\"" + field + "\":[1]")), HasSubstr("`" + field + "`"));
   }

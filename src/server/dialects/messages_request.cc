@@ -11,7 +11,6 @@ namespace {
 
 constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
                                         {"response_format", "output_config.format"},
-                                        {"chat_template_kwargs", "thinking"},
                                         {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 
 // Fields of this dialect, and of chat requests, that the translation writes itself.

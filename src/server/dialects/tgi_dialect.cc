@@ -37,7 +37,7 @@ Json TokenJson(const TokenLogprobText& token, std::string_view text) {
   return {{"id", token.chosen.id},
           {"text", text},
           {"logprob", LogprobNumber(token.chosen.logprob)},
-          {"special", token.special}};
+          {"special", token.chosen.special}};
 }
 
 // The token that ended the answer. It has no log-probability, because the engine keeps it back.
@@ -76,7 +76,7 @@ Json TopTokens(const TokenLogprobText& token) {
     top.push_back({{"id", entry.id},
                    {"text", entry.token},
                    {"logprob", LogprobNumber(entry.logprob)},
-                   {"special", entry.id == token.chosen.id && token.special}});
+                   {"special", entry.special}});
   }
   return top;
 }

@@ -109,9 +109,9 @@ TEST(TgiRequest, ErrorsNameTheFieldsOfThisApi) {
 ChoiceOutput Output() {
   ChoiceOutput output;
   output.text = "h\xC3\xA9";
-  output.logprobs = {{{104, "h", -0.5f}, {}, false, false, 1},
-                     {{195, "\xEF\xBF\xBD", -1.5f, "\xC3"}, {}, false, false, 1},
-                     {{169, "\xEF\xBF\xBD", -1.0f, "\xA9"}, {}, false, false, 3}};
+  output.logprobs = {{{104, "h", -0.5f}, {}, false, 1},
+                     {{195, "\xEF\xBF\xBD", -1.5f, "\xC3"}, {}, false, 1},
+                     {{169, "\xEF\xBF\xBD", -1.0f, "\xA9"}, {}, false, 3}};
   output.finish = FinishReason::kStop;
   output.stop_token = 2;
   output.stop_token_text = "</s>";
@@ -141,9 +141,8 @@ TEST(TgiAnswer, PromptTokensAndAlternatives) {
   ChoiceOutput output = Output();
   output.text = "xy" + output.text;
   for (TokenLogprobText& token : output.logprobs) token.text_end += 2;
-  output.logprobs[0].top = {{104, "h", -0.5f}, {105, "i", -2.0f}};
-  output.logprobs.insert(output.logprobs.begin(),
-                         {{{120, "x", 0}, {}, true, false, 2}, {{121, "y", -9}, {}, false, false, 2}});
+  output.logprobs[0].top = {{104, "h", -0.5f}, {.id = 2, .token = "</s>", .logprob = -2.0f, .special = true}};
+  output.logprobs.insert(output.logprobs.begin(), {{{120, "x", 0}, {}, true, 2}, {{121, "y", -9}, {}, false, 2}});
   const ChoiceOutput choices[] = {output};
   const auto parsed = Parse(Body(R"("decoder_input_details":true,"top_n_tokens":2)"));
   const Json body = Parsed(parsed->writer->Body(choices, {.prompt_tokens = 2, .completion_tokens = 3}));
@@ -154,7 +153,7 @@ TEST(TgiAnswer, PromptTokensAndAlternatives) {
   ASSERT_EQ(details["tokens"].size(), 4u);
   EXPECT_EQ(details["tokens"][0]["text"], "h");
   EXPECT_EQ(details["top_tokens"], Parsed(R"([[{"id":104,"text":"h","logprob":-0.5,"special":false},
-                                               {"id":105,"text":"i","logprob":-2.0,"special":false}],[],[],[]])"));
+                                               {"id":2,"text":"</s>","logprob":-2.0,"special":true}],[],[],[]])"));
 }
 
 TEST(TgiAnswer, TheLikeliestOfSeveral) {

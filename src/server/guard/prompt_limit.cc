@@ -122,7 +122,8 @@ Result<std::vector<TokenId>> EncodeBeginning(const Tokenizer& tokenizer, std::st
 }
 
 Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::string_view text,
-                                               bool add_special_tokens, std::int64_t keep, const PromptLimit& limit) {
+                                               bool add_special_tokens, const PromptLimit& limit,
+                                               std::int64_t most_tokens) {
   const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, limit.tokens));
   const std::size_t most = std::max(BoundedProduct(count, kCutTokenBytes), 2 * kPieceBytes);
   if (text.size() > most) {
@@ -132,16 +133,12 @@ Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::
                     most, kCutTokenBytes, text.size()));
   }
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
-  if (static_cast<std::int64_t>(tokens.size()) <= keep) return tokens;
+  if (static_cast<std::int64_t>(tokens.size()) <= most_tokens) return tokens;
   ASSIGN_OR_RETURN(const std::vector<TokenId> special, tokenizer.Encode("", add_special_tokens));
   const auto [end, unused] = std::mismatch(tokens.begin(), tokens.end(), special.begin(), special.end());
-  const std::int64_t first = std::min<std::int64_t>(end - tokens.begin(), keep);
-  tokens.erase(tokens.begin() + first, tokens.end() - (keep - first));
+  const std::int64_t first = std::min<std::int64_t>(end - tokens.begin(), most_tokens);
+  tokens.erase(tokens.begin() + first, tokens.end() - (most_tokens - first));
   return tokens;
-}
-
-void KeepLastTokens(std::vector<TokenId>& tokens, std::int64_t keep) {
-  if (static_cast<std::int64_t>(tokens.size()) > keep) tokens.erase(tokens.begin(), tokens.end() - keep);
 }
 
 }  // namespace loramux

@@ -35,14 +35,12 @@ std::size_t BoundedProduct(std::size_t bytes, std::size_t factor, std::size_t mo
 Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
                                           const PromptLimit& limit);
 
-// Encodes the text of a prompt of which only the last `keep` tokens are wanted, and returns those; the special tokens
-// at its start stay, as in Hugging Face's truncation, and count. REQUIRES: keep >= 1. Error: the text is so much longer
-// than the limit that its client hardly means to send it.
+// Encodes the end of a text: its last tokens, so many that there are at most `most_tokens` with the special tokens at
+// its start, which stay as in Hugging Face's truncation. Reads all of it. Error: the text is so much longer than the
+// limit that its client hardly means to send it. REQUIRES: 0 < most_tokens.
 Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::string_view text,
-                                               bool add_special_tokens, std::int64_t keep, const PromptLimit& limit);
-
-// Removes tokens before the last `keep`. REQUIRES: keep >= 1.
-void KeepLastTokens(std::vector<TokenId>& tokens, std::int64_t keep);
+                                               bool add_special_tokens, const PromptLimit& limit,
+                                               std::int64_t most_tokens);
 
 // Encodes the beginning of a text: its first tokens, so many that there are at most `most_tokens` with the special
 // tokens around them. Reads hardly more of the text than it needs. Error: the text has more bytes than the limit.

@@ -15,18 +15,15 @@ std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
 }
 
-LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob) {
-  LogprobEntry entry{id, TokenText(tokenizer, id), logprob};
+LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob, bool by_id) {
+  LogprobEntry entry{.id = id,
+                     .token = TokenText(tokenizer, id),
+                     .logprob = logprob,
+                     .special = tokenizer.IsSpecial(id),
+                     .by_id = by_id};
   std::string bytes = TokenBytes(tokenizer, id, entry.token);
   if (bytes != entry.token) entry.bytes = std::move(bytes);
   return entry;
-}
-
-// Clients take the id from the token's name; the bytes stay those of the token.
-void ShowId(LogprobEntry& entry) {
-  if (entry.bytes.empty()) entry.bytes = std::move(entry.token);
-  entry.token = "token_id:" + std::to_string(entry.id);
-  entry.by_id = true;
 }
 
 std::size_t BytesOf(const TokenLogprobText& token) { return sizeof(token) + token.top.size() * sizeof(token.top[0]); }
@@ -197,17 +194,15 @@ void ChoiceStream::EndAfterFirstCall() {
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
   logprobs_.push_back(LogprobText(token.id, token.logprob, token.top_logprobs));
-  logprobs_.back().special = tokenizer_->IsSpecial(token.id);
   logprob_bytes_ += BytesOf(logprobs_.back());
 }
 
 TokenLogprobText ChoiceStream::LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const {
-  TokenLogprobText text{Entry(*tokenizer_, id, logprob), {}};
+  TokenLogprobText text{Entry(*tokenizer_, id, logprob, tokens_as_ids_), {}};
   text.top.reserve(top.size());
-  for (const TokenLogprob& other : top) text.top.push_back(Entry(*tokenizer_, other.id, other.logprob));
-  if (!tokens_as_ids_) return text;
-  ShowId(text.chosen);
-  for (LogprobEntry& entry : text.top) ShowId(entry);
+  for (const TokenLogprob& other : top) {
+    text.top.push_back(Entry(*tokenizer_, other.id, other.logprob, tokens_as_ids_));
+  }
   return text;
 }
 

@@ -50,8 +50,6 @@ class ChoiceStream {
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
-  // The finder of its stop strings.
-  const StopStringMatcher& stops() const { return matcher_; }
   // Tokens so far.
   Usage usage() const { return usage_; }
 

@@ -66,6 +66,7 @@ CompletionJob::CompletionJob(const ServingContext& context, DialectRequest reque
       request_(std::move(request.request)),
       received_(context.received.value_or(context.clock->Now())),
       seed_(request_.seed ? *request_.seed : context.seeds->Next()),
+      stops_(request_.stop, request_.include_stop),
       writer_(std::move(request.writer)) {}
 
 CompletionJob::~CompletionJob() { Cancel(); }
@@ -152,38 +153,37 @@ std::int64_t CompletionJob::TokensToKeep(const PromptLimit& limit) const {
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   const auto* text = std::get_if<std::string>(&prompt);
-  if (text != nullptr && !(request_.echo && request_.truncate_prompt_tokens)) {
-    ASSIGN_OR_RETURN(std::vector<TokenId> tokens, Encode(context, *text));
-    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
-  }
   std::vector<TokenId> tokens;
   if (text != nullptr) {
     ASSIGN_OR_RETURN(tokens, Encode(context, *text));
   } else {
-    tokens = std::get<std::vector<TokenId>>(prompt);
-    if (request_.truncate_prompt_tokens) KeepLastTokens(tokens, TokensToKeep(LimitOf(context)));
-    if (request_.embedding && request_.embedding->most_tokens) {
-      tokens.resize(std::min(tokens.size(), static_cast<std::size_t>(*request_.embedding->most_tokens)));
-    }
+    tokens = Cut(context, std::get<std::vector<TokenId>>(prompt));
   }
   std::string echo;
-  if (request_.echo) {
+  if (request_.echo && text != nullptr && !request_.truncate_prompt_tokens) {
+    echo = *text;
+  } else if (request_.echo) {
     ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
   }
-  const std::int32_t guess = GuessOfTokens(context, tokens);
+  const std::int32_t guess = text != nullptr ? Guess(context, *text) : GuessOfTokens(context, tokens);
   return AddChoices(context, std::move(tokens), echo, guess);
 }
 
 Result<std::vector<TokenId>> CompletionJob::Encode(const ServingContext& context, const std::string& text) const {
   const PromptLimit limit = LimitOf(context);
-  if (request_.embedding && request_.embedding->most_tokens) {
-    return EncodeBeginning(*context.tokenizer, text, request_.add_special_tokens, limit,
-                           *request_.embedding->most_tokens);
-  }
-  if (request_.truncate_prompt_tokens) {
-    return EncodeEndOfPrompt(*context.tokenizer, text, request_.add_special_tokens, TokensToKeep(limit), limit);
-  }
-  return EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, limit);
+  const bool special = request_.add_special_tokens;
+  if (!request_.truncate_prompt_tokens) return EncodePrompt(*context.tokenizer, text, special, limit);
+  const auto encode = request_.embedding ? EncodeBeginning : EncodeEndOfPrompt;
+  return encode(*context.tokenizer, text, special, limit, TokensToKeep(limit));
+}
+
+std::vector<TokenId> CompletionJob::Cut(const ServingContext& context, std::vector<TokenId> tokens) const {
+  if (!request_.truncate_prompt_tokens) return tokens;
+  const std::int64_t rest = static_cast<std::int64_t>(tokens.size()) - TokensToKeep(LimitOf(context));
+  if (rest <= 0) return tokens;
+  tokens.erase(request_.embedding ? tokens.end() - rest : tokens.begin(),
+               request_.embedding ? tokens.end() : tokens.begin() + rest);
+  return tokens;
 }
 
 bool CompletionJob::WantsGuess(const ServingContext& context) const {
@@ -215,10 +215,8 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
                     "alternatives, over all choices), found {}; ask for fewer alternatives or choices",
                     kMaxPromptScores, prompt_scores_));
   }
-  const StopStringMatcher stops =
-      choices_.empty() ? StopStringMatcher(request_.stop, request_.include_stop) : choices_.front().stream.stops();
   for (std::int32_t i = 0; i < request_.n; ++i) {
-    ChoiceStream stream(*context.tokenizer, request_, stops, static_cast<std::int32_t>(choices_.size()), plan_);
+    ChoiceStream stream(*context.tokenizer, request_, stops_, static_cast<std::int32_t>(choices_.size()), plan_);
     if (request_.echo) stream.Prepend(echo);
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(context, tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});

@@ -135,10 +135,12 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
-  // How many tokens of a prompt count. REQUIRES: `truncate_prompt_tokens`.
-  std::int64_t TokensToKeep(const PromptLimit& limit) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
+  // The tokens of a prompt that count.
   Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;
+  std::vector<TokenId> Cut(const ServingContext& context, std::vector<TokenId> tokens) const;
+  // How many those are at most. REQUIRES: `truncate_prompt_tokens`.
+  std::int64_t TokensToKeep(const PromptLimit& limit) const;
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
   // or not possible.
   bool WantsGuess(const ServingContext& context) const;
@@ -167,6 +169,7 @@ class CompletionJob {
   std::vector<Choice> choices_;  // ordered by prompt, with `n` choices each
   AnswerPlan plan_;              // of chats
   EmbeddingPlan embedding_;      // of embeddings
+  StopStringMatcher stops_;      // has seen no text; each choice has a copy
   std::unique_ptr<AnswerWriter> writer_;
 };
 

@@ -176,7 +176,7 @@ TEST(EmbeddingJob, ErrorsNameTheInput) {
   const auto short_one = world.Prepare(R"({"model":"base","input":"a","dimensions":2})");
   ASSERT_FALSE(short_one.ok());
   EXPECT_EQ(short_one.error().param, "dimensions");
-  EXPECT_EQ(world.Prepare(R"({"model":"nobody","input":"a"})").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(world.Prepare(R"({"model":"unknown","input":"a"})").error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST(EmbeddingsRequest, WantsNoTokenAndItsOwnFields) {
   EXPECT_EQ(plain.max_tokens, 0);
   EXPECT_EQ(plain.embedding->dimensions, 0);
   EXPECT_EQ(plain.embedding->normalize, std::nullopt);
-  EXPECT_EQ(plain.embedding->most_tokens, std::nullopt);
+  EXPECT_EQ(plain.truncate_prompt_tokens, std::nullopt);
   EXPECT_FALSE(plain.embedding->base64);
   EXPECT_TRUE(plain.add_special_tokens);
   const OpenAiRequest all =
@@ -43,12 +43,12 @@ TEST(EmbeddingsRequest, WantsNoTokenAndItsOwnFields) {
   EXPECT_TRUE(all.embedding->base64);
   EXPECT_EQ(all.embedding->dimensions, 3);
   EXPECT_EQ(all.embedding->normalize, false);
-  EXPECT_EQ(all.embedding->most_tokens, 5);
+  EXPECT_EQ(all.truncate_prompt_tokens, 5);
   EXPECT_FALSE(all.add_special_tokens);
   EXPECT_EQ(all.priority, -2);
   EXPECT_EQ(all.cache_salt, "s");
   EXPECT_EQ(all.adapter->name, "x");
-  EXPECT_EQ(Good(R"("input":"a","truncate_prompt_tokens":-1)").embedding->most_tokens, 8);
+  EXPECT_EQ(Good(R"("input":"a","truncate_prompt_tokens":-1)").truncate_prompt_tokens, -1);
 }
 
 TEST(EmbeddingsRequest, LongTokensAreRefusedOrCut) {
@@ -57,7 +57,7 @@ TEST(EmbeddingsRequest, LongTokensAreRefusedOrCut) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().param, "input");
   EXPECT_THAT(refused.error().message, HasSubstr("8 tokens. However, you sent 9"));
-  EXPECT_EQ(Good(long_input + R"(,"truncate_prompt_tokens":4)").embedding->most_tokens, 4);
+  EXPECT_EQ(Good(long_input + R"(,"truncate_prompt_tokens":4)").truncate_prompt_tokens, 4);
 }
 
 TEST(EmbeddingsRequest, ErrorsNameTheField) {

@@ -169,8 +169,14 @@ void ReadTruncation(FieldReader& fields, const RequestLimits& limits, OpenAiRequ
     return;
   request.truncate_prompt_tokens = static_cast<std::int32_t>(tokens);
   if (tokens != 0) return;
-  fields.Expect("truncate_prompt_tokens", "the number of a prompt's last tokens that count, or -1 for as many as fit",
+  fields.Expect("truncate_prompt_tokens", "the number of a prompt's tokens that count, or -1 for as many as fit",
                 fields.Find("truncate_prompt_tokens"));
+}
+
+// Of prompts of token ids: one that is cut may be longer.
+RequestLimits PromptLimits(RequestLimits limits, const OpenAiRequest& request) {
+  if (request.truncate_prompt_tokens) limits.max_tokens = RequestLimits().max_tokens;
+  return limits;
 }
 
 // As in vLLM, a stream has no place for them.
@@ -252,19 +258,8 @@ void ReadEncodingFormat(FieldReader& fields, EmbeddingFields& embedding) {
   }
 }
 
-// As in vLLM, -1 stands for the model's length.
-void ReadTruncation(FieldReader& fields, const RequestLimits& limits, EmbeddingFields& embedding) {
-  std::int64_t tokens = 0;
-  if (!fields.Integer("truncate_prompt_tokens", -1, limits.max_tokens, tokens)) return;
-  if (tokens == 0) {
-    return fields.Expect("truncate_prompt_tokens", "-1 or at least 1", fields.Find("truncate_prompt_tokens"));
-  }
-  embedding.most_tokens = tokens < 0 ? limits.max_tokens : tokens;
-}
-
-void ReadEmbeddingFields(FieldReader& fields, const RequestLimits& limits, EmbeddingFields& embedding) {
+void ReadEmbeddingFields(FieldReader& fields, EmbeddingFields& embedding) {
   ReadEncodingFormat(fields, embedding);
-  ReadTruncation(fields, limits, embedding);
   fields.Integer("dimensions", 1, kMaxInt32, embedding.dimensions);
   bool normalize = true;
   if (fields.Boolean("normalize", normalize)) embedding.normalize = normalize;
@@ -318,9 +313,7 @@ Result<OpenAiRequest> ParseCompletionJson(const Json& json, const RequestLimits&
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
-  RequestLimits of_prompt = limits;
-  if (request.truncate_prompt_tokens) of_prompt.max_tokens = RequestLimits().max_tokens;  // the rest is cut off
-  ReadPrompts(fields, "prompt", of_prompt, request.n, request.prompts);
+  ReadPrompts(fields, "prompt", PromptLimits(limits, request), request.n, request.prompts);
   CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();
@@ -333,14 +326,13 @@ Result<OpenAiRequest> ParseEmbeddingRequest(std::string_view body, const Request
   OpenAiRequest request;
   request.endpoint = Endpoint::kCompletion;
   request.max_tokens = 0;
-  EmbeddingFields& embedding = request.embedding.emplace();
+  request.embedding.emplace();
   FieldReader fields(json, "");
   ReadService(fields, kEmbeddingBody, request);
   fields.Boolean("add_special_tokens", request.add_special_tokens);
-  ReadEmbeddingFields(fields, limits, embedding);
-  RequestLimits of_input = limits;
-  if (embedding.most_tokens) of_input.max_tokens = RequestLimits().max_tokens;  // the rest is cut off
-  ReadPrompts(fields, "input", of_input, 1, request.prompts);
+  ReadTruncation(fields, limits, request);
+  ReadEmbeddingFields(fields, *request.embedding);
+  ReadPrompts(fields, "input", PromptLimits(limits, request), 1, request.prompts);
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kEmbeddingBody);
   return request;

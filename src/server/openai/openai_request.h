@@ -62,10 +62,9 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 // What a request for embeddings says of them.
 struct EmbeddingFields {
-  std::int64_t dimensions = 0;              // numbers of each; 0: as many as the model has
-  std::optional<bool> normalize;            // nullopt: as the model's configuration says
-  std::optional<std::int64_t> most_tokens;  // of an input; later ones are cut off. nullopt: a longer input is an error
-  bool base64 = false;                      // instead of an array of numbers
+  std::int64_t dimensions = 0;    // numbers of each; 0: as many as the model has
+  std::optional<bool> normalize;  // nullopt: as the model's configuration says
+  bool base64 = false;            // instead of an array of numbers
 };
 
 // A parsed request.
@@ -91,7 +90,8 @@ struct OpenAiRequest {
   bool include_stop = false;  // include_stop_str_in_output
   bool skip_special_tokens = true;
   bool add_special_tokens = true;  // default: true for completions, false for chat (the template adds them)
-  // Only the last tokens of each prompt count; -1: as many as leave room for `max_tokens`; nullopt: all.
+  // Only so many tokens of each prompt count: its last ones, or, for embeddings, its first ones. -1: as many as leave
+  // room for `max_tokens`; nullopt: all.
   std::optional<std::int32_t> truncate_prompt_tokens;
   bool tokens_as_ids = false;  // log-probabilities call a token "token_id:ID"
 

@@ -24,7 +24,7 @@ Json BytesOf(std::string_view text) {
 }
 
 Json ChatLogprob(const LogprobEntry& entry) {
-  return {{"token", entry.token},
+  return {{"token", entry.Name()},
           {"logprob", LogprobNumber(entry.logprob)},
           {"bytes", BytesOf(entry.bytes.empty() ? entry.token : entry.bytes)}};
 }
@@ -36,7 +36,7 @@ Json ChatLogprobs(const ChoiceOutput& choice) {
 // The name of a token in a completion's log-probabilities. A part of a character is named by its bytes, as in OpenAI's
 // legacy format: "bytes:\xe2\x80".
 std::string CompletionName(const LogprobEntry& entry) {
-  if (entry.bytes.empty() || entry.by_id) return entry.token;
+  if (entry.bytes.empty() || entry.by_id) return entry.Name();
   constexpr char kDigits[] = "0123456789abcdef";
   std::string name = "bytes:";
   for (const char c : entry.bytes) {
@@ -146,6 +146,8 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
 }  // namespace
 
 double LogprobNumber(float logprob) { return std::max(logprob, kLeastLogprob); }
+
+std::string LogprobEntry::Name() const { return by_id ? "token_id:" + std::to_string(id) : token; }
 
 std::int64_t LogprobEntry::Characters() const {
   const std::string& counted = bytes.empty() ? token : bytes;

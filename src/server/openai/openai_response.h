@@ -41,7 +41,10 @@ struct LogprobEntry {
   std::string token;  // as text, with U+FFFD for a part of a character
   float logprob = 0;
   std::string bytes = {};  // if they are not those of `token`; empty: they are
-  bool by_id = false;      // `token` is "token_id:ID" instead of the text
+  bool special = false;    // an added token that is no text
+  bool by_id = false;      // the client wants "token_id:ID" as its name
+  // Returns what the client sees as `token`.
+  std::string Name() const;
   // Returns the characters that begin in this token.
   std::int64_t Characters() const;
 };
@@ -51,7 +54,6 @@ struct TokenLogprobText {
   LogprobEntry chosen;
   std::vector<LogprobEntry> top;  // most likely first
   bool unknown = false;           // the first token of a prompt has no log-probability
-  bool special = false;           // an added token that is no text
   std::size_t text_end = 0;       // bytes of the output's text that were there once this token was added
 };
 

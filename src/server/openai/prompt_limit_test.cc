@@ -49,7 +49,7 @@ TEST_F(PromptLimitTest, LongTextsGiveTheSameTokensAsWhole) {
 TEST_F(PromptLimitTest, TheEndOfAPromptKeepsItsFirstSpecialTokens) {
   const PromptLimit limit = PromptLimit::For(tokenizer_, 10);
   const auto end = [&](std::string_view text, bool special, std::int64_t keep) {
-    return *EncodeEndOfPrompt(tokenizer_, text, special, keep, limit);
+    return *EncodeEndOfPrompt(tokenizer_, text, special, limit, keep);
   };
   EXPECT_EQ(end("0123456789", false, 3), Bytes("789"));
   EXPECT_EQ(end("0123456789", false, 10), Bytes("0123456789"));
@@ -58,7 +58,7 @@ TEST_F(PromptLimitTest, TheEndOfAPromptKeepsItsFirstSpecialTokens) {
   const auto special = static_cast<std::int64_t>(expected.size());
   for (const TokenId id : Bytes("89")) expected.push_back(id);
   EXPECT_EQ(end("0123456789", true, special + 2), expected);
-  EXPECT_THAT(EncodeEndOfPrompt(tokenizer_, std::string(70'000, 'x'), false, 2, limit).error().message,
+  EXPECT_THAT(EncodeEndOfPrompt(tokenizer_, std::string(70'000, 'x'), false, limit, 2).error().message,
               HasSubstr("at most 65536 bytes"));
 }
 

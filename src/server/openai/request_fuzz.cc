@@ -73,7 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (embedding.ok()) {
     CHECK(!embedding->prompts.empty());
     CHECK(embedding->embedding && embedding->embedding->dimensions >= 0);
-    CHECK(!embedding->embedding->most_tokens || *embedding->embedding->most_tokens > 0);
+    CHECK(!embedding->truncate_prompt_tokens || *embedding->truncate_prompt_tokens != 0);
     CheckRequest(*embedding, limits);
   } else {
     CheckError(embedding.error());
