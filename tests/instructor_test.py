@@ -29,28 +29,35 @@ class Instructor(unittest.TestCase):
                                          timeout=serving.PATIENCE)
         return instructor.from_openai(client, mode=mode)
 
-    def person(self):
+    def asked(self, **more):
+        return {"model": "json", "messages": BOB, "temperature": 0, "max_tokens": 800, "max_retries": 0, **more}
+
+    def test_modes(self):
         class Person(pydantic.BaseModel):
             name: str = pydantic.Field(max_length=8)
             age: int = pydantic.Field(ge=0, le=120)
             kind: Literal["human", "animal"] = "human"
-        return Person
 
-    def asked(self, person, **more):
-        return {"model": "json", "messages": BOB, "temperature": 0, "max_tokens": 800, "max_retries": 0,
-                "response_model": person, **more}
-
-    def test_modes(self):
-        person = self.person()
-        for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA):
-            client = self.client(mode)
-            parsed, raw = client.create_with_completion(**self.asked(person))
-            self.assertIn(raw.choices[0].finish_reason, ('stop', 'tool_calls'), mode)
-            self.assertIsInstance(parsed, person, mode)
-            streamed = list(client.create_partial(**self.asked(person)))
+        mode = instructor.Mode
+        bob = {"name": "bob", "age": 7, "kind": "human"}
+        for mode, expected in ((mode.TOOLS, None), (mode.TOOLS_STRICT, None), (mode.JSON, bob), (mode.JSON_SCHEMA, bob)):
+            asked = self.asked(response_model=Person)
+            parsed, raw = self.client(mode).create_with_completion(**asked)
+            self.assertIsInstance(parsed, Person, mode)
+            self.assertEqual(parsed.model_dump(), expected or parsed.model_dump(), mode)
+            self.assertEqual((raw.model, raw.choices[0].finish_reason), ("json", "stop"), mode)
+            self.assertEqual(raw.usage.total_tokens, raw.usage.prompt_tokens + raw.usage.completion_tokens)
+            streamed = list(self.client(mode).create_partial(**asked))
             self.assertEqual(streamed[-1].model_dump(), parsed.model_dump(), mode)
-            again = asyncio.run(self.client(mode, openai.AsyncOpenAI).create(**self.asked(person)))
+            if expected:
+                self.assertGreater(len({str(piece) for piece in streamed}), 2, mode)   # it came in pieces
+            again = asyncio.run(self.client(mode, openai.AsyncOpenAI).create(**asked))
             self.assertEqual(again.model_dump(), parsed.model_dump(), mode)
+
+    def test_errors(self):
+        with self.assertRaises(InstructorRetryException) as unknown:
+            self.client(instructor.Mode.JSON).create(**self.asked(response_model=bool, model="unknown"))
+        self.assertIn("404", str(unknown.exception))
 
 
 if __name__ == "__main__":
@@ -58,4 +65,5 @@ if __name__ == "__main__":
     import instructor
     import openai
     import pydantic
+    from instructor.core.exceptions import InstructorRetryException
     serving.run_tests()

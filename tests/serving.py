@@ -50,6 +50,19 @@ def use_clients(name):
         os.execv(home / "bin/python", [str(home / "bin/python"), "-W", "ignore::ResourceWarning", *sys.argv])
 
 
+def run_node_tests(file, server, *arguments):
+    """Runs the tests of tests/FILE with Node, with the port of the server, a question for each model and `arguments`. Returns
+    how many passed. All must pass and leave the server idle, which this stops."""
+    asked = [{"model": model, "prompt": prompt, "answer": answer} for model, prompt, answer in questions(1)]
+    run = subprocess.run(["node", "--test-reporter=tap", str(ROOT / "tests" / file), str(server.port), json.dumps(asked),
+                          *arguments], cwd=CLIENTS, timeout=1800, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    print(run.stdout)
+    assert run.returncode == 0, f"node ended with {run.returncode}"
+    server.wait_idle()
+    server.stop()
+    return int(re.search(r"^# pass (\d+)$", run.stdout, re.MULTILINE).group(1))
+
+
 def wait_for(condition, what, seconds=PATIENCE):
     """Asks `condition` every 20 ms until its result is true, and returns that. `what` names it in the error."""
     deadline = time.monotonic() + seconds
