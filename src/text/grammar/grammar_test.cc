@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/prng.h"
-#include "text/grammar/byte_tokenizer_for_test.h"
 #include "text/grammar/grammar_compiler.h"
+#include "text/grammar/matching_for_test.h"
 
 namespace loramux::grammar_test {
 namespace {
@@ -22,11 +22,6 @@ std::unique_ptr<GrammarCompiler> MakeCompiler(const Tokenizer& tokenizer, Gramma
   auto compiler = GrammarCompiler::Create(tokenizer, eos, options);
   EXPECT_TRUE(compiler.ok());
   return std::move(*compiler);
-}
-
-bool Allows(std::span<const std::uint32_t> allowed, TokenId token) {
-  const auto id = static_cast<std::size_t>(token);
-  return id / 32 < allowed.size() && (allowed[id / 32] >> (id % 32) & 1) != 0;
 }
 
 std::vector<TokenId> TokensOf(std::span<const std::uint32_t> allowed) {
@@ -52,15 +47,6 @@ class Language : public ::testing::Test {
     EXPECT_EQ(grammar.error().param, "field");
     EXPECT_THAT(grammar.error().message, HasSubstr("`field`"));
     return grammar.error().message;
-  }
-  // Whether the grammar allows the text from end to end.
-  static bool Matches(const Grammar& grammar, std::string_view text) {
-    const auto matcher = *grammar.Begin();
-    for (const char byte : text) {
-      if (!Allows(matcher->Allowed(), TokenOfByte(byte))) return false;
-      matcher->Advance(TokenOfByte(byte));
-    }
-    return Allows(matcher->Allowed(), kByteEos);
   }
   void ExpectLanguage(GrammarKind kind, const std::string& text, const std::vector<std::string>& inside,
                       const std::vector<std::string>& outside) {
@@ -125,6 +111,9 @@ TEST_F(Language, ErrorsNameWhatIsWrong) {
   const std::tuple<GrammarKind, const char*, const char*> cases[] = {
       {GrammarKind::kJsonSchema, R"({"uniqueItems":true,"type":"array"})", "uniqueItems"},
       {GrammarKind::kJsonSchema, R"({"x-guidance":{}})", "x-guidance"},
+      {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^\\cC$"})", "`pattern`"},
+      {GrammarKind::kJsonSchema, R"({"maximum":18446744073709551615})", "`maximum`"},
+      {GrammarKind::kJsonSchema, R"({"enum":[]})", "`enum`"},
       {GrammarKind::kJsonSchema, "{", "JSON"},
       {GrammarKind::kJsonSchema, "[]", "object"},
       {GrammarKind::kJsonSchema, panics.c_str(), "the compiler of grammars failed"},

@@ -92,7 +92,7 @@ impl Environment {
     }
 
     fn compile_here(&self, kind: Kind, text: &str) -> Result<Grammar> {
-        let parser = self.factory.create_parser(grammar(kind, text)?).map_err(|e| invalid(&e))?;
+        let parser = self.factory.create_parser(grammar(kind, text)?).map_err(|e| refused(kind, &e))?;
         let lexer_bytes = parser.parser.lexer_stats().num_bytes;
         if lexer_bytes > MAX_BYTES {
             return Err(Error::exhausted(format!("compiled, it takes {lexer_bytes} bytes; at most {MAX_BYTES} are allowed")));
@@ -255,6 +255,21 @@ fn schema(text: &str, compact: bool) -> Result<Value> {
     let style = if compact { json!({"whitespace_flexible": false}) } else { json!({"whitespace_pattern": WHITE_SPACE}) };
     object.insert("x-guidance".to_owned(), style);
     Ok(Value::Object(object))
+}
+
+/// The error of the compiler. Of a schema it names the keyword, where llguidance does not.
+fn refused(kind: Kind, error: &dyn std::fmt::Display) -> Error {
+    let message = error.to_string();
+    let keyword = match kind {
+        Kind::Regex | Kind::Lark | Kind::Gbnf => "",
+        _ if message.starts_with("regex parse error") => "`pattern` or `patternProperties`: ",
+        _ if message.starts_with("Failed to generate regex for") => {
+            "`minimum`, `exclusiveMinimum`, `maximum` or `exclusiveMaximum`: "
+        },
+        _ if message.starts_with("Unsatisfiable schema: anyOf is empty") => "`anyOf` or `enum`: ",
+        _ => "",
+    };
+    invalid(&format!("{keyword}{message}"))
 }
 
 /// The first lines of a message that may be long.
