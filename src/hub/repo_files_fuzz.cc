@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!files.ok()) return 0;
   CHECK(loramux::IsCommit(files->commit));
   for (const loramux::RepoFile& file : files->files) {
-    CHECK(file.name.front() != '.' && file.name.find("..") == std::string::npos);
+    CHECK(file.name.front() != '.');
     CHECK(file.name.find('/') == std::string::npos || file.name.substr(1) == "_Pooling/config.json");
     CHECK(file.digest.find_first_not_of("0123456789abcdef") == std::string::npos);
     CHECK(file.bytes >= 0);
