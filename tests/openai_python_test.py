@@ -240,7 +240,7 @@ class OpenAiPython(unittest.TestCase):
         with self.client.chat.completions.stream(model="demo", messages=ask("x"), max_tokens=100, **more) as stream:
             kinds = [event.type for event in stream]
             final = stream.get_final_completion().choices[0]
-        self.assertGreater(kinds.count("tool_calls.function.arguments.delta"), 5)
+        self.assertIn("tool_calls.function.arguments.delta", kinds)
         self.assertEqual(final.finish_reason, "tool_calls")
         self.assertEqual(final.message.tool_calls[0].function.parsed_arguments, Weather(city="Bern"))
 

@@ -46,8 +46,8 @@ void CheckEvents(std::string_view events) {
 ChoiceOutput Output(std::string_view text, FinishReason finish) {
   ChoiceOutput output;
   output.text = text;
-  output.logprobs = {{{1, "a", -1}, {{3, "b", -2}}, false, false, text.size() / 2},
-                     {{2, "c", -1}, {}, false, true, text.size()}};
+  output.logprobs = {{{1, "a", -1}, {{3, "b", -2}}, false, text.size() / 2},
+                     {{.id = 2, .token = "c", .logprob = -1, .special = true}, {}, false, text.size()}};
   output.finish = finish;
   output.embedding = {static_cast<float>(text.size()), -0.5f, 1e-40f};
   if (finish == FinishReason::kStop) output.stop_token = 3;
