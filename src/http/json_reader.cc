@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 
 #include "base/json_text.h"
 
@@ -40,7 +41,7 @@ class DocumentBuilder {
   bool start_object(std::size_t) { return Open(Json::object()); }
   bool start_array(std::size_t) { return Open(Json::array()); }
   bool end_array() { return Close(); }
-  bool end_object() { return CheckDuplicates() && Close(); }
+  bool end_object() { return (limits_.last_key_wins ? DropDuplicates() : CheckDuplicates()) && Close(); }
 
   bool key(std::string& name) {
     ObjectBase(*open_.back()).emplace_back(std::move(name), Json());
@@ -119,6 +120,23 @@ class DocumentBuilder {
     return Stop(InvalidArgument("`" + name + "`: expected each key once in an object, found it twice", name));
   }
 
+  // Leaves each key where it stands first, with the value that it has last.
+  bool DropDuplicates() {
+    Base& fields = ObjectBase(*open_.back());
+    std::unordered_map<std::string_view, std::size_t> places;
+    Base kept;
+    for (auto& [name, value] : fields) {
+      const auto [place, is_new] = places.try_emplace(name, kept.size());
+      if (is_new) {
+        kept.emplace_back(name, std::move(value));
+      } else {
+        kept[place->second].second = std::move(value);
+      }
+    }
+    fields.swap(kept);
+    return true;
+  }
+
   const JsonLimits& limits_;
   std::size_t values_ = 0;
   Json root_;
@@ -165,6 +183,13 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
     return Malformed(limits, limits.quote ? Shorten(exception.what(), kMaxDetailBytes) : "something else");
   }
   return builder.error() ? std::move(*builder.error()) : Malformed(limits, "something else");
+}
+
+Result<Json> ParseModelObject(std::string_view text) {
+  if (text.empty()) return Json::object();
+  ASSIGN_OR_RETURN(Json json, ParseJson(text, {.subject = "The object", .last_key_wins = true}));
+  if (!json.is_object()) return InvalidArgument("expected a JSON object, found " + DescribeJson(json));
+  return json;
 }
 
 Result<Json> ParseRequestBody(std::string_view body, const JsonLimits& limits) {

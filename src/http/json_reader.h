@@ -28,11 +28,16 @@ struct JsonLimits {
   std::string why_strings_are_short = {};         // ends the error about a longer one
   std::string_view subject = "The request body";  // how errors name the document
   bool quote = true;                              // errors may quote the document; false for documents with secrets
+  bool last_key_wins = false;                     // of equal keys in an object, instead of an error
 };
 
 // Parses one document. Refuses malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, and more nesting
 // or values than `limits` allow. Time is O(n log n) in the text's length; nesting causes no recursion.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+
+// Parses a JSON object that a model wrote, such as the arguments of a call. Models repeat keys: the last one wins, as
+// in Python and JavaScript. Empty text is an empty object.
+Result<Json> ParseModelObject(std::string_view text);
 
 // Parses the body of a request, which must be one JSON object.
 Result<Json> ParseRequestBody(std::string_view body, const JsonLimits& limits = {});

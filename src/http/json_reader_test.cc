@@ -54,6 +54,17 @@ TEST(ParseJson, RefusesWithThePlace) {
   }
 }
 
+TEST(ParseModelObject, TakesTheLastOfEqualKeys) {
+  const auto text = [](std::string_view object) {
+    const auto parsed = ParseModelObject(object);
+    return parsed.ok() ? DumpJson(*parsed) : parsed.error().message;
+  };
+  EXPECT_EQ(text(R"({"a":1,"b":{"c":1,"c":[2]},"a":3})"), R"({"a":3,"b":{"c":[2]}})");
+  EXPECT_EQ(text(""), "{}");
+  EXPECT_THAT(text("[1]"), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(text(R"({"a":1)"), HasSubstr("byte"));
+}
+
 TEST(ParseJson, BoundsDepthAndValuesExactly) {
   EXPECT_TRUE(ParseJson(Repeat("[", 64) + Repeat("]", 64)).ok());
   EXPECT_FALSE(ParseJson(Repeat("[", 65) + Repeat("]", 65)).ok());

@@ -20,6 +20,7 @@ struct ChatTemplate::Impl {
   std::string label;
   TemplateHandle plain;
   TemplateHandle with_tools;  // null: `plain` also serves requests with tools
+  std::string sources;        // the text of both
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -156,6 +157,7 @@ Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::filesystem::pa
   auto impl = std::make_unique<Impl>();
   impl->label = sources.label;
   ASSIGN_OR_RETURN(impl->plain, Compile(*sources.plain, special_tokens, sources.label));
+  impl->sources = *sources.plain + '\n' + sources.with_tools.value_or("");
   if (sources.with_tools) {
     ASSIGN_OR_RETURN(impl->with_tools, Compile(*sources.with_tools, special_tokens, sources.label + " (tool_use)"));
   }
@@ -167,6 +169,7 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string_vi
   auto impl = std::make_unique<Impl>();
   impl->label = label;
   ASSIGN_OR_RETURN(impl->plain, Compile(source, special_tokens_json, label));
+  impl->sources = source;
   return ChatTemplate(std::move(impl));
 }
 
@@ -183,6 +186,8 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   if (status != LORAMUX_TEXT_INTERNAL) failure.code = ErrorCode::kInvalidArgument;
   return failure;
 }
+
+bool ChatTemplate::Mentions(std::string_view word) const { return impl_->sources.find(word) != std::string::npos; }
 
 Result<std::string> TokenizerInfo(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(json config, ReadJson(directory / "tokenizer_config.json"));

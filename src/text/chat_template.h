@@ -43,6 +43,9 @@ class ChatTemplate {
   // return kInvalidArgument with the template's message.
   Result<std::string> Render(std::string_view context_json, const Options& options) const;
 
+  // True if the source of a template contains `word`, such as the name of a role.
+  bool Mentions(std::string_view word) const;
+
  private:
   struct Impl;
   explicit ChatTemplate(std::unique_ptr<Impl> impl);

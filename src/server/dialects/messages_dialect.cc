@@ -64,8 +64,9 @@ struct MessageBlock {
     if (kind == Kind::kReasoning) {
       return {{"type", "thinking"}, {"thinking", begins ? std::string() : text}, {"signature", ""}};
     }
-    const auto input = begins || text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
-    return {{"type", "tool_use"}, {"id", call_id}, {"name", name}, {"input", input.ok() ? *input : Json::object()}};
+    const auto input = begins ? Result<Json>(Json::object()) : ParseModelObject(text);
+    if (!input.ok()) return {{"type", "text"}, {"text", text}};  // such as a number beyond double
+    return {{"type", "tool_use"}, {"id", call_id}, {"name", name}, {"input", *input}};
   }
 
   Json Delta(std::string_view piece) const {

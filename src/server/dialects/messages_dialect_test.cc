@@ -78,7 +78,8 @@ TEST(MessagesRequest, ToolsAndTheirResults) {
 TEST(MessagesRequest, OtherFieldsAreTranslatedOrPassedOn) {
   const Json chat = Chat(Body(kHello, R"("stop_sequences":["x"],"top_k":3,"min_p":0.5,"metadata":{"user_id":"u"},
       "thinking":{"type":"enabled","budget_tokens":1024},
-      "output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}})"));
+      "output_config":{"format":{"type":"json_schema","schema":{"type":"object"}},"effort":"low"})"));
+  EXPECT_EQ(chat["reasoning_effort"], "low");
   EXPECT_EQ(chat["stop"], Parsed(R"(["x"])"));
   EXPECT_EQ(chat["top_k"], 3);
   EXPECT_EQ(chat["min_p"], 0.5);
@@ -211,6 +212,22 @@ TEST(MessagesAnswer, CallsAndReasoningAreBlocks) {
       {"type":"text","text":"I look"},{"type":"tool_use","id":"call_1","name":"f","input":{"a":1}},
       {"type":"text","text":"<tool>g"}])"));
   EXPECT_EQ(body["stop_reason"], "tool_use");
+}
+
+// What a model writes as arguments is sometimes no JSON that a client could read, and sometimes only careless.
+TEST(MessagesAnswer, InputThatAModelWrote) {
+  const auto block = [](const std::string& arguments) {
+    using Kind = OutputEvent::Kind;
+    ChoiceOutput output = Output("", FinishReason::kStop);
+    output.events = {
+        {Kind::kCallStart, 0, "f", 0, "call_1"}, {Kind::kArguments, 0, arguments}, {Kind::kCallEnd, 0, ""}};
+    output.has_calls = true;
+    const ChoiceOutput choices[] = {std::move(output)};
+    return Parsed(Parse(Body(kHello))->writer->Body(choices, kUsage))["content"][0];
+  };
+  EXPECT_EQ(block(R"({"x":1,"y":2,"x":3})")["input"], Parsed(R"({"x":3,"y":2})"));
+  EXPECT_EQ(block("")["input"], Json::object());
+  EXPECT_EQ(block(R"({"x":1e999})"), Parsed(R"({"type":"text","text":"{\"x\":1e999}"})"));
 }
 
 TEST(MessagesAnswer, CallsAndReasoningInAStream) {

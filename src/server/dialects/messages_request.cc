@@ -264,9 +264,14 @@ void TranslateThinking(FieldReader& fields, Json& chat) {
 }
 
 // {"type": "json_schema", "schema"} in `output_config`.`format`, or, as it was called first, in `output_format`.
-void TranslateFormat(FieldReader& fields, Json& chat) {
+// `output_config`.`effort` goes to the template.
+void TranslateOutput(FieldReader& fields, Json& chat) {
   const Json* format = fields.Object("output_format");
   const Json* config = fields.Object("output_config");
+  if (const Json* effort = config != nullptr && config->contains("effort") ? &(*config)["effort"] : nullptr) {
+    if (!effort->is_string()) return fields.Expect("output_config.effort", "a string such as \"low\"", effort);
+    chat["reasoning_effort"] = *effort;
+  }
   if (config != nullptr && config->contains("format")) format = &(*config)["format"];
   if (format == nullptr || format->is_null()) return;
   const bool schema =
@@ -306,7 +311,7 @@ Result<Json> ChatOfMessages(Json body, bool needs_length) {
   TranslateMessageToolChoice(fields, chat);
   if (const Json* variables = fields.Find("chat_template_kwargs")) chat["chat_template_kwargs"] = *variables;
   TranslateThinking(fields, chat);
-  TranslateFormat(fields, chat);
+  TranslateOutput(fields, chat);
   fields.Object("metadata");
   TranslateMessages(fields, chat);
   if (!fields.ok()) return fields.error();

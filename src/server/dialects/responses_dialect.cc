@@ -29,7 +29,8 @@ struct ResponseItem {
   std::string id;
   std::string text;  // of a call: its arguments
   Json logprobs = Json::array();
-  std::string call_id, name;  // of a call
+  std::string call_id, name;           // of a call
+  const char* status = "in_progress";  // of the item: it grows until it is "completed" or "incomplete"
 
   Json Part() const {
     if (kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
@@ -37,7 +38,7 @@ struct ResponseItem {
   }
 
   // `begins`: as it is announced, without its text.
-  Json Whole(const char* status, bool begins = false) const {
+  Json Whole(bool begins = false) const {
     Json content = Json::array();
     if (!begins) content.push_back(Part());
     if (kind == Kind::kReasoning) {
@@ -163,14 +164,14 @@ class ResponseWriter final : public AnswerWriter {
 
   void Announce() {
     const ResponseItem& item = items_.back();
-    Event("response.output_item.added",
-          {{"output_index", items_.size() - 1}, {"item", item.Whole("in_progress", /*begins=*/true)}});
+    Event("response.output_item.added", {{"output_index", items_.size() - 1}, {"item", item.Whole(/*begins=*/true)}});
     if (item.kind != Kind::kCallStart) Event("response.content_part.added", Placed({{"part", item.Part()}}));
   }
 
   void Close(const char* status) {
     open_ = false;
-    const ResponseItem& item = items_.back();
+    ResponseItem& item = items_.back();
+    item.status = status;
     if (item.kind == Kind::kCallStart) {
       Event("response.function_call_arguments.done", Place({{"name", item.name}, {"arguments", item.text}}));
     } else {
@@ -180,7 +181,7 @@ class ResponseWriter final : public AnswerWriter {
             Placed(std::move(done)));
       Event("response.content_part.done", Placed({{"part", item.Part()}}));
     }
-    Event("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item.Whole(status)}});
+    Event("response.output_item.done", {{"output_index", items_.size() - 1}, {"item", item.Whole()}});
   }
 
   // An answer without a text has an empty one, unless it calls tools.
@@ -207,7 +208,7 @@ class ResponseWriter final : public AnswerWriter {
                      {"output", Json::array()}};
     if (finish_ == FinishReason::kLength) response["incomplete_details"] = {{"reason", "max_output_tokens"}};
     for (std::size_t i = 0; usage != nullptr && i < items_.size(); ++i) {
-      response["output"].push_back(items_[i].Whole(i + 1 == items_.size() ? status : "completed"));
+      response["output"].push_back(items_[i].Whole());
     }
     response["usage"] = usage == nullptr ? Json() : ResponseUsage(*usage);
     response.update(echoed_);

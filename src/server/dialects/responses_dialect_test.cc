@@ -47,7 +47,7 @@ TEST(ResponsesRequest, TextsAndInstructions) {
                                {"type":"message","role":"assistant","id":"x","status":"completed","content":
                                [{"type":"output_text","text":"c","annotations":[]}]},{"role":"user","content":"e"}])"))
                 .chat["messages"],
-            Parsed(R"([{"role":"system","content":"d"},{"role":"user","content":"a\nb"},
+            Parsed(R"([{"role":"developer","content":"d"},{"role":"user","content":"a\nb"},
                        {"role":"assistant","content":"c"},{"role":"user","content":"e"}])"));
 }
 
@@ -94,6 +94,22 @@ TEST(ResponsesRequest, OtherFieldsAreTranslatedOrPassedOn) {
   EXPECT_EQ(translated.echoed["max_output_tokens"], 7);
   EXPECT_EQ(translated.echoed["store"], false);
   EXPECT_EQ(translated.echoed["top_p"], 1.0);
+}
+
+TEST(ResponsesRequest, EveryReasoningOfATurnIsKept) {
+  const auto reasoning = [](const std::string& text) {
+    return R"({"type":"reasoning","id":"r","summary":[],"content":[{"type":"reasoning_text","text":")" + text +
+           R"("}]})";
+  };
+  const Json messages = Translated(Body(R"([{"role":"user","content":"q"},)" + reasoning("a") + "," + reasoning("b") +
+                                        R"(,{"role":"assistant","content":"I look"},)" + reasoning("c") +
+                                        R"(,{"type":"function_call","call_id":"c1","name":"f","arguments":""}])"))
+                            .chat["messages"];
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[1]["reasoning_content"], "a\nb");
+  EXPECT_EQ(messages[1]["content"], "I look");
+  EXPECT_EQ(messages[2]["reasoning_content"], "c");
+  EXPECT_EQ(messages[2]["tool_calls"].size(), 1u);
 }
 
 TEST(ResponsesRequest, WhatNeedsAStoreIsRefused) {
@@ -228,7 +244,10 @@ TEST(ResponsesAnswer, CallsAndReasoningInAStream) {
   EXPECT_EQ(count("function_call_arguments.done"), 2);
   EXPECT_THAT(events, HasSubstr(R"("name":"f","arguments":"{\"a\":1}")"));
   EXPECT_THAT(events, HasSubstr(R"("delta":"l>g")"));
-  EXPECT_THAT(parsed->writer->End(kUsage), HasSubstr("event: response.completed"));
+  const std::string end = parsed->writer->End(kUsage);
+  EXPECT_THAT(end, HasSubstr("event: response.completed"));
+  EXPECT_THAT(end, HasSubstr(R"("type":"function_call","status":"completed","call_id":"call_1")"));
+  EXPECT_THAT(end, HasSubstr(R"("type":"function_call","status":"incomplete","call_id":"call_2")"));
 }
 
 TEST(ResponsesAnswer, Failure) {

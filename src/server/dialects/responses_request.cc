@@ -99,8 +99,7 @@ class ItemTranslator {
   void AddMessage(FieldReader& item, const std::string& where) {
     std::string role, text;
     item.String("role", role);
-    if (role == "developer") role = "system";  // templates know no developers
-    if (role != "user" && role != "assistant" && role != "system") {
+    if (role != "user" && role != "assistant" && role != "system" && role != kDeveloper) {
       return fields_.Expect(where + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"", item.Find("role"));
     }
     const Json* content = item.Find("content");
@@ -119,8 +118,7 @@ class ItemTranslator {
     const std::string id = StringOf(item, "call_id", where), name = StringOf(item, "name", where);
     const std::string arguments = StringOf(item, "arguments", where);
     if (!fields_.ok()) return;
-    const auto parsed = arguments.empty() ? Result<Json>(Json::object()) : ParseJson(arguments);
-    if (!parsed.ok() || !parsed->is_object()) {
+    if (!ParseModelObject(arguments).ok()) {
       return fields_.Expect(where + ".arguments", "a string that holds a JSON object", item.Find("arguments"));
     }
     Assistant()["tool_calls"].push_back(
@@ -145,7 +143,13 @@ class ItemTranslator {
     const Json* list = whole ? content : item.Array("summary");
     if (list == nullptr || list->empty()) return;
     if (!ReadTextOrParts(fields_, *list, where + name, {"reasoning_text", "summary_text", "text"}, text)) return;
-    Assistant()["reasoning_content"] = std::move(text);
+    Json* message = &Assistant();
+    if ((*message)["content"] != "" || message->contains("tool_calls")) {  // it is the reasoning of the next one
+      open_ = false;
+      message = &Assistant();
+    }
+    if (message->contains("reasoning_content")) text = (*message)["reasoning_content"].get<std::string>() + "\n" + text;
+    (*message)["reasoning_content"] = std::move(text);
   }
 
   FieldReader& fields_;

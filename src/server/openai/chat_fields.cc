@@ -56,9 +56,8 @@ void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& w
     Json& function = calls[i]["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     Json& arguments = function["arguments"];
-    const std::string& text = arguments.get_ref<const std::string&>();
-    auto parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
-    if (!parsed.ok() || !parsed->is_object()) {
+    auto parsed = ParseModelObject(arguments.get_ref<const std::string&>());
+    if (!parsed.ok()) {
       return fields.Expect(name + ".function.arguments", "a string that holds a JSON object", &arguments);
     }
     arguments = std::move(parsed).value();
@@ -80,6 +79,7 @@ void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, Ch
     if (!message.String("role", role) || role.empty()) {
       return fields.Expect(where + ".role", "a string such as \"user\"", message.Find("role"));
     }
+    prompt.has_developer = prompt.has_developer || role == kDeveloper;
     NormaliseContent(messages[i], fields, where);
     NormaliseToolCalls(messages[i], fields, where);
   }
@@ -99,6 +99,8 @@ void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context)
     }
     prompt.add_generation_prompt = false;
   }
+  std::string effort;
+  if (fields.String("reasoning_effort", effort)) context["reasoning_effort"] = effort;
   const Json* extra = fields.Object("chat_template_kwargs");
   if (extra == nullptr) return;
   if (extra->size() > kMaxTemplateVariables) {

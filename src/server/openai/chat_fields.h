@@ -11,6 +11,9 @@
 
 namespace loramux {
 
+// OpenAI's newer name of the role "system".
+inline constexpr std::string_view kDeveloper = "developer";
+
 // A chat prompt before its template is rendered.
 struct ChatPrompt {
   // variables of the template, as JSON: {"messages", "tools", "documents", chat_template_kwargs...}
@@ -20,6 +23,7 @@ struct ChatPrompt {
   // The model continues the last message instead of answering it.
   bool continue_final_message = false;
   std::string final_message;                  // content of the last message, if continue_final_message
+  bool has_developer = false;                 // a message has the role kDeveloper
   std::shared_ptr<const ToolSet> tools = {};  // the functions of `tools`; none: empty or null
 };
 

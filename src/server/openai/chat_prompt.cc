@@ -26,6 +26,16 @@ std::size_t FindLast(std::string_view text, std::string_view part) {
   return text.size() - offset - part.size();
 }
 
+// The prompt's context with developers as "system".
+Result<std::string> WithoutDevelopers(const ChatPrompt& prompt) {
+  constexpr int kDeepest = 128;  // the body's limit, and what stands around its parts here
+  ASSIGN_OR_RETURN(Json context, ParseJson(prompt.template_context, {.max_depth = kDeepest}));
+  for (Json& message : context["messages"]) {
+    if (message["role"] == kDeveloper) message["role"] = "system";
+  }
+  return DumpJson(context);
+}
+
 }  // namespace
 
 Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view final_message) {
@@ -52,7 +62,13 @@ Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const Ch
         "tokenizer_config.json, found neither; use /v1/completions",
         "messages");
   }
-  auto rendered = chat_template->Render(prompt.template_context, {prompt.add_generation_prompt, unix_seconds});
+  const ChatTemplate::Options options{prompt.add_generation_prompt, unix_seconds};
+  std::string renamed;
+  const bool renames = prompt.has_developer && !chat_template->Mentions(kDeveloper);
+  if (renames) {
+    ASSIGN_OR_RETURN(renamed, WithoutDevelopers(prompt));
+  }
+  auto rendered = chat_template->Render(renames ? renamed : prompt.template_context, options);
   if (!rendered.ok()) return Error{rendered.error().code, rendered.error().message, "messages"};
   if (!prompt.continue_final_message) return rendered;
   return CutAfterFinalMessage(std::move(*rendered), prompt.final_message);

@@ -11,8 +11,9 @@
 
 namespace loramux {
 
-// Renders the template over the messages. `unix_seconds` is the time that the template sees. `chat_template` may be
-// null: the model has no template, and the error says how to add one. Thread-safe.
+// Renders the template over the messages. Messages of the role "developer" become "system", unless the template
+// mentions developers. `unix_seconds` is the time that the template sees. `chat_template` may be null: the model has no
+// template, and the error says how to add one. Thread-safe.
 Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const ChatPrompt& prompt,
                                      std::int64_t unix_seconds);
 

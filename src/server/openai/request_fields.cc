@@ -235,7 +235,7 @@ constexpr RequestField kFields[] = {
     {"grammar_triggers", kRefused},
     {"preserved_tokens", kAccepted, kBothBodies, "has no effect without a grammar"},
     // Reasoning.
-    {"reasoning_effort", kAccepted, kChatBody},
+    {"reasoning_effort", kServed, kChatBody},
     {"include_reasoning", kServed, kChatBody},
     {"separate_reasoning", kRefused, kChatBody, "start the server with --reasoning-parser none", "true"},
     {"stream_reasoning", kAccepted, kChatBody},

@@ -64,7 +64,8 @@ bool JsonCallBody::BeginValue(char c, CallWriter& calls) {
 bool JsonCallBody::AddToValue(char c, CallWriter& calls) {
   if (member_ == Member::kOther) return true;
   if (streaming_) {
-    calls.Arguments({&c, 1});
+    const bool last = scanner_.depth() == 1 && scanner_.after_value();
+    if (!last) calls.Arguments({&c, 1});
     return true;
   }
   value_ += c;
@@ -75,7 +76,6 @@ bool JsonCallBody::EndValue(CallWriter& calls) {
   in_value_ = false;
   if (member_ == Member::kName && !TakeName()) return false;
   if (member_ == Member::kArguments && !TakeArguments()) return false;
-  if (!streaming_ && member_ != Member::kOther && has_arguments_ && !name_.empty()) Emit(calls);
   return true;
 }
 
@@ -88,7 +88,10 @@ bool JsonCallBody::TakeName() {
 
 bool JsonCallBody::TakeArguments() {
   has_arguments_ = true;
-  if (streaming_) return true;
+  if (streaming_) {
+    arguments_ = "}";
+    return true;
+  }
   if (value_ == "null") value_ = "{}";
   if (value_.front() == '"') {
     const auto text = ParseJson(value_);
@@ -100,17 +103,11 @@ bool JsonCallBody::TakeArguments() {
   return true;
 }
 
-void JsonCallBody::Emit(CallWriter& calls) {
-  calls.Start(name_);
-  calls.Arguments(arguments_);
-}
-
 bool JsonCallBody::EndObject(CallWriter& calls) {
   if (name_.empty() || (!has_arguments_ && keys_ == Keys::kExact)) return false;
-  if (!has_arguments_) {
-    arguments_ = "{}";
-    Emit(calls);
-  }
+  if (!has_arguments_) arguments_ = "{}";
+  if (!calls.open()) calls.Start(name_);
+  calls.Arguments(arguments_);
   calls.End();
   return true;
 }

@@ -10,7 +10,8 @@
 namespace loramux {
 
 // Reads one object. The arguments may be called `parameters`; they are passed on as the model writes them once the name
-// is known. They may also be a string that holds an object, null or, unless kExact, absent.
+// is known, but for their last bracket: it follows when the object ends, so the arguments of a broken call are no JSON.
+// They may also be a string that holds an object, null or, unless kExact, absent.
 class JsonCallBody final : public CallBody {
  public:
   enum class Keys {
@@ -29,7 +30,6 @@ class JsonCallBody final : public CallBody {
   bool EndValue(CallWriter& calls);
   bool TakeName();
   bool TakeArguments();
-  void Emit(CallWriter& calls);
   bool EndObject(CallWriter& calls);
 
   Keys keys_;
@@ -42,7 +42,7 @@ class JsonCallBody final : public CallBody {
   bool has_arguments_ = false;
   std::string value_;
   std::string name_;
-  std::string arguments_;  // complete, and waiting for the name
+  std::string arguments_;  // complete, and waiting for the end of the object
 };
 
 // Reads an array of such objects, from "[" to "]".

@@ -131,7 +131,7 @@ TEST(OutputParser, ABrokenCallGivesItsTextBack) {
                    {R"(<tool_call>{"name": "x", "arguments": {"a": 01}})",
                     R"(#x{"a": 0!<tool_call>{"name": "x", "arguments": {"a": 0|!1}})"},
                    {R"(<tool_call>{"name": "x", "arguments": {"a": 1} oh)",
-                    R"(#x{"a": 1}!<tool_call>{"name": "x", "arguments": {"a": 1}| !oh)"},
+                    R"(#x{"a": 1!<tool_call>{"name": "x", "arguments": {"a": 1|} !oh)"},
                    {R"(<tool_call>{"name": "x", "arguments": {]<tool_call>{"name": "y"})",
                     R"(#x{!<tool_call>{"name": "x", "arguments": {|!]#y{}.)"}});
 }
