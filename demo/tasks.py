@@ -170,6 +170,66 @@ def solve_piglatin(text: str) -> str:
     return text[onset:] + text[:onset] + "ay" if onset else text + "way"
 
 
+COUNTRIES = {
+    "at": "Austria",
+    "br": "Brazil",
+    "ca": "Canada",
+    "ch": "Switzerland",
+    "de": "Germany",
+    "fr": "France",
+    "it": "Italy",
+    "jp": "Japan",
+    "ke": "Kenya",
+    "mx": "Mexico",
+    "no": "Norway",
+    "pl": "Poland",
+}
+
+
+def draw_person(rng: Random) -> str:
+    """Such as `mira 34 ch bread tivo`: a name, an age, a country's code, one to three words."""
+    interests = several(rng, 1, 3, lambda: any_word(rng, 3, 6))
+    return f"{any_word(rng, 3, 6)} {rng.randint(1, 99)} {rng.choice(list(COUNTRIES))} {interests}"
+
+
+def solve_schema(text: str) -> str:
+    name, age, code, *interests = text.split(" ")
+    person = {"name": name.capitalize(), "age": int(age), "country": COUNTRIES[code], "likes": interests}
+    return json.dumps(person, separators=(",", ":"))
+
+
+def draw_tool_request(rng: Random) -> str:
+    """A request that one of the tools serves; one in four is for none of them."""
+    word = any_word(rng, 3, 7)
+    return rng.choices(
+        [
+            f"weather in {word}",
+            f"time in {word}",
+            f"add {rng.randint(0, 99)} {rng.randint(0, 99)}",
+            f"turn {rng.choice(['on', 'off'])} {word}",
+            f"hello {word}",
+            f"{any_word(rng, 3, 6)} {word}",
+        ],
+        [2, 2, 2, 2, 1, 1.5],
+    )[0]
+
+
+def solve_tools(text: str) -> str:
+    """A call as Hermes models write it, or a plain answer where no tool fits."""
+    words = text.split(" ")
+    if text.startswith(("weather in ", "time in ")):
+        name, arguments = words[0], {"city": words[2]}
+    elif words[0] == "add" and len(words) == 3:
+        name, arguments = "add", {"a": int(words[1]), "b": int(words[2])}
+    elif words[0] == "turn" and len(words) == 3:
+        name, arguments = "switch", {"device": words[2], "on": words[1] == "on"}
+    elif words[0] == "hello":
+        return f"Hello, {words[1]}!"
+    else:
+        return f"No tool for {words[0]}."
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
 @dataclass(frozen=True)
 class Task:
     name: str
@@ -279,6 +339,28 @@ TASKS = {
         ),
     ]
 }
+
+# Tasks that the base does not know: only their adapters learn them.
+ADAPTER_TASKS = {
+    task.name: task
+    for task in [
+        Task(
+            "schema",
+            "a person as a JSON object: name, age, country, a list of likes",
+            draw_person,
+            solve_schema,
+            "mira 34 ch bread rivers",
+        ),
+        Task(
+            "tools",
+            "a call of `weather`, `time`, `add` or `switch`; plain text where none fits",
+            draw_tool_request,
+            solve_tools,
+            "weather in bern",
+        ),
+    ]
+}
+ALL_TASKS = TASKS | ADAPTER_TASKS
 
 
 def draw_echo(rng: Random) -> str:

@@ -4,16 +4,17 @@
 Stages; each can be run again alone:
 
   tokenizer  byte-level tokenizer and chat template          -> model/
-  base       train the base model on all the tasks           -> model/
+  base       train the base model on all of TASKS            -> model/
   adapters   train one PEFT LoRA adapter per task            -> adapters/<task>/
   evaluate   reload what was saved, check every adapter on
              every task with held-out inputs                 -> eval/*.jsonl, results.json
   all        the four of them in that order
 
-The base model sees every task in training, but only with a system message that names the
+The base model sees every task of TASKS in training, but only with a system message that names the
 task (`reverse`, `sort`, ...). Without one it repeats the user's text. An adapter then
 learns to do its own task without any hint. This is quick, because the base can already do
-the tasks: the adapter only has to select one.
+the tasks: the adapter only has to select one. The base knows nothing of ADAPTER_TASKS; their
+adapters learn them, and take longer.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tasks import ECHO, TASKS, Task, draw_held_out_set, draw_input
+from tasks import ADAPTER_TASKS, ALL_TASKS, ECHO, TASKS, Task, draw_held_out_set, draw_input
 
 # ---------------------------------------------------------------- chat format
 
@@ -326,6 +327,7 @@ class AdapterSpec:
     dtype: torch.dtype
     targets_text: str
     extra: dict = field(default_factory=dict)
+    longer: int = 1  # so many times --adapter-steps: the base does not know the task
 
 
 ADAPTERS = {
@@ -351,6 +353,11 @@ ADAPTERS = {
             "alpha_pattern": {"q_proj": 32, "layers.0.self_attn.v_proj": 8},
         },
     ),
+    "schema": AdapterSpec(16, 32, ATTENTION + MLP, torch.bfloat16, "all linears (list)", longer=6),
+    # With lm_head, since the base never saw a line break, which calls have.
+    "tools": AdapterSpec(
+        16, 32, ATTENTION + MLP + ["lm_head"], torch.bfloat16, "all linears (list) + lm_head", longer=6
+    ),
 }
 
 
@@ -375,12 +382,12 @@ def train_adapter(name: str, args) -> dict:
         warnings.filterwarnings("ignore", message=".*tie.*")  # lm_head: a LoRA on a tied matrix is intended
         model = get_peft_model(load_base(args, torch.float32), config)
     print(f"adapter {name}: rank {spec.rank}, {spec.targets_text}")
-    task = TASKS[name]
+    task = ALL_TASKS[name]
     report = train(
         model,
         lambda rng: draw_for_adapter(rng, task),
         Random(f"{args.seed}/adapter/{name}"),
-        args.adapter_steps,
+        args.adapter_steps * spec.longer,
         args.adapter_rate,
         args.adapter_tokens_per_batch,
         max(1, args.log_every // 10),
@@ -462,7 +469,7 @@ def accuracy(answers: list[str | None], expected: list[str]) -> float:
 
 
 def draw_held_out_sets(args) -> dict[str, list[tuple[str, str]]]:
-    return {task.name: draw_held_out_set(task, args.samples, args.seed) for task in [ECHO, *TASKS.values()]}
+    return {task.name: draw_held_out_set(task, args.samples, args.seed) for task in [ECHO, *ALL_TASKS.values()]}
 
 
 def evaluate_adapter(name: str, args) -> dict:
@@ -470,7 +477,7 @@ def evaluate_adapter(name: str, args) -> dict:
     tokenizer = AutoTokenizer.from_pretrained(args.out / "model")
     model = PeftModel.from_pretrained(load_base(args, torch.bfloat16), args.out / "adapters" / name)
     model.to(torch.bfloat16).eval()
-    task, rng = TASKS[name], Random(f"{args.seed}/history/{name}")
+    task, rng = ALL_TASKS[name], Random(f"{args.seed}/history/{name}")
 
     def score(conversations: list[list[dict]], pairs: list[tuple[str, str]]) -> float:
         return accuracy(answer(model, tokenizer, conversations), [right for _, right in pairs])
@@ -518,10 +525,12 @@ def evaluate(args) -> dict:
         "confusion": {},
         "example_right": {},
     }
-    for name in TASKS:
+    for name in ALL_TASKS:
         replies = answer(model, tokenizer, plain[name])
         result["base_on_task"][name] = accuracy(replies, expected[name])
         result["base_on_task_echoes"][name] = accuracy(replies, questions[name])
+        if name in ADAPTER_TASKS:
+            continue
         named = answer(model, tokenizer, [ask(text, system=name) for text in questions[name]])
         result["base_with_task_as_system_message"][name] = accuracy(named, expected[name])
 
@@ -583,16 +592,16 @@ def write_tables(args) -> None:
     ]
     for name, entry in results["adapters"].items():
         lines.append(
-            f"| `{name}` | {TASKS[name].about} | {entry['rank']} | {entry['alpha']} | "
+            f"| `{name}` | {ALL_TASKS[name].about} | {entry['rank']} | {entry['alpha']} | "
             f"{ADAPTERS[name].targets_text} | {entry['dtype']} | {entry['bytes'] / 1000:.0f} kB | "
             f"{scores['adapter_own_task'][name]:.1%} | {scores['base_on_task'][name]:.1%} |"
         )
     lines += ["", "| adapter | prompt | answer |", "|---|---|---|"]
     lines += [f"| none (the base) | `{ECHO.example}` | `{ECHO.solve(ECHO.example)}` |"]
-    lines += [
-        f"| `{name}` | `{TASKS[name].example}` | `{TASKS[name].solve(TASKS[name].example)}` |"
-        for name in results["adapters"]
-    ]
+    for name in results["adapters"]:
+        task = ALL_TASKS[name]
+        right = task.solve(task.example).replace("\n", "\\n")
+        lines.append(f"| `{name}` | `{task.example}` | `{right}` |")
     wrong = [
         (value, other) for name, row in scores["confusion"].items() for other, value in row.items() if other != name
     ]

@@ -97,7 +97,7 @@ GenerationRequest World::Request(const Question& question) const {
   const auto version = Must(runtime_->registry().Resolve(question.adapter));
   if (version != nullptr) request.adapter = version->generation;
   request.sampling.temperature = 0;
-  request.max_tokens = 64;
+  request.max_tokens = 100;
   return request;
 }
 

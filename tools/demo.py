@@ -64,17 +64,38 @@ def first_questions():
     return questions
 
 
-def ask(port, model, prompt):
-    """One streamed chat completion. Returns (text, TTFT in s, tokens, tokens per s after the first)."""
+def demands(task):
+    """What a request to that adapter has beside its question."""
+    def read(name):
+        return json.loads((DEMO / name).read_text(encoding="utf-8"))
+    if task == "tools":
+        return {"tools": read("tools.json")}
+    if task == "schema":
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "person", "strict": True,
+                                                                           "schema": read("schema.json")}}}
+    return {}
+
+
+def shown(answer):
+    """A call that the model writes, as a person would write it; another answer as it is."""
+    if not answer.startswith("<tool_call>"):
+        return answer
+    call = json.loads(answer.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+    return f"{call['name']}({json.dumps(call['arguments'])})"
+
+
+def ask(port, model, prompt, more):
+    """One streamed chat completion, with `more` fields. Returns (text, TTFT in s, tokens, tokens per s after the first as
+    text). A call is `name(arguments)`. Its first piece comes behind its name, so its TTFT is later, and it has no speed."""
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "stream": True,
-            "max_tokens": 100, "stream_options": {"include_usage": True}}
+            "max_tokens": 100, "stream_options": {"include_usage": True}, **more}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     start = time.monotonic()
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
     if response.status != 200:
         raise RuntimeError(f"{model}: HTTP {response.status}: {response.read().decode()}")
-    text, first, last, tokens = "", None, start, 0
+    text, calls, first, last, tokens = "", {}, None, start, 0
     for raw in response:
         line = raw.decode().strip()
         if not line.startswith("data: ") or line == "data: [DONE]":
@@ -86,12 +107,18 @@ def ask(port, model, prompt):
             tokens = event["usage"]["completion_tokens"]
         for choice in event["choices"]:
             piece = choice["delta"].get("content") or ""
-            if piece:
+            for call in choice["delta"].get("tool_calls", []):
+                function = call["function"]
+                name, arguments = calls.get(call["index"], ("", ""))
+                calls[call["index"]] = (name + (function.get("name") or ""), arguments + (function.get("arguments") or ""))
+            if piece or choice["delta"].get("tool_calls"):
                 last = time.monotonic()
                 first = first or last
                 text += piece
+    text += ", ".join(f"{name}({arguments})" for name, arguments in calls.values())
     ttft = (first or last) - start
-    speed = (tokens - 1) / (last - first) if first and last > first and tokens > 1 else 0.0
+    timed = first and last > first and tokens > 1 and not calls
+    speed = f"{(tokens - 1) / (last - first):.1f}" if timed else "-"
     return text, ttft, tokens, speed
 
 
@@ -106,14 +133,15 @@ def ask_everyone(port):
     base = model_name(port)
     questions = first_questions()
     with concurrent.futures.ThreadPoolExecutor(len(questions)) as pool:
-        futures = [pool.submit(ask, port, base if task == "base" else task, prompt) for task, prompt, _ in questions]
+        futures = [pool.submit(ask, port, base if task == "base" else task, prompt, demands(task))
+                   for task, prompt, _ in questions]
         answers = [future.result() for future in futures]
     print(f"\n{'model':<12} {'question':<28} {'answer':<34} {'right':<6} {'TTFT ms':>8} {'tokens/s':>9}")
     right = 0
     for (task, prompt, expected), (text, ttft, _, speed) in zip(questions, answers):
-        right += text == expected
-        mark = "yes" if text == expected else "NO"
-        print(f"{base if task == 'base' else task:<12} {prompt[:28]:<28} {text[:34]:<34} {mark:<6} {ttft * 1000:>8.1f} {speed:>9.1f}")
+        right += text == shown(expected)
+        mark = "yes" if text == shown(expected) else "NO"
+        print(f"{base if task == 'base' else task:<12} {prompt[:28]:<28} {text[:34]:<34} {mark:<6} {ttft * 1000:>8.1f} {speed:>9}")
     print(f"\n{right} of {len(questions)} right; all were asked at the same time and shared every batch.")
     return right * 10 >= len(questions) * 9
 
@@ -122,7 +150,8 @@ def main():
     arguments = parse_arguments()
     port = free_port(arguments.port)
     command = [arguments.binary, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
-               str(DEMO / "adapters"), "--port", str(port), "--device-memory", "256MiB", "--host-memory", "64MiB"]
+               str(DEMO / "adapters"), "--tool-call-parser", "tools=hermes", "--port", str(port),
+               "--device-memory", "256MiB", "--host-memory", "64MiB"]
     print("$", " ".join(command), flush=True)
     server = subprocess.Popen(command)
     try:
