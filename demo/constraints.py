@@ -114,7 +114,7 @@ class Client:
     def ask(self, model, prompt, temperature, seed, fields):
         """The message of an answer. At temperature 0 the seed has no effect."""
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": temperature, "seed": seed,
-                "max_tokens": 160, **fields}
+                "max_tokens": 950, **fields}
         return self.send("POST", "/v1/chat/completions", body)["choices"][0]["message"]
 
 

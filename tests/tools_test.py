@@ -18,6 +18,9 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
 SMALL = [{"type": "function", "function": {"name": name, "parameters": {
     "type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "on": {"type": "boolean"}},
     "required": ["unit", "on"], "additionalProperties": False}}} for name in ("heat", "cool")]
+# Options of the library that compiles schemas: it would ignore `not`, which it does not serve.
+OPTIONS = [{"type": "function", "function": {"name": "f", "parameters": {
+    "type": "object", "not": {"required": ["a"]}, "x-guidance": {"lenient": True}}}}]
 
 
 class Tools(unittest.TestCase):
@@ -121,6 +124,19 @@ class Tools(unittest.TestCase):
                 for call in choice["message"]["tool_calls"]:
                     self.check_small(call["function"])
 
+    def test_a_call_ends_although_the_model_wants_white_space(self):
+        spaces = {str(8 + ord(" ")): 100}   # the token of a byte is 8 more
+        choice = {"type": "function", "function": {"name": "cool"}}
+        for model in ("demo", "json"):
+            for tool_choice in ("required", choice):
+                status, answer = self.server.chat(model, "x", tools=SMALL, tool_choice=tool_choice, parallel_tool_calls=False,
+                                                  logit_bias=spaces, max_tokens=700)
+                self.assertEqual(status, 200, answer)
+                call, = answer["choices"][0]["message"]["tool_calls"]
+                self.check_small(call["function"])
+                self.assertIn(" " * 40, call["function"]["arguments"])
+                self.assertNotIn(" " * 41, call["function"]["arguments"])
+
     def check_small(self, function):
         self.assertIn(function["name"], ("heat", "cool"))
         arguments = json.loads(function["arguments"])
@@ -143,7 +159,8 @@ class Tools(unittest.TestCase):
     def test_tool_choice_errors(self):
         for more, found in (({"tool_choice": "required"}, "`tools`"), ({"tool_choice": "sometimes", "tools": SMALL}, "required"),
                             ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": SMALL}, "found \"x\""),
-                            ({"tool_choice": "required", "tools": SMALL, "guided_regex": "a"}, "guided_regex")):
+                            ({"tool_choice": "required", "tools": SMALL, "guided_regex": "a"}, "guided_regex"),
+                            ({"tool_choice": "required", "tools": OPTIONS}, "x-guidance")):
             status, answer = self.server.chat("demo", "x", **more)
             self.assertEqual((status, answer["error"]["param"]), (400, "tool_choice"), answer)
             self.assertIn(found, answer["error"]["message"])

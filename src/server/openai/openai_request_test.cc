@@ -396,6 +396,8 @@ TEST(OpenAiRequest, ChatErrorsNameTheField) {
       {R"("tool_choice":{"type":"function"})", "tool_choice", "found an object"},
       {R"("tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", "tool_choice", "found an object"},
       {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice", "found \"f\""},
+      {R"("tools":[{"type":"function","function":{"name":"f","parameters":{"x-guidance":{}}}}],"tool_choice":"required")",
+       "tool_choice", "\"f\": this server does not support x-guidance"},
       {R"("functions":[{"name":"f"}])", "functions", "does not support"},
       {R"("chat_template":"{{x}}")", "chat_template", "does not support"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "`messages`"},

@@ -29,6 +29,15 @@ std::string NamedFunction(const Json& choice, FieldReader& fields, const ToolSet
   return name;
 }
 
+// A schema that becomes a grammar must not say how: with llguidance's options, keywords could be ignored in silence.
+void CheckSchemas(const ToolSet& offered, FieldReader& fields) {
+  for (const auto& [name, parameters] : offered.functions()) {
+    if (!parameters.is_object() || !parameters.contains("x-guidance")) continue;
+    fields.Fail(ErrorCode::kUnsupported, "tool_choice",
+                "the parameters of \"" + name + "\": this server does not support x-guidance; leave it out");
+  }
+}
+
 void ReadToolChoice(FieldReader& fields, const ToolSet& offered, ToolFields& tools) {
   const Json* choice = fields.Find("tool_choice");
   if (choice == nullptr || *choice == "auto") return;
@@ -39,6 +48,7 @@ void ReadToolChoice(FieldReader& fields, const ToolSet& offered, ToolFields& too
   tools.choice = *choice == "required" ? ToolChoice::kRequired : ToolChoice::kNamed;
   if (tools.choice == ToolChoice::kNamed) tools.function = NamedFunction(*choice, fields, offered);
   if (offered.empty()) fields.Expect("tool_choice", "`tools` with it", choice);
+  CheckSchemas(offered, fields);
 }
 
 void AddFunction(const Json& function, ToolSet& set) {

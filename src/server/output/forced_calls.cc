@@ -73,6 +73,14 @@ Json SchemaOf(const Json& parameters) {
   return schema;
 }
 
+// The same, with the white space that documents may have elsewhere (text/bindings/src/grammar/mod.rs): a model that
+// knows nothing to call would repeat it without end.
+Json BoundedSchemaOf(const Json& parameters) {
+  Json schema = SchemaOf(parameters);
+  schema["x-guidance"] = {{"whitespace_pattern", R"([\x20\x0A\x0D\x09]{1,40})"}};
+  return schema;
+}
+
 std::string Quoted(std::string_view text) { return DumpJson(Json(text)); }
 
 // A rule of Lark for each function: its texts around the arguments, and their schema.
@@ -83,7 +91,7 @@ std::string LarkOf(const CallText& text, const ToolSet& tools, bool parallel) {
     const std::string before = fmt::format("{}{}{}", text.before_name, Quoted(name), text.before_arguments);
     calls += fmt::format("{}call_{}", number == 0 ? "" : " | ", number);
     rules += fmt::format("call_{0}: {1} arguments_{0} {2}\narguments_{0}: %json {3}\n", number, Quoted(before),
-                         Quoted(text.after), DumpJson(SchemaOf(parameters)));
+                         Quoted(text.after), DumpJson(BoundedSchemaOf(parameters)));
     ++number;
   }
   const std::string more = parallel ? fmt::format(" ({} call)*", Quoted(text.between)) : std::string();

@@ -16,6 +16,9 @@ std::shared_ptr<const ToolSet> Tools() {
   return tools;
 }
 
+// What the schema of every function's arguments gets.
+const std::string kWhiteSpace = R"("x-guidance":{"whitespace_pattern":"[\\x20\\x0A\\x0D\\x09]{1,40}"})";
+
 // The calls in an answer, as name{arguments}, and its content.
 std::string Read(const ForcedCalls& forced, std::string_view text) {
   CallParser parser(*forced.grammar, forced.tools);
@@ -38,10 +41,11 @@ TEST(ForcedCalls, OwnFormOfTheModel) {
             R"x(start: call ("\n" call)*
 call: call_0 | call_1
 call_0: "<tool_call>\n{\"name\": \"a \\\"b\\\"\", \"arguments\": " arguments_0 "}\n</tool_call>"
-arguments_0: %json {"type":"object"}
+arguments_0: %json {"type":"object",)x" +
+                kWhiteSpace + R"x(}
 call_1: "<tool_call>\n{\"name\": \"weather\", \"arguments\": " arguments_1 "}\n</tool_call>"
-arguments_1: %json {"type":"object","properties":{"city":{"$ref":"#/$defs/City"}},"$defs":{"City":{"type":"string"}}}
-)x");
+arguments_1: %json {"type":"object","properties":{"city":{"$ref":"#/$defs/City"}},"$defs":{"City":{"type":"string"}},)x" +
+                kWhiteSpace + "}\n");
   EXPECT_EQ(Read(forced, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\":\"x\"}}\n</tool_call>"),
             R"(weather{"city":"x"})");
 }
@@ -55,7 +59,7 @@ TEST(ForcedCalls, TextsForPeopleAreLeftOut) {
   EXPECT_THAT(ForceCalls(FindToolFormat("hermes"), tools, false).constraint.text,
               testing::HasSubstr(
                   R"({"type":"object","properties":{"description":{"type":"string"},"title":{"enum":[{"title":1}]},)"
-                  R"("list":{"items":{}}},"dependentRequired":{"title":["list"]}})"));
+                  R"("list":{"items":{}}},"dependentRequired":{"title":["list"]},)"));
 }
 
 TEST(ForcedCalls, AListForOthers) {
