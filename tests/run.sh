@@ -27,6 +27,7 @@ run() {
     tsan) part tsan ;;
     fuzz) part fuzz -DLORAMUX_FUZZ_SECONDS=8 ;;
     all)
+      tests/clients/install.sh all
       part release -DLORAMUX_LONG_TESTS=ON
       cmake --build --preset release --target benchmarks
       part asan-ubsan -DLORAMUX_LONG_TESTS=ON -DLORAMUX_TEST_LABELS= -DLORAMUX_BUILD_LABORATORY=ON -DLORAMUX_SANITIZE_EXCEPT=

@@ -93,6 +93,7 @@ def with_preloaded(program, library):
 
 class Server:
     """`loramux serve` on the demo, on a free port, until `stop`."""
+    READY = r"ready: https?://[\d.]+:(\d+)"   # what it says when it serves, with its port
 
     def __init__(self, *flags, adapter_dir=DEMO / "adapters"):
         self.start([LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
@@ -112,7 +113,7 @@ class Server:
         deadline = time.monotonic() + PATIENCE
         self.port = None
         while self.port is None:
-            match = re.search(r"ready: https?://[\d.]+:(\d+)", self.text())
+            match = re.search(self.READY, self.text())
             if match:
                 self.port = int(match.group(1))
             elif self.process.poll() is not None or time.monotonic() > deadline:

@@ -1,25 +1,38 @@
 #!/usr/bin/env bash
 # Installs the official clients of the APIs, and frameworks upon them, in their pinned versions for the tests that name
-# this script: two Python virtual environments and node_modules in build/clients. Does nothing if they are up to date.
-# Usage: tests/clients/install.sh
+# this script: Python virtual environments and node_modules in build/clients. What is up to date stays.
+# Usage: tests/clients/install.sh [all]
+#   all   also lm-eval with PyTorch (6 GB), for the tests that LORAMUX_LONG_TESTS adds: `make test-all`
 set -euo pipefail
 cd "$(dirname "$0")"
 readonly target=../../build/clients
 
-wanted() { cat requirements*.txt package.json package-lock.json | sha256sum; python3 --version; node --version; }
-
-stamp=$(wanted)
-if [ "$(cat "$target/installed" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
-printf 'clients: installing the official clients into build/clients\n' >&2
-rm -rf "$target"
-mkdir -p "$target"
-# environment NAME FILE
-environment() {
-  python3 -m venv "$target/$1"
-  "$target/$1/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$2"
+# up_to_date NAME FILE...: whether build/clients/NAME was installed from these files, by this Python and Node.
+up_to_date() {
+  local name=$1; shift
+  wanted=$(cat "$@" | sha256sum; python3 --version; node --version)
+  [ "$(cat "$target/$name/installed" 2>/dev/null)" = "$wanted" ]
 }
+
+# environment NAME FILE: the file is complete, so pip adds nothing to it.
+environment() {
+  if up_to_date "$1" "$2"; then return; fi
+  printf 'clients: installing %s into build/clients/%s\n' "$2" "$1" >&2
+  rm -rf "${target:?}/$1"
+  python3 -m venv "$target/$1"
+  "$target/$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$2"
+  "$target/$1/bin/pip" check >&2
+  printf '%s\n' "$wanted" >"$target/$1/installed"
+}
+
+mkdir -p "$target"
 environment python requirements.txt
 environment instructor requirements-instructor.txt
-cp package.json package-lock.json "$target/"
-npm --prefix "$target" ci --no-audit --no-fund --loglevel=error
-printf '%s\n' "$stamp" >"$target/installed"
+environment litellm requirements-litellm.txt
+if [ "${1:-}" = all ]; then environment lm-eval requirements-lm-eval.txt; fi
+if ! up_to_date node_modules package.json package-lock.json; then
+  printf 'clients: installing package.json into build/clients/node_modules\n' >&2
+  cp package.json package-lock.json "$target/"
+  npm --prefix "$target" ci --no-audit --no-fund --loglevel=error
+  printf '%s\n' "$wanted" >"$target/node_modules/installed"
+fi
