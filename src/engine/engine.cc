@@ -17,10 +17,9 @@ namespace {
 // What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
 struct News {
   Sequence* sequence = nullptr;
-  SampledToken token;
+  SampledToken token;  // the one that stopped it, if finish is kStop
   bool has_token = false;
   FinishReason finish = FinishReason::kNone;
-  TokenId stop_token = -1;
   Error error;
 };
 
@@ -297,7 +296,6 @@ struct Engine::Impl {
     item.sequence = &sequence;
     item.has_token = false;
     item.finish = FinishReason::kNone;
-    item.stop_token = -1;
     return item;
   }
 
@@ -330,8 +328,7 @@ struct Engine::Impl {
     const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
     observer.Sampled(sequence.id, token.id, stops);
     if (stops) {
-      const TokenId id = token.id;
-      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).stop_token = id;
+      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).token = std::move(token);
       return;
     }
     sequence.tokens.push_back(token.id);
@@ -535,7 +532,7 @@ struct Engine::Impl {
     event.id = sequence.id;
     event.token = item.has_token ? &item.token : nullptr;
     event.finish = item.finish;
-    event.stop_token = item.stop_token;
+    event.stop = item.finish == FinishReason::kStop ? &item.token : nullptr;
     event.error = item.finish == FinishReason::kError ? &item.error : nullptr;
     event.arrival = sequence.arrival;
     event.first_scheduled = sequence.first_scheduled;

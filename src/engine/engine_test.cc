@@ -317,7 +317,8 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   World::Outcome outcome;
   request.on_event = [&](const GenerationEvent& event) {
     outcome.finish = event.finish;
-    EXPECT_EQ(event.stop_token, request.stop_token_ids[0]);
+    ASSERT_NE(event.stop, nullptr);
+    EXPECT_EQ(event.stop->id, request.stop_token_ids[0]);
     EXPECT_EQ(event.token, nullptr);
   };
   ASSERT_TRUE(w.engine->Submit(request).ok());

@@ -30,7 +30,7 @@ enum class FinishReason {
 // One request's news of one step. References are valid during the callback only.
 struct GenerationEvent {
   RequestId id;
-  // The new token; null if the event only ends the request. The token that stops a request (kStop) is not delivered.
+  // The new token; null if the event only ends the request. The token that stops a request is `stop` instead.
   const SampledToken* token = nullptr;
   FinishReason finish = FinishReason::kNone;
   // The prompt's tokens from the second on, if the request asks for them (prompt_logprobs). Given once: with the first
@@ -38,7 +38,7 @@ struct GenerationEvent {
   std::span<const ScoredToken> prompt_scores;
   // With the last event of a request for an embedding: [hidden_size], not normalised. Otherwise empty.
   std::span<const float> embedding;
-  TokenId stop_token = -1;                           // the token that ended the request, if finish is kStop
+  const SampledToken* stop = nullptr;                // the token that ended the request, if finish is kStop
   const Error* error = nullptr;                      // set if finish is kError
   TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
   std::int32_t prompt_tokens = 0;

@@ -213,7 +213,9 @@ class ScriptedService final : public GenerationService {
       }
     } else {
       event.finish = running.script.finish;
-      event.stop_token = running.script.stop_token;
+      token.id = running.script.stop_token;
+      token.logprob = -0.125f;
+      if (event.finish == FinishReason::kStop) event.stop = &token;
       event.error = &running.script.error;
     }
     event.generated_tokens = static_cast<std::int32_t>(running.next);

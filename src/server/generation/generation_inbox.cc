@@ -17,13 +17,13 @@ TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
       prompt_scores(event.prompt_scores.begin(), event.prompt_scores.end()),
       embedding(event.embedding.begin(), event.embedding.end()),
       finish(event.finish),
-      stop_token(event.stop_token),
       prompt_tokens(event.prompt_tokens),
       cached_prompt_tokens(event.cached_prompt_tokens),
       arrival(event.arrival),
       first_scheduled(event.first_scheduled),
       now(event.now) {
   if (event.token != nullptr) token = *event.token;
+  if (event.stop != nullptr) stop = *event.stop;
   if (event.error != nullptr) error = *event.error;
 }
 

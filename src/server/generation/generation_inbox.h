@@ -21,7 +21,7 @@ struct TokenEvent {
   std::vector<ScoredToken> prompt_scores;
   std::vector<float> embedding;
   FinishReason finish = FinishReason::kNone;
-  TokenId stop_token = -1;
+  std::optional<SampledToken> stop;
   std::optional<Error> error;
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_prompt_tokens = 0;

@@ -127,13 +127,16 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   embedding_ = event.embedding;
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
-  if (event.finish == FinishReason::kStop) stop_token_ = event.stop_token;
+  if (event.stop) stop_token_ = event.stop->id;
   RETURN_IF_ERROR(FinishText());
   if (finished()) return Ok{};  // a stop string in the text that was held back
-  const bool asked_for =
-      std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) != stop_token_ids_.end();
-  const bool by_id = event.finish == FinishReason::kStop && asked_for;
-  Finish(event.finish, by_id ? StopReason(event.stop_token) : StopReason());
+  const bool by_id =
+      event.stop && std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop->id) != stop_token_ids_.end();
+  if (event.stop && wants_logprobs_) {
+    stop_logprob_ = LogprobText(event.stop->id, event.stop->logprob, event.stop->top_logprobs);
+    logprob_bytes_ += BytesOf(*stop_logprob_);
+  }
+  Finish(event.finish, by_id ? StopReason(event.stop->id) : StopReason());
   return Ok{};
 }
 
@@ -223,6 +226,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   output.finish = finish_;
   output.stop_reason = stop_reason_;
   output.stop_token = stop_token_;
+  output.stop_logprob = std::exchange(stop_logprob_, {});
   if (stop_token_ >= 0) output.stop_token_text = tokenizer_->IdToToken(stop_token_);
   has_news_ = false;
   return output;

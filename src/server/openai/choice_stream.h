@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -98,6 +99,7 @@ class ChoiceStream {
   FinishReason finish_ = FinishReason::kNone;
   StopReason stop_reason_;
   TokenId stop_token_ = -1;
+  std::optional<TokenLogprobText> stop_logprob_;
 };
 
 // Returns the text of one token for logprobs: with the leading space that a decoder drops at the start of a text, and

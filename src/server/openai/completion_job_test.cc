@@ -41,13 +41,15 @@ class RecordingService final : public GenerationService {
   }
   void End(std::size_t request, FinishReason finish, TokenId stop_token = kEosToken) {
     GenerationEvent event = Event(request, finish);
-    event.stop_token = stop_token;
+    const SampledToken stop{.id = stop_token, .logprob = -0.125f, .top_logprobs = {}};
+    if (finish == FinishReason::kStop) event.stop = &stop;
     requests[request].on_event(event);
   }
   // The whole prompt was computed: its log-probabilities come with the end.
-  void EndWithScores(std::size_t request, std::span<const ScoredToken> scores) {
-    GenerationEvent event = Event(request, FinishReason::kLength);
+  void EndWithScores(std::size_t request, std::span<const ScoredToken> scores, const SampledToken* stop = nullptr) {
+    GenerationEvent event = Event(request, stop == nullptr ? FinishReason::kLength : FinishReason::kStop);
     event.prompt_scores = scores;
+    event.stop = stop;
     requests[request].on_event(event);
   }
 
@@ -413,6 +415,22 @@ TEST_F(CompletionJobTest, AnEchoedPromptHasLogProbabilities) {
   EXPECT_EQ(DumpJson(logprobs["top_logprobs"]), R"([null,{"x":-0.5,"b":-1.5},{"c":-0.25}])");
   EXPECT_EQ(DumpJson(logprobs["text_offset"]), "[0,1,2]");
   EXPECT_FALSE(choice.contains("prompt_logprobs"));
+}
+
+// lm-eval asks for one token after the prompt and leaves the last log-probability out.
+TEST_F(CompletionJobTest, TheTokenThatEndsACompletionHasALogProbabilityToo) {
+  const SampledToken stop{.id = kEosToken, .logprob = -0.125f, .top_logprobs = {{'x', -2.5f}}};
+  for (const bool stream : {false, true}) {
+    auto job = Submitted(Endpoint::kCompletion,
+                         std::string(R"({"model":"base","prompt":[97,98,99],"echo":true,"logprobs":1,"max_tokens":1)") +
+                             (stream ? R"(,"stream":true})" : "}"));
+    service_.EndWithScores(service_.requests.size() - 1, kScores, &stop);
+    ASSERT_TRUE(Apply(job).ok());
+    const std::string answer = stream ? job.TakeEvents() : job.TakeBody();
+    EXPECT_THAT(answer, HasSubstr(R"("token_logprobs":[null,-1.5,-0.25,-0.125])"));
+    EXPECT_THAT(answer, HasSubstr(R"("tokens":["a","b","c","</s>"])"));
+    EXPECT_THAT(answer, HasSubstr(R"("text":"abc")"));
+  }
 }
 
 TEST_F(CompletionJobTest, PromptLogprobsHaveTokenIdsAndRanks) {

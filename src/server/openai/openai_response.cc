@@ -77,14 +77,17 @@ NamedAlternatives NameAlternatives(const TokenLogprobText& token) {
 Json CompletionLogprobs(const ChoiceOutput& choice) {
   Json offsets = Json::array(), logprobs = Json::array(), tokens = Json::array(), tops = Json::array();
   std::int64_t offset = choice.text_offset;
-  for (const TokenLogprobText& token : choice.logprobs) {
+  const auto add = [&](const TokenLogprobText& token) {
     offsets.push_back(offset);
     offset += token.chosen.Characters();
     NamedAlternatives named = NameAlternatives(token);
     tokens.push_back(std::move(named.chosen));
     logprobs.push_back(token.unknown ? Json(nullptr) : Json(LogprobNumber(token.chosen.logprob)));
     tops.push_back(token.unknown ? Json(nullptr) : std::move(named.top));
-  }
+  };
+  for (const TokenLogprobText& token : choice.logprobs) add(token);
+  // As in OpenAI's legacy API and vLLM: a client that asks for one token after an echo counts on it.
+  if (choice.stop_logprob) add(*choice.stop_logprob);
   return {{"text_offset", std::move(offsets)},
           {"token_logprobs", std::move(logprobs)},
           {"tokens", std::move(tokens)},

@@ -74,9 +74,10 @@ struct ChoiceOutput {
   std::string prompt_logprobs;   // JSON (PromptLogprobsJson); empty: not wanted
   FinishReason finish = FinishReason::kNone;
   StopReason stop_reason;
-  TokenId stop_token = -1;            // the token that ended the choice; it is not in `logprobs`. -1: none did
-  std::string stop_token_text;        // its stored form
-  std::vector<float> embedding = {};  // of requests for embeddings
+  TokenId stop_token = -1;      // the token that ended the choice; it is not in `logprobs`. -1: none did
+  std::string stop_token_text;  // its stored form
+  std::optional<TokenLogprobText> stop_logprob = {};  // of `stop_token`, if log-probabilities are wanted
+  std::vector<float> embedding = {};                  // of requests for embeddings
 };
 
 // Returns the number that stands for a log-probability in JSON, which has no -infinity.
