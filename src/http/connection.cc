@@ -44,7 +44,7 @@ HttpRequest TakeHead(const HttpConnection::RequestParser& parser) {
   request.target = std::string(message.target());
   const std::string_view target = request.target;
   const auto question = target.find('?');
-  request.path = PercentDecode(target.substr(0, question));
+  request.path = PathOf(target);
   if (question != std::string_view::npos) request.query = target.substr(question + 1);
   for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
   return request;
@@ -121,7 +121,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   BeginTrace();
   bytes_sent_ = 0;
   origin_.clear();
-  route_ = nullptr;
+  error_form_ = nullptr;
   HttpRequest request;
   const HttpRoute* route = nullptr;
   std::optional<HttpReply> refusal;
@@ -155,7 +155,6 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   request = TakeHead(parser);
   request.address = address_;
   refusal = Screen(request, route);
-  route_ = route;
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
   if (refusal) co_return true;  // its body is not read
   // Open routes need no key, so they may hold only small bodies.
@@ -313,8 +312,8 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (activity_.draining()) keep_alive_ = false;
   linger_ = !keep_alive_;
-  if (reply.error && route_ != nullptr && route_->error_form) {
-    reply.body = route_->error_form(reply.status, reply.error->message, reply.error->param);
+  if (reply.error && error_form_ != nullptr) {
+    reply.body = (*error_form_)(reply.status, reply.error->message, reply.error->param);
   }
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);

@@ -132,9 +132,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpExchange* exchange_ = nullptr;  // the exchange being answered
   std::atomic<TimeNs> waiting_since_;
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;                // Origin header of the request
-  const HttpRoute* route_ = nullptr;  // of the request; null: none is known yet
-  std::string address_;               // of the client
+  std::string origin_;                     // Origin header of the request
+  const ErrorForm* error_form_ = nullptr;  // of the request's path; null: ErrorBody, or no path is known yet
+  std::string address_;                    // of the client
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

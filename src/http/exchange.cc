@@ -41,6 +41,8 @@ std::string PercentDecode(std::string_view text) {
   return out;
 }
 
+std::string PathOf(std::string_view target) { return PercentDecode(target.substr(0, target.find('?'))); }
+
 std::string_view HttpRequest::Header(std::string_view name) const {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   const auto same = [&](std::string_view a) {
@@ -156,6 +158,17 @@ const HttpRoute* RouteTable::Find(HttpRequest& request, std::vector<std::string>
     if (route.method == "GET") allowed.emplace_back("HEAD");
   }
   return nullptr;
+}
+
+const ErrorForm* RouteTable::ErrorFormOf(std::string_view path) const {
+  const HttpRoute* best = nullptr;
+  for (const HttpRoute& route : routes_) {
+    const std::size_t size = route.path.size();
+    if (!path.starts_with(route.path) || (path.size() > size && (size == 1 || path[size] != '/'))) continue;
+    const bool longer = best == nullptr || size > best->path.size();
+    if (longer || (size == best->path.size() && !best->error_form)) best = &route;
+  }
+  return best != nullptr && best->error_form ? &best->error_form : nullptr;
 }
 
 }  // namespace loramux

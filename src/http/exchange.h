@@ -163,6 +163,9 @@ class RouteTable {
   // Returns the route of a request and sets request.tail. Null if there is none; then `allowed` receives the methods
   // that the path has, and stays empty for an unknown path.
   const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
+  // Returns how errors about a path are written, whether or not it has a route: as those of the route with the longest
+  // path that is the path or its beginning. Null: ErrorBody.
+  const ErrorForm* ErrorFormOf(std::string_view path) const;
 
  private:
   std::vector<HttpRoute> routes_;
@@ -171,5 +174,7 @@ class RouteTable {
 
 // Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.
 std::string PercentDecode(std::string_view text);
+// The path of a request's target.
+std::string PathOf(std::string_view target);
 
 }  // namespace loramux

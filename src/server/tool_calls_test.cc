@@ -23,17 +23,20 @@ constexpr std::string_view kTools =
 constexpr std::string_view kCall =
     "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bern\"}}\n</tool_call>";
 
-// A tokenizer with one more special token, whose id is 258.
-Tokenizer WithSpecialToken(std::string_view token) {
+// A tokenizer with more special tokens, whose ids begin with 258.
+Tokenizer WithSpecialTokens(std::initializer_list<std::string_view> tokens) {
   std::ifstream file(LORAMUX_SOURCE_DIR "/src/server/testdata/tokenizer.json");
   std::stringstream text;
   text << file.rdbuf();
   Json json = Json::parse(text.str());
-  Json added = json["added_tokens"].back();
-  added["id"] = 258;
-  added["content"] = token;
-  added["special"] = true;
-  json["added_tokens"].push_back(added);
+  TokenId id = 258;
+  for (const std::string_view token : tokens) {
+    Json added = json["added_tokens"].back();
+    added["id"] = id++;
+    added["content"] = token;
+    added["special"] = true;
+    json["added_tokens"].push_back(added);
+  }
   auto parsed = Tokenizer::Parse(json.dump(), "test");
   EXPECT_TRUE(parsed.ok()) << parsed.error().message;
   return std::move(parsed).value();
@@ -78,9 +81,13 @@ class ToolCallsTest : public testing::Test {
     options_.tool_call_parsers = {"hermes"};
   }
 
-  void Start() {
-    auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+  void Start(GrammarCompiler* grammars = nullptr) {
+    auto server = Server::Start(options_, {.clock = &fixture_.clock,
+                                           .generation = &service_,
+                                           .registry = &fixture_.registry,
+                                           .tokenizer = &fixture_.tokenizer,
+                                           .chat_template = &fixture_.chat_template,
+                                           .grammars = grammars});
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -222,7 +229,7 @@ TEST_F(ToolCallsTest, StopStringsLogprobsAndChoices) {
 
 // Clients do not see special tokens, but the parser must.
 TEST_F(ToolCallsTest, MarkersMayBeSpecialTokens) {
-  fixture_.tokenizer = WithSpecialToken("<|python_tag|>");
+  fixture_.tokenizer = WithSpecialTokens({"<|python_tag|>"});
   options_.tool_call_parsers = {"llama3_json"};
   script_.tokens = {kBosToken, 258};
   for (const TokenId id : Bytes(R"(weather.call(city="Bern"))")) script_.tokens.push_back(id);
@@ -313,6 +320,52 @@ TEST_F(ToolCallsTest, ThePromptMayOpenTheReasoning) {
   };
   EXPECT_EQ(continued("<think>I")["reasoning"], "Hm.");
   EXPECT_EQ(continued("<think>I</think>No")["content"], "Hm.</think>Yes.");
+}
+
+// Whether the constraint allows each of the tokens in turn, and its end behind them.
+bool Accepts(const std::shared_ptr<TokenConstraint>& constraint, const std::vector<TokenId>& tokens) {
+  const auto allows = [&constraint](TokenId token) {
+    const auto allowed = constraint->Allowed();
+    const auto id = static_cast<std::size_t>(token);
+    return id / 32 < allowed.size() && (allowed[id / 32] >> (id % 32) & 1) != 0;
+  };
+  for (const TokenId token : tokens) {
+    if (!allows(token)) return false;
+    constraint->Advance(token);
+  }
+  return allows(kEosToken);
+}
+
+constexpr std::string_view kObject = R"(,"response_format":{"type":"json_object"})";
+
+TEST_F(ToolCallsTest, AConstrainedAnswerMayReasonFirst) {
+  options_.reasoning_parsers = {"qwen3"};
+  fixture_.tokenizer = WithSpecialTokens({"<think>", "</think>"});
+  const auto grammars = *GrammarCompiler::Create(fixture_.tokenizer, std::vector<TokenId>{kEosToken});
+  script_.tokens = {258, 'H', 'm', 259, '\n', '{', '}'};
+  Start(grammars.get());
+  const Json body = Send(kObject).json();
+  EXPECT_EQ(body["choices"][0]["message"]["reasoning"], "Hm");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "{}");
+  EXPECT_EQ(body["usage"]["completion_tokens_details"]["reasoning_tokens"], 4);
+  EXPECT_TRUE(Accepts(service_.submitted().back().constraint, script_.tokens));
+  for (const std::vector<TokenId>& wrong : {std::vector<TokenId>{258, 'H', 'm', 259, 'x'}, {'x'}, {258, 'H', 'm'}}) {
+    Send(kObject);
+    EXPECT_FALSE(Accepts(service_.submitted().back().constraint, wrong));
+  }
+  Send(kObject);
+  EXPECT_TRUE(Accepts(service_.submitted().back().constraint, {'{', '}'}));  // or it does not reason
+}
+
+TEST_F(ToolCallsTest, AConstrainedAnswerHasNoReasoningIfItsTagsAreNoTokens) {
+  options_.reasoning_parsers = {"qwen3"};
+  const auto grammars = *GrammarCompiler::Create(fixture_.tokenizer, std::vector<TokenId>{kEosToken});
+  script_ = Say("{}");
+  Start(grammars.get());
+  EXPECT_EQ(Choice(kObject)["message"]["content"], "{}");
+  EXPECT_TRUE(Accepts(service_.submitted().back().constraint, script_.tokens));
+  Send(kObject);
+  EXPECT_FALSE(Accepts(service_.submitted().back().constraint, {'<'}));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace loramux {
 // Returns the new events of an answer; its text as one event of content if it was not read as more.
 inline std::vector<OutputEvent> EventsOf(const ChoiceOutput& output) {
   if (output.events) return *output.events;
-  return {{.kind = OutputEvent::Kind::kContent, .text = output.text}};
+  return {{.kind = OutputEvent::Kind::kContent, .text = output.text, .tokens = output.logprobs.size()}};
 }
 
 }  // namespace loramux

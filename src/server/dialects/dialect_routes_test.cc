@@ -61,6 +61,33 @@ TEST_F(DialectRoutesTest, Responses) {
   EXPECT_THAT(Post("/v1/responses", body + R"(,"stream":true})").body, HasSubstr("event: response.completed"));
 }
 
+// Log-probabilities belong to the text, whole or in a stream; calls have none.
+TEST_F(DialectRoutesTest, LogprobsOfResponsesBesideCalls) {
+  options_.tool_call_parsers = {"hermes"};
+  Start();
+  const std::string body =
+      R"({"model":"sql","input":"hi","include":["message.output_text.logprobs"],
+          "tools":[{"type":"function","name":"f","parameters":{}}])";
+  for (const auto& [text, count] :
+       {std::pair("to A <b", 7), std::pair("Hi<tool_call>{\"name\":\"f\"}</tool_call>", 2)}) {
+    script_ = Say(text);
+    const Json whole = Post("/v1/responses", body + "}").json()["output"];
+    EXPECT_EQ(whole[0]["content"][0]["logprobs"].size(), count) << text;
+    const std::string stream = Post("/v1/responses", body + R"(,"stream":true})").body;
+    const std::size_t last = stream.rfind("data: ") + 6;
+    Json streamed = Json::parse(stream.substr(last, stream.find('\n', last) - last))["response"]["output"];
+    ASSERT_EQ(streamed.size(), whole.size());
+    EXPECT_EQ(streamed[0]["content"], whole[0]["content"]);
+    std::size_t deltas = 0;
+    for (std::size_t at = stream.find("response.output_text.delta\n"); at != std::string::npos;
+         at = stream.find("response.output_text.delta\n", at + 1)) {
+      const std::size_t data = stream.find("data: ", at) + 6;
+      deltas += Json::parse(stream.substr(data, stream.find('\n', data) - data))["logprobs"].size();
+    }
+    EXPECT_EQ(deltas, count);
+  }
+}
+
 TEST_F(DialectRoutesTest, TextGenerationInference) {
   Start();
   const std::string body = R"({"inputs":"hi","parameters":{"adapter_id":"sql","details":true}})";
@@ -88,8 +115,27 @@ TEST_F(DialectRoutesTest, ErrorsHaveTheFormOfTheDialect) {
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["type"], "not_found_error");
   EXPECT_EQ(Post("/generate", R"({"inputs":"x","parameters":{"adapter_id":"x"}})").status, 404);
+  RawHttpClient client(server_->port());
+  const ClientResponse method = client.Do("GET", "/v1/messages", "");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_EQ(method.json()["type"], "error");
+  EXPECT_EQ(Post("/v1/messages/batches", "{}").json()["error"]["type"], "not_found_error");
+  EXPECT_EQ(client.Do("GET", "/generate", "").json()["error_type"], "validation");
+  EXPECT_EQ(client.Do("GET", "/v1/messagesx", "").json()["error"]["code"], 404);
+  EXPECT_EQ(Post("/v1/chat/completions/x", "{}").json()["error"]["code"], 404);
   const Json tokens = Post("/v1/messages/count_tokens", R"({"model":"sql","messages":[]})").json();
   EXPECT_EQ(tokens["type"], "error");
+}
+
+// A body that no route could take.
+TEST_F(DialectRoutesTest, ErrorsHaveTheFormOfTheDialectEvenIfTheServersLimitIsReached) {
+  options_.http.max_body_bytes = 1000;
+  Start();
+  const std::string long_body(2000, 'x');
+  const ClientResponse large = Post("/v1/messages", long_body);
+  EXPECT_EQ(large.status, 413);
+  EXPECT_EQ(large.json()["error"]["type"], "request_too_large");
+  EXPECT_EQ(Post("/generate", long_body).json()["error_type"], "validation");
 }
 
 // A prompt that the model's length has no room for: the error speaks of the dialect's field.

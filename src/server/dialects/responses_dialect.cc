@@ -1,5 +1,7 @@
 #include "server/dialects/responses_dialect.h"
 
+#include <algorithm>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -19,7 +21,7 @@ Json ResponseUsage(const Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
           {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"output_tokens", usage.completion_tokens},
-          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
@@ -104,10 +106,20 @@ class ResponseWriter final : public AnswerWriter {
   static constexpr std::size_t kLogprobBytes = 512;  // of one entry as JSON, roughly
 
   void Take(const ChoiceOutput& output) {
-    Json logprobs = ChatLogprobList(output.logprobs);
-    held_ += kLogprobBytes * logprobs.size();
-    for (const OutputEvent& event : EventsOf(output)) Take(event, std::exchange(logprobs, Json::array()));
+    for (Json& entry : ChatLogprobList(output.logprobs)) logprobs_.push_back(std::move(entry));
+    held_ += kLogprobBytes * output.logprobs.size();
+    for (const OutputEvent& event : EventsOf(output)) Take(event, LogprobsOf(event));
     if (output.finish != FinishReason::kNone) finish_ = output.finish;
+  }
+
+  // Takes the log-probabilities of the event's tokens. Some tokens come before their event.
+  Json LogprobsOf(const OutputEvent& event) {
+    Json logprobs = Json::array();
+    for (std::size_t i = std::min(event.tokens, logprobs_.size()); i > 0; --i) {
+      logprobs.push_back(std::move(logprobs_.front()));
+      logprobs_.pop_front();
+    }
+    return logprobs;
   }
 
   // Log-probabilities belong to the message; those of other items are left out.
@@ -246,7 +258,8 @@ class ResponseWriter final : public AnswerWriter {
   std::string model_;
   const Json echoed_;
   std::vector<ResponseItem> items_;
-  bool open_ = false;  // the last item still grows
+  std::deque<Json> logprobs_;  // of tokens without an event
+  bool open_ = false;          // the last item still grows
   FinishReason finish_ = FinishReason::kNone;
   std::size_t held_ = 0;
   bool begun_ = false;  // the answer is a stream, and it has begun

@@ -106,13 +106,18 @@ AnswerPlan PlanCalls(const OutputFormats& formats, OpenAiRequest& request) {
   return plan;
 }
 
-void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt,
-                   AnswerPlan& plan) {
-  if (formats.reasoning == nullptr || request.output) return;
+void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, const Tokenizer& tokenizer,
+                   std::string_view prompt, AnswerPlan& plan) {
+  if (formats.reasoning == nullptr) return;
   const ThinkState state = request.chat.continue_final_message ? ThinkStateOfMessage(request.chat.final_message)
                                                                : ThinkStateOfPrompt(prompt);
-  plan.reasons = state != ThinkState::kClosed;
+  if (state == ThinkState::kClosed) return;
   const bool inside = state == ThinkState::kOpen || formats.reasoning->always_begins;
+  if (request.output) {
+    plan.prefix = PrefixBetween(tokenizer, kThinkTokens[0], kThinkTokens[1], inside);
+    if (!plan.prefix) return;
+  }
+  plan.reasons = true;
   plan.start = inside ? ReasoningParser::Start::kInside : ReasoningParser::Start::kPerhaps;
 }
 

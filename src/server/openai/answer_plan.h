@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include "server/openai/openai_request.h"
 #include "server/output/detect.h"
 #include "server/output/reasoning.h"
+#include "text/grammar/free_prefix.h"
+#include "text/tokenizer.h"
 
 namespace loramux {
 
@@ -37,6 +40,7 @@ struct AnswerPlan {
   std::shared_ptr<const ToolSet> offered;
   bool reasons = false;
   ReasoningParser::Start start = ReasoningParser::Start::kPerhaps;
+  std::optional<FreePrefix> prefix;  // the reasoning, if the answer must match a grammar, which it need not
 
   // False: all text is content.
   bool parses() const { return calls != nullptr || reasons; }
@@ -51,8 +55,9 @@ struct AnswerPlan {
 // Plans the reading of a chat's answers, but for their reasoning. Where the model must call a tool, sets the request's
 // `output`, which makes it do so.
 AnswerPlan PlanCalls(const OutputFormats& formats, OpenAiRequest& request);
-// Adds the reasoning to the plan. `prompt` is the rendered prompt. An answer that must match a grammar has none.
-void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt,
-                   AnswerPlan& plan);
+// Adds the reasoning to the plan. `prompt` is the rendered prompt. An answer that must match a grammar has none if the
+// tags of the reasoning are no tokens.
+void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, const Tokenizer& tokenizer,
+                   std::string_view prompt, AnswerPlan& plan);
 
 }  // namespace loramux

@@ -68,6 +68,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       detokenizer_(tokenizer, request.skip_special_tokens && !hides_special_tokens_),
       matcher_(stops),
       stop_token_ids_(request.stop_token_ids),
+      keeps_stop_(request.include_stop),
       min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
       wants_logprobs_(request.sampling.top_logprobs >= 0),
       echoes_(request.echo),
@@ -128,10 +129,11 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
   if (event.stop) stop_token_ = event.stop->id;
-  RETURN_IF_ERROR(FinishText());
-  if (finished()) return Ok{};  // a stop string in the text that was held back
   const bool by_id =
       event.stop && std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop->id) != stop_token_ids_.end();
+  if (by_id && keeps_stop_) RETURN_IF_ERROR(AddTextOf(event.stop->id));
+  RETURN_IF_ERROR(FinishText());
+  if (finished()) return Ok{};  // a stop string in the text that was held back
   if (event.stop && wants_logprobs_) {
     stop_logprob_ = LogprobText(event.stop->id, event.stop->logprob, event.stop->top_logprobs);
     logprob_bytes_ += BytesOf(*stop_logprob_);
@@ -143,12 +145,25 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
 Status ChoiceStream::AddToken(const SampledToken& token) {
   ++usage_.completion_tokens;
   if (wants_logprobs_) AddLogprob(token);
-  if (Knows(token.id) && !Hides(token.id)) {
-    ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(token.id));
-    AddText(piece);
-  }
+  ++unplaced_tokens_;
+  const bool reasons = Reasons();
+  RETURN_IF_ERROR(AddTextOf(token.id));
+  if (reasons || Reasons()) ++usage_.reasoning_tokens;
+  PlaceTokens();
   if (wants_logprobs_) logprobs_.back().text_end = text_.size();
   return Ok{};
+}
+
+Status ChoiceStream::AddTextOf(TokenId id) {
+  if (!Knows(id) || Hides(id)) return Ok{};
+  ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(id));
+  AddText(piece);
+  return Ok{};
+}
+
+// Tokens belong to the events that their text became, even where the parser had to wait for more text first.
+void ChoiceStream::PlaceTokens() {
+  if (events_.Attribute(unplaced_tokens_)) unplaced_tokens_ = 0;
 }
 
 void ChoiceStream::AddText(std::string_view text) {
@@ -171,7 +186,9 @@ Status ChoiceStream::FinishText() {
 void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
   finish_ = reason;
   stop_reason_ = std::move(stop_reason);
-  if (parser_ != nullptr) parser_->Finish(events_);
+  if (parser_ == nullptr) return;
+  parser_->Finish(events_);
+  PlaceTokens();
 }
 
 // True if clients that skip special tokens do not see it and the parser has no use for it.

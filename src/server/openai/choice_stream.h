@@ -56,10 +56,13 @@ class ChoiceStream {
 
  private:
   Status AddToken(const SampledToken& token);
+  Status AddTextOf(TokenId id);
   void AddText(std::string_view text);
   void Emit(std::string_view text);
   void EndAfterFirstCall();
+  void PlaceTokens();
   bool Hides(TokenId id) const;
+  bool Reasons() const { return parser_ != nullptr && parser_->reasons(); }
   void TakeEvents(ChoiceOutput& output);
   void AddLogprob(const SampledToken& token);
   TokenLogprobText LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const;
@@ -75,6 +78,7 @@ class ChoiceStream {
   IncrementalDetokenizer detokenizer_;
   StopStringMatcher matcher_;
   std::vector<TokenId> stop_token_ids_;
+  bool keeps_stop_;  // the text of the stop token stays
   std::int32_t min_tokens_;
   bool wants_logprobs_, echoes_;
   bool tokens_as_ids_;
@@ -87,7 +91,8 @@ class ChoiceStream {
 
   Usage usage_;
   std::string text_;
-  OutputEvents events_;  // instead of text_, if there is a parser
+  OutputEvents events_;              // instead of text_, if there is a parser
+  std::size_t unplaced_tokens_ = 0;  // whose text the parser has not made an event of
   bool parallel_calls_;
   bool include_reasoning_;
   std::vector<TokenLogprobText> logprobs_;

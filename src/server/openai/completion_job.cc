@@ -134,7 +134,7 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text,
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
-  PlanReasoning(Formats(context), request_, text, plan_);
+  PlanReasoning(Formats(context), request_, *context.tokenizer, text, plan_);
   auto tokens = Encode(context, text);
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
@@ -245,6 +245,11 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   if (request_.embedding) request.pooling = embedding_.pooling;
   if (grammar_ != nullptr) {
     ASSIGN_OR_RETURN(request.constraint, grammar_->Begin());
+    if (plan_.prefix) {
+      FreePrefix prefix = *plan_.prefix;
+      prefix.excluded = context.grammars->eos();
+      request.constraint = AllowPrefix(std::move(prefix), context.grammars->vocab_size(), request.constraint);
+    }
   }
   return request;
 }
@@ -355,6 +360,7 @@ Usage CompletionJob::TotalUsage() const {
     if (i % static_cast<std::size_t>(request_.n) != 0) continue;  // count the prompt once for all its choices
     total.prompt_tokens += usage.prompt_tokens;
     total.cached_tokens += usage.cached_tokens;
+    total.reasoning_tokens += usage.reasoning_tokens;
   }
   return total;
 }

@@ -343,6 +343,21 @@ TEST_F(CompletionJobTest, MinTokensHoldStopStringsOff) {
   EXPECT_EQ(Body(job)["choices"][0]["text"], "abab-a");
 }
 
+TEST_F(CompletionJobTest, AStopTokenStaysIfAskedFor) {
+  const std::string body = R"({"model":"base","prompt":"p","n":2,"stop_token_ids":[65],"include_stop_str_in_output":)";
+  for (const bool stays : {true, false}) {
+    const std::size_t first = service_.requests.size();
+    auto job = Submitted(Endpoint::kCompletion, body + (stays ? "true}" : "false}"));
+    service_.Say(first, "x");
+    service_.End(first, FinishReason::kStop, 65);
+    service_.End(first + 1, FinishReason::kStop, kEosToken);
+    ASSERT_TRUE(Apply(job).ok());
+    const Json choices = Body(job)["choices"];
+    EXPECT_EQ(choices[0]["text"], stays ? "xA" : "x");
+    EXPECT_EQ(choices[1]["text"], "");
+  }
+}
+
 TEST_F(CompletionJobTest, StopTokensAreNamedIfAskedFor) {
   auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"p","n":2,"stop_token_ids":[65]})");
   service_.End(0, FinishReason::kStop, 65);

@@ -11,10 +11,14 @@ namespace {
 constexpr float kLeastLogprob = -9999.0f;  // JSON has no -infinity; vLLM writes this value
 
 Json UsageJson(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens > 0) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  }
+  return json;
 }
 
 Json BytesOf(std::string_view text) {

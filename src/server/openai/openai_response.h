@@ -32,7 +32,8 @@ struct ResponseHead {
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
-  std::int64_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
+  std::int64_t cached_tokens = 0;     // prompt tokens that came from the prefix cache
+  std::int64_t reasoning_tokens = 0;  // of the completion, with the tags around the reasoning
 };
 
 // One token with its log-probability.

@@ -2,7 +2,9 @@
 // gives events. The joined events depend on the text alone, not on how it was cut.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +24,9 @@ struct OutputEvent {
   Kind kind = Kind::kContent;
   std::int32_t call = 0;
   std::string text;
-  std::size_t sent = 0;  // of kCallBroken: the bytes of `text` before its unsent rest, which is content in a stream
-  std::string id;        // of kCallStart: what the client answers to; parsers leave it empty
+  std::size_t sent = 0;    // of kCallBroken: the bytes of `text` before its unsent rest, which is content in a stream
+  std::string id;          // of kCallStart: what the client answers to; parsers leave it empty
+  std::size_t tokens = 0;  // of the answer, whose text this is
 };
 
 // Events in order. Pieces of the same kind that follow each other become one event.
@@ -31,6 +34,10 @@ class OutputEvents {
  public:
   void Add(OutputEvent::Kind kind, std::string_view text, std::int32_t call = 0);
   void Break(std::int32_t call, std::string_view text, std::size_t sent);
+
+  // Says that `tokens` tokens of the answer made what was added since the last such call: they belong to the first
+  // content in it or else to its last event. Returns false if nothing was added.
+  bool Attribute(std::size_t tokens);
 
   std::vector<OutputEvent>& list() { return list_; }
   const std::vector<OutputEvent>& list() const { return list_; }
@@ -47,6 +54,7 @@ class OutputEvents {
   std::vector<OutputEvent> list_;
   std::size_t bytes_ = 0;
   std::int32_t ended_calls_ = 0;
+  std::optional<std::size_t> news_;  // the first event that grew since the last call of Attribute
 };
 
 // Reads the text of one answer. Takes constant time a byte and keeps only what it cannot decide yet, and the call that
@@ -58,6 +66,8 @@ class OutputParser {
   virtual void Push(std::string_view text, OutputEvents& events) = 0;
   // Ends the text. No Push may follow.
   virtual void Finish(OutputEvents& events) = 0;
+  // True if the next byte is part of the reasoning, as far as can be said.
+  virtual bool reasons() const { return false; }
 };
 
 // All text is content.

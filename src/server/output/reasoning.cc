@@ -63,8 +63,7 @@ void ReasoningParser::StepReasoning(char c, OutputEvents& events) {
 
 void ReasoningParser::Finish(OutputEvents& events) {
   if (state_ == State::kStart && start_ == Start::kPerhaps) answer_->Push(held_, events);
-  const bool inside = state_ == State::kReasoning || (state_ == State::kStart && start_ == Start::kInside);
-  if (inside) events.Add(OutputEvent::Kind::kReasoning, space_ + held_);
+  if (reasons()) events.Add(OutputEvent::Kind::kReasoning, space_ + held_);
   answer_->Finish(events);
 }
 

@@ -19,6 +19,9 @@ class ReasoningParser final : public OutputParser {
 
   void Push(std::string_view text, OutputEvents& events) override;
   void Finish(OutputEvents& events) override;
+  bool reasons() const override {
+    return state_ == State::kReasoning || (state_ == State::kStart && start_ == Start::kInside);
+  }
 
  private:
   enum class State { kStart, kReasoning, kGap, kAnswer };

@@ -22,12 +22,15 @@ Error Describe(const Error& error, const OutputConstraint& constraint) {
 }  // namespace
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<grammar_internal::Environment> environment,
-                                 GrammarCompilerOptions options)
+                                 std::span<const TokenId> eos, GrammarCompilerOptions options)
     : options_(options),
       environment_(std::move(environment)),
+      eos_(eos.begin(), eos.end()),
       threads_(std::make_shared<MaskThreads>(options.mask_threads)) {}
 
 GrammarCompiler::~GrammarCompiler() = default;
+
+std::size_t GrammarCompiler::vocab_size() const { return environment_->vocab_size(); }
 
 Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const Tokenizer& tokenizer,
                                                                  std::span<const TokenId> eos,
@@ -37,7 +40,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const Tokenizer
   const auto status = loramux_grammars_new(tokenizer.impl_->handle.get(), eos.data(), eos.size(), &raw, error.out());
   if (status != LORAMUX_TEXT_OK) return text_internal::ToError(status, error, "");
   auto environment = std::make_unique<grammar_internal::Environment>(grammar_internal::EnvironmentHandle(raw));
-  return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(environment), options));
+  return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(environment), eos, options));
 }
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const OutputConstraint& constraint) {

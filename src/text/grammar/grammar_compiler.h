@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -47,6 +48,10 @@ class GrammarCompiler {
   Result<std::shared_ptr<const Grammar>> Compile(const OutputConstraint& constraint);
 
   GrammarCompilerStats stats() const;
+  // One more than the largest token id that a mask can allow.
+  std::size_t vocab_size() const;
+  // The tokens that end a text.
+  const std::vector<TokenId>& eos() const { return eos_; }
 
  private:
   struct Kept {
@@ -55,13 +60,15 @@ class GrammarCompiler {
     std::size_t bytes = 0;
   };
 
-  GrammarCompiler(std::unique_ptr<grammar_internal::Environment> environment, GrammarCompilerOptions options);
+  GrammarCompiler(std::unique_ptr<grammar_internal::Environment> environment, std::span<const TokenId> eos,
+                  GrammarCompilerOptions options);
   std::shared_ptr<const Grammar> Find(const std::string& key);
   void Keep(std::string key, std::shared_ptr<const Grammar> grammar);
   void DropLast();
 
   const GrammarCompilerOptions options_;
   const std::unique_ptr<grammar_internal::Environment> environment_;
+  const std::vector<TokenId> eos_;
   const std::shared_ptr<MaskThreads> threads_;
 
   mutable std::mutex mutex_;
