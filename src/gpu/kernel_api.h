@@ -1,0 +1,64 @@
+// What a kernel may use. The same kernel source is compiled by nvcc (cuda/kernel_api_cuda.h) and, for the emulated
+// device, by the host's compiler (emulated/kernel_api_emulated.h): every CUDA thread is then a fiber, and what this
+// header offers is checked as hardware would not. A kernel uses nothing else: no <<<>>>, no raw assembler, no static
+// shared memory, no direct access to global memory.
+//
+// A kernel is a struct:
+//   template <typename T>                     // the element type: float, Bf16 or Half
+//   struct NormRowsKernel {
+//     using Arguments = NormRowsArguments;    // plain data, the same for all T
+//     static constexpr int kThreads = 256;    // the most threads of a block
+//     static constexpr int kMinBlocks = 1;    // blocks that a multiprocessor should hold: bounds the registers
+//     LORAMUX_DEVICE static void Run(const Arguments& arguments);   // one thread
+//   };
+// and a line of kernels/kernel_list.h.
+//
+// Where a thread is (all as in CUDA, one-dimensional blocks):
+//   ThreadIndex() BlockThreads() Lane() Warp() BlockX() BlockY() BlockZ() GridX() GridY() GridZ()
+// Meeting (every thread of the block or of the warp must come):
+//   SyncBlock()  SyncWarp()
+//   Shuffle(value, lane)  ShuffleXor(value, mask)      value: float, std::int32_t, std::uint32_t
+//   SumWarp(float)  MaxWarp(float)                     by ShuffleXor 16, 8, 4, 2, 1: the same bits in all lanes
+// Shared memory (dynamic: KernelLaunch::shared_bytes; poisoned when emulated), 16-byte aligned:
+//   T& Shared<T>()
+// Global memory (bounds, alignment and bytes are checked and counted when emulated):
+//   T Load(const T*)        T of 1, 2, 4, 8 or 16 bytes, aligned to its size; read again soon
+//   T LoadOnce(const T*)    the same, not kept in the caches: weights
+//   Store(T*, T)
+//   struct Vec4 { std::uint32_t x, y, z, w; }          16 bytes
+//   CopyAsync16(void* shared, const void* global, bool valid)   16 bytes, or zeros; lands at the wait
+//   CopyAsyncCommit()  CopyAsyncWait<kPendingGroups>()
+// Tensor cores (all 32 lanes; fragments as PTX's m16n8k16; T is Bf16 or Half; d stays f32):
+//   MultiplyTile<T>(float (&d)[4], a0, a1, a2, a3, b0, b1)            d[16 x 8] += a[16 x 16] b[16 x 8]
+//   LoadMatrices(std::uint32_t (&r)[4], const void* shared_row)       ldmatrix.x4: lane i gives the address of row i
+//   LoadMatricesTransposed(...)                                       ldmatrix.x4.trans
+// Numbers:
+//   float ToFloat(T)  T FromFloat<T>(float) (nearest even)  float2-like Pair { float low, high; }
+//   Pair Unpack<T>(std::uint32_t)   std::uint32_t Pack<T>(float low, float high)
+//   float AsFloat(std::uint32_t)  std::uint32_t AsBits(float)
+//   float Exp(float)  float ReciprocalSqrt(float)  float Fma(a, b, c)  float Max(a, b)  float Min(a, b)
+//   StoreAs(DType, void* base, std::int64_t index, float)             one element of a type known at run time
+// LORAMUX_UNROLL before a loop unrolls it.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/dtype.h"
+
+namespace loramux::gpu {
+
+// The 16-bit element types; tensor/half_float.h has their conversions.
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct Half {
+  std::uint16_t bits;
+};
+
+}  // namespace loramux::gpu
+
+#ifdef __CUDACC__
+#include "gpu/cuda/kernel_api_cuda.h"
+#else
+#include "gpu/emulated/kernel_api_emulated.h"
+#endif

@@ -1,0 +1,85 @@
+// Argument structs of the row-wise kernels, and the calls that launch them. All pointers are the device's; strides are
+// in elements. `rows` is the number of rows in device memory, so that one recorded graph serves batches of any size;
+// `max_rows` bounds it and sizes the grid.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/dtype.h"
+#include "gpu/device.h"
+
+namespace loramux::gpu {
+
+// hidden[i, :] = table[tokens[i], :]. Instance: the type of the table.
+struct EmbedRowsArguments {
+  const void* table;           // [vocab, width]
+  const std::int32_t* tokens;  // [rows]
+  const std::int32_t* rows;
+  float* hidden;  // [rows, width]
+  std::int64_t width, hidden_stride;
+};
+void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const EmbedRowsArguments& arguments);
+
+// First x[i, :] += added[i, :] if `added` is not null; then y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + eps) * weight.
+// Instance: the type of y. Sums in f32, in an order that depends on the width alone.
+struct NormRowsArguments {
+  float* x;             // [rows, width]
+  const float* added;   // [rows, width], or null
+  const float* weight;  // [width]
+  void* y;              // [rows, width]
+  const std::int32_t* rows;
+  std::int64_t width, x_stride, added_stride, y_stride;
+  float eps;
+};
+void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const NormRowsArguments& arguments);
+
+// y[i, j] = silu(x[i, j]) * x[i, width + j]. Instance: the type of y.
+struct SiluMulArguments {
+  const float* x;  // [rows, 2 width]
+  void* y;         // [rows, width]
+  const std::int32_t* rows;
+  std::int64_t width, x_stride, y_stride;
+};
+void SiluMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const SiluMulArguments& arguments);
+
+// y[i, :] = x[indices[i], :], f32. One instance: f32.
+struct GatherRowsArguments {
+  const float* x;
+  const std::int32_t* indices;  // [rows]
+  const std::int32_t* rows;
+  float* y;
+  std::int64_t width, x_stride, y_stride;
+};
+void GatherRows(DeviceStream& stream, std::int64_t max_rows, const GatherRowsArguments& arguments);
+
+// y[i, :] += x[i, :], f32. One instance: f32.
+struct AddRowsArguments {
+  const float* x;
+  float* y;
+  const std::int32_t* rows;
+  std::int64_t width, x_stride, y_stride;
+};
+void AddRows(DeviceStream& stream, std::int64_t max_rows, const AddRowsArguments& arguments);
+
+// For each range: sum[:] (f64) = before[:] + the range's rows of x in ascending order. Instance: the type of x.
+struct PoolRangeOnDevice {
+  std::int32_t first_row, rows;
+};
+struct PoolRowsArguments {
+  const void* x;                    // [*, width]
+  const PoolRangeOnDevice* ranges;  // [num_ranges]
+  double* sums;                     // [num_ranges, width]: before on entry, after on return
+  std::int64_t width, x_stride;
+};
+void PoolRows(DeviceStream& stream, DType dtype, std::int64_t num_ranges, const PoolRowsArguments& arguments);
+
+// Copies whole pages of one arena; destinations are never sources. One instance: f32. REQUIRES: page_bytes is a
+// multiple of 16.
+struct CopyPagesArguments {
+  std::byte* base;
+  std::int64_t page_stride, page_bytes;
+  const std::uint32_t* pairs;  // [num_copies][source, destination]
+};
+void CopyPages(DeviceStream& stream, std::int64_t num_copies, const CopyPagesArguments& arguments);
+
+}  // namespace loramux::gpu

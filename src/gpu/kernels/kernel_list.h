@@ -1,0 +1,34 @@
+// Every kernel, for the tables of the backends. X(name, instance types): the struct is name##Kernel<T>.
+//   LORAMUX_KERNELS(X)      X(name): instances for float, Bf16 and Half
+//   LORAMUX_F32_KERNELS(X)  X(name): one instance, float
+#pragma once
+
+#if __has_include("gpu/kernels/elementwise_kernels.h")
+#include "gpu/kernels/elementwise_kernels.h"
+#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
+#else
+#define LORAMUX_ELEMENTWISE_KERNELS(X)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X)
+#endif
+#if __has_include("gpu/kernels/lora_kernels.h")
+#include "gpu/kernels/lora_kernels.h"
+#define LORAMUX_LORA_KERNELS(X) X(LoraShrink) X(LoraExpand)
+#else
+#define LORAMUX_LORA_KERNELS(X)
+#endif
+#if __has_include("gpu/kernels/attention_kernels.h")
+#include "gpu/kernels/attention_kernels.h"
+#define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
+#else
+#define LORAMUX_ATTENTION_KERNELS(X)
+#endif
+#if __has_include("gpu/kernels/sampling_kernels.h")
+#include "gpu/kernels/sampling_kernels.h"
+#define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows)
+#else
+#define LORAMUX_SAMPLING_F32_KERNELS(X)
+#endif
+
+#define LORAMUX_KERNELS(X) LORAMUX_ELEMENTWISE_KERNELS(X) LORAMUX_LORA_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
+#define LORAMUX_F32_KERNELS(X) LORAMUX_ELEMENTWISE_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X)
