@@ -1,0 +1,86 @@
+// Adapters as the kernels of a device see them: tables in device memory that say where each row of A and B lies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/adapter_config.h"
+#include "formats/dtype.h"
+#include "gpu/device.h"
+#include "gpu/kernels/lora.h"
+#include "memory/arena.h"
+
+namespace loramux {
+
+// One device-resident adapter: a table in device memory, and what the host must know of it to launch kernels.
+struct DeviceLoraView {
+  const gpu::LoraModule* modules = nullptr;  // in device memory, indexed as LoraView::modules
+  std::int32_t max_rank = 0;
+  DType dtype = DType::kBF16;  // of the rows: f32, bf16 or f16
+  // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
+  std::vector<std::uint8_t> targets;
+
+  // Whether the adapter changes a layer's target.
+  bool Changes(std::int64_t layer, LoraTarget target) const {
+    if (target == LoraTarget::kLmHead) return (targets.back() & 1) != 0;
+    return (targets[static_cast<std::size_t>(layer)] >> static_cast<int>(target) & 1) != 0;
+  }
+};
+
+// One linear layer of an adapter, with the device's addresses of its rows. Not owning.
+struct DeviceLoraRows {
+  std::int64_t layer = 0;  // of lm_head: 0
+  LoraTarget target = LoraTarget::kQ;
+  float scale = 0;
+  std::span<const std::byte*const> a_rows, b_rows;  // `rank` entries each
+};
+
+// The tables of all device-resident adapters, by slot. Device memory is taken in large pieces and used again when a
+// slot gets another adapter. Not thread-safe: the thread of the executor calls it.
+class DeviceLoraTables {
+ public:
+  // Takes no memory yet.
+  DeviceLoraTables(Device& device, std::int64_t num_layers);
+  DeviceLoraTables(const DeviceLoraTables&) = delete;
+  DeviceLoraTables& operator=(const DeviceLoraTables&) = delete;
+
+  // Writes the table of the adapter whose rows are now `modules` into `slot`, in place of the one before. The copy is
+  // enqueued on `stream`, before later work there. Error (kResourceExhausted): no device memory or pinned memory for
+  // the table; the slot is then empty. REQUIRES: `stream` was synchronised since the slot's last Place; modules of
+  // distinct targets.
+  Status Place(DeviceStream& stream, std::size_t slot, DType dtype, std::span<const DeviceLoraRows> modules);
+  // The slot's adapter; valid until the slot's next Place. REQUIRES: Place succeeded.
+  const DeviceLoraView& View(std::size_t slot) const;
+  // Bytes of device memory taken.
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  // A piece of device memory, and its image in pinned memory: the table is written there and copied.
+  struct Block {
+    std::byte* device = nullptr;
+    std::byte* image = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Slot {
+    Block block;
+    DeviceLoraView view;
+  };
+
+  Result<Block> Take(std::size_t bytes);
+  void Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const;
+
+  Device& device_;
+  std::int64_t num_layers_;
+  std::int64_t bytes_ = 0;
+  std::vector<std::unique_ptr<Arena>> arenas_;      // in pairs: device, pinned
+  Block rest_;                                      // of the last pair
+  std::map<std::size_t, std::vector<Block>> free_;  // by size, a power of two
+  std::vector<std::unique_ptr<Slot>> slots_;        // pointers: views stay where they are
+};
+
+}  // namespace loramux
