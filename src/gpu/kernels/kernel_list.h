@@ -13,9 +13,11 @@
 #endif
 #if __has_include("gpu/kernels/lora_kernels.h")
 #include "gpu/kernels/lora_kernels.h"
-#define LORAMUX_LORA_KERNELS(X) X(LoraShrink) X(LoraExpand)
+#define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
+#define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #else
 #define LORAMUX_LORA_KERNELS(X)
+#define LORAMUX_LORA_F32_KERNELS(X)
 #endif
 #if __has_include("gpu/kernels/attention_kernels.h")
 #include "gpu/kernels/attention_kernels.h"
@@ -31,4 +33,5 @@
 #endif
 
 #define LORAMUX_KERNELS(X) LORAMUX_ELEMENTWISE_KERNELS(X) LORAMUX_LORA_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
-#define LORAMUX_F32_KERNELS(X) LORAMUX_ELEMENTWISE_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X)
+#define LORAMUX_F32_KERNELS(X) \
+  LORAMUX_ELEMENTWISE_F32_KERNELS(X) LORAMUX_LORA_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "formats/dtype.h"
 #include "gpu/device.h"
@@ -23,54 +24,69 @@ inline constexpr std::int32_t kLoraItemRows = 64;
 // Rows of A that one block of the shrink kernel reads.
 inline constexpr std::int32_t kLoraRankTile = 16;
 
-// Adjacent rows of one adapter, and a part of its ranks.
+// Adjacent rows of one adapter, and a part of its work on them.
 struct LoraItem {
   const LoraModule* modules;     // of the adapter: [layers * 7 + 1], as LoraView::modules
   std::int32_t first_row, rows;  // rows: 1 ... kLoraItemRows
   std::int32_t first_rank;       // shrink: a multiple of kLoraRankTile; blocks beyond a module's rank do nothing
-  std::int32_t max_rank;         // the largest of the adapter's modules
+  std::int16_t part, parts;      // expand: the item makes quarter `part` of each tile of outputs; or (0, 1): all
+  DType dtype;                   // of the adapter's rows: f32, bf16 or f16
 };
 
 // The work of a step, the same for every layer; items in the order of their rows. All in device memory.
 struct LoraWork {
-  const LoraItem* shrink;  // one for each item of `expand` and rank tile
-  const LoraItem* expand;  // first_rank is 0
+  const LoraItem* shrink;
+  const LoraItem* expand;
   const std::int32_t* shrink_count;
   const std::int32_t* expand_count;
   std::int32_t max_shrink, max_expand;  // bound the counts, and size the grids
-  std::int32_t max_rank;                // of any adapter of the step: the width of `partial`'s slices
+  std::int32_t max_rank;                // at least any module's rank: the width of `partial`'s slices
 };
+
+// Appends the items of the rows [first_row, first_row + rows) of the batch, which use one adapter. `modules` is in
+// device memory; `max_rank` is the largest rank of its modules. Ranges are appended in the order of their rows.
+void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_rank, std::int32_t first_row,
+                     std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand);
+// The most items that AppendLoraItems makes for ranges of `rows` rows in total, in at most `ranges` ranges.
+struct LoraItemBounds {
+  std::int32_t shrink, expand;
+};
+LoraItemBounds MaxLoraItems(std::int32_t rows, std::int32_t ranges, std::int32_t max_rank);
 
 // The most linear layers that share an input.
 inline constexpr int kMaxLoraSlices = 3;
 // Elements of x that one block of the shrink kernel reads: the split depends on `in` alone.
 inline constexpr std::int64_t kLoraSplit = 2048;
 
+// partial[split][row][slice][j] = sum over the split's elements t of x[row, t] * A[j, t]. Instance: the type of x. Rows
+// of the same 16-bit type use the tensor cores; other types are converted to f32.
+// REQUIRES: x is 16-byte aligned, x_stride is a multiple of 8.
 struct LoraShrinkArguments {
-  const void* x;  // [rows, in], of the instance's type, as the adapters' rows
+  const void* x;  // [rows, in]
   std::int64_t x_stride, in;
   LoraWork work;
   std::int32_t module[kMaxLoraSlices];  // index in LoraItem::modules
   std::int32_t slices;
-  float* partial;             // [split][row][slice][work.max_rank]
+  float* partial;             // LoraPartialFloats(...) floats; content arbitrary
   std::int64_t partial_rows;  // rows that `partial` has room for
 };
 
+// y[row, o] += scale * sum over j ascending of v[row, j] * B[j][o], v = the sum of `partial` over the splits,
+// ascending. Everything is f32. The sizes of tiles and items do not change a row's bits.
 struct LoraExpandArguments {
   LoraWork work;
   std::int32_t module[kMaxLoraSlices];
   std::int32_t slices;
   const float* partial;
   std::int64_t partial_rows;
-  std::int64_t splits;       // of `in`
-  float* y[kMaxLoraSlices];  // [rows, out]
+  std::int64_t in;           // as in the shrink
+  float* y[kMaxLoraSlices];  // [rows, out]; fastest if 16-byte aligned with strides that are multiples of 4
   std::int64_t y_stride[kMaxLoraSlices], out[kMaxLoraSlices];
 };
 
 // Floats of `partial`.
 std::int64_t LoraPartialFloats(std::int64_t rows, std::int64_t in, std::int32_t slices, std::int32_t max_rank);
-void LoraShrink(DeviceStream& stream, DType dtype, const LoraShrinkArguments& arguments);
-// Instance: the type of the adapters' rows.
-void LoraExpand(DeviceStream& stream, DType dtype, const LoraExpandArguments& arguments);
+void LoraShrink(DeviceStream& stream, DType x_dtype, const LoraShrinkArguments& arguments);
+void LoraExpand(DeviceStream& stream, const LoraExpandArguments& arguments);
 
 }  // namespace loramux::gpu
