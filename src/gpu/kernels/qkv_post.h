@@ -10,8 +10,9 @@
 namespace loramux::gpu {
 
 // For each row: norms each head of q and k (if the weights are not null), rotates each head of q and k by the row's
-// angles as transformers' apply_rotary_pos_emb does (pairs t and t + head_dim / 2), leaves q in place, and stores k and
-// v in the row's page, rounded to the pages' type. Instance: the type of the pages.
+// angles as transformers' apply_rotary_pos_emb does (pairs t and t + head_dim / 2), leaves q in place as f32 (attention
+// rounds it), and stores k and v in the row's page, rounded to the pages' type. Instance: the type of the pages.
+// REQUIRES: head_dim is even and at most 256 (kMaxHeadDim of attention.h).
 struct QkvPostArguments {
   float* qkv;  // [rows, (num_heads + 2 num_kv_heads) * head_dim]
   std::int64_t qkv_stride;
