@@ -5,7 +5,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
 
-.PHONY: help demo test test-all build deb docs format setup setup-test bench clean
+.PHONY: help demo test test-all build cuda test-cuda deb docs format setup setup-test bench clean
 
 help:
 	@echo "make demo          install missing dependencies, build the server, serve the demo model with all its adapters,"
@@ -14,6 +14,8 @@ help:
 	@echo "make test          install the tests' dependencies, build, run the tests (CONTRIBUTING.md lists them)"
 	@echo "make test-all      the rest: every test under every sanitizer, long soaks, long fuzzing"
 	@echo "make build         build the program with all its commands: build/release/tools/loramux"
+	@echo "make cuda          install NVIDIA's compiler in build/cuda, build the CUDA plugin: build/release/tools/libloramux_cuda.so"
+	@echo "make test-cuda     the same, and the checks of the compiled kernels; they need no GPU"
 	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb"
 	@echo "make docs          regenerate the flag reference and the diagram of the rooms from the code"
 	@echo "make format        format the C++ sources with clang-format 14"
@@ -29,6 +31,15 @@ setup-test:
 build: setup
 	cmake --preset release
 	cmake --build --preset release --target loramux
+
+cuda: setup
+	@tools/setup.sh cuda
+	cmake --preset cuda
+	cmake --build --preset cuda --target loramux_cuda
+	install -D -m 644 build/cuda-release/tools/libloramux_cuda.so build/release/tools/libloramux_cuda.so
+
+test-cuda: cuda
+	ctest --preset cuda
 
 demo: setup
 	cmake --preset demo

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
 # systems it says what to install. Uses sudo only when not root.
-# Usage: tools/setup.sh build|test
+# Usage: tools/setup.sh build|test|cuda
+#   cuda: NVIDIA's compiler and libraries, from PyPI into build/cuda; neither root rights nor a GPU.
 set -euo pipefail
 
 readonly build_packages=(
@@ -14,6 +15,11 @@ readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
 readonly min_rust_minor=87
+
+# CUDA 13.0.2, as the parts that the project uses. The versions fit each other; a change of the list installs anew.
+readonly cuda_packages=(
+  nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.96
+  nvidia-cuda-cccl==13.0.85 nvidia-cublas==13.1.0.3 nvidia-cuda-cuobjdump==13.2.86 nvidia-cuda-nvdisasm==13.2.86)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -78,7 +84,30 @@ install_node() {
   install_packages nodejs npm
 }
 
+# The packages in a virtual environment, with the names that compilers and linkers expect. build/cuda/root is then what
+# other systems have as /usr/local/cuda.
+install_cuda() {
+  cd "$(dirname "$0")/.."
+  local where=build/cuda stamp=build/cuda/installed.txt started=$SECONDS
+  if [ "$(cat "$stamp" 2>/dev/null)" = "${cuda_packages[*]}" ]; then return; fi
+  if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
+    say "the pinned CUDA packages are for Linux on x86-64, and this is $(uname -s) on $(uname -m)"; exit 1
+  fi
+  say "installing CUDA's compiler and cuBLAS from PyPI into $where: about 510 MB to fetch, 900 MB on disk"
+  rm -rf "$where"
+  python3 -m venv "$where" || { say "python3 cannot make virtual environments; on Debian: apt install python3-venv"; exit 1; }
+  "$where/bin/pip" install --quiet --disable-pip-version-check "${cuda_packages[@]}" >&2
+  local root
+  root=$(echo "$where"/lib/python3*/site-packages/nvidia/cu13)
+  ln -sfn lib "$root/lib64"   # nvcc's profile looks there
+  for library in cudart cublas cublasLt; do ln -sfn "lib$library.so.13" "$root/lib/lib$library.so"; done
+  ln -sfn "${root#"$where"/}" "$where/root"
+  printf '%s\n' "${cuda_packages[*]}" >"$stamp"
+  say "installed CUDA in $((SECONDS - started)) s: $(du -sm "$where" | cut -f1) MB in $where"
+}
+
 main() {
+  if [ "${1:-build}" = cuda ]; then install_cuda; return; fi
   if ! command -v apt-get >/dev/null; then
     say "this is not a Debian or Ubuntu system, so nothing was installed. Install these packages (Debian names):"
     say "  ${build_packages[*]} ${boost_packages[0]} cargo (1.$min_rust_minor+)"
