@@ -39,7 +39,11 @@ struct Inbox {
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
   bool accepting = true;
+  std::optional<Error> lost;  // why the executor computes no more; then nothing is accepted
   std::uint64_t next_id = 1;
+
+  // The error of what is not accepted. REQUIRES: the mutex is held.
+  Error Refusal() const { return lost.value_or(Unavailable("the server is shutting down")); }
 };
 
 }  // namespace
@@ -61,6 +65,7 @@ struct Engine::Impl {
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
   bool cancel_all = false, accepting = true;  // as of the last step
+  std::optional<Error> lost;                  // as in the inbox
 
   bool step_in_flight = false;
   bool step_computed = false;  // in flight and computed, but transfers that it used may still be arriving
@@ -174,6 +179,10 @@ struct Engine::Impl {
     step_in_flight = false;
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
+    if (result.error.has_value()) {
+      FailStep(*std::exchange(result.error, std::nullopt), now);
+      return true;
+    }
     const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
     std::size_t sampled = 0, scored = 0, pooled = 0;
     const std::size_t width = PoolWidth();
@@ -222,6 +231,19 @@ struct Engine::Impl {
     return any;
   }
 
+  // In place of a plan, once the executor computes no more: ends all requests.
+  bool EndAllRequests(TimeNs now) {
+    std::vector<Sequence*> ending;
+    for (const auto& [id, sequence] : sequences) {
+      if (sequence->state != RequestState::kFinished) ending.push_back(sequence.get());
+    }
+    std::sort(ending.begin(), ending.end(), [](const Sequence* a, const Sequence* b) { return a->id < b->id; });
+    for (Sequence* sequence : ending) Finish(*sequence, FinishReason::kError, now).error = *lost;
+    while (!loading_pins.empty()) EndPin(loading_pins.back().version->generation, *lost);
+    UpdateStats(StepPlan{});
+    return !ending.empty();
+  }
+
   bool PlanAndSubmit(TimeNs now) {
     const StepPlan& plan = scheduler.Plan(now);
     observer.Planned({plan, scheduler, residency, *parts.device, *parts.host, now});
@@ -268,6 +290,20 @@ struct Engine::Impl {
     if (!scheduler.BeganOnFailedFetch(request)) return false;
     scheduler.BeginAgain(&request, now);
     return true;
+  }
+
+  // The executor could not compute the step: its sequences end. If the executor is lost, no later step is planned.
+  void FailStep(Error error, TimeNs now) {
+    for (const PlannedChunk& chunk : in_flight) {
+      Sequence& sequence = SequenceOf(chunk.request);
+      if (scheduler.BeganOnFailedFetch(sequence)) scheduler.BeginAgain(&sequence, now);
+      Finish(sequence, FinishReason::kError, now).error = error;
+    }
+    EndFailures();
+    if (error.code != ErrorCode::kUnavailable) return;
+    const std::lock_guard lock(inbox.mutex);
+    inbox.accepting = false;
+    inbox.lost = lost = std::move(error);
   }
 
   // Ends failed transfers; no request uses them at this point.
@@ -351,6 +387,7 @@ struct Engine::Impl {
   // ---- Pinned adapters ----
 
   void ApplyPin(PinRequest pin) {
+    if (lost.has_value()) return pin.done(*lost);
     const AdapterGeneration generation = pin.version->generation;
     if (!pin.pinned) {
       observer.Pinned(*pin.version, false);
@@ -618,7 +655,7 @@ bool Engine::StepAt(TimeNs now) {
   }
   progress |= e.ApplyCancellations(now);
   progress |= e.news_count > 0;
-  progress |= e.PlanAndSubmit(now);
+  progress |= e.lost.has_value() ? e.EndAllRequests(now) : e.PlanAndSubmit(now);
   e.Publish(now);
   e.DeliverSnapshot(now);
   return progress;
@@ -647,14 +684,22 @@ void Engine::Cancel(RequestId id) {
 
 void Engine::SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done) {
   CHECK(version != nullptr);
-  bool accepting = false;
+  std::optional<Error> refusal;
   {
     const std::lock_guard lock(impl_->inbox.mutex);
-    accepting = impl_->inbox.accepting;
-    if (accepting) impl_->inbox.pins.push_back({std::move(version), pinned, std::move(done)});
+    if (impl_->inbox.accepting)
+      impl_->inbox.pins.push_back({std::move(version), pinned, std::move(done)});
+    else
+      refusal = impl_->inbox.Refusal();
   }
-  if (!accepting) return done(Unavailable("the server is shutting down"));
+  if (refusal.has_value()) return done(*std::move(refusal));
   impl_->parts.wakeup->Signal();
+}
+
+Status Engine::Health() const {
+  const std::lock_guard lock(impl_->inbox.mutex);
+  if (impl_->inbox.lost.has_value()) return *impl_->inbox.lost;
+  return Ok{};
 }
 
 void Engine::StopAccepting() {
@@ -762,7 +807,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   RequestId id;
   {
     const std::lock_guard lock(e.inbox.mutex);
-    if (!e.inbox.accepting) return Unavailable("the server is shutting down");
+    if (!e.inbox.accepting) return e.inbox.Refusal();
     if (e.PagesOf(request.max_total_tokens) > e.PagesBesideAdapter(request.adapter)) {
       return Unavailable("an adapter was pinned in the memory that the request needs; send the request again");
     }

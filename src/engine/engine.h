@@ -50,8 +50,8 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens may be
-// called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
+// Thread safety: Submit, Cancel, SetPinned, Health, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens
+// may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -62,8 +62,8 @@ class Engine {
 
   // Validates a request, posts it to the inbox and returns its id. Errors: empty prompt; token id out of range;
   // prompt (plus max_tokens, if given) longer than the model's maximum; prompt and output larger than
-  // memory could ever hold (kResourceExhausted, naming the flag to raise); unknown adapter; shutting down, or an
-  // adapter pinned meanwhile took the memory (kUnavailable).
+  // memory could ever hold (kResourceExhausted, naming the flag to raise); unknown adapter; shutting down, the
+  // executor's device is lost, or an adapter pinned meanwhile took the memory (kUnavailable).
   Result<RequestId> Submit(GenerationRequest request);
 
   // Ends a request at the next step: its pages are freed and its callback receives kCancelled. Unknown ids are ignored.
@@ -84,6 +84,10 @@ class Engine {
   std::optional<std::chrono::nanoseconds> TimeToNextMove() const;
   // Whether there are no requests, no pin requests and no transfers in flight.
   bool Idle() const;
+
+  // Not ok once the executor has lost its device: the reason. Then all requests have ended with it, or are about to,
+  // and Submit and SetPinned return it.
+  Status Health() const;
 
   // Refuses new requests from this call on; accepted ones continue.
   void StopAccepting();

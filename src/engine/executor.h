@@ -2,9 +2,11 @@
 // executor on a device stands here too (docs/design/extending.md).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/result.h"
 #include "base/sampling.h"
 #include "engine/step_batch.h"
 
@@ -16,6 +18,9 @@ struct StepResult {
   std::vector<ScoredToken> scores;   // one for each row of StepBatch::scores, likewise
   std::vector<double> pooled;        // the sums after the step, [StepBatch::pools.ranges, hidden_size], likewise
   TimeNs waited = 0;                 // time spent waiting for layers that had not arrived
+  // The step failed: of the rest only `batch` counts, and the keys and values of the step are undefined. kUnavailable:
+  // the executor's device is lost, and every later step fails too.
+  std::optional<Error> error;
   StepBatch batch;                   // the step's batch, given back so that its memory is used again
 };
 

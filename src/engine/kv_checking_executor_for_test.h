@@ -64,8 +64,11 @@ class KvCheckingExecutor final : public Executor {
     for (const auto& [page, bytes] : sources_) EXPECT_EQ(std::memcmp(PageAt(page), bytes.data(), bytes.size()), 0);
     sources_.clear();
     batch_.reset();
+    result.error = fault_;
     return true;
   }
+  // The next steps fail with this error.
+  void set_fault(std::optional<Error> fault) { fault_ = std::move(fault); }
   // Adds the time for which the engine's thread is held up between its look at the clock and each Poll.
   void set_held_up(TimeNs duration) { held_up_ = duration; }
   // Positions read that another request had computed.
@@ -165,6 +168,7 @@ class KvCheckingExecutor final : public Executor {
   std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> contents_;  // by slot: load, content
   TimeNs computed_at_ = 0;
   TimeNs held_up_ = 0;
+  std::optional<Error> fault_;
   bool computed_ = false;
   std::vector<std::int32_t> next_layer_;  // by sequence: the next layer to read
   std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;

@@ -17,6 +17,7 @@ class EngineService final : public GenerationService {
   std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override {
     return engine_->MaxSequenceTokens(adapter);
   }
+  Status Health() const override { return engine_->Health(); }
   GenerationLoad Load() const override {
     const EngineStats stats = engine_->Stats();
     return {.running = stats.running, .waiting = stats.waiting};

@@ -25,6 +25,8 @@ class GenerationService {
   virtual void Cancel(RequestId id) = 0;
   // The most tokens a sequence may have; see Engine::MaxSequenceTokens. Bounds the length where the client gives none.
   virtual std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const = 0;
+  // Not ok if nothing can be computed any more: the reason, for /health.
+  virtual Status Health() const { return Ok{}; }
   // Returns the current load, for /health.
   virtual GenerationLoad Load() const = 0;
 };

@@ -312,6 +312,7 @@ TextLimits OpenAiService::LimitsOfText() const {
 
 HttpReply OpenAiService::Health(const HttpRequest& request) const {
   if (request.draining) return ErrorReply(503, "The server is shutting down.");
+  if (const Status health = context_.generation->Health(); !health.ok()) return ErrorReply(health.error());
   const GenerationLoad load = context_.generation->Load();
   return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
 }
