@@ -21,7 +21,7 @@ struct StepResult {
   // The step failed: of the rest only `batch` counts, and the keys and values of the step are undefined. kUnavailable:
   // the executor's device is lost, and every later step fails too.
   std::optional<Error> error;
-  StepBatch batch;                   // the step's batch, given back so that its memory is used again
+  StepBatch batch;  // the step's batch, given back so that its memory is used again
 };
 
 // Submit and Poll are called on the engine thread.

@@ -15,7 +15,8 @@ void Begin(World& w) {
 
 TEST(ExecutorFailure, AFailedStepEndsItsSequencesAndNoOthers) {
   World w(40, 20, {.max_running = 2}, {3, 3});
-  const RequestId first = *w.Submit(kPrompt, 1, 20), second = *w.Submit(kPrompt, 2, 20), waiting = *w.Submit(kPrompt, 1, 4);
+  const RequestId first = *w.Submit(kPrompt, 1, 20), second = *w.Submit(kPrompt, 2, 20),
+                  waiting = *w.Submit(kPrompt, 1, 4);
   Begin(w);
   w.executor->set_fault(ResourceExhausted("no memory for the step"));
   while (w.outcomes[first].ends == 0) ASSERT_TRUE(w.Advance());
@@ -36,7 +37,7 @@ TEST(ExecutorFailure, AFailedStepEndsItsSequencesAndNoOthers) {
 TEST(ExecutorFailure, ALostDeviceEndsAllRequestsAndRefusesLaterOnes) {
   for (const bool early : {false, true}) {  // early: while adapters and pins are still loading
     SCOPED_TRACE(early);
-    World w(40, 20, {.max_running = 2}, {3, 3, 3});
+    World w(40, 20, {.max_running = 2}, {3, 3, 3}, /*prefix_cache=*/true, "lru", early ? 3 * 64 / 1e-1 : 10e9);
     std::vector<RequestId> ids;
     for (int i = 0; i < 5; ++i) ids.push_back(*w.Submit(kPrompt, static_cast<std::uint32_t>(1 + i % 2), 20));
     const RequestId base = *w.Submit({1, 2, 3}, 0, 20);
