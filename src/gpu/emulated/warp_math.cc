@@ -1,0 +1,81 @@
+#include "gpu/emulated/warp_math.h"
+
+#include <cstring>
+
+namespace loramux::gpu::emulated {
+namespace {
+
+// Lanes with partners 16, 8, 4, 2 and 1 apart, as ShuffleXor: all get the same bits, so one half suffices.
+template <typename Combine>
+void Reduce(Slots slots, const Combine& combine) {
+  float values[32];
+  for (int lane = 0; lane < 32; ++lane) values[lane] = AsFloat(slots[lane][0]);
+  for (int half = 16; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) values[lane] = combine(values[lane], values[lane + half]);
+  }
+  slots[0][0] = AsBits(values[0]);
+}
+
+// PTX's fragments of m16n8k16. Lane = 4 g + t. Word w of a: row g + 8 (w % 2), columns 2t + 8 (w / 2) and the next.
+// Word w of b: rows 2t + 8 w and the next, column g. Word w of d: row g + 8 (w / 2), column 2t + w % 2.
+template <typename T>
+void Multiply(Slots slots) {
+  alignas(64) float a[16][16], b[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int w = 0; w < 4; ++w) {
+      const Pair pair = Unpack<T>(slots[lane][w]);
+      a[g + w % 2 * 8][2 * t + w / 2 * 8] = pair.low;
+      a[g + w % 2 * 8][2 * t + w / 2 * 8 + 1] = pair.high;
+    }
+    for (int w = 0; w < 2; ++w) {
+      const Pair pair = Unpack<T>(slots[lane][4 + w]);
+      b[2 * t + w * 8][g] = pair.low;
+      b[2 * t + w * 8 + 1][g] = pair.high;
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    float sum[8] = {};
+    for (int k = 0; k < 16; ++k) {
+      for (int column = 0; column < 8; ++column) sum[column] += a[row][k] * b[k][column];
+    }
+    for (int t = 0; t < 4; ++t) std::memcpy(&slots[row % 8 * 4 + t][row / 8 * 2], &sum[2 * t], 8);
+  }
+}
+
+// ldmatrix.x4: lane 8 m + i brought the address of row i (16 bytes) of matrix m. Lane 4 g + t takes of each matrix the
+// elements 2t and 2t + 1 of row g; transposed, of column g.
+void LoadMatrixWords(Slots slots, bool transposed) {
+  std::uint16_t matrices[4][8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const std::uintptr_t address = static_cast<std::uintptr_t>(slots[lane][1]) << 32 | slots[lane][0];
+    std::memcpy(matrices[lane / 8][lane % 8], reinterpret_cast<const void*>(address), 16);
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int m = 0; m < 4; ++m) {
+      const std::uint32_t low = transposed ? matrices[m][2 * t][g] : matrices[m][g][2 * t];
+      const std::uint32_t high = transposed ? matrices[m][2 * t + 1][g] : matrices[m][g][2 * t + 1];
+      slots[lane][m] = low | high << 16;
+    }
+  }
+}
+
+}  // namespace
+
+void MeetingWork(Meeting meeting, Slots slots) {
+  switch (meeting) {
+    case Meeting::kNone:
+    case Meeting::kBlock:
+    case Meeting::kWarp:
+    case Meeting::kShuffle: break;
+    case Meeting::kSum: Reduce(slots, [](float a, float b) { return a + b; }); break;
+    case Meeting::kMax: Reduce(slots, [](float a, float b) { return Max(a, b); }); break;
+    case Meeting::kMultiplyBf16: Multiply<Bf16>(slots); break;
+    case Meeting::kMultiplyHalf: Multiply<Half>(slots); break;
+    case Meeting::kMatrices: LoadMatrixWords(slots, false); break;
+    case Meeting::kMatricesTransposed: LoadMatrixWords(slots, true); break;
+  }
+}
+
+}  // namespace loramux::gpu::emulated

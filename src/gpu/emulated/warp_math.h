@@ -1,0 +1,11 @@
+// What the meetings of a warp compute.
+#pragma once
+
+#include "gpu/kernel_api.h"
+
+namespace loramux::gpu::emulated {
+
+// The work of a meeting, done once for all lanes: from what they brought to what they take.
+void MeetingWork(Meeting meeting, Slots slots);
+
+}  // namespace loramux::gpu::emulated
