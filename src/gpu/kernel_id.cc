@@ -4,21 +4,36 @@ namespace loramux::gpu {
 
 std::string_view NameOf(Kernel kernel) {
   switch (kernel) {
-    case Kernel::kEmbedRows: return "EmbedRows";
-    case Kernel::kNormRows: return "NormRows";
-    case Kernel::kSiluMul: return "SiluMul";
-    case Kernel::kGatherRows: return "GatherRows";
-    case Kernel::kAddRows: return "AddRows";
-    case Kernel::kPoolRows: return "PoolRows";
-    case Kernel::kCopyPages: return "CopyPages";
-    case Kernel::kQkvPost: return "QkvPost";
-    case Kernel::kLoraShrink: return "LoraShrink";
-    case Kernel::kLoraExpand: return "LoraExpand";
-    case Kernel::kAttentionDecode: return "AttentionDecode";
-    case Kernel::kAttentionCombine: return "AttentionCombine";
-    case Kernel::kAttentionPrefill: return "AttentionPrefill";
-    case Kernel::kArgmaxRows: return "ArgmaxRows";
-    case Kernel::kCount: break;
+    case Kernel::kEmbedRows:
+      return "EmbedRows";
+    case Kernel::kNormRows:
+      return "NormRows";
+    case Kernel::kSiluMul:
+      return "SiluMul";
+    case Kernel::kGatherRows:
+      return "GatherRows";
+    case Kernel::kAddRows:
+      return "AddRows";
+    case Kernel::kPoolRows:
+      return "PoolRows";
+    case Kernel::kCopyPages:
+      return "CopyPages";
+    case Kernel::kQkvPost:
+      return "QkvPost";
+    case Kernel::kLoraShrink:
+      return "LoraShrink";
+    case Kernel::kLoraExpand:
+      return "LoraExpand";
+    case Kernel::kAttentionDecode:
+      return "AttentionDecode";
+    case Kernel::kAttentionCombine:
+      return "AttentionCombine";
+    case Kernel::kAttentionPrefill:
+      return "AttentionPrefill";
+    case Kernel::kArgmaxRows:
+      return "ArgmaxRows";
+    case Kernel::kCount:
+      break;
   }
   return "no kernel";
 }

@@ -2,10 +2,10 @@
 
 #include <array>
 #include <bit>
-#include <boost/context/detail/fcontext.hpp>
 #include <cstring>
-#include <sys/mman.h>
 #include <utility>
+#include <boost/context/detail/fcontext.hpp>
+#include <sys/mman.h>
 
 #include "base/check.h"
 #include "gpu/emulated/sanitizers.h"
@@ -53,7 +53,7 @@ struct Thread {
   std::vector<AsyncCopy> copies;
 };
 
-struct Warp {
+struct WarpLanes {
   alignas(64) std::uint32_t slots[2][32][8];  // two sets: no lane can be two meetings ahead
   std::uint32_t phase = 0, arrived = 0;
   Meeting meeting = Meeting::kNone;
@@ -74,25 +74,37 @@ std::uint64_t Mix(std::uint64_t x) {
 
 const char* NameOf(Meeting meeting) {
   switch (meeting) {
-    case Meeting::kNone: break;
-    case Meeting::kBlock: return "SyncBlock";
-    case Meeting::kWarp: return "SyncWarp";
-    case Meeting::kShuffle: return "Shuffle";
-    case Meeting::kSum: return "SumWarp";
-    case Meeting::kMax: return "MaxWarp";
+    case Meeting::kNone:
+      break;
+    case Meeting::kBlock:
+      return "SyncBlock";
+    case Meeting::kWarp:
+      return "SyncWarp";
+    case Meeting::kShuffle:
+      return "Shuffle";
+    case Meeting::kSum:
+      return "SumWarp";
+    case Meeting::kMax:
+      return "MaxWarp";
     case Meeting::kMultiplyBf16:
-    case Meeting::kMultiplyHalf: return "MultiplyTile";
-    case Meeting::kMatrices: return "LoadMatrices";
-    case Meeting::kMatricesTransposed: return "LoadMatricesTransposed";
+    case Meeting::kMultiplyHalf:
+      return "MultiplyTile";
+    case Meeting::kMatrices:
+      return "LoadMatrices";
+    case Meeting::kMatricesTransposed:
+      return "LoadMatricesTransposed";
   }
   return "nothing";
 }
 
 const char* NameOf(Access access) {
   switch (access) {
-    case Access::kLoad: return "load";
-    case Access::kStore: return "store";
-    case Access::kAsyncCopy: return "asynchronous copy";
+    case Access::kLoad:
+      return "load";
+    case Access::kStore:
+      return "store";
+    case Access::kAsyncCopy:
+      return "asynchronous copy";
   }
   return "access";
 }
@@ -114,13 +126,13 @@ struct BlockRunner::State {
   Fiber* current = nullptr;
   std::string* fault = nullptr;
   bool failed = false;
-  char sync = 0;        // for ThreadSanitizer: SyncBlock
+  char sync = 0;  // for ThreadSanitizer: SyncBlock
   void* tsan_host = nullptr;
   std::byte* shared = nullptr;
   std::uint64_t map_version = 0;
   std::uint64_t seed = 0;
   std::array<Order, kOrders> orders;
-  std::array<Warp, kMaxWarps> warp_state;
+  std::array<WarpLanes, kMaxWarps> warp_state;
   std::array<Thread, kMaxThreads> threads;
   std::vector<Fiber*> fibers, free_fibers;
   std::vector<Traffic> traffic;
@@ -182,7 +194,7 @@ Fiber* TakeFiber() {
 // none.
 bool PickNext() {
   for (std::uint32_t tried = 0; tried <= state->warps; ++tried) {
-    Warp& warp = state->warp_state[state->warp_order[state->warp]];
+    WarpLanes& warp = state->warp_state[state->warp_order[state->warp]];
     if (warp.runnable != 0) {
       const std::uint32_t later = warp.runnable & (~std::uint32_t{1} << warp.position);
       warp.position = static_cast<std::uint32_t>(std::countr_zero(later != 0 ? later : warp.runnable));
@@ -217,7 +229,7 @@ std::string DescribeWaiting() {
   for (int kind = static_cast<int>(Meeting::kWarp); kind <= static_cast<int>(Meeting::kMatricesTransposed); ++kind) {
     std::uint32_t waiting = 0;
     for (std::uint32_t w = 0; w < state->warps; ++w) {
-      const Warp& warp = state->warp_state[w];
+      const WarpLanes& warp = state->warp_state[w];
       if (warp.meeting == static_cast<Meeting>(kind)) waiting += warp.arrived;
     }
     add(waiting, (std::string("wait in ") + NameOf(static_cast<Meeting>(kind))).c_str());
@@ -235,7 +247,7 @@ void Leave() {
 
 void EndThread() {
   Thread& thread = state->Current();
-  Warp& warp = state->warp_state[place.thread / 32];
+  WarpLanes& warp = state->warp_state[place.thread / 32];
   warp.runnable &= ~(std::uint32_t{1} << warp.position);
   thread.fiber = nullptr;
   --state->alive;
@@ -307,7 +319,7 @@ void StartBlock(const BlockLaunch& launch, std::uint64_t block) {
     if (warp < state->warps) state->warp_order[filled++] = warp;
   }
   for (std::uint32_t w = 0; w < state->warps; ++w) {
-    Warp& warp = state->warp_state[w];
+    WarpLanes& warp = state->warp_state[w];
     warp.phase = warp.arrived = 0;
     warp.meeting = Meeting::kNone;
     warp.runnable = ~std::uint32_t{0};
@@ -357,7 +369,8 @@ BlockRunner::~BlockRunner() {
     munmap(fiber->memory, kGuardBytes + kStackBytes);
     delete fiber;
   }
-  LORAMUX_TSAN_CALL(for (Thread& thread : state_->threads) if (thread.tsan != nullptr) __tsan_destroy_fiber(thread.tsan));
+  LORAMUX_TSAN_CALL(for (Thread& thread
+                         : state_->threads) if (thread.tsan != nullptr) __tsan_destroy_fiber(thread.tsan));
   munmap(state_->shared, kMaxSharedBytes);
   delete state_;
   state = nullptr;
@@ -390,7 +403,7 @@ std::vector<Traffic> BlockRunner::TakeTraffic() {
 
 void SyncBlock() {
   LORAMUX_TSAN_CALL(__tsan_release(&state->sync));
-  Warp& warp = state->warp_state[place.thread / 32];
+  WarpLanes& warp = state->warp_state[place.thread / 32];
   if (++state->at_barrier == state->launch->threads) {
     state->at_barrier = 0;
     for (std::uint32_t w = 0; w < state->warps; ++w) state->warp_state[w].runnable = ~std::uint32_t{0};
@@ -430,7 +443,7 @@ void CopyAsyncWaitFor(int pending_groups) {
 }
 
 const std::uint32_t (*Meet(Meeting meeting, const std::uint32_t* words, int count))[8] {
-  Warp& warp = state->warp_state[place.thread / 32];
+  WarpLanes& warp = state->warp_state[place.thread / 32];
   Slots slots = warp.slots[warp.phase & 1];
   for (int i = 0; i < count; ++i) slots[place.thread % 32][i] = words[i];
   if (warp.arrived == 0) {
@@ -471,8 +484,8 @@ std::byte* SharedMemory(std::size_t bytes) {
   if (place.shared != nullptr) return place.shared;
 #ifdef LORAMUX_EMULATOR_TSAN
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__), AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-  void* shared = mmap(state->shared, kMaxSharedBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  void* shared =
+      mmap(state->shared, kMaxSharedBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   CHECK(shared == state->shared);
 #endif
   std::memset(state->shared, 0xff, place.shared_bytes);

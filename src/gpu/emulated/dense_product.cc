@@ -21,10 +21,14 @@ void Widen(const void* from, std::int64_t count, float* to) {
 
 void Widen(DType dtype, const void* from, std::int64_t count, float* to) {
   switch (dtype) {
-    case DType::kF32: return Widen<float>(from, count, to);
-    case DType::kBF16: return Widen<Bf16>(from, count, to);
-    case DType::kF16: return Widen<Half>(from, count, to);
-    default: CHECK(IsWeightDType(dtype));
+    case DType::kF32:
+      return Widen<float>(from, count, to);
+    case DType::kBF16:
+      return Widen<Bf16>(from, count, to);
+    case DType::kF16:
+      return Widen<Half>(from, count, to);
+    default:
+      CHECK(IsWeightDType(dtype));
   }
 }
 

@@ -68,8 +68,8 @@ Result<std::uintptr_t> DeviceMemory::Allocate(std::string_view name, std::int64_
   {
     const std::lock_guard lock(mutex_);
     if (bytes > limit_ - used_) {
-      return ResourceExhausted(std::string(name) + ": " + std::to_string(bytes) + " bytes of device memory asked for, " +
-                               std::to_string(limit_ - used_) + " free");
+      return ResourceExhausted(std::string(name) + ": " + std::to_string(bytes) +
+                               " bytes of device memory asked for, " + std::to_string(limit_ - used_) + " free");
     }
     used_ += bytes;
   }

@@ -50,7 +50,8 @@ void DeviceWork::CopyToDevice(std::uintptr_t device, const void* host, std::size
   if (lost_ || bytes == 0) return;
   const auto map = memory.Map();
   if (fail_copy.Now()) return Lose("injected failure of a copy");
-  if (!CheckDevice("copy to the device", *map, reinterpret_cast<void*>(device), static_cast<std::int64_t>(bytes))) return;
+  if (!CheckDevice("copy to the device", *map, reinterpret_cast<void*>(device), static_cast<std::int64_t>(bytes)))
+    return;
   if (!CheckPinned("copy to the device", host, bytes)) return;
   std::memcpy(HostAddress(device), host, bytes);
 }
@@ -101,8 +102,8 @@ void DeviceWork::Launch(const EnqueuedLaunch& launch) {
   if (lose_at_launch.Now()) return Lose("injected loss of the device");
   if (const auto fault = FaultOf(launch)) return Lose(*fault);
   const auto map = memory.Map();
-  const BlockLaunch blocks{launch.kernel,       launch.arguments.data(), launch.grid, launch.threads,
-                           launch.shared_bytes, seed_,                   map.get()};
+  const BlockLaunch blocks{
+      launch.kernel, launch.arguments.data(), launch.grid, launch.threads, launch.shared_bytes, seed_, map.get()};
   const std::uint64_t count = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   const std::uint64_t stride = StrideOf(count, seed_), start = seed_ % count;
   pool_.Run(

@@ -15,10 +15,10 @@
 namespace loramux::gpu {
 
 struct EmulatedDeviceOptions {
-  std::int64_t memory = std::int64_t{4} << 30;             // bytes
-  std::uint64_t seed = 1;                                  // order of lanes, warps and blocks; 0: ascending
-  int threads = 0;                                         // that run blocks; 0: one a processor, at most 8
-  std::uint32_t pause_one_in = 0;                          // a stream sleeps before one of so many operations; 0: never
+  std::int64_t memory = std::int64_t{4} << 30;           // bytes
+  std::uint64_t seed = 1;                                // order of lanes, warps and blocks; 0: ascending
+  int threads = 0;                                       // that run blocks; 0: one a processor, at most 8
+  std::uint32_t pause_one_in = 0;                        // a stream sleeps before one of so many operations; 0: never
   std::size_t max_shared_bytes = std::size_t{99} << 10;  // of a block
 };
 

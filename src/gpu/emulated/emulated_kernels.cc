@@ -13,11 +13,11 @@ using Table = std::array<std::array<EmulatedKernel, 3>, kNumKernels>;
 
 Table MakeTable() {
   Table table;
-#define LORAMUX_ENTRY(name)                                                              \
-  table[static_cast<std::size_t>(Kernel::k##name)] = {                                   \
-      EmulatedKernelOf<name##Kernel<float>>(#name " for f32"),                           \
-      EmulatedKernelOf<name##Kernel<Bf16>>(#name " for bf16"),                           \
-      EmulatedKernelOf<name##Kernel<Half>>(#name " for f16"),                            \
+#define LORAMUX_ENTRY(name)                                    \
+  table[static_cast<std::size_t>(Kernel::k##name)] = {         \
+      EmulatedKernelOf<name##Kernel<float>>(#name " for f32"), \
+      EmulatedKernelOf<name##Kernel<Bf16>>(#name " for bf16"), \
+      EmulatedKernelOf<name##Kernel<Half>>(#name " for f16"),  \
   };
   LORAMUX_KERNELS(LORAMUX_ENTRY)
 #undef LORAMUX_ENTRY

@@ -4,8 +4,8 @@
 // allocation.
 #pragma once
 
-#include <cstddef>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -33,7 +33,18 @@ inline std::uint32_t GridZ() { return emulated::place.grid[2]; }
 namespace emulated {
 
 // Meetings of a warp; lanes that meet at different ones end the launch.
-enum class Meeting : std::uint8_t { kNone, kBlock, kWarp, kShuffle, kSum, kMax, kMultiplyBf16, kMultiplyHalf, kMatrices, kMatricesTransposed };
+enum class Meeting : std::uint8_t {
+  kNone,
+  kBlock,
+  kWarp,
+  kShuffle,
+  kSum,
+  kMax,
+  kMultiplyBf16,
+  kMultiplyHalf,
+  kMatrices,
+  kMatricesTransposed
+};
 
 // What the lanes of a warp bring to a meeting and take from it.
 using Slots = std::uint32_t (*)[8];  // [32 lanes][words]
@@ -98,7 +109,7 @@ inline T LoadOnce(const T* address) {
   return Load(address);
 }
 template <typename T>
-inline void Store(T* address, T value) {
+inline void Store(T* address, const std::type_identity_t<T>& value) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   *static_cast<T*>(emulated::CheckAccess(address, sizeof(T), emulated::Access::kStore)) = value;
 }

@@ -49,9 +49,7 @@ struct Place {
 inline constinit thread_local Place place;
 
 // Allocations often begin at the same offset within huge pages: mixes the upper bits in.
-inline std::size_t CachedRange(std::uintptr_t address) {
-  return ((address >> 12) * 0x9e3779b97f4a7c15u) >> 56;
-}
+inline std::size_t CachedRange(std::uintptr_t address) { return ((address >> 12) * 0x9e3779b97f4a7c15u) >> 56; }
 
 enum class Access : std::uint8_t { kLoad, kStore, kAsyncCopy };
 

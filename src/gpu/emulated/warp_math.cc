@@ -68,13 +68,26 @@ void MeetingWork(Meeting meeting, Slots slots) {
     case Meeting::kNone:
     case Meeting::kBlock:
     case Meeting::kWarp:
-    case Meeting::kShuffle: break;
-    case Meeting::kSum: Reduce(slots, [](float a, float b) { return a + b; }); break;
-    case Meeting::kMax: Reduce(slots, [](float a, float b) { return Max(a, b); }); break;
-    case Meeting::kMultiplyBf16: Multiply<Bf16>(slots); break;
-    case Meeting::kMultiplyHalf: Multiply<Half>(slots); break;
-    case Meeting::kMatrices: LoadMatrixWords(slots, false); break;
-    case Meeting::kMatricesTransposed: LoadMatrixWords(slots, true); break;
+    case Meeting::kShuffle:
+      break;
+    case Meeting::kSum:
+      Reduce(slots, [](float a, float b) { return a + b; });
+      break;
+    case Meeting::kMax:
+      Reduce(slots, [](float a, float b) { return Max(a, b); });
+      break;
+    case Meeting::kMultiplyBf16:
+      Multiply<Bf16>(slots);
+      break;
+    case Meeting::kMultiplyHalf:
+      Multiply<Half>(slots);
+      break;
+    case Meeting::kMatrices:
+      LoadMatrixWords(slots, false);
+      break;
+    case Meeting::kMatricesTransposed:
+      LoadMatrixWords(slots, true);
+      break;
   }
 }
 

@@ -1,0 +1,234 @@
+// What kernels may use, on the emulated device, against its definition.
+#include "gpu/kernel_api.h"
+
+#include <cstring>
+#include <vector>
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "gpu/emulated/emulated_device.h"
+#include "tensor/half_float.h"
+
+namespace loramux::gpu::kernel_api_test {
+namespace {
+
+// A device, a stream, and copies of whole vectors.
+class Bench {
+ public:
+  explicit Bench(std::uint64_t seed = 1)
+      : device_(MakeEmulatedDevice({.seed = seed})), stream_(device_->CreateStream().value()) {}
+
+  template <typename T>
+  T* Upload(const std::vector<T>& values) {
+    arenas_.push_back(device_->Allocate("test", static_cast<std::int64_t>(values.size() * sizeof(T))).value());
+    const auto pinned = device_->AllocatePinned("test", arenas_.back()->size()).value();
+    std::memcpy(pinned->base(), values.data(), values.size() * sizeof(T));
+    stream_->CopyToDevice(arenas_.back()->base(), pinned->base(), values.size() * sizeof(T));
+    EXPECT_TRUE(stream_->Synchronize().ok());
+    return reinterpret_cast<T*>(arenas_.back()->base());
+  }
+  template <typename T>
+  std::vector<T> Download(const T* device, std::size_t count) {
+    const auto pinned = device_->AllocatePinned("test", static_cast<std::int64_t>(count * sizeof(T))).value();
+    stream_->CopyToHost(pinned->base(), device, count * sizeof(T));
+    const Status status = stream_->Synchronize();
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    std::vector<T> values(count);
+    std::memcpy(values.data(), pinned->base(), count * sizeof(T));
+    return values;
+  }
+  template <typename KernelStruct>
+  void Run(const typename KernelStruct::Arguments& arguments, std::uint32_t threads, std::size_t shared_bytes = 0,
+           GridSize grid = {}) {
+    device_->LaunchKernel<KernelStruct>(*stream_, "test kernel", grid, threads, shared_bytes, arguments);
+  }
+
+ private:
+  std::unique_ptr<EmulatedDevice> device_;
+  std::unique_ptr<DeviceStream> stream_;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+TEST(KernelApi, ConversionsOfHalvesAreThoseOfTheHost) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float expected = F16ToF32(half);
+    const float value = ToFloat(Half{half});
+    if (expected != expected) {
+      EXPECT_NE(value, value) << bits;
+    } else {
+      ASSERT_EQ(AsBits(value), AsBits(expected)) << bits;
+      ASSERT_EQ(FromFloat<Half>(value).bits, half);
+    }
+    ASSERT_EQ(AsBits(ToFloat(Bf16{half})), AsBits(BF16ToF32(half)));
+  }
+  Prng random(1);
+  for (int i = 0; i < 1'000'000; ++i) {
+    const float value = AsFloat(static_cast<std::uint32_t>(random.Next()));
+    if (value != value) continue;
+    ASSERT_EQ(FromFloat<Half>(value).bits, F32ToF16(value)) << value;
+    ASSERT_EQ(FromFloat<Bf16>(value).bits, F32ToBF16(value)) << value;
+  }
+  for (const float value : {65519.9f, 65520.0f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1.ffcp-15f, 0x1.ffep-15f, -0.0f}) {
+    EXPECT_EQ(FromFloat<Half>(value).bits, F32ToF16(value)) << value;
+  }
+}
+
+struct TileArguments {
+  const std::uint16_t *a, *b;  // [16, 16], [16, 8]
+  float* d;                    // [16, 8], added to
+};
+
+// Fills the fragments as PTX describes them: "Matrix fragments for mma.m16n8k16 with floating point type".
+template <typename T>
+struct TileKernel {
+  using Arguments = TileArguments;
+  static constexpr int kThreads = 32;
+  static void Run(const Arguments& arguments) {
+    const std::uint32_t group = Lane() >> 2, in_group = Lane() % 4;
+    std::uint32_t a[4] = {}, b[2] = {};
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const std::uint32_t row = i < 2 || (i >= 4 && i < 6) ? group : group + 8;
+      const std::uint32_t column = in_group * 2 + (i & 1) + (i < 4 ? 0 : 8);
+      a[i / 2] |= static_cast<std::uint32_t>(Load(arguments.a + row * 16 + column)) << (16 * (i % 2));
+    }
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      const std::uint32_t row = in_group * 2 + (i & 1) + (i < 2 ? 0 : 8);
+      b[i / 2] |= static_cast<std::uint32_t>(Load(arguments.b + row * 8 + group)) << (16 * (i % 2));
+    }
+    float d[4];
+    for (std::uint32_t i = 0; i < 4; ++i) d[i] = Load(arguments.d + Element(i));
+    MultiplyTile<T>(d, a[0], a[1], a[2], a[3], b[0], b[1]);
+    for (std::uint32_t i = 0; i < 4; ++i) Store(arguments.d + Element(i), d[i]);
+  }
+  static std::uint32_t Element(std::uint32_t i) {
+    return ((Lane() >> 2) + (i < 2 ? 0 : 8)) * 8 + Lane() % 4 * 2 + (i & 1);
+  }
+};
+
+template <typename T>
+void TestTile(std::uint64_t seed) {
+  Prng random(seed + 5);
+  std::vector<std::uint16_t> a(256), b(128);
+  for (auto& x : a) x = FromFloat<T>(static_cast<float>(random.NextDouble()) - 0.5f).bits;
+  for (auto& x : b) x = FromFloat<T>(static_cast<float>(random.NextDouble()) - 0.5f).bits;
+  std::vector<float> d(128, 0.25f);
+  Bench bench(seed);
+  float* on_device = bench.Upload(d);
+  bench.Run<TileKernel<T>>({bench.Upload(a), bench.Upload(b), on_device}, 32);
+  const std::vector<float> result = bench.Download(on_device, d.size());
+  for (std::size_t row = 0; row < 16; ++row) {
+    for (std::size_t column = 0; column < 8; ++column) {
+      double expected = 0.25;
+      for (std::size_t k = 0; k < 16; ++k) {
+        expected += static_cast<double>(ToFloat(T{a[row * 16 + k]})) * ToFloat(T{b[k * 8 + column]});
+      }
+      EXPECT_NEAR(result[row * 8 + column], expected, 1e-6) << row << ", " << column;
+    }
+  }
+}
+
+TEST(KernelApi, MultiplyTileHasTheFragmentsOfPtx) {
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    TestTile<Bf16>(seed);
+    TestTile<Half>(seed);
+  }
+}
+
+struct MatricesArguments {
+  const std::uint16_t* matrices;  // [4][8][8]
+  std::uint32_t* words;           // [32][4]
+  bool transposed;
+};
+
+struct MatricesKernel {
+  using Arguments = MatricesArguments;
+  static constexpr int kThreads = 32;
+  struct Memory {
+    std::uint16_t matrices[32][8];
+  };
+  static void Run(const Arguments& arguments) {
+    auto& shared = Shared<Memory>();
+    for (std::uint32_t i = 0; i < 8; ++i) shared.matrices[Lane()][i] = Load(arguments.matrices + Lane() * 8 + i);
+    SyncWarp();
+    std::uint32_t r[4];
+    if (arguments.transposed) {
+      LoadMatricesTransposed(r, shared.matrices[Lane()]);
+    } else {
+      LoadMatrices(r, shared.matrices[Lane()]);
+    }
+    for (std::uint32_t i = 0; i < 4; ++i) Store(arguments.words + Lane() * 4 + i, r[i]);
+  }
+};
+
+// PTX: thread i holds of row i / 4 of each matrix the elements 2 (i % 4) and the next; with .trans, of column i / 4.
+TEST(KernelApi, LoadMatricesHasTheLayoutOfPtx) {
+  std::vector<std::uint16_t> matrices(256);
+  for (std::size_t i = 0; i < matrices.size(); ++i) matrices[i] = static_cast<std::uint16_t>(i);
+  for (const bool transposed : {false, true}) {
+    Bench bench;
+    std::uint32_t* words = bench.Upload(std::vector<std::uint32_t>(128));
+    bench.Run<MatricesKernel>({bench.Upload(matrices), words, transposed}, 32, sizeof(MatricesKernel::Memory));
+    const auto result = bench.Download(words, 128);
+    for (std::uint32_t lane = 0; lane < 32; ++lane) {
+      for (std::uint32_t m = 0; m < 4; ++m) {
+        const std::uint32_t major = lane / 4, minor = lane % 4 * 2, first = m * 64;
+        const std::uint32_t low = transposed ? first + minor * 8 + major : first + major * 8 + minor;
+        const std::uint32_t high = transposed ? low + 8 : low + 1;
+        EXPECT_EQ(result[lane * 4 + m], low | high << 16);
+      }
+    }
+  }
+}
+
+struct SumsArguments {
+  const float* x;  // [blocks, threads]
+  float* sums;     // [blocks, 4]: by SumWarp and shared memory, by ShuffleXor, by MaxWarp, by Shuffle from lane 3
+};
+
+struct SumsKernel {
+  using Arguments = SumsArguments;
+  static constexpr int kThreads = 256;
+  struct Memory {
+    float parts[8][4];
+  };
+  static void Run(const Arguments& arguments) {
+    auto& shared = Shared<Memory>();
+    const float x = Load(arguments.x + BlockX() * BlockThreads() + ThreadIndex());
+    float by_xor = x;
+    for (std::uint32_t mask = 16; mask > 0; mask /= 2) by_xor += ShuffleXor(by_xor, mask);
+    const float values[4] = {SumWarp(x), by_xor, MaxWarp(x), Shuffle(x, 3)};
+    if (Lane() == 0) {
+      for (int i = 0; i < 4; ++i) shared.parts[Warp()][i] = values[i];
+    }
+    SyncBlock();
+    if (ThreadIndex() >= 4) return;
+    float sum = 0;
+    for (std::uint32_t w = 0; w < BlockThreads() / 32; ++w) sum += shared.parts[w][ThreadIndex()];
+    Store(arguments.sums + BlockX() * 4 + ThreadIndex(), sum);
+  }
+};
+
+TEST(KernelApi, MeetingsGiveTheSameBitsInEveryOrder) {
+  Prng random(3);
+  std::vector<float> x(20 * 256);
+  for (float& value : x) value = static_cast<float>(random.NextDouble());
+  std::vector<float> first;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Bench bench(seed);
+    float* sums = bench.Upload(std::vector<float>(80));
+    bench.Run<SumsKernel>({bench.Upload(x), sums}, 256, sizeof(SumsKernel::Memory), {20, 1, 1});
+    const std::vector<float> result = bench.Download(sums, 80);
+    if (seed == 0) first = result;
+    EXPECT_EQ(std::memcmp(result.data(), first.data(), 80 * sizeof(float)), 0);
+    for (std::size_t block = 0; block < 20; ++block) {
+      double expected = 0;
+      for (std::size_t i = 0; i < 256; ++i) expected += x[block * 256 + i];
+      EXPECT_NEAR(result[block * 4], expected, 1e-4);
+      EXPECT_EQ(result[block * 4], result[block * 4 + 1]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loramux::gpu::kernel_api_test
