@@ -40,7 +40,7 @@ struct PrefillTile {
   std::int32_t sequence, first_row;  // first_row: of the sequence's rows in this step, a multiple of kPrefillTile
 };
 
-// The work of a step, the same for every layer. All in device memory.
+// The work of a step, the same for every layer. All in device memory, lists 16-byte aligned (sequences too).
 struct AttentionWork {
   const DecodeChunk* chunks;
   const std::int32_t* num_chunks;

@@ -19,8 +19,10 @@
 #define LORAMUX_LORA_KERNELS(X)
 #define LORAMUX_LORA_F32_KERNELS(X)
 #endif
-#if __has_include("gpu/kernels/attention_kernels.h")
-#include "gpu/kernels/attention_kernels.h"
+#if __has_include("gpu/kernels/attention_decode_kernels.h")
+#include "gpu/kernels/attention_decode_kernels.h"
+#include "gpu/kernels/attention_prefill_kernel.h"
+#include "gpu/kernels/qkv_post_kernel.h"
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #else
 #define LORAMUX_ATTENTION_KERNELS(X)

@@ -1,0 +1,167 @@
+// Norm, rotation and storing of q, k and v.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernel_api.h"
+#include "gpu/kernels/qkv_post.h"
+
+namespace loramux::gpu {
+
+// A warp: one head of one row; a lane: 8 neighbouring elements. Grid: rows, heads of q, k and v in fours.
+template <typename T>
+struct QkvPostKernel {
+  using Arguments = QkvPostArguments;
+  static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = 8;
+  static constexpr int kUnit = 8;
+
+  LORAMUX_DEVICE static void Run(const Arguments& arguments) {
+    const auto row = static_cast<std::int32_t>(BlockX());
+    const int head = static_cast<int>(BlockY() * (BlockThreads() / 32) + Warp());
+    const int num_kv_heads = arguments.pages.num_kv_heads, num_heads = arguments.num_heads;
+    if (row >= Load(arguments.rows) || head >= num_heads + 2 * num_kv_heads) return;
+
+    const bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
+    const int head_dim = arguments.pages.head_dim, first = kUnit * static_cast<int>(Lane());
+    float* const from = arguments.qkv + row * arguments.qkv_stride + static_cast<std::int64_t>(head) * head_dim;
+    Units units = {arguments, from, first, row};
+    float x[kUnit];
+    if (is_v) {
+      units.Read(from, first, x);
+    } else {
+      units.NormAndRotate(is_q ? arguments.q_norm : arguments.k_norm, x);
+    }
+    if (first >= head_dim) return;
+    if (is_q) {
+      units.Write(from, x);
+    } else {
+      const int kv_head = (head - num_heads) % num_kv_heads;
+      units.Write(PageRow(arguments, row, is_v, kv_head), x);
+    }
+  }
+
+ private:
+  struct Units {
+    const Arguments& arguments;
+    const float* head;
+    int first;  // element of the lane
+    std::int32_t row;
+
+    // Whether all units are whole and 16-byte aligned, their partners and angles too.
+    LORAMUX_DEVICE bool Whole() const {
+      return arguments.pages.head_dim % (2 * kUnit) == 0 && arguments.qkv_stride % 4 == 0;
+    }
+
+    // Elements [at, at + 8) of one head's; 0 beyond its end.
+    LORAMUX_DEVICE void Read(const float* elements, int at, float (&x)[kUnit]) const {
+      const int head_dim = arguments.pages.head_dim;
+      if (Whole() && at < head_dim) {
+        ReadWhole(elements + at, x);
+        return;
+      }
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) x[i] = at + i < head_dim ? Load(elements + at + i) : 0.0f;
+    }
+    LORAMUX_DEVICE static void ReadWhole(const float* from, float (&x)[kUnit]) {
+      const Vec4 low = Load(reinterpret_cast<const Vec4*>(from)), high = Load(reinterpret_cast<const Vec4*>(from) + 1);
+      const std::uint32_t words[kUnit] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) x[i] = AsFloat(words[i]);
+    }
+
+    // The index of the element that is turned together with `d`, and of their angle.
+    LORAMUX_DEVICE int Partner(int d) const {
+      const int half = arguments.pages.head_dim / 2;
+      return d < half ? d + half : d - half;
+    }
+
+    // Every lane of the warp must come; the partners have been read when it returns, so q may be written in place.
+    LORAMUX_DEVICE void NormAndRotate(const float* weight, float (&x)[kUnit]) const {
+      const int head_dim = arguments.pages.head_dim, half = head_dim / 2;
+      float y[kUnit], cos[kUnit], sin[kUnit];
+      Read(head, first, x);
+      if (Whole()) {
+        const bool there = first < head_dim;
+        const std::int64_t angle = static_cast<std::int64_t>(row) * half + (there ? first % half : 0);
+        Read(head, there ? Partner(first) : head_dim, y);
+        ReadWhole(arguments.cos + angle, cos);
+        ReadWhole(arguments.sin + angle, sin);
+      } else {
+        LORAMUX_UNROLL
+        for (int i = 0; i < kUnit; ++i) {
+          const int d = first + i;
+          const std::int64_t angle = static_cast<std::int64_t>(row) * half + d % half;
+          y[i] = d < head_dim ? Load(head + Partner(d)) : 0.0f;
+          cos[i] = d < head_dim ? Load(arguments.cos + angle) : 0.0f;
+          sin[i] = d < head_dim ? Load(arguments.sin + angle) : 0.0f;
+        }
+      }
+      if (weight != nullptr) Norm(weight, x, y);
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        // x cos - y sin for the first half, x cos + y sin for the second.
+        const float turned = first + i < half ? -y[i] : y[i];
+        x[i] = Fma(x[i], cos[i], turned * sin[i]);
+      }
+      SyncWarp();
+    }
+
+    LORAMUX_DEVICE void Norm(const float* weight, float (&x)[kUnit], float (&y)[kUnit]) const {
+      const int head_dim = arguments.pages.head_dim;
+      float squares = 0;
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) squares = Fma(x[i], x[i], squares);
+      squares = SumWarp(squares);
+      const float inverse = ReciprocalSqrt(squares / static_cast<float>(head_dim) + arguments.eps);
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        const int d = first + i;
+        if (d < head_dim) {
+          x[i] = x[i] * inverse * Load(weight + d);
+          y[i] = y[i] * inverse * Load(weight + Partner(d));
+        }
+      }
+    }
+
+    // Writes the lane's elements of one head.
+    LORAMUX_DEVICE void Write(float* elements, const float (&x)[kUnit]) const {
+      if (Whole()) {
+        auto* to = reinterpret_cast<Vec4*>(elements + first);
+        Store(to, Vec4{AsBits(x[0]), AsBits(x[1]), AsBits(x[2]), AsBits(x[3])});
+        Store(to + 1, Vec4{AsBits(x[4]), AsBits(x[5]), AsBits(x[6]), AsBits(x[7])});
+        return;
+      }
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        if (first + i < arguments.pages.head_dim) Store(elements + first + i, x[i]);
+      }
+    }
+    template <typename Element>
+    LORAMUX_DEVICE void Write(Element* elements, const float (&x)[kUnit]) const {
+      if (Whole()) {
+        Store(reinterpret_cast<Vec4*>(elements + first), Vec4{Pack<Element>(x[0], x[1]), Pack<Element>(x[2], x[3]),
+                                                              Pack<Element>(x[4], x[5]), Pack<Element>(x[6], x[7])});
+        return;
+      }
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        if (first + i < arguments.pages.head_dim) Store(elements + first + i, FromFloat<Element>(x[i]));
+      }
+    }
+  };
+
+  // Where the row's k (or v) of a head lies.
+  LORAMUX_DEVICE static T* PageRow(const Arguments& arguments, std::int32_t row, bool is_v, int kv_head) {
+    const PagesOnDevice& pages = arguments.pages;
+    const std::int32_t position = Load(arguments.row_position + row), sequence = Load(arguments.row_sequence + row);
+    const std::int32_t first_page = Load(&arguments.sequences[sequence].first_page);
+    const std::uint32_t page = Load(arguments.page_tables + first_page + position / pages.page_tokens);
+    const std::int64_t head_index = (is_v ? pages.num_kv_heads : 0) + kv_head;
+    std::byte* head = pages.base + static_cast<std::int64_t>(page) * pages.page_stride + arguments.layer_offset;
+    return reinterpret_cast<T*>(head) +
+           (head_index * pages.page_tokens + position % pages.page_tokens) * pages.head_dim;
+  }
+};
+
+}  // namespace loramux::gpu
