@@ -17,6 +17,12 @@
 
 namespace loramux {
 
+// Whether bits as DeviceLoraView::targets have the one of a layer's target.
+inline bool ChangesTarget(std::span<const std::uint8_t> targets, std::int64_t layer, LoraTarget target) {
+  if (target == LoraTarget::kLmHead) return (targets.back() & 1) != 0;
+  return (targets[static_cast<std::size_t>(layer)] >> static_cast<int>(target) & 1) != 0;
+}
+
 // One device-resident adapter: a table in device memory, and what the host must know of it to launch kernels.
 struct DeviceLoraView {
   const gpu::LoraModule* modules = nullptr;  // in device memory, indexed as LoraView::modules
@@ -25,11 +31,7 @@ struct DeviceLoraView {
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
   std::vector<std::uint8_t> targets;
 
-  // Whether the adapter changes a layer's target.
-  bool Changes(std::int64_t layer, LoraTarget target) const {
-    if (target == LoraTarget::kLmHead) return (targets.back() & 1) != 0;
-    return (targets[static_cast<std::size_t>(layer)] >> static_cast<int>(target) & 1) != 0;
-  }
+  bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
 };
 
 // One linear layer of an adapter, with the device's addresses of its rows. Not owning.

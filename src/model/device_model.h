@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
+#include "model/device_limits.h"
 #include "model/device_lora.h"
 #include "model/device_weights.h"
 #include "model/forward_batch.h"
@@ -23,18 +24,7 @@ namespace loramux {
 // One sequence's part of a batch on a device. `pages` are indices of the device's arena, in host memory.
 using DeviceSequenceChunk = SequenceChunkOf<DeviceLoraView>;
 
-// The largest batch that a workspace is made for.
-struct DeviceModelLimits {
-  std::int64_t max_tokens = 0;      // of a batch
-  std::int64_t max_sequences = 0;   // of a batch
-  std::int64_t max_logit_rows = 0;  // of a batch, without scored rows
-  std::int64_t max_positions = 0;   // of a sequence
-  std::int64_t max_rank = 0;        // of an adapter; 0: no adapters
-  std::int64_t page_tokens = 16;    // of KvLayout
-  int threads = 1;                  // of the host, for the rows that the processor samples
-};
-
-struct DeviceWorkspace;
+class DeviceWorkspace;
 
 // A base model on a device: runs ForwardPass with GpuOps. Owns the weights and the workspace in device memory. Not
 // thread-safe: one Forward at a time. The device outlives it.
@@ -76,7 +66,6 @@ class DeviceModel {
  private:
   ModelConfig config_;
   DeviceWeights weights_;
-  Device& device_;
   std::unique_ptr<DeviceWorkspace> workspace_;
 };
 

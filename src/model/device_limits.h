@@ -1,0 +1,19 @@
+// What the memory of a model on a device is made for.
+#pragma once
+
+#include <cstdint>
+
+namespace loramux {
+
+// The largest batch that a workspace is made for.
+struct DeviceModelLimits {
+  std::int64_t max_tokens = 0;      // of a batch
+  std::int64_t max_sequences = 0;   // of a batch
+  std::int64_t max_logit_rows = 0;  // of a batch, without scored rows
+  std::int64_t max_positions = 0;   // of a sequence
+  std::int64_t max_rank = 0;        // of an adapter; 0: no adapters
+  std::int64_t page_tokens = 16;    // of KvLayout
+  int threads = 1;                  // of the host, for the rows that the processor samples
+};
+
+}  // namespace loramux

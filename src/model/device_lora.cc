@@ -1,0 +1,106 @@
+#include "model/device_lora.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "model/lora_view.h"
+
+namespace loramux {
+namespace {
+
+// Memory is taken in pieces of this size, or of one larger table.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kSmallestBlock = 4096;
+
+std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules) {
+  std::size_t rows = 0;
+  for (const DeviceLoraRows& module : modules) rows += module.a_rows.size() + module.b_rows.size();
+  return (LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
+}
+
+}  // namespace
+
+DeviceLoraTables::DeviceLoraTables(Device& device, std::int64_t num_layers)
+    : device_(device), num_layers_(num_layers) {}
+
+Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dtype,
+                               std::span<const DeviceLoraRows> modules) {
+  CHECK(IsWeightDType(dtype));
+  if (slot >= slots_.size()) slots_.resize(slot + 1);
+  if (slots_[slot] == nullptr) slots_[slot] = std::make_unique<Slot>();
+  Slot& place = *slots_[slot];
+  const std::size_t bytes = TableBytes(num_layers_, modules);
+  if (place.block.bytes < bytes) {
+    if (place.block.bytes > 0) free_[place.block.bytes].push_back(std::exchange(place.block, {}));
+    place.view.modules = nullptr;
+    ASSIGN_OR_RETURN(place.block, Take(std::bit_ceil(std::max(bytes, kSmallestBlock))));
+  }
+  Write(modules, dtype, place);
+  stream.CopyToDevice(place.block.device, place.block.image, bytes);
+  return Ok{};
+}
+
+// Writes the image: the modules, then the addresses of their rows.
+void DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const {
+  const std::size_t count = LoraView::Index(0, LoraTarget::kLmHead, num_layers_) + 1;
+  auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image);
+  std::fill_n(table, count, gpu::LoraModule{});
+  slot.view = {.modules = reinterpret_cast<const gpu::LoraModule*>(slot.block.device), .dtype = dtype};
+  slot.view.targets.assign(static_cast<std::size_t>(num_layers_) + 1, 0);
+  std::size_t at = count * sizeof(gpu::LoraModule);
+  const auto add_rows = [&](std::span<const std::byte* const> rows) {
+    std::memcpy(slot.block.image + at, rows.data(), rows.size_bytes());
+    const auto* const on_device = reinterpret_cast<const void* const*>(slot.block.device + at);
+    at += rows.size_bytes();
+    return on_device;
+  };
+  for (const DeviceLoraRows& module : modules) {
+    CHECK_EQ(module.a_rows.size(), module.b_rows.size());
+    const auto rank = static_cast<std::int32_t>(module.a_rows.size());
+    if (rank == 0) continue;
+    gpu::LoraModule& to = table[LoraView::Index(module.layer, module.target, num_layers_)];
+    CHECK_EQ(to.rank, 0);
+    to.a_rows = add_rows(module.a_rows);
+    to.b_rows = add_rows(module.b_rows);
+    to.rank = rank;
+    to.scale = module.scale;
+    slot.view.max_rank = std::max(slot.view.max_rank, rank);
+    if (module.target == LoraTarget::kLmHead) {
+      slot.view.targets.back() = 1;
+    } else {
+      slot.view.targets[static_cast<std::size_t>(module.layer)] |=
+          static_cast<std::uint8_t>(1u << static_cast<unsigned>(module.target));
+    }
+  }
+}
+
+const DeviceLoraView& DeviceLoraTables::View(std::size_t slot) const {
+  CHECK(slot < slots_.size() && slots_[slot] != nullptr && slots_[slot]->view.modules != nullptr);
+  return slots_[slot]->view;
+}
+
+Result<DeviceLoraTables::Block> DeviceLoraTables::Take(std::size_t bytes) {
+  std::vector<Block>& free = free_[bytes];
+  if (!free.empty()) {
+    const Block block = free.back();
+    free.pop_back();
+    return block;
+  }
+  if (rest_.bytes < bytes) {
+    const auto piece = static_cast<std::int64_t>(std::max(bytes, kPieceBytes));
+    ASSIGN_OR_RETURN(std::unique_ptr<Arena> device, device_.Allocate("tables of adapters", piece));
+    ASSIGN_OR_RETURN(std::unique_ptr<Arena> image, device_.AllocatePinned("tables of adapters", piece));
+    rest_ = {device->base(), image->base(), static_cast<std::size_t>(piece)};
+    bytes_ += piece;
+    arenas_.push_back(std::move(device));
+    arenas_.push_back(std::move(image));
+  }
+  const Block block = {rest_.device, rest_.image, bytes};
+  rest_ = {rest_.device + bytes, rest_.image + bytes, rest_.bytes - bytes};
+  return block;
+}
+
+}  // namespace loramux

@@ -1,0 +1,156 @@
+#include "model/device_workspace.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/lora.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPieceAlignment = 256;  // bytes
+constexpr std::int64_t kRowAlignment = 64;     // elements
+// Of the decode kernel's partial sums. More chunks of positions are computed in several launches.
+constexpr std::int64_t kAttentionBytes = std::int64_t{128} << 20;
+constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+
+std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Hands out pieces of memory one after the other.
+class PiecePlacer {
+ public:
+  PiecePlacer(DType dtype, std::byte* base) : base_(base), low_size_(static_cast<std::int64_t>(DTypeSize(dtype))) {}
+
+  GpuRows Rows(std::int64_t rows, std::int64_t width, bool low, bool wide) {
+    const std::int64_t stride = CeilDivide(width, kRowAlignment) * kRowAlignment;
+    GpuRows out = {.stride = stride};
+    if (low) out.low = Take(rows * stride * low_size_);
+    if (wide) out.wide = Floats(rows * stride);
+    return out;
+  }
+  float* Floats(std::int64_t count) { return reinterpret_cast<float*>(Take(count * kFloat)); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* Take(std::int64_t bytes) {
+    const std::int64_t at = bytes_;
+    bytes_ += CeilDivide(bytes, kPieceAlignment) * kPieceAlignment;
+    return base_ == nullptr ? nullptr : base_ + at;
+  }
+
+  std::byte* base_;
+  std::int64_t low_size_;
+  std::int64_t bytes_ = 0;
+};
+
+std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes) {
+  if (sizes.max_rank == 0) return 0;
+  const std::int64_t rows = std::max(sizes.rows, sizes.logit_rows);
+  const auto rank = static_cast<std::int32_t>(sizes.max_rank);
+  return std::max({gpu::LoraPartialFloats(rows, config.hidden_size, 3, rank),  // q, k and v
+                   gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
+                   gpu::LoraPartialFloats(rows, config.intermediate_size, 1, rank)});
+}
+
+}  // namespace
+
+ActivationSizes ActivationSizes::Max(const ActivationSizes& other) const {
+  return {.rows = std::max(rows, other.rows),
+          .logit_rows = std::max(logit_rows, other.logit_rows),
+          .max_rank = std::max(max_rank, other.max_rank),
+          .chunks = std::max(chunks, other.chunks)};
+}
+
+Activations Activations::Place(const ModelConfig& config, DType dtype, const ActivationSizes& sizes, std::byte* base) {
+  PiecePlacer place(dtype, base);
+  Activations out;
+  const std::int64_t rows = sizes.rows;
+  out.rows.hidden = place.Rows(rows, config.hidden_size, false, true);
+  out.rows.normed = place.Rows(rows, config.hidden_size, true, true);
+  out.rows.qkv = place.Rows(rows, config.QDim() + 2 * config.KvDim(), false, true);
+  out.rows.attended = place.Rows(rows, config.QDim(), true, false);
+  out.rows.gate_up = place.Rows(rows, 2 * config.intermediate_size, false, true);
+  out.rows.activated = place.Rows(rows, config.intermediate_size, true, false);
+  out.rows.last_hidden = place.Rows(sizes.logit_rows, config.hidden_size, true, true);
+  out.rows.logits = place.Rows(sizes.logit_rows, config.vocab_size, false, true);
+  out.lora = place.Floats(LoraFloats(config, sizes));
+  out.attention = place.Floats(gpu::AttentionPartialFloats(sizes.chunks, config.num_heads, config.head_dim));
+  out.bytes = place.bytes();
+  return out;
+}
+
+DeviceWorkspace::DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype)
+    : step(device, config), results(device, config), device_(device), config_(config), dtype_(dtype) {}
+
+// All that are wanted, or what kAttentionBytes holds, but at least one sequence's.
+std::int64_t DeviceWorkspace::ChunksWithin(std::int64_t wanted, std::int64_t max_positions) const {
+  const std::int64_t of_one = CeilDivide(max_positions, gpu::kAttentionChunk);
+  const std::int64_t each = gpu::AttentionPartialFloats(1, config_.num_heads, config_.head_dim) * kFloat;
+  return std::max(of_one, std::min(wanted, kAttentionBytes / each));
+}
+
+ActivationSizes DeviceWorkspace::SizesFor(const DeviceModelLimits& limits) const {
+  const std::int64_t of_one = CeilDivide(limits.max_positions, gpu::kAttentionChunk);
+  return {.rows = limits.max_tokens,
+          .logit_rows = std::max(limits.max_logit_rows, std::min(limits.max_tokens, LogitBlock::kMaxScored)),
+          .max_rank = limits.max_rank,
+          .chunks = ChunksWithin(of_one * limits.max_sequences, limits.max_positions)};
+}
+
+std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& limits) const {
+  return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes +
+         MostCounts(limits).Bytes(config_.hidden_size, config_.head_dim);
+}
+
+Status DeviceWorkspace::Reserve(const DeviceModelLimits& limits) {
+  const std::int64_t free = device_.FreeMemory() + bytes();
+  const std::int64_t wanted = BytesFor(limits);
+  if (wanted > free) {
+    DeviceModelLimits less = limits;
+    std::int64_t fits = 0, beyond = limits.max_tokens;
+    while (beyond - fits > 1) {
+      less.max_tokens = fits + (beyond - fits) / 2;
+      (BytesFor(less) <= free ? fits : beyond) = less.max_tokens;
+    }
+    return ResourceExhausted("computing batches of up to " + std::to_string(limits.max_tokens) + " tokens needs " +
+                             std::to_string(wanted) + " bytes of device memory beside the model, but " +
+                             std::to_string(free) + " are free; " +
+                             (fits > 0 ? "batches of up to " + std::to_string(fits) + " tokens would fit"
+                                       : std::string("not even batches of one token fit")));
+  }
+  RETURN_IF_ERROR(Grow(sizes_.Max(SizesFor(limits))));
+  RETURN_IF_ERROR(step.Reserve(MostCounts(limits), limits.max_positions));
+  return results.Reserve(sizes_.logit_rows, limits.threads);
+}
+
+Status DeviceWorkspace::Grow(const ActivationSizes& sizes) {
+  if (sizes == sizes_) return Ok{};
+  arena_ = nullptr;
+  activations_ = {};
+  sizes_ = {};
+  const std::int64_t bytes = Activations::Place(config_, dtype_, sizes, nullptr).bytes;
+  ASSIGN_OR_RETURN(arena_, device_.Allocate("the activations of a batch", bytes));
+  activations_ = Activations::Place(config_, dtype_, sizes, arena_->base());
+  sizes_ = sizes;
+  return Ok{};
+}
+
+Status DeviceWorkspace::Prepare(const KvLayout& layout, const PoolBatch* pools) {
+  ActivationSizes sizes = {.rows = batch.num_rows, .logit_rows = batch.MostLogitRows()};
+  for (const auto& group : batch.adapters) {
+    sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->max_rank);
+  }
+  std::int64_t chunks = 0;
+  for (const auto& chunk : batch.chunks) {
+    if (chunk.tokens.size() == 1) chunks += chunk.position / gpu::kAttentionChunk + 1;
+  }
+  sizes.chunks = ChunksWithin(chunks, batch.max_positions);
+  RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
+  RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
+  return step.Write(batch, layout, pools, sizes_.chunks);
+}
+
+}  // namespace loramux

@@ -1,0 +1,79 @@
+// The device memory in which batches are computed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "formats/dtype.h"
+#include "formats/model_config.h"
+#include "gpu/device.h"
+#include "memory/arena.h"
+#include "model/device_limits.h"
+#include "model/device_results.h"
+#include "model/forward_batch.h"
+#include "model/forward_pass.h"
+#include "model/gpu_rows.h"
+#include "model/step_upload.h"
+
+namespace loramux {
+
+// What the activations have room for.
+struct ActivationSizes {
+  std::int64_t rows = 0;        // of a batch
+  std::int64_t logit_rows = 0;  // of a block
+  std::int64_t max_rank = 0;
+  std::int64_t chunks = 0;  // gpu::DecodeChunks of one launch
+
+  // The larger of each.
+  ActivationSizes Max(const ActivationSizes& other) const;
+  friend bool operator==(const ActivationSizes&, const ActivationSizes&) = default;
+};
+
+// The activations of a batch and the kernels' scratch memory, in one piece of device memory.
+struct Activations {
+  ForwardBuffers<GpuRows> rows;
+  float* lora = nullptr;       // partial sums of gpu::LoraShrink
+  float* attention = nullptr;  // of gpu::AttentionDecode
+  std::int64_t bytes = 0;
+
+  // Places them from `base` on; null: only adds up the bytes. `dtype`: of the inputs of products.
+  static Activations Place(const ModelConfig& config, DType dtype, const ActivationSizes& sizes, std::byte* base);
+};
+
+// The memory of batches on a device. It grows to the largest batch; then nothing allocates.
+class DeviceWorkspace {
+ public:
+  // Takes no memory yet. The device and the configuration outlive it.
+  DeviceWorkspace(Device& device, const ModelConfig& config, DType dtype);
+
+  // As DeviceModel::Reserve.
+  Status Reserve(const DeviceModelLimits& limits);
+  // Bytes of device memory that Reserve would take.
+  std::int64_t BytesFor(const DeviceModelLimits& limits) const;
+  std::int64_t bytes() const { return activations_.bytes + step.device_bytes(); }
+
+  // Makes room for `batch` and writes its step. Error: memory cannot grow. REQUIRES: earlier work is done.
+  Status Prepare(const KvLayout& layout, const PoolBatch* pools);
+
+  const Activations& activations() const { return activations_; }
+
+  ForwardBatch<DeviceLoraView> batch;
+  StepUpload step;
+  DeviceResults results;
+
+ private:
+  Status Grow(const ActivationSizes& sizes);
+  ActivationSizes SizesFor(const DeviceModelLimits& limits) const;
+  std::int64_t ChunksWithin(std::int64_t wanted, std::int64_t max_positions) const;
+
+  Device& device_;
+  const ModelConfig& config_;
+  DType dtype_;
+  ActivationSizes sizes_;
+  std::unique_ptr<Arena> arena_;
+  Activations activations_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,237 @@
+#include "model/gpu_ops.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/lora.h"
+#include "gpu/kernels/qkv_post.h"
+#include "model/lora_view.h"
+
+namespace loramux {
+
+ForwardBuffers<GpuRows> GpuOps::Begin(const ForwardBatch<DeviceLoraView>& batch) {
+  rows_ = batch.num_rows;
+  w_.step.Enqueue(f_.stream);
+  return b_;
+}
+
+void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
+  gpu::EmbedRows(f_.stream, table.dtype(), rows_,
+                 {.table = table.data(),
+                  .tokens = step_.tokens,
+                  .rows = step_.rows,
+                  .hidden = hidden.wide,
+                  .width = config_.hidden_size,
+                  .hidden_stride = hidden.stride});
+}
+
+void GpuOps::AwaitLayer(std::int64_t layer) {
+  for (const auto& arrival : f_.options.arrivals) {
+    if (const LayerEvents* events = arrival->events(); events != nullptr) {
+      events->EnqueueWait(f_.stream, layer);
+      continue;
+    }
+    if (arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1)) continue;
+    const TimeNs begin = clock_.Now();
+    arrival->Wait(layer);
+    waited_ += clock_.Now() - begin;
+  }
+}
+
+void GpuOps::Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+  const bool adds = added_to_.wide == x.wide;
+  if (!adds) FlushAdd();
+  gpu::NormRows(f_.stream, f_.dtype, rows,
+                {.x = x.wide,
+                 .added = adds ? added_.wide : nullptr,
+                 .weight = weight.data,
+                 .y = y.low,
+                 .rows = x.wide == b_.last_hidden.wide ? block_->rows : step_.rows,
+                 .width = config_.hidden_size,
+                 .x_stride = x.stride,
+                 .added_stride = added_.stride,
+                 .y_stride = y.stride,
+                 .eps = Epsilon()});
+  added_ = added_to_ = {};
+}
+
+void GpuOps::NormHeads(Rows x, std::int64_t /*heads*/, const Vector& weight) {
+  (x.wide == b_.qkv.wide ? q_norm_ : k_norm_) = weight.data;
+}
+
+void GpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y) {
+  FlushAdd();
+  CHECK(w.dtype() == f_.dtype);
+  f_.stream.Multiply({.dtype = w.dtype(),
+                      .m = rows,
+                      .n = w.n(),
+                      .k = w.k(),
+                      .x = x.low,
+                      .x_stride = x.stride,
+                      .w = w.data(),
+                      .bias = bias.data,
+                      .y = y.wide,
+                      .y_stride = y.stride});
+}
+
+void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+  FlushAdd();
+  const LoraTarget first = outputs.front().target;
+  const bool of_lm_head = first == LoraTarget::kLmHead;
+  const gpu::LoraWork& work = of_lm_head ? block_->lora : step_.lora;
+  if (work.max_expand == 0) return;
+  gpu::LoraShrinkArguments shrink = {.x = x.low,
+                                     .x_stride = x.stride,
+                                     .in = TargetShape(config_, first).in,
+                                     .work = work,
+                                     .partial = w_.activations().lora,
+                                     .partial_rows = of_lm_head ? block_->count : rows_};
+  gpu::LoraExpandArguments expand = {
+      .work = work, .partial = shrink.partial, .partial_rows = shrink.partial_rows, .in = shrink.in};
+  for (const LoraOutput<Rows>& output : outputs) {
+    if (!of_lm_head && !ChangesTarget(step_.lora_targets, layer, output.target)) continue;
+    const std::int32_t slice = shrink.slices++;
+    shrink.module[slice] = expand.module[slice] =
+        static_cast<std::int32_t>(LoraView::Index(layer, output.target, config_.num_layers));
+    expand.y[slice] = output.y.wide;
+    expand.y_stride[slice] = output.y.stride;
+    expand.out[slice] = TargetShape(config_, output.target).out;
+  }
+  if (shrink.slices == 0) return;
+  expand.slices = shrink.slices;
+  gpu::LoraShrink(f_.stream, f_.dtype, shrink);
+  gpu::LoraExpand(f_.stream, expand);
+}
+
+// Done by StoreKv: q and k are the heads that it finds in qkv.
+void GpuOps::Rope(Rows x, std::int64_t heads) {
+  CHECK(x.wide == b_.qkv.wide);
+  CHECK_EQ(heads, config_.num_heads + config_.num_kv_heads);
+}
+
+gpu::PagesOnDevice GpuOps::Pages() const {
+  return {.base = f_.arena.base,
+          .page_stride = static_cast<std::int64_t>(f_.arena.page_stride),
+          .page_tokens = static_cast<std::int32_t>(f_.layout.page_tokens),
+          .num_kv_heads = static_cast<std::int32_t>(config_.num_kv_heads),
+          .head_dim = static_cast<std::int32_t>(config_.head_dim)};
+}
+
+void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
+  CHECK(k.wide == b_.qkv.wide + config_.QDim());
+  gpu::QkvPost(f_.stream, f_.layout.dtype, rows_,
+               {.qkv = b_.qkv.wide,
+                .qkv_stride = b_.qkv.stride,
+                .q_norm = q_norm_,
+                .k_norm = k_norm_,
+                .eps = Epsilon(),
+                .cos = step_.cos,
+                .sin = step_.sin,
+                .row_position = step_.row_position,
+                .row_sequence = step_.row_sequence,
+                .sequences = step_.sequences,
+                .page_tables = step_.page_tables,
+                .pages = Pages(),
+                .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
+                .rows = step_.rows,
+                .num_heads = static_cast<std::int32_t>(config_.num_heads)});
+  q_norm_ = k_norm_ = nullptr;
+}
+
+void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+  gpu::AttentionArguments arguments = {.q = q.wide,
+                                       .q_stride = q.stride,
+                                       .out = out.low,
+                                       .out_stride = out.stride,
+                                       .out_dtype = f_.dtype,
+                                       .row_position = step_.row_position,
+                                       .row_sequence = step_.row_sequence,
+                                       .sequences = step_.sequences,
+                                       .page_tables = step_.page_tables,
+                                       .pages = Pages(),
+                                       .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
+                                       .num_heads = static_cast<std::int32_t>(config_.num_heads),
+                                       .window = static_cast<std::int32_t>(window),
+                                       .partial = w_.activations().attention};
+  for (const StepAttention& group : step_.attention) {
+    arguments.work = group.work;
+    if (group.rows > 0) gpu::AttentionDecode(f_.stream, f_.layout.dtype, group.rows, group.chunks, arguments);
+    if (group.tiles > 0) gpu::AttentionPrefill(f_.stream, f_.layout.dtype, group.tiles, arguments);
+  }
+}
+
+void GpuOps::SiluMul(Rows gate_up, Rows y) {
+  gpu::SiluMul(f_.stream, f_.dtype, rows_,
+               {.x = gate_up.wide,
+                .y = y.low,
+                .rows = step_.rows,
+                .width = config_.intermediate_size,
+                .x_stride = gate_up.stride,
+                .y_stride = y.stride});
+}
+
+void GpuOps::Add(Rows x, Rows y) {
+  FlushAdd();
+  added_ = x;
+  added_to_ = y;
+}
+
+void GpuOps::FlushAdd() {
+  if (added_.wide == nullptr) return;
+  gpu::AddRows(f_.stream, rows_,
+               {.x = added_.wide,
+                .y = added_to_.wide,
+                .rows = step_.rows,
+                .width = config_.hidden_size,
+                .x_stride = added_.stride,
+                .y_stride = added_to_.stride});
+  added_ = added_to_ = {};
+}
+
+void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
+  FlushAdd();
+  block_ = &*std::ranges::find(step_.blocks, block.first, &StepLogitBlock::first);
+  CHECK_EQ(block_->count, block.count);
+  gpu::GatherRows(f_.stream, block.count,
+                  {.x = hidden.wide,
+                   .indices = block_->indices,
+                   .rows = block_->rows,
+                   .y = y.wide,
+                   .width = config_.hidden_size,
+                   .x_stride = hidden.stride,
+                   .y_stride = y.stride});
+}
+
+void GpuOps::Sample(Rows logits, const SampleBatch& samples) {
+  CHECK(f_.options.tokens != nullptr);
+  w_.results.Sample(f_.stream, logits, step_, samples, /*now=*/!w_.batch.scored.empty(), *f_.options.tokens);
+}
+
+void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
+  CHECK(f_.options.scores != nullptr);
+  w_.results.Score(f_.stream, logits, scores, *f_.options.scores);
+}
+
+void GpuOps::Pool(Rows normed, const PoolBatch& pools) {
+  CHECK(f_.options.pooled != nullptr);
+  const StepPlace<double>& sums = step_.pool_sums;
+  gpu::PoolRows(f_.stream, f_.dtype, static_cast<std::int64_t>(pools.ranges.size()),
+                {.x = normed.low,
+                 .ranges = step_.pool_ranges,
+                 .sums = sums.device,
+                 .width = config_.hidden_size,
+                 .x_stride = normed.stride});
+  f_.stream.CopyToHost(sums.host, sums.device, sums.count * sizeof(double));
+}
+
+Status GpuOps::Finish() {
+  FlushAdd();
+  RETURN_IF_ERROR(w_.results.Finish(f_.stream));
+  const StepPlace<double>& sums = step_.pool_sums;
+  if (sums.count > 0) f_.options.pooled->assign(sums.host, sums.host + sums.count);
+  return Ok{};
+}
+
+}  // namespace loramux

@@ -1,0 +1,92 @@
+// The operations of the forward pass on a device: launches of kernels on a stream. The second instance of ForwardOps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "gpu/device.h"
+#include "model/device_lora.h"
+#include "model/device_weights.h"
+#include "model/device_workspace.h"
+#include "model/forward_batch.h"
+#include "model/forward_pass.h"
+#include "model/gpu_rows.h"
+#include "model/model.h"
+#include "tensor/kv_layout.h"
+#include "tensor/page_arena.h"
+
+namespace loramux {
+
+// Where and how one batch is computed on a device. Not owning.
+struct GpuForward {
+  DeviceStream& stream;
+  const KvLayout& layout;
+  const PageArena& arena;  // in device memory
+  const ForwardOptions& options;
+  DType dtype = DType::kF32;  // of the inputs of products
+};
+
+// The operations; lives as long as one forward pass. Nothing has ended when they return, but what Finish says.
+//
+// Neighbouring operations are one launch where a kernel does both: an Add goes into the Norm that follows it;
+// NormHeads, Rope and StoreKv are one.
+class GpuOps {
+ public:
+  using Rows = GpuRows;
+  using Adapter = DeviceLoraView;
+  using Weights = DeviceWeights;
+  using Matrix = DeviceMatrix;
+  using Vector = DeviceVector;
+
+  // REQUIRES: workspace.Prepare succeeded.
+  GpuOps(const ModelConfig& config, DeviceWorkspace& workspace, const GpuForward& forward)
+      : config_(config), w_(workspace), f_(forward), b_(workspace.activations().rows), step_(workspace.step.step()) {}
+
+  ForwardBuffers<Rows> Begin(const ForwardBatch<DeviceLoraView>& batch);
+  void EmbedRows(const Matrix& table, Rows hidden);
+  // The stream waits for arrivals with events; for others the host does. After a failure the pass goes on with the
+  // pages' arbitrary content, as on the CPU.
+  void AwaitLayer(std::int64_t layer);
+  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
+  void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
+  void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
+  // Launches nothing if no adapter of the batch changes the targets.
+  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  void Rope(Rows x, std::int64_t heads);
+  void StoreKv(std::int64_t layer, Rows k, Rows v);
+  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
+  void SiluMul(Rows gate_up, Rows y);
+  void Add(Rows x, Rows y);
+  void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
+  void Sample(Rows logits, const SampleBatch& samples);
+  void Score(Rows logits, std::span<const ScoreRow> scores);
+  void Pool(Rows normed, const PoolBatch& pools);
+
+  // Waits for the stream and completes the results. Error: the device is lost.
+  Status Finish();
+  // Time that AwaitLayer waited on the host.
+  TimeNs waited() const { return waited_; }
+
+ private:
+  void FlushAdd();
+  gpu::PagesOnDevice Pages() const;
+  float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
+
+  const ModelConfig& config_;
+  DeviceWorkspace& w_;
+  const GpuForward& f_;
+  const ForwardBuffers<GpuRows>& b_;
+  const StepOnDevice& step_;
+  std::int64_t rows_ = 0;
+  const StepLogitBlock* block_ = nullptr;  // that GatherLogitRows gathered last
+  Rows added_, added_to_;                  // of an Add that was not launched yet
+  const float *q_norm_ = nullptr, *k_norm_ = nullptr;
+  OsClock clock_;
+  TimeNs waited_ = 0;
+};
+
+static_assert(ForwardOps<GpuOps>);
+
+}  // namespace loramux

@@ -1,0 +1,305 @@
+#include "model/step_upload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "gpu/kernels/attention.h"
+
+namespace loramux {
+namespace {
+
+using Batch = ForwardBatch<DeviceLoraView>;
+
+constexpr std::size_t kSectionAlignment = 64;
+
+std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayout& layout) {
+  return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
+}
+
+}  // namespace
+
+std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) const {
+  constexpr auto kInt = static_cast<std::int64_t>(sizeof(std::int32_t));
+  // The largest item of attention's lists has three numbers.
+  const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
+  const std::int64_t sections = 16 + 6 * attention_groups + 6 * logit_blocks;
+  return ints * kInt + rows * head_dim * static_cast<std::int64_t>(sizeof(float)) +
+         sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
+         lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
+         pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
+                        hidden_size * static_cast<std::int64_t>(sizeof(double))) +
+         sections * static_cast<std::int64_t>(kSectionAlignment);
+}
+
+StepCounts MostCounts(const DeviceModelLimits& limits) {
+  StepCounts most;
+  most.rows = limits.max_tokens;
+  most.sequences = limits.max_sequences;
+  most.pages = limits.max_sequences * CeilDivide(limits.max_positions, limits.page_tokens);
+  most.logit_rows = limits.max_logit_rows + limits.max_tokens;
+  most.logit_blocks = 1 + CeilDivide(limits.max_tokens, LogitBlock::kMaxScored);
+  most.attention_items = limits.max_sequences * (2 + CeilDivide(limits.max_positions, gpu::kAttentionChunk)) +
+                         CeilDivide(limits.max_tokens, gpu::kPrefillTile);
+  most.attention_groups = 2;
+  if (limits.max_rank > 0) {
+    // Each row may be in the list of the batch, in that of the sampled rows and in one of the scored rows.
+    const auto items = [&](std::int64_t rows, std::int64_t ranges) {
+      const gpu::LoraItemBounds bounds =
+          gpu::MaxLoraItems(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(ranges),
+                            static_cast<std::int32_t>(limits.max_rank));
+      return static_cast<std::int64_t>(bounds.shrink) + bounds.expand;
+    };
+    most.lora_items = items(limits.max_tokens, limits.max_sequences) +
+                      items(limits.max_logit_rows, limits.max_logit_rows) +
+                      items(limits.max_tokens, limits.max_sequences + most.logit_blocks);
+  }
+  return most;
+}
+
+Status StepUpload::Reserve(const StepCounts& counts, std::int64_t max_positions) {
+  rope_.Reserve(max_positions);
+  return Grow(counts.Bytes(config_.hidden_size, config_.head_dim));
+}
+
+Status StepUpload::Grow(std::int64_t bytes) {
+  if (host_ != nullptr && host_->size() >= bytes) return Ok{};
+  host_ = nullptr;
+  on_device_ = nullptr;
+  ASSIGN_OR_RETURN(std::unique_ptr<Arena> host, device_.AllocatePinned("what a step tells the device", bytes));
+  ASSIGN_OR_RETURN(on_device_, device_.Allocate("what a step tells the device", bytes));
+  host_ = std::move(host);
+  return Ok{};
+}
+
+StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const PoolBatch* pools) const {
+  StepCounts counts;
+  counts.rows = batch.num_rows;
+  counts.sequences = static_cast<std::int64_t>(batch.chunks.size());
+  for (const auto& chunk : batch.chunks) counts.pages += PagesOf(chunk, layout);
+  counts.lora_items = static_cast<std::int64_t>(shrink_.size() + expand_.size());
+  for (std::size_t i = 0; i < attention_groups_; ++i) {
+    const gpu::AttentionWorkLists& lists = attention_[i];
+    counts.attention_items +=
+        static_cast<std::int64_t>(lists.chunks.size() + lists.decode_rows.size() + lists.tiles.size());
+  }
+  counts.attention_groups = static_cast<std::int64_t>(attention_groups_);
+  counts.logit_rows = static_cast<std::int64_t>(batch.logit_rows.size());
+  counts.logit_blocks = 1 + static_cast<std::int64_t>(batch.scored.size());
+  if (pools != nullptr) counts.pool_ranges = static_cast<std::int64_t>(pools->ranges.size());
+  return counts;
+}
+
+Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolBatch* pools, std::int64_t max_chunks) {
+  ListAttention(batch, max_chunks);
+  ListLora(batch);
+  RETURN_IF_ERROR(Grow(Count(batch, layout, pools).Bytes(config_.hidden_size, config_.head_dim)));
+  used_ = 0;
+  step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
+  WriteRows(batch, layout);
+  WriteAngles(batch);
+  WriteAttention();
+  step_.lora = WriteLora(items_[0]);
+  step_.blocks.clear();
+  std::size_t block = 1;  // of items_
+  if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
+  for (const LogitBlock& scored : batch.scored) WriteBlock(batch, scored, items_[block++]);
+  step_.sampled = Take<std::int32_t>(static_cast<std::size_t>(batch.num_logit_rows));
+  step_.pool_sums = {};
+  if (pools != nullptr && !pools->ranges.empty()) WritePools(*pools);
+  return Ok{};
+}
+
+// Sequences of one row go to the decode kernel. A group has no more chunks than its partial sums have room for.
+void StepUpload::ListAttention(const Batch& batch, std::int64_t max_chunks) {
+  std::int64_t window = 0;
+  for (const std::int64_t of_layer : config_.sliding_window) {
+    if (of_layer == 0) {
+      window = 0;
+      break;
+    }
+    window = std::max(window, of_layer);
+  }
+  attention_groups_ = 0;
+  const auto begin_group = [&] {
+    if (attention_.size() == attention_groups_) attention_.emplace_back();
+    attention_[attention_groups_++].Clear();
+  };
+  begin_group();
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
+    const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
+    const auto size = static_cast<std::int32_t>(chunk.tokens.size());
+    if (size > 1) {
+      attention_[0].AddPrefill(static_cast<std::int32_t>(i), size);
+    } else {
+      const std::size_t listed = attention_[attention_groups_ - 1].chunks.size();
+      const std::int64_t most = chunk.position / gpu::kAttentionChunk + 1;
+      if (listed > 0 && static_cast<std::int64_t>(listed) + most > max_chunks) begin_group();
+      attention_[attention_groups_ - 1].AddDecodeRow(row, chunk.position, window);
+    }
+    row += size;
+  }
+}
+
+void StepUpload::ListLora(const Batch& batch) {
+  step_.lora_targets.assign(static_cast<std::size_t>(config_.num_layers) + 1, 0);
+  for (const auto& group : batch.adapters) {
+    const std::vector<std::uint8_t>& targets = group.adapter->targets;
+    CHECK_EQ(targets.size(), step_.lora_targets.size());
+    for (std::size_t i = 0; i < targets.size(); ++i) step_.lora_targets[i] |= targets[i];
+  }
+  shrink_.clear();
+  expand_.clear();
+  items_.clear();
+  items_.push_back(AppendItems(batch.adapters, /*of_lm_head=*/false));
+  if (batch.num_logit_rows > 0) items_.push_back(AppendItems(batch.AdaptersOf(batch.logits), true));
+  for (const LogitBlock& block : batch.scored) items_.push_back(AppendItems(batch.AdaptersOf(block), true));
+}
+
+StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head) {
+  ItemRange range = {.first_shrink = shrink_.size(), .first_expand = expand_.size()};
+  for (const auto& group : groups) {
+    const DeviceLoraView& adapter = *group.adapter;
+    if (adapter.max_rank == 0 || (of_lm_head && !adapter.Changes(0, LoraTarget::kLmHead))) continue;
+    gpu::AppendLoraItems(adapter.modules, adapter.dtype, adapter.max_rank, static_cast<std::int32_t>(group.begin),
+                         static_cast<std::int32_t>(group.end - group.begin), shrink_, expand_);
+    range.max_rank = std::max(range.max_rank, adapter.max_rank);
+  }
+  range.shrink = shrink_.size() - range.first_shrink;
+  range.expand = expand_.size() - range.first_expand;
+  return range;
+}
+
+template <typename T>
+StepPlace<T> StepUpload::Take(std::size_t count) {
+  const std::size_t at = used_;
+  used_ += (count * sizeof(T) + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+  CHECK(static_cast<std::int64_t>(used_) <= host_->size());
+  return {reinterpret_cast<T*>(host_->base() + at), reinterpret_cast<T*>(on_device_->base() + at), count};
+}
+
+template <typename T>
+const T* StepUpload::Copy(std::span<const T> values) {
+  const auto place = Take<T>(values.size());
+  std::ranges::copy(values, place.host);
+  return place.device;
+}
+
+const std::int32_t* StepUpload::CopyCount(std::size_t value) {
+  const auto count = static_cast<std::int32_t>(value);
+  return Copy(std::span(&count, 1));
+}
+
+void StepUpload::Enqueue(DeviceStream& stream) const { stream.CopyToDevice(on_device_->base(), host_->base(), used_); }
+
+void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
+  const auto rows = static_cast<std::size_t>(batch.num_rows);
+  std::int64_t pages = 0;
+  for (const auto& chunk : batch.chunks) pages += PagesOf(chunk, layout);
+  const auto tokens = Take<std::int32_t>(rows), position = Take<std::int32_t>(rows),
+             sequence = Take<std::int32_t>(rows);
+  const auto sequences = Take<gpu::SequenceOnDevice>(batch.chunks.size());
+  const auto tables = Take<std::uint32_t>(static_cast<std::size_t>(pages));
+  std::int32_t row = 0, first_page = 0;
+  for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
+    const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
+    const auto size = static_cast<std::int32_t>(chunk.tokens.size());
+    const auto first_position = static_cast<std::int32_t>(chunk.position);
+    sequences.host[i] = {row, size, first_position, first_page};
+    const auto chunk_pages = static_cast<std::int32_t>(PagesOf(chunk, layout));
+    std::copy_n(chunk.pages, chunk_pages, tables.host + first_page);
+    first_page += chunk_pages;
+    for (std::int32_t t = 0; t < size; ++t, ++row) {
+      const TokenId token = chunk.tokens[static_cast<std::size_t>(t)];
+      CHECK(token >= 0 && token < config_.vocab_size);
+      tokens.host[row] = static_cast<std::int32_t>(token);
+      position.host[row] = first_position + t;
+      sequence.host[row] = static_cast<std::int32_t>(i);
+    }
+  }
+  step_.tokens = tokens.device;
+  step_.row_position = position.device;
+  step_.row_sequence = sequence.device;
+  step_.sequences = sequences.device;
+  step_.page_tables = tables.device;
+}
+
+// The angles are the same in every layer.
+void StepUpload::WriteAngles(const Batch& batch) {
+  const std::int64_t half = config_.head_dim / 2;
+  const auto cos = Take<float>(static_cast<std::size_t>(batch.num_rows * half));
+  const auto sin = Take<float>(static_cast<std::size_t>(batch.num_rows * half));
+  std::int64_t at = 0;
+  for (const auto& chunk : batch.chunks) {
+    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
+    for (std::int64_t p = chunk.position; p < end; ++p, at += half) {
+      rope_.Row(p, std::max(chunk.rope_length, p + 1), cos.host + at, sin.host + at);
+    }
+  }
+  step_.cos = cos.device;
+  step_.sin = sin.device;
+}
+
+void StepUpload::WriteAttention() {
+  step_.attention.clear();
+  for (std::size_t i = 0; i < attention_groups_; ++i) {
+    const gpu::AttentionWorkLists& lists = attention_[i];
+    StepAttention& to = step_.attention.emplace_back();
+    to.work.chunks = Copy(std::span(lists.chunks));
+    to.work.num_chunks = CopyCount(lists.chunks.size());
+    to.work.decode_rows = Copy(std::span(lists.decode_rows));
+    to.work.num_decode_rows = CopyCount(lists.decode_rows.size());
+    to.work.tiles = Copy(std::span(lists.tiles));
+    to.work.num_tiles = CopyCount(lists.tiles.size());
+    to.rows = static_cast<std::int64_t>(lists.decode_rows.size());
+    to.chunks = static_cast<std::int64_t>(lists.chunks.size());
+    to.tiles = static_cast<std::int64_t>(lists.tiles.size());
+  }
+}
+
+gpu::LoraWork StepUpload::WriteLora(const ItemRange& items) {
+  if (items.expand == 0) return {};
+  return {.shrink = Copy(std::span(std::as_const(shrink_)).subspan(items.first_shrink, items.shrink)),
+          .expand = Copy(std::span(std::as_const(expand_)).subspan(items.first_expand, items.expand)),
+          .shrink_count = CopyCount(items.shrink),
+          .expand_count = CopyCount(items.expand),
+          .max_shrink = static_cast<std::int32_t>(items.shrink),
+          .max_expand = static_cast<std::int32_t>(items.expand),
+          .max_rank = items.max_rank};
+}
+
+void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const ItemRange& items) {
+  const auto indices = Take<std::int32_t>(static_cast<std::size_t>(block.count));
+  std::ranges::transform(batch.RowsOf(block), indices.host,
+                         [](std::int64_t row) { return static_cast<std::int32_t>(row); });
+  step_.blocks.push_back({.first = block.first,
+                          .count = block.count,
+                          .rows = CopyCount(static_cast<std::size_t>(block.count)),
+                          .indices = indices.device,
+                          .lora = WriteLora(items)});
+}
+
+void StepUpload::WritePools(const PoolBatch& pools) {
+  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto ranges = Take<gpu::PoolRangeOnDevice>(pools.ranges.size());
+  step_.pool_sums = Take<double>(pools.ranges.size() * hidden);
+  double* sum = step_.pool_sums.host;
+  for (std::size_t i = 0; i < pools.ranges.size(); ++i, sum += hidden) {
+    const PoolRange& range = pools.ranges[i];
+    ranges.host[i] = {static_cast<std::int32_t>(range.first_row), static_cast<std::int32_t>(range.rows)};
+    const std::span<const double> before = pools.SumBefore(range);
+    if (before.empty()) {
+      std::fill_n(sum, hidden, 0.0);
+    } else {
+      CHECK_EQ(before.size(), hidden);
+      std::ranges::copy(before, sum);
+    }
+  }
+  step_.pool_ranges = ranges.device;
+}
+
+}  // namespace loramux

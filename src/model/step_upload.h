@@ -1,0 +1,142 @@
+// What the kernels of a device read about a step. It is written into one piece of pinned memory and copied at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/pool_batch.h"
+#include "base/result.h"
+#include "formats/model_config.h"
+#include "gpu/device.h"
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/lora.h"
+#include "gpu/kernels/step_data.h"
+#include "memory/arena.h"
+#include "model/device_limits.h"
+#include "model/device_lora.h"
+#include "model/forward_batch.h"
+#include "model/rope.h"
+#include "tensor/kv_layout.h"
+
+namespace loramux {
+
+// Rows whose attention is computed in one launch of each kernel.
+struct StepAttention {
+  gpu::AttentionWork work;
+  std::int64_t rows = 0, chunks = 0, tiles = 0;  // how many there are
+};
+
+// Rows of logits that are computed together.
+struct StepLogitBlock {
+  std::int64_t first = 0;                 // as LogitBlock::first
+  std::int64_t count = 0;                 // of its rows
+  const std::int32_t* rows = nullptr;     // how many, in device memory
+  const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
+  gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
+};
+
+// A value on the device, and where the host wrote it or finds it after a copy back.
+template <typename T>
+struct StepPlace {
+  T* host = nullptr;
+  T* device = nullptr;
+  std::size_t count = 0;
+};
+
+// A step's data. Pointers are the device's unless said otherwise.
+struct StepOnDevice {
+  const std::int32_t* rows = nullptr;  // how many rows the batch has
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* row_position = nullptr;
+  const std::int32_t* row_sequence = nullptr;
+  const gpu::SequenceOnDevice* sequences = nullptr;
+  const std::uint32_t* page_tables = nullptr;
+  const float* cos = nullptr;  // [rows, head_dim / 2]
+  const float* sin = nullptr;
+  gpu::LoraWork lora;                      // of the batch's rows; no items if none has an adapter
+  std::vector<std::uint8_t> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
+  std::vector<StepAttention> attention;
+  std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
+  const gpu::PoolRangeOnDevice* pool_ranges = nullptr;
+  StepPlace<double> pool_sums;      // [ranges, hidden_size]
+  StepPlace<std::int32_t> sampled;  // one for each row of ForwardBatch::logits: written by the device
+};
+
+// How much a step says, which bounds its bytes.
+struct StepCounts {
+  std::int64_t rows = 0, sequences = 0, pages = 0;
+  std::int64_t lora_items = 0;       // of all work lists
+  std::int64_t attention_items = 0;  // likewise
+  std::int64_t logit_rows = 0;       // scored ones included
+  std::int64_t logit_blocks = 0, attention_groups = 0, pool_ranges = 0;
+
+  // The bytes of a step of a model with `hidden_size` and `head_dim`.
+  std::int64_t Bytes(std::int64_t hidden_size, std::int64_t head_dim) const;
+};
+
+// Writes steps. Memory grows to the largest step; then nothing allocates.
+class StepUpload {
+ public:
+  // Takes no memory yet. The device and the configuration outlive it.
+  StepUpload(Device& device, const ModelConfig& config) : device_(device), config_(config), rope_(config) {}
+
+  // Takes memory for steps with these counts, and angles of `max_positions` positions. Error: it does not fit.
+  Status Reserve(const StepCounts& counts, std::int64_t max_positions);
+
+  // Writes the step into pinned memory. `pools` may be null. One launch of attention has at most `max_chunks`
+  // gpu::DecodeChunks, or one row. Error: memory cannot grow.
+  // REQUIRES: copies of the step before are done; tokens in the vocabulary.
+  Status Write(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools,
+               std::int64_t max_chunks);
+  // Enqueues the copy of what Write wrote.
+  void Enqueue(DeviceStream& stream) const;
+  std::int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
+  // The step that Write wrote.
+  const StepOnDevice& step() const { return step_; }
+
+ private:
+  // Items of the lists below.
+  struct ItemRange {
+    std::size_t first_shrink = 0, shrink = 0, first_expand = 0, expand = 0;
+    std::int32_t max_rank = 0;
+  };
+
+  Status Grow(std::int64_t bytes);
+  StepCounts Count(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools) const;
+  void ListAttention(const ForwardBatch<DeviceLoraView>& batch, std::int64_t max_chunks);
+  void ListLora(const ForwardBatch<DeviceLoraView>& batch);
+  ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
+  template <typename T>
+  StepPlace<T> Take(std::size_t count);
+  template <typename T>
+  const T* Copy(std::span<const T> values);
+  const std::int32_t* CopyCount(std::size_t value);
+  void WriteRows(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
+  void WriteAngles(const ForwardBatch<DeviceLoraView>& batch);
+  void WriteAttention();
+  gpu::LoraWork WriteLora(const ItemRange& items);
+  void WriteBlock(const ForwardBatch<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
+  void WritePools(const PoolBatch& pools);
+
+  Device& device_;
+  const ModelConfig& config_;
+  RopeTable rope_;
+  std::unique_ptr<Arena> host_, on_device_;
+  std::size_t used_ = 0;
+  StepOnDevice step_;
+  // What is listed before its place is known. Kept, so that nothing allocates.
+  std::vector<gpu::AttentionWorkLists> attention_;
+  std::size_t attention_groups_ = 0;  // of them, in this step
+  std::vector<gpu::LoraItem> shrink_, expand_;
+  std::vector<ItemRange> items_;  // of the batch, then of each block of logits
+};
+
+// The most counts of a step within the limits, without pooling.
+StepCounts MostCounts(const DeviceModelLimits& limits);
+
+}  // namespace loramux
