@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/ceil_divide.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/lora.h"
@@ -16,8 +17,6 @@ constexpr std::int64_t kRowAlignment = 64;     // elements
 // Of the decode kernel's partial sums. More chunks of positions are computed in several launches.
 constexpr std::int64_t kAttentionBytes = std::int64_t{128} << 20;
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-
-std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Hands out pieces of memory one after the other.
 class PiecePlacer {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/ceil_divide.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 
@@ -13,8 +14,6 @@ namespace {
 using Batch = ForwardBatch<DeviceLoraView>;
 
 constexpr std::size_t kSectionAlignment = 64;
-
-std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayout& layout) {
   return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
