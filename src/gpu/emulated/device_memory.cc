@@ -15,7 +15,14 @@ namespace {
 constexpr std::int64_t kLargeBytes = std::int64_t{1} << 20;
 constexpr std::size_t kAlignment = 256;
 
-// Error (kResourceExhausted): the host has not that much.
+// Tells maps apart, also those of different devices.
+std::uint64_t NextVersion() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
 Result<std::shared_ptr<std::byte>> HostMemory(std::string_view name, std::int64_t bytes) {
   if (bytes < kLargeBytes) {
     // One unit more than needed, so that no two allocations touch.
@@ -28,14 +35,6 @@ Result<std::shared_ptr<std::byte>> HostMemory(std::string_view name, std::int64_
   std::byte* memory = mapped->base();
   return std::shared_ptr<std::byte>(std::shared_ptr<Arena>(std::move(mapped)), memory);
 }
-
-// Tells maps apart, also those of different devices.
-std::uint64_t NextVersion() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
-
-}  // namespace
 
 const MemoryRegion* MemoryMap::Find(std::uintptr_t address) const {
   const auto after = std::upper_bound(regions.begin(), regions.end(), address,

@@ -17,6 +17,9 @@ namespace loramux::gpu {
 
 using emulated::Traffic;
 
+// Host memory aligned to 256 bytes, content arbitrary. Error (kResourceExhausted): the host has not that much.
+Result<std::shared_ptr<std::byte>> HostMemory(std::string_view name, std::int64_t bytes);
+
 // A part of a live allocation: all its bytes count for one watch.
 struct MemoryRegion {
   std::uintptr_t begin = 0, end = 0;  // device addresses

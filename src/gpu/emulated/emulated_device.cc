@@ -29,19 +29,21 @@ class DeviceArena final : public Arena {
 
 class PinnedArena final : public Arena {
  public:
-  PinnedArena(DeviceWork& work, std::unique_ptr<Arena> host) : work_(work), host_(std::move(host)) {
+  PinnedArena(DeviceWork& work, std::shared_ptr<std::byte> memory, std::int64_t bytes)
+      : work_(work), memory_(std::move(memory)), bytes_(bytes) {
     work_.AddPinned(base(), size());
   }
   ~PinnedArena() override { work_.RemovePinned(base()); }
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;
   MemoryKind kind() const override { return MemoryKind::kPinned; }
-  std::byte* base() const override { return host_->base(); }
-  std::int64_t size() const override { return host_->size(); }
+  std::byte* base() const override { return memory_.get(); }
+  std::int64_t size() const override { return bytes_; }
 
  private:
   DeviceWork& work_;
-  const std::unique_ptr<Arena> host_;
+  const std::shared_ptr<std::byte> memory_;
+  const std::int64_t bytes_;
 };
 
 int ThreadsOf(const EmulatedDeviceOptions& options) {
@@ -73,8 +75,8 @@ Result<std::unique_ptr<Arena>> EmulatedDevice::Allocate(std::string_view name, s
 Result<std::unique_ptr<Arena>> EmulatedDevice::AllocatePinned(std::string_view name, std::int64_t bytes) {
   RETURN_IF_ERROR(status());
   if (work_.fail_allocation.Now()) return InjectedAllocationFailure(name);
-  ASSIGN_OR_RETURN(std::unique_ptr<Arena> host, MapHostArena(name, bytes));
-  return std::unique_ptr<Arena>(std::make_unique<PinnedArena>(work_, std::move(host)));
+  ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory, HostMemory(name, bytes));
+  return std::unique_ptr<Arena>(std::make_unique<PinnedArena>(work_, std::move(memory), bytes));
 }
 
 Result<std::unique_ptr<DeviceStream>> EmulatedDevice::CreateStream() {

@@ -3,14 +3,9 @@
 //   LORAMUX_F32_KERNELS(X)  X(name): one instance, float
 #pragma once
 
-#if __has_include("gpu/kernels/elementwise_kernels.h")
 #include "gpu/kernels/elementwise_kernels.h"
 #define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
 #define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
-#else
-#define LORAMUX_ELEMENTWISE_KERNELS(X)
-#define LORAMUX_ELEMENTWISE_F32_KERNELS(X)
-#endif
 #if __has_include("gpu/kernels/lora_kernels.h")
 #include "gpu/kernels/lora_kernels.h"
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)

@@ -1,0 +1,267 @@
+// The row-wise kernels (elementwise.h). A thread has 8 neighbouring elements of a row at a time: 16 bytes at once where
+// address and stride allow it.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernel_api.h"
+#include "gpu/kernels/elementwise.h"
+
+namespace loramux::gpu {
+
+// Elements that a thread reads at once.
+inline constexpr std::int64_t kGroup = 8;
+// Threads of a block of the kernels that need no meeting, and the elements of a row that it has.
+inline constexpr std::int64_t kPartThreads = 128;
+inline constexpr std::int64_t kPartElements = kPartThreads * kGroup;
+
+// Whether each row of a matrix begins at a multiple of 16 bytes.
+LORAMUX_DEVICE bool RowsAreAligned(const void* base, std::int64_t stride_bytes) {
+  return ((reinterpret_cast<std::uint64_t>(base) | static_cast<std::uint64_t>(stride_bytes)) & 15) == 0;
+}
+
+// One matrix of a kernel: where its rows are, and whether they are aligned.
+template <typename T>
+struct Rows {
+  T* base;
+  std::int64_t stride;
+  bool aligned;
+  LORAMUX_DEVICE Rows(T* base, std::int64_t stride)
+      : base(base), stride(stride), aligned(RowsAreAligned(base, stride * static_cast<std::int64_t>(sizeof(T)))) {}
+};
+
+// values = the 8 elements of `row` from `column`, which is a multiple of 8; zeros from `width` on.
+template <typename T>
+LORAMUX_DEVICE void LoadGroup(const Rows<const T>& rows, std::int64_t row, std::int64_t column, std::int64_t width,
+                              float (&values)[kGroup]) {
+  const T* from = rows.base + row * rows.stride + column;
+  if (rows.aligned && column + kGroup <= width) {
+    if constexpr (sizeof(T) == 2) {
+      const Vec4 words = Load(reinterpret_cast<const Vec4*>(from));
+      const Pair pairs[4] = {Unpack<T>(words.x), Unpack<T>(words.y), Unpack<T>(words.z), Unpack<T>(words.w)};
+      LORAMUX_UNROLL
+      for (int i = 0; i < 4; ++i) values[2 * i] = pairs[i].low, values[2 * i + 1] = pairs[i].high;
+    } else {
+      const Vec4 low = Load(reinterpret_cast<const Vec4*>(from)), high = Load(reinterpret_cast<const Vec4*>(from) + 1);
+      const std::uint32_t words[kGroup] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      LORAMUX_UNROLL
+      for (int i = 0; i < kGroup; ++i) values[i] = AsFloat(words[i]);
+    }
+    return;
+  }
+  LORAMUX_UNROLL
+  for (int i = 0; i < kGroup; ++i) values[i] = column + i < width ? ToFloat(Load(from + i)) : 0.0f;
+}
+
+// The other direction; stores nothing from `width` on.
+template <typename T>
+LORAMUX_DEVICE void StoreGroup(const Rows<T>& rows, std::int64_t row, std::int64_t column, std::int64_t width,
+                               const float (&values)[kGroup]) {
+  T* to = rows.base + row * rows.stride + column;
+  if (rows.aligned && column + kGroup <= width) {
+    if constexpr (sizeof(T) == 2) {
+      Store(reinterpret_cast<Vec4*>(to), Vec4{Pack<T>(values[0], values[1]), Pack<T>(values[2], values[3]),
+                                              Pack<T>(values[4], values[5]), Pack<T>(values[6], values[7])});
+    } else {
+      Store(reinterpret_cast<Vec4*>(to),
+            Vec4{AsBits(values[0]), AsBits(values[1]), AsBits(values[2]), AsBits(values[3])});
+      Store(reinterpret_cast<Vec4*>(to) + 1,
+            Vec4{AsBits(values[4]), AsBits(values[5]), AsBits(values[6]), AsBits(values[7])});
+    }
+    return;
+  }
+  LORAMUX_UNROLL
+  for (int i = 0; i < kGroup; ++i) {
+    if (column + i < width) Store(to + i, FromFloat<T>(values[i]));
+  }
+}
+
+// The first column of this thread, in kernels whose block (row, part) has kPartElements elements of a row.
+LORAMUX_DEVICE std::int64_t ColumnOfThread() { return BlockY() * kPartElements + ThreadIndex() * kGroup; }
+
+// Whether this thread has nothing to do in such a kernel.
+LORAMUX_DEVICE bool IsBeyond(const std::int32_t* rows, std::int64_t width) {
+  return ColumnOfThread() >= width || static_cast<std::int32_t>(BlockX()) >= Load(rows);
+}
+
+template <typename T>
+struct EmbedRowsKernel {
+  using Arguments = EmbedRowsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float values[kGroup];
+    LoadGroup<T>({static_cast<const T*>(a.table), a.width}, Load(a.tokens + row), column, a.width, values);
+    StoreGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
+  }
+};
+
+// One block a row. Threads keep what they read: kKept groups each, and read the rest of wider rows again.
+template <typename T>
+struct NormRowsKernel {
+  using Arguments = NormRowsArguments;
+  static constexpr int kThreads = 256, kMinBlocks = 1;
+  static constexpr int kKept = 4;
+  struct Memory {
+    float sums[kThreads / 32];
+  };
+
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    const std::int64_t row = BlockX(), step = BlockThreads() * kGroup, first = ThreadIndex() * kGroup;
+    if (static_cast<std::int32_t>(row) >= Load(a.rows)) return;
+    float kept[kKept][kGroup], sum = 0;
+    LORAMUX_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      if (first + i * step < a.width) sum = LoadAndAdd(a, row, first + i * step, kept[i], sum);
+    }
+    for (std::int64_t column = first + kKept * step; column < a.width; column += step) {
+      float values[kGroup];
+      sum = LoadAndAdd(a, row, column, values, sum);
+    }
+    const float scale = ReciprocalSqrt(SumBlock(sum) / static_cast<float>(a.width) + a.eps);
+    LORAMUX_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      if (first + i * step < a.width) StoreScaled(a, row, first + i * step, kept[i], scale);
+    }
+    for (std::int64_t column = first + kKept * step; column < a.width; column += step) {
+      float values[kGroup];
+      LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
+      StoreScaled(a, row, column, values, scale);
+    }
+  }
+
+ private:
+  // Reads a group of x, adds `added`, and returns `sum` with its squares.
+  LORAMUX_DEVICE static float LoadAndAdd(const Arguments& a, std::int64_t row, std::int64_t column,
+                                         float (&values)[kGroup], float sum) {
+    LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
+    if (a.added != nullptr) {
+      float added[kGroup];
+      LoadGroup<float>({a.added, a.added_stride}, row, column, a.width, added);
+      LORAMUX_UNROLL
+      for (int i = 0; i < kGroup; ++i) values[i] += added[i];
+      StoreGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
+    }
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) sum = Fma(values[i], values[i], sum);
+    return sum;
+  }
+  LORAMUX_DEVICE static void StoreScaled(const Arguments& a, std::int64_t row, std::int64_t column,
+                                         float (&values)[kGroup], float scale) {
+    float weight[kGroup];
+    LoadGroup<float>({a.weight, 0}, 0, column, a.width, weight);
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) values[i] = values[i] * scale * weight[i];
+    StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, values);
+  }
+  LORAMUX_DEVICE static float SumBlock(float sum) {
+    sum = SumWarp(sum);
+    if (BlockThreads() == 32) return sum;
+    Memory& shared = Shared<Memory>();
+    if (Lane() == 0) shared.sums[Warp()] = sum;
+    SyncBlock();
+    sum = 0;
+    for (std::uint32_t warp = 0; warp < BlockThreads() / 32; ++warp) sum += shared.sums[warp];
+    return sum;
+  }
+};
+
+template <typename T>
+struct SiluMulKernel {
+  using Arguments = SiluMulArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float gate[kGroup], up[kGroup];
+    LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, gate);
+    LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) gate[i] = gate[i] / (1.0f + Exp(-gate[i])) * up[i];
+    StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, gate);
+  }
+};
+
+template <typename T>
+struct GatherRowsKernel {
+  using Arguments = GatherRowsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float values[kGroup];
+    LoadGroup<float>({a.x, a.x_stride}, Load(a.indices + row), column, a.width, values);
+    StoreGroup<float>({a.y, a.y_stride}, row, column, a.width, values);
+  }
+};
+
+template <typename T>
+struct AddRowsKernel {
+  using Arguments = AddRowsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float x[kGroup], y[kGroup];
+    LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, x);
+    LoadGroup<float>({a.y, a.y_stride}, row, column, a.width, y);
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) y[i] += x[i];
+    StoreGroup<float>({a.y, a.y_stride}, row, column, a.width, y);
+  }
+};
+
+// One block for a range and a part of the columns.
+template <typename T>
+struct PoolRowsKernel {
+  using Arguments = PoolRowsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    const std::int64_t column = ColumnOfThread();
+    if (column >= a.width) return;
+    const PoolRangeOnDevice range = Load(a.ranges + BlockX());
+    double* sums = a.sums + BlockX() * a.width + column;
+    double sum[kGroup];
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) sum[i] = column + i < a.width ? Load(sums + i) : 0.0;
+    const Rows<const T> x(static_cast<const T*>(a.x), a.x_stride);
+    for (std::int64_t row = range.first_row; row < range.first_row + range.rows; ++row) {
+      float values[kGroup];
+      LoadGroup<T>(x, row, column, a.width, values);
+      LORAMUX_UNROLL
+      for (int i = 0; i < kGroup; ++i) sum[i] += static_cast<double>(values[i]);
+    }
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) {
+      if (column + i < a.width) Store(sums + i, sum[i]);
+    }
+  }
+};
+
+// Block (copy, part): kPart bytes of one page.
+template <typename T>
+struct CopyPagesKernel {
+  using Arguments = CopyPagesArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  static constexpr int kVectors = 8;  // of 16 bytes, for each thread
+  static constexpr std::int64_t kPart = std::int64_t{16} * kThreads * kVectors;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    const std::byte* from = a.base + Load(a.pairs + 2 * BlockX()) * a.page_stride;
+    std::byte* to = a.base + Load(a.pairs + 2 * BlockX() + 1) * a.page_stride;
+    const std::int64_t first = BlockY() * kPart + ThreadIndex() * 16;
+    Vec4 values[kVectors];
+    LORAMUX_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      const std::int64_t at = first + i * 16 * kThreads;
+      if (at < a.page_bytes) values[i] = Load(reinterpret_cast<const Vec4*>(from + at));
+    }
+    LORAMUX_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      const std::int64_t at = first + i * 16 * kThreads;
+      if (at < a.page_bytes) Store(reinterpret_cast<Vec4*>(to + at), values[i]);
+    }
+  }
+};
+
+}  // namespace loramux::gpu
