@@ -27,17 +27,10 @@ struct alignas(16) LoraFour {
   float value[4];
 };
 
-// The first four elements at `from`, of which `valid` (1 to 4) exist; the others are 0. `from` is aligned to four
-// elements.
+// The four elements at `from`, which is aligned to four elements.
 template <typename T, bool kOnce>
-LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from, std::int64_t valid) {
-  LoraFour four = {{0, 0, 0, 0}};
-  if (valid < 4) {
-    LORAMUX_UNROLL
-    for (int i = 0; i < 3; ++i)
-      if (i < valid) four.value[i] = ToFloat(kOnce ? LoadOnce(from + i) : Load(from + i));
-    return four;
-  }
+LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from) {
+  LoraFour four;
   if constexpr (sizeof(T) == 4) {
     const Vec4* whole = reinterpret_cast<const Vec4*>(from);
     const Vec4 bits = kOnce ? LoadOnce(whole) : Load(whole);
@@ -55,6 +48,17 @@ LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from, std::int64_t valid) {
     four.value[2] = high.low;
     four.value[3] = high.high;
   }
+  return four;
+}
+
+// The same where only the first `valid` elements exist (none if it is negative); the others are 0.
+template <typename T, bool kOnce>
+LORAMUX_DEVICE LoraFour LoraLoadUpToFour(const T* from, std::int64_t valid) {
+  if (valid >= 4) return LoraLoadFour<T, kOnce>(from);
+  LoraFour four = {{0, 0, 0, 0}};
+  LORAMUX_UNROLL
+  for (int i = 0; i < 3; ++i)
+    if (i < valid) four.value[i] = ToFloat(kOnce ? LoadOnce(from + i) : Load(from + i));
   return four;
 }
 
@@ -86,20 +90,16 @@ struct LoraTileShared {
 
 template <typename T>
 struct LoraTileShrink {
-  // Starts to copy elements [at, at + 8) of a row of which `end` is the end; zeros if there is no such row.
-  LORAMUX_DEVICE static void Fetch(Vec4* to, const T* row, bool exists, std::int64_t at, std::int64_t end) {
-    if (!exists || at >= end || at + 8 <= end) {
-      CopyAsync16(to, exists && at < end ? row + at : row, exists && at < end);
-      return;
-    }
+  // The first `valid` elements (1 to 7) at `from`, then zeros.
+  LORAMUX_DEVICE static Vec4 LoadTail(const T* from, std::int64_t valid) {
     std::uint32_t words[4] = {0, 0, 0, 0};
     LORAMUX_UNROLL
     for (int i = 0; i < 7; ++i) {
-      if (at + i >= end) break;
-      const std::uint32_t bits = Load(reinterpret_cast<const std::uint16_t*>(row + at + i));
+      if (i >= valid) break;
+      const std::uint32_t bits = Load(reinterpret_cast<const std::uint16_t*>(from + i));
       words[i / 2] |= bits << (16 * (i % 2));
     }
-    *to = Vec4{words[0], words[1], words[2], words[3]};
+    return Vec4{words[0], words[1], words[2], words[3]};
   }
 
   LORAMUX_DEVICE static void Run(const LoraShrinkPart& part, const T* x, std::int64_t x_stride) {
@@ -109,22 +109,25 @@ struct LoraTileShrink {
     const T* top_row = static_cast<const T*>(Load(part.a_rows + (group_row < part.ranks ? group_row : 0)));
     const T* low_row = static_cast<const T*>(Load(part.a_rows + (group_row + 8 < part.ranks ? group_row + 8 : 0)));
     const int groups = (part.rows + 7) / 8;
-    const int steps = static_cast<int>((part.end - part.begin + kLoraStep - 1) / kLoraStep);
+    const std::int64_t tail = part.end % 8, whole_end = part.end - tail;
+    const int steps = static_cast<int>((whole_end - part.begin + kLoraStep - 1) / kLoraStep);
     const int iterations = steps * groups;
     const std::int64_t first = part.begin + warp * 32 + quarter * 8;
 
+    const T* row_zero = x + part.first_row * x_stride;
     int fetched = 0, fetch_step = 0, fetch_group = 0;
     const auto fetch = [&] {
       if (fetched < iterations) {
         Vec4(&slot)[3][32] = shared.ring[warp][fetched % kLoraRing];
         const std::int64_t at = first + fetch_step * kLoraStep;
+        const bool there = at < whole_end;
         if (fetch_group == 0) {
-          Fetch(&slot[0][lane], top_row, group_row < part.ranks, at, part.end);
-          Fetch(&slot[1][lane], low_row, group_row + 8 < part.ranks, at, part.end);
+          CopyAsync16(&slot[0][lane], top_row + (there ? at : 0), there && group_row < part.ranks);
+          CopyAsync16(&slot[1][lane], low_row + (there ? at : 0), there && group_row + 8 < part.ranks);
         }
         const int row = fetch_group * 8 + group_row;
-        const bool exists = row < part.rows;
-        Fetch(&slot[2][lane], x + (part.first_row + (exists ? row : 0)) * x_stride, exists, at, part.end);
+        const bool valid = there && row < part.rows;
+        CopyAsync16(&slot[2][lane], valid ? row_zero + row * x_stride + at : row_zero, valid);
         if (++fetch_group == groups) {
           fetch_group = 0;
           ++fetch_step;
@@ -161,6 +164,24 @@ struct LoraTileShrink {
       }
     }
     CopyAsyncWait<0>();
+    if (tail > 0 && warp == 0) {  // the last elements, as one more step of 16
+      const bool mine = quarter == 0;
+      const Vec4 none = {0, 0, 0, 0};
+      const Vec4 top = mine && group_row < part.ranks ? LoadTail(top_row + whole_end, tail) : none;
+      const Vec4 low = mine && group_row + 8 < part.ranks ? LoadTail(low_row + whole_end, tail) : none;
+      for (int group = 0; group < groups; ++group) {
+        const int row = group * 8 + group_row;
+        shared.ring[0][group][2][lane] =
+            mine && row < part.rows ? LoadTail(row_zero + row * x_stride + whole_end, tail) : none;
+      }
+      LORAMUX_UNROLL
+      for (int group = 0; group < kLoraRowGroups; ++group) {
+        if (group >= groups) break;
+        const Vec4 x_tail = shared.ring[0][group][2][lane];
+        MultiplyTile<T>(sums[group], top.x, low.x, top.y, low.y, x_tail.x, x_tail.y);
+        MultiplyTile<T>(sums[group], top.z, low.z, top.w, low.w, x_tail.z, x_tail.w);
+      }
+    }
     SyncBlock();  // the sums lie where the rings were
     LORAMUX_UNROLL
     for (int group = 0; group < kLoraRowGroups; ++group) {
@@ -210,9 +231,8 @@ struct LoraPlainShrink {
         LORAMUX_UNROLL
         for (int i = 0; i < kLoraLoads; ++i) {
           const std::int64_t at = begin + i * 128 + lane * 4;
-          weights[r][i] = LoraFour{{0, 0, 0, 0}};
-          if (at < part.end && first_rank + r < part.ranks)
-            weights[r][i] = LoraLoadFour<W, true>(a[r] + at, part.end - at);
+          const std::int64_t valid = first_rank + r < part.ranks ? part.end - at : 0;
+          weights[r][i] = LoraLoadUpToFour<W, true>(a[r] + at, valid);
         }
       }
       for (int row = 0; row < part.rows; ++row) {
@@ -221,8 +241,7 @@ struct LoraPlainShrink {
         LORAMUX_UNROLL
         for (int i = 0; i < kLoraLoads; ++i) {
           const std::int64_t at = begin + i * 128 + lane * 4;
-          LoraFour mine = {{0, 0, 0, 0}};
-          if (at < part.end) mine = LoraLoadFour<X, false>(from + at, part.end - at);
+          const LoraFour mine = LoraLoadUpToFour<X, false>(from + at, part.end - at);
           LORAMUX_UNROLL
           for (int r = 0; r < kLoraWarpRanks; ++r) {
             LORAMUX_UNROLL
@@ -344,38 +363,50 @@ LORAMUX_DEVICE void LoraAddFour(const LoraExpandPart& part, std::int32_t row, st
 // Few rows: a thread makes 4 outputs of all rows, and reads its part of B into registers, kAhead ranks at once.
 template <typename W, int kRows, int kAhead>
 struct LoraExpandFew {
+  // Adds ranks [begin, end) of what is in shared memory, kGroup at once; `valid` of the four outputs exist. v is 0
+  // beyond the ranks: adding zeros changes no bit of a sum.
+  template <int kGroup>
+  LORAMUX_DEVICE static void Add(const LoraFewShared& shared, std::int32_t ranks, std::int64_t o, std::int64_t valid,
+                                 float (&sums)[kRows][4]) {
+    for (std::int32_t first = 0; first < ranks; first += kGroup) {
+      LoraFour weights[kGroup];
+      LORAMUX_UNROLL
+      for (int u = 0; u < kGroup; ++u) {
+        weights[u] = LoraFour{{0, 0, 0, 0}};
+        if (first + u >= ranks) continue;
+        const W* from = static_cast<const W*>(shared.b_rows[first + u]) + o;
+        weights[u] = kGroup > 1 ? LoraLoadFour<W, true>(from) : LoraLoadUpToFour<W, true>(from, valid);
+      }
+      LORAMUX_UNROLL
+      for (int u = 0; u < kGroup; ++u) {
+        LORAMUX_UNROLL
+        for (int row = 0; row < kRows; ++row) {
+          const float v = shared.v[first + u][row];
+          LORAMUX_UNROLL
+          for (int e = 0; e < 4; ++e) sums[row][e] = Fma(v, weights[u].value[e], sums[row][e]);
+        }
+      }
+    }
+  }
+
   LORAMUX_DEVICE static void Run(const LoraExpandPart& part, std::int64_t tile_begin) {
+    static_assert(kLoraFewRanks % kAhead == 0);
     LoraFewShared& shared = Shared<LoraExpandShared>().few;
     const int thread = static_cast<int>(ThreadIndex());
     const std::int64_t o = tile_begin + thread * 4;
     float sums[kRows][4] = {};
     for (std::int32_t begin = 0; begin < part.rank; begin += kLoraFewRanks) {
+      const std::int32_t ranks = part.rank - begin < kLoraFewRanks ? part.rank - begin : kLoraFewRanks;
       if (begin > 0) SyncBlock();
-      for (std::int32_t j = thread; j < kLoraFewRanks; j += kLoraExpandTile / 4)
-        if (begin + j < part.rank) shared.b_rows[j] = Load(part.b_rows + begin + j);
+      for (std::int32_t j = thread; j < ranks; j += kLoraExpandTile / 4)
+        shared.b_rows[j] = Load(part.b_rows + begin + j);
       for (std::int32_t i = thread; i < kLoraFewRanks * kRows; i += kLoraExpandTile / 4)
         shared.v[i % kLoraFewRanks][i / kLoraFewRanks] = LoraV(part, i / kLoraFewRanks, begin + i % kLoraFewRanks);
       SyncBlock();
-      const std::int32_t ranks = part.rank - begin < kLoraFewRanks ? part.rank - begin : kLoraFewRanks;
-      if (o >= part.out) continue;
-      for (std::int32_t first = 0; first < ranks; first += kAhead) {
-        LoraFour weights[kAhead];
-        LORAMUX_UNROLL
-        for (int u = 0; u < kAhead; ++u) {
-          weights[u] = LoraFour{{0, 0, 0, 0}};
-          if (first + u < ranks)
-            weights[u] = LoraLoadFour<W, true>(static_cast<const W*>(shared.b_rows[first + u]) + o, part.out - o);
-        }
-        LORAMUX_UNROLL
-        for (int u = 0; u < kAhead; ++u) {  // v is 0 beyond the ranks, which changes no bit of a sum
-          LORAMUX_UNROLL
-          for (int row = 0; row < kRows; ++row) {
-            const float v = shared.v[first + u][row];
-            LORAMUX_UNROLL
-            for (int e = 0; e < 4; ++e) sums[row][e] = Fma(v, weights[u].value[e], sums[row][e]);
-          }
-        }
-      }
+      if (o + 4 <= part.out)
+        Add<kAhead>(shared, ranks, o, 4, sums);
+      else if (o < part.out)
+        Add<1>(shared, ranks, o, part.out - o, sums);
     }
     if (o >= part.out) return;
     LORAMUX_UNROLL
@@ -387,20 +418,33 @@ struct LoraExpandFew {
 // Many rows: 128 outputs of up to 64 rows. B goes through shared memory as f32; a thread makes 8 outputs of 8 rows.
 template <typename W>
 struct LoraExpandMany {
+  // Brings four outputs of rank begin + j of B to their place; zeros beyond the ranks.
+  template <bool kWhole>
+  LORAMUX_DEVICE static void LoadPart(LoraManyShared& shared, const LoraExpandPart& part, std::int32_t begin, int j,
+                                      int column, std::int64_t tile_begin) {
+    const std::int64_t o = tile_begin + column;
+    LoraFour weights = {{0, 0, 0, 0}};
+    if (begin + j < part.rank) {
+      const W* from = static_cast<const W*>(Load(part.b_rows + begin + j)) + o;
+      weights = kWhole ? LoraLoadFour<W, true>(from) : LoraLoadUpToFour<W, true>(from, part.out - o);
+    }
+    *reinterpret_cast<LoraFour*>(&shared.b[j][column]) = weights;
+  }
+
   LORAMUX_DEVICE static void Run(const LoraExpandPart& part, std::int64_t tile_begin) {
     LoraManyShared& shared = Shared<LoraExpandShared>().many;
-    const int thread = static_cast<int>(ThreadIndex()), column = thread % 16 * 4, first_row = thread / 16 * 8;
+    const int thread = static_cast<int>(ThreadIndex()), warp = thread / 32, lane = thread % 32;
+    const int column = thread % 16 * 4, first_row = thread / 16 * 8;
     float sums[8][8] = {};
     for (std::int32_t begin = 0; begin < part.rank; begin += kLoraManyRanks) {
       if (begin > 0) SyncBlock();
-      LORAMUX_UNROLL
-      for (int i = 0; i < kLoraManyRanks / 4; ++i) {
-        const int j = i * 4 + thread / 32, at = thread % 32 * 4;
-        const std::int64_t o = tile_begin + at;
-        LoraFour weights = {{0, 0, 0, 0}};
-        if (begin + j < part.rank && o < part.out)
-          weights = LoraLoadFour<W, true>(static_cast<const W*>(Load(part.b_rows + begin + j)) + o, part.out - o);
-        *reinterpret_cast<LoraFour*>(&shared.b[j][at]) = weights;
+      if (tile_begin + kLoraManyOutputs <= part.out) {
+        LORAMUX_UNROLL
+        for (int i = 0; i < kLoraManyRanks / 4; ++i)
+          LoadPart<true>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
+      } else {
+        for (int i = 0; i < kLoraManyRanks / 4; ++i)
+          LoadPart<false>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
       }
       for (int i = thread; i < kLoraManyRanks * kLoraItemRows; i += kLoraExpandTile / 4)
         shared.v[i % kLoraManyRanks][i / kLoraManyRanks] = LoraV(part, i / kLoraManyRanks, begin + i % kLoraManyRanks);
