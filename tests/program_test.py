@@ -5,6 +5,7 @@ Usage: program_test.py PATH_OF_LORAMUX
 """
 import concurrent.futures
 import json
+import os
 import pathlib
 import re
 import resource
@@ -200,6 +201,18 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(adapter)
         self.assertIn("q_proj", self.run_program("inspect", str(DEMO / "adapters/reverse")).stdout)
         self.run_program("inspect", "/nowhere", status=1)
+
+    def test_inspect_devices(self):
+        devices = json.loads(self.run_program("inspect", "--devices", "--json").stdout)
+        self.assertEqual(devices["cpu"]["processors"], os.cpu_count())
+        self.assertGreater(devices["cpu"]["memory_bytes"], 0)
+        self.assertIn("emulated", devices)
+        if "cuda:0" in devices:
+            self.assertGreater(devices["cuda:0"]["memory_bytes"], 0)
+        else:
+            self.assertRegex(devices["cuda"]["problem"], "GPU.*--device cpu")
+        self.assertIn("none: " if "cuda" in devices else "cuda 0", self.run_program("inspect", "--devices").stdout)
+        self.assertIn("--devices", self.run_program("inspect", status=1).stderr)
 
     def test_inspect_refuses_absurd_shapes_within_little_memory(self):
         if "asan" in serving.LORAMUX or "tsan" in serving.LORAMUX:

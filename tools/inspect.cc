@@ -21,40 +21,21 @@
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
 #include "memory/page_geometry.h"
+#include "tools/inspect_devices.h"
+#include "tools/inspect_report.h"
 
 namespace loramux {
 namespace {
 
 struct InspectFlags {
-  std::string directory;
-  std::string base;  // model directory that an adapter is for; empty: shapes from its tensors only
+  std::string directory;  // empty only with `devices`
+  std::string base;       // model directory that an adapter is for; empty: shapes from its tensors only
+  bool devices = false;   // of this machine, instead of a directory
   bool json = false;
 };
 
-// One line of the report: `key` and `value` for JSON, `label` and `text` for people.
-struct ReportLine {
-  std::string key;
-  nlohmann::ordered_json value;
-  std::string label;
-  std::string text;
-};
-using Report = std::vector<ReportLine>;
-
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-void Add(Report& report, std::string key, std::string label, ordered_json value, std::string text) {
-  report.push_back({std::move(key), std::move(value), std::move(label), std::move(text)});
-}
-void AddText(Report& report, std::string key, std::string label, const std::string& text) {
-  Add(report, std::move(key), std::move(label), text, text);
-}
-void AddCount(Report& report, std::string key, std::string label, std::int64_t count) {
-  Add(report, std::move(key), std::move(label), count, std::to_string(count));
-}
-void AddBytes(Report& report, std::string key, std::string label, std::int64_t bytes) {
-  Add(report, std::move(key), std::move(label), bytes, FormatBytes(bytes));
-}
 
 // 1100048384 -> "1.10 billion", 49968 -> "49,968".
 std::string LargeCount(std::int64_t count) {
@@ -250,6 +231,10 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
 }
 
 Result<Report> Inspect(const InspectFlags& flags) {
+  if (flags.devices) return InspectDevices();
+  if (flags.directory.empty()) {
+    return InvalidArgument("name a model or an adapter directory, or give --devices", "directory");
+  }
   const fs::path directory = flags.directory;
   std::error_code ignored;
   if (fs::exists(directory / "adapter_config.json", ignored)) return InspectAdapter(directory, flags.base);
@@ -280,12 +265,15 @@ void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
   line.Add({.names = "directory",
             .target = &flags.directory,
             .unit = "DIR",
-            .help = "A Hugging Face model directory or a PEFT adapter directory",
-            .required = true});
+            .help = "A Hugging Face model directory or a PEFT adapter directory"});
   line.Add({.names = "--base",
             .target = &flags.base,
             .unit = "DIR",
             .help = "Check an adapter against this model directory, and print the memory that it takes"});
+  line.Add({.names = "--devices",
+            .target = &flags.devices,
+            .help = "Print what this machine can compute on, and if no GPU, why",
+            .excludes = "directory"});
   line.Add({.names = "--json", .target = &flags.json, .help = "Print one JSON object, with numbers as numbers"});
 }
 
@@ -300,7 +288,8 @@ int RunInspect(const InspectFlags& flags) {
 
 Command InspectCommand() {
   const auto flags = std::make_shared<InspectFlags>();
-  Command command{.name = "inspect", .summary = "Print what a model or adapter directory holds"};
+  Command command{.name = "inspect",
+                  .summary = "Print what a model or adapter directory holds, or this machine's devices"};
   AddInspectFlags(command.line, *flags);
   command.run = [flags] { return RunInspect(*flags); };
   return command;

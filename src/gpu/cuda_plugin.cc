@@ -121,26 +121,23 @@ class Driver {
   Library library_;
 };
 
-// Where the plugin may be, best first. A name without a slash is for the system's search.
-std::vector<std::string> PluginPlaces(const CudaLibraries& libraries) {
-  if (!libraries.plugin.empty()) return {libraries.plugin};
-  if (const char* chosen = std::getenv("LORAMUX_CUDA_PLUGIN"); chosen != nullptr && *chosen != '\0') return {chosen};
-  std::vector<std::string> places;
+// The file to open. A name without a slash is for the system's search.
+std::string PluginPlace(const CudaLibraries& libraries) {
+  if (!libraries.plugin.empty()) return libraries.plugin;
+  if (const char* chosen = std::getenv("LORAMUX_CUDA_PLUGIN"); chosen != nullptr && *chosen != '\0') return chosen;
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     for (const fs::path& place :
          {program.parent_path() / kPluginFile, program.parent_path().parent_path() / "lib" / "loramux" / kPluginFile}) {
-      if (fs::exists(place, error)) places.push_back(place.string());
+      if (fs::exists(place, error)) return place.string();
     }
   }
-  places.emplace_back(kPluginFile);
-  return places;
+  return kPluginFile;
 }
 
 // The loaded plugin, of the program's own build.
-Result<const CudaPlugin*> LoadPlugin(const CudaLibraries& libraries) {
-  const std::string place = PluginPlaces(libraries).front();
+Result<const CudaPlugin*> LoadPlugin(const std::string& place) {
   Library library(dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library == nullptr) {
     const std::string why = LoaderError();
@@ -175,13 +172,19 @@ Result<std::vector<CudaGpu>> FindCudaGpus(const CudaLibraries& libraries) {
   return driver.Gpus();
 }
 
+Result<std::string> FindCudaPlugin(const CudaLibraries& libraries) {
+  std::string place = PluginPlace(libraries);
+  RETURN_IF_ERROR(LoadPlugin(place));
+  return place;
+}
+
 Result<std::unique_ptr<Device>> OpenCudaPlugin(const OpenDeviceOptions& options, const CudaLibraries& libraries) {
   ASSIGN_OR_RETURN(const std::vector<CudaGpu> gpus, FindCudaGpus(libraries));
   if (options.index < 0 || static_cast<std::size_t>(options.index) >= gpus.size()) {
     return InvalidArgument("there is no GPU " + std::to_string(options.index) + ": this machine has " +
                            std::to_string(gpus.size()) + ", counted from 0");
   }
-  ASSIGN_OR_RETURN(const CudaPlugin* plugin, LoadPlugin(libraries));
+  ASSIGN_OR_RETURN(const CudaPlugin* plugin, LoadPlugin(PluginPlace(libraries)));
   return plugin->open(options);
 }
 

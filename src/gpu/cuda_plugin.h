@@ -32,6 +32,9 @@ struct CudaGpu {
 // is too old or does not start; says what to do.
 Result<std::vector<CudaGpu>> FindCudaGpus(const CudaLibraries& libraries = {});
 
+// Loads the plugin, and gives the file or name that it was found by. Errors: no plugin, or one of another build.
+Result<std::string> FindCudaPlugin(const CudaLibraries& libraries = {});
+
 // Opens a GPU through the plugin, which stays loaded. Errors: those of FindCudaGpus; no plugin, or one of another
 // build; no GPU of this index; it does not start.
 Result<std::unique_ptr<Device>> OpenCudaPlugin(const OpenDeviceOptions& options, const CudaLibraries& libraries = {});

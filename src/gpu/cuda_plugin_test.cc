@@ -69,8 +69,9 @@ TEST(CudaPlugin, AnotherLibrary) {
 }
 
 TEST(CudaPlugin, AnotherBuild) {
-  EXPECT_THAT(OpeningFails(Fake("fake_driver"), Fake("fake_plugin_other")).message,
-              AllOf(HasSubstr("of another build (0.0.0-other)"), HasSubstr("make build cuda")));
+  const auto is_of_another_build = AllOf(HasSubstr("of another build (0.0.0-other)"), HasSubstr("make build cuda"));
+  EXPECT_THAT(OpeningFails(Fake("fake_driver"), Fake("fake_plugin_other")).message, is_of_another_build);
+  EXPECT_THAT(FindCudaPlugin({.plugin = Fake("fake_plugin_other")}).error().message, is_of_another_build);
 }
 
 TEST(CudaPlugin, DescribesGpusByTheDriverAlone) {

@@ -49,7 +49,9 @@ template <typename T>
 LORAMUX_DEVICE T ShuffleXor(T value, std::uint32_t mask) {
   return __shfl_xor_sync(kAllLanes, value, static_cast<int>(mask));
 }
-LORAMUX_DEVICE float SumWarp(float value) {
+// T: float, double or std::uint32_t.
+template <typename T>
+LORAMUX_DEVICE T SumWarp(T value) {
   LORAMUX_UNROLL
   for (std::uint32_t mask = 16; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
   return value;
@@ -57,6 +59,14 @@ LORAMUX_DEVICE float SumWarp(float value) {
 LORAMUX_DEVICE float MaxWarp(float value) {
   LORAMUX_UNROLL
   for (std::uint32_t mask = 16; mask > 0; mask /= 2) value = fmaxf(value, ShuffleXor(value, mask));
+  return value;
+}
+LORAMUX_DEVICE std::uint64_t MaxWarp(std::uint64_t value) {
+  LORAMUX_UNROLL
+  for (std::uint32_t mask = 16; mask > 0; mask /= 2) {
+    const std::uint64_t other = ShuffleXor(value, mask);
+    value = other > value ? other : value;
+  }
   return value;
 }
 
@@ -70,6 +80,11 @@ LORAMUX_DEVICE T& Shared() {
 LORAMUX_DEVICE std::uint32_t SharedAddress(const void* shared) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
 }
+
+LORAMUX_DEVICE std::uint32_t AtomicAddShared(std::uint32_t* word, std::uint32_t value) {
+  return atomicAdd(word, value);
+}
+LORAMUX_DEVICE void AtomicOrShared(std::uint32_t* word, std::uint32_t value) { atomicOr(word, value); }
 
 // --- global memory ---
 template <typename T>
@@ -234,6 +249,13 @@ LORAMUX_DEVICE std::uint32_t Pack(float low, float high) {
   }
   return word;
 }
+// Never fused with what follows.
+LORAMUX_DEVICE float AddRounded(float a, float b) { return __fadd_rn(a, b); }
+LORAMUX_DEVICE float MulRounded(float a, float b) { return __fmul_rn(a, b); }
+LORAMUX_DEVICE float DivRounded(float a, float b) { return __fdiv_rn(a, b); }
+LORAMUX_DEVICE double AddRounded(double a, double b) { return __dadd_rn(a, b); }
+LORAMUX_DEVICE double MulRounded(double a, double b) { return __dmul_rn(a, b); }
+LORAMUX_DEVICE double DivRounded(double a, double b) { return __ddiv_rn(a, b); }
 LORAMUX_DEVICE float Exp(float value) { return expf(value); }
 LORAMUX_DEVICE float ReciprocalSqrt(float value) { return rsqrtf(value); }
 LORAMUX_DEVICE float Fma(float a, float b, float c) { return fmaf(a, b, c); }

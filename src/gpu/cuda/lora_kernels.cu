@@ -6,7 +6,8 @@
 namespace loramux::gpu {
 
 std::span<const KernelEntry> LoraEntries() {
-  static const std::vector<KernelEntry> entries = {LORAMUX_LORA_KERNELS(LORAMUX_CUDA_ENTRIES)};
+  static const std::vector<KernelEntry> entries = {LORAMUX_LORA_KERNELS(LORAMUX_CUDA_ENTRIES)
+                                                       LORAMUX_LORA_F32_KERNELS(LORAMUX_CUDA_F32_ENTRIES)};
   return entries;
 }
 
