@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "gpu/cuda_plugin.h"
+#include "gpu/open_device.h"
 
 namespace loramux {
 namespace {
@@ -39,6 +40,12 @@ void AddMissing(Report& report, const std::string& key, const std::string& label
   Add(report, key, label, ordered_json{{"available", false}, {"problem", problem}}, "none: " + problem);
 }
 
+void AddEmulated(Report& report) {
+  const auto device = gpu::OpenDevice("emulated", {.memory = std::int64_t{1} << 20});
+  if (!device.ok()) return AddMissing(report, "emulated", "emulated", device.error().message);
+  AddText(report, "emulated", "emulated", "the processor plays a GPU, for tests");
+}
+
 void AddGpus(Report& report) {
   const auto gpus = gpu::FindCudaGpus();
   if (!gpus.ok()) return AddMissing(report, "cuda", "cuda", gpus.error().message);
@@ -60,7 +67,7 @@ Report InspectDevices() {
   Report report;
   AddText(report, "kind", "kind", "devices");
   AddProcessor(report);
-  AddText(report, "emulated", "emulated", "the processor plays a GPU, for tests");
+  AddEmulated(report);
   AddGpus(report);
   return report;
 }

@@ -18,6 +18,8 @@ std::string_view NameOf(Kernel kernel) {
       return "PoolRows";
     case Kernel::kCopyPages:
       return "CopyPages";
+    case Kernel::kReadAll:
+      return "ReadAll";
     case Kernel::kQkvPost:
       return "QkvPost";
     case Kernel::kLoraShrink:

@@ -15,6 +15,7 @@ enum class Kernel : std::uint8_t {
   kAddRows,
   kPoolRows,
   kCopyPages,
+  kReadAll,     // kernels/read_all.h
   kQkvPost,     // kernels/qkv_post.h
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
