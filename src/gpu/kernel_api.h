@@ -17,12 +17,16 @@
 //   ThreadIndex() BlockThreads() Lane() Warp() BlockX() BlockY() BlockZ() GridX() GridY() GridZ()
 // Meeting (every thread of the block or of the warp must come):
 //   SyncBlock()  SyncWarp()
-//   Shuffle(value, lane)  ShuffleXor(value, mask)      value: float, std::int32_t, std::uint32_t
+//   Shuffle(value, lane)  ShuffleXor(value, mask)      value: float, std::int32_t, std::uint32_t, double, std::uint64_t
 //   SumWarp(float)  MaxWarp(float)                     by ShuffleXor 16, 8, 4, 2, 1: the same bits in all lanes
+//   SumWarp(double)  SumWarp(std::uint32_t)  MaxWarp(std::uint64_t)   likewise
 // Shared memory (dynamic: KernelLaunch::shared_bytes; poisoned when emulated), 16-byte aligned:
 //   T& Shared<T>()
+//   AtomicAddShared(std::uint32_t*, std::uint32_t)     returns what was there; for counts: the order is arbitrary
+//   AtomicOrShared(std::uint32_t*, std::uint32_t)
 // Global memory (bounds, alignment and bytes are checked and counted when emulated):
-//   T Load(const T*)        T of 1, 2, 4, 8 or 16 bytes, aligned to its size; read again soon
+//   T Load(const T*)        T of 1, 2, 4, 8 or 16 bytes, aligned to its size; read again soon; sees what the block
+//                           stored before a SyncBlock
 //   T LoadOnce(const T*)    the same, not kept in the caches: weights
 //   Store(T*, T)
 //   struct Vec4 { std::uint32_t x, y, z, w; }          16 bytes
@@ -36,6 +40,7 @@
 //   float ToFloat(T)  T FromFloat<T>(float) (nearest even)  float2-like Pair { float low, high; }
 //   Pair Unpack<T>(std::uint32_t)   std::uint32_t Pack<T>(float low, float high)
 //   float AsFloat(std::uint32_t)  std::uint32_t AsBits(float)
+//   float AddRounded(a, b)  MulRounded(a, b)  DivRounded(a, b)   rounded by themselves, never fused, as the processor
 //   float Exp(float)  float ReciprocalSqrt(float)  float Fma(a, b, c)  float Max(a, b)  float Min(a, b)
 //   StoreAs(DType, void* base, std::int64_t index, float)             one element of a type known at run time
 // LORAMUX_UNROLL before a loop unrolls it.

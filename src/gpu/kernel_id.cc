@@ -34,6 +34,10 @@ std::string_view NameOf(Kernel kernel) {
       return "AttentionPrefill";
     case Kernel::kArgmaxRows:
       return "ArgmaxRows";
+    case Kernel::kSampleRows:
+      return "SampleRows";
+    case Kernel::kScoreRows:
+      return "ScoreRows";
     case Kernel::kCount:
       break;
   }

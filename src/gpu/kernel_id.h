@@ -23,7 +23,9 @@ enum class Kernel : std::uint8_t {
   kAttentionCombine,
   kAttentionPrefill,
   kArgmaxRows,  // kernels/sampling.h
-  kCount,       // not a kernel
+  kSampleRows,
+  kScoreRows,
+  kCount,  // not a kernel
 };
 
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kCount);

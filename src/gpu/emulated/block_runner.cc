@@ -83,8 +83,11 @@ const char* NameOf(Meeting meeting) {
     case Meeting::kShuffle:
       return "Shuffle";
     case Meeting::kSum:
+    case Meeting::kSumDouble:
+    case Meeting::kSumInteger:
       return "SumWarp";
     case Meeting::kMax:
+    case Meeting::kMaxWide:
       return "MaxWarp";
     case Meeting::kMultiplyBf16:
     case Meeting::kMultiplyHalf:

@@ -4,6 +4,7 @@
 // allocation.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,9 @@ enum class Meeting : std::uint8_t {
   kShuffle,
   kSum,
   kMax,
+  kSumDouble,
+  kSumInteger,
+  kMaxWide,
   kMultiplyBf16,
   kMultiplyHalf,
   kMatrices,
@@ -65,6 +69,14 @@ template <typename T>
 inline T FromWord(std::uint32_t word) {
   return std::bit_cast<T>(word);
 }
+// Two words.
+struct WideWords {
+  std::uint32_t words[2];
+};
+template <typename T>
+inline T FromWords(const std::uint32_t* words) {
+  return std::bit_cast<T>(WideWords{{words[0], words[1]}});
+}
 
 }  // namespace emulated
 
@@ -73,8 +85,13 @@ inline void SyncWarp() { emulated::Meet(emulated::Meeting::kWarp, nullptr, 0); }
 // The value of `lane` (modulo 32).
 template <typename T>
 LORAMUX_EMULATION inline T Shuffle(T value, std::uint32_t lane) {
-  const std::uint32_t word = emulated::ToWord(value);
-  return emulated::FromWord<T>(emulated::Meet(emulated::Meeting::kShuffle, &word, 1)[lane % 32][0]);
+  if constexpr (sizeof(T) == 8) {
+    const auto wide = std::bit_cast<emulated::WideWords>(value);
+    return emulated::FromWords<T>(emulated::Meet(emulated::Meeting::kShuffle, wide.words, 2)[lane % 32]);
+  } else {
+    const std::uint32_t word = emulated::ToWord(value);
+    return emulated::FromWord<T>(emulated::Meet(emulated::Meeting::kShuffle, &word, 1)[lane % 32][0]);
+  }
 }
 template <typename T>
 LORAMUX_EMULATION inline T ShuffleXor(T value, std::uint32_t mask) {
@@ -88,10 +105,27 @@ LORAMUX_EMULATION inline float MaxWarp(float value) {
   const std::uint32_t word = AsBits(value);
   return AsFloat(emulated::Meet(emulated::Meeting::kMax, &word, 1)[0][0]);
 }
+LORAMUX_EMULATION inline double SumWarp(double value) {
+  const auto wide = std::bit_cast<emulated::WideWords>(value);
+  return emulated::FromWords<double>(emulated::Meet(emulated::Meeting::kSumDouble, wide.words, 2)[0]);
+}
+LORAMUX_EMULATION inline std::uint32_t SumWarp(std::uint32_t value) {
+  return emulated::Meet(emulated::Meeting::kSumInteger, &value, 1)[0][0];
+}
+LORAMUX_EMULATION inline std::uint64_t MaxWarp(std::uint64_t value) {
+  const auto wide = std::bit_cast<emulated::WideWords>(value);
+  return emulated::FromWords<std::uint64_t>(emulated::Meet(emulated::Meeting::kMaxWide, wide.words, 2)[0]);
+}
 
 template <typename T>
 inline T& Shared() {
   return *reinterpret_cast<T*>(emulated::SharedMemory(sizeof(T)));
+}
+inline std::uint32_t AtomicAddShared(std::uint32_t* address, std::uint32_t value) {
+  return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
+inline void AtomicOrShared(std::uint32_t* address, std::uint32_t value) {
+  std::atomic_ref(*address).fetch_or(value, std::memory_order_relaxed);
 }
 
 // 16 bytes.

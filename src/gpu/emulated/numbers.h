@@ -64,6 +64,10 @@ inline std::uint32_t Pack(float low, float high) {
   return FromFloat<T>(low).bits | static_cast<std::uint32_t>(FromFloat<T>(high).bits) << 16;
 }
 
+// The build forbids fused operations.
+inline float AddRounded(float a, float b) { return a + b; }
+inline float MulRounded(float a, float b) { return a * b; }
+inline float DivRounded(float a, float b) { return a / b; }
 inline float Exp(float value) { return std::exp(value); }
 inline float ReciprocalSqrt(float value) { return 1.0f / std::sqrt(value); }
 // Rounds twice, where a GPU rounds once: not every processor has the instruction.

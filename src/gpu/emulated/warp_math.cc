@@ -6,14 +6,14 @@ namespace loramux::gpu::emulated {
 namespace {
 
 // Lanes with partners 16, 8, 4, 2 and 1 apart, as ShuffleXor: all get the same bits, so one half suffices.
-template <typename Combine>
+template <typename T, typename Combine>
 void Reduce(Slots slots, const Combine& combine) {
-  float values[32];
-  for (int lane = 0; lane < 32; ++lane) values[lane] = AsFloat(slots[lane][0]);
+  T values[32];
+  for (int lane = 0; lane < 32; ++lane) std::memcpy(&values[lane], slots[lane], sizeof(T));
   for (int half = 16; half > 0; half /= 2) {
     for (int lane = 0; lane < half; ++lane) values[lane] = combine(values[lane], values[lane + half]);
   }
-  slots[0][0] = AsBits(values[0]);
+  std::memcpy(slots[0], &values[0], sizeof(T));
 }
 
 // PTX's fragments of m16n8k16. Lane = 4 g + t. Word w of a: row g + 8 (w % 2), columns 2t + 8 (w / 2) and the next.
@@ -71,10 +71,19 @@ void MeetingWork(Meeting meeting, Slots slots) {
     case Meeting::kShuffle:
       break;
     case Meeting::kSum:
-      Reduce(slots, [](float a, float b) { return a + b; });
+      Reduce<float>(slots, [](float a, float b) { return a + b; });
       break;
     case Meeting::kMax:
-      Reduce(slots, [](float a, float b) { return Max(a, b); });
+      Reduce<float>(slots, [](float a, float b) { return Max(a, b); });
+      break;
+    case Meeting::kSumDouble:
+      Reduce<double>(slots, [](double a, double b) { return a + b; });
+      break;
+    case Meeting::kSumInteger:
+      Reduce<std::uint32_t>(slots, [](std::uint32_t a, std::uint32_t b) { return a + b; });
+      break;
+    case Meeting::kMaxWide:
+      Reduce<std::uint64_t>(slots, [](std::uint64_t a, std::uint64_t b) { return a > b ? a : b; });
       break;
     case Meeting::kMultiplyBf16:
       Multiply<Bf16>(slots);

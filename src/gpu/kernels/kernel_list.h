@@ -27,7 +27,7 @@
 #endif
 #if __has_include("gpu/kernels/sampling_kernels.h")
 #include "gpu/kernels/sampling_kernels.h"
-#define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows)
+#define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows) X(SampleRows) X(ScoreRows)
 #else
 #define LORAMUX_SAMPLING_F32_KERNELS(X)
 #endif
