@@ -215,6 +215,18 @@ void JumpToHost() {
   Jump(state->current->context, state->host);
 }
 
+// Ends the launch, and with it the device. Threads stay where they stand, and so would what their frames own: empties
+// `what`.
+[[noreturn]] void KernelFault(std::string&& what) {
+  *state->fault = "kernel " + std::string(state->launch->kernel.name) + ", block (" + std::to_string(place.block[0]) +
+                  ", " + std::to_string(place.block[1]) + ", " + std::to_string(place.block[2]) + "), thread " +
+                  std::to_string(place.thread) + ": " + what;
+  std::string().swap(what);
+  state->failed = true;
+  JumpToHost();
+  __builtin_unreachable();
+}
+
 // Goes on with the running thread, from a fiber that does not.
 void JumpToCurrent(Context& from) {
   Thread& thread = state->Current();
@@ -244,7 +256,7 @@ std::string DescribeWaiting() {
 // The running thread cannot go on until others have.
 void Leave() {
   Fiber* fiber = state->current;
-  if (!PickNext()) emulated::KernelFault(DescribeWaiting());
+  if (!PickNext()) KernelFault(DescribeWaiting());
   JumpToCurrent(fiber->context);
 }
 
@@ -266,7 +278,7 @@ void Entry(context::transfer_t transfer) {
     LORAMUX_TSAN_CALL(__tsan_release(const_cast<BlockLaunch*>(state->launch)));
     EndThread();
     if (!PickNext()) {
-      if (state->alive != 0) emulated::KernelFault(DescribeWaiting());
+      if (state->alive != 0) KernelFault(DescribeWaiting());
       state->free_fibers.push_back(self);
       JumpToHost();
     } else if (state->Current().fiber != nullptr) {
@@ -338,16 +350,18 @@ void StartBlock(const BlockLaunch& launch, std::uint64_t block) {
   state->warp = 0;
 }
 
-void CheckShared(const void* address, const char* what) {
+void CheckShared(const void* address, const char* access) {
   const auto* byte = static_cast<const std::byte*>(address);
   if (place.shared == nullptr || byte < place.shared || byte + 16 > place.shared + place.shared_bytes) {
-    emulated::KernelFault(std::string(what) + " at " + Hex(reinterpret_cast<std::uintptr_t>(address)) +
-                          ", which is not in the block's " + std::to_string(place.shared_bytes) +
-                          " bytes of shared memory");
+    std::string what = std::string(access) + " at " + Hex(reinterpret_cast<std::uintptr_t>(address)) +
+                       ", which is not in the block's " + std::to_string(place.shared_bytes) +
+                       " bytes of shared memory";
+    KernelFault(std::move(what));
   }
   if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
-    emulated::KernelFault(std::string(what) + " at offset " + std::to_string(byte - place.shared) +
-                          " of shared memory, which is not aligned to 16 bytes");
+    std::string what = std::string(access) + " at offset " + std::to_string(byte - place.shared) +
+                       " of shared memory, which is not aligned to 16 bytes";
+    KernelFault(std::move(what));
   }
 }
 
@@ -452,8 +466,9 @@ const std::uint32_t (*Meet(Meeting meeting, const std::uint32_t* words, int coun
   if (warp.arrived == 0) {
     warp.meeting = meeting;
   } else if (warp.meeting != meeting) {
-    KernelFault(std::string("lanes of a warp meet at different calls: ") + NameOf(warp.meeting) + " and " +
-                NameOf(meeting));
+    std::string what =
+        std::string("lanes of a warp meet at different calls: ") + NameOf(warp.meeting) + " and " + NameOf(meeting);
+    KernelFault(std::move(what));
   }
   LORAMUX_TSAN_CALL(__tsan_release(&warp.sync));
   if (++warp.arrived == 32) {
@@ -481,8 +496,9 @@ void GatherMatrices(std::uint32_t (&r)[4], const void* shared_row, bool transpos
 // The shared memory of a block is new: its shadow must not remember the last block's accesses.
 std::byte* SharedMemory(std::size_t bytes) {
   if (bytes > place.shared_bytes) {
-    KernelFault("the kernel needs " + std::to_string(bytes) + " bytes of shared memory, the launch has " +
-                std::to_string(place.shared_bytes));
+    std::string what = "the kernel needs " + std::to_string(bytes) + " bytes of shared memory, the launch has " +
+                       std::to_string(place.shared_bytes);
+    KernelFault(std::move(what));
   }
   if (place.shared != nullptr) return place.shared;
 #ifdef LORAMUX_EMULATOR_TSAN
@@ -500,8 +516,9 @@ std::byte* SharedMemory(std::size_t bytes) {
 AddressRange& FindRange(std::uintptr_t address, std::size_t bytes, Access access) {
   const MemoryRegion* region = state->launch->memory->Find(address);
   if (region == nullptr || !state->launch->memory->Contains(address, bytes)) {
-    KernelFault(std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) + ", " +
-                state->launch->memory->DescribeNear(address + (region == nullptr ? 0 : bytes)));
+    std::string what = std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) +
+                       ", " + state->launch->memory->DescribeNear(address + (region == nullptr ? 0 : bytes));
+    KernelFault(std::move(what));
   }
   AddressRange& range = place.ranges[CachedRange(address)];
   range = {region->begin, region->end, state->launch->memory->counting ? &state->traffic[region->watch] : nullptr};
@@ -509,17 +526,9 @@ AddressRange& FindRange(std::uintptr_t address, std::size_t bytes, Access access
 }
 
 void MisalignedAccess(std::uintptr_t address, std::size_t bytes, Access access) {
-  KernelFault(std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) +
-              ", which is not aligned to " + std::to_string(bytes) + " bytes");
-}
-
-void KernelFault(std::string_view what) {
-  *state->fault = "kernel " + std::string(state->launch->kernel.name) + ", block (" + std::to_string(place.block[0]) +
-                  ", " + std::to_string(place.block[1]) + ", " + std::to_string(place.block[2]) + "), thread " +
-                  std::to_string(place.thread) + ": " + std::string(what);
-  state->failed = true;
-  JumpToHost();
-  __builtin_unreachable();
+  std::string what = std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) +
+                     ", which is not aligned to " + std::to_string(bytes) + " bytes";
+  KernelFault(std::move(what));
 }
 
 }  // namespace emulated

@@ -6,47 +6,29 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "gpu/device_arrays_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "tensor/half_float.h"
 
 namespace loramux::gpu::kernel_api_test {
 namespace {
 
-// A device, a stream, and copies of whole vectors.
+// A device of its own, with this order of lanes.
 class Bench {
  public:
-  explicit Bench(std::uint64_t seed = 1)
-      : device_(MakeEmulatedDevice({.seed = seed})), stream_(device_->CreateStream().value()) {}
+  explicit Bench(std::uint64_t seed = 1) : device_(MakeEmulatedDevice({.seed = seed})), arrays(*device_) {}
 
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    arenas_.push_back(device_->Allocate("test", static_cast<std::int64_t>(values.size() * sizeof(T))).value());
-    const auto pinned = device_->AllocatePinned("test", arenas_.back()->size()).value();
-    std::memcpy(pinned->base(), values.data(), values.size() * sizeof(T));
-    stream_->CopyToDevice(arenas_.back()->base(), pinned->base(), values.size() * sizeof(T));
-    EXPECT_TRUE(stream_->Synchronize().ok());
-    return reinterpret_cast<T*>(arenas_.back()->base());
-  }
-  template <typename T>
-  std::vector<T> Download(const T* device, std::size_t count) {
-    const auto pinned = device_->AllocatePinned("test", static_cast<std::int64_t>(count * sizeof(T))).value();
-    stream_->CopyToHost(pinned->base(), device, count * sizeof(T));
-    const Status status = stream_->Synchronize();
-    EXPECT_TRUE(status.ok()) << status.error().message;
-    std::vector<T> values(count);
-    std::memcpy(values.data(), pinned->base(), count * sizeof(T));
-    return values;
-  }
   template <typename KernelStruct>
   void Run(const typename KernelStruct::Arguments& arguments, std::uint32_t threads, std::size_t shared_bytes = 0,
            GridSize grid = {}) {
-    device_->LaunchKernel<KernelStruct>(*stream_, "test kernel", grid, threads, shared_bytes, arguments);
+    device_->LaunchKernel<KernelStruct>(arrays.stream(), "test kernel", grid, threads, shared_bytes, arguments);
   }
 
  private:
   std::unique_ptr<EmulatedDevice> device_;
-  std::unique_ptr<DeviceStream> stream_;
-  std::vector<std::unique_ptr<Arena>> arenas_;
+
+ public:
+  DeviceArrays arrays;
 };
 
 TEST(KernelApi, ConversionsOfHalvesAreThoseOfTheHost) {
@@ -114,9 +96,9 @@ void TestTile(std::uint64_t seed) {
   for (auto& x : b) x = FromFloat<T>(static_cast<float>(random.NextDouble()) - 0.5f).bits;
   std::vector<float> d(128, 0.25f);
   Bench bench(seed);
-  float* on_device = bench.Upload(d);
-  bench.Run<TileKernel<T>>({bench.Upload(a), bench.Upload(b), on_device}, 32);
-  const std::vector<float> result = bench.Download(on_device, d.size());
+  float* on_device = bench.arrays.Upload(d);
+  bench.Run<TileKernel<T>>({bench.arrays.Upload(a), bench.arrays.Upload(b), on_device}, 32);
+  const std::vector<float> result = bench.arrays.Download(on_device, d.size());
   for (std::size_t row = 0; row < 16; ++row) {
     for (std::size_t column = 0; column < 8; ++column) {
       double expected = 0.25;
@@ -167,9 +149,9 @@ TEST(KernelApi, LoadMatricesHasTheLayoutOfPtx) {
   for (std::size_t i = 0; i < matrices.size(); ++i) matrices[i] = static_cast<std::uint16_t>(i);
   for (const bool transposed : {false, true}) {
     Bench bench;
-    std::uint32_t* words = bench.Upload(std::vector<std::uint32_t>(128));
-    bench.Run<MatricesKernel>({bench.Upload(matrices), words, transposed}, 32, sizeof(MatricesKernel::Memory));
-    const auto result = bench.Download(words, 128);
+    std::uint32_t* words = bench.arrays.Upload(std::vector<std::uint32_t>(128));
+    bench.Run<MatricesKernel>({bench.arrays.Upload(matrices), words, transposed}, 32, sizeof(MatricesKernel::Memory));
+    const auto result = bench.arrays.Download(words, 128);
     for (std::uint32_t lane = 0; lane < 32; ++lane) {
       for (std::uint32_t m = 0; m < 4; ++m) {
         const std::uint32_t major = lane / 4, minor = lane % 4 * 2, first = m * 64;
@@ -216,9 +198,9 @@ TEST(KernelApi, MeetingsGiveTheSameBitsInEveryOrder) {
   std::vector<float> first;
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     Bench bench(seed);
-    float* sums = bench.Upload(std::vector<float>(80));
-    bench.Run<SumsKernel>({bench.Upload(x), sums}, 256, sizeof(SumsKernel::Memory), {20, 1, 1});
-    const std::vector<float> result = bench.Download(sums, 80);
+    float* sums = bench.arrays.Upload(std::vector<float>(80));
+    bench.Run<SumsKernel>({bench.arrays.Upload(x), sums}, 256, sizeof(SumsKernel::Memory), {20, 1, 1});
+    const std::vector<float> result = bench.arrays.Download(sums, 80);
     if (seed == 0) first = result;
     EXPECT_EQ(std::memcmp(result.data(), first.data(), 80 * sizeof(float)), 0);
     for (std::size_t block = 0; block < 20; ++block) {

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 // Kernels are compiled for ThreadSanitizer; the emulation of what is no memory to a kernel is not.
 #if defined(__SANITIZE_THREAD__)
@@ -55,8 +54,7 @@ enum class Access : std::uint8_t { kLoad, kStore, kAsyncCopy };
 
 // Looks the address up in the launch's memory and caches its range. Ends the launch if it lies in none.
 AddressRange& FindRange(std::uintptr_t address, std::size_t bytes, Access access);
-// Ends the launch, and with it the device. The message says where.
-[[noreturn]] void KernelFault(std::string_view what);
+// Ends the launch.
 [[noreturn]] void MisalignedAccess(std::uintptr_t address, std::size_t bytes, Access access);
 
 // The host address of `bytes` bytes at a device address, after all checks. `bytes` is a power of two.
