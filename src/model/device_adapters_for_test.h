@@ -1,0 +1,93 @@
+// Copies of the CPU's adapters in a device's memory, for tests.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "formats/adapter_config.h"
+#include "formats/model_config.h"
+#include "gpu/device.h"
+#include "model/device_lora.h"
+#include "model/lora_view.h"
+
+namespace loramux {
+
+// Copies adapters one after the other; they stay until the end.
+class DeviceAdaptersForTest {
+ public:
+  DeviceAdaptersForTest(Device& device, DeviceStream& stream, const ModelConfig& config)
+      : device_(device), stream_(stream), config_(config), tables_(device, config.num_layers) {}
+
+  // Copies the rows and makes the table. All modules must have the same type.
+  const DeviceLoraView* Copy(const LoraView& view) {
+    std::vector<std::byte> image;
+    std::vector<DeviceLoraRows> modules;
+    std::vector<std::vector<const std::byte*>> rows;  // offsets first
+    DType dtype = DType::kF32;
+    for (std::size_t i = 0; i < view.modules.size(); ++i) {
+      const LoraWeights& from = view.modules[i];
+      if (from.rank == 0) continue;
+      dtype = from.dtype;
+      const bool of_lm_head = i + 1 == view.modules.size();
+      DeviceLoraRows to;
+      to.layer = of_lm_head ? 0 : static_cast<std::int64_t>(i / 7);
+      to.target = of_lm_head ? LoraTarget::kLmHead : static_cast<LoraTarget>(i % 7);
+      to.scale = from.scale;
+      const LinearShape shape = TargetShape(config_, to.target);
+      rows.push_back(CopyRows(from, from.a_rows, shape.in, image));
+      rows.push_back(CopyRows(from, from.b_rows, shape.out, image));
+      modules.push_back(to);
+    }
+    std::byte* const base = Upload(image);
+    for (auto& of_matrix : rows) {
+      for (const std::byte*& row : of_matrix) row = base + reinterpret_cast<std::uintptr_t>(row);
+    }
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      modules[i].a_rows = rows[2 * i];
+      modules[i].b_rows = rows[2 * i + 1];
+    }
+    const std::size_t slot = count_++;
+    CHECK(tables_.Place(stream_, slot, dtype, modules).ok());
+    CHECK(stream_.Synchronize().ok());
+    return &tables_.View(slot);
+  }
+
+ private:
+  // Appends the rows, each aligned; returns their offsets.
+  static std::vector<const std::byte*> CopyRows(const LoraWeights& from, const std::byte* const* rows,
+                                                std::int64_t count, std::vector<std::byte>& image) {
+    std::vector<const std::byte*> offsets;
+    const std::size_t bytes = static_cast<std::size_t>(count) * DTypeSize(from.dtype);
+    for (std::int32_t j = 0; j < from.rank; ++j) {
+      offsets.push_back(reinterpret_cast<const std::byte*>(image.size()));
+      image.insert(image.end(), rows[j], rows[j] + bytes);
+      image.resize((image.size() + 63) / 64 * 64);
+    }
+    return offsets;
+  }
+
+  std::byte* Upload(const std::vector<std::byte>& image) {
+    if (image.empty()) return nullptr;
+    const auto bytes = static_cast<std::int64_t>(image.size());
+    Result<std::unique_ptr<Arena>> to = device_.Allocate("adapter", bytes),
+                                   from = device_.AllocatePinned("adapter", bytes);
+    CHECK(to.ok() && from.ok());
+    std::memcpy((*from)->base(), image.data(), image.size());
+    stream_.CopyToDevice((*to)->base(), (*from)->base(), image.size());
+    CHECK(stream_.Synchronize().ok());
+    arenas_.push_back(std::move(to).value());
+    return arenas_.back()->base();
+  }
+
+  Device& device_;
+  DeviceStream& stream_;
+  const ModelConfig& config_;
+  DeviceLoraTables tables_;
+  std::size_t count_ = 0;
+  std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,526 @@
+// The forward pass on the emulated device against the CPU's, for each kind of model.
+#include "model/device_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "gpu/open_device.h"
+#include "model/device_adapters_for_test.h"
+#include "model/model.h"
+#include "tensor/aligned_buffer.h"
+#include "tensor/half_float.h"
+
+namespace loramux::device_model_test {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+using Floats = std::vector<float>;
+
+// ---- models
+
+ModelConfig SmallConfig() {
+  ModelConfig c;
+  c.hidden_size = 64;
+  c.num_layers = 2;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 16;
+  c.intermediate_size = 96;
+  c.vocab_size = 130;
+  c.max_position = 1024;
+  c.sliding_window = {0, 0};
+  return c;
+}
+
+struct Kind {
+  std::string name;
+  ModelConfig config;
+};
+
+std::vector<Kind> Kinds() {
+  std::vector<Kind> kinds;
+  const auto add = [&](const std::string& name) -> ModelConfig& {
+    kinds.push_back({name, SmallConfig()});
+    return kinds.back().config;
+  };
+  add("llama");
+  ModelConfig& biased = add("llama_biased");
+  biased.attention_qkv_bias = biased.attention_output_bias = biased.mlp_bias = true;
+  biased.num_heads = 3;
+  biased.num_kv_heads = 1;
+  biased.head_dim = 12;
+  biased.hidden_size = 36;
+  biased.intermediate_size = 50;
+  biased.vocab_size = 97;
+  ModelConfig& mistral = add("mistral");
+  mistral.family = ModelFamily::kMistral;
+  mistral.sliding_window = {9, 9};
+  ModelConfig& qwen2 = add("qwen2");
+  qwen2.family = ModelFamily::kQwen2;
+  qwen2.attention_qkv_bias = true;
+  qwen2.num_kv_heads = 4;
+  ModelConfig& qwen3 = add("qwen3");
+  qwen3.family = ModelFamily::kQwen3;
+  qwen3.qk_norm = qwen3.tie_word_embeddings = true;
+  qwen3.sliding_window = {0, 6};
+  qwen3.head_dim = 32;
+  qwen3.num_heads = 2;
+  qwen3.num_kv_heads = 1;
+  ModelConfig& dynamic = add("dynamic_rope");
+  dynamic.rope.scaling = RopeConfig::Scaling::kDynamic;
+  dynamic.rope.factor = 4;
+  dynamic.max_position = dynamic.rope.original_max_position = 16;
+  return kinds;
+}
+
+ModelConfig ConfigOf(const std::string& name) {
+  for (const Kind& kind : Kinds()) {
+    if (kind.name == name) return kind.config;
+  }
+  return {};
+}
+
+// Random weights with norms and biases that matter.
+ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
+  ModelWeights weights = RandomModelWeights(config, dtype, 1);
+  Prng prng(2);
+  const auto shake = [&](std::vector<float>& values) {
+    for (float& value : values) value += static_cast<float>(prng.NextDouble() - 0.5);
+  };
+  for (LayerWeights& w : weights.layers) {
+    for (auto* v : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm, &w.post_attention_norm,
+                    &w.q_norm, &w.k_norm}) {
+      shake(*v);
+    }
+  }
+  shake(weights.final_norm);
+  return weights;
+}
+
+// ---- adapters
+
+// Random pairs for some targets of all layers.
+class HostAdapter {
+ public:
+  HostAdapter(const ModelConfig& config, std::int32_t rank, std::span<const LoraTarget> targets, DType dtype,
+              std::uint64_t seed)
+      : prng_(seed), dtype_(dtype) {
+    view_.modules.resize(LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1);
+    for (const LoraTarget target : targets) {
+      for (std::int64_t layer = 0; layer < (target == LoraTarget::kLmHead ? 1 : config.num_layers); ++layer) {
+        const LinearShape shape = TargetShape(config, target);
+        // Ranks may differ between layers.
+        const std::int32_t own = layer == 1 ? std::max(1, rank / 2) : rank;
+        const float a_size = std::sqrt(3.0f / static_cast<float>(shape.in)),
+                    b_size = std::sqrt(3.0f / static_cast<float>(own));
+        const std::byte* const* a = Rows(own, shape.in, a_size);
+        const std::byte* const* b = Rows(own, shape.out, b_size);
+        view_.modules[LoraView::Index(layer, target, config.num_layers)] = {own, 0.5f, dtype, a, b};
+      }
+    }
+  }
+
+  const LoraView& view() const { return view_; }
+
+ private:
+  const std::byte* const* Rows(std::int32_t rank, std::int64_t count, float size) {
+    std::vector<const std::byte*>& rows = rows_.emplace_back();
+    for (std::int32_t j = 0; j < rank; ++j) {
+      AlignedBuffer<std::byte>& row = memory_.emplace_back(count * static_cast<std::int64_t>(DTypeSize(dtype_)));
+      for (std::int64_t i = 0; i < count; ++i) {
+        StoreFromF32(dtype_, row.data(), i, static_cast<float>(2 * prng_.NextDouble() - 1) * size);
+      }
+      rows.push_back(row.data());
+    }
+    return rows.data();
+  }
+
+  Prng prng_;
+  DType dtype_;
+  LoraView view_;
+  std::vector<AlignedBuffer<std::byte>> memory_;
+  std::vector<std::vector<const std::byte*>> rows_;
+};
+
+constexpr LoraTarget kAll[] = {LoraTarget::kQ,    LoraTarget::kK,  LoraTarget::kV,    LoraTarget::kO,
+                               LoraTarget::kGate, LoraTarget::kUp, LoraTarget::kDown, LoraTarget::kLmHead};
+constexpr LoraTarget kSome[] = {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown};
+
+// ---- both sides
+
+struct Sequence {
+  Tokens tokens;
+  int adapter = -1;
+  std::int64_t position = 0;  // tokens that were computed
+  std::vector<std::uint32_t> pages;
+};
+
+// What a step computes of a sequence.
+struct Part {
+  std::size_t sequence;
+  std::int64_t tokens;
+};
+
+// A model on the CPU and its copy on the device, with adapters, sequences and pages on both sides. Free pages are NaN.
+class Twins {
+ public:
+  Twins(const ModelConfig& config, DType dtype, DType kv_dtype)
+      : config_(config),
+        layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
+        host_(config, RandomWeights(config, dtype)),
+        host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages) {
+    device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{256} << 20}).value();
+    stream_ = device_->CreateStream().value();
+    model_ = DeviceModel::Upload(host_, *device_).value();
+    pages_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * kPages).value();
+    stream_->Fill(pages_->base(), 0xff, static_cast<std::size_t>(pages_->size()));
+    std::memset(host_pages_.data(), 0xff, static_cast<std::size_t>(host_pages_.capacity()));
+    adapters_ = std::make_unique<DeviceAdaptersForTest>(*device_, *stream_, config_);
+  }
+
+  const ModelConfig& config() const { return config_; }
+  Device& device() { return *device_; }
+  DeviceStream& stream() { return *stream_; }
+  DeviceModel& model() { return *model_; }
+  Sequence& sequence(std::size_t index) { return sequences_[index]; }
+
+  int AddAdapter(std::int32_t rank, std::span<const LoraTarget> targets, DType dtype) {
+    host_adapters_.push_back(std::make_unique<HostAdapter>(config_, rank, targets, dtype, 10 + host_adapters_.size()));
+    device_adapters_.push_back(adapters_->Copy(host_adapters_.back()->view()));
+    return static_cast<int>(host_adapters_.size()) - 1;
+  }
+
+  std::size_t AddSequence(std::int64_t tokens, int adapter) {
+    Sequence& sequence = sequences_.emplace_back();
+    sequence.adapter = adapter;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      sequence.tokens.push_back(static_cast<TokenId>(prng_.NextBelow(static_cast<std::uint64_t>(config_.vocab_size))));
+    }
+    return sequences_.size() - 1;
+  }
+
+  // All rows need logits unless the options say what else they are for.
+  template <typename View>
+  std::vector<SequenceChunkOf<View>> Chunks(std::span<const Part> parts, const std::vector<const View*>& adapters,
+                                            std::int32_t scored = 0) {
+    std::vector<SequenceChunkOf<View>> chunks;
+    for (const Part& part : parts) {
+      Sequence& s = sequences_[part.sequence];
+      while (static_cast<std::int64_t>(s.pages.size()) < layout_.PagesFor(s.position + part.tokens)) {
+        // Scattered over the arena.
+        s.pages.push_back(next_page_ * 37 % kPages);
+        CHECK(++next_page_ <= kPages);
+      }
+      chunks.push_back(
+          {std::span(s.tokens).subspan(static_cast<std::size_t>(s.position), static_cast<std::size_t>(part.tokens)),
+           s.position, s.pages.data(), s.adapter < 0 ? nullptr : adapters[static_cast<std::size_t>(s.adapter)],
+           static_cast<std::int32_t>(part.tokens) - scored, static_cast<std::int64_t>(s.tokens.size()), 0, scored});
+    }
+    return chunks;
+  }
+
+  Floats ForwardOnHost(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+    std::vector<const LoraView*> views;
+    for (const auto& adapter : host_adapters_) views.push_back(&adapter->view());
+    const auto chunks = Chunks<LoraView>(parts, views, scored);
+    host_.Forward({Backend::kCpu, &threads_}, chunks, layout_, {host_pages_.data(), layout_.PageBytes()}, options);
+    if (scored > 0) return {};
+    return {host_.logits().begin(), host_.logits().end()};
+  }
+
+  Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+    const auto chunks = Chunks<DeviceLoraView>(parts, device_adapters_, scored);
+    const Result<TimeNs> result =
+        model_->Forward(*stream_, chunks, layout_, {pages_->base(), layout_.PageBytes()}, options);
+    EXPECT_TRUE(result.ok()) << result.error().message;
+    Floats logits;
+    if (scored > 0) return {};
+    EXPECT_TRUE(model_->CopyLogits(*stream_, logits).ok());
+    return logits;
+  }
+
+  void Advance(std::span<const Part> parts) {
+    for (const Part& part : parts) sequences_[part.sequence].position += part.tokens;
+  }
+
+ private:
+  static constexpr std::uint32_t kPages = 128;
+
+  ModelConfig config_;
+  KvLayout layout_;
+  Model host_;
+  AlignedBuffer<std::byte> host_pages_;
+  ThreadPool threads_{2};
+  Prng prng_{3};
+  std::vector<std::unique_ptr<HostAdapter>> host_adapters_;
+  std::vector<Sequence> sequences_;
+  std::uint32_t next_page_ = 0;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<Arena> pages_;
+  std::unique_ptr<DeviceAdaptersForTest> adapters_;
+  std::vector<const DeviceLoraView*> device_adapters_;
+};
+
+// Five sequences: adapters of rank 8, 64 and 13, one of them twice, and the base model. The steps mix whole prompts,
+// chunks, and single tokens.
+struct Scenario {
+  std::vector<std::vector<Part>> steps;
+
+  explicit Scenario(Twins& twins, DType adapter_dtype) {
+    const int r8 = twins.AddAdapter(8, kAll, adapter_dtype);
+    const int r64 = twins.AddAdapter(64, kSome, adapter_dtype);
+    const int r13 = twins.AddAdapter(13, kAll, adapter_dtype);
+    twins.AddSequence(90, r8);
+    twins.AddSequence(30, r8);
+    twins.AddSequence(23, r64);
+    twins.AddSequence(20, -1);
+    twins.AddSequence(12, r13);
+    steps = {{{0, 70}, {2, 20}},
+             {{0, 15}, {1, 28}, {2, 1}, {3, 17}, {4, 1}},
+             {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 9}},
+             {{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}},
+             {{0, 3}, {3, 1}, {4, 1}}};
+  }
+};
+
+// ---- comparing
+
+struct Errors {
+  std::vector<double> rows;  // relative to the row's length
+  std::int64_t other_argmax = 0;
+  bool explained = true;  // the margin of every other argmax is below twice the row's largest error
+
+  void Add(const Floats& expected, const Floats& found, std::int64_t vocab) {
+    ASSERT_EQ(expected.size(), found.size());
+    for (std::size_t first = 0; first < expected.size(); first += static_cast<std::size_t>(vocab)) {
+      const auto e = std::span(expected).subspan(first, static_cast<std::size_t>(vocab));
+      const auto f = std::span(found).subspan(first, static_cast<std::size_t>(vocab));
+      double error = 0, length = 0, largest = 0;
+      for (std::size_t i = 0; i < e.size(); ++i) {
+        const double difference = static_cast<double>(f[i]) - static_cast<double>(e[i]);
+        error += difference * difference;
+        length += static_cast<double>(e[i]) * static_cast<double>(e[i]);
+        largest = std::max(largest, std::abs(difference));
+      }
+      ASSERT_FALSE(std::isnan(error));
+      rows.push_back(std::sqrt(error / length));
+      const auto best = std::ranges::max_element(e), other = std::ranges::max_element(f);
+      const auto index = other - f.begin();
+      if (index == best - e.begin()) continue;
+      ++other_argmax;
+      if (static_cast<double>(*best - e[static_cast<std::size_t>(index)]) > 2 * largest) explained = false;
+    }
+  }
+  double Median() {
+    std::ranges::sort(rows);
+    return rows[rows.size() / 2];
+  }
+  double Largest() const { return *std::ranges::max_element(rows); }
+};
+
+void Compute(Twins& twins, const Scenario& scenario, Errors& errors) {
+  for (const std::vector<Part>& parts : scenario.steps) {
+    const Floats expected = twins.ForwardOnHost(parts), found = twins.ForwardOnDevice(parts);
+    ASSERT_NO_FATAL_FAILURE(errors.Add(expected, found, twins.config().vocab_size));
+    twins.Advance(parts);
+  }
+}
+
+class KindTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KindTest, Float32IsTheCpus) {
+  Twins twins(ConfigOf(GetParam()), DType::kF32, DType::kF32);
+  const Scenario scenario(twins, DType::kF32);
+  Errors errors;
+  ASSERT_NO_FATAL_FAILURE(Compute(twins, scenario, errors));
+  EXPECT_LE(errors.Largest(), 2e-5);
+  RecordProperty("largest", std::to_string(errors.Largest()));
+}
+
+TEST_P(KindTest, SixteenBitIsNearTheCpus) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Twins twins(ConfigOf(GetParam()), dtype, dtype);
+    const Scenario scenario(twins, dtype);
+    Errors errors;
+    ASSERT_NO_FATAL_FAILURE(Compute(twins, scenario, errors));
+    const double scale = dtype == DType::kBF16 ? 1 : 0.125;  // three bits more
+    EXPECT_LE(errors.Largest(), 3e-2 * scale);
+    EXPECT_LE(errors.Median(), 5e-3 * scale);
+    EXPECT_TRUE(errors.explained || errors.other_argmax * 50 <= static_cast<std::int64_t>(errors.rows.size()))
+        << errors.other_argmax << " of " << errors.rows.size();
+    std::printf("%s %s: median %.2g, largest %.2g, other argmax %d of %d\n", GetParam().c_str(), DTypeName(dtype),
+                errors.Median(), errors.Largest(), static_cast<int>(errors.other_argmax),
+                static_cast<int>(errors.rows.size()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, KindTest,
+                         ::testing::Values("llama", "llama_biased", "mistral", "qwen2", "qwen3", "dynamic_rope"),
+                         [](const auto& info) { return info.param; });
+
+// Each sequence alone, in one piece, gives the bits that it has in the mixed batches of the scenario.
+TEST(DeviceModelBatches, ChangeNoBits) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Twins together(SmallConfig(), dtype, dtype), alone(SmallConfig(), dtype, dtype);
+    const Scenario scenario(together, dtype), same(alone, dtype);
+    const auto vocab = static_cast<std::size_t>(together.config().vocab_size);
+    std::map<std::size_t, Floats> mixed;
+    for (const std::vector<Part>& parts : scenario.steps) {
+      const Floats logits = together.ForwardOnDevice(parts);
+      std::size_t at = 0;
+      for (const Part& part : parts) {
+        const std::size_t size = static_cast<std::size_t>(part.tokens) * vocab;
+        mixed[part.sequence].insert(mixed[part.sequence].end(), logits.begin() + static_cast<std::ptrdiff_t>(at),
+                                    logits.begin() + static_cast<std::ptrdiff_t>(at + size));
+        at += size;
+      }
+      together.Advance(parts);
+    }
+    for (const auto& [sequence, expected] : mixed) {
+      const Part whole = {sequence, static_cast<std::int64_t>(expected.size() / vocab)};
+      const Floats found = alone.ForwardOnDevice({&whole, 1});
+      EXPECT_TRUE(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)) == 0)
+          << "sequence " << sequence;
+    }
+  }
+}
+
+// Tokens, scores and pooled states are what the CPU gives.
+TEST(DeviceModelResults, AreTheCpus) {
+  Twins twins(SmallConfig(), DType::kF32, DType::kF32);
+  const int adapter = twins.AddAdapter(8, kAll, DType::kF32);
+  twins.AddSequence(80, adapter);
+  twins.AddSequence(3, -1);
+  const Part parts[] = {{0, 80}, {1, 3}};
+
+  SampleBatch samples;
+  for (int row = 0; row < 83; ++row) {
+    SamplingParams params;
+    params.seed = static_cast<std::uint64_t>(row);
+    params.temperature = row % 3 == 0 ? 0.0f : 0.8f;
+    if (row % 4 == 1) params.top_k = 5;
+    if (row % 5 == 0) params.top_logprobs = 2;
+    samples.Add(params, {});
+  }
+  PoolBatch pools;
+  pools.Add(0, 80, {});
+  const std::vector<double> before(static_cast<std::size_t>(twins.config().hidden_size), 0.5);
+  pools.Add(81, 2, before);
+  std::vector<SampledToken> tokens[2];
+  std::vector<double> pooled[2];
+  const auto options = [&](int side) {
+    return ForwardOptions{.samples = &samples, .tokens = &tokens[side], .pools = &pools, .pooled = &pooled[side]};
+  };
+  twins.ForwardOnHost(parts, options(0));
+  twins.ForwardOnDevice(parts, options(1));
+  ASSERT_EQ(tokens[1].size(), tokens[0].size());
+  for (std::size_t i = 0; i < tokens[0].size(); ++i) {
+    EXPECT_EQ(tokens[1][i].id, tokens[0][i].id) << i;
+    EXPECT_NEAR(tokens[1][i].logprob, tokens[0][i].logprob, 1e-4);
+    EXPECT_EQ(tokens[1][i].top_logprobs.size(), tokens[0][i].top_logprobs.size());
+  }
+  ASSERT_EQ(pooled[1].size(), pooled[0].size());
+  for (std::size_t i = 0; i < pooled[0].size(); ++i) EXPECT_NEAR(pooled[1][i], pooled[0][i], 1e-3);
+
+  // Two of three rows are scored, in blocks.
+  std::vector<ScoreRow> rows;
+  for (int row = 0; row < 4; ++row) rows.push_back({row, 2});
+  std::vector<ScoredToken> scores[2];
+  SampleBatch one;
+  for (int row = 0; row < 79; ++row) one.Add({.temperature = 0}, {});
+  const auto scored = [&](int side) {
+    return ForwardOptions{.samples = &one, .tokens = &tokens[side], .score_rows = rows, .scores = &scores[side]};
+  };
+  twins.ForwardOnHost(parts, scored(0), 2);
+  twins.ForwardOnDevice(parts, scored(1), 2);
+  for (std::size_t i = 0; i < tokens[0].size(); ++i) EXPECT_EQ(tokens[1][i].id, tokens[0][i].id) << i;
+  ASSERT_EQ(scores[1].size(), scores[0].size());
+  for (std::size_t i = 0; i < scores[0].size(); ++i) {
+    EXPECT_EQ(scores[1][i].rank, scores[0][i].rank);
+    EXPECT_NEAR(scores[1][i].logprob, scores[0][i].logprob, 1e-4);
+  }
+}
+
+TEST(DeviceModelMemory, ReserveLeavesNothingToAllocate) {
+  Twins twins(SmallConfig(), DType::kBF16, DType::kBF16);
+  const Scenario scenario(twins, DType::kBF16);
+  ASSERT_TRUE(twins.model()
+                  .Reserve({.max_tokens = 128,
+                            .max_sequences = 8,
+                            .max_logit_rows = 128,
+                            .max_positions = 128,
+                            .max_rank = 64,
+                            .page_tokens = 8})
+                  .ok());
+  const std::int64_t free = twins.device().FreeMemory();
+  EXPECT_GT(twins.model().WorkspaceBytes(), 0);
+  for (const std::vector<Part>& parts : scenario.steps) {
+    twins.ForwardOnDevice(parts);
+    twins.Advance(parts);
+    EXPECT_EQ(twins.device().FreeMemory(), free);
+  }
+}
+
+TEST(DeviceModelMemory, ReserveSaysWhatFits) {
+  Twins twins(SmallConfig(), DType::kBF16, DType::kBF16);
+  const DeviceModelLimits limits = {
+      .max_tokens = 10'000'000, .max_sequences = 8, .max_logit_rows = 8, .max_positions = 128, .max_rank = 8};
+  const Status status = twins.model().Reserve(limits);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  const std::string& message = status.error().message;
+  const std::size_t at = message.find("batches of up to ", 30);
+  ASSERT_NE(at, std::string::npos) << message;
+  DeviceModelLimits less = limits;
+  less.max_tokens = std::stoll(message.substr(at + 17));
+  EXPECT_GT(less.max_tokens, 1000);
+  EXPECT_TRUE(twins.model().Reserve(less).ok());
+  ++less.max_tokens;
+  EXPECT_FALSE(twins.model().Reserve(less).ok());
+}
+
+TEST(DeviceModelMemory, WeightsThatDoNotFitAreAnError) {
+  const Model host(SmallConfig(), RandomWeights(SmallConfig(), DType::kF32));
+  const auto device = gpu::OpenDevice("emulated", {.memory = 100'000}).value();
+  const auto model = DeviceModel::Upload(host, *device);
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(model.error().message.find("the model's weights"), std::string::npos);
+}
+
+// Counts the waits that are enqueued.
+class CountingEvents final : public LayerEvents {
+ public:
+  explicit CountingEvents(std::vector<std::int64_t>& waits) : waits_(waits) {}
+  void EnqueueWait(DeviceStream& /*stream*/, std::int64_t layer) const override { waits_.push_back(layer); }
+
+ private:
+  std::vector<std::int64_t>& waits_;
+};
+
+TEST(DeviceModelArrivals, EventsAreWaitedForByTheStream) {
+  Twins twins(SmallConfig(), DType::kF32, DType::kF32);
+  twins.AddSequence(4, -1);
+  std::vector<std::int64_t> waits;
+  const auto with_events = std::make_shared<LayerProgress>(2);
+  with_events->AttachEvents(std::make_unique<CountingEvents>(waits));
+  const auto by_the_host = std::make_shared<LayerProgress>(2);
+  by_the_host->Publish(2);
+  const std::shared_ptr<const LayerProgress> arrivals[] = {with_events, by_the_host};
+  const Part part = {0, 4};
+  twins.ForwardOnDevice({&part, 1}, {.arrivals = arrivals});
+  EXPECT_EQ(waits, (std::vector<std::int64_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace loramux::device_model_test
