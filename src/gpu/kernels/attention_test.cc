@@ -21,7 +21,7 @@ class AttentionTest : public ::testing::TestWithParam<DType> {
     shape.dtype = GetParam();
     return shape;
   }
-  // Values are within [-1, 1]. 16-bit: each weight is rounded, by up to 2^-9 or 2^-12 of itself.
+  // Values are within [-1, 1]. 16-bit: each weight is rounded, by up to 2^-8 (bf16) or 2^-11 of itself.
   double Tolerance() const { return GetParam() == DType::kF32 ? 1e-6 : GetParam() == DType::kBF16 ? 2.5e-3 : 3.5e-4; }
 };
 INSTANTIATE_TEST_SUITE_P(All, AttentionTest, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
@@ -113,10 +113,10 @@ TEST_P(AttentionTest, ResultsOf16Bits) {
 TEST_P(AttentionTest, EveryCutOfAPromptAndBothKernelsGiveTheSameBits) {
   for (const std::int64_t window : {0, 100}) {
     const AttentionShape shape = Shape({.head_dim = 32, .num_kv_heads = 1, .group = 3, .window = window});
-    constexpr std::int64_t kPositions = 600;
+    constexpr std::int64_t kPositions = 530;
     const SequenceForTest sequence(shape, kPositions, 7);
     const std::vector<float> whole = RunBatch(shape, {{&sequence, 0, kPositions}});
-    for (const std::int64_t cut : {1, 20, 64, 130, 299}) {
+    for (const std::int64_t cut : {1, 20, 64, 299}) {
       std::vector<RowsForTest> batch;
       for (std::int64_t first = 0; first < kPositions; first += cut) {
         const std::int64_t rows = std::min(cut, kPositions - first);
