@@ -24,6 +24,11 @@ constexpr std::uint32_t kMaxThreads = 1024;
 constexpr std::uint32_t kMaxWarps = kMaxThreads / 32;
 constexpr std::size_t kStackBytes = std::size_t{128} << 10;
 constexpr std::size_t kGuardBytes = 4096;
+#ifdef LORAMUX_EMULATOR_TSAN
+constexpr bool kFibersAreShared = false;  // the frames of two threads at one place would look like a race
+#else
+constexpr bool kFibersAreShared = true;
+#endif
 constexpr std::size_t kMaxSharedBytes = std::size_t{256} << 10;
 
 // Where a fiber, or the host's stack, stands.
@@ -36,7 +41,7 @@ struct Context {
 
 struct Fiber {
   Context context;
-  char* memory = nullptr;
+  char* memory = nullptr;  // null: never used
 };
 
 struct AsyncCopy {
@@ -137,7 +142,9 @@ struct BlockRunner::State {
   std::array<Order, kOrders> orders;
   std::array<WarpLanes, kMaxWarps> warp_state;
   std::array<Thread, kMaxThreads> threads;
-  std::vector<Fiber*> fibers, free_fibers;
+  std::array<Fiber, kMaxThreads> fibers;
+  std::array<Fiber*, kMaxThreads> free_fibers;  // if they are shared
+  std::size_t used_fibers = 0, num_free = 0;
   std::vector<Traffic> traffic;
 
   Thread& Current() { return threads[place.thread]; }
@@ -178,19 +185,21 @@ void ResetFiber(Fiber& fiber, std::size_t index) {
 }
 
 Fiber* TakeFiber() {
-  if (state->free_fibers.empty()) {
-    auto* fiber = new Fiber;
+  if (state->num_free > 0) return state->free_fibers[--state->num_free];
+  const std::size_t index = kFibersAreShared ? state->used_fibers++ : place.thread;
+  Fiber& fiber = state->fibers[index];
+  if (fiber.memory == nullptr) {
     void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     CHECK(mprotect(memory, kGuardBytes, PROT_NONE) == 0);
-    fiber->memory = static_cast<char*>(memory);
-    ResetFiber(*fiber, state->fibers.size());
-    state->fibers.push_back(fiber);
-    return fiber;
+    fiber.memory = static_cast<char*>(memory);
+    ResetFiber(fiber, index);
   }
-  Fiber* fiber = state->free_fibers.back();
-  state->free_fibers.pop_back();
-  return fiber;
+  return &fiber;
+}
+
+void FreeFiber(Fiber* fiber) {
+  if (kFibersAreShared) state->free_fibers[state->num_free++] = fiber;
 }
 
 // Makes the next lane that can go on the running one: of this warp, else of the next warp that has one. False: there is
@@ -273,16 +282,16 @@ void Entry(context::transfer_t transfer) {
   Landed(transfer, state->current->context);
   Fiber* const self = state->current;
   while (true) {
-    LORAMUX_TSAN_CALL(__tsan_acquire(const_cast<BlockLaunch*>(state->launch)));
+    LORAMUX_TSAN_CALL(__tsan_acquire(&state->launch->start));
     state->launch->kernel.run(state->launch->arguments);
-    LORAMUX_TSAN_CALL(__tsan_release(const_cast<BlockLaunch*>(state->launch)));
+    LORAMUX_TSAN_CALL(__tsan_release(&state->launch->end));
     EndThread();
     if (!PickNext()) {
       if (state->alive != 0) KernelFault(DescribeWaiting());
-      state->free_fibers.push_back(self);
+      FreeFiber(self);
       JumpToHost();
-    } else if (state->Current().fiber != nullptr) {
-      state->free_fibers.push_back(self);
+    } else if (!kFibersAreShared || state->Current().fiber != nullptr) {
+      FreeFiber(self);
       JumpToCurrent(self->context);
     } else {
       state->Current().fiber = self;
@@ -302,17 +311,24 @@ void ShuffleOrders(std::uint64_t seed) {
   }
 }
 
-// After a fault: threads were left where they stood.
+// After a fault: threads were left where they stood. What they did was before the end of the launch nevertheless.
 void AbandonThreads() {
-  state->free_fibers = state->fibers;
-  for (std::size_t i = 0; i < state->fibers.size(); ++i) ResetFiber(*state->fibers[i], i);
+  state->used_fibers = state->num_free = 0;
+  for (std::size_t i = 0; i < state->fibers.size(); ++i) {
+    if (state->fibers[i].memory != nullptr) ResetFiber(state->fibers[i], i);
+  }
   for (Thread& thread : state->threads) {
     thread.fiber = nullptr;
 #ifdef LORAMUX_EMULATOR_TSAN
-    if (thread.tsan != nullptr) __tsan_destroy_fiber(thread.tsan);
+    if (thread.tsan == nullptr) continue;
+    __tsan_switch_to_fiber(thread.tsan, __tsan_switch_to_fiber_no_sync);
+    __tsan_release(&state->launch->end);
+    __tsan_switch_to_fiber(state->tsan_host, __tsan_switch_to_fiber_no_sync);
+    __tsan_destroy_fiber(thread.tsan);
     thread.tsan = nullptr;
 #endif
   }
+  LORAMUX_TSAN_CALL(__tsan_acquire(&state->launch->end));
 }
 
 void StartBlock(const BlockLaunch& launch, std::uint64_t block) {
@@ -382,9 +398,8 @@ BlockRunner::BlockRunner() : state_(new State) {
 }
 
 BlockRunner::~BlockRunner() {
-  for (Fiber* fiber : state_->fibers) {
-    munmap(fiber->memory, kGuardBytes + kStackBytes);
-    delete fiber;
+  for (Fiber& fiber : state_->fibers) {
+    if (fiber.memory != nullptr) munmap(fiber.memory, kGuardBytes + kStackBytes);
   }
   LORAMUX_TSAN_CALL(for (Thread& thread
                          : state_->threads) if (thread.tsan != nullptr) __tsan_destroy_fiber(thread.tsan));
@@ -412,8 +427,12 @@ bool BlockRunner::Run(const BlockLaunch& launch, std::uint64_t block) {
   return !state_->failed;
 }
 
-std::vector<Traffic> BlockRunner::TakeTraffic() {
-  std::vector<Traffic> taken = state_->traffic;
+void BlockRunner::Start(const BlockLaunch& launch) { LORAMUX_TSAN_CALL(__tsan_release(&launch.start)); }
+
+std::vector<Traffic> BlockRunner::Leave(const BlockLaunch& launch) {
+  LORAMUX_TSAN_CALL(__tsan_acquire(&launch.end));
+  std::vector<Traffic> taken;
+  if (launch.memory->counting) taken = state_->traffic;
   for (Traffic& traffic : state_->traffic) traffic = {};
   return taken;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "gpu/emulated/sanitizers.h"
 
 namespace loramux::gpu {
 namespace {
@@ -104,6 +105,7 @@ std::int64_t DeviceMemory::FreeBytes() const {
 }
 
 std::shared_ptr<const MemoryMap> DeviceMemory::Map() const {
+  const HiddenOrder hidden;
   const std::lock_guard lock(mutex_);
   return map_;
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "gpu/emulated/dense_product.h"
+#include "gpu/emulated/sanitizers.h"
 
 namespace loramux::gpu {
 namespace {
@@ -37,6 +38,7 @@ bool DeviceWork::CheckDevice(const char* what, const MemoryMap& map, const void*
 bool DeviceWork::CheckPinned(const char* what, const void* host, std::size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(host);
   {
+    const HiddenOrder hidden;
     const std::lock_guard lock(mutex_);
     for (const auto& [base, size] : pinned_) {
       if (begin >= base && begin + bytes <= base + size) return true;
@@ -106,6 +108,7 @@ void DeviceWork::Launch(const EnqueuedLaunch& launch) {
       launch.kernel, launch.arguments.data(), launch.grid, launch.threads, launch.shared_bytes, seed_, map.get()};
   const std::uint64_t count = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   const std::uint64_t stride = StrideOf(count, seed_), start = seed_ % count;
+  BlockRunner::Start(blocks);
   pool_.Run(
       count,
       [&](std::uint64_t i) {
@@ -115,7 +118,8 @@ void DeviceWork::Launch(const EnqueuedLaunch& launch) {
         return false;
       },
       [&] {
-        if (map->counting) memory.Count(BlockRunner::OfThisThread().TakeTraffic());
+        const std::vector<Traffic> counts = BlockRunner::OfThisThread().Leave(blocks);
+        if (map->counting) memory.Count(counts);
       });
 }
 

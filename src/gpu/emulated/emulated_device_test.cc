@@ -22,9 +22,10 @@ using testing::HasSubstr;
 enum class Plant {
   kNothing,
   kNoBarrier,
-  kMissedBarrier,  // by one warp
-  kMissedMeeting,  // by one lane
-  kOtherMeeting,   // one lane is in another one
+  kBlocksMeetInMemory,  // they store at one place
+  kMissedBarrier,       // by one warp
+  kMissedMeeting,       // by one lane
+  kOtherMeeting,        // one lane is in another one
   kReadPastTheEnd,
   kReadBefore,
   kMisalignedVector,
@@ -66,7 +67,8 @@ struct ExchangeKernel {
     const std::uint32_t total = GridX() * BlockThreads();
     std::uint32_t words[4];
     if (a.plant == Plant::kMissedMeeting && Lane() != 5) SyncWarp();
-    if (a.plant == Plant::kOtherMeeting) Lane() == 5 ? static_cast<void>(SumWarp(1)) : SyncWarp();
+    if (a.plant == Plant::kOtherMeeting) Lane() == 5 ? static_cast<void>(SumWarp(1.0f)) : SyncWarp();
+    if (a.plant == Plant::kBlocksMeetInMemory && ThreadIndex() == 0) Store(a.y + 5, 0.0f);
     if (a.plant == Plant::kReadPastTheEnd && at == total - 1) Load(a.x + total);
     if (a.plant == Plant::kReadBefore && at == 0) Load(a.x - 1);
     if (a.plant == Plant::kMisalignedVector && at == 3) Load(reinterpret_cast<const Vec4*>(a.x + 2));
@@ -144,6 +146,7 @@ void RunPlanted(Plant plant) {
 TEST(EmulatedDeviceDeathTest, RacesAreReported) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(RunPlanted(Plant::kNoBarrier), testing::ExitedWithCode(66), "data race");
+  EXPECT_EXIT(RunPlanted(Plant::kBlocksMeetInMemory), testing::ExitedWithCode(66), "data race");
   EXPECT_EXIT(RunPlanted(Plant::kNothing), testing::ExitedWithCode(0), "");
 }
 #endif
@@ -217,15 +220,15 @@ struct GateKernel {
   }
 };
 
-// One stream brings the values, another uses them.
-int WrongAfterArrival(bool wait) {
-  const auto device = MakeEmulatedDevice({.pause_one_in = 2});
+// One stream brings the values, another uses them. `late`: after the other one, if it does not wait.
+int WrongAfterArrival(bool wait, bool late) {
+  const auto device = MakeEmulatedDevice({.threads = 1, .pause_one_in = 2});
   DeviceArrays arrays(*device);
   const auto transfer = device->CreateStream().value();
   const auto pinned = device->AllocatePinned("values", kTotal * sizeof(float)).value();
   std::memcpy(pinned->base(), Ascending().data(), kTotal * sizeof(float));
   float *x = arrays.Allocate<float>(kTotal), *y = arrays.Allocate<float>(kTotal);
-  std::atomic<bool> open{false};
+  std::atomic<bool> open{!late};
   const auto arrived = device->CreateEvent();
   device->LaunchKernel<GateKernel>(*transfer, "Gate", {}, 32, 0, {&open});
   transfer->CopyToDevice(x, pinned->base(), kTotal * sizeof(float));
@@ -233,7 +236,7 @@ int WrongAfterArrival(bool wait) {
   if (wait) arrays.stream().Wait(*arrived);
   device->LaunchKernel<ExchangeKernel>(arrays.stream(), "Exchange", {kBlocks, 1, 1}, ExchangeKernel::kThreads,
                                        sizeof(ExchangeKernel::Memory), {x, y, Plant::kNothing});
-  EXPECT_FALSE(device->IsDone(*arrived).value());
+  if (late) EXPECT_FALSE(device->IsDone(*arrived).value());
   if (wait) open = true;
   EXPECT_TRUE(arrays.stream().Synchronize().ok());
   open = true;
@@ -245,15 +248,15 @@ int WrongAfterArrival(bool wait) {
 }
 
 TEST(EmulatedDevice, StreamsAreOrderedByEventsAlone) {
-  EXPECT_EQ(WrongAfterArrival(true), 0);
+  EXPECT_EQ(WrongAfterArrival(true, true), 0);
 #ifndef __SANITIZE_THREAD__
-  EXPECT_EQ(WrongAfterArrival(false), static_cast<int>(kTotal));
+  EXPECT_EQ(WrongAfterArrival(false, true), static_cast<int>(kTotal));
 #endif
 }
 
 #ifdef __SANITIZE_THREAD__
 void RunWithoutWait() {
-  WrongAfterArrival(false);
+  WrongAfterArrival(false, false);
   std::exit(0);
 }
 

@@ -14,6 +14,31 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void AnnotateIgnoreSyncBegin(const char* file, int line);
+void AnnotateIgnoreSyncEnd(const char* file, int line);
+}
+#endif
+
+namespace loramux::gpu {
+
+// While it lives, ThreadSanitizer does not take this thread's locks for an order: streams that share a table are not
+// ordered by it, as those of a GPU are not.
+class HiddenOrder {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  HiddenOrder() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
+  ~HiddenOrder() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+#else
+  HiddenOrder() {}
+#endif
+  HiddenOrder(const HiddenOrder&) = delete;
+  HiddenOrder& operator=(const HiddenOrder&) = delete;
+};
+
+}  // namespace loramux::gpu
+
 // The runner itself is not instrumented, so its compiler says nothing of ThreadSanitizer: the build does.
 #ifdef LORAMUX_EMULATOR_TSAN
 #include <sanitizer/tsan_interface.h>
