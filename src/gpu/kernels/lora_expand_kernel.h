@@ -1,0 +1,240 @@
+// The second kernel of the batched LoRA product, y += scale * B v; lora.h says what it computes. Outputs are
+// independent of each other, and each sums its ranks in ascending order, so that the tiles may be cut as the number of
+// rows suggests.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernel_api.h"
+#include "gpu/kernels/lora.h"
+#include "gpu/kernels/lora_loads.h"
+
+namespace loramux::gpu {
+
+// The work of a block of the expand kernel.
+struct LoraExpandPart {
+  const void* const* b_rows;
+  std::int32_t rank, rows;
+  float scale;
+  const float* partial;                       // of the first row
+  std::int64_t partial_stride, split_stride;  // between rows, and between splits
+  std::int64_t splits;
+  float* y;  // of the first row and output 0
+  std::int64_t y_stride, out;
+};
+
+inline constexpr int kLoraExpandTile = 512;  // outputs of a block
+inline constexpr int kLoraFewRows = 8;       // an item of at most this many rows is not cut into quarters
+inline constexpr int kLoraFewRanks = 64;     // ranks between two barriers
+inline constexpr int kLoraManyRanks = 32;
+inline constexpr int kLoraManyOutputs = kLoraExpandTile / 4;
+
+struct LoraFewShared {
+  const void* b_rows[kLoraFewRanks];
+  float v[kLoraFewRanks][kLoraFewRows];
+};
+struct LoraManyShared {
+  float v[kLoraManyRanks][kLoraItemRows + 4];  // + 4: against bank conflicts
+  float b[kLoraManyRanks][kLoraManyOutputs];
+};
+union LoraExpandShared {
+  LoraFewShared few;
+  LoraManyShared many;
+};
+
+// v[row, rank] of the item; 0 beyond its ranks and rows.
+LORAMUX_DEVICE float LoraV(const LoraExpandPart& part, std::int32_t row, std::int32_t rank) {
+  if (row >= part.rows || rank >= part.rank) return 0;
+  const float* from = part.partial + row * part.partial_stride + rank;
+  float sum = Load(from);
+  for (std::int64_t split = 1; split < part.splits; ++split) sum += Load(from + split * part.split_stride);
+  return sum;
+}
+
+// y[o, o + 4) += scale * sums, for the outputs that exist.
+LORAMUX_DEVICE void LoraAddFour(const LoraExpandPart& part, std::int32_t row, std::int64_t o, const float (&sums)[4]) {
+  float* y = part.y + row * part.y_stride + o;
+  if (o + 4 <= part.out && reinterpret_cast<std::uintptr_t>(y) % 16 == 0) {
+    Vec4* whole = reinterpret_cast<Vec4*>(y);
+    const Vec4 old = Load(whole);
+    Store(whole,
+          Vec4{AsBits(Fma(part.scale, sums[0], AsFloat(old.x))), AsBits(Fma(part.scale, sums[1], AsFloat(old.y))),
+               AsBits(Fma(part.scale, sums[2], AsFloat(old.z))), AsBits(Fma(part.scale, sums[3], AsFloat(old.w)))});
+    return;
+  }
+  LORAMUX_UNROLL
+  for (int e = 0; e < 4; ++e)
+    if (o + e < part.out) Store(y + e, Fma(part.scale, sums[e], Load(y + e)));
+}
+
+// Few rows: a thread makes 4 outputs of all rows, and reads its part of B into registers, kAhead ranks at once.
+template <typename W, int kRows, int kAhead>
+struct LoraExpandFew {
+  // Adds ranks [begin, end) of what is in shared memory, kGroup at once; `valid` of the four outputs exist. v is 0
+  // beyond the ranks: adding zeros changes no bit of a sum.
+  template <int kGroup>
+  LORAMUX_DEVICE static void Add(const LoraFewShared& shared, std::int32_t ranks, std::int64_t o, std::int64_t valid,
+                                 float (&sums)[kRows][4]) {
+    for (std::int32_t first = 0; first < ranks; first += kGroup) {
+      LoraFour weights[kGroup];
+      LORAMUX_UNROLL
+      for (int u = 0; u < kGroup; ++u) {
+        weights[u] = LoraFour{{0, 0, 0, 0}};
+        if (first + u >= ranks) continue;
+        const W* from = static_cast<const W*>(shared.b_rows[first + u]) + o;
+        weights[u] = kGroup > 1 ? LoraLoadFour<W, true>(from) : LoraLoadUpToFour<W, true>(from, valid);
+      }
+      LORAMUX_UNROLL
+      for (int u = 0; u < kGroup; ++u) {
+        LORAMUX_UNROLL
+        for (int row = 0; row < kRows; ++row) {
+          const float v = shared.v[first + u][row];
+          LORAMUX_UNROLL
+          for (int e = 0; e < 4; ++e) sums[row][e] = Fma(v, weights[u].value[e], sums[row][e]);
+        }
+      }
+    }
+  }
+
+  LORAMUX_DEVICE static void Run(const LoraExpandPart& part, std::int64_t tile_begin) {
+    static_assert(kLoraFewRanks % kAhead == 0);
+    LoraFewShared& shared = Shared<LoraExpandShared>().few;
+    const int thread = static_cast<int>(ThreadIndex());
+    const std::int64_t o = tile_begin + thread * 4;
+    float sums[kRows][4] = {};
+    for (std::int32_t begin = 0; begin < part.rank; begin += kLoraFewRanks) {
+      const std::int32_t ranks = part.rank - begin < kLoraFewRanks ? part.rank - begin : kLoraFewRanks;
+      if (begin > 0) SyncBlock();
+      for (std::int32_t j = thread; j < ranks; j += kLoraExpandTile / 4)
+        shared.b_rows[j] = Load(part.b_rows + begin + j);
+      for (std::int32_t i = thread; i < kLoraFewRanks * kRows; i += kLoraExpandTile / 4)
+        shared.v[i % kLoraFewRanks][i / kLoraFewRanks] = LoraV(part, i / kLoraFewRanks, begin + i % kLoraFewRanks);
+      SyncBlock();
+      if (o + 4 <= part.out)
+        Add<kAhead>(shared, ranks, o, 4, sums);
+      else if (o < part.out)
+        Add<1>(shared, ranks, o, part.out - o, sums);
+    }
+    if (o >= part.out) return;
+    LORAMUX_UNROLL
+    for (int row = 0; row < kRows; ++row)
+      if (row < part.rows) LoraAddFour(part, row, o, sums[row]);
+  }
+};
+
+// Many rows: 128 outputs of up to 64 rows. B goes through shared memory as f32; a thread makes 8 outputs of 8 rows.
+template <typename W>
+struct LoraExpandMany {
+  // Brings four outputs of rank begin + j of B to their place; zeros beyond the ranks.
+  template <bool kWhole>
+  LORAMUX_DEVICE static void LoadPart(LoraManyShared& shared, const LoraExpandPart& part, std::int32_t begin, int j,
+                                      int column, std::int64_t tile_begin) {
+    const std::int64_t o = tile_begin + column;
+    LoraFour weights = {{0, 0, 0, 0}};
+    if (begin + j < part.rank) {
+      const W* from = static_cast<const W*>(Load(part.b_rows + begin + j)) + o;
+      weights = kWhole ? LoraLoadFour<W, true>(from) : LoraLoadUpToFour<W, true>(from, part.out - o);
+    }
+    *reinterpret_cast<LoraFour*>(&shared.b[j][column]) = weights;
+  }
+
+  LORAMUX_DEVICE static void Run(const LoraExpandPart& part, std::int64_t tile_begin) {
+    LoraManyShared& shared = Shared<LoraExpandShared>().many;
+    const int thread = static_cast<int>(ThreadIndex()), warp = thread / 32, lane = thread % 32;
+    const int column = thread % 16 * 4, first_row = thread / 16 * 8;
+    float sums[8][8] = {};
+    for (std::int32_t begin = 0; begin < part.rank; begin += kLoraManyRanks) {
+      if (begin > 0) SyncBlock();
+      if (tile_begin + kLoraManyOutputs <= part.out) {
+        LORAMUX_UNROLL
+        for (int i = 0; i < kLoraManyRanks / 4; ++i)
+          LoadPart<true>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
+      } else {
+        for (int i = 0; i < kLoraManyRanks / 4; ++i)
+          LoadPart<false>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
+      }
+      for (int i = thread; i < kLoraManyRanks * kLoraItemRows; i += kLoraExpandTile / 4)
+        shared.v[i % kLoraManyRanks][i / kLoraManyRanks] = LoraV(part, i / kLoraManyRanks, begin + i % kLoraManyRanks);
+      SyncBlock();
+      const std::int32_t ranks = part.rank - begin < kLoraManyRanks ? part.rank - begin : kLoraManyRanks;
+      for (std::int32_t j = 0; j < ranks; ++j) {
+        LoraFour b[2], v[2];
+        b[0] = *reinterpret_cast<const LoraFour*>(&shared.b[j][column]);
+        b[1] = *reinterpret_cast<const LoraFour*>(&shared.b[j][64 + column]);
+        v[0] = *reinterpret_cast<const LoraFour*>(&shared.v[j][first_row]);
+        v[1] = *reinterpret_cast<const LoraFour*>(&shared.v[j][first_row + 4]);
+        LORAMUX_UNROLL
+        for (int row = 0; row < 8; ++row) {
+          LORAMUX_UNROLL
+          for (int e = 0; e < 8; ++e)
+            sums[row][e] = Fma(v[row / 4].value[row % 4], b[e / 4].value[e % 4], sums[row][e]);
+        }
+      }
+    }
+    LORAMUX_UNROLL
+    for (int row = 0; row < 8; ++row) {
+      if (first_row + row >= part.rows) break;
+      LORAMUX_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float four[4] = {sums[row][half * 4], sums[row][half * 4 + 1], sums[row][half * 4 + 2],
+                               sums[row][half * 4 + 3]};
+        LoraAddFour(part, first_row + row, tile_begin + half * 64 + column, four);
+      }
+    }
+  }
+};
+
+// One block a tile of outputs (x), expand item (y) and slice (z).
+template <typename T>
+struct LoraExpandKernel {
+  using Arguments = LoraExpandArguments;
+  static constexpr int kThreads = kLoraExpandTile / 4;
+  static constexpr int kMinBlocks = 4;
+
+  LORAMUX_DEVICE static void Run(const Arguments& arguments) {
+    const LoraWork& work = arguments.work;
+    const std::int32_t index = static_cast<std::int32_t>(BlockY());
+    if (index >= Load(work.expand_count)) return;
+    const LoraItem* item = work.expand + index;
+    const std::int32_t slice = static_cast<std::int32_t>(BlockZ());
+    const std::int32_t quarter = Load(&item->part), quarters = Load(&item->parts);
+    const std::int64_t tile = static_cast<std::int64_t>(BlockX()) * kLoraExpandTile + quarter * kLoraManyOutputs;
+    LoraExpandPart part;
+    part.out = arguments.out[slice];
+    if (tile >= part.out) return;
+    const LoraModule* module = Load(&item->modules) + arguments.module[slice];
+    part.rank = Load(&module->rank);
+    if (part.rank == 0) return;
+    const std::int32_t first_row = Load(&item->first_row);
+    part.b_rows = Load(&module->b_rows);
+    part.scale = Load(&module->scale);
+    part.rows = Load(&item->rows);
+    part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
+    part.split_stride = arguments.partial_rows * part.partial_stride;
+    part.splits = (arguments.in + kLoraSplit - 1) / kLoraSplit;
+    part.partial =
+        arguments.partial + first_row * part.partial_stride + static_cast<std::int64_t>(slice) * work.max_rank;
+    part.y_stride = arguments.y_stride[slice];
+    part.y = arguments.y[slice] + first_row * part.y_stride;
+    const DType dtype = Load(&item->dtype);
+    if (dtype == DType::kF32)
+      RunAs<float>(part, tile, quarters);
+    else if (dtype == DType::kBF16)
+      RunAs<Bf16>(part, tile, quarters);
+    else
+      RunAs<Half>(part, tile, quarters);
+  }
+
+ private:
+  template <typename W>
+  LORAMUX_DEVICE static void RunAs(const LoraExpandPart& part, std::int64_t tile, std::int32_t quarters) {
+    if (quarters > 1)
+      LoraExpandMany<W>::Run(part, tile);
+    else if (part.rows == 1)
+      LoraExpandFew<W, 1, 16>::Run(part, tile);
+    else
+      LoraExpandFew<W, kLoraFewRows, 8>::Run(part, tile);
+  }
+};
+
+}  // namespace loramux::gpu

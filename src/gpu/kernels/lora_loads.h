@@ -1,0 +1,58 @@
+// How the LoRA kernels read elements of any type: four neighbours at once, as floats.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/kernel_api.h"
+
+namespace loramux::gpu {
+
+// The DType of an element type.
+template <typename T>
+inline constexpr DType kLoraDType = DType::kF32;
+template <>
+inline constexpr DType kLoraDType<Bf16> = DType::kBF16;
+template <>
+inline constexpr DType kLoraDType<Half> = DType::kF16;
+
+// Four neighbouring elements as floats.
+struct alignas(16) LoraFour {
+  float value[4];
+};
+
+// The four elements at `from`, which is aligned to four elements.
+template <typename T, bool kOnce>
+LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from) {
+  LoraFour four;
+  if constexpr (sizeof(T) == 4) {
+    const Vec4* whole = reinterpret_cast<const Vec4*>(from);
+    const Vec4 bits = kOnce ? LoadOnce(whole) : Load(whole);
+    four.value[0] = AsFloat(bits.x);
+    four.value[1] = AsFloat(bits.y);
+    four.value[2] = AsFloat(bits.z);
+    four.value[3] = AsFloat(bits.w);
+  } else {
+    const std::uint64_t* whole = reinterpret_cast<const std::uint64_t*>(from);
+    const std::uint64_t bits = kOnce ? LoadOnce(whole) : Load(whole);
+    const Pair low = Unpack<T>(static_cast<std::uint32_t>(bits));
+    const Pair high = Unpack<T>(static_cast<std::uint32_t>(bits >> 32));
+    four.value[0] = low.low;
+    four.value[1] = low.high;
+    four.value[2] = high.low;
+    four.value[3] = high.high;
+  }
+  return four;
+}
+
+// The same where only the first `valid` elements exist (none if it is negative); the others are 0.
+template <typename T, bool kOnce>
+LORAMUX_DEVICE LoraFour LoraLoadUpToFour(const T* from, std::int64_t valid) {
+  if (valid >= 4) return LoraLoadFour<T, kOnce>(from);
+  LoraFour four = {{0, 0, 0, 0}};
+  LORAMUX_UNROLL
+  for (int i = 0; i < 3; ++i)
+    if (i < valid) four.value[i] = ToFloat(kOnce ? LoadOnce(from + i) : Load(from + i));
+  return four;
+}
+
+}  // namespace loramux::gpu
