@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "gpu/open_device.h"
+#include "model/cpu_ops.h"
 #include "model/device_adapters_for_test.h"
 #include "model/model.h"
 #include "tensor/aligned_buffer.h"
@@ -152,6 +153,49 @@ constexpr LoraTarget kAll[] = {LoraTarget::kQ,    LoraTarget::kK,  LoraTarget::k
                                LoraTarget::kGate, LoraTarget::kUp, LoraTarget::kDown, LoraTarget::kLmHead};
 constexpr LoraTarget kSome[] = {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown};
 
+// ---- the rounding of a device
+
+// The operations of the CPU, with the inputs of products rounded to `dtype` as on a device. With pages of 16-bit types
+// a device also rounds q and the weights of attention.
+class RoundedOps : public CpuOps {
+ public:
+  RoundedOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward, DType dtype)
+      : CpuOps(config, workspace, forward), c_(config), dtype_(dtype) {}
+
+  ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch) {
+    rows_ = batch.num_rows;
+    return CpuOps::Begin(batch);
+  }
+  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+    CpuOps::Norm(x, rows, weight, y);
+    Round(y, rows, c_.hidden_size);
+  }
+  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+    CpuOps::Attention(layer, window, q, out);
+    Round(out, rows_, c_.QDim());
+  }
+  void SiluMul(Rows gate_up, Rows y) {
+    CpuOps::SiluMul(gate_up, y);
+    Round(y, rows_, c_.intermediate_size);
+  }
+
+ private:
+  void Round(Rows x, std::int64_t rows, std::int64_t width) const {
+    std::byte rounded[4];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        float& value = x.data[row * x.stride + i];
+        StoreFromF32(dtype_, rounded, 0, value);
+        value = LoadAsF32(dtype_, rounded, 0);
+      }
+    }
+  }
+
+  const ModelConfig& c_;
+  const DType dtype_;
+  std::int64_t rows_ = 0;
+};
+
 // ---- both sides
 
 struct Sequence {
@@ -174,13 +218,16 @@ class Twins {
       : config_(config),
         layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
         host_(config, RandomWeights(config, dtype)),
-        host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages) {
+        workspace_(config_),
+        host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
+        rounded_pages_(host_pages_.capacity()) {
     device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{256} << 20}).value();
     stream_ = device_->CreateStream().value();
     model_ = DeviceModel::Upload(host_, *device_).value();
     pages_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * kPages).value();
     stream_->Fill(pages_->base(), 0xff, static_cast<std::size_t>(pages_->size()));
     std::memset(host_pages_.data(), 0xff, static_cast<std::size_t>(host_pages_.capacity()));
+    std::memset(rounded_pages_.data(), 0xff, static_cast<std::size_t>(rounded_pages_.capacity()));
     adapters_ = std::make_unique<DeviceAdaptersForTest>(*device_, *stream_, config_);
   }
 
@@ -226,12 +273,23 @@ class Twins {
   }
 
   Floats ForwardOnHost(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
-    std::vector<const LoraView*> views;
-    for (const auto& adapter : host_adapters_) views.push_back(&adapter->view());
-    const auto chunks = Chunks<LoraView>(parts, views, scored);
+    const auto chunks = Chunks<LoraView>(parts, HostViews(), scored);
     host_.Forward({Backend::kCpu, &threads_}, chunks, layout_, {host_pages_.data(), layout_.PageBytes()}, options);
     if (scored > 0) return {};
     return {host_.logits().begin(), host_.logits().end()};
+  }
+
+  // As a device rounds.
+  Floats ForwardRounded(std::span<const Part> parts, DType dtype) {
+    const auto chunks = Chunks<LoraView>(parts, HostViews());
+    workspace_.batch.Describe(chunks);
+    const KernelContext context = {Backend::kCpu, &threads_};
+    const PageArena arena = {rounded_pages_.data(), layout_.PageBytes()};
+    const CpuForward forward{context, layout_, arena};
+    RoundedOps ops(config_, workspace_, forward, dtype);
+    ForwardPass<RoundedOps>(config_, host_.weights(), ops).Run(workspace_.batch, nullptr);
+    const auto count = static_cast<std::ptrdiff_t>(workspace_.batch.num_logit_rows * config_.vocab_size);
+    return {workspace_.logits.data(), workspace_.logits.data() + count};
   }
 
   Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
@@ -252,10 +310,17 @@ class Twins {
  private:
   static constexpr std::uint32_t kPages = 128;
 
+  std::vector<const LoraView*> HostViews() const {
+    std::vector<const LoraView*> views;
+    for (const auto& adapter : host_adapters_) views.push_back(&adapter->view());
+    return views;
+  }
+
   ModelConfig config_;
   KvLayout layout_;
   Model host_;
-  AlignedBuffer<std::byte> host_pages_;
+  CpuWorkspace workspace_;  // of ForwardRounded
+  AlignedBuffer<std::byte> host_pages_, rounded_pages_;
   ThreadPool threads_{2};
   Prng prng_{3};
   std::vector<std::unique_ptr<HostAdapter>> host_adapters_;
@@ -326,40 +391,55 @@ struct Errors {
   double Largest() const { return *std::ranges::max_element(rows); }
 };
 
-void Compute(Twins& twins, const Scenario& scenario, Errors& errors) {
-  for (const std::vector<Part>& parts : scenario.steps) {
-    const Floats expected = twins.ForwardOnHost(parts), found = twins.ForwardOnDevice(parts);
-    ASSERT_NO_FATAL_FAILURE(errors.Add(expected, found, twins.config().vocab_size));
-    twins.Advance(parts);
-  }
-}
-
 class KindTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(KindTest, Float32IsTheCpus) {
   Twins twins(ConfigOf(GetParam()), DType::kF32, DType::kF32);
   const Scenario scenario(twins, DType::kF32);
   Errors errors;
-  ASSERT_NO_FATAL_FAILURE(Compute(twins, scenario, errors));
+  for (const std::vector<Part>& parts : scenario.steps) {
+    ASSERT_NO_FATAL_FAILURE(
+        errors.Add(twins.ForwardOnHost(parts), twins.ForwardOnDevice(parts), twins.config().vocab_size));
+    twins.Advance(parts);
+  }
   EXPECT_LE(errors.Largest(), 2e-5);
-  RecordProperty("largest", std::to_string(errors.Largest()));
 }
 
+// These models have random weights and strong adapters, so that they make rounding errors larger than trained ones do.
 TEST_P(KindTest, SixteenBitIsNearTheCpus) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     SCOPED_TRACE(DTypeName(dtype));
     Twins twins(ConfigOf(GetParam()), dtype, dtype);
     const Scenario scenario(twins, dtype);
     Errors errors;
-    ASSERT_NO_FATAL_FAILURE(Compute(twins, scenario, errors));
+    for (const std::vector<Part>& parts : scenario.steps) {
+      ASSERT_NO_FATAL_FAILURE(
+          errors.Add(twins.ForwardOnHost(parts), twins.ForwardOnDevice(parts), twins.config().vocab_size));
+      twins.Advance(parts);
+    }
     const double scale = dtype == DType::kBF16 ? 1 : 0.125;  // three bits more
-    EXPECT_LE(errors.Largest(), 3e-2 * scale);
-    EXPECT_LE(errors.Median(), 5e-3 * scale);
-    EXPECT_TRUE(errors.explained || errors.other_argmax * 50 <= static_cast<std::int64_t>(errors.rows.size()))
-        << errors.other_argmax << " of " << errors.rows.size();
-    std::printf("%s %s: median %.2g, largest %.2g, other argmax %d of %d\n", GetParam().c_str(), DTypeName(dtype),
-                errors.Median(), errors.Largest(), static_cast<int>(errors.other_argmax),
-                static_cast<int>(errors.rows.size()));
+    EXPECT_LE(errors.Largest(), 4e-2 * scale);
+    EXPECT_LE(errors.Median(), 1e-2 * scale);
+    EXPECT_TRUE(errors.explained);
+  }
+}
+
+// With pages of float32, rounding the inputs of products is all that differs from float32. What remains are values that
+// lie between two neighbours and go the other way.
+TEST_P(KindTest, SixteenBitRoundsTheInputsOfProducts) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    Twins twins(ConfigOf(GetParam()), dtype, DType::kF32);
+    const Scenario scenario(twins, dtype);
+    Errors errors;
+    for (const std::vector<Part>& parts : scenario.steps) {
+      ASSERT_NO_FATAL_FAILURE(
+          errors.Add(twins.ForwardRounded(parts, dtype), twins.ForwardOnDevice(parts), twins.config().vocab_size));
+      twins.Advance(parts);
+    }
+    // f16 has more neighbours to choose from: such values are more, and each matters less.
+    EXPECT_LE(errors.Median(), dtype == DType::kBF16 ? 1e-6 : 5e-4);
+    EXPECT_LE(errors.Largest(), dtype == DType::kBF16 ? 1e-2 : 2e-3);
   }
 }
 
