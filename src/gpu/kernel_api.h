@@ -13,6 +13,11 @@
 //   };
 // and a line of kernels/kernel_list.h.
 //
+// A kernel whose registers depend on an extent may have variants, so that each has no more than it needs:
+//     static constexpr int kVariants; static int VariantOf(const Arguments&);     // VariantOf: on the host
+//     template <int kVariant> LORAMUX_DEVICE static void RunVariant(const Arguments&);
+// Run then does what RunVariant of VariantOf does.
+//
 // Where a thread is (all as in CUDA, one-dimensional blocks):
 //   ThreadIndex() BlockThreads() Lane() Warp() BlockX() BlockY() BlockZ() GridX() GridY() GridZ()
 // Meeting (every thread of the block or of the warp must come):
@@ -44,6 +49,8 @@
 //   float Exp(float)  float ReciprocalSqrt(float)  float Fma(a, b, c)  float Max(a, b)  float Min(a, b)
 //   StoreAs(DType, void* base, std::int64_t index, float)             one element of a type known at run time
 // LORAMUX_UNROLL before a loop unrolls it.
+//   T NoEarlier(T)          the value (of 4 or 8 bytes), computed no earlier than here: the compiler else prepares
+//                           addresses for all of a loop in advance, and runs out of registers
 #pragma once
 
 #include <cstdint>

@@ -102,11 +102,14 @@ Status CudaDevice::ReadProperties() {
 
 Status CudaDevice::LoadKernels() {
   const int most_shared = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index_);
-  for (const auto entries : {ElementwiseEntries(), LoraEntries(), AttentionEntries(), SamplingEntries()}) {
+  for (const auto entries :
+       {ElementwiseEntries(), LoraEntries(), AttentionDecodeEntries(), AttentionPrefillEntries(), SamplingEntries()}) {
     for (const KernelEntry& entry : entries) {
-      const cudaError_t error =
-          cudaFuncSetAttribute(entry.function, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
-      if (error != cudaSuccess) {
+      for (const void* function : entry.functions) {
+        if (function == nullptr) continue;
+        const cudaError_t error =
+            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
+        if (error == cudaSuccess) continue;
         return Unavailable("the kernel " + std::string(NameOf(entry.kernel)) +
                            " does not load on this GPU: " + DescribeCudaError(error));
       }
@@ -118,7 +121,7 @@ Status CudaDevice::LoadKernels() {
 
 const KernelEntry& CudaDevice::EntryOf(Kernel kernel, DType dtype) const {
   const KernelEntry& entry = entries_.at(static_cast<std::size_t>(kernel))[TypeIndex(dtype)];
-  CHECK(entry.function != nullptr);
+  CHECK(entry.functions[0] != nullptr);
   return entry;
 }
 

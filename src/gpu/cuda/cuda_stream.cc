@@ -46,7 +46,8 @@ void CudaStream::Launch(const KernelLaunch& launch) {
   config.dynamicSmemBytes = launch.shared_bytes;
   config.stream = stream_;
   void* arguments[] = {const_cast<void*>(launch.arguments)};
-  const cudaError_t error = cudaLaunchKernelExC(&config, entry.function, arguments);
+  const auto variant = static_cast<std::size_t>(entry.variant_of(launch.arguments));
+  const cudaError_t error = cudaLaunchKernelExC(&config, entry.functions.at(variant), arguments);
   if (error != cudaSuccess) {
     device_.Succeeded(error, ("the kernel " + std::string(NameOf(launch.kernel))).c_str());
   }

@@ -25,6 +25,20 @@ struct Pair {
   float low, high;
 };
 
+// The value, which the compiler must not compute, nor what follows from it, before this point.
+template <typename T>
+LORAMUX_DEVICE T NoEarlier(T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (std::is_same_v<T, float>) {
+    asm volatile("" : "+f"(value));
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("" : "+r"(value));
+  } else {
+    asm volatile("" : "+l"(value));
+  }
+  return value;
+}
+
 // --- where a thread is ---
 LORAMUX_DEVICE std::uint32_t ThreadIndex() { return threadIdx.x; }
 LORAMUX_DEVICE std::uint32_t BlockThreads() { return blockDim.x; }

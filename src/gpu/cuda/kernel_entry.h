@@ -1,7 +1,8 @@
-// Kernels as nvcc's entry points, and the table that a CudaStream launches from. Each .cu file has the entries of one
-// header of kernels, so that they compile side by side.
+// Kernels as nvcc's entry points, and the table that a CudaStream launches from. The .cu files share the kernels among
+// them, so that they compile side by side.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -10,37 +11,70 @@
 
 namespace loramux::gpu {
 
+inline constexpr int kMaxVariants = 5;
+
 // One instance of a kernel.
 struct KernelEntry {
   Kernel kernel;
   DType dtype;
-  const void* function;  // for cudaLaunchKernelExC
+  std::array<const void*, kMaxVariants> functions;  // of the variants, for cudaLaunchKernelExC; null: no more
+  int (*variant_of)(const void* arguments);
   std::size_t argument_bytes;
   int max_threads;  // of a block
 };
 
 std::span<const KernelEntry> ElementwiseEntries();
 std::span<const KernelEntry> LoraEntries();
-std::span<const KernelEntry> AttentionEntries();
+std::span<const KernelEntry> AttentionDecodeEntries();
+std::span<const KernelEntry> AttentionPrefillEntries();
 std::span<const KernelEntry> SamplingEntries();
 
 }  // namespace loramux::gpu
 
 #ifdef __CUDACC__
+#include <utility>
+
 #include "gpu/kernel_api.h"
 
 namespace loramux::gpu {
 
-// The grid's size comes from the launch; everything else from the kernel's struct. `arguments` stay in constant memory.
 template <typename K>
+concept HasVariants = requires {
+  K::kVariants;
+};
+
+// The grid's size comes from the launch; everything else from the kernel's struct. `arguments` stay in constant memory.
+template <typename K, int kVariant>
 __global__ void __launch_bounds__(K::kThreads, K::kMinBlocks)
     Entry(const __grid_constant__ typename K::Arguments arguments) {
-  K::Run(arguments);
+  if constexpr (HasVariants<K>) {
+    K::template RunVariant<kVariant>(arguments);
+  } else {
+    K::Run(arguments);
+  }
 }
 
+template <typename K, int... kVariants>
+KernelEntry EntryOf(Kernel kernel, DType dtype, std::integer_sequence<int, kVariants...>) {
+  const auto variant_of = [](const void* arguments) {
+    if constexpr (HasVariants<K>) return K::VariantOf(*static_cast<const typename K::Arguments*>(arguments));
+    return 0;
+  };
+  return {kernel,
+          dtype,
+          {reinterpret_cast<const void*>(&Entry<K, kVariants>)...},
+          variant_of,
+          sizeof(typename K::Arguments),
+          K::kThreads};
+}
 template <typename K>
 KernelEntry EntryOf(Kernel kernel, DType dtype) {
-  return {kernel, dtype, reinterpret_cast<const void*>(&Entry<K>), sizeof(typename K::Arguments), K::kThreads};
+  if constexpr (HasVariants<K>) {
+    static_assert(K::kVariants <= kMaxVariants);
+    return EntryOf<K>(kernel, dtype, std::make_integer_sequence<int, K::kVariants>());
+  } else {
+    return EntryOf<K>(kernel, dtype, std::make_integer_sequence<int, 1>());
+  }
 }
 
 }  // namespace loramux::gpu

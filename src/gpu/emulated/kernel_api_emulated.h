@@ -20,6 +20,12 @@
 
 namespace loramux::gpu {
 
+template <typename T>
+inline T NoEarlier(T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  return value;
+}
+
 inline std::uint32_t ThreadIndex() { return emulated::place.thread; }
 inline std::uint32_t BlockThreads() { return emulated::place.block_threads; }
 inline std::uint32_t Lane() { return emulated::place.thread % 32; }

@@ -34,6 +34,12 @@ struct AttentionDecodeKernel {
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
     VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
   }
+  template <int kVariant>
+  LORAMUX_DEVICE static void RunVariant(const Arguments& arguments) {
+    Visit{arguments}.template operator()<kHeadDims[kVariant]>();
+  }
+  static constexpr int kVariants = kHeadDimVariants;
+  static int VariantOf(const Arguments& arguments) { return HeadDimVariant(arguments.pages.head_dim); }
 
  private:
   struct Visit {
@@ -96,8 +102,8 @@ struct AttentionDecodeKernel {
   LORAMUX_DEVICE static void StorePartial(const Arguments& arguments, std::int32_t item, const QueryRow& row, int i,
                                           const SoftmaxState<kDim>& state) {
     const std::int32_t head_dim = arguments.pages.head_dim;
-    float* to = arguments.partial +
-                (static_cast<std::int64_t>(item) * arguments.num_heads + row.head) * PartialStride(head_dim);
+    float* to = NoEarlier(arguments.partial +
+                          (static_cast<std::int64_t>(item) * arguments.num_heads + row.head) * PartialStride(head_dim));
     LORAMUX_UNROLL
     for (int n = 0; n < kDim / 8; ++n) {
       const int d = n * 8 + static_cast<int>(Lane()) % 4 * 2;

@@ -27,6 +27,16 @@ struct AttentionExtents {
   static constexpr int kStride = kDim + 16 / kElementBytes;
 };
 
+// The widths that the kernels are built for: their variants.
+inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
+inline constexpr int kHeadDimVariants = 5;
+// The variant for heads of this size; for the host.
+inline int HeadDimVariant(std::int32_t head_dim) {
+  int variant = 0;
+  while (kHeadDims[variant] < head_dim) ++variant;
+  return variant;
+}
+
 // Calls visit.template operator()<kDim>() with the smallest kDim that the kernels are built for and that holds
 // head_dim.
 template <typename Visit>

@@ -27,16 +27,22 @@ struct AttentionPrefillKernel {
   static constexpr int kMinBlocks = 2;
 
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    const std::int32_t num_tiles = Load(arguments.work.num_tiles);
-    if (static_cast<std::int32_t>(BlockX()) < num_tiles) VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
+    VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
   }
+  template <int kVariant>
+  LORAMUX_DEVICE static void RunVariant(const Arguments& arguments) {
+    Visit{arguments}.template operator()<kHeadDims[kVariant]>();
+  }
+  static constexpr int kVariants = kHeadDimVariants;
+  static int VariantOf(const Arguments& arguments) { return HeadDimVariant(arguments.pages.head_dim); }
 
  private:
   struct Visit {
     const Arguments& arguments;
     template <int kDim>
     LORAMUX_DEVICE void operator()() const {
-      Attend<kDim>(arguments);
+      const std::int32_t num_tiles = Load(arguments.work.num_tiles);
+      if (static_cast<std::int32_t>(BlockX()) < num_tiles) Attend<kDim>(arguments);
     }
   };
 

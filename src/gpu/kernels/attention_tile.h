@@ -100,16 +100,19 @@ LORAMUX_DEVICE void LoadTile(T (*tile)[ExtentsOf<T, kDim>::kStride], const PageR
   constexpr int kPieceElements = 16 / static_cast<int>(sizeof(T));
   constexpr int kPieces = kDim / kPieceElements;
   constexpr int kRounds = ExtentsOf<T, kDim>::kTile * kPieces / kThreads;
-  constexpr int kAtOnce = kRounds % 8 == 0 ? 8 : kRounds;
+  constexpr int kWanted = kDim > 128 ? 4 : 8;  // wide rows leave fewer registers
+  constexpr int kAtOnce = kRounds % kWanted == 0 ? kWanted : kRounds;
   static_assert(kRounds * kThreads == ExtentsOf<T, kDim>::kTile * kPieces && kRounds % kAtOnce == 0);
   const bool whole = reader.row_bytes % 16 == 0;
-  for (int start = 0; start < kRounds; start += kAtOnce) {
+  const int rounds = NoEarlier(kRounds);
+  for (int start = 0; start < rounds; start += kAtOnce) {
+    const int first_piece = NoEarlier(start * kThreads + thread);
     // First the addresses of all, so that their pages are looked up at the same time.
     const std::byte* from[kAtOnce];
     std::int32_t bytes[kAtOnce];  // that exist, of 16 or more
     LORAMUX_UNROLL
     for (int round = 0; round < kAtOnce; ++round) {
-      const int i = (start + round) * kThreads + thread;
+      const int i = round * kThreads + first_piece;
       const std::int32_t position = first + i / kPieces, offset = i % kPieces * 16;
       const bool valid = position >= range.begin && position < range.end && offset < reader.row_bytes;
       from[round] = valid ? reader.At(position) + offset : reader.base;
@@ -117,7 +120,7 @@ LORAMUX_DEVICE void LoadTile(T (*tile)[ExtentsOf<T, kDim>::kStride], const PageR
     }
     LORAMUX_UNROLL
     for (int round = 0; round < kAtOnce; ++round) {
-      const int i = (start + round) * kThreads + thread;
+      const int i = round * kThreads + first_piece;
       T* to = &tile[i / kPieces][i % kPieces * kPieceElements];
       if (whole) {
         CopyAsync16(to, from[round], bytes[round] > 0);
@@ -200,8 +203,8 @@ template <int kDim>
 LORAMUX_DEVICE void StoreResult(const AttentionArguments& arguments, const QueryRow& row, int i,
                                 const SoftmaxState<kDim>& state) {
   const std::int32_t head_dim = arguments.pages.head_dim;
-  const std::int64_t at = row.row * arguments.out_stride + row.head * head_dim;
-  const float inverse = 1.0f / state.sum[i];
+  const std::int64_t at = NoEarlier(row.row * arguments.out_stride + row.head * head_dim);
+  const float inverse = NoEarlier(1.0f / state.sum[i]);
   LORAMUX_UNROLL
   for (int n = 0; n < kDim / 8; ++n) {
     const int d = n * 8 + static_cast<int>(Lane()) % 4 * 2;

@@ -5,8 +5,8 @@
 
 namespace loramux::gpu {
 
-std::span<const KernelEntry> AttentionEntries() {
-  static const std::vector<KernelEntry> entries = {LORAMUX_ATTENTION_KERNELS(LORAMUX_CUDA_ENTRIES)};
+std::span<const KernelEntry> AttentionPrefillEntries() {
+  static const std::vector<KernelEntry> entries = {LORAMUX_CUDA_ENTRIES(AttentionPrefill)};
   return entries;
 }
 
