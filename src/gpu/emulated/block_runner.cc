@@ -154,8 +154,12 @@ namespace {
 
 thread_local BlockRunner::State* state = nullptr;
 
+// After a switch the processor does not foresee where functions return to: between the kernel and the switch there is
+// one function only.
+#define LORAMUX_INLINE inline __attribute__((always_inline))
+
 // Keeps where the leaver stands.
-void Landed(const context::transfer_t& transfer, [[maybe_unused]] Context& here) {
+LORAMUX_INLINE void Landed(const context::transfer_t& transfer, [[maybe_unused]] Context& here) {
   Context& left = *static_cast<Context*>(transfer.data);
   left.at = transfer.fctx;
 #ifdef LORAMUX_ASAN
@@ -163,7 +167,7 @@ void Landed(const context::transfer_t& transfer, [[maybe_unused]] Context& here)
 #endif
 }
 
-void Jump(Context& from, Context& to) {
+LORAMUX_INLINE void Jump(Context& from, Context& to) {
 #ifdef LORAMUX_ASAN
   __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_bytes);
 #endif
@@ -202,16 +206,20 @@ void FreeFiber(Fiber* fiber) {
   if (kFibersAreShared) state->free_fibers[state->num_free++] = fiber;
 }
 
+LORAMUX_INLINE void RunNextOf(WarpLanes& warp) {
+  const std::uint32_t later = warp.runnable & (~std::uint32_t{1} << warp.position);
+  warp.position = static_cast<std::uint32_t>(std::countr_zero(later != 0 ? later : warp.runnable));
+  place.thread = state->warp_order[state->warp] * 32u + warp.order[warp.position];
+  LORAMUX_TSAN_CALL(__tsan_switch_to_fiber(state->Current().tsan, __tsan_switch_to_fiber_no_sync));
+}
+
 // Makes the next lane that can go on the running one: of this warp, else of the next warp that has one. False: there is
 // none.
 bool PickNext() {
   for (std::uint32_t tried = 0; tried <= state->warps; ++tried) {
     WarpLanes& warp = state->warp_state[state->warp_order[state->warp]];
     if (warp.runnable != 0) {
-      const std::uint32_t later = warp.runnable & (~std::uint32_t{1} << warp.position);
-      warp.position = static_cast<std::uint32_t>(std::countr_zero(later != 0 ? later : warp.runnable));
-      place.thread = state->warp_order[state->warp] * 32u + warp.order[warp.position];
-      LORAMUX_TSAN_CALL(__tsan_switch_to_fiber(state->Current().tsan, __tsan_switch_to_fiber_no_sync));
+      RunNextOf(warp);
       return true;
     }
     if (++state->warp == state->warps) state->warp = 0;
@@ -237,7 +245,7 @@ void JumpToHost() {
 }
 
 // Goes on with the running thread, from a fiber that does not.
-void JumpToCurrent(Context& from) {
+LORAMUX_INLINE void JumpToCurrent(Context& from) {
   Thread& thread = state->Current();
   if (thread.fiber == nullptr) thread.fiber = TakeFiber();
   state->current = thread.fiber;
@@ -263,9 +271,14 @@ std::string DescribeWaiting() {
 }
 
 // The running thread cannot go on until others have.
-void Leave() {
+LORAMUX_INLINE void Leave(WarpLanes& warp) {
   Fiber* fiber = state->current;
-  if (!PickNext()) KernelFault(DescribeWaiting());
+  warp.runnable &= ~(std::uint32_t{1} << warp.position);
+  if (warp.runnable != 0) {
+    RunNextOf(warp);
+  } else if (!PickNext()) {
+    KernelFault(DescribeWaiting());
+  }
   JumpToCurrent(fiber->context);
 }
 
@@ -444,8 +457,7 @@ void SyncBlock() {
     state->at_barrier = 0;
     for (std::uint32_t w = 0; w < state->warps; ++w) state->warp_state[w].runnable = ~std::uint32_t{0};
   } else {
-    warp.runnable &= ~(std::uint32_t{1} << warp.position);
-    Leave();
+    Leave(warp);
   }
   LORAMUX_TSAN_CALL(__tsan_acquire(&state->sync));
 }
@@ -496,8 +508,7 @@ const std::uint32_t (*Meet(Meeting meeting, const std::uint32_t* words, int coun
     ++warp.phase;
     warp.runnable = ~std::uint32_t{0};
   } else {
-    warp.runnable &= ~(std::uint32_t{1} << warp.position);
-    Leave();
+    Leave(warp);
   }
   LORAMUX_TSAN_CALL(__tsan_acquire(&warp.sync));
   return slots;

@@ -16,30 +16,46 @@ void Reduce(Slots slots, const Combine& combine) {
   std::memcpy(slots[0], &values[0], sizeof(T));
 }
 
+// A sum of a row's 8 columns: two vectors of every processor.
+using Columns = float __attribute__((vector_size(32)));
+
 // PTX's fragments of m16n8k16. Lane = 4 g + t. Word w of a: row g + 8 (w % 2), columns 2t + 8 (w / 2) and the next.
-// Word w of b: rows 2t + 8 w and the next, column g. Word w of d: row g + 8 (w / 2), column 2t + w % 2.
+// Word w of b: rows 2t + 8 w and the next, column g. Word w of d: row g + 8 (w / 2), column 2t + w % 2. Sums are in
+// ascending k.
 template <typename T>
 void Multiply(Slots slots) {
-  alignas(64) float a[16][16], b[16][8];
+  std::uint32_t a[16][8], b[8][8];  // pairs of k: those of a row of a, those of a column of b
   for (int lane = 0; lane < 32; ++lane) {
     const int g = lane / 4, t = lane % 4;
-    for (int w = 0; w < 4; ++w) {
-      const Pair pair = Unpack<T>(slots[lane][w]);
-      a[g + w % 2 * 8][2 * t + w / 2 * 8] = pair.low;
-      a[g + w % 2 * 8][2 * t + w / 2 * 8 + 1] = pair.high;
+    for (int w = 0; w < 4; ++w) a[g + w % 2 * 8][t + w / 2 * 4] = slots[lane][w];
+    for (int w = 0; w < 2; ++w) b[t + w * 4][g] = slots[lane][4 + w];
+  }
+  alignas(32) float a_low[16][8], a_high[16][8], b_low[8][8], b_high[8][8];
+  for (int row = 0; row < 16; ++row) {
+    for (int i = 0; i < 8; ++i) {
+      a_low[row][i] = ToFloat(T{static_cast<std::uint16_t>(a[row][i])});
+      a_high[row][i] = ToFloat(T{static_cast<std::uint16_t>(a[row][i] >> 16)});
     }
-    for (int w = 0; w < 2; ++w) {
-      const Pair pair = Unpack<T>(slots[lane][4 + w]);
-      b[2 * t + w * 8][g] = pair.low;
-      b[2 * t + w * 8 + 1][g] = pair.high;
+  }
+  for (int k = 0; k < 8; ++k) {
+    for (int i = 0; i < 8; ++i) {
+      b_low[k][i] = ToFloat(T{static_cast<std::uint16_t>(b[k][i])});
+      b_high[k][i] = ToFloat(T{static_cast<std::uint16_t>(b[k][i] >> 16)});
     }
   }
   for (int row = 0; row < 16; ++row) {
-    float sum[8] = {};
-    for (int k = 0; k < 16; ++k) {
-      for (int column = 0; column < 8; ++column) sum[column] += a[row][k] * b[k][column];
+    Columns sum = {};
+    for (int k = 0; k < 8; ++k) {
+      Columns low, high;
+      std::memcpy(&low, b_low[k], sizeof(low));
+      std::memcpy(&high, b_high[k], sizeof(high));
+      sum += a_low[row][k] * low;
+      sum += a_high[row][k] * high;
     }
-    for (int t = 0; t < 4; ++t) std::memcpy(&slots[row % 8 * 4 + t][row / 8 * 2], &sum[2 * t], 8);
+    for (int t = 0; t < 4; ++t) {
+      slots[row % 8 * 4 + t][row / 8 * 2] = AsBits(sum[2 * t]);
+      slots[row % 8 * 4 + t][row / 8 * 2 + 1] = AsBits(sum[2 * t + 1]);
+    }
   }
 }
 
