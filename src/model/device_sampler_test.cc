@@ -1,9 +1,8 @@
 // The device's sampler against the processor's: the same tokens.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +10,7 @@
 
 #include "base/prng.h"
 #include "base/sample_batch.h"
+#include "gpu/device_arrays_for_test.h"
 #include "gpu/device_for_test.h"
 #include "gpu/kernels/sampling.h"
 #include "model/sampler.h"
@@ -54,44 +54,6 @@ Mask MaskOf(const Ids& ids, std::size_t words) {
 
 class DeviceSampler : public ::testing::Test {
  protected:
-  DeviceSampler() : stream_(gpu::DeviceForTest().CreateStream().value()) {}
-
-  template <typename T>
-  T* Allocate(std::size_t count) {
-    arenas_.push_back(gpu::DeviceForTest()
-                          .Allocate("test", static_cast<std::int64_t>(std::max<std::size_t>(count, 1) * sizeof(T)))
-                          .value());
-    return reinterpret_cast<T*>(arenas_.back()->base());
-  }
-
-  std::byte* Pinned(std::size_t bytes) {
-    arenas_.push_back(gpu::DeviceForTest()
-                          .AllocatePinned("test", static_cast<std::int64_t>(std::max<std::size_t>(bytes, 1)))
-                          .value());
-    return arenas_.back()->base();
-  }
-
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    T* device = Allocate<T>(values.size());
-    const std::size_t bytes = values.size() * sizeof(T);
-    if (bytes == 0) return device;
-    std::byte* pinned = Pinned(bytes);
-    std::memcpy(pinned, values.data(), bytes);
-    stream_->CopyToDevice(device, pinned, bytes);
-    return device;
-  }
-
-  std::vector<gpu::SampledOnDevice> Download(const gpu::SampledOnDevice* results, std::size_t count) {
-    const std::size_t bytes = count * sizeof(gpu::SampledOnDevice);
-    std::byte* pinned = Pinned(bytes);
-    stream_->CopyToHost(pinned, results, bytes);
-    EXPECT_TRUE(stream_->Synchronize().ok());
-    std::vector<gpu::SampledOnDevice> on_host(count);
-    std::memcpy(static_cast<void*>(on_host.data()), pinned, bytes);
-    return on_host;
-  }
-
   // Samples all rows in one launch, with one block too many. REQUIRES: the vocabularies are equal.
   std::vector<SampledToken> SampleOnDevice(const std::vector<Row>& rows) {
     const std::size_t vocabulary = rows.front().logits.size();
@@ -118,26 +80,26 @@ class DeviceSampler : public ::testing::Test {
     }
     std::vector<gpu::TokenBias> biases;
     for (const auto& [id, bias] : batch.biases) biases.push_back({id, bias});
+    gpu::DeviceArrays arrays(gpu::DeviceForTest());
     gpu::SampleRowsArguments arguments;
-    arguments.logits = Upload(logits);
+    arguments.logits = arrays.Upload(logits);
     arguments.vocab = static_cast<std::int64_t>(vocabulary);
     arguments.stride = static_cast<std::int64_t>(stride);
-    arguments.samples = Upload(samples);
-    arguments.rows = Upload(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
-    arguments.biases = Upload(biases);
-    arguments.tokens = Upload(batch.tokens);
-    arguments.masks = Upload(masks);
+    arguments.samples = arrays.Upload(samples);
+    arguments.rows = arrays.Upload(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
+    arguments.biases = arrays.Upload(biases);
+    arguments.tokens = arrays.Upload(batch.tokens);
+    arguments.masks = arrays.Upload(masks);
     arguments.mask_words = static_cast<std::int64_t>(mask_words);
-    arguments.bias_logits = Allocate<float>(biases.size());
-    arguments.token_logits = Allocate<float>(batch.tokens.size());
-    arguments.results = Allocate<gpu::SampledOnDevice>(rows.size());
-    gpu::SampleRows(*stream_, static_cast<std::int64_t>(rows.size()) + 1, arguments);
+    arguments.bias_logits = arrays.Allocate<float>(biases.size());
+    arguments.token_logits = arrays.Allocate<float>(batch.tokens.size());
+    arguments.results = arrays.Allocate<gpu::SampledOnDevice>(rows.size());
+    gpu::SampleRows(arrays.stream(), static_cast<std::int64_t>(rows.size()) + 1, arguments);
     std::vector<SampledToken> tokens;
-    for (const gpu::SampledOnDevice& result : Download(arguments.results, rows.size())) {
+    for (const gpu::SampledOnDevice& result : arrays.Download(arguments.results, rows.size())) {
       const std::int32_t top_logprobs = rows[tokens.size()].params.top_logprobs;
       tokens.push_back(gpu::ToSampledToken(result, top_logprobs, arguments.vocab));
     }
-    arenas_.clear();
     return tokens;
   }
 
@@ -150,18 +112,18 @@ class DeviceSampler : public ::testing::Test {
       EXPECT_TRUE(gpu::DeviceScores(scores[i]));
       on_device.push_back(gpu::ToDeviceRow(scores[i], static_cast<std::int32_t>(i)));
     }
+    gpu::DeviceArrays arrays(gpu::DeviceForTest());
     gpu::ScoreRowsArguments arguments;
-    arguments.logits = Upload(logits);
+    arguments.logits = arrays.Upload(logits);
     arguments.vocab = arguments.stride = static_cast<std::int64_t>(vocabulary);
-    arguments.scores = Upload(on_device);
-    arguments.rows = Upload(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
-    arguments.results = Allocate<gpu::SampledOnDevice>(rows.size());
-    gpu::ScoreRows(*stream_, static_cast<std::int64_t>(rows.size()) + 1, arguments);
+    arguments.scores = arrays.Upload(on_device);
+    arguments.rows = arrays.Upload(std::vector<std::int32_t>{static_cast<std::int32_t>(rows.size())});
+    arguments.results = arrays.Allocate<gpu::SampledOnDevice>(rows.size());
+    gpu::ScoreRows(arrays.stream(), static_cast<std::int64_t>(rows.size()) + 1, arguments);
     std::vector<ScoredToken> tokens;
-    for (const gpu::SampledOnDevice& result : Download(arguments.results, rows.size())) {
+    for (const gpu::SampledOnDevice& result : arrays.Download(arguments.results, rows.size())) {
       tokens.push_back(gpu::ToScoredToken(result, scores[tokens.size()].top_logprobs, arguments.vocab));
     }
-    arenas_.clear();
     return tokens;
   }
 
@@ -190,8 +152,6 @@ class DeviceSampler : public ::testing::Test {
     }
   }
 
-  std::unique_ptr<DeviceStream> stream_;
-  std::vector<std::unique_ptr<Arena>> arenas_;
   SamplerScratch scratch_;
 };
 

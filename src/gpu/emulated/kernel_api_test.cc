@@ -1,6 +1,7 @@
 // What kernels may use, on the emulated device, against its definition.
 #include "gpu/kernel_api.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 #include <gtest/gtest.h>
@@ -210,6 +211,74 @@ TEST(KernelApi, MeetingsGiveTheSameBitsInEveryOrder) {
       EXPECT_EQ(result[block * 4], result[block * 4 + 1]);
     }
   }
+}
+
+struct WideArguments {
+  const double* x;             // [64]
+  const std::uint64_t* words;  // [64]
+  double* sums;                // by warp: SumWarp, by ShuffleXor, the value of lane 5
+  std::uint64_t* maxima;       // by warp: MaxWarp, the value of lane 7
+  std::uint32_t* counts;       // SumWarp of the first warp, then the block's count and its bits
+};
+template <typename T>
+struct WideKernel {
+  using Arguments = WideArguments;
+  static constexpr int kThreads = 64, kMinBlocks = 1;
+  struct Memory {
+    std::uint32_t count, bits;
+  };
+  static void Run(const Arguments& arguments) {
+    auto& shared = Shared<Memory>();
+    if (ThreadIndex() == 0) shared = {0, 0};
+    SyncBlock();
+    const double x = Load(arguments.x + ThreadIndex());
+    const std::uint64_t word = Load(arguments.words + ThreadIndex());
+    double by_xor = x;
+    for (std::uint32_t mask = 16; mask > 0; mask /= 2) by_xor += ShuffleXor(by_xor, mask);
+    const double sums[3] = {SumWarp(x), by_xor, Shuffle(x, 5)};
+    const std::uint64_t maxima[2] = {MaxWarp(word), Shuffle(word, 7)};
+    const std::uint32_t lanes = SumWarp(Lane() + 0x80000000u * (Lane() == 1 ? 1 : 0));
+    AtomicAddShared(&shared.count, ThreadIndex());
+    AtomicOrShared(&shared.bits, 1u << Lane());
+    SyncBlock();
+    if (Lane() != 0) return;
+    for (std::uint32_t i = 0; i < 3; ++i) Store(arguments.sums + 3 * Warp() + i, sums[i]);
+    for (std::uint32_t i = 0; i < 2; ++i) Store(arguments.maxima + 2 * Warp() + i, maxima[i]);
+    if (Warp() != 0) return;
+    Store(arguments.counts, lanes);
+    Store(arguments.counts + 1, shared.count);
+    Store(arguments.counts + 2, shared.bits);
+  }
+};
+
+TEST(KernelApi, WideValuesAndIntegersMeet) {
+  Prng random(4);
+  std::vector<double> x(64);
+  std::vector<std::uint64_t> words(64);
+  for (double& value : x) value = random.NextDouble();
+  for (std::uint64_t& word : words) word = random.Next();
+  Bench bench;
+  double* sums = bench.arrays.Allocate<double>(6);
+  std::uint64_t* maxima = bench.arrays.Allocate<std::uint64_t>(4);
+  std::uint32_t* counts = bench.arrays.Allocate<std::uint32_t>(3);
+  bench.Run<WideKernel<float>>({bench.arrays.Upload(x), bench.arrays.Upload(words), sums, maxima, counts}, 64,
+                               sizeof(WideKernel<float>::Memory));
+  const std::vector<double> sums_of_warps = bench.arrays.Download(sums, 6);
+  const std::vector<std::uint64_t> maxima_of_warps = bench.arrays.Download(maxima, 4);
+  for (std::size_t warp = 0; warp < 2; ++warp) {
+    double sum = 0;
+    std::uint64_t max = 0;
+    for (std::size_t lane = 0; lane < 32; ++lane) {
+      sum += x[warp * 32 + lane];
+      max = std::max(max, words[warp * 32 + lane]);
+    }
+    EXPECT_NEAR(sums_of_warps[3 * warp], sum, 1e-12);
+    EXPECT_EQ(sums_of_warps[3 * warp], sums_of_warps[3 * warp + 1]);
+    EXPECT_EQ(sums_of_warps[3 * warp + 2], x[warp * 32 + 5]);
+    EXPECT_EQ(maxima_of_warps[2 * warp], max);
+    EXPECT_EQ(maxima_of_warps[2 * warp + 1], words[warp * 32 + 7]);
+  }
+  EXPECT_EQ(bench.arrays.Download(counts, 3), (std::vector<std::uint32_t>{0x80000000u + 496, 2016, 0xffffffffu}));
 }
 
 }  // namespace
