@@ -1,6 +1,7 @@
 #include "gpu/kernels/attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "gpu/kernels/attention_decode_kernels.h"
@@ -18,6 +19,7 @@ void CheckArguments(const AttentionArguments& arguments) {
   CHECK(arguments.q_stride % 2 == 0 && arguments.out_stride % 2 == 0);
   CHECK_EQ(arguments.num_heads % arguments.pages.num_kv_heads, 0);
   CHECK(arguments.window >= 0);
+  CHECK(arguments.pages.page_stride >= 0 && arguments.pages.page_stride <= std::numeric_limits<std::uint32_t>::max());
 }
 
 std::uint32_t Extent(std::int64_t blocks) { return static_cast<std::uint32_t>(blocks); }

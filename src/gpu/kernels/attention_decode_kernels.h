@@ -80,12 +80,11 @@ struct AttentionDecodeKernel {
     const std::int32_t sequence = Load(arguments.row_sequence + chunk.row);
     const std::int32_t first_page = Load(&arguments.sequences[sequence].first_page);
     const std::int32_t chunk_first = chunk.chunk * kAttentionChunk, chunk_end = chunk_first + kAttentionChunk;
-    const PositionRange range = {
-        ReaderOf<T>(arguments, first_page, kv_head, 0), ReaderOf<T>(arguments, first_page, kv_head, 1),
-        first_visible > chunk_first ? first_visible : chunk_first, position + 1 < chunk_end ? position + 1 : chunk_end};
-    const float scale = ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
+    const PositionRange range =
+        RangeOf<T>(arguments, first_page, kv_head, first_visible > chunk_first ? first_visible : chunk_first,
+                   position + 1 < chunk_end ? position + 1 : chunk_end);
     SoftmaxState<kDim> state;
-    AttendRange<T, kDim, 1>(shared, range, rows, range.begin, position, scale, state, [&](bool) {
+    AttendRange<T, kDim, 1>(shared, range, rows, range.begin, position, ScaleOf(arguments), state, [&](bool) {
       LORAMUX_UNROLL
       for (int i = 0; i < 2; ++i) {
         if (rows[i].last < 0) continue;

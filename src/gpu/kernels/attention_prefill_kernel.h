@@ -76,17 +76,15 @@ struct AttentionPrefillKernel {
     for (int i = 0; i < kAttentionWarpRows; ++i) {
       LoadQuery<T, kDim>(shared.queries[warp * kAttentionWarpRows + i], arguments, row_of(warp_pair + i));
     }
-    const PositionRange range = {ReaderOf<T>(arguments, sequence.first_page, kv_head, 0),
-                                 ReaderOf<T>(arguments, sequence.first_page, kv_head, 1),
-                                 FirstVisible(position + first_pair / group, arguments.window),
-                                 last_of(first_pair + Extents::kBlockRows - 1) + 1};
+    const PositionRange range = RangeOf<T>(arguments, sequence.first_page, kv_head,
+                                           FirstVisible(position + first_pair / group, arguments.window),
+                                           last_of(first_pair + Extents::kBlockRows - 1) + 1);
     const std::int32_t warp_last = warp_pair < pairs ? last_of(warp_pair + kAttentionWarpRows - 1) : -1;
     const std::int32_t warp_first = FirstVisible(position + warp_pair / group, arguments.window);
-    const float scale = ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
     SoftmaxState<kDim> state;
     float maximum[2], sum[2];
     bool merged = false;
-    AttendRange<T, kDim, kWarps>(shared, range, rows, warp_first, warp_last, scale, state, [&](bool done) {
+    AttendRange<T, kDim, kWarps>(shared, range, rows, warp_first, warp_last, ScaleOf(arguments), state, [&](bool done) {
       if (merged) {
         Merge(state, totals, maximum, sum);
       }

@@ -36,46 +36,49 @@ struct alignas(16) AttentionShared {
   TileWeights<T, Extents::kTile> weights[kWarps];
 };
 
-// Where the keys (or values) of one head of one sequence lie.
-struct PageReader {
-  const std::byte* base;       // of the head in page 0
-  const std::uint32_t* table;  // pages of positions [0, T), [T, 2T), ...
-  std::int64_t page_stride;
-  std::int32_t page_shift, row_bytes;
+// Positions [begin, end) of one head of one sequence, not empty.
+struct PositionRange {
+  const std::byte *keys, *values;  // of the head in page 0
+  const std::uint32_t* table;      // pages of positions [0, T), [T, 2T), ...
+  std::uint32_t page_stride;
+  std::int32_t page_shift, row_bytes, begin, end;
 
-  LORAMUX_DEVICE const std::byte* At(std::int32_t position) const {
+  // A position's row of `base`, which is keys or values.
+  LORAMUX_DEVICE const std::byte* Row(const std::byte* base, std::int32_t position) const {
     const std::int32_t slot = position & ((1 << page_shift) - 1);
-    return base + static_cast<std::int64_t>(Load(table + (position >> page_shift))) * page_stride + slot * row_bytes;
+    return base + static_cast<std::uint64_t>(Load(table + (position >> page_shift))) * page_stride + slot * row_bytes;
   }
 };
 
-// The reader of head `kv_head` of the keys (half 0) or values (half 1).
 template <typename T>
-LORAMUX_DEVICE PageReader ReaderOf(const AttentionArguments& arguments, std::int32_t first_page, int kv_head,
-                                   int half) {
+LORAMUX_DEVICE PositionRange RangeOf(const AttentionArguments& arguments, std::int32_t first_page, int kv_head,
+                                     std::int32_t begin, std::int32_t end) {
   const PagesOnDevice& pages = arguments.pages;
-  PageReader reader;
-  reader.row_bytes = pages.head_dim * static_cast<std::int32_t>(sizeof(T));
-  reader.page_shift = 0;
-  while ((1 << reader.page_shift) < pages.page_tokens) ++reader.page_shift;
-  const std::int64_t head_bytes = static_cast<std::int64_t>(reader.row_bytes) * pages.page_tokens;
-  reader.base = pages.base + arguments.layer_offset + (half * pages.num_kv_heads + kv_head) * head_bytes;
-  reader.table = arguments.page_tables + first_page;
-  reader.page_stride = pages.page_stride;
-  return reader;
+  PositionRange range;
+  range.row_bytes = pages.head_dim * static_cast<std::int32_t>(sizeof(T));
+  range.page_shift = 0;
+  while ((1 << range.page_shift) < pages.page_tokens) ++range.page_shift;
+  const std::int64_t head_bytes = static_cast<std::int64_t>(range.row_bytes) * pages.page_tokens;
+  range.keys = pages.base + arguments.layer_offset + kv_head * head_bytes;
+  range.values = range.keys + pages.num_kv_heads * head_bytes;
+  range.table = arguments.page_tables + first_page;
+  range.page_stride = static_cast<std::uint32_t>(pages.page_stride);
+  range.begin = begin;
+  range.end = end;
+  return range;
 }
-
-// Positions [begin, end) of one head of one sequence.
-struct PositionRange {
-  PageReader keys, values;
-  std::int32_t begin, end;
-};
 
 // A row of queries: what it sees, and where it comes from and goes to.
 struct QueryRow {
   std::int32_t first, last;  // positions; last < 0: the row does not exist
   std::int32_t row, head;
 };
+
+// What a product of q and k is multiplied by, so that its power of 2 is the softmax's numerator.
+LORAMUX_DEVICE float ScaleOf(const AttentionArguments& arguments) {
+  constexpr float kLog2E = 1.44269504f;
+  return kLog2E * ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
+}
 
 // The first position that a row at `position` sees.
 LORAMUX_DEVICE std::int32_t FirstVisible(std::int32_t position, std::int32_t window) {
@@ -95,28 +98,29 @@ LORAMUX_DEVICE Vec4 LoadWords(const std::byte* from, std::int32_t bytes) {
 
 // Starts copying positions [first, first + kTile) to shared memory; zeros where the range has none.
 template <typename T, int kDim, int kThreads>
-LORAMUX_DEVICE void LoadTile(T (*tile)[ExtentsOf<T, kDim>::kStride], const PageReader& reader,
-                             const PositionRange& range, std::int32_t first, int thread) {
+LORAMUX_DEVICE void LoadTile(T (*tile)[ExtentsOf<T, kDim>::kStride], const PositionRange& range, const std::byte* base,
+                             std::int32_t first, int thread) {
   constexpr int kPieceElements = 16 / static_cast<int>(sizeof(T));
   constexpr int kPieces = kDim / kPieceElements;
   constexpr int kRounds = ExtentsOf<T, kDim>::kTile * kPieces / kThreads;
   constexpr int kWanted = kDim > 128 ? 4 : 8;  // wide rows leave fewer registers
   constexpr int kAtOnce = kRounds % kWanted == 0 ? kWanted : kRounds;
   static_assert(kRounds * kThreads == ExtentsOf<T, kDim>::kTile * kPieces && kRounds % kAtOnce == 0);
-  const bool whole = reader.row_bytes % 16 == 0;
+  const bool whole = range.row_bytes % 16 == 0;
   const int rounds = NoEarlier(kRounds);
   for (int start = 0; start < rounds; start += kAtOnce) {
     const int first_piece = NoEarlier(start * kThreads + thread);
     // First the addresses of all, so that their pages are looked up at the same time.
     const std::byte* from[kAtOnce];
-    std::int32_t bytes[kAtOnce];  // that exist, of 16 or more
+    std::int32_t bytes[kAtOnce];  // that exist; 16 are enough
     LORAMUX_UNROLL
     for (int round = 0; round < kAtOnce; ++round) {
       const int i = round * kThreads + first_piece;
       const std::int32_t position = first + i / kPieces, offset = i % kPieces * 16;
-      const bool valid = position >= range.begin && position < range.end && offset < reader.row_bytes;
-      from[round] = valid ? reader.At(position) + offset : reader.base;
-      bytes[round] = valid ? reader.row_bytes - offset : 0;
+      // Without a branch: an address of the range, even if nothing is read there.
+      const std::int32_t there = position < range.begin ? range.begin : position < range.end ? position : range.end - 1;
+      from[round] = range.Row(base, there) + offset;
+      bytes[round] = there == position ? range.row_bytes - offset : 0;
     }
     LORAMUX_UNROLL
     for (int round = 0; round < kAtOnce; ++round) {
@@ -148,7 +152,7 @@ LORAMUX_DEVICE void LoadQuery(T* to, const AttentionArguments& arguments, const 
 template <int kDim>
 struct SoftmaxState {
   float values[kDim / 8][4];
-  float maximum[2];  // of the scaled scores; -inf: no position so far
+  float maximum[2];  // of the scores times ScaleOf; -inf: no position so far
   float sum[2];
 
   LORAMUX_DEVICE void Clear() {
@@ -175,8 +179,8 @@ struct SoftmaxMerge {
   LORAMUX_DEVICE SoftmaxMerge(float& maximum, float& sum, float later_maximum, float later_sum) {
     const float merged = Max(maximum, later_maximum);
     const float reference = merged == kMinusInfinity ? 0.0f : merged;
-    before = Exp(maximum - reference);
-    after = Exp(later_maximum - reference);
+    before = Exp2(maximum - reference);
+    after = Exp2(later_maximum - reference);
     maximum = merged;
     sum = Fma(sum, before, later_sum * after);
   }
@@ -342,7 +346,7 @@ LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&ro
     maximum = Max(maximum, ShuffleXor(maximum, 2));
     const float merged = Max(state.maximum[i], maximum * scale);
     const float reference = merged == kMinusInfinity ? 0.0f : merged;
-    const float before = Exp(state.maximum[i] - reference);
+    const float before = Exp2(state.maximum[i] - reference);
     state.maximum[i] = merged;
     float sum = 0;
     LORAMUX_UNROLL
@@ -350,7 +354,7 @@ LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&ro
       LORAMUX_UNROLL
       for (int c = 0; c < 2; ++c) {
         float& score = scores[n][2 * i + c];
-        score = Exp(Fma(score, scale, -reference));
+        score = Exp2(Fma(score, scale, -reference));
         sum += score;
       }
     }
@@ -386,14 +390,14 @@ LORAMUX_DEVICE void AttendRange(AttentionShared<T, kDim, kWarps>& shared, const 
   const int thread = static_cast<int>(ThreadIndex()), warp = static_cast<int>(Warp());
   std::int32_t tile = range.begin / kTile * kTile;
   state.Clear();
-  LoadTile<T, kDim, kThreads>(shared.keys, range.keys, range, tile, thread);
+  LoadTile<T, kDim, kThreads>(shared.keys, range, range.keys, tile, thread);
   CopyAsyncCommit();
   CopyAsyncWait<0>();
   SyncWarps<kWarps>();
   for (; tile < range.end; tile += kTile) {
     const bool seen = tile <= warp_last && tile + kTile > warp_first;
     float scores[kTile / 8][4] = {};
-    LoadTile<T, kDim, kThreads>(shared.values, range.values, range, tile, thread);
+    LoadTile<T, kDim, kThreads>(shared.values, range, range.values, tile, thread);
     CopyAsyncCommit();
     if (seen) {
       Products::Scores(shared.queries + warp * kAttentionWarpRows, shared.keys, scores);
@@ -403,7 +407,7 @@ LORAMUX_DEVICE void AttendRange(AttentionShared<T, kDim, kWarps>& shared, const 
     CopyAsyncWait<0>();
     SyncWarps<kWarps>();  // the values are here, and nobody reads the keys any more
     if (tile + kTile < range.end) {
-      LoadTile<T, kDim, kThreads>(shared.keys, range.keys, range, tile + kTile, thread);
+      LoadTile<T, kDim, kThreads>(shared.keys, range, range.keys, tile + kTile, thread);
       CopyAsyncCommit();
     }
     if (seen) Products::AddValues(shared.weights[warp], scores, shared.values, state.values);
