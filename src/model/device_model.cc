@@ -58,7 +58,7 @@ Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const Device
   CHECK_EQ(layout.head_dim, config_.head_dim);
   ForwardBatch<DeviceLoraView>& batch = workspace_->batch;
   batch.Describe(chunks);
-  RETURN_IF_ERROR(workspace_->Prepare(layout, options.pools));
+  RETURN_IF_ERROR(workspace_->Prepare(layout, options));
   if (options.scores != nullptr) options.scores->clear();
   if (options.pooled != nullptr) options.pooled->clear();
   const GpuForward forward{stream, layout, device_pages, options, weights_.dtype};

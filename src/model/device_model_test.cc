@@ -475,6 +475,20 @@ TEST(DeviceModelBatches, ChangeNoBits) {
   }
 }
 
+// Allows every third token.
+class EveryThird final : public TokenConstraint {
+ public:
+  EveryThird() {
+    for (std::size_t id = 0; id < 96; id += 3) mask_[id / 32] |= 1u << (id % 32);
+  }
+  void Advance(TokenId /*token*/) override {}
+  std::span<const std::uint32_t> Allowed() override { return mask_; }
+  const Error* failure() const override { return nullptr; }
+
+ private:
+  std::uint32_t mask_[3] = {};
+};
+
 // Tokens, scores and pooled states are what the CPU gives.
 TEST(DeviceModelResults, AreTheCpus) {
   Twins twins(SmallConfig(), DType::kF32, DType::kF32);
@@ -490,7 +504,12 @@ TEST(DeviceModelResults, AreTheCpus) {
     params.temperature = row % 3 == 0 ? 0.0f : 0.8f;
     if (row % 4 == 1) params.top_k = 5;
     if (row % 5 == 0) params.top_logprobs = 2;
-    samples.Add(params, {});
+    if (row % 7 == 0) params.repetition_penalty = 1.5f;
+    if (row % 8 == 0) params.logit_bias = {{row, 3.0f}};
+    if (row % 20 == 0) params.top_logprobs = 25;  // more than the device serves
+    const Tokens generated = {row, 1, 2}, banned = {row + 1};
+    samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned},
+                row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
   }
   PoolBatch pools;
   pools.Add(0, 80, {});

@@ -1,5 +1,5 @@
-// From logits in device memory to tokens and scores. Rows that are plainly greedy are decided on the device; the
-// processor does the others with the sampler of the CPU, so that both give the same tokens.
+// From logits in device memory to tokens and scores. The device decides (gpu/kernels/sampling.h); the few rows that it
+// does not serve go to the sampler of the CPU.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,12 @@
 #include "base/sampling.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
+#include "gpu/kernels/sampling.h"
 #include "kernels/thread_pool.h"
 #include "memory/arena.h"
+#include "model/forward_batch.h"
 #include "model/gpu_rows.h"
+#include "model/mirrored_block.h"
 #include "model/sampler.h"
 #include "model/step_upload.h"
 
@@ -30,27 +33,44 @@ class DeviceResults {
   // Takes no memory yet. The device and the configuration outlive it.
   DeviceResults(Device& device, const ModelConfig& config);
 
-  // Makes room for blocks of up to `logit_rows` rows, and `threads` threads. Error: no pinned memory.
+  // Makes room for blocks of up to `logit_rows` rows, and `threads` threads. Error: no memory.
   Status Reserve(std::int64_t logit_rows, int threads);
+  // Bytes of device memory that Reserve takes.
+  std::int64_t BytesFor(std::int64_t logit_rows) const;
+  std::int64_t device_bytes() const { return block_.bytes(); }
+  // Makes room for what a step samples and scores. Error: no memory. REQUIRES: earlier work is done.
+  Status Prepare(const SampleBatch* samples, std::span<const ScoreRow> scores);
 
-  // Samples the rows of `logits`. What the device decides is there after Finish; if `now`, at once, because the logits
-  // will not stay.
-  void Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step, const SampleBatch& samples, bool now,
-              std::vector<SampledToken>& tokens);
-  // Scores the rows of `logits` and appends the results.
+  // Samples the rows of `logits`, whose number in device memory is `step`'s first block. The tokens are there after
+  // Finish. Waits for the masks of grammars. `logits_stay`: no others are computed in this step.
+  void Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step, const SampleBatch& samples,
+              bool logits_stay, std::vector<SampledToken>& tokens);
+  // Scores the rows of `logits` and appends the results, which are there after Finish.
   void Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows, std::vector<ScoredToken>& scores);
   // Copies the first rows of `logits`, without the ends of their strides. Error: the device is lost.
   Status CopyLogits(DeviceStream& stream, GpuRows logits, std::int64_t rows, std::vector<float>& out);
-  // Waits for the stream and completes Sample. Error: the device is lost.
+  // Waits for the stream and completes Sample and Score. Error: the device is lost.
   Status Finish(DeviceStream& stream);
 
  private:
+  // What Score left for Finish.
+  struct PendingScores {
+    std::span<const ScoreRow> rows;
+    StepPlace<gpu::SampledOnDevice> results;
+    std::size_t first = 0;  // of the vector
+  };
   // Calls `use(row, its logits, thread)` for each of these rows, on all threads.
   using UseRow = std::function<void(std::int64_t row, std::span<const float> logits, std::size_t thread)>;
+
   void ForRows(DeviceStream& stream, GpuRows logits, std::span<const std::int32_t> rows, const UseRow& use);
   void SampleOnHost(DeviceStream& stream, std::span<const std::int32_t> rows);
+  void SampleGreedily(DeviceStream& stream, const StepOnDevice& step);
+  void SampleOnDevice(DeviceStream& stream);
+  StepPlace<std::uint32_t> WriteMasks();
+  void CompleteSamples(DeviceStream& stream);
   void CompleteGreedy(DeviceStream& stream);
   bool Synchronize(DeviceStream& stream);
+  std::int64_t MaskWords() const { return (config_.vocab_size + 31) / 32; }
 
   Device& device_;
   const ModelConfig& config_;
@@ -58,13 +78,17 @@ class DeviceResults {
   std::vector<SamplerScratch> scratch_;   // one per thread
   std::vector<SamplingParams> sampling_;  // one per thread
   std::unique_ptr<Arena> host_;           // rows of logits
+  MirroredBlock block_;
   Status status_ = Ok{};
-  // Of the step's Sample.
+  // Of the step.
   GpuRows logits_;
   const SampleBatch* samples_ = nullptr;
   std::vector<SampledToken>* tokens_ = nullptr;
-  const std::int32_t* sampled_ = nullptr;  // in host memory, by row
-  std::vector<std::int32_t> greedy_, others_, rows_;
+  std::vector<ScoredToken>* scores_ = nullptr;
+  const std::int32_t* greedy_ = nullptr;  // in host memory: the tokens, if all rows are plainly greedy
+  StepPlace<gpu::SampledOnDevice> sampled_;
+  std::vector<PendingScores> pending_scores_;
+  std::vector<std::int32_t> served_, others_, rows_, masked_;
 };
 
 }  // namespace loramux

@@ -101,7 +101,8 @@ ActivationSizes DeviceWorkspace::SizesFor(const DeviceModelLimits& limits) const
 
 std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& limits) const {
   return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes +
-         MostCounts(limits).Bytes(config_.hidden_size, config_.head_dim);
+         MostCounts(limits).Bytes(config_.hidden_size, config_.head_dim) +
+         results.BytesFor(SizesFor(limits).logit_rows);
 }
 
 Status DeviceWorkspace::Reserve(const DeviceModelLimits& limits) {
@@ -137,7 +138,7 @@ Status DeviceWorkspace::Grow(const ActivationSizes& sizes) {
   return Ok{};
 }
 
-Status DeviceWorkspace::Prepare(const KvLayout& layout, const PoolBatch* pools) {
+Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& options) {
   ActivationSizes sizes = {.rows = batch.num_rows, .logit_rows = batch.MostLogitRows()};
   for (const auto& group : batch.adapters) {
     sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->max_rank);
@@ -149,7 +150,8 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, const PoolBatch* pools) 
   sizes.chunks = ChunksWithin(chunks, batch.max_positions);
   RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
   RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
-  return step.Write(batch, layout, pools, sizes_.chunks);
+  RETURN_IF_ERROR(results.Prepare(options.samples, options.score_rows));
+  return step.Write(batch, layout, options.pools, sizes_.chunks);
 }
 
 }  // namespace loramux

@@ -15,6 +15,7 @@
 #include "model/forward_batch.h"
 #include "model/forward_pass.h"
 #include "model/gpu_rows.h"
+#include "model/model.h"
 #include "model/step_upload.h"
 
 namespace loramux {
@@ -52,10 +53,10 @@ class DeviceWorkspace {
   Status Reserve(const DeviceModelLimits& limits);
   // Bytes of device memory that Reserve would take.
   std::int64_t BytesFor(const DeviceModelLimits& limits) const;
-  std::int64_t bytes() const { return activations_.bytes + step.device_bytes(); }
+  std::int64_t bytes() const { return activations_.bytes + step.device_bytes() + results.device_bytes(); }
 
   // Makes room for `batch` and writes its step. Error: memory cannot grow. REQUIRES: earlier work is done.
-  Status Prepare(const KvLayout& layout, const PoolBatch* pools);
+  Status Prepare(const KvLayout& layout, const ForwardOptions& options);
 
   const Activations& activations() const { return activations_; }
 

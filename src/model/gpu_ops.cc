@@ -206,7 +206,7 @@ void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
 
 void GpuOps::Sample(Rows logits, const SampleBatch& samples) {
   CHECK(f_.options.tokens != nullptr);
-  w_.results.Sample(f_.stream, logits, step_, samples, /*now=*/!w_.batch.scored.empty(), *f_.options.tokens);
+  w_.results.Sample(f_.stream, logits, step_, samples, /*logits_stay=*/w_.batch.scored.empty(), *f_.options.tokens);
 }
 
 void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {

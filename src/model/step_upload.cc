@@ -13,8 +13,6 @@ namespace {
 
 using Batch = ForwardBatch<DeviceLoraView>;
 
-constexpr std::size_t kSectionAlignment = 64;
-
 std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayout& layout) {
   return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
 }
@@ -31,7 +29,7 @@ std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) 
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
          pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
                         hidden_size * static_cast<std::int64_t>(sizeof(double))) +
-         sections * static_cast<std::int64_t>(kSectionAlignment);
+         sections * static_cast<std::int64_t>(MirroredBlock::kAlignment);
 }
 
 StepCounts MostCounts(const DeviceModelLimits& limits) {
@@ -61,17 +59,11 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
 
 Status StepUpload::Reserve(const StepCounts& counts, std::int64_t max_positions) {
   rope_.Reserve(max_positions);
-  return Grow(counts.Bytes(config_.hidden_size, config_.head_dim));
+  return Begin(counts);
 }
 
-Status StepUpload::Grow(std::int64_t bytes) {
-  if (host_ != nullptr && host_->size() >= bytes) return Ok{};
-  host_ = nullptr;
-  on_device_ = nullptr;
-  ASSIGN_OR_RETURN(std::unique_ptr<Arena> host, device_.AllocatePinned("what a step tells the device", bytes));
-  ASSIGN_OR_RETURN(on_device_, device_.Allocate("what a step tells the device", bytes));
-  host_ = std::move(host);
-  return Ok{};
+Status StepUpload::Begin(const StepCounts& counts) {
+  return block_.Begin(device_, "what a step tells the device", counts.Bytes(config_.hidden_size, config_.head_dim));
 }
 
 StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const PoolBatch* pools) const {
@@ -95,8 +87,7 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
 Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolBatch* pools, std::int64_t max_chunks) {
   ListAttention(batch, max_chunks);
   ListLora(batch);
-  RETURN_IF_ERROR(Grow(Count(batch, layout, pools).Bytes(config_.hidden_size, config_.head_dim)));
-  used_ = 0;
+  RETURN_IF_ERROR(Begin(Count(batch, layout, pools)));
   step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
   WriteRows(batch, layout);
   WriteAngles(batch);
@@ -106,7 +97,7 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   std::size_t block = 1;  // of items_
   if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
   for (const LogitBlock& scored : batch.scored) WriteBlock(batch, scored, items_[block++]);
-  step_.sampled = Take<std::int32_t>(static_cast<std::size_t>(batch.num_logit_rows));
+  step_.sampled = block_.Take<std::int32_t>(static_cast<std::size_t>(batch.num_logit_rows));
   step_.pool_sums = {};
   if (pools != nullptr && !pools->ranges.empty()) WritePools(*pools);
   return Ok{};
@@ -174,16 +165,8 @@ StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<Devi
 }
 
 template <typename T>
-StepPlace<T> StepUpload::Take(std::size_t count) {
-  const std::size_t at = used_;
-  used_ += (count * sizeof(T) + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
-  CHECK(static_cast<std::int64_t>(used_) <= host_->size());
-  return {reinterpret_cast<T*>(host_->base() + at), reinterpret_cast<T*>(on_device_->base() + at), count};
-}
-
-template <typename T>
 const T* StepUpload::Copy(std::span<const T> values) {
-  const auto place = Take<T>(values.size());
+  const auto place = block_.Take<T>(values.size());
   std::ranges::copy(values, place.host);
   return place.device;
 }
@@ -193,16 +176,14 @@ const std::int32_t* StepUpload::CopyCount(std::size_t value) {
   return Copy(std::span(&count, 1));
 }
 
-void StepUpload::Enqueue(DeviceStream& stream) const { stream.CopyToDevice(on_device_->base(), host_->base(), used_); }
-
 void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
   const auto rows = static_cast<std::size_t>(batch.num_rows);
   std::int64_t pages = 0;
   for (const auto& chunk : batch.chunks) pages += PagesOf(chunk, layout);
-  const auto tokens = Take<std::int32_t>(rows), position = Take<std::int32_t>(rows),
-             sequence = Take<std::int32_t>(rows);
-  const auto sequences = Take<gpu::SequenceOnDevice>(batch.chunks.size());
-  const auto tables = Take<std::uint32_t>(static_cast<std::size_t>(pages));
+  const auto tokens = block_.Take<std::int32_t>(rows), position = block_.Take<std::int32_t>(rows),
+             sequence = block_.Take<std::int32_t>(rows);
+  const auto sequences = block_.Take<gpu::SequenceOnDevice>(batch.chunks.size());
+  const auto tables = block_.Take<std::uint32_t>(static_cast<std::size_t>(pages));
   std::int32_t row = 0, first_page = 0;
   for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
     const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
@@ -230,8 +211,8 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
 // The angles are the same in every layer.
 void StepUpload::WriteAngles(const Batch& batch) {
   const std::int64_t half = config_.head_dim / 2;
-  const auto cos = Take<float>(static_cast<std::size_t>(batch.num_rows * half));
-  const auto sin = Take<float>(static_cast<std::size_t>(batch.num_rows * half));
+  const auto cos = block_.Take<float>(static_cast<std::size_t>(batch.num_rows * half));
+  const auto sin = block_.Take<float>(static_cast<std::size_t>(batch.num_rows * half));
   std::int64_t at = 0;
   for (const auto& chunk : batch.chunks) {
     const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
@@ -272,7 +253,7 @@ gpu::LoraWork StepUpload::WriteLora(const ItemRange& items) {
 }
 
 void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const ItemRange& items) {
-  const auto indices = Take<std::int32_t>(static_cast<std::size_t>(block.count));
+  const auto indices = block_.Take<std::int32_t>(static_cast<std::size_t>(block.count));
   std::ranges::transform(batch.RowsOf(block), indices.host,
                          [](std::int64_t row) { return static_cast<std::int32_t>(row); });
   step_.blocks.push_back({.first = block.first,
@@ -284,8 +265,8 @@ void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const I
 
 void StepUpload::WritePools(const PoolBatch& pools) {
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  const auto ranges = Take<gpu::PoolRangeOnDevice>(pools.ranges.size());
-  step_.pool_sums = Take<double>(pools.ranges.size() * hidden);
+  const auto ranges = block_.Take<gpu::PoolRangeOnDevice>(pools.ranges.size());
+  step_.pool_sums = block_.Take<double>(pools.ranges.size() * hidden);
   double* sum = step_.pool_sums.host;
   for (std::size_t i = 0; i < pools.ranges.size(); ++i, sum += hidden) {
     const PoolRange& range = pools.ranges[i];

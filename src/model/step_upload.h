@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,10 +15,10 @@
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/step_data.h"
-#include "memory/arena.h"
 #include "model/device_limits.h"
 #include "model/device_lora.h"
 #include "model/forward_batch.h"
+#include "model/mirrored_block.h"
 #include "model/rope.h"
 #include "tensor/kv_layout.h"
 
@@ -38,14 +37,6 @@ struct StepLogitBlock {
   const std::int32_t* rows = nullptr;     // how many, in device memory
   const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
   gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
-};
-
-// A value on the device, and where the host wrote it or finds it after a copy back.
-template <typename T>
-struct StepPlace {
-  T* host = nullptr;
-  T* device = nullptr;
-  std::size_t count = 0;
 };
 
 // A step's data. Pointers are the device's unless said otherwise.
@@ -94,8 +85,8 @@ class StepUpload {
   Status Write(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools,
                std::int64_t max_chunks);
   // Enqueues the copy of what Write wrote.
-  void Enqueue(DeviceStream& stream) const;
-  std::int64_t device_bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
+  void Enqueue(DeviceStream& stream) const { block_.CopyToDevice(stream); }
+  std::int64_t device_bytes() const { return block_.bytes(); }
   // The step that Write wrote.
   const StepOnDevice& step() const { return step_; }
 
@@ -106,13 +97,11 @@ class StepUpload {
     std::int32_t max_rank = 0;
   };
 
-  Status Grow(std::int64_t bytes);
+  Status Begin(const StepCounts& counts);
   StepCounts Count(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools) const;
   void ListAttention(const ForwardBatch<DeviceLoraView>& batch, std::int64_t max_chunks);
   void ListLora(const ForwardBatch<DeviceLoraView>& batch);
   ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
-  template <typename T>
-  StepPlace<T> Take(std::size_t count);
   template <typename T>
   const T* Copy(std::span<const T> values);
   const std::int32_t* CopyCount(std::size_t value);
@@ -126,8 +115,7 @@ class StepUpload {
   Device& device_;
   const ModelConfig& config_;
   RopeTable rope_;
-  std::unique_ptr<Arena> host_, on_device_;
-  std::size_t used_ = 0;
+  MirroredBlock block_;
   StepOnDevice step_;
   // What is listed before its place is known. Kept, so that nothing allocates.
   std::vector<gpu::AttentionWorkLists> attention_;
