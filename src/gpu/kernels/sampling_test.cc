@@ -62,6 +62,25 @@ TEST(ArgmaxRowsTest, AgreesWithTheHostForManySizes) {
   }
 }
 
+// As the processor: the first token whose cumulative weight is above the share.
+TEST(SampleRowsTest, TokensWithoutAWeightAreNeverDrawn) {
+  DeviceArrays arrays(DeviceForTest());
+  std::vector<DeviceSampleRow> samples;
+  for (const double draw : {0.0, 0.25, 0.5, 0.75, 1 - 0x1p-53}) samples.push_back({.draw = draw, .depth = kInfinity});
+  const auto count = static_cast<std::int32_t>(samples.size());
+  auto* results = arrays.Allocate<SampledOnDevice>(samples.size());
+  SampleRows(arrays.stream(), count,
+             {.logits = arrays.Upload(std::vector<float>{-kInfinity, 0, -kInfinity, 0, -kInfinity}),
+              .vocab = 5,
+              .stride = 5,
+              .samples = arrays.Upload(samples),
+              .rows = arrays.Upload(std::vector<std::int32_t>{count}),
+              .results = results});
+  std::vector<std::int32_t> tokens;
+  for (const SampledOnDevice& result : arrays.Download(results, samples.size())) tokens.push_back(result.token);
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 1, 3, 3, 3}));
+}
+
 TEST(ToDeviceRowTest, KeepsTheParametersAndDrawsByTheSeed) {
   SamplingParams params{.temperature = 0.5f, .top_k = 7, .top_p = 0.9f, .min_p = 0.25f, .seed = 5};
   params.logit_bias = {{3, 1.0f}};
