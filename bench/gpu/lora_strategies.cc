@@ -276,11 +276,101 @@ double Milliseconds(Step& step, std::int32_t repeat, const std::function<void()>
   return static_cast<double>(best) / static_cast<double>(repeat) / kNsPerMs;
 }
 
+// One way to launch a step.
+struct Strategy {
+  const char *row, *name, *cost;  // row: of the document's table
+  std::function<void()> run;
+  bool padded;
+  double reported_ms;  // by the document; 0: none
+};
+
+void PrintHeader(const Device& device, bool counts, const Flags& flags) {
+  std::printf("%s: %d rows, %d adapters, %lld layers, hidden %lld\n", device.properties().name.c_str(), flags.rows,
+              flags.adapters, static_cast<long long>(flags.layers), static_cast<long long>(flags.hidden));
+  std::printf("%-6s %-12s %-6s %9s %12s", "row", "strategy", "cost", "launches", "bytes needed");
+  if (counts)
+    std::printf(" %12s %6s\n", "bytes read", "ratio");
+  else
+    std::printf(" %9s %9s %9s %11s\n", "ms", "graph ms", "GB/s", "reported ms");
+}
+
+// Runs a strategy, prints its line and returns it. `emulated` is null on a GPU.
+nlohmann::ordered_json Measure(Step& step, const Strategy& strategy, const Flags& flags, const Device& device,
+                               EmulatedDevice* emulated) {
+  step.ResetLaunches();
+  if (emulated != nullptr) emulated->ResetTraffic();
+  strategy.run();
+  Must(step.stream().Synchronize());
+  const std::int64_t launches = step.launches(), needed = step.BytesNeeded(strategy.padded);
+  nlohmann::ordered_json line = {{"row", strategy.row},
+                                 {"strategy", strategy.name},
+                                 {"cost", strategy.cost},
+                                 {"launches", launches},
+                                 {"bytes_needed", needed}};
+  std::printf("%-6s %-12s %-6s %9lld %12lld", strategy.row, strategy.name, strategy.cost,
+              static_cast<long long>(launches), static_cast<long long>(needed));
+  if (emulated != nullptr) {
+    const std::int64_t read = emulated->TrafficOf("rows of adapters").load_bytes;
+    line["bytes_read"] = read;
+    std::printf(" %12lld %6.3f\n", static_cast<long long>(read),
+                static_cast<double>(read) / static_cast<double>(needed));
+    return line;
+  }
+  const double eager = Milliseconds(step, flags.repeat, strategy.run);
+  const std::unique_ptr<DeviceGraph> graph = Must(step.stream().Capture(strategy.run));
+  const double replayed = Milliseconds(step, flags.repeat, [&] { step.stream().Replay(*graph); });
+  const double rate = static_cast<double>(needed) / replayed * 1e3;
+  line["ms"] = eager;
+  line["graph_ms"] = replayed;
+  line["bytes_per_second"] = rate;
+  line["memory_bytes_per_second"] = device.properties().memory_bytes_per_second;
+  if (strategy.reported_ms > 0) line["reported_ms"] = strategy.reported_ms;
+  std::printf(" %9.3f %9.3f %9.1f", eager, replayed, rate / 1e9);
+  if (strategy.reported_ms > 0) std::printf(" %11.1f", strategy.reported_ms);
+  std::printf("\n");
+  return line;
+}
+
+// Whether all strategies give the same bits.
+bool Run(Device& device, const Flags& flags) {
+  Step step(device, flags);
+  auto* emulated = dynamic_cast<EmulatedDevice*>(&device);
+  const Strategy strategies[] = {
+      {"vl-k1", "per_product", "mbgmv", [&] { step.PerProduct(); }, false, 48.2},
+      {"vl-k2", "grouped", "mbgmv", [&] { step.Grouped(); }, false, 8.6},
+      {"vl-k3", "batched", "mbgmv", [&] { step.Batched(); }, false, 3.1},
+      {"", "batched", "bgmv", [&] { step.BatchedPadded(); }, true, 0},
+  };
+  const std::vector<std::byte> expected = step.YAfter(strategies[0].run);
+  if (emulated != nullptr) step.WatchRows(*emulated);
+  nlohmann::ordered_json report = {{"device", device.properties().name},
+                                   {"rows", flags.rows},
+                                   {"adapters", flags.adapters},
+                                   {"ranks", flags.ranks},
+                                   {"layers", flags.layers},
+                                   {"hidden", flags.hidden},
+                                   {"kv_width", flags.kv_width},
+                                   {"targets", "q, k, v, o"}};
+  report["strategies"] = nlohmann::ordered_json::array();
+  PrintHeader(device, emulated != nullptr, flags);
+  bool right = true;
+  for (const Strategy& strategy : strategies) {
+    if (step.YAfter(strategy.run) != expected) {
+      std::printf("%s %s: the result has other bits than per_product's\n", strategy.name, strategy.cost);
+      right = false;
+      continue;
+    }
+    report["strategies"].push_back(Measure(step, strategy, flags, device, emulated));
+  }
+  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(2) << "\n";
+  return right;
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("LoRA products of a decode step by batching strategy");
-  app.add_option("--device", flags.device);
-  app.add_option("--json", flags.json);
+  app.add_option("--device", flags.device, "cuda or emulated");
+  app.add_option("--json", flags.json, "a file for the results");
   app.add_option("--rows", flags.rows)->check(CLI::PositiveNumber);
   app.add_option("--adapters", flags.adapters)->check(CLI::PositiveNumber);
   app.add_option("--ranks", flags.ranks)->delimiter(',')->check(CLI::PositiveNumber);
@@ -289,92 +379,20 @@ int Main(int argc, char** argv) {
   app.add_option("--kv-width", flags.kv_width, "a multiple of 32");
   app.add_option("--repeat", flags.repeat)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
-  Result<std::unique_ptr<Device>> opened = OpenDevice(flags.device, {});
-  if (!opened.ok()) {
-    std::fprintf(stderr, "lora_strategies: %s\n", opened.error().message.c_str());
+  const Result<std::unique_ptr<Device>> device = OpenDevice(flags.device, {});
+  if (!device.ok()) {
+    std::fprintf(stderr, "lora_strategies: %s\n", device.error().message.c_str());
     return 1;
   }
-  const std::unique_ptr<Device> device = std::move(opened).value();
-  auto* emulated = dynamic_cast<EmulatedDevice*>(device.get());
-  if (flags.layers == 0) flags.layers = emulated != nullptr ? 1 : 80;
-  if (flags.hidden == 0) flags.hidden = emulated != nullptr ? 1024 : 8192;
+  const bool emulated = flags.device == "emulated";
+  if (flags.layers == 0) flags.layers = emulated ? 1 : 80;
+  if (flags.hidden == 0) flags.hidden = emulated ? 1024 : 8192;
   if (flags.kv_width == 0) flags.kv_width = flags.hidden / 8;
   if (flags.hidden % 32 != 0 || flags.kv_width % 32 != 0 || flags.adapters > flags.rows) {
     std::fprintf(stderr, "lora_strategies: widths must be multiples of 32, and each adapter needs a row\n");
     return 1;
   }
-
-  Step step(*device, flags);
-  const struct {
-    const char *row, *name, *cost;
-    std::function<void()> run;
-    bool padded;
-    double reported_ms;
-  } strategies[] = {
-      {"vl-k1", "per_product", "mbgmv", [&] { step.PerProduct(); }, false, 48.2},
-      {"vl-k2", "grouped", "mbgmv", [&] { step.Grouped(); }, false, 8.6},
-      {"vl-k3", "batched", "mbgmv", [&] { step.Batched(); }, false, 3.1},
-      {"", "batched", "bgmv", [&] { step.BatchedPadded(); }, true, 0},
-  };
-  const std::vector<std::byte> expected = step.YAfter(strategies[0].run);
-  if (emulated != nullptr) step.WatchRows(*emulated);
-
-  nlohmann::ordered_json report = {
-      {"device", device->properties().name},
-      {"rows", flags.rows},
-      {"adapters", flags.adapters},
-      {"ranks", flags.ranks},
-      {"layers", flags.layers},
-      {"hidden", flags.hidden},
-      {"kv_width", flags.kv_width},
-      {"targets", "q, k, v, o"},
-      {"strategies", nlohmann::json::array()},
-  };
-  std::printf("%s: %d rows, %d adapters, %lld layers, hidden %lld\n", device->properties().name.c_str(), flags.rows,
-              flags.adapters, static_cast<long long>(flags.layers), static_cast<long long>(flags.hidden));
-  std::printf("%-6s %-12s %-6s %9s %12s", "row", "strategy", "cost", "launches", "bytes needed");
-  std::printf(emulated != nullptr ? " %12s %6s\n" : " %9s %9s %9s %11s\n", emulated != nullptr ? "bytes read" : "ms",
-              emulated != nullptr ? "ratio" : "graph ms", "GB/s", "reported ms");
-  bool right = true;
-  for (const auto& strategy : strategies) {
-    if (step.YAfter(strategy.run) != expected) {
-      std::printf("%s %s: the result has other bits than per_product's\n", strategy.name, strategy.cost);
-      right = false;
-      continue;
-    }
-    step.ResetLaunches();
-    if (emulated != nullptr) emulated->ResetTraffic();
-    strategy.run();
-    Must(step.stream().Synchronize());
-    const std::int64_t launches = step.launches(), needed = step.BytesNeeded(strategy.padded);
-    nlohmann::ordered_json line = {{"row", strategy.row},
-                                   {"strategy", strategy.name},
-                                   {"cost", strategy.cost},
-                                   {"launches", launches},
-                                   {"bytes_needed", needed}};
-    std::printf("%-6s %-12s %-6s %9lld %12lld", strategy.row, strategy.name, strategy.cost,
-                static_cast<long long>(launches), static_cast<long long>(needed));
-    if (emulated != nullptr) {
-      const std::int64_t read = emulated->TrafficOf("rows of adapters").load_bytes;
-      line["bytes_read"] = read;
-      std::printf(" %12lld %6.3f\n", static_cast<long long>(read),
-                  static_cast<double>(read) / static_cast<double>(needed));
-    } else {
-      const double eager = Milliseconds(step, flags.repeat, strategy.run);
-      const std::unique_ptr<DeviceGraph> graph = Must(step.stream().Capture(strategy.run));
-      const double replayed = Milliseconds(step, flags.repeat, [&] { step.stream().Replay(*graph); });
-      const double rate = static_cast<double>(needed) / replayed * 1e3;
-      line["ms"] = eager;
-      line["graph_ms"] = replayed;
-      line["bytes_per_second"] = rate;
-      line["memory_bytes_per_second"] = device->properties().memory_bytes_per_second;
-      line["reported_ms"] = strategy.reported_ms;
-      std::printf(" %9.3f %9.3f %9.1f %11.1f\n", eager, replayed, rate / 1e9, strategy.reported_ms);
-    }
-    report["strategies"].push_back(std::move(line));
-  }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(2) << "\n";
-  return right ? 0 : 1;
+  return Run(*device.value(), flags) ? 0 : 1;
 }
 
 }  // namespace

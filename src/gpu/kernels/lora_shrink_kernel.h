@@ -38,65 +38,72 @@ struct LoraTileShared {
   };
 };
 
+// One lane's work; all of its members are in registers.
 template <typename T>
 struct LoraTileShrink {
-  // The first `valid` elements (1 to 7) at `from`, then zeros.
-  LORAMUX_DEVICE static Vec4 LoadTail(const T* from, std::int64_t valid) {
-    std::uint32_t words[4] = {0, 0, 0, 0};
-    LORAMUX_UNROLL
-    for (int i = 0; i < 7; ++i) {
-      if (i >= valid) break;
-      const std::uint32_t bits = Load(reinterpret_cast<const std::uint16_t*>(from + i));
-      words[i / 2] |= bits << (16 * (i % 2));
+  static constexpr Vec4 kNone = {0, 0, 0, 0};
+
+  const LoraShrinkPart& part;
+  LoraTileShared& shared;
+  const int warp, lane;
+  const int pair_row, quarter;         // the lane's rank (and the one 8 above), or row of x; its 8 of 32 elements
+  const int groups;                    // of 8 rows of x
+  const std::int64_t tail;             // elements beyond a multiple of 8
+  const T *top_row, *low_row, *x_row;  // ranks pair_row and pair_row + 8, and the first row of x
+  const std::int64_t x_stride;
+  int fetched = 0, fetch_step = 0, fetch_group = 0;
+  float sums[kLoraRowGroups][4] = {};
+
+  LORAMUX_DEVICE LoraTileShrink(const LoraShrinkPart& work, const T* x, std::int64_t stride)
+      : part(work),
+        shared(Shared<LoraTileShared>()),
+        warp(static_cast<int>(Warp())),
+        lane(static_cast<int>(Lane())),
+        pair_row(lane / 4),
+        quarter(lane % 4),
+        groups((part.rows + 7) / 8),
+        tail(part.end % 8),
+        top_row(static_cast<const T*>(Load(part.a_rows + (pair_row < part.ranks ? pair_row : 0)))),
+        low_row(static_cast<const T*>(Load(part.a_rows + (pair_row + 8 < part.ranks ? pair_row + 8 : 0)))),
+        x_row(x + part.first_row * stride),
+        x_stride(stride) {}
+
+  LORAMUX_DEVICE std::int64_t WholeEnd() const { return part.end - tail; }
+  LORAMUX_DEVICE int Steps() const { return static_cast<int>((WholeEnd() - part.begin + kLoraStep - 1) / kLoraStep); }
+
+  // Starts to copy what the next pair of instructions needs: x of one group of rows, and before the first group, A.
+  LORAMUX_DEVICE void Fetch() {
+    if (fetch_step < Steps()) {
+      Vec4(&slot)[3][32] = shared.ring[warp][fetched % kLoraRing];
+      const std::int64_t at = part.begin + warp * 32 + quarter * 8 + fetch_step * kLoraStep;
+      const bool there = at < WholeEnd();
+      if (fetch_group == 0) {
+        CopyAsync16(&slot[0][lane], top_row + (there ? at : 0), there && pair_row < part.ranks);
+        CopyAsync16(&slot[1][lane], low_row + (there ? at : 0), there && pair_row + 8 < part.ranks);
+      }
+      const int row = fetch_group * 8 + pair_row;
+      const bool valid = there && row < part.rows;
+      CopyAsync16(&slot[2][lane], valid ? x_row + row * x_stride + at : x_row, valid);
+      if (++fetch_group == groups) {
+        fetch_group = 0;
+        ++fetch_step;
+      }
     }
-    return Vec4{words[0], words[1], words[2], words[3]};
+    ++fetched;
+    CopyAsyncCommit();
   }
 
-  LORAMUX_DEVICE static void Run(const LoraShrinkPart& part, const T* x, std::int64_t x_stride) {
-    LoraTileShared& shared = Shared<LoraTileShared>();
-    const int warp = static_cast<int>(Warp()), lane = static_cast<int>(Lane()), group_row = lane / 4,
-              quarter = lane % 4;
-    const T* top_row = static_cast<const T*>(Load(part.a_rows + (group_row < part.ranks ? group_row : 0)));
-    const T* low_row = static_cast<const T*>(Load(part.a_rows + (group_row + 8 < part.ranks ? group_row + 8 : 0)));
-    const int groups = (part.rows + 7) / 8;
-    const std::int64_t tail = part.end % 8, whole_end = part.end - tail;
-    const int steps = static_cast<int>((whole_end - part.begin + kLoraStep - 1) / kLoraStep);
-    const int iterations = steps * groups;
-    const std::int64_t first = part.begin + warp * 32 + quarter * 8;
+  LORAMUX_DEVICE static void Multiply(float (&sum)[4], const Vec4& top, const Vec4& low, const Vec4& x) {
+    MultiplyTile<T>(sum, top.x, low.x, top.y, low.y, x.x, x.y);
+    MultiplyTile<T>(sum, top.z, low.z, top.w, low.w, x.z, x.w);
+  }
 
-    const T* row_zero = x + part.first_row * x_stride;
-    int fetched = 0, fetch_step = 0, fetch_group = 0;
-    const auto fetch = [&] {
-      if (fetched < iterations) {
-        Vec4(&slot)[3][32] = shared.ring[warp][fetched % kLoraRing];
-        const std::int64_t at = first + fetch_step * kLoraStep;
-        const bool there = at < whole_end;
-        if (fetch_group == 0) {
-          CopyAsync16(&slot[0][lane], top_row + (there ? at : 0), there && group_row < part.ranks);
-          CopyAsync16(&slot[1][lane], low_row + (there ? at : 0), there && group_row + 8 < part.ranks);
-        }
-        const int row = fetch_group * 8 + group_row;
-        const bool valid = there && row < part.rows;
-        CopyAsync16(&slot[2][lane], valid ? row_zero + row * x_stride + at : row_zero, valid);
-        if (++fetch_group == groups) {
-          fetch_group = 0;
-          ++fetch_step;
-        }
-      }
-      ++fetched;
-      CopyAsyncCommit();
-    };
-
-    float sums[kLoraRowGroups][4];
-    LORAMUX_UNROLL
-    for (int group = 0; group < kLoraRowGroups; ++group) {
-      LORAMUX_UNROLL
-      for (int i = 0; i < 4; ++i) sums[group][i] = 0;
-    }
-    for (int i = 0; i < kLoraRing - 1; ++i) fetch();
+  LORAMUX_DEVICE void MultiplyWhole() {
+    for (int i = 0; i < kLoraRing - 1; ++i) Fetch();
+    const int steps = Steps();
     int used = 0;
     for (int step = 0; step < steps; ++step) {
-      Vec4 top = {0, 0, 0, 0}, low = {0, 0, 0, 0};
+      Vec4 top = kNone, low = kNone;
       LORAMUX_UNROLL
       for (int group = 0; group < kLoraRowGroups; ++group) {
         if (group >= groups) break;
@@ -107,40 +114,52 @@ struct LoraTileShrink {
           top = slot[0][lane];
           low = slot[1][lane];
         }
-        const Vec4 mine = slot[2][lane];
-        MultiplyTile<T>(sums[group], top.x, low.x, top.y, low.y, mine.x, mine.y);
-        MultiplyTile<T>(sums[group], top.z, low.z, top.w, low.w, mine.z, mine.w);
-        fetch();
+        Multiply(sums[group], top, low, slot[2][lane]);
+        Fetch();
       }
     }
     CopyAsyncWait<0>();
-    if (tail > 0 && warp == 0) {  // the last elements, as one more step of 16
-      const bool mine = quarter == 0;
-      const Vec4 none = {0, 0, 0, 0};
-      const Vec4 top = mine && group_row < part.ranks ? LoadTail(top_row + whole_end, tail) : none;
-      const Vec4 low = mine && group_row + 8 < part.ranks ? LoadTail(low_row + whole_end, tail) : none;
-      for (int group = 0; group < groups; ++group) {
-        const int row = group * 8 + group_row;
-        shared.ring[0][group][2][lane] =
-            mine && row < part.rows ? LoadTail(row_zero + row * x_stride + whole_end, tail) : none;
-      }
-      LORAMUX_UNROLL
-      for (int group = 0; group < kLoraRowGroups; ++group) {
-        if (group >= groups) break;
-        const Vec4 x_tail = shared.ring[0][group][2][lane];
-        MultiplyTile<T>(sums[group], top.x, low.x, top.y, low.y, x_tail.x, x_tail.y);
-        MultiplyTile<T>(sums[group], top.z, low.z, top.w, low.w, x_tail.z, x_tail.w);
-      }
+  }
+
+  // The `tail` elements at `from`, then zeros.
+  LORAMUX_DEVICE Vec4 LoadTail(const T* from) const {
+    std::uint32_t words[4] = {0, 0, 0, 0};
+    LORAMUX_UNROLL
+    for (int i = 0; i < 7; ++i) {
+      if (i >= tail) break;
+      const std::uint32_t bits = Load(reinterpret_cast<const std::uint16_t*>(from + i));
+      words[i / 2] |= bits << (16 * (i % 2));
     }
+    return Vec4{words[0], words[1], words[2], words[3]};
+  }
+
+  // The last elements, by the first warp. The others' elements of these instructions are zeros.
+  LORAMUX_DEVICE void MultiplyTail() {
+    const bool mine = quarter == 0;
+    const Vec4 top = mine && pair_row < part.ranks ? LoadTail(top_row + WholeEnd()) : kNone;
+    const Vec4 low = mine && pair_row + 8 < part.ranks ? LoadTail(low_row + WholeEnd()) : kNone;
+    for (int group = 0; group < groups; ++group) {  // a loop of its own, so that there is one copy of the loads
+      const int row = group * 8 + pair_row;
+      shared.ring[0][group][2][lane] = mine && row < part.rows ? LoadTail(x_row + row * x_stride + WholeEnd()) : kNone;
+    }
+    LORAMUX_UNROLL
+    for (int group = 0; group < kLoraRowGroups; ++group) {
+      if (group >= groups) break;
+      Multiply(sums[group], top, low, shared.ring[0][group][2][lane]);
+    }
+  }
+
+  // Adds the warps' sums in their order. Every thread of the block calls it.
+  LORAMUX_DEVICE void StoreSums() {
     SyncBlock();  // the sums lie where the rings were
     LORAMUX_UNROLL
     for (int group = 0; group < kLoraRowGroups; ++group) {
       if (group >= groups) break;
       float(&rows)[kLoraItemRows][kLoraRankTile + 1] = shared.sums[warp];
-      rows[group * 8 + 2 * quarter][group_row] = sums[group][0];
-      rows[group * 8 + 2 * quarter + 1][group_row] = sums[group][1];
-      rows[group * 8 + 2 * quarter][group_row + 8] = sums[group][2];
-      rows[group * 8 + 2 * quarter + 1][group_row + 8] = sums[group][3];
+      rows[group * 8 + 2 * quarter][pair_row] = sums[group][0];
+      rows[group * 8 + 2 * quarter + 1][pair_row] = sums[group][1];
+      rows[group * 8 + 2 * quarter][pair_row + 8] = sums[group][2];
+      rows[group * 8 + 2 * quarter + 1][pair_row + 8] = sums[group][3];
     }
     SyncBlock();
     for (int i = static_cast<int>(ThreadIndex()); i < part.rows * kLoraRankTile; i += 32 * kLoraWarps) {
@@ -151,6 +170,13 @@ struct LoraTileShrink {
       for (int from = 1; from < kLoraWarps; ++from) sum += shared.sums[from][row][rank];
       Store(part.partial + row * part.partial_stride + rank, sum);
     }
+  }
+
+  LORAMUX_DEVICE static void Run(const LoraShrinkPart& part, const T* x, std::int64_t x_stride) {
+    LoraTileShrink lane(part, x, x_stride);
+    lane.MultiplyWhole();
+    if (lane.tail > 0 && lane.warp == 0) lane.MultiplyTail();
+    lane.StoreSums();
   }
 };
 

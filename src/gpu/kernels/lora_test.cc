@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <string>
+
 #include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/kernels/lora_world_for_test.h"

@@ -32,11 +32,11 @@ Bytes Measure(const char* name, DType dtype, std::int64_t in, std::vector<std::i
   for (const auto& [ranks, count] : ranks_and_rows) {
     adapters.push_back(world.AddAdapter(dtype, ranks));
     const AdapterForTest& adapter = *adapters.back();
-    device->Watch("A", adapter.a_memory->base(), static_cast<std::size_t>(adapter.a_memory->size()));
-    device->Watch("B", adapter.b_memory->base(), static_cast<std::size_t>(adapter.b_memory->size()));
+    device->Watch("A", adapter.a_rows.base, adapter.a_rows.bytes);
+    device->Watch("B", adapter.b_rows.base, adapter.b_rows.bytes);
     const std::int64_t items = (count + kLoraItemRows - 1) / kLoraItemRows;
-    bytes.needed_a += items * static_cast<std::int64_t>(adapter.bytes_of_a);
-    bytes.needed_b += items * static_cast<std::int64_t>(adapter.bytes_of_b);
+    bytes.needed_a += items * static_cast<std::int64_t>(adapter.a_rows.row_bytes);
+    bytes.needed_b += items * static_cast<std::int64_t>(adapter.b_rows.row_bytes);
     ranges.push_back({&adapter, count});
     rows += count;
   }
@@ -99,16 +99,23 @@ TEST(LoraTraffic, ReadsEachRowOnceAtOddSizes) {
       const std::unique_ptr<EmulatedDevice> device = SmallDevice();
       LoraWorld world(*device, 2155, {521, 3}, 2);
       const auto adapter = world.AddAdapter(dtype, {19, 5});
-      for (std::size_t i = 0; i < adapter->rows.size(); ++i)
-        device->Watch("row " + std::to_string(i), adapter->rows[i], adapter->row_bytes[i]);
+      const std::size_t size = DTypeSize(dtype);
+      std::vector<std::pair<std::string, std::size_t>> rows_of_adapter;  // name, bytes
+      const auto watch = [&](const std::string& name, const void* row, std::size_t bytes) {
+        device->Watch(name, row, bytes);
+        rows_of_adapter.emplace_back(name, bytes);
+      };
+      for (std::size_t j = 0; j < 24; ++j) {
+        watch("A " + std::to_string(j), adapter->a_rows.addresses[j], 2155 * size);
+        watch("B " + std::to_string(j), adapter->b_rows.addresses[j], (j < 19 ? 521 : 3) * size);
+      }
       const RangeForTest ranges[] = {{adapter.get(), rows}};
       const std::vector<float> x = world.RandomX(dtype, rows), y = world.Random(rows * world.y_width());
       device->ResetTraffic();
       world.Run(dtype, ranges, x, y);
-      for (std::size_t i = 0; i < adapter->rows.size(); ++i)
-        EXPECT_EQ(device->TrafficOf("row " + std::to_string(i)).load_bytes,
-                  static_cast<std::int64_t>(adapter->row_bytes[i]))
-            << DTypeName(dtype) << ", " << rows << " rows, row " << i << " of the adapter";
+      for (const auto& [name, bytes] : rows_of_adapter)
+        EXPECT_EQ(device->TrafficOf(name).load_bytes, static_cast<std::int64_t>(bytes))
+            << DTypeName(dtype) << ", " << rows << " rows, " << name;
     }
 }
 

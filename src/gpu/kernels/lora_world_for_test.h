@@ -4,34 +4,37 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/prng.h"
 #include "gpu/device.h"
+#include "gpu/device_arrays_for_test.h"
 #include "gpu/kernels/lora.h"
 #include "tensor/half_float.h"
 
 namespace loramux::gpu {
 
-// One adapter: a module for each slice. Rows lie in shuffled order, 64-byte aligned, with NaN between them.
+// Rows in one piece of device memory: in shuffled order, 64-byte aligned, with NaN between them.
+struct PlacedRowsForTest {
+  std::vector<const void*> addresses;
+  const std::byte* base = nullptr;
+  std::size_t bytes = 0, row_bytes = 0;  // of the piece, and of all rows
+};
+
+// One adapter: a module for each slice.
 struct AdapterForTest {
   DType dtype = DType::kF32;
   std::vector<std::int32_t> ranks;
   std::vector<float> scales;
   std::vector<std::vector<std::vector<float>>> a, b;  // [slice][rank][in or out], as rounded
-  std::vector<const void*> rows;                      // device addresses, all of A, then all of B
-  std::vector<std::size_t> row_bytes;
-  std::unique_ptr<Arena> a_memory, b_memory, tables;
-  const LoraModule* modules = nullptr;  // on the device
+  PlacedRowsForTest a_rows, b_rows;                   // of all slices
+  const LoraModule* modules = nullptr;                // on the device
 
   std::int32_t max_rank() const { return *std::max_element(ranks.begin(), ranks.end()); }
-  std::size_t bytes_of_a = 0, bytes_of_b = 0;
 };
 
 // Adjacent rows of a batch; adapter null: none.
@@ -44,19 +47,14 @@ struct RangeForTest {
 class LoraWorld {
  public:
   LoraWorld(Device& device, std::int64_t in, std::vector<std::int64_t> outs, std::uint64_t seed)
-      : device_(device), in_(in), outs_(std::move(outs)), prng_(seed) {
-    Result<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
-    CHECK(stream.ok());
-    stream_ = std::move(stream).value();
-  }
+      : device_(device), in_(in), outs_(std::move(outs)), prng_(seed), arrays_(device) {}
 
   std::int64_t in() const { return in_; }
   std::int64_t y_width() const {  // the slices stand side by side, one odd column apart
     std::int64_t width = 0;
     for (const std::int64_t out : outs_) width += out + 1;
-    return width + y_padding;
+    return width;
   }
-  std::int64_t y_padding = 0;
 
   std::vector<float> Random(std::int64_t count) {
     std::vector<float> values(static_cast<std::size_t>(count));
@@ -84,26 +82,17 @@ class LoraWorld {
       for (std::vector<float>& row : adapter->a[slice]) a_rows.push_back(&row);
       for (std::vector<float>& row : adapter->b[slice]) b_rows.push_back(&row);
     }
-    const std::vector<const void*> a_addresses = PlaceRows(*adapter, a_rows, adapter->a_memory, adapter->bytes_of_a);
-    const std::vector<const void*> b_addresses = PlaceRows(*adapter, b_rows, adapter->b_memory, adapter->bytes_of_b);
-    // The tables: the modules, then the addresses.
-    const std::size_t header = modules.size() * sizeof(LoraModule), pointers = a_addresses.size() * sizeof(void*);
-    adapter->tables = Allocate(header + 2 * pointers);
-    std::byte* base = adapter->tables->base();
-    std::size_t first = 0;
+    adapter->a_rows = PlaceRows(adapter->dtype, a_rows);
+    adapter->b_rows = PlaceRows(adapter->dtype, b_rows);
+    const void* const* a = arrays_.Upload(adapter->a_rows.addresses);
+    const void* const* b = arrays_.Upload(adapter->b_rows.addresses);
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
-      const auto* const rows = reinterpret_cast<const void* const*>(base + header);
-      modules[slice] = {rows + first, rows + a_addresses.size() + first, adapter->ranks[slice], adapter->scales[slice]};
-      first += static_cast<std::size_t>(adapter->ranks[slice]);
+      const std::int32_t rank = adapter->ranks[slice];
+      modules[slice] = {a, b, rank, adapter->scales[slice]};
+      a += rank;
+      b += rank;
     }
-    std::vector<std::byte> image(header + 2 * pointers);
-    std::memcpy(image.data(), modules.data(), header);
-    if (pointers > 0) {
-      std::memcpy(image.data() + header, a_addresses.data(), pointers);
-      std::memcpy(image.data() + header + pointers, b_addresses.data(), pointers);
-    }
-    CopyIn(base, image.data(), image.size());
-    adapter->modules = reinterpret_cast<const LoraModule*>(base);
+    adapter->modules = arrays_.Upload(modules);
     return adapter;
   }
 
@@ -117,77 +106,40 @@ class LoraWorld {
   // y after both kernels, from `y` before: [rows][y_width()].
   std::vector<float> Run(DType dtype, std::span<const RangeForTest> ranges, const std::vector<float>& x,
                          const std::vector<float>& y) {
+    DeviceArrays arrays(device_);
+    float* const device_y = arrays.Upload(y);
     const std::int64_t rows = static_cast<std::int64_t>(y.size()) / y_width();
-    // x: padded with NaN, which no kernel may read.
-    const std::int64_t x_stride = (in_ + 7) / 8 * 8 + 8;
-    const std::size_t size = DTypeSize(dtype);
-    std::vector<std::byte> x_image(static_cast<std::size_t>(rows * x_stride) * size, std::byte{0xff});
-    for (std::int64_t row = 0; row < rows; ++row)
-      for (std::int64_t t = 0; t < in_; ++t)
-        StoreFromF32(dtype, x_image.data(), row * x_stride + t, x[static_cast<std::size_t>(row * in_ + t)]);
-    const std::unique_ptr<Arena> x_memory = Upload(x_image.data(), x_image.size());
-    const std::unique_ptr<Arena> y_memory = Upload(y.data(), y.size() * sizeof(float));
+    LoraShrinkArguments shrink = {};
+    shrink.x_stride = (in_ + 7) / 8 * 8 + 8;
+    shrink.x = arrays.Upload(PadX(dtype, x, rows, shrink.x_stride));
+    shrink.in = in_;
+    shrink.work = UploadWork(arrays, ranges);
+    shrink.slices = static_cast<std::int32_t>(outs_.size());
+    const std::int64_t floats = LoraPartialFloats(rows, in_, shrink.slices, shrink.work.max_rank);
+    shrink.partial = arrays.Upload(std::vector<float>(static_cast<std::size_t>(floats), std::nanf("")));
+    shrink.partial_rows = rows;
 
-    std::vector<LoraItem> shrink, expand;
-    std::int32_t row = 0, max_rank = 1;
-    for (const RangeForTest& range : ranges) {
-      if (range.adapter != nullptr) {
-        AppendLoraItems(range.adapter->modules, range.adapter->dtype, range.adapter->max_rank(), row, range.rows,
-                        shrink, expand);
-        max_rank = std::max(max_rank, range.adapter->max_rank());
-      }
-      row += range.rows;
-    }
-    CHECK_EQ(row, rows);
-    const LoraItemBounds bounds = MaxLoraItems(row, static_cast<std::int32_t>(ranges.size()), max_rank);
-    CHECK_LE(static_cast<std::int32_t>(shrink.size()), bounds.shrink);
-    CHECK_LE(static_cast<std::int32_t>(expand.size()), bounds.expand);
-    const std::int32_t counts[2] = {static_cast<std::int32_t>(shrink.size()), static_cast<std::int32_t>(expand.size())};
-    const std::unique_ptr<Arena> counts_memory = Upload(counts, sizeof(counts));
-    const std::unique_ptr<Arena> shrink_memory = Upload(shrink.data(), shrink.size() * sizeof(LoraItem));
-    const std::unique_ptr<Arena> expand_memory = Upload(expand.data(), expand.size() * sizeof(LoraItem));
-
-    LoraShrinkArguments first = {};
-    first.x = x_memory->base();
-    first.x_stride = x_stride;
-    first.in = in_;
-    first.work.shrink = reinterpret_cast<const LoraItem*>(shrink_memory->base());
-    first.work.expand = reinterpret_cast<const LoraItem*>(expand_memory->base());
-    first.work.shrink_count = reinterpret_cast<const std::int32_t*>(counts_memory->base());
-    first.work.expand_count = first.work.shrink_count + 1;
-    first.work.max_shrink = bounds.shrink;
-    first.work.max_expand = bounds.expand;
-    first.work.max_rank = max_rank;
-    first.slices = static_cast<std::int32_t>(outs_.size());
-    first.partial_rows = rows;
-    const std::int64_t floats = LoraPartialFloats(rows, in_, first.slices, max_rank);
-    partial_ = Allocate(static_cast<std::size_t>(floats) * sizeof(float));
-    stream_->Fill(partial_->base(), 0xff, static_cast<std::size_t>(floats) * sizeof(float));
-    first.partial = reinterpret_cast<float*>(partial_->base());
-
-    LoraExpandArguments second = {};
-    second.work = first.work;
-    second.slices = first.slices;
-    second.partial = first.partial;
-    second.partial_rows = rows;
-    second.in = in_;
+    LoraExpandArguments expand = {};
+    expand.work = shrink.work;
+    expand.slices = shrink.slices;
+    expand.partial = shrink.partial;
+    expand.partial_rows = rows;
+    expand.in = in_;
     std::int64_t column = 0;
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
-      first.module[slice] = second.module[slice] = static_cast<std::int32_t>(slice);
-      second.y[slice] = reinterpret_cast<float*>(y_memory->base()) + column;
-      second.y_stride[slice] = y_width();
-      second.out[slice] = outs_[slice];
+      shrink.module[slice] = expand.module[slice] = static_cast<std::int32_t>(slice);
+      expand.y[slice] = device_y + column;
+      expand.y_stride[slice] = y_width();
+      expand.out[slice] = outs_[slice];
       column += outs_[slice] + 1;
     }
-    LoraShrink(*stream_, dtype, first);
+    LoraShrink(arrays.stream(), dtype, shrink);
     if (after_shrink) {
-      Synchronize();
+      arrays.Synchronize();
       after_shrink();
     }
-    LoraExpand(*stream_, second);
-    std::vector<float> result(y.size());
-    CopyOut(result.data(), y_memory->base(), y.size() * sizeof(float));
-    return result;
+    LoraExpand(arrays.stream(), expand);
+    return arrays.Download(device_y, y.size());
   }
 
   // Called between the two kernels, if set.
@@ -243,10 +195,42 @@ class LoraWorld {
     }
   }
 
-  // Rounds the rows and brings them to new device memory.
-  std::vector<const void*> PlaceRows(AdapterForTest& adapter, const std::vector<std::vector<float>*>& rows,
-                                     std::unique_ptr<Arena>& memory, std::size_t& bytes) {
-    const std::size_t size = DTypeSize(adapter.dtype);
+  // x with NaN behind each row, which no kernel may read.
+  std::vector<std::byte> PadX(DType dtype, const std::vector<float>& x, std::int64_t rows, std::int64_t stride) const {
+    std::vector<std::byte> image(static_cast<std::size_t>(rows * stride) * DTypeSize(dtype), std::byte{0xff});
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t t = 0; t < in_; ++t)
+        StoreFromF32(dtype, image.data(), row * stride + t, x[static_cast<std::size_t>(row * in_ + t)]);
+    return image;
+  }
+
+  // The items of the ranges. The grids are as large as the bounds, so that some blocks have no work.
+  static LoraWork UploadWork(DeviceArrays& arrays, std::span<const RangeForTest> ranges) {
+    std::vector<LoraItem> shrink, expand;
+    std::int32_t row = 0, max_rank = 1;
+    for (const RangeForTest& range : ranges) {
+      if (range.adapter != nullptr) {
+        AppendLoraItems(range.adapter->modules, range.adapter->dtype, range.adapter->max_rank(), row, range.rows,
+                        shrink, expand);
+        max_rank = std::max(max_rank, range.adapter->max_rank());
+      }
+      row += range.rows;
+    }
+    const LoraItemBounds bounds = MaxLoraItems(row, static_cast<std::int32_t>(ranges.size()), max_rank);
+    LoraWork work = {};
+    work.shrink = arrays.Upload(shrink);
+    work.expand = arrays.Upload(expand);
+    work.shrink_count = arrays.Upload<std::int32_t>({static_cast<std::int32_t>(shrink.size())});
+    work.expand_count = arrays.Upload<std::int32_t>({static_cast<std::int32_t>(expand.size())});
+    work.max_shrink = bounds.shrink;
+    work.max_expand = bounds.expand;
+    work.max_rank = max_rank;
+    return work;
+  }
+
+  // Rounds the rows and brings them to the device.
+  PlacedRowsForTest PlaceRows(DType dtype, const std::vector<std::vector<float>*>& rows) {
+    const std::size_t size = DTypeSize(dtype);
     std::vector<std::size_t> order(rows.size()), offsets(rows.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng_.NextBelow(i)]);
@@ -256,64 +240,26 @@ class LoraWorld {
       end = (end + rows[i]->size() * size + 63) / 64 * 64 + 64 * prng_.NextBelow(2);
     }
     std::vector<std::byte> image(end, std::byte{0xff});
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      for (std::size_t t = 0; t < rows[i]->size(); ++t) {
-        const float value = Round(adapter.dtype, (*rows[i])[t]);
-        (*rows[i])[t] = value;
-        StoreFromF32(adapter.dtype, image.data() + offsets[i], static_cast<std::int64_t>(t), value);
-      }
-    memory = Upload(image.data(), image.size());
-    std::vector<const void*> addresses;
+    PlacedRowsForTest placed;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      addresses.push_back(memory->base() + offsets[i]);
-      adapter.row_bytes.push_back(rows[i]->size() * size);
-      bytes += rows[i]->size() * size;
+      for (std::size_t t = 0; t < rows[i]->size(); ++t) {
+        const float value = Round(dtype, (*rows[i])[t]);
+        (*rows[i])[t] = value;
+        StoreFromF32(dtype, image.data() + offsets[i], static_cast<std::int64_t>(t), value);
+      }
+      placed.row_bytes += rows[i]->size() * size;
     }
-    adapter.rows.insert(adapter.rows.end(), addresses.begin(), addresses.end());
-    return addresses;
-  }
-
-  std::unique_ptr<Arena> Allocate(std::size_t bytes) {
-    Result<std::unique_ptr<Arena>> arena =
-        device_.Allocate("test", static_cast<std::int64_t>(std::max<std::size_t>(bytes, 64)));
-    CHECK(arena.ok());
-    return std::move(arena).value();
-  }
-  std::unique_ptr<Arena> Pinned(std::size_t bytes) {
-    Result<std::unique_ptr<Arena>> arena =
-        device_.AllocatePinned("test", static_cast<std::int64_t>(std::max<std::size_t>(bytes, 64)));
-    CHECK(arena.ok());
-    return std::move(arena).value();
-  }
-  void Synchronize() {
-    const Status status = stream_->Synchronize();
-    if (!status.ok()) CheckFailed(__FILE__, __LINE__, status.error().message);
-  }
-  void CopyIn(void* device, const void* from, std::size_t bytes) {
-    if (bytes == 0) return;
-    const std::unique_ptr<Arena> pinned = Pinned(bytes);
-    std::memcpy(pinned->base(), from, bytes);
-    stream_->CopyToDevice(device, pinned->base(), bytes);
-    Synchronize();
-  }
-  void CopyOut(void* to, const void* device, std::size_t bytes) {
-    const std::unique_ptr<Arena> pinned = Pinned(bytes);
-    stream_->CopyToHost(pinned->base(), device, bytes);
-    Synchronize();
-    std::memcpy(to, pinned->base(), bytes);
-  }
-  std::unique_ptr<Arena> Upload(const void* from, std::size_t bytes) {
-    std::unique_ptr<Arena> memory = Allocate(bytes);
-    CopyIn(memory->base(), from, bytes);
-    return memory;
+    placed.base = arrays_.Upload(image);
+    placed.bytes = image.size();
+    for (const std::size_t offset : offsets) placed.addresses.push_back(placed.base + offset);
+    return placed;
   }
 
   Device& device_;
   const std::int64_t in_;
   const std::vector<std::int64_t> outs_;
   Prng prng_;
-  std::unique_ptr<DeviceStream> stream_;
-  std::unique_ptr<Arena> partial_;
+  DeviceArrays arrays_;
 };
 
 }  // namespace loramux::gpu
