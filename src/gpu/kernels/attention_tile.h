@@ -96,9 +96,13 @@ LORAMUX_DEVICE Vec4 LoadWords(const std::byte* from, std::int32_t bytes) {
   return words;
 }
 
+// A row of a tile in shared memory.
+template <typename T, int kDim>
+using TileRow = T[ExtentsOf<T, kDim>::kStride];
+
 // Starts copying positions [first, first + kTile) to shared memory; zeros where the range has none.
 template <typename T, int kDim, int kThreads>
-LORAMUX_DEVICE void LoadTile(T (*tile)[ExtentsOf<T, kDim>::kStride], const PositionRange& range, const std::byte* base,
+LORAMUX_DEVICE void LoadTile(TileRow<T, kDim>* tile, const PositionRange& range, const std::byte* base,
                              std::int32_t first, int thread) {
   constexpr int kPieceElements = 16 / static_cast<int>(sizeof(T));
   constexpr int kPieces = kDim / kPieceElements;
