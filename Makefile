@@ -39,6 +39,7 @@ cuda: setup
 	install -D -m 644 build/cuda-release/tools/libloramux_cuda.so build/release/tools/libloramux_cuda.so
 
 test-cuda: cuda
+	cmake --build --preset cuda --target typical_launches
 	ctest --preset cuda
 
 demo: setup

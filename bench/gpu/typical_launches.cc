@@ -1,0 +1,125 @@
+// Prints the launches of each kernel for a model of 7B (and, for attention, for each width of heads) as JSON lines:
+// what tests/cubin_table.py needs to know beside the compiled code. Nothing runs.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "gpu/device.h"
+#include "gpu/kernels/attention.h"
+#include "gpu/kernels/attention_extents.h"
+#include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/lora.h"
+#include "gpu/kernels/qkv_post.h"
+#include "gpu/kernels/read_all.h"
+#include "gpu/kernels/sampling.h"
+
+namespace loramux::gpu {
+namespace {
+
+constexpr std::int64_t kHidden = 4096, kIntermediate = 11008, kVocab = 32000;
+constexpr std::int32_t kHeads = 32, kRows = 64;
+
+// A stream that prints its launches.
+class PrintingStream final : public DeviceStream {
+ public:
+  int variant = 0;  // of the kernels that have several
+
+  void CopyToDevice(void*, const void*, std::size_t) override {}
+  void CopyToHost(void*, const void*, std::size_t) override {}
+  void Fill(void*, std::uint8_t, std::size_t) override {}
+  void Launch(const KernelLaunch& launch) override {
+    std::printf("{\"kernel\": \"%s\", \"dtype\": \"%s\", \"variant\": %d, \"threads\": %u, \"shared_bytes\": %zu}\n",
+                std::string(NameOf(launch.kernel)).c_str(), DTypeName(launch.dtype), variant, launch.threads,
+                launch.shared_bytes);
+  }
+  void Multiply(const DenseProduct&) override {}
+  void Record(DeviceEvent&) override {}
+  void Wait(const DeviceEvent&) override {}
+  Status Synchronize() override { return Ok{}; }
+  Result<std::unique_ptr<DeviceGraph>> Capture(const std::function<void()>&) override {
+    return Unsupported("a stream that prints");
+  }
+  void Replay(const DeviceGraph&) override {}
+};
+
+void PrintRowWise(PrintingStream& stream, DType dtype) {
+  EmbedRowsArguments embed = {};
+  embed.width = kHidden;
+  EmbedRows(stream, dtype, kRows, embed);
+  NormRowsArguments norm = {};
+  norm.width = kHidden;
+  NormRows(stream, dtype, kRows, norm);
+  SiluMulArguments silu = {};
+  silu.width = kIntermediate;
+  SiluMul(stream, dtype, kRows, silu);
+  PoolRowsArguments pool = {};
+  pool.width = kHidden;
+  PoolRows(stream, dtype, kRows, pool);
+}
+
+void PrintAttention(PrintingStream& stream, DType dtype, std::int32_t head_dim) {
+  AttentionArguments attention = {};
+  attention.pages.num_kv_heads = kHeads;
+  attention.pages.head_dim = head_dim;
+  attention.num_heads = kHeads;
+  attention.q_stride = attention.out_stride = kHeads * head_dim;
+  stream.variant = HeadDimVariant(head_dim);
+  AttentionDecode(stream, dtype, kRows, kRows, attention);
+  AttentionPrefill(stream, dtype, kRows, attention);
+  stream.variant = 0;
+}
+
+void PrintLora(PrintingStream& stream, DType dtype) {
+  LoraShrinkArguments shrink = {};
+  shrink.slices = 1;
+  shrink.in = kHidden;
+  shrink.work.max_shrink = kRows;
+  LoraShrink(stream, dtype, shrink);
+  QkvPostArguments qkv = {};
+  qkv.pages.num_kv_heads = kHeads;
+  qkv.pages.head_dim = static_cast<std::int32_t>(kHidden) / kHeads;
+  qkv.num_heads = kHeads;
+  QkvPost(stream, dtype, kRows, qkv);
+}
+
+void PrintOneInstance(PrintingStream& stream) {
+  GatherRowsArguments gather = {};
+  gather.width = kHidden;
+  GatherRows(stream, kRows, gather);
+  AddRowsArguments add = {};
+  add.width = kHidden;
+  AddRows(stream, kRows, add);
+  CopyPagesArguments copy = {};
+  copy.page_bytes = 1 << 19;
+  CopyPages(stream, kRows, copy);
+  ReadAll(stream, kRows, {});
+  LoraExpandArguments expand = {};
+  expand.slices = 1;
+  expand.in = expand.out[0] = kHidden;
+  expand.work.max_expand = kRows;
+  LoraExpand(stream, expand);
+  SampleRowsArguments sample = {};
+  sample.vocab = kVocab;
+  SampleRows(stream, kRows, sample);
+  ScoreRowsArguments score = {};
+  score.vocab = kVocab;
+  ScoreRows(stream, kRows, score);
+  ArgmaxRowsArguments argmax = {};
+  argmax.vocab = kVocab;
+  ArgmaxRows(stream, kRows, argmax);
+}
+
+void PrintAll() {
+  PrintingStream stream;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    PrintRowWise(stream, dtype);
+    PrintLora(stream, dtype);
+    for (const int head_dim : kHeadDims) PrintAttention(stream, dtype, head_dim);
+  }
+  PrintOneInstance(stream);
+}
+
+}  // namespace
+}  // namespace loramux::gpu
+
+int main() { loramux::gpu::PrintAll(); }
