@@ -48,10 +48,18 @@ boost_is_new_enough() {
   [ "${version:-0}" -ge 108100 ]
 }
 
+# Of the same version as the headers: the emulated device switches between its threads with it.
+install_boost_context() {
+  compgen -G '/usr/lib/*/libboost_context.a' >/dev/null && return
+  local version
+  version=$(sed -n 's/^#define BOOST_LIB_VERSION "\([0-9]*\)_\([0-9]*\).*"$/\1.\2/p' /usr/include/boost/version.hpp)
+  install_packages "libboost-context$version-dev"
+}
+
 install_boost() {
-  boost_is_new_enough && return
+  if boost_is_new_enough; then install_boost_context; return; fi
   for package in "${boost_packages[@]}"; do
-    (install_packages "$package") && boost_is_new_enough && return
+    if (install_packages "$package") && boost_is_new_enough; then install_boost_context; return; fi
   done
   say "cannot install Boost 1.81 or later from this system's packages (tried: ${boost_packages[*]})"
   exit 1
@@ -110,7 +118,7 @@ main() {
   if [ "${1:-build}" = cuda ]; then install_cuda; return; fi
   if ! command -v apt-get >/dev/null; then
     say "this is not a Debian or Ubuntu system, so nothing was installed. Install these packages (Debian names):"
-    say "  ${build_packages[*]} ${boost_packages[0]} cargo (1.$min_rust_minor+)"
+    say "  ${build_packages[*]} ${boost_packages[0]} libboost-context1.81-dev cargo (1.$min_rust_minor+)"
     if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} nodejs npm"; fi
     return 0
   fi
