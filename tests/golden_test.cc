@@ -3,130 +3,24 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <memory>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "base/prng.h"
-#include "formats/adapter_config.h"
-#include "formats/safetensors.h"
 #include "model/model.h"
 #include "tensor/aligned_buffer.h"
+#include "tests/golden_case.h"
 
 namespace loramux::golden_test {
 namespace {
 
-namespace fs = std::filesystem;
-
-// An adapter's weights in the layout of the forward pass: rows of A as stored, columns of B as rows, each aligned.
-class ResidentAdapter {
- public:
-  ResidentAdapter(const AdapterFile& file, const ModelConfig& config) {
-    const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
-    view_.modules.resize(num_modules);
-    rows_.resize(num_modules);
-    for (const LoraModule& module : file.modules) {
-      CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures
-      const std::size_t index = LoraView::Index(module.layer, module.target, config.num_layers);
-      const LinearShape shape = TargetShape(config, module.target);
-      Rows& rows = rows_[index];
-      for (std::int64_t j = 0; j < module.rank; ++j) {
-        rows.a.push_back(Copy(file, *module.a, j * shape.in, 1, shape.in));
-        rows.b.push_back(Copy(file, *module.b, j, module.rank, shape.out));
-      }
-      view_.modules[index] = {module.rank, module.scale, module.a->dtype, rows.a.data(), rows.b.data()};
-    }
-  }
-
-  const LoraView& view() const { return view_; }
-
- private:
-  struct Rows {
-    std::vector<const std::byte*> a, b;
-  };
-
-  // Copies the elements first, first + step, ... to an aligned row.
-  const std::byte* Copy(const AdapterFile& file, const TensorEntry& tensor, std::int64_t first, std::int64_t step,
-                        std::int64_t count) {
-    std::vector<std::byte> data;
-    CHECK(file.tensors->Read(tensor, data).ok());
-    const auto size = static_cast<std::int64_t>(DTypeSize(tensor.dtype));
-    AlignedBuffer<std::byte>& row = memory_.emplace_back(count * size);
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::memcpy(&row[i * size], data.data() + (first + i * step) * size, static_cast<std::size_t>(size));
-    }
-    return row.data();
-  }
-
-  LoraView view_;
-  std::vector<Rows> rows_;
-  std::vector<AlignedBuffer<std::byte>> memory_;
-};
-
-struct GoldenRun {
-  const LoraView* adapter = nullptr;
-  std::string name;
-  std::vector<TokenId> prompt;
-  std::vector<TokenId> greedy;
-  std::int32_t num_logit_rows = 0;  // the last rows of the prompt
-  std::vector<float> logits;        // [num_logit_rows, vocab]
-  std::vector<float> last, mean;    // embeddings of the prompt, [hidden_size]
-};
-
-struct GoldenCase {
-  std::unique_ptr<Model> model;
-  std::map<std::string, std::unique_ptr<ResidentAdapter>> adapters;
-  std::vector<GoldenRun> runs;
-};
-
-fs::path CasesDirectory() { return fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "models"; }
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result.ok()) ADD_FAILURE() << result.error().message;
-  return std::move(result).value();
-}
-
-template <typename T>
-std::vector<T> Elements(const TensorFile& file, const std::string& name) {
-  const StoredTensor* tensor = file.Find(name);
-  CHECK(tensor != nullptr);
-  std::vector<T> out(tensor->data.size() / sizeof(T));
-  std::memcpy(out.data(), tensor->data.data(), tensor->data.size());
-  return out;
-}
-
-GoldenCase LoadCase(const std::string& name) {
-  const fs::path directory = CasesDirectory() / name;
-  const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
-  const TensorFile expected = Value(TensorFile::Open(directory / "expected.safetensors"));
-  const TensorFile embeddings = Value(TensorFile::Open(directory / "embeddings.safetensors"));
-  GoldenCase out;
-  out.model = Value(Model::Load(directory / std::string(json["model"]["dir"]), nullptr));
-  for (const auto& adapter : json["adapters"]) {
-    const AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
-    out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
-  }
-  for (const auto& item : json["runs"]) {
-    GoldenRun& run = out.runs.emplace_back();
-    const std::string adapter = item["adapter"].is_null() ? "" : std::string(item["adapter"]);
-    if (!adapter.empty()) run.adapter = &out.adapters.at(adapter)->view();
-    run.prompt = std::vector<TokenId>(item["prompt_ids"]);
-    run.name = (adapter.empty() ? "base" : adapter) + ", prompt of " + std::to_string(run.prompt.size());
-    run.num_logit_rows = static_cast<std::int32_t>(run.prompt.size()) - std::int32_t{item["logit_rows"]};
-    run.logits = Elements<float>(expected, std::string(item["key"]) + ".logits");
-    run.last = Elements<float>(embeddings, std::string(item["key"]) + ".last");
-    run.mean = Elements<float>(embeddings, std::string(item["key"]) + ".mean");
-    for (std::int64_t id : Elements<std::int64_t>(expected, std::string(item["key"]) + ".greedy")) {
-      run.greedy.push_back(static_cast<TokenId>(id));
-    }
-  }
-  return out;
-}
+using golden::ArgMax;
+using golden::CaseNames;
+using golden::GoldenCase;
+using golden::GoldenRun;
+using golden::LargestDifference;
+using golden::LoadCase;
 
 // Pages of keys and values, handed out in random order. Free pages are full of NaN.
 class PagePool {
@@ -194,20 +88,6 @@ struct Request {
     position = 0;
   }
 };
-
-TokenId ArgMax(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-float LargestDifference(std::span<const float> a, std::span<const float> b) {
-  CHECK_EQ(a.size(), b.size());
-  float largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const float difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // so that a NaN is the largest
-  }
-  return largest;
-}
 
 constexpr std::int64_t kPoolPages = 1200;
 constexpr float kTolerance = 1e-4f;
@@ -399,12 +279,8 @@ TEST_P(GoldenTest, ChunksDoNotChangeTheSumsOfEmbeddings) {
 }
 
 std::vector<GoldenParam> AllParams() {
-  std::vector<std::string> names;
-  std::error_code missing;  // then there are no parameters, which GoogleTest reports
-  for (const auto& entry : fs::directory_iterator(CasesDirectory(), missing)) names.push_back(entry.path().filename());
-  std::ranges::sort(names);
   std::vector<GoldenParam> params;
-  for (const std::string& name : names) {
+  for (const std::string& name : CaseNames()) {
     params.push_back({name, Backend::kReference});
     params.push_back({name, Backend::kCpu});
   }
