@@ -67,6 +67,14 @@ struct Bf16 {
 struct Half {
   std::uint16_t bits;
 };
+// 16 bytes.
+struct alignas(16) Vec4 {
+  std::uint32_t x, y, z, w;
+};
+// Two neighbouring elements.
+struct Pair {
+  float low, high;
+};
 
 }  // namespace loramux::gpu
 

@@ -16,15 +16,6 @@
 
 namespace loramux::gpu {
 
-// 16 bytes.
-struct alignas(16) Vec4 {
-  std::uint32_t x, y, z, w;
-};
-// Two neighbouring elements.
-struct Pair {
-  float low, high;
-};
-
 // The value, which the compiler must not compute, nor what follows from it, before this point.
 template <typename T>
 LORAMUX_DEVICE T NoEarlier(T value) {

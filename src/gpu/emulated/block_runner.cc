@@ -1,177 +1,22 @@
 #include "gpu/emulated/block_runner.h"
 
-#include <array>
-#include <bit>
-#include <cstring>
 #include <utility>
-#include <boost/context/detail/fcontext.hpp>
 #include <sys/mman.h>
 
 #include "base/check.h"
-#include "gpu/emulated/sanitizers.h"
+#include "gpu/emulated/block_state.h"
 #include "gpu/emulated/warp_math.h"
-#include "gpu/kernel_api.h"
 
 namespace loramux::gpu {
 namespace {
 
-namespace context = boost::context::detail;
-using emulated::Access;
 using emulated::Meeting;
 using emulated::place;
-
-constexpr std::uint32_t kMaxThreads = 1024;
-constexpr std::uint32_t kMaxWarps = kMaxThreads / 32;
-constexpr std::size_t kStackBytes = std::size_t{128} << 10;
-constexpr std::size_t kGuardBytes = 4096;
-#ifdef LORAMUX_EMULATOR_TSAN
-constexpr bool kFibersAreShared = false;  // the frames of two threads at one place would look like a race
-#else
-constexpr bool kFibersAreShared = true;
-#endif
-constexpr std::size_t kMaxSharedBytes = std::size_t{256} << 10;
-
-// Where a fiber, or the host's stack, stands.
-struct Context {
-  context::fcontext_t at = nullptr;
-  const void* stack = nullptr;  // lowest address
-  std::size_t stack_bytes = 0;
-  void* fake_stack = nullptr;  // AddressSanitizer's
-};
-
-struct Fiber {
-  Context context;
-  char* memory = nullptr;  // null: never used
-};
-
-struct AsyncCopy {
-  void* to;
-  const void* from;  // host address; null: zeros
-  int group;
-};
-
-// A CUDA thread.
-struct Thread {
-  Fiber* fiber = nullptr;  // null: not started, or ended
-  void* tsan = nullptr;
-  int groups = 0;
-  std::vector<AsyncCopy> copies;
-};
-
-struct WarpLanes {
-  alignas(64) std::uint32_t slots[2][32][8];  // two sets: no lane can be two meetings ahead
-  std::uint32_t phase = 0, arrived = 0;
-  Meeting meeting = Meeting::kNone;
-  std::uint32_t runnable = 0;  // bit i: lane order[i] can go on
-  std::uint32_t position = 0;  // of the lane that runs, or ran last
-  const std::uint8_t* order = nullptr;
-  char sync = 0;  // for ThreadSanitizer
-};
-
-constexpr std::size_t kOrders = 64;
-using Order = std::array<std::uint8_t, 32>;
 
 std::uint64_t Mix(std::uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return x ^ x >> 31;
-}
-
-const char* NameOf(Meeting meeting) {
-  switch (meeting) {
-    case Meeting::kNone:
-      break;
-    case Meeting::kBlock:
-      return "SyncBlock";
-    case Meeting::kWarp:
-      return "SyncWarp";
-    case Meeting::kShuffle:
-      return "Shuffle";
-    case Meeting::kSum:
-    case Meeting::kSumDouble:
-    case Meeting::kSumInteger:
-      return "SumWarp";
-    case Meeting::kMax:
-    case Meeting::kMaxWide:
-      return "MaxWarp";
-    case Meeting::kMultiplyBf16:
-    case Meeting::kMultiplyHalf:
-      return "MultiplyTile";
-    case Meeting::kMatrices:
-      return "LoadMatrices";
-    case Meeting::kMatricesTransposed:
-      return "LoadMatricesTransposed";
-  }
-  return "nothing";
-}
-
-const char* NameOf(Access access) {
-  switch (access) {
-    case Access::kLoad:
-      return "load";
-    case Access::kStore:
-      return "store";
-    case Access::kAsyncCopy:
-      return "asynchronous copy";
-  }
-  return "access";
-}
-
-std::string Hex(std::uintptr_t address) {
-  std::string text;
-  for (; address != 0; address >>= 4) text.insert(text.begin(), "0123456789abcdef"[address & 15]);
-  return "0x" + text;
-}
-
-}  // namespace
-
-struct BlockRunner::State {
-  const BlockLaunch* launch = nullptr;
-  std::uint32_t alive = 0, at_barrier = 0;
-  std::uint32_t warps = 0, warp = 0;  // how many there are; position in warp_order of the one that runs
-  std::uint8_t warp_order[kMaxWarps];
-  Context host;
-  Fiber* current = nullptr;
-  std::string* fault = nullptr;
-  bool failed = false;
-  char sync = 0;  // for ThreadSanitizer: SyncBlock
-  void* tsan_host = nullptr;
-  std::byte* shared = nullptr;
-  std::uint64_t map_version = 0;
-  std::uint64_t seed = 0;
-  std::array<Order, kOrders> orders;
-  std::array<WarpLanes, kMaxWarps> warp_state;
-  std::array<Thread, kMaxThreads> threads;
-  std::array<Fiber, kMaxThreads> fibers;
-  std::array<Fiber*, kMaxThreads> free_fibers;  // if they are shared
-  std::size_t used_fibers = 0, num_free = 0;
-  std::vector<Traffic> traffic;
-
-  Thread& Current() { return threads[place.thread]; }
-};
-
-namespace {
-
-thread_local BlockRunner::State* state = nullptr;
-
-// After a switch the processor does not foresee where functions return to: between the kernel and the switch there is
-// one function only.
-#define LORAMUX_INLINE inline __attribute__((always_inline))
-
-// Keeps where the leaver stands.
-LORAMUX_INLINE void Landed(const context::transfer_t& transfer, [[maybe_unused]] Context& here) {
-  Context& left = *static_cast<Context*>(transfer.data);
-  left.at = transfer.fctx;
-#ifdef LORAMUX_ASAN
-  __sanitizer_finish_switch_fiber(here.fake_stack, &left.stack, &left.stack_bytes);
-#endif
-}
-
-LORAMUX_INLINE void Jump(Context& from, Context& to) {
-#ifdef LORAMUX_ASAN
-  __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_bytes);
-#endif
-  Landed(context::jump_fcontext(to.at, &from), from);
 }
 
 void Entry(context::transfer_t transfer);
@@ -188,68 +33,8 @@ void ResetFiber(Fiber& fiber, std::size_t index) {
 #endif
 }
 
-Fiber* TakeFiber() {
-  if (state->num_free > 0) return state->free_fibers[--state->num_free];
-  const std::size_t index = kFibersAreShared ? state->used_fibers++ : place.thread;
-  Fiber& fiber = state->fibers[index];
-  if (fiber.memory == nullptr) {
-    void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(memory != MAP_FAILED);
-    CHECK(mprotect(memory, kGuardBytes, PROT_NONE) == 0);
-    fiber.memory = static_cast<char*>(memory);
-    ResetFiber(fiber, index);
-  }
-  return &fiber;
-}
-
 void FreeFiber(Fiber* fiber) {
   if (kFibersAreShared) state->free_fibers[state->num_free++] = fiber;
-}
-
-LORAMUX_INLINE void RunNextOf(WarpLanes& warp) {
-  const std::uint32_t later = warp.runnable & (~std::uint32_t{1} << warp.position);
-  warp.position = static_cast<std::uint32_t>(std::countr_zero(later != 0 ? later : warp.runnable));
-  place.thread = state->warp_order[state->warp] * 32u + warp.order[warp.position];
-  LORAMUX_TSAN_CALL(__tsan_switch_to_fiber(state->Current().tsan, __tsan_switch_to_fiber_no_sync));
-}
-
-// Makes the next lane that can go on the running one: of this warp, else of the next warp that has one. False: there is
-// none.
-bool PickNext() {
-  for (std::uint32_t tried = 0; tried <= state->warps; ++tried) {
-    WarpLanes& warp = state->warp_state[state->warp_order[state->warp]];
-    if (warp.runnable != 0) {
-      RunNextOf(warp);
-      return true;
-    }
-    if (++state->warp == state->warps) state->warp = 0;
-  }
-  return false;
-}
-
-void JumpToHost() {
-  LORAMUX_TSAN_CALL(__tsan_switch_to_fiber(state->tsan_host, __tsan_switch_to_fiber_no_sync));
-  Jump(state->current->context, state->host);
-}
-
-// Ends the launch, and with it the device. Threads stay where they stand, and so would what their frames own: empties
-// `what`.
-[[noreturn]] void KernelFault(std::string&& what) {
-  *state->fault = "kernel " + std::string(state->launch->kernel.name) + ", block (" + std::to_string(place.block[0]) +
-                  ", " + std::to_string(place.block[1]) + ", " + std::to_string(place.block[2]) + "), thread " +
-                  std::to_string(place.thread) + ": " + what;
-  std::string().swap(what);
-  state->failed = true;
-  JumpToHost();
-  __builtin_unreachable();
-}
-
-// Goes on with the running thread, from a fiber that does not.
-LORAMUX_INLINE void JumpToCurrent(Context& from) {
-  Thread& thread = state->Current();
-  if (thread.fiber == nullptr) thread.fiber = TakeFiber();
-  state->current = thread.fiber;
-  Jump(from, thread.fiber->context);
 }
 
 std::string DescribeWaiting() {
@@ -270,18 +55,6 @@ std::string DescribeWaiting() {
   return "not all threads of the block meet: of " + std::to_string(state->launch->threads) + ", " + text;
 }
 
-// The running thread cannot go on until others have.
-LORAMUX_INLINE void Leave(WarpLanes& warp) {
-  Fiber* fiber = state->current;
-  warp.runnable &= ~(std::uint32_t{1} << warp.position);
-  if (warp.runnable != 0) {
-    RunNextOf(warp);
-  } else if (!PickNext()) {
-    KernelFault(DescribeWaiting());
-  }
-  JumpToCurrent(fiber->context);
-}
-
 void EndThread() {
   Thread& thread = state->Current();
   WarpLanes& warp = state->warp_state[place.thread / 32];
@@ -300,7 +73,7 @@ void Entry(context::transfer_t transfer) {
     LORAMUX_TSAN_CALL(__tsan_release(&state->launch->end));
     EndThread();
     if (!PickNext()) {
-      if (state->alive != 0) KernelFault(DescribeWaiting());
+      if (state->alive != 0) NotAllThreadsMeet();
       FreeFiber(self);
       JumpToHost();
     } else if (!kFibersAreShared || state->Current().fiber != nullptr) {
@@ -377,24 +150,53 @@ void StartBlock(const BlockLaunch& launch, std::uint64_t block) {
     LORAMUX_TSAN_CALL(if (state->threads[t].tsan == nullptr) state->threads[t].tsan = __tsan_create_fiber(0));
   }
   state->warp = 0;
-}
-
-void CheckShared(const void* address, const char* access) {
-  const auto* byte = static_cast<const std::byte*>(address);
-  if (place.shared == nullptr || byte < place.shared || byte + 16 > place.shared + place.shared_bytes) {
-    std::string what = std::string(access) + " at " + Hex(reinterpret_cast<std::uintptr_t>(address)) +
-                       ", which is not in the block's " + std::to_string(place.shared_bytes) +
-                       " bytes of shared memory";
-    KernelFault(std::move(what));
-  }
-  if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0) {
-    std::string what = std::string(access) + " at offset " + std::to_string(byte - place.shared) +
-                       " of shared memory, which is not aligned to 16 bytes";
-    KernelFault(std::move(what));
-  }
+  state->sync_of_block = (state->sync_of_block + 1) % state->sync.size();
 }
 
 }  // namespace
+
+Fiber* TakeFiber() {
+  if (state->num_free > 0) return state->free_fibers[--state->num_free];
+  const std::size_t index = kFibersAreShared ? state->used_fibers++ : place.thread;
+  Fiber& fiber = state->fibers[index];
+  if (fiber.memory == nullptr) {
+    void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    CHECK(mprotect(memory, kGuardBytes, PROT_NONE) == 0);
+    fiber.memory = static_cast<char*>(memory);
+    ResetFiber(fiber, index);
+  }
+  return &fiber;
+}
+
+bool PickNext() {
+  for (std::uint32_t tried = 0; tried <= state->warps; ++tried) {
+    WarpLanes& warp = state->warp_state[state->warp_order[state->warp]];
+    if (warp.runnable != 0) {
+      RunNextOf(warp);
+      return true;
+    }
+    if (++state->warp == state->warps) state->warp = 0;
+  }
+  return false;
+}
+
+void JumpToHost() {
+  LORAMUX_TSAN_CALL(__tsan_switch_to_fiber(state->tsan_host, __tsan_switch_to_fiber_no_sync));
+  Jump(state->current->context, state->host);
+}
+
+void KernelFault(std::string&& what) {
+  *state->fault = "kernel " + std::string(state->launch->kernel.name) + ", block (" + std::to_string(place.block[0]) +
+                  ", " + std::to_string(place.block[1]) + ", " + std::to_string(place.block[2]) + "), thread " +
+                  std::to_string(place.thread) + ": " + what;
+  std::string().swap(what);
+  state->failed = true;
+  JumpToHost();
+  __builtin_unreachable();
+}
+
+void NotAllThreadsMeet() { KernelFault(DescribeWaiting()); }
 
 BlockRunner& BlockRunner::OfThisThread() {
   static thread_local BlockRunner runner;
@@ -450,116 +252,4 @@ std::vector<Traffic> BlockRunner::Leave(const BlockLaunch& launch) {
   return taken;
 }
 
-void SyncBlock() {
-  LORAMUX_TSAN_CALL(__tsan_release(&state->sync));
-  WarpLanes& warp = state->warp_state[place.thread / 32];
-  if (++state->at_barrier == state->launch->threads) {
-    state->at_barrier = 0;
-    for (std::uint32_t w = 0; w < state->warps; ++w) state->warp_state[w].runnable = ~std::uint32_t{0};
-  } else {
-    Leave(warp);
-  }
-  LORAMUX_TSAN_CALL(__tsan_acquire(&state->sync));
-}
-
-void CopyAsync16(void* shared, const void* global, bool valid) {
-  CheckShared(shared, "asynchronous copy to shared memory");
-  const void* from = valid ? emulated::CheckAccess(global, 16, Access::kAsyncCopy) : nullptr;
-  Thread& thread = state->Current();
-  thread.copies.push_back({shared, from, thread.groups});
-}
-
-void CopyAsyncCommit() { ++state->Current().groups; }
-
-namespace emulated {
-
-void CopyAsyncWaitFor(int pending_groups) {
-  Thread& thread = state->Current();
-  std::size_t kept = 0;
-  for (const AsyncCopy& copy : thread.copies) {
-    if (copy.group >= thread.groups - pending_groups) {
-      thread.copies[kept++] = copy;
-      continue;
-    }
-    LORAMUX_TSAN_CALL(if (copy.from != nullptr) __tsan_read16(const_cast<void*>(copy.from)));
-    LORAMUX_TSAN_CALL(__tsan_write16(copy.to));
-    Vec4 bytes = {0, 0, 0, 0};
-    if (copy.from != nullptr) bytes = *static_cast<const Vec4*>(copy.from);
-    *static_cast<Vec4*>(copy.to) = bytes;
-  }
-  thread.copies.resize(kept);
-}
-
-const std::uint32_t (*Meet(Meeting meeting, const std::uint32_t* words, int count))[8] {
-  WarpLanes& warp = state->warp_state[place.thread / 32];
-  Slots slots = warp.slots[warp.phase & 1];
-  for (int i = 0; i < count; ++i) slots[place.thread % 32][i] = words[i];
-  if (warp.arrived == 0) {
-    warp.meeting = meeting;
-  } else if (warp.meeting != meeting) {
-    std::string what =
-        std::string("lanes of a warp meet at different calls: ") + NameOf(warp.meeting) + " and " + NameOf(meeting);
-    KernelFault(std::move(what));
-  }
-  LORAMUX_TSAN_CALL(__tsan_release(&warp.sync));
-  if (++warp.arrived == 32) {
-    MeetingWork(meeting, slots);
-    warp.arrived = 0;
-    ++warp.phase;
-    warp.runnable = ~std::uint32_t{0};
-  } else {
-    Leave(warp);
-  }
-  LORAMUX_TSAN_CALL(__tsan_acquire(&warp.sync));
-  return slots;
-}
-
-void GatherMatrices(std::uint32_t (&r)[4], const void* shared_row, bool transposed) {
-  CheckShared(shared_row, "LoadMatrices");
-  LORAMUX_TSAN_CALL(__tsan_read16(const_cast<void*>(shared_row)));
-  const auto address = reinterpret_cast<std::uintptr_t>(shared_row);
-  const std::uint32_t words[2] = {static_cast<std::uint32_t>(address), static_cast<std::uint32_t>(address >> 32)};
-  const auto slots = Meet(transposed ? Meeting::kMatricesTransposed : Meeting::kMatrices, words, 2);
-  for (int i = 0; i < 4; ++i) r[i] = slots[place.thread % 32][i];
-}
-
-// The shared memory of a block is new: its shadow must not remember the last block's accesses.
-std::byte* SharedMemory(std::size_t bytes) {
-  if (bytes > place.shared_bytes) {
-    std::string what = "the kernel needs " + std::to_string(bytes) + " bytes of shared memory, the launch has " +
-                       std::to_string(place.shared_bytes);
-    KernelFault(std::move(what));
-  }
-  if (place.shared != nullptr) return place.shared;
-#ifdef LORAMUX_EMULATOR_TSAN
-  AnnotateIgnoreReadsBegin(__FILE__, __LINE__), AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-  void* shared =
-      mmap(state->shared, kMaxSharedBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-  CHECK(shared == state->shared);
-#endif
-  std::memset(state->shared, 0xff, place.shared_bytes);
-  LORAMUX_TSAN_CALL((AnnotateIgnoreWritesEnd(__FILE__, __LINE__), AnnotateIgnoreReadsEnd(__FILE__, __LINE__)));
-  place.shared = state->shared;
-  return place.shared;
-}
-
-AddressRange& FindRange(std::uintptr_t address, std::size_t bytes, Access access) {
-  const MemoryRegion* region = state->launch->memory->Find(address);
-  if (region == nullptr || !state->launch->memory->Contains(address, bytes)) {
-    std::string what = std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) +
-                       ", " + state->launch->memory->DescribeNear(address + (region == nullptr ? 0 : bytes));
-    KernelFault(std::move(what));
-  }
-  AddressRange& range = place.ranges[CachedRange(address)];
-  range = {region->begin, region->end, state->launch->memory->counting ? &state->traffic[region->watch] : nullptr};
-  return range;
-}
-
-void MisalignedAccess(std::uintptr_t address, std::size_t bytes, Access access) {
-  std::string what = std::string(NameOf(access)) + " of " + std::to_string(bytes) + " bytes at " + Hex(address) +
-                     ", which is not aligned to " + std::to_string(bytes) + " bytes";
-  KernelFault(std::move(what));
-}
-
-}  // namespace emulated
 }  // namespace loramux::gpu

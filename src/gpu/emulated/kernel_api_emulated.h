@@ -134,11 +134,6 @@ inline void AtomicOrShared(std::uint32_t* address, std::uint32_t value) {
   std::atomic_ref(*address).fetch_or(value, std::memory_order_relaxed);
 }
 
-// 16 bytes.
-struct alignas(16) Vec4 {
-  std::uint32_t x, y, z, w;
-};
-
 template <typename T>
 inline T Load(const T* address) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);

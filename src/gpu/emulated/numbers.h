@@ -51,9 +51,6 @@ inline T FromFloat(float value) {
   }
 }
 
-struct Pair {
-  float low, high;
-};
 // Two 16-bit elements of one word; the first is the lower half.
 template <typename T>
 inline Pair Unpack(std::uint32_t word) {

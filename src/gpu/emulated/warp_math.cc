@@ -79,6 +79,34 @@ void LoadMatrixWords(Slots slots, bool transposed) {
 
 }  // namespace
 
+const char* NameOf(Meeting meeting) {
+  switch (meeting) {
+    case Meeting::kNone:
+      break;
+    case Meeting::kBlock:
+      return "SyncBlock";
+    case Meeting::kWarp:
+      return "SyncWarp";
+    case Meeting::kShuffle:
+      return "Shuffle";
+    case Meeting::kSum:
+    case Meeting::kSumDouble:
+    case Meeting::kSumInteger:
+      return "SumWarp";
+    case Meeting::kMax:
+    case Meeting::kMaxWide:
+      return "MaxWarp";
+    case Meeting::kMultiplyBf16:
+    case Meeting::kMultiplyHalf:
+      return "MultiplyTile";
+    case Meeting::kMatrices:
+      return "LoadMatrices";
+    case Meeting::kMatricesTransposed:
+      return "LoadMatricesTransposed";
+  }
+  return "nothing";
+}
+
 void MeetingWork(Meeting meeting, Slots slots) {
   switch (meeting) {
     case Meeting::kNone:

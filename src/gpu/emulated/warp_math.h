@@ -5,6 +5,9 @@
 
 namespace loramux::gpu::emulated {
 
+// The call's name, for messages.
+const char* NameOf(Meeting meeting);
+
 // The work of a meeting, done once for all lanes: from what they brought to what they take.
 void MeetingWork(Meeting meeting, Slots slots);
 
