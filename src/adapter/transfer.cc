@@ -66,22 +66,22 @@ std::int32_t LayersOf(const TransferJob& job) {
   return layered && job.progress != nullptr && !FromDisk(job) ? job.progress->layers() : 1;
 }
 
-std::size_t CopyLayer(const TransferJob& job, const TierMemory& memory, std::int32_t layer) {
+PagePart PartOfLayers(const TransferJob& job, std::int32_t first, std::int32_t end) {
   CHECK_EQ(job.from.pages.size(), job.to.pages.size());
+  if (job.adapter != nullptr) return {AdapterPages(job, first), AdapterPages(job, end), 0, job.page_bytes};
+  PagePart part{0, job.from.pages.size(), static_cast<std::size_t>(first) * job.layer_bytes};
+  const bool last = end == LayersOf(job);
+  part.bytes = (last ? job.page_bytes : static_cast<std::size_t>(end) * job.layer_bytes) - part.offset;
+  return part;
+}
+
+std::size_t CopyLayer(const TransferJob& job, const TierMemory& memory, std::int32_t layer) {
   const PageArena &from = memory.Of(job.from.tier), &to = memory.Of(job.to.tier);
-  const std::int32_t layers = LayersOf(job);
-  std::size_t first = 0, end = job.from.pages.size(), offset = 0, bytes = job.page_bytes;
-  if (job.adapter != nullptr) {
-    first = AdapterPages(job, layer);
-    end = AdapterPages(job, layer + 1);
-  } else if (layers > 1) {
-    offset = static_cast<std::size_t>(layer) * job.layer_bytes;
-    bytes = layer + 1 < layers ? job.layer_bytes : job.page_bytes - offset;
+  const PagePart part = PartOfLayers(job, layer, layer + 1);
+  for (std::size_t i = part.first; i < part.end; ++i) {
+    std::memcpy(to.Page(job.to.pages[i]) + part.offset, from.Page(job.from.pages[i]) + part.offset, part.bytes);
   }
-  for (std::size_t i = first; i < end; ++i) {
-    std::memcpy(to.Page(job.to.pages[i]) + offset, from.Page(job.from.pages[i]) + offset, bytes);
-  }
-  return (end - first) * bytes;
+  return part.total();
 }
 
 TransferCompletion RunTransfer(const TransferJob& job, const TierMemory& memory,

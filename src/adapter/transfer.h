@@ -63,6 +63,16 @@ class PageTransfer {
 std::int64_t PayloadBytes(const TransferJob& job);
 // The number of parts in which the job moves: the layers of its progress, or one.
 std::int32_t LayersOf(const TransferJob& job);
+// Bytes of some pages of a job: `bytes` from byte `offset` of each of its pages number `first` to `end` - 1.
+struct PagePart {
+  std::size_t first = 0, end = 0;
+  std::size_t offset = 0, bytes = 0;
+  std::size_t total() const { return (end - first) * bytes; }
+};
+// What the layers from `first` to `end` - 1 add to the earlier ones. REQUIRES: 0 <= first < end <= LayersOf(job); the
+// job is not a transfer from disk.
+PagePart PartOfLayers(const TransferJob& job, std::int32_t first, std::int32_t end);
+
 // Copies the bytes that layer `layer` < LayersOf(job) adds to the earlier layers. Returns their number. REQUIRES: the
 // job is not a transfer from disk; the processor can read both tiers.
 std::size_t CopyLayer(const TransferJob& job, const TierMemory& memory, std::int32_t layer);

@@ -1,13 +1,11 @@
 #include "runtime/cpu_executor.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
-#include <thread>
 #include <sched.h>
 
 #include "base/check.h"
+#include "runtime/step_thread.h"
 
 namespace loramux {
 namespace {
@@ -63,29 +61,22 @@ struct CpuExecutor::State {
   ThreadPool pool;
   KernelContext context;
   LoraViewBuilder view_builder;
-  std::function<void()> on_completion;
 
   std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by slot
   std::vector<SequenceChunk> sequences;
+  std::unique_ptr<StepThread> thread;  // last, because it uses the others
 
-  std::mutex mutex;
-  std::condition_variable work;
-  std::vector<StepBatch> queued;  // in the order of submission; vectors, because there are few
-  std::vector<StepResult> done;   // not polled yet
-  StepResult spare;               // memory for the next result
-  bool stopping = false;
-  std::thread thread;
-
-  State(CpuExecutorOptions o, Model* m, const KvLayout& l, PagePool* device, std::function<void()> callback)
+  State(CpuExecutorOptions o, Model* m, const KvLayout& l, PagePool* device, std::function<void()> on_completion)
       : options(o),
         model(m),
         layout(l),
         arena(device->View()),
         pool(o.threads > 0 ? o.threads : AvailableProcessors()),
         context{o.backend, &pool},
-        view_builder(device->View(), m->config().num_layers),
-        on_completion(std::move(callback)) {
+        view_builder(device->View(), m->config().num_layers) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
+    thread = std::make_unique<StepThread>(
+        [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
   }
 
   void Place(const AdapterPlacement& placement) {
@@ -140,58 +131,17 @@ struct CpuExecutor::State {
                                     .pools = &batch.pools,
                                     .pooled = &result.pooled});
   }
-
-  void Run() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      work.wait(lock, [this] { return stopping || !queued.empty(); });
-      if (stopping) return;
-      StepBatch batch = std::move(queued.front());
-      queued.erase(queued.begin());
-      StepResult result = std::move(spare);
-      lock.unlock();
-      Execute(batch, result);
-      result.batch = std::move(batch);
-      lock.lock();
-      done.push_back(std::move(result));
-      lock.unlock();
-      on_completion();
-      lock.lock();
-    }
-  }
 };
 
 CpuExecutor::CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device,
                          std::function<void()> on_completion)
-    : state_(std::make_unique<State>(options, model, layout, device, std::move(on_completion))) {
-  state_->thread = std::thread([state = state_.get()] { state->Run(); });
-}
+    : state_(std::make_unique<State>(options, model, layout, device, std::move(on_completion))) {}
 
-CpuExecutor::~CpuExecutor() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-  }
-  state_->work.notify_all();
-  state_->thread.join();
-}
+CpuExecutor::~CpuExecutor() = default;
 
-void CpuExecutor::Submit(StepBatch batch) {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->queued.push_back(std::move(batch));
-  }
-  state_->work.notify_one();
-}
+void CpuExecutor::Submit(StepBatch batch) { state_->thread->Submit(std::move(batch)); }
 
-bool CpuExecutor::Poll(StepResult& result) {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->done.empty()) return false;
-  std::swap(result, state_->done.front());
-  state_->spare = std::move(state_->done.front());
-  state_->done.erase(state_->done.begin());
-  return true;
-}
+bool CpuExecutor::Poll(StepResult& result) { return state_->thread->Poll(result); }
 
 int AvailableProcessors() {
   cpu_set_t set;
