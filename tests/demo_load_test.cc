@@ -10,29 +10,6 @@
 namespace loramux::demo::demo_load_test {
 namespace {
 
-RuntimeOptions Roomy() {
-  RuntimeOptions options;
-  options.device_memory = std::int64_t{256} << 20;
-  options.host_memory = std::int64_t{64} << 20;
-  options.prefix_cache = false;  // the reference answers are computed without reuse
-  return options;
-}
-
-// Memory for the largest adapter and a few sequences only.
-RuntimeOptions Tight(World& roomy) {
-  std::int64_t largest = 0;
-  for (const auto& version : roomy.runtime().registry().List()) largest = std::max(largest, version->layout.pages);
-  const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes;
-  RuntimeOptions options;
-  options.device_memory = (largest + 24) * page_bytes;
-  options.page_tokens = 4;                           // many small pages: decoding asks for new ones all the time
-  options.host_memory = (largest + 8) * page_bytes;  // adapters go back and forth to the disk too
-  options.scheduler.max_running = 32;
-  options.scheduler.max_batch_tokens = 96;
-  options.scheduler.prefill_chunk = 24;
-  return options;
-}
-
 // Two of three requests talk on after the answer, so that sequences grow by many pages while they run.
 bool TalksOn(std::size_t i) { return i % 3 != 0; }
 void LetSomeTalkOn(std::size_t i, GenerationRequest& request) {
@@ -48,14 +25,6 @@ std::size_t Correct(const std::vector<Question>& questions, const std::vector<An
     correct += TalksOn(i) ? answers[i].text.starts_with(questions[i].answer) : answers[i].text == questions[i].answer;
   }
   return correct;
-}
-
-void ExpectEmptyAndExact(Runtime& runtime) {
-  runtime.Stop();
-  runtime.engine().CheckIntegrity();
-  const EngineStats stats = runtime.engine().Stats();
-  EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
-  EXPECT_EQ(stats.running + stats.waiting, 0);
 }
 
 // A sanitizer slows everything down many times, so a part of the questions is enough.
@@ -122,28 +91,6 @@ TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
   }
 }
 
-// Asks sessions of several turns. The prompt of a turn is the whole session so far, with the answers of `truth` if it
-// is given. Returns the answers by turn.
-std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
-                                             const std::vector<std::vector<Answer>>* truth = nullptr) {
-  std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
-  std::vector<std::vector<Answer>> answers;
-  for (std::size_t turn = 0; turn < turns; ++turn) {
-    answers.push_back(world.Ask(questions, /*one_by_one=*/false, [&](std::size_t i, GenerationRequest& request) {
-      request.prompt.insert(request.prompt.begin(), sessions[i].begin(), sessions[i].end());
-      next[i] = request.prompt;
-      request.ignore_eos = true;
-      request.max_tokens = 10;
-    }));
-    for (std::size_t i = 0; i < questions.size(); ++i) {
-      sessions[i] = next[i];
-      const std::vector<TokenId>& said = (truth == nullptr ? answers : *truth)[turn][i].tokens;
-      sessions[i].insert(sessions[i].end(), said.begin(), said.end());
-    }
-  }
-  return answers;
-}
-
 // Pages from the cache give the same tokens as a computation without reuse. In the tight case most pages are in the
 // host tier by the next turn.
 TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
@@ -180,27 +127,6 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
     ExpectEmptyAndExact(cached.runtime());
   }
 }
-
-// One in eight jobs fails at once.
-class FailingTransfer final : public PageTransfer {
- public:
-  FailingTransfer(std::unique_ptr<PageTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
-  void Submit(TransferJob job) override {
-    if (prng_.NextBelow(8) == 0) return failed_.push_back({job.id, IoError("injected")});
-    real_->Submit(std::move(job));
-  }
-  std::optional<TransferCompletion> Poll() override {
-    if (failed_.empty()) return real_->Poll();
-    TransferCompletion completion = std::move(failed_.back());
-    failed_.pop_back();
-    return completion;
-  }
-
- private:
-  std::unique_ptr<PageTransfer> real_;
-  Prng prng_;
-  std::vector<TransferCompletion> failed_;
-};
 
 // Every regime of the cache, in little memory, with transfers that fail. A request gets the right answer or the error
 // of the load that failed.

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -148,6 +149,56 @@ std::vector<Answer> World::Ask(const std::vector<Question>& questions, bool one_
     all.Wait();
   }
   for (Answer& answer : answers) answer.text = Decode(answer.tokens);
+  return answers;
+}
+
+RuntimeOptions Roomy() {
+  RuntimeOptions options;
+  options.device_memory = std::int64_t{256} << 20;
+  options.host_memory = std::int64_t{64} << 20;
+  options.prefix_cache = false;  // the reference answers are computed without reuse
+  return options;
+}
+
+RuntimeOptions Tight(World& roomy) {
+  std::int64_t largest = 0;
+  for (const auto& version : roomy.runtime().registry().List()) largest = std::max(largest, version->layout.pages);
+  const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes;
+  RuntimeOptions options;
+  options.device_memory = (largest + 24) * page_bytes;
+  options.page_tokens = 4;                           // many small pages: decoding asks for new ones all the time
+  options.host_memory = (largest + 8) * page_bytes;  // adapters go back and forth to the disk too
+  options.scheduler.max_running = 32;
+  options.scheduler.max_batch_tokens = 96;
+  options.scheduler.prefill_chunk = 24;
+  return options;
+}
+
+void ExpectEmptyAndExact(Runtime& runtime) {
+  runtime.Stop();
+  runtime.engine().CheckIntegrity();
+  const EngineStats stats = runtime.engine().Stats();
+  EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+}
+
+std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
+                                             const std::vector<std::vector<Answer>>* truth) {
+  std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
+  std::vector<std::vector<Answer>> answers;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    answers.push_back(world.Ask(questions, /*one_by_one=*/false, [&](std::size_t i, GenerationRequest& request) {
+      request.prompt.insert(request.prompt.begin(), sessions[i].begin(), sessions[i].end());
+      next[i] = request.prompt;
+      request.ignore_eos = true;
+      request.max_tokens = 10;
+    }));
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      sessions[i] = next[i];
+      const std::vector<TokenId>& said = (truth == nullptr ? answers : *truth)[turn][i].tokens;
+      sessions[i].insert(sessions[i].end(), said.begin(), said.end());
+    }
+  }
   return answers;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/prng.h"
 #include "runtime/runtime.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -48,6 +49,40 @@ class World {
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;
+};
+
+// Memory for everything, and no reuse of keys and values.
+RuntimeOptions Roomy();
+// Memory for the largest adapter of `roomy` and a few sequences only.
+RuntimeOptions Tight(World& roomy);
+
+// Stops the runtime, and expects that all memory is accounted for.
+void ExpectEmptyAndExact(Runtime& runtime);
+
+// Asks sessions of several turns. The prompt of a turn is the whole session so far, with the answers of `truth` if it
+// is given. Returns the answers by turn.
+std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
+                                             const std::vector<std::vector<Answer>>* truth = nullptr);
+
+// One in eight jobs fails at once.
+class FailingTransfer final : public PageTransfer {
+ public:
+  FailingTransfer(std::unique_ptr<PageTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
+  void Submit(TransferJob job) override {
+    if (prng_.NextBelow(8) == 0) return failed_.push_back({job.id, IoError("injected")});
+    real_->Submit(std::move(job));
+  }
+  std::optional<TransferCompletion> Poll() override {
+    if (failed_.empty()) return real_->Poll();
+    TransferCompletion completion = std::move(failed_.back());
+    failed_.pop_back();
+    return completion;
+  }
+
+ private:
+  std::unique_ptr<PageTransfer> real_;
+  Prng prng_;
+  std::vector<TransferCompletion> failed_;
 };
 
 }  // namespace loramux::demo

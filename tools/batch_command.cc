@@ -117,6 +117,7 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE
 // Returns the number of failed lines in the output, those of earlier runs too.
 Result<std::int64_t> RunWholeBatch(BatchFlags flags) {
   RETURN_IF_ERROR(CheckOutputFlags(flags.output_formats));
+  RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const File input, OpenInput(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(flags.output));
@@ -148,6 +149,7 @@ void AddBatchFlags(CommandLine& line, BatchFlags& flags) {
             .path = FlagPath::kExistingFile,
             .required = true});
   AddRuntimeFlags(line, flags.runtime);
+  AddDeviceFlag(line, flags.runtime);
   flags.runtime.log_level = "warn";
   line.Add({.names = "-o,--output",
             .target = &flags.output,

@@ -125,6 +125,7 @@ Status StreamAnswer(const GenerateFlags& flags, const Tokenizer& tokenizer, Engi
 
 Status Generate(GenerateFlags flags) {
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
   EventQueue events;  // outlives the engine's thread: Stop is called before it goes
@@ -155,6 +156,7 @@ Status Generate(GenerateFlags flags) {
 
 void AddGenerateFlags(CommandLine& line, GenerateFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
+  AddDeviceFlag(line, flags.runtime);
   flags.runtime.log_level = "warn";
   const std::string sampling = "Sampling";
   line.Add({.names = "-p,--prompt",

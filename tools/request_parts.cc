@@ -77,7 +77,7 @@ Result<EmbeddingOptions> EmbeddingOptionsOf(const std::string& pooling, const st
 std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime) {
   GrammarCompilerOptions options;
   options.mask_threads = std::clamp(AvailableProcessors() / 8, 1, 8);
-  auto compiler = GrammarCompiler::Create(tokenizer, runtime.model().config().eos_token_ids, options);
+  auto compiler = GrammarCompiler::Create(tokenizer, runtime.config().eos_token_ids, options);
   if (compiler.ok()) return std::move(*compiler);
   spdlog::warn("structured output is not available: {}", compiler.error().message);
   return nullptr;

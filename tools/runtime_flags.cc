@@ -13,6 +13,7 @@
 #include "formats/message.h"
 #include "hub/repo_name.h"
 #include "report/progress_bar.h"
+#include "runtime/choose_device.h"
 #include "schedule/presets.h"
 #include "schedule/profile/performance_profile.h"
 #include "schedule/profile/service_times.h"
@@ -28,21 +29,25 @@ std::int64_t MachineMemory() { return static_cast<std::int64_t>(sysconf(_SC_PHYS
 // A quarter of the machine's memory, at most 8 GiB: enough to serve, without surprising other programs here.
 std::int64_t AutoDeviceMemory() { return std::min<std::int64_t>(MachineMemory() / 4, std::int64_t{8} << 30); }
 
+// Whether the device has memory of its own. The emulated device's is the machine's.
+bool HasOwnMemory(const Device* device) { return device != nullptr && device->properties().major > 0; }
+
 // Pools are filled bit by bit, so one that is too large would end the server much later.
 Status CheckMemory(const RuntimeOptions& options) {
   const std::int64_t machine = MachineMemory();
+  const std::int64_t device_memory = HasOwnMemory(options.device.get()) ? 0 : options.device_memory;
   for (const auto& [flag, bytes] :
-       {std::pair{"--device-memory", options.device_memory}, std::pair{"--host-memory", options.host_memory}}) {
+       {std::pair{"--device-memory", device_memory}, std::pair{"--host-memory", options.host_memory}}) {
     if (bytes <= machine) continue;
     return InvalidArgument(std::string(flag) + ": expected at most " + FormatBytes(machine) +
                                ", the memory of this machine, found " + FormatBytes(bytes),
                            flag);
   }
-  if (options.host_memory > machine - options.device_memory) {
+  if (options.host_memory > machine - device_memory) {
     spdlog::warn(
         "--device-memory and --host-memory are {} together, but this machine has {}: the server may run out of "
         "memory when both are full",
-        FormatBytes(options.device_memory + options.host_memory), FormatBytes(machine));
+        FormatBytes(device_memory + options.host_memory), FormatBytes(machine));
   }
   return Ok{};
 }
@@ -162,7 +167,9 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
   options.scheduler.load_on_arrival = true;  // presets of documents do as those do
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
-  ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
+  options.device = flags.opened;
+  const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
+  ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", automatic));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
   RETURN_IF_ERROR(CheckMemory(options));
   ASSIGN_OR_RETURN(options.kv_dtype, DTypeFlag(flags.kv_dtype, "--kv-cache-dtype"));
@@ -261,13 +268,14 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "BYTES",
             .group = memory,
             .help = "Size of the page pool for KV cache and adapters, as in 2GiB; auto: a quarter of the machine's "
-                    "memory, at most 8 GiB",
+                    "memory, at most 8 GiB; on a GPU what weights and activations leave",
             .common = true});
   line.Add({.names = "--host-memory",
             .target = &flags.host_memory,
             .unit = "BYTES",
             .group = memory,
-            .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier",
+            .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier. "
+                    "With a GPU it is pinned",
             .common = true});
   line.Add({.names = "--page-tokens",
             .target = &flags.page_tokens,
@@ -336,6 +344,23 @@ void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
 }
 
 }  // namespace
+
+void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
+  line.Add({.names = "--device",
+            .target = &flags.device,
+            .unit = "DEVICE",
+            .group = "Machine",
+            .help = "What computes: cpu; cuda, an NVIDIA GPU; auto, a GPU if there is one that works, else the CPU; or "
+                    "emulated, a GPU played by the CPU, which is very slow and meant for tests and for people who "
+                    "write kernels",
+            .choices = {"auto", "cpu", "cuda", "emulated"},
+            .common = true});
+}
+
+Status OpenDeviceOf(RuntimeFlags& flags) {
+  ASSIGN_OR_RETURN(flags.opened, ChooseDevice(flags.device));
+  return Ok{};
+}
 
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
   AddModelFlags(line, flags);
@@ -414,10 +439,9 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
   const EngineStats stats = runtime->engine().Stats();
   spdlog::info(
       "model {}: {} of weights; pages of {} ({} positions); device {} pages = {}, host {} pages = {}; {} adapters",
-      flags.model_dir, FormatBytes(WeightBytes(runtime->model().weights())), FormatBytes(geometry.page_bytes),
-      geometry.kv.page_tokens, stats.device.capacity_pages,
-      FormatBytes(stats.device.capacity_pages * geometry.page_bytes), stats.host.capacity_pages,
-      FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());
+      flags.model_dir, FormatBytes(runtime->weight_bytes()), FormatBytes(geometry.page_bytes), geometry.kv.page_tokens,
+      stats.device.capacity_pages, FormatBytes(stats.device.capacity_pages * geometry.page_bytes),
+      stats.host.capacity_pages, FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());
   return runtime;
 }
 

@@ -20,6 +20,8 @@ struct RuntimeFlags : ModelFlags {
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
+  std::string device = "auto";     // of commands with AddDeviceFlag
+  std::shared_ptr<Device> opened;  // what it stands for, after OpenDeviceOf; null: the CPU
   std::string device_memory = "auto";
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
@@ -46,6 +48,11 @@ struct RuntimeFlags : ModelFlags {
 
 // Adds the flags to a subcommand.
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags);
+// Adds --device, for commands that call OpenDeviceOf.
+void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags);
+
+// Opens the device that --device names. First of all, so that a missing one costs no time. Error: says what is missing.
+Status OpenDeviceOf(RuntimeFlags& flags);
 
 // The options that the flags stand for. Errors name the flag.
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags);

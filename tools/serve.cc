@@ -276,6 +276,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   RETURN_IF_ERROR(CheckOutputFlags(flags.output));
   ASSIGN_OR_RETURN(parts.options, ServerOptionsOf(flags));
   ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
+  RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   parts.options.model_path = flags.runtime.model_dir;
   ASSIGN_OR_RETURN(parts.options.defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
@@ -314,10 +315,10 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
   const std::int64_t page_bytes = runtime.geometry().page_bytes;
   StartupFacts facts{.name = runtime.registry().base_names().front(),
                      .path = flags.runtime.model_dir,
-                     .family = ModelFamilyName(runtime.model().config().family),
-                     .dtype = DTypeName(runtime.model().weights().lm_head.dtype()),
+                     .family = ModelFamilyName(runtime.config().family),
+                     .dtype = DTypeName(runtime.base_dtype()),
                      .max_model_len = runtime.max_model_len(),
-                     .weight_bytes = WeightBytes(runtime.model().weights()),
+                     .weight_bytes = runtime.weight_bytes(),
                      .device_bytes = stats.device.capacity_pages * page_bytes,
                      .host_bytes = stats.host.capacity_pages * page_bytes,
                      .host = flags.http.host,
@@ -517,6 +518,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
       "  LORAMUX_API_KEY=... loramux serve Qwen/Qwen3-0.6B --host 0.0.0.0\n"
       "Flags of vLLM and of other servers work too (docs/reference/flags.md).");
   AddRuntimeFlags(line, flags.runtime);
+  AddDeviceFlag(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
   AddConnectionFlags(line, flags);
   std::string presets;

@@ -41,6 +41,7 @@ class DeviceModel {
   static Result<std::unique_ptr<DeviceModel>> Upload(const Model& host, Device& device);
 
   const ModelConfig& config() const { return config_; }
+  const DeviceWeights& weights() const { return weights_; }
   // The type of the weights, and of the inputs of products.
   DType dtype() const { return weights_.dtype; }
   // Bytes of device memory.

@@ -125,7 +125,7 @@ class EngineMeasurement {
     load_ = {.adapters = session.adapters().size(),
              .input_mean = options.input_mean,
              .output_mean = options.output_mean,
-             .vocab = session.runtime().model().config().vocab_size};
+             .vocab = session.runtime().config().vocab_size};
     Shorten(linear);
     std::int64_t most = session.runtime().max_model_len();
     for (const auto& adapter : session.adapters())

@@ -4,8 +4,12 @@
 
 #include <sys/random.h>
 
+#include "base/bytes.h"
+#include "runtime/base_copy.h"
+#include "runtime/cpu_executor.h"
+#include "runtime/device_transfer.h"
+#include "runtime/gpu_executor.h"
 #include "schedule/presets.h"
-#include "tensor/half_float.h"
 
 namespace loramux {
 
@@ -18,48 +22,43 @@ std::uint64_t RandomSeed() {
   return seed;
 }
 
-// Rejects an adapter that was saved with a different output matrix than the model's. It was trained on another base and
-// would give wrong answers.
-Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
-  const TensorEntry* copy = file.lm_head_base_copy;
-  if (copy == nullptr) return Ok{};
-  const PackedMatrix& lm_head = model.weights().lm_head;
-  std::vector<float> row(static_cast<std::size_t>(lm_head.k()));
-  std::vector<std::byte> stored(static_cast<std::size_t>(lm_head.k()) * DTypeSize(copy->dtype));
-  for (std::int64_t i = 0; i < lm_head.n(); ++i) {
-    lm_head.UnpackRow(i, row.data());
-    RETURN_IF_ERROR(file.tensors->Read(*copy, static_cast<std::uint64_t>(i) * stored.size(), stored));
-    for (std::int64_t j = 0; j < lm_head.k(); ++j) {
-      // A copy in a narrower type than the base equals the rounded base.
-      std::byte rounded[sizeof(float)];
-      StoreFromF32(copy->dtype, rounded, 0, row[static_cast<std::size_t>(j)]);
-      if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, stored.data(), j)) continue;
-      return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
-                                 "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
-                                 "]: the adapter belongs to another base model",
-                             "lora_path");
-    }
-  }
-  return Ok{};
+// What an automatic size of the device's pool leaves free, for batches that are larger than expected and for the
+// driver.
+std::int64_t ReserveOf(const Device& device) {
+  return std::clamp<std::int64_t>(device.properties().memory / 50, std::int64_t{256} << 20, std::int64_t{1} << 30);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(model_directory, progress));
-  return Create(std::move(model), std::move(options));
+  std::unique_ptr<Runtime> runtime(new Runtime);
+  if (options.device == nullptr) {
+    ASSIGN_OR_RETURN(runtime->model_, Model::Load(model_directory, progress));
+  } else {
+    ASSIGN_OR_RETURN(runtime->device_model_, DeviceModel::Load(model_directory, *options.device, progress));
+  }
+  return Assemble(std::move(runtime), std::move(options));
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, RuntimeOptions options) {
   std::unique_ptr<Runtime> runtime(new Runtime);
+  if (options.device == nullptr) {
+    runtime->model_ = std::move(model);
+  } else {
+    ASSIGN_OR_RETURN(runtime->device_model_, DeviceModel::Upload(*model, *options.device));
+  }
+  return Assemble(std::move(runtime), std::move(options));
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::Assemble(std::unique_ptr<Runtime> runtime, RuntimeOptions options) {
   Runtime& r = *runtime;
-  r.model_ = std::move(model);
+  r.device_ = options.device;
   RETURN_IF_ERROR(r.MakePredictor(options.length_predictor));
   RETURN_IF_ERROR(r.MakePlane(options));
   r.MakeRegistry(options);
-  r.MakeTransfers(options);
-  r.MakeExecutor(options);
+  RETURN_IF_ERROR(r.MakeTransfers(options));
+  RETURN_IF_ERROR(r.MakeExecutor(options));
   LengthPredictor* predictor = r.history_.get();
   if (r.hints_ != nullptr) predictor = r.hints_.get();
   r.engine_ = r.plane_->Connect({.clock = r.clock_,
@@ -79,17 +78,12 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
 // Completes the options of the scheduler.
 Status Runtime::MakePlane(RuntimeOptions& options) {
-  const ModelConfig& config = model_->config();
-  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(BaseDType()), options.page_tokens);
+  const ModelConfig& config = this->config();
+  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens);
   options.scheduler.page_tokens = geometry_.kv.page_tokens;
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);
   ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
-  ControlPlaneOptions plane;
-  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", options.device_memory, geometry_.page_bytes));
-  if (options.host_memory > 0) {
-    ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", options.host_memory, geometry_.page_bytes));
-  }
   if (options.max_model_len > config.max_position) {
     return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
                                ", the model's own length (max_position_embeddings in its config.json), found " +
@@ -97,9 +91,13 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
                            "--max-model-len");
   }
   max_model_len_ = options.max_model_len > 0 ? options.max_model_len : config.max_position;
-  max_positions_ = std::min(max_model_len_, plane.device->capacity_pages() * geometry_.kv.page_tokens);
   // Prompts longer than the pool are refused, so activations for them need no memory.
+  max_positions_ = max_model_len_;
+  if (options.device_memory > 0)
+    max_positions_ = std::min(max_positions_, options.device_memory / geometry_.page_bytes * geometry_.kv.page_tokens);
   if (options.whole_prompts) ComputePromptsWhole(max_positions_, options.scheduler);
+  ControlPlaneOptions plane;
+  RETURN_IF_ERROR(device_ == nullptr ? MakePools(options, plane) : MakeDevicePools(options, plane));
   plane.engine = {.scheduler = options.scheduler,
                   .max_model_len = max_model_len_,
                   .eos_token_ids = config.eos_token_ids,
@@ -115,40 +113,102 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   return Ok{};
 }
 
+Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const {
+  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", options.device_memory, geometry_.page_bytes));
+  if (options.host_memory > 0) {
+    ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", options.host_memory, geometry_.page_bytes));
+  }
+  return Ok{};
+}
+
+// The workspace comes first, so that the pool may take what is left.
+Status Runtime::MakeDevicePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const {
+  RETURN_IF_ERROR(device_model_->Reserve({.max_tokens = options.scheduler.max_batch_tokens,
+                                          .max_sequences = options.scheduler.max_running,
+                                          .max_logit_rows = options.scheduler.max_running,
+                                          .max_positions = max_positions_,
+                                          .max_rank = std::min(options.max_lora_rank, CpuExecutorOptions{}.max_rank),
+                                          .page_tokens = geometry_.kv.page_tokens,
+                                          .threads = options.threads > 0 ? options.threads : AvailableProcessors()}));
+  const std::int64_t free = device_->FreeMemory(), most = free - ReserveOf(*device_);
+  const std::int64_t bytes = options.device_memory > 0 ? options.device_memory : most;
+  if (bytes > free || bytes < geometry_.page_bytes) {
+    const std::string found = options.device_memory > 0 ? ", found " + FormatBytes(options.device_memory) : "";
+    const std::string room = most < geometry_.page_bytes
+                                 ? "too little for a single page of " + FormatBytes(geometry_.page_bytes) +
+                                       ": serve a smaller model, or lower --max-num-batched-tokens or --max-num-seqs"
+                                 : "expected at most " + FormatBytes(most);
+    return ResourceExhausted("--device-memory: the device " + device_->properties().name + " has " + FormatBytes(free) +
+                                 " of " + FormatBytes(device_->properties().memory) + " free beside weights of " +
+                                 FormatBytes(device_model_->WeightBytes()) + " and activations of " +
+                                 FormatBytes(device_model_->WorkspaceBytes()) + "; " + room + found,
+                             "--device-memory");
+  }
+  ASSIGN_OR_RETURN(auto pages, device_->Allocate("page pool (--device-memory)", bytes));
+  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", std::move(pages), geometry_.page_bytes));
+  if (options.host_memory == 0) return Ok{};
+  ASSIGN_OR_RETURN(auto pinned, device_->AllocatePinned("host tier (--host-memory)", options.host_memory));
+  ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", std::move(pinned), geometry_.page_bytes));
+  return Ok{};
+}
+
 void Runtime::MakeRegistry(const RuntimeOptions& options) {
   registry_ = std::make_unique<AdapterRegistry>(
-      model_->config(), options.base_names,
+      config(), options.base_names,
       AdapterRegistry::Options{
           .page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
-          .base_dtype = BaseDType(),
+          .base_dtype = base_dtype(),
           .forced_dtype = options.lora_dtype,
           .max_rank = options.max_lora_rank,
           .model_names = options.model_names,
-          .check = [model = model_.get()](const AdapterFile& file) { return CheckBaseCopy(*model, file); },
+          .check = [matrix = device_ == nullptr ? OutputMatrixOf(*model_) : OutputMatrixOf(*device_model_, *device_)](
+                       const AdapterFile& file) { return CheckBaseCopy(matrix, file); },
           .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 
-void Runtime::MakeTransfers(const RuntimeOptions& options) {
-  const auto make = [&](bool kv) {
-    std::unique_ptr<PageTransfer> transfer =
-        std::make_unique<ThreadedTransfer>([wakeup = &wakeup_] { wakeup->Signal(); }, tiers(), options.transfer);
-    if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
-    return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
-  };
-  transfer_ = make(/*kv=*/false);
-  if (plane_->moves_kv()) kv_transfer_ = make(/*kv=*/true);
+Result<std::unique_ptr<PageTransfer>> Runtime::MakeTransfer(const RuntimeOptions& options, bool kv) {
+  const auto wake = [wakeup = &wakeup_] { wakeup->Signal(); };
+  std::unique_ptr<PageTransfer> transfer;
+  if (device_ == nullptr) {
+    transfer = std::make_unique<ThreadedTransfer>(wake, tiers(), options.transfer);
+  } else {
+    DeviceTransferOptions device;
+    if (kv) device.staging_bytes = 0;  // keys and values are never on disk
+    ASSIGN_OR_RETURN(transfer, DeviceTransfer::Create(*device_, tiers(), wake, device));
+  }
+  if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
+  return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
 }
 
-void Runtime::MakeExecutor(const RuntimeOptions& options) {
-  CpuExecutorOptions executor{.threads = options.threads,
-                              .backend = options.backend,
-                              .lora_variant = options.lora_variant,
-                              .max_batch_tokens = options.scheduler.max_batch_tokens,
-                              .max_running = options.scheduler.max_running,
-                              .max_positions = max_positions_};
-  executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, &plane_->device(),
-                                            [wakeup = &wakeup_] { wakeup->Signal(); });
+Status Runtime::MakeTransfers(const RuntimeOptions& options) {
+  ASSIGN_OR_RETURN(transfer_, MakeTransfer(options, /*kv=*/false));
+  if (plane_->moves_kv()) {
+    ASSIGN_OR_RETURN(kv_transfer_, MakeTransfer(options, /*kv=*/true));
+  }
+  return Ok{};
+}
+
+Status Runtime::MakeExecutor(const RuntimeOptions& options) {
+  const auto wake = [wakeup = &wakeup_] { wakeup->Signal(); };
+  if (device_ == nullptr) {
+    CpuExecutorOptions executor{.threads = options.threads,
+                                .backend = options.backend,
+                                .lora_variant = options.lora_variant,
+                                .max_batch_tokens = options.scheduler.max_batch_tokens,
+                                .max_running = options.scheduler.max_running,
+                                .max_positions = max_positions_};
+    executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, &plane_->device(), wake);
+  } else {
+    const auto copies = static_cast<std::size_t>(options.scheduler.max_running);  // a request begins with one at most
+    ASSIGN_OR_RETURN(executor_,
+                     GpuExecutor::Create(*device_, *device_model_, geometry_.kv, plane_->device(), copies, wake));
+  }
   if (options.wrap_executor) executor_ = options.wrap_executor(std::move(executor_));
+  return Ok{};
+}
+
+std::int64_t Runtime::weight_bytes() const {
+  return device_model_ == nullptr ? WeightBytes(model_->weights()) : device_model_->WeightBytes();
 }
 
 RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
@@ -159,7 +219,7 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
           .cache = options.cache,
           .length_predictor = options.length_predictor,
           .max_model_len = max_model_len_,
-          .kv_slices = {.layers = static_cast<std::int32_t>(model_->config().num_layers),
+          .kv_slices = {.layers = static_cast<std::int32_t>(config().num_layers),
                         .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),

@@ -1,5 +1,5 @@
-// Everything needed to serve one model: weights, pools, registry, transfers, executor, engine and its thread. `serve`,
-// `generate`, the benchmarks and the end-to-end tests start from it.
+// Everything needed to serve one model, on the CPU or on a device: weights, pools, registry, transfers, executor,
+// engine and its thread. `serve`, `generate`, the benchmarks and the end-to-end tests start from it.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,10 @@
 #include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
+#include "gpu/device.h"
 #include "memory/page_geometry.h"
 #include "memory/tier.h"
+#include "model/device_model.h"
 #include "model/model.h"
 #include "record/flight_recorder.h"
 #include "runtime/cpu_executor.h"
@@ -29,11 +31,14 @@ namespace loramux {
 
 // Options of Runtime.
 struct RuntimeOptions {
-  std::int64_t device_memory = std::int64_t{1} << 30;  // bytes of the page pool for KV cache and adapters
-  std::int64_t host_memory = std::int64_t{1} << 30;    // bytes of the host tier; 0: none
-  std::int64_t page_tokens = 0;                        // 0: ChoosePageGeometry decides
-  std::optional<DType> kv_dtype;                       // nullopt: the type of the base weights
-  std::optional<DType> lora_dtype;                     // nullopt: ChooseAdapterDType decides
+  std::shared_ptr<Device> device;  // that computes and holds weights and pages (ChooseDevice); null: the CPU
+  // Bytes of the page pool for KV cache and adapters. 0, with a device alone: what is free beside weights and
+  // activations, less a reserve.
+  std::int64_t device_memory = std::int64_t{1} << 30;
+  std::int64_t host_memory = std::int64_t{1} << 30;  // bytes of the host tier, pinned for a device; 0: none
+  std::int64_t page_tokens = 0;                      // 0: ChoosePageGeometry decides
+  std::optional<DType> kv_dtype;                     // nullopt: the type of the base weights
+  std::optional<DType> lora_dtype;                   // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;         // positions; 0: the model's own
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
@@ -49,7 +54,8 @@ struct RuntimeOptions {
   int threads = 0;                           // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  ThreadedTransferOptions transfer;     // one link for adapters and another for keys and values
+  // of the CPU's transfers: one link for adapters and another for keys and values
+  ThreadedTransferOptions transfer;
   std::vector<std::string> base_names;  // names of the base model
   // further names of it, with which those of adapters' base models are compared (AdapterRegistry::Options)
   std::vector<std::string> model_names;
@@ -68,7 +74,7 @@ class Runtime {
   // Loads the model from a Hugging Face directory and reports to `progress`. Errors: those of the files and options.
   static Result<std::unique_ptr<Runtime>> Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress);
-  // Wraps a model that is already in memory (for benchmarks).
+  // Wraps a model that is already in memory (for benchmarks), or copies it to the device.
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, RuntimeOptions options);
   ~Runtime();  // calls Stop()
   Runtime(const Runtime&) = delete;
@@ -82,7 +88,12 @@ class Runtime {
   // The parts, owned by the runtime. max_model_len: positions that a sequence may have.
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
-  const Model& model() const { return *model_; }
+  const ModelConfig& config() const { return device_model_ == nullptr ? model_->config() : device_model_->config(); }
+  // The type of the base model's weights, and their bytes in memory.
+  DType base_dtype() const {
+    return device_model_ == nullptr ? model_->weights().lm_head.dtype() : device_model_->dtype();
+  }
+  std::int64_t weight_bytes() const;
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
@@ -93,19 +104,24 @@ class Runtime {
 
  private:
   Runtime() = default;
-  // The parts of Create, in order. MakePlane completes the options.
+  // The rest of Load and Create, and its parts in order. MakePlane completes the options.
+  static Result<std::unique_ptr<Runtime>> Assemble(std::unique_ptr<Runtime> runtime, RuntimeOptions options);
   Status MakePredictor(const std::string& name);
   Status MakePlane(RuntimeOptions& options);
+  Status MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const;
+  Status MakeDevicePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const;
   void MakeRegistry(const RuntimeOptions& options);
-  void MakeTransfers(const RuntimeOptions& options);
-  void MakeExecutor(const RuntimeOptions& options);
+  Status MakeTransfers(const RuntimeOptions& options);
+  Result<std::unique_ptr<PageTransfer>> MakeTransfer(const RuntimeOptions& options, bool kv);
+  Status MakeExecutor(const RuntimeOptions& options);
   QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
-  DType BaseDType() const { return model_->weights().lm_head.dtype(); }
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
   OsClock clock_;
   Wakeup wakeup_;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Device> device_;             // null: the CPU
+  std::unique_ptr<Model> model_;               // without a device
+  std::unique_ptr<DeviceModel> device_model_;  // with one
   PageGeometry geometry_;
   std::int64_t max_model_len_ = 0;
   std::int64_t max_positions_ = 0;  // of a sequence that fits the device

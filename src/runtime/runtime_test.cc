@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/prng.h"
+#include "gpu/emulated/emulated_device.h"
 
 namespace loramux::runtime_test {
 namespace {
@@ -50,7 +51,7 @@ TEST(Runtime, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
 
   const ScratchAdapter damaged(original);
   const fs::path weights = damaged.path() / "adapter_model.safetensors";
-  const auto opened = OpenAdapter(damaged.path(), (*runtime)->model().config());
+  const auto opened = OpenAdapter(damaged.path(), (*runtime)->config());
   ASSERT_TRUE(opened.ok());
   const auto offset = static_cast<std::streamoff>(opened->lm_head_base_copy->offset);
   std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
@@ -108,8 +109,10 @@ struct Asked {
   std::unique_ptr<Runtime> runtime;
   AdapterGeneration adapter = kBaseModel;
 
-  Asked(const std::string& model, std::int64_t page_tokens, bool prefix_cache) {
+  Asked(const std::string& model, std::int64_t page_tokens, bool prefix_cache,
+        std::shared_ptr<Device> device = nullptr) {
     RuntimeOptions options = Small();
+    options.device = std::move(device);
     options.device_memory = 32 << 20;
     options.page_tokens = page_tokens;
     options.prefix_cache = prefix_cache;
@@ -151,7 +154,7 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
   for (const std::int64_t page_tokens : {4, 16, 64}) {
     SCOPED_TRACE("pages of " + std::to_string(page_tokens));
     Asked cached(GetParam(), page_tokens, true), computed(GetParam(), page_tokens, false);
-    const auto vocabulary = static_cast<std::uint64_t>(cached.runtime->model().config().vocab_size);
+    const auto vocabulary = static_cast<std::uint64_t>(cached.runtime->config().vocab_size);
     Prng prng(static_cast<std::uint64_t>(page_tokens));
     std::vector<TokenId> prompt(90);
     const auto draw_from = [&](std::size_t position) {
@@ -170,6 +173,48 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
     EXPECT_GT(stats.found_tokens, stats.looked_up_tokens / 4);
     EXPECT_EQ(computed.runtime->engine().Stats().prefix.copied_pages, 0);
   }
+}
+
+// The same on the emulated device, with fewer prompts.
+TEST(Runtime, CopiedPagesOnADeviceGiveTheBitsThatAreComputedFromNothing) {
+  Asked cached("llama_bf16", 16, true, gpu::MakeEmulatedDevice({}));
+  Asked computed("llama_bf16", 16, false, gpu::MakeEmulatedDevice({}));
+  const auto vocabulary = static_cast<std::uint64_t>(cached.runtime->config().vocab_size);
+  Prng prng(16);
+  std::vector<TokenId> prompt(70);
+  const auto draw_from = [&](std::size_t position) {
+    for (std::size_t i = position; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(prng.NextBelow(vocabulary));
+  };
+  draw_from(0);
+  for (const std::size_t parts : {67, 41, 40, 31, 9}) {
+    ASSERT_EQ(cached.Ask(prompt), computed.Ask(prompt)) << "the next prompt differs from position " << parts << " on";
+    draw_from(parts);
+  }
+  cached.runtime->Stop();
+  computed.runtime->Stop();
+  EXPECT_GT(cached.runtime->engine().Stats().prefix.copied_pages, 0);
+}
+
+// What a CPU's weights are needed for is done without them.
+TEST(Runtime, ADeviceChecksTheOutputMatrixToo) {
+  RuntimeOptions options = Small();
+  options.device = gpu::MakeEmulatedDevice({});
+  auto runtime = Runtime::Load(kCase / "model", options, {});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  AdapterRegistry& registry = (*runtime)->registry();
+  const ScratchAdapter adapter(kCase / "adapters/lm_head_peft_auto");
+  ASSERT_TRUE(registry.Register("good", adapter.path(), 0).ok());
+  const auto opened = OpenAdapter(adapter.path(), (*runtime)->config());
+  ASSERT_TRUE(opened.ok());
+  const auto offset = static_cast<std::streamoff>(opened->lm_head_base_copy->offset);
+  std::fstream file(adapter.path() / "adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(offset + 4 * 7 + 3);  // the exponent of an element
+  file.put('\x3f');
+  file.close();
+  const auto bad = registry.Register("bad", adapter.path(), 0);
+  ASSERT_FALSE(bad.ok());
+  EXPECT_NE(bad.error().message.find("differs from the base model's output matrix at [0, 7]"), std::string::npos)
+      << bad.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CopiedPages,

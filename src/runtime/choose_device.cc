@@ -1,0 +1,35 @@
+#include "runtime/choose_device.h"
+
+#include <utility>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "gpu/open_device.h"
+
+namespace loramux {
+
+Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name) {
+  if (name == "cpu") return std::shared_ptr<Device>();
+  if (name != "auto" && name != "cuda" && name != "emulated") {
+    return InvalidArgument("--device: expected auto, cpu, cuda or emulated, found '" + name + "'", "--device");
+  }
+  gpu::OpenDeviceOptions options;
+  // The emulated device's memory is this machine's.
+  options.memory = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  Result<std::unique_ptr<Device>> opened = gpu::OpenDevice(name == "auto" ? "cuda" : name, options);
+  if (!opened.ok()) {
+    if (name != "auto") {
+      return Error{opened.error().code, "--device " + name + ": " + opened.error().message, "--device"};
+    }
+    spdlog::info("computing on the CPU (--device auto): {}", opened.error().message);
+    return std::shared_ptr<Device>();
+  }
+  const std::shared_ptr<Device> device = std::move(opened).value();
+  const DeviceProperties& properties = device->properties();
+  spdlog::info("computing on {}: {} of memory, {} free", properties.name, FormatBytes(properties.memory),
+               FormatBytes(device->FreeMemory()));
+  return device;
+}
+
+}  // namespace loramux
