@@ -27,6 +27,9 @@ struct AttentionExtents {
   static constexpr int kStride = kDim + 16 / kElementBytes;
 };
 
+template <typename T, int kDim>
+using ExtentsOf = AttentionExtents<static_cast<int>(sizeof(T)), kDim>;
+
 // The widths that the kernels are built for: their variants.
 inline constexpr int kHeadDims[] = {32, 64, 96, 128, 256};
 inline constexpr int kHeadDimVariants = 5;
