@@ -144,67 +144,81 @@ std::vector<std::vector<TokenId>> Conversations(const std::string& adapter, std:
   return conversations;
 }
 
-// A trained model in bfloat16 with adapters of several ranks, against the CPU, which computes in float32.
-TEST(DemoModelOnDevice, IsNearTheCpus) {
-  const auto host = golden::Value(Model::Load(kDemo / "model", nullptr));
-  const ModelConfig& c = host->config();
-  const auto device = gpu::OpenDevice("emulated", {}).value();
-  const auto stream = device->CreateStream().value();
-  const auto model = DeviceModel::Load(kDemo / "model", *device, nullptr).value();
-  ASSERT_EQ(model->dtype(), DType::kBF16);
-  DeviceAdaptersForTest on_device(*device, *stream, c);
+// The logits of all rows of a batch.
+struct DemoLogits {
+  std::vector<float> host, device;
+  std::size_t vocab = 0;
+};
 
-  std::vector<std::unique_ptr<golden::ResidentAdapter>> adapters;
-  std::vector<std::vector<TokenId>> tokens;
-  std::vector<std::pair<const LoraView*, const DeviceLoraView*>> views;  // of each conversation
-  for (const char* const name : {"upper", "reverse", "sort", "rot13"}) {
-    const AdapterFile file = golden::Value(OpenAdapter(kDemo / "adapters" / name, c));
-    adapters.push_back(std::make_unique<golden::ResidentAdapter>(file, c));
-    const LoraView* const view = &adapters.back()->view();
-    const DeviceLoraView* const copy = on_device.Copy(*view);
-    for (auto& conversation : Conversations(name, 4)) {
-      tokens.push_back(std::move(conversation));
-      views.emplace_back(view, copy);
+// Twenty conversations, four of each adapter and of the base model, in one batch on the CPU and on the device.
+class DemoModelOnDevice : public ::testing::Test {
+ protected:
+  DemoModelOnDevice() {
+    for (const char* const name : {"upper", "reverse", "sort", "rot13"}) {
+      const AdapterFile file = golden::Value(OpenAdapter(kDemo / "adapters" / name, host_->config()));
+      adapters_.push_back(std::make_unique<golden::ResidentAdapter>(file, host_->config()));
+      const LoraView* const view = &adapters_.back()->view();
+      AddConversations(name, view, on_device_.Copy(*view));
+    }
+    AddConversations("base", nullptr, nullptr);
+  }
+
+  void AddConversations(const std::string& name, const LoraView* view, const DeviceLoraView* copy) {
+    for (auto& tokens : Conversations(name, 4)) {
+      tokens_.push_back(std::move(tokens));
+      const auto size = static_cast<std::int32_t>(tokens_.back().size());
+      std::vector<std::uint32_t>& pages = pages_.emplace_back();
+      for (std::int64_t page = 0; page < layout_.PagesFor(size); ++page) pages.push_back(num_pages_++);
+      chunks_.push_back({tokens_.back(), 0, pages.data(), view, size});
+      device_chunks_.push_back({tokens_.back(), 0, pages.data(), copy, size});
     }
   }
-  for (auto& conversation : Conversations("base", 4)) {
-    tokens.push_back(std::move(conversation));
-    views.emplace_back(nullptr, nullptr);
-  }
-  ASSERT_EQ(tokens.size(), 20u);
 
-  const KvLayout layout = {c.num_layers, c.num_kv_heads, c.head_dim, 16, DType::kBF16};
-  std::vector<std::vector<std::uint32_t>> pages(tokens.size());
-  std::uint32_t num_pages = 0;
-  std::vector<SequenceChunk> chunks;
-  std::vector<DeviceSequenceChunk> device_chunks;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto size = static_cast<std::int32_t>(tokens[i].size());
-    for (std::int64_t page = 0; page < layout.PagesFor(size); ++page) pages[i].push_back(num_pages++);
-    chunks.push_back({tokens[i], 0, pages[i].data(), views[i].first, size});
-    device_chunks.push_back({tokens[i], 0, pages[i].data(), views[i].second, size});
+  DemoLogits Compute() {
+    const auto bytes = static_cast<std::int64_t>(layout_.PageBytes()) * num_pages_;
+    AlignedBuffer<std::byte> pages(bytes);
+    const auto device_pages = device_->Allocate("pages", bytes).value();
+    ThreadPool threads(2);
+    host_->Forward({Backend::kCpu, &threads}, chunks_, layout_, {pages.data(), layout_.PageBytes()}, {});
+    DemoLogits logits = {{host_->logits().begin(), host_->logits().end()}, {}, 0};
+    const PageArena arena = {device_pages->base(), layout_.PageBytes()};
+    EXPECT_TRUE(model_->Forward(*stream_, device_chunks_, layout_, arena, {}).ok());
+    EXPECT_TRUE(model_->CopyLogits(*stream_, logits.device).ok());
+    logits.vocab = static_cast<std::size_t>(host_->config().vocab_size);
+    return logits;
   }
-  const auto bytes = static_cast<std::int64_t>(layout.PageBytes()) * num_pages;
-  AlignedBuffer<std::byte> host_pages(bytes);
-  const auto device_pages = device->Allocate("pages", bytes).value();
-  ThreadPool threads(2);
-  host->Forward({Backend::kCpu, &threads}, chunks, layout, {host_pages.data(), layout.PageBytes()}, {});
-  ASSERT_TRUE(model->Forward(*stream, device_chunks, layout, {device_pages->base(), layout.PageBytes()}, {}).ok());
-  std::vector<float> found;
-  ASSERT_TRUE(model->CopyLogits(*stream, found).ok());
-  ASSERT_EQ(found.size(), host->logits().size());
 
-  const auto vocab = static_cast<std::size_t>(c.vocab_size);
+  std::unique_ptr<Model> host_ = golden::Value(Model::Load(kDemo / "model", nullptr));
+  std::unique_ptr<Device> device_ = gpu::OpenDevice("emulated", {}).value();
+  std::unique_ptr<DeviceStream> stream_ = device_->CreateStream().value();
+  std::unique_ptr<DeviceModel> model_ = DeviceModel::Load(kDemo / "model", *device_, nullptr).value();
+  KvLayout layout_ = {host_->config().num_layers, host_->config().num_kv_heads, host_->config().head_dim, 16,
+                      DType::kBF16};
+  DeviceAdaptersForTest on_device_{*device_, *stream_, host_->config()};
+  std::vector<std::unique_ptr<golden::ResidentAdapter>> adapters_;
+  std::vector<std::vector<TokenId>> tokens_;  // moved, but their elements stay where they are
+  std::vector<std::vector<std::uint32_t>> pages_;
+  std::uint32_t num_pages_ = 0;
+  std::vector<SequenceChunk> chunks_;
+  std::vector<DeviceSequenceChunk> device_chunks_;
+};
+
+// A trained model in bfloat16 with adapters of several ranks, against the CPU, which computes in float32.
+TEST_F(DemoModelOnDevice, IsNearTheCpus) {
+  ASSERT_EQ(model_->dtype(), DType::kBF16);
+  ASSERT_EQ(chunks_.size(), 20u);
+  const DemoLogits logits = Compute();
+  ASSERT_EQ(logits.device.size(), logits.host.size());
   std::vector<double> errors;
   std::size_t other = 0;
-  for (std::size_t first = 0; first < found.size(); first += vocab) {
-    const auto expected = host->logits().subspan(first, vocab),
-               row = std::span<const float>(found).subspan(first, vocab);
-    errors.push_back(RowError(row, expected));
-    const auto best = static_cast<std::size_t>(ArgMax(expected)), chosen = static_cast<std::size_t>(ArgMax(row));
+  for (std::size_t first = 0; first < logits.host.size(); first += logits.vocab) {
+    const auto expected = std::span(logits.host).subspan(first, logits.vocab);
+    const auto found = std::span(logits.device).subspan(first, logits.vocab);
+    errors.push_back(RowError(found, expected));
+    const auto best = static_cast<std::size_t>(ArgMax(expected)), chosen = static_cast<std::size_t>(ArgMax(found));
     if (best == chosen) continue;
     ++other;
-    EXPECT_LE(expected[best] - expected[chosen], 2 * golden::LargestDifference(row, expected));
+    EXPECT_LE(expected[best] - expected[chosen], 2 * golden::LargestDifference(found, expected));
   }
   std::ranges::sort(errors);
   EXPECT_LE(errors[errors.size() / 2], 5e-3);

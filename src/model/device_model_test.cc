@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "gpu/emulated/emulated_device.h"
 #include "gpu/open_device.h"
 #include "model/cpu_ops.h"
 #include "model/device_adapters_for_test.h"
@@ -292,10 +293,13 @@ class Twins {
     return {workspace_.logits.data(), workspace_.logits.data() + count};
   }
 
-  Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+  Result<TimeNs> TryOnDevice(std::span<const Part> parts, const ForwardOptions& options, std::int32_t scored = 0) {
     const auto chunks = Chunks<DeviceLoraView>(parts, device_adapters_, scored);
-    const Result<TimeNs> result =
-        model_->Forward(*stream_, chunks, layout_, {pages_->base(), layout_.PageBytes()}, options);
+    return model_->Forward(*stream_, chunks, layout_, {pages_->base(), layout_.PageBytes()}, options);
+  }
+
+  Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+    const Result<TimeNs> result = TryOnDevice(parts, options, scored);
     EXPECT_TRUE(result.ok()) << result.error().message;
     Floats logits;
     if (scored > 0) return {};
@@ -595,6 +599,23 @@ TEST(DeviceModelMemory, WeightsThatDoNotFitAreAnError) {
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code, ErrorCode::kResourceExhausted);
   EXPECT_NE(model.error().message.find("the model's weights"), std::string::npos);
+}
+
+// At whatever launch of a step.
+TEST(DeviceModelFailures, ALostDeviceIsAnError) {
+  for (int launches = 0; launches < 30; launches += 7) {
+    Twins twins(SmallConfig(), DType::kBF16, DType::kBF16);
+    twins.AddSequence(4, twins.AddAdapter(8, kAll, DType::kBF16));
+    dynamic_cast<gpu::EmulatedDevice&>(twins.device()).LoseAfter(launches);
+    const Part part = {0, 4};
+    SampleBatch samples;
+    for (int row = 0; row < 4; ++row) samples.Add({.temperature = 0.5f}, {});
+    std::vector<SampledToken> tokens;
+    const Result<TimeNs> result = twins.TryOnDevice({&part, 1}, {.samples = &samples, .tokens = &tokens});
+    ASSERT_FALSE(result.ok()) << launches;
+    EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
+    EXPECT_FALSE(twins.TryOnDevice({&part, 1}, {}).ok());  // for good
+  }
 }
 
 // Counts the waits that are enqueued.
