@@ -47,7 +47,7 @@ struct MemoryMap {
 class DeviceMemory {
  public:
   // Bytes of an allocation that start as 0xFF; the rest would cost memory that is never used.
-  static constexpr std::int64_t kPoisonBytes = std::int64_t{256} << 20;
+  static constexpr std::int64_t kPoisonBytes = std::int64_t{64} << 20;
 
   explicit DeviceMemory(std::int64_t limit) : limit_(limit), map_(std::make_shared<MemoryMap>()) {}
 

@@ -52,6 +52,10 @@ struct ExchangeKernel {
     auto& shared = Shared<Memory>();
     const std::uint32_t thread = ThreadIndex(), at = BlockX() * BlockThreads() + thread;
     if (a.plant == Plant::kMissedBarrier && Warp() == 2) return;
+    if (a.plant == Plant::kBlocksMeetInMemory) {
+      if (thread == BlockX()) Store(a.y, 0.0f);
+      return;
+    }
     PlantFaults(a, at);
     if (a.plant == Plant::kAsyncCopyUnwaited) {
       if (thread % 4 == 0) CopyAsync16(&shared.values[thread], a.x + at, true);
@@ -68,7 +72,6 @@ struct ExchangeKernel {
     std::uint32_t words[4];
     if (a.plant == Plant::kMissedMeeting && Lane() != 5) SyncWarp();
     if (a.plant == Plant::kOtherMeeting) Lane() == 5 ? static_cast<void>(SumWarp(1.0f)) : SyncWarp();
-    if (a.plant == Plant::kBlocksMeetInMemory && ThreadIndex() == 0) Store(a.y + 5, 0.0f);
     if (a.plant == Plant::kReadPastTheEnd && at == total - 1) Load(a.x + total);
     if (a.plant == Plant::kReadBefore && at == 0) Load(a.x - 1);
     if (a.plant == Plant::kMisalignedVector && at == 3) Load(reinterpret_cast<const Vec4*>(a.x + 2));
