@@ -116,7 +116,8 @@ TEST(DeviceLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   EXPECT_GT(found, 0);
 }
 
-// Clients vanish, and adapters are pinned, reloaded and unloaded while they run. Whoever has a generation keeps it.
+// Clients vanish, and adapters are pinned, reloaded and unloaded while they run. A request keeps the generation that it
+// began with.
 TEST(DeviceLoad, RequestsAndAdaptersComeAndGo) {
   const std::vector<Question> questions = Questions(1);
   World roomy(On(Emulated(), Roomy()));

@@ -85,9 +85,7 @@ struct AttentionPrefillKernel {
     float maximum[2], sum[2];
     bool merged = false;
     AttendRange<T, kDim, kWarps>(shared, range, rows, warp_first, warp_last, ScaleOf(arguments), state, [&](bool done) {
-      if (merged) {
-        Merge(state, totals, maximum, sum);
-      }
+      if (merged) Merge(state, totals, maximum, sum);
       if (done) {
         LORAMUX_UNROLL
         for (int i = 0; i < 2; ++i) {

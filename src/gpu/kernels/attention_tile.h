@@ -63,7 +63,7 @@ LORAMUX_DEVICE void AttendRange(AttentionShared<T, kDim, kWarps>& shared, const 
       Products::KeepWeights(shared.weights[warp], scores);
     }
     CopyAsyncWait<0>();
-    SyncWarps<kWarps>();  // the values are here, and nobody reads the keys any more
+    SyncWarps<kWarps>();  // the values are here, and the keys are no longer read
     if (tile + kTile < range.end) {
       LoadTile<T, kDim, kThreads>(shared.keys, range, range.keys, tile + kTile, thread);
       CopyAsyncCommit();
@@ -75,7 +75,7 @@ LORAMUX_DEVICE void AttendRange(AttentionShared<T, kDim, kWarps>& shared, const 
       state.Clear();
     }
     CopyAsyncWait<0>();
-    SyncWarps<kWarps>();  // the next keys are here, and nobody reads the values any more
+    SyncWarps<kWarps>();  // the next keys are here, and the values are no longer read
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -168,9 +169,7 @@ class AttentionWorld {
     const KvLayout layout = {kLayers, shape.num_kv_heads, shape.head_dim, shape.page_tokens, shape.dtype};
     std::int64_t num_pages = 3;
     for (const RowsForTest& rows : batch) num_pages += layout.PagesFor(rows.position + rows.rows);
-    std::vector<std::uint32_t> order(static_cast<std::size_t>(num_pages));
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
-    for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[prng.NextBelow(i + 1)]);
+    std::vector<std::uint32_t> order = Shuffled(num_pages, prng);
 
     PagesForTest pages(layout, num_pages);
     std::vector<SequenceOnDevice> sequences;
@@ -186,19 +185,7 @@ class AttentionWorld {
         tables.push_back(order.back());
         order.pop_back();
       }
-      for (std::int64_t p = 0; p < rows.position + rows.rows; ++p) {
-        const std::uint32_t page =
-            tables[static_cast<std::size_t>(sequences.back().first_page + p / shape.page_tokens)];
-        for (std::int64_t head = 0; head < shape.num_kv_heads; ++head) {
-          const float* k = rows.sequence->k.data() + p * shape.KvWidth() + head * shape.head_dim;
-          const float* v = rows.sequence->v.data() + p * shape.KvWidth() + head * shape.head_dim;
-          for (std::int64_t d = 0; d < shape.head_dim; ++d) {
-            std::byte* const layer = pages.Layer(page, kLayer);
-            StoreFromF32(shape.dtype, layer, pages.Index(0, head, p % shape.page_tokens) + d, k[d]);
-            StoreFromF32(shape.dtype, layer, pages.Index(1, head, p % shape.page_tokens) + d, v[d]);
-          }
-        }
-      }
+      WritePages(rows, std::span(tables).subspan(static_cast<std::size_t>(sequences.back().first_page)), pages);
       if (!rows.decode) work.AddPrefill(index, rows.rows);
       for (std::int64_t i = 0; i < rows.rows; ++i) {
         const auto row = static_cast<std::int32_t>(row_position.size());
@@ -250,7 +237,7 @@ class AttentionWorld {
       if (i % a_.out_stride < shape_.QWidth()) {
         out.push_back(value);
       } else {
-        CHECK(std::isnan(value));  // nobody writes beyond a row
+        CHECK(std::isnan(value));  // no kernel writes beyond a row
       }
     }
     return out;
@@ -260,6 +247,28 @@ class AttentionWorld {
   inline static std::int64_t list_window = -1;
 
  private:
+  // The numbers below `count`, in a random order.
+  static std::vector<std::uint32_t> Shuffled(std::int64_t count, Prng& prng) {
+    std::vector<std::uint32_t> order(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
+    for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[prng.NextBelow(i + 1)]);
+    return order;
+  }
+
+  // Keys and values of all positions that the rows may see.
+  void WritePages(const RowsForTest& rows, std::span<const std::uint32_t> table, PagesForTest& pages) const {
+    for (std::int64_t p = 0; p < rows.position + rows.rows; ++p) {
+      std::byte* const layer = pages.Layer(table[static_cast<std::size_t>(p / shape_.page_tokens)], kLayer);
+      for (std::int64_t head = 0; head < shape_.num_kv_heads; ++head) {
+        const float* k = rows.sequence->k.data() + p * shape_.KvWidth() + head * shape_.head_dim;
+        const float* v = rows.sequence->v.data() + p * shape_.KvWidth() + head * shape_.head_dim;
+        for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
+          StoreFromF32(shape_.dtype, layer, pages.Index(0, head, p % shape_.page_tokens) + d, k[d]);
+          StoreFromF32(shape_.dtype, layer, pages.Index(1, head, p % shape_.page_tokens) + d, v[d]);
+        }
+      }
+    }
+  }
   static constexpr std::int64_t kLayers = 3, kLayer = 1, kPadding = 6;
   std::size_t OutBytes() const {
     return static_cast<std::size_t>(rows_ * (shape_.QWidth() + kPadding)) * DTypeSize(shape_.out_dtype);
