@@ -215,6 +215,38 @@ class EarlyErrors(unittest.TestCase):
         self.fails_with("tokenizer.json", "--port", "0")
 
 
+class Devices(unittest.TestCase):
+    def test_a_gpu_that_is_missing_is_named_before_the_weights_are_read(self):
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("this machine has a GPU")
+        done = run("serve", "no/such/folder", "--device", "cuda", "--port", "0")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"--device cuda: .*(GPU|driver|libloramux_cuda)")
+        self.assertNotIn("no/such/folder", done.stderr)
+        done = run("serve", MODEL, "--device", "tpu", "--port", "0")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("cuda", done.stderr)
+
+    def test_auto_takes_the_cpu_where_there_is_no_gpu(self):
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("this machine has a GPU")
+        log = serve(MODEL, *MEMORY).stop()
+        self.assertIn("computing on the CPU (--device auto): ", log)
+        log = serve(MODEL, "--device", "cpu", *MEMORY).stop()
+        self.assertNotIn("--device auto", log)
+
+    def test_the_emulated_device_answers_for_every_adapter(self):
+        server = Server("--device", "emulated", "--device-memory", "16MiB", "--host-memory", "8MiB")
+        for model, prompt, answer in serving.questions(1):
+            status, body = server.chat(model, prompt)
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["choices"][0]["message"]["content"], answer, (model, prompt))
+        server.wait_idle()
+        log = server.stop()
+        self.assertIn("computing on emulated: ", log)
+        self.assertIn("all memory is accounted for", log)
+
+
 class Log(unittest.TestCase):
     def test_the_table_and_its_curl_command(self):
         server = serve(MODEL, "--served-model-name", "demo", "--adapter-dir", str(DEMO / "adapters"), *MEMORY,

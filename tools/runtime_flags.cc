@@ -350,9 +350,9 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.device,
             .unit = "DEVICE",
             .group = "Machine",
-            .help = "What computes: cpu; cuda, an NVIDIA GPU; auto, a GPU if there is one that works, else the CPU; or "
-                    "emulated, a GPU played by the CPU, which is very slow and meant for tests and for people who "
-                    "write kernels",
+            .help =
+                "Compute on cpu, cuda (an NVIDIA GPU), or auto (a GPU if one works, else the CPU). emulated is a GPU "
+                "that the CPU plays: very slow, for tests and for people who write kernels",
             .choices = {"auto", "cpu", "cuda", "emulated"},
             .common = true});
 }

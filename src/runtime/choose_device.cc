@@ -22,7 +22,8 @@ Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name) {
     if (name != "auto") {
       return Error{opened.error().code, "--device " + name + ": " + opened.error().message, "--device"};
     }
-    spdlog::info("computing on the CPU (--device auto): {}", opened.error().message);
+    const std::string& why = opened.error().message;  // its later sentences say what to do about it
+    spdlog::info("computing on the CPU (--device auto): {}", why.substr(0, why.find(". ")));
     return std::shared_ptr<Device>();
   }
   const std::shared_ptr<Device> device = std::move(opened).value();

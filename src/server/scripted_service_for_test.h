@@ -91,6 +91,14 @@ class ScriptedService final : public GenerationService {
     changed_.notify_all();
   }
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
+  Status Health() const override {
+    const std::lock_guard lock(mutex_);
+    return health_;
+  }
+  void set_health(Status health) {
+    const std::lock_guard lock(mutex_);
+    health_ = std::move(health);
+  }
   GenerationLoad Load() const override {
     const std::lock_guard lock(mutex_);
     return {static_cast<std::int64_t>(running_.size()), 0};
@@ -226,6 +234,7 @@ class ScriptedService final : public GenerationService {
   const Director director_;
   std::atomic<std::int64_t> step_time_us_ = 0;
   mutable std::mutex mutex_;
+  Status health_ = Ok{};
   std::condition_variable changed_;
   std::map<RequestId, Running> running_;
   std::vector<GenerationRequest> submitted_;

@@ -386,6 +386,17 @@ TEST_F(ServerTest, ModelsAndProbes) {
   EXPECT_TRUE(client.Do("GET", "/version").json()["version"].is_string());
 }
 
+TEST_F(ServerTest, ProbesFailOnceNothingCanBeComputed) {
+  Start();
+  RawHttpClient client = Connect();
+  service_.set_health(Unavailable("the device is lost"));
+  for (const char* path : {"/health", "/ping"}) {
+    const ClientResponse response = client.Do("GET", path);
+    EXPECT_EQ(response.status, 503);
+    EXPECT_EQ(response.json()["error"]["message"], "the device is lost");
+  }
+}
+
 TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
   options_.http.drain_timeout = 120s;
   service_.HoldSteps();

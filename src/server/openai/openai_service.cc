@@ -267,7 +267,12 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
       "GET", "/health", [this](const HttpRequest& request) { return Health(request); }, RouteAccess::kOpen);
   for (const char* method : {"GET", "POST"}) {  // the probe of SageMaker
     routes.AddSimple(
-        method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
+        method, "/ping",
+        [this](const HttpRequest&) {
+          const Status health = context_.generation->Health();
+          return health.ok() ? HttpReply() : ErrorReply(health.error());
+        },
+        RouteAccess::kOpen);
   }
   routes.AddSimple(
       "GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
