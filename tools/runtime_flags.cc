@@ -350,9 +350,8 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.device,
             .unit = "DEVICE",
             .group = "Machine",
-            .help =
-                "Compute on cpu, cuda (an NVIDIA GPU), or auto (a GPU if one works, else the CPU). emulated is a GPU "
-                "that the CPU plays: very slow, for tests and for people who write kernels",
+            .help = "Compute on the CPU or on a GPU: cuda is an NVIDIA GPU, auto is one if it works and else the CPU. "
+                    "emulated is a GPU that the CPU plays: very slow, for tests and for people who write kernels",
             .choices = {"auto", "cpu", "cuda", "emulated"},
             .common = true});
 }

@@ -267,12 +267,7 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
       "GET", "/health", [this](const HttpRequest& request) { return Health(request); }, RouteAccess::kOpen);
   for (const char* method : {"GET", "POST"}) {  // the probe of SageMaker
     routes.AddSimple(
-        method, "/ping",
-        [this](const HttpRequest&) {
-          const Status health = context_.generation->Health();
-          return health.ok() ? HttpReply() : ErrorReply(health.error());
-        },
-        RouteAccess::kOpen);
+        method, "/ping", [this](const HttpRequest&) { return Ping(); }, RouteAccess::kOpen);
   }
   routes.AddSimple(
       "GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
@@ -320,6 +315,11 @@ HttpReply OpenAiService::Health(const HttpRequest& request) const {
   if (const Status health = context_.generation->Health(); !health.ok()) return ErrorReply(health.error());
   const GenerationLoad load = context_.generation->Load();
   return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
+}
+
+HttpReply OpenAiService::Ping() const {
+  const Status health = context_.generation->Health();
+  return health.ok() ? HttpReply() : ErrorReply(health.error());
 }
 
 asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {

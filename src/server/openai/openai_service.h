@@ -57,6 +57,7 @@ class OpenAiService {
   TextLimits LimitsOfText() const;
   ServingContext TextContext() const;
   HttpReply Health(const HttpRequest& request) const;
+  HttpReply Ping() const;
   boost::asio::awaitable<void> Models(HttpExchange& exchange);
   boost::asio::awaitable<void> Model(HttpExchange& exchange);
 
