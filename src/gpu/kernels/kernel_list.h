@@ -3,34 +3,22 @@
 //   LORAMUX_F32_KERNELS(X)  X(name): one instance, float
 #pragma once
 
-#include "gpu/kernels/read_all_kernel.h"
-#define LORAMUX_MEASURING_F32_KERNELS(X) X(ReadAll)
-
-#include "gpu/kernels/elementwise_kernels.h"
-#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
-#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
-#if __has_include("gpu/kernels/lora_kernels.h")
-#include "gpu/kernels/lora_kernels.h"
-#define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
-#define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
-#else
-#define LORAMUX_LORA_KERNELS(X)
-#define LORAMUX_LORA_F32_KERNELS(X)
-#endif
-#if __has_include("gpu/kernels/attention_decode_kernels.h")
 #include "gpu/kernels/attention_decode_kernels.h"
 #include "gpu/kernels/attention_prefill_kernel.h"
+#include "gpu/kernels/elementwise_kernels.h"
+#include "gpu/kernels/lora_kernels.h"
 #include "gpu/kernels/qkv_post_kernel.h"
-#define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
-#else
-#define LORAMUX_ATTENTION_KERNELS(X)
-#endif
-#if __has_include("gpu/kernels/sampling_kernels.h")
+#include "gpu/kernels/read_all_kernel.h"
 #include "gpu/kernels/sampling_kernels.h"
+
+// The parts: the CUDA backend compiles each by itself.
+#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
+#define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
+#define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
+#define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows) X(SampleRows) X(ScoreRows)
-#else
-#define LORAMUX_SAMPLING_F32_KERNELS(X)
-#endif
+#define LORAMUX_MEASURING_F32_KERNELS(X) X(ReadAll)
 
 #define LORAMUX_KERNELS(X) LORAMUX_ELEMENTWISE_KERNELS(X) LORAMUX_LORA_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
 #define LORAMUX_F32_KERNELS(X)       \
