@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""The results of hardware.sh: collects them on the machine with the GPU, and makes the page of them.
+
+Usage: hardware.py find-cublas
+       hardware.py collect WORK COMMIT_FILE HARDWARE_JSON
+       hardware.py page DOCS_RESULTS          reads gpu.json there, if there is one, and writes gpu.md
+"""
+import datetime
+import importlib.util
+import json
+import pathlib
+import sys
+
+
+def find_cublas():
+    """The cuBLAS of a Python package, if there is one."""
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations if spec else []):
+        for path in sorted(pathlib.Path(place).glob("*/lib/libcublasLt.so.13")):
+            return str(path)
+    return ""
+
+
+def collect(work, commit_file, target):
+    steps = []
+    for line in (work / "steps.txt").read_text().splitlines():
+        kind, name, status, seconds = line.rsplit(" ", 3)
+        steps.append({"kind": kind, "name": name, "status": status, "seconds": int(seconds)})
+    bench = work / "bench.json"
+    target.write_text(json.dumps({
+        "date": datetime.date.today().isoformat(),
+        "commit": commit_file.read_text().strip(),
+        "gpu": (work / "gpu.txt").read_text().strip(),
+        "steps": steps,
+        "bench": json.loads(bench.read_text()) if bench.exists() else None,
+    }, indent=1) + "\n")
+    passed = sum(step["status"] == "0" for step in steps)
+    print(f"hardware: {passed} of {len(steps)} steps passed; results in {target}", file=sys.stderr)
+    return 0 if steps and passed == len(steps) else 1
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def share(value):
+    return f"{100 * value:.0f} %"
+
+
+def memory_section(bench):
+    yield "## Memory, launches and transfers\n"
+    rows = [(row["what"] + (f", {row['blocks']} blocks" if "blocks" in row else ""), f"{row['gb_per_s']:,.0f} GB/s")
+            for row in bench.get("memory", [])]
+    rows += [(f"a launch without work, {row['what']}", f"{row['us']:.2f} µs") for row in bench.get("launches", [])]
+    yield table(("what", "value"), rows)
+    yield "Copies between pinned memory of the host and the GPU, piece after piece:\n"
+    yield table(("piece", "to the GPU", "to the host"),
+                [(f"{row['piece_kib']:,} KiB", f"{row['to_device_gb_per_s']:.1f} GB/s", f"{row['to_host_gb_per_s']:.1f} GB/s")
+                 for row in bench.get("transfers", []) if "piece_kib" in row])
+
+
+def lora_section(bench):
+    yield "## The batched LoRA product\n"
+    yield "Rows of A and B lie in pages in random order. Shares are of the read ceiling, by the bytes of A or of B.\n"
+    yield table(("layers", "in", "out", "adapters", "sum of ranks", "tokens each", "shrink", "share", "expand", "share"),
+                [(row["layers"], row["in"], row["out"], row["adapters"], row["rank_sum"], row["tokens_each"],
+                  f"{row['shrink_us']:.1f} µs", share(row["shrink_of_ceiling"]), f"{row['expand_us']:.1f} µs",
+                  share(row["expand_of_ceiling"])) for row in bench.get("lora", [])])
+
+
+def attention_section(bench):
+    yield "## Attention\n"
+    yield "One row of each sequence; 32 query heads of 128. Shares are of the read ceiling, by the bytes of keys and values.\n"
+    yield table(("tokens of a page", "key/value heads", "context", "sequences", "time", "share"),
+                [(row["page_tokens"], row["kv_heads"], row["context"], row["sequences"], f"{row['us']:.1f} µs",
+                  share(row["of_ceiling"])) for row in bench.get("decode_attention", [])])
+    yield "A whole prompt:\n"
+    yield table(("key/value heads", "tokens", "time", "TFLOP/s"),
+                [(row["kv_heads"], row["context"], f"{row['us']:,.0f} µs", f"{row['tflop_per_s']:.0f}")
+                 for row in bench.get("prefill_attention", [])])
+
+
+def dense_section(bench):
+    yield "## Dense products\n"
+    yield ("By cuBLASLt, bf16. *As alone*: whether row 0 has the same bits as in a product of one row, which "
+           "batch-invariant products must have.\n")
+    yield table(("products", "layer", "n", "k", "rows", "time", "weights", "TFLOP/s", "as alone"),
+                [(row["products"], row["layer"], row["n"], row["k"], row["rows"], f"{row['us']:.1f} µs",
+                  f"{row['weights_gb_per_s']:,.0f} GB/s", f"{row['tflop_per_s']:.0f}",
+                  "yes" if row["row_0_as_alone"] else "no") for row in bench.get("dense", [])])
+
+
+def model_section(bench):
+    yield "## A model of 7B\n"
+    yield ("The shape of Llama-2-7B with random weights; adapters of q, k, v and o with ranks of 8 to 128, one for each "
+           "sequence. Shares are of the read ceiling, by the bytes of weights, adapters, keys and values.\n")
+    yield table(("sequences", "tokens each", "context", "adapters", "step", "tokens/s", "share"),
+                [(row["sequences"], row["tokens_each"], row["context"], row["adapters"], f"{row['ms']:.2f} ms",
+                  f"{row['tokens_per_s']:,.0f}", share(row["of_ceiling"])) for row in bench.get("model", [])])
+
+
+def tests_section(steps):
+    yield "## Tests on the GPU\n"
+    said = {"0": "passed", "skipped": "no time left", "124": "out of time"}
+    yield table(("what", "name", "result", "seconds"),
+                [(step["kind"], step["name"], said.get(step["status"], f"**failed** ({step['status']})"), step["seconds"])
+                 for step in steps])
+
+
+INTRODUCTION = """# Kernels on a GPU
+
+What the kernels of the CUDA backend reach on real hardware, beside what its memory reaches in the same run. How they are
+built, which needs no GPU, is on the page of the [compiled kernels](../design/gpu-kernels.md).
+
+Commands: `bench/gpu/hardware.sh pack`, then on the machine with the GPU `build/gpu_hardware/hardware.sh run RESULTS`,
+then `bench/gpu/hardware.sh page RESULTS/hardware.json`. Every case compares results with sums in double before it is
+timed. Times are medians of nine.
+"""
+NOT_YET = """
+**Not yet run on hardware.** The kernels are tested on the emulated device, and their machine code is checked; no figure of
+their speed exists.
+"""
+
+
+def page(folder):
+    source = folder / "gpu.json"
+    parts = [INTRODUCTION]
+    if not source.exists():
+        parts.append(NOT_YET)
+    else:
+        results = json.loads(source.read_text())
+        bench = results["bench"] or {}
+        parts.append(f"\n{results['gpu']}; {results['date']}, commit {results['commit'][:12]}. "
+                     f"The read ceiling is {bench.get('read_ceiling_gb_per_s', 0):,.0f} GB/s.\n")
+        sections = (memory_section, lora_section, attention_section, dense_section, model_section)
+        for section in sections:
+            parts += [f"\n{text}" for text in section(bench)]
+        parts += [f"\n{text}" for text in tests_section(results["steps"])]
+    (folder / "gpu.md").write_text("".join(parts))
+    return 0
+
+
+def main():
+    command, *arguments = sys.argv[1:] or [""]
+    paths = [pathlib.Path(argument) for argument in arguments]
+    if command == "find-cublas":
+        print(find_cublas())
+        return 0
+    if command == "collect":
+        return collect(*paths)
+    if command == "page":
+        return page(*paths)
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
