@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/open_device.h"
 #include "model/cpu_ops.h"
@@ -222,7 +223,7 @@ class Twins {
         workspace_(config_),
         host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
         rounded_pages_(host_pages_.capacity()) {
-    device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{256} << 20}).value();
+    device_ = gpu::OpenDeviceForTest({.memory = std::int64_t{256} << 20, .batch_invariant = true});
     stream_ = device_->CreateStream().value();
     model_ = DeviceModel::Upload(host_, *device_).value();
     pages_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * kPages).value();
