@@ -29,7 +29,10 @@ std::uint64_t StrideOf(std::uint64_t blocks, std::uint64_t seed) {
 }  // namespace
 
 bool DeviceWork::CheckDevice(const char* what, const MemoryMap& map, const void* address, std::int64_t bytes) {
-  if (bytes <= 0 || map.Contains(AddressOf(address), static_cast<std::size_t>(bytes))) return true;
+  {
+    const HiddenOrder hidden;  // another thread may have made the map
+    if (bytes <= 0 || map.Contains(AddressOf(address), static_cast<std::size_t>(bytes))) return true;
+  }
   Lose(std::string(what) + " of " + std::to_string(bytes) + " bytes of device memory, " +
        map.DescribeNear(AddressOf(address)));
   return false;
@@ -104,6 +107,10 @@ void DeviceWork::Launch(const EnqueuedLaunch& launch) {
   if (lose_at_launch.Now()) return Lose("injected loss of the device");
   if (const auto fault = FaultOf(launch)) return Lose(*fault);
   const auto map = memory.Map();
+  const bool counting = [&] {
+    const HiddenOrder hidden;
+    return map->counting;
+  }();
   const BlockLaunch blocks{
       launch.kernel, launch.arguments.data(), launch.grid, launch.threads, launch.shared_bytes, seed_, map.get()};
   const std::uint64_t count = std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
@@ -119,7 +126,7 @@ void DeviceWork::Launch(const EnqueuedLaunch& launch) {
       },
       [&] {
         const std::vector<Traffic> counts = BlockRunner::OfThisThread().Leave(blocks);
-        if (map->counting) memory.Count(counts);
+        if (counting) memory.Count(counts);
       });
 }
 

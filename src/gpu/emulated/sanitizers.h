@@ -18,18 +18,26 @@
 extern "C" {
 void AnnotateIgnoreSyncBegin(const char* file, int line);
 void AnnotateIgnoreSyncEnd(const char* file, int line);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
 }
 #endif
 
 namespace loramux::gpu {
 
 // While it lives, ThreadSanitizer does not take this thread's locks for an order: streams that share a table are not
-// ordered by it, as those of a GPU are not.
+// ordered by it, as those of a GPU are not. It ignores the reads too, which the locks do protect.
 class HiddenOrder {
  public:
 #if defined(__SANITIZE_THREAD__)
-  HiddenOrder() { AnnotateIgnoreSyncBegin(__FILE__, __LINE__); }
-  ~HiddenOrder() { AnnotateIgnoreSyncEnd(__FILE__, __LINE__); }
+  HiddenOrder() {
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  }
+  ~HiddenOrder() {
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+  }
 #else
   HiddenOrder() {}
 #endif
