@@ -54,24 +54,40 @@ TEST(DeviceLoad, TightMemoryGivesTheSameAnswersAsAlone) {
   const std::vector<Question> questions = Questions(2);
   World roomy(On(Emulated(), Roomy()));
   const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true, LetSomeTalkOn);
-  RuntimeOptions options = On(Emulated(), Tight(roomy));
-  options.prefix_cache = true;
-  options.host_memory *= 3;
-  World tight(options);
+  World tight(On(Emulated(), Tight(roomy)));
   const std::vector<Answer> together = tight.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
   ExpectSameTokens(questions, together, alone);
-  const std::vector<Answer> again = tight.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
-  ExpectSameTokens(questions, again, alone);
   const EngineStats stats = tight.runtime().engine().Stats();
   EXPECT_GT(stats.preemptions, 0);
   EXPECT_GT(stats.adapters.device_evictions, 10);
   EXPECT_GT(stats.adapters.host_evictions, 0);
-  EXPECT_GT(stats.prefix.found_tokens, 0);
-  std::printf("%lld preemptions, %lld evictions, %lld disk loads, %lld early; %lld pages to the host tier, %lld back\n",
+  std::printf("%lld preemptions, %lld evictions, %lld disk loads, %lld early\n",
               static_cast<long long>(stats.preemptions), static_cast<long long>(stats.adapters.device_evictions),
-              static_cast<long long>(stats.adapters.disk_loads), static_cast<long long>(stats.early_admissions),
+              static_cast<long long>(stats.adapters.disk_loads), static_cast<long long>(stats.early_admissions));
+  ExpectEmptyAndExact(tight.runtime());
+}
+
+// Keys and values that went to the host tier come back for the same prompts.
+TEST(DeviceLoad, HistoryComesBackFromTheHostTier) {
+  std::vector<Question> questions;  // without adapters, which may take all the memory
+  for (const Question& question : Questions(12)) {
+    if (question.adapter == "base") questions.push_back(question);
+  }
+  World roomy(On(Emulated(), Roomy()));
+  const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
+  RuntimeOptions options = On(Emulated(), Tight(roomy));
+  options.device_memory = 80 * roomy.runtime().geometry().page_bytes / 4;  // four requests at a time
+  World tight(options);
+  for (int round = 0; round < 3; ++round) {
+    ExpectSameTokens(questions, tight.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn), expected);
+  }
+  const EngineStats stats = tight.runtime().engine().Stats();
+  EXPECT_GT(stats.prefix.found_tokens, 0);
+  EXPECT_GT(stats.kv_tiers.pages_backed_up, 0);
+  EXPECT_GT(stats.kv_tiers.pages_fetched, 0);
+  std::printf("%lld pages to the host tier, %lld back; %lld early\n",
               static_cast<long long>(stats.kv_tiers.pages_backed_up),
-              static_cast<long long>(stats.kv_tiers.pages_fetched));
+              static_cast<long long>(stats.kv_tiers.pages_fetched), static_cast<long long>(stats.early_admissions));
   ExpectEmptyAndExact(tight.runtime());
 }
 
@@ -205,7 +221,7 @@ TEST(DeviceLoad, AReloadUnderDecodeChangesLaterRequestsOnly) {
 TEST(DeviceLoad, ALostDeviceEndsTheRequestsAndNotTheAccounts) {
   const std::vector<Question> questions = Questions(1);
   World sizes(Roomy());
-  for (const int launches : {0, 30, 500, 2500}) {
+  for (const int launches : {0, 30, 500, 1500}) {
     for (const bool copy : {false, true}) {
       SCOPED_TRACE(launches);
       const auto device = Emulated();
