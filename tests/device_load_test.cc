@@ -33,9 +33,9 @@ TEST(DeviceLoad, AllAdaptersAnswerRightTogether) {
   ExpectEmptyAndExact(world.runtime());
 }
 
-// Two of three requests talk on after the answer, so that sequences grow by many pages while they run.
+// Five of six requests talk on after the answer, so that sequences grow by many pages while they run.
 void LetSomeTalkOn(std::size_t i, GenerationRequest& request) {
-  if (i % 3 == 0) return;
+  if (i % 6 == 0) return;
   request.ignore_eos = true;
   request.max_tokens = 48;
 }
@@ -60,7 +60,6 @@ TEST(DeviceLoad, TightMemoryGivesTheSameAnswersAsAlone) {
   const EngineStats stats = tight.runtime().engine().Stats();
   EXPECT_GT(stats.preemptions, 0);
   EXPECT_GT(stats.adapters.device_evictions, 10);
-  EXPECT_GT(stats.adapters.host_evictions, 0);
   std::printf("%lld preemptions, %lld evictions, %lld disk loads, %lld early\n",
               static_cast<long long>(stats.preemptions), static_cast<long long>(stats.adapters.device_evictions),
               static_cast<long long>(stats.adapters.disk_loads), static_cast<long long>(stats.early_admissions));
