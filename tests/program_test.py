@@ -210,7 +210,7 @@ class CommandLine(unittest.TestCase):
         if "cuda:0" in devices:
             self.assertGreater(devices["cuda:0"]["memory_bytes"], 0)
         else:
-            self.assertRegex(devices["cuda"]["problem"], "GPU.*--device cpu")
+            self.assertRegex(devices["cuda"]["problem"], "GPU")
         self.assertIn("none: " if "cuda" in devices else "cuda 0", self.run_program("inspect", "--devices").stdout)
         self.assertIn("--devices", self.run_program("inspect", status=1).stderr)
 

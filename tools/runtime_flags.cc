@@ -354,10 +354,15 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
                     "emulated is a GPU that the CPU plays: very slow, for tests and for people who write kernels",
             .choices = {"auto", "cpu", "cuda", "emulated"},
             .common = true});
+  line.Add({.names = "--batch-invariant",
+            .target = &flags.batch_invariant,
+            .group = "Machine",
+            .help = "On a GPU, compute each request with the same bits whatever shares its batch; products are slower. "
+                    "On a CPU it is always so"});
 }
 
 Status OpenDeviceOf(RuntimeFlags& flags) {
-  ASSIGN_OR_RETURN(flags.opened, ChooseDevice(flags.device));
+  ASSIGN_OR_RETURN(flags.opened, ChooseDevice(flags.device, flags.batch_invariant));
   return Ok{};
 }
 

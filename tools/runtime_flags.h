@@ -21,6 +21,7 @@ struct RuntimeFlags : ModelFlags {
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
   std::string device = "auto";     // of commands with AddDeviceFlag
+  bool batch_invariant = false;    // likewise
   std::shared_ptr<Device> opened;  // what it stands for, after OpenDeviceOf; null: the CPU
   std::string device_memory = "auto";
   std::string host_memory = "auto";

@@ -17,7 +17,6 @@ constexpr const char* kPluginFile = "libloramux_cuda.so";
 // What the plugin's CUDA runtime needs, as cuDriverGetVersion gives it, and the driver that first has it.
 constexpr int kMinDriverCuda = 13000;
 constexpr const char* kMinDriver = "580";
-constexpr const char* kElse = " Or run on the processor: --device cpu.";
 
 // Closes the library unless it is kept.
 struct LibraryCloser {
@@ -52,21 +51,21 @@ class Driver {
     driver.library_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
     if (driver.library_ == nullptr) {
       const std::string why = LoaderError();
-      if (!HasNvidiaGpu()) return Unavailable("this machine has no NVIDIA GPU." + std::string(kElse));
+      if (!HasNvidiaGpu()) return Unavailable("this machine has no NVIDIA GPU.");
       return Unavailable("there is no driver for the NVIDIA GPU (" + why + "). Install NVIDIA's driver " + kMinDriver +
-                         " or later; in a container, start it with the GPUs (docker run --gpus all)." + kElse);
+                         " or later; in a container, start it with the GPUs (docker run --gpus all).");
     }
     int version = 0;
     if (driver.Call<int(int*)>("cuDriverGetVersion", &version) == 0 && version < kMinDriverCuda) {
       return Unavailable("the NVIDIA driver is too old: it supports CUDA " + std::to_string(version / 1000) + "." +
                          std::to_string(version % 1000 / 10) + ", and 13.0 is needed. Install driver " + kMinDriver +
-                         " or later." + kElse);
+                         " or later.");
     }
     if (const int error = driver.Call<int(unsigned)>("cuInit", 0u); error != 0) {
       if (error == kNoDevice) return NoGpu();
       return Unavailable("the NVIDIA driver does not start (cuInit gives " + std::to_string(error) +
                          driver.Name(error) +
-                         "). nvidia-smi may say more; after an update of the driver, restart the machine." + kElse);
+                         "). nvidia-smi may say more; after an update of the driver, restart the machine.");
     }
     return driver;
   }
@@ -100,8 +99,7 @@ class Driver {
   static Error NoGpu() {
     return Unavailable(
         "the NVIDIA driver shows no GPU. CUDA_VISIBLE_DEVICES may hide it; in a container, start it with "
-        "the GPUs (docker run --gpus all)." +
-        std::string(kElse));
+        "the GPUs (docker run --gpus all).");
   }
 
   // What the function of this name returns; kMissing if the library has none.
@@ -144,22 +142,21 @@ Result<const CudaPlugin*> LoadPlugin(const std::string& place) {
     if (why.find("libcublasLt") != std::string::npos) {
       return Unavailable("the CUDA plugin does not find cuBLAS 13 (" + why + "). Install it (the Debian package " +
                          "libcublas-13-0 of NVIDIA, or pip install nvidia-cublas), or name its folder in "
-                         "LD_LIBRARY_PATH." +
-                         kElse);
+                         "LD_LIBRARY_PATH.");
     }
     return Unavailable("there is no CUDA plugin (" + why + "). Build it with make cuda, and put " + kPluginFile +
-                       " beside the program or name it in LORAMUX_CUDA_PLUGIN." + kElse);
+                       " beside the program or name it in LORAMUX_CUDA_PLUGIN.");
   }
   auto* function = reinterpret_cast<CudaPluginFunction>(dlsym(library.get(), kCudaPluginFunction));
   if (function == nullptr) {
     return Unavailable(place + " is not the CUDA plugin of loramux: it has no " + std::string(kCudaPluginFunction) +
-                       ". Build it with make cuda." + kElse);
+                       ". Build it with make cuda.");
   }
   const CudaPlugin* plugin = function();
   if (std::string(plugin->version) != kCudaPluginVersion) {
     return Unavailable("the CUDA plugin " + place + " is of another build (" + plugin->version +
                        ") than this program (" + kCudaPluginVersion +
-                       "). Build both from one source: make build cuda." + kElse);
+                       "). Build both from one source: make build cuda.");
   }
   (void)library.release();  // its code is in use for as long as the process runs
   return plugin;

@@ -9,18 +9,20 @@
 
 namespace loramux {
 
-Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name) {
+Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name, bool batch_invariant) {
   if (name == "cpu") return std::shared_ptr<Device>();
   if (name != "auto" && name != "cuda" && name != "emulated") {
     return InvalidArgument("--device: expected auto, cpu, cuda or emulated, found '" + name + "'", "--device");
   }
   gpu::OpenDeviceOptions options;
+  options.batch_invariant = batch_invariant;
   // The emulated device's memory is this machine's.
   options.memory = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   Result<std::unique_ptr<Device>> opened = gpu::OpenDevice(name == "auto" ? "cuda" : name, options);
   if (!opened.ok()) {
     if (name != "auto") {
-      return Error{opened.error().code, "--device " + name + ": " + opened.error().message, "--device"};
+      const std::string instead = name == "cuda" ? " Or run on the processor: --device cpu." : "";
+      return Error{opened.error().code, "--device " + name + ": " + opened.error().message + instead, "--device"};
     }
     const std::string& why = opened.error().message;  // its later sentences say what to do about it
     spdlog::info("computing on the CPU (--device auto): {}", why.substr(0, why.find(". ")));
