@@ -214,7 +214,12 @@ BlockRunner::BlockRunner() : state_(new State) {
 
 BlockRunner::~BlockRunner() {
   for (Fiber& fiber : state_->fibers) {
-    if (fiber.memory != nullptr) munmap(fiber.memory, kGuardBytes + kStackBytes);
+    if (fiber.memory == nullptr) continue;
+#ifdef LORAMUX_ASAN
+    // The next mapping at these addresses must not inherit what the sanitizer noted about frames.
+    __asan_unpoison_memory_region(fiber.memory + kGuardBytes, kStackBytes);
+#endif
+    munmap(fiber.memory, kGuardBytes + kStackBytes);
   }
   LORAMUX_TSAN_CALL(for (Thread& thread
                          : state_->threads) if (thread.tsan != nullptr) __tsan_destroy_fiber(thread.tsan));
