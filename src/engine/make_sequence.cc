@@ -1,0 +1,81 @@
+#include "engine/make_sequence.h"
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+Error TooLong(const GenerationRequest& request, std::int64_t limit, std::int64_t max_model_len) {
+  const std::string asked =
+      std::to_string(request.prompt.size()) + " in the prompt" +
+      (request.max_tokens > 0 ? " and " + std::to_string(request.max_tokens) + " to generate" : "");
+  if (limit < max_model_len) {
+    return ResourceExhausted("This server's device memory holds at most " + std::to_string(limit) +
+                                 " tokens beside this adapter; the request has " + asked +
+                                 ". Shorten it, or raise --device-memory.",
+                             "max_tokens");
+  }
+  return InvalidArgument("This model's maximum context length is " + std::to_string(limit) +
+                             " tokens. However, you requested " + asked + ". Please reduce the length.",
+                         "max_tokens");
+}
+
+Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size) {
+  if (prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
+  for (const TokenId id : prompt) {
+    if (id >= 0 && id < vocab_size) continue;
+    return InvalidArgument(
+        "prompt: expected token ids from 0 to " + std::to_string(vocab_size - 1) + ", found " + std::to_string(id),
+        "prompt");
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, GenerationRequest input,
+                                               std::shared_ptr<const AdapterVersion> version, std::int64_t limit) {
+  RETURN_IF_ERROR(CheckPrompt(input.prompt, options.vocab_size));
+  const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
+  const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;
+  if (prompt + wanted > limit) return TooLong(input, limit, options.max_model_len);
+
+  auto sequence = std::make_unique<Sequence>();
+  Sequence& request = *sequence;
+  request.adapter = input.adapter;
+  request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
+  request.prefix_domain = std::move(input.prefix_domain);
+  sequence->version = std::move(version);
+  request.prompt_tokens = static_cast<std::int32_t>(prompt);
+  request.priority = input.priority;
+  request.deadline = input.deadline;
+  request.length_hint = input.length_hint;
+  request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
+  request.tokens = std::move(input.prompt);
+  request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
+  const std::size_t pages = static_cast<std::size_t>(request.max_total_tokens / options.scheduler.page_tokens + 2);
+  request.pages.reserve(pages);
+  request.page_table.reserve(pages);
+  sequence->sampling = std::move(input.sampling);
+  sequence->min_tokens = input.min_tokens;
+  sequence->prompt_logprobs = input.prompt_logprobs;
+  sequence->pooling = input.pooling;
+  CHECK(!input.pooling || (input.max_tokens == 0 && input.prompt_logprobs < 0));
+  const bool computes_all = input.prompt_logprobs >= 0 || input.pooling == Pooling::kMean;
+  if (computes_all && prompt > 1) request.reusable_tokens = 0;
+  sequence->stop_ids = std::move(input.stop_token_ids);
+  sequence->constraint = std::move(input.constraint);
+  sequence->ignore_eos = input.ignore_eos && sequence->constraint != nullptr;
+  if (!input.ignore_eos || sequence->constraint != nullptr) {
+    sequence->stop_ids.insert(sequence->stop_ids.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
+  }
+  sequence->on_event = std::move(input.on_event);
+  return sequence;
+}
+
+}  // namespace loramux
