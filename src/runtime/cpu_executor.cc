@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "base/check.h"
+#include "runtime/forward_of_step.h"
 #include "runtime/step_thread.h"
 
 namespace loramux {
@@ -110,26 +111,11 @@ struct CpuExecutor::State {
     if (!batch.copies.empty()) CopyPages(batch.copies);
     sequences.clear();
     for (const StepSequence& sequence : batch.sequences) {
-      SequenceChunk chunk;
-      chunk.tokens = batch.TokensOf(sequence);
-      chunk.position = sequence.position;
-      chunk.pages = batch.PagesOf(sequence).data();
-      chunk.adapter = ViewOf(batch.SegmentOf(sequence));
-      chunk.logit_rows = sequence.sample < 0 ? 0 : 1;
-      chunk.first_scored = sequence.first_scored;
-      chunk.scored_rows = static_cast<std::int32_t>(sequence.scores.size);
-      chunk.rope_length = sequence.prompt_tokens;
-      sequences.push_back(chunk);
+      sequences.push_back(ChunkOf(batch, sequence, ViewOf(batch.SegmentOf(sequence))));
     }
-    result.waited = model->Forward(context, sequences, layout, arena,
-                                   {.lora_variant = options.lora_variant,
-                                    .arrivals = batch.arrivals,
-                                    .samples = &batch.samples,
-                                    .tokens = &result.tokens,
-                                    .score_rows = batch.scores,
-                                    .scores = &result.scores,
-                                    .pools = &batch.pools,
-                                    .pooled = &result.pooled});
+    ForwardOptions forward = ForwardOptionsOf(batch, result);
+    forward.lora_variant = options.lora_variant;
+    result.waited = model->Forward(context, sequences, layout, arena, forward);
   }
 };
 

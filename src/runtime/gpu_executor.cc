@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "gpu/kernels/elementwise.h"
 #include "model/device_lora.h"
+#include "runtime/forward_of_step.h"
 #include "runtime/step_thread.h"
 
 namespace loramux {
@@ -97,27 +98,13 @@ struct GpuExecutor::State {
     RETURN_IF_ERROR(CopyPages(batch.copies));
     sequences.clear();
     for (const StepSequence& sequence : batch.sequences) {
-      DeviceSequenceChunk chunk;
-      chunk.tokens = batch.TokensOf(sequence);
-      chunk.position = sequence.position;
-      chunk.pages = batch.PagesOf(sequence).data();
+      const DeviceLoraView* adapter = nullptr;
       if (const AdapterSegment* const segment = batch.SegmentOf(sequence)) {
-        ASSIGN_OR_RETURN(chunk.adapter, ViewOf(segment->adapter));
+        ASSIGN_OR_RETURN(adapter, ViewOf(segment->adapter));
       }
-      chunk.logit_rows = sequence.sample < 0 ? 0 : 1;
-      chunk.first_scored = sequence.first_scored;
-      chunk.scored_rows = static_cast<std::int32_t>(sequence.scores.size);
-      chunk.rope_length = sequence.prompt_tokens;
-      sequences.push_back(chunk);
+      sequences.push_back(ChunkOf(batch, sequence, adapter));
     }
-    ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena,
-                                                  {.arrivals = batch.arrivals,
-                                                   .samples = &batch.samples,
-                                                   .tokens = &result.tokens,
-                                                   .score_rows = batch.scores,
-                                                   .scores = &result.scores,
-                                                   .pools = &batch.pools,
-                                                   .pooled = &result.pooled}));
+    ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena, ForwardOptionsOf(batch, result)));
     return Ok{};
   }
 
