@@ -26,34 +26,21 @@ struct ChunksOfRow {
 // One warp: one chunk of one row, for up to 16 query heads that share a head of keys and values. Grid: chunks, heads of
 // keys and values times parts of 16 of their query heads.
 template <typename T>
-struct AttentionDecodeKernel {
+struct AttentionDecodeKernel : KernelOfHeadDims<AttentionDecodeKernel<T>, AttentionArguments> {
   using Arguments = AttentionArguments;
   static constexpr int kThreads = 32;
   static constexpr int kMinBlocks = 8;
 
-  LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
+  template <int kDim>
+  LORAMUX_DEVICE static void AtWidth(const Arguments& arguments) {
+    const std::int32_t num_chunks = Load(arguments.work.num_chunks);
+    for (auto item = static_cast<std::int32_t>(BlockX()); item < num_chunks;
+         item += static_cast<std::int32_t>(GridX())) {
+      Attend<kDim>(arguments, item);
+    }
   }
-  template <int kVariant>
-  LORAMUX_DEVICE static void RunVariant(const Arguments& arguments) {
-    Visit{arguments}.template operator()<kHeadDims[kVariant]>();
-  }
-  static constexpr int kVariants = kHeadDimVariants;
-  static int VariantOf(const Arguments& arguments) { return HeadDimVariant(arguments.pages.head_dim); }
 
  private:
-  struct Visit {
-    const Arguments& arguments;
-    template <int kDim>
-    LORAMUX_DEVICE void operator()() const {
-      const std::int32_t num_chunks = Load(arguments.work.num_chunks);
-      for (auto item = static_cast<std::int32_t>(BlockX()); item < num_chunks;
-           item += static_cast<std::int32_t>(GridX())) {
-        Attend<kDim>(arguments, item);
-      }
-    }
-  };
-
   template <int kDim>
   LORAMUX_DEVICE static void Attend(const Arguments& arguments, std::int32_t item) {
     const DecodeChunk chunk = Load(arguments.work.chunks + item);

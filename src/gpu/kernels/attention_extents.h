@@ -51,4 +51,28 @@ LORAMUX_DEVICE auto VisitHeadDim(std::int32_t head_dim, const Visit& visit) {
   return visit.template operator()<256>();
 }
 
+// The entries of a kernel whose variants are these widths: Kernel::AtWidth<kDim>(arguments) is one thread.
+template <typename Kernel, typename KernelArguments>
+struct KernelOfHeadDims {
+  using Arguments = KernelArguments;
+  static constexpr int kVariants = kHeadDimVariants;
+  static int VariantOf(const Arguments& arguments) { return HeadDimVariant(arguments.pages.head_dim); }
+  LORAMUX_DEVICE static void Run(const Arguments& arguments) {
+    VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
+  }
+  template <int kVariant>
+  LORAMUX_DEVICE static void RunVariant(const Arguments& arguments) {
+    Kernel::template AtWidth<kHeadDims[kVariant]>(arguments);
+  }
+
+ private:
+  struct Visit {
+    const Arguments& arguments;
+    template <int kDim>
+    LORAMUX_DEVICE void operator()() const {
+      Kernel::template AtWidth<kDim>(arguments);
+    }
+  };
+};
+
 }  // namespace loramux::gpu

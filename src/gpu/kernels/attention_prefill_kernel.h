@@ -21,31 +21,18 @@ struct PrefillShared {
 // query head that shares the keys), heads fastest, so that short prompts fill tiles too. Grid: tiles, heads of keys and
 // values, blocks that a full tile's pairs need.
 template <typename T>
-struct AttentionPrefillKernel {
+struct AttentionPrefillKernel : KernelOfHeadDims<AttentionPrefillKernel<T>, AttentionArguments> {
   using Arguments = AttentionArguments;
   static constexpr int kThreads = 128;
   static constexpr int kMinBlocks = 2;
 
-  LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    VisitHeadDim(arguments.pages.head_dim, Visit{arguments});
+  template <int kDim>
+  LORAMUX_DEVICE static void AtWidth(const Arguments& arguments) {
+    const std::int32_t num_tiles = Load(arguments.work.num_tiles);
+    if (static_cast<std::int32_t>(BlockX()) < num_tiles) Attend<kDim>(arguments);
   }
-  template <int kVariant>
-  LORAMUX_DEVICE static void RunVariant(const Arguments& arguments) {
-    Visit{arguments}.template operator()<kHeadDims[kVariant]>();
-  }
-  static constexpr int kVariants = kHeadDimVariants;
-  static int VariantOf(const Arguments& arguments) { return HeadDimVariant(arguments.pages.head_dim); }
 
  private:
-  struct Visit {
-    const Arguments& arguments;
-    template <int kDim>
-    LORAMUX_DEVICE void operator()() const {
-      const std::int32_t num_tiles = Load(arguments.work.num_tiles);
-      if (static_cast<std::int32_t>(BlockX()) < num_tiles) Attend<kDim>(arguments);
-    }
-  };
-
   template <int kDim>
   LORAMUX_DEVICE static void Attend(const Arguments& arguments) {
     using Extents = ExtentsOf<T, kDim>;
