@@ -13,6 +13,7 @@
 #include "gpu/device_arrays_for_test.h"
 #include "gpu/device_for_test.h"
 #include "gpu/kernels/sampling.h"
+#include "model/random_logits_for_test.h"
 #include "model/sampler.h"
 
 namespace loramux::device_sampler_test {
@@ -34,17 +35,6 @@ struct Row {
 
   SamplerContext Context() const { return {prompt, generated, banned, allowed}; }
 };
-
-// Approximately normally distributed.
-Logits RandomLogits(std::size_t n, double spread, Prng& prng) {
-  Logits logits(n);
-  for (float& logit : logits) {
-    double sum = 0;
-    for (int i = 0; i < 12; ++i) sum += prng.NextDouble();
-    logit = static_cast<float>((sum - 6.0) * spread);
-  }
-  return logits;
-}
 
 Mask MaskOf(const Ids& ids, std::size_t words) {
   Mask mask(words);

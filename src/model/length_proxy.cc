@@ -4,55 +4,31 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <unordered_set>
 
 #include "formats/message.h"
 #include "formats/safetensors.h"
 #include "kernels/elementwise.h"
 #include "kernels/encoder.h"
-#include "tensor/half_float.h"
+#include "model/model_tensors.h"
+#include "model/tensor_finder.h"
 
 namespace loramux {
 
 // ---------------------------------------------------------------- Loading
 
 struct LengthProxy::Loader {
-  using Shape = std::vector<std::int64_t>;
-  const TensorFile& file;
-  std::unordered_set<const StoredTensor*> used = {};
+  TensorFinder finder;
 
-  Result<const StoredTensor*> Require(const std::string& name, const Shape& shape) {
-    const StoredTensor* tensor = file.Find(name);
-    if (tensor == nullptr)
-      return InvalidArgument("tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing", name);
-    if (tensor->shape != shape) {
-      return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
-                                 ", but config.json asks for " + ShapeToString(shape),
-                             name);
-    }
-    if (!IsWeightDType(tensor->dtype)) {
-      return Unsupported(
-          "tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) + "; weights must be F32, BF16 or F16",
-          name);
-    }
-    used.insert(tensor);
-    return tensor;
-  }
-
-  Result<std::vector<float>> Floats(const std::string& name, const Shape& shape) {
-    ASSIGN_OR_RETURN(const StoredTensor* tensor, Require(name, shape));
-    std::vector<float> values(static_cast<std::size_t>(tensor->ElementCount()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = LoadAsF32(tensor->dtype, tensor->data.data(), static_cast<std::int64_t>(i));
-    }
-    return values;
+  Result<std::vector<float>> Floats(const std::string& name, const TensorFinder::Shape& shape) {
+    ASSIGN_OR_RETURN(const StoredTensor* tensor, finder.Require(name, shape));
+    return ToFloats(*tensor);
   }
 
   // Stacks several layers with the same input in float32.
   Result<Linear> Linears(const std::vector<std::string>& names, std::int64_t out, std::int64_t in) {
     for (const std::string& name : names) {  // checked before allocating the sizes from config.json
-      RETURN_IF_ERROR(Require(name + ".weight", {out, in}));
-      RETURN_IF_ERROR(Require(name + ".bias", {out}));
+      RETURN_IF_ERROR(finder.Require(name + ".weight", {out, in}));
+      RETURN_IF_ERROR(finder.Require(name + ".bias", {out}));
     }
     Linear linear{PackedMatrix(out * static_cast<std::int64_t>(names.size()), in, DType::kF32), {}};
     std::int64_t row = 0;
@@ -99,12 +75,7 @@ struct LengthProxy::Loader {
     ASSIGN_OR_RETURN(p.pooler_, Linears({"bert.pooler.dense"}, c.hidden_size, c.hidden_size));
     ASSIGN_OR_RETURN(p.classifier_,
                      Linears({"classifier"}, static_cast<std::int64_t>(c.buckets.size()), c.hidden_size));
-    for (const StoredTensor& tensor : file.tensors()) {
-      if (used.contains(&tensor) || tensor.name == embeddings + "position_ids") continue;
-      return InvalidArgument("tensor " + Quote(tensor.name) + " has no place in the model that config.json describes",
-                             tensor.name);
-    }
-    return Ok{};
+    return finder.CheckAllUsed(/*ignored=*/"bert.embeddings.position_ids");
   }
 };
 
@@ -113,7 +84,7 @@ Result<LengthProxy> LengthProxy::Load(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(proxy.config_, LoadLengthProxyConfig(directory));
   const std::filesystem::path weights = directory / "model.safetensors";
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(weights));
-  const Status loaded = Loader{file}.LoadAll(proxy);
+  const Status loaded = Loader{TensorFinder(file)}.LoadAll(proxy);
   if (!loaded.ok())
     return Error{loaded.error().code, weights.string() + ": " + loaded.error().message, loaded.error().param};
   return proxy;

@@ -2,64 +2,14 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "formats/message.h"
+#include "model/tensor_finder.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-
-// Hands out the tensors of a file by name and records which ones were requested.
-class TensorFinder {
- public:
-  explicit TensorFinder(const TensorFile& file) : file_(file) {}
-
-  // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
-  Result<const StoredTensor*> Find(const std::string& name, const Shape& shape) {
-    const StoredTensor* tensor = file_.Find(name);
-    if (tensor == nullptr) return tensor;
-    used_.insert(tensor);
-    if (tensor->shape != shape) {
-      return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
-                                 ", but config.json asks for " + ShapeToString(shape),
-                             name);
-    }
-    if (!IsWeightDType(tensor->dtype)) {
-      return Unsupported(
-          "tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) + "; weights must be F32, BF16 or F16",
-          name);
-    }
-    return tensor;
-  }
-
-  Result<const StoredTensor*> Require(const std::string& name, const Shape& shape) {
-    ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name, shape));
-    if (tensor == nullptr) {
-      return InvalidArgument(
-          "tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing from the weights", name);
-    }
-    return tensor;
-  }
-
-  // Error: a tensor that was never requested, which would silently have no effect.
-  Status CheckAllUsed() const {
-    for (const StoredTensor& tensor : file_.tensors()) {
-      if (used_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq")) continue;
-      return InvalidArgument("tensor " + Quote(tensor.name) + " " + ShapeToString(tensor.shape) +
-                                 " is in the weights, but the model that config.json describes has no place for it",
-                             tensor.name);
-    }
-    return Ok{};
-  }
-
- private:
-  const TensorFile& file_;
-  std::unordered_set<const StoredTensor*> used_;
-};
 
 Result<LinearTensors> FindLinear(TensorFinder& finder, const std::string& name, std::int64_t out, std::int64_t in,
                                  bool bias) {
@@ -110,7 +60,7 @@ constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr const char* kLmHeadName = "lm_head.weight";
 
 Status FindEmbeddings(TensorFinder& finder, const ModelConfig& c, ModelTensors& t) {
-  const Shape shape = {c.vocab_size, c.hidden_size};
+  const TensorFinder::Shape shape = {c.vocab_size, c.hidden_size};
   if (!c.tie_word_embeddings) {
     ASSIGN_OR_RETURN(t.embedding, finder.Require(kEmbeddingName, shape));
     ASSIGN_OR_RETURN(t.lm_head, finder.Require(kLmHeadName, shape));
@@ -139,7 +89,7 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, const TensorFil
     ASSIGN_OR_RETURN(LayerTensors layer, FindLayer(finder, config, i));
     t.layers.push_back(layer);
   }
-  RETURN_IF_ERROR(finder.CheckAllUsed());
+  RETURN_IF_ERROR(finder.CheckAllUsed(/*ignored=*/"rotary_emb.inv_freq"));
   return t;
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "model/random_logits_for_test.h"
 
 namespace loramux::sampler_test {
 namespace {
@@ -17,17 +18,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Logits = std::vector<float>;
-
-// Approximately normally distributed.
-Logits RandomLogits(std::size_t n, float spread, Prng& prng) {
-  Logits logits(n);
-  for (float& logit : logits) {
-    double sum = 0;
-    for (int i = 0; i < 12; ++i) sum += prng.NextDouble();
-    logit = static_cast<float>((sum - 6.0) * spread);
-  }
-  return logits;
-}
 
 // ---- the oracle: everything sorted, everything in double
 
