@@ -19,4 +19,17 @@ inline ModelConfig Shape160M() {
   return config;
 }
 
+// The shape of Llama-2-7B.
+inline ModelConfig Shape7B() {
+  ModelConfig config;
+  config.hidden_size = 4096;
+  config.num_layers = 32;
+  config.num_heads = config.num_kv_heads = 32;
+  config.head_dim = 128;
+  config.intermediate_size = 11008;
+  config.vocab_size = 32000;
+  config.max_position = 8192;
+  return config;
+}
+
 }  // namespace loramux

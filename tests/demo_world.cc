@@ -160,6 +160,25 @@ RuntimeOptions Roomy() {
   return options;
 }
 
+std::int64_t ExpectRightOrInjected(const std::vector<Question>& questions,
+                                   const std::vector<std::vector<Answer>>& answers,
+                                   const std::vector<std::vector<Answer>>& expected) {
+  std::int64_t failed = 0;
+  for (std::size_t turn = 0; turn < answers.size(); ++turn) {
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      const Answer& answer = answers[turn][i];
+      failed += !answer.error.empty();
+      if (!answer.error.empty()) {
+        EXPECT_EQ(answer.error, "injected");
+      } else {
+        EXPECT_EQ(answer.tokens, expected[turn][i].tokens)
+            << questions[i].adapter << ", session " << i << ", turn " << turn;
+      }
+    }
+  }
+  return failed;
+}
+
 RuntimeOptions Tight(World& roomy) {
   std::int64_t largest = 0;
   for (const auto& version : roomy.runtime().registry().List()) largest = std::max(largest, version->layout.pages);

@@ -64,6 +64,11 @@ void ExpectEmptyAndExact(Runtime& runtime);
 std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
                                              const std::vector<std::vector<Answer>>* truth = nullptr);
 
+// Answers under FailingTransfer: each is the expected one or the injected error. Returns how many are errors.
+std::int64_t ExpectRightOrInjected(const std::vector<Question>& questions,
+                                   const std::vector<std::vector<Answer>>& answers,
+                                   const std::vector<std::vector<Answer>>& expected);
+
 // One in eight jobs fails at once.
 class FailingTransfer final : public PageTransfer {
  public:

@@ -11,24 +11,12 @@
 #include "base/sample_batch.h"
 #include "gpu/gpu_bench.h"
 #include "model/device_model.h"
+#include "shapes.h"
 
 namespace loramux {
 namespace {
 
 constexpr LoraTarget kTargets[] = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
-
-// The shape of Llama-2-7B.
-ModelConfig Shape7B() {
-  ModelConfig config;
-  config.hidden_size = 4096;
-  config.num_layers = 32;
-  config.num_heads = config.num_kv_heads = 32;
-  config.head_dim = 128;
-  config.intermediate_size = 11008;
-  config.vocab_size = 32000;
-  config.max_position = 8192;
-  return config;
-}
 
 ModelConfig TinyShape() {
   ModelConfig config;
