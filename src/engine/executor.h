@@ -12,6 +12,12 @@
 
 namespace loramux {
 
+// One sequence's part of a step that could not be computed: its keys, values and token are garbage.
+struct SequenceFailure {
+  std::int32_t sequence = 0;  // of StepBatch::sequences
+  Error error;
+};
+
 // The outcome of a step.
 struct StepResult {
   std::vector<SampledToken> tokens;  // one for each row of StepBatch::samples, in their order
@@ -21,6 +27,8 @@ struct StepResult {
   // The step failed: of the rest only `batch` counts, and the keys and values of the step are undefined. kUnavailable:
   // the executor's device is lost, and every later step fails too.
   std::optional<Error> error;
+  // Sequences of the batch whose part of the step failed, ascending; the others' results are good. Empty with `error`.
+  std::vector<SequenceFailure> failures;
   StepBatch batch;  // the step's batch, given back so that its memory is used again
 };
 
