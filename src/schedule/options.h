@@ -35,6 +35,10 @@ struct SchedulerOptions {
   // plan. Only with ColdStart::kPassOver.
   bool load_on_arrival = false;
   StepShapeOptions shape;  // what steps do otherwise than continuous batching
+  ColdStartPolicy cold_start_policy = ColdStartPolicy::kWait;
+  // The executor reads the host tier's pages as fast as the device's (the CPU), so that to begin from there costs
+  // nothing.
+  bool reads_host_tier = false;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them

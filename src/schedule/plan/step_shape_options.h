@@ -20,6 +20,14 @@ enum class ColdStart : std::uint8_t {
   kBeginAtOnce,
 };
 
+// Whether a request begins while its adapter is still on its way to the device, computed meanwhile from the copy in the
+// host tier (CaraServe 4; docs/design/scheduling.md). Only with ColdStart::kPassOver.
+enum class ColdStartPolicy : std::uint8_t {
+  kWait,    // it begins when enough layers are on the device (schedule/plan/arrival.h)
+  kAssist,  // it begins at once where the host tier has the adapter
+  kAuto,    // as kAssist where that is expected to be sooner than to wait, request by request
+};
+
 // S-LoRA prefetches in the middle of its decode turns, and again so many turns before their end.
 inline constexpr std::int64_t kPrefetchTurns = 3;
 
