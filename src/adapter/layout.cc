@@ -68,6 +68,12 @@ Error NotFinite(const AdapterFile& file, const TensorEntry& tensor, DType dtype)
                          DTypeName(dtype) + "; the adapter is damaged or was trained into overflow");
 }
 
+Error ChangedInPlace(const AdapterFile& file, const std::string& digest) {
+  return InvalidArgument(file.directory.string() +
+                         ": its weights were changed in place since the adapter was loaded (digest " + digest +
+                         "); load the adapter again to serve the new weights, and replace adapter files by renaming");
+}
+
 }  // namespace
 
 Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes) {
@@ -119,7 +125,8 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
 }
 
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
-                   std::size_t page_bytes, const std::function<bool()>& cancelled) {
+                   std::size_t page_bytes, const std::function<bool()>& cancelled,
+                   const std::function<void(std::int32_t)>& arrived) {
   CHECK_EQ(file.modules.size(), layout.modules.size());
   CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
   const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
@@ -137,12 +144,22 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
     }
     return Ok{};
   };
-  ASSIGN_OR_RETURN(const std::string digest, ScanAdapterTensors(file, pack));
-  if (digest == file.digest) return Ok{};
-  return InvalidArgument(file.directory.string() +
-                         ": its weights were changed in place since the adapter was loaded (digest " + digest +
-                         ", expected " + file.digest +
-                         "); load the adapter again to serve the new weights, and replace adapter files by renaming");
+  std::size_t layer = 0;  // of those that have modules
+  const auto check = [&](std::size_t modules, const Sha256Digest& so_far) -> Status {
+    if (layer >= file.layer_digests.size() || so_far != file.layer_digests[layer])
+      return ChangedInPlace(file, "of the first " + std::to_string(modules) + " modules");
+    ++layer;
+    // Layers without modules in between have arrived too. The last one, with lm_head, comes with the end of the scan.
+    if (modules < layout.modules.size() && layout.modules[modules].target != LoraTarget::kLmHead)
+      arrived(layout.modules[modules].layer);
+    return Ok{};
+  };
+  const bool by_layer = arrived && !file.layer_digests.empty();
+  ASSIGN_OR_RETURN(const std::string digest,
+                   ScanAdapterTensors(file, pack, by_layer ? AdapterLayerVisitor(check) : AdapterLayerVisitor()));
+  if (digest != file.digest) return ChangedInPlace(file, digest + ", expected " + file.digest);
+  if (arrived) arrived(static_cast<std::int32_t>(layout.layer_pages.size()));
+  return Ok{};
 }
 
 }  // namespace loramux

@@ -71,7 +71,10 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 // Errors: a value is not finite after conversion (names the tensor); the bytes read do not have the digest with which
 // the adapter was opened, because the file was changed in place. After an error the content of the pages is undefined.
 // `cancelled` is called between tensors; if it returns true, the function ends with an error (kUnavailable).
+// `arrived` is called with a number of layers, of layout.layer_pages.size(), once their rows are in the pages and the
+// bytes that were read for them have the digest that they had when the adapter was opened (AdapterFile::layer_digests).
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
-                   std::size_t page_bytes, const std::function<bool()>& cancelled = {});
+                   std::size_t page_bytes, const std::function<bool()>& cancelled = {},
+                   const std::function<void(std::int32_t layers)>& arrived = {});
 
 }  // namespace loramux

@@ -27,8 +27,8 @@ void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
 
 }  // namespace
 
-ResidencyManager::ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer)
-    : device_(device), host_(host), transfer_(transfer) {
+ResidencyManager::ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer, bool disk_by_layer)
+    : device_(device), host_(host), transfer_(transfer), disk_by_layer_(disk_by_layer) {
   CHECK_EQ(device_.page_bytes(), host_.page_bytes());
 }
 
@@ -156,17 +156,18 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier
   job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, host_, adapter.host_pages);
   job.to = to == Tier::kHost ? PagesIn(to, host_, adapter.host_pages) : PagesIn(to, device_, adapter.device_pages);
   if (from == Tier::kDisk) ++totals_.disk_loads;
-  adapter.to_device = from == Tier::kHost;
+  adapter.by_layer = from == Tier::kHost || disk_by_layer_;
+  job.by_layer = adapter.by_layer;
   adapter.transfer_started = now;
   job.progress = adapter.progress =
       std::make_shared<LayerProgress>(static_cast<std::int32_t>(adapter.version->layout.layer_pages.size()));
-  if (adapter.to_device) arriving_.push_back(adapter.version->generation);
+  if (adapter.by_layer) arriving_.push_back(adapter.version->generation);
   transfer_.Submit(std::move(job));
 }
 
 void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
-  if (adapter.to_device) Erase(arriving_, adapter.version->generation);
-  adapter.to_device = false;
+  if (adapter.by_layer) Erase(arriving_, adapter.version->generation);
+  adapter.by_layer = false;
   adapter.progress = nullptr;
 }
 
@@ -227,6 +228,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   device_residents_.push_back(adapter.version->generation);
   UpdateIdle(adapter);
   --loads_in_flight_;
+  ++adapter.loads;
   ++totals_.device_loads;
   const TimeNs took = now - adapter.load_started;
   totals_.load_time_total += took;
@@ -308,9 +310,28 @@ void ResidencyManager::EvictFromHost(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.host == TierState::kResident);
   CHECK(adapter.device != TierState::kLoading);  // it may be the source of a copy
+  CHECK(!adapter.read_in_host);
   Erase(host_residents_, generation);
   DropHostPages(adapter);
   ++totals_.host_evictions;
+}
+
+void ResidencyManager::ReadInHost(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.arriving());
+  CHECK(adapter.host != TierState::kAbsent);
+  if (adapter.read_in_host) return;
+  adapter.read_in_host = true;
+  read_in_host_.push_back(generation);
+}
+
+void ResidencyManager::EndHostReads() {
+  for (const AdapterGeneration generation : read_in_host_) {
+    AdapterResidency& adapter = At(generation);
+    adapter.read_in_host = false;
+    NoteChange(adapter);
+  }
+  read_in_host_.clear();
 }
 
 void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {

@@ -85,22 +85,28 @@ struct alignas(64) AdapterResidency {
   // Progress of the transfer in flight and its start; null if there is none.
   std::shared_ptr<LayerProgress> progress;
   TimeNs transfer_started = 0;
-  bool to_device = false;  // the transfer copies layer by layer from the host tier: the adapter is arriving
-  bool failed = false;     // the load failed, and pins hold its pages
+  bool by_layer = false;      // the transfer publishes layers that may be used at once: the adapter is arriving
+  bool read_in_host = false;  // the step in flight computes from the copy in the host tier
+  bool failed = false;        // the load failed, and pins hold its pages
+  std::int64_t loads = 0;     // to the device, successful
 
   // On the device, neither pinned nor locked.
   bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
-  // Whether a transfer from the host tier is in flight, so that the first layers may have arrived. An arriving adapter
-  // may be pinned and computed with. The results are valid once it is resident.
-  bool arriving() const { return device == TierState::kLoading && to_device; }
+  // Whether a transfer is in flight of which the first layers may have arrived. An arriving adapter may be pinned and
+  // computed with. The results are valid once the transfer has ended, or if they came from a whole copy in the host
+  // tier.
+  bool arriving() const { return device == TierState::kLoading && by_layer; }
+  // Whether a load copies from a whole copy in the host tier. That copy stays as long.
+  bool on_way_from_host() const { return arriving() && host == TierState::kResident; }
 };
 
 // Carries out loads and evictions of adapters and keeps their accounts.
 class ResidencyManager {
  public:
-  // Owns none of the arguments. Without a host tier, `host` has no pages. REQUIRES: the pages of both pools have the
-  // same size.
-  ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer);
+  // Owns none of the arguments. Without a host tier, `host` has no pages. `disk_by_layer`: adapters that are read from
+  // disk may be used layer by layer (TransferJob::by_layer), in the tier that they are read into. REQUIRES: the pages
+  // of both pools have the same size.
+  ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer, bool disk_by_layer = false);
 
   // Makes the adapter known. Idempotent.
   void Add(std::shared_ptr<const AdapterVersion> version);
@@ -148,7 +154,7 @@ class ResidencyManager {
   std::span<const AdapterGeneration> IdleAdapters() const { return idle_; }
   std::int64_t idle_pages() const { return idle_pages_; }
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
-  // Adapters arriving on the device from the host tier, in the order of their transfers.
+  // Adapters that are arriving, in the order of their transfers.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
   // Appends the slots whose adapter's state, use or requests have changed since the last call, each once. The adapter
   // may be gone.
@@ -163,8 +169,14 @@ class ResidencyManager {
   void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead = false);
   // Takes a device-resident, unpinned adapter off the device. It stays in the host tier if it is there.
   void EvictFromDevice(AdapterGeneration generation);
-  // Takes a host-resident adapter out of the host tier. REQUIRES: no copy to the device is in flight.
+  // Takes a host-resident adapter out of the host tier. REQUIRES: no copy to the device is in flight, and no step reads
+  // it there.
   void EvictFromHost(AdapterGeneration generation);
+  // The step that is submitted next computes from the copy in the host tier, which therefore stays until EndHostReads.
+  // REQUIRES: arriving, and host-resident or being read into the host tier.
+  void ReadInHost(AdapterGeneration generation);
+  // That step has ended.
+  void EndHostReads();
 
   // A running request begins (Pin) or ends (Unpin) its use. REQUIRES (Pin): device-resident or arriving.
   void Pin(AdapterGeneration generation, TimeNs now);
@@ -229,6 +241,8 @@ class ResidencyManager {
   std::vector<std::uint32_t> changes_;     // for TakeChanges
   std::vector<bool> is_listed_;            // by slot: in changes_
   std::vector<AdapterGeneration> failed_;  // pinned when their loads failed
+  std::vector<AdapterGeneration> read_in_host_;
+  const bool disk_by_layer_;
   std::function<void(const AdapterResidency&)> on_drop_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;
   TimeNs last_load_end_ = 0;

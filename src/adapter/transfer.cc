@@ -37,12 +37,22 @@ TransferCompletion End(const TransferJob& job, TransferCompletion completion) {
   return completion;
 }
 
-TransferCompletion PackFromDisk(const TransferJob& job, const PageArena& to) {
+TransferCompletion PackFromDisk(const TransferJob& job, const PageArena& to,
+                                const std::function<void(std::size_t)>& after_layer) {
   std::vector<std::byte*> pages;
   pages.reserve(job.to.pages.size());
   for (const std::uint32_t page : job.to.pages) pages.push_back(to.Page(page));
-  const Status packed =
-      PackAdapter(job.adapter->file, job.adapter->layout, pages, job.page_bytes, [&job] { return IsCancelled(job); });
+  std::function<void(std::int32_t)> arrived;
+  if (LayersOf(job) > 1) {
+    // The last layer is published with the completion (End).
+    arrived = [&](std::int32_t layers) {
+      if (layers >= job.progress->layers()) return;
+      if (after_layer) after_layer(0);
+      job.progress->Publish(layers);
+    };
+  }
+  const Status packed = PackAdapter(
+      job.adapter->file, job.adapter->layout, pages, job.page_bytes, [&job] { return IsCancelled(job); }, arrived);
   if (packed.ok()) return {job.id, std::nullopt};
   if (IsCancelled(job)) return {job.id, std::nullopt, /*cancelled=*/true};
   return {job.id, packed.error()};
@@ -63,7 +73,7 @@ std::int64_t PayloadBytes(const TransferJob& job) {
 
 std::int32_t LayersOf(const TransferJob& job) {
   const bool layered = job.adapter != nullptr ? !job.adapter->layout.layer_pages.empty() : job.layer_bytes > 0;
-  return layered && job.progress != nullptr && !FromDisk(job) ? job.progress->layers() : 1;
+  return layered && job.progress != nullptr && (job.by_layer || !FromDisk(job)) ? job.progress->layers() : 1;
 }
 
 PagePart PartOfLayers(const TransferJob& job, std::int32_t first, std::int32_t end) {
@@ -88,7 +98,8 @@ TransferCompletion RunTransfer(const TransferJob& job, const TierMemory& memory,
                                const std::function<void(std::size_t)>& after_layer) {
   if (FromDisk(job)) {
     const PageArena& to = memory.Of(job.to.tier);
-    return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job, to));
+    return End(job,
+               IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job, to, after_layer));
   }
   const std::int32_t layers = LayersOf(job);
   for (std::int32_t layer = 0; layer < layers; ++layer) {

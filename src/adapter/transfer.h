@@ -23,8 +23,8 @@ enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHo
 // the tiers that it serves (TierMemory, or what a device's copy engine has instead).
 //
 // A transfer from host to device whose `progress` has several layers moves layer by layer and publishes each. A
-// transfer from disk does not: only at its end is the content known to match the adapter's digest, so it may not be
-// used before. It is published as a whole, and its `progress` serves cancellation alone.
+// transfer from disk does so with `by_layer`: each layer is published once what was read of it matches the adapter's
+// digest so far. Otherwise it is published as a whole, and its `progress` serves cancellation alone.
 struct TransferJob {
   std::uint64_t id = 0;
   PageSet from;  // kDisk: the adapter's own file; otherwise as many pages as `to`
@@ -35,6 +35,7 @@ struct TransferJob {
   // KV pages: bytes of one layer in each page, layer after layer from the start; the rest of the page moves with the
   // last layer. 0: pages move whole. (For the layers of an adapter see AdapterLayout::layer_pages.)
   std::size_t layer_bytes = 0;
+  bool by_layer = false;  // from disk: see above
 
   // REQUIRES: the tiers differ.
   TransferKind kind() const;

@@ -87,7 +87,7 @@ struct Engine::Impl {
       : options(std::move(o)),
         parts(p),
         observer(*p.observer),
-        residency(*p.device, *p.host, *p.transfer),
+        residency(*p.device, *p.host, *p.transfer, options.scheduler.disk_by_layer),
         tiers(*p.tiers),
         scheduler(options.scheduler, {.device = *p.device,
                                       .residency = residency,
@@ -164,7 +164,10 @@ struct Engine::Impl {
 
   // True if no step is in flight, so that the next one can be planned.
   bool CollectStep(TimeNs now) {
-    if (!step_in_flight) return true;
+    if (!step_in_flight) {
+      if (!failed_arrivals.empty()) EndFailures(now);
+      return true;
+    }
     if (!step_computed && !parts.executor->Poll(result)) return false;
     if (!step_computed) {
       // `now` is older than the Poll. If the engine's thread was held up in between, the executor has seen more time
@@ -178,6 +181,7 @@ struct Engine::Impl {
     if (UsesWhatIsArriving()) return false;  // no result may be used before it is known to be valid
     observer.Collected();
     step_in_flight = false;
+    residency.EndHostReads();
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
     if (result.error.has_value()) {
@@ -187,6 +191,7 @@ struct Engine::Impl {
     const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
     std::size_t sampled = 0, scored = 0, pooled = 0;
     const std::size_t width = PoolWidth();
+    auto failure = result.failures.begin();
     for (const PlannedChunk& chunk : in_flight) {
       Sequence& sequence = SequenceOf(chunk.request);
       SampledToken* token = Samples(chunk) ? &result.tokens[sampled++] : nullptr;
@@ -197,6 +202,10 @@ struct Engine::Impl {
       const std::span<const double> sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0);
       pooled += sum.size();
       if (any_failed && Discard(sequence, now)) continue;
+      if (failure != result.failures.end() && &in_flight[static_cast<std::size_t>(failure->sequence)] == &chunk) {
+        Finish(sequence, FinishReason::kError, now).error = std::move(failure++->error);
+        continue;
+      }
       sequence.AddScores(scores);
       sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
@@ -209,7 +218,7 @@ struct Engine::Impl {
     CHECK_EQ(sampled, result.tokens.size());
     CHECK_EQ(scored, result.scores.size());
     CHECK_EQ(pooled, result.pooled.size());
-    if (any_failed) EndFailures();
+    if (any_failed) EndFailures(now);
     return true;
   }
 
@@ -265,10 +274,14 @@ struct Engine::Impl {
 
   // Whether the step in flight uses a transfer that is still arriving. A request is admitted with such a transfer only
   // for the step that is submitted next. That step is not collected before the whole transfer has arrived or failed. So
-  // a failure discards only a request's first chunk since its admission.
+  // a failure discards only a request's first chunk since its admission. What was computed from a whole copy in the
+  // host tier is valid whatever becomes of its load, so it is not held back.
   bool UsesWhatIsArriving() const {
     const auto arriving = residency.Arriving();
-    const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
+    const auto used = [this](AdapterGeneration generation) {
+      const AdapterResidency& adapter = residency.Get(generation);
+      return adapter.pins > 0 && !(ComputesFromHost(adapter) && adapter.host == TierState::kResident);
+    };
     return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
   }
 
@@ -300,22 +313,47 @@ struct Engine::Impl {
       if (scheduler.BeganOnFailedFetch(sequence)) scheduler.BeginAgain(&sequence, now);
       Finish(sequence, FinishReason::kError, now).error = error;
     }
-    EndFailures();
+    EndFailures(now);
     if (error.code != ErrorCode::kUnavailable) return;
     const std::lock_guard lock(inbox.mutex);
     inbox.accepting = false;
     inbox.lost = lost = std::move(error);
   }
 
-  // Ends failed transfers; no request uses them at this point.
-  void EndFailures() {
+  // Ends failed transfers. Requests outside the step that still use them end first: they ran with the copy in the host
+  // tier.
+  void EndFailures(TimeNs now) {
+    for (const ResidencyManager::LoadFailure& failed : failed_arrivals) {
+      std::vector<Request*> concerned;
+      for (Request* request : scheduler.running()) {
+        if (request->adapter == failed.generation) concerned.push_back(request);
+      }
+      for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failed.error;
+    }
     failed_arrivals.clear();
     residency.EndFailedLoads();
     tiers.EndFailedFetches();
   }
 
-  void DescribeArrivals(const Request& request, SequencePart& part) {
-    if (part.adapter != nullptr && part.adapter->arriving()) part.adapter_arrival = part.adapter->progress;
+  // Whether steps compute with the copy in the host tier of an adapter that is not on the device yet. A copy that is
+  // still being read from disk helps only where the host tier is as good as the device.
+  bool ComputesFromHost(const AdapterResidency& adapter) const {
+    if (options.scheduler.cold_start_policy == ColdStartPolicy::kWait || !adapter.arriving()) return false;
+    return adapter.host == TierState::kResident ||
+           (options.scheduler.reads_host_tier && adapter.host == TierState::kLoading);
+  }
+
+  void DescribeArrivingAdapter(SequencePart& part) {
+    const AdapterResidency& adapter = *part.adapter;
+    part.in_host = ComputesFromHost(adapter);
+    if (part.in_host) residency.ReadInHost(adapter.version->generation);
+    if (part.in_host && adapter.host == TierState::kResident)
+      part.to_device = adapter.progress;
+    else
+      part.adapter_arrival = adapter.progress;
+  }
+
+  void DescribeArrivingHistory(const Request& request, SequencePart& part) {
     if (parts.tree->tiers().OnDevice(request.tail)) return;
     const KvTiers::Fetching* fetch = tiers.FetchOf(request.tail);
     CHECK(fetch != nullptr);
@@ -560,7 +598,8 @@ struct Engine::Impl {
     part.first_pooled = pooled.first - request.computed;
     part.pooled = pooled.count;
     part.pool_sum = request.pool_sum;
-    if (chunk.admits) DescribeArrivals(request, part);
+    if (part.adapter != nullptr && part.adapter->arriving()) DescribeArrivingAdapter(part);
+    if (chunk.admits) DescribeArrivingHistory(request, part);
     return part;
   }
 

@@ -27,8 +27,7 @@ void StepBatchBuilder::Add(const SequencePart& part) {
   sequence.tokens = AppendTo(batch_.tokens, part.tokens);
   sequence.pages = AppendTo(batch_.pages, part.pages.first(pages));
   if (part.adapter != nullptr) {
-    sequence.segment =
-        SegmentOf(*part.adapter, static_cast<std::int32_t>(sequence.tokens.first), static_cast<std::int32_t>(count));
+    sequence.segment = SegmentOf(part, static_cast<std::int32_t>(sequence.tokens.first));
   }
   sequence.adapter_arrival = ArrivalOf(part.adapter_arrival);
   sequence.kv_arrival = ArrivalOf(part.kv_arrival);
@@ -43,15 +42,21 @@ void StepBatchBuilder::Add(const SequencePart& part) {
   batch_.samples.Add(*part.sampling, part.context, part.constraint);
 }
 
-std::int32_t StepBatchBuilder::SegmentOf(const AdapterResidency& adapter, std::int32_t first_token,
-                                         std::int32_t num_tokens) {
+std::int32_t StepBatchBuilder::SegmentOf(const SequencePart& part, std::int32_t first_token) {
+  const AdapterResidency& adapter = *part.adapter;
   const AdapterRef ref{adapter.slot, adapter.load_sequence};
   auto& segments = batch_.segments;
   if (segments.empty() || segments.back().adapter != ref) {
     Place(adapter);
-    segments.push_back({ref, adapter.version->generation, adapter.version->layout.max_rank, first_token, 0});
+    AdapterSegment& segment = segments.emplace_back();
+    segment.adapter = ref;
+    segment.generation = adapter.version->generation;
+    segment.rank = adapter.version->layout.max_rank;
+    segment.first_token = first_token;
+    segment.in_host = part.in_host;
+    segment.to_device = part.to_device;
   }
-  segments.back().num_tokens += num_tokens;
+  segments.back().num_tokens += static_cast<std::int32_t>(part.tokens.size());
   return static_cast<std::int32_t>(segments.size()) - 1;
 }
 
@@ -64,6 +69,8 @@ void StepBatchBuilder::Place(const AdapterResidency& adapter) {
   placement.version = adapter.version;
   placement.pages.tier = Tier::kDevice;
   for (const PageHandle page : adapter.device_pages) placement.pages.pages.push_back(page.index);
+  placement.host_pages.tier = Tier::kHost;
+  for (const PageHandle page : adapter.host_pages) placement.host_pages.pages.push_back(page.index);
 }
 
 std::int32_t StepBatchBuilder::ArrivalOf(const std::shared_ptr<const LayerProgress>& progress) {

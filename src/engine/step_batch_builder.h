@@ -22,6 +22,8 @@ struct SequencePart {
   std::int64_t page_tokens = 1;               // positions a page
   const AdapterResidency* adapter = nullptr;  // device-resident or arriving; null: the base model
   std::shared_ptr<const LayerProgress> adapter_arrival, kv_arrival;  // null: nothing is arriving
+  bool in_host = false;                                              // as AdapterSegment::in_host
+  std::shared_ptr<const LayerProgress> to_device;                    // likewise
   const SamplingParams* sampling = nullptr;                          // null: no token is sampled
   SamplerContext context;
   std::shared_ptr<TokenConstraint> constraint;  // null: any token may be sampled
@@ -48,7 +50,7 @@ class StepBatchBuilder {
   void Recycle(StepBatch&& used);
 
  private:
-  std::int32_t SegmentOf(const AdapterResidency& adapter, std::int32_t first_token, std::int32_t num_tokens);
+  std::int32_t SegmentOf(const SequencePart& part, std::int32_t first_token);
   std::int32_t ArrivalOf(const std::shared_ptr<const LayerProgress>& progress);
   void Place(const AdapterResidency& adapter);
 

@@ -2,6 +2,7 @@
 // authoritative, and the configuration is a cross-check.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -93,6 +94,9 @@ struct LoraModule {
   const TensorEntry* b = nullptr;
 };
 
+// A SHA-256.
+using Sha256Digest = std::array<unsigned char, 32>;
+
 // A parsed and validated adapter whose weights are still on disk. Immutable; thread-safe to read. It holds the tensor
 // file open, so replacing the file by renaming has no effect here. Rewriting it in place is detected
 // (ScanAdapterTensors).
@@ -107,6 +111,9 @@ struct AdapterFile {
   // it must not be possible to make other content with the same one. The same content under other tensor names, or with
   // other unused options, has the same digest.
   std::string digest;
+  // What the digest was after the modules of each layer that has any, in the order of `modules`. A load can check its
+  // first layers with them before it has read the rest.
+  std::vector<Sha256Digest> layer_digests;
   // PEFT saves a copy of the base model's output matrix with an lm_head adapter (`lm_head.base_layer.weight`). It is
   // not part of the adapter; the runtime compares it with the base's weights. Null if there is none.
   const TensorEntry* lm_head_base_copy = nullptr;
@@ -116,11 +123,14 @@ struct AdapterFile {
 };
 
 // Reads all weights of an adapter, tensor by tensor (A, then B of each module), and computes the digest of the bytes
-// read. Passes each tensor to `visit`; an error from it ends the scan. Returns the digest. Errors: kIoError, or
-// visit's.
+// read. Passes each tensor to `visit`, and after the modules of a layer their number so far and the digest of all that
+// was read to `after_layer` (modules of another layer follow, or none); an error from either ends the scan. Returns the
+// digest. Errors: kIoError, or theirs.
 using AdapterTensorVisitor =
     std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
-Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit);
+using AdapterLayerVisitor = std::function<Status(std::size_t modules, const Sha256Digest& so_far)>;
+Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit,
+                                       const AdapterLayerVisitor& after_layer = {});
 
 // Digests were XXH3-128 before, which can be forged. True if `digest` is one of those.
 bool IsOldAdapterDigest(std::string_view digest);

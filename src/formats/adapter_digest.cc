@@ -30,14 +30,23 @@ class Sha256Hash {
   void Add(std::span<const std::byte> bytes) {
     CHECK_EQ(EVP_DigestUpdate(state_.get(), bytes.data(), bytes.size()), 1);
   }
-  std::string Hex() {
-    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
-    unsigned size = 0;
-    CHECK_EQ(EVP_DigestFinal_ex(state_.get(), digest.data(), &size), 1);
-    return HexOf(std::span(digest).first(size));
+  std::string Hex() { return HexOf(Final(state_.get())); }
+  // The digest of what was added so far; more may follow.
+  Sha256Digest SoFar() const {
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> copy(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+    CHECK(copy != nullptr && EVP_MD_CTX_copy_ex(copy.get(), state_.get()) == 1);
+    return Final(copy.get());
   }
 
  private:
+  static Sha256Digest Final(EVP_MD_CTX* state) {
+    Sha256Digest digest;
+    unsigned size = 0;
+    CHECK_EQ(EVP_DigestFinal_ex(state, digest.data(), &size), 1);
+    CHECK_EQ(size, digest.size());
+    return digest;
+  }
+
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state_;
 };
 
@@ -108,8 +117,10 @@ Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vec
   return Ok{};
 }
 
+// Calls `after_module` with the hash after each module.
 template <typename Hash>
-Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& visit) {
+Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& visit,
+                         const std::function<Status(std::size_t module, const Hash& hash)>& after_module = {}) {
   Hash hash;
   std::vector<std::byte> buffer;
   AddNumber(hash, file.modules.size());
@@ -125,14 +136,21 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
       hash.Add(buffer);
       RETURN_IF_ERROR(visit(m, *tensor, buffer));
     }
+    if (after_module) RETURN_IF_ERROR(after_module(m, hash));
   }
   return hash.Hex();
 }
 
 }  // namespace
 
-Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit) {
-  return Scan<Sha256Hash>(file, visit);
+Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit,
+                                       const AdapterLayerVisitor& after_layer) {
+  if (!after_layer) return Scan<Sha256Hash>(file, visit);
+  const std::vector<LoraModule>& modules = file.modules;
+  return Scan<Sha256Hash>(file, visit, [&](std::size_t m, const Sha256Hash& hash) -> Status {
+    const bool last = m + 1 == modules.size() || modules[m + 1].layer != modules[m].layer;
+    return last ? after_layer(m + 1, hash.SoFar()) : Ok{};
+  });
 }
 
 bool IsOldAdapterDigest(std::string_view digest) { return digest.size() == 2 * sizeof(XXH128_hash_t); }

@@ -265,7 +265,10 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
 // Reads every byte of the weights.
 Result<AdapterFile> WithDigest(Result<AdapterFile> file) {
   if (!file.ok()) return file;
-  ASSIGN_OR_RETURN(file->digest, ScanAdapterTensors(*file, {}));
+  ASSIGN_OR_RETURN(file->digest, ScanAdapterTensors(*file, {}, [&](std::size_t, const Sha256Digest& so_far) -> Status {
+                     file->layer_digests.push_back(so_far);
+                     return Ok{};
+                   }));
   return file;
 }
 

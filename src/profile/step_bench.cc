@@ -112,7 +112,8 @@ void StepBench::UseVariant(LoraVariant variant) {
                              .max_running = space_.max_running,
                              .max_positions = space_.max_positions,
                              .max_rank = space_.ranks.empty() ? 0 : space_.ranks.back()};
-  executor_ = std::make_unique<CpuExecutor>(options, model_, geometry_.kv, device_.get(), [this] { wakeup_.Signal(); });
+  executor_ = std::make_unique<CpuExecutor>(options, model_, geometry_.kv, TierMemory{.device = device_->View()},
+                                            [this] { wakeup_.Signal(); });
 }
 
 void StepBench::MakeBatch(const StepPoint& point, StepBatchBuilder& builder) const {

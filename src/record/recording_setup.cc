@@ -30,6 +30,7 @@ Status VisitCosts(Visitor& v, PerformanceModel& model);
 // The two directions of VisitSetup share one list of fields, so that writing and reading match.
 class Writer {
  public:
+  bool Has(const char*) const { return true; }
   template <typename T>
   Status Int(const char* key, std::int64_t, std::int64_t, T& value) {
     object_[key] = static_cast<std::int64_t>(value);
@@ -73,6 +74,8 @@ class Writer {
 class Reader {
  public:
   Reader(const json& object, const std::string& label) : fields_(object, label) {}
+
+  bool Has(const char* key) const { return fields_.Has(key); }
 
   template <typename T>
   Status Int(const char* key, std::int64_t low, std::int64_t high, T& value) {
@@ -178,6 +181,12 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("lookahead", 1, 1 << 20, o.lookahead));
   RETURN_IF_ERROR(v.Int("max_loads_in_flight", 1, 1 << 20, o.max_loads_in_flight));
   RETURN_IF_ERROR(v.Int("cold_start", 0, 3, o.shape.cold_start));
+  // Older recordings lack these three.
+  if (v.Has("cold_start_policy")) {
+    RETURN_IF_ERROR(v.Int("cold_start_policy", 0, 2, o.cold_start_policy));
+    RETURN_IF_ERROR(v.Bool("reads_host_tier", o.reads_host_tier));
+    RETURN_IF_ERROR(v.Bool("disk_by_layer", o.disk_by_layer));
+  }
   RETURN_IF_ERROR(v.Int("prefetch_lookahead", 0, 1 << 20, o.shape.prefetch_lookahead));
   RETURN_IF_ERROR(v.Bool("skip_beyond_distinct", o.shape.skip_beyond_distinct));
   RETURN_IF_ERROR(v.Int("fairness", 0, 1, o.fairness.policy));

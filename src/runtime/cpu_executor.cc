@@ -11,22 +11,19 @@
 namespace loramux {
 namespace {
 
-// Points a LoraView's rows into the pages of a resident adapter.
+// Points a LoraView's rows into the pages of an adapter in one tier.
 class LoraViewBuilder {
  public:
-  LoraViewBuilder(const PageArena& device, std::int64_t num_layers) : device_(device), num_layers_(num_layers) {}
+  LoraViewBuilder(const PageArena& arena, std::int64_t num_layers) : arena_(arena), num_layers_(num_layers) {}
 
   struct Built {
-    std::uint64_t load = 0;
     LoraView view;
     std::vector<const std::byte*> rows;  // backing store of the view's row tables
   };
 
-  void Build(const AdapterPlacement& placement, Built& built) const {
-    const AdapterLayout& layout = placement.version->layout;
+  void Build(const AdapterLayout& layout, const PageSet& pages, Built& built) const {
     std::size_t row_count = 0;
     for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
-    built.load = placement.adapter.load;
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
@@ -35,8 +32,8 @@ class LoraViewBuilder {
       weights.rank = module.rank;
       weights.scale = module.scale;
       weights.dtype = layout.dtype;
-      weights.a_rows = AddRows(placement.pages, module.a_rows, built.rows);
-      weights.b_rows = AddRows(placement.pages, module.b_rows, built.rows);
+      weights.a_rows = AddRows(pages, module.a_rows, built.rows);
+      weights.b_rows = AddRows(pages, module.b_rows, built.rows);
     }
   }
 
@@ -44,12 +41,19 @@ class LoraViewBuilder {
   const std::byte* const* AddRows(const PageSet& pages, const std::vector<RowPlace>& places,
                                   std::vector<const std::byte*>& rows) const {
     const std::size_t first = rows.size();
-    for (const RowPlace place : places) rows.push_back(device_.Page(pages.pages[place.page]) + place.offset);
+    for (const RowPlace place : places) rows.push_back(arena_.Page(pages.pages[place.page]) + place.offset);
     return rows.data() + first;
   }
 
-  const PageArena device_;
+  const PageArena arena_;
   std::int64_t num_layers_;
+};
+
+// What a slot holds: a load of an adapter, in the device's pages, and in the host tier's if its first step computes
+// there.
+struct Placed {
+  std::uint64_t load = 0;
+  LoraViewBuilder::Built device, host;
 };
 
 }  // namespace
@@ -61,37 +65,46 @@ struct CpuExecutor::State {
   PageArena arena;
   ThreadPool pool;
   KernelContext context;
-  LoraViewBuilder view_builder;
+  LoraViewBuilder device_views, host_views;
 
-  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by slot
+  std::vector<std::unique_ptr<Placed>> placed;  // by slot
   std::vector<SequenceChunk> sequences;
   std::unique_ptr<StepThread> thread;  // last, because it uses the others
 
-  State(CpuExecutorOptions o, Model* m, const KvLayout& l, PagePool* device, std::function<void()> on_completion)
+  State(CpuExecutorOptions o, Model* m, const KvLayout& l, const TierMemory& memory,
+        std::function<void()> on_completion)
       : options(o),
         model(m),
         layout(l),
-        arena(device->View()),
+        arena(memory.device),
         pool(o.threads > 0 ? o.threads : AvailableProcessors()),
         context{o.backend, &pool},
-        view_builder(device->View(), m->config().num_layers) {
+        device_views(memory.device, m->config().num_layers),
+        host_views(memory.host, m->config().num_layers) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
     thread = std::make_unique<StepThread>(
         [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
   }
 
-  void Place(const AdapterPlacement& placement) {
+  // A load whose first step does not compute in the host tier never does.
+  void Place(const AdapterPlacement& placement, const StepBatch& batch) {
     const std::size_t slot = placement.adapter.slot;
-    if (slot >= views.size()) views.resize(slot + 1);
-    if (views[slot] == nullptr) views[slot] = std::make_unique<LoraViewBuilder::Built>();
-    view_builder.Build(placement, *views[slot]);
+    if (slot >= placed.size()) placed.resize(slot + 1);
+    if (placed[slot] == nullptr) placed[slot] = std::make_unique<Placed>();
+    placed[slot]->load = placement.adapter.load;
+    const AdapterLayout& layout = placement.version->layout;
+    device_views.Build(layout, placement.pages, placed[slot]->device);
+    const bool in_host = std::any_of(batch.segments.begin(), batch.segments.end(), [&](const AdapterSegment& segment) {
+      return segment.in_host && segment.adapter == placement.adapter;
+    });
+    if (in_host) host_views.Build(layout, placement.host_pages, placed[slot]->host);
   }
 
   const LoraView* ViewOf(const AdapterSegment* segment) const {
     if (segment == nullptr) return nullptr;
-    const LoraViewBuilder::Built& built = *views[segment->adapter.slot];
-    CHECK_EQ(built.load, segment->adapter.load);
-    return &built.view;
+    const Placed& slot = *placed[segment->adapter.slot];
+    CHECK_EQ(slot.load, segment->adapter.load);
+    return segment->in_host ? &slot.host.view : &slot.device.view;
   }
 
   // Copies in pieces, so that all threads share the copy of even a single page of megabytes.
@@ -107,7 +120,7 @@ struct CpuExecutor::State {
   }
 
   void Execute(const StepBatch& batch, StepResult& result) {
-    for (const AdapterPlacement& placement : batch.placements) Place(placement);
+    for (const AdapterPlacement& placement : batch.placements) Place(placement, batch);
     if (!batch.copies.empty()) CopyPages(batch.copies);
     sequences.clear();
     for (const StepSequence& sequence : batch.sequences) {
@@ -119,9 +132,9 @@ struct CpuExecutor::State {
   }
 };
 
-CpuExecutor::CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device,
+CpuExecutor::CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, const TierMemory& memory,
                          std::function<void()> on_completion)
-    : state_(std::make_unique<State>(options, model, layout, device, std::move(on_completion))) {}
+    : state_(std::make_unique<State>(options, model, layout, memory, std::move(on_completion))) {}
 
 CpuExecutor::~CpuExecutor() = default;
 

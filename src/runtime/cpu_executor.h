@@ -6,7 +6,7 @@
 
 #include "engine/executor.h"
 #include "kernels/kernel_context.h"
-#include "memory/page_pool.h"
+#include "memory/tier.h"
 #include "model/model.h"
 
 namespace loramux {
@@ -23,9 +23,10 @@ struct CpuExecutorOptions {
 // The real Executor of the engine: computes each step on the CPU, one after another.
 class CpuExecutor final : public Executor {
  public:
-  // Does not own `model` and `device`; both must outlive the executor. `layout` describes the pages of `device`. Calls
+  // Owns neither `model` nor the tiers' memory; both must outlive the executor. `layout` describes the pages of
+  // memory.device. Adapters are computed from there, or in place from memory.host (AdapterSegment::in_host). Calls
   // `on_completion` on the executor's thread after each batch.
-  CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device,
+  CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, const TierMemory& memory,
               std::function<void()> on_completion);
   ~CpuExecutor() override;
   void Submit(StepBatch batch) override;

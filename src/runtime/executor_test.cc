@@ -36,7 +36,8 @@ struct World {
     if (!on_device) {
       pool = PagePool::Create("device", bytes, geometry.page_bytes).value();
       const CpuExecutorOptions options{.threads = 2, .max_batch_tokens = 64, .max_running = 8, .max_positions = 64};
-      executor = std::make_unique<CpuExecutor>(options, model.get(), geometry.kv, pool.get(), [] {});
+      executor =
+          std::make_unique<CpuExecutor>(options, model.get(), geometry.kv, TierMemory{.device = pool->View()}, [] {});
       return;
     }
     device = gpu::MakeEmulatedDevice({});

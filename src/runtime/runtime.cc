@@ -197,7 +197,7 @@ Status Runtime::MakeExecutor(const RuntimeOptions& options) {
                                 .max_batch_tokens = options.scheduler.max_batch_tokens,
                                 .max_running = options.scheduler.max_running,
                                 .max_positions = max_positions_};
-    executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, &plane_->device(), wake);
+    executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, tiers(), wake);
   } else {
     const auto copies = static_cast<std::size_t>(options.scheduler.max_running);  // a request begins with one at most
     ASSIGN_OR_RETURN(executor_,

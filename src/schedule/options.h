@@ -39,6 +39,8 @@ struct SchedulerOptions {
   // The executor reads the host tier's pages as fast as the device's (the CPU), so that to begin from there costs
   // nothing.
   bool reads_host_tier = false;
+  // Adapters that are read from disk may be used layer by layer, once each layer was verified (TransferJob::by_layer).
+  bool disk_by_layer = false;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them

@@ -139,10 +139,12 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   discardable_ -= static_cast<double>(plan.discarded_tokens);
   for (Request* request : plan.preemptions) Preempt(request, now);
   CommitEvictions(plan);
+  StartLoads(plan, /*begins=*/true, /*ahead=*/false, now);
   for (const PlannedAdmission& admission : plan.admissions) Begin(admission, now);
   for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk);
   for (const PlannedFetch& fetch : plan.fetches) pages_.Fetch(fetch, now);
-  StartLoads(plan, /*ahead=*/false, now);
+  DropHistoryFor(plan);
+  StartLoads(plan, /*begins=*/false, /*ahead=*/false, now);
   worth_.StepBegan(plan, now);
   shape_->Committed(plan, residency_);
   stats_.cold_starts += static_cast<std::int64_t>(plan.stalls.size());
@@ -150,7 +152,8 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
 
 void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
   CommitEvictions(plan);
-  StartLoads(plan, /*ahead=*/plan.reason == MoveReason::kSwapIn, now);
+  DropHistoryFor(plan);
+  StartLoads(plan, /*begins=*/false, /*ahead=*/plan.reason == MoveReason::kSwapIn, now);
   if (!plan.fetches.empty()) tiers_.FetchAhead(plan.fetches);
   const auto pages_of = [this](AdapterGeneration generation) { return residency_.Get(generation).pages; };
   switch (plan.reason) {
@@ -189,14 +192,19 @@ void Scheduler::CommitEvictions(const MemoryMoves& moves) {
 }
 
 // Adapters that move to the host tier displace keys and values there.
-void Scheduler::StartLoads(const MemoryMoves& moves, bool ahead, TimeNs now) {
+void Scheduler::DropHistoryFor(const MemoryMoves& moves) {
   std::int64_t host_pages = 0;
   for (const PlannedLoad& load : moves.loads) {
     const AdapterResidency& adapter = residency_.Get(load.adapter);
     if (load.via_host && adapter.host != TierState::kResident) host_pages += adapter.pages;
   }
   if (host_pages > 0) tree_.DropHostPages(std::max<std::int64_t>(0, host_pages - residency_.host().free_pages()));
-  for (const PlannedLoad& load : moves.loads) residency_.BeginLoad(load.adapter, load.via_host, now, ahead);
+}
+
+void Scheduler::StartLoads(const MemoryMoves& moves, bool begins, bool ahead, TimeNs now) {
+  for (const PlannedLoad& load : moves.loads) {
+    if (load.begins == begins) residency_.BeginLoad(load.adapter, load.via_host, now, ahead);
+  }
 }
 
 // ---------------------------------------------------------------- Beside the steps

@@ -118,7 +118,9 @@ class Scheduler {
   void CommitMoves(const MovePlan& plan, TimeNs now);
   // Applies the evictions (loads) of a plan. `ahead`: for no particular request.
   void CommitEvictions(const MemoryMoves& moves);
-  void StartLoads(const MemoryMoves& moves, bool ahead, TimeNs now);
+  void DropHistoryFor(const MemoryMoves& moves);
+  // Those with which a request of the plan begins, or the others.
+  void StartLoads(const MemoryMoves& moves, bool begins, bool ahead, TimeNs now);
   // Lets an admitted request begin to run.
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Makes a running request wait again, without its pages.

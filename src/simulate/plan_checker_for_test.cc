@@ -135,7 +135,10 @@ void PlanChecker::CheckAdapters(const View& view) {
     if (adapter == kBaseModel) continue;
     distinct.insert(adapter);
     const AdapterResidency& residency = view.residency.Get(adapter);
-    Expect(residency.device == TierState::kResident || residency.arriving(), view,
+    const bool begins = std::any_of(view.plan.loads.begin(), view.plan.loads.end(), [&](const PlannedLoad& load) {
+      return load.begins && load.adapter == adapter && residency.host == TierState::kResident;
+    });
+    Expect(residency.device == TierState::kResident || residency.arriving() || begins, view,
            "admits a request whose adapter is neither resident nor arriving");
   }
   const auto most = static_cast<std::size_t>(options_.max_distinct_adapters);

@@ -1,5 +1,7 @@
 #include "schedule/plan/admitter.h"
 
+#include "schedule/plan/cold_start.h"
+
 namespace loramux {
 
 // Few adapters are arriving at a time. If the device has another adapter of the same content, the history depends on
@@ -26,12 +28,31 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
     const bool loading = (state == TierState::kLoading && !adapters.IsUsable(request->adapter)) ||
                          adapters.IsLoadPlanned(request->adapter);
     const bool absent = state == TierState::kAbsent || adapters.IsEvicted(request->adapter);
-    if (loading || absent) return TryLoadFor(request, absent && !loading);
+    if (loading || absent) {
+      const AdmissionOutcome outcome = TryLoadFor(request, absent && !loading);
+      if (!BeginsCold(*request)) return outcome;
+    }
   }
   if (draft_.full()) return AdmissionOutcome::kPassedOver;
   if (TryFetch(request) == AdmissionOutcome::kPassedOver) return AdmissionOutcome::kPassedOver;
   if (draft_.room.adapters().ExceedsDistinct(*request)) return BeyondDistinct(*request);
   return Admit(request);
+}
+
+// Where another adapter of the same content is on the device, the history depends on that one until this one has
+// arrived.
+bool Admitter::BeginsCold(const Request& request) const {
+  const PlanningView& view = draft_.view;
+  const SchedulerOptions& options = view.options;
+  if (options.cold_start_policy == ColdStartPolicy::kWait || options.shape.cold_start != ColdStart::kPassOver)
+    return false;
+  const AdapterResidency& adapter = view.residency.Get(request.adapter);
+  const AdapterDraft& adapters = draft_.room.adapters();
+  const bool loads_now = adapter.device == TierState::kAbsent && adapter.host == TierState::kResident &&
+                         adapters.IsLoadPlanned(request.adapter) && !adapters.IsHostEvicted(request.adapter);
+  if (!adapter.on_way_from_host() && !loads_now) return false;
+  if (view.pages.branches().IsShared(adapter.slot)) return false;
+  return options.reads_host_tier || BeginsFromHost(options.cold_start_policy, {});
 }
 
 AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
@@ -60,6 +81,7 @@ AdmissionOutcome Admitter::Admit(Request* request) {
   }
   --draft_.free_seats;
   draft_.AddAdmission(admission, pages);
+  if (uses_adapter && adapters.IsLoadPlanned(request->adapter)) draft_.room.BeginWithLoad(request->adapter);
   return AdmissionOutcome::kAdmitted;
 }
 

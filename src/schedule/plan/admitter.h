@@ -38,6 +38,8 @@ class Admitter {
  private:
   // The adapter of the request is not usable: loads it. `absent`: it is not on its way either.
   AdmissionOutcome TryLoadFor(Request* request, bool absent);
+  // True if the request begins now, with the copy of its adapter in the host tier.
+  bool BeginsCold(const Request& request) const;
   // Fetches history from the host tier for the request. kAdmitted: there is nothing to wait for.
   AdmissionOutcome TryFetch(Request* request);
   // Pages on the path to `tail` that only the host tier has. kPassedOver if some are on their way, kAdmitted if all are

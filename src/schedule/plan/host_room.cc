@@ -35,14 +35,15 @@ bool HostRoom::Plan(const AdapterResidency& adapter) {
 }
 
 // Copies of adapters that requests wait for stay, because those adapters will be loaded themselves, and so do those
-// that are being copied to the device.
+// that are being copied to the device or that a step computes with.
 void HostRoom::RefreshVictims() {
   changes_.clear();
   residency_.TakeChanges(changes_);
   for (const std::uint32_t slot : changes_) {
     const AdapterResidency& adapter = view_.residency.All()[slot];
     const bool waited_for = adapter.device == TierState::kAbsent && adapter.references > adapter.pins;
-    const bool may_go = adapter.host == TierState::kResident && adapter.device != TierState::kLoading && !waited_for;
+    const bool in_use = adapter.device == TierState::kLoading || adapter.read_in_host;
+    const bool may_go = adapter.host == TierState::kResident && !in_use && !waited_for;
     if (may_go) {
       victims_.Set(slot, view_.worth.HostWorthOf(adapter, view_.tree), adapter.host_arrival);
     } else {

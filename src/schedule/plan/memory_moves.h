@@ -12,6 +12,7 @@ namespace loramux {
 struct PlannedLoad {
   AdapterGeneration adapter;
   bool via_host = false;  // the host tier keeps a copy
+  bool begins = false;    // a request of the plan begins with that copy
 };
 
 // Evictions, and the loads that they make room for.

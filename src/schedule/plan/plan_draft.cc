@@ -131,4 +131,11 @@ void PlanDraft::AddLoad(const AdapterResidency& adapter) {
   moves_->loads.push_back({adapter.version->generation, host_.Plan(adapter)});
 }
 
+void PlanDraft::BeginWithLoad(AdapterGeneration generation) {
+  const auto load = std::find_if(moves_->loads.begin(), moves_->loads.end(),
+                                 [generation](const PlannedLoad& planned) { return planned.adapter == generation; });
+  CHECK(load != moves_->loads.end());
+  load->begins = true;
+}
+
 }  // namespace loramux

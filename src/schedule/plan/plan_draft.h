@@ -69,6 +69,8 @@ class PlanDraft {
   void CountLoad() { ++loads_in_flight_; }
   // Adds the load of an adapter. REQUIRES: its pages are free.
   void AddLoad(const AdapterResidency& adapter);
+  // A request of this plan begins with the adapter, whose load the plan starts. REQUIRES: AddLoad was called.
+  void BeginWithLoad(AdapterGeneration generation);
 
  private:
   // An idle adapter that may be evicted.

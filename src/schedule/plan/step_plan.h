@@ -49,7 +49,7 @@ struct PlanOutlook {
 };
 
 // The decision for one step. Commit carries it out in this order: preemptions, evictions (keys and values before
-// adapters), admissions, page allocations, fetches, loads.
+// adapters), loads with which requests begin, admissions, page allocations, fetches, other loads.
 struct StepPlan : MemoryMoves {
   std::vector<Request*> preemptions;
   std::int64_t discarded_tokens = 0;  // computed tokens lost by preemptions in favour of a waiting request
