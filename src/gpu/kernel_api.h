@@ -16,6 +16,7 @@
 // A kernel whose registers depend on an extent may have variants, so that each has no more than it needs:
 //     static constexpr int kVariants; static int VariantOf(const Arguments&);     // VariantOf: on the host
 //     template <int kVariant> LORAMUX_DEVICE static void RunVariant(const Arguments&);
+//     static constexpr int MinBlocks(int variant);   // if it differs: in the place of kMinBlocks
 // Run then does what RunVariant of VariantOf does.
 //
 // Where a thread is (all as in CUDA, one-dimensional blocks):

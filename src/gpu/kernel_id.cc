@@ -26,6 +26,8 @@ std::string_view NameOf(Kernel kernel) {
       return "LoraShrink";
     case Kernel::kLoraExpand:
       return "LoraExpand";
+    case Kernel::kSkinnyMatMulLora:
+      return "SkinnyMatMulLora";
     case Kernel::kAttentionDecode:
       return "AttentionDecode";
     case Kernel::kAttentionCombine:

@@ -19,6 +19,7 @@ enum class Kernel : std::uint8_t {
   kQkvPost,     // kernels/qkv_post.h
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
+  kSkinnyMatMulLora,  // kernels/skinny.h
   kAttentionDecode,  // kernels/attention.h
   kAttentionCombine,
   kAttentionPrefill,

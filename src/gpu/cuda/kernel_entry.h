@@ -25,6 +25,7 @@ struct KernelEntry {
 
 std::span<const KernelEntry> ElementwiseEntries();
 std::span<const KernelEntry> LoraEntries();
+std::span<const KernelEntry> SkinnyEntries();
 std::span<const KernelEntry> AttentionDecodeEntries();
 std::span<const KernelEntry> AttentionPrefillEntries();
 std::span<const KernelEntry> SamplingEntries();
@@ -43,9 +44,19 @@ concept HasVariants = requires {
   K::kVariants;
 };
 
+// Blocks that a multiprocessor should hold.
+template <typename K>
+constexpr int MinBlocksOf(int variant) {
+  if constexpr (requires { K::MinBlocks(variant); }) {
+    return K::MinBlocks(variant);
+  } else {
+    return K::kMinBlocks;
+  }
+}
+
 // The grid's size comes from the launch; everything else from the kernel's struct. `arguments` stay in constant memory.
 template <typename K, int kVariant>
-__global__ void __launch_bounds__(K::kThreads, K::kMinBlocks)
+__global__ void __launch_bounds__(K::kThreads, MinBlocksOf<K>(kVariant))
     Entry(const __grid_constant__ typename K::Arguments arguments) {
   if constexpr (HasVariants<K>) {
     K::template RunVariant<kVariant>(arguments);

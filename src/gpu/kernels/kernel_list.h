@@ -10,17 +10,21 @@
 #include "gpu/kernels/qkv_post_kernel.h"
 #include "gpu/kernels/read_all_kernel.h"
 #include "gpu/kernels/sampling_kernels.h"
+#include "gpu/kernels/skinny_kernel.h"
 
 // The parts: the CUDA backend compiles each by itself.
 #define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
 #define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
+#define LORAMUX_SKINNY_KERNELS(X) X(SkinnyMatMulLora)
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows) X(SampleRows) X(ScoreRows)
 #define LORAMUX_MEASURING_F32_KERNELS(X) X(ReadAll)
 
-#define LORAMUX_KERNELS(X) LORAMUX_ELEMENTWISE_KERNELS(X) LORAMUX_LORA_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
+#define LORAMUX_KERNELS(X)       \
+  LORAMUX_ELEMENTWISE_KERNELS(X) \
+  LORAMUX_LORA_KERNELS(X) LORAMUX_SKINNY_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
 #define LORAMUX_F32_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_F32_KERNELS(X) \
   LORAMUX_LORA_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X) LORAMUX_MEASURING_F32_KERNELS(X)

@@ -238,6 +238,41 @@ struct LoraPlainShrink {
   }
 };
 
+// One unit of the shrink: the item `index`, a split of k and a slice. Every thread of a block of 128 calls it. Nothing
+// to do where there is no such item, or no such rank of the item's module.
+template <typename T>
+LORAMUX_DEVICE void LoraShrinkUnit(const LoraShrinkArguments& arguments, std::int32_t index, std::int64_t split,
+                                   std::int32_t slice) {
+  const LoraWork& work = arguments.work;
+  if (index >= Load(work.shrink_count)) return;
+  const LoraItem* item = work.shrink + index;
+  const LoraModule* module = Load(&item->modules) + arguments.module[slice];
+  const std::int32_t first_rank = Load(&item->first_rank);
+  const std::int32_t rank = Load(&module->rank);
+  if (first_rank >= rank) return;
+  LoraShrinkPart part;
+  part.a_rows = Load(&module->a_rows) + first_rank;
+  part.ranks = rank - first_rank < kLoraRankTile ? rank - first_rank : kLoraRankTile;
+  part.first_row = Load(&item->first_row);
+  part.rows = Load(&item->rows);
+  part.begin = split * kLoraSplit;
+  part.end = part.begin + kLoraSplit < arguments.in ? part.begin + kLoraSplit : arguments.in;
+  part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
+  part.partial = arguments.partial + (split * arguments.partial_rows + part.first_row) * part.partial_stride +
+                 static_cast<std::int64_t>(slice) * work.max_rank + first_rank;
+  const T* x = static_cast<const T*>(arguments.x);
+  const DType dtype = Load(&item->dtype);
+  if constexpr (sizeof(T) == 2) {
+    if (dtype == kLoraDType<T>) return LoraTileShrink<T>::Run(part, x, arguments.x_stride);
+  }
+  if (dtype == DType::kF32)
+    LoraPlainShrink<T, float>::Run(part, x, arguments.x_stride);
+  else if (dtype == DType::kBF16)
+    LoraPlainShrink<T, Bf16>::Run(part, x, arguments.x_stride);
+  else
+    LoraPlainShrink<T, Half>::Run(part, x, arguments.x_stride);
+}
+
 // One block a shrink item (x), split of k (y) and slice (z).
 template <typename T>
 struct LoraShrinkKernel {
@@ -246,37 +281,7 @@ struct LoraShrinkKernel {
   static constexpr int kMinBlocks = 4;
 
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    const LoraWork& work = arguments.work;
-    const std::int32_t index = static_cast<std::int32_t>(BlockX());
-    if (index >= Load(work.shrink_count)) return;
-    const LoraItem* item = work.shrink + index;
-    const std::int32_t slice = static_cast<std::int32_t>(BlockZ());
-    const LoraModule* module = Load(&item->modules) + arguments.module[slice];
-    const std::int32_t first_rank = Load(&item->first_rank);
-    const std::int32_t rank = Load(&module->rank);
-    if (first_rank >= rank) return;
-    LoraShrinkPart part;
-    part.a_rows = Load(&module->a_rows) + first_rank;
-    part.ranks = rank - first_rank < kLoraRankTile ? rank - first_rank : kLoraRankTile;
-    part.first_row = Load(&item->first_row);
-    part.rows = Load(&item->rows);
-    const std::int64_t split = BlockY();
-    part.begin = split * kLoraSplit;
-    part.end = part.begin + kLoraSplit < arguments.in ? part.begin + kLoraSplit : arguments.in;
-    part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
-    part.partial = arguments.partial + (split * arguments.partial_rows + part.first_row) * part.partial_stride +
-                   static_cast<std::int64_t>(slice) * work.max_rank + first_rank;
-    const T* x = static_cast<const T*>(arguments.x);
-    const DType dtype = Load(&item->dtype);
-    if constexpr (sizeof(T) == 2) {
-      if (dtype == kLoraDType<T>) return LoraTileShrink<T>::Run(part, x, arguments.x_stride);
-    }
-    if (dtype == DType::kF32)
-      LoraPlainShrink<T, float>::Run(part, x, arguments.x_stride);
-    else if (dtype == DType::kBF16)
-      LoraPlainShrink<T, Bf16>::Run(part, x, arguments.x_stride);
-    else
-      LoraPlainShrink<T, Half>::Run(part, x, arguments.x_stride);
+    LoraShrinkUnit<T>(arguments, static_cast<std::int32_t>(BlockX()), BlockY(), static_cast<std::int32_t>(BlockZ()));
   }
 };
 

@@ -133,7 +133,11 @@ class LoraWorld {
       expand.out[slice] = outs_[slice];
       column += outs_[slice] + 1;
     }
-    LoraShrink(arrays.stream(), dtype, shrink);
+    if (launch_shrink) {
+      launch_shrink(arrays, shrink);
+    } else {
+      LoraShrink(arrays.stream(), dtype, shrink);
+    }
     if (after_shrink) {
       arrays.Synchronize();
       after_shrink();
@@ -142,6 +146,8 @@ class LoraWorld {
     return arrays.Download(device_y, y.size());
   }
 
+  // Called instead of LoraShrink, if set.
+  std::function<void(DeviceArrays&, const LoraShrinkArguments&)> launch_shrink;
   // Called between the two kernels, if set.
   std::function<void()> after_shrink;
 
