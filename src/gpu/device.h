@@ -106,7 +106,8 @@ class Device {
   // Device memory (MemoryKind::kDevice), aligned to 256 bytes, content arbitrary. `name` appears in the error. Error
   // (kResourceExhausted): says how much was asked for and how much is free.
   virtual Result<std::unique_ptr<Arena>> Allocate(std::string_view name, std::int64_t bytes) = 0;
-  // Host memory that the device's copy engines reach (MemoryKind::kPinned). Errors as above.
+  // Host memory that the device's copy engines and, at the same address, kernels reach (MemoryKind::kPinned). Errors as
+  // above.
   virtual Result<std::unique_ptr<Arena>> AllocatePinned(std::string_view name, std::int64_t bytes) = 0;
   virtual Result<std::unique_ptr<DeviceStream>> CreateStream() = 0;
   virtual std::unique_ptr<DeviceEvent> CreateEvent() = 0;

@@ -30,12 +30,18 @@
 //   T& Shared<T>()
 //   AtomicAddShared(std::uint32_t*, std::uint32_t)     returns what was there; for counts: the order is arbitrary
 //   AtomicOrShared(std::uint32_t*, std::uint32_t)
-// Global memory (bounds, alignment and bytes are checked and counted when emulated):
+// Global and pinned memory (bounds, alignment and bytes are checked and counted when emulated):
 //   T Load(const T*)        T of 1, 2, 4, 8 or 16 bytes, aligned to its size; read again soon; sees what the block
 //                           stored before a SyncBlock
 //   T LoadOnce(const T*)    the same, not kept in the caches: weights
 //   Store(T*, T)
 //   struct Vec4 { std::uint32_t x, y, z, w; }          16 bytes
+//   std::uint32_t LoadFlag(const std::uint32_t*)       a word that another stream or the processor writes: what was
+//                           written before its StoreFlag is visible after it
+//   StoreFlag(std::uint32_t*, std::uint32_t)           what this thread, and before a SyncBlock the block, wrote is
+//                           visible to who loads the flag: other streams, and for pinned memory the processor
+//   bool WaitFlag(const std::uint32_t* flag, std::uint32_t value, std::uint32_t mask, std::int64_t timeout_ns)
+//                           loads the flag until (flag & mask) == value; false: not within the time. Of one thread
 //   CopyAsync16(void* shared, const void* global, bool valid)   16 bytes, or zeros; lands at the wait
 //   CopyAsyncCommit()  CopyAsyncWait<kPendingGroups>()
 // Tensor cores (all 32 lanes; fragments as PTX's m16n8k16; T is Bf16 or Half; d stays f32):

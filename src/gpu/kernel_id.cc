@@ -28,6 +28,14 @@ std::string_view NameOf(Kernel kernel) {
       return "LoraExpand";
     case Kernel::kSkinnyMatMulLora:
       return "SkinnyMatMulLora";
+    case Kernel::kDecideLayer:
+      return "DecideLayer";
+    case Kernel::kSendActivations:
+      return "SendActivations";
+    case Kernel::kAddAnswers:
+      return "AddAnswers";
+    case Kernel::kPublishLayers:
+      return "PublishLayers";
     case Kernel::kAttentionDecode:
       return "AttentionDecode";
     case Kernel::kAttentionCombine:

@@ -20,6 +20,10 @@ enum class Kernel : std::uint8_t {
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
   kSkinnyMatMulLora,  // kernels/skinny.h
+  kDecideLayer,  // kernels/assist.h
+  kSendActivations,
+  kAddAnswers,
+  kPublishLayers,
   kAttentionDecode,  // kernels/attention.h
   kAttentionCombine,
   kAttentionPrefill,

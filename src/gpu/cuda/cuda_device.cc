@@ -102,8 +102,8 @@ Status CudaDevice::ReadProperties() {
 
 Status CudaDevice::LoadKernels() {
   const int most_shared = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index_);
-  for (const auto entries : {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), AttentionDecodeEntries(),
-                             AttentionPrefillEntries(), SamplingEntries()}) {
+  for (const auto entries : {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), AssistEntries(),
+                             AttentionDecodeEntries(), AttentionPrefillEntries(), SamplingEntries()}) {
     for (const KernelEntry& entry : entries) {
       for (const void* function : entry.functions) {
         if (function == nullptr) continue;
@@ -149,7 +149,8 @@ Result<std::unique_ptr<Arena>> CudaDevice::AllocatePinned(std::string_view name,
   CHECK_GT(bytes, 0);
   if (!Enter()) return status().error();
   void* base = nullptr;
-  const cudaError_t error = cudaHostAlloc(&base, static_cast<std::size_t>(bytes), cudaHostAllocPortable);
+  const cudaError_t error =
+      cudaHostAlloc(&base, static_cast<std::size_t>(bytes), cudaHostAllocPortable | cudaHostAllocMapped);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return ResourceExhausted(std::string(name) + ": the system does not pin " + FormatBytes(bytes) +

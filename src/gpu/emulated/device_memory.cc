@@ -51,10 +51,11 @@ bool MemoryMap::Contains(std::uintptr_t address, std::size_t bytes) const {
 }
 
 std::string MemoryMap::DescribeNear(std::uintptr_t address) const {
-  if ((address & emulated::kDeviceBit) == 0) return "which is no device address";
+  if ((address & emulated::kDeviceBit) == 0) return "which is neither a device address nor pinned memory";
   const MemoryRegion* nearest = nullptr;
   std::uintptr_t distance = 0;
   for (const MemoryRegion& region : regions) {
+    if ((region.begin & emulated::kDeviceBit) == 0) continue;
     const std::uintptr_t away = address < region.begin ? region.begin - address : address - region.end;
     if (nearest == nullptr || away < distance) nearest = &region, distance = away;
   }
@@ -87,6 +88,13 @@ Result<std::uintptr_t> DeviceMemory::Allocate(std::string_view name, std::int64_
   return address;
 }
 
+void DeviceMemory::AddPinned(std::string_view name, std::shared_ptr<std::byte> memory, std::int64_t bytes) {
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(memory.get());
+  const std::lock_guard lock(mutex_);
+  allocations_.push_back({address, std::string(name), bytes, std::move(memory)});
+  RebuildLocked();
+}
+
 void DeviceMemory::Free(std::uintptr_t address) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(allocations_.begin(), allocations_.end(),
@@ -94,7 +102,7 @@ void DeviceMemory::Free(std::uintptr_t address) {
   CHECK(found != allocations_.end());
   const std::uintptr_t end = address + static_cast<std::uintptr_t>(found->bytes);
   std::erase_if(watched_, [&](const WatchedRange& range) { return range.begin >= address && range.end <= end; });
-  used_ -= found->bytes;
+  if ((address & emulated::kDeviceBit) != 0) used_ -= found->bytes;
   allocations_.erase(found);
   RebuildLocked();
 }

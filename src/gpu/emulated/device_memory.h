@@ -53,6 +53,9 @@ class DeviceMemory {
 
   // Error (kResourceExhausted): does not fit.
   Result<std::uintptr_t> Allocate(std::string_view name, std::int64_t bytes);
+  // Pinned memory of the host: kernels reach it at its own address. It counts as no device memory.
+  void AddPinned(std::string_view name, std::shared_ptr<std::byte> memory, std::int64_t bytes);
+  // Either kind. Device memory by its device address.
   void Free(std::uintptr_t address);
   std::int64_t FreeBytes() const;
   std::shared_ptr<const MemoryMap> Map() const;

@@ -29,11 +29,15 @@ class DeviceArena final : public Arena {
 
 class PinnedArena final : public Arena {
  public:
-  PinnedArena(DeviceWork& work, std::shared_ptr<std::byte> memory, std::int64_t bytes)
+  PinnedArena(DeviceWork& work, std::string_view name, std::shared_ptr<std::byte> memory, std::int64_t bytes)
       : work_(work), memory_(std::move(memory)), bytes_(bytes) {
     work_.AddPinned(base(), size());
+    work_.memory.AddPinned(name, memory_, size());
   }
-  ~PinnedArena() override { work_.RemovePinned(base()); }
+  ~PinnedArena() override {
+    work_.memory.Free(reinterpret_cast<std::uintptr_t>(base()));
+    work_.RemovePinned(base());
+  }
   PinnedArena(const PinnedArena&) = delete;
   PinnedArena& operator=(const PinnedArena&) = delete;
   MemoryKind kind() const override { return MemoryKind::kPinned; }
@@ -76,7 +80,7 @@ Result<std::unique_ptr<Arena>> EmulatedDevice::AllocatePinned(std::string_view n
   RETURN_IF_ERROR(status());
   if (work_.fail_allocation.Now()) return InjectedAllocationFailure(name);
   ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory, HostMemory(name, bytes));
-  return std::unique_ptr<Arena>(std::make_unique<PinnedArena>(work_, std::move(memory), bytes));
+  return std::unique_ptr<Arena>(std::make_unique<PinnedArena>(work_, name, std::move(memory), bytes));
 }
 
 Result<std::unique_ptr<DeviceStream>> EmulatedDevice::CreateStream() {

@@ -66,6 +66,9 @@ std::byte* SharedMemory(std::size_t bytes);
 // The rows of LoadMatrices.
 void GatherMatrices(std::uint32_t (&r)[4], const void* shared_row, bool transposed);
 void CopyAsyncWaitFor(int pending_groups);
+// Time since some moment. The processor may go on with another thread of the operating system.
+std::int64_t Nanoseconds();
+void LetOthersRun();
 
 // The bits of a value that lanes exchange.
 inline std::uint32_t ToWord(float value) { return AsBits(value); }
@@ -147,6 +150,23 @@ template <typename T>
 inline void Store(T* address, const std::type_identity_t<T>& value) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   *static_cast<T*>(emulated::CheckAccess(address, sizeof(T), emulated::Access::kStore)) = value;
+}
+
+inline std::uint32_t LoadFlag(const std::uint32_t* flag) {
+  auto* word = static_cast<std::uint32_t*>(emulated::CheckAccess(flag, sizeof(*flag), emulated::Access::kLoad));
+  return std::atomic_ref(*word).load(std::memory_order_acquire);
+}
+inline void StoreFlag(std::uint32_t* flag, std::uint32_t value) {
+  auto* word = static_cast<std::uint32_t*>(emulated::CheckAccess(flag, sizeof(*flag), emulated::Access::kStore));
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+inline bool WaitFlag(const std::uint32_t* flag, std::uint32_t value, std::uint32_t mask, std::int64_t timeout_ns) {
+  const std::int64_t begin = emulated::Nanoseconds();
+  while ((LoadFlag(flag) & mask) != value) {
+    if (emulated::Nanoseconds() - begin > timeout_ns) return (LoadFlag(flag) & mask) == value;
+    emulated::LetOthersRun();
+  }
+  return true;
 }
 
 void CopyAsync16(void* shared, const void* global, bool valid);

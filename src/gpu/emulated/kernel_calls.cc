@@ -1,10 +1,12 @@
 // What kernel_api.h offers and is more than a few instructions.
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 #include <sys/mman.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "gpu/emulated/block_state.h"
 #include "gpu/emulated/warp_math.h"
 #include "gpu/kernel_api.h"
@@ -101,6 +103,9 @@ const std::uint32_t (*Meet(Meeting meeting, const std::uint32_t* words, int coun
   LORAMUX_TSAN_CALL(__tsan_acquire(state->SyncOfWarp()));
   return slots;
 }
+
+std::int64_t Nanoseconds() { return OsClock().Now(); }
+void LetOthersRun() { std::this_thread::yield(); }
 
 void GatherMatrices(std::uint32_t (&r)[4], const void* shared_row, bool transposed) {
   CheckShared(shared_row, "LoadMatrices");

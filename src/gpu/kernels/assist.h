@@ -42,7 +42,7 @@ struct AssistSegment {
 // A piece and its slot.
 struct AssistPiece {
   void* x;        // [kAssistPieceRows][in], contiguous; elements as the activations
-  float* answer;  // [kAssistPieceRows][width]: the slices of a group side by side (AssistWidth)
+  float* answer;  // [kAssistPieceRows][width]: the slices of a group side by side
   AssistWords* words;
   std::int32_t first_row, rows;  // of the batch, or of the block of logits
   std::int32_t segment;          // of AssistWork::segments
@@ -60,9 +60,6 @@ struct AssistWork {
   std::int64_t timeout_ns;                // that AddAnswers waits for an answer
   std::int32_t max_pieces, max_segments;  // bound the counts, and size the grids
 };
-
-// The place of a slice in a row of answers: slices begin at multiples of 4 floats.
-inline constexpr std::int64_t AssistSliceWidth(std::int64_t out) { return (out + 3) / 4 * 4; }
 
 // gate = kAssistOnDevice if at least `needed` layers have arrived, else kAssistOnHost. What the copies before
 // PublishLayers wrote is visible to later kernels of the stream.
@@ -92,7 +89,10 @@ struct AddAnswersArguments {
   std::int32_t layer;
   std::uint32_t mask;
   std::int32_t slices;
-  float* y[kMaxAssistSlices];  // [rows, out]
+  std::int64_t width;                    // floats from one row of answers to the next; a multiple of 4
+  std::int64_t first[kMaxAssistSlices];  // column of the answers at which a slice begins; a multiple of 4, ascending
+  std::int32_t scale[kMaxAssistSlices];  // index in AssistWords::scale
+  float* y[kMaxAssistSlices];            // [rows, out]
   std::int64_t y_stride[kMaxAssistSlices], out[kMaxAssistSlices];
 };
 

@@ -3,6 +3,7 @@
 //   LORAMUX_F32_KERNELS(X)  X(name): one instance, float
 #pragma once
 
+#include "gpu/kernels/assist_kernels.h"
 #include "gpu/kernels/attention_decode_kernels.h"
 #include "gpu/kernels/attention_prefill_kernel.h"
 #include "gpu/kernels/elementwise_kernels.h"
@@ -19,12 +20,15 @@
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #define LORAMUX_SKINNY_KERNELS(X) X(SkinnyMatMulLora)
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
+#define LORAMUX_ASSIST_KERNELS(X) X(SendActivations)
+#define LORAMUX_ASSIST_F32_KERNELS(X) X(DecideLayer) X(AddAnswers) X(PublishLayers)
 #define LORAMUX_SAMPLING_F32_KERNELS(X) X(ArgmaxRows) X(SampleRows) X(ScoreRows)
 #define LORAMUX_MEASURING_F32_KERNELS(X) X(ReadAll)
 
 #define LORAMUX_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_KERNELS(X) \
-  LORAMUX_LORA_KERNELS(X) LORAMUX_SKINNY_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
+  LORAMUX_LORA_KERNELS(X) LORAMUX_SKINNY_KERNELS(X) LORAMUX_ASSIST_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
 #define LORAMUX_F32_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_F32_KERNELS(X) \
-  LORAMUX_LORA_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X) LORAMUX_MEASURING_F32_KERNELS(X)
+  LORAMUX_LORA_F32_KERNELS(X)        \
+  LORAMUX_ASSIST_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X) LORAMUX_MEASURING_F32_KERNELS(X)
