@@ -65,6 +65,13 @@ Result<std::optional<DType>> DTypeFlag(const std::string& text, const std::strin
   return InvalidArgument(flag + ": expected auto, f32, bf16 or f16, found '" + text + "'", flag);
 }
 
+Result<ColdStartPolicy> ColdStartFlag(const std::string& text) {
+  if (text == "wait") return ColdStartPolicy::kWait;
+  if (text == "assist") return ColdStartPolicy::kAssist;
+  if (text == "auto") return ColdStartPolicy::kAuto;
+  return InvalidArgument("--cold-start: expected wait, assist or auto, found '" + text + "'", "--cold-start");
+}
+
 Result<LoraVariant> VariantFlag(const std::string& text) {
   if (text == "mbgmv") return LoraVariant::kMbgmv;
   if (text == "bgmv") return LoraVariant::kBgmv;
@@ -166,6 +173,7 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
   options.scheduler.load_on_arrival = true;  // presets of documents do as those do
+  options.scheduler.cold_start_policy = ColdStartPolicy::kAuto;
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   options.device = flags.opened;
   const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
@@ -187,6 +195,10 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   }
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
+  if (!flags.cold_start.empty()) {
+    ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ColdStartFlag(flags.cold_start));
+  }
+  options.verify_before_use = flags.verify_before_use;
   options.max_model_len = flags.max_model_len;
   if (!flags.cache.empty()) options.cache = flags.cache;
   options.adapter_prefetch = flags.adapter_prefetch;
@@ -236,6 +248,18 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "RANK",
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
+  line.Add({.names = "--cold-start",
+            .target = &flags.cold_start,
+            .unit = "WHEN",
+            .group = adapters,
+            .help = "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
+                    "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)",
+            .default_text = "the preset's, or auto"});
+  line.Add({.names = "--verify-before-use",
+            .target = &flags.verify_before_use,
+            .group = adapters,
+            .help = "Use an adapter only once its whole file was read and matches its digest; without it, on a CPU, "
+                    "each layer is used as soon as it was read and verified"});
   line.Add({.names = "--max-loras",
             .target = &flags.max_loras,
             .unit = "N",

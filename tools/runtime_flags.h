@@ -43,6 +43,8 @@ struct RuntimeFlags : ModelFlags {
   std::optional<std::int64_t> max_num_batched_tokens, prefill_chunk;
   std::optional<std::int64_t> max_loras;  // 0
   std::int64_t max_lora_rank = 4096, max_cpu_loras = 0;
+  std::string cold_start;  // empty: the preset's, or auto
+  bool verify_before_use = false;
   int threads = 0;
   std::string log_level = "info", log_format = "text";
 };

@@ -19,6 +19,10 @@ PageSet PagesIn(Tier tier, const PagePool& pool, const std::vector<PageHandle>& 
   return set;
 }
 
+std::int64_t BytesOf(const AdapterResidency& adapter, const PagePool& pool) {
+  return adapter.version->layout.pages * pool.page_bytes();
+}
+
 void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
   const auto found = std::find(list.begin(), list.end(), generation);
   CHECK(found != list.end());
@@ -95,9 +99,15 @@ void ResidencyManager::Unlock(AdapterGeneration generation) {
   UpdateIdle(adapter);
 }
 
+// The pages belong to the transfer until its completion is polled; a request that wants the adapter meanwhile loads it
+// again afterwards. Only the load of a retired adapter is cancelled. Clients may give up before a slow load ends and
+// then retry, and the load must not restart each time.
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
   if (!Unwanted(adapter)) return;
-  if (adapter.device == TierState::kLoading) return CancelLoad(adapter);
+  if (adapter.device == TierState::kLoading) {
+    if (adapter.progress != nullptr) adapter.progress->Cancel();
+    return;
+  }
   CHECK_EQ(adapter.pins, 0);
   if (on_drop_) on_drop_(adapter);
   NoteChange(adapter);
@@ -171,13 +181,6 @@ void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
   adapter.progress = nullptr;
 }
 
-// The pages belong to the transfer until its completion is polled; a request that wants the adapter meanwhile loads it
-// again afterwards. Only the load of a retired adapter is cancelled. Clients may give up before a slow load ends and
-// then retry, and the load must not restart each time.
-void ResidencyManager::CancelLoad(AdapterResidency& adapter) {
-  if (adapter.progress != nullptr) adapter.progress->Cancel();
-}
-
 bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
   bool changed = false;
   while (auto completion = transfer_.Poll()) {
@@ -198,7 +201,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       failures.push_back({adapter.version->generation, std::move(*completion->error)});
     } else if (adapter.host == TierState::kLoading) {
       adapter.host = TierState::kResident;
-      totals_.disk_to_host_bytes += Bytes(adapter);
+      totals_.disk_to_host_bytes += BytesOf(adapter, device_);
       host_residents_.push_back(adapter.version->generation);
       adapter.host_arrival = ++next_host_arrival_;
       NoteChange(adapter);
@@ -222,7 +225,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
   adapter.resident_since = now;
   (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) +=
-      Bytes(adapter);
+      BytesOf(adapter, device_);
   // It was loaded for a request, so it must not be the next victim.
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;
   device_residents_.push_back(adapter.version->generation);

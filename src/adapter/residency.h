@@ -205,16 +205,11 @@ class ResidencyManager {
   void SubmitTransfer(AdapterResidency& adapter, Tier from, Tier to, TimeNs now);
   // Clears the state of the transfer that ended.
   void EndTransfer(AdapterResidency& adapter);
-  // Asks the transfer in flight to stop.
-  void CancelLoad(AdapterResidency& adapter);
   // Drops the adapter if it is retired and unused; cancels its load first if there is one.
   void DropIfUnused(AdapterResidency& adapter);
   // Whether the adapter is retired, without requests, and unlocked.
   bool Unwanted(const AdapterResidency& adapter) const {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
-  }
-  std::int64_t Bytes(const AdapterResidency& adapter) const {
-    return adapter.version->layout.pages * device_.page_bytes();
   }
   // Makes the adapter device-resident and counts the load.
   void FinishLoad(AdapterResidency& adapter, TimeNs now);

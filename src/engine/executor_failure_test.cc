@@ -34,6 +34,29 @@ TEST(ExecutorFailure, AFailedStepEndsItsSequencesAndNoOthers) {
   EXPECT_EQ(w.outcomes[later].tokens, ExpectedTokens(AdapterGeneration{2}, kPrompt, 4));
 }
 
+// Of a batch of three, in prefill and in decode.
+TEST(ExecutorFailure, ASequenceThatFailsAloneHarmsNoOther) {
+  for (const bool decoding : {false, true}) {
+    SCOPED_TRACE(decoding);
+    World w(40, 20, {}, {3, 3});
+    const RequestId first = *w.Submit(kPrompt, 1, 12), second = *w.Submit(kPrompt, 2, 12),
+                    third = *w.Submit(kPrompt, 2, 12);
+    if (decoding) {
+      while (w.outcomes[second].tokens.size() < 3) ASSERT_TRUE(w.Advance());
+    }
+    w.executor->set_failing(second);
+    w.Drain();  // checks that all pages are accounted for
+    EXPECT_EQ(w.outcomes[second].finish, FinishReason::kError);
+    EXPECT_EQ(w.outcomes[second].error, "no answer in time");
+    EXPECT_EQ(w.outcomes[first].tokens, ExpectedTokens(AdapterGeneration{1}, kPrompt, 12));
+    EXPECT_EQ(w.outcomes[third].tokens, ExpectedTokens(AdapterGeneration{2}, kPrompt, 12));
+    w.executor->set_failing({});
+    const RequestId later = *w.Submit(kPrompt, 2, 4);  // what failed is not history
+    w.Drain();
+    EXPECT_EQ(w.outcomes[later].tokens, ExpectedTokens(AdapterGeneration{2}, kPrompt, 4));
+  }
+}
+
 TEST(ExecutorFailure, ALostDeviceEndsAllRequestsAndRefusesLaterOnes) {
   for (const bool early : {false, true}) {  // early: while adapters and pins are still loading
     SCOPED_TRACE(early);

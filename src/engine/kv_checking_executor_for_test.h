@@ -63,12 +63,21 @@ class KvCheckingExecutor final : public Executor {
     }
     for (const auto& [page, bytes] : sources_) EXPECT_EQ(std::memcmp(PageAt(page), bytes.data(), bytes.size()), 0);
     sources_.clear();
-    batch_.reset();
     result.error = fault_;
+    result.failures.clear();
+    for (std::size_t i = 0; i < batch_->sequences.size(); ++i) {
+      const StepSequence& sequence = batch_->sequences[i];
+      if (sequence.id != failing_) continue;
+      WriteGarbage(sequence);
+      result.failures.push_back({static_cast<std::int32_t>(i), Internal("no answer in time")});
+    }
+    batch_.reset();
     return true;
   }
   // The next steps fail with this error.
   void set_fault(std::optional<Error> fault) { fault_ = std::move(fault); }
+  // This sequence's part of each step fails alone.
+  void set_failing(RequestId id) { failing_ = id; }
   // Adds the time for which the engine's thread is held up between its look at the clock and each Poll.
   void set_held_up(TimeNs duration) { held_up_ = duration; }
   // Positions read that another request had computed.
@@ -169,6 +178,7 @@ class KvCheckingExecutor final : public Executor {
   TimeNs computed_at_ = 0;
   TimeNs held_up_ = 0;
   std::optional<Error> fault_;
+  RequestId failing_;
   bool computed_ = false;
   std::vector<std::int32_t> next_layer_;  // by sequence: the next layer to read
   std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;

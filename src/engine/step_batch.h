@@ -46,8 +46,9 @@ struct AdapterSegment {
   AdapterGeneration generation;
   std::int32_t rank = 0;  // the largest of its modules
   std::int32_t first_token = 0, num_tokens = 0;
-  // The copy in the host tier (AdapterPlacement::host_pages) is to be used where the device's is not there yet; it stays
-  // until the step has ended. Then its sequences' adapter_arrival means layers of that copy, and is -1 if it is whole.
+  // The copy in the host tier (AdapterPlacement::host_pages) is to be used where the device's is not there yet; it
+  // stays until the step has ended. Then its sequences' adapter_arrival means layers of that copy, and is -1 if it is
+  // whole.
   bool in_host = false;
   // With `in_host`: the layers that arrive on the device meanwhile. Null: none are under way yet.
   std::shared_ptr<const LayerProgress> to_device;

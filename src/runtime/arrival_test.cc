@@ -1,11 +1,11 @@
 // Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on
 // a real model with a link that the test opens layer by layer.
 #include <atomic>
-#include <filesystem>
 #include <functional>
 #include <thread>
 
 #include "engine/engine_world_for_test.h"
+#include "runtime/gated_world_for_test.h"
 #include "runtime/runtime.h"
 
 namespace loramux::arrival_test {
@@ -211,158 +211,6 @@ TEST(Arrival, AFetchForNobodyIsCancelled) {
 }
 
 // ---------------------------------------------------------------- A real model
-
-const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
-
-// Holds host-to-device transfers until the test lets them pass, layer by layer; other transfers complete at once. Used
-// only by the thread that steps the engine, which is the test's.
-class GatedTransfer final : public PageTransfer {
- public:
-  void Submit(TransferJob job) override {
-    if (job.kind() == TransferKind::kHostToDevice)
-      held_.push_back(std::move(job));
-    else
-      done_.push_back(RunTransfer(job, memory_));
-  }
-  std::optional<TransferCompletion> Poll() override {
-    if (done_.empty()) return std::nullopt;
-    TransferCompletion completion = std::move(done_.front());
-    done_.erase(done_.begin());
-    return completion;
-  }
-
-  // Must be called before the first job.
-  void set_memory(const TierMemory& memory) { memory_ = memory; }
-  bool holding() const { return !held_.empty(); }
-  const LayerProgress& progress() const { return *held_.front().progress; }
-  void PassLayer() {
-    const TransferJob& job = held_.front();
-    const std::int32_t layer = job.progress->arrived();
-    CopyLayer(job, memory_, layer);
-    job.progress->Publish(layer + 1);
-  }
-  void Complete() {
-    done_.push_back({held_.front().id, std::nullopt});
-    held_.erase(held_.begin());
-  }
-  void Fail() {
-    held_.front().progress->Fail();
-    done_.push_back({held_.front().id, IoError("injected")});
-    held_.erase(held_.begin());
-  }
-  void PassAll() {
-    for (; holding(); Complete()) {
-      while (!progress().ended()) PassLayer();
-    }
-  }
-
- private:
-  TierMemory memory_;
-  std::vector<TransferJob> held_;
-  std::vector<TransferCompletion> done_;
-};
-
-// The demo model of six layers; the test steps its engine.
-struct RealWorld {
-  struct Answer {
-    std::vector<TokenId> tokens;
-    std::vector<float> logprobs;
-    std::string error;
-    bool ended = false;
-    std::int32_t cached_tokens = 0;
-    bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
-  };
-
-  GatedTransfer* adapters = nullptr;  // owned by the runtime
-  GatedTransfer* kv = nullptr;
-  std::unique_ptr<Runtime> runtime;
-  AdapterGeneration adapter = kBaseModel;
-
-  explicit RealWorld(std::int64_t device_memory = std::int64_t{64} << 20) {
-    RuntimeOptions options;
-    options.device_memory = device_memory;
-    options.host_memory = std::int64_t{64} << 20;
-    options.page_tokens = 4;
-    options.threads = 2;
-    options.base_names = {"base"};
-    options.wrap_transfer = [this](std::unique_ptr<PageTransfer>) {
-      auto gated = std::make_unique<GatedTransfer>();
-      (adapters == nullptr ? adapters : kv) = gated.get();
-      return gated;
-    };
-    auto loaded = Runtime::Load(kDemo / "model", options, {});
-    EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
-    runtime = std::move(loaded).value();
-    for (GatedTransfer* gate : {adapters, kv}) gate->set_memory(runtime->tiers());
-    const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
-    EXPECT_TRUE(version.ok());
-    adapter = (*version)->generation;
-  }
-
-  static std::vector<TokenId> Prompt(TokenId first, int length = 33) {
-    std::vector<TokenId> prompt;
-    for (int i = 0; i < length; ++i) prompt.push_back((first * 17 + i * 29) % 200 + 3);
-    return prompt;
-  }
-  void Submit(std::vector<TokenId> prompt, AdapterGeneration who, Answer& answer) {
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.adapter = who;
-    request.max_tokens = 6;
-    request.ignore_eos = true;
-    request.sampling.temperature = 0;
-    request.sampling.top_logprobs = 3;
-    request.on_event = [&answer](const GenerationEvent& event) {
-      if (event.token != nullptr) {
-        answer.tokens.push_back(event.token->id);
-        for (const TokenLogprob& top : event.token->top_logprobs) answer.logprobs.push_back(top.logprob);
-      }
-      answer.ended = event.finish != FinishReason::kNone;
-      answer.cached_tokens = event.cached_prompt_tokens;
-      if (event.error != nullptr) answer.error = event.error->message;
-    };
-    ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
-  }
-  void StepUntil(const std::function<bool()>& condition) {
-    while (!condition()) {
-      if (!runtime->engine().Step()) std::this_thread::yield();
-    }
-  }
-  // Without held transfers.
-  Answer Ask(std::vector<TokenId> prompt, AdapterGeneration who) {
-    Answer answer;
-    Submit(std::move(prompt), who, answer);
-    StepUntil([&] {
-      adapters->PassAll();
-      kv->PassAll();
-      return answer.ended;
-    });
-    EXPECT_EQ(answer.error, "");
-    return answer;
-  }
-  // Lets the layers pass one by one, each only when the executor waits for it and so has computed those before. Stops
-  // after `pass` layers.
-  void PassInLockstep(GatedTransfer& gate, std::int32_t pass) {
-    const LayerProgress& progress = gate.progress();
-    ASSERT_EQ(progress.layers(), 6);
-    for (std::int32_t layer = 0; layer < progress.lead(); ++layer) gate.PassLayer();
-    StepUntil([&] { return runtime->engine().Stats().early_admissions > 0; });
-    for (std::int32_t layer = progress.lead(); layer < pass; ++layer) {
-      StepUntil([&] { return progress.awaited() == layer; });
-      gate.PassLayer();
-    }
-  }
-  void ExpectExact() {
-    StepUntil([&] {
-      adapters->PassAll();
-      kv->PassAll();
-      return runtime->engine().Idle();
-    });
-    while (runtime->engine().Step()) {
-    }
-    runtime->engine().CheckIntegrity();
-  }
-};
 
 TEST(ArrivalOnARealModel, PrefillComputesTheFirstLayersBeforeTheLastOnesArrive) {
   RealWorld truth;

@@ -40,6 +40,8 @@ struct RuntimeOptions {
   std::optional<DType> kv_dtype;                     // nullopt: the type of the base weights
   std::optional<DType> lora_dtype;                   // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
+  // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
+  bool verify_before_use = false;
   std::int64_t max_model_len = 0;         // positions; 0: the model's own
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
