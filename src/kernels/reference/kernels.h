@@ -6,6 +6,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
+#include "kernels/lora_sums.h"
 #include "kernels/matmul.h"
 
 namespace loramux::reference {
@@ -15,6 +16,8 @@ void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride,
 
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
+
+void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused, float* workspace);
 
 void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,

@@ -1,0 +1,369 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/lora_sums.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+//
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/widen-inl.h"
+
+// A lane of the device's warp is a lane of the vectors here. It has 4 neighbouring elements of every 128: so x and the
+// rows of A are widened and deinterleaved, [128 elements] to [4][32 lanes], and whole vectors are multiplied.
+HWY_BEFORE_NAMESPACE();
+namespace loramux::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+constexpr std::int64_t kWarp = 32;
+constexpr std::int64_t kGroup = 128;  // elements that the warp reads at once
+constexpr std::int64_t kBlock = 512, kSplit = 2048;
+constexpr int kRanks = 4;  // rows of A at a time
+
+// kTile accumulators for each of 4 rows, 4 widened rows and a product: as many as there are registers.
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+constexpr int kTile = kManyRegisters ? 4 : 2;
+
+template <bool kFused>
+HWY_INLINE VF MultiplyAdd(VF a, VF b, VF c) {
+  return kFused ? hn::MulAdd(a, b, c) : hn::Add(hn::Mul(a, b), c);
+}
+
+// [128] to [4][32].
+HWY_INLINE void Deinterleave(const float* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+  for (std::int64_t lane = 0; lane < kWarp; lane += kLanes) {
+    VF v0, v1, v2, v3;
+    hn::LoadInterleaved4(DF(), from + 4 * lane, v0, v1, v2, v3);
+    hn::StoreU(v0, DF(), to + lane);
+    hn::StoreU(v1, DF(), to + kWarp + lane);
+    hn::StoreU(v2, DF(), to + 2 * kWarp + lane);
+    hn::StoreU(v3, DF(), to + 3 * kWarp + lane);
+  }
+}
+// A word has two elements; bf16 is the upper half of a float.
+HWY_INLINE void Deinterleave(const hwy::bfloat16_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+  const auto upper = hn::Set(du, 0xffff0000u);
+  for (std::int64_t lane = 0; lane < kWarp; lane += kLanes) {
+    hn::Vec<decltype(du)> low, high;
+    hn::LoadInterleaved2(du, words + 2 * lane, low, high);
+    hn::StoreU(hn::BitCast(DF(), hn::ShiftLeft<16>(low)), DF(), to + lane);
+    hn::StoreU(hn::BitCast(DF(), hn::And(low, upper)), DF(), to + kWarp + lane);
+    hn::StoreU(hn::BitCast(DF(), hn::ShiftLeft<16>(high)), DF(), to + 2 * kWarp + lane);
+    hn::StoreU(hn::BitCast(DF(), hn::And(high, upper)), DF(), to + 3 * kWarp + lane);
+  }
+}
+HWY_INLINE void Deinterleave(const hwy::float16_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+  HWY_ALIGN float wide[kGroup];
+  for (std::int64_t t = 0; t < kGroup; t += kLanes) hn::StoreU(LoadWide(DF(), from + t), DF(), wide + t);
+  Deinterleave(wide, to);
+}
+
+// The elements [begin, end) of a row, padded with zeros to a multiple of 128.
+template <typename T>
+HWY_INLINE void DeinterleaveRow(const T* row, std::int64_t begin, std::int64_t end, float* to) {
+  for (; begin + kGroup <= end; begin += kGroup, to += kGroup) Deinterleave(row + begin, to);
+  if (begin == end) return;
+  HWY_ALIGN T rest[kGroup];
+  std::memset(rest, 0, sizeof(rest));
+  std::memcpy(rest, row + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+  Deinterleave(rest, to);
+}
+
+// lanes[i][j][32] = the lanes' sums over `groups` groups of 128 of x[i] * a[j], for kTokens tokens; kVectors vectors of
+// lanes at a time.
+template <bool kFused, int kTokens, int kVectors>
+HWY_INLINE void MultiplyBlock(const float* HWY_RESTRICT x, std::int64_t x_stride, const float* HWY_RESTRICT a,
+                              std::int64_t groups, float* HWY_RESTRICT lanes) {
+  for (std::int64_t lane = 0; lane < kWarp; lane += kVectors * kLanes) {
+    VF sum[kTokens][kVectors][kRanks];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kRanks; ++j) sum[i][v][j] = hn::Zero(DF());
+      }
+    }
+    for (std::int64_t t = lane; t < groups * kGroup; t += kWarp) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        VF row[kRanks];
+#pragma GCC unroll 4
+        for (int j = 0; j < kRanks; ++j) row[j] = hn::LoadU(DF(), a + j * kBlock + t + v * kLanes);
+#pragma GCC unroll 4
+        for (int i = 0; i < kTokens; ++i) {
+          const VF value = hn::LoadU(DF(), x + i * x_stride + t + v * kLanes);
+#pragma GCC unroll 4
+          for (int j = 0; j < kRanks; ++j) sum[i][v][j] = MultiplyAdd<kFused>(value, row[j], sum[i][v][j]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kRanks; ++j)
+          hn::StoreU(sum[i][v][j], DF(), lanes + (i * kRanks + j) * kWarp + lane + v * kLanes);
+      }
+    }
+  }
+}
+
+// Adds the upper half of the lanes to the lower half until one is left.
+template <class D>
+HWY_INLINE float AddHalves(D d, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return AddHalves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+#endif
+  return hn::GetLane(v);
+}
+HWY_INLINE float AddLanes(const float* HWY_RESTRICT lanes) {
+  constexpr int kVectors = static_cast<int>(kWarp / kLanes);
+  VF v[kVectors];
+#pragma GCC unroll 32
+  for (int i = 0; i < kVectors; ++i) v[i] = hn::LoadU(DF(), lanes + i * kLanes);
+#pragma GCC unroll 8
+  for (int distance = kVectors / 2; distance > 0; distance /= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < distance; ++i) v[i] = hn::Add(v[i], v[i + distance]);
+  }
+  return AddHalves(DF(), v[0]);
+}
+
+// The running sums of the rows of A in hand.
+struct Totals {
+  float* split;  // [row][kRanks]
+  float* v;      // [row][stride], of the first rank
+  std::int64_t stride;
+  int ranks;         // that exist
+  bool first_block;  // of the split
+  bool last_block;   // of the split
+  bool first_split;
+};
+
+HWY_INLINE void AddToTotals(const Totals& totals, std::int64_t row, int j, float block) {
+  float& split = totals.split[row * kRanks + j];
+  split = totals.first_block ? block : split + block;
+  if (!totals.last_block) return;
+  float& v = totals.v[row * totals.stride + j];
+  v = totals.first_split ? split : v + split;
+}
+
+// x: deinterleaved, from the block on.
+template <bool kFused, int kTokens>
+HWY_NOINLINE void ShrinkTokens(const float* x, std::int64_t x_stride, const float* a, std::int64_t groups,
+                               const Totals& totals, std::int64_t row) {
+  constexpr int kVectors = std::min<int>(kTile / kTokens, static_cast<int>(kWarp / kLanes));
+  HWY_ALIGN float lanes[kTokens * kRanks * kWarp];
+  MultiplyBlock<kFused, kTokens, kVectors>(x + row * x_stride, x_stride, a, groups, lanes);
+  for (int i = 0; i < kTokens; ++i) {
+    for (int j = 0; j < totals.ranks; ++j) AddToTotals(totals, row + i, j, AddLanes(lanes + (i * kRanks + j) * kWarp));
+  }
+}
+
+// v[row][stride] = A x, four rows of A at a time. x: deinterleaved.
+template <bool kFused, typename T>
+void ShrinkAll(const LoraSumsInput& input, const LoraWeights& weights, const float* x, std::int64_t x_stride, float* v,
+               std::int64_t stride) {
+  constexpr std::int64_t kMostRows = 64;
+  HWY_ALIGN float a[kRanks * kBlock] = {};
+  float split[kMostRows * kRanks];
+  for (std::int64_t first_row = 0; first_row < input.rows; first_row += kMostRows) {
+    const std::int64_t rows = std::min(kMostRows, input.rows - first_row);
+    for (std::int32_t rank = 0; rank < weights.rank; rank += kRanks) {
+      Totals totals = {split, v + first_row * stride + rank, stride, std::min<int>(kRanks, weights.rank - rank)};
+      for (std::int64_t begin = 0; begin < input.in; begin += kBlock) {
+        const std::int64_t end = std::min(begin + kBlock, input.in);
+        for (int j = 0; j < totals.ranks; ++j) {
+          DeinterleaveRow(reinterpret_cast<const T*>(weights.a_rows[rank + j]), begin, end, a + j * kBlock);
+        }
+        totals.first_block = begin % kSplit == 0;
+        totals.last_block = end % kSplit == 0 || end == input.in;
+        totals.first_split = begin < kSplit;
+        const float* block = x + first_row * x_stride + begin;
+        const std::int64_t groups = (end - begin + kGroup - 1) / kGroup;
+        std::int64_t row = 0;
+        for (; row + kTile <= rows; row += kTile) {
+          ShrinkTokens<kFused, kTile>(block, x_stride, a, groups, totals, row);
+        }
+        for (; row < rows; ++row) ShrinkTokens<kFused, 1>(block, x_stride, a, groups, totals, row);
+      }
+    }
+  }
+}
+
+// One vector's lanes, or the rest one by one.
+template <bool kFused, class D, typename T>
+HWY_INLINE hn::Vec<D> AddRow(D d, float v, const T* row, hn::Vec<D> sum) {
+  const auto b = LoadWide(d, row);
+  return kFused ? hn::MulAdd(hn::Set(d, v), b, sum) : hn::Add(hn::Mul(hn::Set(d, v), b), sum);
+}
+
+// sums of kTokens tokens and kVectors vectors of outputs, in registers over the whole rank.
+template <bool kFused, int kTokens, int kVectors, class D, typename T>
+HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, const float* v, std::int64_t stride,
+                               std::int64_t token, std::int64_t column) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  hn::Vec<D> sum[kTokens][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 8
+    for (int n = 0; n < kVectors; ++n) sum[i][n] = hn::Zero(d);
+  }
+  for (std::int32_t j = 0; j < output.weights.rank; ++j) {
+    const T* row = reinterpret_cast<const T*>(output.weights.b_rows[j]) + output.first_out + column;
+    hn::Vec<D> b[kVectors];
+#pragma GCC unroll 8
+    for (int n = 0; n < kVectors; ++n) b[n] = LoadWide(d, row + n * lanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kTokens; ++i) {
+      const auto factor = hn::Set(d, v[(token + i) * stride + j]);
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n)
+        sum[i][n] = kFused ? hn::MulAdd(factor, b[n], sum[i][n]) : hn::Add(hn::Mul(factor, b[n]), sum[i][n]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 8
+    for (int n = 0; n < kVectors; ++n)
+      hn::StoreU(sum[i][n], d, output.sums + (token + i) * output.stride + column + n * lanes);
+  }
+}
+
+template <bool kFused, int kVectors, typename T, class D>
+void ExpandColumns(D d, const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows,
+                   std::int64_t column) {
+  std::int64_t token = 0;
+  for (; token + kTile <= rows; token += kTile) {
+    ExpandTokens<kFused, kTile, kVectors, D, T>(d, output, v, stride, token, column);
+  }
+  for (; token < rows; ++token) ExpandTokens<kFused, 1, kVectors, D, T>(d, output, v, stride, token, column);
+}
+
+// For few tokens: along the rows of B, four at a time, with the sums in the cache.
+template <bool kFused, typename T>
+void ExpandAlongRows(const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows) {
+  constexpr std::int64_t kColumns = 2048;
+  for (std::int64_t begin = 0; begin < output.out; begin += kColumns) {
+    const std::int64_t columns = std::min(kColumns, output.out - begin);
+    for (std::int64_t i = 0; i < rows; ++i) std::fill_n(output.sums + i * output.stride + begin, columns, 0.0f);
+    for (std::int32_t j = 0; j < output.weights.rank; j += kRanks) {
+      const T* row[kRanks];
+      const int ranks = std::min<int>(kRanks, output.weights.rank - j);
+      for (int r = 0; r < kRanks; ++r) {
+        row[r] =
+            reinterpret_cast<const T*>(output.weights.b_rows[j + std::min(r, ranks - 1)]) + output.first_out + begin;
+      }
+      for (std::int64_t i = 0; i < rows; ++i) {
+        float* HWY_RESTRICT sums = output.sums + i * output.stride + begin;
+        const float* factors = v + i * stride + j;
+        std::int64_t c = 0;
+        if (ranks == kRanks) {
+          for (; c + kLanes <= columns; c += kLanes) {
+            VF sum = hn::LoadU(DF(), sums + c);
+#pragma GCC unroll 4
+            for (int r = 0; r < kRanks; ++r) sum = AddRow<kFused>(DF(), factors[r], row[r] + c, sum);
+            hn::StoreU(sum, DF(), sums + c);
+          }
+        }
+        const hn::CappedTag<float, 1> single;
+        for (; c < columns; ++c) {
+          auto sum = hn::LoadU(single, sums + c);
+          for (int r = 0; r < ranks; ++r) sum = AddRow<kFused>(single, factors[r], row[r] + c, sum);
+          hn::StoreU(sum, single, sums + c);
+        }
+      }
+    }
+  }
+}
+
+template <bool kFused, typename T>
+void ExpandAll(const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows) {
+  constexpr int kVectors = 4;
+  if (rows < kTile) return ExpandAlongRows<kFused, T>(output, v, stride, rows);
+  std::int64_t column = 0;
+  for (; column + kVectors * kLanes <= output.out; column += kVectors * kLanes) {
+    ExpandColumns<kFused, kVectors, T>(DF(), output, v, stride, rows, column);
+  }
+  for (; column + kLanes <= output.out; column += kLanes) {
+    ExpandColumns<kFused, 1, T>(DF(), output, v, stride, rows, column);
+  }
+  for (; column < output.out; ++column) {
+    ExpandColumns<kFused, 1, T>(hn::CappedTag<float, 1>(), output, v, stride, rows, column);
+  }
+}
+
+template <bool kFused, typename T>
+void SumsOfOutput(const LoraSumsInput& input, const LoraSumsOutput& output, const float* x, std::int64_t x_stride,
+                  float* v) {
+  const std::int64_t stride = (output.weights.rank + 15) / 16 * 16;
+  ShrinkAll<kFused, T>(input, output.weights, x, x_stride, v, stride);
+  ExpandAll<kFused, T>(output, v, stride, input.rows);
+}
+
+template <typename T>
+void DeinterleaveInput(const LoraSumsInput& input, float* to, std::int64_t stride) {
+  for (std::int64_t row = 0; row < input.rows; ++row) {
+    DeinterleaveRow(static_cast<const T*>(input.x) + row * input.x_stride, 0, input.in, to + row * stride);
+  }
+}
+
+template <bool kFused>
+void SumsOfOutputs(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, float* workspace) {
+  const std::int64_t x_stride = (input.in + kGroup - 1) / kGroup * kGroup;
+  float* const v = workspace + input.rows * x_stride;
+  if (input.dtype == DType::kF32) {
+    DeinterleaveInput<float>(input, workspace, x_stride);
+  } else if (input.dtype == DType::kF16) {
+    DeinterleaveInput<hwy::float16_t>(input, workspace, x_stride);
+  } else {
+    DeinterleaveInput<hwy::bfloat16_t>(input, workspace, x_stride);
+  }
+  for (const LoraSumsOutput& output : outputs) {
+    if (output.weights.dtype == DType::kF32) {
+      SumsOfOutput<kFused, float>(input, output, workspace, x_stride, v);
+    } else if (output.weights.dtype == DType::kF16) {
+      SumsOfOutput<kFused, hwy::float16_t>(input, output, workspace, x_stride, v);
+    } else {
+      SumsOfOutput<kFused, hwy::bfloat16_t>(input, output, workspace, x_stride, v);
+    }
+  }
+}
+
+void ComputeLoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused,
+                     float* workspace) {
+  if (fused) {
+    SumsOfOutputs<true>(input, outputs, workspace);
+  } else {
+    SumsOfOutputs<false>(input, outputs, workspace);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace loramux::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace loramux::cpu {
+
+HWY_EXPORT(ComputeLoraSums);
+
+void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused, float* workspace) {
+  HWY_DYNAMIC_DISPATCH(ComputeLoraSums)(input, outputs, fused, workspace);
+}
+
+}  // namespace loramux::cpu
+#endif
