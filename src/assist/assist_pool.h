@@ -14,55 +14,47 @@
 //   pool.BeginHead(stream); for each block: pool.SendHead(...), the product, pool.AddHead(...)
 //   ... the step's work is done (event or Synchronize) ...
 //   pool.End(failures);
-// Nothing of it blocks, and but for growing arrays nothing allocates. Launches with no segments do nothing.
+// Nothing of it waits for the device. Begin waits for workers that are about to leave the last step. Launches do
+// nothing where no segment of the step needs them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "assist/assist_layout.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
-#include "formats/dtype.h"
 #include "gpu/device.h"
 #include "gpu/kernels/assist.h"
 #include "kernels/lora.h"
+#include "memory/layer_progress.h"
 
 namespace loramux {
 
-// The linear layers of the model, and how many workers serve them.
 struct AssistOptions {
-  std::int64_t layers = 0;
-  std::array<LinearShape, kNumLoraTargets> shapes;  // by LoraTarget
-  DType dtype = DType::kBF16;                       // of the activations
-  int workers = 1;                                  // threads, beside the caller's
-  std::int32_t slots = 16;                          // pieces of a step at most
-  TimeNs timeout = 5 * kNsPerSecond;                // until an answer counts as lost
+  AssistLayout layout;                // `fused` is set by Create: whether the device fuses
+  int workers = 1;                    // threads, beside the caller's
+  std::int32_t slots = 16;            // pieces of a step at most
+  TimeNs timeout = 5 * kNsPerSecond;  // until an answer counts as lost
   // Called by a worker before it computes an answer; may block. For tests of lost and late workers. Null: nothing.
   std::function<void(int worker, std::uint32_t group)> before_answer;
 };
 
-// Linear layers that share an input. A group's number within a step is layer * 4 + the value; those of lm_head follow.
-enum class AssistGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
-inline constexpr int kNumAssistGroups = 4;
-// The group of a target. REQUIRES: not kLmHead.
-AssistGroup AssistGroupOf(LoraTarget target);
-
 // Adjacent rows of the batch whose adapter the processor may compute.
 struct AssistedSegment {
   std::int32_t first_row = 0, rows = 0;
-  // The adapter's rows in host memory, as LoraView::modules. They stay until End, and until no worker is late.
+  // The adapter's rows in host memory, as LoraView::modules, and what owns them: a worker that is late keeps it.
   std::span<const LoraWeights> modules;
+  std::shared_ptr<const void> owner;
+  // Layers of the copy in host memory that are still arriving; null: it is whole. A worker waits for them.
+  std::shared_ptr<const LayerProgress> host;
   // On the device, see gpu::AssistSegment.
   const std::uint32_t* arrived = nullptr;
   int workers = 1;  // that share the segment, at most
-  // Called by a worker before it reads a layer's rows: blocks until they are there; false: they never will be, and the
-  // answer fails. Null: the copy is whole.
-  std::function<bool(std::int64_t layer)> await_layer;
 };
 
 // Rows whose answers failed to come. Their sequences' part of the step is garbage.
@@ -89,15 +81,13 @@ struct AssistOutput {
 // The slots and the workers. Not thread-safe: the executor's thread calls it; counts() is thread-safe.
 class AssistPool {
  public:
-  // Takes slots of pinned memory (SlotBytes each) and starts the workers. Error (kResourceExhausted): no memory.
+  // Takes slots of pinned memory (AssistLayout::SlotBytes each) and starts the workers. Error (kResourceExhausted): no
+  // memory.
   static Result<std::unique_ptr<AssistPool>> Create(Device& device, const AssistOptions& options);
   // Waits for workers that are late. REQUIRES: no step is open.
   ~AssistPool();
   AssistPool(const AssistPool&) = delete;
   AssistPool& operator=(const AssistPool&) = delete;
-
-  // Pinned bytes of a slot.
-  static std::int64_t SlotBytes(const AssistOptions& options);
 
   // Opens a step. Slots whose worker has not come back are left out.
   void Begin();
@@ -111,8 +101,9 @@ class AssistPool {
   void AddLogitRows(std::int32_t segment, std::int32_t block, std::int32_t first_row, std::int32_t rows);
   // Whether the step has segments.
   bool active() const;
-  // Enqueues the copy of what the launches read. REQUIRES: the last step's work has ended.
-  void Upload(DeviceStream& stream);
+  // Enqueues the copy of what the launches read, and wakes the workers. Error (kResourceExhausted): no memory for so
+  // many blocks of logits; no launch may follow, but End. REQUIRES: the last step's work has ended.
+  Status Upload(DeviceStream& stream);
 
   // The launches.
   void BeginLayer(DeviceStream& stream, std::int64_t layer);
