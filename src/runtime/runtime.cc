@@ -4,11 +4,8 @@
 
 #include <sys/random.h>
 
-#include "base/bytes.h"
+#include "base/check.h"
 #include "runtime/base_copy.h"
-#include "runtime/cpu_executor.h"
-#include "runtime/device_transfer.h"
-#include "runtime/gpu_executor.h"
 #include "schedule/presets.h"
 
 namespace loramux {
@@ -22,38 +19,24 @@ std::uint64_t RandomSeed() {
   return seed;
 }
 
-// What an automatic size of the device's pool leaves free, for batches that are larger than expected and for the
-// driver.
-std::int64_t ReserveOf(const Device& device) {
-  return std::clamp<std::int64_t>(device.properties().memory / 50, std::int64_t{256} << 20, std::int64_t{1} << 30);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress) {
-  std::unique_ptr<Runtime> runtime(new Runtime);
-  if (options.device == nullptr) {
-    ASSIGN_OR_RETURN(runtime->model_, Model::Load(model_directory, progress));
-  } else {
-    ASSIGN_OR_RETURN(runtime->device_model_, DeviceModel::Load(model_directory, *options.device, progress));
-  }
-  return Assemble(std::move(runtime), std::move(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(model_directory, options.device, progress));
+  return Create(std::move(model), std::move(options));
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, RuntimeOptions options) {
-  std::unique_ptr<Runtime> runtime(new Runtime);
-  if (options.device == nullptr) {
-    runtime->model_ = std::move(model);
-  } else {
-    ASSIGN_OR_RETURN(runtime->device_model_, DeviceModel::Upload(*model, *options.device));
-  }
-  return Assemble(std::move(runtime), std::move(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> placed, PlacedModel::Place(std::move(model), options.device));
+  return Create(std::move(placed), std::move(options));
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::Assemble(std::unique_ptr<Runtime> runtime, RuntimeOptions options) {
+Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> model, RuntimeOptions options) {
+  CHECK(options.device.get() == model->device());
+  std::unique_ptr<Runtime> runtime(new Runtime);
   Runtime& r = *runtime;
-  r.device_ = options.device;
+  r.model_ = std::move(model);
   RETURN_IF_ERROR(r.MakePredictor(options.length_predictor));
   RETURN_IF_ERROR(r.MakePlane(options));
   r.MakeRegistry(options);
@@ -100,7 +83,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
     max_positions_ = std::min(max_positions_, options.device_memory / geometry_.page_bytes * geometry_.kv.page_tokens);
   if (options.whole_prompts) ComputePromptsWhole(max_positions_, options.scheduler);
   ControlPlaneOptions plane;
-  RETURN_IF_ERROR(device_ == nullptr ? MakePools(options, plane) : MakeDevicePools(options, plane));
+  RETURN_IF_ERROR(MakePools(options, plane));
   plane.engine = {.scheduler = options.scheduler,
                   .max_model_len = max_model_len_,
                   .eos_token_ids = config.eos_token_ids,
@@ -116,42 +99,21 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   return Ok{};
 }
 
-Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const {
-  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", options.device_memory, geometry_.page_bytes));
-  if (options.host_memory > 0) {
-    ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", options.host_memory, geometry_.page_bytes));
-  }
-  return Ok{};
+ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const {
+  return {.threads = options.threads,
+          .backend = options.backend,
+          .lora_variant = options.lora_variant,
+          .max_batch_tokens = options.scheduler.max_batch_tokens,
+          .max_running = options.scheduler.max_running,
+          .max_positions = max_positions_,
+          .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank)};
 }
 
-// The workspace comes first, so that the pool may take what is left.
-Status Runtime::MakeDevicePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const {
-  RETURN_IF_ERROR(device_model_->Reserve({.max_tokens = options.scheduler.max_batch_tokens,
-                                          .max_sequences = options.scheduler.max_running,
-                                          .max_logit_rows = options.scheduler.max_running,
-                                          .max_positions = max_positions_,
-                                          .max_rank = std::min(options.max_lora_rank, CpuExecutorOptions{}.max_rank),
-                                          .page_tokens = geometry_.kv.page_tokens,
-                                          .threads = options.threads > 0 ? options.threads : AvailableProcessors()}));
-  const std::int64_t free = device_->FreeMemory(), most = free - ReserveOf(*device_);
-  const std::int64_t bytes = options.device_memory > 0 ? options.device_memory : most;
-  if (bytes > free || bytes < geometry_.page_bytes) {
-    const std::string found = options.device_memory > 0 ? ", found " + FormatBytes(options.device_memory) : "";
-    const std::string room = most < geometry_.page_bytes
-                                 ? "too little for a single page of " + FormatBytes(geometry_.page_bytes) +
-                                       ": serve a smaller model, or lower --max-num-batched-tokens or --max-num-seqs"
-                                 : "expected at most " + FormatBytes(most);
-    return ResourceExhausted("--device-memory: the device " + device_->properties().name + " has " + FormatBytes(free) +
-                                 " of " + FormatBytes(device_->properties().memory) + " free beside weights of " +
-                                 FormatBytes(device_model_->WeightBytes()) + " and activations of " +
-                                 FormatBytes(device_model_->WorkspaceBytes()) + "; " + room + found,
-                             "--device-memory");
-  }
-  ASSIGN_OR_RETURN(auto pages, device_->Allocate("page pool (--device-memory)", bytes));
-  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", std::move(pages), geometry_.page_bytes));
+Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {
+  RETURN_IF_ERROR(model_->Reserve(ExecutorOptionsOf(options), geometry_.kv.page_tokens));
+  ASSIGN_OR_RETURN(plane.device, model_->MakeDevicePool(options.device_memory, geometry_.page_bytes));
   if (options.host_memory == 0) return Ok{};
-  ASSIGN_OR_RETURN(auto pinned, device_->AllocatePinned("host tier (--host-memory)", options.host_memory));
-  ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", std::move(pinned), geometry_.page_bytes));
+  ASSIGN_OR_RETURN(plane.host, model_->MakeHostPool(options.host_memory, geometry_.page_bytes));
   return Ok{};
 }
 
@@ -164,21 +126,14 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
           .forced_dtype = options.lora_dtype,
           .max_rank = options.max_lora_rank,
           .model_names = options.model_names,
-          .check = [matrix = device_ == nullptr ? OutputMatrixOf(*model_) : OutputMatrixOf(*device_model_, *device_)](
-                       const AdapterFile& file) { return CheckBaseCopy(matrix, file); },
+          .check = [matrix = model_->output_matrix()](const AdapterFile& file) { return CheckBaseCopy(matrix, file); },
           .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 
 Result<std::unique_ptr<PageTransfer>> Runtime::MakeTransfer(const RuntimeOptions& options, bool kv) {
-  const auto wake = [wakeup = &wakeup_] { wakeup->Signal(); };
-  std::unique_ptr<PageTransfer> transfer;
-  if (device_ == nullptr) {
-    transfer = std::make_unique<ThreadedTransfer>(wake, tiers(), options.transfer);
-  } else {
-    DeviceTransferOptions device;
-    if (kv) device.staging_bytes = 0;  // keys and values are never on disk
-    ASSIGN_OR_RETURN(transfer, DeviceTransfer::Create(*device_, tiers(), wake, device));
-  }
+  const TransferOptions made{.from_disk = !kv, .on_threads = options.transfer};  // keys and values are never on disk
+  ASSIGN_OR_RETURN(std::unique_ptr<PageTransfer> transfer,
+                   model_->MakeTransfer(tiers(), made, [wakeup = &wakeup_] { wakeup->Signal(); }));
   if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
   return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
 }
@@ -192,26 +147,10 @@ Status Runtime::MakeTransfers(const RuntimeOptions& options) {
 }
 
 Status Runtime::MakeExecutor(const RuntimeOptions& options) {
-  const auto wake = [wakeup = &wakeup_] { wakeup->Signal(); };
-  if (device_ == nullptr) {
-    CpuExecutorOptions executor{.threads = options.threads,
-                                .backend = options.backend,
-                                .lora_variant = options.lora_variant,
-                                .max_batch_tokens = options.scheduler.max_batch_tokens,
-                                .max_running = options.scheduler.max_running,
-                                .max_positions = max_positions_};
-    executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, tiers(), wake);
-  } else {
-    const auto copies = static_cast<std::size_t>(options.scheduler.max_running);  // a request begins with one at most
-    ASSIGN_OR_RETURN(executor_,
-                     GpuExecutor::Create(*device_, *device_model_, geometry_.kv, plane_->device(), copies, wake));
-  }
+  ASSIGN_OR_RETURN(executor_, model_->MakeExecutor(ExecutorOptionsOf(options), geometry_.kv, plane_->device(),
+                                                   tiers().host, [wakeup = &wakeup_] { wakeup->Signal(); }));
   if (options.wrap_executor) executor_ = options.wrap_executor(std::move(executor_));
   return Ok{};
-}
-
-std::int64_t Runtime::weight_bytes() const {
-  return device_model_ == nullptr ? WeightBytes(model_->weights()) : device_model_->WeightBytes();
 }
 
 RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {

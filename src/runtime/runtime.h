@@ -16,13 +16,11 @@
 #include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
-#include "gpu/device.h"
 #include "memory/page_geometry.h"
 #include "memory/tier.h"
-#include "model/device_model.h"
 #include "model/model.h"
 #include "record/flight_recorder.h"
-#include "runtime/cpu_executor.h"
+#include "runtime/placed_model.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
 #include "schedule/queue/queue_order.h"
@@ -78,6 +76,8 @@ class Runtime {
                                                const Progress& progress);
   // Wraps a model that is already in memory (for benchmarks), or copies it to the device.
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, RuntimeOptions options);
+  // The same where the model is in its place. REQUIRES: options.device is the model's.
+  static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<PlacedModel> model, RuntimeOptions options);
   ~Runtime();  // calls Stop()
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -90,12 +90,10 @@ class Runtime {
   // The parts, owned by the runtime. max_model_len: positions that a sequence may have.
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
-  const ModelConfig& config() const { return device_model_ == nullptr ? model_->config() : device_model_->config(); }
+  const ModelConfig& config() const { return model_->config(); }
   // The type of the base model's weights, and their bytes in memory.
-  DType base_dtype() const {
-    return device_model_ == nullptr ? model_->weights().lm_head.dtype() : device_model_->dtype();
-  }
-  std::int64_t weight_bytes() const;
+  DType base_dtype() const { return model_->dtype(); }
+  std::int64_t weight_bytes() const { return model_->weight_bytes(); }
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
@@ -106,24 +104,21 @@ class Runtime {
 
  private:
   Runtime() = default;
-  // The rest of Load and Create, and its parts in order. MakePlane completes the options.
-  static Result<std::unique_ptr<Runtime>> Assemble(std::unique_ptr<Runtime> runtime, RuntimeOptions options);
+  // The parts of Create, in order. MakePlane completes the options.
   Status MakePredictor(const std::string& name);
   Status MakePlane(RuntimeOptions& options);
-  Status MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const;
-  Status MakeDevicePools(const RuntimeOptions& options, ControlPlaneOptions& plane) const;
+  Status MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane);
   void MakeRegistry(const RuntimeOptions& options);
   Status MakeTransfers(const RuntimeOptions& options);
   Result<std::unique_ptr<PageTransfer>> MakeTransfer(const RuntimeOptions& options, bool kv);
   Status MakeExecutor(const RuntimeOptions& options);
+  ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
   QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
   OsClock clock_;
   Wakeup wakeup_;
-  std::shared_ptr<Device> device_;             // null: the CPU
-  std::unique_ptr<Model> model_;               // without a device
-  std::unique_ptr<DeviceModel> device_model_;  // with one
+  std::unique_ptr<PlacedModel> model_;
   PageGeometry geometry_;
   std::int64_t max_model_len_ = 0;
   std::int64_t max_positions_ = 0;  // of a sequence that fits the device

@@ -1,0 +1,79 @@
+// The base model where it computes: on the CPU, or on a device. Makes all parts that depend on which of the two it is:
+// pools, transfers and executors. Runtime, and the measurements of `loramux profile`, are put together from it, so both
+// run the same parts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "adapter/transfer.h"
+#include "base/result.h"
+#include "engine/executor.h"
+#include "gpu/device.h"
+#include "memory/page_pool.h"
+#include "model/device_model.h"
+#include "model/model.h"
+#include "runtime/base_copy.h"
+#include "runtime/cpu_executor.h"
+
+namespace loramux {
+
+// Of an executor on the CPU or on a device. On a device `backend` and `lora_variant` do not matter, and `threads`
+// sample the rows that the device leaves to the processor.
+using ExecutorOptions = CpuExecutorOptions;
+
+// Which jobs a transfer gets.
+struct TransferOptions {
+  bool from_disk = true;               // false: none from disk
+  ThreadedTransferOptions on_threads;  // of the CPU
+};
+
+// Owns the model and holds the device. All that it makes refers to it and must go first. Thread-safe where it is const;
+// one executor computes at a time.
+class PlacedModel {
+ public:
+  // Reads a Hugging Face directory, into `device` unless it is null (the CPU). `progress` may be empty. Errors: those
+  // of the files; kResourceExhausted: the weights do not fit the device.
+  static Result<std::unique_ptr<PlacedModel>> Load(const std::filesystem::path& directory,
+                                                   std::shared_ptr<Device> device, const Progress& progress);
+  // Takes a model that is in memory, and copies it to `device` unless that is null. Error (kResourceExhausted): it does
+  // not fit.
+  static Result<std::unique_ptr<PlacedModel>> Place(std::unique_ptr<Model> model, std::shared_ptr<Device> device);
+
+  // Null: the CPU.
+  Device* device() const { return device_.get(); }
+  const ModelConfig& config() const { return device_ == nullptr ? host_->config() : on_device_->config(); }
+  // The type of the weights, and their bytes in memory.
+  DType dtype() const { return device_ == nullptr ? host_->weights().lm_head.dtype() : on_device_->dtype(); }
+  std::int64_t weight_bytes() const;
+  // The rows of the output matrix. Refers to this object.
+  OutputMatrix output_matrix() const;
+
+  // Takes a device's memory for batches within the limits; nothing on the CPU, where MakeExecutor does. Before
+  // MakeDevicePool, so that the pool may take what is left. Error (kResourceExhausted): they do not fit.
+  Status Reserve(const ExecutorOptions& options, std::int64_t page_tokens);
+  // The pool of the device tier. `bytes` 0: on a device, what is free, less a reserve. Error (kResourceExhausted): says
+  // what is free and what would fit.
+  Result<std::unique_ptr<PagePool>> MakeDevicePool(std::int64_t bytes, std::int64_t page_bytes) const;
+  // The pool of the host tier, which a device's copy engines reach. Error: the system refuses the memory.
+  Result<std::unique_ptr<PagePool>> MakeHostPool(std::int64_t bytes, std::int64_t page_bytes) const;
+  // A transfer between the two pools, and from disk. Calls `on_completion` on threads of its own. Error: no memory.
+  Result<std::unique_ptr<PageTransfer>> MakeTransfer(const TierMemory& memory, const TransferOptions& options,
+                                                     std::function<void()> on_completion) const;
+  // An executor over the pool of the device tier, whose pages `layout` describes, and the memory of the host tier, from
+  // which the CPU computes adapters in place; without a base: none. Calls `on_completion` on its thread. Error: no
+  // memory. REQUIRES: Reserve with these limits.
+  Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorOptions& options, const KvLayout& layout,
+                                                 const PagePool& pages, const PageArena& host,
+                                                 std::function<void()> on_completion);
+
+ private:
+  PlacedModel() = default;
+  std::shared_ptr<Device> device_;          // null: the CPU
+  std::unique_ptr<Model> host_;             // without a device
+  std::unique_ptr<DeviceModel> on_device_;  // with one
+};
+
+}  // namespace loramux
