@@ -264,7 +264,6 @@ class Validation {
     }
     ASSIGN_OR_RETURN(const Preset preset, FindPreset("loramux"));
     MeasureOptions options{.model_name = "demo", .digest = "demo"};
-    options.load_model = [this] { return Model::Load(house_.model, {}); };
     options.adapters = house_.adapters;
     options.engine = OptionsOf(house_, preset);
     options.steps = {.device_memory = kBenchMemory,
@@ -278,7 +277,8 @@ class Validation {
     options.input_mean = flags_.input;
     options.output_mean = flags_.output_tokens;
     options.seed = flags_.seed;
-    ASSIGN_OR_RETURN(const MeasuredProfile measured, MeasureProfile(options));
+    ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(house_.model, nullptr, {}));
+    ASSIGN_OR_RETURN(const MeasuredProfile measured, MeasureProfile(std::move(model), options));
     ASSIGN_OR_RETURN(profile_, ThroughFile(measured.profile));
     if (flags_.profile.empty()) return Ok{};
     return WriteTextFile(flags_.profile, PerformanceProfileAsJson(profile_));

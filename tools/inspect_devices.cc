@@ -1,8 +1,6 @@
 #include "tools/inspect_devices.h"
 
-#include <fstream>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <unistd.h>
 
@@ -10,22 +8,12 @@
 
 #include "gpu/cuda_plugin.h"
 #include "gpu/open_device.h"
+#include "runtime/choose_device.h"
 
 namespace loramux {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The model of the processor as the system names it; "processor" if it does not.
-std::string ProcessorName() {
-  constexpr std::string_view kKey = "model name";
-  std::string line;
-  for (std::ifstream file("/proc/cpuinfo"); std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with(kKey) && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "processor";
-}
 
 void AddProcessor(Report& report) {
   const std::string name = ProcessorName();

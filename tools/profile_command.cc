@@ -100,18 +100,18 @@ Result<std::vector<LoraTarget>> TargetsOf(const std::vector<std::string>& names)
   return targets;
 }
 
-Result<std::unique_ptr<Model>> LoadModel(const ProfileFlags& flags) {
+Result<std::unique_ptr<PlacedModel>> LoadModel(const ProfileFlags& flags) {
   if (flags.random_weights) {
     ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
     const DType dtype = config.dtype == "float32"   ? DType::kF32
                         : config.dtype == "float16" ? DType::kF16
                                                     : DType::kBF16;
     ModelWeights weights = RandomModelWeights(config, dtype, flags.seed);
-    return std::make_unique<Model>(std::move(config), std::move(weights));
+    return PlacedModel::Place(std::make_unique<Model>(std::move(config), std::move(weights)), flags.runtime.opened);
   }
   ProgressBar bar("loading weights", "MiB", 1 << 20);
-  auto model =
-      Model::Load(flags.runtime.model_dir, [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
+  auto model = PlacedModel::Load(flags.runtime.model_dir, flags.runtime.opened,
+                                 [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
   bar.Finish();
   return model;
 }
@@ -225,7 +225,6 @@ MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions&
   const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
   MeasureOptions options{.model_name = (path.has_filename() ? path : path.parent_path()).filename().string(),
                          .digest = "random"};
-  options.load_model = [&flags] { return LoadModel(flags); };
   options.steps = {.device_memory = runtime.device_memory,
                    .page_tokens = runtime.page_tokens,
                    .kv_dtype = runtime.kv_dtype,
@@ -268,6 +267,7 @@ std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile
 
 Status Profile(ProfileFlags flags) {
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const RuntimeOptions runtime, RuntimeOptionsOf(flags.runtime));
   ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(flags.output));
@@ -282,9 +282,10 @@ Status Profile(ProfileFlags flags) {
   }
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(options.adapters, MakeAdapters(flags, config, scratch.path()));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, LoadModel(flags));
   Progress progress;
   options.progress = std::ref(progress);
-  const Result<MeasuredProfile> measured = MeasureProfile(options);
+  const Result<MeasuredProfile> measured = MeasureProfile(std::move(model), options);
   progress.Finish();
   if (!measured.ok()) return measured.error();
   const auto& [profile, sweep] = *measured;
@@ -401,6 +402,7 @@ void AddEffortFlags(CommandLine& line, ProfileFlags& flags) {
 
 void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
+  AddDeviceFlag(line, flags.runtime);
   flags.runtime.log_level = "warn";
   AddMeasuringFlags(line, flags);
   AddEffortFlags(line, flags);

@@ -137,8 +137,23 @@ Status UsePreset(const std::string& name, RuntimeOptions& options) {
   return Ok{};
 }
 
-// Plans go by what was measured. Errors: the file's; it is of a model of another shape. Where the server differs in
-// what a profile is only a little off for, a warning.
+// Error: the profile is of a device of another kind. Another one of the same kind, or other threads: a warning.
+Status CheckDeviceOf(const PerformanceProfile& profile, const RuntimeFlags& flags, const RuntimeOptions& options) {
+  const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
+  const DeviceNames here = NamesOfDevice(options.device.get(), threads);
+  RETURN_IF_ERROR(CheckSameDevice(profile, here.kind, here.description, "--profile: " + flags.profile));
+  if (here.kind != "cuda" && profile.threads != threads) {
+    spdlog::warn("--profile: measured with {} threads, but this server uses {}: its times may be wrong here",
+                 profile.threads, threads);
+  } else if (profile.device != here.description) {
+    spdlog::warn("--profile: measured on {}, but this server computes on {}: its times may be wrong here",
+                 Printable(profile.device), here.description);
+  }
+  return Ok{};
+}
+
+// Plans go by what was measured. Errors: the file's; it is of a model of another shape, or of a device of another kind.
+// Where the server differs in what a profile is only a little off for, a warning.
 Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const PerformanceProfile profile, LoadPerformanceProfile(flags.profile));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.model_dir));
@@ -151,11 +166,7 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
                                                 .intermediate_size = config.intermediate_size,
                                                 .vocab_size = config.vocab_size};
   RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, "--profile: " + flags.profile));
-  const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
-  if (profile.threads != threads) {
-    spdlog::warn("--profile: measured with {} threads, but this server uses {}: its times may be wrong here",
-                 profile.threads, threads);
-  }
+  RETURN_IF_ERROR(CheckDeviceOf(profile, flags, options));
   const LoraCostShape shape = options.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
   const FittedModel& other = shape == LoraCostShape::kBgmv ? profile.mbgmv : profile.bgmv;
   if (&profile.EngineModel() == &other.model && other.engine.points > 0) {

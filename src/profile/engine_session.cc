@@ -93,7 +93,7 @@ class OpenLoop {
 
 }  // namespace
 
-Result<std::unique_ptr<EngineSession>> EngineSession::Create(std::unique_ptr<Model> model, RuntimeOptions options,
+Result<std::unique_ptr<EngineSession>> EngineSession::Create(std::unique_ptr<PlacedModel> model, RuntimeOptions options,
                                                              const std::vector<std::string>& adapters) {
   std::unique_ptr<EngineSession> session(new EngineSession);
   session->steps_.reserve(kStepsReserved);

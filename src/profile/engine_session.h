@@ -36,7 +36,7 @@ class EngineSession {
  public:
   // `adapters` are directories. Replaces `options.wrap_executor` and `wrap_transfer`. Errors: those of Runtime::Create
   // and of registering the adapters.
-  static Result<std::unique_ptr<EngineSession>> Create(std::unique_ptr<Model> model, RuntimeOptions options,
+  static Result<std::unique_ptr<EngineSession>> Create(std::unique_ptr<PlacedModel> model, RuntimeOptions options,
                                                        const std::vector<std::string>& adapters);
   // Stops the engine.
   ~EngineSession();

@@ -23,12 +23,17 @@ double Seconds(TimeNs duration) { return static_cast<double>(duration) / static_
 
 class TransferTimer {
  public:
-  explicit TransferTimer(const TierMemory& memory) : transfer_([this] { wakeup_.Signal(); }, memory) {}
+  static Result<std::unique_ptr<TransferTimer>> Create(const PlacedModel& model, const TierMemory& memory) {
+    std::unique_ptr<TransferTimer> timer(new TransferTimer);
+    ASSIGN_OR_RETURN(timer->transfer_,
+                     model.MakeTransfer(memory, {}, [wakeup = &timer->wakeup_] { wakeup->Signal(); }));
+    return timer;
+  }
   Result<double> Run(TransferJob job) {
     const TimeNs begin = clock_.Now();
-    transfer_.Submit(std::move(job));
+    transfer_->Submit(std::move(job));
     while (true) {
-      if (auto completion = transfer_.Poll()) {
+      if (auto completion = transfer_->Poll()) {
         if (completion->error) return *completion->error;
         return Seconds(clock_.Now() - begin);
       }
@@ -38,25 +43,27 @@ class TransferTimer {
   TimeNs Now() const { return clock_.Now(); }
 
  private:
+  TransferTimer() = default;
   OsClock clock_;
   Wakeup wakeup_;
-  ThreadedTransfer transfer_;
+  std::unique_ptr<PageTransfer> transfer_;
 };
 
 // All pages of one tier, handed out in turn.
 class PageRing {
  public:
-  // Allocates at least `least` pages.
-  static Result<PageRing> Create(const char* name, std::int64_t page_bytes, std::int64_t least) {
-    PageRing ring;
-    ASSIGN_OR_RETURN(ring.pool_, PagePool::Create(name, std::max(kArenaBytes, least * page_bytes), page_bytes));
-    std::vector<PageHandle> handles(static_cast<std::size_t>(ring.pool_->capacity_pages()));
-    CHECK(ring.pool_->Allocate(PageCategory::kAdapter, handles));
+  // The bytes of a ring of at least `least` pages.
+  static std::int64_t BytesFor(std::int64_t page_bytes, std::int64_t least) {
+    return std::max(kArenaBytes, least * page_bytes);
+  }
+  explicit PageRing(std::unique_ptr<PagePool> pool) : pool_(std::move(pool)) {
+    std::vector<PageHandle> handles(static_cast<std::size_t>(pool_->capacity_pages()));
+    CHECK(pool_->Allocate(PageCategory::kAdapter, handles));
     for (const PageHandle handle : handles) {
-      ring.pages_.push_back(handle.index);
-      std::fill_n(ring.pool_->Data(handle), page_bytes, std::byte{1});  // gives each page physical memory of its own
+      pages_.push_back(handle.index);
+      if (pool_->memory_kind() == MemoryKind::kDevice) continue;            // physical memory already
+      std::fill_n(pool_->Data(handle), pool_->page_bytes(), std::byte{1});  // gives each page its own
     }
-    return ring;
   }
   PageSet Next(Tier tier, std::int64_t count) {
     PageSet set{.tier = tier, .pages = {}};
@@ -86,13 +93,9 @@ void DropFromPageCache(const std::filesystem::path& directory) {
 
 class LinkBench {
  public:
-  LinkBench(PageRing device, PageRing host, std::int64_t page_bytes, double seconds, Prng& prng)
-      : device_(std::move(device)),
-        host_(std::move(host)),
-        timer_({host_.View(), device_.View()}),
-        page_bytes_(page_bytes),
-        seconds_(seconds),
-        prng_(prng) {}
+  // `timer` moves pages of the two rings.
+  LinkBench(PageRing& device, PageRing& host, TransferTimer& timer, std::int64_t page_bytes, double seconds, Prng& prng)
+      : device_(device), host_(host), timer_(timer), page_bytes_(page_bytes), seconds_(seconds), prng_(prng) {}
 
   // Measures about 24 random sizes, uniform over their orders of magnitude.
   Status Move(Tier from, Tier to, LinkMeasurements& measured) {
@@ -146,8 +149,8 @@ class LinkBench {
 
   PageRing& Ring(Tier tier) { return tier == Tier::kHost ? host_ : device_; }
 
-  PageRing device_, host_;
-  TransferTimer timer_;
+  PageRing &device_, &host_;
+  TransferTimer& timer_;
   const std::int64_t page_bytes_;
   const double seconds_;  // for each link
   Prng& prng_;
@@ -155,13 +158,16 @@ class LinkBench {
 
 }  // namespace
 
-Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
+Result<LinkMeasurementsOfAll> MeasureLinks(const PlacedModel& model,
+                                           const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
                                            std::int64_t page_bytes, double seconds, Prng& prng) {
   std::int64_t largest = 1;  // the largest adapter, in pages
   for (const auto& adapter : adapters) largest = std::max(largest, adapter->layout.pages);
-  ASSIGN_OR_RETURN(PageRing device, PageRing::Create("device", page_bytes, 1));
-  ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes, largest));
-  LinkBench bench(std::move(device), std::move(host), page_bytes, seconds / 3, prng);
+  ASSIGN_OR_RETURN(auto device_pool, model.MakeDevicePool(PageRing::BytesFor(page_bytes, 1), page_bytes));
+  ASSIGN_OR_RETURN(auto host_pool, model.MakeHostPool(PageRing::BytesFor(page_bytes, largest), page_bytes));
+  PageRing device(std::move(device_pool)), host(std::move(host_pool));
+  ASSIGN_OR_RETURN(const auto timer, TransferTimer::Create(model, {host.View(), device.View()}));
+  LinkBench bench(device, host, *timer, page_bytes, seconds / 3, prng);
   LinkMeasurementsOfAll measured;
   RETURN_IF_ERROR(bench.Move(Tier::kHost, Tier::kDevice, measured.host_to_device));
   RETURN_IF_ERROR(bench.Move(Tier::kDevice, Tier::kHost, measured.device_to_host));

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <set>
-
-#include <fmt/format.h>
+#include <utility>
 
 #include "profile/engine_fit.h"
 #include "profile/fit.h"
 #include "profile/link_bench.h"
+#include "runtime/choose_device.h"
 
 namespace loramux {
 namespace {
@@ -21,17 +20,7 @@ constexpr double kBurstShare = 0.2;  // share of the engine's time for finding t
 constexpr double kFewestRequests = 8, kMostRequests = 2000;
 constexpr double kShortestInput = 8, kShortestOutput = 4;
 
-std::string ProcessorName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "a CPU";
-}
-
-void DescribeModel(const MeasureOptions& options, const Model& model, const StepBench& bench,
+void DescribeModel(const MeasureOptions& options, const PlacedModel& model, const StepBench& bench,
                    PerformanceProfile& profile) {
   const ModelConfig& config = model.config();
   const KvLayout& kv = bench.geometry().kv;
@@ -44,11 +33,11 @@ void DescribeModel(const MeasureOptions& options, const Model& model, const Step
                   .head_dim = config.head_dim,
                   .intermediate_size = config.intermediate_size,
                   .vocab_size = config.vocab_size,
-                  .dtype = DTypeName(model.weights().lm_head.dtype()),
+                  .dtype = DTypeName(model.dtype()),
                   .kv_dtype = DTypeName(kv.dtype),
                   .page_tokens = kv.page_tokens};
   std::set<LoraTarget> targets;
-  for (const auto& adapter : bench.Adapters()) {
+  for (const auto& adapter : bench.adapters()) {
     for (const ModulePlace& module : adapter->layout.modules) targets.insert(module.target);
   }
   for (const LoraTarget target : targets) {
@@ -59,7 +48,9 @@ void DescribeModel(const MeasureOptions& options, const Model& model, const Step
   profile.max_running = bench.space().max_running;
   profile.max_positions = bench.space().max_positions;
   profile.threads = bench.threads();
-  profile.device = fmt::format("{}, {} threads", ProcessorName(), profile.threads);
+  DeviceNames names = NamesOfDevice(model.device(), bench.threads());
+  profile.device_kind = std::move(names.kind);
+  profile.device = std::move(names.description);
   profile.unix_seconds = OsClock().UnixSeconds();
 }
 
@@ -207,8 +198,7 @@ class EngineMeasurement {
   double burst_requests_ = 0, sustained_ = 0;
 };
 
-Status MeasureEngine(const MeasureOptions& options, PerformanceProfile& profile) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, options.load_model());
+Status MeasureEngine(std::unique_ptr<PlacedModel> model, const MeasureOptions& options, PerformanceProfile& profile) {
   ASSIGN_OR_RETURN(const std::unique_ptr<EngineSession> session,
                    EngineSession::Create(std::move(model), options.engine, options.adapters));
   const LoraCostShape shape =
@@ -222,27 +212,30 @@ Status MeasureEngine(const MeasureOptions& options, PerformanceProfile& profile)
 
 }  // namespace
 
-Result<MeasuredProfile> MeasureProfile(const MeasureOptions& options) {
+Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const MeasureOptions& options) {
   MeasuredProfile measured;
   PerformanceProfile& profile = measured.profile;
+  Prng prng(options.seed);
+  std::vector<std::shared_ptr<const AdapterVersion>> adapters;
+  std::int64_t page_bytes = 0;
   {
-    ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, options.load_model());
     ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench,
-                     StepBench::Create(model.get(), options.steps, options.adapters));
+                     StepBench::Create(*model, options.steps, options.adapters));
     DescribeModel(options, *model, *bench, profile);
-    Prng prng(options.seed);
-    measured.sweep = Sweep(*bench, options.sweep, prng, [&](double passed, double expected) {
-      if (options.progress) options.progress("measuring steps", passed, expected);
-    });
-    profile.repeat_error = measured.sweep.repeat_error;
-    profile.mbgmv = FitVariant(measured.sweep, LoraCostShape::kMbgmv);
-    profile.bgmv = FitVariant(measured.sweep, LoraCostShape::kBgmv);
-    ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
-                     MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, options.link_seconds, prng));
-    FitLinks(links, profile);
-    profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
-  }  // frees the bench's memory for the engine
-  if (options.engine_seconds > 0) RETURN_IF_ERROR(MeasureEngine(options, profile));
+    ASSIGN_OR_RETURN(measured.sweep, Sweep(*bench, options.sweep, prng, [&](double passed, double expected) {
+                       if (options.progress) options.progress("measuring steps", passed, expected);
+                     }));
+    adapters = bench->adapters();
+    page_bytes = bench->geometry().page_bytes;
+  }  // frees the bench's memory for the links and the engine
+  profile.repeat_error = measured.sweep.repeat_error;
+  profile.mbgmv = FitVariant(measured.sweep, LoraCostShape::kMbgmv);
+  profile.bgmv = FitVariant(measured.sweep, LoraCostShape::kBgmv);
+  ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
+                   MeasureLinks(*model, adapters, page_bytes, options.link_seconds, prng));
+  FitLinks(links, profile);
+  profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
+  if (options.engine_seconds > 0) RETURN_IF_ERROR(MeasureEngine(std::move(model), options, profile));
   return measured;
 }
 

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,12 +17,10 @@ namespace loramux {
 
 // Settings of the measurements.
 struct MeasureOptions {
-  std::string model_name, digest;  // of PerformanceProfile::BaseModel
-  // Called twice: for the single steps, and for the engine.
-  std::function<Result<std::unique_ptr<Model>>()> load_model;
+  std::string model_name, digest;     // of PerformanceProfile::BaseModel
   std::vector<std::string> adapters;  // directories
   StepBench::Options steps;
-  RuntimeOptions engine;  // as for the server
+  RuntimeOptions engine;  // as for the server, and with the model's device
   SweepOptions sweep;
   double link_seconds = 12;                  // approximate
   double engine_seconds = 24;                // approximate; 0: the engine does not run, and the profile has no factors
@@ -40,7 +37,8 @@ struct MeasuredProfile {
   SweepResult sweep;
 };
 
-// Measures and fits a profile. Errors: those of the model and the adapters, and lack of memory for them.
-Result<MeasuredProfile> MeasureProfile(const MeasureOptions& options);
+// Measures and fits a profile where the model lies, on the CPU or on a device: first single steps, then links, then the
+// engine, each with memory of its own. Errors: those of the adapters and of the device, and lack of memory.
+Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const MeasureOptions& options);
 
 }  // namespace loramux

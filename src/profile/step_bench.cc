@@ -1,7 +1,7 @@
 #include "profile/step_bench.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -11,32 +11,27 @@
 
 namespace loramux {
 
-Result<std::unique_ptr<StepBench>> StepBench::Create(Model* model, const Options& options,
-                                                     const std::vector<std::string>& adapters) {
-  std::unique_ptr<StepBench> bench(new StepBench);
-  StepBench& b = *bench;
-  b.model_ = model;
-  b.options_ = options;
-  b.threads_ = options.threads > 0 ? options.threads : AvailableProcessors();
-  const ModelConfig& config = model->config();
-  const DType base_dtype = model->weights().lm_head.dtype();
-  b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype), options.page_tokens);
-  ASSIGN_OR_RETURN(b.device_, PagePool::Create("device", options.device_memory, b.geometry_.page_bytes));
-  b.transfer_.emplace(TierMemory{{}, b.device_->View()});
-  b.registry_ = std::make_unique<AdapterRegistry>(
-      config, std::vector<std::string>{"base"},
-      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(b.geometry_.page_bytes),
-                               .base_dtype = base_dtype,
-                               .forced_dtype = options.lora_dtype});
-  b.host_ = PagePool::WithoutPages(b.geometry_.page_bytes);
-  b.residency_ = std::make_unique<ResidencyManager>(*b.device_, *b.host_, *b.transfer_);
-  RETURN_IF_ERROR(b.LoadAdapters(adapters));
+namespace {
 
+constexpr std::size_t kPagesOfJob = 256;
+
+}  // namespace
+
+Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const Options& options,
+                                                     const std::vector<std::string>& adapters) {
+  std::unique_ptr<StepBench> bench(new StepBench(model, options));
+  StepBench& b = *bench;
+  b.threads_ = options.threads > 0 ? options.threads : AvailableProcessors();
+  const ModelConfig& config = model.config();
+  b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(model.dtype()), options.page_tokens);
   b.space_.max_batch_tokens = options.max_batch_tokens;
   b.space_.max_running = options.max_running;
   b.space_.max_positions =
       options.max_positions > 0 ? std::min(options.max_positions, config.max_position) : config.max_position;
   b.space_.page_tokens = b.geometry_.kv.page_tokens;
+  RETURN_IF_ERROR(b.Register(adapters));
+  RETURN_IF_ERROR(b.MakeMemory());
+  RETURN_IF_ERROR(b.LoadAdapters());
   RETURN_IF_ERROR(b.FillPages());
   Prng prng(1);
   b.tokens_.resize(static_cast<std::size_t>(std::max(options.max_batch_tokens, options.max_running)));
@@ -47,33 +42,51 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(Model* model, const Options
   return bench;
 }
 
-Status StepBench::LoadAdapters(const std::vector<std::string>& directories) {
-  std::vector<ResidencyManager::LoadFailure> failures;
+Status StepBench::Register(const std::vector<std::string>& directories) {
+  registry_ = std::make_unique<AdapterRegistry>(
+      model_.config(), std::vector<std::string>{"base"},
+      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
+                               .base_dtype = model_.dtype(),
+                               .forced_dtype = options_.lora_dtype});
   for (std::size_t i = 0; i < directories.size(); ++i) {
-    ASSIGN_OR_RETURN(const auto version, registry_->Register("adapter-" + std::to_string(i), directories[i], 0));
+    ASSIGN_OR_RETURN(auto version, registry_->Register("adapter-" + std::to_string(i), directories[i], 0));
+    versions_.push_back(std::move(version));
+  }
+  std::stable_sort(versions_.begin(), versions_.end(),
+                   [](const auto& a, const auto& b) { return a->layout.max_rank < b->layout.max_rank; });
+  for (const auto& version : versions_) space_.ranks.push_back(version->layout.max_rank);
+  return Ok{};
+}
+
+// The memory of batches first, so that the pool may take what is left.
+Status StepBench::MakeMemory() {
+  RETURN_IF_ERROR(model_.Reserve(ExecutorOptionsOf(LoraVariant::kMbgmv), geometry_.kv.page_tokens));
+  ASSIGN_OR_RETURN(device_, model_.MakeDevicePool(options_.device_memory, geometry_.page_bytes));
+  ASSIGN_OR_RETURN(host_, model_.MakeHostPool(geometry_.page_bytes, geometry_.page_bytes));
+  ASSIGN_OR_RETURN(transfer_, model_.MakeTransfer({host_->View(), device_->View()}, {}, [this] { wakeup_.Signal(); }));
+  return Ok{};
+}
+
+Status StepBench::LoadAdapters() {
+  residency_ = std::make_unique<ResidencyManager>(*device_, *host_, *transfer_);
+  std::vector<ResidencyManager::LoadFailure> failures;
+  for (const auto& version : versions_) {
     if (version->layout.pages > device_->free_pages()) {
-      return ResourceExhausted("--device-memory: " + FormatBytes(options_.device_memory) + " holds only " +
-                                   std::to_string(i) + " of " + std::to_string(directories.size()) +
-                                   " adapters: raise it, or measure fewer adapters",
+      return ResourceExhausted("--device-memory: " + FormatBytes(device_->capacity_pages() * geometry_.page_bytes) +
+                                   " holds only " + std::to_string(adapters_.size()) + " of " +
+                                   std::to_string(versions_.size()) + " adapters: raise it, or measure fewer adapters",
                                "--device-memory");
     }
     residency_->Add(version);
     residency_->BeginLoad(version->generation, /*via_host=*/false, clock_.Now());
-    while (residency_->loads_in_flight() > 0) residency_->Poll(clock_.Now(), failures);
+    for (residency_->Poll(clock_.Now(), failures); residency_->loads_in_flight() > 0;) {
+      wakeup_.Wait();
+      residency_->Poll(clock_.Now(), failures);
+    }
     if (!failures.empty()) return failures.front().error;
     adapters_.push_back(&residency_->Get(version->generation));
   }
-  std::stable_sort(adapters_.begin(), adapters_.end(), [](const AdapterResidency* a, const AdapterResidency* b) {
-    return a->version->layout.max_rank < b->version->layout.max_rank;
-  });
-  for (const AdapterResidency* adapter : adapters_) space_.ranks.push_back(adapter->version->layout.max_rank);
   return Ok{};
-}
-
-std::vector<std::shared_ptr<const AdapterVersion>> StepBench::Adapters() const {
-  std::vector<std::shared_ptr<const AdapterVersion>> versions;
-  for (const AdapterResidency* adapter : adapters_) versions.push_back(adapter->version);
-  return versions;
 }
 
 // Gives every page physical memory of its own with random content. Untouched pages would all map to one page of zeros,
@@ -90,30 +103,52 @@ Status StepBench::FillPages() {
   }
   std::vector<PageHandle> handles(static_cast<std::size_t>(space_.kv_pages));
   CHECK(device_->Allocate(PageCategory::kKv, handles));
-  std::vector<std::byte> content(static_cast<std::size_t>(geometry_.page_bytes));
+  for (const PageHandle handle : handles) kv_pages_.push_back(handle.index);
+  PageHandle source;
+  CHECK(host_->Allocate(PageCategory::kKv, std::span(&source, 1)));
   Prng prng(2);
   const auto values = static_cast<std::int64_t>(kv.PageBytes() / DTypeSize(kv.dtype));
   for (std::int64_t i = 0; i < values; ++i) {
-    StoreFromF32(kv.dtype, content.data(), i, static_cast<float>(prng.NextDouble() - 0.5));
+    StoreFromF32(kv.dtype, host_->Data(source), i, static_cast<float>(prng.NextDouble() - 0.5));
   }
-  for (const PageHandle handle : handles) {
-    std::memcpy(device_->Data(handle), content.data(), content.size());
-    kv_pages_.push_back(handle.index);
+  const std::span<const std::uint32_t> pages(kv_pages_);
+  for (std::size_t first = 0; first < pages.size(); first += kPagesOfJob) {
+    RETURN_IF_ERROR(CopyToPages(pages.subspan(first, std::min(kPagesOfJob, pages.size() - first))));
   }
   return Ok{};
 }
 
-void StepBench::UseVariant(LoraVariant variant) {
+// Copies the host's page to each of them.
+Status StepBench::CopyToPages(std::span<const std::uint32_t> pages) {
+  transfer_->Submit({.id = 1,
+                     .from = {.tier = Tier::kHost, .pages = std::vector<std::uint32_t>(pages.size(), 0)},
+                     .to = {.tier = Tier::kDevice, .pages = {pages.begin(), pages.end()}},
+                     .page_bytes = static_cast<std::size_t>(geometry_.page_bytes)});
+  while (true) {
+    if (const auto completion = transfer_->Poll()) {
+      if (completion->error.has_value()) return *completion->error;
+      return Ok{};
+    }
+    wakeup_.Wait();
+  }
+}
+
+ExecutorOptions StepBench::ExecutorOptionsOf(LoraVariant variant) const {
+  return {.threads = threads_,
+          .lora_variant = variant,
+          .max_batch_tokens = space_.max_batch_tokens,
+          .max_running = space_.max_running,
+          .max_positions = space_.max_positions,
+          .max_rank = space_.ranks.empty() ? 0 : space_.ranks.back()};
+}
+
+Status StepBench::UseVariant(LoraVariant variant) {
+  if (executor_ != nullptr && !variants_differ()) return Ok{};
   executor_.reset();  // ends its threads before the new executor starts
   builder_ = {};      // the new one knows no adapters
-  CpuExecutorOptions options{.threads = threads_,
-                             .lora_variant = variant,
-                             .max_batch_tokens = space_.max_batch_tokens,
-                             .max_running = space_.max_running,
-                             .max_positions = space_.max_positions,
-                             .max_rank = space_.ranks.empty() ? 0 : space_.ranks.back()};
-  executor_ = std::make_unique<CpuExecutor>(options, model_, geometry_.kv, TierMemory{.device = device_->View()},
-                                            [this] { wakeup_.Signal(); });
+  ASSIGN_OR_RETURN(executor_, model_.MakeExecutor(ExecutorOptionsOf(variant), geometry_.kv, *device_, /*host=*/{},
+                                                  [this] { wakeup_.Signal(); }));
+  return Ok{};
 }
 
 void StepBench::MakeBatch(const StepPoint& point, StepBatchBuilder& builder) const {
@@ -143,13 +178,14 @@ StepLoad StepBench::Load(const StepPoint& point) {
   return LoadOf(builder.Take());
 }
 
-double StepBench::Run(const StepPoint& point) {
+Result<double> StepBench::Run(const StepPoint& point) {
   builder_.Recycle(std::move(result_.batch));
   MakeBatch(point, builder_);
   StepBatch batch = builder_.Take();
   const TimeNs begin = clock_.Now();
   executor_->Submit(std::move(batch));
   while (!executor_->Poll(result_)) wakeup_.Wait();
+  if (result_.error.has_value()) return *result_.error;
   return static_cast<double>(clock_.Now() - begin) / static_cast<double>(kNsPerSecond);
 }
 

@@ -1,10 +1,11 @@
-// Runs synthetic steps on the real executor. Times each from Submit until Poll returns the result, as the engine waits
-// for it.
+// Runs synthetic steps on the real executor, on the CPU or on a device. Times each from Submit until Poll returns the
+// result, as the engine waits for it: the device's work is part of it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,65 +16,73 @@
 #include "engine/wakeup.h"
 #include "memory/page_geometry.h"
 #include "memory/page_pool.h"
-#include "model/model.h"
 #include "profile/points.h"
-#include "runtime/cpu_executor.h"
+#include "runtime/placed_model.h"
 #include "schedule/profile/performance_model.h"
 
 namespace loramux {
 
-// One executor with its memory and adapters. Not thread-safe.
+// One executor with its memory and adapters, all made by the model's place. Not thread-safe.
 class StepBench {
  public:
   // Settings.
   struct Options {
-    std::int64_t device_memory = std::int64_t{1} << 30;  // bytes: adapters first, the rest for keys and values
-    std::int64_t page_tokens = 0;                        // 0: chosen by ChoosePageGeometry
+    // Bytes: adapters first, the rest for keys and values. 0, on a device alone: PlacedModel::MakeDevicePool.
+    std::int64_t device_memory = std::int64_t{1} << 30;
+    std::int64_t page_tokens = 0;  // 0: chosen by ChoosePageGeometry
     std::optional<DType> kv_dtype, lora_dtype;
     std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;  // max_positions 0: the model's
     int threads = 0;
   };
 
   // `adapters` are directories; all adapters are loaded to the device. `model` must outlive the bench. Errors: those of
-  // registering an adapter; the device memory does not hold the adapters and the longest sequence.
-  static Result<std::unique_ptr<StepBench>> Create(Model* model, const Options& options,
+  // registering an adapter; the device memory does not hold the adapters and the longest sequence; no memory.
+  static Result<std::unique_ptr<StepBench>> Create(PlacedModel& model, const Options& options,
                                                    const std::vector<std::string>& adapters);
 
   const PointSpace& space() const { return space_; }
   const PageGeometry& geometry() const { return geometry_; }
-  // Returns the adapters, sorted by rank as in PointSpace::ranks.
-  std::vector<std::shared_ptr<const AdapterVersion>> Adapters() const;
+  // The adapters, sorted by rank as in PointSpace::ranks.
+  const std::vector<std::shared_ptr<const AdapterVersion>>& adapters() const { return versions_; }
   int threads() const { return threads_; }
 
-  // Makes a new executor with this kernel variant. REQUIRES: called before the first Run.
-  void UseVariant(LoraVariant variant);
+  // Whether steps with adapters depend on the kernel variant. A device has one set of LoRA kernels.
+  bool variants_differ() const { return model_.device() == nullptr; }
+  // Makes a new executor with this kernel variant, where that is another one. REQUIRES: called before the first Run.
+  // Error: no memory.
+  Status UseVariant(LoraVariant variant);
   // Returns the content of the step as the performance model counts it.
   StepLoad Load(const StepPoint& point);
-  // Runs the step once and returns its time in seconds. REQUIRES: drawn from space().
-  double Run(const StepPoint& point);
+  // Runs the step once and returns its time in seconds. Error: the device fails. REQUIRES: drawn from space().
+  Result<double> Run(const StepPoint& point);
 
  private:
-  StepBench() = default;
-  Status LoadAdapters(const std::vector<std::string>& directories);
+  StepBench(PlacedModel& model, const Options& options) : model_(model), options_(options) {}
+  Status Register(const std::vector<std::string>& directories);
+  Status MakeMemory();
+  Status LoadAdapters();
   Status FillPages();
+  Status CopyToPages(std::span<const std::uint32_t> pages);
+  ExecutorOptions ExecutorOptionsOf(LoraVariant variant) const;
   void MakeBatch(const StepPoint& point, StepBatchBuilder& builder) const;
 
   OsClock clock_;
   Wakeup wakeup_;
-  Model* model_ = nullptr;
-  Options options_;
+  PlacedModel& model_;
+  const Options options_;
   PageGeometry geometry_;
   PointSpace space_;
   int threads_ = 0;
-  std::unique_ptr<PagePool> device_, host_;
   std::unique_ptr<AdapterRegistry> registry_;
-  std::optional<InlineTransfer> transfer_;
+  std::vector<std::shared_ptr<const AdapterVersion>> versions_;  // sorted by rank
+  std::unique_ptr<PagePool> device_, host_;                      // the host's single page has the content of KV pages
+  std::unique_ptr<PageTransfer> transfer_;
   std::unique_ptr<ResidencyManager> residency_;
-  std::vector<const AdapterResidency*> adapters_;  // sorted by rank
+  std::vector<const AdapterResidency*> adapters_;  // as versions_
   std::vector<std::uint32_t> kv_pages_;
   std::vector<TokenId> tokens_;  // random; as many as a step may compute
   SamplingParams greedy_;
-  std::unique_ptr<CpuExecutor> executor_;
+  std::unique_ptr<Executor> executor_;
   StepBatchBuilder builder_;  // for executor_
   StepResult result_;
 };

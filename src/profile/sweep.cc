@@ -23,9 +23,6 @@ constexpr int kMostPasses = 20;
 
 bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }  // adapters come last
 
-// Without adapters both variants run the same program, so they share the measurements.
-std::size_t SlotOf(const StepPoint& point, std::size_t variant) { return UsesAdapters(point) ? variant : 0; }
-
 struct Measured {
   std::vector<double> seconds;  // of all runs
   std::vector<double> visits;   // the median of each visit
@@ -52,11 +49,13 @@ class Sweeper {
     for (std::size_t i = 0; i < points_.size(); ++i) held_out_.push_back(prng.NextDouble() < options.held_out_share);
   }
 
-  SweepResult Run() {
+  Result<SweepResult> Run() {
     std::vector<std::size_t> order(points_.size());
     std::iota(order.begin(), order.end(), 0);
-    Rounds(order);
-    for (int pass = 0; pass < kMostPasses && Passed() < options_.seconds; ++pass) SettlePass(order, pass);
+    RETURN_IF_ERROR(Rounds(order));
+    for (int pass = 0; pass < kMostPasses && Passed() < options_.seconds; ++pass) {
+      RETURN_IF_ERROR(SettlePass(order, pass));
+    }
     return Collect();
   }
 
@@ -68,58 +67,67 @@ class Sweeper {
     for (std::size_t i = end; i > begin + 1; --i) std::swap(order[i - 1], order[begin + prng_.NextBelow(i - begin)]);
   }
 
-  void Rounds(std::vector<std::size_t>& order) {
+  // Without adapters, and on a device, both variants run the same program, so they share the measurements.
+  bool DependsOnVariant(std::size_t index) const { return bench_.variants_differ() && UsesAdapters(points_[index]); }
+  std::size_t SlotOf(std::size_t index, std::size_t variant) const { return DependsOnVariant(index) ? variant : 0; }
+
+  Status Rounds(std::vector<std::size_t>& order) {
     for (int round = 0; round < options_.rounds && !Over(); ++round) {
       Shuffle(order, 0, order.size());
       for (std::size_t begin = 0; begin < order.size() && !Over(); begin += kBlock) {
         const std::size_t end = std::min(begin + kBlock, order.size());
         for (std::size_t variant = 0; variant < kVariants.size(); ++variant) {
-          bench_.UseVariant(kVariants[variant]);
+          RETURN_IF_ERROR(bench_.UseVariant(kVariants[variant]));
           Shuffle(order, begin, end);
           for (std::size_t i = begin; i < end; ++i) {
-            if (HasTurn(order[i], variant, round)) Visit(order[i], variant);
+            if (HasTurn(order[i], variant, round)) RETURN_IF_ERROR(Visit(order[i], variant));
           }
         }
         if (round == 0) measured_points_ += static_cast<int>(end - begin);
         visited_ += static_cast<std::int64_t>(end - begin);
       }
     }
+    return Ok{};
   }
 
   // Repeats the visits of points that are not settled.
-  void SettlePass(std::vector<std::size_t>& order, int pass) {
+  Status SettlePass(std::vector<std::size_t>& order, int pass) {
     for (std::size_t variant = 0; variant < kVariants.size(); ++variant) {
-      bench_.UseVariant(kVariants[variant]);
+      RETURN_IF_ERROR(bench_.UseVariant(kVariants[variant]));
       Shuffle(order, 0, order.size());
       for (const std::size_t index : order) {
-        const Measured& measured = measured_[index][SlotOf(points_[index], variant)];
-        if (Passed() >= options_.seconds) return;
-        if (!measured.visits.empty() && !IsSettled(measured) && HasTurn(index, variant, pass)) Visit(index, variant);
+        const Measured& measured = measured_[index][SlotOf(index, variant)];
+        if (Passed() >= options_.seconds) return Ok{};
+        if (measured.visits.empty() || IsSettled(measured) || !HasTurn(index, variant, pass)) continue;
+        RETURN_IF_ERROR(Visit(index, variant));
       }
     }
+    return Ok{};
   }
 
-  // True if the point is measured in this round. Points without adapters are measured with one of the variants per
-  // round.
+  // True if the point is measured in this round. Points that do not depend on the variant are measured with one of them
+  // per round.
   bool HasTurn(std::size_t index, std::size_t variant, int round) const {
-    return UsesAdapters(points_[index]) || variant == static_cast<std::size_t>(round % 2);
+    return DependsOnVariant(index) || variant == static_cast<std::size_t>(round % 2);
   }
 
-  void Visit(std::size_t index, std::size_t variant) {
+  Status Visit(std::size_t index, std::size_t variant) {
     const StepPoint& point = points_[index];
-    bench_.Run(point);  // warm up: the adapters' weights, the pages, the workspace
+    RETURN_IF_ERROR(bench_.Run(point));  // warm up: the adapters' weights, the pages, the workspace
     std::vector<double> times;
     double total = 0;
     for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds));
          ++run) {
-      times.push_back(bench_.Run(point));
+      ASSIGN_OR_RETURN(const double seconds, bench_.Run(point));
+      times.push_back(seconds);
       total += times.back();
       ++runs_;
     }
-    Measured& measured = measured_[index][SlotOf(points_[index], variant)];
+    Measured& measured = measured_[index][SlotOf(index, variant)];
     measured.seconds.insert(measured.seconds.end(), times.begin(), times.end());
     measured.visits.push_back(UpperMedian(std::move(times)));
     ReportProgress();
+    return Ok{};
   }
 
   void ReportProgress() {
@@ -150,8 +158,8 @@ class Sweeper {
     result.runs = runs_;
     result.repeat_error = RepeatError();
     for (std::size_t i = 0; i < points_.size(); ++i) {
-      const Measured& mbgmv = measured_[i][SlotOf(points_[i], 0)];
-      const Measured& bgmv = measured_[i][SlotOf(points_[i], 1)];
+      const Measured& mbgmv = measured_[i][SlotOf(i, 0)];
+      const Measured& bgmv = measured_[i][SlotOf(i, 1)];
       if (mbgmv.seconds.empty() || bgmv.seconds.empty()) continue;
       const StepLoad load = bench_.Load(points_[i]);
       result.points.push_back(points_[i]);
@@ -176,8 +184,8 @@ class Sweeper {
 
 }  // namespace
 
-SweepResult Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
-                  const std::function<void(double passed, double expected)>& progress) {
+Result<SweepResult> Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
+                          const std::function<void(double passed, double expected)>& progress) {
   return Sweeper(bench, options, prng, progress).Run();
 }
 

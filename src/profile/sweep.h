@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/result.h"
 #include "profile/fit.h"
 #include "profile/step_bench.h"
 
@@ -34,8 +35,9 @@ struct SweepResult {
 // fastest visit of a point counts: other load on the machine can only slow a visit down, and lasts longer than one
 // visit. The order of the visits is random, in blocks that alternate between the variants, so that a slow minute does
 // not affect one kind of step only. The remaining time goes to points with two fastest visits more than 3 % apart.
-// `progress` receives the seconds that have passed and those expected in total.
-SweepResult Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
-                  const std::function<void(double passed, double expected)>& progress);
+// Where the variants do not differ, each point is measured once for both. `progress` receives the seconds that have
+// passed and those expected in total. Errors: those of the bench.
+Result<SweepResult> Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
+                          const std::function<void(double passed, double expected)>& progress);
 
 }  // namespace loramux

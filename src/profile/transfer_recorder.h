@@ -20,7 +20,8 @@ struct ObservedTransfer {
   TimeNs seconds_ns = 0;
 };
 
-// Wraps a real transfer that runs one job at a time. The engine's thread uses it, like the transfer. Leaves out
+// Wraps a real transfer that runs one job at a time; where a device's do not, times of jobs that overlap are too short.
+// The engine's thread uses it, like the transfer. Leaves out
 // cancelled and failed jobs. `transfers` must outlive it, and may be read once the engine's thread has ended.
 class TransferRecorder final : public PageTransfer {
  public:

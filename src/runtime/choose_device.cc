@@ -1,5 +1,6 @@
 #include "runtime/choose_device.h"
 
+#include <fstream>
 #include <utility>
 #include <unistd.h>
 
@@ -33,6 +34,22 @@ Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name, bool batch
   spdlog::info("computing on {}: {} of memory, {} free", properties.name, FormatBytes(properties.memory),
                FormatBytes(device->FreeMemory()));
   return device;
+}
+
+std::string ProcessorName() {
+  std::string line;
+  for (std::ifstream file("/proc/cpuinfo"); std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "processor";
+}
+
+DeviceNames NamesOfDevice(const Device* device, int threads) {
+  const bool emulated = device != nullptr && device->properties().major == 0;
+  if (device != nullptr && !emulated) return {"cuda", device->properties().name};
+  return {emulated ? "emulated" : "cpu",
+          (emulated ? "emulated on " : "") + ProcessorName() + ", " + std::to_string(threads) + " threads"};
 }
 
 }  // namespace loramux

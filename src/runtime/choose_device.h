@@ -14,4 +14,15 @@ namespace loramux {
 // (kInvalidArgument): another name.
 Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name, bool batch_invariant);
 
+// The model of the processor as the system names it; "processor" if it does not.
+std::string ProcessorName();
+
+// What a device is called. `kind` is what users choose: "cpu", "cuda" or "emulated". `description` says which of that
+// kind, as far as times depend on it: the driver's name of a GPU, otherwise the processor and its threads.
+struct DeviceNames {
+  std::string kind, description;
+};
+// Of `device`; null: the CPU with `threads` kernel threads.
+DeviceNames NamesOfDevice(const Device* device, int threads);
+
 }  // namespace loramux

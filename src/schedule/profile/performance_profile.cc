@@ -1,8 +1,10 @@
 #include "schedule/profile/performance_profile.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
+#include <span>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +25,8 @@ constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr double kMaxSeconds = 1e6;  // of a step or a latency; eleven days
+
+constexpr std::array<std::string_view, 3> kDeviceKinds = {"cpu", "cuda", "emulated"};
 
 double InSeconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
@@ -58,6 +62,14 @@ class StrictFields {
     if (text->size() > kMaxText) return fields_.Bad(key, expected);
     out = *text;
     return Ok{};
+  }
+  // One of the names.
+  Status OneOf(const char* key, std::span<const std::string_view> names, std::string& out) {
+    RETURN_IF_ERROR(Text(key, out));
+    if (std::find(names.begin(), names.end(), out) != names.end()) return Ok{};
+    std::string expected;
+    for (const std::string_view name : names) expected += (expected.empty() ? "" : ", ") + std::string(name);
+    return fields_.Bad(key, "one of " + expected);
   }
   // Reads the object under `key` with `read`, and checks that it has no other fields.
   template <typename Read>
@@ -227,6 +239,7 @@ Status ReadBase(StrictFields& fields, PerformanceProfile::BaseModel& base) {
 
 Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
   RETURN_IF_ERROR(fields.Text("device", profile.device));
+  if (fields.version() > 4) RETURN_IF_ERROR(fields.OneOf("device_kind", kDeviceKinds, profile.device_kind));
   RETURN_IF_ERROR(fields.Int("threads", 1, 65536, profile.threads));
   RETURN_IF_ERROR(fields.Int("unix_seconds", 0, kMaxCount, profile.unix_seconds));
   RETURN_IF_ERROR(fields.Object("model", [&](StrictFields& inner) { return ReadBase(inner, profile.base); }));
@@ -364,11 +377,22 @@ Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const Perfo
   return Ok{};
 }
 
+Status CheckSameDevice(const PerformanceProfile& profile, const std::string& kind, const std::string& description,
+                       const std::string& label) {
+  if (profile.device_kind == kind) return Ok{};
+  return InvalidArgument(label + ": measured on the device " + profile.device_kind + " (" + Printable(profile.device) +
+                             "), but this is " + kind + " (" + description +
+                             "): measure with `loramux profile --device " + kind + "`, or choose --device " +
+                             profile.device_kind,
+                         "--profile");
+}
+
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
   const PerformanceModel& model = profile.mbgmv.model;
   const ordered_json object = {{"format", kFormat},
                                {"version", PerformanceProfile::kVersion},
                                {"device", profile.device},
+                               {"device_kind", profile.device_kind},
                                {"threads", profile.threads},
                                {"unix_seconds", profile.unix_seconds},
                                {"model", BaseJson(profile.base)},

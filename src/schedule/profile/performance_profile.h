@@ -51,13 +51,14 @@ struct FittedModel {
 // The content of a profile.
 struct PerformanceProfile {
   // The version that is written. Older ones are read too: version 1 has no factors, version 2 no after_prefill_decay,
-  // version 3 no pace and no after_prefill_per_sequence.
-  static constexpr std::int64_t kVersion = 4;
+  // version 3 no pace and no after_prefill_per_sequence, version 4 no device_kind.
+  static constexpr std::int64_t kVersion = 5;
 
   // The conditions of the measurement.
-  std::string device;  // description; the same in every model
-  std::int64_t threads = 0;
-  std::int64_t unix_seconds = 0;  // time of the measurement
+  std::string device;               // description; the same in every model
+  std::string device_kind = "cpu";  // as --device names it: "cpu", "cuda" or "emulated"
+  std::int64_t threads = 0;         // of the processor
+  std::int64_t unix_seconds = 0;    // time of the measurement
   // The base model.
   struct BaseModel {
     std::string name;    // name of the directory; informational
@@ -108,6 +109,12 @@ Result<PerformanceProfile> LoadPerformanceProfile(const std::filesystem::path& f
 // profile by `label`.
 Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const PerformanceProfile::BaseModel& wanted,
                       const std::string& label);
+
+// Checks that the profile was measured on a device of the kind that computes now; they differ by orders of magnitude.
+// `kind` and `description`: of that device, as in a profile. Error, with code kInvalidArgument: names both and says
+// what to do. `label` names the profile.
+Status CheckSameDevice(const PerformanceProfile& profile, const std::string& kind, const std::string& description,
+                       const std::string& label);
 
 // The text that ParsePerformanceProfile reads. Bytes that are not UTF-8 are replaced.
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile);
