@@ -19,6 +19,11 @@ SMALL = ["--quick", "--points", "40", "--seconds", "1", "--engine-seconds", "1",
          "--max-num-batched-tokens", "64", "--max-num-seqs", "12", "--max-model-len", "256"]
 
 
+# Of which the whole path takes seconds where the CPU plays a GPU.
+TINY = ["--quick", "--points", "24", "--seconds", "1", "--engine-seconds", "1", "--threads", "2", "--device-memory", "16MiB",
+        "--host-memory", "8MiB", "--max-num-batched-tokens", "32", "--max-num-seqs", "4", "--max-model-len", "64"]
+
+
 def profile(*arguments, model=DEMO / "model"):
     return subprocess.run([serving.LORAMUX, "profile", str(model), *map(str, arguments)], capture_output=True, text=True, timeout=1800)
 
@@ -32,7 +37,8 @@ class Profile(unittest.TestCase):
     def check_file(self, path, ranks, targets):
         text = path.read_text()
         data = json.loads(text)
-        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 4))
+        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 5))
+        self.assertEqual(data["device_kind"], "cpu")
         self.assertEqual(data["adapters"], {"ranks": ranks, "targets": targets})
         self.assertEqual(data["model"]["hidden_size"], 192)
         self.assertEqual(data["model"]["page_tokens"], 16)
@@ -97,6 +103,41 @@ class Profile(unittest.TestCase):
         self.assertEqual(data["model"]["digest"], "random")
         self.assertEqual(list(scratch.iterdir()), [])
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["profile.json", "scratch", "shape"])
+
+    def test_the_emulated_device(self):
+        output, table = self.folder / "profile.json", self.folder / "steps.csv"
+        run = profile(*TINY, "--device", "emulated", "--ranks", "4,16", "--random-adapters", "3", "-o", output, "--measurements",
+                      table)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        data = json.loads(output.read_text())
+        self.assertEqual((data["device_kind"], data["threads"]), ("emulated", 2))
+        self.assertRegex(data["device"], "^emulated on .*, 2 threads$")
+        self.assertIn(f"on {data['device']}; 3 adapters", run.stdout)
+        self.assertEqual(data["adapters"]["ranks"], [4, 4, 16])
+        with open(table) as file:
+            rows = list(csv.DictReader(file))
+        mbgmv, bgmv = rows[:24], rows[24:]
+        self.assertEqual([row["seconds"] for row in mbgmv], [row["seconds"] for row in bgmv])   # one set of LoRA kernels
+        self.assertTrue(any(int(row["adapter_tokens"]) for row in mbgmv))
+        # The device's work is in the times: a row passes 6 layers of this model, each launch some hundred fibers.
+        for row in mbgmv:
+            tokens = int(row["prefill_tokens"]) + int(row["decode_sequences"])
+            self.assertGreater(float(row["seconds"]), 1e-4 + 1e-5 * tokens, row)
+        for shape in ("mbgmv", "bgmv"):
+            self.assertEqual(data[shape]["held_out"]["points"] + data[shape]["fitted"]["points"], 24)
+            self.assertGreater(sum(data[shape]["seconds"].values()), 1e-4)
+        self.assertGreater(data["mbgmv"]["engine"]["held_out"]["points"], 0)
+        for link in data["links"].values():
+            self.assertGreater(link["fitted"]["points"], 0)
+
+    def test_a_missing_gpu(self):
+        if pathlib.Path("/dev/nvidiactl").exists():
+            self.skipTest("this machine has a GPU")
+        output = self.folder / "profile.json"
+        run = profile(*TINY, "--device", "cuda", "-o", output)
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(run.stderr, r"--device cuda: this machine has no NVIDIA GPU.*--device cpu")
+        self.assertFalse(output.exists())
 
     def test_what_cannot_be(self):
         output = self.folder / "profile.json"

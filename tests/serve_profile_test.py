@@ -78,6 +78,11 @@ class ServeProfile(unittest.TestCase):
         data["model"]["hidden_size"] = 64
         self.assertRegex(self.refused(json.dumps(data)), r"--profile: .*other\.json: .*another shape.* hidden_size is 64, not 192")
         data = json.loads(self.profile.read_text())
+        data["device_kind"] = "cuda"
+        data["device"] = "NVIDIA H100"
+        self.assertRegex(self.refused(json.dumps(data)), r"--profile: .*other\.json: measured on the device cuda \(NVIDIA H100\), but "
+                         r"this is cpu \(.*\): measure with `loramux profile --device cpu`, or choose --device cuda")
+        data = json.loads(self.profile.read_text())
         data["mbgmv"]["engine"]["decode_factors"] = [[1, -1]]
         self.assertRegex(self.refused(json.dumps(data)), r"other\.json: mbgmv\.engine\.decode_factors: ")
         self.assertIn("other.json", self.refused("{}"))
@@ -90,6 +95,16 @@ class ServeProfile(unittest.TestCase):
     def test_other_threads_are_told(self):
         server = Server("--threads", "1", "--profile", str(self.profile))
         self.assertIn("measured with 2 threads, but this server uses 1", server.stop())
+
+    def test_another_processor_is_told(self):
+        data = json.loads(self.profile.read_text())
+        processor = data["device"]
+        data["device"] = "an abacus, 2 threads"
+        other = self.path / "abacus.json"
+        other.write_text(json.dumps(data))
+        for path, told in ((other, True), (self.profile, False)):
+            log = Server("--threads", "2", "--profile", str(path)).stop()
+            self.assertEqual(f"measured on an abacus, 2 threads, but this server computes on {processor}" in log, told, log)
 
     def test_the_simulator_reads_it(self):
         done = subprocess.run([serving.LORAMUX, "simulate", "--model", str(DEMO / "model"), "--profile", str(self.profile), "--rate", "20",

@@ -15,6 +15,7 @@ using nlohmann::json;
 PerformanceProfile SomeProfile() {
   PerformanceProfile profile;
   profile.device = "two cores of \xc3\xa9tain, 2 threads";
+  profile.device_kind = "emulated";
   profile.threads = 2;
   profile.unix_seconds = 1'790'000'000;
   profile.base = {.name = "demo",
@@ -227,9 +228,16 @@ TEST(PerformanceProfileTest, AnotherVersionSaysWhatToDo) {
   EXPECT_NE(ErrorOf(changed).find("loramux profile"), std::string::npos);
 }
 
+// Of version 4 or earlier.
+json EarlierVersion(int version) {
+  json earlier = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  earlier["version"] = version;
+  earlier.erase("device_kind");
+  return earlier;
+}
+
 json FirstVersion() {
-  json first = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  first["version"] = 1;
+  json first = EarlierVersion(1);
   for (const char* shape : {"mbgmv", "bgmv"}) first[shape].erase("engine");
   first.erase("submit_latency_seconds");
   first.erase("requests_per_second");
@@ -255,8 +263,7 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
 }
 
 TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
-  json second = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  second["version"] = 2;
+  json second = EarlierVersion(2);
   second.erase("pace");
   for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_per_sequence_seconds");
   EXPECT_NE(ErrorOf(second).find("after_prefill_decay: no such field in version 2"), std::string::npos)
@@ -269,8 +276,7 @@ TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
 }
 
 TEST(PerformanceProfileTest, TheThirdVersionIsAlwaysAsFast) {
-  json third = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  third["version"] = 3;
+  json third = EarlierVersion(3);
   EXPECT_NE(ErrorOf(third).find("after_prefill_per_sequence_seconds: no such field in version 3"), std::string::npos)
       << ErrorOf(third);
   for (const char* shape : {"mbgmv", "bgmv"}) third[shape]["engine"].erase("after_prefill_per_sequence_seconds");
@@ -368,6 +374,32 @@ TEST(PerformanceProfileTest, HostileFactors) {
     std::string changed = text;
     EXPECT_FALSE(ParsePerformanceProfile(changed.replace(at, 4, number), "FILE").ok()) << number;
   }
+}
+
+TEST(PerformanceProfileTest, TheFourthVersionIsOfACpu) {
+  json fourth = EarlierVersion(4);
+  const auto read = ParsePerformanceProfile(fourth.dump(), "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->device_kind, "cpu");
+  fourth["device_kind"] = "cuda";
+  EXPECT_NE(ErrorOf(fourth).find("device_kind: no such field in version 4"), std::string::npos) << ErrorOf(fourth);
+  json fifth = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  fifth["device_kind"] = "tpu";
+  EXPECT_NE(ErrorOf(fifth).find("device_kind: expected one of cpu, cuda, emulated, found \"tpu\""), std::string::npos)
+      << ErrorOf(fifth);
+}
+
+TEST(PerformanceProfileTest, OtherDevicesAreTold) {
+  PerformanceProfile profile = SomeProfile();
+  EXPECT_TRUE(CheckSameDevice(profile, "emulated", "another processor, 3 threads", "FILE").ok());
+  profile.device_kind = "cpu";
+  const Status status = CheckSameDevice(profile, "cuda", "NVIDIA H100", "FILE");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(
+      status.error().message,
+      "FILE: measured on the device cpu (" + profile.device +
+          "), but this is cuda (NVIDIA H100): measure with `loramux profile --device cuda`, or choose --device cpu");
 }
 
 TEST(PerformanceProfileTest, OtherShapesAreTold) {
