@@ -393,13 +393,13 @@ TEST(PerformanceProfileTest, OtherDevicesAreTold) {
   PerformanceProfile profile = SomeProfile();
   EXPECT_TRUE(CheckSameDevice(profile, "emulated", "another processor, 3 threads", "FILE").ok());
   profile.device_kind = "cpu";
+  profile.device = "AMD EPYC, 2 threads";
   const Status status = CheckSameDevice(profile, "cuda", "NVIDIA H100", "FILE");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(
-      status.error().message,
-      "FILE: measured on the device cpu (" + profile.device +
-          "), but this is cuda (NVIDIA H100): measure with `loramux profile --device cuda`, or choose --device cpu");
+  EXPECT_EQ(status.error().message,
+            "FILE: measured on the device cpu (AMD EPYC, 2 threads), but this is cuda (NVIDIA H100): measure with "
+            "`loramux profile --device cuda`, or choose --device cpu");
 }
 
 TEST(PerformanceProfileTest, OtherShapesAreTold) {
