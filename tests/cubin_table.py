@@ -18,9 +18,11 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TENSOR_CORES = {"LoraShrink", "AttentionDecode", "AttentionPrefill"}   # with 16-bit types
+TENSOR_CORES = {"LoraShrink", "SkinnyMatMulLora", "AttentionDecode", "AttentionPrefill"}   # with 16-bit types
 HEAD_DIMS = (32, 64, 96, 128, 256)   # the variants of the attention kernels
-VARIANTS = {"AttentionDecode", "AttentionPrefill"}
+SKINNY_ROWS = (8, 16, 32, 64)        # those of SkinnyMatMulLora
+VARIANTS = {"AttentionDecode": ("head size", HEAD_DIMS), "AttentionPrefill": ("head size", HEAD_DIMS),
+            "SkinnyMatMulLora": ("rows", SKINNY_ROWS)}
 
 # What a multiprocessor has (NVIDIA's CUDA C++ Programming Guide, compute capabilities).
 Multiprocessor = collections.namedtuple("Multiprocessor", "registers warps blocks shared_bytes block_shared_bytes")
@@ -167,7 +169,7 @@ def page_of(resources, instructions, launches):
         kernel, dtype, variant = entry
         if dtype == "F16":
             continue
-        name = kernel + (f", head size to {HEAD_DIMS[variant]}" if kernel in VARIANTS else "")
+        name = kernel + (f", {VARIANTS[kernel][0]} to {VARIANTS[kernel][1][variant]}" if kernel in VARIANTS else "")
         registers = [resources[architecture, entry][0] for architecture in MULTIPROCESSORS]
         counts = instructions["sm_90", entry]
         blocks, reason = blocks_of(MULTIPROCESSORS["sm_90"], registers[1], threads, shared_bytes)

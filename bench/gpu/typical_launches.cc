@@ -12,6 +12,7 @@
 #include "gpu/kernels/qkv_post.h"
 #include "gpu/kernels/read_all.h"
 #include "gpu/kernels/sampling.h"
+#include "gpu/kernels/skinny.h"
 
 namespace loramux::gpu {
 namespace {
@@ -75,6 +76,15 @@ void PrintLora(PrintingStream& stream, DType dtype) {
   shrink.in = kHidden;
   shrink.work.max_shrink = kRows;
   LoraShrink(stream, dtype, shrink);
+  SkinnyMatMulLoraArguments skinny = {};
+  skinny.lora = shrink;
+  skinny.n = kHidden;
+  for (const std::int32_t rows : {8, 16, 32, 64}) {
+    skinny.max_rows = rows;
+    SkinnyMatMulLora(stream, dtype, 132, skinny);
+    ++stream.variant;
+  }
+  stream.variant = 0;
   QkvPostArguments qkv = {};
   qkv.pages.num_kv_heads = kHeads;
   qkv.pages.head_dim = static_cast<std::int32_t>(kHidden) / kHeads;

@@ -58,7 +58,9 @@ struct DeviceProperties {
   int major = 0, minor = 0;  // compute capability; 0.0: emulated
   std::int64_t l2_bytes = 0;
   double memory_bytes_per_second = 0;  // by the data sheet's clocks; 0: unknown
-  std::string driver;                  // version of the driver, such as "13.0"; empty: emulated
+  // A row of a dense product has the same bits whatever else is in the batch (OpenDeviceOptions::batch_invariant).
+  bool batch_invariant = false;
+  std::string driver;  // version of the driver, such as "13.0"; empty: emulated
 };
 
 // A point in a stream's work.

@@ -20,7 +20,7 @@ enum class Kernel : std::uint8_t {
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
   kSkinnyMatMulLora,  // kernels/skinny.h
-  kDecideLayer,  // kernels/assist.h
+  kDecideLayer,       // kernels/assist.h
   kSendActivations,
   kAddAnswers,
   kPublishLayers,

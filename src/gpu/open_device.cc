@@ -16,6 +16,7 @@ Result<std::unique_ptr<Device>> OpenEmulated([[maybe_unused]] const OpenDeviceOp
   EmulatedDeviceOptions emulated;
   if (options.memory > 0) emulated.memory = options.memory;
   emulated.seed = options.seed;
+  emulated.batch_invariant = options.batch_invariant;
   return std::unique_ptr<Device>(MakeEmulatedDevice(emulated));
 #else
   return Unavailable("this build has no emulated device; build with -DLORAMUX_BUILD_EMULATED_DEVICE=ON");

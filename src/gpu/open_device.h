@@ -15,8 +15,8 @@ struct OpenDeviceOptions {
   int index = 0;            // of the GPU, as the driver counts them
   std::int64_t memory = 0;  // emulated: bytes of device memory; 0: 4 GiB
   std::uint64_t seed = 1;   // emulated: order of lanes and blocks; 0: ascending
-  // cuda: a row of a dense product has the same bits whatever else is in the batch, at some cost. (The emulated
-  // device's always do, and so do those of all kernels.)
+  // A row of a dense product has the same bits whatever else is in the batch, at some cost: each matrix has one way to
+  // sum, and batches of few rows do without SkinnyMatMulLora. (Those of all other kernels do anyway.)
   bool batch_invariant = false;
 };
 

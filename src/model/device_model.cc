@@ -23,7 +23,8 @@ Status CheckSupported(const ModelConfig& config) {
 }  // namespace
 
 DeviceModel::DeviceModel(ModelConfig config, DeviceWeights weights, Device& device)
-    : config_(std::move(config)),
+    : device_(device),
+      config_(std::move(config)),
       weights_(std::move(weights)),
       workspace_(std::make_unique<DeviceWorkspace>(device, config_, weights_.dtype)) {}
 
@@ -61,7 +62,7 @@ Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const Device
   RETURN_IF_ERROR(workspace_->Prepare(layout, options));
   if (options.scores != nullptr) options.scores->clear();
   if (options.pooled != nullptr) options.pooled->clear();
-  const GpuForward forward{stream, layout, device_pages, options, weights_.dtype};
+  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype};
   GpuOps ops(config_, *workspace_, forward);
   ForwardPass<GpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows, options.pools);
   RETURN_IF_ERROR(ops.Finish());

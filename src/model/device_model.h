@@ -65,6 +65,7 @@ class DeviceModel {
   Status CopyLogits(DeviceStream& stream, std::vector<float>& logits) const;
 
  private:
+  Device& device_;
   ModelConfig config_;
   DeviceWeights weights_;
   std::unique_ptr<DeviceWorkspace> workspace_;

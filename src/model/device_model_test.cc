@@ -216,14 +216,14 @@ struct Part {
 // A model on the CPU and its copy on the device, with adapters, sequences and pages on both sides. Free pages are NaN.
 class Twins {
  public:
-  Twins(const ModelConfig& config, DType dtype, DType kv_dtype)
+  Twins(const ModelConfig& config, DType dtype, DType kv_dtype, bool batch_invariant = false)
       : config_(config),
         layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
         host_(config, RandomWeights(config, dtype)),
         workspace_(config_),
         host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
         rounded_pages_(host_pages_.capacity()) {
-    device_ = gpu::OpenDeviceForTest({.memory = std::int64_t{256} << 20, .batch_invariant = true});
+    device_ = gpu::OpenDeviceForTest({.memory = std::int64_t{256} << 20, .batch_invariant = batch_invariant});
     stream_ = device_->CreateStream().value();
     model_ = DeviceModel::Upload(host_, *device_).value();
     pages_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * kPages).value();
@@ -456,7 +456,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KindTest,
 TEST(DeviceModelBatches, ChangeNoBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     SCOPED_TRACE(DTypeName(dtype));
-    Twins together(SmallConfig(), dtype, dtype), alone(SmallConfig(), dtype, dtype);
+    Twins together(SmallConfig(), dtype, dtype, /*batch_invariant=*/true), alone(SmallConfig(), dtype, dtype, true);
     const Scenario scenario(together, dtype), same(alone, dtype);
     const auto vocab = static_cast<std::size_t>(together.config().vocab_size);
     std::map<std::size_t, Floats> mixed;

@@ -41,6 +41,7 @@ void GpuOps::AwaitLayer(std::int64_t layer) {
 }
 
 void GpuOps::Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+  FlushProduct();
   const bool adds = added_to_.wide == x.wide;
   if (!adds) FlushAdd();
   gpu::NormRows(f_.stream, f_.dtype, rows,
@@ -62,8 +63,20 @@ void GpuOps::NormHeads(Rows x, std::int64_t /*heads*/, const Vector& weight) {
 }
 
 void GpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y) {
-  FlushAdd();
+  Flush();
   CHECK(w.dtype() == f_.dtype);
+  if (!f_.device.batch_invariant && gpu::IsSkinny(w.dtype(), rows, w.k())) {
+    const bool of_logits = y.wide == b_.logits.wide;
+    product_ = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
+                .w = w.data(),
+                .n = w.n(),
+                .bias = bias.data,
+                .y = y.wide,
+                .y_stride = y.stride,
+                .rows = of_logits ? block_->rows : step_.rows,
+                .max_rows = static_cast<std::int32_t>(rows)};
+    return;
+  }
   f_.stream.Multiply({.dtype = w.dtype(),
                       .m = rows,
                       .n = w.n(),
@@ -76,12 +89,18 @@ void GpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bi
                       .y_stride = y.stride});
 }
 
+void GpuOps::FlushProduct() {
+  if (product_.w == nullptr) return;
+  gpu::SkinnyMatMulLora(f_.stream, f_.dtype, f_.device.multiprocessors, product_);
+  product_ = {};
+}
+
 void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
   FlushAdd();
   const LoraTarget first = outputs.front().target;
   const bool of_lm_head = first == LoraTarget::kLmHead;
   const gpu::LoraWork& work = of_lm_head ? block_->lora : step_.lora;
-  if (work.max_expand == 0) return;
+  if (work.max_expand == 0) return FlushProduct();
   gpu::LoraShrinkArguments shrink = {.x = x.low,
                                      .x_stride = x.stride,
                                      .in = TargetShape(config_, first).in,
@@ -99,9 +118,15 @@ void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> 
     expand.y_stride[slice] = output.y.stride;
     expand.out[slice] = TargetShape(config_, output.target).out;
   }
-  if (shrink.slices == 0) return;
+  if (shrink.slices == 0) return FlushProduct();
   expand.slices = shrink.slices;
-  gpu::LoraShrink(f_.stream, f_.dtype, shrink);
+  if (product_.w != nullptr && product_.lora.x == shrink.x) {
+    product_.lora = shrink;
+    FlushProduct();
+  } else {
+    FlushProduct();
+    gpu::LoraShrink(f_.stream, f_.dtype, shrink);
+  }
   gpu::LoraExpand(f_.stream, expand);
 }
 
@@ -120,6 +145,7 @@ gpu::PagesOnDevice GpuOps::Pages() const {
 }
 
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
+  FlushProduct();
   CHECK(k.wide == b_.qkv.wide + config_.QDim());
   gpu::QkvPost(f_.stream, f_.layout.dtype, rows_,
                {.qkv = b_.qkv.wide,
@@ -141,6 +167,7 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
 }
 
 void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+  FlushProduct();
   gpu::AttentionArguments arguments = {.q = q.wide,
                                        .q_stride = q.stride,
                                        .out = out.low,
@@ -163,6 +190,7 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
 }
 
 void GpuOps::SiluMul(Rows gate_up, Rows y) {
+  FlushProduct();
   gpu::SiluMul(f_.stream, f_.dtype, rows_,
                {.x = gate_up.wide,
                 .y = y.low,
@@ -173,7 +201,7 @@ void GpuOps::SiluMul(Rows gate_up, Rows y) {
 }
 
 void GpuOps::Add(Rows x, Rows y) {
-  FlushAdd();
+  Flush();
   added_ = x;
   added_to_ = y;
 }
@@ -191,7 +219,7 @@ void GpuOps::FlushAdd() {
 }
 
 void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
-  FlushAdd();
+  Flush();
   block_ = &*std::ranges::find(step_.blocks, block.first, &StepLogitBlock::first);
   CHECK_EQ(block_->count, block.count);
   gpu::GatherRows(f_.stream, block.count,
@@ -205,16 +233,19 @@ void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
 }
 
 void GpuOps::Sample(Rows logits, const SampleBatch& samples) {
+  FlushProduct();
   CHECK(f_.options.tokens != nullptr);
   w_.results.Sample(f_.stream, logits, step_, samples, /*logits_stay=*/w_.batch.scored.empty(), *f_.options.tokens);
 }
 
 void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
+  FlushProduct();
   CHECK(f_.options.scores != nullptr);
   w_.results.Score(f_.stream, logits, scores, *f_.options.scores);
 }
 
 void GpuOps::Pool(Rows normed, const PoolBatch& pools) {
+  FlushProduct();
   CHECK(f_.options.pooled != nullptr);
   const StepPlace<double>& sums = step_.pool_sums;
   gpu::PoolRows(f_.stream, f_.dtype, static_cast<std::int64_t>(pools.ranges.size()),
@@ -227,7 +258,7 @@ void GpuOps::Pool(Rows normed, const PoolBatch& pools) {
 }
 
 Status GpuOps::Finish() {
-  FlushAdd();
+  Flush();
   RETURN_IF_ERROR(w_.results.Finish(f_.stream));
   const StepPlace<double>& sums = step_.pool_sums;
   if (sums.count > 0) f_.options.pooled->assign(sums.host, sums.host + sums.count);

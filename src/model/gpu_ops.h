@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "gpu/device.h"
+#include "gpu/kernels/skinny.h"
 #include "model/device_lora.h"
 #include "model/device_weights.h"
 #include "model/device_workspace.h"
@@ -25,13 +26,15 @@ struct GpuForward {
   const KvLayout& layout;
   const PageArena& arena;  // in device memory
   const ForwardOptions& options;
+  const DeviceProperties& device;
   DType dtype = DType::kF32;  // of the inputs of products
 };
 
 // The operations; lives as long as one forward pass. Nothing has ended when they return, but what Finish says.
 //
 // Neighbouring operations are one launch where a kernel does both: an Add goes into the Norm that follows it;
-// NormHeads, Rope and StoreKv are one.
+// NormHeads, Rope and StoreKv are one; a MatMul of few rows and the first half of the Lora that follows it are one,
+// unless the device is batch-invariant.
 class GpuOps {
  public:
   using Rows = GpuRows;
@@ -70,7 +73,13 @@ class GpuOps {
   TimeNs waited() const { return waited_; }
 
  private:
+  // Launch what waits for the operation that follows it.
   void FlushAdd();
+  void FlushProduct();
+  void Flush() {
+    FlushProduct();
+    FlushAdd();
+  }
   gpu::PagesOnDevice Pages() const;
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -80,8 +89,9 @@ class GpuOps {
   const ForwardBuffers<GpuRows>& b_;
   const StepOnDevice& step_;
   std::int64_t rows_ = 0;
-  const StepLogitBlock* block_ = nullptr;  // that GatherLogitRows gathered last
-  Rows added_, added_to_;                  // of an Add that was not launched yet
+  const StepLogitBlock* block_ = nullptr;        // that GatherLogitRows gathered last
+  Rows added_, added_to_;                        // of an Add that was not launched yet
+  gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none
   const float *q_norm_ = nullptr, *k_norm_ = nullptr;
   OsClock clock_;
   TimeNs waited_ = 0;

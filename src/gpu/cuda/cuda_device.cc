@@ -67,6 +67,7 @@ Result<std::unique_ptr<Device>> CudaDevice::Open(const OpenDeviceOptions& option
   }
   RETURN_IF_ERROR(device->ReadProperties());
   RETURN_IF_ERROR(device->LoadKernels());
+  device->properties_.batch_invariant = options.batch_invariant;
   ASSIGN_OR_RETURN(device->dense_, DenseProducts::Create(options.batch_invariant));
   return std::unique_ptr<Device>(std::move(device));
 }

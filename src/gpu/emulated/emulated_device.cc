@@ -66,6 +66,7 @@ EmulatedDevice::EmulatedDevice(const EmulatedDeviceOptions& options)
   properties_.name = "emulated";
   properties_.memory = options.memory;
   properties_.multiprocessors = 8;
+  properties_.batch_invariant = options.batch_invariant;
   properties_.l2_bytes = std::int64_t{4} << 20;
 }
 

@@ -20,6 +20,7 @@ struct EmulatedDeviceOptions {
   int threads = 0;                                       // that run blocks; 0: one a processor, at most 8
   std::uint32_t pause_one_in = 0;                        // a stream sleeps before one of so many operations; 0: never
   std::size_t max_shared_bytes = std::size_t{99} << 10;  // of a block
+  bool batch_invariant = false;                          // what properties() says
 };
 
 class EmulatedDevice final : public Device {

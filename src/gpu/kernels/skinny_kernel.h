@@ -17,11 +17,11 @@ struct SkinnyExtent {
   int groups;  // of 8 rows of x, at most
   int tiles;   // of 16 rows of w that a unit has
   int depth;   // steps of k in the ring
-  int blocks;  // that a multiprocessor of 228 KiB of shared memory holds
+  int blocks;  // that a multiprocessor holds: bounds the registers
 };
 template <typename T>
 inline constexpr SkinnyExtent kSkinnyExtents[kSkinnyVariants] = {
-    {1, 1, 8, 4}, {2, 1, 6, 4}, {4, 2, 4, 3}, {8, 2, 3, 2}};
+    {1, 1, 8, 3}, {2, 1, 6, 3}, {4, 2, 4, 3}, {8, 2, 3, 2}};
 // Without tensor cores a thread has the sums of all rows of x in registers.
 template <>
 inline constexpr SkinnyExtent kSkinnyExtents<float>[kSkinnyVariants] = {
