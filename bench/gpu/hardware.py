@@ -26,13 +26,14 @@ def collect(work, commit_file, target):
     for line in (work / "steps.txt").read_text().splitlines():
         kind, name, status, seconds = line.rsplit(" ", 3)
         steps.append({"kind": kind, "name": name, "status": status, "seconds": int(seconds)})
-    bench = work / "bench.json"
+    bench, profile = work / "bench.json", work / "profile.json"
     target.write_text(json.dumps({
         "date": datetime.date.today().isoformat(),
         "commit": commit_file.read_text().strip(),
         "gpu": (work / "gpu.txt").read_text().strip(),
         "steps": steps,
         "bench": json.loads(bench.read_text()) if bench.exists() else None,
+        "profile": json.loads(profile.read_text()) if profile.exists() else None,
     }, indent=1) + "\n")
     passed = sum(step["status"] == "0" for step in steps)
     print(f"hardware: {passed} of {len(steps)} steps passed; results in {target}", file=sys.stderr)
@@ -101,6 +102,26 @@ def model_section(bench):
                   f"{row['tokens_per_s']:,.0f}", share(row["of_ceiling"])) for row in bench.get("model", [])])
 
 
+def profile_section(profile):
+    if not profile:
+        return
+    yield "## The performance model\n"
+    yield (f"`loramux profile --device cuda` on a shape of 1.1B with random weights, {len(profile['adapters']['ranks'])} adapters. "
+           f"Repetitions of a step differ by {100 * profile['repeat_error']:.1f} %; the engine takes "
+           f"{1e6 * profile['between_steps_seconds']:.0f} µs between steps and sustained {profile['requests_per_second']:.0f} "
+           "requests/s.\n")
+    fitted = profile["mbgmv"]
+    rows = [(what, fitted[key]) for what, key in (("all", "held_out"), ("prefill", "held_out_prefill"), ("decode", "held_out_decode"),
+                                                  ("mixed", "held_out_mixed"))]
+    rows.append(("of the engine, with factors", fitted["engine"]["held_out"]))
+    yield table(("steps held out", "points", "R2", "mean error", "P90 error"),
+                [(what, quality["points"], f"{quality['r2']:.4f}", f"{100 * quality['mean_error']:.1f} %",
+                  f"{100 * quality['p90_error']:.1f} %") for what, quality in rows])
+    yield table(("link", "latency", "bandwidth"),
+                [(name.replace("_", " "), f"{1e6 * link['latency_seconds']:.0f} µs", f"{link['bytes_per_second'] / 1e9:.1f} GB/s")
+                 for name, link in profile["links"].items()])
+
+
 def tests_section(steps):
     yield "## Tests on the GPU\n"
     said = {"0": "passed", "skipped": "no time left", "124": "out of time"}
@@ -137,6 +158,7 @@ def page(folder):
         sections = (memory_section, lora_section, attention_section, dense_section, model_section)
         for section in sections:
             parts += [f"\n{text}" for text in section(bench)]
+        parts += [f"\n{text}" for text in profile_section(results.get("profile"))]
         parts += [f"\n{text}" for text in tests_section(results["steps"])]
     (folder / "gpu.md").write_text("".join(parts))
     return 0

@@ -3,8 +3,8 @@
 # Usage: bench/gpu/hardware.sh pack [FOLDER] [--with-cublas]
 #            builds, and puts all that is needed into FOLDER (default: build/gpu_hardware); cuBLAS (540 MB) on request
 #        FOLDER/hardware.sh run RESULTS [SECONDS]
-#            on the machine with the GPU: kernel tests, benchmarks (each checks before it times), compute-sanitizer if
-#            there is one; stops after SECONDS (default: 1,140); writes RESULTS/hardware.json and RESULTS/log.txt
+#            on the machine with the GPU: kernel tests, benchmarks (each checks before it times), `loramux profile`,
+#            compute-sanitizer if there is one; stops after SECONDS (default: 1,140); writes RESULTS/hardware.json and RESULTS/log.txt
 #        bench/gpu/hardware.sh page [HARDWARE_JSON]
 #            takes the results into docs/results: gpu.json and gpu.md
 # The machine needs NVIDIA's driver 580 or later, python3, and cuBLAS 13 (a CUDA 13 installation or the Python package
@@ -34,16 +34,18 @@ pack() {
   cd "$here/../.."
   tools/setup.sh cuda
   cmake --preset cuda >/dev/null
-  cmake --build --preset cuda --target loramux_cuda gpu_bench "${tests[@]}"
+  cmake --build --preset cuda --target loramux_cuda loramux gpu_bench "${tests[@]}"
   rm -rf "$folder"
   mkdir -p "$folder/bin" "$folder/lib"
   for name in gpu_bench "${tests[@]}"; do
     strip -o "$folder/bin/$name" "$(find build/cuda-release -type f -name "$name" -perm -u+x | head -1)"
   done
-  strip -o "$folder/bin/libloramux_cuda.so" build/cuda-release/tools/libloramux_cuda.so
+  for name in loramux libloramux_cuda.so; do strip -o "$folder/bin/$name" "build/cuda-release/tools/$name"; done
   libraries_of "$folder"/bin/* | xargs cp -Lt "$folder/lib"
   if [ -n "$with_cublas" ]; then cp -L build/cuda/root/lib/libcublasLt.so.13 "$folder/lib"; fi
   cp bench/gpu/hardware.sh bench/gpu/hardware.py "$folder"
+  mkdir "$folder/shape"
+  cp bench/gpu/shape_1b.json "$folder/shape/config.json"
   git rev-parse HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
   say "packed $(du -sm "$folder" | cut -f1) MB in $folder; on the machine with the GPU: $folder/hardware.sh run RESULTS"
 }
@@ -86,6 +88,8 @@ measure() {
     step 120 "test $name" "$here/bin/$name" "${options[@]}"
   done
   step 700 "bench gpu_bench" "$here/bin/gpu_bench" --json "$work/bench.json"
+  step 150 "bench profile" "$here/bin/loramux" profile "$here/shape" --random-weights --device cuda --quick --seconds 45 \
+    --engine-seconds 10 --max-model-len 2048 --scratch "$work" --output "$work/profile.json"
   if command -v compute-sanitizer >/dev/null; then
     for name in "${sanitized[@]}"; do
       for tool in memcheck racecheck; do
