@@ -13,7 +13,7 @@ namespace loramux {
 namespace {
 
 // How long Begin waits for a worker that has nothing left to do but to notice it.
-constexpr TimeNs kWorkerGrace = 200 * kNsPerMs;
+constexpr TimeNs kWorkerGrace = kNsPerSecond;
 // Blocks of logits that there is room for at first.
 constexpr std::int32_t kInitialBlocks = 4;
 // Tickets have 31 bits, and 0 is none.

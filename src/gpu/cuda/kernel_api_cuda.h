@@ -162,30 +162,6 @@ LORAMUX_DEVICE void Store(T* to, const std::type_identity_t<T>& value) {
   }
 }
 
-// --- flags: words that other streams and the processor read and write ---
-LORAMUX_DEVICE std::uint32_t LoadFlag(const std::uint32_t* flag) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
-}
-LORAMUX_DEVICE void StoreFlag(std::uint32_t* flag, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-LORAMUX_DEVICE std::int64_t GlobalNanoseconds() {
-  std::int64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-LORAMUX_DEVICE bool WaitFlag(const std::uint32_t* flag, std::uint32_t value, std::uint32_t mask,
-                             std::int64_t timeout_ns) {
-  const std::int64_t begin = GlobalNanoseconds();
-  while ((LoadFlag(flag) & mask) != value) {
-    if (GlobalNanoseconds() - begin > timeout_ns) return (LoadFlag(flag) & mask) == value;
-    __nanosleep(100);
-  }
-  return true;
-}
-
 // Past L1, because each byte is read once; L2 fetches whole lines of 128 bytes.
 LORAMUX_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)), "l"(global),
@@ -311,3 +287,5 @@ LORAMUX_DEVICE void StoreAs(DType dtype, void* base, std::int64_t index, float v
 }
 
 }  // namespace loramux::gpu
+
+#include "gpu/cuda/kernel_flags_cuda.h"
