@@ -67,9 +67,10 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);
   ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
-  options.scheduler.reads_host_tier = device_ == nullptr;
-  options.scheduler.disk_by_layer = device_ == nullptr && !options.verify_before_use;
-  if (device_ != nullptr) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  const bool on_cpu = model_->device() == nullptr;
+  options.scheduler.reads_host_tier = on_cpu;
+  options.scheduler.disk_by_layer = on_cpu && !options.verify_before_use;
+  if (!on_cpu) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
   if (options.max_model_len > config.max_position) {
     return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
                                ", the model's own length (max_position_embeddings in its config.json), found " +
