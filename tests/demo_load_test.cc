@@ -164,6 +164,36 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   EXPECT_GT(found, 0);
 }
 
+// An adapter leaves the device with its last request, and comes back over a slow link: each is cold again and again.
+// First from disk, then from the host tier, where requests begin at once and the copy overtakes them in the middle.
+TEST_F(DemoLoad, EveryAdapterIsCold) {
+  const std::vector<Question> questions = Questions(4 / kSlowdown);
+  World roomy(Roomy());
+  const std::vector<Answer> alone = roomy.Ask(questions, true, LetSomeTalkOn);
+  for (const auto policy : {ColdStartPolicy::kAssist, ColdStartPolicy::kAuto}) {
+    RuntimeOptions options = Roomy();
+    options.cache = "s-lora";
+    options.scheduler.cold_start_policy = policy;
+    options.transfer.bytes_per_second = 50e6;
+    World cold(options);
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<Answer> answers = cold.Ask(questions, /*one_by_one=*/round == 2, LetSomeTalkOn);
+      for (std::size_t i = 0; i < questions.size(); ++i) {
+        ASSERT_EQ(answers[i].error, "");
+        ASSERT_EQ(answers[i].tokens, alone[i].tokens) << questions[i].adapter << ": " << questions[i].prompt;
+      }
+    }
+    const EngineStats stats = cold.runtime().engine().Stats();
+    const auto adapters = static_cast<std::int64_t>(AdapterNames().size());
+    EXPECT_EQ(stats.adapters.disk_loads, adapters);
+    EXPECT_GE(stats.adapters.device_loads, 2 * adapters);
+    EXPECT_GE(stats.early_admissions, 2 * adapters);
+    std::printf("%lld loads, %lld requests began before their adapter was there\n",
+                static_cast<long long>(stats.adapters.device_loads), static_cast<long long>(stats.early_admissions));
+    ExpectEmptyAndExact(cold.runtime());
+  }
+}
+
 // Clients vanish at random moments. The other answers stay the same, and the pages become free.
 TEST_F(DemoLoad, CancelledRequestsDoNoHarm) {
   const std::vector<Question> questions = Questions(8 / kSlowdown);

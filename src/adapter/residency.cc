@@ -103,7 +103,7 @@ void ResidencyManager::Unlock(AdapterGeneration generation) {
 // again afterwards. Only the load of a retired adapter is cancelled. Clients may give up before a slow load ends and
 // then retry, and the load must not restart each time.
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
-  if (!Unwanted(adapter)) return;
+  if (!adapter.unwanted()) return;
   if (adapter.device == TierState::kLoading) {
     if (adapter.progress != nullptr) adapter.progress->Cancel();
     return;
@@ -205,7 +205,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       host_residents_.push_back(adapter.version->generation);
       adapter.host_arrival = ++next_host_arrival_;
       NoteChange(adapter);
-      if (Unwanted(adapter)) {  // retired during the load, and no request waits for it
+      if (adapter.unwanted()) {  // retired during the load, and no request waits for it
         GiveUpLoad(adapter);
         ++totals_.cancelled_loads;
       } else {
@@ -245,6 +245,7 @@ void ResidencyManager::GiveUpLoad(AdapterResidency& adapter) {
   DropDevicePages(adapter);
   if (adapter.host == TierState::kLoading) DropHostPages(adapter);
   --loads_in_flight_;
+  if (on_failed_) on_failed_(adapter);
 }
 
 void ResidencyManager::EndFailedLoads() {
@@ -376,7 +377,7 @@ void ResidencyManager::CheckIntegrity() const {
       continue;
     }
     CHECK(&Get(adapter.version->generation) == &adapter);
-    CHECK(!Unwanted(adapter) || adapter.device == TierState::kLoading);
+    CHECK(!adapter.unwanted() || adapter.device == TierState::kLoading);
     CHECK_LE(adapter.pins, adapter.references);
     ++known;
     locked += adapter.locked;

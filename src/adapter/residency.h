@@ -92,6 +92,8 @@ struct alignas(64) AdapterResidency {
 
   // On the device, neither pinned nor locked.
   bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
+  // Nothing keeps it any longer.
+  bool unwanted() const { return retired && references == 0 && !locked; }
   // Whether a transfer is in flight of which the first layers may have arrived. An arriving adapter may be pinned and
   // computed with. The results are valid once the transfer has ended, or if they came from a whole copy in the host
   // tier.
@@ -125,6 +127,9 @@ class ResidencyManager {
 
   // Sets a callback for an adapter that is about to be dropped, before its pages are freed. May be empty.
   void set_on_drop(std::function<void(const AdapterResidency&)> on_drop) { on_drop_ = std::move(on_drop); }
+
+  // Sets a callback for a load that failed, after its pages were freed. May be empty.
+  void set_on_failed_load(std::function<void(const AdapterResidency&)> on_failed) { on_failed_ = std::move(on_failed); }
 
   // Sets a callback for successful loads. `took` is the time since the load began or since the previous load ended,
   // whichever is later: the time of this load alone. May be empty.
@@ -207,10 +212,6 @@ class ResidencyManager {
   void EndTransfer(AdapterResidency& adapter);
   // Drops the adapter if it is retired and unused; cancels its load first if there is one.
   void DropIfUnused(AdapterResidency& adapter);
-  // Whether the adapter is retired, without requests, and unlocked.
-  bool Unwanted(const AdapterResidency& adapter) const {
-    return adapter.retired && adapter.references == 0 && !adapter.locked;
-  }
   // Makes the adapter device-resident and counts the load.
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   // Frees the pages of a load that failed or was cancelled.
@@ -238,7 +239,7 @@ class ResidencyManager {
   std::vector<AdapterGeneration> failed_;  // pinned when their loads failed
   std::vector<AdapterGeneration> read_in_host_;
   const bool disk_by_layer_;
-  std::function<void(const AdapterResidency&)> on_drop_;
+  std::function<void(const AdapterResidency&)> on_drop_, on_failed_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;
   TimeNs last_load_end_ = 0;
   std::int64_t loads_in_flight_ = 0;

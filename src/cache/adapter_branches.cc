@@ -40,8 +40,14 @@ std::span<const std::uint32_t> AdapterBranches::SlotsOf(BranchId branch) const {
 
 bool AdapterBranches::IsUsable(BranchId branch) const {
   const std::span<const std::uint32_t> slots = SlotsOf(branch);
-  return std::any_of(slots.begin(), slots.end(),
-                     [this](std::uint32_t slot) { return residency_.All()[slot].device == TierState::kResident; });
+  return std::any_of(slots.begin(), slots.end(), [this](std::uint32_t slot) {
+    const AdapterResidency& adapter = residency_.All()[slot];
+    return adapter.device == TierState::kResident || adapter.arriving() || adapter.failed;
+  });
+}
+
+void AdapterBranches::LoadFailed(const AdapterResidency& adapter, bool depends) {
+  if (depends && Has(adapter.slot) && !IsUsable(Of(adapter.slot))) tree_.Clear(Of(adapter.slot));
 }
 
 void AdapterBranches::MarkUsable(bool depends, std::vector<bool>& usable) const {

@@ -47,10 +47,15 @@ class AdapterBranches {
   // Pages of history on the device without an adapter of their content there.
   std::int64_t UnusablePages();
 
+  // The adapter's load failed. `depends`: history that requests computed meanwhile goes, unless another adapter with
+  // this content is on the device. REQUIRES: no request runs with it.
+  void LoadFailed(const AdapterResidency& adapter, bool depends);
+
   // Aborts if slots and branches disagree. `depends`: also if history on the device is unusable.
   void CheckIntegrity(bool depends) const;
 
  private:
+  // Whether an adapter of the branch is on the device, or on its way there so that requests may run with it.
   bool IsUsable(BranchId branch) const;
 
   DependencyTree& tree_;

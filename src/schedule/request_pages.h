@@ -56,6 +56,7 @@ class RequestPages {
 
   // Forgets an adapter that is dropped. `clear`: as AdapterBranches::Forget.
   void ForgetAdapter(const AdapterResidency& adapter, bool clear) { branches_.Forget(adapter, clear); }
+  void LoadFailed(const AdapterResidency& adapter, bool clear) { branches_.LoadFailed(adapter, clear); }
 
   // AdapterBranches::UnusablePages.
   std::int64_t UnusablePages() { return branches_.UnusablePages(); }

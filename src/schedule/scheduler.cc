@@ -63,6 +63,8 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
   residency_.set_on_load([this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); });
   residency_.set_on_drop(
       [this](const AdapterResidency& adapter) { pages_.ForgetAdapter(adapter, options_.maintain_dependency); });
+  residency_.set_on_failed_load(
+      [this](const AdapterResidency& adapter) { pages_.LoadFailed(adapter, options_.maintain_dependency); });
   if (options_.costs != nullptr) {
     ExpectReloads(*options_.costs, device_.page_bytes(), options_.page_tokens, worth_.reload_costs());
     constexpr double kLongest = 60;  // seconds; bounds the values of a profile
@@ -74,6 +76,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
 Scheduler::~Scheduler() {
   residency_.set_on_load(nullptr);
   residency_.set_on_drop(nullptr);
+  residency_.set_on_failed_load(nullptr);
 }
 
 // ---------------------------------------------------------------- The life of a request
