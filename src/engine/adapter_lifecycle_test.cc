@@ -242,6 +242,9 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12));
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
+  scheduler.cold_start_policy = seed % 2 == 0 ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
+  scheduler.reads_host_tier = seed % 4 < 3;
+  scheduler.disk_by_layer = seed % 3 == 0;
   const auto regime = static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()));
   // a page per millisecond: layer by layer
   World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);

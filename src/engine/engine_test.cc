@@ -1,5 +1,7 @@
 // The engine on a virtual clock: random loads, checked against invariants that hold for any order of events. The real
 // executor is tested in tests/.
+#include <array>
+
 #include "engine/engine_world_for_test.h"
 
 namespace loramux::engine_test {
@@ -85,6 +87,11 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   scheduler.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 200 * kNsPerMs;
   scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
   scheduler.load_on_arrival = seed / 4 % 2 == 0;
+  Prng cold_prng(seed + 3);
+  scheduler.cold_start_policy =
+      std::array{ColdStartPolicy::kWait, ColdStartPolicy::kAssist, ColdStartPolicy::kAuto}[cold_prng.NextBelow(3)];
+  scheduler.reads_host_tier = cold_prng.NextBelow(2) == 0;
+  scheduler.disk_by_layer = cold_prng.NextBelow(2) == 0;
   const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: one tenant per adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
