@@ -39,7 +39,7 @@ cuda: setup
 	install -D -m 644 build/cuda-release/tools/libloramux_cuda.so build/release/tools/libloramux_cuda.so
 
 test-cuda: cuda
-	cmake --build --preset cuda --target typical_launches gpu_bench
+	cmake --build --preset cuda --target typical_launches gpu_bench assist_handoff
 	ctest --preset cuda
 
 demo: setup

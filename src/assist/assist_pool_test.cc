@@ -75,11 +75,11 @@ bool SumsInAnotherOrder(DType x, DType rows) { return x == rows && x != DType::k
 TEST(AssistPool, AnswersHaveTheDevicesBits) {
   Device& device = gpu::DeviceForTest();
   for (const DType x : {DType::kF32, DType::kBF16, DType::kF16}) {
-    World world(device, SmallLayoutForTest(x, 2), 37, 1);
+    World world(device, SmallLayoutForTest(x, 1), 20, 1);
     const auto pool = MakePool(device, {.layout = world.layout, .workers = 2, .slots = 8});
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const auto adapter = world.AddAdapter(dtype, 9);
-      const std::vector<Part> parts = {{adapter.get(), 1, 35}};
+      const std::vector<Part> parts = {{adapter.get(), 1, 18}};
       const std::vector<float> expected = DeviceAlone(world, parts);
       std::vector<AssistFailure> failures;
       const std::vector<float> actual = Assisted(world, *pool, parts, 2, failures);
@@ -185,11 +185,11 @@ TEST(AssistPool, LayersMayArriveAtAnyMoment) {
 
 TEST(AssistPool, ManySegmentsShareTheWorkers) {
   Device& device = gpu::DeviceForTest();
-  World world(device, SmallLayoutForTest(DType::kF32, 2), 64, 4);
+  World world(device, SmallLayoutForTest(DType::kF32, 1), 59, 4);
   std::vector<std::unique_ptr<Adapter>> adapters;
   std::vector<Part> parts;
   std::int32_t row = 0;
-  for (const std::int32_t rows : {1, 20, 3, 1, 33, 2}) {
+  for (const std::int32_t rows : {1, 18, 3, 1, 34, 2}) {
     adapters.push_back(world.AddAdapter(row % 2 == 0 ? DType::kBF16 : DType::kF16, 4 + rows % 3));
     parts.push_back({adapters.back().get(), row, rows});
     row += rows;

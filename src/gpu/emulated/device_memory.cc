@@ -37,7 +37,9 @@ Result<std::shared_ptr<std::byte>> HostMemory(std::string_view name, std::int64_
   return std::shared_ptr<std::byte>(std::shared_ptr<Arena>(std::move(mapped)), memory);
 }
 
+// A map may be younger than the launch that reads it.
 const MemoryRegion* MemoryMap::Find(std::uintptr_t address) const {
+  const HiddenOrder hidden;
   const auto after = std::upper_bound(regions.begin(), regions.end(), address,
                                       [](std::uintptr_t a, const MemoryRegion& region) { return a < region.begin; });
   if (after == regions.begin() || address >= std::prev(after)->end) return nullptr;
@@ -45,6 +47,7 @@ const MemoryRegion* MemoryMap::Find(std::uintptr_t address) const {
 }
 
 bool MemoryMap::Contains(std::uintptr_t address, std::size_t bytes) const {
+  const HiddenOrder hidden;
   const MemoryRegion* region = Find(address);
   if (region == nullptr) return false;
   return bytes <= region->allocation_end - address;
