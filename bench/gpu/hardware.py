@@ -26,7 +26,7 @@ def collect(work, commit_file, target):
     for line in (work / "steps.txt").read_text().splitlines():
         kind, name, status, seconds = line.rsplit(" ", 3)
         steps.append({"kind": kind, "name": name, "status": status, "seconds": int(seconds)})
-    bench, profile = work / "bench.json", work / "profile.json"
+    bench, profile, handoff = work / "bench.json", work / "profile.json", work / "handoff.json"
     target.write_text(json.dumps({
         "date": datetime.date.today().isoformat(),
         "commit": commit_file.read_text().strip(),
@@ -34,6 +34,7 @@ def collect(work, commit_file, target):
         "steps": steps,
         "bench": json.loads(bench.read_text()) if bench.exists() else None,
         "profile": json.loads(profile.read_text()) if profile.exists() else None,
+        "handoff": json.loads(handoff.read_text()) if handoff.exists() else None,
     }, indent=1) + "\n")
     passed = sum(step["status"] == "0" for step in steps)
     print(f"hardware: {passed} of {len(steps)} steps passed; results in {target}", file=sys.stderr)
@@ -102,6 +103,18 @@ def model_section(bench):
                   f"{row['tokens_per_s']:,.0f}", share(row["of_ceiling"])) for row in bench.get("model", [])])
 
 
+def handoff_section(handoff):
+    if not handoff:
+        return
+    yield "## The hand-off to the processor\n"
+    yield ("A step's dense products with the weights of one layer, and the LoRA of one adapter: resident, computed by the "
+           "processor in stream order (`sync_free`), or with the host waiting for the GPU and for its worker "
+           "(`explicit`). The model of width 64 has next to no work: its time is the hand-off's.\n")
+    yield table(("width", "rows", "rank", "way", "step", "added for a layer", "launches", "waits of the host"),
+                [(row["hidden"], row["rows"], row["rank"], row["way"], f"{row['step_ms']:.2f} ms",
+                  f"{row['added_us_per_layer']:.1f} µs", row["launches"], row["host_waits"]) for row in handoff["cases"]])
+
+
 def profile_section(profile):
     if not profile:
         return
@@ -158,6 +171,7 @@ def page(folder):
         sections = (memory_section, lora_section, attention_section, dense_section, model_section)
         for section in sections:
             parts += [f"\n{text}" for text in section(bench)]
+        parts += [f"\n{text}" for text in handoff_section(results.get("handoff"))]
         parts += [f"\n{text}" for text in profile_section(results.get("profile"))]
         parts += [f"\n{text}" for text in tests_section(results["steps"])]
     (folder / "gpu.md").write_text("".join(parts))

@@ -13,7 +13,7 @@ set -euo pipefail
 
 readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly tests=(gpu_read_all_test gpu_elementwise_test gpu_lora_test gpu_qkv_post_test gpu_attention_test
-  gpu_sampling_test device_sampler_test device_model_test)
+  gpu_sampling_test assist_test device_sampler_test device_model_test)
 # Of device_model_test: what does not need the emulated device.
 readonly filter="*KindTest*:DeviceModelBatches*:DeviceModelResults*"
 readonly sanitized=(gpu_elementwise_test gpu_lora_test gpu_attention_test)
@@ -34,10 +34,10 @@ pack() {
   cd "$here/../.."
   tools/setup.sh cuda
   cmake --preset cuda >/dev/null
-  cmake --build --preset cuda --target loramux_cuda loramux gpu_bench "${tests[@]}"
+  cmake --build --preset cuda --target loramux_cuda loramux gpu_bench assist_handoff "${tests[@]}"
   rm -rf "$folder"
   mkdir -p "$folder/bin" "$folder/lib"
-  for name in gpu_bench "${tests[@]}"; do
+  for name in gpu_bench assist_handoff "${tests[@]}"; do
     strip -o "$folder/bin/$name" "$(find build/cuda-release -type f -name "$name" -perm -u+x | head -1)"
   done
   for name in loramux libloramux_cuda.so; do strip -o "$folder/bin/$name" "build/cuda-release/tools/$name"; done
@@ -88,6 +88,7 @@ measure() {
     step 120 "test $name" "$here/bin/$name" "${options[@]}"
   done
   step 700 "bench gpu_bench" "$here/bin/gpu_bench" --json "$work/bench.json"
+  step 90 "bench assist_handoff" "$here/bin/assist_handoff" --json "$work/handoff.json"
   step 150 "bench profile" "$here/bin/loramux" profile "$here/shape" --random-weights --device cuda --quick --seconds 45 \
     --engine-seconds 10 --max-model-len 2048 --scratch "$work" --output "$work/profile.json"
   if command -v compute-sanitizer >/dev/null; then

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/device.h"
+#include "gpu/kernels/assist.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/attention_extents.h"
 #include "gpu/kernels/elementwise.h"
@@ -85,6 +86,10 @@ void PrintLora(PrintingStream& stream, DType dtype) {
     ++stream.variant;
   }
   stream.variant = 0;
+  SendActivationsArguments send = {};
+  send.work.max_pieces = 1;
+  send.in = kHidden;
+  SendActivations(stream, dtype, send);
   QkvPostArguments qkv = {};
   qkv.pages.num_kv_heads = kHeads;
   qkv.pages.head_dim = static_cast<std::int32_t>(kHidden) / kHeads;
@@ -93,6 +98,13 @@ void PrintLora(PrintingStream& stream, DType dtype) {
 }
 
 void PrintOneInstance(PrintingStream& stream) {
+  AddAnswersArguments answers = {};
+  answers.work.max_pieces = answers.work.max_segments = 1;
+  answers.slices = 1;
+  answers.width = answers.out[0] = kHidden;
+  AddAnswers(stream, answers);
+  DecideLayer(stream, {answers.work, 1});
+  PublishLayers(stream, {});
   GatherRowsArguments gather = {};
   gather.width = kHidden;
   GatherRows(stream, kRows, gather);

@@ -117,6 +117,14 @@ HWY_INLINE void MultiplyBlock(const float* HWY_RESTRICT x, std::int64_t x_stride
   }
 }
 
+// Into L2, where it waits until a later pass reads it.
+template <typename T>
+HWY_INLINE void FetchIntoL2(const T* from, std::int64_t elements) {
+  for (std::int64_t at = 0; at < elements; at += 64 / static_cast<std::int64_t>(sizeof(T))) {
+    __builtin_prefetch(from + at, 0, 2);
+  }
+}
+
 // Adds the upper half of the lanes to the lower half until one is left.
 template <class D>
 HWY_INLINE float AddHalves(D d, hn::Vec<D> v) {
@@ -186,6 +194,8 @@ void ShrinkAll(const LoraSumsInput& input, const LoraWeights& weights, const flo
       for (std::int64_t begin = 0; begin < input.in; begin += kBlock) {
         const std::int64_t end = std::min(begin + kBlock, input.in);
         for (int j = 0; j < totals.ranks; ++j) {
+          const int later = std::min(rank + kRanks + j, weights.rank - 1);
+          FetchIntoL2(reinterpret_cast<const T*>(weights.a_rows[later]) + begin, end - begin);
           DeinterleaveRow(reinterpret_cast<const T*>(weights.a_rows[rank + j]), begin, end, a + j * kBlock);
         }
         totals.first_block = begin % kSplit == 0;
@@ -226,6 +236,7 @@ HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, const float* v
     hn::Vec<D> b[kVectors];
 #pragma GCC unroll 8
     for (int n = 0; n < kVectors; ++n) b[n] = LoadWide(d, row + n * lanes);
+    if (token == 0) FetchIntoL2(row + kVectors * lanes, kVectors * lanes);  // may be beyond the row: no harm
 #pragma GCC unroll 8
     for (int i = 0; i < kTokens; ++i) {
       const auto factor = hn::Set(d, v[(token + i) * stride + j]);
@@ -263,6 +274,8 @@ void ExpandAlongRows(const LoraSumsOutput& output, const float* v, std::int64_t 
       const T* row[kRanks];
       const int ranks = std::min<int>(kRanks, output.weights.rank - j);
       for (int r = 0; r < kRanks; ++r) {
+        const int later = std::min(j + kRanks + r, output.weights.rank - 1);
+        FetchIntoL2(reinterpret_cast<const T*>(output.weights.b_rows[later]) + output.first_out + begin, columns);
         row[r] =
             reinterpret_cast<const T*>(output.weights.b_rows[j + std::min(r, ranks - 1)]) + output.first_out + begin;
       }
