@@ -7,6 +7,7 @@
 #include "gpu/kernels/attention.h"
 #include "model/device_workspace.h"
 #include "model/gpu_ops.h"
+#include "model/step_graphs.h"
 
 namespace loramux {
 namespace {
@@ -53,18 +54,45 @@ Status DeviceModel::Reserve(const DeviceModelLimits& limits) { return workspace_
 
 Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks,
                                     const KvLayout& layout, const PageArena& device_pages,
-                                    const ForwardOptions& options) {
+                                    const ForwardOptions& options, StepGraphs* graphs) {
   CHECK_EQ(layout.num_layers, config_.num_layers);
   CHECK_EQ(layout.num_kv_heads, config_.num_kv_heads);
   CHECK_EQ(layout.head_dim, config_.head_dim);
   ForwardBatch<DeviceLoraView>& batch = workspace_->batch;
   batch.Describe(chunks);
-  RETURN_IF_ERROR(workspace_->Prepare(layout, options));
+  StepRoom* const room = graphs == nullptr ? nullptr : graphs->RoomOf(batch, options);
+  RETURN_IF_ERROR(workspace_->Prepare(layout, options, room));
   if (options.scores != nullptr) options.scores->clear();
   if (options.pooled != nullptr) options.pooled->clear();
-  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype};
+  const bool waits = AwaitsArrivals(options);
+  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype, waits};
   GpuOps ops(config_, *workspace_, forward);
-  ForwardPass<GpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows, options.pools);
+  workspace_->Upload(stream);
+  // Rows that the host samples, and masks that it waits for, do not stand in a graph.
+  const bool sample_later =
+      room != nullptr && options.samples != nullptr && !workspace_->results.room().by_device_alone;
+  const auto enqueue = [&] {
+    ForwardPass<GpuOps>(config_, weights_, ops)
+        .Run(batch, sample_later ? nullptr : options.samples, options.score_rows, options.pools);
+  };
+  const std::vector<StepAttention>& attention = workspace_->step.step().attention;
+  if (room != nullptr && attention.size() == 1) {
+    StepShape shape = {.rows = room->rows,
+                       .logit_rows = room->logit_rows,
+                       .chunks = attention.front().max_chunks,
+                       .lora = room->max_rank > 0,
+                       .pages = device_pages.base,
+                       .page_stride = device_pages.page_stride,
+                       .page_tokens = layout.page_tokens,
+                       .kv_dtype = layout.dtype};
+    if (!sample_later) shape.samples = workspace_->results.room();
+    RETURN_IF_ERROR(graphs->Run(stream, shape, workspace_->generation(), waits, enqueue));
+  } else if (graphs != nullptr) {
+    graphs->RunEagerly(enqueue);
+  } else {
+    enqueue();
+  }
+  if (sample_later) ops.Sample(workspace_->activations().rows.logits, *options.samples);
   RETURN_IF_ERROR(ops.Finish());
   return ops.waited();
 }

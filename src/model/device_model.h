@@ -25,6 +25,7 @@ namespace loramux {
 using DeviceSequenceChunk = SequenceChunkOf<DeviceLoraView>;
 
 class DeviceWorkspace;
+class StepGraphs;
 
 // A base model on a device: runs ForwardPass with GpuOps. Owns the weights and the workspace in device memory. Not
 // thread-safe: one Forward at a time. The device outlives it.
@@ -57,9 +58,12 @@ class DeviceModel {
   // same whatever shares the batch as far as the device's dense products are (DeviceStream::Multiply). Errors:
   // kUnavailable: the device is lost; kResourceExhausted: the batch is beyond the limits and does not fit.
   // `device_pages`: the pages in device memory, in the layout of PagesOnDevice (gpu/kernels/step_data.h).
-  // options.lora_variant does not matter. REQUIRES: as Model::Forward; `layout` as the configuration says.
+  // options.lora_variant does not matter. `graphs`: null, or graphs of earlier steps on the stream (step_graphs.h);
+  // then batches that only decode are recorded and replayed. It must be used with this model alone, and changes no bit
+  // as far as dense products are independent of the batch. REQUIRES: as Model::Forward; `layout` as the configuration
+  // says.
   Result<TimeNs> Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks, const KvLayout& layout,
-                         const PageArena& device_pages, const ForwardOptions& options);
+                         const PageArena& device_pages, const ForwardOptions& options, StepGraphs* graphs = nullptr);
   // Copies the logits of the last Forward, [sum of logit_rows, vocab] in chunk order, for tests. Error: the device is
   // lost. REQUIRES: it scored no rows.
   Status CopyLogits(DeviceStream& stream, std::vector<float>& logits) const;

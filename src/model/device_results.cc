@@ -1,6 +1,7 @@
 #include "model/device_results.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -78,40 +79,84 @@ void DeviceResults::ForRows(DeviceStream& stream, GpuRows logits, std::span<cons
   }
 }
 
-Status DeviceResults::Prepare(const SampleBatch* samples, std::span<const ScoreRow> scores) {
-  greedy_ = nullptr;
-  sampled_ = {};
+Status DeviceResults::Prepare(const SampleBatch* samples, std::vector<SampledToken>* tokens,
+                              std::span<const ScoreRow> scores, std::int64_t room) {
+  samples_ = samples;
+  tokens_ = tokens;
   pending_scores_.clear();
-  std::int64_t bytes = 0;
+  served_.clear();
+  others_.clear();
+  room_ = {};
   if (samples != nullptr) {
-    bytes += SampleBytes(static_cast<std::int64_t>(samples->rows.size()),
-                         static_cast<std::int64_t>(samples->constraints.size()) * MaskWords(),
-                         static_cast<std::int64_t>(samples->biases.size()),
-                         static_cast<std::int64_t>(samples->tokens.size()));
+    CHECK(tokens != nullptr);
+    tokens->clear();
+    tokens->resize(samples->rows.size());
+    for (std::size_t row = 0; row < samples->rows.size(); ++row) {
+      (gpu::DeviceSamples(samples->rows[row]) ? served_ : others_).push_back(static_cast<std::int32_t>(row));
+    }
+    room_ = RoomFor(*samples, !scores.empty(), room);
   }
   const auto count = static_cast<std::int64_t>(scores.size());
   const std::int64_t blocks = CeilDivide(count, LogitBlock::kMaxScored);
-  bytes += ArrayBytes<gpu::DeviceScoreRow>(count) + ArrayBytes<gpu::SampledOnDevice>(count) + 4 * blocks * kAlignment;
-  return block_.Begin(device_, "what a step samples", bytes);
+  const std::int64_t masks = samples == nullptr ? 0 : static_cast<std::int64_t>(samples->constraints.size());
+  const std::int64_t bytes =
+      SampleBytes(static_cast<std::int64_t>(room_.rows), masks * MaskWords(), static_cast<std::int64_t>(room_.biases),
+                  static_cast<std::int64_t>(room_.tokens)) +
+      ArrayBytes<gpu::DeviceScoreRow>(count) + ArrayBytes<gpu::SampledOnDevice>(count) + 4 * blocks * kAlignment;
+  RETURN_IF_ERROR(block_.Begin(device_, "what a step samples", bytes));
+  if (room_.way == SampleRoom::Way::kGreedy) greedy_ = block_.Take<std::int32_t>(room_.rows);
+  if (room_.way == SampleRoom::Way::kKernel) WriteInputs();
+  return Ok{};
+}
+
+SampleRoom DeviceResults::RoomFor(const SampleBatch& samples, bool scores, std::int64_t rows) const {
+  SampleRoom room;
+  if (samples.rows.empty()) return room;
+  // Rows that the greedy kernel leaves to the processor must keep their logits until the end of the step.
+  const bool greedy = !scores && std::ranges::all_of(samples.rows, IsPlainlyGreedy);
+  room.way = greedy ? SampleRoom::Way::kGreedy : SampleRoom::Way::kKernel;
+  room.by_device_alone = others_.empty() && samples.constraints.empty();
+  room.rows = greedy ? samples.rows.size() : served_.size();
+  if (rows > 0) {
+    CHECK_LE(room.rows, static_cast<std::size_t>(rows));
+    room.rows = static_cast<std::size_t>(rows);
+  }
+  if (greedy) return room;
+  const auto room_of = [&](std::size_t size) { return rows > 0 && size > 0 ? std::bit_ceil(size) : size; };
+  room.biases = room_of(samples.biases.size());
+  room.tokens = room_of(samples.tokens.size());
+  return room;
+}
+
+void DeviceResults::WriteInputs() {
+  count_ = block_.Take<std::int32_t>(1);
+  sample_rows_ = block_.Take<gpu::DeviceSampleRow>(room_.rows);
+  biases_ = block_.Take<gpu::TokenBias>(room_.biases);
+  sample_tokens_ = block_.Take<std::int32_t>(room_.tokens);
+  input_bytes_ = block_.used();
+  sampled_ = block_.Take<gpu::SampledOnDevice>(room_.rows);
+  *count_.host = static_cast<std::int32_t>(served_.size());
+  for (std::size_t i = 0; i < served_.size(); ++i) {
+    sample_rows_.host[i] = gpu::ToDeviceRow(samples_->rows[static_cast<std::size_t>(served_[i])], served_[i], -1);
+  }
+  std::ranges::transform(samples_->biases, biases_.host, [](const auto& bias) {
+    return gpu::TokenBias{static_cast<std::int32_t>(bias.first), bias.second};
+  });
+  std::ranges::transform(samples_->tokens, sample_tokens_.host,
+                         [](TokenId token) { return static_cast<std::int32_t>(token); });
+}
+
+void DeviceResults::Upload(DeviceStream& stream) const {
+  if (room_.way == SampleRoom::Way::kKernel && room_.by_device_alone) block_.CopyToDevice(stream, input_bytes_);
 }
 
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
-void DeviceResults::Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step, const SampleBatch& samples,
-                           bool logits_stay, std::vector<SampledToken>& tokens) {
-  tokens.clear();
-  tokens.resize(samples.rows.size());
-  if (tokens.empty()) return;
+void DeviceResults::Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step) {
   logits_ = logits;
-  samples_ = &samples;
-  tokens_ = &tokens;
-  served_.clear();
-  others_.clear();
-  for (std::size_t row = 0; row < samples.rows.size(); ++row) {
-    (gpu::DeviceSamples(samples.rows[row]) ? served_ : others_).push_back(static_cast<std::int32_t>(row));
-  }
+  if (room_.way == SampleRoom::Way::kNothing) return;
   // Before the kernel, which changes rows in place.
   if (!others_.empty()) SampleOnHost(stream, others_);
-  if (logits_stay && std::ranges::all_of(samples.rows, IsPlainlyGreedy)) {
+  if (room_.way == SampleRoom::Way::kGreedy) {
     SampleGreedily(stream, step);
   } else if (!served_.empty()) {
     SampleOnDevice(stream);
@@ -119,57 +164,41 @@ void DeviceResults::Sample(DeviceStream& stream, GpuRows logits, const StepOnDev
 }
 
 void DeviceResults::SampleGreedily(DeviceStream& stream, const StepOnDevice& step) {
-  gpu::ArgmaxRows(stream, static_cast<std::int64_t>(samples_->rows.size()),
+  gpu::ArgmaxRows(stream, static_cast<std::int64_t>(room_.rows),
                   {.logits = logits_.wide,
                    .vocab = config_.vocab_size,
                    .stride = logits_.stride,
                    .rows = step.blocks.front().rows,
-                   .tokens = step.sampled.device});
-  step.sampled.CopyToHost(stream);
-  greedy_ = step.sampled.host;
+                   .tokens = greedy_.device});
+  greedy_.CopyToHost(stream);
 }
 
 void DeviceResults::SampleOnDevice(DeviceStream& stream) {
-  const auto rows = block_.Take<gpu::DeviceSampleRow>(served_.size());
-  const auto count = block_.Take<std::int32_t>(1);
-  const auto biases = block_.Take<gpu::TokenBias>(samples_->biases.size());
-  const auto tokens = block_.Take<std::int32_t>(samples_->tokens.size());
-  *count.host = static_cast<std::int32_t>(served_.size());
-  for (std::size_t i = 0; i < biases.count; ++i) {
-    const auto& [token, bias] = samples_->biases[i];
-    biases.host[i] = {static_cast<std::int32_t>(token), bias};
+  StepPlace<std::uint32_t> masks;
+  if (!room_.by_device_alone) {
+    masks = WriteMasks();
+    block_.CopyToDevice(stream, input_bytes_);
+    masks.CopyToDevice(stream);
   }
-  std::ranges::transform(samples_->tokens, tokens.host, [](TokenId token) { return static_cast<std::int32_t>(token); });
-  const StepPlace<std::uint32_t> masks = WriteMasks();
-  for (std::size_t i = 0; i < served_.size(); ++i) {
-    rows.host[i] = gpu::ToDeviceRow(samples_->rows[static_cast<std::size_t>(served_[i])], served_[i], masked_[i]);
-  }
-  rows.CopyToDevice(stream);
-  count.CopyToDevice(stream);
-  biases.CopyToDevice(stream);
-  tokens.CopyToDevice(stream);
-  masks.CopyToDevice(stream);
-  sampled_ = block_.Take<gpu::SampledOnDevice>(served_.size());
-  gpu::SampleRows(stream, static_cast<std::int64_t>(served_.size()),
+  gpu::SampleRows(stream, static_cast<std::int64_t>(room_.rows),
                   {.logits = logits_.wide,
                    .vocab = config_.vocab_size,
                    .stride = logits_.stride,
-                   .samples = rows.device,
-                   .rows = count.device,
-                   .biases = biases.device,
-                   .tokens = tokens.device,
+                   .samples = sample_rows_.device,
+                   .rows = count_.device,
+                   .biases = biases_.device,
+                   .tokens = sample_tokens_.device,
                    .masks = masks.device,
                    .mask_words = MaskWords(),
-                   .bias_logits = block_.Take<float>(biases.count).device,
-                   .token_logits = block_.Take<float>(tokens.count).device,
+                   .bias_logits = block_.Take<float>(room_.biases).device,
+                   .token_logits = block_.Take<float>(room_.tokens).device,
                    .results = sampled_.device});
   sampled_.CopyToHost(stream);
 }
 
-// Writes the masks of the served rows, and into masked_ which of them each row has; -1: none. The device computes
-// meanwhile, so that waiting for a mask costs nothing until then.
+// Writes the masks of the served rows, and which of them each row has. The device computes meanwhile, so that waiting
+// for a mask costs nothing until then.
 StepPlace<std::uint32_t> DeviceResults::WriteMasks() {
-  masked_.assign(served_.size(), -1);
   const auto words = static_cast<std::size_t>(MaskWords());
   const auto masks = block_.Take<std::uint32_t>(samples_->constraints.size() * words);
   if (masks.count == 0) return masks;
@@ -184,7 +213,7 @@ StepPlace<std::uint32_t> DeviceResults::WriteMasks() {
     const std::size_t known = std::min(words, allowed.size());
     std::ranges::copy(allowed.first(known), mask);
     std::fill(mask + known, mask + words, 0u);
-    masked_[static_cast<std::size_t>(i)] = index;
+    sample_rows_.host[i].mask = index;
   });
   return masks;
 }
@@ -242,8 +271,9 @@ Status DeviceResults::CopyLogits(DeviceStream& stream, GpuRows logits, std::int6
 }
 
 void DeviceResults::CompleteSamples(DeviceStream& stream) {
-  if (greedy_ != nullptr) CompleteGreedy(stream);
-  for (std::size_t i = 0; i < sampled_.count; ++i) {
+  if (room_.way == SampleRoom::Way::kGreedy) CompleteGreedy(stream);
+  const std::size_t by_kernel = room_.way == SampleRoom::Way::kKernel ? served_.size() : 0;
+  for (std::size_t i = 0; i < by_kernel; ++i) {
     const auto row = static_cast<std::size_t>(served_[i]);
     (*tokens_)[row] = gpu::ToSampledToken(sampled_.host[i], samples_->rows[row].top_logprobs, config_.vocab_size);
   }
@@ -259,10 +289,10 @@ void DeviceResults::CompleteSamples(DeviceStream& stream) {
 void DeviceResults::CompleteGreedy(DeviceStream& stream) {
   rows_.clear();
   for (std::size_t row = 0; row < tokens_->size(); ++row) {
-    if (greedy_[row] < 0) {
+    if (greedy_.host[row] < 0) {
       rows_.push_back(static_cast<std::int32_t>(row));
     } else {
-      (*tokens_)[row].id = static_cast<TokenId>(greedy_[row]);
+      (*tokens_)[row].id = static_cast<TokenId>(greedy_.host[row]);
     }
   }
   if (!rows_.empty()) SampleOnHost(stream, rows_);

@@ -24,6 +24,20 @@
 
 namespace loramux {
 
+// What the launches that sample a step depend on.
+struct SampleRoom {
+  enum class Way : std::uint8_t {
+    kNothing,
+    kGreedy,  // all rows ask for the first of the largest logits alone
+    kKernel,  // gpu::SampleRows does what it serves, and the host the rest
+  };
+  Way way = Way::kNothing;
+  // Whether the host has no part in it: neither masks of grammars to wait for nor rows of its own.
+  bool by_device_alone = true;
+  std::size_t rows = 0, biases = 0, tokens = 0;  // that the arrays have room for
+  auto operator<=>(const SampleRoom&) const = default;
+};
+
 // Reads the results of one step after the other. Not thread-safe. Failures of the device are kept until Finish.
 class DeviceResults {
  public:
@@ -38,13 +52,21 @@ class DeviceResults {
   // Bytes of device memory that Reserve takes.
   std::int64_t BytesFor(std::int64_t logit_rows) const;
   std::int64_t device_bytes() const { return block_.bytes(); }
-  // Makes room for what a step samples and scores. Error: no memory. REQUIRES: earlier work is done.
-  Status Prepare(const SampleBatch* samples, std::span<const ScoreRow> scores);
+  // Makes room for what a step samples and scores, and decides how: `samples` is null or says what `tokens` gets.
+  // `room`: 0, or the rows that the launches cover, of which there may be fewer; the other arrays then have room for a
+  // power of two. Error: no memory. REQUIRES: earlier work is done; no row is scored if there is a room.
+  Status Prepare(const SampleBatch* samples, std::vector<SampledToken>* tokens, std::span<const ScoreRow> scores,
+                 std::int64_t room);
+  // How Sample will go. Equal rooms, and an equal generation, mean equal launches if the device does all of it.
+  const SampleRoom& room() const { return room_; }
+  // How often the memory has changed.
+  std::uint64_t generation() const { return block_.generation(); }
+  // Enqueues the copy of what Sample's launches read, as far as it is known.
+  void Upload(DeviceStream& stream) const;
 
   // Samples the rows of `logits`, whose number in device memory is `step`'s first block. The tokens are there after
-  // Finish. Waits for the masks of grammars. `logits_stay`: no others are computed in this step.
-  void Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step, const SampleBatch& samples,
-              bool logits_stay, std::vector<SampledToken>& tokens);
+  // Finish. Waits for the masks of grammars. If the device does all of it, this only enqueues, and may be recorded.
+  void Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step);
   // Scores the rows of `logits` and appends the results, which are there after Finish.
   void Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows, std::vector<ScoredToken>& scores);
   // Copies the first rows of `logits`, without the ends of their strides. Error: the device is lost.
@@ -66,6 +88,8 @@ class DeviceResults {
   void SampleOnHost(DeviceStream& stream, std::span<const std::int32_t> rows);
   void SampleGreedily(DeviceStream& stream, const StepOnDevice& step);
   void SampleOnDevice(DeviceStream& stream);
+  SampleRoom RoomFor(const SampleBatch& samples, bool scores, std::int64_t rows) const;
+  void WriteInputs();
   StepPlace<std::uint32_t> WriteMasks();
   void CompleteSamples(DeviceStream& stream);
   void CompleteGreedy(DeviceStream& stream);
@@ -82,13 +106,20 @@ class DeviceResults {
   Status status_ = Ok{};
   // Of the step.
   GpuRows logits_;
+  SampleRoom room_;
   const SampleBatch* samples_ = nullptr;
   std::vector<SampledToken>* tokens_ = nullptr;
   std::vector<ScoredToken>* scores_ = nullptr;
-  const std::int32_t* greedy_ = nullptr;  // in host memory: the tokens, if all rows are plainly greedy
+  StepPlace<std::int32_t> greedy_;  // the tokens, if all rows are plainly greedy
+  // What gpu::SampleRows reads, one after the other from the start of the block, and what it gives.
+  StepPlace<std::int32_t> count_;
+  StepPlace<gpu::DeviceSampleRow> sample_rows_;
+  StepPlace<gpu::TokenBias> biases_;
+  StepPlace<std::int32_t> sample_tokens_;
+  std::size_t input_bytes_ = 0;
   StepPlace<gpu::SampledOnDevice> sampled_;
   std::vector<PendingScores> pending_scores_;
-  std::vector<std::int32_t> served_, others_, rows_, masked_;
+  std::vector<std::int32_t> served_, others_, rows_;
 };
 
 }  // namespace loramux

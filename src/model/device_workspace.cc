@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/lora.h"
+#include "model/step_room.h"
 
 namespace loramux {
 namespace {
@@ -54,6 +55,13 @@ std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes)
                    gpu::LoraPartialFloats(rows, config.intermediate_size, 1, rank)});
 }
 
+// With room for what the launches of recorded steps cover.
+DeviceModelLimits Widened(DeviceModelLimits limits) {
+  limits.max_sequences = std::max(limits.max_sequences, RowRoom(limits.max_sequences));
+  limits.max_logit_rows = std::max(limits.max_logit_rows, RowRoom(limits.max_logit_rows));
+  return limits;
+}
+
 }  // namespace
 
 ActivationSizes ActivationSizes::Max(const ActivationSizes& other) const {
@@ -93,13 +101,14 @@ std::int64_t DeviceWorkspace::ChunksWithin(std::int64_t wanted, std::int64_t max
 
 ActivationSizes DeviceWorkspace::SizesFor(const DeviceModelLimits& limits) const {
   const std::int64_t of_one = CeilDivide(limits.max_positions, gpu::kAttentionChunk);
-  return {.rows = limits.max_tokens,
+  return {.rows = std::max(limits.max_tokens, limits.max_sequences),
           .logit_rows = std::max(limits.max_logit_rows, std::min(limits.max_tokens, LogitBlock::kMaxScored)),
           .max_rank = limits.max_rank,
           .chunks = ChunksWithin(of_one * limits.max_sequences, limits.max_positions)};
 }
 
-std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& limits) const {
+std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& of) const {
+  const DeviceModelLimits limits = Widened(of);
   return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes +
          MostCounts(limits).Bytes(config_.hidden_size, config_.head_dim) +
          results.BytesFor(SizesFor(limits).logit_rows);
@@ -121,8 +130,9 @@ Status DeviceWorkspace::Reserve(const DeviceModelLimits& limits) {
                              (fits > 0 ? "batches of up to " + std::to_string(fits) + " tokens would fit"
                                        : std::string("not even batches of one token fit")));
   }
-  RETURN_IF_ERROR(Grow(sizes_.Max(SizesFor(limits))));
-  RETURN_IF_ERROR(step.Reserve(MostCounts(limits), limits.max_positions));
+  const DeviceModelLimits wide = Widened(limits);
+  RETURN_IF_ERROR(Grow(sizes_.Max(SizesFor(wide))));
+  RETURN_IF_ERROR(step.Reserve(MostCounts(wide), limits.max_positions));
   return results.Reserve(sizes_.logit_rows, limits.threads);
 }
 
@@ -131,6 +141,7 @@ Status DeviceWorkspace::Grow(const ActivationSizes& sizes) {
   arena_ = nullptr;
   activations_ = {};
   sizes_ = {};
+  ++generation_;
   const std::int64_t bytes = Activations::Place(config_, dtype_, sizes, nullptr).bytes;
   ASSIGN_OR_RETURN(arena_, device_.Allocate("the activations of a batch", bytes));
   activations_ = Activations::Place(config_, dtype_, sizes, arena_->base());
@@ -138,8 +149,11 @@ Status DeviceWorkspace::Grow(const ActivationSizes& sizes) {
   return Ok{};
 }
 
-Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& options) {
+Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& options, StepRoom* room) {
   ActivationSizes sizes = {.rows = batch.num_rows, .logit_rows = batch.MostLogitRows()};
+  if (room != nullptr) {
+    sizes = {.rows = room->rows, .logit_rows = room->logit_rows, .max_rank = room->max_rank};
+  }
   for (const auto& group : batch.adapters) {
     sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->max_rank);
   }
@@ -150,8 +164,16 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& op
   sizes.chunks = ChunksWithin(chunks, batch.max_positions);
   RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
   RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
-  RETURN_IF_ERROR(results.Prepare(options.samples, options.score_rows));
-  return step.Write(batch, layout, options.pools, sizes_.chunks);
+  // The sums of products have the stride of the largest rank, so that it is the same in every step.
+  if (room != nullptr && room->max_rank > 0) room->max_rank = static_cast<std::int32_t>(sizes_.max_rank);
+  RETURN_IF_ERROR(
+      results.Prepare(options.samples, options.tokens, options.score_rows, room == nullptr ? 0 : room->logit_rows));
+  return step.Write(batch, layout, options.pools, sizes_.chunks, room);
+}
+
+void DeviceWorkspace::Upload(DeviceStream& stream) const {
+  step.Enqueue(stream);
+  results.Upload(stream);
 }
 
 }  // namespace loramux

@@ -55,8 +55,14 @@ class DeviceWorkspace {
   std::int64_t BytesFor(const DeviceModelLimits& limits) const;
   std::int64_t bytes() const { return activations_.bytes + step.device_bytes() + results.device_bytes(); }
 
-  // Makes room for `batch` and writes its step. Error: memory cannot grow. REQUIRES: earlier work is done.
-  Status Prepare(const KvLayout& layout, const ForwardOptions& options);
+  // Makes room for `batch` and writes its step. `room`: null, or what the launches of a batch of single rows cover;
+  // its max_rank may be lower than what the workspace has room for, and becomes that. Error: memory cannot grow.
+  // REQUIRES: earlier work is done.
+  Status Prepare(const KvLayout& layout, const ForwardOptions& options, StepRoom* room);
+  // Enqueues the copy of what Prepare wrote.
+  void Upload(DeviceStream& stream) const;
+  // How often any of the memory has changed: what was recorded with another number has wrong addresses.
+  std::uint64_t generation() const { return generation_ + step.generation() + results.generation(); }
 
   const Activations& activations() const { return activations_; }
 
@@ -74,6 +80,7 @@ class DeviceWorkspace {
   DType dtype_;
   ActivationSizes sizes_;
   std::unique_ptr<Arena> arena_;
+  std::uint64_t generation_ = 0;  // of the activations
   Activations activations_;
 };
 

@@ -11,14 +11,10 @@
 
 namespace loramux {
 
-ForwardBuffers<GpuRows> GpuOps::Begin(const ForwardBatch<DeviceLoraView>& batch) {
-  rows_ = batch.num_rows;
-  w_.step.Enqueue(f_.stream);
-  return b_;
-}
+ForwardBuffers<GpuRows> GpuOps::Begin(const ForwardBatch<DeviceLoraView>& /*batch*/) { return b_; }
 
 void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
-  gpu::EmbedRows(f_.stream, table.dtype(), rows_,
+  gpu::EmbedRows(f_.stream, table.dtype(), step_.max_rows,
                  {.table = table.data(),
                   .tokens = step_.tokens,
                   .rows = step_.rows,
@@ -28,6 +24,7 @@ void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
 }
 
 void GpuOps::AwaitLayer(std::int64_t layer) {
+  if (!f_.waits) return;
   for (const auto& arrival : f_.options.arrivals) {
     if (const LayerEvents* events = arrival->events(); events != nullptr) {
       events->EnqueueWait(f_.stream, layer);
@@ -40,16 +37,16 @@ void GpuOps::AwaitLayer(std::int64_t layer) {
   }
 }
 
-void GpuOps::Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+void GpuOps::Norm(Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
   FlushProduct();
   const bool adds = added_to_.wide == x.wide;
   if (!adds) FlushAdd();
-  gpu::NormRows(f_.stream, f_.dtype, rows,
+  gpu::NormRows(f_.stream, f_.dtype, MaxRows(x),
                 {.x = x.wide,
                  .added = adds ? added_.wide : nullptr,
                  .weight = weight.data,
                  .y = y.low,
-                 .rows = x.wide == b_.last_hidden.wide ? block_->rows : step_.rows,
+                 .rows = OfLogits(x) ? block_->rows : step_.rows,
                  .width = config_.hidden_size,
                  .x_stride = x.stride,
                  .added_stride = added_.stride,
@@ -62,11 +59,12 @@ void GpuOps::NormHeads(Rows x, std::int64_t /*heads*/, const Vector& weight) {
   (x.wide == b_.qkv.wide ? q_norm_ : k_norm_) = weight.data;
 }
 
-void GpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y) {
+void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector& bias, Rows y) {
   Flush();
+  const bool of_logits = y.wide == b_.logits.wide;
+  const std::int64_t rows = of_logits ? block_->max_rows : step_.max_rows;
   CHECK(w.dtype() == f_.dtype);
   if (!f_.device.batch_invariant && gpu::IsSkinny(w.dtype(), rows, w.k())) {
-    const bool of_logits = y.wide == b_.logits.wide;
     product_ = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
                 .w = w.data(),
                 .n = w.n(),
@@ -106,7 +104,7 @@ void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> 
                                      .in = TargetShape(config_, first).in,
                                      .work = work,
                                      .partial = w_.activations().lora,
-                                     .partial_rows = of_lm_head ? block_->count : rows_};
+                                     .partial_rows = of_lm_head ? block_->max_rows : step_.max_rows};
   gpu::LoraExpandArguments expand = {
       .work = work, .partial = shrink.partial, .partial_rows = shrink.partial_rows, .in = shrink.in};
   for (const LoraOutput<Rows>& output : outputs) {
@@ -147,7 +145,7 @@ gpu::PagesOnDevice GpuOps::Pages() const {
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   FlushProduct();
   CHECK(k.wide == b_.qkv.wide + config_.QDim());
-  gpu::QkvPost(f_.stream, f_.layout.dtype, rows_,
+  gpu::QkvPost(f_.stream, f_.layout.dtype, step_.max_rows,
                {.qkv = b_.qkv.wide,
                 .qkv_stride = b_.qkv.stride,
                 .q_norm = q_norm_,
@@ -184,14 +182,15 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
                                        .partial = w_.activations().attention};
   for (const StepAttention& group : step_.attention) {
     arguments.work = group.work;
-    if (group.rows > 0) gpu::AttentionDecode(f_.stream, f_.layout.dtype, group.rows, group.chunks, arguments);
+    if (group.max_rows > 0)
+      gpu::AttentionDecode(f_.stream, f_.layout.dtype, group.max_rows, group.max_chunks, arguments);
     if (group.tiles > 0) gpu::AttentionPrefill(f_.stream, f_.layout.dtype, group.tiles, arguments);
   }
 }
 
 void GpuOps::SiluMul(Rows gate_up, Rows y) {
   FlushProduct();
-  gpu::SiluMul(f_.stream, f_.dtype, rows_,
+  gpu::SiluMul(f_.stream, f_.dtype, step_.max_rows,
                {.x = gate_up.wide,
                 .y = y.low,
                 .rows = step_.rows,
@@ -208,7 +207,7 @@ void GpuOps::Add(Rows x, Rows y) {
 
 void GpuOps::FlushAdd() {
   if (added_.wide == nullptr) return;
-  gpu::AddRows(f_.stream, rows_,
+  gpu::AddRows(f_.stream, step_.max_rows,
                {.x = added_.wide,
                 .y = added_to_.wide,
                 .rows = step_.rows,
@@ -222,7 +221,7 @@ void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
   Flush();
   block_ = &*std::ranges::find(step_.blocks, block.first, &StepLogitBlock::first);
   CHECK_EQ(block_->count, block.count);
-  gpu::GatherRows(f_.stream, block.count,
+  gpu::GatherRows(f_.stream, block_->max_rows,
                   {.x = hidden.wide,
                    .indices = block_->indices,
                    .rows = block_->rows,
@@ -232,10 +231,9 @@ void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
                    .y_stride = y.stride});
 }
 
-void GpuOps::Sample(Rows logits, const SampleBatch& samples) {
+void GpuOps::Sample(Rows logits, const SampleBatch& /*samples*/) {
   FlushProduct();
-  CHECK(f_.options.tokens != nullptr);
-  w_.results.Sample(f_.stream, logits, step_, samples, /*logits_stay=*/w_.batch.scored.empty(), *f_.options.tokens);
+  w_.results.Sample(f_.stream, logits, step_);
 }
 
 void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {

@@ -28,6 +28,7 @@ struct GpuForward {
   const ForwardOptions& options;
   const DeviceProperties& device;
   DType dtype = DType::kF32;  // of the inputs of products
+  bool waits = false;         // for options.arrivals
 };
 
 // The operations; lives as long as one forward pass. Nothing has ended when they return, but what Finish says.
@@ -43,7 +44,7 @@ class GpuOps {
   using Matrix = DeviceMatrix;
   using Vector = DeviceVector;
 
-  // REQUIRES: workspace.Prepare succeeded.
+  // REQUIRES: workspace.Prepare succeeded. Work that is enqueued through it comes after workspace.Upload.
   GpuOps(const ModelConfig& config, DeviceWorkspace& workspace, const GpuForward& forward)
       : config_(config), w_(workspace), f_(forward), b_(workspace.activations().rows), step_(workspace.step.step()) {}
 
@@ -80,6 +81,9 @@ class GpuOps {
     FlushProduct();
     FlushAdd();
   }
+  // Rows of a launch over the batch's rows, or over those of a block of logits, which `x` tells apart.
+  std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
+  bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
   gpu::PagesOnDevice Pages() const;
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -88,7 +92,6 @@ class GpuOps {
   const GpuForward& f_;
   const ForwardBuffers<GpuRows>& b_;
   const StepOnDevice& step_;
-  std::int64_t rows_ = 0;
   const StepLogitBlock* block_ = nullptr;        // that GatherLogitRows gathered last
   Rows added_, added_to_;                        // of an Add that was not launched yet
   gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none

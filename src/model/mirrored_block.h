@@ -41,6 +41,7 @@ class MirroredBlock {
     if (bytes == 0 || (host_ != nullptr && host_->size() >= bytes)) return Ok{};
     host_ = nullptr;
     on_device_ = nullptr;
+    ++generation_;
     ASSIGN_OR_RETURN(std::unique_ptr<Arena> host, device.AllocatePinned(name, bytes));
     ASSIGN_OR_RETURN(on_device_, device.Allocate(name, bytes));
     host_ = std::move(host);
@@ -57,17 +58,24 @@ class MirroredBlock {
     return {reinterpret_cast<T*>(host_->base() + at), reinterpret_cast<T*>(on_device_->base() + at), count};
   }
 
-  // Copies all that was taken.
-  void CopyToDevice(DeviceStream& stream) const {
-    if (used_ > 0) stream.CopyToDevice(on_device_->base(), host_->base(), used_);
-  }
+  // Copies all that was taken so far.
+  void CopyToDevice(DeviceStream& stream) const { CopyToDevice(stream, used_); }
 
+  // How often the memory has changed: earlier addresses are no longer valid.
+  std::uint64_t generation() const { return generation_; }
+  // Copies the first `bytes` bytes that were taken.
+  void CopyToDevice(DeviceStream& stream, std::size_t bytes) const {
+    CHECK_LE(bytes, used_);
+    if (bytes > 0) stream.CopyToDevice(on_device_->base(), host_->base(), bytes);
+  }
+  std::size_t used() const { return used_; }
   // Of the device.
   std::int64_t bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
 
  private:
   std::unique_ptr<Arena> host_, on_device_;
   std::size_t used_ = 0;
+  std::uint64_t generation_ = 0;
 };
 
 }  // namespace loramux

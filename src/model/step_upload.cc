@@ -1,6 +1,7 @@
 #include "model/step_upload.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +16,13 @@ using Batch = ForwardBatch<DeviceLoraView>;
 
 std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayout& layout) {
   return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
+}
+
+// Of attention's chunks, when a launch covers more than there are.
+std::size_t ChunkRoom(std::size_t chunks) { return std::bit_ceil(chunks); }
+
+gpu::LoraItemBounds LoraRoom(std::int64_t rows, std::int32_t max_rank) {
+  return gpu::MaxLoraItems(static_cast<std::int32_t>(rows), static_cast<std::int32_t>(rows), max_rank);
 }
 
 }  // namespace
@@ -34,12 +42,13 @@ std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) 
 
 StepCounts MostCounts(const DeviceModelLimits& limits) {
   StepCounts most;
-  most.rows = limits.max_tokens;
+  most.rows = std::max(limits.max_tokens, limits.max_sequences);
   most.sequences = limits.max_sequences;
   most.pages = limits.max_sequences * CeilDivide(limits.max_positions, limits.page_tokens);
-  most.logit_rows = limits.max_logit_rows + limits.max_tokens;
+  most.logit_rows = limits.max_logit_rows + most.rows;
   most.logit_blocks = 1 + CeilDivide(limits.max_tokens, LogitBlock::kMaxScored);
-  most.attention_items = limits.max_sequences * (2 + CeilDivide(limits.max_positions, gpu::kAttentionChunk)) +
+  // Twice the chunks: lists have room for a power of two.
+  most.attention_items = limits.max_sequences * (2 + 2 * CeilDivide(limits.max_positions, gpu::kAttentionChunk)) +
                          CeilDivide(limits.max_tokens, gpu::kPrefillTile);
   most.attention_groups = 2;
   if (limits.max_rank > 0) {
@@ -50,9 +59,8 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
                             static_cast<std::int32_t>(limits.max_rank));
       return static_cast<std::int64_t>(bounds.shrink) + bounds.expand;
     };
-    most.lora_items = items(limits.max_tokens, limits.max_sequences) +
-                      items(limits.max_logit_rows, limits.max_logit_rows) +
-                      items(limits.max_tokens, limits.max_sequences + most.logit_blocks);
+    most.lora_items = items(most.rows, limits.max_sequences) + items(limits.max_logit_rows, limits.max_logit_rows) +
+                      items(most.rows, limits.max_sequences + most.logit_blocks);
   }
   return most;
 }
@@ -84,23 +92,52 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
   return counts;
 }
 
-Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolBatch* pools, std::int64_t max_chunks) {
+Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolBatch* pools, std::int64_t max_chunks,
+                         const StepRoom* room) {
   ListAttention(batch, max_chunks);
-  ListLora(batch);
-  RETURN_IF_ERROR(Begin(Count(batch, layout, pools)));
+  ListLora(batch, room);
+  counts_ = Count(batch, layout, pools);
+  if (room != nullptr) WidenTo(*room);
+  RETURN_IF_ERROR(Begin(counts_));
   step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
+  step_.max_rows = counts_.rows;
   WriteRows(batch, layout);
   WriteAngles(batch);
-  WriteAttention();
+  WriteAttention(room);
   step_.lora = WriteLora(items_[0]);
   step_.blocks.clear();
   std::size_t block = 1;  // of items_
   if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
   for (const LogitBlock& scored : batch.scored) WriteBlock(batch, scored, items_[block++]);
-  step_.sampled = block_.Take<std::int32_t>(static_cast<std::size_t>(batch.num_logit_rows));
   step_.pool_sums = {};
   if (pools != nullptr && !pools->ranges.empty()) WritePools(*pools);
+  // Last: their number has no bound that is worth having room for.
+  WritePages(batch, layout);
   return Ok{};
+}
+
+void StepUpload::WidenTo(const StepRoom& room) {
+  CHECK_GE(room.rows, counts_.rows);
+  CHECK_GE(room.logit_rows, counts_.logit_rows);
+  CHECK_EQ(counts_.logit_blocks + counts_.pool_ranges, 1);
+  counts_.rows = counts_.sequences = room.rows;
+  counts_.logit_rows = room.logit_rows;
+  counts_.attention_items = static_cast<std::int64_t>(attention_groups_) * room.rows;
+  for (std::size_t i = 0; i < attention_groups_; ++i) {
+    counts_.attention_items += static_cast<std::int64_t>(ChunkRoom(attention_[i].chunks.size()));
+    CHECK(attention_[i].tiles.empty());
+  }
+  counts_.lora_items = 0;
+  const auto widen = [&](ItemRange& items, std::int64_t rows) {
+    const gpu::LoraItemBounds most = LoraRoom(rows, room.max_rank);
+    CHECK_GE(room.max_rank, items.max_rank);
+    items.max_rank = room.max_rank;
+    items.shrink_room = static_cast<std::size_t>(most.shrink);
+    items.expand_room = static_cast<std::size_t>(most.expand);
+    counts_.lora_items += most.shrink + most.expand;
+  };
+  if (room.max_rank > 0) widen(items_[0], room.rows);
+  if (room.LoraOfLmHead() && items_.size() > 1) widen(items_[1], room.logit_rows);
 }
 
 // Sequences of one row go to the decode kernel. A group has no more chunks than its partial sums have room for.
@@ -135,12 +172,15 @@ void StepUpload::ListAttention(const Batch& batch, std::int64_t max_chunks) {
   }
 }
 
-void StepUpload::ListLora(const Batch& batch) {
+void StepUpload::ListLora(const Batch& batch, const StepRoom* room) {
   step_.lora_targets.assign(static_cast<std::size_t>(config_.num_layers) + 1, 0);
   for (const auto& group : batch.adapters) {
     const std::vector<std::uint8_t>& targets = group.adapter->targets;
     CHECK_EQ(targets.size(), step_.lora_targets.size());
     for (std::size_t i = 0; i < targets.size(); ++i) step_.lora_targets[i] |= targets[i];
+  }
+  if (room != nullptr && room->max_rank > 0) {
+    step_.lora_targets.assign(room->lora_targets.begin(), room->lora_targets.end());
   }
   shrink_.clear();
   expand_.clear();
@@ -161,38 +201,35 @@ StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<Devi
   }
   range.shrink = shrink_.size() - range.first_shrink;
   range.expand = expand_.size() - range.first_expand;
+  range.shrink_room = range.shrink;
+  range.expand_room = range.expand;
   return range;
 }
 
 template <typename T>
-const T* StepUpload::Copy(std::span<const T> values) {
-  const auto place = block_.Take<T>(values.size());
+const T* StepUpload::Copy(std::span<const T> values, std::size_t room) {
+  const auto place = block_.Take<T>(room);
   std::ranges::copy(values, place.host);
   return place.device;
 }
 
 const std::int32_t* StepUpload::CopyCount(std::size_t value) {
   const auto count = static_cast<std::int32_t>(value);
-  return Copy(std::span(&count, 1));
+  return Copy(std::span(&count, 1), 1);
 }
 
 void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
-  const auto rows = static_cast<std::size_t>(batch.num_rows);
-  std::int64_t pages = 0;
-  for (const auto& chunk : batch.chunks) pages += PagesOf(chunk, layout);
+  const auto rows = static_cast<std::size_t>(counts_.rows);
   const auto tokens = block_.Take<std::int32_t>(rows), position = block_.Take<std::int32_t>(rows),
              sequence = block_.Take<std::int32_t>(rows);
-  const auto sequences = block_.Take<gpu::SequenceOnDevice>(batch.chunks.size());
-  const auto tables = block_.Take<std::uint32_t>(static_cast<std::size_t>(pages));
+  const auto sequences = block_.Take<gpu::SequenceOnDevice>(static_cast<std::size_t>(counts_.sequences));
   std::int32_t row = 0, first_page = 0;
   for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
     const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
     const auto size = static_cast<std::int32_t>(chunk.tokens.size());
     const auto first_position = static_cast<std::int32_t>(chunk.position);
     sequences.host[i] = {row, size, first_position, first_page};
-    const auto chunk_pages = static_cast<std::int32_t>(PagesOf(chunk, layout));
-    std::copy_n(chunk.pages, chunk_pages, tables.host + first_page);
-    first_page += chunk_pages;
+    first_page += static_cast<std::int32_t>(PagesOf(chunk, layout));
     for (std::int32_t t = 0; t < size; ++t, ++row) {
       const TokenId token = chunk.tokens[static_cast<std::size_t>(t)];
       CHECK(token >= 0 && token < config_.vocab_size);
@@ -205,14 +242,20 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
   step_.row_position = position.device;
   step_.row_sequence = sequence.device;
   step_.sequences = sequences.device;
+}
+
+void StepUpload::WritePages(const Batch& batch, const KvLayout& layout) {
+  const auto tables = block_.Take<std::uint32_t>(static_cast<std::size_t>(counts_.pages));
+  std::uint32_t* to = tables.host;
+  for (const auto& chunk : batch.chunks) to = std::copy_n(chunk.pages, PagesOf(chunk, layout), to);
   step_.page_tables = tables.device;
 }
 
 // The angles are the same in every layer.
 void StepUpload::WriteAngles(const Batch& batch) {
   const std::int64_t half = config_.head_dim / 2;
-  const auto cos = block_.Take<float>(static_cast<std::size_t>(batch.num_rows * half));
-  const auto sin = block_.Take<float>(static_cast<std::size_t>(batch.num_rows * half));
+  const auto cos = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
+  const auto sin = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
   std::int64_t at = 0;
   for (const auto& chunk : batch.chunks) {
     const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
@@ -224,40 +267,46 @@ void StepUpload::WriteAngles(const Batch& batch) {
   step_.sin = sin.device;
 }
 
-void StepUpload::WriteAttention() {
+void StepUpload::WriteAttention(const StepRoom* room) {
   step_.attention.clear();
   for (std::size_t i = 0; i < attention_groups_; ++i) {
     const gpu::AttentionWorkLists& lists = attention_[i];
     StepAttention& to = step_.attention.emplace_back();
-    to.work.chunks = Copy(std::span(lists.chunks));
+    const std::size_t chunks = room == nullptr ? lists.chunks.size() : ChunkRoom(lists.chunks.size());
+    const std::size_t rows = room == nullptr ? lists.decode_rows.size() : static_cast<std::size_t>(room->rows);
+    to.work.chunks = Copy(std::span(lists.chunks), chunks);
     to.work.num_chunks = CopyCount(lists.chunks.size());
-    to.work.decode_rows = Copy(std::span(lists.decode_rows));
+    to.work.decode_rows = Copy(std::span(lists.decode_rows), rows);
     to.work.num_decode_rows = CopyCount(lists.decode_rows.size());
-    to.work.tiles = Copy(std::span(lists.tiles));
+    to.work.tiles = Copy(std::span(lists.tiles), lists.tiles.size());
     to.work.num_tiles = CopyCount(lists.tiles.size());
-    to.rows = static_cast<std::int64_t>(lists.decode_rows.size());
-    to.chunks = static_cast<std::int64_t>(lists.chunks.size());
+    to.max_rows = static_cast<std::int64_t>(rows);
+    to.max_chunks = static_cast<std::int64_t>(chunks);
     to.tiles = static_cast<std::int64_t>(lists.tiles.size());
   }
 }
 
 gpu::LoraWork StepUpload::WriteLora(const ItemRange& items) {
-  if (items.expand == 0) return {};
-  return {.shrink = Copy(std::span(std::as_const(shrink_)).subspan(items.first_shrink, items.shrink)),
-          .expand = Copy(std::span(std::as_const(expand_)).subspan(items.first_expand, items.expand)),
-          .shrink_count = CopyCount(items.shrink),
-          .expand_count = CopyCount(items.expand),
-          .max_shrink = static_cast<std::int32_t>(items.shrink),
-          .max_expand = static_cast<std::int32_t>(items.expand),
-          .max_rank = items.max_rank};
+  if (items.expand_room == 0) return {};
+  return {
+      .shrink = Copy(std::span(std::as_const(shrink_)).subspan(items.first_shrink, items.shrink), items.shrink_room),
+      .expand = Copy(std::span(std::as_const(expand_)).subspan(items.first_expand, items.expand), items.expand_room),
+      .shrink_count = CopyCount(items.shrink),
+      .expand_count = CopyCount(items.expand),
+      .max_shrink = static_cast<std::int32_t>(items.shrink_room),
+      .max_expand = static_cast<std::int32_t>(items.expand_room),
+      .max_rank = items.max_rank};
 }
 
 void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const ItemRange& items) {
-  const auto indices = block_.Take<std::int32_t>(static_cast<std::size_t>(block.count));
+  // With a room there is one block, which has the room's rows.
+  const std::int64_t max_rows = batch.scored.empty() ? counts_.logit_rows : block.count;
+  const auto indices = block_.Take<std::int32_t>(static_cast<std::size_t>(max_rows));
   std::ranges::transform(batch.RowsOf(block), indices.host,
                          [](std::int64_t row) { return static_cast<std::int32_t>(row); });
   step_.blocks.push_back({.first = block.first,
                           .count = block.count,
+                          .max_rows = max_rows,
                           .rows = CopyCount(static_cast<std::size_t>(block.count)),
                           .indices = indices.device,
                           .lora = WriteLora(items)});

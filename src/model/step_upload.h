@@ -20,6 +20,7 @@
 #include "model/forward_batch.h"
 #include "model/mirrored_block.h"
 #include "model/rope.h"
+#include "model/step_room.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux {
@@ -27,13 +28,14 @@ namespace loramux {
 // Rows whose attention is computed in one launch of each kernel.
 struct StepAttention {
   gpu::AttentionWork work;
-  std::int64_t rows = 0, chunks = 0, tiles = 0;  // how many there are
+  std::int64_t max_rows = 0, max_chunks = 0, tiles = 0;  // what the launches cover; at least as many as there are
 };
 
 // Rows of logits that are computed together.
 struct StepLogitBlock {
   std::int64_t first = 0;                 // as LogitBlock::first
   std::int64_t count = 0;                 // of its rows
+  std::int64_t max_rows = 0;              // that launches cover; at least `count`
   const std::int32_t* rows = nullptr;     // how many, in device memory
   const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
   gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
@@ -42,6 +44,7 @@ struct StepLogitBlock {
 // A step's data. Pointers are the device's unless said otherwise.
 struct StepOnDevice {
   const std::int32_t* rows = nullptr;  // how many rows the batch has
+  std::int64_t max_rows = 0;           // that launches cover; at least as many. In host memory
   const std::int32_t* tokens = nullptr;
   const std::int32_t* row_position = nullptr;
   const std::int32_t* row_sequence = nullptr;
@@ -54,8 +57,7 @@ struct StepOnDevice {
   std::vector<StepAttention> attention;
   std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
   const gpu::PoolRangeOnDevice* pool_ranges = nullptr;
-  StepPlace<double> pool_sums;      // [ranges, hidden_size]
-  StepPlace<std::int32_t> sampled;  // one for each row of ForwardBatch::logits: written by the device
+  StepPlace<double> pool_sums;  // [ranges, hidden_size]
 };
 
 // How much a step says, which bounds its bytes.
@@ -80,13 +82,15 @@ class StepUpload {
   Status Reserve(const StepCounts& counts, std::int64_t max_positions);
 
   // Writes the step into pinned memory. `pools` may be null. One launch of attention has at most `max_chunks`
-  // gpu::DecodeChunks, or one row. Error: memory cannot grow.
+  // gpu::DecodeChunks, or one row. `room`: null, or of a batch with single rows alone. Error: memory cannot grow.
   // REQUIRES: copies of the step before are done; tokens in the vocabulary.
   Status Write(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools,
-               std::int64_t max_chunks);
+               std::int64_t max_chunks, const StepRoom* room);
   // Enqueues the copy of what Write wrote.
   void Enqueue(DeviceStream& stream) const { block_.CopyToDevice(stream); }
   std::int64_t device_bytes() const { return block_.bytes(); }
+  // How often the step's memory has changed.
+  std::uint64_t generation() const { return block_.generation(); }
   // The step that Write wrote.
   const StepOnDevice& step() const { return step_; }
 
@@ -95,19 +99,24 @@ class StepUpload {
   struct ItemRange {
     std::size_t first_shrink = 0, shrink = 0, first_expand = 0, expand = 0;
     std::int32_t max_rank = 0;
+    std::size_t shrink_room = 0, expand_room = 0;  // of the arrays
   };
 
   Status Begin(const StepCounts& counts);
   StepCounts Count(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools) const;
   void ListAttention(const ForwardBatch<DeviceLoraView>& batch, std::int64_t max_chunks);
-  void ListLora(const ForwardBatch<DeviceLoraView>& batch);
+  void ListLora(const ForwardBatch<DeviceLoraView>& batch, const StepRoom* room);
+  // Rounds the counts up to the room.
+  void WidenTo(const StepRoom& room);
   ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
+  // A copy in an array with room for `room` values.
   template <typename T>
-  const T* Copy(std::span<const T> values);
+  const T* Copy(std::span<const T> values, std::size_t room);
   const std::int32_t* CopyCount(std::size_t value);
   void WriteRows(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
+  void WritePages(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
   void WriteAngles(const ForwardBatch<DeviceLoraView>& batch);
-  void WriteAttention();
+  void WriteAttention(const StepRoom* room);
   gpu::LoraWork WriteLora(const ItemRange& items);
   void WriteBlock(const ForwardBatch<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
   void WritePools(const PoolBatch& pools);
@@ -122,6 +131,7 @@ class StepUpload {
   std::size_t attention_groups_ = 0;  // of them, in this step
   std::vector<gpu::LoraItem> shrink_, expand_;
   std::vector<ItemRange> items_;  // of the batch, then of each block of logits
+  StepCounts counts_;             // of the step: what its arrays have room for
 };
 
 // The most counts of a step within the limits, without pooling.

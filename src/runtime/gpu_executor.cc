@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "gpu/kernels/elementwise.h"
 #include "model/device_lora.h"
+#include "model/step_graphs.h"
 #include "runtime/forward_of_step.h"
 #include "runtime/step_thread.h"
 
@@ -65,6 +66,7 @@ struct GpuExecutor::State {
   const KvLayout layout;
   const PageArena arena;
   std::unique_ptr<DeviceStream> stream;
+  StepGraphs graphs;
   Pairs pairs;
   DeviceLoraTables tables;
   std::vector<Slot> slots;
@@ -104,7 +106,8 @@ struct GpuExecutor::State {
       }
       sequences.push_back(ChunkOf(batch, sequence, adapter));
     }
-    ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena, ForwardOptionsOf(batch, result)));
+    ASSIGN_OR_RETURN(result.waited,
+                     model.Forward(*stream, sequences, layout, arena, ForwardOptionsOf(batch, result), &graphs));
     return Ok{};
   }
 
@@ -164,6 +167,8 @@ Result<std::unique_ptr<GpuExecutor>> GpuExecutor::Create(Device& device, DeviceM
 }
 
 void GpuExecutor::Submit(StepBatch batch) { state_->thread->Submit(std::move(batch)); }
+
+StepWays GpuExecutor::ways() const { return state_->graphs.ways(); }
 
 bool GpuExecutor::Poll(StepResult& result) { return state_->thread->Poll(result); }
 

@@ -10,6 +10,7 @@
 #include "gpu/device.h"
 #include "memory/page_pool.h"
 #include "model/device_model.h"
+#include "model/step_ways.h"
 
 namespace loramux {
 
@@ -26,6 +27,8 @@ class GpuExecutor final : public Executor {
   ~GpuExecutor() override;
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
+  // How the steps so far were enqueued. Thread-safe.
+  StepWays ways() const;
 
  private:
   struct State;
