@@ -183,6 +183,7 @@ struct Engine::Impl {
     step_in_flight = false;
     residency.EndHostReads();
     scheduler.StepTook(step_ended - step_began - result.waited);
+    totals.replayed_steps += result.replayed ? 1 : 0;
     totals.step_wait_total += result.waited + (now - step_ended);
     if (result.error.has_value()) {
       FailStep(*std::exchange(result.error, std::nullopt), now);

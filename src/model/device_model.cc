@@ -77,14 +77,14 @@ Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const Device
   };
   const std::vector<StepAttention>& attention = workspace_->step.step().attention;
   if (room != nullptr && attention.size() == 1) {
-    StepShape shape = {.rows = room->rows,
-                       .logit_rows = room->logit_rows,
-                       .chunks = attention.front().max_chunks,
-                       .lora = room->max_rank > 0,
-                       .pages = device_pages.base,
-                       .page_stride = device_pages.page_stride,
-                       .page_tokens = layout.page_tokens,
-                       .kv_dtype = layout.dtype};
+    GraphShape shape = {.rows = room->rows,
+                        .logit_rows = room->logit_rows,
+                        .chunks = attention.front().max_chunks,
+                        .lora = room->max_rank > 0,
+                        .pages = device_pages.base,
+                        .page_stride = device_pages.page_stride,
+                        .page_tokens = layout.page_tokens,
+                        .kv_dtype = layout.dtype};
     if (!sample_later) shape.samples = workspace_->results.room();
     RETURN_IF_ERROR(graphs->Run(stream, shape, workspace_->generation(), waits, enqueue));
   } else if (graphs != nullptr) {

@@ -33,7 +33,7 @@ void StepGraphs::NoteTargets(const DeviceLoraView& adapter) {
   if (more) entries_.remove_if([](const Entry& entry) { return entry.shape.lora; });
 }
 
-Status StepGraphs::Run(DeviceStream& stream, const StepShape& shape, std::uint64_t generation, bool waits,
+Status StepGraphs::Run(DeviceStream& stream, const GraphShape& shape, std::uint64_t generation, bool waits,
                        const std::function<void()>& enqueue) {
   if (generation != generation_) entries_.clear();
   generation_ = generation;

@@ -28,7 +28,7 @@ namespace loramux {
 
 // All that the launches of a step of single rows depend on beside the model, the workspace and the stream. Which
 // adapters, ranks, contexts and sampling parameters the rows have does not matter.
-struct StepShape {
+struct GraphShape {
   std::int64_t rows = 0, logit_rows = 0;  // of StepRoom
   std::int64_t chunks = 0;                // of attention
   bool lora = false;                      // some row has an adapter
@@ -39,7 +39,7 @@ struct StepShape {
   std::int64_t page_tokens = 0;
   DType kv_dtype = DType::kF32;
 
-  auto operator<=>(const StepShape&) const = default;
+  auto operator<=>(const GraphShape&) const = default;
 };
 
 // The graphs of one stream's steps, the latest used first. Not thread-safe, but for ways(). The stream outlives it, and
@@ -57,7 +57,7 @@ class StepGraphs {
   // (DeviceWorkspace::generation). Launch by launch the first time, because a device chooses algorithms and takes
   // memory when it sees a shape first. `waits`: the work waits for events, which cannot be recorded. Error: the device
   // is lost. REQUIRES: earlier work is done.
-  Status Run(DeviceStream& stream, const StepShape& shape, std::uint64_t generation, bool waits,
+  Status Run(DeviceStream& stream, const GraphShape& shape, std::uint64_t generation, bool waits,
              const std::function<void()>& enqueue);
   // As Run, for a step that is never recorded.
   void RunEagerly(const std::function<void()>& enqueue);
@@ -70,7 +70,7 @@ class StepGraphs {
  private:
   // A shape that was seen. Without a graph: once.
   struct Entry {
-    StepShape shape;
+    GraphShape shape;
     std::unique_ptr<DeviceGraph> graph;
   };
 

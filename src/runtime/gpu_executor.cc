@@ -106,8 +106,10 @@ struct GpuExecutor::State {
       }
       sequences.push_back(ChunkOf(batch, sequence, adapter));
     }
+    const std::int64_t replayed = graphs.ways().replayed;
     ASSIGN_OR_RETURN(result.waited,
                      model.Forward(*stream, sequences, layout, arena, ForwardOptionsOf(batch, result), &graphs));
+    result.replayed = graphs.ways().replayed > replayed;
     return Ok{};
   }
 

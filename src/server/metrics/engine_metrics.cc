@@ -145,6 +145,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "early_admissions_total",
            "Requests that started while layers of their adapter or history were still arriving.",
            stats.early_admissions);
+  page.Own(MetricType::Counter, "replayed_steps_total", "Steps that a GPU repeated from a recording.",
+           stats.replayed_steps);
   page.Own(MetricType::Counter, "step_wait_seconds_total", "Time that steps waited for such layers.",
            static_cast<double>(stats.step_wait_total) / kNsPerSecond);
   page.Own(MetricType::Gauge, "history_invalid_pages",
