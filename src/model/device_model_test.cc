@@ -654,8 +654,8 @@ TEST(DeviceModelArrivals, EventsAreWaitedForByTheStream) {
 // 13, the last one other targets.
 class Replay {
  public:
-  explicit Replay(DType dtype = DType::kBF16)
-      : eager_(SmallConfig(), dtype, dtype), replays_(SmallConfig(), dtype, dtype) {
+  explicit Replay(DType dtype = DType::kBF16, bool batch_invariant = false)
+      : eager_(SmallConfig(), dtype, dtype, batch_invariant), replays_(SmallConfig(), dtype, dtype, batch_invariant) {
     for (Twins* twins : {&eager_, &replays_}) {
       twins->AddAdapter(8, kAll, DType::kBF16);
       twins->AddAdapter(64, kAll, DType::kF32);
@@ -763,7 +763,7 @@ TEST(RecordedSteps, KeepTheMemoryOfReserve) {
 }
 
 TEST(RecordedSteps, WithAndWithoutAdaptersAlternate) {
-  Replay world(DType::kF32);
+  Replay world(DType::kF32, /*batch_invariant=*/true);
   world.Reserve(64);
   for (const int adapter : {0, -1}) world.AddSequence(9, adapter);
   const StepWays before = world.ways();
