@@ -9,8 +9,10 @@
 
 #include "base/check.h"
 #include "base/sample_batch.h"
+#include "gpu/counting_stream.h"
 #include "gpu/gpu_bench.h"
 #include "model/device_model.h"
+#include "model/step_graphs.h"
 #include "shapes.h"
 
 namespace loramux {
@@ -41,6 +43,7 @@ class ModelWorld {
  public:
   explicit ModelWorld(GpuBench& bench)
       : bench_(bench),
+        stream_(bench.stream()),
         config_(bench.options().check ? TinyShape() : Shape7B()),
         tables_(bench.device(), config_.num_layers) {
     config_.sliding_window.assign(static_cast<std::size_t>(config_.num_layers), 0);
@@ -72,8 +75,13 @@ class ModelWorld {
     return of.sequences * of.context * static_cast<std::int64_t>(layout_.BytesPerToken());
   }
 
-  // Tokens that the step samples.
-  std::vector<TokenId> Step(const ModelCase& of) {
+  // How steps with graphs were enqueued.
+  StepWays ways() const { return graphs_.ways(); }
+  // What the host has enqueued for all steps so far.
+  std::int64_t calls() const { return stream_.calls(); }
+
+  // Tokens that the step samples. `graphs`: records and replays it if it only decodes.
+  std::vector<TokenId> Step(const ModelCase& of, bool graphs) {
     const std::vector<TokenId> tokens(static_cast<std::size_t>(of.tokens), 1);
     const std::int64_t pages_each = layout_.PagesFor(of.context);
     CHECK_LE(pages_each * of.sequences, NumPages());
@@ -95,7 +103,7 @@ class ModelWorld {
     ForwardOptions options;
     options.samples = &samples;
     options.tokens = &sampled;
-    const auto done = model_->Forward(bench_.stream(), chunks, layout_, pages_, options);
+    const auto done = model_->Forward(stream_, chunks, layout_, pages_, options, graphs ? &graphs_ : nullptr);
     CHECK(done.ok());
     std::vector<TokenId> ids;
     for (const SampledToken& token : sampled) ids.push_back(token.id);
@@ -167,6 +175,8 @@ class ModelWorld {
   }
 
   GpuBench& bench_;
+  CountingStream stream_;
+  StepGraphs graphs_;
   ModelConfig config_;
   KvLayout layout_;
   DeviceLoraTables tables_;
@@ -177,18 +187,28 @@ class ModelWorld {
   std::vector<std::int64_t> adapter_bytes_;
 };
 
-// Seconds of a step, the median of some. Each must sample the same tokens.
-double SecondsOfStep(GpuBench& bench, ModelWorld& world, const ModelCase& of) {
-  const std::vector<TokenId> expected = world.Step(of);
+struct StepCost {
+  double seconds = 0;           // the median of some steps
+  std::int64_t host_calls = 0;  // that enqueue one step
+};
+
+// Each step must sample the `expected` tokens, as far as products do not depend on the number of rows: a replayed step
+// has a power of two of them.
+StepCost CostOfStep(GpuBench& bench, ModelWorld& world, const ModelCase& of, bool graphs) {
+  const std::vector<TokenId> expected = world.Step(of, graphs);
+  if (graphs) world.Step(of, graphs);  // records it
   std::vector<double> seconds;
+  std::int64_t calls = 0;
   for (int i = 0; i < (bench.options().check ? 1 : 10); ++i) {
+    const std::int64_t before = world.calls();
     const auto start = std::chrono::steady_clock::now();
-    const std::vector<TokenId> found = world.Step(of);
+    const std::vector<TokenId> found = world.Step(of, graphs);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    calls = world.calls() - before;
     CHECK(found == expected);
   }
   std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return {seconds[seconds.size() / 2], calls};
 }
 
 }  // namespace
@@ -200,7 +220,13 @@ void BenchModel(GpuBench& bench, double read_ceiling, GpuResults& results) {
       {64, 1, 512, true}, {16, 1, 4096, false}, {16, 1, 4096, true}, {1, 2048, 2048, false}, {1, 2048, 2048, true}};
   if (bench.options().check) cases = {{1, 1, 20, false}, {3, 1, 33, true}, {1, 20, 20, true}};
   for (const ModelCase& of : cases) {
-    const double seconds = SecondsOfStep(bench, world, of);
+    const StepCost eager = CostOfStep(bench, world, of, /*graphs=*/false);
+    const bool decodes = of.tokens == 1;
+    const std::int64_t replayed = world.ways().replayed;
+    // What the server does: prompts are never recorded.
+    const StepCost cost = decodes ? CostOfStep(bench, world, of, /*graphs=*/true) : eager;
+    CHECK_EQ(world.ways().replayed > replayed, decodes);
+    const double seconds = cost.seconds;
     const std::int64_t bytes =
         world.WeightBytes() + world.KvBytes(of) + (of.adapters ? world.AdapterBytes(of.sequences) : 0);
     AddRow(results, "model",
@@ -209,6 +235,9 @@ void BenchModel(GpuBench& bench, double read_ceiling, GpuResults& results) {
             {"context", of.context},
             {"adapters", of.adapters ? of.sequences : 0},
             {"ms", 1e3 * seconds},
+            {"host_calls", cost.host_calls},
+            {"eager_ms", 1e3 * eager.seconds},
+            {"eager_host_calls", eager.host_calls},
             {"tokens_per_s", static_cast<double>(of.sequences * of.tokens) / seconds},
             {"of_ceiling", static_cast<double>(bytes) / seconds / read_ceiling}});
   }

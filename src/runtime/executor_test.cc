@@ -135,6 +135,32 @@ TEST(GpuExecutor, CopiesPagesBeforeItComputes) {
   EXPECT_EQ(tokens[0], tokens[1]);
 }
 
+// From the third step of one token on; with pages to copy before one of them. The tokens are the CPU's.
+TEST(GpuExecutor, RepeatsRecordedSteps) {
+  const std::vector<TokenId> prompt = Prompt();
+  World cpu(/*on_device=*/false), w(/*on_device=*/true);
+  for (World* world : {&cpu, &w}) {
+    world->executor->Submit(world->Step(std::span(prompt).first(33), 0, true));
+    world->Wait();
+  }
+  for (std::int64_t position = 33; position < 40; ++position) {
+    if (position == 37) {
+      w.builder.Copy({5, 20});
+      w.pages[0] = 20;
+    }
+    std::vector<TokenId> tokens;
+    for (World* world : {&cpu, &w}) {
+      world->executor->Submit(
+          world->Step(std::span(prompt).subspan(static_cast<std::size_t>(position), 1), position, true));
+      const StepResult result = world->Wait();
+      ASSERT_FALSE(result.error.has_value()) << result.error->message;
+      EXPECT_EQ(result.replayed, world == &w && position >= 35) << position;
+      tokens.push_back(result.tokens.at(0).id);
+    }
+    EXPECT_EQ(tokens[0], tokens[1]) << position;
+  }
+}
+
 TEST(GpuExecutor, ALostDeviceIsTheErrorOfEveryStep) {
   World w(/*on_device=*/true);
   const std::vector<TokenId> prompt = Prompt();
