@@ -80,7 +80,7 @@ Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const Device
     GraphShape shape = {.rows = room->rows,
                         .logit_rows = room->logit_rows,
                         .chunks = attention.front().max_chunks,
-                        .lora = room->max_rank > 0,
+                        .max_rank = room->max_rank,
                         .pages = device_pages.base,
                         .page_stride = device_pages.page_stride,
                         .page_tokens = layout.page_tokens,

@@ -1,6 +1,7 @@
 #include "model/device_workspace.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -60,6 +61,13 @@ DeviceModelLimits Widened(DeviceModelLimits limits) {
   limits.max_sequences = std::max(limits.max_sequences, RowRoom(limits.max_sequences));
   limits.max_logit_rows = std::max(limits.max_logit_rows, RowRoom(limits.max_logit_rows));
   return limits;
+}
+
+// The rank that launches cover: few different ones, for the sake of few graphs, but no more than half of the blocks
+// find nothing to do because of it.
+std::int32_t RankRoom(std::int32_t max_rank, std::int64_t most) {
+  const auto power = static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(max_rank)));
+  return std::min(std::max(power, gpu::kLoraRankTile), static_cast<std::int32_t>(most));
 }
 
 }  // namespace
@@ -164,8 +172,7 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& op
   sizes.chunks = ChunksWithin(chunks, batch.max_positions);
   RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
   RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
-  // The sums of products have the stride of the largest rank, so that it is the same in every step.
-  if (room != nullptr && room->max_rank > 0) room->max_rank = static_cast<std::int32_t>(sizes_.max_rank);
+  if (room != nullptr && room->max_rank > 0) room->max_rank = RankRoom(room->max_rank, sizes_.max_rank);
   RETURN_IF_ERROR(
       results.Prepare(options.samples, options.tokens, options.score_rows, room == nullptr ? 0 : room->logit_rows));
   return step.Write(batch, layout, options.pools, sizes_.chunks, room);

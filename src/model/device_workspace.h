@@ -56,7 +56,7 @@ class DeviceWorkspace {
   std::int64_t bytes() const { return activations_.bytes + step.device_bytes() + results.device_bytes(); }
 
   // Makes room for `batch` and writes its step. `room`: null, or what the launches of a batch of single rows cover;
-  // its max_rank may be lower than what the workspace has room for, and becomes that. Error: memory cannot grow.
+  // its max_rank is the batch's, and is rounded up. Error: memory cannot grow.
   // REQUIRES: earlier work is done.
   Status Prepare(const KvLayout& layout, const ForwardOptions& options, StepRoom* room);
   // Enqueues the copy of what Prepare wrote.

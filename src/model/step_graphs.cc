@@ -30,7 +30,7 @@ void StepGraphs::NoteTargets(const DeviceLoraView& adapter) {
     more = more || (adapter.targets[i] & ~targets_[i]) != 0;
     targets_[i] |= adapter.targets[i];
   }
-  if (more) entries_.remove_if([](const Entry& entry) { return entry.shape.lora; });
+  if (more) entries_.remove_if([](const Entry& entry) { return entry.shape.max_rank > 0; });
 }
 
 Status StepGraphs::Run(DeviceStream& stream, const GraphShape& shape, std::uint64_t generation, bool waits,

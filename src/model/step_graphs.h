@@ -27,11 +27,11 @@
 namespace loramux {
 
 // All that the launches of a step of single rows depend on beside the model, the workspace and the stream. Which
-// adapters, ranks, contexts and sampling parameters the rows have does not matter.
+// adapters, contexts and sampling parameters the rows have does not matter, nor do ranks but for the power of two.
 struct GraphShape {
   std::int64_t rows = 0, logit_rows = 0;  // of StepRoom
   std::int64_t chunks = 0;                // of attention
-  bool lora = false;                      // some row has an adapter
+  std::int32_t max_rank = 0;              // of StepRoom
   SampleRoom samples;
   // Where keys and values are.
   const std::byte* pages = nullptr;
