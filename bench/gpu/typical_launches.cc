@@ -10,6 +10,7 @@
 #include "gpu/kernels/attention_extents.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/qkv_post.h"
 #include "gpu/kernels/read_all.h"
 #include "gpu/kernels/sampling.h"
@@ -95,6 +96,18 @@ void PrintLora(PrintingStream& stream, DType dtype) {
   qkv.pages.head_dim = static_cast<std::int32_t>(kHidden) / kHeads;
   qkv.num_heads = kHeads;
   QkvPost(stream, dtype, kRows, qkv);
+  LoraExpandArguments expand = {};
+  expand.slices = 1;
+  expand.work.max_pieces = kRows;
+  LoraQkvPost(stream, dtype, {qkv, expand});
+  SiluMulArguments silu = {};
+  silu.width = kIntermediate;
+  LoraSiluMul(stream, dtype, {silu, expand});
+  float added = 0;
+  NormRowsArguments norm = {};
+  norm.width = kHidden;
+  norm.added = expand.y[0] = &added;
+  LoraNormRows(stream, dtype, {norm, expand});
 }
 
 void PrintOneInstance(PrintingStream& stream) {

@@ -28,6 +28,12 @@ std::string_view NameOf(Kernel kernel) {
       return "LoraExpand";
     case Kernel::kSkinnyMatMulLora:
       return "SkinnyMatMulLora";
+    case Kernel::kLoraQkvPost:
+      return "LoraQkvPost";
+    case Kernel::kLoraSiluMul:
+      return "LoraSiluMul";
+    case Kernel::kLoraNormRows:
+      return "LoraNormRows";
     case Kernel::kDecideLayer:
       return "DecideLayer";
     case Kernel::kSendActivations:

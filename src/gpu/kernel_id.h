@@ -20,7 +20,10 @@ enum class Kernel : std::uint8_t {
   kLoraShrink,  // kernels/lora.h
   kLoraExpand,
   kSkinnyMatMulLora,  // kernels/skinny.h
-  kDecideLayer,       // kernels/assist.h
+  kLoraQkvPost,       // kernels/lora_fused.h
+  kLoraSiluMul,
+  kLoraNormRows,
+  kDecideLayer,  // kernels/assist.h
   kSendActivations,
   kAddAnswers,
   kPublishLayers,

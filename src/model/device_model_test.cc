@@ -609,7 +609,7 @@ TEST(DeviceModelMemory, WeightsThatDoNotFitAreAnError) {
 
 // At whatever launch of a step.
 TEST(DeviceModelFailures, ALostDeviceIsAnError) {
-  for (int launches = 0; launches < 30; launches += 7) {
+  for (int launches = 0; launches < 25; launches += 6) {
     Twins twins(SmallConfig(), DType::kBF16, DType::kBF16);
     twins.AddSequence(4, twins.AddAdapter(8, kAll, DType::kBF16));
     dynamic_cast<gpu::EmulatedDevice&>(twins.device()).LoseAfter(launches);

@@ -6,6 +6,7 @@
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/qkv_post.h"
 #include "model/lora_view.h"
 
@@ -38,20 +39,25 @@ void GpuOps::AwaitLayer(std::int64_t layer) {
 }
 
 void GpuOps::Norm(Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
-  FlushProduct();
   const bool adds = added_to_.wide == x.wide;
-  if (!adds) FlushAdd();
-  gpu::NormRows(f_.stream, f_.dtype, MaxRows(x),
-                {.x = x.wide,
-                 .added = adds ? added_.wide : nullptr,
-                 .weight = weight.data,
-                 .y = y.low,
-                 .rows = OfLogits(x) ? block_->rows : step_.rows,
-                 .width = config_.hidden_size,
-                 .x_stride = x.stride,
-                 .added_stride = added_.stride,
-                 .y_stride = y.stride,
-                 .eps = Epsilon()});
+  if (!adds) Flush();
+  const gpu::NormRowsArguments arguments = {.x = x.wide,
+                                            .added = adds ? added_.wide : nullptr,
+                                            .weight = weight.data,
+                                            .y = y.low,
+                                            .rows = OfLogits(x) ? block_->rows : step_.rows,
+                                            .width = config_.hidden_size,
+                                            .x_stride = x.stride,
+                                            .added_stride = added_.stride,
+                                            .y_stride = y.stride,
+                                            .eps = Epsilon()};
+  if (adds && expand_.slices == 1 && expand_.y[0] == added_.wide) {
+    gpu::LoraNormRows(f_.stream, f_.dtype, {arguments, expand_});
+    expand_ = {};
+  } else {
+    FlushExpand();
+    gpu::NormRows(f_.stream, f_.dtype, MaxRows(x), arguments);
+  }
   added_ = added_to_ = {};
 }
 
@@ -93,7 +99,13 @@ void GpuOps::FlushProduct() {
   product_ = {};
 }
 
+void GpuOps::FlushExpand() {
+  if (expand_.slices > 0) gpu::LoraExpand(f_.stream, expand_);
+  expand_ = {};
+}
+
 void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+  FlushExpand();
   FlushAdd();
   const LoraTarget first = outputs.front().target;
   const bool of_lm_head = first == LoraTarget::kLmHead;
@@ -125,7 +137,8 @@ void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> 
     FlushProduct();
     gpu::LoraShrink(f_.stream, f_.dtype, shrink);
   }
-  gpu::LoraExpand(f_.stream, expand);
+  expand_ = expand;
+  if (work.max_pieces == 0) FlushExpand();
 }
 
 // Done by StoreKv: q and k are the heads that it finds in qkv.
@@ -145,22 +158,27 @@ gpu::PagesOnDevice GpuOps::Pages() const {
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   FlushProduct();
   CHECK(k.wide == b_.qkv.wide + config_.QDim());
-  gpu::QkvPost(f_.stream, f_.layout.dtype, step_.max_rows,
-               {.qkv = b_.qkv.wide,
-                .qkv_stride = b_.qkv.stride,
-                .q_norm = q_norm_,
-                .k_norm = k_norm_,
-                .eps = Epsilon(),
-                .cos = step_.cos,
-                .sin = step_.sin,
-                .row_position = step_.row_position,
-                .row_sequence = step_.row_sequence,
-                .sequences = step_.sequences,
-                .page_tables = step_.page_tables,
-                .pages = Pages(),
-                .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
-                .rows = step_.rows,
-                .num_heads = static_cast<std::int32_t>(config_.num_heads)});
+  const gpu::QkvPostArguments arguments = {.qkv = b_.qkv.wide,
+                                           .qkv_stride = b_.qkv.stride,
+                                           .q_norm = q_norm_,
+                                           .k_norm = k_norm_,
+                                           .eps = Epsilon(),
+                                           .cos = step_.cos,
+                                           .sin = step_.sin,
+                                           .row_position = step_.row_position,
+                                           .row_sequence = step_.row_sequence,
+                                           .sequences = step_.sequences,
+                                           .page_tables = step_.page_tables,
+                                           .pages = Pages(),
+                                           .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
+                                           .rows = step_.rows,
+                                           .num_heads = static_cast<std::int32_t>(config_.num_heads)};
+  if (expand_.slices > 0) {
+    gpu::LoraQkvPost(f_.stream, f_.layout.dtype, {arguments, expand_});
+    expand_ = {};
+  } else {
+    gpu::QkvPost(f_.stream, f_.layout.dtype, step_.max_rows, arguments);
+  }
   q_norm_ = k_norm_ = nullptr;
 }
 
@@ -190,17 +208,23 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
 
 void GpuOps::SiluMul(Rows gate_up, Rows y) {
   FlushProduct();
-  gpu::SiluMul(f_.stream, f_.dtype, step_.max_rows,
-               {.x = gate_up.wide,
-                .y = y.low,
-                .rows = step_.rows,
-                .width = config_.intermediate_size,
-                .x_stride = gate_up.stride,
-                .y_stride = y.stride});
+  const gpu::SiluMulArguments arguments = {.x = gate_up.wide,
+                                           .y = y.low,
+                                           .rows = step_.rows,
+                                           .width = config_.intermediate_size,
+                                           .x_stride = gate_up.stride,
+                                           .y_stride = y.stride};
+  if (expand_.slices > 0) {
+    gpu::LoraSiluMul(f_.stream, f_.dtype, {arguments, expand_});
+    expand_ = {};
+  } else {
+    gpu::SiluMul(f_.stream, f_.dtype, step_.max_rows, arguments);
+  }
 }
 
 void GpuOps::Add(Rows x, Rows y) {
-  Flush();
+  FlushProduct();
+  FlushAdd();
   added_ = x;
   added_to_ = y;
 }

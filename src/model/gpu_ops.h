@@ -35,7 +35,7 @@ struct GpuForward {
 //
 // Neighbouring operations are one launch where a kernel does both: an Add goes into the Norm that follows it;
 // NormHeads, Rope and StoreKv are one; a MatMul of few rows and the first half of the Lora that follows it are one,
-// unless the device is batch-invariant.
+// unless the device is batch-invariant; in a batch of few rows the other half goes into StoreKv, SiluMul, or Norm.
 class GpuOps {
  public:
   using Rows = GpuRows;
@@ -77,8 +77,10 @@ class GpuOps {
   // Launch what waits for the operation that follows it.
   void FlushAdd();
   void FlushProduct();
+  void FlushExpand();
   void Flush() {
     FlushProduct();
+    FlushExpand();
     FlushAdd();
   }
   // Rows of a launch over the batch's rows, or over those of a block of logits, which `x` tells apart.
@@ -95,6 +97,7 @@ class GpuOps {
   const StepLogitBlock* block_ = nullptr;        // that GatherLogitRows gathered last
   Rows added_, added_to_;                        // of an Add that was not launched yet
   gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none
+  gpu::LoraExpandArguments expand_ = {};         // the second half of a Lora that was not launched yet; slices 0: none
   const float *q_norm_ = nullptr, *k_norm_ = nullptr;
   OsClock clock_;
   TimeNs waited_ = 0;

@@ -8,6 +8,7 @@
 #include "base/ceil_divide.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/skinny.h"
 
 namespace loramux {
 namespace {
@@ -31,7 +32,7 @@ std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) 
   constexpr auto kInt = static_cast<std::int64_t>(sizeof(std::int32_t));
   // The largest item of attention's lists has three numbers.
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
-  const std::int64_t sections = 16 + 6 * attention_groups + 6 * logit_blocks;
+  const std::int64_t sections = 18 + 6 * attention_groups + 6 * logit_blocks;
   return ints * kInt + rows * head_dim * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
@@ -60,7 +61,8 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
       return static_cast<std::int64_t>(bounds.shrink) + bounds.expand;
     };
     most.lora_items = items(most.rows, limits.max_sequences) + items(limits.max_logit_rows, limits.max_logit_rows) +
-                      items(most.rows, limits.max_sequences + most.logit_blocks);
+                      items(most.rows, limits.max_sequences + most.logit_blocks) +
+                      std::min<std::int64_t>(most.rows, gpu::kSkinnyRows);
   }
   return most;
 }
@@ -79,7 +81,7 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
   counts.rows = batch.num_rows;
   counts.sequences = static_cast<std::int64_t>(batch.chunks.size());
   for (const auto& chunk : batch.chunks) counts.pages += PagesOf(chunk, layout);
-  counts.lora_items = static_cast<std::int64_t>(shrink_.size() + expand_.size());
+  counts.lora_items = static_cast<std::int64_t>(shrink_.size() + expand_.size() + pieces_.size());
   for (std::size_t i = 0; i < attention_groups_; ++i) {
     const gpu::AttentionWorkLists& lists = attention_[i];
     counts.attention_items +=
@@ -105,6 +107,11 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   WriteAngles(batch);
   WriteAttention(room);
   step_.lora = WriteLora(items_[0]);
+  if (piece_room_ > 0) {
+    step_.lora.pieces = Copy(std::span(std::as_const(pieces_)), piece_room_);
+    step_.lora.piece_count = CopyCount(pieces_.size());
+    step_.lora.max_pieces = static_cast<std::int32_t>(piece_room_);
+  }
   step_.blocks.clear();
   std::size_t block = 1;  // of items_
   if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
@@ -127,7 +134,7 @@ void StepUpload::WidenTo(const StepRoom& room) {
     counts_.attention_items += static_cast<std::int64_t>(ChunkRoom(attention_[i].chunks.size()));
     CHECK(attention_[i].tiles.empty());
   }
-  counts_.lora_items = 0;
+  counts_.lora_items = static_cast<std::int64_t>(piece_room_);
   const auto widen = [&](ItemRange& items, std::int64_t rows) {
     const gpu::LoraItemBounds most = LoraRoom(rows, room.max_rank);
     CHECK_GE(room.max_rank, items.max_rank);
@@ -186,8 +193,28 @@ void StepUpload::ListLora(const Batch& batch, const StepRoom* room) {
   expand_.clear();
   items_.clear();
   items_.push_back(AppendItems(batch.adapters, /*of_lm_head=*/false));
+  ListPieces(batch, room);
   if (batch.num_logit_rows > 0) items_.push_back(AppendItems(batch.AdaptersOf(batch.logits), true));
   for (const LogitBlock& block : batch.scored) items_.push_back(AppendItems(batch.AdaptersOf(block), true));
+}
+
+// With a room they depend on it alone, and there may be one a row.
+void StepUpload::ListPieces(const Batch& batch, const StepRoom* room) {
+  pieces_.clear();
+  piece_room_ = 0;
+  if (room != nullptr ? room->max_rank == 0 : items_[0].expand == 0) return;
+  if ((room != nullptr ? room->rows : batch.num_rows) > gpu::kSkinnyRows) return;
+  std::int32_t row = 0;
+  for (const auto& group : batch.adapters) {
+    const DeviceLoraView& adapter = *group.adapter;
+    const auto begin = static_cast<std::int32_t>(group.begin), end = static_cast<std::int32_t>(group.end);
+    gpu::AppendLoraPieces(nullptr, adapter.dtype, row, begin - row, pieces_);
+    gpu::AppendLoraPieces(adapter.max_rank == 0 ? nullptr : adapter.modules, adapter.dtype, begin, end - begin,
+                          pieces_);
+    row = end;
+  }
+  gpu::AppendLoraPieces(nullptr, DType::kF32, row, static_cast<std::int32_t>(batch.num_rows) - row, pieces_);
+  piece_room_ = room != nullptr ? static_cast<std::size_t>(room->rows) : pieces_.size();
 }
 
 StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head) {

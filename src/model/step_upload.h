@@ -106,6 +106,7 @@ class StepUpload {
   StepCounts Count(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools) const;
   void ListAttention(const ForwardBatch<DeviceLoraView>& batch, std::int64_t max_chunks);
   void ListLora(const ForwardBatch<DeviceLoraView>& batch, const StepRoom* room);
+  void ListPieces(const ForwardBatch<DeviceLoraView>& batch, const StepRoom* room);
   // Rounds the counts up to the room.
   void WidenTo(const StepRoom& room);
   ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
@@ -130,8 +131,10 @@ class StepUpload {
   std::vector<gpu::AttentionWorkLists> attention_;
   std::size_t attention_groups_ = 0;  // of them, in this step
   std::vector<gpu::LoraItem> shrink_, expand_;
-  std::vector<ItemRange> items_;  // of the batch, then of each block of logits
-  StepCounts counts_;             // of the step: what its arrays have room for
+  std::vector<gpu::LoraItem> pieces_;  // of the batch, if it has few rows, and adapters or room for them
+  std::size_t piece_room_ = 0;         // for pieces; 0: there are none
+  std::vector<ItemRange> items_;       // of the batch, then of each block of logits
+  StepCounts counts_;                  // of the step: what its arrays have room for
 };
 
 // The most counts of a step within the limits, without pooling.

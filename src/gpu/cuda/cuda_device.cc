@@ -103,7 +103,7 @@ Status CudaDevice::ReadProperties() {
 
 Status CudaDevice::LoadKernels() {
   const int most_shared = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index_);
-  for (const auto entries : {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), AssistEntries(),
+  for (const auto entries : {ElementwiseEntries(), LoraEntries(), SkinnyEntries(), LoraFusedEntries(), AssistEntries(),
                              AttentionDecodeEntries(), AttentionPrefillEntries(), SamplingEntries()}) {
     for (const KernelEntry& entry : entries) {
       for (const void* function : entry.functions) {

@@ -26,6 +26,7 @@ struct KernelEntry {
 std::span<const KernelEntry> ElementwiseEntries();
 std::span<const KernelEntry> LoraEntries();
 std::span<const KernelEntry> SkinnyEntries();
+std::span<const KernelEntry> LoraFusedEntries();
 std::span<const KernelEntry> AssistEntries();
 std::span<const KernelEntry> AttentionDecodeEntries();
 std::span<const KernelEntry> AttentionPrefillEntries();

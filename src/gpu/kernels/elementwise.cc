@@ -27,12 +27,14 @@ void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const E
   LaunchParts(stream, Kernel::kEmbedRows, dtype, max_rows, arguments);
 }
 
+std::uint32_t NormThreads(std::int64_t width) {
+  const std::int64_t warps = (width + 32 * kGroup - 1) / (32 * kGroup);
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(warps * 32, NormRowsKernel<float>::kThreads));
+}
+
 void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const NormRowsArguments& arguments) {
   if (max_rows == 0) return;
-  // By the width alone, as the order of the sums is.
-  const std::int64_t warps = (arguments.width + 32 * kGroup - 1) / (32 * kGroup);
-  const auto threads = static_cast<std::uint32_t>(std::min<std::int64_t>(warps * 32, NormRowsKernel<float>::kThreads));
-  Launch(stream, Kernel::kNormRows, dtype, {static_cast<std::uint32_t>(max_rows), 1, 1}, threads,
+  Launch(stream, Kernel::kNormRows, dtype, {static_cast<std::uint32_t>(max_rows), 1, 1}, NormThreads(arguments.width),
          sizeof(NormRowsKernel<float>::Memory), arguments);
 }
 

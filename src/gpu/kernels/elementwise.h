@@ -31,6 +31,8 @@ struct NormRowsArguments {
   std::int64_t width, x_stride, added_stride, y_stride;
   float eps;
 };
+// Threads of a block that norms rows: by the width alone, as the order of the sums is.
+std::uint32_t NormThreads(std::int64_t width);
 void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const NormRowsArguments& arguments);
 
 // y[i, j] = silu(x[i, j]) * x[i, width + j]. Instance: the type of y.

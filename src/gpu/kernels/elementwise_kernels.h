@@ -108,8 +108,13 @@ struct NormRowsKernel {
   };
 
   LORAMUX_DEVICE static void Run(const Arguments& a) {
-    const std::int64_t row = BlockX(), step = BlockThreads() * kGroup, first = ThreadIndex() * kGroup;
-    if (static_cast<std::int32_t>(row) >= Load(a.rows)) return;
+    const std::int64_t row = BlockX();
+    if (static_cast<std::int32_t>(row) < Load(a.rows)) Row(a, row);
+  }
+
+  // One row, by all threads of the block.
+  LORAMUX_DEVICE static void Row(const Arguments& a, std::int64_t row) {
+    const std::int64_t step = BlockThreads() * kGroup, first = ThreadIndex() * kGroup;
     float kept[kKept][kGroup], sum = 0;
     LORAMUX_UNROLL
     for (int i = 0; i < kKept; ++i) {
@@ -173,7 +178,10 @@ struct SiluMulKernel {
   static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     if (IsBeyond(a.rows, a.width)) return;
-    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    Group(a, BlockX(), ColumnOfThread());
+  }
+  // 8 elements of one row.
+  LORAMUX_DEVICE static void Group(const Arguments& a, std::int64_t row, std::int64_t column) {
     float gate[kGroup], up[kGroup];
     LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, gate);
     LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);

@@ -7,6 +7,7 @@
 #include "gpu/kernels/attention_decode_kernels.h"
 #include "gpu/kernels/attention_prefill_kernel.h"
 #include "gpu/kernels/elementwise_kernels.h"
+#include "gpu/kernels/lora_fused_kernels.h"
 #include "gpu/kernels/lora_kernels.h"
 #include "gpu/kernels/qkv_post_kernel.h"
 #include "gpu/kernels/read_all_kernel.h"
@@ -18,7 +19,8 @@
 #define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
-#define LORAMUX_SKINNY_KERNELS(X) X(SkinnyMatMulLora)
+#define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)
+#define LORAMUX_LORA_FUSED_KERNELS(X) X(LoraQkvPost) X(LoraSiluMul) X(LoraNormRows)
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_ASSIST_KERNELS(X) X(SendActivations)
 #define LORAMUX_ASSIST_F32_KERNELS(X) X(DecideLayer) X(AddAnswers) X(PublishLayers)

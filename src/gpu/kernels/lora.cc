@@ -37,6 +37,20 @@ void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_ra
   }
 }
 
+void AppendLoraPieces(const LoraModule* modules, DType dtype, std::int32_t first_row, std::int32_t rows,
+                      std::vector<LoraItem>& pieces) {
+  const std::int32_t most = modules == nullptr ? 1 : kLoraFewRows;
+  for (std::int32_t begin = 0; begin < rows; begin += most) {
+    LoraItem piece = {};
+    piece.modules = modules;
+    piece.first_row = first_row + begin;
+    piece.rows = std::min(rows - begin, most);
+    piece.parts = 1;
+    piece.dtype = dtype;
+    pieces.push_back(piece);
+  }
+}
+
 LoraItemBounds MaxLoraItems(std::int32_t rows, std::int32_t ranges, std::int32_t max_rank) {
   // A range has at most one item that is not full.
   const std::int64_t items = std::min<std::int64_t>(rows, ranges + rows / kLoraItemRows);

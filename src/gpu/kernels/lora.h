@@ -41,12 +41,20 @@ struct LoraWork {
   const std::int32_t* expand_count;
   std::int32_t max_shrink, max_expand;  // bound the counts, and size the grids
   std::int32_t max_rank;                // at least any module's rank: the width of `partial`'s slices
+  // Of a batch of few rows: all of its rows, adapters or not, for the kernels of lora_fused.h.
+  const LoraItem* pieces;
+  const std::int32_t* piece_count;
+  std::int32_t max_pieces;  // 0: there are none
 };
 
 // Appends the items of the rows [first_row, first_row + rows) of the batch, which use one adapter. `modules` is in
 // device memory; `max_rank` is the largest rank of its modules. Ranges are appended in the order of their rows.
 void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_rank, std::int32_t first_row,
                      std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand);
+// Appends pieces of the rows [first_row, first_row + rows): of at most 8 rows that use one adapter, or of one row
+// without adapter (`modules` null).
+void AppendLoraPieces(const LoraModule* modules, DType dtype, std::int32_t first_row, std::int32_t rows,
+                      std::vector<LoraItem>& pieces);
 // The most items that AppendLoraItems makes for ranges of `rows` rows in total, in at most `ranges` ranges.
 struct LoraItemBounds {
   std::int32_t shrink, expand;

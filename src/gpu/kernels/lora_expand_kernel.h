@@ -98,16 +98,15 @@ struct LoraExpandFew {
 
   LORAMUX_DEVICE static void Run(const LoraExpandPart& part, std::int64_t tile_begin) {
     static_assert(kLoraFewRanks % kAhead == 0);
-    LoraFewShared& shared = Shared<LoraExpandShared>().few;
-    const int thread = static_cast<int>(ThreadIndex());
+    LoraFewShared& shared = Shared<LoraFewShared>();
+    const int thread = static_cast<int>(ThreadIndex()), threads = static_cast<int>(BlockThreads());
     const std::int64_t o = tile_begin + thread * 4;
     float sums[kRows][4] = {};
     for (std::int32_t begin = 0; begin < part.rank; begin += kLoraFewRanks) {
       const std::int32_t ranks = part.rank - begin < kLoraFewRanks ? part.rank - begin : kLoraFewRanks;
       if (begin > 0) SyncBlock();
-      for (std::int32_t j = thread; j < ranks; j += kLoraExpandTile / 4)
-        shared.b_rows[j] = Load(part.b_rows + begin + j);
-      for (std::int32_t i = thread; i < kLoraFewRanks * kRows; i += kLoraExpandTile / 4)
+      for (std::int32_t j = thread; j < ranks; j += threads) shared.b_rows[j] = Load(part.b_rows + begin + j);
+      for (std::int32_t i = thread; i < kLoraFewRanks * kRows; i += threads)
         shared.v[i % kLoraFewRanks][i / kLoraFewRanks] = LoraV(part, i / kLoraFewRanks, begin + i % kLoraFewRanks);
       SyncBlock();
       if (o + 4 <= part.out)
@@ -184,6 +183,36 @@ struct LoraExpandMany {
   }
 };
 
+// The item's rows and a slice; rank 0 if the adapter does not change it.
+LORAMUX_DEVICE LoraExpandPart LoraExpandPartOf(const LoraExpandArguments& arguments, const LoraItem* item,
+                                               std::int32_t slice) {
+  const LoraWork& work = arguments.work;
+  LoraExpandPart part;
+  const LoraModule* module = Load(&item->modules) + arguments.module[slice];
+  const std::int32_t first_row = Load(&item->first_row);
+  part.rank = Load(&module->rank);
+  part.b_rows = Load(&module->b_rows);
+  part.scale = Load(&module->scale);
+  part.rows = Load(&item->rows);
+  part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
+  part.split_stride = arguments.partial_rows * part.partial_stride;
+  part.splits = (arguments.in + kLoraSplit - 1) / kLoraSplit;
+  part.partial = arguments.partial + first_row * part.partial_stride + static_cast<std::int64_t>(slice) * work.max_rank;
+  part.y_stride = arguments.y_stride[slice];
+  part.y = arguments.y[slice] + first_row * part.y_stride;
+  part.out = arguments.out[slice];
+  return part;
+}
+
+// A tile of the outputs of at most kLoraFewRows rows, 4 for each thread. W: the type of the adapter's rows.
+template <typename W>
+LORAMUX_DEVICE void LoraExpandFewRows(const LoraExpandPart& part, std::int64_t tile) {
+  if (part.rows == 1)
+    LoraExpandFew<W, 1, 16>::Run(part, tile);
+  else
+    LoraExpandFew<W, kLoraFewRows, 8>::Run(part, tile);
+}
+
 // One block a tile of outputs (x), expand item (y) and slice (z).
 template <typename T>
 struct LoraExpandKernel {
@@ -192,30 +221,15 @@ struct LoraExpandKernel {
   static constexpr int kMinBlocks = 4;
 
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    const LoraWork& work = arguments.work;
     const std::int32_t index = static_cast<std::int32_t>(BlockY());
-    if (index >= Load(work.expand_count)) return;
-    const LoraItem* item = work.expand + index;
+    if (index >= Load(arguments.work.expand_count)) return;
+    const LoraItem* item = arguments.work.expand + index;
     const std::int32_t slice = static_cast<std::int32_t>(BlockZ());
     const std::int32_t quarter = Load(&item->part), quarters = Load(&item->parts);
     const std::int64_t tile = static_cast<std::int64_t>(BlockX()) * kLoraExpandTile + quarter * kLoraManyOutputs;
-    LoraExpandPart part;
-    part.out = arguments.out[slice];
-    if (tile >= part.out) return;
-    const LoraModule* module = Load(&item->modules) + arguments.module[slice];
-    part.rank = Load(&module->rank);
+    if (tile >= arguments.out[slice]) return;
+    const LoraExpandPart part = LoraExpandPartOf(arguments, item, slice);
     if (part.rank == 0) return;
-    const std::int32_t first_row = Load(&item->first_row);
-    part.b_rows = Load(&module->b_rows);
-    part.scale = Load(&module->scale);
-    part.rows = Load(&item->rows);
-    part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
-    part.split_stride = arguments.partial_rows * part.partial_stride;
-    part.splits = (arguments.in + kLoraSplit - 1) / kLoraSplit;
-    part.partial =
-        arguments.partial + first_row * part.partial_stride + static_cast<std::int64_t>(slice) * work.max_rank;
-    part.y_stride = arguments.y_stride[slice];
-    part.y = arguments.y[slice] + first_row * part.y_stride;
     const DType dtype = Load(&item->dtype);
     if (dtype == DType::kF32)
       RunAs<float>(part, tile, quarters);
@@ -230,10 +244,8 @@ struct LoraExpandKernel {
   LORAMUX_DEVICE static void RunAs(const LoraExpandPart& part, std::int64_t tile, std::int32_t quarters) {
     if (quarters > 1)
       LoraExpandMany<W>::Run(part, tile);
-    else if (part.rows == 1)
-      LoraExpandFew<W, 1, 16>::Run(part, tile);
     else
-      LoraExpandFew<W, kLoraFewRows, 8>::Run(part, tile);
+      LoraExpandFewRows<W>(part, tile);
   }
 };
 

@@ -142,12 +142,18 @@ class LoraWorld {
       arrays.Synchronize();
       after_shrink();
     }
-    LoraExpand(arrays.stream(), expand);
+    if (launch_expand) {
+      launch_expand(arrays, expand);
+    } else {
+      LoraExpand(arrays.stream(), expand);
+    }
     return arrays.Download(device_y, y.size());
   }
 
   // Called instead of LoraShrink, if set.
   std::function<void(DeviceArrays&, const LoraShrinkArguments&)> launch_shrink;
+  // Called instead of LoraExpand, if set.
+  std::function<void(DeviceArrays&, const LoraExpandArguments&)> launch_expand;
   // Called between the two kernels, if set.
   std::function<void()> after_shrink;
 
@@ -212,7 +218,7 @@ class LoraWorld {
 
   // The items of the ranges. The grids are as large as the bounds, so that some blocks have no work.
   static LoraWork UploadWork(DeviceArrays& arrays, std::span<const RangeForTest> ranges) {
-    std::vector<LoraItem> shrink, expand;
+    std::vector<LoraItem> shrink, expand, pieces;
     std::int32_t row = 0, max_rank = 1;
     for (const RangeForTest& range : ranges) {
       if (range.adapter != nullptr) {
@@ -220,6 +226,8 @@ class LoraWorld {
                         shrink, expand);
         max_rank = std::max(max_rank, range.adapter->max_rank());
       }
+      AppendLoraPieces(range.adapter == nullptr ? nullptr : range.adapter->modules,
+                       range.adapter == nullptr ? DType::kF32 : range.adapter->dtype, row, range.rows, pieces);
       row += range.rows;
     }
     const LoraItemBounds bounds = MaxLoraItems(row, static_cast<std::int32_t>(ranges.size()), max_rank);
@@ -228,6 +236,9 @@ class LoraWorld {
     work.expand = arrays.Upload(expand);
     work.shrink_count = arrays.Upload<std::int32_t>({static_cast<std::int32_t>(shrink.size())});
     work.expand_count = arrays.Upload<std::int32_t>({static_cast<std::int32_t>(expand.size())});
+    work.pieces = arrays.Upload(pieces);
+    work.piece_count = arrays.Upload<std::int32_t>({static_cast<std::int32_t>(pieces.size())});
+    work.max_pieces = row;
     work.max_shrink = bounds.shrink;
     work.max_expand = bounds.expand;
     work.max_rank = max_rank;

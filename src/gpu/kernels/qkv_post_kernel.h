@@ -19,9 +19,13 @@ struct QkvPostKernel {
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
     const auto row = static_cast<std::int32_t>(BlockX());
     const int head = static_cast<int>(BlockY() * (BlockThreads() / 32) + Warp());
-    const int num_kv_heads = arguments.pages.num_kv_heads, num_heads = arguments.num_heads;
-    if (row >= Load(arguments.rows) || head >= num_heads + 2 * num_kv_heads) return;
+    if (row < Load(arguments.rows) && head < arguments.num_heads + 2 * arguments.pages.num_kv_heads)
+      Head(arguments, row, head);
+  }
 
+  // One head of q, k or v of one row, by a warp.
+  LORAMUX_DEVICE static void Head(const Arguments& arguments, std::int32_t row, int head) {
+    const int num_kv_heads = arguments.pages.num_kv_heads, num_heads = arguments.num_heads;
     const bool is_q = head < num_heads, is_v = head >= num_heads + num_kv_heads;
     const int head_dim = arguments.pages.head_dim, first = kUnit * static_cast<int>(Lane());
     float* const from = arguments.qkv + row * arguments.qkv_stride + static_cast<std::int64_t>(head) * head_dim;
