@@ -88,7 +88,8 @@ using GpuResults = nlohmann::ordered_json;
 double BenchMemory(GpuBench& bench, GpuResults& results);
 void BenchLaunches(GpuBench& bench, GpuResults& results);
 void BenchTransfers(GpuBench& bench, GpuResults& results);
-// Shrink and expand, with adapters of mixed ranks.
+// Shrink and expand, with adapters of mixed ranks; for few rows, the shrink with the base product, as one launch and
+// two.
 void BenchLora(GpuBench& bench, double read_ceiling, GpuResults& results);
 // Dense products; `name` tells the devices with and without batch-invariant products apart.
 void BenchDense(GpuBench& bench, const std::string& name, GpuResults& results);

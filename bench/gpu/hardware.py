@@ -70,6 +70,13 @@ def lora_section(bench):
                 [(row["layers"], row["in"], row["out"], row["adapters"], row["rank_sum"], row["tokens_each"],
                   f"{row['shrink_us']:.1f} µs", share(row["shrink_of_ceiling"]), f"{row['expand_us']:.1f} µs",
                   share(row["expand_of_ceiling"])) for row in bench.get("lora", [])])
+    if "skinny" not in bench:
+        return
+    yield "The base model's product and the shrink of its input, as two launches and as one. Shares are by the bytes of both.\n"
+    yield table(("layers", "in", "out", "rows", "sum of ranks", "two launches", "share", "one launch", "share"),
+                [(row["layers"], row["in"], row["out"], row["rows"], row["rank_sum"], f"{row['apart_us']:.1f} µs",
+                  share(row["apart_of_ceiling"]), f"{row['together_us']:.1f} µs", share(row["together_of_ceiling"]))
+                 for row in bench["skinny"]])
 
 
 def attention_section(bench):

@@ -12,6 +12,7 @@
 #include "base/prng.h"
 #include "gpu/gpu_bench.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/skinny.h"
 
 namespace loramux {
 namespace {
@@ -101,6 +102,45 @@ class LoraWorld {
     gpu::LoraExpand(bench_.stream(), expand_);
   }
 
+  // The base model's matrix of these layers, and the buffers of its product. REQUIRES: at most kSkinnyRows rows.
+  void AddBase() {
+    base_copies_ = std::min(sets_, 4);
+    const std::int64_t n = case_.out * case_.slices;
+    w_ = bench_.AllocateRandom(base_copies_ * n * case_.in);
+    skinny_.lora = shrink_;
+    skinny_.n = skinny_.y_stride = n;
+    skinny_.y = reinterpret_cast<float*>(bench_.Allocate(case_.Rows() * n * 4));
+    skinny_.rows = bench_.Upload(std::vector<std::int32_t>{case_.Rows()});
+    skinny_.max_rows = case_.Rows();
+  }
+  void Base(int i) {
+    DenseProduct product;
+    product.dtype = DType::kBF16;
+    product.m = case_.Rows();
+    product.n = product.y_stride = skinny_.n;
+    product.k = product.x_stride = case_.in;
+    product.x = shrink_.x;
+    product.w = BaseOf(i);
+    product.y = skinny_.y;
+    bench_.stream().Multiply(product);
+  }
+  void Skinny(int i) {
+    SetModules(i, skinny_.lora.module);
+    skinny_.w = BaseOf(i);
+    gpu::SkinnyMatMulLora(bench_.stream(), DType::kBF16, bench_.device().properties().multiprocessors, skinny_);
+  }
+  // Both ways must give the same product, but for rounding.
+  void CheckBase() {
+    Base(0);
+    const std::vector<float> apart = bench_.Download(static_cast<const float*>(skinny_.y), case_.Rows() * skinny_.n);
+    Skinny(0);
+    const std::vector<float> together = bench_.Download(static_cast<const float*>(skinny_.y), case_.Rows() * skinny_.n);
+    for (std::size_t i = 0; i < apart.size(); i += 97) {
+      CheckClose("SkinnyMatMulLora, " + case_.name, static_cast<double>(together[i]), static_cast<double>(apart[i]),
+                 std::sqrt(static_cast<double>(case_.in)), 1e-4);
+    }
+  }
+
   // Compares some outputs of a first product with sums in double. REQUIRES: nothing was expanded before.
   void Check() {
     Shrink(0);
@@ -120,6 +160,8 @@ class LoraWorld {
   struct Module {
     std::vector<const void*> a, b;
   };
+
+  const std::byte* BaseOf(int i) const { return w_ + i % base_copies_ * skinny_.n * case_.in * 2; }
 
   void AddAdapters() {
     std::vector<gpu::LoraItem> shrink, expand;
@@ -173,6 +215,9 @@ class LoraWorld {
   std::int64_t x_elements_ = 0;
   gpu::LoraShrinkArguments shrink_ = {};
   gpu::LoraExpandArguments expand_ = {};
+  gpu::SkinnyMatMulLoraArguments skinny_ = {};
+  const std::byte* w_ = nullptr;  // copies of the base model's matrix, used in turn
+  int base_copies_ = 1;
 };
 
 // Adapters of 8 to 128, in a mix with a mean of 45.
@@ -199,6 +244,29 @@ std::vector<LoraCase> Cases(const GpuBench& bench) {
   return cases;
 }
 
+// The base model's product and the shrink of its input, as two launches and as one.
+void BenchSkinny(GpuBench& bench, const LoraCase& of, LoraWorld& world, int launches, double read_ceiling,
+                 GpuResults& results) {
+  world.AddBase();
+  world.CheckBase();
+  const double apart = bench.Seconds(launches, [&](int i) {
+    world.Base(i);
+    world.Shrink(i);
+  });
+  const double together = bench.Seconds(launches, [&](int i) { world.Skinny(i); });
+  const double bytes = 2.0 * static_cast<double>(of.slices * of.in * (of.out + of.RankSum()));
+  AddRow(results, "skinny",
+         {{"layers", of.name},
+          {"in", of.in},
+          {"out", of.out * of.slices},
+          {"rows", of.Rows()},
+          {"rank_sum", of.RankSum()},
+          {"apart_us", 1e6 * apart},
+          {"apart_of_ceiling", bytes / apart / read_ceiling},
+          {"together_us", 1e6 * together},
+          {"together_of_ceiling", bytes / together / read_ceiling}});
+}
+
 }  // namespace
 
 void BenchLora(GpuBench& bench, double read_ceiling, GpuResults& results) {
@@ -222,6 +290,7 @@ void BenchLora(GpuBench& bench, double read_ceiling, GpuResults& results) {
               {"shrink_of_ceiling", a / shrink / read_ceiling},
               {"expand_us", 1e6 * expand},
               {"expand_of_ceiling", b / expand / read_ceiling}});
+      if (of.Rows() <= gpu::kSkinnyRows) BenchSkinny(bench, of, world, launches, read_ceiling, results);
     }
     bench.Free();
   }
