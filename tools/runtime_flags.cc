@@ -65,13 +65,6 @@ Result<std::optional<DType>> DTypeFlag(const std::string& text, const std::strin
   return InvalidArgument(flag + ": expected auto, f32, bf16 or f16, found '" + text + "'", flag);
 }
 
-Result<ColdStartPolicy> ColdStartFlag(const std::string& text) {
-  if (text == "wait") return ColdStartPolicy::kWait;
-  if (text == "assist") return ColdStartPolicy::kAssist;
-  if (text == "auto") return ColdStartPolicy::kAuto;
-  return InvalidArgument("--cold-start: expected wait, assist or auto, found '" + text + "'", "--cold-start");
-}
-
 Result<LoraVariant> VariantFlag(const std::string& text) {
   if (text == "mbgmv") return LoraVariant::kMbgmv;
   if (text == "bgmv") return LoraVariant::kBgmv;
@@ -124,7 +117,7 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
 // All that it says of a server, before any flag.
 Status UsePreset(const std::string& name, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
-  if (preset.cpu_assist || preset.all_on_device) {
+  if (preset.all_on_device) {
     return InvalidArgument("preset " + name +
                                " can only be simulated: choose one that `loramux simulate --list-presets` does not "
                                "mark \"simulated only\"",
@@ -207,7 +200,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
   if (!flags.cold_start.empty()) {
-    ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ColdStartFlag(flags.cold_start));
+    ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
   }
   options.verify_before_use = flags.verify_before_use;
   options.max_model_len = flags.max_model_len;
@@ -259,13 +252,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "RANK",
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
-  line.Add({.names = "--cold-start",
-            .target = &flags.cold_start,
-            .unit = "WHEN",
-            .group = adapters,
-            .help = "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
-                    "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)",
-            .default_text = "the preset's, or auto"});
+  line.Add(InGroup(ColdStartFlag(flags.cold_start), adapters, "the preset's, or auto"));
   line.Add({.names = "--verify-before-use",
             .target = &flags.verify_before_use,
             .group = adapters,

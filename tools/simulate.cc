@@ -102,6 +102,7 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
   line.Add(InGroup(CacheFlag(flags.cache), group, "each preset's"));
   line.Add(InGroup(ScheduleFlag(flags.schedule), group, "each preset's"));
+  line.Add(InGroup(ColdStartFlag(flags.cold_start), group, "each preset's, or wait"));
   line.Add({.names = "--adapter-share",
             .target = &flags.adapter_share,
             .unit = "SHARE",
@@ -292,6 +293,9 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
       preset.cache = regime.name;
     }
     if (!flags.schedule.empty()) preset.queue = flags.schedule;
+    if (!flags.cold_start.empty()) {
+      ASSIGN_OR_RETURN(preset.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
+    }
   }
   return presets;
 }

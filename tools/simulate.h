@@ -25,7 +25,7 @@ struct SimulateFlags {
   double memory_share = 0.9, host_memory_gb = 256;
   bool adapters_on_disk = false;
   std::vector<std::string> presets = {"loramux", "s-lora"};
-  std::string cache, schedule;  // in place of every preset's own; empty: not
+  std::string cache, schedule, cold_start;  // in place of every preset's own; empty: not
   std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
   WorkloadOptions workload;

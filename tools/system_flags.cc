@@ -42,6 +42,22 @@ Flag AgeBoundFlag(double& target) {
           .range = {{0.1, 86400.0}}};
 }
 
+Flag ColdStartFlag(std::string& target) {
+  return {.names = "--cold-start",
+          .target = &target,
+          .unit = "WHEN",
+          .help =
+              "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
+              "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)"};
+}
+
+Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text) {
+  if (text == "wait") return ColdStartPolicy::kWait;
+  if (text == "assist") return ColdStartPolicy::kAssist;
+  if (text == "auto") return ColdStartPolicy::kAuto;
+  return InvalidArgument("--cold-start: expected wait, assist or auto, found '" + text + "'", "--cold-start");
+}
+
 Flag MaxNumSeqsFlag(std::int64_t& target) {
   return {.names = "--max-num-seqs",
           .target = &target,

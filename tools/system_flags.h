@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/result.h"
+#include "schedule/plan/step_shape_options.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {
@@ -19,8 +21,12 @@ inline constexpr double kDefaultAgeBoundSeconds = 30;
 Flag CacheFlag(std::string& target);
 Flag ScheduleFlag(std::string& target);
 Flag AgeBoundFlag(double& target);
+Flag ColdStartFlag(std::string& target);
 Flag MaxNumSeqsFlag(std::int64_t& target);
 Flag MaxNumBatchedTokensFlag(FlagTarget target);
+
+// The value of ColdStartFlag. Error: another one.
+Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text);
 
 // The flag in a group, with the text for its default where that is not a value.
 Flag InGroup(Flag flag, const std::string& group);

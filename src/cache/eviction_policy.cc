@@ -38,10 +38,16 @@ class Gdsf final : public EvictionPolicy {
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const double pages = Pages(candidate);
     const double idle_ms = static_cast<double>(std::max<TimeNs>(0, context.now - candidate.last_use)) / kNsPerMs + 1.0;
-    return (candidate.uses + 1) * (context.costs.disk.latency + pages * context.costs.Page(candidate.reload)) /
-           (pages * idle_ms);
+    return (candidate.uses + 1) * Cost(candidate, context.costs) / (pages * idle_ms);
   }
   std::string_view name() const override { return "gdsf"; }
+
+ private:
+  static double Cost(const EvictionCandidate& candidate, const ReloadCosts& costs) {
+    const double load = costs.disk.latency + Pages(candidate) * costs.Page(candidate.reload);
+    if (candidate.kind != CandidateKind::kAdapter) return load;
+    return costs.OrAssisted(candidate.reload, Pages(candidate), load);
+  }
 };
 
 // Chameleon 4.2: Score = F x Frequency + R x Recency + S x Size. Larger adapters are kept because they cost more to
@@ -113,7 +119,7 @@ class FastLibra final : public EvictionPolicy {
 // corrects FastLibra's model in these points:
 // - The effort depends on the tier the content would come from. A load has a latency, content without a copy costs its
 //   prefill, and the effort is divided by the pages it concerns. One fetch brings all that a query left behind, so
-//   those pages share its latency.
+//   those pages share its latency. With CPU assistance, an adapter's effort is at most what a request loses by it.
 // - A load delays only the requests that wait for it; a prefill takes the device from all requests. So where requests
 //   queue for the device, recomputation counts once for each of them.
 // - The visit rate is estimated from the number of visits and the time since the last one. The prior never saturates
@@ -137,13 +143,15 @@ class Loramux final : public EvictionPolicy {
     const double prior =
         ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit), context.remembered_s);
     const double rate = prior * std::min(1.0, candidate.reuse_factor);
-    // for each page
-    const double effort =
+    const double load =
         context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);
     if (candidate.kind == CandidateKind::kKeysAndValues) {
       const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
-      return rate * effort * delayed;
+      return rate * load * delayed;
     }
+    const double effort = context.costs.assisted.has_value()
+                              ? context.costs.OfAdapter(candidate.reload, Pages(candidate)) / Pages(candidate)
+                              : load;
     constexpr double kQueued = 1e30;  // above any other score; a factor, so that queued adapters keep their order
     return rate * effort * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }

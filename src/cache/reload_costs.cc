@@ -13,7 +13,19 @@ constexpr double kSurprise = 4;
 constexpr double kLatencyPages = 8;  // used where the latency cannot be measured
 constexpr double kSpread = 0.1;      // relative spread of sizes below which all count as one size
 
+// The first that is known sets the unit.
+constexpr std::array kByUnit = {ReloadFrom::kDisk, ReloadFrom::kHost, ReloadFrom::kComputation};
+
 }  // namespace
+
+double ReloadCosts::OfAdapter(ReloadFrom from, double pages) const {
+  return OrAssisted(from, pages, Latency(from) + Page(from) * pages);
+}
+
+double ReloadCosts::OrAssisted(ReloadFrom from, double pages, double load) const {
+  if (!assisted.has_value() || from != ReloadFrom::kHost) return load;
+  return std::clamp(assisted->latency + assisted->page * pages, kLeastShare * load, load);
+}
 
 double ReloadCosts::Page(ReloadFrom from) const {
   switch (from) {
@@ -92,14 +104,26 @@ ReloadCostEstimator::Time ReloadCostEstimator::Of(ReloadFrom from) const {
   return loads_[from == ReloadFrom::kDisk ? 1 : 0].Fit();
 }
 
+ReloadCostEstimator::Time ReloadCostEstimator::BestOf(ReloadFrom from) const {
+  const Time time = Of(from);
+  return time.samples >= kFewestSamples ? time : expected_[static_cast<std::size_t>(from)];
+}
+
+double ReloadCostEstimator::UnitNs() const {
+  const ReloadCosts defaults;
+  for (const ReloadFrom from : kByUnit) {
+    const Time time = BestOf(from);
+    if (time.page_ns > 0) return time.page_ns / defaults.Page(from);
+  }
+  return 0;
+}
+
 ReloadCosts ReloadCostEstimator::Costs() const {
   ReloadCosts costs;
-  double unit_ns = 0;
-  for (const ReloadFrom from : {ReloadFrom::kDisk, ReloadFrom::kHost, ReloadFrom::kComputation}) {
-    Time time = Of(from);
-    if (time.samples < kFewestSamples) time = expected_[static_cast<std::size_t>(from)];
+  const double unit_ns = UnitNs();
+  for (const ReloadFrom from : kByUnit) {
+    const Time time = BestOf(from);
     if (!(time.page_ns > 0)) continue;
-    if (unit_ns == 0) unit_ns = time.page_ns / costs.Page(from);
     const double page = time.page_ns / unit_ns, latency = time.latency_ns / unit_ns;
     if (from == ReloadFrom::kDisk) costs.disk = {.page = page, .latency = latency};
     if (from == ReloadFrom::kHost) costs.host = {.page = page, .latency = latency};

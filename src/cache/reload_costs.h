@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -17,6 +18,9 @@ enum class ReloadFrom : std::uint8_t {
 
 // Costs in units of one page read from disk, including conversion and packing. Policies use only ratios of them.
 struct ReloadCosts {
+  // An assisted load still takes the link and the host's memory. It counts as at least this share of a load, so that
+  // adapters keep their order where assistance costs nothing (the CPU reads the host tier in place).
+  static constexpr double kLeastShare = 1.0 / 16;
   // Cost of a load: latency + page x pages.
   struct Load {
     double page = 1;
@@ -27,7 +31,15 @@ struct ReloadCosts {
   Load host = {.page = 0.1, .latency = 0.8};
   Load disk = {.page = 1, .latency = 8};
   double computed_page = 10;
+  // With CPU assistance: what a request loses if it begins with the copy in the host tier, by the size of the adapter.
+  // None: requests wait for loads.
+  std::optional<Load> assisted;
 
+  // Cost of getting an adapter of `pages` pages back: the load, or if that is less, the assistance until it has ended.
+  // An adapter that must be read from disk cannot be assisted before that.
+  double OfAdapter(ReloadFrom from, double pages) const;
+  // The same for a load of another cost.
+  double OrAssisted(ReloadFrom from, double pages, double load) const;
   // Cost of one page.
   double Page(ReloadFrom from) const;
   // Latency of an adapter's load; 0 for a computation.
@@ -60,9 +72,13 @@ class ReloadCostEstimator {
   void Expect(ReloadFrom from, const Time& time);
 
   Time Of(ReloadFrom from) const;  // as measured
+  // As measured if there are enough samples, else as expected. page_ns == 0: unknown.
+  Time BestOf(ReloadFrom from) const;
   // The costs: measured where there are enough samples, else as expected, else the default. The first available time,
   // in the order disk, host tier, computation, sets the unit: it keeps its default page cost.
   ReloadCosts Costs() const;
+  // The unit of Costs() in nanoseconds; 0: nothing is known, and the costs are the defaults.
+  double UnitNs() const;
 
  private:
   // Running means over samples of x pages and y nanoseconds.

@@ -99,6 +99,32 @@ TEST(ReloadCosts, AnOutlierChangesLittleAndAChangeIsFollowed) {
   EXPECT_LT(prefill.Of(kComputation).page_ns, 1.1e6);
 }
 
+// An adapter in the host tier costs what its request loses by assistance, where that is less than the load.
+TEST(ReloadCosts, AssistanceBoundsWhatAnAdapterCosts) {
+  ReloadCosts costs = {.host = {.page = 0.5, .latency = 4}, .disk = {.page = 1, .latency = 8}};
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kHost, 10), 9);
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kDisk, 10), 18);
+  costs.assisted = ReloadCosts::Load{.page = 0.2, .latency = 1};
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kHost, 10), 3);
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kDisk, 10), 18);
+  costs.assisted = ReloadCosts::Load{.page = 2, .latency = 1};  // slower than the load
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kHost, 10), 9);
+  costs.assisted = ReloadCosts::Load{.page = 0, .latency = 0};  // free, but the copy takes place
+  EXPECT_DOUBLE_EQ(costs.OfAdapter(kHost, 10), 9 * ReloadCosts::kLeastShare);
+  const TimeNs now = 100 * kNsPerSecond;
+  const EvictionCandidate adapter{
+      .pages = 4, .last_use = now, .uses = 1, .reload = kHost, .frequency = 1, .frequency_at = now};
+  for (const char* name : {"loramux", "gdsf"}) {
+    const auto policy = std::move(MakeEvictionPolicy(name)).value();
+    EvictionContext context{.now = now};
+    const double loaded = policy->Score(adapter, context);
+    context.costs.assisted = ReloadCosts::Load{.page = 0, .latency = 0};
+    EXPECT_LT(policy->Score(adapter, context), loaded / 2) << name;
+    context.costs.assisted = ReloadCosts::Load{.page = 1e6, .latency = 0};
+    EXPECT_DOUBLE_EQ(policy->Score(adapter, context), loaded) << name;
+  }
+}
+
 // Content with a high measured reload cost stays. Here KV pages are computed faster than an adapter is copied.
 TEST(ReloadCosts, PoliciesWeighWhatWasMeasured) {
   const auto loramux = std::move(MakeEvictionPolicy("loramux")).value(),

@@ -145,7 +145,22 @@ Status VisitLink(Visitor& v, const std::string& name, PerformanceModel::Link& li
   return v.Number((name + "_bytes_per_second").c_str(), 0, kMaxBytesPerSecond, link.bytes_per_second);
 }
 
-// The coefficients that SecondsOf uses, and the links.
+template <typename Visitor>
+Status VisitAssist(Visitor& v, CpuAssist& assist) {
+  RETURN_IF_ERROR(v.Int("assist_layers", 0, kMaxAssistLayers, assist.layers));
+  RETURN_IF_ERROR(v.Int("assist_cores", 0, kMaxAssistCores, assist.cores));
+  RETURN_IF_ERROR(v.Number("assist_per_token", 0, kMaxSeconds, assist.per_token));
+  for (std::size_t i = 0; i < assist.groups.size(); ++i) {
+    const std::string name = "assist_" + std::string(CpuAssist::kGroupNames[i]);
+    CpuAssist::Group& group = assist.groups[i];
+    RETURN_IF_ERROR(v.Number((name + "_hand_off").c_str(), 0, kMaxSeconds, group.hand_off));
+    RETURN_IF_ERROR(v.Number((name + "_per_token_rank").c_str(), 0, kMaxSeconds, group.per_token_rank));
+    RETURN_IF_ERROR(v.Number((name + "_base_share").c_str(), 0, 1, group.base_share));
+  }
+  return Ok{};
+}
+
+// The coefficients that SecondsOf uses, the links and the assistance.
 template <typename Visitor>
 Status VisitCosts(Visitor& v, PerformanceModel& model) {
   RETURN_IF_ERROR(v.Int("shape", 0, 1, model.shape));
@@ -163,7 +178,8 @@ Status VisitCosts(Visitor& v, PerformanceModel& model) {
   RETURN_IF_ERROR(v.Number("after_prefill_per_sequence", 0, kMaxSeconds, model.after_prefill_per_sequence));
   RETURN_IF_ERROR(VisitLink(v, "disk", model.disk));
   RETURN_IF_ERROR(VisitLink(v, "host_to_device", model.host_to_device));
-  return VisitLink(v, "device_to_host", model.device_to_host);
+  RETURN_IF_ERROR(VisitLink(v, "device_to_host", model.device_to_host));
+  return v.Has("assist_layers") ? VisitAssist(v, model.assist) : Ok{};  // older recordings lack it
 }
 
 template <typename Visitor>
@@ -180,7 +196,7 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("max_distinct_adapters", 0, 1 << 20, o.max_distinct_adapters));
   RETURN_IF_ERROR(v.Int("lookahead", 1, 1 << 20, o.lookahead));
   RETURN_IF_ERROR(v.Int("max_loads_in_flight", 1, 1 << 20, o.max_loads_in_flight));
-  RETURN_IF_ERROR(v.Int("cold_start", 0, 3, o.shape.cold_start));
+  RETURN_IF_ERROR(v.Int("cold_start", 0, 2, o.shape.cold_start));
   // Older recordings lack these three.
   if (v.Has("cold_start_policy")) {
     RETURN_IF_ERROR(v.Int("cold_start_policy", 0, 2, o.cold_start_policy));

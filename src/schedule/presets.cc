@@ -43,17 +43,28 @@ constexpr Preset VllmLora(std::string_view name, std::string_view what, std::str
               .cold_start = ColdStart::kStall, .prefetch_lookahead = prefetch_lookahead, .skip_beyond_distinct = true}};
 }
 
-constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start) {
-  const bool cached = cold_start == ColdStart::kPassOver;
+constexpr Preset FastLibra(std::string_view name, std::string_view what) {
+  return {.name = name, .what = what, .cache = name, .cold_start_policy = ColdStartPolicy::kWait};
+}
+
+// CaraServe and its baselines compute prompts whole. They measure cold starts, so an adapter is evicted with its last
+// request.
+constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start,
+                           ColdStartPolicy policy = ColdStartPolicy::kWait) {
   return {.name = name,
           .what = what,
-          .cache = cached ? "lru" : "s-lora",
+          .cache = "s-lora",
           .keep_history = false,
           .chunked_prefill = false,
           .max_loads_in_flight = 256,
           .shape = {.cold_start = cold_start},
-          .all_on_device = cached,
-          .cpu_assist = cold_start == ColdStart::kBeginAtOnce};
+          .cold_start_policy = policy};
+}
+
+constexpr Preset Cached(Preset preset) {
+  preset.cache = "lru";
+  preset.all_on_device = true;
+  return preset;
 }
 
 constexpr std::array kPresets = std::to_array<Preset>({
@@ -89,25 +100,24 @@ constexpr std::array kPresets = std::to_array<Preset>({
     SLora("chameleon-sum", "Chameleon, request size as a weighted sum", "chameleon", "mlq", RequestSizeForm::kSum),
     {.name = "vllm",
      .what = "vLLM as FastLibra configures it: a fifth of the memory for adapters; LRU eviction in each part",
-     .cache = "vllm"},
-    {.name = "fastlibra", .what = "FastLibra: dependency tree, and eviction by its cost model", .cache = "fastlibra"},
-    {.name = "fastlibra-wom", .what = "FastLibra without dependency maintenance", .cache = "fastlibra-wom"},
-    {.name = "fastlibra-wos", .what = "FastLibra with LRU in place of its cost model", .cache = "fastlibra-wos"},
-    {.name = "fastlibra-wol", .what = "FastLibra without the reward for enough adapters", .cache = "fastlibra-wol"},
+     .cache = "vllm",
+     .cold_start_policy = ColdStartPolicy::kWait},
+    FastLibra("fastlibra", "FastLibra: dependency tree, and eviction by its cost model"),
+    FastLibra("fastlibra-wom", "FastLibra without dependency maintenance"),
+    FastLibra("fastlibra-wos", "FastLibra with LRU in place of its cost model"),
+    FastLibra("fastlibra-wol", "FastLibra without the reward for enough adapters"),
     VllmLora("vllm-lora-fifo", "vLLM-LoRA, strategy 1: first come, first served; steps wait for loads", "fifo"),
     VllmLora("vllm-lora-residency", "vLLM-LoRA, strategy 2: device-resident adapters first", "residency"),
     VllmLora("vllm-lora-prefetch",
              "vLLM-LoRA, strategy 3: strategy 2, and loads for the next 10 requests during a step", "residency", 10),
     VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: strategy 3, and at most 32 adapters per batch", "residency",
              10, 32),
-    // CaraServe's baselines measure cold starts, so an adapter is evicted with its last request.
     CaraServe("ondmd", "CaraServe's ONDMD: each step waits for the adapters of the requests that join it",
               ColdStart::kStall),
-    CaraServe("caraserve",
-              "CaraServe: until an adapter arrives, the CPU computes its part of the step (simulated only)",
-              ColdStart::kBeginAtOnce),
-    CaraServe("cached", "CaraServe's CACHED: all adapters are on the device from the start (simulated only)",
-              ColdStart::kPassOver),
+    CaraServe("caraserve", "CaraServe: until an adapter arrives, the CPU computes its part of the step",
+              ColdStart::kPassOver, ColdStartPolicy::kAssist),
+    Cached(CaraServe("cached", "CaraServe's CACHED: all adapters are on the device from the start (simulated only)",
+                     ColdStart::kPassOver)),
     // Presets that differ only in the queue order.
     {.name = "fifo", .what = "LRU eviction; first come, first served", .cache = "lru"},
     {.name = "sjf",
@@ -160,6 +170,7 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   scheduler.spread_prompts = preset.spread_prompts;
   scheduler.load_on_arrival = preset.load_on_arrival;
   scheduler.shape = preset.shape;
+  scheduler.cold_start_policy = preset.cold_start_policy.value_or(scheduler.cold_start_policy);
   scheduler.fairness.policy = preset.fair ? FairnessPolicy::kVtc : FairnessPolicy::kNone;
   queue.name = preset.queue;
   queue.lanes.form = preset.size_form;

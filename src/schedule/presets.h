@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -26,8 +27,8 @@ struct Preset {
   std::int64_t lookahead = 64, max_loads_in_flight = 4, max_distinct_adapters = 0;
   StepShapeOptions shape;
   bool all_on_device = false;  // every adapter stays on the device from the start (CaraServe's CACHED)
-  // While an adapter loads, its requests compute with it on the CPU. Simulator only.
-  bool cpu_assist = false;
+  // None: whatever the options say; a server's default, and what the simulator is told.
+  std::optional<ColdStartPolicy> cold_start_policy;
   RequestSizeForm size_form = RequestSizeForm::kProduct;  // SizeLanesOptions::form
 };
 

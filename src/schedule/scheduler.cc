@@ -70,6 +70,10 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
     constexpr double kLongest = 60;  // seconds; bounds the values of a profile
     step_floor_.Add(static_cast<TimeNs>(std::min(kLongest, ShortestStepSeconds(*options_.costs)) * kNsPerSecond));
   }
+  if (options_.cold_start_policy != ColdStartPolicy::kWait) {
+    if (options_.reads_host_tier || options_.costs != nullptr)
+      worth_.UseAssist(options_.reads_host_tier ? nullptr : options_.costs.get());
+  }
   tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.host()));
 }
 

@@ -25,7 +25,8 @@ constexpr double kDiskSeconds = 1e-3;
 
 // The host's processor: 16 cores of AMD EPYC 7R32 (as in AWS g5.8xlarge, with an A10) at 2.8 GHz with 32 32-bit
 // operations per cycle (AVX2, two FMAs). A product as thin as a rank reaches half of that.
-constexpr double kCpuFlops = 16 * 2.8e9 * 32 * 0.5;
+constexpr std::int64_t kCpuCores = 16;
+constexpr double kCoreFlops = 2.8e9 * 32 * 0.5;
 constexpr double kCpuSignalSeconds = 20e-6;  // through shared memory, round trip, per layer
 
 // NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"). PCIe 4.0
@@ -98,20 +99,55 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   return result;
 }
 
-// A layer's input goes to the host once, the results of each target come back, 16 bits each.
-CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, double rank_bytes,
-                   std::span<const LoraTarget> targets) {
+// The group of CpuAssist that a target belongs to.
+std::size_t AssistGroupOf(LoraTarget target) {
+  switch (target) {
+    case LoraTarget::kQ:
+    case LoraTarget::kK:
+    case LoraTarget::kV:
+      return 0;
+    case LoraTarget::kO:
+      return 1;
+    case LoraTarget::kGate:
+    case LoraTarget::kUp:
+      return 2;
+    case LoraTarget::kDown:
+      return 3;
+    case LoraTarget::kLmHead:
+      break;
+  }
+  return 4;
+}
+
+// Per group: the input goes to the host once, the answer of each target comes back, 16 bits each. The products of a
+// layer are those of MatmulParameters.
+CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span<const LoraTarget> targets, double n) {
+  CpuAssist assist{.layers = model.layers, .cores = kCpuCores};
+  const std::int64_t query = model.QueryWidth(), kv = model.KvWidth(), hidden = model.hidden, wide = model.intermediate;
+  const std::array<std::int64_t, 5> base = {model.layers * hidden * (query + 2 * kv), model.layers * query * hidden,
+                                            model.layers * 2 * hidden * wide, model.layers * wide * hidden,
+                                            hidden * model.vocab};
+  const std::array<std::int64_t, 5> input = {hidden, query, hidden, wide, hidden};
+  std::array<bool, 5> used = {};
   std::int64_t values = 0;
   for (const LoraTarget target : targets) {
-    if (target == LoraTarget::kLmHead) continue;
-    const bool kv = target == LoraTarget::kK || target == LoraTarget::kV;
-    const bool wide = target == LoraTarget::kGate || target == LoraTarget::kUp;
-    values += model.hidden + (kv ? model.KvWidth() : wide ? model.intermediate : model.hidden);
+    const std::size_t g = AssistGroupOf(target);
+    const bool of_layer = target != LoraTarget::kLmHead, narrow = target == LoraTarget::kK || target == LoraTarget::kV;
+    const std::int64_t output = target == LoraTarget::kLmHead ? model.vocab
+                                : narrow                      ? kv
+                                : target == LoraTarget::kQ    ? query
+                                : g == 2                      ? wide
+                                                              : hidden;
+    const std::int64_t times = of_layer ? model.layers : 1;
+    CpuAssist::Group& group = assist.groups[g];
+    group.per_token_rank += 2.0 * static_cast<double>(times * (input[g] + output)) / kCoreFlops;
+    group.hand_off = static_cast<double>(times) * kCpuSignalSeconds;
+    group.base_share = static_cast<double>(base[g]) / static_cast<double>(model.MatmulParameters());
+    values += times * (output + (used[g] ? 0 : input[g]));
+    used[g] = true;
   }
-  const double bytes = 2.0 * static_cast<double>(model.layers * values);
-  return {.per_step = static_cast<double>(model.layers) * kCpuSignalSeconds,
-          .per_token = bytes / (device.host_link * kHostLinkShare),
-          .per_token_rank = rank_bytes / kCpuFlops};
+  assist.per_token = 2.0 * static_cast<double>(values) / (n * device.host_link * kHostLinkShare);
+  return assist;
 }
 
 }  // namespace
@@ -189,7 +225,7 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   result.adapter_bytes_per_rank = model.AdapterBytesPerRank(targets);
   result.model = ModelOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), static_cast<double>(gpus));
   result.model.device = result.name;
-  result.cpu_assist = AssistOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), targets);
+  result.model.assist = AssistOf(device, model, targets, static_cast<double>(gpus));
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
   const double left =
       static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());

@@ -58,14 +58,6 @@ std::span<const ModelShape> ModelShapes();
 Result<DeviceShape> FindDevice(std::string_view name);
 Result<ModelShape> FindModel(std::string_view name);
 
-// Cost, in seconds, of computing an adapter's part of a step on the host's processor while the adapter is being loaded
-// (CaraServe 4). The device's own products run at the same time; this overlap is not subtracted.
-struct CpuAssist {
-  double per_step = 0;        // signalling and waiting, layer by layer
-  double per_token = 0;       // activations to the host and results back
-  double per_token_rank = 0;  // arithmetic
-};
-
 // The simulated machine.
 struct SimulatedDevice {
   std::string name;  // human-readable
@@ -73,7 +65,6 @@ struct SimulatedDevice {
   std::int64_t page_tokens = 16, page_bytes = 0;
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
-  CpuAssist cpu_assist;  // used by presets with CPU assistance
 
   // Pages that an adapter of this rank takes, rounded up.
   std::int64_t AdapterPages(std::int64_t rank) const {

@@ -13,29 +13,37 @@ TokenId SimulatedExecutor::TokenAt(std::uint64_t seed, std::size_t n) {
   return static_cast<TokenId>(SplitMix64(seed + n) & static_cast<std::uint64_t>(kVocab - 1));
 }
 
+AssistedRows SimulatedExecutor::RowsOf(const AdapterSegment& segment) const {
+  const SimulatedLink::Arrival arrival = adapters_->ArrivalOf(segment.generation);
+  const auto from_now = [now = clock_->Now()](TimeNs at) {
+    return static_cast<double>(at - now) / static_cast<double>(kNsPerSecond);
+  };
+  return {.tokens = segment.num_tokens,
+          .rank = segment.rank,
+          .arrival_begins = from_now(arrival.begins),
+          .arrival_ends = from_now(arrival.ends)};
+}
+
 double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
   after_prefill_ = StepsAfterPrefill(load);
   const double on_device = model_.SecondsOf(load) * pace_->At(clock_->Now());
-  TimeNs there = 0;
-  double tokens = 0, token_ranks = 0;
+  double wait = 0;
   for (const StepSequence& sequence : batch.sequences) {
-    if (sequence.adapter_arrival < 0) continue;
-    const AdapterSegment& segment = *batch.SegmentOf(sequence);
-    there = std::max(there, adapters_->EndOf(segment.generation));
-    tokens += static_cast<double>(sequence.tokens.size);
-    token_ranks += static_cast<double>(sequence.tokens.size) * segment.rank;
+    if (sequence.adapter_arrival >= 0) wait = std::max(wait, RowsOf(*batch.SegmentOf(sequence)).arrival_ends);
   }
-  const double wait =
-      static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
-  if (wait == 0) return on_device;
-  if (!assist_.has_value()) return wait + on_device;
-  // Until the adapters are resident, layers run at the speed of the assisted step; the remaining ones run at the
-  // device's speed.
-  const double assisted =
-      on_device + assist_->per_step + assist_->per_token * tokens + assist_->per_token_rank * token_ranks;
-  return assisted <= wait ? assisted : wait + (1 - wait / assisted) * on_device;
+  std::vector<AssistedRows> in_host;
+  for (const AdapterSegment& segment : batch.segments) {
+    if (!segment.in_host || segment.to_device == nullptr) continue;
+    AssistedRows rows = RowsOf(segment);
+    rows.arrival_begins -= wait;
+    rows.arrival_ends -= wait;
+    in_host.push_back(rows);
+  }
+  if (in_host.empty()) return wait + on_device;
+  ++assisted_steps_;
+  return wait + AssistedStepSeconds(model_, load, on_device, in_host);
 }
 
 void SimulatedExecutor::Submit(StepBatch batch) {

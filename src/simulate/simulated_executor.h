@@ -1,6 +1,7 @@
 // An executor that computes nothing. A step takes the time that the performance model gives, and a token is a hash of
-// its sequence's seed and its index. If an adapter is still being loaded, the step waits for it. With CPU assistance,
-// the step computes with it on the host's processor until it is resident, and then on the device (CaraServe 4).
+// its sequence's seed and its index. If an adapter is still being loaded, the step waits for it; or, for a segment in
+// the host tier, each layer that has not arrived yet takes as long as with the host's processor
+// (schedule/profile/cpu_assist.h, which plans use too).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include "engine/executor.h"
 #include "schedule/profile/pace.h"
 #include "schedule/profile/performance_model.h"
-#include "simulate/devices.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_transfer.h"
 #include "workload/workload.h"
@@ -25,10 +25,10 @@ class SimulatedExecutor final : public Executor {
   static constexpr std::int64_t kVocab = kWorkloadVocab;
 
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
-  // its factor at the step's begin. `adapters` tells when adapter loads end. `assist`: no value means that steps wait.
+  // its factor at the step's begin. `adapters` tells when adapters arrive.
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
-                    const SimulatedTransfer* adapters, std::optional<CpuAssist> assist)
-      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), assist_(assist) {}
+                    const SimulatedTransfer* adapters)
+      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters) {}
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
 
@@ -37,17 +37,20 @@ class SimulatedExecutor final : public Executor {
   static TokenId TokenAt(std::uint64_t seed, std::size_t n);
 
   TimeNs busy() const { return busy_; }  // total of all steps so far
+  std::int64_t assisted_steps() const { return assisted_steps_; }
 
  private:
   double SecondsOf(const StepBatch& batch);
+  // When the segment's adapter arrives, in seconds from now.
+  AssistedRows RowsOf(const AdapterSegment& segment) const;
   const Clock* clock_;
   EventQueue* events_;
   const PerformanceModel model_;
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
-  const std::optional<CpuAssist> assist_;
   std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
+  std::int64_t assisted_steps_ = 0;
   std::int32_t after_prefill_ = 0;  // StepLoad's field for the next step
 };
 

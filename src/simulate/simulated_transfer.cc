@@ -14,42 +14,46 @@ TimeNs FromSeconds(double seconds) {
 
 }  // namespace
 
-TimeNs SimulatedLink::Occupy(double bytes, TimeNs now) {
-  const TimeNs takes = FromSeconds(bytes / link_.bytes_per_second);
-  free_at_ = std::max(free_at_, now) + takes;
+SimulatedLink::Arrival SimulatedLink::Occupy(double bytes, TimeNs now) {
+  const TimeNs takes = FromSeconds(bytes / link_.bytes_per_second), begins = std::max(free_at_, now);
+  free_at_ = begins + takes;
   busy_ += takes;
   bytes_ += bytes;
-  return free_at_ + FromSeconds(link_.latency);
+  const TimeNs latency = FromSeconds(link_.latency);
+  return {begins + latency, free_at_ + latency};
 }
 
-TimeNs SimulatedTransfer::FromDisk(const TransferJob& job, double bytes, TimeNs now) {
+SimulatedLink::Arrival SimulatedTransfer::FromDisk(const TransferJob& job, double bytes, TimeNs now) {
   const bool first = seen_.insert(job.adapter->generation.value).second;
-  return in_host_memory_ && first ? now : links_->disk.Occupy(bytes, now);
+  return in_host_memory_ && first ? SimulatedLink::Arrival{now, now} : links_->disk.Occupy(bytes, now);
 }
 
 void SimulatedTransfer::Submit(TransferJob job) {
   const TimeNs now = clock_->Now();
   const auto bytes = static_cast<double>(PayloadBytes(job));
-  TimeNs end = now;
+  SimulatedLink::Arrival arrival{now, now};
   switch (job.kind()) {
     case TransferKind::kDiskToHost:
-      end = FromDisk(job, bytes, now);
+      arrival = FromDisk(job, bytes, now);
       break;
     case TransferKind::kHostToDevice:
-      end = links_->to_device.Occupy(bytes, now);
+      arrival = links_->to_device.Occupy(bytes, now);
       break;
     case TransferKind::kDeviceToHost:
-      end = links_->to_host.Occupy(bytes, now);
+      arrival = links_->to_host.Occupy(bytes, now);
       break;
     // Piece by piece through a small buffer, so the slower link decides.
-    case TransferKind::kDiskToDevice:
-      end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now));
+    case TransferKind::kDiskToDevice: {
+      const SimulatedLink::Arrival read = FromDisk(job, bytes, now), copied = links_->to_device.Occupy(bytes, now);
+      arrival = {std::max(read.begins, copied.begins), std::max(read.ends, copied.ends)};
       break;
+    }
   }
+  const TimeNs end = arrival.ends;
   if (job.to.tier == Tier::kDevice && job.adapter != nullptr) last_loads_[job.adapter->generation.value] = {now, end};
   const auto after =
       std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
-  moving_.insert(after, {end, job.id});
+  moving_.insert(after, {arrival.begins, end, job.id});
   events_->Push(end, EventKind::kTransferEnds);
 }
 
@@ -59,11 +63,11 @@ TimeNs SimulatedTransfer::LoadedBetween(std::uint32_t generation, TimeNs from, T
   return std::max<TimeNs>(0, std::min(found->second.end, to) - std::max(found->second.begin, from));
 }
 
-TimeNs SimulatedTransfer::EndOf(AdapterGeneration generation) const {
+SimulatedLink::Arrival SimulatedTransfer::ArrivalOf(AdapterGeneration generation) const {
   const auto found =
       std::find_if(moving_.begin(), moving_.end(), [&](const Moving& m) { return m.id == generation.value; });
   CHECK(found != moving_.end());
-  return found->end;
+  return {found->begin, found->end};
 }
 
 std::optional<TransferCompletion> SimulatedTransfer::Poll() {

@@ -19,8 +19,12 @@ namespace loramux {
 class SimulatedLink {
  public:
   explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
-  // Enqueues a job of `bytes` at time `now` and returns when it ends.
-  TimeNs Occupy(double bytes, TimeNs now);
+  // When a job's bytes arrive.
+  struct Arrival {
+    TimeNs begins = 0, ends = 0;  // of the first byte and the last one
+  };
+  // Enqueues a job of `bytes` at time `now`.
+  Arrival Occupy(double bytes, TimeNs now);
   // Bytes of all jobs so far, and the time (ns) they occupy the link.
   double bytes() const { return bytes_; }
   TimeNs busy() const { return busy_; }
@@ -48,8 +52,8 @@ class SimulatedTransfer final : public PageTransfer {
       : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
-  // When the load of this adapter ends. REQUIRES: a load is in flight.
-  TimeNs EndOf(AdapterGeneration generation) const;
+  // When the data of the transfer in flight for this adapter arrives. REQUIRES: there is one.
+  SimulatedLink::Arrival ArrivalOf(AdapterGeneration generation) const;
 
   // How much of the adapter's last load to the device lies between `from` and `to`: the part of a request's wait, from
   // arrival to start, that the load took.
@@ -60,10 +64,10 @@ class SimulatedTransfer final : public PageTransfer {
     TimeNs begin = 0, end = 0;
   };
   struct Moving {
-    TimeNs end = 0;
+    TimeNs begin = 0, end = 0;
     std::uint64_t id = 0;
   };
-  TimeNs FromDisk(const TransferJob& job, double bytes, TimeNs now);
+  SimulatedLink::Arrival FromDisk(const TransferJob& job, double bytes, TimeNs now);
 
   const Clock* clock_;
   EventQueue* events_;

@@ -30,7 +30,7 @@ class World {
         links_(options.device.model),
         adapter_transfer_(&clock_, &events_, &links_, options.adapters_in_host_memory),
         kv_transfer_(&clock_, &events_, &links_, false),
-        executor_(&clock_, &events_, options.device.model, &options.pace, &adapter_transfer_, AssistOf(options)),
+        executor_(&clock_, &events_, options.device.model, &options.pace, &adapter_transfer_),
         predictor_(options.predictor_accuracy, options.seed, LongestOutput(workload)) {}
 
   // Call once, before Run.
@@ -82,7 +82,10 @@ class World {
 
   SimulationResult Run() {
     result_.requests.resize(workload_.requests.size());
+    const auto policy = options_.preset.cold_start_policy.value_or(ColdStartPolicy::kWait);
+    const bool begins_from_host = policy != ColdStartPolicy::kWait;
     if (options_.preset.all_on_device) PinAll();
+    if (begins_from_host && options_.adapters_in_host_memory && options_.host_bytes > 0) FillHostTier();
     for (std::size_t i = 0; i < workload_.requests.size(); ++i) {
       if (!workload_.requests[i].follows) PushFirstTurn(i);
     }
@@ -102,16 +105,29 @@ class World {
   }
 
  private:
-  static std::optional<CpuAssist> AssistOf(const SimulationOptions& options) {
-    return options.preset.cpu_assist ? std::optional(options.device.cpu_assist) : std::nullopt;
-  }
-
   // Pins all adapters before the first arrival, which is delayed until they are resident. Adapters that do not fit load
   // on demand.
   void PinAll() {
     for (const AdapterGeneration generation : generations_) {
       engine_->SetPinned(registry_.Find(generation), true, [](const Status&) {});
     }
+    RunUntilQuiet();
+    begin_ = clock_.Now();
+  }
+
+  // Loads each adapter once before the first arrival, which is delayed until then. So the host tier has its copies,
+  // with which requests begin.
+  void FillHostTier() {
+    for (const AdapterGeneration generation : generations_) {
+      engine_->SetPinned(registry_.Find(generation), true, [](const Status&) {});
+      RunUntilQuiet();
+      engine_->SetPinned(registry_.Find(generation), false, [](const Status&) {});
+      RunUntilQuiet();
+    }
+    begin_ = clock_.Now();
+  }
+
+  void RunUntilQuiet() {
     while (engine_->Step()) {
     }
     while (!events_.empty()) {
@@ -120,7 +136,6 @@ class World {
       while (engine_->Step()) {
       }
     }
-    begin_ = clock_.Now();
   }
 
   Status RegisterAdapters() {
@@ -333,8 +348,10 @@ class World {
 }  // namespace
 
 void UseProfile(const PerformanceProfile& profile, SimulationOptions& options) {
-  options.device.model = profile.EngineModel();
-  options.costs = std::make_shared<const PerformanceModel>(profile.EngineModel());
+  PerformanceModel model = profile.EngineModel();
+  if (!model.assist.measured()) model.assist = options.device.model.assist;
+  options.device.model = model;
+  options.costs = std::make_shared<const PerformanceModel>(std::move(model));
   options.pace = profile.pace;
 }
 

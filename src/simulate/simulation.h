@@ -51,7 +51,7 @@ struct SimulationOptions {
 };
 
 // Makes steps and transfers take the measured times, and plans use them, as `serve --profile` does. Memory sizes stay
-// unchanged.
+// unchanged, and so are the costs of CPU assistance if the profile has none.
 void UseProfile(const PerformanceProfile& profile, SimulationOptions& options);
 
 using SimulationResult = RunResult;

@@ -222,15 +222,41 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
   EXPECT_EQ(waits.stats.cold_starts, 1);
 }
 
+// The second one joins a step of 1 + 5 + 1 ms in 10 layers. While its adapter (two pages: from 1 ms on until 3.1 ms
+// after the step's begin) arrives, a layer takes 2 x 50 x 16 x 0.005 = 8 ms on two cores beside 6 ms of products: 0.2
+// ms more.
 TEST(Simulation, TheCpuComputesWithAnAdapterUntilItIsThere) {
   SimulationOptions options = OptionsFor("caraserve");
-  // 1 + 50 x 0.02 + 50 x 8 x 0.005
-  options.device.cpu_assist = {.per_step = 1e-3, .per_token = 2e-5, .per_token_rank = 5e-6};
-  const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
-  const double took = kLoadMs + (1 - kLoadMs / (kStepMs + 4)) * kStepMs;
-  EXPECT_NEAR(static_cast<double>(result.requests[1].first_token), (11 + took) * kNsPerMs, 5);
-  EXPECT_EQ(result.stats.early_admissions, 1);
-  EXPECT_EQ(result.stats.cold_starts, 0);
+  options.device.model.assist = {.layers = 10, .cores = 2};
+  options.device.model.assist.groups[0] = {.per_token_rank = 2e-5, .base_share = 1};
+  const Workload workload = TwoRequests(-1, 1, 4 * kNsPerMs);
+  const SimulationResult assisted = Simulate(options, workload).value();
+  // Layer i begins at 0.9 i ms and arrives at 1 + 0.21 (i + 1) ms: the first two come too late.
+  EXPECT_NEAR(static_cast<double>(assisted.requests[1].Ttft()), (11 - 4 + kStepMs + 0.4) * kNsPerMs, 5);
+  EXPECT_EQ(assisted.stats.cold_starts, 0);
+  options.device.model.host_to_device.latency = 1;  // it never comes in time: then it decodes, too
+  const SimulationResult slow = Simulate(options, workload).value();
+  EXPECT_NEAR(static_cast<double>(slow.requests[1].Ttft()), (11 - 4 + kStepMs + 2) * kNsPerMs, 5);
+  EXPECT_LT(slow.requests[1].last_token - slow.requests[1].first_token, 10 * kNsPerMs);
+}
+
+// `auto` begins where that is sooner by the model that plans use, and waits otherwise.
+TEST(Simulation, WhetherARequestBeginsBeforeItsAdapterIsThereIsAMatterOfCost) {
+  const Workload workload = TwoRequests(-1, 1, 4 * kNsPerMs);
+  const auto ttft = [&](ColdStartPolicy policy, double per_token_rank, double latency) {
+    SimulationOptions options = OptionsFor("caraserve");
+    options.preset.cold_start_policy = policy;
+    options.device.model.assist = {.layers = 10, .cores = 1};
+    options.device.model.assist.groups[0] = {.per_token_rank = per_token_rank, .base_share = 1};
+    options.device.model.host_to_device.latency = latency;
+    options.costs = std::make_shared<const PerformanceModel>(options.device.model);
+    return Simulate(options, workload).value().requests[1].Ttft();
+  };
+  constexpr auto kWait = ColdStartPolicy::kWait, kAssist = ColdStartPolicy::kAssist, kAuto = ColdStartPolicy::kAuto;
+  EXPECT_LT(ttft(kAssist, 2e-5, 0.05), ttft(kWait, 2e-5, 0.05));
+  EXPECT_EQ(ttft(kAuto, 2e-5, 0.05), ttft(kAssist, 2e-5, 0.05));
+  EXPECT_GT(ttft(kAssist, 1e-2, 0.05), ttft(kWait, 1e-2, 0.05));  // the processor is very slow
+  EXPECT_EQ(ttft(kAuto, 1e-2, 0.05), ttft(kWait, 1e-2, 0.05));
 }
 
 TEST(Simulation, AdaptersMayBeOnTheDeviceFromTheStart) {

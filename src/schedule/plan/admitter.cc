@@ -1,6 +1,6 @@
 #include "schedule/plan/admitter.h"
 
-#include "schedule/plan/cold_start.h"
+#include <algorithm>
 
 namespace loramux {
 
@@ -14,7 +14,7 @@ void Admitter::LookAtArrivals() {
     const AdapterResidency& adapter = view.residency.Get(generation);
     if (view.pages.branches().IsShared(adapter.slot)) continue;
     const TimeNs elapsed = now - adapter.transfer_started;
-    if (shape_.BeginsWhileLoading() || LeadSuffices(*adapter.progress, elapsed, view.step_floor.value(), alone))
+    if (LeadSuffices(*adapter.progress, elapsed, view.step_floor.value(), alone))
       draft_.room.adapters().MarkUsable(generation);
   }
   draft_.prefixes.LookAtFetches(now, alone);
@@ -41,7 +41,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
 
 // Where another adapter of the same content is on the device, the history depends on that one until this one has
 // arrived.
-bool Admitter::BeginsCold(const Request& request) const {
+bool Admitter::BeginsCold(Request& request) const {
   const PlanningView& view = draft_.view;
   const SchedulerOptions& options = view.options;
   if (options.cold_start_policy == ColdStartPolicy::kWait || options.shape.cold_start != ColdStart::kPassOver)
@@ -52,7 +52,20 @@ bool Admitter::BeginsCold(const Request& request) const {
                          adapters.IsLoadPlanned(request.adapter) && !adapters.IsHostEvicted(request.adapter);
   if (!adapter.on_way_from_host() && !loads_now) return false;
   if (view.pages.branches().IsShared(adapter.slot)) return false;
-  return options.reads_host_tier || BeginsFromHost(options.cold_start_policy, {});
+  return options.reads_host_tier || BeginsFromHost(options.cold_start_policy, CostsOf(request));
+}
+
+ColdStartCosts Admitter::CostsOf(Request& request) const {
+  const PlanningView& view = draft_.view;
+  const PerformanceModel* const model = view.options.costs.get();
+  if (view.options.cold_start_policy != ColdStartPolicy::kAuto || model == nullptr) return {};
+  const std::int64_t cached = draft_.prefixes.Depth(draft_.prefixes.PlannedTail(request)) * view.options.page_tokens;
+  const std::int64_t tokens = std::max<std::int64_t>(1, draft_.ChunkTokens(request.uncomputed() - cached));
+  const ExpectedArrival arrival =
+      ExpectArrival(view.residency, view.worth.reload_costs(), request.adapter, draft_.room.now());
+  const TimeNs step = view.queues.running().empty() ? 0 : view.step_floor.value();
+  const std::int64_t rank = view.residency.Get(request.adapter).version->layout.max_rank;
+  return CostsOfColdStart(*model, tokens, request.computed + cached, rank, arrival, step);
 }
 
 AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "schedule/plan/cold_start.h"
 #include "schedule/plan/step_draft.h"
 #include "schedule/plan/step_shape.h"
 
@@ -39,7 +40,9 @@ class Admitter {
   // The adapter of the request is not usable: loads it. `absent`: it is not on its way either.
   AdmissionOutcome TryLoadFor(Request* request, bool absent);
   // True if the request begins now, with the copy of its adapter in the host tier.
-  bool BeginsCold(const Request& request) const;
+  bool BeginsCold(Request& request) const;
+  // What ColdStartPolicy::kAuto compares. All 0 for other policies and without a performance model.
+  ColdStartCosts CostsOf(Request& request) const;
   // Fetches history from the host tier for the request. kAdmitted: there is nothing to wait for.
   AdmissionOutcome TryFetch(Request* request);
   // Pages on the path to `tail` that only the host tier has. kPassedOver if some are on their way, kAdmitted if all are

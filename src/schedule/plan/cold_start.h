@@ -1,7 +1,13 @@
 // Whether a request begins before its adapter is on the device, with the copy in the host tier (CaraServe 4).
 #pragma once
 
+#include <cstdint>
+
+#include "adapter/residency.h"
+#include "base/clock.h"
+#include "cache/reload_costs.h"
 #include "schedule/options.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 
@@ -24,5 +30,25 @@ inline bool BeginsFromHost(ColdStartPolicy policy, const ColdStartCosts& costs) 
   }
   return false;
 }
+
+// When the layers of a load are expected on the device: evenly between two times, in seconds from now. `begins` may be
+// negative.
+struct ExpectedArrival {
+  double begins = 0, ends = 0;
+};
+
+// The expected arrival of an adapter whose load from the host tier is under way, or begins now. Layers that have
+// arrived give the pace. Before the first, the transfers that were requested earlier come first, each with the latency
+// and the bandwidth of `reloads`. 0 as far as these are unknown. REQUIRES: known.
+ExpectedArrival ExpectArrival(const ResidencyManager& residency, const ReloadCostEstimator& reloads,
+                              AdapterGeneration generation, TimeNs now);
+
+// The costs for a request that computes `tokens` after `context` positions with an adapter of this rank, in a step of
+// its own. `step_floor`: of StepFloor, if other requests run. Who waits joins when the step after the present one
+// begins, so waiting takes at least that long; 0: no other
+// request runs. Without measured assistance (CpuAssist::measured),
+// `assisted` is `on_device`.
+ColdStartCosts CostsOfColdStart(const PerformanceModel& model, std::int64_t tokens, std::int64_t context,
+                                std::int64_t rank, const ExpectedArrival& arrival, TimeNs step_floor);
 
 }  // namespace loramux

@@ -131,28 +131,12 @@ class Stalling final : public StepShape {
   bool stalled_since_step_ = false;        // a step has waited, and none has computed since
 };
 
-// A request starts while its adapter loads: the CPU computes its part meanwhile (CaraServe).
-class BeginningAtOnce final : public StepShape {
- public:
-  using StepShape::StepShape;
-  bool BeginsWhileLoading() const override { return true; }
-  bool LoadsBesideSteps() const override { return false; }
-  // The load begins first; the computation is planned again with the adapter on its way.
-  void Finish(StepPlan& plan) const override {
-    if (plan.loads.empty()) return;
-    plan.DropComputation();
-    plan.fetches.clear();
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<StepShape> MakeStepShape(const StepShapeOptions& options) {
   switch (options.cold_start) {
     case ColdStart::kStall:
       return std::make_unique<Stalling>(options);
-    case ColdStart::kBeginAtOnce:
-      return std::make_unique<BeginningAtOnce>(options.skip_beyond_distinct);
     case ColdStart::kHold:
       return std::make_unique<TakingTurns>(options);
     case ColdStart::kPassOver:

@@ -1,5 +1,5 @@
-// What the steps of other systems do otherwise than those of continuous batching: S-LoRA's loop, vLLM-LoRA's
-// ensure_loaded, CaraServe's start while loading. StepPlanner asks the shape at fixed points and does not know which
+// What the steps of other systems do otherwise than those of continuous batching: S-LoRA's loop and vLLM-LoRA's
+// ensure_loaded. StepPlanner asks the shape at fixed points and does not know which
 // one it has. The base class is continuous batching: it does nothing.
 #pragma once
 
@@ -21,8 +21,6 @@ class StepShape {
 
   // True if the next step waits for loads, so that nothing is planned.
   virtual bool Waits(const ResidencyManager& residency) const { return false; }
-  // True if a request begins as soon as its adapter is loading, whatever has arrived.
-  virtual bool BeginsWhileLoading() const { return false; }
   // True if a step is held back when a request lacks only its adapter to start (PlanOutlook::awaits_load).
   virtual bool HoldsForLoads() const { return false; }
   // True if adapters may load beside a step for requests that arrive during it.

@@ -15,9 +15,6 @@ enum class ColdStart : std::uint8_t {
   // The step waits. Beside steps, only adapters for `prefetch_lookahead` are loaded. vLLM-LoRA's ensure_loaded,
   // CaraServe's ONDMD.
   kStall,
-  // The request starts while its adapter still loads; the executor must cope with that, as CaraServe does with prefill
-  // on the CPU.
-  kBeginAtOnce,
 };
 
 // Whether a request begins while its adapter is still on its way to the device, computed meanwhile from the copy in the
@@ -35,7 +32,7 @@ inline constexpr std::int64_t kPrefetchTurns = 3;
 struct StepShapeOptions {
   ColdStart cold_start = ColdStart::kPassOver;
   // A step either computes prompts or decodes; the two take turns (S-LoRA's loop). REQUIRES: whole_prompt_tokens > 0.
-  // Not with kStall or kBeginAtOnce.
+  // Not with kStall.
   bool separate_phases = false;
   // With separate_phases: decoding steps after a step of prompts, before the next step of prompts (S-LoRA's
   // max_wait_tokens). If more than kPrefetchTurns, loads for waiting requests begin beside only two of these steps, as

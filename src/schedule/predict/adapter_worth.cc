@@ -1,10 +1,13 @@
 #include "schedule/predict/adapter_worth.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 namespace loramux {
 namespace {
 
+constexpr std::int64_t kRememberedPrompts = 64;   // window of the mean
 constexpr TimeNs kContextLasts = 100 * kNsPerMs;  // FastLibra's monitor interval
 
 ReloadFrom ReloadOf(const AdapterResidency& adapter) {
@@ -16,6 +19,9 @@ ReloadFrom ReloadOf(const AdapterResidency& adapter) {
 void AdapterWorth::StepBegan(const StepPlan& plan, TimeNs now) {
   for (const PlannedAdmission& admission : plan.admissions) {
     const AdapterGeneration adapter = admission.request->adapter;
+    ++admissions_;
+    prompt_tokens_ += (static_cast<double>(admission.request->uncomputed()) - prompt_tokens_) /
+                      static_cast<double>(std::min(admissions_, kRememberedPrompts));
     if (adapter == kBaseModel) {
       usage_.VisitBase(now);
     } else {
@@ -54,6 +60,7 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
               .remembered_s = ReuseRates::Remembered(turnover_.Seconds()),
               .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
+  double ranks = 0, pages = 0;
   for (const AdapterResidency& adapter : residency_.All()) {
     if (adapter.version == nullptr) continue;
     const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
@@ -62,12 +69,31 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
     if (context_.total_visits > 0)
       context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
     if (adapter.device != TierState::kResident) continue;
+    ranks += adapter.version->layout.max_rank;
+    pages += static_cast<double>(adapter.pages);
     ++context_.resident_adapters;
     context_.max_frequency = std::max(context_.max_frequency, frequency);
     context_.max_pages = std::max(context_.max_pages, adapter.version->layout.pages);
     context_.oldest_use = std::min(context_.oldest_use, adapter.last_use);
   }
+  if (assists_ && context_.resident_adapters > 0) {
+    const auto adapters = static_cast<double>(context_.resident_adapters);
+    context_.costs.assisted = AssistedCost(ranks / adapters, pages / adapters);
+  }
   usage_.Learn(now, context_.remembered_s);
+}
+
+std::optional<ReloadCosts::Load> AdapterWorth::AssistedCost(double ranks, double pages) const {
+  if (assist_model_ == nullptr) return ReloadCosts::Load{.page = 0, .latency = 0};
+  const double unit = reload_costs_.UnitNs() / static_cast<double>(kNsPerSecond);
+  if (!assist_model_->assist.measured() || unit <= 0 || pages <= 0) return std::nullopt;
+  const auto tokens = std::max<std::int64_t>(1, static_cast<std::int64_t>(prompt_tokens_));
+  const auto seconds = [&](double rank) {
+    const std::array rows = {AssistedRows{.tokens = tokens, .rank = static_cast<std::int64_t>(std::ceil(rank))}};
+    return AssistSeconds(*assist_model_, {.prefill_tokens = tokens, .prefill_sequences = 1}, rows);
+  };
+  const double none = seconds(0);
+  return ReloadCosts::Load{.page = std::max(0.0, seconds(ranks) - none) / pages / unit, .latency = none / unit};
 }
 
 double AdapterWorth::ScoreOf(const AdapterResidency& adapter, TimeNs now) const {

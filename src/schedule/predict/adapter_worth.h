@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "adapter/residency.h"
 #include "cache/dependency_tree.h"
@@ -11,6 +12,7 @@
 #include "cache/usage_monitor.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/predict/expected_adapters.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 
@@ -30,6 +32,14 @@ class AdapterWorth {
   // The costs of reloads, to set what they are until they were measured.
   ReloadCostEstimator& reload_costs() { return reload_costs_; }
   const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
+
+  // Requests begin with the copy in the host tier, at the costs of the model (CpuAssist). Null: the device reads that
+  // copy in place, at no cost. Where the model has no measured assistance, reloads cost what loads cost. `model` must
+  // outlive this.
+  void UseAssist(const PerformanceModel* model) {
+    assists_ = true;
+    assist_model_ = model;
+  }
 
   // The state of the cache, for Refresh.
   struct CacheState {
@@ -58,6 +68,9 @@ class AdapterWorth {
     TimeNs began = -1;  // -1: none, or already measured
     std::int64_t tokens = 0, prefill_tokens = 0;
   };
+  // What a request with the mean prompt loses by assistance, in the unit of the costs: a line through an adapter of no
+  // rank and `ranks` in `pages`.
+  std::optional<ReloadCosts::Load> AssistedCost(double ranks, double pages) const;
   double Score(const EvictionCandidate& candidate, TimeNs now) const {
     context_.now = now;
     return policy_.Score(candidate, context_);
@@ -72,6 +85,10 @@ class AdapterWorth {
   Turnover turnover_;
   mutable EvictionContext context_;  // `now` is that of the last score
   StepUnderWay step_;
+  bool assists_ = false;
+  const PerformanceModel* assist_model_ = nullptr;
+  double prompt_tokens_ = 0;  // computed in the first step of a request or later: mean over recent admissions
+  std::int64_t admissions_ = 0;
 };
 
 }  // namespace loramux

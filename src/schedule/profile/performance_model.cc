@@ -103,4 +103,10 @@ double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {
   return std::max(floor, seconds);
 }
 
+double PerformanceModel::BaseProductSeconds(const StepLoad& load) const {
+  const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
+                       per_decode_sequence * static_cast<double>(load.decode_sequences);
+  return std::max(dense, dense_floor) + per_token_tile * TokenTiles(*this, load);
+}
+
 }  // namespace loramux

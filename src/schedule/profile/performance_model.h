@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "schedule/profile/cpu_assist.h"
 
 namespace loramux {
 
@@ -103,10 +104,15 @@ struct PerformanceModel {
   };
   Link disk, host_to_device, device_to_host;
 
+  // What it costs to compute with adapters that are still on their way. Not part of SecondsOf.
+  CpuAssist assist;
+
   // Predicted seconds of a step.
   double SecondsOf(const StepLoad& load) const;
   // The same without the factors and without the excess after a prefill: the form of CaraServe's model.
   double LinearSecondsOf(const StepLoad& load) const;
+  // The part of LinearSecondsOf that the products with the base weights take.
+  double BaseProductSeconds(const StepLoad& load) const;
 };
 
 // One summand of PerformanceModel::LinearSecondsOf: a coefficient times a count.

@@ -36,6 +36,7 @@ class StrictFields {
   StrictFields(const json& object, const std::string& label, std::int64_t version)
       : object_(object), fields_(object, label), version_(version) {}
   std::int64_t version() const { return version_; }  // of the file
+  bool Has(const char* key) const { return fields_.Find(key) != nullptr; }
 
   Status Int(const char* key, std::int64_t low, std::int64_t high, std::int64_t& out) {
     seen_.insert(key);
@@ -237,6 +238,21 @@ Status ReadBase(StrictFields& fields, PerformanceProfile::BaseModel& base) {
   return fields.Int("page_tokens", 1, 4096, base.page_tokens);
 }
 
+Status ReadAssist(StrictFields& fields, CpuAssist& assist) {
+  RETURN_IF_ERROR(fields.Int("layers", 1, kMaxAssistLayers, assist.layers));
+  RETURN_IF_ERROR(fields.Int("cores", 0, kMaxAssistCores, assist.cores));
+  RETURN_IF_ERROR(fields.Number("per_token_seconds", 0, kMaxSeconds, assist.per_token));
+  for (std::size_t i = 0; i < assist.groups.size(); ++i) {
+    RETURN_IF_ERROR(fields.Object(CpuAssist::kGroupNames[i].data(), [&](StrictFields& inner) -> Status {
+      CpuAssist::Group& group = assist.groups[i];
+      RETURN_IF_ERROR(inner.Number("hand_off_seconds", 0, kMaxSeconds, group.hand_off));
+      RETURN_IF_ERROR(inner.Number("per_token_rank_seconds", 0, kMaxSeconds, group.per_token_rank));
+      return inner.Number("base_share", 0, 1, group.base_share);
+    }));
+  }
+  return Ok{};
+}
+
 Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
   RETURN_IF_ERROR(fields.Text("device", profile.device));
   if (fields.version() > 4) RETURN_IF_ERROR(fields.OneOf("device_kind", kDeviceKinds, profile.device_kind));
@@ -267,7 +283,12 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
     model->between_steps = profile.between_steps;
     model->submit_latency = profile.submit_latency;
   }
-  return fields.Object("links", [&](StrictFields& inner) { return ReadLinks(inner, profile); });
+  RETURN_IF_ERROR(fields.Object("links", [&](StrictFields& inner) { return ReadLinks(inner, profile); }));
+  if (fields.version() < 5 || !fields.Has("cpu_assist")) return Ok{};
+  CpuAssist& assist = profile.mbgmv.model.assist;
+  RETURN_IF_ERROR(fields.Object("cpu_assist", [&](StrictFields& inner) { return ReadAssist(inner, assist); }));
+  profile.bgmv.model.assist = assist;
+  return Ok{};
 }
 
 ordered_json QualityJson(const FitQuality& quality) {
@@ -313,6 +334,16 @@ ordered_json PaceJson(const Pace& pace) {
   for (const Pace::Change& change : pace.changes())
     changes.push_back(ordered_json::array({InSeconds(change.at), change.factor}));
   return {{"period_seconds", InSeconds(pace.period())}, {"changes", std::move(changes)}};
+}
+
+ordered_json AssistJson(const CpuAssist& assist) {
+  ordered_json object = {{"layers", assist.layers}, {"cores", assist.cores}, {"per_token_seconds", assist.per_token}};
+  for (std::size_t i = 0; i < assist.groups.size(); ++i) {
+    object[std::string(CpuAssist::kGroupNames[i])] = {{"hand_off_seconds", assist.groups[i].hand_off},
+                                                      {"per_token_rank_seconds", assist.groups[i].per_token_rank},
+                                                      {"base_share", assist.groups[i].base_share}};
+  }
+  return object;
 }
 
 ordered_json BaseJson(const PerformanceProfile::BaseModel& base) {
@@ -389,29 +420,30 @@ Status CheckSameDevice(const PerformanceProfile& profile, const std::string& kin
 
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
   const PerformanceModel& model = profile.mbgmv.model;
-  const ordered_json object = {{"format", kFormat},
-                               {"version", PerformanceProfile::kVersion},
-                               {"device", profile.device},
-                               {"device_kind", profile.device_kind},
-                               {"threads", profile.threads},
-                               {"unix_seconds", profile.unix_seconds},
-                               {"model", BaseJson(profile.base)},
-                               {"adapters", {{"ranks", profile.ranks}, {"targets", profile.lora_targets}}},
-                               {"largest_step",
-                                {{"batch_tokens", profile.max_batch_tokens},
-                                 {"sequences", profile.max_running},
-                                 {"positions", profile.max_positions}}},
-                               {"repeat_error", profile.repeat_error},
-                               {"mbgmv", ModelJson(profile.mbgmv)},
-                               {"bgmv", ModelJson(profile.bgmv)},
-                               {"between_steps_seconds", profile.between_steps},
-                               {"submit_latency_seconds", profile.submit_latency},
-                               {"requests_per_second", profile.requests_per_second},
-                               {"pace", PaceJson(profile.pace)},
-                               {"links",
-                                {{"disk", LinkJson(model.disk, profile.disk)},
-                                 {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
-                                 {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};
+  ordered_json object = {{"format", kFormat},
+                         {"version", PerformanceProfile::kVersion},
+                         {"device", profile.device},
+                         {"device_kind", profile.device_kind},
+                         {"threads", profile.threads},
+                         {"unix_seconds", profile.unix_seconds},
+                         {"model", BaseJson(profile.base)},
+                         {"adapters", {{"ranks", profile.ranks}, {"targets", profile.lora_targets}}},
+                         {"largest_step",
+                          {{"batch_tokens", profile.max_batch_tokens},
+                           {"sequences", profile.max_running},
+                           {"positions", profile.max_positions}}},
+                         {"repeat_error", profile.repeat_error},
+                         {"mbgmv", ModelJson(profile.mbgmv)},
+                         {"bgmv", ModelJson(profile.bgmv)},
+                         {"between_steps_seconds", profile.between_steps},
+                         {"submit_latency_seconds", profile.submit_latency},
+                         {"requests_per_second", profile.requests_per_second},
+                         {"pace", PaceJson(profile.pace)},
+                         {"links",
+                          {{"disk", LinkJson(model.disk, profile.disk)},
+                           {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
+                           {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};
+  if (model.assist.measured()) object["cpu_assist"] = AssistJson(model.assist);
   return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -22,6 +22,8 @@ inline constexpr double kMaxDecay = 0.99;
 // Bounds of the pace in a file: number of changes, and period.
 inline constexpr std::size_t kMaxPaceChanges = 8192;
 inline constexpr TimeNs kMaxPacePeriod = TimeNs{86400} * kNsPerSecond;
+// Bounds of CpuAssist's counts in a file.
+inline constexpr std::int64_t kMaxAssistLayers = 65536, kMaxAssistCores = 65536;
 // Bounds of the bandwidth of a link in a file.
 inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 
@@ -51,7 +53,8 @@ struct FittedModel {
 // The content of a profile.
 struct PerformanceProfile {
   // The version that is written. Older ones are read too: version 1 has no factors, version 2 no after_prefill_decay,
-  // version 3 no pace and no after_prefill_per_sequence, version 4 no device_kind.
+  // version 3 no pace and no after_prefill_per_sequence, version 4 no device_kind. The
+  // field cpu_assist is there if the assistance was measured (version 5 and later).
   static constexpr std::int64_t kVersion = 5;
 
   // The conditions of the measurement.
@@ -76,7 +79,7 @@ struct PerformanceProfile {
   // extrapolate.
   std::int64_t max_batch_tokens = 0, max_running = 0, max_positions = 0;
 
-  // The models of the two shapes. Their links are equal.
+  // The models of the two shapes. Their links and their assistance are equal.
   FittedModel mbgmv, bgmv;
   // Seconds; the same in both models. 0 if they were not measured.
   double between_steps = 0, submit_latency = 0;

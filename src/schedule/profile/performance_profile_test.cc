@@ -12,6 +12,13 @@ namespace {
 using nlohmann::json;
 
 // A profile with a different value in every field, so that mixed-up fields show.
+CpuAssist SomeAssist() {
+  CpuAssist assist{.layers = 6, .cores = 3, .per_token = 1e-5};
+  assist.groups[0] = {.hand_off = 2e-5, .per_token_rank = 3e-7, .base_share = 0.25};
+  assist.groups[4] = {.hand_off = 4e-5, .per_token_rank = 5e-7, .base_share = 0.125};
+  return assist;
+}
+
 PerformanceProfile SomeProfile() {
   PerformanceProfile profile;
   profile.device = "two cores of \xc3\xa9tain, 2 threads";
@@ -55,6 +62,7 @@ PerformanceProfile SomeProfile() {
     fitted->model.disk = {0.001, 1.5e9};
     fitted->model.host_to_device = {0.002, 2.5e9};
     fitted->model.device_to_host = {0, 3.5e9};
+    fitted->model.assist = SomeAssist();
     std::int64_t points = 10;
     for (FitQuality* quality :
          {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
@@ -233,7 +241,22 @@ json EarlierVersion(int version) {
   json earlier = json::parse(PerformanceProfileAsJson(SomeProfile()));
   earlier["version"] = version;
   earlier.erase("device_kind");
+  earlier.erase("cpu_assist");
   return earlier;
+}
+
+TEST(PerformanceProfileTest, AssistanceIsThereWhereItWasMeasured) {
+  const PerformanceProfile all = SomeProfile();
+  const auto read = ParsePerformanceProfile(PerformanceProfileAsJson(all), "p").value();
+  EXPECT_EQ(read.mbgmv.model.assist, all.mbgmv.model.assist);
+  EXPECT_EQ(read.bgmv.model.assist, all.mbgmv.model.assist);
+  json without = json::parse(PerformanceProfileAsJson(all));
+  without.erase("cpu_assist");
+  EXPECT_FALSE(ParsePerformanceProfile(without.dump(), "p").value().mbgmv.model.assist.measured());
+  json wrong = json::parse(PerformanceProfileAsJson(all));
+  wrong["cpu_assist"]["qkv"]["base_share"] = 1.5;
+  EXPECT_NE(ErrorOf(wrong).find("cpu_assist.qkv.base_share: expected a number from 0"), std::string::npos)
+      << ErrorOf(wrong);
 }
 
 json FirstVersion() {
