@@ -147,7 +147,8 @@ double GpuBench::SecondsEager(int launches, const std::function<void(int)>& enqu
 }
 
 void CheckClose(const std::string& what, double found, double expected, double scale, double tolerance) {
-  if (std::abs(found - expected) <= tolerance * scale) return;
+  // Tensor cores truncate where they sum, so a large sum is off by a share of itself.
+  if (std::abs(found - expected) <= tolerance * std::max(scale, std::abs(expected))) return;
   Fail(fmt::format("{}: {} instead of {}, more than {} of {} off: nothing is timed", what, found, expected, tolerance,
                    scale));
 }
