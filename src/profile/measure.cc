@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "profile/assist_bench.h"
 #include "profile/engine_fit.h"
 #include "profile/fit.h"
 #include "profile/link_bench.h"
@@ -234,6 +235,9 @@ Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const
   ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
                    MeasureLinks(*model, adapters, page_bytes, options.link_seconds, prng));
   FitLinks(links, profile);
+  const std::int64_t cores = std::max(1, AvailableProcessors() - 1);  // one remains for the engine
+  ASSIGN_OR_RETURN(profile.mbgmv.model.assist, MeasureAssist(*model, adapters, cores, options.link_seconds));
+  profile.bgmv.model.assist = profile.mbgmv.model.assist;
   profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
   if (options.engine_seconds > 0) RETURN_IF_ERROR(MeasureEngine(std::move(model), options, profile));
   return measured;

@@ -11,7 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-// A profile with a different value in every field, so that mixed-up fields show.
 CpuAssist SomeAssist() {
   CpuAssist assist{.layers = 6, .cores = 3, .per_token = 1e-5};
   assist.groups[0] = {.hand_off = 2e-5, .per_token_rank = 3e-7, .base_share = 0.25};
@@ -19,24 +18,29 @@ CpuAssist SomeAssist() {
   return assist;
 }
 
+PerformanceProfile::BaseModel SomeBase() {
+  return {.name = "demo",
+          .digest = "0123abcd",
+          .hidden_size = 192,
+          .num_layers = 6,
+          .num_heads = 5,
+          .num_kv_heads = 4,
+          .head_dim = 32,
+          .intermediate_size = 512,
+          .vocab_size = 264,
+          .dtype = "BF16",
+          .kv_dtype = "F32",
+          .page_tokens = 16};
+}
+
+// A profile with a different value in every field, so that mixed-up fields show.
 PerformanceProfile SomeProfile() {
   PerformanceProfile profile;
   profile.device = "two cores of \xc3\xa9tain, 2 threads";
   profile.device_kind = "emulated";
   profile.threads = 2;
   profile.unix_seconds = 1'790'000'000;
-  profile.base = {.name = "demo",
-                  .digest = "0123abcd",
-                  .hidden_size = 192,
-                  .num_layers = 6,
-                  .num_heads = 5,
-                  .num_kv_heads = 4,
-                  .head_dim = 32,
-                  .intermediate_size = 512,
-                  .vocab_size = 264,
-                  .dtype = "BF16",
-                  .kv_dtype = "F32",
-                  .page_tokens = 16};
+  profile.base = SomeBase();
   profile.ranks = {8, 8, 64};
   profile.lora_targets = "q_proj,v_proj";
   profile.max_batch_tokens = 513;
