@@ -20,6 +20,9 @@ class LayerEvents {
   // Makes work that is enqueued on `stream` from now on wait for layer `layer`; a layer beyond the last arrives with
   // the last. Does not block. If the transfer fails, the work runs all the same, on arbitrary content.
   virtual void EnqueueWait(DeviceStream& stream, std::int64_t layer) const = 0;
+  // A word that kernels read as they run: how many layers have arrived, from the first (gpu::PublishLayersArguments).
+  // Stays as long as this object. Null: the transfer keeps none.
+  virtual const std::uint32_t* ArrivedWord() const { return nullptr; }
 };
 
 // Created with the job and shared by the transfer, which publishes layers, the engine, which plans with them, and the

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "gpu/kernels/assist.h"
 #include "memory/arena.h"
+#include "runtime/arrived_words.h"
 
 namespace loramux {
 namespace {
@@ -29,6 +31,13 @@ void Fail(const TransferJob& job) {
 struct JobEvents {
   std::vector<std::unique_ptr<DeviceEvent>> events;
   std::vector<std::int32_t> ends;  // ascending
+  std::shared_ptr<ArrivedWords> words;
+  std::uint32_t* arrived = nullptr;  // of `words`; null: there is none
+
+  // The transfer and the progress hold it, so the job has ended, and nobody asks for its layers any more.
+  ~JobEvents() {
+    if (arrived != nullptr) words->Give(arrived);
+  }
 };
 
 class JobLayerEvents final : public LayerEvents {
@@ -40,6 +49,7 @@ class JobLayerEvents final : public LayerEvents {
         std::min<std::ptrdiff_t>(found - events_->ends.begin(), static_cast<std::ptrdiff_t>(events_->ends.size()) - 1);
     stream.Wait(*events_->events[static_cast<std::size_t>(group)]);
   }
+  const std::uint32_t* ArrivedWord() const override { return events_->arrived; }
 
  private:
   const std::shared_ptr<const JobEvents> events_;
@@ -64,12 +74,13 @@ void ForRuns(const std::vector<std::uint32_t>& from, const std::vector<std::uint
 
 class DeviceTransfer::Copies {
  public:
-  Copies(Device& device, const TierMemory& memory, std::function<void()> on_completion, std::size_t max_copies,
-         std::unique_ptr<DeviceStream> up, std::unique_ptr<DeviceStream> down)
+  Copies(Device& device, const TierMemory& memory, std::function<void()> on_completion,
+         const DeviceTransferOptions& options, std::unique_ptr<DeviceStream> up, std::unique_ptr<DeviceStream> down)
       : device_(device),
         memory_(memory),
         on_completion_(std::move(on_completion)),
-        max_copies_(max_copies),
+        max_copies_(options.max_copies),
+        words_(options.arrived_words ? std::make_shared<ArrivedWords>(device) : nullptr),
         up_(std::move(up)),
         down_(std::move(down)),
         watcher_([this] { Watch(); }) {}
@@ -146,12 +157,19 @@ class DeviceTransfer::Copies {
     const bool to_device = job.kind() == TransferKind::kHostToDevice;
     DeviceStream& stream = to_device ? *up_ : *down_;
     const std::int32_t layers = LayersOf(job), step = LayersAtOnce(job);
+    if (words_ != nullptr && to_device && job.adapter != nullptr && job.progress != nullptr) {
+      events.words = words_;
+      events.arrived = words_->Take();
+    }
     for (std::int32_t layer = 0; layer < layers; layer += step) {
       const std::int32_t end = std::min(layers, layer + step);
       EnqueueLayers(job, layer, end, to_device, stream);
+      events.ends.push_back(layers == 1 && job.progress != nullptr ? job.progress->layers() : end);
+      // Before the event, so that the word is not written once the job has ended.
+      if (events.arrived != nullptr)
+        gpu::PublishLayers(stream, {events.arrived, static_cast<std::uint32_t>(events.ends.back())});
       events.events.push_back(device_.CreateEvent());
       stream.Record(*events.events.back());
-      events.ends.push_back(layers == 1 && job.progress != nullptr ? job.progress->layers() : end);
     }
   }
 
@@ -219,6 +237,7 @@ class DeviceTransfer::Copies {
   const TierMemory memory_;
   const std::function<void()> on_completion_;
   const std::size_t max_copies_;
+  const std::shared_ptr<ArrivedWords> words_;  // null: none are kept
   std::unique_ptr<DeviceStream> up_, down_;  // used by the thread that submits
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -349,7 +368,7 @@ Result<std::unique_ptr<DeviceTransfer>> DeviceTransfer::Create(Device& device, c
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> up, device.CreateStream());
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> down, device.CreateStream());
   transfer->copies_ =
-      std::make_unique<Copies>(device, memory, on_completion, options.max_copies, std::move(up), std::move(down));
+      std::make_unique<Copies>(device, memory, on_completion, options, std::move(up), std::move(down));
   if (options.staging_bytes == 0) return transfer;
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream, device.CreateStream());
   const auto bytes = static_cast<std::int64_t>(std::max(options.staging_bytes, memory.device.page_stride));

@@ -19,6 +19,8 @@ struct DeviceTransferOptions {
   std::size_t staging_bytes = std::size_t{16} << 20;
   // Most copies that one job enqueues, so that Submit stays short: a job with more has events for groups of layers.
   std::size_t max_copies = 2048;
+  // Adapters' jobs towards the device keep LayerEvents::ArrivedWord: a launch more for each layer.
+  bool arrived_words = false;
 };
 
 // Jobs between host and device are enqueued in Submit as a whole, on a stream for each direction. One towards the
