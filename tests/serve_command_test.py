@@ -277,7 +277,8 @@ class Log(unittest.TestCase):
         server = serve(MODEL, "--served-model-name", "demo", "--stats-interval", "0.2", "--max-num-seqs", "2", *MEMORY)
         blocker = serving.Blocker(server)
         line = (r"throughput prompt_tokens_per_s=[\d.]+ generation_tokens_per_s=[1-9][\d.]* running=2 waiting=\d+ "
-                r"kv_percent=[\d.]+ cached_prefix_percent=[\d.]+ adapter_percent=0\.0 adapters_on_device=0")
+                r"kv_percent=[\d.]+ cached_prefix_percent=[\d.]+ adapter_percent=0\.0 adapters_on_device=0 adapters_active=0 "
+                r"adapter_loads_per_s=0\.0 cold_starts_per_s=0\.0")
         serving.wait_for(lambda: re.search(line, server.text()), lambda: server.text())
         blocker.release()
         server.wait_idle()

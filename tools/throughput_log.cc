@@ -7,6 +7,10 @@ double Percent(std::int64_t part, std::int64_t whole) {
   return whole <= 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
+double Rate(std::int64_t before, std::int64_t now, double seconds) {
+  return static_cast<double>(now - before) / seconds;
+}
+
 }  // namespace
 
 std::vector<LogField> ThroughputFields(const EngineStats& before, const EngineStats& now, double seconds) {
@@ -21,7 +25,10 @@ std::vector<LogField> ThroughputFields(const EngineStats& before, const EngineSt
           {"kv_percent", Percent(kv, now.device.capacity_pages)},
           {"cached_prefix_percent", Percent(now.history_pages, now.device.capacity_pages)},
           {"adapter_percent", Percent(now.device.used(PageCategory::kAdapter), now.device.capacity_pages)},
-          {"adapters_on_device", now.adapters.device_resident}};
+          {"adapters_on_device", now.adapters.device_resident},
+          {"adapters_active", now.adapters.active},
+          {"adapter_loads_per_s", Rate(before.adapters.device_loads, now.adapters.device_loads, seconds)},
+          {"cold_starts_per_s", Rate(before.adapters.cold_starts(), now.adapters.cold_starts(), seconds)}};
 }
 
 ThroughputLog::ThroughputLog(std::chrono::milliseconds interval, const Clock* clock, Source stats)

@@ -341,7 +341,7 @@ void ResidencyManager::EndHostReads() {
 void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kResident || adapter.arriving());
-  ++adapter.pins;
+  if (adapter.pins++ == 0) ++totals_.active;
   NoteChange(adapter);
   ++adapter.uses;
   adapter.last_use = now;
@@ -351,7 +351,7 @@ void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
 void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK_GT(adapter.pins, 0);
-  --adapter.pins;
+  if (--adapter.pins == 0) --totals_.active;
   NoteChange(adapter);
   adapter.last_use = now;
   UpdateIdle(adapter);

@@ -10,6 +10,7 @@
 #include "engine/make_sequence.h"
 #include "engine/sequence.h"
 #include "engine/step_batch_builder.h"
+#include "schedule/plan/cold_start.h"
 #include "schedule/profile/service_times.h"
 
 namespace loramux {
@@ -281,7 +282,8 @@ struct Engine::Impl {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) {
       const AdapterResidency& adapter = residency.Get(generation);
-      return adapter.pins > 0 && !(ComputesFromHost(adapter) && adapter.host == TierState::kResident);
+      return adapter.pins > 0 &&
+             !(ComputesFromHost(options.scheduler, adapter) && adapter.host == TierState::kResident);
     };
     return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
   }
@@ -336,17 +338,9 @@ struct Engine::Impl {
     tiers.EndFailedFetches();
   }
 
-  // Whether steps compute with the copy in the host tier of an adapter that is not on the device yet. A copy that is
-  // still being read from disk helps only where the host tier is as good as the device.
-  bool ComputesFromHost(const AdapterResidency& adapter) const {
-    if (options.scheduler.cold_start_policy == ColdStartPolicy::kWait || !adapter.arriving()) return false;
-    return adapter.host == TierState::kResident ||
-           (options.scheduler.reads_host_tier && adapter.host == TierState::kLoading);
-  }
-
   void DescribeArrivingAdapter(SequencePart& part) {
     const AdapterResidency& adapter = *part.adapter;
-    part.in_host = ComputesFromHost(adapter);
+    part.in_host = ComputesFromHost(options.scheduler, adapter);
     if (part.in_host) residency.ReadInHost(adapter.version->generation);
     if (part.in_host && adapter.host == TierState::kResident)
       part.to_device = adapter.progress;
@@ -641,6 +635,7 @@ struct Engine::Impl {
     totals.early_admissions = scheduler.stats().early_admissions;
     totals.loads_on_arrival = scheduler.stats().loads_on_arrival;
     totals.cold_starts = scheduler.stats().cold_starts;
+    totals.cold_begins = scheduler.stats().cold_begins;
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.stats().history_evictions;
     totals.invalid_history_pages = scheduler.CountInvalidHistory();

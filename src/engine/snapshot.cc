@@ -32,7 +32,7 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
     if (adapter.version == nullptr) continue;
     const bool pinned = adapter.locked;
     snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins,
-                                  waiting[i], adapter.last_use});
+                                  waiting[i], adapter.last_use, adapter.loads});
   }
   return snapshot;
 }

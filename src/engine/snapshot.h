@@ -35,6 +35,7 @@ struct EngineStats {
   std::int64_t early_admissions = 0;
   std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SchedulerOptions::load_on_arrival)
   std::int64_t cold_starts = 0;       // SchedulerStats::cold_starts
+  ColdBegins cold_begins;             // SchedulerStats::cold_begins
   TimeNs step_wait_total = 0;         // time that steps waited for such layers
   std::int64_t history_pages = 0;     // device KV pages that no running request uses
   // history pages without their adapter on the device; nonzero in some regimes only
@@ -70,6 +71,7 @@ struct AdapterSnapshot {
   std::int64_t running = 0;  // requests in the batch
   std::int64_t waiting = 0;  // requests in the queue
   TimeNs last_use = 0;
+  std::int64_t loads = 0;  // to the device, successful
 };
 
 // The engine's state in detail. Its cost is proportional to adapters and queue length; made on request

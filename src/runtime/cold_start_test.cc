@@ -54,11 +54,15 @@ TEST(ColdStart, AnAdapterInTheHostTierIsAsFastAsOnTheDevice) {
     w.Ask(y);  // x leaves the device
     ASSERT_EQ(w.engine->Stats().adapters.device_evictions, 1);
     const TimeNs cold = w.Ask(x);
+    EXPECT_EQ(w.engine->Stats().adapters.cold_starts(), 3);
+    EXPECT_EQ(w.engine->Stats().adapters.active, 0);
     if (policy == ColdStartPolicy::kWait) {
       EXPECT_GT(cold, resident + 10 * kNsPerMs);
+      EXPECT_EQ(w.engine->Stats().cold_begins.whole, 0);
     } else {
       EXPECT_LE(cold, resident);
       EXPECT_EQ(w.engine->Stats().adapters.device_loads, 3);  // it was copied beside the steps
+      EXPECT_EQ(w.engine->Stats().cold_begins.whole, 1);
     }
   }
 }

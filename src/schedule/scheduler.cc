@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "schedule/plan/cold_start.h"
 #include "schedule/profile/service_times.h"
 
 namespace loramux {
@@ -104,10 +105,15 @@ void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
   queues_.Admit(request, admission.overtakes, now);
   if (request->first_scheduled < 0) {
     request->first_scheduled = now;
-    if (request->adapter != kBaseModel)
-      stats_.adapter_wait_total += WaitForAdapter(*request, residency_.Get(request->adapter), now);
+    if (request->adapter != kBaseModel) CountBegin(*request, residency_.Get(request->adapter), now);
   }
   stats_.early_admissions += pages_.Admit(admission, now);
+}
+
+void Scheduler::CountBegin(const Request& request, const AdapterResidency& adapter, TimeNs now) {
+  stats_.adapter_wait_total += WaitForAdapter(request, adapter, now);
+  if (!ComputesFromHost(options_, adapter)) return;
+  ++(adapter.host == TierState::kResident ? stats_.cold_begins.whole : stats_.cold_begins.while_read);
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {

@@ -16,6 +16,12 @@ struct SwapStats {
   std::int64_t history_in = 0, adapters_in = 0;    // started to move from the host tier
 };
 
+// Requests that began, for the first time, before their adapter was on the device, with the copy in the host tier.
+struct ColdBegins {
+  std::int64_t whole = 0;       // the host tier had all of it
+  std::int64_t while_read = 0;  // it was still being read from disk
+};
+
 struct SchedulerStats {
   std::int64_t preemptions = 0;       // includes squashes
   std::int64_t squashes = 0;          // preemptions of requests that had overtaken another
@@ -23,6 +29,7 @@ struct SchedulerStats {
   std::int64_t early_admissions = 0;  // admissions while layers were arriving
   std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer
   std::int64_t cold_starts = 0;       // loads that steps waited for; only with ColdStart::kStall
+  ColdBegins cold_begins;
   // Total time from the arrival of requests until their adapter was on the device, even if they also waited for other
   // reasons.
   TimeNs adapter_wait_total = 0;

@@ -51,4 +51,11 @@ ExpectedArrival ExpectArrival(const ResidencyManager& residency, const ReloadCos
 ColdStartCosts CostsOfColdStart(const PerformanceModel& model, std::int64_t tokens, std::int64_t context,
                                 std::int64_t rank, const ExpectedArrival& arrival, TimeNs step_floor);
 
+// Whether steps compute with the copy in the host tier of an adapter that is not on the device yet. A copy that is
+// still being read from disk helps only where the host tier is as good as the device.
+inline bool ComputesFromHost(const SchedulerOptions& options, const AdapterResidency& adapter) {
+  if (options.cold_start_policy == ColdStartPolicy::kWait || !adapter.arriving()) return false;
+  return adapter.host == TierState::kResident || (options.reads_host_tier && adapter.host == TierState::kLoading);
+}
+
 }  // namespace loramux

@@ -27,6 +27,7 @@ struct Adapter {
   bool pinned = false;
   std::int64_t running = 0, waiting = 0;
   TimeNs last_use = 0;
+  std::int64_t loads = 0;
 };
 
 Level LevelOf(const AdapterSnapshot& adapter) {
@@ -43,10 +44,10 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
     const bool registered = unseen.erase(known.version.generation) != 0;
     const Level level = LevelOf(known);
     if (!registered && level == kDisk && known.waiting == 0) continue;
-    adapters.push_back({known.version, level, known.pinned, known.running, known.waiting, known.last_use});
+    adapters.push_back({known.version, level, known.pinned, known.running, known.waiting, known.last_use, known.loads});
   }
   for (const auto& version : input.registered) {
-    if (unseen.contains(version->generation)) adapters.push_back({VersionSummary(*version), kDisk, false, 0, 0, 0});
+    if (unseen.contains(version->generation)) adapters.push_back({VersionSummary(*version), kDisk, false, 0, 0, 0, 0});
   }
   return adapters;
 }
@@ -319,6 +320,43 @@ void AddRequestsByAdapter(Page& page, const std::vector<Adapter>& by_business, s
   add("loramux:adapter_requests_waiting", "Sequences that wait in the queue, by adapter.", waiting);
 }
 
+// A gauge, not a counter: the sum of the rest falls when an adapter gets a series of its own or is unloaded.
+void AddLoadsByAdapter(Page& page, const std::vector<Adapter>& by_business, std::size_t top) {
+  std::map<std::string, std::int64_t> loads;
+  for (std::size_t i = 0; i < by_business.size(); ++i) {
+    const Adapter& adapter = by_business[i];
+    if (adapter.loads > 0) loads[i < top ? adapter.version.name : kOtherAdapters] += adapter.loads;
+  }
+  MetricFamily& family = page.Add(MetricType::Gauge, "loramux:adapter_loads",
+                                  "Loads to the device of an adapter's present versions, since they were registered.");
+  for (const auto& [adapter, count] : loads) {
+    Page::AddValue(family, {{"adapter_name", adapter}}, static_cast<double>(count));
+  }
+}
+
+// What vLLM's manager of adapters reports, apart from loads and evictions: registered, active, share of the memory.
+void AddAdapterCounts(Page& page, const EngineMetricsInput& input) {
+  const EngineStats& stats = input.snapshot->stats;
+  page.Own(MetricType::Gauge, "adapters_registered", "Adapters that a request can name and that were opened.",
+           input.registered.size());
+  page.Own(MetricType::Gauge, "adapters_active", "Adapters with sequences that run in the batch.",
+           stats.adapters.active);
+  const auto capacity = static_cast<double>(std::max<std::int64_t>(1, stats.device.capacity_pages));
+  page.Own(MetricType::Gauge, "adapter_usage_perc", "Pages of adapters, as a share of the device's pages; 0 to 1.",
+           static_cast<double>(stats.device.used(PageCategory::kAdapter)) / capacity);
+}
+
+void AddColdStarts(Page& page, const EngineStats& stats) {
+  page.Own(MetricType::Counter, "adapter_cold_starts_total",
+           "Sequences that arrived while their adapter was not on the device.", stats.adapters.cold_starts());
+  MetricFamily& begins =
+      page.Add(MetricType::Counter, "loramux:adapter_cold_begins_total",
+               "Sequences that began before their adapter was on the device: with a whole copy in the host tier (cpu), "
+               "or with one that was still being read (disk).");
+  Page::AddValue(begins, {{"from", "cpu"}}, static_cast<double>(stats.cold_begins.whole));
+  Page::AddValue(begins, {{"from", "disk"}}, static_cast<double>(stats.cold_begins.while_read));
+}
+
 void AddLevels(Page& page, const std::vector<Adapter>& adapters) {
   std::int64_t counts[kNumLevels] = {};
   for (const Adapter& adapter : adapters) ++counts[adapter.level];
@@ -387,7 +425,10 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddLoraInfo(page, input, adapters);
   AddLoaded(page, adapters, input.top_adapters);
   AddLevels(page, adapters);
+  AddAdapterCounts(page, input);
   AddRequestsByAdapter(page, adapters, input.top_adapters);
+  AddLoadsByAdapter(page, adapters, input.top_adapters);
+  AddColdStarts(page, input.snapshot->stats);
   AddLoadTimes(page, input.snapshot->stats.adapters);
   AddTransfers(page, input.snapshot->stats);
   AddPrefetches(page, input.snapshot->stats.prefetches);

@@ -94,6 +94,32 @@ TEST(EngineMetrics, LoadTimesAreAHistogram) {
   EXPECT_EQ(page.Sum("vllm:lora_adapter_load_seconds_sum"), 200);
 }
 
+TEST(EngineMetrics, ColdStartsAndTheStateOfAdapters) {
+  WorldView world;
+  AdapterStats& stats = world.snapshot.stats.adapters;
+  stats.asked = 9;
+  stats.asked_on_device = 4;
+  stats.asked_in_host = 3;
+  stats.active = 1;
+  world.snapshot.stats.cold_begins = {.whole = 2, .while_read = 1};
+  world.Add(Version(1, "a", 20), Place::kDevice).loads = 3;
+  world.Add(Version(2, "a", 10), Place::kDevice).loads = 2;  // another version of the name
+  world.Add(Version(3, "never loaded"), Place::kHost);
+  const MetricsPage page = world.Page();
+  EXPECT_EQ(page.types.at("loramux:adapter_cold_starts_total"), "counter");
+  EXPECT_EQ(page.Sum("loramux:adapter_cold_starts_total"), 5);
+  EXPECT_EQ(page.Sum("loramux:adapter_lookups_total", "found=\"cpu\"") +
+                page.Sum("loramux:adapter_lookups_total", "found=\"disk\""),
+            5);
+  EXPECT_EQ(page.Sum("loramux:adapter_cold_begins_total", "from=\"cpu\""), 2);
+  EXPECT_EQ(page.Sum("loramux:adapter_cold_begins_total", "from=\"disk\""), 1);
+  EXPECT_EQ(page.Sum("loramux:adapter_loads", "adapter_name=\"a\""), 5);
+  EXPECT_EQ(page.Count("loramux:adapter_loads"), 1);
+  EXPECT_EQ(page.Sum("loramux:adapters_registered"), 3);
+  EXPECT_EQ(page.Sum("loramux:adapters_active"), 1);
+  EXPECT_DOUBLE_EQ(page.Sum("loramux:adapter_usage_perc"), 0.3);
+}
+
 // vllm#45325: routers could not see adapters that are loaded and idle.
 TEST(Peers, Point9_IdleResidentsAreSeen) {
   WorldView world;
@@ -171,13 +197,16 @@ TEST(EngineMetrics, SeriesAreBoundedWith5000Adapters) {
         world.Add(Version(i, "adapter-" + std::to_string(i), 4, static_cast<std::int32_t>(i)), place);
     adapter.waiting = i % 7;
     if (i > 4990) adapter.running = 100;
+    adapter.loads = 2;
   }
   const MetricsPage page = world.Page();
-  EXPECT_LE(page.values.size(), 250u);
+  EXPECT_LE(page.values.size(), 320u);
   EXPECT_EQ(page.Sum("vllm:lora_adapter_loaded"), 5000);
   EXPECT_EQ(page.Sum("loramux:adapters"), 5000);
   EXPECT_EQ(page.Sum("loramux:adapter_requests_running"), 1000);
   EXPECT_LE(page.Count("loramux:adapter_requests_waiting"), 51);
+  EXPECT_EQ(page.Sum("loramux:adapter_loads"), 10000);
+  EXPECT_EQ(page.Count("loramux:adapter_loads"), 51);
   for (int i = 4991; i <= 5000; ++i) {  // the busiest adapters have series of their own
     EXPECT_EQ(page.Count("vllm:lora_adapter_loaded", "adapter_name=\"adapter-" + std::to_string(i) + "\""), 1);
   }
