@@ -268,7 +268,8 @@ def rows_of(samples):
                    "ttft_ms": spread([one["ttft"] for one in seen])}
             if place != "resident":
                 row["ttft_over_resident"] = spread([one[place]["ttft"] / one["resident"]["ttft"] for one in blocks], 1, 3)
-                row["least_over_least"] = round(min(one["ttft"] for one in seen) / min(one["resident"]["ttft"] for one in blocks), 3)
+                least = min(one["resident"]["ttft"] for one in blocks)
+                row["least_over_least"] = round(min(one["ttft"] for one in seen) / least, 3)
                 row["began_from_host"] = sum(one["begins"][0] for one in seen)
                 row["began_while_read"] = sum(one["begins"][1] for one in seen)
             tpots = [one["tpot"] for one in seen if one["tpot"] is not None]
