@@ -390,7 +390,12 @@ def main():
             for name in sorted(path.name for path in home.iterdir() if path.name != "model"):
                 server.load(name, pinned=name.startswith("neighbour"))
         load_before = os.getloadavg()[0]
-        samples = asyncio.run(run(options, servers))
+        try:
+            samples = asyncio.run(run(options, servers))
+        except (OSError, EOFError, asyncio.IncompleteReadError) as error:
+            ended = [f"{policy}: {server.server.text()[-3000:]}" for policy, server in servers.items()
+                     if server.server.process.poll() is not None]
+            sys.exit(f"a server closed a connection ({error}); servers that ended, with their last words: {ended}")
         repetitions = len(next(iter(samples.values())))
         for server in servers.values():
             server.server.stop()

@@ -53,6 +53,7 @@ TEST(ColdStart, AnAdapterInTheHostTierIsAsFastAsOnTheDevice) {
     const TimeNs resident = w.Ask(x);
     w.Ask(y);  // x leaves the device
     ASSERT_EQ(w.engine->Stats().adapters.device_evictions, 1);
+    const std::int64_t begins = w.engine->Stats().cold_begins.whole;
     const TimeNs cold = w.Ask(x);
     EXPECT_EQ(w.engine->Stats().adapters.cold_starts(), 3);
     EXPECT_EQ(w.engine->Stats().adapters.active, 0);
@@ -62,7 +63,7 @@ TEST(ColdStart, AnAdapterInTheHostTierIsAsFastAsOnTheDevice) {
     } else {
       EXPECT_LE(cold, resident);
       EXPECT_EQ(w.engine->Stats().adapters.device_loads, 3);  // it was copied beside the steps
-      EXPECT_EQ(w.engine->Stats().cold_begins.whole, 1);
+      EXPECT_EQ(w.engine->Stats().cold_begins.whole, begins + 1);
     }
   }
 }
