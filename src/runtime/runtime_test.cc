@@ -177,8 +177,8 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
 
 // The same on the emulated device, with fewer prompts.
 TEST(Runtime, CopiedPagesOnADeviceGiveTheBitsThatAreComputedFromNothing) {
-  Asked cached("llama_bf16", 16, true, gpu::MakeEmulatedDevice({}));
-  Asked computed("llama_bf16", 16, false, gpu::MakeEmulatedDevice({}));
+  Asked cached("llama_bf16", 16, true, gpu::MakeEmulatedDevice({.batch_invariant = true}));
+  Asked computed("llama_bf16", 16, false, gpu::MakeEmulatedDevice({.batch_invariant = true}));
   const auto vocabulary = static_cast<std::uint64_t>(cached.runtime->config().vocab_size);
   Prng prng(16);
   std::vector<TokenId> prompt(70);
