@@ -16,8 +16,11 @@ std::shared_ptr<gpu::EmulatedDevice> Emulated(bool batch_invariant = true) {
   return gpu::MakeEmulatedDevice({.seed = 3, .pause_one_in = 64, .batch_invariant = batch_invariant});
 }
 
+// Requests wait for their adapters: what the processor computes in the meantime has other bits where the device's
+// tensor cores sum in an order of their own.
 RuntimeOptions On(std::shared_ptr<Device> device, RuntimeOptions options) {
   options.device = std::move(device);
+  options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
   return options;
 }
 
@@ -69,6 +72,73 @@ TEST(DeviceLoad, TightMemoryGivesTheSameAnswersAsAlone) {
               static_cast<long long>(stats.preemptions), static_cast<long long>(stats.adapters.device_evictions),
               static_cast<long long>(stats.adapters.disk_loads), static_cast<long long>(stats.early_admissions));
   ExpectEmptyAndExact(tight.runtime());
+}
+
+// Adapters leave the device with their last request and come back from the host tier, and the processor computes what
+// is not there yet. Their rows are f32, which both sides sum in one order.
+RuntimeOptions Cold(std::shared_ptr<Device> device, std::atomic<std::int64_t>& answers) {
+  RuntimeOptions options = On(std::move(device), Roomy());
+  options.cache = "s-lora";
+  options.lora_dtype = DType::kF32;
+  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
+  options.assist.before_answer = [&answers](int, std::uint32_t) { ++answers; };
+  return options;
+}
+
+TEST(DeviceLoad, EveryAdapterIsCold) {
+  const std::vector<Question> questions = Questions(1);
+  std::atomic<std::int64_t> answers{0};
+  RuntimeOptions waiting = Cold(Emulated(), answers);
+  waiting.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  World roomy(waiting);
+  const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true, LetSomeTalkOn);
+  EXPECT_EQ(answers, 0);
+  World cold(Cold(Emulated(), answers));
+  for (int round = 0; round < 3; ++round) {
+    ExpectSameTokens(questions, cold.Ask(questions, /*one_by_one=*/round == 1, LetSomeTalkOn), alone);
+  }
+  const EngineStats stats = cold.runtime().engine().Stats();
+  EXPECT_GE(stats.adapters.device_loads, 2 * static_cast<std::int64_t>(AdapterNames().size()));
+  EXPECT_GT(answers, 0);
+  std::printf("%lld loads, %lld early, %lld answers of the processor\n",
+              static_cast<long long>(stats.adapters.device_loads), static_cast<long long>(stats.early_admissions),
+              static_cast<long long>(answers));
+  ExpectEmptyAndExact(cold.runtime());
+}
+
+// One worker of two is lost until the end: the requests that it had in hand fail, and no others. Later ones are served.
+TEST(DeviceLoad, ALostWorkerFailsItsRequestsAlone) {
+  const std::vector<Question> questions = Questions(1);
+  std::atomic<std::int64_t> answers{0};
+  World roomy(Cold(Emulated(), answers));
+  const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/true);
+  std::atomic<bool> lose{false}, let_go{false};
+  RuntimeOptions options = Cold(Emulated(), answers);
+  options.assist.cores = 2;
+  options.assist.timeout = 300 * kNsPerMs;
+  options.assist.before_answer = [&](int, std::uint32_t) {
+    if (!lose.exchange(false)) return;
+    while (!let_go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  World world(options);
+  world.Ask(questions, /*one_by_one=*/false);  // now all are in the host tier
+  lose = true;
+  std::size_t failed = 0;
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<Answer> got = world.Ask(questions, /*one_by_one=*/false);
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      failed += !got[i].error.empty();
+      if (got[i].error.empty()) EXPECT_EQ(got[i].tokens, expected[i].tokens) << questions[i].adapter;
+      if (!got[i].error.empty()) EXPECT_NE(got[i].error.find("gave no answer in time"), std::string::npos);
+    }
+    if (round == 0) EXPECT_LT(failed, questions.size());
+  }
+  EXPECT_GT(failed, 0u);
+  EXPECT_FALSE(lose);
+  let_go = true;
+  ExpectSameTokens(questions, world.Ask(questions, /*one_by_one=*/false), expected);
+  EXPECT_TRUE(world.runtime().engine().Health().ok());
+  ExpectEmptyAndExact(world.runtime());
 }
 
 // Keys and values that went to the host tier come back for the same prompts.
@@ -126,13 +196,16 @@ TEST(DeviceLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   EXPECT_GT(found, 0);
 }
 
-// Clients vanish, and adapters are pinned, reloaded and unloaded while they run. A request keeps the generation that it
-// began with.
+// Clients vanish, and adapters are pinned, reloaded and unloaded while they run, some of them before they are on the
+// device. A request keeps the generation that it began with.
 TEST(DeviceLoad, RequestsAndAdaptersComeAndGo) {
   const std::vector<Question> questions = Questions(1);
-  World roomy(On(Emulated(), Roomy()));
+  std::atomic<std::int64_t> of_processor{0};
+  World roomy(Cold(Emulated(), of_processor));
   const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
   RuntimeOptions options = On(Emulated(), Tight(roomy));
+  options.lora_dtype = DType::kF32;
+  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
   options.device_memory *= 2;
   World world(options);
   std::atomic<bool> stop{false};

@@ -192,6 +192,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RETURN_IF_ERROR(CheckRange(flags.max_loras.value_or(0), 0, 1 << 20, "--max-loras"));
   RETURN_IF_ERROR(CheckRange(flags.max_model_len, 0, 1 << 24, "--max-model-len"));
   RETURN_IF_ERROR(CheckRange(flags.threads, 0, 1024, "--threads"));
+  RETURN_IF_ERROR(CheckRange(flags.assist_cores, 0, 1024, "--assist-cores"));
   const std::int64_t pages = flags.page_tokens;
   if (pages != 0 && pages != 4 && pages != 8 && pages != 16 && pages != 32 && pages != 64) {
     return InvalidArgument("--page-tokens: expected 4, 8, 16, 32 or 64 (0: automatic), found " + std::to_string(pages),
@@ -203,6 +204,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
     ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
   }
   options.verify_before_use = flags.verify_before_use;
+  if (flags.assist_cores > 0) options.assist.cores = flags.assist_cores;
   options.max_model_len = flags.max_model_len;
   if (!flags.cache.empty()) options.cache = flags.cache;
   options.adapter_prefetch = flags.adapter_prefetch;
@@ -253,6 +255,12 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
   line.Add(InGroup(ColdStartFlag(flags.cold_start), adapters, "the preset's, or auto"));
+  line.Add({.names = "--assist-cores",
+            .target = &flags.assist_cores,
+            .unit = "N",
+            .group = adapters,
+            .help = "On a device, threads that compute adapters from memory until they are on the device; 0: half of "
+                    "the processors, at least one. --cold-start wait needs none"});
   line.Add({.names = "--verify-before-use",
             .target = &flags.verify_before_use,
             .group = adapters,

@@ -46,6 +46,7 @@ struct RuntimeFlags : ModelFlags {
   std::string cold_start;  // empty: the preset's, or auto
   bool verify_before_use = false;
   int threads = 0;
+  int assist_cores = 0;
   std::string log_level = "info", log_format = "text";
 };
 

@@ -163,6 +163,15 @@ struct Engine::Impl {
     return changed;
   }
 
+  // The error of the chunk's part of the step, if that failed alone. `next`: of StepResult::failures.
+  std::optional<Error> TakeFailure(const PlannedChunk& chunk, std::size_t& next) {
+    if (next == result.failures.size()) return std::nullopt;
+    SequenceFailure& failure = result.failures[next];
+    if (&in_flight[static_cast<std::size_t>(failure.sequence)] != &chunk) return std::nullopt;
+    ++next;
+    return std::move(failure.error);
+  }
+
   // True if no step is in flight, so that the next one can be planned.
   bool CollectStep(TimeNs now) {
     if (!step_in_flight) {
@@ -193,7 +202,7 @@ struct Engine::Impl {
     const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
     std::size_t sampled = 0, scored = 0, pooled = 0;
     const std::size_t width = PoolWidth();
-    auto failure = result.failures.begin();
+    std::size_t failures = 0;  // that were told
     for (const PlannedChunk& chunk : in_flight) {
       Sequence& sequence = SequenceOf(chunk.request);
       SampledToken* token = Samples(chunk) ? &result.tokens[sampled++] : nullptr;
@@ -203,9 +212,10 @@ struct Engine::Impl {
       const std::int64_t positions = sequence.PooledBy(chunk.num_tokens).count;
       const std::span<const double> sum = std::span(result.pooled).subspan(pooled, positions > 0 ? width : 0);
       pooled += sum.size();
+      std::optional<Error> failed = TakeFailure(chunk, failures);
       if (any_failed && Discard(sequence, now)) continue;
-      if (failure != result.failures.end() && &in_flight[static_cast<std::size_t>(failure->sequence)] == &chunk) {
-        Finish(sequence, FinishReason::kError, now).error = std::move(failure++->error);
+      if (failed.has_value()) {
+        Finish(sequence, FinishReason::kError, now).error = *std::move(failed);
         continue;
       }
       sequence.AddScores(scores);

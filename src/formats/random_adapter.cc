@@ -1,5 +1,6 @@
 #include "formats/random_adapter.h"
 
+#include <algorithm>
 #include <bit>
 #include <fstream>
 
@@ -26,15 +27,18 @@ struct Tensor {
 
 std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const std::vector<LoraTarget>& targets) {
   std::vector<Tensor> tensors;
+  const auto add = [&](const std::string& module, LoraTarget target) {
+    const LinearShape shape = TargetShape(model, target);
+    tensors.push_back({"base_model.model." + module + ".lora_A.weight", rank, shape.in});
+    tensors.push_back({"base_model.model." + module + ".lora_B.weight", shape.out, rank});
+  };
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
-      const std::string base = "base_model.model.model.layers." + std::to_string(layer) + "." + ModuleParent(target) +
-                               LoraTargetName(target);
-      const LinearShape shape = TargetShape(model, target);
-      tensors.push_back({base + ".lora_A.weight", rank, shape.in});
-      tensors.push_back({base + ".lora_B.weight", shape.out, rank});
+      if (target == LoraTarget::kLmHead) continue;
+      add("model.layers." + std::to_string(layer) + "." + ModuleParent(target) + LoraTargetName(target), target);
     }
   }
+  if (std::ranges::find(targets, LoraTarget::kLmHead) != targets.end()) add("lm_head", LoraTarget::kLmHead);
   return tensors;
 }
 

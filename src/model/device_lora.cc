@@ -82,6 +82,12 @@ const DeviceLoraView& DeviceLoraTables::View(std::size_t slot) const {
   return slots_[slot]->view;
 }
 
+void DeviceLoraTables::SetGate(std::size_t slot, const std::uint32_t* gate, std::int32_t assisted) {
+  CHECK(slot < slots_.size() && slots_[slot] != nullptr);
+  slots_[slot]->view.gate = gate;
+  slots_[slot]->view.assisted = assisted;
+}
+
 Result<DeviceLoraTables::Block> DeviceLoraTables::Take(std::size_t bytes) {
   std::vector<Block>& free = free_[bytes];
   if (!free.empty()) {

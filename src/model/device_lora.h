@@ -28,6 +28,10 @@ struct DeviceLoraView {
   const gpu::LoraModule* modules = nullptr;  // in device memory, indexed as LoraView::modules
   std::int32_t max_rank = 0;
   DType dtype = DType::kBF16;  // of the rows: f32, bf16 or f16
+  // In the step: who computes it, if that is decided layer by layer (LoraItem::gate), and then its segment in the
+  // step's AssistPool.
+  const std::uint32_t* gate = nullptr;
+  std::int32_t assisted = -1;
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
   std::vector<std::uint8_t> targets;
 
@@ -58,6 +62,8 @@ class DeviceLoraTables {
   Status Place(DeviceStream& stream, std::size_t slot, DType dtype, std::span<const DeviceLoraRows> modules);
   // The slot's adapter; valid until the slot's next Place. REQUIRES: Place succeeded.
   const DeviceLoraView& View(std::size_t slot) const;
+  // Says who computes the slot's adapter from the next step on (DeviceLoraView::gate). REQUIRES: Place succeeded.
+  void SetGate(std::size_t slot, const std::uint32_t* gate, std::int32_t assisted);
   // Bytes of device memory taken.
   std::int64_t bytes() const { return bytes_; }
 

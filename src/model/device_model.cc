@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "assist/assist_pool.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 #include "model/device_workspace.h"
@@ -19,6 +20,22 @@ Status CheckSupported(const ModelConfig& config) {
                          " elements, but the model has head_dim " + std::to_string(config.head_dim) +
                          "; the CPU computes it",
                      "head_dim");
+}
+
+// Tells the pool which rows of logits its segments have, by the block's number in StepOnDevice::blocks.
+void AddLogitRows(const ForwardBatch<DeviceLoraView>& batch, AssistPool& assist) {
+  std::int32_t number = 0;
+  const auto add = [&](const LogitBlock& block) {
+    for (const auto& group : batch.AdaptersOf(block)) {
+      const DeviceLoraView& adapter = *group.adapter;
+      if (adapter.gate == nullptr || !adapter.Changes(0, LoraTarget::kLmHead)) continue;
+      assist.AddLogitRows(adapter.assisted, number, static_cast<std::int32_t>(group.begin),
+                          static_cast<std::int32_t>(group.end - group.begin));
+    }
+    ++number;
+  };
+  if (batch.num_logit_rows > 0) add(batch.logits);
+  for (const LogitBlock& block : batch.scored) add(block);
 }
 
 }  // namespace
@@ -54,18 +71,24 @@ Status DeviceModel::Reserve(const DeviceModelLimits& limits) { return workspace_
 
 Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks,
                                     const KvLayout& layout, const PageArena& device_pages,
-                                    const ForwardOptions& options, StepGraphs* graphs) {
+                                    const ForwardOptions& options, StepGraphs* graphs, AssistPool* assist) {
   CHECK_EQ(layout.num_layers, config_.num_layers);
   CHECK_EQ(layout.num_kv_heads, config_.num_kv_heads);
   CHECK_EQ(layout.head_dim, config_.head_dim);
   ForwardBatch<DeviceLoraView>& batch = workspace_->batch;
   batch.Describe(chunks);
-  StepRoom* const room = graphs == nullptr ? nullptr : graphs->RoomOf(batch, options);
+  // Who computes what is decided anew in each assisted step, by other launches.
+  const bool may_replay = graphs != nullptr && assist == nullptr;
+  StepRoom* const room = may_replay ? graphs->RoomOf(batch, options) : nullptr;
   RETURN_IF_ERROR(workspace_->Prepare(layout, options, room));
   if (options.scores != nullptr) options.scores->clear();
   if (options.pooled != nullptr) options.pooled->clear();
+  if (assist != nullptr) {
+    AddLogitRows(batch, *assist);
+    RETURN_IF_ERROR(assist->Upload(stream));
+  }
   const bool waits = AwaitsArrivals(options);
-  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype, waits};
+  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype, waits, assist};
   GpuOps ops(config_, *workspace_, forward);
   workspace_->Upload(stream);
   // Rows that the host samples, and masks that it waits for, do not stand in a graph.

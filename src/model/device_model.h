@@ -24,6 +24,7 @@ namespace loramux {
 // One sequence's part of a batch on a device. `pages` are indices of the device's arena, in host memory.
 using DeviceSequenceChunk = SequenceChunkOf<DeviceLoraView>;
 
+class AssistPool;
 class DeviceWorkspace;
 class StepGraphs;
 
@@ -60,10 +61,12 @@ class DeviceModel {
   // `device_pages`: the pages in device memory, in the layout of PagesOnDevice (gpu/kernels/step_data.h).
   // options.lora_variant does not matter. `graphs`: null, or graphs of earlier steps on the stream (step_graphs.h);
   // then batches that only decode are recorded and replayed. It must be used with this model alone, and changes no bit
-  // as far as dense products are independent of the batch. REQUIRES: as Model::Forward; `layout` as the configuration
-  // says.
+  // as far as dense products are independent of the batch. `assist`: null, or the open step that has the segments of
+  // adapters with a gate (DeviceLoraView::gate); then those are computed by the side that has their layers, and nothing
+  // is recorded. REQUIRES: as Model::Forward; `layout` as the configuration says.
   Result<TimeNs> Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks, const KvLayout& layout,
-                         const PageArena& device_pages, const ForwardOptions& options, StepGraphs* graphs = nullptr);
+                         const PageArena& device_pages, const ForwardOptions& options, StepGraphs* graphs = nullptr,
+                         AssistPool* assist = nullptr);
   // Copies the logits of the last Forward, [sum of logit_rows, vocab] in chunk order, for tests. Error: the device is
   // lost. REQUIRES: it scored no rows.
   Status CopyLogits(DeviceStream& stream, std::vector<float>& logits) const;

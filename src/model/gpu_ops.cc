@@ -25,7 +25,14 @@ void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
 }
 
 void GpuOps::AwaitLayer(std::int64_t layer) {
-  if (!f_.waits) return;
+  layer_ = layer;
+  if (f_.waits) AwaitArrivals(layer);
+  if (f_.assist == nullptr) return;
+  FlushExpand();  // of the layer before, with its own gates
+  f_.assist->BeginLayer(f_.stream, layer);
+}
+
+void GpuOps::AwaitArrivals(std::int64_t layer) {
   for (const auto& arrival : f_.options.arrivals) {
     if (const LayerEvents* events = arrival->events(); events != nullptr) {
       events->EnqueueWait(f_.stream, layer);
@@ -70,6 +77,7 @@ void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector
   const bool of_logits = y.wide == b_.logits.wide;
   const std::int64_t rows = of_logits ? block_->max_rows : step_.max_rows;
   CHECK(w.dtype() == f_.dtype);
+  if (f_.assist != nullptr) SendActivations(x, y);
   if (!f_.device.batch_invariant && gpu::IsSkinny(w.dtype(), rows, w.k())) {
     product_ = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
                 .w = w.data(),
@@ -104,7 +112,35 @@ void GpuOps::FlushExpand() {
   expand_ = {};
 }
 
+AssistGroup GpuOps::GroupOf(Rows x, Rows y) const {
+  if (y.wide == b_.qkv.wide) return AssistGroup::kQkv;
+  if (y.wide == b_.gate_up.wide) return AssistGroup::kGateUp;
+  return x.low == b_.attended.low ? AssistGroup::kO : AssistGroup::kDown;
+}
+
+void GpuOps::SendActivations(Rows x, Rows y) {
+  if (y.wide == b_.logits.wide)
+    f_.assist->SendHead(f_.stream, Block(), x.low, x.stride);
+  else
+    f_.assist->Send(f_.stream, GroupOf(x, y), layer_, x.low, x.stride);
+}
+
+void GpuOps::AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+  if (outputs.front().target == LoraTarget::kLmHead)
+    return f_.assist->AddHead(f_.stream, Block(), outputs.front().y.wide, outputs.front().y.stride);
+  AssistOutput of_group[kMaxSharedInput];
+  std::size_t count = 0;
+  for (const LoraOutput<Rows>& output : outputs)
+    of_group[count++] = {.target = output.target, .y = output.y.wide, .y_stride = output.y.stride};
+  f_.assist->Add(f_.stream, GroupOf(x, outputs.front().y), layer, std::span(of_group, count));
+}
+
 void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+  LaunchLora(layer, x, outputs);
+  if (f_.assist != nullptr) AddAnswers(layer, x, outputs);
+}
+
+void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
   FlushExpand();
   FlushAdd();
   const LoraTarget first = outputs.front().target;
@@ -243,6 +279,7 @@ void GpuOps::FlushAdd() {
 
 void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
   Flush();
+  if (f_.assist != nullptr && block_ == nullptr) f_.assist->BeginHead(f_.stream);
   block_ = &*std::ranges::find(step_.blocks, block.first, &StepLogitBlock::first);
   CHECK_EQ(block_->count, block.count);
   gpu::GatherRows(f_.stream, block_->max_rows,

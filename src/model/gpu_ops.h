@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "assist/assist_pool.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "gpu/device.h"
@@ -27,8 +28,9 @@ struct GpuForward {
   const PageArena& arena;  // in device memory
   const ForwardOptions& options;
   const DeviceProperties& device;
-  DType dtype = DType::kF32;  // of the inputs of products
-  bool waits = false;         // for options.arrivals
+  DType dtype = DType::kF32;     // of the inputs of products
+  bool waits = false;            // for options.arrivals
+  AssistPool* assist = nullptr;  // with the batch's segments, uploaded; null: there are none
 };
 
 // The operations; lives as long as one forward pass. Nothing has ended when they return, but what Finish says.
@@ -86,6 +88,13 @@ class GpuOps {
   // Rows of a launch over the batch's rows, or over those of a block of logits, which `x` tells apart.
   std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
   bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
+  void AwaitArrivals(std::int64_t layer);
+  void LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  // The processor's part of the products that follow x: hands x over, and adds the answers.
+  void SendActivations(Rows x, Rows y);
+  void AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  AssistGroup GroupOf(Rows x, Rows y) const;
+  std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
   gpu::PagesOnDevice Pages() const;
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -94,6 +103,7 @@ class GpuOps {
   const GpuForward& f_;
   const ForwardBuffers<GpuRows>& b_;
   const StepOnDevice& step_;
+  std::int64_t layer_ = 0;
   const StepLogitBlock* block_ = nullptr;        // that GatherLogitRows gathered last
   Rows added_, added_to_;                        // of an Add that was not launched yet
   gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none

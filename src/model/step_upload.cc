@@ -209,8 +209,8 @@ void StepUpload::ListPieces(const Batch& batch, const StepRoom* room) {
     const DeviceLoraView& adapter = *group.adapter;
     const auto begin = static_cast<std::int32_t>(group.begin), end = static_cast<std::int32_t>(group.end);
     gpu::AppendLoraPieces(nullptr, adapter.dtype, row, begin - row, pieces_);
-    gpu::AppendLoraPieces(adapter.max_rank == 0 ? nullptr : adapter.modules, adapter.dtype, begin, end - begin,
-                          pieces_);
+    gpu::AppendLoraPieces(adapter.max_rank == 0 ? nullptr : adapter.modules, adapter.dtype, begin, end - begin, pieces_,
+                          adapter.gate);
     row = end;
   }
   gpu::AppendLoraPieces(nullptr, DType::kF32, row, static_cast<std::int32_t>(batch.num_rows) - row, pieces_);
@@ -223,7 +223,7 @@ StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<Devi
     const DeviceLoraView& adapter = *group.adapter;
     if (adapter.max_rank == 0 || (of_lm_head && !adapter.Changes(0, LoraTarget::kLmHead))) continue;
     gpu::AppendLoraItems(adapter.modules, adapter.dtype, adapter.max_rank, static_cast<std::int32_t>(group.begin),
-                         static_cast<std::int32_t>(group.end - group.begin), shrink_, expand_);
+                         static_cast<std::int32_t>(group.end - group.begin), shrink_, expand_, adapter.gate);
     range.max_rank = std::max(range.max_rank, adapter.max_rank);
   }
   range.shrink = shrink_.size() - range.first_shrink;

@@ -34,7 +34,7 @@ struct JobEvents {
   std::shared_ptr<ArrivedWords> words;
   std::uint32_t* arrived = nullptr;  // of `words`; null: there is none
 
-  // The transfer and the progress hold it, so the job has ended, and nobody asks for its layers any more.
+  // The transfer and the progress hold it, so the job has ended, and no step asks for its layers any more.
   ~JobEvents() {
     if (arrived != nullptr) words->Give(arrived);
   }
@@ -238,7 +238,7 @@ class DeviceTransfer::Copies {
   const std::function<void()> on_completion_;
   const std::size_t max_copies_;
   const std::shared_ptr<ArrivedWords> words_;  // null: none are kept
-  std::unique_ptr<DeviceStream> up_, down_;  // used by the thread that submits
+  std::unique_ptr<DeviceStream> up_, down_;    // used by the thread that submits
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Copying> copying_;  // in order of submission
@@ -367,8 +367,7 @@ Result<std::unique_ptr<DeviceTransfer>> DeviceTransfer::Create(Device& device, c
   std::unique_ptr<DeviceTransfer> transfer(new DeviceTransfer);
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> up, device.CreateStream());
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> down, device.CreateStream());
-  transfer->copies_ =
-      std::make_unique<Copies>(device, memory, on_completion, options, std::move(up), std::move(down));
+  transfer->copies_ = std::make_unique<Copies>(device, memory, on_completion, options, std::move(up), std::move(down));
   if (options.staging_bytes == 0) return transfer;
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream, device.CreateStream());
   const auto bytes = static_cast<std::int64_t>(std::max(options.staging_bytes, memory.device.page_stride));

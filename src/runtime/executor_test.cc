@@ -45,7 +45,7 @@ struct World {
     pool = PagePool::Create("device", device->Allocate("pages", bytes).value(), geometry.page_bytes).value();
     EXPECT_TRUE(
         device_model->Reserve({.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8, .max_positions = 64}).ok());
-    executor = GpuExecutor::Create(*device, *device_model, geometry.kv, *pool, 1, [] {}).value();
+    executor = GpuExecutor::Create(*device, *device_model, geometry.kv, *pool, {}, {.max_copies = 1}, [] {}).value();
   }
   // The step that computes `tokens` from `position` on.
   StepBatch Step(std::span<const TokenId> tokens, std::int64_t position, bool sample) {

@@ -1,17 +1,22 @@
 #include "runtime/gpu_executor.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "assist/assist_pool.h"
+#include "base/bytes.h"
+#include "base/ceil_divide.h"
 #include "base/check.h"
 #include "gpu/kernels/elementwise.h"
 #include "model/device_lora.h"
 #include "model/step_graphs.h"
 #include "runtime/forward_of_step.h"
+#include "runtime/lora_view_builder.h"
 #include "runtime/step_thread.h"
 
 namespace loramux {
@@ -47,6 +52,41 @@ class RowAddresses {
   std::vector<DeviceLoraRows> modules_;
 };
 
+AssistLayout LayoutOf(const DeviceModel& model) {
+  AssistLayout layout;
+  layout.layers = model.config().num_layers;
+  layout.dtype = model.dtype();
+  for (std::size_t i = 0; i < layout.shapes.size(); ++i)
+    layout.shapes[i] = TargetShape(model.config(), static_cast<LoraTarget>(i));
+  return layout;
+}
+
+// For each piece of the largest step, in a few segments; or as many as fit GpuExecutor::kAssistBytes.
+std::int32_t SlotsFor(const AssistLayout& layout, std::int64_t max_batch_tokens) {
+  constexpr std::int64_t kFewSegments = 16;
+  const std::int64_t pieces = CeilDivide(max_batch_tokens, std::int64_t{gpu::kAssistPieceRows}) + kFewSegments;
+  const std::int64_t most = std::max<std::int64_t>(1, GpuExecutor::kAssistBytes / layout.SlotBytes());
+  return static_cast<std::int32_t>(std::min(pieces, most));
+}
+
+Result<std::unique_ptr<AssistPool>> MakeAssistPool(Device& device, const DeviceModel& model,
+                                                   const GpuExecutorOptions& options) {
+  AssistOptions pool;
+  pool.layout = LayoutOf(model);
+  pool.workers = options.assist.cores;
+  pool.slots = SlotsFor(pool.layout, options.max_batch_tokens);
+  pool.timeout = options.assist.timeout;
+  pool.before_answer = options.assist.before_answer;
+  auto made = AssistPool::Create(device, pool);
+  if (made.ok()) return made;
+  return ResourceExhausted(
+      "--cold-start: " + std::to_string(pool.slots) + " slots of " + FormatBytes(pool.layout.SlotBytes()) +
+          " of pinned memory for adapters that the processor computes do not fit (" + made.error().message +
+          "); raise the limit of locked memory, lower --max-num-batched-tokens, or choose "
+          "--cold-start wait",
+      "--cold-start");
+}
+
 }  // namespace
 
 struct GpuExecutor::State {
@@ -54,6 +94,8 @@ struct GpuExecutor::State {
   struct Slot {
     std::uint64_t load = 0;
     std::optional<AdapterPlacement> waiting;
+    // The copy in the host tier, if the load's first step computes from it. A late worker keeps it.
+    std::shared_ptr<const LoraViewBuilder::Built> host;
   };
   // The indices of pages to copy, [max_copies][source, destination].
   struct Pairs {
@@ -71,9 +113,16 @@ struct GpuExecutor::State {
   DeviceLoraTables tables;
   std::vector<Slot> slots;
   std::vector<DeviceSequenceChunk> sequences;
+  const LoraViewBuilder host_views;
+  const std::int64_t rows_per_core;
+  std::unique_ptr<AssistPool> assist;  // null: the device waits
+  // Of the step: what it waits for, what failed in the pool, and segments that neither side can compute.
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;
+  std::vector<AssistFailure> failed;
   std::unique_ptr<StepThread> thread;  // last, because it uses the others
 
-  State(Device& d, DeviceModel& m, const KvLayout& l, const PageArena& a, std::unique_ptr<DeviceStream> s, Pairs p,
+  State(Device& d, DeviceModel& m, const KvLayout& l, const PageArena& a, const PageArena& host,
+        const GpuExecutorOptions& options, std::unique_ptr<DeviceStream> s, Pairs p, std::unique_ptr<AssistPool> pool,
         std::function<void()> on_completion)
       : device(d),
         model(m),
@@ -81,53 +130,126 @@ struct GpuExecutor::State {
         arena(a),
         stream(std::move(s)),
         pairs(std::move(p)),
-        tables(d, m.config().num_layers) {
+        tables(d, m.config().num_layers),
+        host_views(host, m.config().num_layers),
+        rows_per_core(std::max<std::int64_t>(1, options.assist.rows_per_core)),
+        assist(std::move(pool)) {
     thread = std::make_unique<StepThread>(
         [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
   }
 
   void Execute(const StepBatch& batch, StepResult& result) {
+    result.failures.clear();
+    failed.clear();
+    if (assist != nullptr) assist->Begin();
     const Status done = TryExecute(batch, result);
     result.error.reset();
-    if (done.ok()) return;
-    result.error = done.error();
-    // What was enqueued before the error may still use the batch.
-    if (const Status ended = stream->Synchronize(); !ended.ok()) result.error = ended.error();
+    if (!done.ok()) {
+      result.error = done.error();
+      // What was enqueued before the error may still use the batch.
+      if (const Status ended = stream->Synchronize(); !ended.ok()) result.error = ended.error();
+    }
+    if (assist != nullptr) assist->End(failed);
+    if (!result.error.has_value()) TellFailures(batch, result);
   }
 
   Status TryExecute(const StepBatch& batch, StepResult& result) {
-    for (const AdapterPlacement& placement : batch.placements) Register(placement);
+    for (const AdapterPlacement& placement : batch.placements) Register(placement, batch);
     RETURN_IF_ERROR(CopyPages(batch.copies));
+    arrivals.assign(batch.arrivals.begin(), batch.arrivals.end());
+    std::int32_t assisted = 0;  // segments in the pool
+    for (const AdapterSegment& segment : batch.segments) {
+      RETURN_IF_ERROR(PlaceTable(segment.adapter));
+      ChooseSide(segment, assisted);
+    }
     sequences.clear();
     for (const StepSequence& sequence : batch.sequences) {
-      const DeviceLoraView* adapter = nullptr;
-      if (const AdapterSegment* const segment = batch.SegmentOf(sequence)) {
-        ASSIGN_OR_RETURN(adapter, ViewOf(segment->adapter));
-      }
-      sequences.push_back(ChunkOf(batch, sequence, adapter));
+      const AdapterSegment* const segment = batch.SegmentOf(sequence);
+      sequences.push_back(ChunkOf(batch, sequence, segment == nullptr ? nullptr : &tables.View(segment->adapter.slot)));
     }
+    ForwardOptions options = ForwardOptionsOf(batch, result);
+    options.arrivals = arrivals;
     const std::int64_t replayed = graphs.ways().replayed;
-    ASSIGN_OR_RETURN(result.waited,
-                     model.Forward(*stream, sequences, layout, arena, ForwardOptionsOf(batch, result), &graphs));
+    ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena, options, &graphs,
+                                                  assisted > 0 ? assist.get() : nullptr));
     result.replayed = graphs.ways().replayed > replayed;
     return Ok{};
   }
 
-  void Register(const AdapterPlacement& placement) {
+  // A load whose first step does not compute from the host tier never does.
+  void Register(const AdapterPlacement& placement, const StepBatch& batch) {
     const std::size_t slot = placement.adapter.slot;
     if (slot >= slots.size()) slots.resize(slot + 1);
-    slots[slot] = {placement.adapter.load, placement};
+    slots[slot] = {placement.adapter.load, placement, nullptr};
+    const bool in_host = std::any_of(batch.segments.begin(), batch.segments.end(), [&](const AdapterSegment& segment) {
+      return segment.in_host && segment.adapter == placement.adapter;
+    });
+    if (assist == nullptr || !in_host) return;
+    const auto built = std::make_shared<LoraViewBuilder::Built>();
+    host_views.Build(placement.version->layout, placement.host_pages, *built);
+    slots[slot].host = built;
   }
 
-  Result<const DeviceLoraView*> ViewOf(AdapterRef adapter) {
+  // Hands the segment to the pool, if its adapter is in the host tier and the pool has room; else the device computes
+  // it, and waits for its layers. `assisted`: how many segments the pool has.
+  void ChooseSide(const AdapterSegment& segment, std::int32_t& assisted) {
+    const std::size_t slot = segment.adapter.slot;
+    tables.SetGate(slot, nullptr, -1);
+    if (!segment.in_host) {
+      slots[slot].host = nullptr;  // the adapter is on the device
+      return;
+    }
+    const LayerProgress* const to_device = segment.to_device.get();
+    const LayerEvents* const events = to_device == nullptr ? nullptr : to_device->events();
+    const std::uint32_t* gate = nullptr;
+    if (assist != nullptr) {
+      const std::shared_ptr<const LoraViewBuilder::Built>& host = slots[slot].host;
+      CHECK(host != nullptr);
+      gate = assist->AddSegment(
+          {.first_row = segment.first_token,
+           .rows = segment.num_tokens,
+           .modules = host->view.modules,
+           .owner = host,
+           .arrived = events == nullptr ? nullptr : events->ArrivedWord(),
+           .workers = static_cast<int>(CeilDivide(std::int64_t{segment.num_tokens}, rows_per_core))});
+    }
+    if (gate != nullptr) {
+      tables.SetGate(slot, gate, assisted++);
+    } else if (to_device != nullptr) {
+      arrivals.push_back(segment.to_device);
+    } else {
+      failed.push_back({-1, segment.first_token, segment.num_tokens});  // its layers may not be there
+    }
+  }
+
+  // The sequences that have rows among those that failed.
+  void TellFailures(const StepBatch& batch, StepResult& result) const {
+    for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+      const auto first = static_cast<std::int64_t>(batch.sequences[i].tokens.first);
+      const auto end = first + static_cast<std::int64_t>(batch.sequences[i].tokens.size);
+      for (const AssistFailure& failure : failed) {
+        if (failure.first_row >= end || failure.first_row + failure.rows <= first) continue;
+        const std::string why =
+            failure.segment < 0
+                ? "the adapter is not on the device, and no thread of the processor is free to compute it; try again, "
+                  "or raise --assist-cores"
+                : "the processor, which computes an adapter until it is on the device, gave no answer in time; try "
+                  "again, and lower --assist-cores if other programs take its processors";
+        result.failures.push_back({static_cast<std::int32_t>(i), Internal(why)});
+        break;
+      }
+    }
+  }
+
+  // Writes the adapter's table, unless it was.
+  Status PlaceTable(AdapterRef adapter) {
     Slot& slot = slots[adapter.slot];
     CHECK_EQ(slot.load, adapter.load);
-    if (slot.waiting.has_value()) {
-      const RowAddresses rows(*slot.waiting, arena);
-      RETURN_IF_ERROR(tables.Place(*stream, adapter.slot, rows.layout().dtype, rows.modules()));
-      slot.waiting.reset();
-    }
-    return &tables.View(adapter.slot);
+    if (!slot.waiting.has_value()) return Ok{};
+    const RowAddresses rows(*slot.waiting, arena);
+    RETURN_IF_ERROR(tables.Place(*stream, adapter.slot, rows.layout().dtype, rows.modules()));
+    slot.waiting.reset();
+    return Ok{};
   }
 
   Status CopyPages(std::span<const PageCopy> copies) {
@@ -155,17 +277,23 @@ GpuExecutor::GpuExecutor(std::unique_ptr<State> state) : state_(std::move(state)
 GpuExecutor::~GpuExecutor() = default;
 
 Result<std::unique_ptr<GpuExecutor>> GpuExecutor::Create(Device& device, DeviceModel& model, const KvLayout& layout,
-                                                         const PagePool& pages, std::size_t max_copies,
+                                                         const PagePool& pages, const PageArena& host,
+                                                         const GpuExecutorOptions& options,
                                                          std::function<void()> on_completion) {
-  CHECK(max_copies > 0);
+  CHECK(options.max_copies > 0);
   CHECK(pages.memory_kind() == MemoryKind::kDevice);
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream, device.CreateStream());
-  const auto bytes = static_cast<std::int64_t>(max_copies * 2 * sizeof(std::uint32_t));
-  State::Pairs pairs{.max_copies = max_copies};
+  const auto bytes = static_cast<std::int64_t>(options.max_copies * 2 * sizeof(std::uint32_t));
+  State::Pairs pairs{.max_copies = options.max_copies};
   ASSIGN_OR_RETURN(pairs.host, device.AllocatePinned("pages to copy", bytes));
   ASSIGN_OR_RETURN(pairs.device, device.Allocate("pages to copy", bytes));
-  return std::unique_ptr<GpuExecutor>(new GpuExecutor(std::make_unique<State>(
-      device, model, layout, pages.View(), std::move(stream), std::move(pairs), std::move(on_completion))));
+  std::unique_ptr<AssistPool> assist;
+  if (options.assist.cores > 0) {
+    ASSIGN_OR_RETURN(assist, MakeAssistPool(device, model, options));
+  }
+  return std::unique_ptr<GpuExecutor>(
+      new GpuExecutor(std::make_unique<State>(device, model, layout, pages.View(), host, options, std::move(stream),
+                                              std::move(pairs), std::move(assist), std::move(on_completion))));
 }
 
 void GpuExecutor::Submit(StepBatch batch) { state_->thread->Submit(std::move(batch)); }

@@ -97,6 +97,7 @@ Result<std::unique_ptr<PageTransfer>> PlacedModel::MakeTransfer(const TierMemory
   }
   DeviceTransferOptions on_device;
   if (!options.from_disk) on_device.staging_bytes = 0;
+  on_device.arrived_words = options.assisted;
   ASSIGN_OR_RETURN(std::unique_ptr<PageTransfer> transfer,
                    DeviceTransfer::Create(*device_, memory, std::move(on_completion), on_device));
   return transfer;
@@ -110,9 +111,12 @@ Result<std::unique_ptr<Executor>> PlacedModel::MakeExecutor(const ExecutorOption
         options, host_.get(), layout, TierMemory{host, pages.View()}, std::move(on_completion));
     return executor;
   }
-  const auto copies = static_cast<std::size_t>(options.max_running);  // a request begins with one at most
-  ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
-                   GpuExecutor::Create(*device_, *on_device_, layout, pages, copies, std::move(on_completion)));
+  const GpuExecutorOptions on_device{
+      .max_copies = static_cast<std::size_t>(options.max_running),  // a request begins with one at most
+      .max_batch_tokens = options.max_batch_tokens,
+      .assist = options.assist};
+  ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor, GpuExecutor::Create(*device_, *on_device_, layout, pages, host,
+                                                                           on_device, std::move(on_completion)));
   return executor;
 }
 

@@ -27,6 +27,7 @@ using ExecutorOptions = CpuExecutorOptions;
 // Which jobs a transfer gets.
 struct TransferOptions {
   bool from_disk = true;               // false: none from disk
+  bool assisted = false;               // on a device: an executor with AssistSetup::cores computes meanwhile
   ThreadedTransferOptions on_threads;  // of the CPU
 };
 
@@ -63,8 +64,8 @@ class PlacedModel {
   Result<std::unique_ptr<PageTransfer>> MakeTransfer(const TierMemory& memory, const TransferOptions& options,
                                                      std::function<void()> on_completion) const;
   // An executor over the pool of the device tier, whose pages `layout` describes, and the memory of the host tier, from
-  // which the CPU computes adapters in place; without a base: none. Calls `on_completion` on its thread. Error: no
-  // memory. REQUIRES: Reserve with these limits.
+  // which the CPU computes adapters in place, and a device's executor until they are there; without a base: none. Calls
+  // `on_completion` on its thread. Error: no memory. REQUIRES: Reserve with these limits.
   Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorOptions& options, const KvLayout& layout,
                                                  const PagePool& pages, const PageArena& host,
                                                  std::function<void()> on_completion);

@@ -70,7 +70,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   const bool on_cpu = model_->device() == nullptr;
   options.scheduler.reads_host_tier = on_cpu;
   options.scheduler.disk_by_layer = on_cpu && !options.verify_before_use;
-  if (!on_cpu) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  if (!on_cpu && options.host_memory == 0) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
   if (options.max_model_len > config.max_position) {
     return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
                                ", the model's own length (max_position_embeddings in its config.json), found " +
@@ -107,7 +107,17 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
           .max_batch_tokens = options.scheduler.max_batch_tokens,
           .max_running = options.scheduler.max_running,
           .max_positions = max_positions_,
-          .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank)};
+          .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank),
+          .assist = AssistOf(options)};
+}
+
+AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
+  AssistSetup assist = options.assist;
+  if (model_->device() == nullptr || options.scheduler.cold_start_policy == ColdStartPolicy::kWait)
+    assist.cores = 0;
+  else if (assist.cores < 0)
+    assist.cores = std::max(1, AvailableProcessors() / 2);
+  return assist;
 }
 
 Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {
@@ -132,7 +142,9 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
 }
 
 Result<std::unique_ptr<PageTransfer>> Runtime::MakeTransfer(const RuntimeOptions& options, bool kv) {
-  const TransferOptions made{.from_disk = !kv, .on_threads = options.transfer};  // keys and values are never on disk
+  const TransferOptions made{.from_disk = !kv,  // keys and values are never on disk
+                             .assisted = AssistOf(options).cores > 0,
+                             .on_threads = options.transfer};
   ASSIGN_OR_RETURN(std::unique_ptr<PageTransfer> transfer,
                    model_->MakeTransfer(tiers(), made, [wakeup = &wakeup_] { wakeup->Signal(); }));
   if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));

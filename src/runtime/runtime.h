@@ -40,6 +40,9 @@ struct RuntimeOptions {
   std::int64_t max_lora_rank = 4096;
   // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
   bool verify_before_use = false;
+  // The processor's part of a device's steps, unless SchedulerOptions::cold_start_policy says kWait or there is no host
+  // tier. cores -1: half of the processors, at least one.
+  AssistSetup assist = {.cores = -1};
   std::int64_t max_model_len = 0;         // positions; 0: the model's own
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
@@ -112,6 +115,7 @@ class Runtime {
   Status MakeTransfers(const RuntimeOptions& options);
   Result<std::unique_ptr<PageTransfer>> MakeTransfer(const RuntimeOptions& options, bool kv);
   Status MakeExecutor(const RuntimeOptions& options);
+  AssistSetup AssistOf(const RuntimeOptions& options) const;
   ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
   QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;

@@ -18,7 +18,8 @@ GridSize Grid(std::int64_t x, std::int64_t y, std::int64_t z) {
 }  // namespace
 
 void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_rank, std::int32_t first_row,
-                     std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand) {
+                     std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand,
+                     const std::uint32_t* gate) {
   CHECK(IsWeightDType(dtype));
   for (std::int32_t begin = 0; begin < rows && max_rank > 0; begin += kLoraItemRows) {
     LoraItem item = {};
@@ -26,6 +27,7 @@ void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_ra
     item.first_row = first_row + begin;
     item.rows = std::min(rows - begin, kLoraItemRows);
     item.dtype = dtype;
+    item.gate = gate;
     item.parts = item.rows > kLoraFewRows ? kLoraExpandTile / kLoraManyOutputs : 1;
     for (std::int16_t part = 0; part < item.parts; ++part) {
       item.part = part;
@@ -38,7 +40,7 @@ void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_ra
 }
 
 void AppendLoraPieces(const LoraModule* modules, DType dtype, std::int32_t first_row, std::int32_t rows,
-                      std::vector<LoraItem>& pieces) {
+                      std::vector<LoraItem>& pieces, const std::uint32_t* gate) {
   const std::int32_t most = modules == nullptr ? 1 : kLoraFewRows;
   for (std::int32_t begin = 0; begin < rows; begin += most) {
     LoraItem piece = {};
@@ -47,6 +49,7 @@ void AppendLoraPieces(const LoraModule* modules, DType dtype, std::int32_t first
     piece.rows = std::min(rows - begin, most);
     piece.parts = 1;
     piece.dtype = dtype;
+    piece.gate = gate;
     pieces.push_back(piece);
   }
 }

@@ -31,6 +31,8 @@ struct LoraItem {
   std::int32_t first_rank;       // shrink: a multiple of kLoraRankTile; blocks beyond a module's rank do nothing
   std::int16_t part, parts;      // expand: the item makes quarter `part` of each tile of outputs; or (0, 1): all
   DType dtype;                   // of the adapter's rows: f32, bf16 or f16
+  // Null, or in device memory: the item is left out unless this is kAssistOnDevice (assist.h) when it is its turn.
+  const std::uint32_t* gate;
 };
 
 // The work of a step, the same for every layer; items in the order of their rows. All in device memory.
@@ -48,13 +50,15 @@ struct LoraWork {
 };
 
 // Appends the items of the rows [first_row, first_row + rows) of the batch, which use one adapter. `modules` is in
-// device memory; `max_rank` is the largest rank of its modules. Ranges are appended in the order of their rows.
+// device memory; `max_rank` is the largest rank of its modules. Ranges are appended in the order of their rows. `gate`:
+// as LoraItem::gate.
 void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_rank, std::int32_t first_row,
-                     std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand);
+                     std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand,
+                     const std::uint32_t* gate = nullptr);
 // Appends pieces of the rows [first_row, first_row + rows): of at most 8 rows that use one adapter, or of one row
-// without adapter (`modules` null).
+// without adapter (`modules` null). `gate`: as LoraItem::gate.
 void AppendLoraPieces(const LoraModule* modules, DType dtype, std::int32_t first_row, std::int32_t rows,
-                      std::vector<LoraItem>& pieces);
+                      std::vector<LoraItem>& pieces, const std::uint32_t* gate = nullptr);
 // The most items that AppendLoraItems makes for ranges of `rows` rows in total, in at most `ranges` ranges.
 struct LoraItemBounds {
   std::int32_t shrink, expand;

@@ -183,14 +183,14 @@ struct LoraExpandMany {
   }
 };
 
-// The item's rows and a slice; rank 0 if the adapter does not change it.
+// The item's rows and a slice; rank 0 if the adapter does not change it, or the processor computes it.
 LORAMUX_DEVICE LoraExpandPart LoraExpandPartOf(const LoraExpandArguments& arguments, const LoraItem* item,
                                                std::int32_t slice) {
   const LoraWork& work = arguments.work;
   LoraExpandPart part;
   const LoraModule* module = Load(&item->modules) + arguments.module[slice];
   const std::int32_t first_row = Load(&item->first_row);
-  part.rank = Load(&module->rank);
+  part.rank = LoraIsOnDevice(item) ? Load(&module->rank) : 0;
   part.b_rows = Load(&module->b_rows);
   part.scale = Load(&module->scale);
   part.rows = Load(&item->rows);

@@ -1,11 +1,19 @@
-// How the LoRA kernels read elements of any type: four neighbours at once, as floats.
+// How the LoRA kernels read elements of any type, four neighbours at once, as floats; and which items they leave out.
 #pragma once
 
 #include <cstdint>
 
 #include "gpu/kernel_api.h"
+#include "gpu/kernels/assist.h"
+#include "gpu/kernels/lora.h"
 
 namespace loramux::gpu {
+
+// Whether the device computes the item now. The same for all threads of a launch.
+LORAMUX_DEVICE bool LoraIsOnDevice(const LoraItem* item) {
+  const std::uint32_t* gate = Load(&item->gate);
+  return gate == nullptr || Load(gate) == kAssistOnDevice;
+}
 
 // The DType of an element type.
 template <typename T>

@@ -246,6 +246,7 @@ LORAMUX_DEVICE void LoraShrinkUnit(const LoraShrinkArguments& arguments, std::in
   const LoraWork& work = arguments.work;
   if (index >= Load(work.shrink_count)) return;
   const LoraItem* item = work.shrink + index;
+  if (!LoraIsOnDevice(item)) return;
   const LoraModule* module = Load(&item->modules) + arguments.module[slice];
   const std::int32_t first_rank = Load(&item->first_rank);
   const std::int32_t rank = Load(&module->rank);

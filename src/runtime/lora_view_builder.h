@@ -1,0 +1,54 @@
+// Adapters in pages that the processor reads, as its kernels see them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "memory/tier.h"
+#include "model/lora_view.h"
+#include "tensor/page_arena.h"
+
+namespace loramux {
+
+// Points a LoraView's rows into the pages of an adapter in one tier, whose memory outlives what it builds.
+class LoraViewBuilder {
+ public:
+  LoraViewBuilder(const PageArena& arena, std::int64_t num_layers) : arena_(arena), num_layers_(num_layers) {}
+
+  struct Built {
+    LoraView view;
+    std::vector<const std::byte*> rows;  // backing store of the view's row tables
+  };
+
+  // REQUIRES: `pages` has all pages of the layout.
+  void Build(const AdapterLayout& layout, const PageSet& pages, Built& built) const {
+    std::size_t row_count = 0;
+    for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
+    built.rows.clear();
+    built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
+    built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
+    for (const ModulePlace& module : layout.modules) {
+      LoraWeights& weights = built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
+      weights.rank = module.rank;
+      weights.scale = module.scale;
+      weights.dtype = layout.dtype;
+      weights.a_rows = AddRows(pages, module.a_rows, built.rows);
+      weights.b_rows = AddRows(pages, module.b_rows, built.rows);
+    }
+  }
+
+ private:
+  const std::byte* const* AddRows(const PageSet& pages, const std::vector<RowPlace>& places,
+                                  std::vector<const std::byte*>& rows) const {
+    const std::size_t first = rows.size();
+    for (const RowPlace place : places) rows.push_back(arena_.Page(pages.pages[place.page]) + place.offset);
+    return rows.data() + first;
+  }
+
+  const PageArena arena_;
+  std::int64_t num_layers_;
+};
+
+}  // namespace loramux
