@@ -239,6 +239,12 @@ std::vector<LoraCase> Cases(const GpuBench& bench) {
     cases.push_back({"gate and up", 4096, 11008, 2, MixedRanks(21), tokens});
     cases.push_back({"down", 11008, 4096, 1, MixedRanks(64), tokens});
   }
+  for (const std::int64_t adapters : {1, 8, 16}) {
+    cases.push_back({"q, k and v", 4096, 4096, 3, MixedRanks(adapters), 1});
+    cases.push_back({"o", 4096, 4096, 1, MixedRanks(adapters), 1});
+    cases.push_back({"gate and up", 4096, 11008, 2, MixedRanks(adapters), 1});
+    cases.push_back({"down", 11008, 4096, 1, MixedRanks(adapters), 1});
+  }
   cases.push_back({"q, rank 8 alone", 4096, 4096, 1, std::vector<std::int32_t>(128, 8), 1});
   cases.push_back({"q, one adapter's prompt", 4096, 4096, 1, {16}, 1024});
   return cases;

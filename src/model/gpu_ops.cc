@@ -78,7 +78,7 @@ void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector
   const std::int64_t rows = of_logits ? block_->max_rows : step_.max_rows;
   CHECK(w.dtype() == f_.dtype);
   if (f_.assist != nullptr) SendActivations(x, y);
-  if (!f_.device.batch_invariant && gpu::IsSkinny(w.dtype(), rows, w.k())) {
+  if (rows <= gpu::MostSkinnyRows(f_.device) && gpu::IsSkinny(w.dtype(), rows, w.k())) {
     product_ = {.lora = {.x = x.low, .x_stride = x.stride, .in = w.k()},
                 .w = w.data(),
                 .n = w.n(),

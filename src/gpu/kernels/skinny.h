@@ -28,6 +28,13 @@ struct SkinnyMatMulLoraArguments {
   std::int32_t max_rows;     // at most kSkinnyRows
 };
 
+// The most rows for which it is used. On hardware beyond one group of 8 rows it is slower than cuBLASLt and a launch
+// for the shrink (docs/results/gpu.md); the emulated device takes as many as it can, so that tests run it.
+inline std::int64_t MostSkinnyRows(const DeviceProperties& device) {
+  if (device.batch_invariant) return 0;
+  return device.major > 0 ? 8 : kSkinnyRows;
+}
+
 // Whether such a product can be done: rows of w begin at multiples of 16 bytes.
 bool IsSkinny(DType dtype, std::int64_t max_rows, std::int64_t k);
 // `multiprocessors`: of the device; the grid has as many blocks as they hold at once, or fewer if there is less work.
