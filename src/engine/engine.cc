@@ -48,6 +48,12 @@ struct Inbox {
   Error Refusal() const { return lost.value_or(Unavailable("the server is shutting down")); }
 };
 
+// Whether adapters that are read from disk are used layer by layer. They may go through the host tier, so steps must
+// compute there.
+bool ReadsByLayer(const SchedulerOptions& options) {
+  return options.disk_by_layer && options.reads_host_tier && options.cold_start_policy != ColdStartPolicy::kWait;
+}
+
 }  // namespace
 
 struct Engine::Impl {
@@ -88,7 +94,7 @@ struct Engine::Impl {
       : options(std::move(o)),
         parts(p),
         observer(*p.observer),
-        residency(*p.device, *p.host, *p.transfer, options.scheduler.disk_by_layer),
+        residency(*p.device, *p.host, *p.transfer, ReadsByLayer(options.scheduler)),
         tiers(*p.tiers),
         scheduler(options.scheduler, {.device = *p.device,
                                       .residency = residency,
@@ -351,6 +357,7 @@ struct Engine::Impl {
   void DescribeArrivingAdapter(SequencePart& part) {
     const AdapterResidency& adapter = *part.adapter;
     part.in_host = ComputesFromHost(options.scheduler, adapter);
+    CHECK(part.in_host || adapter.host != TierState::kLoading);  // else the device's pages are empty
     if (part.in_host) residency.ReadInHost(adapter.version->generation);
     if (part.in_host && adapter.host == TierState::kResident)
       part.to_device = adapter.progress;
