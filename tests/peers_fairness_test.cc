@@ -27,7 +27,8 @@ class TimedExecutor final : public Executor {
  public:
   TimedExecutor(const VirtualClock* clock, CpuExecutorOptions options, Model* model, const KvLayout& layout,
                 PagePool* device)
-      : clock_(clock), inner_(options, model, layout, device, [this] { done_.Signal(); }) {}
+      : clock_(clock),
+        inner_(options, model, layout, TierMemory{.device = device->View()}, [this] { done_.Signal(); }) {}
   void Submit(StepBatch batch) override {
     ends_at_ = clock_->Now() + 2 * kNsPerMs + static_cast<TimeNs>(batch.tokens.size()) * 100 * kNsPerUs;
     inner_.Submit(std::move(batch));
