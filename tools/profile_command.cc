@@ -199,6 +199,20 @@ void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   PrintLink("disk to host", model.disk, profile.disk);
   PrintLink("host to device", model.host_to_device, profile.host_to_device);
   PrintLink("device to host", model.device_to_host, profile.device_to_host);
+  PrintAssist(model);
+}
+
+// How many tokens a core keeps up with, by rank.
+void PrintAssist(const PerformanceModel& model) {
+  if (!model.assist.measured()) return;
+  if (model.assist.cores == 0) {
+    fmt::print("  an adapter in the host tier serves from there at once, at no cost\n");
+    return;
+  }
+  fmt::print("  until an adapter is there, {} cores compute its part; one keeps up with", model.assist.cores);
+  for (const std::int64_t rank : {8, 16, 32, 64, 128})
+    fmt::print("{} {} of rank {}", rank == 8 ? "" : ",", TokensPerCore(model, rank), rank);
+  fmt::print(" tokens; copies take {:.1f} us a token\n", model.assist.per_token * 1e6);
 }
 
 // A bar for each of the things that are done one after the other.

@@ -84,6 +84,15 @@ void DrawWishes(Drawing& draw, Workload& workload) {
   }
 }
 
+// Requests may begin before their adapters are there; a core keeps up with about 50 tokens, or with none.
+void DrawColdStarts(Drawing& draw, SimulationOptions& options) {
+  options.preset.cold_start_policy = draw.OneOf({ColdStartPolicy::kAssist, ColdStartPolicy::kAuto});
+  CpuAssist& assist = options.device.model.assist;
+  assist = {.layers = 4, .cores = draw.OneOf<std::int64_t>({0, 1, 8}), .per_token = 1e-6};
+  assist.groups[0] = {.hand_off = 1e-5, .per_token_rank = draw.OneOf({1e-6, 1e-3}), .base_share = 0.3};
+  if (draw.Chance(0.7)) options.costs = std::make_shared<const PerformanceModel>(options.device.model);
+}
+
 }  // namespace
 
 RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
@@ -110,6 +119,7 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   if (draw.Chance(0.5)) {  // each tenant is a sharing domain
     for (WorkloadRequest& request : world.workload.requests) request.prefix_domain = request.tenant;
   }
+  if (draw.Chance(0.4)) DrawColdStarts(draw, options);
   return world;
 }
 
