@@ -182,6 +182,19 @@ void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQu
              link.latency * 1e6, link.bytes_per_second / 1e9, quality.points, quality.r2, quality.mean_error * 100);
 }
 
+// How many tokens a core keeps up with, by rank.
+void PrintAssist(const PerformanceModel& model) {
+  if (!model.assist.measured()) return;
+  if (model.assist.cores == 0) {
+    fmt::print("  an adapter in the host tier serves from there at once, at no cost\n");
+    return;
+  }
+  fmt::print("  until an adapter is there, {} cores compute its part; one keeps up with", model.assist.cores);
+  for (const std::int64_t rank : {8, 16, 32, 64, 128})
+    fmt::print("{} {} of rank {}", rank == 8 ? "" : ",", TokensPerCore(model, rank), rank);
+  fmt::print(" tokens; copies take {:.1f} us a token\n", model.assist.per_token * 1e6);
+}
+
 void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
              profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
@@ -200,19 +213,6 @@ void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   PrintLink("host to device", model.host_to_device, profile.host_to_device);
   PrintLink("device to host", model.device_to_host, profile.device_to_host);
   PrintAssist(model);
-}
-
-// How many tokens a core keeps up with, by rank.
-void PrintAssist(const PerformanceModel& model) {
-  if (!model.assist.measured()) return;
-  if (model.assist.cores == 0) {
-    fmt::print("  an adapter in the host tier serves from there at once, at no cost\n");
-    return;
-  }
-  fmt::print("  until an adapter is there, {} cores compute its part; one keeps up with", model.assist.cores);
-  for (const std::int64_t rank : {8, 16, 32, 64, 128})
-    fmt::print("{} {} of rank {}", rank == 8 ? "" : ",", TokensPerCore(model, rank), rank);
-  fmt::print(" tokens; copies take {:.1f} us a token\n", model.assist.per_token * 1e6);
 }
 
 // A bar for each of the things that are done one after the other.
