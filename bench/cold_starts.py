@@ -32,6 +32,7 @@ FOUND = {"resident": "gpu", "host": "cpu", "disk": "disk"}   # the label of the 
 HIDDEN, LAYERS, HEADS, FFN, VOCABULARY, POSITIONS = 768, 12, 12, 2048, 32000, 2048
 TOKENS = 8                                                   # of a measured answer
 NEIGHBOUR_RANK, NEIGHBOUR_PROMPT = 16, 16
+STALE = 0.15                                                 # seconds; metrics are up to 0.1 s old
 LIMIT = 1.03                                                 # TTFT of a host-resident cold adapter over a resident one
 
 
@@ -185,6 +186,7 @@ async def put(server, name, place):
         file = os.open(server.home / name / "adapter_model.safetensors", os.O_RDONLY)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
+    await asyncio.sleep(STALE)
     await until(lambda: server.level(name) == FOUND[place], f"{name} at {place}")
 
 
@@ -198,13 +200,14 @@ def gaps(times, begin, end):
 async def measure(server, name, place, prompt_tokens, neighbours, prng):
     """TTFT and the neighbours' TPOT in seconds of one request, and whether it began before its adapter was on the device."""
     await put(server, name, place)
+    await asyncio.sleep(STALE)
     found, begins, reads = server.counts()
-    await asyncio.sleep(0.02)
     times, begin = [], time.monotonic()
     await stream(server.port, name, words(prompt_tokens, prng), TOKENS, times)
     end = times[-1]
     ttft = times[0] - begin
-    await until(lambda: server.level(name) == "gpu" or server.level(name) == "cpu", "the end of the load")
+    await asyncio.sleep(STALE)
+    await until(lambda: server.level(name) in ("gpu", "cpu"), f"the end of the load of {name}")
     found_now, begins_now, reads_now = server.counts()
     expected = [int(FOUND[place] == tier) for tier in ("gpu", "cpu", "disk")]
     seen = [now - then for now, then in zip(found_now, found)]
