@@ -345,7 +345,8 @@ def page(result, options):
              "each one, and the run ends at the first that did not. Cells are medians (least to most). Ratios are those of "
              "requests of the same repetition, server and neighbours; the number behind the semicolon is the ratio of the least "
              "TTFT to the least of a resident adapter, which other work on the machine disturbs least. **Bold** marks a missed "
-             "target (a median of at most 1.03).", "",
+             "target (a median of at most 1.03). A ratio from few repetitions beside other work does not resolve 3 %: compare "
+             "its range, and the ratios of `wait`.", "",
              "Requests that began before their adapter was on the device: " + ", ".join(
                  f"{a} from the host tier and {b} while the file was read with `{policy}`"
                  for policy, a, b in zip(POLICIES, began, read)) + "."]
