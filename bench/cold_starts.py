@@ -410,7 +410,7 @@ def main():
     result = {
         "what": "TTFT of cold adapters and TPOT of neighbours, by --cold-start", "date": datetime.date.today().isoformat(),
         "command": f"bench/cold_starts.py build/release/tools/loramux --repetitions {repetitions} --neighbours "
-                   f"{' '.join(str(count) for count in options.neighbours)} --out docs/results",
+                   f"{','.join(str(count) for count in options.neighbours)} --out docs/results",
         "condition": f"{os.cpu_count()} cores of a cloud machine shared with other work (load average {load_before:.1f} at the "
                      f"start, {os.getloadavg()[0]:.1f} at the end), {datetime.date.today():%B %Y}. Random bf16 model, hidden "
                      f"size {HIDDEN}, {LAYERS} layers, vocabulary of {VOCABULARY:,}; adapters on q, k, v, o. Each request is "
