@@ -10,18 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/must.h"
 
 namespace loramux::demo {
 namespace {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
-
-// Ends the process with the error's message: a test cannot go on without its world.
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
-  return std::move(result).value();
-}
 
 // Waits for a number of requests to end.
 class Latch {

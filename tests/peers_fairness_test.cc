@@ -8,6 +8,7 @@
 #include <map>
 
 #include "adapter/transfer.h"
+#include "base/must.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
@@ -15,12 +16,6 @@
 
 namespace loramux::demo::peers_fairness_test {
 namespace {
-
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
-  return std::move(result).value();
-}
 
 // Computes on the CPU. The virtual clock decides when a step ends.
 class TimedExecutor final : public Executor {

@@ -29,8 +29,10 @@
 #include "assist/assist_worker.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/must.h"
 #include "base/prng.h"
 #include "base/text_file.h"
+#include "gpu/counting_stream.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/open_device.h"
 #include "tensor/half_float.h"
@@ -46,63 +48,11 @@ struct Flags {
   bool check = false;
 };
 
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
-  return std::move(result).value();
-}
-void Must(const Status& status) {
-  if (!status.ok()) CheckFailed(__FILE__, __LINE__, status.error().message);
-}
-
-// What the host did with a stream.
-struct StreamCounts {
-  std::int64_t launches = 0, copies = 0, waits = 0;
-};
-
-// Passes everything on, and counts.
-class CountingStream final : public DeviceStream {
- public:
-  explicit CountingStream(std::unique_ptr<DeviceStream> stream) : stream_(std::move(stream)) {}
-  StreamCounts counts;
-
-  void CopyToDevice(void* device, const void* host, std::size_t bytes) override {
-    ++counts.copies;
-    stream_->CopyToDevice(device, host, bytes);
-  }
-  void CopyToHost(void* host, const void* device, std::size_t bytes) override {
-    ++counts.copies;
-    stream_->CopyToHost(host, device, bytes);
-  }
-  void Fill(void* device, std::uint8_t byte, std::size_t bytes) override { stream_->Fill(device, byte, bytes); }
-  void Launch(const KernelLaunch& launch) override {
-    ++counts.launches;
-    stream_->Launch(launch);
-  }
-  void Multiply(const DenseProduct& product) override {
-    ++counts.launches;
-    stream_->Multiply(product);
-  }
-  void Record(DeviceEvent& event) override { stream_->Record(event); }
-  void Wait(const DeviceEvent& event) override { stream_->Wait(event); }
-  Status Synchronize() override {
-    ++counts.waits;
-    return stream_->Synchronize();
-  }
-  Result<std::unique_ptr<DeviceGraph>> Capture(const std::function<void()>& enqueue) override {
-    return stream_->Capture(enqueue);
-  }
-  void Replay(const DeviceGraph& graph) override { stream_->Replay(graph); }
-
- private:
-  std::unique_ptr<DeviceStream> stream_;
-};
-
 // The model, the batch and the adapter of one case; the adapter has the same rows in every layer.
 class Case {
  public:
   Case(Device& device, const AssistLayout& layout, std::int32_t rows, std::int32_t rank)
-      : device_(device), layout(layout), rows(rows), rank(rank), stream(Must(device.CreateStream())) {
+      : device_(device), layout(layout), rows(rows), rank(rank), stream(Must(device.CreateStream()), counts) {
     for (int t = 0; t < 7; ++t) {
       const LinearShape& shape = layout.shapes[static_cast<std::size_t>(t)];
       widest_ = std::max({widest_, shape.in, shape.out});
@@ -196,6 +146,7 @@ class Case {
  public:
   const AssistLayout layout;
   const std::int32_t rows, rank;
+  StreamCounts counts;
   CountingStream stream;
   std::vector<LoraWeights> modules;  // in host memory
   const std::byte* x = nullptr;
@@ -380,10 +331,10 @@ Measured Measure(Case& of, int repeat, const std::function<void()>& step, const 
   Measured measured;
   std::vector<double> seconds;
   for (int i = 0; i <= repeat; ++i) {
-    of.stream.counts = {};
+    of.counts = {};
     const TimeNs begin = clock.Now();
     step();
-    measured.counts = of.stream.counts;
+    measured.counts = of.counts;
     Must(of.stream.Synchronize());  // the one at the step's end
     if (i > 0) seconds.push_back(1e-9 * static_cast<double>(clock.Now() - begin));
     end();
@@ -406,8 +357,8 @@ void Report(Json& results, const Case& of, const char* way, const Measured& meas
               {"hidden", of.layout.Shape(LoraTarget::kQ).in},
               {"step_ms", 1e3 * measured.seconds},
               {"added_us_per_layer", 1e6 * (measured.seconds - base) / layers},
-              {"launches", measured.counts.launches},
-              {"copies", measured.counts.copies},
+              {"launches", std::int64_t{measured.counts.launches}},
+              {"copies", std::int64_t{measured.counts.copies}},
               {"host_waits", host_waits}};
   std::printf("%s\n", row.dump().c_str());
   std::fflush(stdout);
@@ -421,7 +372,7 @@ void RunCase(Device& device, const Flags& flags, const AssistLayout& layout, std
   const Measured base = Measure(
       of, flags.repeat, [&] { ForEachGroup(layout, [&](std::int64_t, AssistGroup g) { of.MultiplyGroup(g); }); },
       nothing);
-  Report(results, of, "base", base, base.counts.waits, base.seconds);
+  Report(results, of, "base", base, base.counts.synchronisations, base.seconds);
   const Measured resident = Measure(
       of, flags.repeat,
       [&] {
@@ -431,14 +382,14 @@ void RunCase(Device& device, const Flags& flags, const AssistLayout& layout, std
         });
       },
       nothing);
-  Report(results, of, "resident", resident, resident.counts.waits, base.seconds);
+  Report(results, of, "resident", resident, resident.counts.synchronisations, base.seconds);
   const auto pool = Must(AssistPool::Create(device, {.layout = layout, .workers = 1, .slots = 1}));
   std::vector<AssistFailure> failures;
   const Measured sync_free = Measure(
       of, flags.repeat, [&] { StepSyncFree(of, *pool); }, [&] { pool->End(failures); });
   CHECK(failures.empty());
-  CHECK_EQ(sync_free.counts.waits, 0);
-  Report(results, of, "sync_free", sync_free, sync_free.counts.waits, base.seconds);
+  CHECK_EQ(std::int64_t{sync_free.counts.synchronisations}, 0);
+  Report(results, of, "sync_free", sync_free, sync_free.counts.synchronisations, base.seconds);
   AssistLayout with_device = layout;
   with_device.fused = device.properties().major > 0;
   Case other(device, with_device, rows, rank);
@@ -450,7 +401,7 @@ void RunCase(Device& device, const Flags& flags, const AssistLayout& layout, std
         side.Step();
       },
       nothing);
-  Report(results, other, "explicit", waiting, waiting.counts.waits + side.waits, base.seconds);
+  Report(results, other, "explicit", waiting, waiting.counts.synchronisations + side.waits, base.seconds);
   CHECK(sync_free.result == waiting.result);
   for (std::size_t i = 0; i < resident.result.size(); ++i) {
     CHECK(std::abs(sync_free.result[i] - resident.result[i]) < 0.01f * (1 + std::abs(resident.result[i])));

@@ -26,6 +26,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/must.h"
 #include "base/prng.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/kernels/lora.h"
@@ -43,16 +44,6 @@ struct Flags {
 };
 
 constexpr int kTargets = 4;  // q, k, v, o
-
-template <typename T>
-T Must(Result<T> result) {
-  if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
-  return std::move(result).value();
-}
-
-void Must(const Status& status) {
-  if (!status.ok()) CheckFailed(__FILE__, __LINE__, status.error().message);
-}
 
 // Lists of items in device memory.
 struct WorkLists {

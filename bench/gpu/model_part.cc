@@ -43,7 +43,7 @@ class ModelWorld {
  public:
   explicit ModelWorld(GpuBench& bench)
       : bench_(bench),
-        stream_(bench.stream()),
+        stream_(bench.stream(), counts_),
         config_(bench.options().check ? TinyShape() : Shape7B()),
         tables_(bench.device(), config_.num_layers) {
     config_.sliding_window.assign(static_cast<std::size_t>(config_.num_layers), 0);
@@ -78,7 +78,7 @@ class ModelWorld {
   // How steps with graphs were enqueued.
   StepWays ways() const { return graphs_.ways(); }
   // What the host has enqueued for all steps so far.
-  std::int64_t calls() const { return stream_.calls(); }
+  std::int64_t calls() const { return counts_.enqueued(); }
 
   // Tokens that the step samples. `graphs`: records and replays it if it only decodes.
   std::vector<TokenId> Step(const ModelCase& of, bool graphs) {
@@ -175,6 +175,7 @@ class ModelWorld {
   }
 
   GpuBench& bench_;
+  StreamCounts counts_;
   CountingStream stream_;
   StepGraphs graphs_;
   ModelConfig config_;
