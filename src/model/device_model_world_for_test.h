@@ -1,0 +1,280 @@
+// A small model on the CPU and on the device of the tests, for comparisons of what they compute.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "base/token_constraint.h"
+#include "gpu/device_for_test.h"
+#include "gpu/emulated/emulated_device.h"
+#include "gpu/open_device.h"
+#include "memory/layer_progress.h"
+#include "model/device_adapters_for_test.h"
+#include "model/device_model.h"
+#include "model/model.h"
+#include "model/rounded_ops_for_test.h"
+#include "model/step_graphs.h"
+#include "tensor/aligned_buffer.h"
+#include "tensor/half_float.h"
+
+namespace loramux::device_model_test {
+
+using Tokens = std::vector<TokenId>;
+using Floats = std::vector<float>;
+
+// ---- models
+
+inline ModelConfig SmallConfig() {
+  ModelConfig c;
+  c.hidden_size = 64;
+  c.num_layers = 2;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 16;
+  c.intermediate_size = 96;
+  c.vocab_size = 130;
+  c.max_position = 1024;
+  c.sliding_window = {0, 0};
+  return c;
+}
+
+// Random weights with norms and biases that matter.
+inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
+  ModelWeights weights = RandomModelWeights(config, dtype, 1);
+  Prng prng(2);
+  const auto shake = [&](std::vector<float>& values) {
+    for (float& value : values) value += static_cast<float>(prng.NextDouble() - 0.5);
+  };
+  for (LayerWeights& w : weights.layers) {
+    for (auto* v : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm, &w.post_attention_norm,
+                    &w.q_norm, &w.k_norm}) {
+      shake(*v);
+    }
+  }
+  shake(weights.final_norm);
+  return weights;
+}
+
+// Random pairs for some targets of all layers.
+class HostAdapter {
+ public:
+  HostAdapter(const ModelConfig& config, std::int32_t rank, std::span<const LoraTarget> targets, DType dtype,
+              std::uint64_t seed)
+      : prng_(seed), dtype_(dtype) {
+    view_.modules.resize(LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1);
+    for (const LoraTarget target : targets) {
+      for (std::int64_t layer = 0; layer < (target == LoraTarget::kLmHead ? 1 : config.num_layers); ++layer) {
+        const LinearShape shape = TargetShape(config, target);
+        // Ranks may differ between layers.
+        const std::int32_t own = layer == 1 ? std::max(1, rank / 2) : rank;
+        const float a_size = std::sqrt(3.0f / static_cast<float>(shape.in)),
+                    b_size = std::sqrt(3.0f / static_cast<float>(own));
+        const std::byte* const* a = Rows(own, shape.in, a_size);
+        const std::byte* const* b = Rows(own, shape.out, b_size);
+        view_.modules[LoraView::Index(layer, target, config.num_layers)] = {own, 0.5f, dtype, a, b};
+      }
+    }
+  }
+
+  const LoraView& view() const { return view_; }
+
+ private:
+  const std::byte* const* Rows(std::int32_t rank, std::int64_t count, float size) {
+    std::vector<const std::byte*>& rows = rows_.emplace_back();
+    for (std::int32_t j = 0; j < rank; ++j) {
+      AlignedBuffer<std::byte>& row = memory_.emplace_back(count * static_cast<std::int64_t>(DTypeSize(dtype_)));
+      for (std::int64_t i = 0; i < count; ++i) {
+        StoreFromF32(dtype_, row.data(), i, static_cast<float>(2 * prng_.NextDouble() - 1) * size);
+      }
+      rows.push_back(row.data());
+    }
+    return rows.data();
+  }
+
+  Prng prng_;
+  DType dtype_;
+  LoraView view_;
+  std::vector<AlignedBuffer<std::byte>> memory_;
+  std::vector<std::vector<const std::byte*>> rows_;
+};
+
+inline constexpr LoraTarget kAll[] = {LoraTarget::kQ,    LoraTarget::kK,  LoraTarget::kV,    LoraTarget::kO,
+                                      LoraTarget::kGate, LoraTarget::kUp, LoraTarget::kDown, LoraTarget::kLmHead};
+inline constexpr LoraTarget kSome[] = {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown};
+
+struct Sequence {
+  Tokens tokens;
+  int adapter = -1;
+  std::int64_t position = 0;  // tokens that were computed
+  std::vector<std::uint32_t> pages;
+};
+
+// What a step computes of a sequence.
+struct Part {
+  std::size_t sequence;
+  std::int64_t tokens;
+};
+
+// A model on the CPU and its copy on the device, with adapters, sequences and pages on both sides. Free pages are NaN.
+class Twins {
+ public:
+  Twins(const ModelConfig& config, DType dtype, DType kv_dtype, bool batch_invariant = false)
+      : config_(config),
+        layout_{config.num_layers, config.num_kv_heads, config.head_dim, 8, kv_dtype},
+        host_(config, RandomWeights(config, dtype)),
+        workspace_(config_),
+        host_pages_(static_cast<std::int64_t>(layout_.PageBytes()) * kPages),
+        rounded_pages_(host_pages_.capacity()) {
+    device_ = gpu::OpenDeviceForTest({.memory = std::int64_t{256} << 20, .batch_invariant = batch_invariant});
+    stream_ = device_->CreateStream().value();
+    model_ = DeviceModel::Upload(host_, *device_).value();
+    pages_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * kPages).value();
+    stream_->Fill(pages_->base(), 0xff, static_cast<std::size_t>(pages_->size()));
+    std::memset(host_pages_.data(), 0xff, static_cast<std::size_t>(host_pages_.capacity()));
+    std::memset(rounded_pages_.data(), 0xff, static_cast<std::size_t>(rounded_pages_.capacity()));
+    adapters_ = std::make_unique<DeviceAdaptersForTest>(*device_, *stream_, config_);
+  }
+
+  const ModelConfig& config() const { return config_; }
+  Device& device() { return *device_; }
+  DeviceStream& stream() { return *stream_; }
+  DeviceModel& model() { return *model_; }
+  // Records and replays from now on.
+  void Record() { graphs_ = std::make_unique<StepGraphs>(); }
+  StepGraphs& graphs() { return *graphs_; }
+  Sequence& sequence(std::size_t index) { return sequences_[index]; }
+
+  int AddAdapter(std::int32_t rank, std::span<const LoraTarget> targets, DType dtype) {
+    host_adapters_.push_back(std::make_unique<HostAdapter>(config_, rank, targets, dtype, 10 + host_adapters_.size()));
+    device_adapters_.push_back(adapters_->Copy(host_adapters_.back()->view()));
+    return static_cast<int>(host_adapters_.size()) - 1;
+  }
+
+  std::size_t AddSequence(std::int64_t tokens, int adapter) {
+    Sequence& sequence = sequences_.emplace_back();
+    sequence.adapter = adapter;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      sequence.tokens.push_back(static_cast<TokenId>(prng_.NextBelow(static_cast<std::uint64_t>(config_.vocab_size))));
+    }
+    return sequences_.size() - 1;
+  }
+
+  // All rows need logits unless the options say what else they are for.
+  template <typename View>
+  std::vector<SequenceChunkOf<View>> Chunks(std::span<const Part> parts, const std::vector<const View*>& adapters,
+                                            std::int32_t scored = 0) {
+    std::vector<SequenceChunkOf<View>> chunks;
+    for (const Part& part : parts) {
+      Sequence& s = sequences_[part.sequence];
+      while (static_cast<std::int64_t>(s.pages.size()) < layout_.PagesFor(s.position + part.tokens)) {
+        // Scattered over the arena.
+        s.pages.push_back(next_page_ * 37 % kPages);
+        CHECK(++next_page_ <= kPages);
+      }
+      chunks.push_back(
+          {std::span(s.tokens).subspan(static_cast<std::size_t>(s.position), static_cast<std::size_t>(part.tokens)),
+           s.position, s.pages.data(), s.adapter < 0 ? nullptr : adapters[static_cast<std::size_t>(s.adapter)],
+           static_cast<std::int32_t>(part.tokens) - scored, static_cast<std::int64_t>(s.tokens.size()), 0, scored});
+    }
+    return chunks;
+  }
+
+  Floats ForwardOnHost(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+    const auto chunks = Chunks<LoraView>(parts, HostViews(), scored);
+    host_.Forward({Backend::kCpu, &threads_}, chunks, layout_, {host_pages_.data(), layout_.PageBytes()}, options);
+    if (scored > 0) return {};
+    return {host_.logits().begin(), host_.logits().end()};
+  }
+
+  // As a device rounds.
+  Floats ForwardRounded(std::span<const Part> parts, DType dtype) {
+    const auto chunks = Chunks<LoraView>(parts, HostViews());
+    workspace_.batch.Describe(chunks);
+    const KernelContext context = {Backend::kCpu, &threads_};
+    const PageArena arena = {rounded_pages_.data(), layout_.PageBytes()};
+    const CpuForward forward{context, layout_, arena};
+    RoundedOps ops(config_, workspace_, forward, dtype);
+    ForwardPass<RoundedOps>(config_, host_.weights(), ops).Run(workspace_.batch, nullptr);
+    const auto count = static_cast<std::ptrdiff_t>(workspace_.batch.num_logit_rows * config_.vocab_size);
+    return {workspace_.logits.data(), workspace_.logits.data() + count};
+  }
+
+  Result<TimeNs> TryOnDevice(std::span<const Part> parts, const ForwardOptions& options, std::int32_t scored = 0) {
+    const auto chunks = Chunks<DeviceLoraView>(parts, device_adapters_, scored);
+    return model_->Forward(*stream_, chunks, layout_, {pages_->base(), layout_.PageBytes()}, options, graphs_.get());
+  }
+
+  Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
+    const Result<TimeNs> result = TryOnDevice(parts, options, scored);
+    EXPECT_TRUE(result.ok()) << result.error().message;
+    Floats logits;
+    if (scored > 0) return {};
+    EXPECT_TRUE(model_->CopyLogits(*stream_, logits).ok());
+    return logits;
+  }
+
+  void Advance(std::span<const Part> parts) {
+    for (const Part& part : parts) sequences_[part.sequence].position += part.tokens;
+  }
+
+ private:
+  static constexpr std::uint32_t kPages = 128;
+
+  std::vector<const LoraView*> HostViews() const {
+    std::vector<const LoraView*> views;
+    for (const auto& adapter : host_adapters_) views.push_back(&adapter->view());
+    return views;
+  }
+
+  ModelConfig config_;
+  KvLayout layout_;
+  Model host_;
+  CpuWorkspace workspace_;  // of ForwardRounded
+  AlignedBuffer<std::byte> host_pages_, rounded_pages_;
+  ThreadPool threads_{2};
+  Prng prng_{3};
+  std::vector<std::unique_ptr<HostAdapter>> host_adapters_;
+  std::vector<Sequence> sequences_;
+  std::uint32_t next_page_ = 0;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<StepGraphs> graphs_;
+  std::unique_ptr<DeviceModel> model_;
+  std::unique_ptr<Arena> pages_;
+  std::unique_ptr<DeviceAdaptersForTest> adapters_;
+  std::vector<const DeviceLoraView*> device_adapters_;
+};
+
+// Allows every third token.
+class EveryThird final : public TokenConstraint {
+ public:
+  EveryThird() {
+    for (std::size_t id = 0; id < 96; id += 3) mask_[id / 32] |= 1u << (id % 32);
+  }
+  void Advance(TokenId /*token*/) override {}
+  std::span<const std::uint32_t> Allowed() override { return mask_; }
+  const Error* failure() const override { return nullptr; }
+
+ private:
+  std::uint32_t mask_[3] = {};
+};
+
+// Counts the waits that are enqueued.
+class CountingEvents final : public LayerEvents {
+ public:
+  explicit CountingEvents(std::vector<std::int64_t>& waits) : waits_(waits) {}
+  void EnqueueWait(DeviceStream& /*stream*/, std::int64_t layer) const override { waits_.push_back(layer); }
+
+ private:
+  std::vector<std::int64_t>& waits_;
+};
+
+}  // namespace loramux::device_model_test

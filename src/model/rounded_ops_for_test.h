@@ -1,0 +1,54 @@
+// A device's rounding on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include "formats/dtype.h"
+#include "formats/model_config.h"
+#include "model/cpu_ops.h"
+#include "tensor/half_float.h"
+
+namespace loramux::device_model_test {
+
+// The operations of the CPU, with the inputs of products rounded to `dtype` as on a device. With pages of 16-bit types
+// a device also rounds q and the weights of attention.
+class RoundedOps : public CpuOps {
+ public:
+  RoundedOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward, DType dtype)
+      : CpuOps(config, workspace, forward), c_(config), dtype_(dtype) {}
+
+  ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch) {
+    rows_ = batch.num_rows;
+    return CpuOps::Begin(batch);
+  }
+  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+    CpuOps::Norm(x, rows, weight, y);
+    Round(y, rows, c_.hidden_size);
+  }
+  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+    CpuOps::Attention(layer, window, q, out);
+    Round(out, rows_, c_.QDim());
+  }
+  void SiluMul(Rows gate_up, Rows y) {
+    CpuOps::SiluMul(gate_up, y);
+    Round(y, rows_, c_.intermediate_size);
+  }
+
+ private:
+  void Round(Rows x, std::int64_t rows, std::int64_t width) const {
+    std::byte rounded[4];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        float& value = x.data[row * x.stride + i];
+        StoreFromF32(dtype_, rounded, 0, value);
+        value = LoadAsF32(dtype_, rounded, 0);
+      }
+    }
+  }
+
+  const ModelConfig& c_;
+  const DType dtype_;
+  std::int64_t rows_ = 0;
+};
+
+}  // namespace loramux::device_model_test
