@@ -235,7 +235,8 @@ Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const
   ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
                    MeasureLinks(*model, adapters, page_bytes, options.link_seconds, prng));
   FitLinks(links, profile);
-  const std::int64_t cores = std::max(1, AvailableProcessors() - 1);  // one remains for the engine
+  const int asked = options.engine.assist.cores;
+  const std::int64_t cores = asked > 0 ? asked : std::max(1, AvailableProcessors() / 2);  // as the server's default
   ASSIGN_OR_RETURN(profile.mbgmv.model.assist, MeasureAssist(*model, adapters, cores, options.link_seconds));
   profile.bgmv.model.assist = profile.mbgmv.model.assist;
   profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;

@@ -14,6 +14,8 @@ struct AssistSetup {
   // Rows whose product one of them has ready by the time the device is through with the layer. A segment of L rows is
   // shared by ceil(L / this) of them.
   std::int64_t rows_per_core = 16;
+  // The same from a profile: these rows times the rank (TokensPerCore). 0: not measured, rows_per_core counts.
+  std::int64_t row_ranks_per_core = 0;
   TimeNs timeout = 5 * kNsPerSecond;  // until an answer counts as lost, which fails its request
   // As AssistOptions::before_answer, for tests.
   std::function<void(int worker, std::uint32_t group)> before_answer;

@@ -150,6 +150,8 @@ class World {
     a.progress->AttachEvents(std::move(events));
     a.arrived = 0;
   }
+  // The load ends with an error.
+  void Fail(int adapter) { adapters_[static_cast<std::size_t>(adapter)]->progress->Fail(); }
   // Lets layers arrive until there are so many. On any thread.
   void Arrive(int adapter, std::int32_t layers) {
     const std::lock_guard lock(mutex_);
@@ -374,13 +376,13 @@ TEST(Assist, TheHostWaitsForNothingWithinAStep) {
   const int adapter = w.Add(12, kAll, 1);
   w.Arrive(adapter, kLayers);
   w.Step(Prefill(adapter), false);
-  const std::int64_t resident = w.counting().synchronisations();
+  const std::int64_t resident = std::int64_t{w.counting().counts().synchronisations};
   w.Begin(adapter);
   w.Step(Prefill(adapter), true);  // places the table
   for (int i = 0; i < 2; ++i) {
     w.Step(Prefill(adapter), true);
-    EXPECT_EQ(w.counting().synchronisations(), resident);
-    EXPECT_EQ(w.counting().waits(), 0);
+    EXPECT_EQ(std::int64_t{w.counting().counts().synchronisations}, resident);
+    EXPECT_EQ(std::int64_t{w.counting().counts().waits}, 0);
   }
 }
 
@@ -437,6 +439,8 @@ TEST(Assist, ASegmentWithoutSlotsWaitsForItsLoad) {
   w.Arrive(adapter, kLayers);  // in truth while the stream waits; Load has no events
   EXPECT_EQ(w.Step(Prefill(adapter), true), expected[0]);
   EXPECT_GT(w.WaitsOf(adapter), 0);
+  w.Fail(adapter);  // what the device computed with is no adapter
+  EXPECT_EQ(w.Step(Prefill(adapter), true).failures.size(), 1u);
   let_go.release();
 }
 

@@ -114,10 +114,11 @@ struct GpuExecutor::State {
   std::vector<Slot> slots;
   std::vector<DeviceSequenceChunk> sequences;
   const LoraViewBuilder host_views;
-  const std::int64_t rows_per_core;
+  const std::int64_t rows_per_core, row_ranks_per_core;
   std::unique_ptr<AssistPool> assist;  // null: the device waits
   // Of the step: what it waits for, what failed in the pool, and segments that neither side can compute.
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;
+  std::vector<const AdapterSegment*> awaited;  // in the host tier, but the pool has no room
   std::vector<AssistFailure> failed;
   std::unique_ptr<StepThread> thread;  // last, because it uses the others
 
@@ -133,9 +134,14 @@ struct GpuExecutor::State {
         tables(d, m.config().num_layers),
         host_views(host, m.config().num_layers),
         rows_per_core(std::max<std::int64_t>(1, options.assist.rows_per_core)),
+        row_ranks_per_core(options.assist.row_ranks_per_core),
         assist(std::move(pool)) {
     thread = std::make_unique<StepThread>(
         [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
+  }
+
+  std::int64_t RowsPerCore(std::int32_t rank) const {
+    return row_ranks_per_core > 0 ? std::max<std::int64_t>(1, row_ranks_per_core / std::max(1, rank)) : rows_per_core;
   }
 
   void Execute(const StepBatch& batch, StepResult& result) {
@@ -157,6 +163,7 @@ struct GpuExecutor::State {
     for (const AdapterPlacement& placement : batch.placements) Register(placement, batch);
     RETURN_IF_ERROR(CopyPages(batch.copies));
     arrivals.assign(batch.arrivals.begin(), batch.arrivals.end());
+    awaited.clear();
     std::int32_t assisted = 0;  // segments in the pool
     for (const AdapterSegment& segment : batch.segments) {
       RETURN_IF_ERROR(PlaceTable(segment.adapter));
@@ -173,6 +180,9 @@ struct GpuExecutor::State {
     ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena, options, &graphs,
                                                   assisted > 0 ? assist.get() : nullptr));
     result.replayed = graphs.ways().replayed > replayed;
+    for (const AdapterSegment* const segment : awaited) {
+      if (segment->to_device->failed()) failed.push_back({-1, segment->first_token, segment->num_tokens});
+    }
     return Ok{};
   }
 
@@ -211,12 +221,13 @@ struct GpuExecutor::State {
            .modules = host->view.modules,
            .owner = host,
            .arrived = events == nullptr ? nullptr : events->ArrivedWord(),
-           .workers = static_cast<int>(CeilDivide(std::int64_t{segment.num_tokens}, rows_per_core))});
+           .workers = static_cast<int>(CeilDivide(std::int64_t{segment.num_tokens}, RowsPerCore(segment.rank)))});
     }
     if (gate != nullptr) {
       tables.SetGate(slot, gate, assisted++);
     } else if (to_device != nullptr) {
       arrivals.push_back(segment.to_device);
+      awaited.push_back(&segment);
     } else {
       failed.push_back({-1, segment.first_token, segment.num_tokens});  // its layers may not be there
     }

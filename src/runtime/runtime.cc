@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "runtime/base_copy.h"
 #include "schedule/presets.h"
+#include "schedule/profile/service_times.h"
 
 namespace loramux {
 
@@ -71,6 +72,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   options.scheduler.reads_host_tier = on_cpu;
   options.scheduler.disk_by_layer = on_cpu && !options.verify_before_use;
   if (!on_cpu && options.host_memory == 0) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  PlanAssist(options);
   if (options.max_model_len > config.max_position) {
     return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
                                ", the model's own length (max_position_embeddings in its config.json), found " +
@@ -118,6 +120,15 @@ AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
   else if (assist.cores < 0)
     assist.cores = std::max(1, AvailableProcessors() / 2);
   return assist;
+}
+
+void Runtime::PlanAssist(RuntimeOptions& options) const {
+  const int cores = AssistOf(options).cores;
+  if (cores == 0 || options.scheduler.costs == nullptr || options.scheduler.costs->assist.cores == 0) return;
+  PerformanceModel model = *options.scheduler.costs;
+  model.assist.cores = cores;
+  options.assist.row_ranks_per_core = TokensPerCore(model, 1);
+  PlanByModel(std::make_shared<const PerformanceModel>(std::move(model)), options.scheduler, options.queue);
 }
 
 Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {

@@ -116,6 +116,9 @@ class Runtime {
   Result<std::unique_ptr<PageTransfer>> MakeTransfer(const RuntimeOptions& options, bool kv);
   Status MakeExecutor(const RuntimeOptions& options);
   AssistSetup AssistOf(const RuntimeOptions& options) const;
+  // Where a profile measured the assistance: plans count with the cores of AssistOf, and the workers share segments by
+  // what a core was measured to keep up with.
+  void PlanAssist(RuntimeOptions& options) const;
   ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
   QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
