@@ -246,6 +246,21 @@ class Devices(unittest.TestCase):
         self.assertIn("computing on emulated: ", log)
         self.assertIn("all memory is accounted for", log)
 
+    def test_the_processor_computes_adapters_that_are_on_their_way_to_the_emulated_device(self):
+        # An adapter leaves the device with its last request, so it is cold each time: on disk, then in the host tier.
+        server = Server("--device", "emulated", "--device-memory", "16MiB", "--host-memory", "64MiB", "--cache", "s-lora",
+                        "--cold-start", "assist", "--assist-cores", "1")
+        asked = [question for question in serving.questions(1) if question[0] != "demo"][:5]
+        for _ in range(2):
+            for model, prompt, answer in asked:
+                status, body = server.chat(model, prompt)
+                self.assertEqual(status, 200, body)
+                self.assertEqual(body["choices"][0]["message"]["content"], answer, (model, prompt))
+        self.assertEqual(server.metric("loramux:adapter_cold_starts_total"), 10)
+        self.assertGreaterEqual(server.metric("loramux:adapter_cold_begins_total", **{"from": "cpu"}), 5)
+        server.wait_idle()
+        self.assertIn("all memory is accounted for", server.stop())
+
 
 class Log(unittest.TestCase):
     def test_the_table_and_its_curl_command(self):

@@ -177,7 +177,9 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
   options.scheduler.load_on_arrival = true;  // presets of documents do as those do
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAuto;
+  // In 16 bits, processor and device sum in other orders. So bits would depend on when an adapter arrives.
+  const bool waits = flags.batch_invariant && flags.opened != nullptr;
+  options.scheduler.cold_start_policy = waits ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   options.device = flags.opened;
   const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
@@ -387,8 +389,8 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
   line.Add({.names = "--batch-invariant",
             .target = &flags.batch_invariant,
             .group = "Machine",
-            .help = "On a GPU, compute each request with the same bits whatever shares its batch; products are slower. "
-                    "On a CPU it is always so"});
+            .help = "On a GPU, compute each request with the same bits whatever shares its batch; products are slower, "
+                    "and --cold-start is wait unless you set it. On a CPU it is always so"});
 }
 
 Status OpenDeviceOf(RuntimeFlags& flags) {

@@ -147,7 +147,7 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
   std::size_t layer = 0;  // of those that have modules
   const auto check = [&](std::size_t modules, const Sha256Digest& so_far) -> Status {
     if (layer >= file.layer_digests.size() || so_far != file.layer_digests[layer])
-      return ChangedInPlace(file, "of the first " + std::to_string(modules) + " modules");
+      return ChangedInPlace(file, "of the first " + std::to_string(modules) + " modules differs");
     ++layer;
     // Layers without modules in between have arrived too. The last one, with lm_head, comes with the end of the scan.
     if (modules < layout.modules.size() && layout.modules[modules].target != LoraTarget::kLmHead)
