@@ -77,6 +77,7 @@ struct WorldOptions {
   std::int64_t max_batch_tokens = 64;
   TimeNs timeout = 20 * kNsPerSecond;
   std::uint32_t pause_one_in = 0;
+  std::int64_t row_ranks_per_core = 0;
 };
 
 // An executor on the emulated device, with adapters whose host copies are whole. Device pages that have not arrived
@@ -102,7 +103,8 @@ class World {
             ->Reserve({.max_tokens = 64, .max_sequences = 8, .max_logit_rows = 8, .max_positions = 128, .max_rank = 40})
             .ok());
     GpuExecutorOptions made{.max_copies = 1, .max_batch_tokens = options.max_batch_tokens};
-    made.assist = {.cores = options.cores, .timeout = options.timeout};
+    made.assist = {
+        .cores = options.cores, .row_ranks_per_core = options.row_ranks_per_core, .timeout = options.timeout};
     made.assist.before_answer = [this](int worker, std::uint32_t group) {
       const auto layer = static_cast<std::int32_t>(group / 4);
       if (hook) hook(worker, layer);
@@ -419,6 +421,22 @@ TEST(Assist, ALostWorkerFailsItsSequencesAlone) {
   EXPECT_EQ(without, expected);
   let_go.release();  // late: its answer is of a step that is over
   for (int i = 0; i < 3; ++i) EXPECT_EQ(w.Step(parts, true), expected);
+}
+
+// 21 rows are two pieces: one worker has both if a core was measured to keep up with them, else each has one.
+TEST(Assist, AsManyWorkersShareASegmentAsTheProfileSays) {
+  for (const std::int64_t rows_of_core : {21, 20}) {
+    World w({.cores = 4, .row_ranks_per_core = 12 * rows_of_core});
+    const int adapter = w.Add(12, kAll, 1);
+    std::mutex mutex;
+    std::set<int> workers;
+    w.hook = [&](int worker, std::int32_t) {
+      const std::lock_guard lock(mutex);
+      workers.insert(worker);
+    };
+    w.Step(Prefill(adapter), true);
+    EXPECT_EQ(workers.size(), rows_of_core == 21 ? 1u : 2u);
+  }
 }
 
 // No slots for a whole prompt: the device waits for the load, as it would without the processor.

@@ -194,6 +194,38 @@ TEST(ColdStartOnARealModel, NoLayerIsUsedBeforeTheFileIsVerifiedIfThatIsAsked) {
   w.ExpectExact();
 }
 
+// Layers arrive as long as what was read is what was opened, and no longer.
+TEST(ColdStartOnARealModel, ALayerThatChangedNeverArrives) {
+  const fs::path copy = fs::path(testing::TempDir()) / "loramux_cold_changed";
+  fs::remove_all(copy);
+  fs::copy(kDemo / "adapters/rot13", copy, fs::copy_options::recursive);
+  RealWorld w;
+  const auto opened = OpenAdapter(copy, w.runtime->config());
+  ASSERT_TRUE(opened.ok());
+  const auto page_bytes = static_cast<std::size_t>(w.runtime->geometry().page_bytes);
+  const AdapterLayout layout = *LayoutAdapter(ModuleShapes(*opened), DType::kBF16, page_bytes);
+  std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>(layout.pages), std::vector<std::byte>(page_bytes));
+  std::vector<std::byte*> to;
+  for (auto& page : pages) to.push_back(page.data());
+  const auto arrived_until = [&](const std::string& error) {
+    std::vector<std::int32_t> arrived;
+    const Status packed =
+        PackAdapter(*opened, layout, to, page_bytes, {}, [&](std::int32_t layers) { arrived.push_back(layers); });
+    EXPECT_EQ(packed.ok(), error.empty());
+    if (!packed.ok()) EXPECT_NE(packed.error().message.find(error), std::string::npos) << packed.error().message;
+    return arrived;
+  };
+  EXPECT_EQ(arrived_until(""), (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6}));
+  for (const LoraModule& module : opened->modules) {
+    if (module.layer != 3) continue;
+    std::fstream file(copy / "adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(module.b->offset));
+    file.put('\1');
+    break;
+  }
+  EXPECT_EQ(arrived_until("modules differs"), (std::vector<std::int32_t>{1, 2, 3}));
+}
+
 // The file's weights are rewritten in place after it was opened, in the layers that are read last. The request has
 // begun with the first layers, and gets no token of what was not verified.
 TEST(ColdStartOnARealModel, AFileThatChangesWhileItIsReadFailsItsRequestsAlone) {
