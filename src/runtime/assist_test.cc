@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <semaphore>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>

@@ -39,7 +39,7 @@ struct SchedulerOptions {
   // The executor reads the host tier's pages as fast as the device's (the CPU), so that to begin from there costs
   // nothing.
   bool reads_host_tier = false;
-  // Adapters that are read from disk may be used layer by layer, once each layer was verified (TransferJob::by_layer).
+  // Adapters are used layer by layer as they are read from disk and verified. With reads_host_tier, without kWait.
   bool disk_by_layer = false;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
