@@ -1,0 +1,1 @@
+#include "cluster/prefix_blocks.h"

@@ -1,0 +1,1 @@
+#include "cluster/route_policy.h"

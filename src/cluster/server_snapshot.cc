@@ -1,0 +1,1 @@
+#include "cluster/server_snapshot.h"
