@@ -1,1 +1,349 @@
 #include "cluster/dispatcher.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "cluster/default_model.h"
+#include "cluster/own_dispatches.h"
+#include "cluster/replica_sets.h"
+#include "cluster/retry_budget.h"
+#include "cluster/server_health.h"
+#include "cluster/server_load.h"
+
+namespace loramux {
+namespace {
+
+// Decoding requests among which a step is shared when a request's work is estimated.
+constexpr std::int64_t kTypicalBatch = 32;
+
+// Seconds of one server that a request takes.
+double WorkSeconds(const PerformanceModel& model, const RouteRequest& request) {
+  const StepLoad prompt{.prefill_tokens = request.prompt_tokens,
+                        .prefill_attention = request.prompt_tokens * (request.prompt_tokens + 1) / 2,
+                        .prefill_sequences = 1,
+                        .prefill_context = request.prompt_tokens};
+  const StepLoad decoding{.decode_sequences = kTypicalBatch,
+                          .decode_context = kTypicalBatch * (request.prompt_tokens + request.output_tokens / 2)};
+  return model.SecondsOf(prompt) +
+         static_cast<double>(request.output_tokens) * model.SecondsOf(decoding) / kTypicalBatch;
+}
+
+HealthOptions HealthOf(const DispatcherOptions& options) {
+  return {
+      .failures_to_eject = options.failures_to_eject, .ejection = options.ejection, .slow_start = options.slow_start};
+}
+
+// What the dispatcher knows of one server. Attempts share it, so that they may end after it left the list.
+struct Server {
+  Server(const DispatcherOptions& options, std::string its_name, TimeNs now, bool slow)
+      : name(std::move(its_name)), health(HealthOf(options), now, slow) {}
+
+  const std::string name;
+  ServerHealth health;
+  std::optional<ServerSnapshot> snapshot;
+  TimeNs snapshot_at = -1;
+  std::string instance;   // of the last snapshot, also when that is too old
+  bool draining = false;  // likewise
+  OwnDispatches own;
+  ServerLoad of_snapshot;  // without corrections
+  ServerLoad load;
+  std::int64_t sent = 0;
+
+  const ServerSnapshot* Snapshot() const { return snapshot ? &*snapshot : nullptr; }
+  void AddUp(bool correct) {
+    load = of_snapshot;
+    if (!correct) return;
+    for (const OwnDispatch& dispatch : own.ended()) load.AddEnded(dispatch.request, Snapshot());
+    for (const OwnDispatch& dispatch : own.sent()) load.AddSent(dispatch, Snapshot());
+  }
+  void ForgetSnapshot(bool correct) {
+    snapshot.reset();
+    of_snapshot = {};
+    own.CountAll();
+    AddUp(correct);
+  }
+};
+
+}  // namespace
+
+struct Dispatcher::Impl {
+  Impl(DispatcherOptions its_options, std::unique_ptr<RoutePolicy> its_policy)
+      : options(std::move(its_options)),
+        policy(std::move(its_policy)),
+        prng(options.seed),
+        budget(options.retry_budget) {}
+
+  DispatcherOptions options;
+  std::unique_ptr<RoutePolicy> policy;
+  Prng prng;
+  RetryBudget budget;
+  ReplicaSets replicas;
+  std::map<std::string, std::shared_ptr<Server>, std::less<>> servers;
+  std::unordered_map<Attempt, std::shared_ptr<Server>> attempts;
+  Attempt last_attempt = 0;
+  std::vector<Server*> usable;    // of one Send
+  std::vector<ServerView> views;  // of `usable`
+
+  Server* Find(std::string_view name) const {
+    const auto found = servers.find(name);
+    return found == servers.end() ? nullptr : found->second.get();
+  }
+  bool Panic(TimeNs now) const;
+  void ForgetOld(TimeNs now);
+  RouteRequest Completed(const RouteRequest& request) const;
+  void FindUsable(std::span<const std::string> tried, TimeNs now);
+  bool HasOtherDigest(const Server& server, const RouteRequest& request) const;
+  Error NoServer(std::span<const std::string> tried, TimeNs now) const;
+  Error NoDigest(const RouteRequest& request) const;
+  std::int64_t ReplicasFor(const RouteRequest& request, bool first, TimeNs now);
+  Decision Choose(const RouteRequest& request, bool first, TimeNs now);
+};
+
+bool Dispatcher::Impl::Panic(TimeNs now) const {
+  const auto ejected =
+      std::ranges::count_if(servers, [&](const auto& each) { return each.second->health.Ejected(now); });
+  return static_cast<double>(ejected) > options.most_ejected * static_cast<double>(servers.size());
+}
+
+void Dispatcher::Impl::ForgetOld(TimeNs now) {
+  for (const auto& [name, server] : servers) {
+    if (server->snapshot && now - server->snapshot_at > options.snapshot_lifetime)
+      server->ForgetSnapshot(options.correct_by_own);
+  }
+}
+
+// What the request does not say is taken from the servers that list its adapter, else assumed.
+RouteRequest Dispatcher::Impl::Completed(const RouteRequest& request) const {
+  RouteRequest result = request;
+  result.prompt_tokens = std::max<std::int64_t>(1, result.prompt_tokens);
+  if (result.output_tokens <= 0) result.output_tokens = kAssumedOutputTokens;
+  if (result.adapter.empty()) return result;
+  for (auto each = servers.begin(); each != servers.end() && (result.rank <= 0 || result.adapter_bytes <= 0); ++each) {
+    const ServerSnapshot* snapshot = each->second->Snapshot();
+    const SnapshotAdapter* listed = snapshot == nullptr ? nullptr : snapshot->Find(result.adapter);
+    if (listed == nullptr) continue;
+    if (result.rank <= 0) result.rank = listed->rank;
+    if (result.adapter_bytes <= 0) result.adapter_bytes = listed->bytes;
+  }
+  if (result.rank <= 0) result.rank = kAssumedRank;
+  if (result.adapter_bytes <= 0) result.adapter_bytes = result.rank * kAssumedBytesPerRank;
+  return result;
+}
+
+// The servers that a request may go to, whatever it asks for.
+void Dispatcher::Impl::FindUsable(std::span<const std::string> tried, TimeNs now) {
+  usable.clear();
+  const bool all = Panic(now);
+  for (const auto& [name, server] : servers) {
+    if (server->draining || (server->health.Ejected(now) && !all)) continue;
+    if (std::ranges::find(tried, name) == tried.end()) usable.push_back(server.get());
+  }
+}
+
+bool Dispatcher::Impl::HasOtherDigest(const Server& server, const RouteRequest& request) const {
+  const ServerSnapshot* snapshot = server.Snapshot();
+  const SnapshotAdapter* listed = snapshot == nullptr ? nullptr : snapshot->Find(request.adapter);
+  return listed != nullptr && listed->digest != request.digest;
+}
+
+Error Dispatcher::Impl::NoServer(std::span<const std::string> tried, TimeNs now) const {
+  std::string reasons;
+  for (const auto& [name, server] : servers) {
+    std::string reason = "not usable";
+    if (std::ranges::find(tried, name) != tried.end()) {
+      reason = "tried";
+    } else if (server->draining) {
+      reason = "draining";
+    } else if (server->health.Ejected(now)) {
+      const double left = server->health.SecondsLeft(now);
+      reason = left > 0 ? fmt::format("ejected after connection errors, for {:.1f} s more", left)
+                        : "ejected until a health probe succeeds";
+    }
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", name, reason);
+  }
+  if (servers.empty()) reasons = "the list of servers is empty";
+  return Unavailable("no server takes requests now (" + reasons + "); try again later");
+}
+
+Error Dispatcher::Impl::NoDigest(const RouteRequest& request) const {
+  std::string others;
+  for (const Server* server : usable) {
+    others += fmt::format("{}{}: {}", others.empty() ? "" : "; ", server->name,
+                          server->Snapshot()->Find(request.adapter)->digest);
+  }
+  return NotFound(
+      fmt::format("adapter '{}': expected the content {}, but all servers have another ({}); load it there, "
+                  "or correct the catalogue",
+                  request.adapter, request.digest, others),
+      "model");
+}
+
+// Other routers send to the same servers. Their number is not known, but this router's share of the requests is.
+std::int64_t Dispatcher::Impl::ReplicasFor(const RouteRequest& request, bool first, TimeNs now) {
+  if (request.adapter.empty()) return 1;
+  if (!first) return replicas.Replicas(request.adapter);
+  std::int64_t own = 1, all = 1;
+  for (const auto& [name, server] : servers) {
+    own += server->own.in_flight();
+    all += std::max(server->own.in_flight(), server->load.requests());
+  }
+  const double seconds = WorkSeconds(*options.model, request) * static_cast<double>(all) / static_cast<double>(own);
+  return replicas.Count(request.adapter, seconds, static_cast<std::int64_t>(servers.size()), now);
+}
+
+// REQUIRES: usable is not empty.
+Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool first, TimeNs now) {
+  views.clear();
+  for (const Server* server : usable) {
+    views.push_back({.name = server->name,
+                     .snapshot = server->Snapshot(),
+                     .snapshot_at = server->snapshot_at,
+                     .sent = options.correct_by_own ? server->own.sent() : std::span<const OwnDispatch>(),
+                     .load = &server->load,
+                     .in_flight = server->own.in_flight(),
+                     .share = server->health.Share(now)});
+  }
+  const std::size_t chosen = policy->Choose({.request = request,
+                                             .servers = views,
+                                             .now = now,
+                                             .random = prng.Next(),
+                                             .model = options.model.get(),
+                                             .replicas = ReplicasFor(request, first, now),
+                                             .slo = options.slo});
+  CHECK_LT(chosen, usable.size());
+  Server& server = *usable[chosen];
+  const Attempt attempt = ++last_attempt;
+  server.own.Send(attempt, request, now);
+  server.sent += 1;
+  if (options.correct_by_own) server.load.AddSent(server.own.sent().back(), server.Snapshot());
+  attempts.emplace(attempt, servers.find(server.name)->second);
+  return {.attempt = attempt, .server = server.name};
+}
+
+Dispatcher::Dispatcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Dispatcher::~Dispatcher() = default;
+
+Result<std::unique_ptr<Dispatcher>> Dispatcher::Create(DispatcherOptions options) {
+  CHECK(options.model != nullptr);
+  ASSIGN_OR_RETURN(auto policy, MakeRoutePolicy(options.policy));
+  return std::unique_ptr<Dispatcher>(new Dispatcher(std::make_unique<Impl>(std::move(options), std::move(policy))));
+}
+
+void Dispatcher::SetServers(std::span<const std::string> names, TimeNs now) {
+  auto& servers = impl_->servers;
+  const bool slow = !servers.empty();  // at the start all are equally unknown
+  std::erase_if(servers, [&](const auto& each) { return std::ranges::find(names, each.first) == names.end(); });
+  for (const std::string& name : names) {
+    auto& server = servers[name];
+    if (server == nullptr) server = std::make_shared<Server>(impl_->options, name, now, slow);
+  }
+}
+
+void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs as_of) {
+  Server* server = impl_->Find(name);
+  if (server == nullptr) return;
+  const bool same = server->instance == snapshot.instance;
+  if (server->snapshot) {
+    const bool older = same ? snapshot.version < server->snapshot->version : as_of < server->snapshot_at;
+    if (older) return;
+  }
+  if (!same && !server->instance.empty()) server->health.Restarted(as_of);
+  server->instance = snapshot.instance;
+  server->draining = snapshot.draining;
+  server->snapshot = std::move(snapshot);
+  server->snapshot_at = std::max(as_of, same ? server->snapshot_at : as_of);
+  server->of_snapshot = ServerLoad::Of(*server->snapshot);
+  server->own.CountedAt(server->snapshot_at);
+  server->AddUp(impl_->options.correct_by_own);
+}
+
+void Dispatcher::ObserveProbe(std::string_view name, bool healthy, TimeNs now) {
+  if (Server* server = impl_->Find(name); server != nullptr) server->health.Probed(healthy, now);
+}
+
+Result<Dispatcher::Decision> Dispatcher::Send(const RouteRequest& request, TimeNs now,
+                                              std::span<const std::string> tried) {
+  Impl& impl = *impl_;
+  impl.ForgetOld(now);
+  impl.FindUsable(tried, now);
+  if (impl.usable.empty()) return impl.NoServer(tried, now);
+  if (!request.digest.empty()) {
+    const auto others = std::ranges::remove_if(
+        impl.usable, [&](const Server* server) { return impl.HasOtherDigest(*server, request); });
+    if (others.begin() == impl.usable.begin()) {
+      impl.FindUsable(tried, now);  // the order of the removed ones is not specified
+      return impl.NoDigest(request);
+    }
+    impl.usable.erase(others.begin(), others.end());
+  }
+  const bool first = tried.empty();
+  if (first) impl.budget.CountRequest(now);
+  return impl.Choose(impl.Completed(request), first, now);
+}
+
+bool Dispatcher::MayRetry(TimeNs now) { return impl_->budget.Take(now); }
+
+void Dispatcher::Answered(Attempt attempt, TimeNs) {
+  const auto found = impl_->attempts.find(attempt);
+  CHECK(found != impl_->attempts.end());
+  Server& server = *found->second;
+  if (server.own.Answered(attempt)) server.AddUp(impl_->options.correct_by_own);
+}
+
+void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
+  const auto found = impl_->attempts.find(attempt);
+  CHECK(found != impl_->attempts.end());
+  Server& server = *found->second;
+  const TimeNs sent_at = server.own.End(attempt, server.snapshot.has_value(), now);
+  switch (end) {
+    case AttemptEnd::kAnswered:
+    case AttemptEnd::kNotStarted:
+      server.health.Succeeded(sent_at, now);
+      break;
+    case AttemptEnd::kNoConnection:
+    case AttemptEnd::kBroken:
+      server.health.Failed(now);
+      break;
+    case AttemptEnd::kCancelled:
+      break;
+  }
+  server.AddUp(impl_->options.correct_by_own);
+  impl_->attempts.erase(found);
+}
+
+std::vector<Dispatcher::ServerState> Dispatcher::States(TimeNs now) const {
+  std::vector<ServerState> states;
+  for (const auto& [name, server] : impl_->servers) {
+    const bool heard = server->snapshot && now - server->snapshot_at <= impl_->options.snapshot_lifetime;
+    ServerState state{.name = name,
+                      .ejected = server->health.Ejected(now),
+                      .draining = server->draining,
+                      .heard = heard,
+                      .share = server->health.Share(now),
+                      .in_flight = server->own.in_flight(),
+                      .sent = server->sent,
+                      .failures = server->health.failures(),
+                      .ejections = server->health.ejections()};
+    if (heard) {
+      state.snapshot_at = server->snapshot_at;
+      state.running = server->snapshot->running;
+      state.waiting = server->snapshot->waiting;
+    }
+    states.push_back(std::move(state));
+  }
+  return states;
+}
+
+bool Dispatcher::panic(TimeNs now) const { return impl_->Panic(now); }
+
+const ServerSnapshot* Dispatcher::SnapshotOf(std::string_view name) const {
+  const Server* server = impl_->Find(name);
+  return server == nullptr ? nullptr : server->Snapshot();
+}
+
+}  // namespace loramux

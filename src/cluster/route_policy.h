@@ -20,6 +20,8 @@
 
 namespace loramux {
 
+struct ServerLoad;
+
 // A request that is to be sent to one of the servers.
 struct RouteRequest {
   std::string adapter;                // its name; empty: the base model
@@ -35,6 +37,8 @@ struct RouteRequest {
 struct OwnDispatch {
   TimeNs at = 0;
   RouteRequest request;
+  std::uint64_t attempt = 0;  // Dispatcher::Attempt
+  bool answered = false;      // its first byte arrived: it waits no longer
 };
 
 // One server, as a router sees it now.
@@ -44,8 +48,9 @@ struct ServerView {
   TimeNs snapshot_at = 0;                    // when that state was true, on the router's clock
   // Sent since, oldest first. With corrections off it is empty.
   std::span<const OwnDispatch> sent;
-  std::int64_t in_flight = 0;  // all requests of this router at the server that have not ended
-  double share = 1;            // of the load of a full server that it may get: below 1 in slow start
+  const ServerLoad* load = nullptr;  // snapshot and `sent` added up (server_load.h); never null in a RouteContext
+  std::int64_t in_flight = 0;        // all requests of this router at the server that have not ended
+  double share = 1;                  // of the load of a full server that it may get: below 1 in slow start
 };
 
 // What a choice is made from.
@@ -71,7 +76,7 @@ class RoutePolicy {
 struct RoutePolicyName {
   std::string_view name, summary;
 };
-// All policies: loramux, algorithm1, algorithm1-bgmv, most-idle, first-fit, random, p2c, rendezvous, lora-affinity, ...
+// All policies, the default first (policies.cc).
 std::span<const RoutePolicyName> RoutePolicies();
 // Error: an unknown name; the message lists the valid ones.
 Result<std::unique_ptr<RoutePolicy>> MakeRoutePolicy(std::string_view name);

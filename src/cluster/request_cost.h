@@ -1,0 +1,30 @@
+// What a request costs a fleet if it goes to this server: seconds that it takes itself, and seconds that others lose.
+#pragma once
+
+#include <cstdint>
+
+#include "cluster/route_policy.h"
+#include "cluster/server_load.h"
+
+namespace loramux {
+
+// Seconds, each 0 or more.
+struct RequestCost {
+  double start = 0;    // until its prompt is computed: the later of queue and adapter, or with the host's assistance
+  double prefill = 0;  // its own step: prompt less what is cached, beside the decoding of the others
+  double decode = 0;   // its answer
+  double others = 0;   // all other requests together: waiting for its prompt, and longer steps
+  double evicted = 0;  // to bring back what is evicted for it, by the chance that it is needed
+  double Sum() const { return start + prefill + decode + others + evicted; }
+};
+RequestCost CostOf(const RouteContext& context, const ServerView& view);
+
+// The parts, for the policies that need only one.
+// Pages that a server must free for the request and all that wait, beyond its free ones. REQUIRES: view.snapshot.
+std::int64_t MissingPages(const ServerView& view, const RouteRequest& request, const AdapterState& state);
+// Pages that the request's adapter takes on this server's device; 0 if it is there.
+std::int64_t AdapterPages(const ServerView& view, const RouteRequest& request, const AdapterState& state);
+// Pages that the server can free without harm to running requests.
+std::int64_t EvictablePages(const ServerSnapshot& snapshot);
+
+}  // namespace loramux

@@ -1,1 +1,0 @@
-#include "cluster/route_policy.h"

@@ -1,0 +1,75 @@
+#include "cluster/server_health.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace loramux {
+namespace {
+
+constexpr TimeNs kMostTimes = 10;  // the longest ejection, in first ejections
+// A server that was in use for so many first ejections is trusted as a new one.
+constexpr TimeNs kForgivenAfter = 10;
+constexpr TimeNs kLongAgo = std::numeric_limits<TimeNs>::min() / 4;
+
+}  // namespace
+
+ServerHealth::ServerHealth(const HealthOptions& options, TimeNs joined, bool slow)
+    : options_(options), ejected_until_(kLongAgo), grows_from_(slow ? joined : kLongAgo) {}
+
+void ServerHealth::Succeeded(TimeNs sent_at, TimeNs now) {
+  const bool proves = !Ejected(now) || sent_at >= ejected_at_;
+  if (!proves) return;
+  failed_requests_ = 0;
+  if (!Ejected(now)) return;
+  down_ = false;
+  failed_probes_ = 0;
+  ejected_until_ = grows_from_ = now;
+}
+
+void ServerHealth::Failed(TimeNs now) {
+  ++failures_;
+  ++failed_requests_;
+  if (!Ejected(now) && failed_requests_ >= options_.failures_to_eject) Eject(now);
+}
+
+void ServerHealth::Probed(bool healthy, TimeNs now) {
+  if (healthy) {
+    failed_probes_ = 0;
+    if (down_) grows_from_ = std::max(now, ejected_until_);
+    down_ = false;
+    return;
+  }
+  ++failures_;
+  if (++failed_probes_ < options_.failures_to_eject) return;
+  if (!Ejected(now)) Eject(now);
+  down_ = true;
+}
+
+void ServerHealth::Eject(TimeNs now) {
+  if (now - grows_from_ > kForgivenAfter * options_.ejection) doublings_ = 0;
+  const TimeNs times = std::min<TimeNs>(TimeNs{1} << std::min(doublings_, 10), kMostTimes);
+  ++doublings_;
+  ++ejections_;
+  ejected_at_ = now;
+  ejected_until_ = now + times * options_.ejection;
+  grows_from_ = ejected_until_;
+  failed_requests_ = options_.failures_to_eject - 1;  // after its return one failure is enough
+}
+
+void ServerHealth::Restarted(TimeNs now) {
+  failed_requests_ = failed_probes_ = doublings_ = 0;
+  down_ = false;
+  ejected_until_ = grows_from_ = now;
+}
+
+double ServerHealth::SecondsLeft(TimeNs now) const {
+  return now < ejected_until_ ? static_cast<double>(ejected_until_ - now) / kNsPerSecond : 0;
+}
+
+double ServerHealth::Share(TimeNs now) const {
+  if (options_.slow_start <= 0 || now - grows_from_ >= options_.slow_start) return 1;
+  const double grown = static_cast<double>(std::max<TimeNs>(0, now - grows_from_));
+  return kFirstShare + (1 - kFirstShare) * grown / static_cast<double>(options_.slow_start);
+}
+
+}  // namespace loramux

@@ -1,0 +1,169 @@
+#include "cluster/server_load.h"
+
+#include <algorithm>
+
+namespace loramux {
+namespace {
+
+// Adds a prompt of `tokens` to a step.
+void AddPrompt(const RouteRequest& request, bool first_of_adapter, StepLoad& step) {
+  const std::int64_t tokens = std::max<std::int64_t>(1, request.prompt_tokens);
+  step.prefill_tokens += tokens;
+  step.prefill_sequences += 1;
+  step.prefill_attention += tokens * (tokens + 1) / 2;
+  step.prefill_context += tokens;
+  if (request.adapter.empty()) return;
+  step.adapter_tokens += tokens;
+  step.token_ranks += tokens * request.rank;
+  step.max_rank = std::max<std::int64_t>(step.max_rank, request.rank);
+  if (!first_of_adapter) return;
+  step.rank_sum += request.rank;
+  step.distinct_adapters += 1;
+}
+
+// Adds a decoding sequence, which has its prompt and half of its answer.
+void AddDecoding(const RouteRequest& request, bool first_of_adapter, StepLoad& step) {
+  step.decode_sequences += 1;
+  step.decode_context += request.prompt_tokens + request.output_tokens / 2;
+  if (request.adapter.empty()) return;
+  step.adapter_tokens += 1;
+  step.token_ranks += request.rank;
+  step.max_rank = std::max<std::int64_t>(step.max_rank, request.rank);
+  if (!first_of_adapter) return;
+  step.rank_sum += request.rank;
+  step.distinct_adapters += 1;
+}
+
+// Adds `tokens` tokens that requests for this adapter compute.
+void AddAdapter(const SnapshotAdapter& adapter, std::int64_t tokens, StepLoad& step) {
+  if (tokens == 0) return;
+  step.adapter_tokens += tokens;
+  step.token_ranks += tokens * adapter.rank;
+  step.rank_sum += adapter.rank;
+  step.max_rank = std::max<std::int64_t>(step.max_rank, adapter.rank);
+  step.distinct_adapters += 1;
+}
+
+const SnapshotAdapter* ListedIn(const ServerSnapshot* snapshot, std::string_view adapter) {
+  return snapshot == nullptr || adapter.empty() ? nullptr : snapshot->Find(adapter);
+}
+
+// Requests of the adapter as snapshot and changes have them.
+AdapterState CountsOf(const SnapshotAdapter* listed, const ServerLoad::Change* change) {
+  AdapterState state{.listed = listed};
+  if (listed != nullptr) {
+    state.queued = listed->waiting;
+    state.requests = listed->running + listed->waiting;
+  }
+  if (change != nullptr) {
+    state.queued += change->queued;
+    state.requests = std::max<std::int64_t>(0, state.requests - change->ended) + change->sent;
+    if (change->sent > 0) state.sent_at = change->first_sent;
+  }
+  return state;
+}
+
+}  // namespace
+
+const ServerLoad::Change* ServerLoad::Find(std::string_view adapter) const {
+  for (const Change& change : changes) {
+    if (change.adapter == adapter) return &change;
+  }
+  return nullptr;
+}
+
+ServerLoad ServerLoad::Of(const ServerSnapshot& snapshot) {
+  ServerLoad load;
+  load.running = snapshot.running;
+  load.waiting = snapshot.waiting;
+  load.running_prompt_tokens = snapshot.running_prompt_tokens;
+  const std::int64_t prompt = snapshot.waiting > 0 ? snapshot.waiting_prompt_tokens / snapshot.waiting : 0;
+  load.queue.prefill_tokens = load.queue.prefill_context = snapshot.waiting_prompt_tokens;
+  load.queue.prefill_sequences = snapshot.waiting;
+  load.queue.prefill_attention = snapshot.waiting * (prompt * (prompt + 1) / 2);
+  load.exists.decode_sequences = snapshot.running + snapshot.waiting;
+  load.exists.decode_context = snapshot.running_context + snapshot.waiting_prompt_tokens;
+  for (const SnapshotAdapter& adapter : snapshot.adapters) {
+    AddAdapter(adapter, adapter.waiting * prompt, load.queue);
+    AddAdapter(adapter, adapter.running + adapter.waiting, load.exists);
+    const bool comes =
+        adapter.place == AdapterPlace::kArriving || (adapter.place != AdapterPlace::kDevice && adapter.waiting > 0);
+    if (comes) load.arriving_bytes += adapter.bytes;
+  }
+  if (snapshot.page_tokens > 0) {
+    load.claimed_pages = (snapshot.waiting_prompt_tokens + snapshot.running_prompt_tokens + snapshot.page_tokens - 1) /
+                         snapshot.page_tokens;
+  }
+  return load;
+}
+
+ServerLoad::Change& ServerLoad::ChangeOf(const RouteRequest& request) {
+  for (Change& change : changes) {
+    if (change.adapter == request.adapter) return change;
+  }
+  return changes.emplace_back(Change{.adapter = request.adapter, .rank = request.rank, .bytes = request.adapter_bytes});
+}
+
+void ServerLoad::AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot) {
+  const RouteRequest& request = dispatch.request;
+  const SnapshotAdapter* listed = ListedIn(snapshot, request.adapter);
+  Change& change = ChangeOf(request);
+  const AdapterState before = CountsOf(listed, &change);
+  AddDecoding(request, before.requests == 0, exists);
+  claimed_pages += PagesOf(request, snapshot);
+  if (change.sent == 0) change.first_sent = dispatch.at;
+  change.sent += 1;
+  if (dispatch.answered) {
+    running += 1;
+    return;
+  }
+  waiting += 1;
+  AddPrompt(request, before.queued == 0, queue);
+  // The first request for an adapter that is not on its way makes the server fetch it.
+  const bool fetches = !request.adapter.empty() && change.queued == 0 &&
+                       (listed == nullptr || (listed->place != AdapterPlace::kDevice &&
+                                              listed->place != AdapterPlace::kArriving && listed->waiting == 0));
+  if (fetches) arriving_bytes += request.adapter_bytes;
+  change.queued += 1;
+}
+
+void ServerLoad::AddEnded(const RouteRequest& request, const ServerSnapshot* snapshot) {
+  const SnapshotAdapter* listed = ListedIn(snapshot, request.adapter);
+  Change& change = ChangeOf(request);
+  const std::int64_t before = CountsOf(listed, &change).requests;
+  change.ended += 1;
+  running = std::max<std::int64_t>(0, running - 1);
+  exists.decode_sequences = std::max<std::int64_t>(0, exists.decode_sequences - 1);
+  exists.decode_context =
+      std::max<std::int64_t>(0, exists.decode_context - request.prompt_tokens - request.output_tokens / 2);
+  if (request.adapter.empty() || before == 0) return;
+  exists.adapter_tokens = std::max<std::int64_t>(0, exists.adapter_tokens - 1);
+  exists.token_ranks = std::max<std::int64_t>(0, exists.token_ranks - request.rank);
+  if (before > 1) return;
+  // The largest rank stays: to know the second largest takes a search, until the next snapshot.
+  exists.rank_sum = std::max<std::int64_t>(0, exists.rank_sum - request.rank);
+  exists.distinct_adapters = std::max<std::int64_t>(0, exists.distinct_adapters - 1);
+}
+
+AdapterState StateOf(const ServerView& view, std::string_view adapter) {
+  return CountsOf(ListedIn(view.snapshot, adapter), view.load->Find(adapter));
+}
+
+StepLoad QueueWith(const ServerView& view, const RouteRequest& request, const AdapterState& state) {
+  StepLoad step = view.load->queue;
+  AddPrompt(request, state.queued == 0, step);
+  return step;
+}
+
+StepLoad ExistsWith(const ServerView& view, const RouteRequest& request, const AdapterState& state) {
+  StepLoad step = view.load->exists;
+  AddDecoding(request, state.requests == 0, step);
+  return step;
+}
+
+std::int64_t PagesOf(const RouteRequest& request, const ServerSnapshot* snapshot) {
+  if (snapshot == nullptr || snapshot->page_tokens <= 0) return 0;
+  return (request.prompt_tokens + request.output_tokens + snapshot->page_tokens - 1) / snapshot->page_tokens;
+}
+
+}  // namespace loramux
