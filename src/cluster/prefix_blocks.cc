@@ -1,1 +1,71 @@
 #include "cluster/prefix_blocks.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <xxhash.h>
+
+namespace loramux {
+namespace {
+
+// Fingerprints of the whole blocks of `bytes`. Each hash goes into the next one, so it stands for all text before it.
+std::vector<std::uint32_t> Fingerprints(std::string_view adapter, std::string_view bytes) {
+  const std::size_t count = std::min(bytes.size() / kPrefixBlockBytes, kMaxPrefixBlocks);
+  std::vector<std::uint32_t> blocks;
+  blocks.reserve(count);
+  std::uint64_t hash = XXH3_64bits(adapter.data(), adapter.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    hash = XXH3_64bits_withSeed(bytes.data() + i * kPrefixBlockBytes, kPrefixBlockBytes, hash);
+    blocks.push_back(static_cast<std::uint32_t>(hash));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> PrefixBlocks(std::string_view adapter, std::string_view text) {
+  return Fingerprints(adapter, text);
+}
+
+std::vector<std::uint32_t> PrefixBlocksOfTokens(std::string_view adapter, const std::vector<std::int32_t>& tokens) {
+  // A token stands for kBytesPerToken bytes of text and has as many.
+  static_assert(sizeof(std::int32_t) == static_cast<std::size_t>(kBytesPerToken));
+  return Fingerprints(adapter,
+                      {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(decltype(tokens.front()))});
+}
+
+void PrefixLedger::Use(const std::vector<std::uint32_t>& blocks, TimeNs now) {
+  // A block is worth nothing without those before it, so it counts as used a little earlier.
+  TimeNs at = now;
+  for (const std::uint32_t block : blocks) {
+    TimeNs& last = last_use_.try_emplace(block, at).first->second;
+    last = std::max(last, at);
+    --at;
+  }
+  if (last_use_.size() > kMaxLedgerBlocks) ShrinkToBlocks(kMaxLedgerBlocks - kMaxLedgerBlocks / 8);
+}
+
+void PrefixLedger::Shrink(std::int64_t tokens) {
+  const double blocks = static_cast<double>(std::max<std::int64_t>(tokens, 0)) * kBytesPerToken / kPrefixBlockBytes;
+  ShrinkToBlocks(static_cast<std::size_t>(std::min(blocks, static_cast<double>(kMaxLedgerBlocks))));
+}
+
+void PrefixLedger::ShrinkToBlocks(std::size_t count) {
+  if (last_use_.size() <= count) return;
+  std::vector<std::pair<TimeNs, std::uint32_t>> uses;
+  uses.reserve(last_use_.size());
+  for (const auto& [block, at] : last_use_) uses.emplace_back(at, block);
+  const auto first_kept = uses.end() - static_cast<std::ptrdiff_t>(count);
+  std::nth_element(uses.begin(), first_kept, uses.end());
+  for (auto use = uses.begin(); use != first_kept; ++use) last_use_.erase(use->second);
+}
+
+std::vector<std::uint32_t> PrefixLedger::All() const {
+  std::vector<std::uint32_t> blocks;
+  blocks.reserve(last_use_.size());
+  for (const auto& [block, at] : last_use_) blocks.push_back(block);
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
+}
+
+}  // namespace loramux

@@ -17,7 +17,8 @@ namespace loramux {
 
 inline constexpr std::size_t kPrefixBlockBytes = 256;
 inline constexpr std::size_t kMaxPrefixBlocks = 256;  // of one prompt; what follows is not fingerprinted
-inline constexpr double kBytesPerToken = 4;           // assumed where text is not tokenized
+inline constexpr std::size_t kMaxLedgerBlocks = std::size_t{1} << 18;  // of one server
+inline constexpr double kBytesPerToken = 4;                            // assumed where text is not tokenized
 
 // Fingerprints of the whole blocks of a prompt, first to last. `adapter` is the name in the request.
 std::vector<std::uint32_t> PrefixBlocks(std::string_view adapter, std::string_view text);
@@ -25,7 +26,8 @@ std::vector<std::uint32_t> PrefixBlocks(std::string_view adapter, std::string_vi
 std::vector<std::uint32_t> PrefixBlocksOfTokens(std::string_view adapter, const std::vector<std::int32_t>& tokens);
 
 // A server's memory of the blocks that it computed. The tree of cached pages knows tokens, not text; so this is an
-// estimate, kept as small as the tree's history: the blocks used last survive. Not thread-safe.
+// estimate, kept as small as the tree's history: the blocks used last survive, and of one prompt the first blocks.
+// Holds at most kMaxLedgerBlocks. Not thread-safe.
 class PrefixLedger {
  public:
   // Remembers the blocks of a prompt that begins to be computed.
@@ -37,6 +39,8 @@ class PrefixLedger {
   std::size_t size() const { return last_use_.size(); }
 
  private:
+  void ShrinkToBlocks(std::size_t count);
+
   std::unordered_map<std::uint32_t, TimeNs> last_use_;
 };
 
