@@ -1,0 +1,402 @@
+#include "cluster/dispatcher.h"
+
+#include <map>
+#include <set>
+
+#include "base/must.h"
+#include "base/prng.h"
+#include "cluster/default_model.h"
+#include "cluster/retry_budget.h"
+
+namespace loramux::dispatcher_test {
+namespace {
+
+constexpr TimeNs kSecond = kNsPerSecond;
+
+std::unique_ptr<Dispatcher> Make(DispatcherOptions options) {
+  options.model = DefaultPerformanceModel();
+  return Must(Dispatcher::Create(std::move(options)));
+}
+
+std::vector<std::string> Names(int servers) {
+  std::vector<std::string> names;
+  for (int s = 0; s < servers; ++s) names.push_back("server-" + std::to_string(s) + ":8000");
+  return names;
+}
+
+ServerSnapshot SnapshotWith(std::int64_t running, std::uint64_t version = 1, std::string instance = "first") {
+  return {.instance = std::move(instance), .version = version, .running = running, .max_running = 256};
+}
+
+RouteRequest RequestFor(std::string adapter = "") {
+  return {.adapter = std::move(adapter), .prompt_tokens = 100, .output_tokens = 50};
+}
+
+Dispatcher::ServerState StateOf(const Dispatcher& dispatcher, std::string_view name, TimeNs now) {
+  for (const Dispatcher::ServerState& state : dispatcher.States(now)) {
+    if (state.name == name) return state;
+  }
+  CHECK(false);
+}
+
+TEST(Dispatcher, RefusesAnUnknownPolicy) {
+  const auto made = Dispatcher::Create({.policy = "nearest", .model = DefaultPerformanceModel()});
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.error().message.find("found 'nearest'"), std::string::npos);
+}
+
+TEST(Dispatcher, SaysWhyNoServerTakesRequests) {
+  const auto dispatcher = Make({.most_ejected = 1});
+  EXPECT_NE(dispatcher->Send(RequestFor(), 0).error().message.find("the list of servers is empty"), std::string::npos);
+  const std::vector<std::string> names = {"a", "b", "c"};
+  dispatcher->SetServers(names, 0);
+  ServerSnapshot drains = SnapshotWith(0);
+  drains.draining = true;
+  dispatcher->Observe("a", drains, 0);
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe("b", false, 0);
+  const std::vector<std::string> tried = {"c"};
+  const auto refused = dispatcher->Send(RequestFor(), kSecond, tried);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(refused.error().message,
+            "no server takes requests now (a: draining; b: ejected after connection errors, for 9.0 s more; c: tried); "
+            "try again later");
+}
+
+TEST(Dispatcher, OnlyServersThatMayHaveTheContent) {
+  const auto dispatcher = Make({});
+  const std::vector<std::string> names = {"a", "b"};
+  dispatcher->SetServers(names, 0);
+  const auto with = [](const char* digest) {
+    ServerSnapshot snapshot = SnapshotWith(0);
+    snapshot.adapters = {{.name = "x", .digest = digest, .place = AdapterPlace::kDevice, .rank = 8, .bytes = 1000}};
+    return snapshot;
+  };
+  dispatcher->Observe("a", with("old"), 0);
+  dispatcher->Observe("b", with("new"), 0);
+  RouteRequest request = RequestFor("x");
+  for (const auto& [digest, server] : std::map<std::string, std::string>{{"old", "a"}, {"new", "b"}}) {
+    request.digest = digest;
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(Must(dispatcher->Send(request, 1)).server, server);
+  }
+  request.digest = "newest";
+  const auto refused = dispatcher->Send(request, 1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(refused.error().message.find("a: old; b: new"), std::string::npos) << refused.error().message;
+}
+
+TEST(Dispatcher, PanicUsesAllServers) {
+  const auto dispatcher = Make({.policy = "random"});
+  dispatcher->SetServers(Names(4), 0);
+  const auto fail = [&](const std::string& name) {
+    for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe(name, false, 0);
+  };
+  const auto used = [&] {
+    std::set<std::string> names;
+    for (int i = 0; i < 200; ++i) names.insert(Must(dispatcher->Send(RequestFor(), 1)).server);
+    return names.size();
+  };
+  fail(Names(4)[0]);
+  fail(Names(4)[1]);
+  EXPECT_FALSE(dispatcher->panic(1));
+  EXPECT_EQ(used(), 2u);
+  fail(Names(4)[2]);
+  EXPECT_TRUE(dispatcher->panic(1));
+  EXPECT_EQ(used(), 4u);
+}
+
+TEST(Dispatcher, ANewInstanceEndsEjectionAndDrain) {
+  const auto dispatcher = Make({});
+  const std::vector<std::string> names = {"a", "b", "c"};
+  dispatcher->SetServers(names, 0);
+  for (const std::string& name : names) dispatcher->Observe(name, SnapshotWith(1), 0);
+  ServerSnapshot drains = SnapshotWith(1, 2);
+  drains.draining = true;
+  dispatcher->Observe("a", drains, kSecond);
+  dispatcher->Observe("a", SnapshotWith(1), 2 * kSecond);  // an older version of the same instance
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe("a", false, 2 * kSecond);
+  EXPECT_TRUE(StateOf(*dispatcher, "a", 2 * kSecond).draining);
+  EXPECT_TRUE(StateOf(*dispatcher, "a", 2 * kSecond).ejected);
+  dispatcher->Observe("a", SnapshotWith(0, 1, "second"), 3 * kSecond);
+  const Dispatcher::ServerState state = StateOf(*dispatcher, "a", 3 * kSecond);
+  EXPECT_FALSE(state.draining);
+  EXPECT_FALSE(state.ejected);
+  EXPECT_LT(state.share, 0.2);
+  EXPECT_EQ(StateOf(*dispatcher, "b", 3 * kSecond).share, 1);
+}
+
+TEST(Dispatcher, AnOldSnapshotCountsAsNone) {
+  const auto dispatcher = Make({.policy = "most-idle"});
+  const std::vector<std::string> names = {"a", "b"};
+  dispatcher->SetServers(names, 0);
+  dispatcher->Observe("a", SnapshotWith(0), 0);
+  dispatcher->Observe("b", SnapshotWith(50), 9 * kSecond);
+  EXPECT_EQ(Must(dispatcher->Send(RequestFor(), 9 * kSecond)).server, "a");
+  EXPECT_EQ(Must(dispatcher->Send(RequestFor(), 11 * kSecond)).server, "b");
+  EXPECT_EQ(dispatcher->SnapshotOf("a"), nullptr);
+  EXPECT_NE(dispatcher->SnapshotOf("b"), nullptr);
+  EXPECT_FALSE(StateOf(*dispatcher, "a", 11 * kSecond).heard);
+}
+
+TEST(Dispatcher, EndsAreTakenOffTheSnapshot) {
+  const auto dispatcher = Make({.policy = "most-idle"});
+  const std::vector<std::string> names = {"a", "b"};
+  dispatcher->SetServers(names, 0);
+  std::vector<Dispatcher::Attempt> at_a;
+  dispatcher->Observe("a", SnapshotWith(0), 0);
+  dispatcher->Observe("b", SnapshotWith(3), 0);
+  for (int i = 0; i < 3; ++i) {
+    const Dispatcher::Decision decision = Must(dispatcher->Send(RequestFor(), 1));
+    ASSERT_EQ(decision.server, "a");
+    at_a.push_back(decision.attempt);
+  }
+  dispatcher->Observe("a", SnapshotWith(4, 2), kSecond);  // of these three, and one of another router
+  EXPECT_EQ(Must(dispatcher->Send(RequestFor(), kSecond + 1)).server, "b");
+  dispatcher->End(at_a[0], AttemptEnd::kAnswered, kSecond + 2);
+  dispatcher->End(at_a[1], AttemptEnd::kCancelled, kSecond + 2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(Must(dispatcher->Send(RequestFor(), kSecond + 3)).server, "a");
+}
+
+// --- The dispatcher against a simple model of the same rules.
+
+struct ModelServer {
+  std::set<std::string> digests_of_x;  // empty: not listed
+  bool draining = false, heard = false;
+  std::int64_t in_flight = 0;
+  std::uint64_t version = 0;
+  int instance = 0;
+};
+
+class RandomRun {
+ public:
+  RandomRun(std::string policy, std::uint64_t seed)
+      : prng_(seed),
+        dispatcher_(Make({.policy = policy, .seed = seed})),
+        twin_(Make({.policy = policy, .seed = seed})) {}
+
+  void Steps(int steps) {
+    SetServers();
+    for (int i = 0; i < steps; ++i) {
+      now_ += static_cast<TimeNs>(prng_.NextBelow(200)) * kNsPerMs;
+      const std::uint64_t what = prng_.NextBelow(100);
+      if (what < 40)
+        Send();
+      else if (what < 60)
+        End();
+      else if (what < 65)
+        Answer();
+      else if (what < 90)
+        Observe();
+      else if (what < 97)
+        Probe();
+      else if (what < 98)
+        SetServers();
+      else
+        Retry();
+      Compare();
+    }
+    while (!attempts_.empty()) End();
+    for (const auto& [name, server] : servers_) EXPECT_EQ(server.in_flight, 0);
+    Compare();
+  }
+  int sent() const { return sent_; }
+
+ private:
+  struct Attempt {
+    std::string server;
+    std::uint64_t joined;  // which stay of the server in the list
+  };
+
+  void Both(const auto& use) {
+    use(*dispatcher_);
+    use(*twin_);
+  }
+  std::string AnyServer() {
+    auto each = servers_.begin();
+    std::advance(each, static_cast<std::ptrdiff_t>(prng_.NextBelow(servers_.size())));
+    return each->first;
+  }
+
+  void SetServers() {
+    std::vector<std::string> names;
+    for (const std::string& name : Names(8)) {
+      if (prng_.NextBelow(4) != 0) names.push_back(name);
+    }
+    if (names.empty()) names.push_back(Names(1)[0]);
+    const std::map<std::string, ModelServer> before = std::exchange(servers_, {});
+    for (const std::string& name : names) {
+      const auto found = before.find(name);
+      servers_[name] = found == before.end() ? ModelServer() : found->second;
+      if (found == before.end()) joined_[name] += 1;
+    }
+    Both([&](Dispatcher& each) { each.SetServers(names, now_); });
+  }
+
+  void Send() {
+    RouteRequest request = RequestFor(prng_.NextBelow(2) == 0 ? "x" : "y");
+    if (prng_.NextBelow(3) == 0) {
+      request.adapter = "x";
+      request.digest = prng_.NextBelow(2) == 0 ? "old" : "new";
+    }
+    std::vector<std::string> tried;
+    while (prng_.NextBelow(4) == 0) tried.push_back(AnyServer());
+    std::set<std::string> allowed;
+    const bool panic = dispatcher_->panic(now_);
+    bool any = false;
+    for (const Dispatcher::ServerState& state : dispatcher_->States(now_)) {
+      const ModelServer& server = servers_.at(state.name);
+      if (server.draining || (state.ejected && !panic) || std::ranges::find(tried, state.name) != tried.end()) continue;
+      any = true;
+      const bool other = state.heard && !server.digests_of_x.empty() && !server.digests_of_x.contains(request.digest);
+      if (request.digest.empty() || !other) allowed.insert(state.name);
+    }
+    const auto decision = dispatcher_->Send(request, now_, tried), twin = twin_->Send(request, now_, tried);
+    ASSERT_EQ(decision.ok(), !allowed.empty());
+    ASSERT_EQ(twin.ok(), decision.ok());
+    if (!decision.ok()) {
+      EXPECT_EQ(decision.error().code, any ? ErrorCode::kNotFound : ErrorCode::kUnavailable);
+      return;
+    }
+    ++sent_;
+    EXPECT_TRUE(allowed.contains(decision->server)) << decision->server;
+    EXPECT_EQ(decision->server, twin->server);
+    EXPECT_EQ(decision->attempt, twin->attempt);
+    servers_.at(decision->server).in_flight += 1;
+    attempts_[decision->attempt] = {decision->server, joined_[decision->server]};
+    if (tried.empty()) requests_.push_back(now_);
+  }
+
+  void End() {
+    if (attempts_.empty()) return;
+    auto each = attempts_.begin();
+    std::advance(each, static_cast<std::ptrdiff_t>(prng_.NextBelow(attempts_.size())));
+    const auto end = static_cast<AttemptEnd>(prng_.NextBelow(5));
+    Both([&](Dispatcher& dispatcher) { dispatcher.End(each->first, end, now_); });
+    const auto server = servers_.find(each->second.server);
+    if (server != servers_.end() && joined_[server->first] == each->second.joined) server->second.in_flight -= 1;
+    attempts_.erase(each);
+  }
+
+  void Answer() {
+    if (!attempts_.empty()) Both([&](Dispatcher& each) { each.Answered(attempts_.rbegin()->first, now_); });
+  }
+
+  void Observe() {
+    const std::string name = AnyServer();
+    ModelServer& server = servers_.at(name);
+    const std::uint64_t kind = prng_.NextBelow(20);
+    if (kind == 0) {
+      server.instance += 1;
+      server.version = 0;
+      server.draining = false;
+    }
+    if (kind == 1) server.draining = true;
+    server.digests_of_x.clear();
+    ServerSnapshot snapshot =
+        SnapshotWith(static_cast<std::int64_t>(prng_.NextBelow(20)), ++server.version, std::to_string(server.instance));
+    snapshot.draining = server.draining;
+    if (prng_.NextBelow(2) == 0) {
+      server.digests_of_x.insert(prng_.NextBelow(2) == 0 ? "old" : "new");
+      snapshot.adapters = {{.name = "x",
+                            .digest = *server.digests_of_x.begin(),
+                            .place = AdapterPlace::kDevice,
+                            .rank = 8,
+                            .bytes = 1 << 20,
+                            .running = snapshot.running / 2}};
+    }
+    Both([&](Dispatcher& each) { each.Observe(name, snapshot, now_ - 50 * kNsPerMs); });
+  }
+
+  void Probe() {
+    const std::string name = AnyServer();
+    const bool healthy = prng_.NextBelow(3) == 0;
+    for (std::uint64_t n = 1 + prng_.NextBelow(3); n > 0; --n)
+      Both([&](Dispatcher& each) { each.ObserveProbe(name, healthy, now_); });
+  }
+
+  // The budget counts whole seconds: at least nine and less than ten of the past.
+  void Retry() {
+    const auto since = [&](const std::vector<TimeNs>& times, TimeNs age) {
+      return static_cast<double>(std::ranges::count_if(times, [&](TimeNs at) { return at > now_ - age; }));
+    };
+    const bool allowed = dispatcher_->MayRetry(now_);
+    EXPECT_EQ(allowed, twin_->MayRetry(now_));
+    if (allowed) retries_.push_back(now_);
+    const auto always = static_cast<double>(RetryBudget::kAlways);
+    EXPECT_LE(since(retries_, 9 * kSecond), always + 0.2 * since(requests_, 10 * kSecond));
+    if (!allowed) EXPECT_GE(since(retries_, 10 * kSecond) + 1, always + 0.2 * since(requests_, 9 * kSecond));
+  }
+
+  void Compare() {
+    const auto states = dispatcher_->States(now_);
+    ASSERT_EQ(states.size(), servers_.size());
+    for (const Dispatcher::ServerState& state : states) {
+      EXPECT_EQ(state.in_flight, servers_.at(state.name).in_flight) << state.name;
+      EXPECT_EQ(state.draining, servers_.at(state.name).draining) << state.name;
+      EXPECT_GT(state.share, 0);
+      EXPECT_LE(state.share, 1);
+    }
+  }
+
+  Prng prng_;
+  std::unique_ptr<Dispatcher> dispatcher_, twin_;
+  TimeNs now_ = kSecond;
+  std::map<std::string, ModelServer> servers_;
+  std::map<std::string, std::uint64_t> joined_;
+  std::map<Dispatcher::Attempt, Attempt> attempts_;
+  std::vector<TimeNs> requests_, retries_;
+  int sent_ = 0;
+};
+
+TEST(Dispatcher, KeepsItsRulesInRandomRuns) {
+  std::uint64_t seed = 1;
+  for (const RoutePolicyName& policy : RoutePolicies()) {
+    int sent = 0;
+    for (int run = 0; run < 5; ++run) {
+      SCOPED_TRACE("policy " + std::string(policy.name) + ", seed " + std::to_string(seed));
+      RandomRun random(std::string(policy.name), seed++);
+      random.Steps(600);
+      sent += random.sent();
+      if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(sent, 500);
+  }
+}
+
+// --- Herds. Servers that take any number of requests, 2 seconds each; their state is known once a second.
+
+// The most requests that a server had at once, with 200 requests per second for 20 servers: 20 each if evenly spread.
+std::int64_t MostAtOneServer(bool correct, std::string policy) {
+  const auto dispatcher = Make({.policy = std::move(policy), .correct_by_own = correct});
+  const std::vector<std::string> names = Names(20);
+  dispatcher->SetServers(names, 0);
+  std::map<std::string, std::int64_t> running;
+  std::multimap<TimeNs, Dispatcher::Decision> ends;
+  std::int64_t most = 0;
+  std::uint64_t version = 0;
+  for (TimeNs now = 0; now < 20 * kSecond; now += 5 * kNsPerMs) {
+    if (now % kSecond == 0) {
+      ++version;
+      for (const std::string& name : names) dispatcher->Observe(name, SnapshotWith(running[name], version), now);
+    }
+    while (!ends.empty() && ends.begin()->first <= now) {
+      running[ends.begin()->second.server] -= 1;
+      dispatcher->End(ends.begin()->second.attempt, AttemptEnd::kAnswered, now);
+      ends.erase(ends.begin());
+    }
+    const Dispatcher::Decision decision = Must(dispatcher->Send(RequestFor(), now));
+    most = std::max(most, ++running[decision.server]);
+    ends.emplace(now + 2 * kSecond, decision);
+  }
+  return most;
+}
+
+TEST(Dispatcher, OwnDispatchesPreventHerds) {
+  EXPECT_LE(MostAtOneServer(true, "most-idle"), 24);
+  EXPECT_GE(MostAtOneServer(false, "most-idle"), 60);
+  EXPECT_LE(MostAtOneServer(true, "seconds"), 30);
+}
+
+}  // namespace
+}  // namespace loramux::dispatcher_test
