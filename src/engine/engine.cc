@@ -656,6 +656,8 @@ struct Engine::Impl {
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.stats().history_evictions;
     totals.invalid_history_pages = scheduler.CountInvalidHistory();
+    totals.idle_adapter_pages = residency.idle_pages();
+    totals.max_running = scheduler.options().Seats();
     totals.device = parts.device->Stats();
     totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();

@@ -412,6 +412,10 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(first->adapters[0].version.name, "adapter-1");
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
   EXPECT_EQ(first->adapters[0].waiting, 1);
+  EXPECT_EQ(first->waiting_tokens, 3);
+  EXPECT_EQ(first->running_prompt_tokens, 2);  // of the step in flight
+  EXPECT_EQ(first->running_context, 0);
+  EXPECT_EQ(first->max_batch_tokens, SchedulerOptions().max_batch_tokens);
   EXPECT_EQ(ask(), first);
   world.Drain();
   world.clock.Advance(kNsPerSecond);
@@ -422,6 +426,10 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(last->stats.finished, 2);
   EXPECT_EQ(last->adapters[0].device, TierState::kResident);
   EXPECT_EQ(last->adapters[0].waiting + last->adapters[0].running, 0);
+  EXPECT_EQ(last->waiting_tokens + last->running_prompt_tokens + last->running_context, 0);
+  EXPECT_EQ(last->stats.max_running, SchedulerOptions().Seats());
+  EXPECT_GT(last->stats.idle_adapter_pages, 0);
+  EXPECT_LE(last->stats.idle_adapter_pages, last->stats.device.used(PageCategory::kAdapter));
   std::int64_t loads = 0;
   for (const std::int64_t count : last->stats.adapters.load_times) loads += count;
   EXPECT_EQ(loads, 1);

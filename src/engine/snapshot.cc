@@ -1,5 +1,6 @@
 #include "engine/snapshot.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace loramux {
@@ -14,6 +15,19 @@ std::vector<std::int64_t> CountWaiting(const Scheduler& scheduler, const Residen
   return waiting;
 }
 
+// Lanes and tokens of the requests.
+void CountTokens(const Scheduler& scheduler, EngineSnapshot& snapshot) {
+  snapshot.max_batch_tokens = scheduler.options().max_batch_tokens;
+  for (const Request* request : scheduler.waiting()) {
+    ++snapshot.lane_waiting[static_cast<std::size_t>(request->lane)];
+    snapshot.waiting_tokens += request->uncomputed();
+  }
+  for (const Request* request : scheduler.running()) {
+    snapshot.running_prompt_tokens += std::max<std::int64_t>(0, request->prompt_tokens - request->computed);
+    snapshot.running_context += request->computed;
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,
@@ -23,7 +37,7 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
   snapshot->stats = stats;
   snapshot->page_tokens = page_tokens;
   snapshot->lane_waiting.assign(static_cast<std::size_t>(scheduler.queue().lanes()), 0);
-  for (const Request* request : scheduler.waiting()) ++snapshot->lane_waiting[static_cast<std::size_t>(request->lane)];
+  CountTokens(scheduler, *snapshot);
   const auto& known = residency.All();
   const std::vector<std::int64_t> waiting = CountWaiting(scheduler, residency);
   snapshot->adapters.reserve(known.size());

@@ -41,6 +41,9 @@ struct EngineStats {
   // history pages without their adapter on the device; nonzero in some regimes only
   std::int64_t invalid_history_pages = 0;
   std::int64_t history_evictions = 0;  // pages
+  std::int64_t idle_adapter_pages =
+      0;                         // device pages of adapters that no running request uses, and that may be evicted
+  std::int64_t max_running = 0;  // requests in a batch at most (SchedulerOptions::Seats)
   PoolStats device, host;
   AdapterStats adapters;
   AdapterPrefetchStats prefetches;
@@ -82,6 +85,10 @@ struct EngineSnapshot {
   std::int64_t page_tokens = 0;
   std::vector<AdapterSnapshot> adapters;   // by residency slot
   std::vector<std::int64_t> lane_waiting;  // requests in the queue, by lane
+  std::int64_t max_batch_tokens = 0;       // SchedulerOptions::max_batch_tokens
+  std::int64_t waiting_tokens = 0;         // that the requests in the queue have to compute
+  // Of the requests in the batch: prompt tokens that are not computed yet, and positions that are.
+  std::int64_t running_prompt_tokens = 0, running_context = 0;
 };
 
 // Builds a snapshot. Engine thread only.
