@@ -108,7 +108,7 @@ asio::awaitable<void> HttpConnection::RunRefused(std::string why) {
   const error_code error = co_await stream_->Open();
   DisarmDeadline();
   if (!error) {
-    HttpReply reply = ErrorReply(503, why);
+    HttpReply reply = NotStarted(ErrorReply(503, why));
     co_await SendReply(std::move(reply), false);
   }
   co_await Close();
@@ -179,7 +179,7 @@ asio::awaitable<void> HttpConnection::Answer(HttpExchange& exchange, const HttpR
   } else if (in_flight.begun() || route->access == RouteAccess::kOpen) {
     co_await RunHandler(route->handler, exchange);
   } else {
-    HttpReply reply = ErrorReply(503, kShuttingDown);
+    HttpReply reply = NotStarted(ErrorReply(503, kShuttingDown));
     co_await exchange.Send(std::move(reply));
   }
 }
@@ -241,7 +241,7 @@ std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const Http
   if (route == nullptr) return NoRouteReply(request, std::move(allowed));
   request.draining = activity_.draining();
   if (route->access == RouteAccess::kOpen) return std::nullopt;
-  if (request.draining) return ErrorReply(503, kShuttingDown);
+  if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown));
   return routes_.gate() ? routes_.gate()(request) : std::nullopt;
 }
 

@@ -167,7 +167,7 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
 asio::awaitable<bool> HttpConnection::FailRead(int status, std::string message) {
   keep_alive_ = false;
   spdlog::debug("request not read: {}", message);
-  HttpReply reply = ErrorReply(status, message);
+  HttpReply reply = NotStarted(ErrorReply(status, message));
   co_await SendReply(std::move(reply), false);
   co_return false;
 }

@@ -73,6 +73,11 @@ HttpReply ErrorReply(const Error& error) {
   return reply;
 }
 
+HttpReply NotStarted(HttpReply reply) {
+  if (reply.status == 503) reply.headers.emplace_back(kNotStartedHeader, "1");
+  return reply;
+}
+
 HttpExchange::HttpExchange(HttpConnection& connection, HttpRequest request)
     : connection_(connection), request_(std::move(request)) {}
 

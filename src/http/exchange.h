@@ -58,6 +58,11 @@ struct HttpReply {
 HttpReply ErrorReply(const Error& error);
 HttpReply ErrorReply(int status, std::string_view message, std::string_view param = {});
 
+// The header of responses to requests of which nothing was begun, so that a router may send them to another server.
+inline constexpr const char* kNotStartedHeader = "x-loramux-not-started";
+// Returns the reply with kNotStartedHeader if its status is 503. Only a 503 says that another server may do better.
+HttpReply NotStarted(HttpReply reply);
+
 class HttpConnection;
 
 // Belongs to its connection's strand: call every method there; handlers resume there. A handler either sends one reply,
