@@ -12,10 +12,11 @@ namespace loramux {
 struct RequestCost {
   double start = 0;    // until its prompt is computed: the later of queue and adapter, or with the host's assistance
   double prefill = 0;  // its own step: prompt less what is cached, beside the decoding of the others
-  double decode = 0;   // its answer
+  double decode = 0;   // its answer, with the prompts that stall it meanwhile
   double others = 0;   // all other requests together: waiting for its prompt, and longer steps
   double evicted = 0;  // to bring back what is evicted for it, by the chance that it is needed
-  double Sum() const { return start + prefill + decode + others + evicted; }
+  double missed = 0;   // the chance that it, and more of the others, miss the objective for the time per token
+  double Sum() const { return start + prefill + decode + others + evicted + missed; }
 };
 RequestCost CostOf(const RouteContext& context, const ServerView& view);
 

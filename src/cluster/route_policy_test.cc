@@ -279,15 +279,32 @@ TEST(RequestCost, PartsGrowWithWhatTheyName) {
   EXPECT_EQ(base.start, 0);
   EXPECT_EQ(base.evicted, 0);
   const PerformanceModel& model = *world.model;
-  EXPECT_NEAR(base.decode,
-              100 * model.SecondsOf({.decode_sequences = 11,
-                                     .decode_context = 3350,
-                                     .adapter_tokens = 1,
-                                     .rank_sum = 16,
-                                     .max_rank = 16,
-                                     .distinct_adapters = 1,
-                                     .token_ranks = 16}),
-              1e-9);
+  const auto step = [&](std::int64_t sequences, std::int64_t context, std::int64_t prompt, bool with) {
+    StepLoad load{.prefill_tokens = prompt,
+                  .decode_sequences = sequences,
+                  .prefill_attention = prompt * (prompt + 1) / 2,
+                  .decode_context = context,
+                  .prefill_sequences = prompt > 0,
+                  .prefill_context = prompt};
+    if (with) load.adapter_tokens = load.distinct_adapters = 1, load.rank_sum = load.max_rank = load.token_ranks = 16;
+    return model.SecondsOf(load);
+  };
+  // Ten others with 300 tokens each, of which 250 are taken for the prompt; one of them after the other ends, and its
+  // successor's prompt stalls the answer.
+  const double stalls = 10 * (step(10, 3000, 250, false) - step(10, 3000, 0, false));
+  EXPECT_NEAR(base.decode, 100 * step(11, 3350, 0, true) + stalls, 1e-9);
+  EXPECT_NEAR(
+      base.others,
+      10 * (base.prefill - step(10, 3000, 0, false)) + 1000 * (step(11, 3350, 0, true) - step(10, 3000, 0, false)),
+      1e-9);
+  EXPECT_EQ(base.missed, 0);
+
+  world.slo = 1000 * kNsPerMs;
+  const double far = CostAtFirst(world, request).missed;
+  world.slo = 10 * kNsPerMs;  // a step takes 11.6 ms
+  EXPECT_GT(CostAtFirst(world, request).missed, 100 * 10e-3);
+  EXPECT_LT(far, 0.02 * 100 * 1.0);
+  world.slo = 0;
 
   server.snapshot.waiting = 5;
   server.snapshot.waiting_prompt_tokens = 5000;
