@@ -79,7 +79,7 @@ SIZE_EXCEPTIONS = {
     ("bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
     ("tools/bench_flags.cc", "AddQuestionFlags"): LIST,
     ("tools/generate.cc", "AddGenerateFlags"): LIST,
-    ("tools/protection_flags.cc", "AddHttpFlags"): LIST,
+    ("tools/protection_flags.cc", "AddHttpLimitFlags"): LIST,
     ("tools/serve.cc", "AddConnectionFlags"): LIST,
     ("tools/simulate.cc", "AddDeviceFlags"): LIST,
 }

@@ -9,6 +9,7 @@
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/laboratory.h"
+#include "tools/route.h"
 #include "tools/serve.h"
 
 namespace {
@@ -23,6 +24,7 @@ int Run(int argc, char** argv) {
   program.footer =
       "Examples:\n"
       "  loramux serve demo/model --adapter-dir demo/adapters\n"
+      "  loramux route --servers 10.0.0.1:8000,10.0.0.2:8000\n"
       "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
       "  loramux batch requests.jsonl -o answers.jsonl demo/model --adapter-dir demo/adapters\n"
       "  loramux inspect demo/model\n"
@@ -33,6 +35,7 @@ int Run(int argc, char** argv) {
       "  loramux experiment ch-11 --quick --output /tmp/results\n"
       "Each command explains its flags: loramux COMMAND --help";
   program.commands.push_back(loramux::ServeCommand());
+  program.commands.push_back(loramux::RouteCommand());
   program.commands.push_back(loramux::GenerateCommand());
   program.commands.push_back(loramux::BatchCommand());
   program.commands.push_back(loramux::InspectCommand());

@@ -112,7 +112,9 @@ void AddRequestFlags(CommandLine& line, ProtectionOptions& protection) {
             .range = {{1, 1 << 20}}});
 }
 
-void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
+}  // namespace
+
+void AddHttpLimitFlags(CommandLine& line, HttpServerOptions& http) {
   const std::string group = "HTTP limits";
   line.Add({.names = "--max-header-bytes",
             .target = &http.max_header_bytes,
@@ -179,13 +181,11 @@ void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
             .range = kSeconds});
 }
 
-}  // namespace
-
 void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOptions& protection) {
   AddKeyFlags(line, protection);
   AddQuotaFlags(line, protection);
   AddRequestFlags(line, protection);
-  AddHttpFlags(line, http);
+  AddHttpLimitFlags(line, http);
 }
 
 void RaiseOpenFileLimit(int connections) {

@@ -9,6 +9,9 @@ namespace loramux {
 
 void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOptions& protection);
 
+// The limits of requests and connections, which AddProtectionFlags adds too.
+void AddHttpLimitFlags(CommandLine& line, HttpServerOptions& http);
+
 // Takes the process's limit of open files as high as it may go, and warns where that is too low for `connections`.
 void RaiseOpenFileLimit(int connections);
 

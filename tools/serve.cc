@@ -1,19 +1,14 @@
 #include "tools/serve.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 #include <malloc.h>
-#include <pthread.h>
 
 #include <fmt/core.h>
 #include <fmt/format.h>
@@ -43,6 +38,7 @@
 #include "tools/request_parts.h"
 #include "tools/runtime_flags.h"
 #include "tools/service_notify.h"
+#include "tools/signals.h"
 #include "tools/startup_table.h"
 #include "tools/throughput_log.h"
 
@@ -70,67 +66,6 @@ struct ServeFlags {
   double stats_interval_seconds = 10;
   std::vector<std::string> warnings;  // of the command line and the environment
 };
-
-// SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for
-// on one of their own. The first two end the process before the server is ready; the first one afterwards begins the
-// shutdown, and a second one ends the process without waiting for it.
-class Signals {
- public:
-  Signals() {
-    std::signal(SIGPIPE, SIG_IGN);  // a client that went away is an error code, not a death
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
-    std::thread([state = state_, set] {
-      while (true) {
-        int signal = 0;
-        sigwait(&set, &signal);
-        state->Take(signal);
-      }
-    }).detach();
-  }
-  // From now on a signal asks for a shutdown instead of ending the process.
-  void MarkReady() {
-    const std::lock_guard lock(state_->mutex);
-    state_->ready = true;
-  }
-  // Blocks until the next signal after MarkReady: SIGHUP, or the one that asks for the shutdown.
-  int Wait() {
-    std::unique_lock lock(state_->mutex);
-    state_->came.wait(lock, [this] { return state_->reload || state_->stop != 0; });
-    if (state_->stop != 0) return state_->stop;
-    state_->reload = false;
-    return SIGHUP;
-  }
-
- private:
-  struct State {
-    void Take(int signal) {
-      const std::lock_guard lock(mutex);
-      if (signal != SIGHUP && (!ready || stop != 0)) std::_Exit(128 + signal);
-      if (signal == SIGHUP) {
-        reload = true;
-      } else {
-        stop = signal;
-      }
-      came.notify_all();
-    }
-    std::mutex mutex;
-    std::condition_variable came;
-    bool ready = false, reload = false;
-    int stop = 0;
-  };
-  std::shared_ptr<State> state_ = std::make_shared<State>();
-};
-
-void LogDrained(const DrainReport& report) {
-  for (const std::string& request : report.dropped) spdlog::warn("dropped at shutdown: {}", request);
-  if (report.in_flight == 0) return spdlog::info("no requests were running");
-  spdlog::info("{} requests were running; {} ended in time, {} were dropped", report.in_flight,
-               report.in_flight - std::min(report.in_flight, static_cast<std::int64_t>(report.dropped.size())),
-               report.dropped.size());
-}
 
 // Says which adapters of the directory are broken; the rest of a long list is in /v1/models.
 std::size_t LogBroken(AdapterAdmin& adapters) {

@@ -244,6 +244,11 @@ void Dispatcher::SetServers(std::span<const std::string> names, TimeNs now) {
   }
 }
 
+void Dispatcher::SetModel(std::shared_ptr<const PerformanceModel> model) {
+  CHECK(model != nullptr);
+  impl_->options.model = std::move(model);
+}
+
 void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs as_of) {
   Server* server = impl_->Find(name);
   if (server == nullptr) return;

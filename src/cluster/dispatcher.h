@@ -62,6 +62,8 @@ class Dispatcher {
 
   // The servers that exist from now on, by name. One that is gone gets no more requests; its attempts may still end.
   void SetServers(std::span<const std::string> names, TimeNs now);
+  // Decisions are computed with this model of one server from now on. REQUIRES: not null.
+  void SetModel(std::shared_ptr<const PerformanceModel> model);
   // A snapshot arrived that was true at `as_of`. Unknown servers and older versions of an instance are ignored.
   void Observe(std::string_view server, ServerSnapshot snapshot, TimeNs as_of);
   // The result of a health probe, or of the long poll for snapshots.

@@ -1,6 +1,8 @@
 #include "http/client.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <sys/socket.h>
 
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
@@ -55,6 +57,8 @@ using Parser = http::response_parser<PieceBody>;
 
 // Bytes that are read before they are parsed: a header (8 KiB at most), the line of a chunk, a piece of a body.
 constexpr std::size_t kMaxReadBytes = 256 * 1024;
+// Bytes of one read: few for streams of events, of which there are many; more where a read filled them all.
+constexpr std::size_t kFirstReadBytes = 2 * 1024, kMostReadBytes = 64 * 1024;
 
 auto Into(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
@@ -87,12 +91,16 @@ class ClientConnection {
 
   asio::awaitable<error_code> Open() {
     error_code error;
-    co_await tcp_.async_connect(client_.endpoints_, Into(error));
+    if (client_.endpoints_.empty()) error = co_await client_.LookUp();
+    if (error) co_return error;
+    const auto endpoints = client_.endpoints_;
+    co_await tcp_.async_connect(endpoints, Into(error));
+    if (error) client_.endpoints_ = {};
     if (error) co_return error;
     error_code ignored;
     tcp_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     if (!tls_) co_return error;
-    const std::string& host = client_.options_.url.host;
+    const std::string& host = client_.options_.tls_name.empty() ? client_.options_.url.host : client_.options_.tls_name;
     SSL_set_tlsext_host_name(tls_->native_handle(), host.c_str());
     if (!client_.options_.insecure) tls_->set_verify_callback(asio::ssl::host_name_verification(host));
     co_await tls_->async_handshake(asio::ssl::stream_base::client, Into(error));
@@ -111,14 +119,40 @@ class ClientConnection {
     }
     co_return error;
   }
+  // Parses what has arrived, or reads more.
   asio::awaitable<error_code> ReadSome(Parser& parser) {
     error_code error;
-    if (tls_) {
-      co_await http::async_read_some(*tls_, buffer_, parser, Into(error));
-    } else {
-      co_await http::async_read_some(tcp_, buffer_, parser, Into(error));
+    if (buffer_.size() > 0) {
+      buffer_.consume(parser.put(buffer_.data(), error));
+      if (error != http::error::need_more) co_return error;
+      if (buffer_.size() + kMostReadBytes > kMaxReadBytes) co_return http::error::buffer_overflow;
+      error = {};
     }
+    const auto into = buffer_.prepare(read_bytes_);
+    std::size_t n = 0;
+    if (tls_) {
+      n = co_await tls_->async_read_some(into, Into(error));
+    } else {
+      n = co_await tcp_.async_read_some(into, Into(error));
+    }
+    buffer_.commit(n);
+    if (n == read_bytes_) read_bytes_ = std::min(2 * read_bytes_, kMostReadBytes);
+    if (error != asio::error::eof) co_return error;
+    error = http::error::end_of_stream;
+    if (parser.got_some()) parser.put_eof(error = {});
     co_return error;
+  }
+  // Frees what a large body needed. REQUIRES: between two exchanges.
+  void Shrink() {
+    if (read_bytes_ == kFirstReadBytes) return;
+    read_bytes_ = kFirstReadBytes;
+    buffer_.shrink_to_fit();
+  }
+  // The server has closed the connection, or sent what belongs to no request.
+  bool Stale() {
+    char byte = 0;
+    const ssize_t n = ::recv(tcp_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return buffer_.size() > 0 || n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
   }
 
   bool reused = false;     // it has carried a request before
@@ -130,6 +164,7 @@ class ClientConnection {
   beast::tcp_stream tcp_;
   std::optional<beast::ssl_stream<beast::tcp_stream&>> tls_;
   beast::flat_buffer buffer_;
+  std::size_t read_bytes_ = kFirstReadBytes;
 };
 
 struct HttpCall::Message {
@@ -150,13 +185,23 @@ struct HttpCall::Message {
 HttpCall::HttpCall(HttpClient& client, HttpCallRequest request)
     : client_(client),
       timeout_(request.timeout.value_or(client.options_.timeout)),
+      idle_timeout_(request.idle_timeout),
+      repeatable_(request.repeatable),
       deadline_(client.clock_.Now() + timeout_.count()),
       message_(std::make_unique<Message>(MakeRequest(client.options_, std::move(request)))),
+      place_(client.running_.size()),
       cancelled_(client.cancelled_) {
   client_.running_.push_back(this);
 }
 
-HttpCall::~HttpCall() { std::erase(client_.running_, this); }
+HttpCall::~HttpCall() {
+  HttpCall* const last = client_.running_.back();
+  client_.running_[place_] = last;
+  last->place_ = place_;
+  client_.running_.pop_back();
+}
+
+std::string HttpCall::TakeBody() { return std::exchange(message_->request.body(), {}); }
 
 void HttpCall::Cancel() {
   cancelled_ = true;
@@ -164,6 +209,7 @@ void HttpCall::Cancel() {
 }
 
 void HttpCall::Limit() {
+  if (idle_timeout_) return connection_->SetTimeout(*idle_timeout_);
   connection_->SetTimeout(std::chrono::nanoseconds(std::max<TimeNs>(deadline_ - client_.clock_.Now(), 1)));
 }
 
@@ -173,7 +219,12 @@ ExchangeEnd HttpCall::Describe(const error_code& error) {
   connection_.reset();
   if (cancelled_) return {Kind::kCancelled, "cancelled"};
   if (error == beast::error::timeout) {
-    return {Kind::kTimeout, fmt::format("not finished within {} s", static_cast<double>(timeout_.count()) / 1e9)};
+    const auto seconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e9; };
+    if (!opened_ && client_.options_.connect_timeout) {
+      return {Kind::kTimeout, fmt::format("no connection within {} s", seconds(*client_.options_.connect_timeout))};
+    }
+    if (idle_timeout_) return {Kind::kTimeout, fmt::format("nothing arrived within {} s", seconds(*idle_timeout_))};
+    return {Kind::kTimeout, fmt::format("not finished within {} s", seconds(timeout_))};
   }
   if (!opened_) return {Kind::kConnect, error.message()};
   const bool ended = error == http::error::end_of_stream || error == http::error::partial_message;
@@ -185,8 +236,8 @@ asio::awaitable<ExchangeEnd> HttpCall::Begin() {
   while (!cancelled_) {
     connection_ = client_.Take();
     const error_code error = co_await TryOnce();
-    const bool stale =
-        error && connection_->reused && !connection_->got_bytes && error != beast::error::timeout && !cancelled_;
+    const bool stale = error && repeatable_ && connection_->reused && !connection_->got_bytes &&
+                       error != beast::error::timeout && !cancelled_;
     if (!stale) co_return Describe(error);
   }
   co_return Describe({});
@@ -195,9 +246,14 @@ asio::awaitable<ExchangeEnd> HttpCall::Begin() {
 asio::awaitable<error_code> HttpCall::TryOnce() {
   Limit();
   error_code error;
-  if (!connection_->reused) error = co_await connection_->Open();
+  if (!connection_->reused) {
+    if (client_.options_.connect_timeout) connection_->SetTimeout(*client_.options_.connect_timeout);
+    error = co_await connection_->Open();
+    if (!error) Limit();
+  }
   opened_ = !error;
-  if (error) co_return error;
+  if (error || cancelled_) co_return error;
+  sent_ = true;
   error = co_await connection_->Write(message_->request);
   if (error == beast::error::timeout) co_return error;
   // A server may reply (413, 429) and close before it has read the whole request; its reply counts.
@@ -241,6 +297,7 @@ HttpClient::HttpClient(asio::any_io_executor executor, HttpClientOptions options
       tls_(asio::ssl::context::tls_client) {
   error_code ignored;
   tls_.set_default_verify_paths(ignored);
+  if (!options_.ca_file.empty()) tls_.load_verify_file(options_.ca_file, ignored);
   tls_.set_verify_mode(options_.insecure ? asio::ssl::verify_none : asio::ssl::verify_peer, ignored);
 }
 
@@ -254,9 +311,18 @@ Status HttpClient::Resolve() {
   return Ok{};
 }
 
+asio::awaitable<error_code> HttpClient::LookUp() {
+  error_code error;
+  asio::ip::tcp::resolver resolver(executor_);
+  auto found = co_await resolver.async_resolve(options_.url.host, options_.url.port, Into(error));
+  if (!error) endpoints_ = std::move(found);
+  co_return error;
+}
+
 std::unique_ptr<ClientConnection> HttpClient::Take() {
   const TimeNs oldest = clock_.Now() - options_.idle_timeout.count();
-  std::erase_if(idle_, [&](const auto& connection) { return connection->idle_since < oldest; });
+  while (!idle_.empty() && idle_.front()->idle_since < oldest) idle_.pop_front();
+  while (!idle_.empty() && idle_.back()->Stale()) idle_.pop_back();
   if (idle_.empty()) {
     ++opened_;
     return std::make_unique<ClientConnection>(*this);
@@ -271,6 +337,7 @@ std::unique_ptr<ClientConnection> HttpClient::Take() {
 void HttpClient::GiveBack(std::unique_ptr<ClientConnection> connection) {
   if (idle_.size() >= options_.max_idle) return;
   connection->idle_since = clock_.Now();
+  connection->Shrink();
   idle_.push_back(std::move(connection));
 }
 

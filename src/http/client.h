@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,9 +37,12 @@ struct HttpClientOptions {
   std::string user_agent = "loramux";
   HttpFields headers;                                             // of every request
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);   // for a whole exchange
+  std::optional<std::chrono::nanoseconds> connect_timeout;        // with the TLS handshake; absent: as `timeout`
   std::chrono::nanoseconds idle_timeout = std::chrono::hours(1);  // a connection that was idle for longer is not used
   std::size_t max_idle = 1 << 20;                                 // connections that are kept for later exchanges
   bool insecure = false;                                          // do not check the server's certificate
+  std::string ca_file;   // PEM: whom to trust besides the system's authorities; empty: only those
+  std::string tls_name;  // the name in the server's certificate; empty: the URL's host
 };
 
 // A request. With an empty method it is GET, or POST if there is a body. GCC 12 destroys braced temporaries of a
@@ -47,6 +51,11 @@ struct HttpCallRequest {
   std::string method, path, body;  // a body is sent as JSON, unless `headers` has a Content-Type
   HttpFields headers;
   std::optional<std::chrono::nanoseconds> timeout;  // for the whole exchange; absent: the client's
+  // If set, there is no time for the whole exchange, but this one for each wait for the response's next byte.
+  std::optional<std::chrono::nanoseconds> idle_timeout;
+  // False: the request is sent once only. If it was sent on a kept-alive connection that the server closed meanwhile,
+  // the exchange fails, because the server may have begun.
+  bool repeatable = true;
 };
 
 class HttpClient;
@@ -61,8 +70,12 @@ class HttpCall {
   HttpCall& operator=(const HttpCall&) = delete;
 
   // Sends the request and reads the head of the response. If the server has closed a kept-alive connection meanwhile,
-  // it sends the request once more on another one. REQUIRES: called once, first.
+  // it sends a repeatable request once more on another one. REQUIRES: called once, first.
   boost::asio::awaitable<ExchangeEnd> Begin();
+  // Whether the server may have received some of the request. False after Begin failed: it did not begin.
+  bool sent() const { return sent_; }
+  // Takes the request's body back. REQUIRES: no operation runs, and none follows but ReadPiece.
+  std::string TakeBody();
   // Of the response. REQUIRES: Begin succeeded.
   int status() const { return status_; }
   const HttpFields& headers() const { return headers_; }
@@ -83,13 +96,16 @@ class HttpCall {
   struct Message;  // the request and the parser of its response
   HttpClient& client_;
   const std::chrono::nanoseconds timeout_;
+  const std::optional<std::chrono::nanoseconds> idle_timeout_;
+  const bool repeatable_;
   const TimeNs deadline_;
+  std::size_t place_ = 0;  // in the client's list of running calls
   std::unique_ptr<Message> message_;
   std::unique_ptr<ClientConnection> connection_;
   int status_ = 0;
   HttpFields headers_;
   boost::system::error_code pending_;  // of a read that brought a piece too
-  bool opened_ = false, cancelled_ = false;
+  bool opened_ = false, cancelled_ = false, sent_ = false;
 };
 
 // Connections to one server.
@@ -99,7 +115,8 @@ class HttpClient {
   HttpClient(boost::asio::any_io_executor executor, HttpClientOptions options, const Clock& clock);
   ~HttpClient();
 
-  // Looks the host up. Blocks. REQUIRES: called before the first exchange.
+  // Looks the host up, so that an error is known before the first exchange. Blocks. Without it the first connection
+  // looks the host up; each one after a failed connection looks it up again, because a server may move.
   Status Resolve();
   // Cancels all running and all later exchanges.
   void CancelAll();
@@ -114,13 +131,14 @@ class HttpClient {
   friend class ClientConnection;
   std::unique_ptr<ClientConnection> Take();
   void GiveBack(std::unique_ptr<ClientConnection> connection);
+  boost::asio::awaitable<boost::system::error_code> LookUp();
 
   boost::asio::any_io_executor executor_;
   HttpClientOptions options_;
   const Clock& clock_;
   boost::asio::ssl::context tls_;
   boost::asio::ip::tcp::resolver::results_type endpoints_;
-  std::vector<std::unique_ptr<ClientConnection>> idle_;  // the one used last is the last
+  std::deque<std::unique_ptr<ClientConnection>> idle_;  // the one used last is the last
   std::vector<HttpCall*> running_;
   std::int64_t opened_ = 0;
   bool cancelled_ = false;

@@ -327,37 +327,35 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
   co_return co_await WriteAll(reply.body);
 }
 
-asio::awaitable<bool> HttpConnection::StartStream(std::string content_type,
-                                                  std::vector<std::pair<std::string, std::string>> headers) {
+asio::awaitable<bool> HttpConnection::StartStream(HttpStreamHead head) {
   // HTTP/1.0 clients do not support chunks: for them the end of the connection ends the body.
-  if (activity_.draining() || http_version_ == 10) keep_alive_ = false;
-  http::response<http::empty_body> response(http::status::ok, http_version_);
+  chunked_ = !head.content_length && http_version_ == 11;
+  if (activity_.draining() || (!head.content_length && !chunked_)) keep_alive_ = false;
+  http::response<http::empty_body> response(static_cast<http::status>(head.status), http_version_);
   response.set(http::field::server, "loramux");
-  response.set(http::field::content_type, content_type);
-  response.set(http::field::cache_control, "no-cache");
-  response.set("X-Accel-Buffering", "no");  // makes proxies pass on events at once
-  for (const auto& [name, value] : headers) response.set(name, value);
+  for (const auto& [name, value] : head.headers) response.set(name, value);
   for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
-  if (options_.hooks.responded) options_.hooks.responded(200);
+  if (options_.hooks.responded) options_.hooks.responded(head.status);
   for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);
   response.keep_alive(keep_alive_);
-  if (http_version_ == 11) response.chunked(true);
-  std::ostringstream head;
-  head << response.base();  // the message itself would also write the last chunk
-  const std::string text = std::move(head).str();
+  if (head.content_length) response.content_length(*head.content_length);
+  if (chunked_) response.chunked(true);
+  std::ostringstream out;
+  out << response.base();  // the message itself would also write the last chunk
+  const std::string text = std::move(out).str();
   co_return co_await WriteAll(text);
 }
 
 asio::awaitable<bool> HttpConnection::WriteStream(std::string_view data) {
   if (data.empty()) co_return !gone_;
-  if (http_version_ == 10) co_return co_await WriteAll(data);
+  if (!chunked_) co_return co_await WriteAll(data);
   const std::string chunk = beast::buffers_to_string(http::make_chunk(asio::buffer(data.data(), data.size())));
   co_return co_await WriteAll(chunk);
 }
 
 asio::awaitable<bool> HttpConnection::EndStream() {
   linger_ = !keep_alive_;
-  if (http_version_ == 10) co_return !gone_;
+  if (!chunked_) co_return !gone_;
   co_return co_await WriteAll("0\r\n\r\n");
 }
 

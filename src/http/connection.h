@@ -69,8 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // The following methods implement HttpExchange.
   boost::asio::awaitable<bool> SendReply(HttpReply reply, bool head_only);
-  boost::asio::awaitable<bool> StartStream(std::string content_type,
-                                           std::vector<std::pair<std::string, std::string>> headers);
+  boost::asio::awaitable<bool> StartStream(HttpStreamHead head);
   boost::asio::awaitable<bool> WriteStream(std::string_view data);
   boost::asio::awaitable<bool> EndStream();
   void WatchForDisconnect(std::function<void()> gone);
@@ -126,6 +125,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   RequestTrace trace_;  // the request being served
   unsigned http_version_ = 11;
   bool keep_alive_ = true;
+  bool chunked_ = false;              // the stream's body
   bool gone_ = false;                 // the client is gone, or the server has given up on it
   bool linger_ = false;               // a last response has been sent that the client may still have to read
   bool closing_ = false;              // no further request will be served

@@ -94,9 +94,18 @@ boost::asio::awaitable<bool> HttpExchange::Send(HttpReply reply) {
 }
 
 boost::asio::awaitable<bool> HttpExchange::StartStream(std::string content_type) {
+  // X-Accel-Buffering makes proxies pass on events at once.
+  HttpStreamHead head{.headers = {{"Content-Type", std::move(content_type)},
+                                  {"Cache-Control", "no-cache"},
+                                  {"X-Accel-Buffering", "no"}}};
+  return StartStream(std::move(head));
+}
+
+boost::asio::awaitable<bool> HttpExchange::StartStream(HttpStreamHead head) {
   CHECK_EQ(status_, 0);
-  status_ = 200;
-  return connection_.StartStream(std::move(content_type), std::move(headers_));
+  status_ = head.status;
+  for (auto& header : headers_) head.headers.push_back(std::move(header));
+  return connection_.StartStream(std::move(head));
 }
 
 boost::asio::awaitable<bool> HttpExchange::Write(std::string_view data) { return connection_.WriteStream(data); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -63,6 +64,13 @@ inline constexpr const char* kNotStartedHeader = "x-loramux-not-started";
 // Returns the reply with kNotStartedHeader if its status is 503. Only a 503 says that another server may do better.
 HttpReply NotStarted(HttpReply reply);
 
+// The head of a response whose body is sent piece by piece.
+struct HttpStreamHead {
+  int status = 200;
+  std::vector<std::pair<std::string, std::string>> headers;  // sent as they are, besides those of every response
+  std::optional<std::uint64_t> content_length;               // of the body; absent: unknown, sent in chunks
+};
+
 class HttpConnection;
 
 // Belongs to its connection's strand: call every method there; handlers resume there. A handler either sends one reply,
@@ -82,6 +90,10 @@ class HttpExchange {
   // Begins a response with status 200 and a body of unknown length. The body is chunked; for HTTP/1.0 clients it
   // extends to the end of the connection. REQUIRES: no other response was begun.
   boost::asio::awaitable<bool> StartStream(std::string content_type);
+  // Begins a response with any status and headers, as when another server's response is passed on. REQUIRES: no other
+  // response was begun; headers have no line breaks and none of Content-Length, Transfer-Encoding and Connection; if a
+  // content length is given, the pieces have that many bytes together.
+  boost::asio::awaitable<bool> StartStream(HttpStreamHead head);
   // Sends a piece of the stream.
   boost::asio::awaitable<bool> Write(std::string_view data);
   // Ends the stream.

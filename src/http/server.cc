@@ -251,6 +251,8 @@ Status HttpServer::Start() {
   return Ok{};
 }
 
+asio::any_io_executor HttpServer::executor() const { return impl_->context.get_executor(); }
+
 std::uint16_t HttpServer::port() const { return impl_->port; }
 
 int HttpServer::connections() const {

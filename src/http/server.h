@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <boost/asio/any_io_executor.hpp>
+
 #include "base/clock.h"
 #include "base/result.h"
 #include "http/activity.h"
@@ -29,6 +31,9 @@ class HttpServer {
   Status Start();
   // Returns the port in use. REQUIRES: started.
   std::uint16_t port() const;
+  // Where connections and handlers run. What else runs there must have ended before Shutdown returns. With one thread
+  // (HttpServerOptions::threads) all of it runs on that thread. The executor is valid as long as the server.
+  boost::asio::any_io_executor executor() const;
   // Returns the number of open connections, refused ones included.
   int connections() const;
 

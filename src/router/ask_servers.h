@@ -1,0 +1,30 @@
+// Asks several servers the same, at the same time, and waits for all of them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+
+#include "http/client.h"
+#include "router/server_pool.h"
+
+namespace loramux {
+
+// What one server said.
+struct ServerAnswer {
+  std::string server;  // its name
+  int status = 0;      // 0: it gave no whole answer
+  std::string content_type, body;
+  std::string fault;  // why it gave none
+};
+
+// The answers in the order of `servers`. An answer of more than `max_bytes` counts as none. Call it on the thread of
+// the servers' executor. `request` is sent once to each.
+boost::asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
+                                                             HttpCallRequest request, std::size_t max_bytes);
+
+}  // namespace loramux

@@ -1,0 +1,105 @@
+#include "router/fan_out.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "http/json_reader.h"
+#include "router/ask_servers.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::size_t kMostSaidBytes = 256 * 1024;
+constexpr auto kLoadPatience = std::chrono::seconds(300);  // a load reads the file, or fetches it from afar
+
+// The value of `server` in a query; empty: absent.
+std::string WantedServer(std::string_view query) {
+  while (!query.empty()) {
+    const auto end = std::min(query.find('&'), query.size());
+    const std::string_view field = query.substr(0, end);
+    if (field.starts_with("server=")) return PercentDecode(field.substr(7));
+    query.remove_prefix(std::min(end + 1, query.size()));
+  }
+  return {};
+}
+
+bool Succeeded(int status) { return status >= 200 && status < 300; }
+
+// Adds "did it" to what the servers said. A server that never had the adapter has unloaded it, if another one had it.
+std::vector<bool> Outcomes(const std::vector<ServerAnswer>& answers, bool unload) {
+  std::vector<bool> done;
+  for (const ServerAnswer& answer : answers) done.push_back(Succeeded(answer.status));
+  const bool any = std::find(done.begin(), done.end(), true) != done.end();
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    if (unload && any && answers[i].status == 404) done[i] = true;
+  }
+  return done;
+}
+
+HttpReply ReplyTo(const std::vector<ServerAnswer>& answers, bool unload) {
+  const std::vector<bool> done = Outcomes(answers, unload);
+  Json results = Json::array();
+  HttpReply reply;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const ServerAnswer& answer = answers[i];
+    const int status = answer.status == 0 ? 502 : answer.status;
+    if (!done[i]) reply.status = std::max(reply.status, status);
+    const Json parsed = Json::parse(answer.body, nullptr, false);
+    Json result = {{"server", answer.server}, {"ok", static_cast<bool>(done[i])}, {"status", status}};
+    result["answer"] = answer.status == 0 ? Json(answer.fault) : parsed.is_discarded() ? Json(answer.body) : parsed;
+    results.push_back(std::move(result));
+  }
+  const auto count = std::count(done.begin(), done.end(), true);
+  Json body = {{"ok", static_cast<std::size_t>(count) == done.size()},
+               {"message", fmt::format("{} of {} servers did it", count, done.size())},
+               {"servers", std::move(results)}};
+  reply.body = DumpJson(body);
+  return reply;
+}
+
+}  // namespace
+
+void FanOut::AddRoutes(RouteTable& routes) {
+  const auto add = [&](const char* path, bool unload) {
+    routes.Add(
+        "POST", path, [this, unload](HttpExchange& exchange) { return Run(exchange, unload); },
+        RouteAccess::kOpen);  // the servers check a key of their own
+  };
+  add("/v1/load_lora_adapter", false);
+  add("/load_lora_adapter", false);
+  add("/v1/unload_lora_adapter", true);
+  add("/unload_lora_adapter", true);
+}
+
+asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
+  const HttpRequest& request = exchange.request();
+  std::vector<std::shared_ptr<RoutedServer>> servers = pool_.All();
+  const std::string wanted = WantedServer(request.query);
+  if (!wanted.empty()) {
+    std::erase_if(servers, [&](const auto& server) { return server->address.name != wanted; });
+  }
+  HttpReply reply;
+  if (servers.empty()) {
+    reply = wanted.empty()
+                ? ErrorReply(503, "There is no server.")
+                : ErrorReply(404, fmt::format("`server`: there is no server {}; /health names all.", wanted));
+  } else {
+    HttpCallRequest question{.method = "POST", .path = request.path, .body = request.body, .timeout = kLoadPatience};
+    for (const char* name : {"Authorization", "Content-Type", "Origin"}) {
+      const std::string_view value = request.Header(name);
+      if (!value.empty()) question.headers.emplace_back(name, value);
+    }
+    question.headers.emplace_back("X-Request-Id", exchange.trace().request_id);
+    const std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes);
+    models_.Forget();
+    reply = ReplyTo(answers, unload);
+    spdlog::info("{}: status {} from {} servers", request.path, reply.status, answers.size());
+  }
+  co_await exchange.Send(std::move(reply));
+}
+
+}  // namespace loramux

@@ -1,0 +1,30 @@
+// Loads and unloads of adapters, passed on to all servers. Needs coroutines.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+
+#include "http/exchange.h"
+#include "router/model_list.h"
+#include "router/server_pool.h"
+
+namespace loramux {
+
+// The servers check the administrator's key, which the request carries. Use it on the thread of the pool's executor.
+class FanOut {
+ public:
+  // Both must outlive it.
+  FanOut(ServerPool& pool, ModelList& models) : pool_(pool), models_(models) {}
+
+  // Adds the routes of adapter administration: POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without
+  // /v1. `?server=NAME` asks one server only. The reply has what each server said; its status is 200 if all did what
+  // was asked, or the highest status among the others.
+  void AddRoutes(RouteTable& routes);
+
+ private:
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, bool unload);
+
+  ServerPool& pool_;
+  ModelList& models_;
+};
+
+}  // namespace loramux

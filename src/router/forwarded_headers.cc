@@ -1,0 +1,104 @@
+#include "router/forwarded_headers.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include <boost/beast/core/string.hpp>
+
+namespace loramux {
+namespace {
+
+using boost::beast::iequals;
+
+constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
+
+template <std::size_t N>
+bool IsOneOf(std::string_view name, const std::array<std::string_view, N>& names) {
+  return std::any_of(names.begin(), names.end(), [&](std::string_view other) { return iequals(name, other); });
+}
+
+// Of one connection only (RFC 9110, 7.6.1).
+bool IsOfConnection(std::string_view name) {
+  static constexpr std::array<std::string_view, 9> kNames = {
+      "Connection", "Keep-Alive",        "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "TE",
+      "Trailer",    "Transfer-Encoding", "Upgrade"};
+  return IsOneOf(name, kNames);
+}
+
+// Headers that `Connection` names belong to the connection too.
+std::string ConnectionOptions(const HttpFields& headers) {
+  std::string options;
+  for (const auto& [name, value] : headers) {
+    if (iequals(name, "Connection")) options += "," + value;
+  }
+  return options;
+}
+
+bool Names(std::string_view options, std::string_view name) {
+  while (!options.empty()) {
+    const auto end = std::min(options.find(','), options.size());
+    std::string_view option = options.substr(0, end);
+    while (option.starts_with(' ') || option.starts_with('\t')) option.remove_prefix(1);
+    while (option.ends_with(' ') || option.ends_with('\t')) option.remove_suffix(1);
+    if (iequals(option, name)) return true;
+    options.remove_prefix(std::min(end + 1, options.size()));
+  }
+  return false;
+}
+
+bool IsOwnOfResponse(std::string_view name) {
+  static constexpr std::array<std::string_view, 5> kNames = {"Server", "X-Request-Id", "traceparent", "tracestate",
+                                                             "x-loramux-server"};
+  return IsOneOf(name, kNames) || iequals(name.substr(0, 15), "Access-Control-");
+}
+
+bool IsOwnOfRequest(std::string_view name) {
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "Host", "Content-Length", "Expect", "X-Request-Id", "traceparent", "tracestate", "X-Forwarded-For"};
+  return IsOneOf(name, kNames);
+}
+
+}  // namespace
+
+PassedHead ReadPassedHead(const HttpFields& headers) {
+  PassedHead head;
+  const std::string options = ConnectionOptions(headers);
+  for (const auto& [name, value] : headers) {
+    if (iequals(name, "Content-Type")) {
+      head.content_type = value;
+    } else if (iequals(name, "Content-Length")) {
+      std::uint64_t length = 0;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), length);
+      if (error == std::errc() && end == value.data() + value.size()) head.content_length = length;
+    } else if (!IsOfConnection(name) && !IsOwnOfResponse(name) && !Names(options, name)) {
+      head.not_started = head.not_started || (iequals(name, kNotStartedHeader) && value == "1");
+      head.headers.emplace_back(name, value);
+    }
+  }
+  return head;
+}
+
+HttpFields RequestHeaders(const HttpExchange& exchange, bool trust_fairness_header, std::string_view tenant) {
+  const HttpRequest& request = exchange.request();
+  const std::string options = ConnectionOptions(request.headers);
+  HttpFields headers;
+  headers.reserve(request.headers.size() + 5);
+  std::string forwarded;
+  bool named = false;
+  for (const auto& [name, value] : request.headers) {
+    if (iequals(name, "X-Forwarded-For")) forwarded += value + ", ";
+    if (IsOfConnection(name) || IsOwnOfRequest(name) || Names(options, name)) continue;
+    if (iequals(name, kFairnessHeader)) {
+      if (!trust_fairness_header) continue;
+      named = true;
+    }
+    headers.emplace_back(name, value);
+  }
+  for (auto& header : exchange.trace().Headers()) headers.push_back(std::move(header));
+  headers.emplace_back("X-Forwarded-For", forwarded + request.address);
+  if (!named) headers.emplace_back(kFairnessHeader, tenant);
+  return headers;
+}
+
+}  // namespace loramux

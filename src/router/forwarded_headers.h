@@ -1,0 +1,27 @@
+// Which headers a router passes on, in both directions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "http/client.h"
+#include "http/exchange.h"
+
+namespace loramux {
+
+// What the headers of a server's response say.
+struct PassedHead {
+  HttpFields headers;  // that are passed on: without Content-Type, those of the connection and those of CORS
+  std::string content_type;
+  std::optional<std::uint64_t> content_length;
+  bool not_started = false;
+};
+PassedHead ReadPassedHead(const HttpFields& headers);
+
+// The headers for a server: those of the client without those of the connection, the request's id and trace, and the
+// client's address. `trust_fairness_header`: a client may name its tenant; otherwise the router does, by `tenant`.
+HttpFields RequestHeaders(const HttpExchange& exchange, bool trust_fairness_header, std::string_view tenant);
+
+}  // namespace loramux

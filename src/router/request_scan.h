@@ -1,0 +1,30 @@
+// What a router needs of a request's body, found in one pass without building a document. Bodies have up to 16 MiB, and
+// a router reads each of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace loramux {
+
+// What a body asks for. Fields that are absent, or of another type, keep their defaults: the server will say so.
+struct ScannedRequest {
+  std::string model;             // the field `model`
+  std::string adapter;           // lora_path, adapter_id or lora, also within `parameters`: other names of an adapter
+  bool stream = false;           // the field `stream`
+  std::int64_t max_tokens = -1;  // max_tokens, max_completion_tokens, max_output_tokens or max_new_tokens; -1: absent
+  // The beginning of the prompt's text, as cluster/prompt_text.h defines it, up to the last block of a fingerprint.
+  std::string text;
+  std::int64_t text_bytes = 0;  // of the whole text of all prompts
+  std::int64_t token_ids = 0;   // numbers in prompts that are given as token ids
+};
+
+// Reads the body of a completion, chat, embedding, response, message or generation. False: it is not a JSON object, or
+// ends early; what was found by then stays. Never fails otherwise: the server checks the body.
+bool ScanRequest(std::string_view body, ScannedRequest& request);
+
+// The tokens of the request's prompts, counted or estimated.
+std::int64_t PromptTokens(const ScannedRequest& request);
+
+}  // namespace loramux

@@ -1,0 +1,136 @@
+#include "router/server_pool.h"
+
+#include <array>
+#include <utility>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
+#include "base/log.h"
+#include "router/ask_servers.h"
+#include "schedule/profile/performance_profile.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMostProfileBytes = std::size_t{4} << 20;
+
+HttpClientOptions ClientOptions(const ServerAddress& address, const ServerAccess& access) {
+  HttpClientOptions options{.url = address.url, .user_agent = "loramux-route"};
+  options.connect_timeout = access.connect_timeout;
+  options.idle_timeout = access.idle_timeout;
+  options.max_idle = access.max_idle;
+  options.insecure = access.insecure;
+  options.ca_file = access.ca_file;
+  options.tls_name = address.tls_name;
+  return options;
+}
+
+}  // namespace
+
+RoutedServer::RoutedServer(const boost::asio::any_io_executor& executor, ServerAddress server,
+                           const ServerAccess& access, const Clock& clock)
+    : address(std::move(server)), client(executor, ClientOptions(address, access), clock), fault("not heard yet") {}
+
+ServerPool::ServerPool(boost::asio::any_io_executor executor, ServerAccess access, Dispatcher& dispatcher,
+                       boost::asio::thread_pool& workers, const Clock& clock)
+    : executor_(std::move(executor)),
+      access_(std::move(access)),
+      dispatcher_(dispatcher),
+      workers_(workers),
+      clock_(clock) {}
+
+void ServerPool::Set(std::vector<ServerAddress> addresses) {
+  auto old = std::exchange(servers_, {});
+  std::vector<std::string> names;
+  for (ServerAddress& address : addresses) {
+    const auto same = old.find(address.name);
+    const bool kept = same != old.end() && same->second->address == address;
+    std::string name = address.name;
+    if (!servers_.emplace(name, kept ? same->second : Add(std::move(address))).second) continue;
+    if (kept) old.erase(same);
+    names.push_back(std::move(name));
+  }
+  for (const auto& [name, server] : old) {
+    spdlog::info("server {} left", name);
+    server->link->Stop();
+  }
+  dispatcher_.SetServers(names, clock_.Now());
+  ++changes_;
+}
+
+std::shared_ptr<RoutedServer> ServerPool::Add(ServerAddress address) {
+  spdlog::info("server {} joined", address.name);
+  auto server = std::make_shared<RoutedServer>(executor_, std::move(address), access_, clock_);
+  ServerLinkOptions options{.address = server->address, .fleet_key = access_.fleet_key, .insecure = access_.insecure};
+  options.ca_file = access_.ca_file;
+  options.wait = access_.poll_wait;
+  options.patience = access_.poll_patience;
+  options.probe_interval = access_.probe_interval;
+  options.workers = &workers_;
+  ServerLinkCallbacks callbacks;
+  RoutedServer* const raw = server.get();  // the link, which it owns, calls
+  callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
+  callbacks.probe = [this, raw](bool healthy, const std::string& why) {
+    raw->fault = healthy ? std::string() : why;
+    dispatcher_.ObserveProbe(raw->address.name, healthy, clock_.Now());
+  };
+  server->link = std::make_unique<ServerLink>(executor_, std::move(options), std::move(callbacks), clock_);
+  server->link->Start();
+  return server;
+}
+
+void ServerPool::Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_of) {
+  server.base_model = snapshot.base_model;
+  ++changes_;
+  const bool ask = access_.learn_profile && !knows_profile_ && !snapshot.profile.empty() && !server.asked_for_profile;
+  dispatcher_.Observe(server.address.name, std::move(snapshot), as_of);
+  if (!ask) return;
+  server.asked_for_profile = true;
+  boost::asio::co_spawn(executor_, LearnProfile(Find(server.address.name)), boost::asio::detached);
+}
+
+boost::asio::awaitable<void> ServerPool::LearnProfile(std::shared_ptr<RoutedServer> server) {
+  if (server == nullptr) co_return;
+  HttpCallRequest request{.path = "/internal/profile", .timeout = std::chrono::seconds(5)};
+  if (!access_.fleet_key.empty()) request.headers.emplace_back("Authorization", "Bearer " + access_.fleet_key);
+  const std::array<std::shared_ptr<RoutedServer>, 1> one = {server};
+  const std::vector<ServerAnswer> answers = co_await AskServers(one, std::move(request), kMostProfileBytes);
+  const ServerAnswer& answer = answers.front();
+  if (knows_profile_ || answer.status != 200) co_return;
+  const auto profile = ParsePerformanceProfile(answer.body, "the profile of " + answer.server);
+  if (!profile.ok()) {
+    spdlog::warn("{}", profile.error().message);
+    co_return;
+  }
+  knows_profile_ = true;
+  dispatcher_.SetModel(std::make_shared<const PerformanceModel>(profile->EngineModel()));
+  spdlog::info("decisions are computed with the profile of {}: {}", answer.server, profile->device);
+}
+
+void ServerPool::Stop() {
+  for (const auto& [name, server] : servers_) server->link->Stop();
+}
+
+std::shared_ptr<RoutedServer> ServerPool::Find(std::string_view name) const {
+  const auto found = servers_.find(name);
+  return found == servers_.end() ? nullptr : found->second;
+}
+
+std::vector<std::shared_ptr<RoutedServer>> ServerPool::All() const {
+  std::vector<std::shared_ptr<RoutedServer>> all;
+  for (const auto& [name, server] : servers_) all.push_back(server);
+  return all;
+}
+
+std::string ServerPool::AdapterOf(std::string_view model) const {
+  for (const auto& [name, server] : servers_) {
+    const std::string_view base = server->base_model;
+    if (base.empty() || !model.starts_with(base)) continue;
+    if (model.size() == base.size()) return {};
+    if (model[base.size()] == ':') return std::string(model.substr(base.size() + 1));
+  }
+  return std::string(model);
+}
+
+}  // namespace loramux

@@ -1,0 +1,342 @@
+#include "tools/route.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "cluster/default_model.h"
+#include "cluster/route_policy.h"
+#include "http/bound_port.h"
+#include "router/router.h"
+#include "router/server_sources.h"
+#include "schedule/profile/performance_profile.h"
+#include "server/guard/bearer_key.h"
+#include "tools/protection_flags.h"
+#include "tools/service_notify.h"
+#include "tools/signals.h"
+
+namespace loramux {
+namespace {
+
+// A router holds many more connections than a server, and each costs it little.
+constexpr int kConnections = 65'536;
+constexpr int kFilesPerConnection = 2;  // the client's and the server's
+
+struct RouteFlags {
+  RouterOptions router;
+  std::vector<std::string> servers;
+  std::chrono::milliseconds dns_interval{10'000};
+  std::string profile;
+  std::string fleet_key_file;
+  std::string max_body_size = "16MiB";
+  double drain_timeout_seconds = 30, drain_notice_seconds = 1;
+  double ejection_seconds = 10, slow_start_seconds = 10;
+  std::string log_level = "info", log_format = "text";
+  std::vector<std::string> warnings;  // of the command line and the environment
+};
+
+TimeNs AsNs(double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); }
+
+std::chrono::milliseconds AsMs(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
+  RouterOptions options = flags.router;
+  options.version = LORAMUX_VERSION;
+  ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
+  options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
+  options.http.drain_timeout = AsMs(flags.drain_timeout_seconds);
+  options.dispatch.ejection = AsNs(flags.ejection_seconds);
+  options.dispatch.slow_start = AsNs(flags.slow_start_seconds);
+  if (!flags.fleet_key_file.empty()) {
+    ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
+  }
+  options.dispatch.model = DefaultPerformanceModel();
+  options.access.learn_profile = flags.profile.empty();
+  if (!flags.profile.empty()) {
+    auto profile = LoadPerformanceProfile(flags.profile);
+    if (!profile.ok()) return Error{profile.error().code, "--profile: " + profile.error().message, "--profile"};
+    options.dispatch.model = std::make_shared<const PerformanceModel>(profile->EngineModel());
+  }
+  ASSIGN_OR_RETURN(options.http.bound_port, BoundPort::Bind(options.http.host, options.http.port));
+  return options;
+}
+
+// Waits until a signal asks for the end, and answers until the drain has ended.
+void RouteUntilStopped(const RouteFlags& flags, Signals& signals, Router& router, ServerWatch& watch) {
+  int signal = signals.Wait();
+  for (; signal == SIGHUP; signal = signals.Wait()) {
+    router.Reload();
+    watch.Reload();
+  }
+  spdlog::info("{}: /health says so for {} s; then up to {} s for running requests; {} ends them at once",
+               signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_notice_seconds, flags.drain_timeout_seconds,
+               signal == SIGINT ? "Ctrl-C again" : "a second signal");
+  NotifyStopping(flags.drain_notice_seconds + flags.drain_timeout_seconds);
+  router.StartDraining();
+  std::this_thread::sleep_for(AsMs(flags.drain_notice_seconds));
+  LogDrained(router.Shutdown());
+}
+
+Status Route(const RouteFlags& flags) {
+  Signals signals;
+  RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
+  for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
+  RaiseOpenFileLimit(flags.router.http.max_connections * kFilesPerConnection);
+  if (flags.servers.empty()) {
+    return InvalidArgument("--servers: expected at least one server, as in --servers 10.0.0.1:8000,10.0.0.2:8000",
+                           "--servers");
+  }
+  ASSIGN_OR_RETURN(ServerSources sources, ServerSources::Parse(flags.servers));
+  ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(flags));
+  const OsClock clock;
+  const bool tls = options.tls.enabled();
+  ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Start(std::move(options), clock));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ServerWatch> watch,
+                   ServerWatch::Start(std::move(sources), flags.dns_interval, [&](std::vector<ServerAddress> servers) {
+                     router->SetServers(std::move(servers));
+                   }));
+  signals.MarkReady();
+  spdlog::info("ready: {}://{}:{} routes to {} by {}", tls ? "https" : "http", flags.router.http.host, router->port(),
+               fmt::join(flags.servers, ","), flags.router.dispatch.policy);
+  NotifyReady(router->port());
+  RouteUntilStopped(flags, signals, *router, *watch);
+  return Ok{};
+}
+
+void AddServerFlags(CommandLine& line, RouteFlags& flags) {
+  const std::string group = "Servers (files are read again at SIGHUP)";
+  line.Add({.names = "--servers",
+            .target = &flags.servers,
+            .unit = "SERVER",
+            .group = group,
+            .help = "The servers: HOST:PORT, http:// or https:// URLs, dns:NAME:PORT for each address that a name has, "
+                    "file:FILE for a file with one of these a line",
+            .comma_list = true,
+            .common = true});
+  line.Add({.names = "--dns-interval",
+            .target = &flags.dns_interval,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time between two looks at the names of dns:",
+            .range = {{0.1, 86400}}});
+  line.Add({.names = "--fleet-key-file",
+            .target = &flags.fleet_key_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "Key that servers with API keys want for their snapshots; they have the same flag",
+            .path = FlagPath::kExistingFile,
+            .common = true});
+  line.Add({.names = "--servers-ca",
+            .target = &flags.router.access.ca_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "PEM file of authorities that certificates of https:// servers may come from, besides the system's",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--insecure-servers",
+            .target = &flags.router.access.insecure,
+            .group = group,
+            .help = "Do not check the certificates of https:// servers"});
+  line.Add({.names = "--connect-timeout",
+            .target = &flags.router.access.connect_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time for a connection to a server; then another server is asked",
+            .range = {{0.01, 600}}});
+  line.Add({.names = "--answer-timeout",
+            .target = &flags.router.proxy.answer_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time that a server may send nothing: before its answer begins, and between two pieces of it",
+            .range = {{0.1, 86400}}});
+}
+
+void AddPolicyFlags(CommandLine& line, RouteFlags& flags) {
+  const std::string group = "Choice of a server";
+  DispatcherOptions& dispatch = flags.router.dispatch;
+  std::string names;
+  for (const RoutePolicyName& policy : RoutePolicies()) names += (names.empty() ? "" : ", ") + std::string(policy.name);
+  line.Add({.names = "--policy",
+            .target = &dispatch.policy,
+            .unit = "NAME",
+            .group = group,
+            .help = "How a request's server is chosen, one of " + names,
+            .common = true});
+  line.Add({.names = "--profile",
+            .target = &flags.profile,
+            .unit = "FILE",
+            .group = group,
+            .help = "A file of `loramux profile` of a server's device: the times that the choice is computed with",
+            .default_text = "that of the first server that has one, else a rough model of a GPU",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--slow-start",
+            .target = &flags.slow_start_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time over which a new or returned server grows to its full share",
+            .range = {{0.0, 3600}}});
+  line.Add({.names = "--failures-to-eject",
+            .target = &dispatch.failures_to_eject,
+            .unit = "N",
+            .group = group,
+            .help = "Failed connections and time-outs in a row after which a server gets nothing for a while",
+            .range = {{1, 1000}}});
+  line.Add({.names = "--ejection",
+            .target = &flags.ejection_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "How long it gets nothing; twice as long with each further time",
+            .range = {{0.0, 3600}}});
+  line.Add({.names = "--most-ejected",
+            .target = &dispatch.most_ejected,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of the servers that may be ejected; if more are, all get requests again",
+            .range = {{0.0, 1.0}}});
+  line.Add({.names = "--retry-budget",
+            .target = &dispatch.retry_budget,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Requests that may be sent to a further server, as a share of all. Only a request that no server "
+                    "began is sent again",
+            .range = {{0.0, 1.0}}});
+}
+
+void AddListenFlags(CommandLine& line, RouteFlags& flags) {
+  const std::string group = "HTTP";
+  HttpServerOptions& http = flags.router.http;
+  line.Add({.names = "--host",
+            .target = &http.host,
+            .unit = "ADDRESS",
+            .group = group,
+            .help = "Address to listen on; the default is reachable from this machine only",
+            .common = true});
+  line.Add({.names = "--port",
+            .target = &http.port,
+            .unit = "PORT",
+            .group = group,
+            .help = "TCP port to listen on; 0 takes a free one",
+            .common = true});
+  line.Add({.names = "--max-body-size",
+            .target = &flags.max_body_size,
+            .unit = "BYTES",
+            .group = group,
+            .help = "Largest request body, as in 16MiB; a larger one gets 413"});
+  line.Add({.names = "--max-connections",
+            .target = &http.max_connections,
+            .unit = "N",
+            .group = group,
+            .help = "Open connections of clients at a time; each one that waits for an answer needs two open files",
+            .range = {{1, 1 << 20}}});
+  line.Add({.names = "--drain-notice",
+            .target = &flags.drain_notice_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time after SIGTERM in which /health says 503 and requests are still taken, so that a balancer "
+                    "before this router can turn away",
+            .range = {{0.0, 3600.0}}});
+  line.Add({.names = "--drain-timeout",
+            .target = &flags.drain_timeout_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time that running requests get to finish after that",
+            .range = {{0.0, 86400.0}}});
+  line.Add(
+      {.names = "--allowed-origins",
+       .target = &http.allowed_origins,
+       .unit = "ORIGIN",
+       .group = group,
+       .help = "Origins of web pages that may call this router (CORS), as in https://chat.example.com; * allows all",
+       .comma_list = true});
+}
+
+void AddAccessFlags(CommandLine& line, RouteFlags& flags) {
+  const std::string group = "Access (files are read again at SIGHUP)";
+  line.Add({.names = "--api-key-file",
+            .target = &flags.router.api_key_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "JSON file of API keys that the router checks before a server is asked; without it the servers "
+                    "check the keys, which are passed on either way",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--tls-cert",
+            .target = &flags.router.tls.certificate,
+            .unit = "FILE",
+            .group = group,
+            .help = "PEM file with the certificate chain; serves HTTPS",
+            .common = true});
+  line.Add({.names = "--tls-key",
+            .target = &flags.router.tls.key,
+            .unit = "FILE",
+            .group = group,
+            .help = "PEM file with the certificate's private key",
+            .common = true});
+  line.Add({.names = "--trust-fairness-header",
+            .target = &flags.router.proxy.trust_fairness_header,
+            .group = group,
+            .help = "Pass the clients' header x-gateway-inference-fairness-id on. Without it the router names each "
+                    "tenant by the API key that it checked, or by the client's address"});
+}
+
+void AddRouteFlags(CommandLine& line, RouteFlags& flags) {
+  line.ReadConfiguration(&flags.warnings);
+  line.set_footer(
+      "A request goes to the server that will answer it first: the router knows which adapters each server has "
+      "loaded,\n"
+      "what waits there, and which prompts it has cached (docs/guide/many-servers.md).\n"
+      "Examples:\n"
+      "  loramux route --servers 10.0.0.1:8000,10.0.0.2:8000 --host 0.0.0.0\n"
+      "  loramux route --servers dns:loramux.default.svc:8000 --api-key-file keys.json --fleet-key-file fleet.key\n"
+      "  loramux route --servers file:servers.txt --policy most-idle   # kill -HUP reads the file again\n"
+      "  curl localhost:8080/health                                    # the state of each server\n"
+      "  curl localhost:8080/v1/load_lora_adapter -H 'Authorization: Bearer ADMIN_KEY' \\\n"
+      "    -H 'Content-Type: application/json' -d '{\"lora_name\": \"sql\", \"lora_path\": \"/adapters/sql\"}'");
+  AddServerFlags(line, flags);
+  AddPolicyFlags(line, flags);
+  AddListenFlags(line, flags);
+  AddAccessFlags(line, flags);
+  AddHttpLimitFlags(line, flags.router.http);
+  const std::string group = "Log";
+  line.Add({.names = "--log-level",
+            .target = &flags.log_level,
+            .unit = "LEVEL",
+            .group = group,
+            .help = "Least severe log records to write: trace, debug, info, warn, error or off",
+            .common = true});
+  line.Add({.names = "--log-format",
+            .target = &flags.log_format,
+            .unit = "FORMAT",
+            .group = group,
+            .help = "text writes a line per record, json an object per line",
+            .choices = {"text", "json"}});
+}
+
+int RunRoute(const RouteFlags& flags) {
+  const Status status = Route(flags);
+  return status.ok() ? 0 : FailCommand("route", status.error());
+}
+
+}  // namespace
+
+Command RouteCommand() {
+  const auto flags = std::make_shared<RouteFlags>();
+  flags->router.http.port = 8080;
+  flags->router.http.max_connections = kConnections;
+  Command command{.name = "route", .summary = "Send the requests of one address to many servers"};
+  AddRouteFlags(command.line, *flags);
+  command.run = [flags] { return RunRoute(*flags); };
+  return command;
+}
+
+}  // namespace loramux
