@@ -1,6 +1,7 @@
 #include "cluster/dispatcher.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <utility>
 
@@ -20,6 +21,9 @@ namespace {
 
 // Decoding requests among which a step is shared when a request's work is estimated.
 constexpr std::int64_t kTypicalBatch = 32;
+// Own requests in the snapshots from which the number of routers is told, and the most that is believed.
+constexpr std::int64_t kLeastKnown = 8;
+constexpr double kMostRouters = 16;
 
 // Seconds of one server that a request takes.
 double WorkSeconds(const PerformanceModel& model, const RouteRequest& request) {
@@ -53,19 +57,21 @@ struct Server {
   ServerLoad of_snapshot;  // without corrections
   ServerLoad load;
   std::int64_t sent = 0;
+  std::int64_t own_counted = 0;  // of the requests that the snapshot counts, those of this router
 
   const ServerSnapshot* Snapshot() const { return snapshot ? &*snapshot : nullptr; }
-  void AddUp(bool correct) {
+  // `times`: 0, without corrections, else how many requests stand behind one of this router.
+  void AddUp(std::int64_t times) {
     load = of_snapshot;
-    if (!correct) return;
+    if (times == 0) return;
     for (const OwnDispatch& dispatch : own.ended()) load.AddEnded(dispatch.request, Snapshot());
-    for (const OwnDispatch& dispatch : own.sent()) load.AddSent(dispatch, Snapshot());
+    for (const OwnDispatch& dispatch : own.sent()) load.AddSent(dispatch, Snapshot(), times);
   }
-  void ForgetSnapshot(bool correct) {
+  void ForgetSnapshot() {
     snapshot.reset();
     of_snapshot = {};
+    own_counted = 0;
     own.CountAll();
-    AddUp(correct);
   }
 };
 
@@ -94,6 +100,8 @@ struct Dispatcher::Impl {
     return found == servers.end() ? nullptr : found->second.get();
   }
   bool Panic(TimeNs now) const;
+  double FleetPerOwn() const;
+  std::int64_t Times() const;
   void ForgetOld(TimeNs now);
   RouteRequest Completed(const RouteRequest& request) const;
   void FindUsable(std::span<const std::string> tried, TimeNs now);
@@ -110,10 +118,28 @@ bool Dispatcher::Impl::Panic(TimeNs now) const {
   return static_cast<double>(ejected) > options.most_ejected * static_cast<double>(servers.size());
 }
 
+// Other routers send to the same servers. How many requests all have sent for each of this router's, by the snapshots.
+double Dispatcher::Impl::FleetPerOwn() const {
+  std::int64_t own = 0, all = 0;
+  for (const auto& [name, server] : servers) {
+    if (!server->snapshot) continue;
+    own += server->own_counted;
+    all += server->of_snapshot.requests();
+  }
+  if (own < kLeastKnown) return 1;
+  return std::clamp(static_cast<double>(all) / static_cast<double>(own), 1.0, kMostRouters);
+}
+
+// Other routers see what this one sees, and choose alike; so each own request since a snapshot stands for theirs too.
+std::int64_t Dispatcher::Impl::Times() const {
+  return options.correct_by_own ? static_cast<std::int64_t>(std::lround(FleetPerOwn())) : 0;
+}
+
 void Dispatcher::Impl::ForgetOld(TimeNs now) {
   for (const auto& [name, server] : servers) {
-    if (server->snapshot && now - server->snapshot_at > options.snapshot_lifetime)
-      server->ForgetSnapshot(options.correct_by_own);
+    if (!server->snapshot || now - server->snapshot_at <= options.snapshot_lifetime) continue;
+    server->ForgetSnapshot();
+    server->AddUp(Times());
   }
 }
 
@@ -183,16 +209,10 @@ Error Dispatcher::Impl::NoDigest(const RouteRequest& request) const {
       "model");
 }
 
-// Other routers send to the same servers. Their number is not known, but this router's share of the requests is.
 std::int64_t Dispatcher::Impl::ReplicasFor(const RouteRequest& request, bool first, TimeNs now) {
   if (request.adapter.empty()) return 1;
   if (!first) return replicas.Replicas(request.adapter);
-  std::int64_t own = 1, all = 1;
-  for (const auto& [name, server] : servers) {
-    own += server->own.in_flight();
-    all += std::max(server->own.in_flight(), server->load.requests());
-  }
-  const double seconds = WorkSeconds(*options.model, request) * static_cast<double>(all) / static_cast<double>(own);
+  const double seconds = WorkSeconds(*options.model, request) * FleetPerOwn();
   return replicas.Count(request.adapter, seconds, static_cast<std::int64_t>(servers.size()), now);
 }
 
@@ -220,7 +240,8 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
   const Attempt attempt = ++last_attempt;
   server.own.Send(attempt, request, now);
   server.sent += 1;
-  if (options.correct_by_own) server.load.AddSent(server.own.sent().back(), server.Snapshot());
+  if (const std::int64_t times = Times(); times > 0)
+    server.load.AddSent(server.own.sent().back(), server.Snapshot(), times);
   attempts.emplace(attempt, servers.find(server.name)->second);
   return {.attempt = attempt, .server = server.name};
 }
@@ -264,7 +285,8 @@ void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs 
   server->snapshot_at = std::max(as_of, same ? server->snapshot_at : as_of);
   server->of_snapshot = ServerLoad::Of(*server->snapshot);
   server->own.CountedAt(server->snapshot_at);
-  server->AddUp(impl_->options.correct_by_own);
+  server->own_counted = server->own.counted();
+  server->AddUp(impl_->Times());
 }
 
 void Dispatcher::ObserveProbe(std::string_view name, bool healthy, TimeNs now) {
@@ -297,7 +319,7 @@ void Dispatcher::Answered(Attempt attempt, TimeNs) {
   const auto found = impl_->attempts.find(attempt);
   CHECK(found != impl_->attempts.end());
   Server& server = *found->second;
-  if (server.own.Answered(attempt)) server.AddUp(impl_->options.correct_by_own);
+  if (server.own.Answered(attempt)) server.AddUp(impl_->Times());
 }
 
 void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
@@ -317,7 +339,7 @@ void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
     case AttemptEnd::kCancelled:
       break;
   }
-  server.AddUp(impl_->options.correct_by_own);
+  server.AddUp(impl_->Times());
   impl_->attempts.erase(found);
 }
 

@@ -367,27 +367,40 @@ TEST(Dispatcher, KeepsItsRulesInRandomRuns) {
 // --- Herds. Servers that take any number of requests, 2 seconds each; their state is known once a second.
 
 // The most requests that a server had at once, with 200 requests per second for 20 servers: 20 each if evenly spread.
-std::int64_t MostAtOneServer(bool correct, std::string policy) {
-  const auto dispatcher = Make({.policy = std::move(policy), .correct_by_own = correct});
+std::int64_t MostAtOneServer(bool correct, const std::string& policy, std::size_t routers = 1) {
   const std::vector<std::string> names = Names(20);
-  dispatcher->SetServers(names, 0);
+  std::vector<std::unique_ptr<Dispatcher>> dispatchers;
+  for (std::size_t r = 0; r < routers; ++r) {
+    dispatchers.push_back(Make({.policy = policy, .correct_by_own = correct, .seed = r}));
+    dispatchers[r]->SetServers(names, 0);
+  }
+  struct End {
+    std::size_t router;
+    Dispatcher::Decision decision;
+  };
   std::map<std::string, std::int64_t> running;
-  std::multimap<TimeNs, Dispatcher::Decision> ends;
+  std::multimap<TimeNs, End> ends;
   std::int64_t most = 0;
   std::uint64_t version = 0;
+  Prng prng(1);
   for (TimeNs now = 0; now < 20 * kSecond; now += 5 * kNsPerMs) {
     if (now % kSecond == 0) {
       ++version;
-      for (const std::string& name : names) dispatcher->Observe(name, SnapshotWith(running[name], version), now);
+      for (const std::string& name : names) {
+        for (const auto& each : dispatchers) each->Observe(name, SnapshotWith(running[name], version), now);
+      }
     }
     while (!ends.empty() && ends.begin()->first <= now) {
-      running[ends.begin()->second.server] -= 1;
-      dispatcher->End(ends.begin()->second.attempt, AttemptEnd::kAnswered, now);
+      const End& end = ends.begin()->second;
+      running[end.decision.server] -= 1;
+      dispatchers[end.router]->End(end.decision.attempt, AttemptEnd::kAnswered, now);
       ends.erase(ends.begin());
     }
-    const Dispatcher::Decision decision = Must(dispatcher->Send(RequestFor(), now));
-    most = std::max(most, ++running[decision.server]);
-    ends.emplace(now + 2 * kSecond, decision);
+    const std::size_t router = prng.NextBelow(routers);
+    const Dispatcher::Decision decision = Must(dispatchers[router]->Send(RequestFor(), now));
+    running[decision.server] += 1;
+    if (now > 5 * kSecond) most = std::max(most, running[decision.server]);
+    ends.emplace(now + 2 * kSecond, End{router, decision});
   }
   return most;
 }
@@ -397,6 +410,9 @@ TEST(Dispatcher, OwnDispatchesPreventHerds) {
   EXPECT_GE(MostAtOneServer(false, "most-idle"), 60);
   EXPECT_LE(MostAtOneServer(true, "seconds"), 30);
 }
+
+// Each of several routers sees only its own requests; by their share of the snapshots it tells how many there are.
+TEST(Dispatcher, SeveralRoutersDoNotHerd) { EXPECT_LE(MostAtOneServer(true, "most-idle", 4), 40); }
 
 }  // namespace
 }  // namespace loramux::dispatcher_test

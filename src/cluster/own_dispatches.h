@@ -29,6 +29,8 @@ class OwnDispatches {
   std::span<const OwnDispatch> sent() const { return sent_; }
   // Counted by the snapshot, and ended since; `at` is the end.
   std::span<const OwnDispatch> ended() const { return ended_; }
+  // Requests that the snapshot counts, if it arrived just now.
+  std::int64_t counted() const { return static_cast<std::int64_t>(counted_.size() + ended_.size()); }
   std::int64_t in_flight() const { return static_cast<std::int64_t>(sent_.size() + counted_.size()); }
 
  private:

@@ -5,13 +5,8 @@
 namespace loramux {
 namespace {
 
-// Adds a prompt of `tokens` to a step.
-void AddPrompt(const RouteRequest& request, bool first_of_adapter, StepLoad& step) {
-  const std::int64_t tokens = std::max<std::int64_t>(1, request.prompt_tokens);
-  step.prefill_tokens += tokens;
-  step.prefill_sequences += 1;
-  step.prefill_attention += tokens * (tokens + 1) / 2;
-  step.prefill_context += tokens;
+// Adds the adapter's part of `tokens` tokens of such requests to a step.
+void AddTokens(const RouteRequest& request, std::int64_t tokens, bool first_of_adapter, StepLoad& step) {
   if (request.adapter.empty()) return;
   step.adapter_tokens += tokens;
   step.token_ranks += tokens * request.rank;
@@ -21,17 +16,21 @@ void AddPrompt(const RouteRequest& request, bool first_of_adapter, StepLoad& ste
   step.distinct_adapters += 1;
 }
 
-// Adds a decoding sequence, which has its prompt and half of its answer.
-void AddDecoding(const RouteRequest& request, bool first_of_adapter, StepLoad& step) {
-  step.decode_sequences += 1;
-  step.decode_context += request.prompt_tokens + request.output_tokens / 2;
-  if (request.adapter.empty()) return;
-  step.adapter_tokens += 1;
-  step.token_ranks += request.rank;
-  step.max_rank = std::max<std::int64_t>(step.max_rank, request.rank);
-  if (!first_of_adapter) return;
-  step.rank_sum += request.rank;
-  step.distinct_adapters += 1;
+// Adds the prompt of the request, so many times.
+void AddPrompt(const RouteRequest& request, bool first_of_adapter, std::int64_t times, StepLoad& step) {
+  const std::int64_t tokens = std::max<std::int64_t>(1, request.prompt_tokens);
+  step.prefill_tokens += times * tokens;
+  step.prefill_sequences += times;
+  step.prefill_attention += times * (tokens * (tokens + 1) / 2);
+  step.prefill_context += times * tokens;
+  AddTokens(request, times * tokens, first_of_adapter, step);
+}
+
+// Adds so many decoding sequences, which have their prompts and half of their answers.
+void AddDecoding(const RouteRequest& request, bool first_of_adapter, std::int64_t times, StepLoad& step) {
+  step.decode_sequences += times;
+  step.decode_context += times * (request.prompt_tokens + request.output_tokens / 2);
+  AddTokens(request, times, first_of_adapter, step);
 }
 
 // Adds `tokens` tokens that requests for this adapter compute.
@@ -104,21 +103,21 @@ ServerLoad::Change& ServerLoad::ChangeOf(const RouteRequest& request) {
   return changes.emplace_back(Change{.adapter = request.adapter, .rank = request.rank, .bytes = request.adapter_bytes});
 }
 
-void ServerLoad::AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot) {
+void ServerLoad::AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times) {
   const RouteRequest& request = dispatch.request;
   const SnapshotAdapter* listed = ListedIn(snapshot, request.adapter);
   Change& change = ChangeOf(request);
   const AdapterState before = CountsOf(listed, &change);
-  AddDecoding(request, before.requests == 0, exists);
-  claimed_pages += PagesOf(request, snapshot);
+  AddDecoding(request, before.requests == 0, times, exists);
+  claimed_pages += times * PagesOf(request, snapshot);
   if (change.sent == 0) change.first_sent = dispatch.at;
   change.sent += 1;
   if (dispatch.answered) {
-    running += 1;
+    running += times;
     return;
   }
-  waiting += 1;
-  AddPrompt(request, before.queued == 0, queue);
+  waiting += times;
+  AddPrompt(request, before.queued == 0, times, queue);
   // The first request for an adapter that is not on its way makes the server fetch it.
   const bool fetches = !request.adapter.empty() && change.queued == 0 &&
                        (listed == nullptr || (listed->place != AdapterPlace::kDevice &&
@@ -151,13 +150,13 @@ AdapterState StateOf(const ServerView& view, std::string_view adapter) {
 
 StepLoad QueueWith(const ServerView& view, const RouteRequest& request, const AdapterState& state) {
   StepLoad step = view.load->queue;
-  AddPrompt(request, state.queued == 0, step);
+  AddPrompt(request, state.queued == 0, 1, step);
   return step;
 }
 
 StepLoad ExistsWith(const ServerView& view, const RouteRequest& request, const AdapterState& state) {
   StepLoad step = view.load->exists;
-  AddDecoding(request, state.requests == 0, step);
+  AddDecoding(request, state.requests == 0, 1, step);
   return step;
 }
 

@@ -41,8 +41,9 @@ struct ServerLoad {
 
   // The load of a snapshot alone.
   static ServerLoad Of(const ServerSnapshot& snapshot);
-  // Adds a request that was sent since the snapshot. Null: there is no snapshot.
-  void AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot);
+  // Adds a request that was sent since the snapshot. Null: there is no snapshot. `times`: how many such requests all
+  // routers together are assumed to have sent.
+  void AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times = 1);
   // Takes away a request that the snapshot counts as running.
   void AddEnded(const RouteRequest& request, const ServerSnapshot* snapshot);
 
