@@ -25,6 +25,13 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
             .unit = "DIR",
             .group = group,
             .help = "Allow loading adapters from DIR and below. Repeatable; --adapter-dir is always allowed"});
+  line.Add(
+      {.names = "--allowed-adapter-sources",
+       .target = &flags.allowed_sources,
+       .unit = "PREFIX",
+       .group = group,
+       .help = "Allow loading adapters from sources that begin with PREFIX, as in s3://BUCKET/adapters or hf://ORG",
+       .comma_list = true});
   line.Add({.names = "--admin-key-file",
             .target = &flags.admin_key_file,
             .unit = "FILE",
@@ -55,10 +62,10 @@ RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flag
 Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime,
                                             const std::string& host) {
   if (!flags.enable_runtime_lora) return std::optional<std::string>();
-  if (flags.allowed_roots.empty() && runtime.adapter_dir.empty()) {
+  if (flags.allowed_roots.empty() && flags.allowed_sources.empty() && runtime.adapter_dir.empty()) {
     return InvalidArgument(
         "--enable-runtime-lora: nothing can be loaded without --allowed-adapter-root DIR (or "
-        "--adapter-dir)",
+        "--allowed-adapter-sources PREFIX, or --adapter-dir)",
         "--allowed-adapter-root");
   }
   if (!flags.admin_key_file.empty()) {
@@ -91,6 +98,8 @@ Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags
     roots.emplace_back(runtime_flags.adapter_dir);
   }
   ASSIGN_OR_RETURN(parts.roots, AllowedRoots::Create(roots));
+  ASSIGN_OR_RETURN(parts.sources, AllowedSources::Create(flags.allowed_sources));
+  parts.remote = runtime_flags.remote.opened.get();
   if (!flags.state_dir.empty()) {
     ASSIGN_OR_RETURN(parts.journal, AdapterJournal::Open(&OsFileSystem(), flags.state_dir));
   }

@@ -104,13 +104,15 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
   AddHubFlags(line, flags.hub);
 }
 
+HubClientOptions HubOptionsOf(const HubFlags& flags) { return {.endpoint = flags.endpoint, .token = TokenOf(flags)}; }
+
 Result<std::string> FolderOf(const std::string& text, const HubFlags& hub) {
   std::error_code ignored;
   if (fs::exists(text, ignored)) return text;
   const std::optional<RepoName> repo = ParseRepoName(text);
   if (!repo) return NotFound("'" + text + "': expected a folder, or a model as ORG/NAME, found neither");
   const SnapshotOptions options{.cache = hub.cache.empty() ? HuggingFaceHome() / "hub" : fs::path(hub.cache),
-                                .hub = {.endpoint = hub.endpoint, .token = TokenOf(hub)},
+                                .hub = HubOptionsOf(hub),
                                 .offline = hub.offline};
   ProgressBar bar("downloading " + repo->full(), "MiB", 1 << 20);
   auto folder =

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "hub/hub_client.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "tools/command_line/command_line.h"
@@ -36,6 +37,9 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags);
 // The model of `flags` with folders in place of names as ORG/NAME: from the cache, or downloaded with a progress bar.
 // Errors name the model.
 Status FetchModel(ModelFlags& flags);
+
+// What downloads from the hub that the flags name; with the token of `hf auth login` where no flag gives one.
+HubClientOptions HubOptionsOf(const HubFlags& flags);
 
 // A folder for `text`: itself if it exists, or that of ORG/NAME[@REVISION]. Errors: there is neither.
 Result<std::string> FolderOf(const std::string& text, const HubFlags& hub);

@@ -116,12 +116,20 @@ Result<std::unique_ptr<PlacedModel>> LoadModel(const ProfileFlags& flags) {
   return model;
 }
 
+Error NotToProfile(const NamedPath& adapter) {
+  return Unsupported("--lora-modules: " + adapter.path + ": `loramux profile` takes folders; download it first",
+                     "--lora-modules");
+}
+
 // The directories of the adapters to measure with: the given ones, and random ones of --ranks in turn.
 Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const ModelConfig& config,
                                               const fs::path& scratch) {
   ASSIGN_OR_RETURN(const std::vector<NamedPath> given, AdaptersOf(flags.runtime));
   std::vector<std::string> directories;
-  for (const NamedPath& adapter : given) directories.push_back(adapter.path);
+  for (const NamedPath& adapter : given) {
+    if (IsRemoteSource(adapter.path)) return NotToProfile(adapter);
+    directories.push_back(adapter.path);
+  }
   std::vector<std::int64_t> ranks = flags.ranks;
   if (ranks.empty() && given.empty()) ranks = {8, 16, 32, 64};
   if (ranks.empty()) return directories;

@@ -109,7 +109,9 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
     return NamedPath{repo->name, text};
   }
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    return InvalidArgument("--lora-modules: expected name=path or ORG/NAME, found '" + text + "'", "--lora-modules");
+    return InvalidArgument(
+        "--lora-modules: expected name=path, name=s3://BUCKET/PREFIX or ORG/NAME, found '" + text + "'",
+        "--lora-modules");
   }
   return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
 }
@@ -242,7 +244,8 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.lora_modules,
             .unit = "NAME=PATH",
             .group = adapters,
-            .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}; a path may be ORG/NAME",
+            .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}; a path may be ORG/NAME, "
+                    "s3://BUCKET/PREFIX or hf://ORG/NAME",
             .common = true});
   line.Add({.names = "--adapter-dir",
             .target = &flags.adapter_dir,
@@ -256,6 +259,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "RANK",
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
+  AddRemoteFlags(line, flags.remote);
   line.Add(InGroup(ColdStartFlag(flags.cold_start), adapters, "the preset's, or auto"));
   line.Add({.names = "--assist-cores",
             .target = &flags.assist_cores,
@@ -439,6 +443,11 @@ Status FetchNamed(RuntimeFlags& flags) {
   RETURN_IF_ERROR(FetchModel(flags));
   for (std::string& text : flags.lora_modules) {
     ASSIGN_OR_RETURN(NamedPath adapter, ParseLoraModule(text));
+    if (IsRemoteSource(adapter.path)) {
+      RETURN_IF_ERROR(ParseAdapterSource(adapter.path));
+      RETURN_IF_ERROR(OpenRemoteAdapters(flags.remote, flags.hub));
+      continue;
+    }
     std::error_code ignored;
     if (fs::exists(adapter.path, ignored) || !ParseRepoName(adapter.path)) continue;  // Register says what is wrong
     ASSIGN_OR_RETURN(adapter.path, FolderOf(adapter.path, flags.hub));
@@ -446,6 +455,21 @@ Status FetchNamed(RuntimeFlags& flags) {
   }
   return Ok{};
 }
+
+namespace {
+
+Result<std::shared_ptr<const AdapterVersion>> RegisterNamed(const RuntimeFlags& flags, const NamedPath& adapter,
+                                                            Runtime& runtime) {
+  AdapterRegistry& registry = runtime.registry();
+  const std::int64_t now = runtime.clock().UnixSeconds();
+  if (!IsRemoteSource(adapter.path)) return registry.Register(adapter.name, LocalPathOf(adapter.path), now);
+  ASSIGN_OR_RETURN(auto version, PrepareFromSource(flags.remote, registry, adapter.name, adapter.path, now));
+  auto published = registry.Publish(version, /*replace=*/false);
+  if (!published.ok()) registry.Discard(*version);
+  return published;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
   RETURN_IF_ERROR(CheckModelDType(flags));
@@ -463,7 +487,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
   ProgressBar registered("checking adapters", "", 1);
   std::int64_t done = 0;
   for (const NamedPath& adapter : adapters) {
-    auto version = runtime->registry().Register(adapter.name, adapter.path, runtime->clock().UnixSeconds());
+    const auto version = RegisterNamed(flags, adapter, *runtime);
     if (!version.ok()) {
       return Error{version.error().code, "adapter '" + adapter.name + "': " + version.error().message, adapter.name};
     }

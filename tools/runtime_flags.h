@@ -11,6 +11,7 @@
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
 #include "tools/model_flags.h"
+#include "tools/remote_flags.h"
 #include "tools/schedule_flags.h"
 #include "tools/system_flags.h"
 
@@ -20,6 +21,7 @@ struct RuntimeFlags : ModelFlags {
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
+  RemoteFlags remote;
   std::string device = "auto";     // of commands with AddDeviceFlag
   bool batch_invariant = false;    // likewise
   std::shared_ptr<Device> opened;  // what it stands for, after OpenDeviceOf; null: the CPU
@@ -69,7 +71,7 @@ struct NamedPath {
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags);
 
 // Puts folders in place of names as ORG/NAME: of the model, its tokenizer and --lora-modules. Downloads what is
-// missing.
+// missing. Sources (s3://, hf://) stay what they are; for them it opens the cache.
 Status FetchNamed(RuntimeFlags& flags);
 
 // Loads the model with a progress bar on stderr, then registers every adapter. REQUIRES: InitLogging was called.

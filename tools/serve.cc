@@ -213,6 +213,10 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
   RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
+  RETURN_IF_ERROR(AllowedSources::Create(flags.adapters.allowed_sources));
+  if (!flags.adapters.allowed_sources.empty()) {
+    RETURN_IF_ERROR(OpenRemoteAdapters(flags.runtime.remote, flags.runtime.hub));
+  }
   parts.options.model_path = flags.runtime.model_dir;
   ASSIGN_OR_RETURN(parts.options.defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
   ASSIGN_OR_RETURN(parts.options.embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
@@ -241,6 +245,7 @@ void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server
                signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_timeout_seconds, now.running + now.waiting,
                signal == SIGINT ? "Ctrl-C again" : "a second signal");
   NotifyStopping(flags.drain_timeout_seconds);
+  if (flags.runtime.remote.opened != nullptr) flags.runtime.remote.opened->Stop();
   LogDrained(server.Shutdown());
 }
 

@@ -50,9 +50,12 @@ Result<VersionPtr> AdapterRegistry::Register(const std::string& name, const std:
 }
 
 Result<VersionPtr> AdapterRegistry::Prepare(const std::string& name, const std::filesystem::path& path,
-                                            std::int64_t now_unix_seconds, const OpenedFileCheck& opened) {
+                                            std::int64_t now_unix_seconds, const OpenedFileCheck& opened,
+                                            AdapterOrigin origin) {
   RETURN_IF_ERROR(CheckName(name));
   ASSIGN_OR_RETURN(std::shared_ptr<AdapterVersion> version, Open(name, path, opened));
+  if (!origin.source.empty()) version->path = std::move(origin.source);
+  version->held = std::move(origin.held);
   version->created_unix_seconds = now_unix_seconds;
   const std::lock_guard lock(mutex_);
   Enter(version);

@@ -28,7 +28,14 @@ struct AdapterVersion {
   AdapterFile file;
   AdapterLayout layout;  // of its rows in pages
   std::int64_t created_unix_seconds = 0;
-  std::string warning;  // what may be wrong with it, for the operator; empty: nothing
+  std::string warning;               // what may be wrong with it, for the operator; empty: nothing
+  std::shared_ptr<const void> held;  // what must live as long as its files are used; may be null
+};
+
+// Of an adapter whose files are not where the operator said: of one that was downloaded.
+struct AdapterOrigin {
+  std::string source;                // AdapterVersion::path; empty: the path itself
+  std::shared_ptr<const void> held;  // AdapterVersion::held
 };
 
 // Maps names to adapter generations. Thread-safe. Generations are assigned in ascending order and never reused.
@@ -66,7 +73,7 @@ class AdapterRegistry {
   // OpenAdapter; a rank above max_rank; a row that does not fit in a page.
   Result<std::shared_ptr<const AdapterVersion>> Prepare(const std::string& name, const std::filesystem::path& path,
                                                         std::int64_t now_unix_seconds,
-                                                        const OpenedFileCheck& opened = {});
+                                                        const OpenedFileCheck& opened = {}, AdapterOrigin origin = {});
 
   // Checks the adapter in `path` as Prepare does, but without reading its weights: milliseconds. Errors: as Prepare.
   Status Check(const std::string& name, const std::filesystem::path& path, const OpenedFileCheck& opened = {}) const;

@@ -13,7 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTries = 5;
 constexpr std::size_t kMaxListBytes = std::size_t{32} << 20;
 
 struct FileCloser {
@@ -68,6 +67,7 @@ struct HubClient::Transfer {
   std::FILE* file = nullptr;
   std::int64_t have = 0, limit = 0;  // bytes, with those of earlier tries
   const OnBytes* on_bytes = nullptr;
+  const std::atomic<bool>* stop = nullptr;
   long http_status = 0;
   bool too_long = false, disk_full = false;
 
@@ -84,6 +84,10 @@ struct HubClient::Transfer {
   }
   static std::size_t OnData(char* data, std::size_t one, std::size_t size, void* self) {
     return static_cast<Transfer*>(self)->Take(data, one * size);
+  }
+  static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    const std::atomic<bool>* stop = static_cast<Transfer*>(self)->stop;
+    return stop != nullptr && stop->load() ? 1 : 0;
   }
 };
 
@@ -116,12 +120,16 @@ Status HubClient::Get(const std::string& path, Transfer& transfer) {
   curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 5L);
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(curl, CURLOPT_FAILONERROR, 1L);
-  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, 20L);
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);  // bytes a second
-  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, 60L);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, options_.limits.connect_seconds);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, options_.limits.least_bytes_per_second);
+  curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, options_.limits.stall_seconds);
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "loramux");
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &Transfer::OnData);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &transfer);
+  transfer.stop = options_.stop;
+  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, &Transfer::OnProgress);
+  curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &transfer);
   if (transfer.have > 0) curl_easy_setopt(curl, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(transfer.have));
   if (!options_.token.empty()) {
     curl_easy_setopt(curl, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
@@ -161,7 +169,7 @@ Result<RepoFiles> HubClient::List(const RepoName& repo) {
 Status HubClient::Download(const RepoName& repo, const RepoFiles& files, const RepoFile& file, const fs::path& partial,
                            const OnBytes& on_bytes) {
   const std::string path = fmt::format("/{}/resolve/{}/{}", repo.full(), files.commit, file.name);
-  int tries = kTries;
+  int tries = options_.limits.attempts;
   std::int64_t have = SizeOf(partial);
   std::error_code error;
   if (have > file.bytes) {
@@ -180,8 +188,10 @@ Status HubClient::Download(const RepoName& repo, const RepoFiles& files, const R
     if (transfer.http_status >= 400) return Explain(repo, "refused", transfer.http_status);
     const bool from_the_start = !status.ok() && status.error().code == ErrorCode::kUnsupported;
     if (from_the_start) fs::resize_file(partial, 0, error);
-    tries = transfer.have > have && !from_the_start ? kTries : tries - 1;
+    const bool progressed = transfer.have - have >= options_.limits.progress_bytes && !from_the_start;
+    tries = progressed ? options_.limits.attempts : tries - 1;
     have = from_the_start ? 0 : transfer.have;
+    if (options_.stop != nullptr && options_.stop->load()) tries = 0;
     if (tries == 0) return Explain(repo, status.ok() ? "the answer ends too early" : status.error().message, 0);
   }
   if (have == file.bytes) {

@@ -1,6 +1,7 @@
 // Talks to a model hub over HTTP: lists a repository's files, and downloads one.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -10,12 +11,15 @@
 #include "base/result.h"
 #include "hub/repo_files.h"
 #include "hub/repo_name.h"
+#include "hub/transfer_limits.h"
 
 namespace loramux {
 
 struct HubClientOptions {
   std::string endpoint = "https://huggingface.co";  // http:// or https://, without a slash at its end
   std::string token;                                // secret; sent to the endpoint's host alone; empty: none
+  TransferLimits limits = {.stall_seconds = 60, .least_bytes_per_second = 1};
+  const std::atomic<bool>* stop = nullptr;  // true ends what runs; null: never
 };
 
 // One thread uses it. Waits for the network.
@@ -33,8 +37,8 @@ class HubClient {
 
   // Called with the bytes of the file that are there.
   using OnBytes = std::function<void(std::int64_t bytes)>;
-  // Appends to `partial` what it lacks of the file, and checks size and digest. A broken connection is resumed, at most
-  // five times without a byte in between. Errors: as List; the content is not the one that was announced, and then
+  // Appends to `partial` what it lacks of the file, and checks size and digest. A broken connection is resumed within
+  // the limits. Errors: as List; the content is not the one that was announced, and then
   // `partial` is removed.
   Status Download(const RepoName& repo, const RepoFiles& files, const RepoFile& file,
                   const std::filesystem::path& partial, const OnBytes& on_bytes);

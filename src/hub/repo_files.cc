@@ -19,12 +19,6 @@ bool IsHex(const std::string& text, std::size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// The configuration of sentence-transformers' pooling, such as "1_Pooling/config.json".
-bool IsPoolingConfig(std::string_view name) {
-  constexpr std::string_view kEnd = "_Pooling/config.json";
-  return name.size() == kEnd.size() + 1 && name.front() >= '0' && name.front() <= '9' && name.ends_with(kEnd);
-}
-
 bool IsNeeded(std::string_view name) {
   if (IsPoolingConfig(name)) return true;
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
@@ -60,6 +54,11 @@ Result<RepoFile> ParseFile(const json& entry) {
 }
 
 }  // namespace
+
+bool IsPoolingConfig(std::string_view name) {
+  constexpr std::string_view kEnd = "_Pooling/config.json";
+  return name.size() == kEnd.size() + 1 && name.front() >= '0' && name.front() <= '9' && name.ends_with(kEnd);
+}
 
 std::int64_t RepoFiles::Bytes() const {
   std::int64_t bytes = 0;

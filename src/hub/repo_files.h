@@ -22,6 +22,9 @@ struct RepoFiles {
   std::int64_t Bytes() const;   // of all files
 };
 
+// Whether it is the configuration of sentence-transformers' pooling, such as "1_Pooling/config.json".
+bool IsPoolingConfig(std::string_view name);
+
 // Parses the answer to /api/models/ORG/NAME/revision/REVISION?blobs=true, and keeps the files of the top folder that
 // serving needs: weights as safetensors, configuration, tokenizer, chat template; and N_Pooling/config.json. Errors say
 // what is missing.

@@ -14,6 +14,7 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
+constexpr int kDownloadThreads = 4;  // of adapters that a restart did not find in the cache
 
 std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   std::set<std::string, std::less<>> names;
@@ -44,6 +45,10 @@ VersionPtr Current(const AdapterRegistry& registry, const std::string& name) {
   return version.ok() ? *version : nullptr;
 }
 
+Error AlreadyLoaded(const std::string& name) {
+  return InvalidArgument("The lora adapter '" + name + "' has already been loaded.", "lora_name");
+}
+
 }  // namespace
 
 // Holds a name for one operation: waits until no other operation holds it.
@@ -72,15 +77,69 @@ class AdapterAdmin::NameGuard {
 AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
     : parts_(std::move(parts)),
       from_flags_(NamesOf(*parts_.registry)),
-      checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }) {}
+      checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }),
+      downloads_(kDownloadThreads) {}
+
+AdapterAdmin::~AdapterAdmin() {
+  if (parts_.remote != nullptr) parts_.remote->Stop();
+}
 
 Result<VersionPtr> AdapterAdmin::Open(const std::string& name, const std::string& path) {
-  ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path));
+  ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(std::string(LocalPathOf(path))));
   auto version =
       parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
                                [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
   if (version.ok() && !(*version)->warning.empty()) spdlog::warn("adapter '{}': {}", name, (*version)->warning);
   return version;
+}
+
+Result<VersionPtr> AdapterAdmin::OpenRemote(const std::string& name, const std::string& path, const std::string& digest,
+                                            AskSource ask) {
+  ASSIGN_OR_RETURN(const AdapterSource source, ParseAdapterSource(path));
+  RETURN_IF_ERROR(parts_.sources.Check(source));
+  if (parts_.remote == nullptr) {
+    return Unsupported(path + ": expected --adapter-cache-dir DIR, where downloads are kept, found none", "lora_path");
+  }
+  VersionPtr version;
+  const auto discard = [&] {
+    if (version != nullptr) parts_.registry->Discard(*version);
+    version = nullptr;
+  };
+  const auto open = [&](const std::filesystem::path& folder,
+                        const std::shared_ptr<const void>& lease) -> Result<std::string> {
+    discard();
+    const auto inside = [&](const std::filesystem::path& real) -> Status {
+      if (real.lexically_relative(folder).native().starts_with("..")) {
+        return InvalidArgument(real.string() + ": expected a file in the cache of adapters", "lora_path");
+      }
+      return Ok{};
+    };
+    ASSIGN_OR_RETURN(version, parts_.registry->Prepare(name, folder, parts_.clock->UnixSeconds(), inside,
+                                                       {.source = source.text, .held = lease}));
+    return version->file.digest;
+  };
+  const auto warning = parts_.remote->Use(source, digest, ask, open);
+  if (!warning.ok()) {
+    discard();
+    return warning.error();
+  }
+  for (const std::string& text : {*warning, version->warning}) {
+    if (!text.empty()) spdlog::warn("adapter '{}': {}", name, text);
+  }
+  return version;
+}
+
+// REQUIRES: for a path of this machine, the caller holds the name's guard.
+Result<VersionPtr> AdapterAdmin::OpenForLoad(const LoadRequest& request) {
+  if (IsRemoteSource(request.path)) {
+    return OpenRemote(request.name, request.path, request.digest, AskSource::kAlways);
+  }
+  ASSIGN_OR_RETURN(VersionPtr version, Open(request.name, request.path));
+  if (request.digest.empty() || version->file.digest == request.digest) return version;
+  parts_.registry->Discard(*version);
+  return InvalidArgument(request.path + ": expected content with digest " + request.digest + ", found " +
+                             version->file.digest + "; load it again without a digest to accept the new content",
+                         "lora_path");
 }
 
 Status AdapterAdmin::CheckFiles(const std::string& name, const std::filesystem::path& path) const {
@@ -91,12 +150,20 @@ Status AdapterAdmin::CheckFiles(const std::string& name, const std::filesystem::
 
 Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request) {
   RETURN_IF_ERROR(parts_.registry->CheckName(request.name));
+  VersionPtr version;
+  if (IsRemoteSource(request.path)) {  // before the name is held, so that a download holds up nothing
+    if (!request.replace && Current(*parts_.registry, request.name) != nullptr) return AlreadyLoaded(request.name);
+    ASSIGN_OR_RETURN(version, OpenForLoad(request));
+  }
   const NameGuard guard(*this, request.name);
   const VersionPtr old = Current(*parts_.registry, request.name);
   if (old != nullptr && !request.replace) {
-    return InvalidArgument("The lora adapter '" + request.name + "' has already been loaded.", "lora_name");
+    if (version != nullptr) parts_.registry->Discard(*version);
+    return AlreadyLoaded(request.name);
   }
-  ASSIGN_OR_RETURN(const VersionPtr version, Open(request.name, request.path));
+  if (version == nullptr) {
+    ASSIGN_OR_RETURN(version, OpenForLoad(request));
+  }
   if (old != nullptr && old->path == version->path && old->file.digest == version->file.digest) {
     parts_.registry->Discard(*version);
     return ChangePin(old, request.pinned);
@@ -302,17 +369,57 @@ void AdapterAdmin::Restore() {
     const Status status = RestoreOne(adapter);
     restored += status.ok();
     if (status.ok()) continue;
+    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded a different adapter under this name
+    RememberFailure(adapter, status.error());
+    if (IsRemoteSource(adapter.path) && MayPass(status.error())) {
+      FetchLater(adapter);
+      continue;
+    }
     spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
                   MayPass(status.error()) ? "The server tries again at the next request for it"
                                           : "Its name is not served until the adapter is loaded again");
-    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded a different adapter under this name
-    RememberFailure(adapter, status.error());
   }
   if (restored > 0) spdlog::info("{} adapters restored from --state-dir", restored);
 }
 
+// Never waits for the network.
 Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
-  ASSIGN_OR_RETURN(const VersionPtr version, Open(adapter.name, adapter.path));
+  auto version = IsRemoteSource(adapter.path)
+                     ? OpenRemote(adapter.name, adapter.path, adapter.digest, AskSource::kNever)
+                     : Open(adapter.name, adapter.path);
+  if (!version.ok()) return version.error();
+  return PublishRestored(adapter, *version);
+}
+
+void AdapterAdmin::FetchLater(const JournaledAdapter& adapter) {
+  spdlog::info("adapter '{}': downloading {}", adapter.name, adapter.path);
+  downloads_.Post(adapter.name, [this, adapter] { FetchAndRestore(adapter); });
+}
+
+// On a thread of downloads_. An adapter that was loaded or unloaded meanwhile stays so.
+void AdapterAdmin::FetchAndRestore(const JournaledAdapter& adapter) {
+  const auto version = OpenRemote(adapter.name, adapter.path, adapter.digest, AskSource::kAlways);
+  const NameGuard guard(*this, adapter.name);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto failed = failed_.find(adapter.name);
+    if (failed == failed_.end() || failed->second.adapter != adapter) {
+      if (version.ok()) parts_.registry->Discard(**version);
+      return;
+    }
+  }
+  const Status status = version.ok() ? PublishRestored(adapter, *version) : Status(version.error());
+  if (!status.ok()) {
+    spdlog::error("adapter '{}' could not be restored: {}", adapter.name, status.error().message);
+    RememberFailure(adapter, status.error());
+    return;
+  }
+  spdlog::info("adapter '{}' restored: {}", adapter.name, adapter.path);
+  const std::lock_guard lock(mutex_);
+  failed_.erase(adapter.name);
+}
+
+Status AdapterAdmin::PublishRestored(const JournaledAdapter& adapter, const VersionPtr& version) {
   Status status = CheckContent(adapter, *version);
   if (status.ok() && adapter.pinned) status = Pin(version, true);
   if (!status.ok()) {
@@ -342,8 +449,14 @@ Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     adapter = failed_.at(name).adapter;
+    failed_.at(name).tried_at = parts_.clock->Now();
   }
   const Status status = RestoreOne(adapter);
+  if (!status.ok() && IsRemoteSource(adapter.path) && MayPass(status.error())) {
+    FetchLater(adapter);
+    const std::lock_guard lock(mutex_);
+    return failed_.at(name).error;
+  }
   if (!status.ok()) {
     spdlog::error("adapter '{}' could not be restored: {}", name, status.error().message);
     RememberFailure(adapter, status.error());

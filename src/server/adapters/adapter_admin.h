@@ -19,9 +19,11 @@
 #include "adapter/journal.h"
 #include "adapter/registry.h"
 #include "base/clock.h"
+#include "hub/remote_adapters.h"
 #include "server/adapters/adapter_checks.h"
 #include "server/adapters/adapter_directory.h"
 #include "server/adapters/adapter_finder.h"
+#include "server/adapters/background_work.h"
 
 namespace loramux {
 
@@ -29,40 +31,47 @@ namespace loramux {
 using SetPinned =
     std::function<void(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done)>;
 
-// What an AdapterAdmin works with. It owns `directory` and `journal`; `clock` and `registry` must outlive it.
+// What an AdapterAdmin works with. It owns `directory` and `journal`; what is a plain pointer must outlive it.
 struct AdapterAdminParts {
   const Clock* clock = nullptr;
   AdapterRegistry* registry = nullptr;
   AllowedRoots roots;  // directories that adapters may be loaded from; includes the adapter directory
   std::unique_ptr<AdapterDirectory> directory;  // --adapter-dir; null: none
   std::unique_ptr<AdapterJournal> journal;      // the journal in --state-dir; null: changes do not survive a restart
+  RemoteAdapters* remote = nullptr;             // outlives the admin; null: sources are refused
+  AllowedSources sources;                       // what may be loaded from `remote`
   SetPinned set_pinned;
 };
 
 // Thread-safe. Every method except Loaded and Failed may block: on the disk and on another operation on the same name.
-// Load, Restore and Find also wait for the device where they pin an adapter. The engine must be running.
+// Load, Restore and Find also wait for the device where they pin an adapter. Load alone waits for the network: of a
+// source (hub/adapter_source.h), and before it holds the name. The engine must be running.
 class AdapterAdmin final : public AdapterFinder {
  public:
   // REQUIRES: the registry holds exactly the adapters that the command line's flags name.
   explicit AdapterAdmin(AdapterAdminParts parts);
+  // Ends downloads.
+  ~AdapterAdmin() override;
 
   // Loads the adapters in the journal, and removes the names that the journal hides. An adapter that is missing, has
   // changed or cannot be read is logged as an error, listed in Failed(), and stays in the journal; requests for its
   // name get the reason. Where the cause may be temporary (an I/O error, lack of memory), Find tries again, at most
-  // every two seconds.
+  // every two seconds. What has to be downloaded again comes later, on threads of its own.
   void Restore();
 
-  // A request to load the adapter folder at `path` as `name`.
+  // A request to load the adapter at `path`, a folder or a source, as `name`.
   struct LoadRequest {
     std::string name, path;
     bool replace = false;  // true: reload a name that is loaded; false: refuse the request
     // Keep the adapter on the device until it is unloaded
     bool pinned = false;
+    std::string digest;  // that the content must have (AdapterFile::digest); empty: any
   };
   enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded
   // Loads or reloads an adapter and, if asked, pins it. Errors: a name that is invalid, or loaded already while
-  // `replace` is false; a path outside the allowed roots; an adapter that is not valid; a pin or a journal write that
-  // fails. With unchanged content only the pin changes.
+  // `replace` is false; a path outside the allowed roots or sources; an adapter that is not valid or has another
+  // digest; what RemoteAdapters::Use says; a pin or a journal write that fails. With unchanged content only the pin
+  // changes.
   Result<LoadOutcome> Load(const LoadRequest& request);
   // Removes the name. It is free at once; running and queued requests finish with the version that they began with. A
   // name that comes from flags or from the adapter directory stays hidden until it is loaded again, also after a
@@ -94,11 +103,17 @@ class AdapterAdmin final : public AdapterFinder {
   };
 
   Result<std::shared_ptr<const AdapterVersion>> Open(const std::string& name, const std::string& path);
+  Result<std::shared_ptr<const AdapterVersion>> OpenRemote(const std::string& name, const std::string& path,
+                                                           const std::string& digest, AskSource ask);
+  Result<std::shared_ptr<const AdapterVersion>> OpenForLoad(const LoadRequest& request);
   Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
   Status Journal(const AdapterVersion& version, bool pinned);
   Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Status RestoreOne(const JournaledAdapter& adapter);
+  Status PublishRestored(const JournaledAdapter& adapter, const std::shared_ptr<const AdapterVersion>& version);
+  void FetchLater(const JournaledAdapter& adapter);
+  void FetchAndRestore(const JournaledAdapter& adapter);
   void RenewDigest(const JournaledAdapter& adapter, const AdapterVersion& version);
   Result<std::shared_ptr<const AdapterVersion>> RestoreAgain(const std::string& name);
   void RememberFailure(const JournaledAdapter& adapter, const Error& error);
@@ -121,6 +136,7 @@ class AdapterAdmin final : public AdapterFinder {
   std::set<std::string, std::less<>> pinned_, hidden_;
   std::map<std::string, Failure, std::less<>> failed_;
   std::map<std::string, Refusal, std::less<>> refusals_;
+  BackgroundWork downloads_;  // last: it ends first
 };
 
 }  // namespace loramux

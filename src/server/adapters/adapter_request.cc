@@ -25,9 +25,17 @@ Result<AdapterAdmin::LoadRequest> ParseLoadRequest(std::string_view body) {
   fields.String("lora_path", request.path);
   fields.Boolean("load_inplace", request.replace);
   fields.Boolean("pinned", request.pinned);
+  fields.String("lora_digest", request.digest);
   if (!fields.ok()) return fields.error();
   if (request.name.empty() || request.path.empty()) {
     return InvalidArgument("Both 'lora_name' and 'lora_path' must be provided.", "lora_name");
+  }
+  constexpr std::size_t kDigestDigits = 64;
+  const bool hexadecimal = request.digest.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!request.digest.empty() && (request.digest.size() != kDigestDigits || !hexadecimal)) {
+    return InvalidArgument("lora_digest: expected 64 hexadecimal digits in lower case, found " +
+                               std::to_string(request.digest.size()) + " characters",
+                           "lora_digest");
   }
   return request;
 }

@@ -53,9 +53,15 @@ const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
 }  // namespace
 
 AdapterService::AdapterService(AdapterAdmin* admin, AdapterServiceOptions options)
-    : admin_(admin), options_(std::move(options)), workers_(static_cast<std::size_t>(options_.threads)) {}
+    : admin_(admin),
+      options_(std::move(options)),
+      workers_(static_cast<std::size_t>(options_.threads)),
+      downloads_(static_cast<std::size_t>(options_.download_threads)) {}
 
-AdapterService::~AdapterService() { workers_.join(); }
+AdapterService::~AdapterService() {
+  workers_.join();
+  downloads_.join();
+}
 
 void AdapterService::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* path, Operation operation, Dialect dialect) {
@@ -96,25 +102,45 @@ asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation oper
     spdlog::warn("{}: refused ({}): {}", exchange.request().path, refusal->status, refusal->body);
     reply = std::move(*refusal);
   } else {
-    const Ticket ticket(in_, options_.max_waiting);
-    if (ticket.ok()) {
-      co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
-    } else {
-      reply = ErrorReply(Unavailable("too many adapter operations at the same time; try again later"));
+    constexpr const char* kTooMany = "too many adapter operations at the same time; try again later";
+    std::optional<HttpReply> done;
+    {
+      const Ticket ticket(in_, options_.max_waiting);
+      done = ErrorReply(Unavailable(kTooMany));
+      if (ticket.ok()) {
+        co_await RunOn(workers_, [&] { done = (this->*operation)(exchange.request(), dialect); });
+      }
     }
+    if (!done) {
+      const Ticket ticket(downloading_, options_.max_downloads);
+      done = ErrorReply(Unavailable(kTooMany));
+      if (ticket.ok()) {
+        co_await RunOn(downloads_, [&] { done = LoadFromSource(exchange.request(), dialect); });
+      }
+    }
+    reply = *std::move(done);
   }
   co_await exchange.Send(std::move(reply));
 }
 
-HttpReply AdapterService::Load(const HttpRequest& request, Dialect dialect) {
+std::optional<HttpReply> AdapterService::Load(const HttpRequest& request, Dialect dialect) {
   const auto parsed = ParseLoadRequest(request.body);
+  if (parsed.ok() && IsRemoteSource(parsed->path)) return std::nullopt;
+  return LoadParsed(parsed, dialect);
+}
+
+HttpReply AdapterService::LoadFromSource(const HttpRequest& request, Dialect dialect) {
+  return LoadParsed(ParseLoadRequest(request.body), dialect);
+}
+
+HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect) {
   if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
   const auto outcome = admin_->Load(*parsed);
   if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
   return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
 }
 
-HttpReply AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
+std::optional<HttpReply> AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
   const auto name = ParseUnloadRequest(request.body);
   if (!name.ok()) return Reply(name.error(), {}, dialect);
   const Status status = admin_->Unload(*name);

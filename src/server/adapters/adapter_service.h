@@ -21,6 +21,9 @@ struct AdapterServiceOptions {
   std::vector<std::string> allowed_origins;
   int threads = 2;       // operations that run at a time
   int max_waiting = 64;  // operations that run or wait; requests beyond this get status 503
+  // The same for loads from sources, which wait for the network.
+  int download_threads = 4;
+  int max_downloads = 64;
 };
 
 // Thread-safe: one instance serves all connections.
@@ -37,18 +40,21 @@ class AdapterService {
 
  private:
   enum class Dialect { kVllm, kSglang };
-  using Operation = HttpReply (AdapterService::*)(const HttpRequest& request, Dialect dialect);
+  // Neither waits for the network. nullopt: a load from a source, which LoadFromSource carries out.
+  using Operation = std::optional<HttpReply> (AdapterService::*)(const HttpRequest& request, Dialect dialect);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
   bool Authorised(const HttpRequest& request) const;
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
-  HttpReply Load(const HttpRequest& request, Dialect dialect);
-  HttpReply Unload(const HttpRequest& request, Dialect dialect);
+  std::optional<HttpReply> Load(const HttpRequest& request, Dialect dialect);
+  std::optional<HttpReply> Unload(const HttpRequest& request, Dialect dialect);
+  HttpReply LoadFromSource(const HttpRequest& request, Dialect dialect);
+  HttpReply LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect);
   HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;
 
   AdapterAdmin* admin_;
   const AdapterServiceOptions options_;
-  std::atomic<int> in_{0};
-  boost::asio::thread_pool workers_;
+  std::atomic<int> in_{0}, downloading_{0};
+  boost::asio::thread_pool workers_, downloads_;
 };
 
 }  // namespace loramux

@@ -1,0 +1,370 @@
+#include "hub/object_store.h"
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "hub/file_digest.h"
+#include "hub/partial_file.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "adapter_config.json";
+constexpr const char* kWeightsName = "adapter_model.safetensors";
+constexpr const char* kModulesName = "modules.json";
+constexpr int kMostChanges = 3;  // of one object while it is fetched
+constexpr std::chrono::milliseconds kFirstPause(200);
+
+// "N_Pooling/config.json" for the pooling that a modules.json names; empty: none that a server reads.
+std::string PoolingConfigName(const fs::path& modules) {
+  std::ifstream file(modules);
+  const auto list = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) return {};
+  for (const auto& module : list) {
+    const auto path = module.is_object() ? module.find("path") : module.end();
+    if (!module.is_object() || path == module.end() || !path->is_string()) continue;
+    const std::string name = path->get<std::string>() + "/config.json";
+    if (IsPoolingConfig(name)) return name;
+  }
+  return {};
+}
+
+// The objects of one adapter in an S3 store.
+class S3Store final : public ObjectStore {
+ public:
+  explicit S3Store(std::unique_ptr<S3Client> client) : client_(std::move(client)) {}
+
+  Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const fs::path& folder,
+                                        const ReserveBytes& reserve) override {
+    for (int change = 0; change < kMostChanges; ++change) {
+      ASSIGN_OR_RETURN(auto files, FetchOnce(source, folder, reserve));
+      // The configuration came first: if it is still the same, it belongs to the weights.
+      ASSIGN_OR_RETURN(const ObjectReply now, Look(source, kConfigName));
+      if (now.etag == files.front().version) return files;
+    }
+    return Changing(source, kConfigName);
+  }
+
+  Result<bool> IsCurrent(const AdapterSource& source, const std::vector<SourceFile>& files) override {
+    bool modules = false;
+    for (const SourceFile& file : files) {
+      ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
+      if (reply.etag != file.version || reply.size != file.bytes) return false;
+      modules |= file.name == kModulesName;
+    }
+    if (modules) return true;
+    ObjectReply reply;
+    RETURN_IF_ERROR(Try(source, RequestOf(source, kModulesName, /*head=*/true), reply));
+    return reply.status != 200;
+  }
+
+ private:
+  static S3Client::Request RequestOf(const AdapterSource& source, const std::string& name, bool head) {
+    const std::string key = source.prefix.empty() ? name : source.prefix + "/" + name;
+    return {.bucket = source.bucket, .key = key, .head = head};
+  }
+
+  static Error Changing(const AdapterSource& source, const std::string& name) {
+    return Unavailable(fmt::format("{}: {} changed {} times while it was fetched; load it again once it rests",
+                                   source.text, name, kMostChanges));
+  }
+
+  // One request without content, repeated after errors of the network.
+  Status Try(const AdapterSource& source, const S3Client::Request& request, ObjectReply& reply) {
+    for (int attempt = 1;; ++attempt) {
+      reply = ObjectReply{};
+      const Status status = client_->Get(
+          request, reply, [](const ObjectReply&) { return true; }, [](const char*, std::size_t) { return true; });
+      if (status.ok() && reply.status < 500) return Ok{};
+      if (attempt == client_->limits().attempts || client_->stopped()) {
+        return Explain(source, request.key, reply, status.ok() ? "" : status.error().message);
+      }
+      Pause(attempt);
+    }
+  }
+
+  // What the store says of an object that must be there.
+  Result<ObjectReply> Look(const AdapterSource& source, const std::string& name) {
+    const S3Client::Request request = RequestOf(source, name, /*head=*/true);
+    ObjectReply reply;
+    RETURN_IF_ERROR(Try(source, request, reply));
+    if (reply.status != 200) return Explain(source, request.key, reply, "");
+    if (reply.size < 0 || reply.etag.empty()) {
+      return Unsupported(fmt::format("{}: {}: expected Content-Length and ETag from the store, found {}", source.text,
+                                     name, reply.size < 0 ? "no length" : "no ETag"));
+    }
+    return reply;
+  }
+
+  Result<std::vector<SourceFile>> FetchOnce(const AdapterSource& source, const fs::path& folder,
+                                            const ReserveBytes& reserve) {
+    ASSIGN_OR_RETURN(const ObjectReply config, Look(source, kConfigName));
+    ASSIGN_OR_RETURN(const ObjectReply weights, Look(source, kWeightsName));
+    RETURN_IF_ERROR(CheckSize(source, kConfigName, config.size, kMaxConfigObjectBytes));
+    RETURN_IF_ERROR(CheckSize(source, kWeightsName, weights.size, kMaxWeightObjectBytes));
+    RETURN_IF_ERROR(reserve(config.size + weights.size));
+    std::vector<SourceFile> files;
+    for (const char* name : {kConfigName, kWeightsName}) {
+      const std::int64_t limit = name == kConfigName ? kMaxConfigObjectBytes : weights.size;
+      ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, limit));
+      files.push_back(std::move(file));
+    }
+    RETURN_IF_ERROR(FetchOptional(source, kModulesName, folder, files));
+    if (files.size() < 3) return files;
+    const std::string pooling = PoolingConfigName(folder / kModulesName);
+    if (!pooling.empty()) RETURN_IF_ERROR(FetchOptional(source, pooling, folder, files));
+    return files;
+  }
+
+  // A store that may not be listed answers 403 for what is not there. The other files came, so the keys are good.
+  Status FetchOptional(const AdapterSource& source, const std::string& name, const fs::path& folder,
+                       std::vector<SourceFile>& files) {
+    ObjectReply reply;
+    RETURN_IF_ERROR(Try(source, RequestOf(source, name, /*head=*/true), reply));
+    if (reply.status == 403 || reply.status == 404) {
+      std::error_code ignored;
+      fs::remove(folder / name, ignored);
+      PartialFile(folder, name).Remove();
+      return Ok{};
+    }
+    ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, kMaxConfigObjectBytes));
+    files.push_back(std::move(file));
+    return Ok{};
+  }
+
+  static Status CheckSize(const AdapterSource& source, const std::string& name, std::int64_t bytes,
+                          std::int64_t limit) {
+    if (bytes <= limit) return Ok{};
+    return InvalidArgument(
+        fmt::format("{}: {}: expected at most {}, found {}", source.text, name, FormatBytes(limit), FormatBytes(bytes)),
+        "lora_path");
+  }
+
+  // Where one try of a download stands.
+  struct Progress {
+    Status disk = Ok{};
+    std::optional<Error> refusal;  // the reply cannot be used, and no other try helps
+    bool changed = false;          // the object is not the one that the partial file is of
+    std::int64_t size = -1;        // of the whole object
+    std::string sha256;
+  };
+
+  Result<SourceFile> FetchObject(const AdapterSource& source, const std::string& name, const fs::path& folder,
+                                 std::int64_t limit) {
+    PartialFile partial(folder, name);
+    int attempts = 0, changes = 0;
+    while (true) {
+      const std::int64_t before = partial.bytes();
+      Progress progress;
+      ObjectReply reply;
+      const Status status = FetchRest(source, name, limit, partial, progress, reply);
+      if (!progress.disk.ok()) return AbandonFull(source, partial, progress.disk.error());
+      if (progress.refusal) return *std::move(progress.refusal);
+      if (progress.changed || reply.status == 412 || reply.status == 416) {
+        partial.Remove();
+        if (++changes >= kMostChanges) return Changing(source, name);
+        attempts = 0;
+        continue;
+      }
+      if (status.ok() && reply.status < 400 && reply.status >= 300) return Explain(source, name, reply, "");
+      if (status.ok() && reply.status >= 400 && reply.status < 500 && reply.status != 429) {
+        return Explain(source, name, reply, "");
+      }
+      if (reply.status == 200 || reply.status == 206) {
+        if (partial.bytes() == progress.size) return Accept(source, name, partial, progress);
+      }
+      attempts = partial.bytes() - before >= client_->limits().progress_bytes ? 0 : attempts + 1;
+      if (attempts == client_->limits().attempts || client_->stopped()) {
+        return Explain(source, name, reply, status.ok() ? "the answer ends too early" : status.error().message);
+      }
+      Pause(attempts);
+    }
+  }
+
+  // Asks for what the partial file lacks, and appends what comes.
+  Status FetchRest(const AdapterSource& source, const std::string& name, std::int64_t limit, PartialFile& partial,
+                   Progress& progress, ObjectReply& reply) {
+    S3Client::Request request = RequestOf(source, name, /*head=*/false);
+    // A complete file is asked for its last byte, because no range can begin behind it.
+    const std::int64_t overlap = partial.bytes() > 0 ? 1 : 0;
+    request.offset = partial.bytes() - overlap;
+    request.if_match = partial.version();
+    std::int64_t skip = overlap;
+    const auto begin = [&](const ObjectReply& now) {
+      progress.size = now.size;
+      progress.sha256 = now.sha256;
+      if (now.size < 0 || now.etag.empty()) {
+        progress.refusal = Unsupported(fmt::format("{}: {}: expected Content-Length and ETag, found {}", source.text,
+                                                   name, now.size < 0 ? "no length" : "no ETag"));
+        return false;
+      }
+      if (Status size = CheckSize(source, name, now.size, limit); !size.ok()) {
+        progress.changed = partial.bytes() > 0;
+        if (!progress.changed) progress.refusal = size.error();
+        return false;
+      }
+      const bool continues = now.status == 206 && now.first == request.offset && now.etag == partial.version();
+      if (request.offset > 0 && continues) return true;
+      if (now.status == 206 && request.offset > 0) return progress.changed = true, false;
+      skip = 0;
+      progress.disk = partial.Restart(now.etag);  // the whole object comes
+      return progress.disk.ok();
+    };
+    const auto take = [&](const char* data, std::size_t size) {
+      const auto skipped = static_cast<std::size_t>(std::min<std::int64_t>(skip, static_cast<std::int64_t>(size)));
+      skip -= static_cast<std::int64_t>(skipped);
+      if (static_cast<std::int64_t>(size - skipped) > progress.size - partial.bytes()) {
+        progress.refusal = InvalidArgument(
+            fmt::format("{}: {}: expected {} bytes as announced, found more", source.text, name, progress.size));
+        return false;
+      }
+      progress.disk = partial.Append(data + skipped, size - skipped);
+      return progress.disk.ok();
+    };
+    return client_->Get(request, reply, begin, take);
+  }
+
+  Error AbandonFull(const AdapterSource& source, PartialFile& partial, Error error) {
+    partial.Remove();  // a full disk harms others
+    error.message =
+        source.text + ": " + error.message + "; free some of the disk, or choose another " + "--adapter-cache-dir";
+    return error;
+  }
+
+  Result<SourceFile> Accept(const AdapterSource& source, const std::string& name, PartialFile& partial,
+                            const Progress& progress) {
+    SourceFile file{name, partial.bytes(), partial.version()};
+    RETURN_IF_ERROR(partial.Finish());
+    if (progress.sha256.empty()) return file;
+    const fs::path path = partial.path().parent_path() / fs::path(name).filename();
+    ASSIGN_OR_RETURN(const std::string found, Sha256HexOfFile(path));
+    if (found == progress.sha256) return file;
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    return InvalidArgument(fmt::format("{}: {}: expected content with SHA-256 {} as the store says, found {}; upload "
+                                       "it again, then load it again",
+                                       source.text, name, progress.sha256, found),
+                           "lora_path");
+  }
+
+  void Pause(int attempt) const {
+    for (auto left = kFirstPause * attempt; left.count() > 0 && !client_->stopped(); left -= kFirstPause / 4) {
+      std::this_thread::sleep_for(kFirstPause / 4);
+    }
+  }
+
+  Error Explain(const AdapterSource& source, const std::string& name, const ObjectReply& reply,
+                const std::string& failure) const {
+    const std::string where =
+        fmt::format("{}: {} at {}", source.text, fs::path(name).filename().string(), client_->HostOf(source.bucket));
+    const std::string code = reply.code.empty() ? std::string() : " (" + reply.code + ")";
+    const std::string region = reply.correct_region.empty() || reply.correct_region == client_->region()
+                                   ? std::string()
+                                   : "; the bucket is in " + reply.correct_region + ": set AWS_REGION";
+    if (reply.status >= 300 && reply.status < 400) {
+      return InvalidArgument(fmt::format("{}: expected the object, found a redirect to '{}'{}; redirects are not "
+                                         "followed: AWS_ENDPOINT_URL and AWS_REGION choose the store",
+                                         where, reply.location, region),
+                             "lora_path");
+    }
+    if (reply.status == 401 || reply.status == 403) {
+      return InvalidArgument(
+          fmt::format("{}: no access{}{}; {}", where, code, region,
+                      client_->has_keys() ? "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must permit s3:GetObject, or "
+                                            "the object is not there"
+                                          : "the environment has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+          "lora_path");
+    }
+    if (reply.status == 404) {
+      return NotFound(fmt::format("{}: expected adapter_config.json and adapter_model.safetensors below this prefix, "
+                                  "found no such object{}",
+                                  where, code),
+                      "lora_path");
+    }
+    if (reply.status >= 400 && reply.status < 500 && reply.status != 429) {
+      return InvalidArgument(fmt::format("{}: the store refused with status {}{}{}", where, reply.status, code, region),
+                             "lora_path");
+    }
+    if (reply.status >= 400) {
+      return Unavailable(
+          fmt::format("{}: the store answered with status {}{}; load it again later", where, reply.status, code));
+    }
+    return Unavailable(fmt::format("{}: {}; what came is kept, and a later load goes on from there", where, failure));
+  }
+
+  const std::unique_ptr<S3Client> client_;
+};
+
+bool IsAdapterFile(const std::string& name) {
+  return name == kConfigName || name == kWeightsName || name == kModulesName || IsPoolingConfig(name);
+}
+
+// The files of a repository on a model hub.
+class HubStore final : public ObjectStore {
+ public:
+  explicit HubStore(std::unique_ptr<HubClient> client) : client_(std::move(client)) {}
+
+  Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const fs::path& folder,
+                                        const ReserveBytes& reserve) override {
+    ASSIGN_OR_RETURN(const RepoFiles listed, List(source));
+    RETURN_IF_ERROR(reserve(listed.Bytes()));
+    std::vector<SourceFile> files;
+    for (const RepoFile& file : listed.files) {
+      PartialFile partial(folder, file.name);
+      if (partial.version() != file.digest) RETURN_IF_ERROR(partial.Restart(file.digest));
+      const Status status = client_->Download(source.repo, listed, file, partial.path(), [](std::int64_t) {});
+      if (!status.ok() && status.error().code == ErrorCode::kIoError) partial.Remove();
+      if (!status.ok()) return Error{status.error().code, source.text + ": " + status.error().message, "lora_path"};
+      RETURN_IF_ERROR(partial.Finish());
+      files.push_back({file.name, file.bytes, file.digest});
+    }
+    return files;
+  }
+
+  Result<bool> IsCurrent(const AdapterSource& source, const std::vector<SourceFile>& files) override {
+    ASSIGN_OR_RETURN(const RepoFiles listed, List(source));
+    return std::equal(files.begin(), files.end(), listed.files.begin(), listed.files.end(),
+                      [](const SourceFile& have, const RepoFile& now) {
+                        return have.name == now.name && have.bytes == now.bytes && have.version == now.digest;
+                      });
+  }
+
+ private:
+  // The files of an adapter, by name.
+  Result<RepoFiles> List(const AdapterSource& source) {
+    auto listed = client_->List(source.repo);
+    if (!listed.ok()) return Error{listed.error().code, source.text + ": " + listed.error().message, "lora_path"};
+    std::erase_if(listed->files, [](const RepoFile& file) { return !IsAdapterFile(file.name); });
+    const auto has = [&](const char* name) {
+      return std::any_of(listed->files.begin(), listed->files.end(),
+                         [&](const auto& file) { return file.name == name; });
+    };
+    if (has(kConfigName) && has(kWeightsName)) return listed;
+    return InvalidArgument(source.text + ": expected an adapter (adapter_config.json and adapter_model.safetensors), " +
+                               "found a repository without " + (has(kConfigName) ? kWeightsName : kConfigName),
+                           "lora_path");
+  }
+
+  const std::unique_ptr<HubClient> client_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ObjectStore>> OpenS3Store(S3Options options, const std::atomic<bool>* stop) {
+  ASSIGN_OR_RETURN(std::unique_ptr<S3Client> client, S3Client::Create(std::move(options), stop));
+  return std::unique_ptr<ObjectStore>(std::make_unique<S3Store>(std::move(client)));
+}
+
+Result<std::unique_ptr<ObjectStore>> OpenHubStore(HubClientOptions options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<HubClient> client, HubClient::Create(std::move(options)));
+  return std::unique_ptr<ObjectStore>(std::make_unique<HubStore>(std::move(client)));
+}
+
+}  // namespace loramux
