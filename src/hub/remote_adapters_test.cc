@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "hub/byte_server_for_test.h"
 #include "hub/file_digest.h"
-#include "hub/scripted_server_for_test.h"
 
 namespace loramux::remote_adapters_test {
 namespace {
@@ -183,7 +183,7 @@ class RemoteAdaptersTest : public testing::Test {
   std::size_t cut_at_ = 40'000;
   std::function<void()> after_cut_;
   std::function<std::optional<ScriptedReply>(const ScriptedRequest&)> hook_;
-  ScriptedServer server_;
+  ByteServer server_;
 
   int attempts_ = 3;
   fs::path top_, folder_;
@@ -316,7 +316,7 @@ TEST_F(RemoteAdaptersTest, AnEndlessBodyIsRefused) {
 }
 
 TEST_F(RemoteAdaptersTest, RedirectsAreNotFollowed) {
-  ScriptedServer other(
+  ByteServer other(
       [](const ScriptedRequest&) { return ScriptedReply{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"}; });
   hook_ = [&](const ScriptedRequest&) {
     return ScriptedReply{"HTTP/1.1 307 Temporary Redirect\r\nLocation: " + other.url() +

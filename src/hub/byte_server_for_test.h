@@ -30,11 +30,10 @@ struct ScriptedReply {
   bool drip = false;
 };
 
-class ScriptedServer {
+class ByteServer {
  public:
   using Handler = std::function<ScriptedReply(const ScriptedRequest&)>;
-  explicit ScriptedServer(Handler handler)
-      : handler_(std::move(handler)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit ByteServer(Handler handler) : handler_(std::move(handler)), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof(address);
     CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(listener_, 64) == 0);
@@ -42,7 +41,7 @@ class ScriptedServer {
     port_ = ntohs(address.sin_port);
     acceptor_ = std::thread([this] { Accept(); });
   }
-  ~ScriptedServer() {
+  ~ByteServer() {
     stop_ = true;
     ::shutdown(listener_, SHUT_RDWR);
     acceptor_.join();
