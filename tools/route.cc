@@ -40,6 +40,7 @@ struct RouteFlags {
   std::string max_body_size = "16MiB";
   double drain_timeout_seconds = 30, drain_notice_seconds = 1;
   double ejection_seconds = 10, slow_start_seconds = 10;
+  double tpot_objective_ms = 0;
   std::string log_level = "info", log_format = "text";
   std::vector<std::string> warnings;  // of the command line and the environment
 };
@@ -59,6 +60,7 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   options.http.drain_timeout = AsMs(flags.drain_timeout_seconds);
   options.dispatch.ejection = AsNs(flags.ejection_seconds);
   options.dispatch.slow_start = AsNs(flags.slow_start_seconds);
+  options.dispatch.slo = AsNs(flags.tpot_objective_ms / 1000);
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
   }
@@ -180,6 +182,12 @@ void AddPolicyFlags(CommandLine& line, RouteFlags& flags) {
             .help = "A file of `loramux profile` of a server's device: the times that the choice is computed with",
             .default_text = "that of the first server that has one, else a rough model of a GPU",
             .path = FlagPath::kExistingFile});
+  line.Add({.names = "--tpot-objective",
+            .target = &flags.tpot_objective_ms,
+            .unit = "MS",
+            .group = group,
+            .help = "Time per output token that loramux, algorithm1 and first-fit try to keep; 0: none",
+            .range = {{0.0, 1e6}}});
   line.Add({.names = "--slow-start",
             .target = &flags.slow_start_seconds,
             .unit = "SECONDS",
