@@ -13,6 +13,7 @@
 #include "formats/message.h"
 #include "schedule/profile/performance_profile.h"
 #include "simulate/report.h"
+#include "tools/simulate_fleet.h"
 #include "tools/simulate_replay.h"
 #include "tools/system_flags.h"
 
@@ -97,7 +98,8 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &flags.presets,
             .unit = "NAME",
             .group = group,
-            .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them",
+            .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them. A fleet has one",
+            .default_text = "loramux,s-lora; of a fleet loramux",
             .comma_list = true});
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
   line.Add(InGroup(CacheFlag(flags.cache), group, "each preset's"));
@@ -281,8 +283,11 @@ void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
 
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   std::vector<Preset> presets;
-  if (flags.presets == std::vector<std::string>{"all"}) presets.assign(Presets().begin(), Presets().end());
-  for (const std::string& name : flags.presets) {
+  std::vector<std::string> names = flags.presets;
+  if (names.empty() && flags.fleet.servers > 0) names = {"loramux"};
+  if (names.empty()) names = {"loramux", "s-lora"};
+  if (names == std::vector<std::string>{"all"}) presets.assign(Presets().begin(), Presets().end());
+  for (const std::string& name : names) {
     if (name == "all") continue;
     ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
     presets.push_back(preset);
@@ -389,33 +394,20 @@ void Progress(const std::string& what) {
 }
 
 Result<SimulationReport> MakeReport(SimulateFlags flags) {
-  ASSIGN_OR_RETURN(const std::vector<Preset> presets, PresetsOf(flags));
-  ASSIGN_OR_RETURN(SimulationOptions options, OptionsOf(flags));
-  flags.workload.poisson = flags.arrivals == "poisson";
-  ASSIGN_OR_RETURN(flags.workload.popularity, ParsePopularity(flags.popularity));
-  ASSIGN_OR_RETURN(flags.workload.rank_popularity, ParsePopularity(flags.rank_popularity));
-  if (!flags.adapter_dir.empty()) {
-    ASSIGN_OR_RETURN(flags.workload.ranks, RanksIn(flags.adapter_dir));
-    flags.workload.adapters = static_cast<std::int64_t>(flags.workload.ranks.size());
-  }
-  ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(flags.workload));
+  ASSIGN_OR_RETURN(PreparedSimulation prepared, PrepareSimulation(flags));
+  SimulationOptions& options = prepared.options;
   SimulationReport report{.device = options.device.name,
-                          .workload = workload.what,
+                          .workload = prepared.workload.what,
                           .command = flags.command_line,
                           .page_bytes = options.device.page_bytes,
-                          .device_pages = options.device.device_pages};
-  options.slo = static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond));
-  if (options.slo <= 0) {
-    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
-    report.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
-  }
-  report.slo_ms = static_cast<double>(options.slo) / kNsPerMs;
-  for (const Preset& preset : presets) {
+                          .device_pages = options.device.device_pages,
+                          .slo_ms = static_cast<double>(options.slo) / kNsPerMs,
+                          .low_load_ms = prepared.low_load_ms};
+  for (const Preset& preset : prepared.presets) {
     Progress("simulating " + std::string(preset.name));
     options.preset = preset;
     PresetRun run{.preset = preset};
-    ASSIGN_OR_RETURN(run.result, Simulate(options, workload));
+    ASSIGN_OR_RETURN(run.result, Simulate(options, prepared.workload));
     run.summary = Summarise(run.result, options.slo);
     if (flags.find_load) {
       Progress("searching for the load that " + std::string(preset.name) + " sustains");
@@ -433,7 +425,31 @@ Status Report(const SimulateFlags& flags) {
   return WriteReport(flags, report);
 }
 
-Status WriteFile(const std::string& path, const std::string& text, const char* flag) {
+}  // namespace
+
+Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags) {
+  PreparedSimulation prepared;
+  ASSIGN_OR_RETURN(prepared.presets, PresetsOf(flags));
+  ASSIGN_OR_RETURN(prepared.options, OptionsOf(flags));
+  SimulationOptions& options = prepared.options;
+  flags.workload.poisson = flags.arrivals == "poisson";
+  ASSIGN_OR_RETURN(flags.workload.popularity, ParsePopularity(flags.popularity));
+  ASSIGN_OR_RETURN(flags.workload.rank_popularity, ParsePopularity(flags.rank_popularity));
+  if (!flags.adapter_dir.empty()) {
+    ASSIGN_OR_RETURN(flags.workload.ranks, RanksIn(flags.adapter_dir));
+    flags.workload.adapters = static_cast<std::int64_t>(flags.workload.ranks.size());
+  }
+  ASSIGN_OR_RETURN(prepared.workload, MakeWorkload(flags.workload));
+  options.slo = static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond));
+  if (options.slo <= 0) {
+    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
+    prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
+    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
+  }
+  return prepared;
+}
+
+Status WriteReportFile(const std::string& path, const std::string& text, const char* flag) {
   if (path.empty()) return Ok{};
   std::ofstream file(path, std::ios::binary);
   file << text;
@@ -442,11 +458,9 @@ Status WriteFile(const std::string& path, const std::string& text, const char* f
   return Ok{};
 }
 
-}  // namespace
-
 Status WriteReport(const SimulateFlags& flags, const SimulationReport& report) {
-  RETURN_IF_ERROR(WriteFile(flags.json, ReportAsJson(report), "--json"));
-  return WriteFile(flags.html, flags.html.empty() ? "" : ReportAsHtml(report), "--html");
+  RETURN_IF_ERROR(WriteReportFile(flags.json, ReportAsJson(report), "--json"));
+  return WriteReportFile(flags.html, flags.html.empty() ? "" : ReportAsHtml(report), "--html");
 }
 
 void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
@@ -456,6 +470,7 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddAdapterFlags(line, flags);
   AddDeviceFlags(line, flags);
   AddPresetFlags(line, flags);
+  AddFleetFlags(line, flags.fleet);
   const std::string group = "Result";
   line.Add({.names = "--slo",
             .target = &flags.slo_seconds,
@@ -508,7 +523,9 @@ int RunSimulate(SimulateFlags flags) {
     return 0;
   }
   bool equal = true;
-  const Status status = flags.replay.empty() ? Report(flags) : ReportReplay(flags, equal);
+  const Status status = !flags.replay.empty()     ? ReportReplay(flags, equal)
+                        : flags.fleet.servers > 0 ? ReportFleet(flags)
+                                                  : Report(flags);
   if (!status.ok()) return FailCommand("simulate", status.error());
   return equal ? 0 : kExitFailure;
 }

@@ -12,6 +12,20 @@
 
 namespace loramux {
 
+// Of a simulated fleet.
+struct FleetFlags {
+  std::int64_t servers = 0;  // 0: one server without a router
+  std::vector<std::string> policies = {"loramux"};
+  std::int64_t routers = 1;
+  double snapshot_interval = 0.1, snapshot_delay = 0.005, snapshot_loss = 0;  // seconds; a share
+  std::vector<std::string> fail;                                              // ParseFleetEvents
+  double drift_seconds = 0, drift_share = 0.1;                                // 0: popularity stays
+  double token_slo = 0, warmup = 0;                                           // seconds
+  bool find_servers = false;
+  double share = 0.99;
+  std::int64_t most_servers = 1000;
+};
+
 struct SimulateFlags {
   std::string device = "a40", model = "llama-7b";
   std::string adapter_dir;  // ranks of its adapters, in place of --adapters and --ranks
@@ -24,7 +38,7 @@ struct SimulateFlags {
   std::int64_t gpus = 1;
   double memory_share = 0.9, host_memory_gb = 256;
   bool adapters_on_disk = false;
-  std::vector<std::string> presets = {"loramux", "s-lora"};
+  std::vector<std::string> presets;         // empty: loramux and s-lora; of a fleet loramux
   std::string cache, schedule, cold_start;  // in place of every preset's own; empty: not
   std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
@@ -38,9 +52,22 @@ struct SimulateFlags {
   std::string replay;  // a recording of `loramux serve`, in place of everything else; empty: not
   bool replay_truncated = false;
   std::string command_line;  // for the report
+  FleetFlags fleet;
 };
 
+// What flags stand for.
+struct PreparedSimulation {
+  std::vector<Preset> presets;
+  SimulationOptions options;  // with the objective, without a preset
+  Workload workload;
+  double low_load_ms = 0;  // 0: the objective was given
+};
+// Reads files and draws the workload, and completes `flags.workload`. Errors name the flag.
+Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags);
+
 struct SimulationReport;
+// Writes a file; an empty path: none. The error names the flag.
+Status WriteReportFile(const std::string& path, const std::string& text, const char* flag);
 // Writes the files that the flags ask for. Errors name the flag.
 Status WriteReport(const SimulateFlags& flags, const SimulationReport& report);
 

@@ -11,23 +11,39 @@
 
 namespace loramux {
 
-// Order of events at the same time: completions come before new work.
-enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kMove, kArrival, kCancel, kSample };
+// Order of events at the same time: completions come before what happens to servers and what routers hear, and those
+// before new work.
+enum class EventKind : std::uint8_t {
+  kTransferEnds,
+  kStepEnds,
+  kMove,
+  // Of fleets only.
+  kFault,
+  kSnapshotMade,
+  kSnapshotHeard,
+  kProbe,
+  // Of all simulations.
+  kArrival,
+  kCancel,
+  kSample,
+};
 
 // One event.
 struct Event {
   TimeNs at = 0;
   EventKind kind = EventKind::kArrival;
   std::uint64_t sequence = 0;
-  std::int64_t subject = 0;  // the request of an arrival or a cancellation
+  std::int64_t subject =
+      0;                    // the request of an arrival or a cancellation; in fleets also a fault, a snapshot, a router
+  std::int32_t server = 0;  // of a fleet
 };
 
 // A priority queue of events. Not thread-safe.
 class EventQueue {
  public:
   // Adds an event; of equal times and kinds, the first one pushed comes first.
-  void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) {
-    events_.push({at, kind, next_sequence_++, subject});
+  void Push(TimeNs at, EventKind kind, std::int64_t subject = 0, std::int32_t server = 0) {
+    events_.push({at, kind, next_sequence_++, subject, server});
   }
   bool empty() const { return events_.empty(); }
   std::size_t size() const { return events_.size(); }

@@ -52,7 +52,7 @@ void SimulatedExecutor::Submit(StepBatch batch) {
       static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
   busy_ += duration;
   ends_at_ = clock_->Now() + duration;
-  events_->Push(ends_at_, EventKind::kStepEnds);
+  events_->Push(ends_at_, EventKind::kStepEnds, 0, server_);
   batch_ = std::move(batch);
 }
 

@@ -25,10 +25,10 @@ class SimulatedExecutor final : public Executor {
   static constexpr std::int64_t kVocab = kWorkloadVocab;
 
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
-  // its factor at the step's begin. `adapters` tells when adapters arrive.
+  // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events.
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
-                    const SimulatedTransfer* adapters)
-      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters) {}
+                    const SimulatedTransfer* adapters, std::int32_t server = 0)
+      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), server_(server) {}
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
 
@@ -48,6 +48,7 @@ class SimulatedExecutor final : public Executor {
   const PerformanceModel model_;
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
+  const std::int32_t server_;
   std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
   std::int64_t assisted_steps_ = 0;

@@ -54,7 +54,7 @@ void SimulatedTransfer::Submit(TransferJob job) {
   const auto after =
       std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
   moving_.insert(after, {arrival.begins, end, job.id});
-  events_->Push(end, EventKind::kTransferEnds);
+  events_->Push(end, EventKind::kTransferEnds, 0, server_);
 }
 
 TimeNs SimulatedTransfer::LoadedBetween(std::uint32_t generation, TimeNs from, TimeNs to) const {

@@ -47,9 +47,10 @@ struct SimulatedLinks {
 class SimulatedTransfer final : public PageTransfer {
  public:
   // Owns none of its arguments. `in_host_memory`: all adapters initially lie in the host's memory, so that an adapter's
-  // first move from "disk" takes no disk time.
-  SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory)
-      : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
+  // first move from "disk" takes no disk time. `server`: of the events.
+  SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory,
+                    std::int32_t server = 0)
+      : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory), server_(server) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
   // When the data of the transfer in flight for this adapter arrives. REQUIRES: there is one.
@@ -73,6 +74,7 @@ class SimulatedTransfer final : public PageTransfer {
   EventQueue* events_;
   SimulatedLinks* links_;
   const bool in_host_memory_;
+  const std::int32_t server_;
   std::unordered_set<std::uint32_t> seen_;              // generations that have moved; never iterated
   std::unordered_map<std::uint32_t, Span> last_loads_;  // to the device, by generation; never iterated
   std::deque<Moving> moving_;                           // ascending by end, then by submission

@@ -1,0 +1,40 @@
+// What `loramux simulate --servers` found, for people and programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulate/fleet.h"
+#include "simulate/fleet_summary.h"
+
+namespace loramux {
+
+// One policy's run.
+struct FleetRun {
+  std::string policy;
+  FleetResult result;
+  FleetSummary summary;
+  FleetSize size;  // without probes: not asked for
+};
+
+struct FleetReport {
+  std::string device, workload, fleet;  // in words
+  std::string command;                  // that made it
+  FleetObjective objective;
+  double low_load_ms = 0;    // 0: the objective was given
+  double wanted_share = 0;   // of FindFleetSize
+  std::int64_t servers = 0;  // of the runs; with a search, each run has the number that its policy needs
+  std::vector<FleetRun> runs;
+};
+
+// The run that gives most requests what they were promised. REQUIRES: a run.
+const FleetRun& BestOf(const FleetReport& report);
+
+// Aligned columns, a policy a line; then the adapters that the best policy serves worst.
+std::string ReportAsTable(const FleetReport& report);
+// One JSON object, indented, with all adapters.
+std::string ReportAsJson(const FleetReport& report);
+// A page of its own, with plots.
+std::string ReportAsHtml(const FleetReport& report);
+
+}  // namespace loramux

@@ -1,0 +1,245 @@
+#include "tools/simulate_fleet.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "cluster/route_policy.h"
+#include "report/number_format.h"
+#include "report/progress_bar.h"
+#include "simulate/fleet.h"
+#include "simulate/fleet_report.h"
+#include "workload/fields.h"
+
+namespace loramux {
+namespace {
+
+void AddRouterFlags(CommandLine& line, FleetFlags& flags, const std::string& group) {
+  std::string policies;
+  for (const RoutePolicyName& policy : RoutePolicies())
+    policies += (policies.empty() ? "" : ", ") + std::string(policy.name);
+  line.Add({.names = "--policy",
+            .target = &flags.policies,
+            .unit = "NAME",
+            .group = group,
+            .help = "Routing policies to compare, separated by commas, or 'all': " + policies,
+            .comma_list = true,
+            .needs = "--servers"});
+  line.Add({.names = "--routers",
+            .target = &flags.routers,
+            .unit = "N",
+            .group = group,
+            .help = "Routers in front of the servers; none knows what the others do",
+            .range = {{1, 1000}},
+            .needs = "--servers"});
+  line.Add({.names = "--snapshot-interval",
+            .target = &flags.snapshot_interval,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "How often routers hear of each server's state; 0: they always know it",
+            .range = {{0.0, 3600.0}},
+            .needs = "--servers"});
+  line.Add({.names = "--snapshot-delay",
+            .target = &flags.snapshot_delay,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "How old that state is when a router hears of it",
+            .range = {{0.0, 3600.0}},
+            .needs = "--servers"});
+  line.Add({.names = "--snapshot-loss",
+            .target = &flags.snapshot_loss,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of them that routers never hear",
+            .range = {{0.0, 1.0}},
+            .needs = "--servers"});
+}
+
+void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& group) {
+  line.Add({.names = "--fail",
+            .target = &flags.fail,
+            .unit = "EVENT",
+            .group = group,
+            .help = "What happens to servers, separated by commas: crash@60+30:3 (server 3 dies after 60 s and is back "
+                    "after 30 more, with nothing in memory; without +30 never, without :3 any server), freeze@60+5, "
+                    "drain@60+20, add@60:4 (four new servers), crashes@600+30 (each server, every 600 s on average)",
+            .comma_list = true,
+            .needs = "--servers"});
+  line.Add({.names = "--drift",
+            .target = &flags.drift_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "After each such time, some adapters exchange their popularity with others of their rank",
+            .default_text = "0: popularity stays",
+            .range = {{0.0, 1e6}},
+            .needs = "--servers"});
+  line.Add({.names = "--drift-share",
+            .target = &flags.drift_share,
+            .unit = "SHARE",
+            .group = group,
+            .help = "How many of the adapters do",
+            .range = {{0.0, 1.0}},
+            .needs = "--drift"});
+}
+
+// The text of the report.
+std::string DescribeFleet(const FleetFlags& flags, const SimulateFlags& all) {
+  std::string text = flags.find_servers ? "as many servers as needed" : fmt::format("{} servers", flags.servers);
+  text += flags.routers == 1 ? ", one router" : fmt::format(", {} routers", flags.routers);
+  text += flags.snapshot_interval == 0
+              ? ", which knows the servers' state"
+              : fmt::format(", snapshots every {}, {} old", FormatMs(1e3 * flags.snapshot_interval),
+                            FormatMs(1e3 * flags.snapshot_delay));
+  if (flags.snapshot_loss > 0) text += ", " + FormatShare(flags.snapshot_loss) + " of them lost";
+  if (all.adapters_on_disk) text += ", adapters on disk";
+  if (flags.drift_seconds > 0)
+    text += fmt::format(", {} of the adapters change places every {} s", FormatShare(flags.drift_share),
+                        FormatNumber(flags.drift_seconds));
+  for (std::size_t i = 0; i < flags.fail.size(); ++i) text += (i == 0 ? "; " : ", ") + flags.fail[i];
+  return text;
+}
+
+Result<std::vector<std::string>> PoliciesOf(const FleetFlags& flags) {
+  std::vector<std::string> policies;
+  for (const std::string& name : flags.policies) {
+    if (name == "all") {
+      for (const RoutePolicyName& policy : RoutePolicies()) policies.emplace_back(policy.name);
+      continue;
+    }
+    RETURN_IF_ERROR(MakeRoutePolicy(name));
+    policies.push_back(name);
+  }
+  return policies;
+}
+
+TimeNs LastArrival(const Workload& workload) {
+  TimeNs last = 0;
+  for (const WorkloadRequest& request : workload.requests) {
+    if (!request.follows) last = std::max(last, request.arrival);
+  }
+  return last;
+}
+
+FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation& prepared) {
+  const FleetFlags& fleet = flags.fleet;
+  FleetOptions options{.server = prepared.options,
+                       .servers = fleet.servers,
+                       .routers = fleet.routers,
+                       .snapshot_interval = ToNs(fleet.snapshot_interval),
+                       .snapshot_delay = ToNs(fleet.snapshot_delay),
+                       .snapshot_loss = fleet.snapshot_loss,
+                       .seed = flags.workload.seed};
+  options.server.preset = prepared.presets.front();
+  options.dispatcher.seed = flags.workload.seed;
+  options.dispatcher.slo = ToNs(fleet.token_slo);
+  // A router that hears seldom must believe what it heard for longer.
+  options.dispatcher.snapshot_lifetime =
+      std::max(options.dispatcher.snapshot_lifetime, 3 * (options.snapshot_interval + options.snapshot_delay));
+  return options;
+}
+
+Result<FleetRun> RunPolicy(const SimulateFlags& flags, FleetOptions options, const PreparedSimulation& prepared,
+                           const FleetObjective& objective, const std::string& policy) {
+  const FleetFlags& fleet = flags.fleet;
+  FleetRun run{.policy = policy};
+  options.dispatcher.policy = policy;
+  ProgressBar progress(policy, "%", 1);
+  options.progress = [&](double share) { progress.Update(static_cast<std::int64_t>(100 * share), 100); };
+  const auto events = [&](std::int64_t servers) {
+    return ParseFleetEvents(fleet.fail, servers, LastArrival(prepared.workload), flags.workload.seed);
+  };
+  if (fleet.find_servers) {
+    ASSIGN_OR_RETURN(run.size, FindFleetSize(options, prepared.workload, objective, fleet.share, fleet.most_servers,
+                                             events, [&](const std::string& note) { progress.Note(note); }));
+    options.servers = run.size.servers > 0 ? run.size.servers : fleet.most_servers;
+  }
+  ASSIGN_OR_RETURN(options.events, events(options.servers));
+  ASSIGN_OR_RETURN(run.result, SimulateFleet(options, prepared.workload));
+  progress.Finish();
+  run.summary = Summarise(run.result, prepared.workload, objective);
+  return run;
+}
+
+Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> policies, PoliciesOf(flags.fleet));
+  ASSIGN_OR_RETURN(PreparedSimulation prepared, PrepareSimulation(flags));
+  if (prepared.presets.size() != 1)
+    return InvalidArgument(fmt::format("preset: expected one with --servers, found {}", prepared.presets.size()),
+                           "--preset");
+  const FleetFlags& fleet = flags.fleet;
+  if (fleet.drift_seconds > 0)
+    DriftPopularity(prepared.workload, std::max<TimeNs>(1, ToNs(fleet.drift_seconds)), fleet.drift_share,
+                    flags.workload.seed);
+  FleetReport report{.device = prepared.options.device.name,
+                     .workload = prepared.workload.what,
+                     .fleet = DescribeFleet(fleet, flags),
+                     .command = flags.command_line,
+                     .objective = {prepared.options.slo, ToNs(fleet.token_slo), ToNs(fleet.warmup)},
+                     .low_load_ms = prepared.low_load_ms,
+                     .wanted_share = fleet.share,
+                     .servers = fleet.servers};
+  const FleetOptions options = FleetOptionsOf(flags, prepared);
+  for (const std::string& policy : policies) {
+    ASSIGN_OR_RETURN(report.runs.emplace_back(), RunPolicy(flags, options, prepared, report.objective, policy));
+  }
+  return report;
+}
+
+}  // namespace
+
+void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
+  const std::string group = "Fleet";
+  line.Add({.names = "--servers",
+            .target = &flags.servers,
+            .unit = "N",
+            .group = group,
+            .help = "Simulate so many servers behind routers",
+            .default_text = "one server without a router",
+            .range = {{1, 10000}}});
+  AddRouterFlags(line, flags, group);
+  AddChangeFlags(line, flags, group);
+  line.Add({.names = "--token-slo",
+            .target = &flags.token_slo,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
+            .default_text = "0: none",
+            .range = {{0.0, 1e6}},
+            .needs = "--servers"});
+  line.Add({.names = "--warmup",
+            .target = &flags.warmup,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Do not count requests that come before",
+            .range = {{0.0, 1e6}},
+            .needs = "--servers"});
+  line.Add({.names = "--find-servers",
+            .target = &flags.find_servers,
+            .group = group,
+            .help = "Search for the smallest number of servers that keeps the objective, from --servers on",
+            .needs = "--servers"});
+  line.Add({.names = "--share",
+            .target = &flags.share,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of the requests that must be within the objective",
+            .range = {{0.0, 1.0}},
+            .needs = "--find-servers"});
+  line.Add({.names = "--most-servers",
+            .target = &flags.most_servers,
+            .unit = "N",
+            .group = group,
+            .help = "Where the search ends",
+            .range = {{1, 10000}},
+            .needs = "--find-servers"});
+}
+
+Status ReportFleet(SimulateFlags flags) {
+  ASSIGN_OR_RETURN(const FleetReport report, MakeFleetReport(flags));
+  fmt::print("{}", ReportAsTable(report));
+  RETURN_IF_ERROR(WriteReportFile(flags.json, ReportAsJson(report), "--json"));
+  return WriteReportFile(flags.html, flags.html.empty() ? "" : ReportAsHtml(report), "--html");
+}
+
+}  // namespace loramux
