@@ -195,7 +195,7 @@ ServerSnapshot SimulatedServer::Snapshot(bool draining) {
                           .version = ++version_,
                           .draining = draining,
                           .base_model = "base",
-                          .max_running = options_.max_running,
+                          .max_running = std::min(options_.max_running, options_.max_batch_tokens),
                           .max_batch_tokens = options_.max_batch_tokens,
                           .page_tokens = options_.device.page_tokens,
                           .page_bytes = options_.device.page_bytes,
@@ -207,7 +207,7 @@ ServerSnapshot SimulatedServer::Snapshot(bool draining) {
   snapshot.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
   snapshot.lane_waiting.assign(static_cast<std::size_t>(scheduler.queue().lanes()), 0);
   for (const Request* request : scheduler.waiting()) {
-    snapshot.waiting_prompt_tokens += request->prompt_tokens;
+    snapshot.waiting_prompt_tokens += request->uncomputed();
     ++snapshot.lane_waiting[static_cast<std::size_t>(request->lane)];
   }
   for (const Request* request : scheduler.running()) {
