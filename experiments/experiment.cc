@@ -124,8 +124,9 @@ Result<std::vector<SustainedLoad>> FindLoads(ExperimentContext& context, std::sp
 
 std::vector<Experiment> AllExperiments() {
   std::vector<Experiment> all;
-  for (const auto& document : {ChameleonExperiments(), VllmLoraExperiments(), FastLibraExperiments(),
-                               CaraServeExperiments(), OurExperiments()})
+  for (const auto& document :
+       {ChameleonExperiments(), VllmLoraExperiments(), FastLibraExperiments(), CaraServeExperiments(),
+        CaraServeClusterExperiments(), OurExperiments(), FleetExperiments()})
     all.insert(all.end(), document.begin(), document.end());
   return all;
 }

@@ -94,6 +94,8 @@ std::span<const Experiment> ChameleonExperiments();
 std::span<const Experiment> VllmLoraExperiments();
 std::span<const Experiment> FastLibraExperiments();
 std::span<const Experiment> CaraServeExperiments();
+std::span<const Experiment> CaraServeClusterExperiments();
+std::span<const Experiment> FleetExperiments();
 
 // Returns all experiments, ordered by paper.
 std::vector<Experiment> AllExperiments();

@@ -30,7 +30,7 @@ std::string Fault(const Story& story) {
   if (story.ended > 1) return fmt::format("was executed {} times", story.ended);
   if (story.ended + story.stopped != story.accepted) return "a server began it and has no end of it";
   if ((story.end == FleetEnd::kFinished) != (story.ended == 1)) return "client and server disagree about its end";
-  if (story.accepted > 0 && story.wanted != story.had)
+  if (story.accepted > 0 && !story.wanted.empty() && story.wanted != story.had)
     return fmt::format("wanted content {}, was executed with {}", story.wanted, story.had);
   if (story.end == FleetEnd::kNeverAsked) return "has no answer and no error";
   return {};

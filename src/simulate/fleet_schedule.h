@@ -25,7 +25,7 @@ struct FleetEvent {
   TimeNs at = 0;
   FleetEventKind kind = FleetEventKind::kCrash;
   std::int32_t server = -1;  // index
-  TimeNs duration = 0;       // 0: for ever
+  TimeNs duration = 0;       // 0: without an end
   std::int64_t count = 1;    // of kAdd
   std::int32_t adapter = -1;
 };

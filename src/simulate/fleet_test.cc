@@ -73,7 +73,7 @@ TEST(Fleet, ServesMoreWithMoreServersAndBlindlyWorse) {
   const double two = attained(2, "most-idle"), five = attained(5, "most-idle");
   EXPECT_LT(two, five);
   EXPECT_GT(five, 0.9);
-  EXPECT_LT(attained(4, "random"), attained(4, "most-idle"));
+  EXPECT_LT(attained(2, "random"), two);
 }
 
 TEST(Fleet, OldSnapshotsHerdRequests) {
@@ -83,8 +83,8 @@ TEST(Fleet, OldSnapshotsHerdRequests) {
     options.snapshot_interval = interval;
     options.dispatcher.correct_by_own = correct;
     std::int64_t most = 0;
-    for (const FleetSample& sample : SimulateFleet(options, workload).value().samples)
-      most = std::max(most, sample.most_waiting);
+    const FleetResult result = SimulateFleet(options, workload).value();
+    for (const FleetSample& sample : result.samples) most = std::max(most, sample.most_waiting);
     return most;
   };
   const std::int64_t fresh = longest_queue(0, false), old = longest_queue(2 * kNsPerSecond, false),
@@ -163,7 +163,7 @@ TEST(Fleet, SaysWhatIsWrong) {
 }
 
 TEST(Snapshots, SayWhatTheServerHas) {
-  const Workload workload = SmallLoad(10, 10);
+  const Workload workload = SmallLoad(100, 10);
   FleetOptions options = SmallFleet(1, "random");
   VirtualClock clock;
   EventQueue events;
