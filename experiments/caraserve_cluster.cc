@@ -18,11 +18,11 @@ constexpr TimeNs kTokenObjective = 36 * kNsPerMs;
 struct ClusterPolicy {
   std::string_view policy, name;
 };
-constexpr std::array kClusterPolicies = {ClusterPolicy{"algorithm1", "RANK-AWARE"},
-                                         {"most-idle", "MOSTIDLE"},
-                                         ClusterPolicy{"first-fit", "FIRSTFIT"},
-                                         {"random", "RANDOM"},
-                                         ClusterPolicy{"loramux", "loramux"}};
+constexpr std::array kClusterPolicies = std::to_array<ClusterPolicy>({{"algorithm1", "RANK-AWARE"},
+                                                                      {"most-idle", "MOSTIDLE"},
+                                                                      {"first-fit", "FIRSTFIT"},
+                                                                      {"random", "RANDOM"},
+                                                                      {"loramux", "loramux"}});
 constexpr std::size_t kCompared = 4;                     // of them are the paper's
 constexpr std::array kRates = {24.0, 32.0, 40.0, 48.0};  // requests per second of all instances
 constexpr std::size_t kShownRate = 2;                    // that the comparison and the plots are of
