@@ -1,7 +1,9 @@
 #include "cluster/dispatcher.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/must.h"
 #include "base/prng.h"

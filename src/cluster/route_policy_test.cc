@@ -1,6 +1,8 @@
 // Policies on worlds made by hand: each chooses what its description says.
 #include "cluster/route_policy.h"
 
+#include <algorithm>
+#include <memory>
 #include <set>
 
 #include "base/prng.h"
