@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -121,7 +122,8 @@ def routers(options, backend, folder):
 
 def load(options, port, rate, seconds, connections):
     command = [options.route_load, "load", str(port), str(rate), str(seconds), str(connections)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True,
+                                     timeout=seconds + 30).stdout)
 
 
 def streams(options, port, process):
@@ -141,6 +143,7 @@ def streams(options, port, process):
 def measure(options, name, port, process):
     load(options, port, options.rate, 1, 16)   # warms up
     used = cpu_seconds(process.pid) if process else 0
+    print(f"measuring {name} ...", file=sys.stderr)
     row = {"name": name, **load(options, port, options.rate, options.seconds, 16)}
     if process:
         row["cpu_us"] = round((cpu_seconds(process.pid) - used) / row["requests"] * 1e6, 1)

@@ -34,7 +34,8 @@ class RoutedServer(Server):
 
     def __init__(self, *flags, port=0):
         self.flags = flags
-        super().__init__(*SMALL, *flags, *(("--port", str(port)) if port else ()))
+        self.start([serving.LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
+                    str(DEMO / "adapters"), "--port", str(port), *SMALL, *flags])
 
     @property
     def name(self):

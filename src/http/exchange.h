@@ -113,6 +113,8 @@ class HttpExchange {
   std::string description() const;
   // Frees the request's body, once the handler does not need it any longer.
   void ReleaseBody();
+  // Moves the request's body out. It still counts as held until ReleaseBody, or the end of the request.
+  std::string TakeBody() { return std::exchange(request_.body, {}); }
   // Closes the connection in the middle of the response.
   void Abort();
 

@@ -94,8 +94,7 @@ asio::awaitable<bool> Forwarding::Prepare() {
     const auto entry = proxy_.catalogue_.find(route_.adapter);
     if (entry != proxy_.catalogue_.end()) route_.digest = entry->second.digest;
   }
-  body_ = request.body;
-  exchange_.ReleaseBody();
+  body_ = exchange_.TakeBody();
   co_return true;
 }
 
@@ -123,6 +122,7 @@ asio::awaitable<Forwarding::Next> Forwarding::Try(Dispatcher::Attempt attempt) {
   PassedHead head = ReadPassedHead(call.headers());
   if (head.not_started) co_return co_await Refused(call, std::move(head));
   call.TakeBody();
+  exchange_.ReleaseBody();
   exchange_.AddHeader("x-loramux-server", server_->address.name);
   if (IsEventStream(head.content_type)) {
     std::string begun;

@@ -7,6 +7,7 @@
 #include <boost/asio/detached.hpp>
 
 #include "base/log.h"
+#include "http/json_reader.h"
 #include "router/ask_servers.h"
 #include "schedule/profile/performance_profile.h"
 
@@ -72,8 +73,7 @@ std::shared_ptr<RoutedServer> ServerPool::Add(ServerAddress address) {
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
   callbacks.probe = [this, raw](bool healthy, const std::string& why) {
-    raw->fault = healthy ? std::string() : why;
-    dispatcher_.ObserveProbe(raw->address.name, healthy, clock_.Now());
+    Probed(*raw, healthy, why);
   };
   server->link = std::make_unique<ServerLink>(executor_, std::move(options), std::move(callbacks), clock_);
   server->link->Start();
@@ -88,6 +88,31 @@ void ServerPool::Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_
   if (!ask) return;
   server.asked_for_profile = true;
   boost::asio::co_spawn(executor_, LearnProfile(Find(server.address.name)), boost::asio::detached);
+}
+
+void ServerPool::Probed(RoutedServer& server, bool healthy, const std::string& why) {
+  server.fault = healthy ? std::string() : why;
+  dispatcher_.ObserveProbe(server.address.name, healthy, clock_.Now());
+  if (!healthy || !server.link->foreign() || server.asked_for_models) return;
+  server.asked_for_models = true;
+  boost::asio::co_spawn(executor_, LearnBaseModel(Find(server.address.name)), boost::asio::detached);
+}
+
+// A server without snapshots says in its list of models which of them is no adapter.
+boost::asio::awaitable<void> ServerPool::LearnBaseModel(std::shared_ptr<RoutedServer> server) {
+  if (server == nullptr) co_return;
+  HttpCallRequest request{.path = "/v1/models", .timeout = std::chrono::seconds(5)};
+  const std::array<std::shared_ptr<RoutedServer>, 1> one = {server};
+  const std::vector<ServerAnswer> answers = co_await AskServers(one, std::move(request), kMostProfileBytes);
+  const Json list = Json::parse(answers.front().body, nullptr, false);
+  const auto data = list.is_object() ? list.find("data") : list.end();
+  if (data == list.end() || !data->is_array()) co_return;
+  for (const Json& card : *data) {
+    if (!card.is_object() || !card.contains("id") || !card["id"].is_string()) continue;
+    if (card.contains("parent") && !card["parent"].is_null()) continue;
+    server->base_model = card["id"].get<std::string>();
+    co_return;
+  }
 }
 
 boost::asio::awaitable<void> ServerPool::LearnProfile(std::shared_ptr<RoutedServer> server) {

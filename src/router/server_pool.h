@@ -45,8 +45,8 @@ struct RoutedServer {
   HttpClient client;
   std::unique_ptr<ServerLink> link;
   std::string fault;       // what is wrong with it; empty: it answers
-  std::string base_model;  // by its snapshot; empty: unknown
-  bool asked_for_profile = false;
+  std::string base_model;  // by its snapshot or its list of models; empty: unknown
+  bool asked_for_profile = false, asked_for_models = false;
 };
 
 // Use it on the thread that runs the executor.
@@ -77,7 +77,9 @@ class ServerPool {
  private:
   std::shared_ptr<RoutedServer> Add(ServerAddress address);
   void Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_of);
+  void Probed(RoutedServer& server, bool healthy, const std::string& why);
   boost::asio::awaitable<void> LearnProfile(std::shared_ptr<RoutedServer> server);
+  boost::asio::awaitable<void> LearnBaseModel(std::shared_ptr<RoutedServer> server);
 
   const boost::asio::any_io_executor executor_;
   const ServerAccess access_;
