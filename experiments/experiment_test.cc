@@ -186,5 +186,23 @@ TEST(Command, FindsExperimentsByIdAndByWhatTheyCover) {
   EXPECT_THAT(unknown.error().message, AllOf(HasSubstr("ch-11"), HasSubstr("'nonsense'")));
 }
 
+// Few requests: what the figures say does not count, but that there is one for each policy and setting does.
+TEST(Fleets, RunWithFewRequests) {
+  for (const auto& [id, rows, tables] : {std::tuple("ca-20", 4u, 2u), std::tuple("fleet", 4u, 4u)}) {
+    const Experiment experiment = FindExperiments({id}).value().front();
+    ExperimentContext context{.scale = 0.004};
+    const ExperimentResult result = experiment.run(context).value();
+    EXPECT_EQ(result.comparison.size(), rows);
+    ASSERT_EQ(result.tables.size(), tables);
+    for (const ExperimentTable& table : result.tables) {
+      EXPECT_GE(table.rows.size(), 12u);
+      for (const auto& row : table.rows) ASSERT_EQ(row.size(), table.header.size());
+    }
+    ASSERT_FALSE(result.plots.empty());
+    EXPECT_THAT(result.plots.front().svg, HasSubstr("<svg"));
+    EXPECT_THAT(ExperimentAsMarkdown(experiment, result, "command"), HasSubstr("loramux"));
+  }
+}
+
 }  // namespace
 }  // namespace loramux::experiment_test

@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t kFleetServers = 60, kFleetAdapters = 2000, kFleetSeeds = 5;
 constexpr double kFleetRate = 150;
 constexpr std::array kStaleness = {0.0, 0.1, 1.0, 5.0};  // seconds
-constexpr TimeNs kTtftObjective = kNsPerSecond, kFleetWarmup = 20 * kNsPerSecond;
+constexpr TimeNs kTtftObjective = kNsPerSecond;
+constexpr double kWarmupShare = 0.2;  // of the time of the arrivals
 constexpr std::string_view kOurPolicy = "loramux";
 
 std::vector<std::string> FleetPolicies() {
@@ -39,7 +40,8 @@ Result<FleetJob> MakeFleetJob(const ExperimentContext& context, double staleness
   job.options.dispatcher.snapshot_lifetime = 20 * kNsPerSecond;
   job.options.snapshot_interval = static_cast<TimeNs>(staleness * kNsPerSecond);
   job.options.snapshot_delay = staleness > 0 ? 5 * kNsPerMs : 0;
-  job.objective = {.ttft = kTtftObjective, .warmup = kFleetWarmup};
+  const double seconds = static_cast<double>(context.Requests(15000)) / kFleetRate;
+  job.objective = {.ttft = kTtftObjective, .warmup = static_cast<TimeNs>(kWarmupShare * seconds * kNsPerSecond)};
   job.load = {.requests = context.Requests(15000),
               .rate = kFleetRate,
               .input_mean = 512,
@@ -58,12 +60,12 @@ std::string FleetText() {
       "each rank; they are on disk at the start (3 GB/s), and 64 GB of each host keep them. Poisson arrivals, {:.0f} "
       "requests/s, prompts of 512 and answers of 128 tokens on average (log-normal). Preset `loramux`. Staleness: how "
       "often the router hears of each server (0: at each decision it knows the present state); it counts what it sent "
-      "since, with every policy. The objective is a first token within {} s. Requests of the first {} s, in which all "
+      "since, with every policy. The objective is a first token within {} s. Requests of the first fifth, in which all "
       "servers are cold, are not counted. Figures are means over the seeds, with the lowest and the highest.\n\nA line "
       "again: `loramux simulate --servers 60 --policy all --snapshot-interval 1 --device a10 --adapters 2000 --ranks "
       "8,16,32,64,128 --rate 150 --requests 15000 --max-input 4096 --max-output 1024 --host-memory 64 "
       "--adapters-on-disk --slo 1 --warmup 20`",
-      kFleetServers, kFleetAdapters, kFleetRate, kTtftObjective / kNsPerSecond, kFleetWarmup / kNsPerSecond);
+      kFleetServers, kFleetAdapters, kFleetRate, kTtftObjective / kNsPerSecond);
 }
 
 // By staleness, policy, seed.

@@ -72,6 +72,34 @@ class Simulate(unittest.TestCase):
         self.assertEqual(tags.loads, [])   # the page loads nothing
         self.assertNotIn("nan", page.lower().replace("finance", ""))
 
+    def test_a_fleet_and_its_size(self):
+        fleet = ["--device", "a10", "--requests", "200", "--trace", str(self.path / "trace.csv"), "--rate", "40", "--adapters", "30",
+                 "--seed", "3", "--adapters-on-disk", "--slo", "1"]
+        files = ["--json", str(self.path / "f.json"), "--html", str(self.path / "f.html")]
+        done = simulate(*fleet, "--servers", "2", "--find-servers", "--share", "0.9", "--policy", "loramux,random", *files)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("adapters that", done.stdout)
+        report = json.loads((self.path / "f.json").read_text())
+        self.assertEqual([run["policy"] for run in report["policies"]], ["loramux", "random"])
+        for run in report["policies"]:
+            self.assertEqual(run["size"]["servers"], len(run["servers"]))
+            self.assertGreaterEqual(run["attained"]["share"], 0.9)
+            self.assertEqual(sum(adapter["requests"] for adapter in run["adapters"]), 200)
+            fewer = [probe for probe in run["size"]["probes"] if probe["servers"] == run["size"]["servers"] - 1]
+            self.assertTrue(run["size"]["servers"] == 1 or fewer[0]["attained"] < 0.9)
+        tags = Tags()
+        tags.feed((self.path / "f.html").read_text())
+        self.assertGreaterEqual(tags.counts["svg"], 7)
+        self.assertEqual(tags.loads, [])
+        done = simulate(*fleet, "--servers", "5", "--fail", "crash@1+1:0,drain@2:1", "--drift", "2", "--routers", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for arguments, text in ((["--servers", "2", "--policy", "nonsense"], "nonsense"), (["--routers", "2"], "--servers"),
+                                (["--servers", "2", "--fail", "crash@1:7"], "below 2"),
+                                (["--servers", "2", "--preset", "loramux,vllm"], "one with --servers")):
+            refused = simulate(*fleet, *arguments)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn(text, refused.stderr)
+
     def test_the_same_seed_writes_the_same_bytes(self):
         for name in ("a", "b"):
             self.assertEqual(simulate(*self.load, "--json", str(self.path / name)).returncode, 0)
