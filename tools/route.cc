@@ -20,6 +20,7 @@
 #include "router/server_sources.h"
 #include "schedule/profile/performance_profile.h"
 #include "server/guard/bearer_key.h"
+#include "tools/fleet_view.h"
 #include "tools/protection_flags.h"
 #include "tools/service_notify.h"
 #include "tools/signals.h"
@@ -34,6 +35,7 @@ constexpr int kFilesPerConnection = 2;  // the client's and the server's
 struct RouteFlags {
   RouterOptions router;
   std::vector<std::string> servers;
+  EtcdFlags etcd;
   std::chrono::milliseconds dns_interval{10'000};
   std::string profile;
   std::string fleet_key_file;
@@ -64,6 +66,7 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
   }
+  options.shared_catalogue = !flags.etcd.urls.empty();
   options.dispatch.model = DefaultPerformanceModel();
   options.access.learn_profile = flags.profile.empty();
   if (!flags.profile.empty()) {
@@ -96,9 +99,9 @@ Status Route(const RouteFlags& flags) {
   RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
   RaiseOpenFileLimit(flags.router.http.max_connections * kFilesPerConnection);
-  if (flags.servers.empty()) {
-    return InvalidArgument("--servers: expected at least one server, as in --servers 10.0.0.1:8000,10.0.0.2:8000",
-                           "--servers");
+  if (flags.servers.empty() == flags.etcd.urls.empty()) {
+    return InvalidArgument(
+        "--servers: expected either servers, as in --servers 10.0.0.1:8000,10.0.0.2:8000, or --etcd URL", "--servers");
   }
   ASSIGN_OR_RETURN(ServerSources sources, ServerSources::Parse(flags.servers));
   ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(flags));
@@ -107,11 +110,16 @@ Status Route(const RouteFlags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Start(std::move(options), clock));
   ASSIGN_OR_RETURN(const std::unique_ptr<ServerWatch> watch,
                    ServerWatch::Start(std::move(sources), flags.dns_interval, [&](std::vector<ServerAddress> servers) {
-                     router->SetServers(std::move(servers));
+                     if (flags.etcd.urls.empty()) router->SetServers(std::move(servers));
                    }));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<FleetView> fleet,
+      FleetView::Start(
+          flags.etcd, clock, [&](std::vector<ServerAddress> servers) { router->SetServers(std::move(servers)); },
+          [&](Catalogue catalogue) { router->SetCatalogue(std::move(catalogue)); }));
   signals.MarkReady();
   spdlog::info("ready: {}://{}:{} routes to {} by {}", tls ? "https" : "http", flags.router.http.host, router->port(),
-               fmt::join(flags.servers, ","), flags.router.dispatch.policy);
+               fmt::join(flags.etcd.urls.empty() ? flags.servers : flags.etcd.urls, ","), flags.router.dispatch.policy);
   NotifyReady(router->port());
   RouteUntilStopped(flags, signals, *router, *watch);
   return Ok{};
@@ -127,6 +135,10 @@ void AddServerFlags(CommandLine& line, RouteFlags& flags) {
                     "file:FILE for a file with one of these a line",
             .comma_list = true,
             .common = true});
+  AddEtcdFlags(
+      line, flags.etcd,
+      "Members of an etcd cluster, as in http://a:2379,http://b:2379, in place of --servers: the servers are those "
+      "that registered there (loramux serve --etcd), and a load goes to one of them, for all");
   line.Add({.names = "--dns-interval",
             .target = &flags.dns_interval,
             .unit = "SECONDS",

@@ -32,6 +32,7 @@
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 #include "tools/adapter_flags.h"
+#include "tools/fleet_member.h"
 #include "tools/foreign_flags.h"
 #include "tools/output_flags.h"
 #include "tools/protection_flags.h"
@@ -49,6 +50,7 @@ struct ServeFlags {
   RuntimeFlags runtime;
   HttpServerOptions http;
   AdapterFlags adapters;
+  FleetFlags fleet;
   MetricsOptions metrics;
   ProtectionOptions protection;
   std::string max_body_size = "16MiB";
@@ -180,6 +182,7 @@ void LogServed(const EngineStats& stats) {
 // What is read before the weights are: an error in it costs no time.
 struct EarlyParts {
   std::optional<std::string> admin_key;
+  Member self;  // in its fleet
   ServerOptions options;
   std::unique_ptr<FlightRecorder> recorder;
   std::optional<LengthGuesser> lengths;
@@ -211,6 +214,8 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   RETURN_IF_ERROR(CheckOutputFlags(flags.output));
   ASSIGN_OR_RETURN(parts.options, ServerOptionsOf(flags));
   ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
+  ASSIGN_OR_RETURN(parts.self, SelfOf(flags.fleet, flags.http.host, parts.options.http.bound_port->port(),
+                                      flags.protection.tls.enabled()));
   RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   RETURN_IF_ERROR(AllowedSources::Create(flags.adapters.allowed_sources));
@@ -234,7 +239,8 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
 }
 
 // Waits until a signal asks for the end, and answers until the drain has ended.
-void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server, Runtime& runtime) {
+void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server, FleetMember& fleet,
+                       Runtime& runtime) {
   const auto stats = [&engine = runtime.engine()] { return engine.Stats(); };
   const ThroughputLog log(std::chrono::milliseconds(static_cast<std::int64_t>(flags.stats_interval_seconds * 1000)),
                           &runtime.clock(), stats);
@@ -245,6 +251,7 @@ void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server
                signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_timeout_seconds, now.running + now.waiting,
                signal == SIGINT ? "Ctrl-C again" : "a second signal");
   NotifyStopping(flags.drain_timeout_seconds);
+  fleet.Leave();
   if (flags.runtime.remote.opened != nullptr) flags.runtime.remote.opened->Stop();
   LogDrained(server.Shutdown());
 }
@@ -276,7 +283,7 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
 }
 
 Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime, EngineService& service,
-                                            AdapterAdmin& adapters, GrammarCompiler* grammars) {
+                                            AdapterAdmin& adapters, FleetMember& fleet, GrammarCompiler* grammars) {
   return Server::Start(
       early.options,
       {.clock = &runtime.clock(),
@@ -287,7 +294,8 @@ Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime,
        .lengths = early.lengths ? &*early.lengths : nullptr,
        .grammars = grammars,
        .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
-       .adapters = &adapters});
+       .adapters = &adapters,
+       .adapter_changes = fleet.changes()});
 }
 
 Status Serve(ServeFlags flags) {
@@ -308,15 +316,22 @@ Status Serve(ServeFlags flags) {
   early.options.max_model_len = runtime->max_model_len();
   runtime->Start();
   adapters->Restore();
-  auto server = StartServer(early, *runtime, service, *adapters, grammars.get());
+  early.self.model = runtime->registry().base_names().front();
+  auto fleet = FleetMember::Start(flags.fleet, early.self, *adapters, runtime->clock());
+  if (fleet.ok()) (*fleet)->WaitForAdapters();
+  auto server = fleet.ok() ? StartServer(early, *runtime, service, *adapters, **fleet, grammars.get()) : fleet.error();
   if (!server.ok()) {
+    if (fleet.ok()) fleet->reset();
     runtime->Stop();
     return server.error();
   }
+  (*fleet)->Join();
   signals.MarkReady();
   LogReady(flags.runtime, FactsOf(flags, early, **server, *runtime, *adapters));
   NotifyReady((*server)->port());
-  ServeUntilStopped(flags, signals, **server, *runtime);
+  ServeUntilStopped(flags, signals, **server, **fleet, *runtime);
+  server->reset();  // before what its admin routes call
+  fleet->reset();
   runtime->Stop();
   if (early.recorder != nullptr) {
     early.recorder->Close();
@@ -460,6 +475,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   AddDeviceFlag(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
+  AddFleetFlags(line, flags.fleet);
   AddConnectionFlags(line, flags);
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);

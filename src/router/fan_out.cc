@@ -75,6 +75,23 @@ void FanOut::AddRoutes(RouteTable& routes) {
   add("/unload_lora_adapter", true);
 }
 
+// A repeated load is refused as one that was done, so only a server without an answer is left for the next.
+asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
+                                                       HttpCallRequest question) const {
+  if (!shared_catalogue_) {
+    std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes);
+    co_return answers;
+  }
+  std::vector<ServerAnswer> answers;
+  for (const auto& server : servers) {
+    HttpCallRequest copy = question;
+    const std::vector<std::shared_ptr<RoutedServer>> one = {server};
+    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes);
+    if (answers.front().status != 0) break;
+  }
+  co_return answers;
+}
+
 asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
   const HttpRequest& request = exchange.request();
   std::vector<std::shared_ptr<RoutedServer>> servers = pool_.All();
@@ -94,7 +111,7 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
       if (!value.empty()) question.headers.emplace_back(name, value);
     }
     question.headers.emplace_back("X-Request-Id", exchange.trace().request_id);
-    const std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes);
+    const std::vector<ServerAnswer> answers = co_await Ask(std::move(servers), std::move(question));
     models_.Forget();
     reply = ReplyTo(answers, unload);
     spdlog::info("{}: status {} from {} servers", request.path, reply.status, answers.size());

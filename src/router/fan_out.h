@@ -1,9 +1,14 @@
-// Loads and unloads of adapters, passed on to all servers. Needs coroutines.
+// Loads and unloads of adapters, passed on to all servers, or to one where the servers share a catalogue. Needs
+// coroutines.
 #pragma once
+
+#include <memory>
+#include <vector>
 
 #include <boost/asio/awaitable.hpp>
 
 #include "http/exchange.h"
+#include "router/ask_servers.h"
 #include "router/model_list.h"
 #include "router/server_pool.h"
 
@@ -12,8 +17,10 @@ namespace loramux {
 // The servers check the administrator's key, which the request carries. Use it on the thread of the pool's executor.
 class FanOut {
  public:
-  // Both must outlive it.
-  FanOut(ServerPool& pool, ModelList& models) : pool_(pool), models_(models) {}
+  // Both must outlive it. `shared_catalogue`: the servers follow a catalogue, so one server is asked, the next one only
+  // if there is no answer.
+  FanOut(ServerPool& pool, ModelList& models, bool shared_catalogue)
+      : pool_(pool), models_(models), shared_catalogue_(shared_catalogue) {}
 
   // Adds the routes of adapter administration: POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without
   // /v1. `?server=NAME` asks one server only. The reply has what each server said; its status is 200 if all did what
@@ -22,9 +29,12 @@ class FanOut {
 
  private:
   boost::asio::awaitable<void> Run(HttpExchange& exchange, bool unload);
+  boost::asio::awaitable<std::vector<ServerAnswer>> Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
+                                                        HttpCallRequest question) const;
 
   ServerPool& pool_;
   ModelList& models_;
+  const bool shared_catalogue_;
 };
 
 }  // namespace loramux

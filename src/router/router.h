@@ -30,6 +30,8 @@ struct RouterOptions {
   ProxyOptions proxy;
   std::string api_key_file;  // checked before requests go to servers; empty: the servers check
   TlsFiles tls;              // of the router itself; empty: plain HTTP
+  // The servers share a catalogue of adapters, so a load or an unload at one of them reaches all.
+  bool shared_catalogue = false;
   std::string version;       // for /version
 };
 

@@ -100,7 +100,8 @@ struct Server::Impl {
     metrics_service.AddRoutes(routes);
     if (options.adapter_admin_key) {
       adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
-                                                             .allowed_origins = options.http.allowed_origins});
+                                                             .allowed_origins = options.http.allowed_origins,
+                                                             .changes = parts.adapter_changes});
       adapters->AddRoutes(routes);
     }
     if (guards.access == nullptr) return;

@@ -15,6 +15,7 @@
 #include "http/options.h"
 #include "http/tls_context.h"
 #include "server/adapters/adapter_admin.h"
+#include "server/adapters/adapter_changes.h"
 #include "server/generation/generation_service.h"
 #include "server/guard/admission.h"
 #include "server/metrics/metrics.h"
@@ -82,6 +83,7 @@ struct ServerParts {
   GrammarCompiler* grammars = nullptr;          // null: no structured output
   SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics
   AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
+  AdapterChanges adapter_changes;               // of the admin routes
 };
 
 // The HTTP server with all its services. The methods may be called on any thread.

@@ -4,6 +4,8 @@
 #include <future>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 
 namespace loramux {
@@ -166,9 +168,9 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   }
   if (old != nullptr && old->path == version->path && old->file.digest == version->file.digest) {
     parts_.registry->Discard(*version);
-    return ChangePin(old, request.pinned);
+    return ChangePin(old, request);
   }
-  Status prepared = PinAndJournal(version, request.pinned);
+  Status prepared = PinAndJournal(version, request);
   if (!prepared.ok()) {
     parts_.registry->Discard(*version);  // ends the pin too
     return std::move(prepared).error();
@@ -182,20 +184,21 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   return old == nullptr ? LoadOutcome::kLoaded : LoadOutcome::kReloaded;
 }
 
-Status AdapterAdmin::PinAndJournal(const VersionPtr& version, bool pinned) {
-  if (pinned) RETURN_IF_ERROR(Pin(version, true));
-  return Journal(*version, pinned);
+Status AdapterAdmin::PinAndJournal(const VersionPtr& version, const LoadRequest& request) {
+  if (request.pinned) RETURN_IF_ERROR(Pin(version, true));
+  return request.journal ? Journal(*version, request.pinned) : Ok{};
 }
 
 // Changes only the pin: the weights are the same, so nothing is loaded.
-Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& version, bool pinned) {
+Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& version, const LoadRequest& request) {
+  const bool pinned = request.pinned;
   bool was_pinned = false;
   {
     const std::lock_guard lock(mutex_);
     was_pinned = pinned_.contains(version->name);
   }
   if (pinned && !was_pinned) RETURN_IF_ERROR(Pin(version, true));
-  Status journalled = Journal(*version, pinned);
+  Status journalled = request.journal ? Journal(*version, pinned) : Ok{};
   if (!journalled.ok()) {
     if (pinned && !was_pinned) static_cast<void>(Pin(version, false));
     return std::move(journalled).error();

@@ -66,6 +66,7 @@ class AdapterAdmin final : public AdapterFinder {
     // Keep the adapter on the device until it is unloaded
     bool pinned = false;
     std::string digest;  // that the content must have (AdapterFile::digest); empty: any
+    bool journal = true;  // false: the journal does not keep it, because its owner does
   };
   enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded
   // Loads or reloads an adapter and, if asked, pins it. Errors: a name that is invalid, or loaded already while
@@ -108,8 +109,8 @@ class AdapterAdmin final : public AdapterFinder {
   Result<std::shared_ptr<const AdapterVersion>> OpenForLoad(const LoadRequest& request);
   Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
   Status Journal(const AdapterVersion& version, bool pinned);
-  Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
-  Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
+  Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
+  Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
   Status RestoreOne(const JournaledAdapter& adapter);
   Status PublishRestored(const JournaledAdapter& adapter, const std::shared_ptr<const AdapterVersion>& version);
   void FetchLater(const JournaledAdapter& adapter);

@@ -135,7 +135,7 @@ HttpReply AdapterService::LoadFromSource(const HttpRequest& request, Dialect dia
 
 HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect) {
   if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
-  const auto outcome = admin_->Load(*parsed);
+  const auto outcome = options_.changes.load ? options_.changes.load(*parsed) : admin_->Load(*parsed);
   if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
   return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
 }
@@ -143,7 +143,7 @@ HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& pa
 std::optional<HttpReply> AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
   const auto name = ParseUnloadRequest(request.body);
   if (!name.ok()) return Reply(name.error(), {}, dialect);
-  const Status status = admin_->Unload(*name);
+  const Status status = options_.changes.unload ? options_.changes.unload(*name) : admin_->Unload(*name);
   return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
 }
 

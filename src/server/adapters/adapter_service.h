@@ -11,6 +11,7 @@
 
 #include "http/exchange.h"
 #include "server/adapters/adapter_admin.h"
+#include "server/adapters/adapter_changes.h"
 
 namespace loramux {
 
@@ -24,6 +25,7 @@ struct AdapterServiceOptions {
   // The same for loads from sources, which wait for the network.
   int download_threads = 4;
   int max_downloads = 64;
+  AdapterChanges changes;
 };
 
 // Thread-safe: one instance serves all connections.
