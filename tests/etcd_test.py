@@ -6,7 +6,6 @@ Usage: etcd_test.py PATH_OF_LORAMUX
 import atexit
 import base64
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -18,8 +17,9 @@ import unittest
 import urllib.error
 import urllib.request
 
-from adapters_test import KEY, AdminServer
-from serving import DEMO, PATIENCE, run_tests, wait_for
+import serving
+from adapters_test import AdminServer
+from serving import DEMO, run_tests, wait_for
 
 REVERSE, ROT13 = DEMO / "adapters/reverse", DEMO / "adapters/rot13"
 # With these, the leader's death costs about a second.
@@ -89,6 +89,11 @@ class Etcd:
                 return member
         return None
 
+    def put(self, key, value):
+        """Writes a key below /loramux/v1/, as an operator's own tool may."""
+        encode = lambda text: base64.b64encode(text.encode()).decode()
+        self.ask(self.alive()[0], "/v3/kv/put", {"key": encode("/loramux/v1/" + key), "value": encode(json.dumps(value))})
+
     def keys(self, prefix):
         """What stands below a prefix of /loramux/v1/, as a dictionary; None if etcd does not answer now."""
         start = "/loramux/v1/" + prefix
@@ -113,6 +118,9 @@ class Fleet(unittest.TestCase):
     def server(self, name, *flags):
         return AdminServer(self.top, "--etcd", self.etcd.urls(), "--server-id", name, "--drain-timeout", "2", *flags)
 
+    def router(self):
+        return AdminServer.run([serving.LORAMUX, "route", "--etcd", self.etcd.urls(), "--port", "0", "--drain-notice", "0"])
+
     def wait_served(self, server, adapter, like=None):
         """Until the server serves the adapter, with the answers of `like`."""
         wait_for(lambda: server.chat(adapter, "abcd")[0] == 200, f"{adapter} is served")
@@ -127,8 +135,11 @@ class Fleet(unittest.TestCase):
                  lambda: f"the members {names}; found {self.etcd.keys('servers/')}")
 
     def test_the_catalogue_reaches_every_server_and_survives(self):
+        router = self.router()
+        self.assertEqual(router.chat("reverse", "abcd")[0], 503)   # no server has registered yet
         one, two = self.server("one"), self.server("two")
         self.wait_members("one", "two")
+        self.wait_served(router, "reverse")
         self.assertEqual(self.etcd.keys("servers/")["one"]["address"], f"127.0.0.1:{one.port}")
         self.assertEqual(self.etcd.keys("servers/")["one"]["model"], "demo")
 
@@ -151,6 +162,16 @@ class Fleet(unittest.TestCase):
         one = self.server("one")
         self.assertEqual(one.answer("x", "abcd"), three.answer("rot13", "abcd"))
 
+        # A router asks one server, and all have the adapter when it answers.
+        status, body = router.load("y", REVERSE)
+        self.assertEqual((status, len(json.loads(body)["servers"])), (200, 1), body)
+        for server in (one, two, three):
+            self.assertEqual(server.answer("y", "abcd"), server.answer("reverse", "abcd"))
+        self.assertEqual(router.chat("y", "abcd")[0], 200)
+        self.assertEqual(router.unload("y")[0], 200)
+        for server in (one, two, three, router):
+            self.wait_gone(server, "y")
+
         # A bad adapter is refused, and reaches no server.
         self.assertEqual(one.load("bad", self.top / "nowhere")[0], 404)
         self.assertEqual(set(self.etcd.keys("adapters/")), {"x"})
@@ -161,19 +182,35 @@ class Fleet(unittest.TestCase):
             self.assertEqual(server.chat("reverse", "abcd")[0], 200)
         self.assertEqual(three.unload("x")[0], 404)
 
+        # What another tool writes is followed too: first a wrong digest, then the right source.
+        self.etcd.put("adapters/w", {"source": str(REVERSE), "digest": "0" * 64})
+        failed = wait_for(lambda: self.etcd.keys("status/").get("one/w"), "the status of one")
+        self.assertEqual(failed["state"], "failed")
+        self.assertIn("expected 000", failed["error"])
+        self.assertEqual(one.chat("w", "abcd")[0], 404)
+        self.etcd.put("adapters/w", {"source": str(REVERSE), "pinned": True})
+        for server in (one, two, three):
+            self.wait_served(server, "w", "reverse")
+        # An entry that cannot be read changes nothing.
+        self.etcd.put("adapters/w", {"source": 7})
+        wait_for(lambda: "entry of adapter 'w' cannot be read" in one.text(), "the log")
+        self.assertEqual(one.chat("w", "abcd")[0], 200)
+
         # A server that dies is a member until its lease ends.
         two.process.kill()
         two.process.wait()
         self.assertIn("two", self.etcd.keys("servers/"))
         began = time.monotonic()
         self.wait_members("one", "three")
-        self.assertGreater(time.monotonic() - began, 5)
-        one.stop()
-        three.stop()
+        self.assertGreater(time.monotonic() - began, 3)   # it renewed its lease of 10 s every 3.3 s
+        self.assertEqual(router.chat("reverse", "abcd")[0], 200)
+        for server in (router, one, three):
+            server.stop()
 
     def test_without_a_quorum_nothing_changes(self):
         one, two = self.server("one"), self.server("two")
         self.wait_members("one", "two")
+        router = self.router()
         self.assertEqual(one.load("x", REVERSE)[0], 200)
         self.wait_served(two, "x")
 
@@ -186,12 +223,12 @@ class Fleet(unittest.TestCase):
         survivor = self.etcd.alive()[0]
         self.etcd.kill(self.etcd.alive()[1])
         for operation in (lambda: one.load("z", REVERSE), lambda: one.unload("x"),
-                          lambda: two.load("x", ROT13, load_inplace=True)):
+                          lambda: two.load("x", ROT13, load_inplace=True), lambda: router.load("z", REVERSE)):
             status, body = operation()
             self.assertEqual(status, 503, body)
             self.assertIn("etcd", body)
             self.assertIn("nothing was changed", body)
-        for server in (one, two):
+        for server in (one, two, router):
             self.assertEqual(server.answer("x", "abcd"), server.answer("reverse", "abcd"))
             self.assertEqual(server.chat("y", "abcd")[0], 200)
             self.assertEqual(server.chat("z", "abcd")[0], 404)
@@ -201,7 +238,7 @@ class Fleet(unittest.TestCase):
 
         # etcd as a whole is gone: everything stays.
         self.etcd.kill(survivor)
-        for server in (one, two, three):
+        for server in (one, two, three, router):
             for adapter in ("x", "y"):
                 self.assertEqual(server.chat(adapter, "abcd")[0], 200)
         self.assertEqual(one.load("z", REVERSE)[0], 503)
@@ -220,6 +257,19 @@ class Fleet(unittest.TestCase):
         two.process.send_signal(signal.SIGCONT)
         self.wait_members("one", "two", "three")
         self.assertEqual(two.chat("x", "abcd")[0], 200)
+
+        # etcd loses its data: servers keep what they have.
+        self.etcd.stop()
+        for member in range(3):
+            shutil.rmtree(self.top / f"etcd{member}")
+            self.etcd.start(member)
+        self.wait_members("one", "two", "three")
+        wait_for(lambda: "lost the catalogue's entry of adapter 'x'" in one.text(), "the log")
+        for server in (one, two, three, router):
+            self.assertEqual(server.chat("x", "abcd")[0], 200)
+        self.assertEqual(two.load("x", ROT13, load_inplace=True)[0], 200)
+        self.wait_served(one, "x", "rot13")
+        router.stop()
         for server in (one, two, three):
             self.assertEqual(server.stop().count("unloaded"), 0)
 

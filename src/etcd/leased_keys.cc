@@ -106,6 +106,11 @@ Status LeasedKeys::WriteAll() {
     wanted = wanted_;
   }
   for (const auto& [key, value] : wanted) {
+    if (clock_.Now() >= renew_at_) {  // many keys may take longer than the lease
+      const std::int64_t before = leases_;
+      RETURN_IF_ERROR(Renew());
+      if (leases_ != before) return WriteAll();
+    }
     const auto written = written_.find(key);
     if (value && written != written_.end() && written->second == *value) continue;
     RETURN_IF_ERROR(WriteOne(key, value));
@@ -128,18 +133,24 @@ Status LeasedKeys::WriteOne(const std::string& key, const std::optional<std::str
     if (wanted != wanted_.end() && !wanted->second) wanted_.erase(wanted);
     return Ok{};
   }
+  RETURN_IF_ERROR(key == options_.guarded_key ? WriteGuarded(*value, lease) : client_.Put(key, *value, lease));
+  written_[key] = *value;
+  return Ok{};
+}
+
+Status LeasedKeys::WriteGuarded(const std::string& value, std::int64_t lease) {
+  const std::string& key = options_.guarded_key;
   ASSIGN_OR_RETURN(const EtcdRangeReply now, client_.Range({.key = key}));
   EtcdSwapRequest swap{.key = key, .value = value, .lease = lease};
   if (!now.key_values.empty()) {
     const EtcdKeyValue& present = now.key_values.front();
-    if (present.lease != lease && options_.may_replace && !options_.may_replace(key, present.value)) {
+    if (present.lease != lease && !options_.may_take(present.value)) {
       return Unavailable(fmt::format("etcd: {} is taken by another server: {}", key, present.value.substr(0, 200)));
     }
     swap.mod_revision = present.mod_revision;
   }
   ASSIGN_OR_RETURN(const EtcdSwapReply reply, client_.CompareAndSwap(swap));
   if (!reply.swapped) return Unavailable(fmt::format("etcd: {} is written by another server too", key));
-  written_[key] = *value;
   return Ok{};
 }
 

@@ -21,8 +21,10 @@ namespace loramux {
 
 struct LeasedKeysOptions {
   std::int64_t ttl_seconds = 10;  // after which etcd forgets a program that died
-  // Whether a key with this value, of another lease, may be replaced; null: always. If not, it is tried again later.
-  std::function<bool(const std::string& key, const std::string& present)> may_replace;
+  // The key that another program may hold, and whether it may be taken from that, by its present value. If not, it is
+  // tried again later. All other keys are overwritten.
+  std::string guarded_key;
+  std::function<bool(const std::string& present)> may_take;
 };
 
 // Thread-safe.
@@ -49,6 +51,7 @@ class LeasedKeys {
   Status Renew();
   Status WriteAll();
   Status WriteOne(const std::string& key, const std::optional<std::string>& value);
+  Status WriteGuarded(const std::string& value, std::int64_t lease);
 
   EtcdClient& client_;
   const Clock& clock_;

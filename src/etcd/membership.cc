@@ -68,9 +68,8 @@ Result<Member> ParseMember(const std::string& id, std::string_view text) {
 }
 
 LeasedKeysOptions MemberKeysOptions(const Member& self) {
-  LeasedKeysOptions options{.ttl_seconds = kMemberTtlSeconds};
-  options.may_replace = [self](const std::string& key, const std::string& present) {
-    if (key != kServersPrefix + self.id) return true;
+  LeasedKeysOptions options{.ttl_seconds = kMemberTtlSeconds, .guarded_key = kServersPrefix + self.id};
+  options.may_take = [self](const std::string& present) {
     const auto other = ParseMember(self.id, present);
     return !other.ok() || other->address == self.address;
   };

@@ -32,7 +32,7 @@ struct RouterOptions {
   TlsFiles tls;              // of the router itself; empty: plain HTTP
   // The servers share a catalogue of adapters, so a load or an unload at one of them reaches all.
   bool shared_catalogue = false;
-  std::string version;       // for /version
+  std::string version;  // for /version
 };
 
 // Reads the files of keys and certificates as Router::Start does, so that an error in them is known early.
