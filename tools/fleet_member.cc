@@ -17,7 +17,7 @@ bool IsAnyAddress(const std::string& host) { return host == "0.0.0.0" || host ==
 
 }  // namespace
 
-void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
+void AddFleetMemberFlags(CommandLine& line, FleetMemberFlags& flags) {
   AddEtcdFlags(
       line, flags.etcd,
       "Members of an etcd cluster (v3), as in http://a:2379,http://b:2379. The server registers there, and serves "
@@ -38,7 +38,7 @@ void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
             .needs = "--etcd"});
 }
 
-Result<Member> SelfOf(const FleetFlags& flags, const std::string& host, std::uint16_t port, bool tls) {
+Result<Member> SelfOf(const FleetMemberFlags& flags, const std::string& host, std::uint16_t port, bool tls) {
   if (flags.etcd.urls.empty()) return Member{};
   if (flags.advertise.empty() && IsAnyAddress(host)) {
     return InvalidArgument("--etcd: routers cannot reach a server at " + host +
@@ -60,7 +60,7 @@ Result<Member> SelfOf(const FleetFlags& flags, const std::string& host, std::uin
   return self;
 }
 
-Result<std::unique_ptr<FleetMember>> FleetMember::Start(const FleetFlags& flags, Member self, AdapterAdmin& admin,
+Result<std::unique_ptr<FleetMember>> FleetMember::Start(const FleetMemberFlags& flags, Member self, AdapterAdmin& admin,
                                                         const Clock& clock) {
   std::unique_ptr<FleetMember> member(new FleetMember);
   ASSIGN_OR_RETURN(member->client_, OpenEtcd(flags.etcd, clock));

@@ -18,23 +18,23 @@
 
 namespace loramux {
 
-struct FleetFlags {
+struct FleetMemberFlags {
   EtcdFlags etcd;
   std::string advertise;  // HOST or HOST:PORT; empty: the address that the server listens on
   std::string server_id;  // empty: the advertised address
 };
 
-void AddFleetFlags(CommandLine& line, FleetFlags& flags);
+void AddFleetMemberFlags(CommandLine& line, FleetMemberFlags& flags);
 
 // What the server says of itself: the address that others reach it at, and its id. `port` is the one in use. Errors:
 // the server listens on every address and --advertise does not say which; a flag that is not an address or an id.
-Result<Member> SelfOf(const FleetFlags& flags, const std::string& host, std::uint16_t port, bool tls);
+Result<Member> SelfOf(const FleetMemberFlags& flags, const std::string& host, std::uint16_t port, bool tls);
 
 // Without --etcd it does nothing.
 class FleetMember {
  public:
   // Begins to follow the catalogue. `admin` and `clock` must outlive it. Error: a flag.
-  static Result<std::unique_ptr<FleetMember>> Start(const FleetFlags& flags, Member self, AdapterAdmin& admin,
+  static Result<std::unique_ptr<FleetMember>> Start(const FleetMemberFlags& flags, Member self, AdapterAdmin& admin,
                                                     const Clock& clock);
   // Leaves. REQUIRES: the engine runs, because a load may wait for it.
   ~FleetMember();

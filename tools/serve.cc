@@ -50,7 +50,7 @@ struct ServeFlags {
   RuntimeFlags runtime;
   HttpServerOptions http;
   AdapterFlags adapters;
-  FleetFlags fleet;
+  FleetMemberFlags fleet;
   MetricsOptions metrics;
   ProtectionOptions protection;
   std::string max_body_size = "16MiB";
@@ -475,7 +475,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   AddDeviceFlag(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
-  AddFleetFlags(line, flags.fleet);
+  AddFleetMemberFlags(line, flags.fleet);
   AddConnectionFlags(line, flags);
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
