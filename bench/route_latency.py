@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ import time
 
 HAPROXY = """global
   nbthread 1
-  maxconn 40000
+  maxconn {connections}
 defaults
   mode http
   timeout connect 2s
@@ -34,7 +35,7 @@ frontend in
   default_backend servers
 backend servers
   http-reuse always
-  server one 127.0.0.1:{backend} maxconn 40000
+  server one 127.0.0.1:{backend} maxconn {connections}
 """
 ENVOY = """static_resources:
   listeners:
@@ -107,12 +108,13 @@ def resident_mib(pid):
 
 def routers(options, backend, folder):
     """Yields (name, command, port) of the routers that there are."""
+    connections = min(40_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 50)
     port = free_port()
     yield "loramux", [options.loramux, "route", "--servers", f"127.0.0.1:{backend}", "--port", str(port), "--log-level", "warn",
-                      "--max-connections", "40000", "--max-connections-per-address", "0"], port
+                      "--max-connections", str(connections), "--max-connections-per-address", "0"], port
     haproxy, port = shutil.which("haproxy"), free_port()
     if haproxy:
-        (folder / "haproxy.cfg").write_text(HAPROXY.format(port=port, backend=backend))
+        (folder / "haproxy.cfg").write_text(HAPROXY.format(port=port, backend=backend, connections=connections))
         yield "haproxy", [haproxy, "-f", str(folder / "haproxy.cfg"), "-db"], port
     envoy, port = options.envoy or shutil.which("envoy"), free_port()
     if envoy:

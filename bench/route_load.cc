@@ -19,6 +19,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/must.h"
 #include "http/client.h"
 #include "http/exchange.h"
@@ -176,6 +177,7 @@ int RunStreams(const char* port, int count) {
 }
 
 int Main(int argc, char** argv) {
+  Must(InitLogging("warn"));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
