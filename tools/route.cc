@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "cluster/default_model.h"
 #include "cluster/route_policy.h"
+#include "envoy/picker.h"
 #include "http/bound_port.h"
 #include "router/router.h"
 #include "router/server_sources.h"
@@ -40,6 +42,7 @@ struct RouteFlags {
   std::string profile;
   std::string fleet_key_file;
   std::string max_body_size = "16MiB";
+  std::optional<std::int64_t> ext_proc;  // port of the endpoint picker, which takes the router's place
   double drain_timeout_seconds = 30, drain_notice_seconds = 1;
   double ejection_seconds = 10, slow_start_seconds = 10;
   double tpot_objective_ms = 0;
@@ -74,8 +77,39 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
     if (!profile.ok()) return Error{profile.error().code, "--profile: " + profile.error().message, "--profile"};
     options.dispatch.model = std::make_shared<const PerformanceModel>(profile->EngineModel());
   }
-  ASSIGN_OR_RETURN(options.http.bound_port, BoundPort::Bind(options.http.host, options.http.port));
+  if (!flags.ext_proc) {
+    ASSIGN_OR_RETURN(options.http.bound_port, BoundPort::Bind(options.http.host, options.http.port));
+  }
   return options;
+}
+
+PickerOptions PickerOptionsOf(const RouteFlags& flags, const RouterOptions& router) {
+  PickerOptions options{.host = router.http.host, .port = static_cast<std::uint16_t>(*flags.ext_proc)};
+  options.tls = router.tls;
+  options.max_body = router.http.max_body_bytes;
+  options.dispatch = router.dispatch;
+  options.access = router.access;
+  return options;
+}
+
+// The endpoint picker, in the place of the router.
+Status PickUntilStopped(const RouteFlags& flags, Signals& signals, const RouterOptions& router, ServerSources sources) {
+  const OsClock clock;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Picker> picker, Picker::Start(PickerOptionsOf(flags, router), clock));
+  ASSIGN_OR_RETURN(std::unique_ptr<ServerWatch> watch,
+                   ServerWatch::Start(std::move(sources), flags.dns_interval,
+                                      [&](std::vector<ServerAddress> servers) { picker->SetServers(servers); }));
+  signals.MarkReady();
+  spdlog::info("ready: {}://{}:{} picks servers for Envoy, of {}, by {}", router.tls.enabled() ? "grpcs" : "grpc",
+               flags.router.http.host, picker->port(), fmt::join(flags.servers, ","), flags.router.dispatch.policy);
+  NotifyReady(picker->port());
+  while (signals.Wait() == SIGHUP) watch->Reload();
+  spdlog::info("no new exchanges; up to {} s for those that need an answer", flags.drain_timeout_seconds);
+  NotifyStopping(flags.drain_timeout_seconds);
+  watch.reset();
+  const std::int64_t cut_off = picker->Shutdown(std::chrono::nanoseconds(AsNs(flags.drain_timeout_seconds)));
+  if (cut_off > 0) spdlog::warn("cut off {} exchanges of proxies", cut_off);
+  return Ok{};
 }
 
 // Waits until a signal asks for the end, and answers until the drain has ended.
@@ -105,6 +139,7 @@ Status Route(const RouteFlags& flags) {
   }
   ASSIGN_OR_RETURN(ServerSources sources, ServerSources::Parse(flags.servers));
   ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(flags));
+  if (flags.ext_proc) return PickUntilStopped(flags, signals, options, std::move(sources));
   const OsClock clock;
   const bool tls = options.tls.enabled();
   ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Start(std::move(options), clock));
@@ -248,6 +283,13 @@ void AddListenFlags(CommandLine& line, RouteFlags& flags) {
             .group = group,
             .help = "TCP port to listen on; 0 takes a free one",
             .common = true});
+  line.Add({.names = "--ext-proc",
+            .target = &flags.ext_proc,
+            .unit = "PORT",
+            .group = group,
+            .help = "Forward nothing, and be the endpoint picker of an Envoy or an inference gateway: listen for their "
+                    "external processing (gRPC) here, instead of on --port. 0 takes a free one",
+            .range = {{0, 65535}}});
   line.Add({.names = "--max-body-size",
             .target = &flags.max_body_size,
             .unit = "BYTES",
@@ -318,6 +360,7 @@ void AddRouteFlags(CommandLine& line, RouteFlags& flags) {
       "Examples:\n"
       "  loramux route --servers 10.0.0.1:8000,10.0.0.2:8000 --host 0.0.0.0\n"
       "  loramux route --servers dns:loramux.default.svc:8000 --api-key-file keys.json --fleet-key-file fleet.key\n"
+      "  loramux route --servers 10.0.0.1:8000,10.0.0.2:8000 --ext-proc 9002   # behind deploy/envoy/envoy.yaml\n"
       "  loramux route --servers file:servers.txt --policy most-idle   # kill -HUP reads the file again\n"
       "  curl localhost:8080/health                                    # the state of each server\n"
       "  curl localhost:8080/v1/load_lora_adapter -H 'Authorization: Bearer ADMIN_KEY' \\\n"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
 # systems it says what to install. Uses sudo only when not root.
-# Usage: tools/setup.sh build|test|cuda
+# Usage: tools/setup.sh build|test|envoy|cuda
+#   envoy: gRPC, for the plugin of `loramux route --ext-proc`; also part of `test`.
 #   cuda: NVIDIA's compiler and libraries, from PyPI into build/cuda; neither root rights nor a GPU.
 set -euo pipefail
 
@@ -11,6 +12,7 @@ readonly build_packages=(
   libtomlplusplus-dev libsystemd-dev libssl-dev libcurl4-openssl-dev libeigen3-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang-14 clang-format-14 libclang-rt-14-dev lld
   python3-venv python3-prometheus-client etcd-server)
+readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
@@ -120,6 +122,7 @@ main() {
     say "this is not a Debian or Ubuntu system, so nothing was installed. Install these packages (Debian names):"
     say "  ${build_packages[*]} ${boost_packages[0]} libboost-context1.81-dev cargo (1.$min_rust_minor+)"
     if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} nodejs npm"; fi
+    case "${1:-build}" in test|envoy) say "  for loramux route --ext-proc: ${envoy_packages[*]}" ;; esac
     return 0
   fi
   install_packages "${build_packages[@]}"
@@ -128,6 +131,7 @@ main() {
     install_packages "${test_packages[@]}"
     install_node
   fi
+  case "${1:-build}" in test|envoy) install_packages "${envoy_packages[@]}" ;; esac
   install_rust
 }
 

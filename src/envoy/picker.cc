@@ -1,0 +1,46 @@
+#include "envoy/picker.h"
+
+#include <utility>
+
+#include "base/text_file.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kAroundBody = std::size_t{1} << 20;  // of a message, in bytes: headers, metadata
+
+Result<PickerServerOptions> ServerOptionsOf(const PickerOptions& options) {
+  PickerServerOptions server{.host = options.host, .port = options.port};
+  server.max_message = options.max_body + kAroundBody;
+  if (!options.tls.enabled()) return server;
+  RETURN_IF_ERROR(TlsContext::Load(options.tls));  // finds what gRPC would not explain
+  ASSIGN_OR_RETURN(server.certificate, ReadTextFile(options.tls.certificate));
+  ASSIGN_OR_RETURN(server.key, ReadTextFile(options.tls.key));
+  return server;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Picker>> Picker::Start(const PickerOptions& options, const Clock& clock) {
+  ASSIGN_OR_RETURN(const PickerServerOptions server_options, ServerOptionsOf(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Dispatcher> dispatcher, Dispatcher::Create(options.dispatch));
+  std::unique_ptr<Picker> picker(new Picker);
+  picker->picker_ = std::make_unique<EndpointPicker>(std::move(dispatcher), clock);
+  picker->exchanges_ = std::make_unique<PickerExchanges>(*picker->picker_, PickerLimits{.max_body = options.max_body});
+  ASSIGN_OR_RETURN(picker->server_, StartPickerServer(server_options, *picker->exchanges_));
+  picker->fleet_ = std::make_unique<PickerFleet>(
+      *picker->picker_, options.access, [server = picker->server_.get()] { server->SetServing(true); }, clock);
+  return picker;
+}
+
+Picker::~Picker() { Shutdown(std::chrono::nanoseconds(0)); }
+
+std::int64_t Picker::Shutdown(std::chrono::nanoseconds patience) {
+  if (server_ == nullptr) return 0;
+  const std::int64_t cut_off = server_->Shutdown(patience);
+  fleet_.reset();
+  server_.reset();
+  return cut_off;
+}
+
+}  // namespace loramux

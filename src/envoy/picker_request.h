@@ -1,0 +1,19 @@
+// What a policy must know of a request, from its HTTP headers and body.
+#pragma once
+
+#include <string_view>
+
+#include "base/result.h"
+#include "cluster/route_policy.h"
+#include "envoy/proxy_message.h"
+
+namespace loramux {
+
+// The value of a header; empty: absent.
+std::string_view HeaderOf(const ProxyHeaders& headers, std::string_view name);
+
+// Reads `body` if it is JSON; what is not JSON, such as an uploaded file, goes to any server. Error
+// (kInvalidArgument): the body is no JSON object. The server checks the rest.
+Result<RouteRequest> RouteRequestOf(const ProxyHeaders& headers, std::string_view body);
+
+}  // namespace loramux
