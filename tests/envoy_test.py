@@ -293,7 +293,8 @@ class OfficialMessages(unittest.TestCase):
             asking.reply("request_body")
             asking.close()
             answering.close()
-        picker.stop()
+        self.assertEqual(picker.process.wait(timeout=PATIENCE), 0, picker.text())
+        picker.log.close()
 
     def test_no_server_answers(self):
         with socket.socket() as unused:

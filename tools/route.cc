@@ -97,16 +97,23 @@ Status PickUntilStopped(const RouteFlags& flags, Signals& signals, const RouterO
   const OsClock clock;
   ASSIGN_OR_RETURN(const std::unique_ptr<Picker> picker, Picker::Start(PickerOptionsOf(flags, router), clock));
   ASSIGN_OR_RETURN(std::unique_ptr<ServerWatch> watch,
-                   ServerWatch::Start(std::move(sources), flags.dns_interval,
-                                      [&](std::vector<ServerAddress> servers) { picker->SetServers(servers); }));
+                   ServerWatch::Start(std::move(sources), flags.dns_interval, [&](std::vector<ServerAddress> servers) {
+                     if (flags.etcd.urls.empty()) picker->SetServers(servers);
+                   }));
+  ASSIGN_OR_RETURN(std::unique_ptr<FleetView> fleet,
+                   FleetView::Start(
+                       flags.etcd, clock, [&](std::vector<ServerAddress> servers) { picker->SetServers(servers); },
+                       [&](Catalogue catalogue) { picker->SetCatalogue(std::move(catalogue)); }));
   signals.MarkReady();
   spdlog::info("ready: {}://{}:{} picks servers for Envoy, of {}, by {}", router.tls.enabled() ? "grpcs" : "grpc",
-               flags.router.http.host, picker->port(), fmt::join(flags.servers, ","), flags.router.dispatch.policy);
+               flags.router.http.host, picker->port(),
+               fmt::join(flags.etcd.urls.empty() ? flags.servers : flags.etcd.urls, ","), flags.router.dispatch.policy);
   NotifyReady(picker->port());
   while (signals.Wait() == SIGHUP) watch->Reload();
   spdlog::info("no new exchanges; up to {} s for those that need an answer", flags.drain_timeout_seconds);
   NotifyStopping(flags.drain_timeout_seconds);
   watch.reset();
+  fleet.reset();
   const std::int64_t cut_off = picker->Shutdown(std::chrono::nanoseconds(AsNs(flags.drain_timeout_seconds)));
   if (cut_off > 0) spdlog::warn("cut off {} exchanges of proxies", cut_off);
   return Ok{};
@@ -132,7 +139,7 @@ Status Route(const RouteFlags& flags) {
   Signals signals;
   RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
-  RaiseOpenFileLimit(flags.router.http.max_connections * kFilesPerConnection);
+  if (!flags.ext_proc) RaiseOpenFileLimit(flags.router.http.max_connections * kFilesPerConnection);
   if (flags.servers.empty() == flags.etcd.urls.empty()) {
     return InvalidArgument(
         "--servers: expected either servers, as in --servers 10.0.0.1:8000,10.0.0.2:8000, or --etcd URL", "--servers");
