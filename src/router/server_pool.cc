@@ -72,9 +72,7 @@ std::shared_ptr<RoutedServer> ServerPool::Add(ServerAddress address) {
   ServerLinkCallbacks callbacks;
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
-  callbacks.probe = [this, raw](bool healthy, const std::string& why) {
-    Probed(*raw, healthy, why);
-  };
+  callbacks.probe = [this, raw](bool healthy, const std::string& why) { Probed(*raw, healthy, why); };
   server->link = std::make_unique<ServerLink>(executor_, std::move(options), std::move(callbacks), clock_);
   server->link->Start();
   return server;
