@@ -37,7 +37,7 @@ class Picker(Server):
 
     def __init__(self, servers, *flags, port=0):
         self.start([serving.LORAMUX, "route", "--ext-proc", str(port), "--servers",
-                    ",".join(address(server) for server in servers), *flags])
+                    ",".join(address(server) for server in servers), "--slow-start", "0", *flags])
 
 
 def address(server):
@@ -207,17 +207,28 @@ class OfficialMessages(unittest.TestCase):
             self.assertEqual(set(picked(self, talk.reply("request_headers"), "request_headers")), self.all)
             talk.close()
 
-    def test_an_adapter_stays_where_it_is(self):
-        def choose():
-            talk = Talk(self.channel, BUFFERED)
-            talk.headers()
-            talk.reply("request_headers")
-            talk.body(self.ask("upper"))
-            first = picked(self, talk.reply("request_body"), "request_body")[0]
-            talk.close()
-            return first
-        home = choose()
-        self.assertEqual([choose() for _ in range(10)], [home] * 10)
+    def test_an_adapter_is_used_where_it_is(self):
+        """The picker hears from the servers where adapters are."""
+        home = self.servers[1]
+        home.chat("upper", "abc")
+        wait_for(lambda: any(adapter["name"] == "upper" and adapter["place"] == "device"
+                             for adapter in home.json("GET", "/internal/snapshot")[1]["adapters"]), "a snapshot with the adapter")
+        picker = Picker(self.servers)
+        with grpc.insecure_channel(address(picker)) as channel:
+            wait_for(lambda: health(channel) == 1, "a picker that serves")
+
+            def choose():
+                talk = Talk(channel, BUFFERED)
+                talk.headers()
+                talk.reply("request_headers")
+                talk.body(self.ask("upper"))
+                first = picked(self, talk.reply("request_body"), "request_body")[0]
+                talk.close()
+                return first
+            wait_for(lambda: choose() == address(home), "a choice with all snapshots")
+            # On a busy machine a snapshot may come late.
+            self.assertGreater([choose() for _ in range(20)].count(address(home)), 14)
+        picker.stop()
 
     def test_subset(self):
         for only in sorted(self.all):
@@ -382,7 +393,7 @@ class BehindEnvoy(unittest.TestCase):
             json.dump({"adapters": {self.limited: {"requests_per_second": 0.001, "burst": 1}}}, limits)
             limits.flush()
             self.servers = [serve("--limits-file", limits.name) for _ in range(2)]
-        self.picker = Picker(self.servers)
+        self.picker = Picker(self.servers, "--policy", "rendezvous")   # one home for each adapter
         self.envoy = Envoy(self.servers, self.picker)
 
     def tearDown(self):
@@ -409,10 +420,12 @@ class BehindEnvoy(unittest.TestCase):
 
     def check_affinity(self):
         self.ask_all(3)
-        self.assertEqual(sum(map(loads, self.servers)), len(self.models))   # each adapter has one home
+        # Each adapter has one home, but for a few whose server was slow to answer. By chance it would be 1.75 times as many.
+        self.assertLess(sum(map(loads, self.servers)), 1.4 * len(self.models))
 
     def check_headers_of_clients(self):
         """A client does not choose the server."""
+        before = sum(map(loads, self.servers))
         for server in self.servers:
             connection = http.client.HTTPConnection("127.0.0.1", self.envoy.port, timeout=PATIENCE)
             connection.request("POST", "/v1/completions",
@@ -420,7 +433,7 @@ class BehindEnvoy(unittest.TestCase):
                                {"Content-Type": "application/json", DESTINATION: address(server)})
             self.assertEqual(connection.getresponse().status, 200)
             connection.close()
-        self.assertEqual(sum(map(loads, self.servers)), len(self.models))
+        self.assertEqual(sum(map(loads, self.servers)), before)
 
     def running(self):
         return sum(server.requests_now() for server in self.servers)
@@ -477,6 +490,9 @@ class IdleLooking(http.server.ThreadingHTTPServer):
         self.port = self.server_port
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, *_):
+        """A proxy that hangs up is no error."""
+
     def close_listener(self):
         self.shutdown()
         self.socket.close()
@@ -520,16 +536,22 @@ class Retries(unittest.TestCase):
             model, prompt, answer = questions(1)[-1]
             status, reply = envoy.chat(model, prompt)
             self.assertEqual((status, reply["choices"][0]["message"]["content"]), (200, answer), reply)
-        ask()
-        self.assertEqual(idle.refused, 1)
-        status, reply = envoy.json("POST", "/v1/completions", {"model": "reverse", "prompt": "x" * (3 << 20)})
-        self.assertEqual((status, idle.refused), (400, 2), reply)   # a large body is sent again whole
-        self.assertEqual(envoy.stat("cluster.servers.upstream_rq_retry"), 2)
+
+        def ask_too_much():
+            status, reply = envoy.json("POST", "/v1/completions", {"model": "reverse", "prompt": "x" * (3 << 20)})
+            self.assertEqual(status, 400, reply)   # a large body is sent again whole
+
+        def until_retried(question, stat):
+            """The picker may not have heard of the idle one yet."""
+            before = envoy.stat(stat)
+            wait_for(lambda: (question(), envoy.stat(stat) > before)[1], f"a retry that {stat} counts")
+        retries = "cluster.servers.upstream_rq_retry"
+        for question in (ask, ask_too_much):
+            until_retried(question, retries)
+        self.assertEqual(idle.refused, envoy.stat(retries))
         idle.close_listener()
-        ask()
-        self.assertEqual((idle.refused, envoy.stat("cluster.servers.upstream_rq_retry")), (2, 3))
-        self.assertEqual(envoy.stat("cluster.servers.upstream_rq_retry_success"), 3)
-        self.assertGreaterEqual(envoy.stat("cluster.servers.upstream_cx_connect_fail"), 1)
+        until_retried(ask, "cluster.servers.upstream_cx_connect_fail")
+        self.assertEqual(envoy.stat("cluster.servers.upstream_rq_retry_success"), envoy.stat(retries))
         connection.close()
         envoy.end()
         picker.stop()
