@@ -6,6 +6,7 @@
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/last_resort.h"
 #include "tools/command_line/reference.h"
+#include "tools/controller_command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/laboratory.h"
@@ -36,6 +37,7 @@ int Run(int argc, char** argv) {
       "Each command explains its flags: loramux COMMAND --help";
   program.commands.push_back(loramux::ServeCommand());
   program.commands.push_back(loramux::RouteCommand());
+  program.commands.push_back(loramux::ControllerCommand());
   program.commands.push_back(loramux::GenerateCommand());
   program.commands.push_back(loramux::BatchCommand());
   program.commands.push_back(loramux::InspectCommand());

