@@ -188,16 +188,16 @@ void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOp
   AddHttpLimitFlags(line, http);
 }
 
-void RaiseOpenFileLimit(int connections) {
+void RaiseOpenFileLimit(int connections, int files_each) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
     spdlog::warn("cannot raise the limit of open files: {}", std::strerror(errno));
   getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur >= static_cast<rlim_t>(connections) + kOtherOpenFiles) return;
-  spdlog::warn("this process may open {} files: too few for --max-connections {}; raise it (ulimit -n)", limit.rlim_cur,
-               connections);
+  if (limit.rlim_cur >= static_cast<rlim_t>(connections) * static_cast<rlim_t>(files_each) + kOtherOpenFiles) return;
+  spdlog::warn("this process may open {} files: too few for --max-connections {}, which need {}; raise it (ulimit -n)",
+               limit.rlim_cur, connections, connections * files_each + kOtherOpenFiles);
 }
 
 }  // namespace loramux

@@ -12,7 +12,8 @@ void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOp
 // The limits of requests and connections, which AddProtectionFlags adds too.
 void AddHttpLimitFlags(CommandLine& line, HttpServerOptions& http);
 
-// Takes the process's limit of open files as high as it may go, and warns where that is too low for `connections`.
-void RaiseOpenFileLimit(int connections);
+// Takes the process's limit of open files as high as it may go, and warns where that is too low for `connections`, each
+// of which needs `files_each`.
+void RaiseOpenFileLimit(int connections, int files_each = 1);
 
 }  // namespace loramux
