@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "formats/dtype.h"
+#include "formats/file.h"
 #include "formats/model_config.h"
 #include "http/bound_port.h"
 #include "http/options.h"
@@ -24,6 +25,7 @@
 #include "runtime/history_keeper.h"
 #include "schedule/presets.h"
 #include "server/generation/engine_service.h"
+#include "server/guard/access.h"
 #include "server/guard/bearer_key.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/length_guesser.h"
@@ -57,6 +59,8 @@ struct ServeFlags {
   std::string max_tokenize_bytes = "0";
   std::string max_unread_output = "1MiB";
   double drain_timeout_seconds = 30;
+  double drain_notice_seconds = 1;
+  std::string fleet_key_file;
   double sse_keepalive_seconds = 0;
   bool trust_fairness_header = false;
   std::string generation_config = "auto";
@@ -148,6 +152,21 @@ Result<std::vector<std::string>> AllowedOrigins(const std::vector<std::string>& 
                          "--allowed-origins");
 }
 
+// What the server tells routers. The profile is one that the runtime reads too.
+Result<FleetOptions> FleetOptionsOf(const ServeFlags& flags) {
+  constexpr std::size_t kMaxProfileBytes = std::size_t{1} << 20;
+  FleetOptions fleet;
+  fleet.drain_notice = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_notice_seconds * 1000));
+  if (!flags.fleet_key_file.empty()) {
+    ASSIGN_OR_RETURN(fleet.key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
+  }
+  if (flags.runtime.profile.empty()) return fleet;
+  ASSIGN_OR_RETURN(fleet.profile, ReadTextFile(flags.runtime.profile, kMaxProfileBytes));
+  const Sha256 digest = Sha256Of(fleet.profile);
+  fleet.profile_id = fmt::format("{:02x}", fmt::join(std::span(digest).first(8), ""));
+  return fleet;
+}
+
 // What the flags say of the server; the model's length and the administrator's key are still to be set.
 Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions options;
@@ -166,6 +185,7 @@ Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   options.trust_fairness_header = flags.trust_fairness_header;
   ASSIGN_OR_RETURN(options.http.allowed_origins, AllowedOrigins(flags.http.allowed_origins));
   options.seed = flags.seed;
+  ASSIGN_OR_RETURN(options.fleet, FleetOptionsOf(flags));
   options.tool_call_parsers = flags.output.tool_call_parsers;
   options.reasoning_parsers = flags.output.reasoning_parsers;
   return options;
@@ -250,7 +270,7 @@ void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server
   spdlog::info("{}: no new requests; waiting up to {} s for {} running ones; {} ends them at once",
                signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_timeout_seconds, now.running + now.waiting,
                signal == SIGINT ? "Ctrl-C again" : "a second signal");
-  NotifyStopping(flags.drain_timeout_seconds);
+  NotifyStopping(flags.drain_notice_seconds + flags.drain_timeout_seconds);
   fleet.Leave();
   if (flags.runtime.remote.opened != nullptr) flags.runtime.remote.opened->Stop();
   LogDrained(server.Shutdown());
@@ -421,6 +441,24 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
             .range = {{0.0, 3600.0}}});
 }
 
+void AddFleetFlags(CommandLine& line, ServeFlags& flags) {
+  const std::string fleet = "Routers (loramux route)";
+  line.Add({.names = "--fleet-key-file",
+            .target = &flags.fleet_key_file,
+            .unit = "FILE",
+            .group = fleet,
+            .help = "File with the key that routers must send to read /internal/snapshot and /internal/profile. With "
+                    "API keys they are refused without it",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--drain-notice",
+            .target = &flags.drain_notice_seconds,
+            .unit = "SECONDS",
+            .group = fleet,
+            .help = "Time for which the server goes on to take requests after SIGTERM, if a router listens: until all "
+                    "routers know of the drain",
+            .range = {{0.0, 3600.0}}});
+}
+
 void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   const std::string fairness = "Fairness";
   line.Add({.names = "--fairness",
@@ -494,6 +532,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
                     "for bypasses, lane quotas and reloads",
             .default_text = "none: learned while serving"});
   AddOutputFlags(line, flags.output);
+  AddFleetFlags(line, flags);
   AddFairnessFlags(line, flags);
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);

@@ -71,6 +71,7 @@ struct Server::Impl {
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
+        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, prefixes, *parts.clock),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
@@ -86,7 +87,8 @@ struct Server::Impl {
                  .defaults = &defaults,
                  .separate_prefixes = guards.separate_prefixes,
                  .formats = &formats,
-                 .embeddings = &embeddings},
+                 .embeddings = &embeddings,
+                 .prefixes = &prefixes},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {.work = {.threads = options.tokenizer_threads},
                  .max_tokenize_bytes = options.max_tokenize_bytes,
@@ -98,6 +100,7 @@ struct Server::Impl {
     service.AddRoutes(routes);
     AddDialectRoutes(routes, service);
     metrics_service.AddRoutes(routes);
+    fleet.AddRoutes(routes);
     if (options.adapter_admin_key) {
       adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
                                                              .allowed_origins = options.http.allowed_origins,
@@ -106,6 +109,12 @@ struct Server::Impl {
     }
     if (guards.access == nullptr) return;
     routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
+  }
+
+  static FleetOptions FleetOf(const ServerOptions& options) {
+    FleetOptions fleet = options.fleet;
+    fleet.key_required = options.protection.has_keys();
+    return fleet;
   }
 
   HttpServerOptions WithHooks(HttpServerOptions http_options) {
@@ -128,6 +137,8 @@ struct Server::Impl {
   SeedSource seeds;
   ServerMetrics metrics;
   MetricsService metrics_service;
+  PrefixMemory prefixes;
+  SnapshotService fleet;
   RouteTable routes;
   OpenAiService service;
   std::optional<AdapterService> adapters;
@@ -156,7 +167,11 @@ Server::~Server() { Shutdown(); }
 
 std::uint16_t Server::port() const { return impl_->http.port(); }
 int Server::connections() const { return impl_->http.connections(); }
-DrainReport Server::Shutdown() { return impl_->http.Shutdown(); }
+
+DrainReport Server::Shutdown() {
+  impl_->fleet.Drain();
+  return impl_->http.Shutdown();
+}
 
 void Server::Reload() {
   const auto report = [](const char* what, const Status& status) {

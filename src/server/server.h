@@ -16,6 +16,7 @@
 #include "http/tls_context.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
+#include "server/fleet/snapshot_service.h"
 #include "server/generation/generation_service.h"
 #include "server/guard/admission.h"
 #include "server/metrics/metrics.h"
@@ -70,6 +71,7 @@ struct ServerOptions {
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
+  FleetOptions fleet;  // its key_required is set from `protection`
 };
 
 // What the server works with. The server owns none of it; all of it must outlive the server.
@@ -81,7 +83,7 @@ struct ServerParts {
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
   GrammarCompiler* grammars = nullptr;          // null: no structured output
-  SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics
+  SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics and routers
   AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
   AdapterChanges adapter_changes;               // of the admin routes
 };
@@ -105,8 +107,9 @@ class Server {
   // reason.
   void Reload();
 
-  // Stops accepting, waits for running requests until the drain timeout, cancels the rest and reports them. Blocks
-  // until done. The engine must keep stepping meanwhile. No engine callback touches the server afterwards.
+  // Tells routers of the drain and lets them react (SnapshotService::Drain). Then stops accepting, waits for running
+  // requests until the drain timeout, cancels the rest and reports them. Blocks until done. The engine must keep
+  // stepping meanwhile. No engine callback touches the server afterwards.
   DrainReport Shutdown();
 
  private:

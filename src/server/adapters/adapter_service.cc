@@ -93,7 +93,8 @@ std::optional<HttpReply> AdapterService::Refusal(const HttpRequest& request) con
                       "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
   }
   if (!request.draining) return std::nullopt;
-  return ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded."));
+  return NotStarted(
+      ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded.")));
 }
 
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
@@ -106,14 +107,14 @@ asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation oper
     std::optional<HttpReply> done;
     {
       const Ticket ticket(in_, options_.max_waiting);
-      done = ErrorReply(Unavailable(kTooMany));
+      done = NotStarted(ErrorReply(Unavailable(kTooMany)));
       if (ticket.ok()) {
         co_await RunOn(workers_, [&] { done = (this->*operation)(exchange.request(), dialect); });
       }
     }
     if (!done) {
       const Ticket ticket(downloading_, options_.max_downloads);
-      done = ErrorReply(Unavailable(kTooMany));
+      done = NotStarted(ErrorReply(Unavailable(kTooMany)));
       if (ticket.ok()) {
         co_await RunOn(downloads_, [&] { done = LoadFromSource(exchange.request(), dialect); });
       }

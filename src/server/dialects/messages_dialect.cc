@@ -209,7 +209,7 @@ class MessageWriter final : public AnswerWriter {
 class Messages final : public Dialect {
  public:
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
-    ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(context.limits)));
+    ASSIGN_OR_RETURN(Json json, ParseBody(body, BodyLimits(context.limits), context.limits));
     ASSIGN_OR_RETURN(Json chat, ChatOfMessages(std::move(json), /*needs_length=*/true));
     auto request = ParseChatJson(std::move(chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());

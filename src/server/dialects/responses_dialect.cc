@@ -269,7 +269,7 @@ class ResponseWriter final : public AnswerWriter {
 class Responses final : public Dialect {
  public:
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
-    ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(context.limits)));
+    ASSIGN_OR_RETURN(Json json, ParseBody(body, BodyLimits(context.limits), context.limits));
     ASSIGN_OR_RETURN(ResponsesChat translated, ChatOfResponses(std::move(json)));
     auto request = ParseChatJson(std::move(translated.chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());

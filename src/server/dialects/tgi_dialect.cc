@@ -221,7 +221,7 @@ class Tgi final : public Dialect {
   explicit Tgi(TgiPath path) : path_(path) {}
 
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
-    ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(context.limits)));
+    ASSIGN_OR_RETURN(Json json, ParseBody(body, BodyLimits(context.limits), context.limits));
     ASSIGN_OR_RETURN(TgiCompletion translated, CompletionOfTgi(std::move(json), path_, context.base_model));
     auto request = ParseCompletionJson(translated.completion, context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());

@@ -1,6 +1,8 @@
 // The engine as a GenerationService.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "engine/engine.h"
@@ -20,10 +22,22 @@ class EngineService final : public GenerationService {
   Status Health() const override { return engine_->Health(); }
   GenerationLoad Load() const override {
     const EngineStats stats = engine_->Stats();
-    return {.running = stats.running, .waiting = stats.waiting};
+    const std::int64_t pages = stats.device.capacity_pages;
+    const std::int64_t adapters = stats.device.used(PageCategory::kAdapter) - stats.idle_adapter_pages;
+    const std::int64_t kv = stats.device.used(PageCategory::kKv) - stats.history_pages;
+    return {.running = stats.running,
+            .waiting = stats.waiting,
+            .max_running = stats.max_running,
+            .memory_share = Share(adapters + kv, pages),
+            .kv_share = Share(kv, pages - adapters)};
   }
 
  private:
+  static double Share(std::int64_t part, std::int64_t whole) {
+    if (whole <= 0) return 1;
+    return std::clamp(static_cast<double>(part) / static_cast<double>(whole), 0.0, 1.0);
+  }
+
   Engine* engine_;
 };
 

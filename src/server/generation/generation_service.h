@@ -9,10 +9,14 @@
 
 namespace loramux {
 
-// Numbers of sequences.
+// Numbers of sequences, and how full the device is.
 struct GenerationLoad {
   std::int64_t running = 0;
   std::int64_t waiting = 0;
+  std::int64_t max_running = 0;  // sequences in a batch at most
+  // Of the device's pages: the share that cannot be evicted, and of the pages that adapters in use leave, the share
+  // with keys and values of running sequences. 0 to 1.
+  double memory_share = 0, kv_share = 0;
 };
 
 // Thread-safe: the server calls it from its own threads. No method may block for long.

@@ -357,10 +357,15 @@ void AddColdStarts(Page& page, const EngineStats& stats) {
   Page::AddValue(begins, {{"from", "disk"}}, static_cast<double>(stats.cold_begins.while_read));
 }
 
-void AddLevels(Page& page, const std::vector<Adapter>& adapters) {
+void AddLevels(Page& page, const std::vector<Adapter>& adapters, const EngineStats& stats) {
   std::int64_t counts[kNumLevels] = {};
   for (const Adapter& adapter : adapters) ++counts[adapter.level];
   page.Model(MetricType::Gauge, "num_gpu_loaded_lora_adapters", "Adapters that are ready on the device.", counts[kGpu]);
+  page.Model(
+      MetricType::Gauge, "max_gpu_lora_adapters",
+      "Adapters that the device can hold: those that are ready, and as many of the mean size as fit the free and "
+      "the history pages.",
+      MaxLora(adapters, stats));
   MetricFamily& family = page.Add(MetricType::Gauge, "loramux:adapters", "Adapters by the tier that holds them.");
   for (int level = 0; level < kNumLevels; ++level) {
     Page::AddValue(family, {{"level", kLevelNames[level]}}, static_cast<double>(counts[level]));
@@ -424,7 +429,7 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddMemory(page, *input.snapshot);
   AddLoraInfo(page, input, adapters);
   AddLoaded(page, adapters, input.top_adapters);
-  AddLevels(page, adapters);
+  AddLevels(page, adapters, input.snapshot->stats);
   AddAdapterCounts(page, input);
   AddRequestsByAdapter(page, adapters, input.top_adapters);
   AddLoadsByAdapter(page, adapters, input.top_adapters);

@@ -131,6 +131,7 @@ TEST(Peers, Point9_IdleResidentsAreSeen) {
   EXPECT_EQ(page.Sum("vllm:lora_adapter_loaded", "adapter_name=\"idle\",level=\"gpu\",pinned=\"false\",rank=\"16\""),
             1);
   EXPECT_EQ(page.Sum("vllm:num_gpu_loaded_lora_adapters"), 1);
+  EXPECT_GE(page.Sum("vllm:max_gpu_lora_adapters"), 1);
 }
 
 TEST(Peers, Point9_EveryTierIsSeenAndWhoIsWaitedFor) {
@@ -157,6 +158,7 @@ TEST(Peers, Point3_MaxLoraFollowsBytesNotSlots) {
     WorldView world;
     world.Add(Version(1, "one", pages), Place::kDevice);
     EXPECT_THAT(world.Text(), HasSubstr(expected));
+    EXPECT_EQ(world.Page().Sum("vllm:max_gpu_lora_adapters"), 100 / pages);
   }
 }
 
@@ -370,8 +372,8 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
       {"gauge",
        {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
         "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info", "vllm:lora_adapter_loaded",
-        "vllm:num_gpu_loaded_lora_adapters", "process_resident_memory_bytes", "process_virtual_memory_bytes",
-        "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
+        "vllm:max_gpu_lora_adapters", "vllm:num_gpu_loaded_lora_adapters", "process_resident_memory_bytes",
+        "process_virtual_memory_bytes", "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
       {"histogram",
        {"vllm:lora_adapter_load_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
         "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/prng.h"
+#include "cluster/prefix_blocks.h"
+#include "cluster/prompt_text.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/model_choice.h"
@@ -34,11 +36,31 @@ RequestLimits LimitsOfRequest(const ServingContext& context) {
   return limits;
 }
 
-Result<DialectRequest> Parse(const ServingContext& context, const Dialect& dialect, std::string_view body) {
-  return dialect.Parse(body, {.limits = LimitsOfRequest(context),
+// `text` receives the beginning of the prompt's text, if routers want to know of it.
+Result<DialectRequest> Parse(const ServingContext& context, const Dialect& dialect, std::string_view body,
+                             std::string& text) {
+  RequestLimits limits = LimitsOfRequest(context);
+  if (context.prefixes != nullptr && context.prefixes->wanted(context.clock->Now())) {
+    limits.on_body = [&text](const Json& json) { text = PromptText(json); };
+  }
+  return dialect.Parse(body, {.limits = std::move(limits),
                               .number = fmt::format("{:016x}{:016x}", RandomIdBits(), RandomIdBits()),
                               .created = context.clock->UnixSeconds(),
                               .base_model = context.registry->base_names().front()});
+}
+
+// The version that serves the request. Where the request asks for a certain content, a server that has not got it says
+// that another one may.
+Result<VersionPtr> Resolve(const ServingContext& context, const ModelChoice& choice) {
+  auto version = ResolveModel(*context.registry, context.finder, context.caller, choice);
+  if (context.require_digest.empty()) return version;
+  const bool permitted = context.caller == nullptr || context.caller->Allows(choice.name);
+  if (!version.ok()) return permitted ? Elsewhere(context.require_digest, std::move(version).error()) : version;
+  const std::string_view digest = *version == nullptr ? std::string_view("none") : (*version)->file.digest;
+  if (digest == context.require_digest) return version;
+  return Unavailable(fmt::format("The model '{}' has other content on this server: expected the digest {}, found {}",
+                                 choice.name, context.require_digest, digest),
+                     choice.field);
 }
 
 // Admits the request, or returns an error. The base model has one account for all its names.
@@ -81,10 +103,11 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, cons
 Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                           std::string_view fairness_id) {
   ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
-  ASSIGN_OR_RETURN(DialectRequest parsed, Parse(context, dialect, body));
+  std::string text;
+  ASSIGN_OR_RETURN(DialectRequest parsed, Parse(context, dialect, body, text));
   OpenAiRequest& request = parsed.request;
   ASSIGN_OR_RETURN(ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
-  ASSIGN_OR_RETURN(VersionPtr adapter, ResolveModel(*context.registry, context.finder, context.caller, choice));
+  ASSIGN_OR_RETURN(VersionPtr adapter, Resolve(context, choice));
   request.model = std::move(choice.name);
   parsed.writer->SetModel(request.model);
   ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter.get()));
@@ -94,6 +117,8 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
   job.tenant_ = std::move(tenant);
   job.plan_ = PlanCalls(job.Formats(context), job.request_);
+  job.prefixes_ = context.prefixes;
+  job.prefix_blocks_ = PrefixBlocks(job.adapter_ == nullptr ? std::string_view() : job.adapter_->name, text);
   RETURN_IF_ERROR(job.CompileGrammar(context));
   RETURN_IF_ERROR(job.PlanEmbeddings(context));
   RETURN_IF_ERROR(job.BuildPrompts(context));
@@ -297,6 +322,7 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
       ++started;
       tokens += event.prompt_tokens;
       SharePromptScores(event);
+      if (event.choice == 0) RememberPrefix(event.now);
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
@@ -312,6 +338,11 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
       fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
                   "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
                   kMaxAnswerBytes));
+}
+
+void CompletionJob::RememberPrefix(TimeNs now) {
+  if (prefixes_ != nullptr) prefixes_->Use(prefix_blocks_, now);
+  prefix_blocks_ = {};
 }
 
 void CompletionJob::SharePromptScores(const TokenEvent& event) {

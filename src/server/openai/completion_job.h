@@ -15,6 +15,7 @@
 #include "http/access_line.h"
 #include "http/random_source.h"
 #include "server/adapters/adapter_finder.h"
+#include "server/fleet/prefix_memory.h"
 #include "server/generation/generation_inbox.h"
 #include "server/generation/generation_service.h"
 #include "server/guard/access.h"
@@ -57,6 +58,8 @@ struct ServingContext {
   bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
   const OutputFormatTable* formats = nullptr;    // of calls and reasoning; null: all text is content
   const EmbeddingOptions* embeddings = nullptr;  // null: the defaults
+  PrefixMemory* prefixes = nullptr;              // is told the prompts that were computed; null: no router can ask
+  std::string_view require_digest = {};          // the adapter's content must have this digest; empty: any will do
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };
@@ -83,6 +86,10 @@ class CompletionJob {
   const std::string& id() const { return writer_->id(); }
   // The name of the base model or adapter that serves it.
   const std::string& model() const { return request_.model; }
+  // The digest of that adapter's content; empty for the base model.
+  std::string_view adapter_digest() const {
+    return adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->file.digest);
+  }
 
   // Fields that the server does not know and that are probably misspelt.
   const std::vector<LikelyMistake>& mistakes() const { return request_.mistakes; }
@@ -155,6 +162,8 @@ class CompletionJob {
   // Gives the prompt's log-probabilities of a choice's first event to all choices of the prompt.
   void SharePromptScores(const TokenEvent& event);
   Usage TotalUsage() const;
+  // Notes for routers that the first prompt was computed.
+  void RememberPrefix(TimeNs now);
 
   GenerationService* generation_;
   OpenAiRequest request_;
@@ -166,10 +175,12 @@ class CompletionJob {
   std::int64_t prompt_scores_ = 0;                 // log-probabilities of prompts in the answer
   std::shared_ptr<const Grammar> grammar_;         // null: the output is free
   AdmissionTicket ticket_;
-  std::vector<Choice> choices_;  // ordered by prompt, with `n` choices each
-  AnswerPlan plan_;              // of chats
-  EmbeddingPlan embedding_;      // of embeddings
-  StopStringMatcher stops_;      // has seen no text; each choice has a copy
+  PrefixMemory* prefixes_ = nullptr;          // ServingContext::prefixes
+  std::vector<std::uint32_t> prefix_blocks_;  // of the first prompt; empty: not wanted, or noted already
+  std::vector<Choice> choices_;               // ordered by prompt, with `n` choices each
+  AnswerPlan plan_;                           // of chats
+  EmbeddingPlan embedding_;                   // of embeddings
+  StopStringMatcher stops_;                   // has seen no text; each choice has a copy
   std::unique_ptr<AnswerWriter> writer_;
 };
 

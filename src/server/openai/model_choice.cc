@@ -48,6 +48,11 @@ Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry
   return found;
 }
 
+Error Elsewhere(std::string_view digest, Error error) {
+  if (!digest.empty() && error.code == ErrorCode::kNotFound) error.code = ErrorCode::kUnavailable;
+  return error;
+}
+
 Error NotServed(std::string_view field, Error error) {
   if (field == "model") return error;
   if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kInvalidArgument;

@@ -33,6 +33,10 @@ Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::stri
 Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry& registry, AdapterFinder* finder,
                                                            const ApiKey* caller, const ModelChoice& choice);
 
+// Returns the error of a server that does not know a model, for a request that asks for content with this digest: then
+// another server may have it (kUnavailable). Without a digest, or with another code, the error stays as it is.
+Error Elsewhere(std::string_view digest, Error error);
+
 // Returns the error about a model that `field` named. An unknown model is 404 in `model` and 400 in other fields.
 Error NotServed(std::string_view field, Error error);
 

@@ -279,8 +279,14 @@ JsonLimits BodyLimits(const RequestLimits& limits) {
   return body;
 }
 
+Result<Json> ParseBody(std::string_view body, const JsonLimits& json, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(Json parsed, ParseRequestBody(body, json));
+  if (limits.on_body) limits.on_body(parsed);
+  return parsed;
+}
+
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(limits)));
+  ASSIGN_OR_RETURN(Json json, ParseBody(body, BodyLimits(limits), limits));
   return ParseChatJson(std::move(json), limits);
 }
 
@@ -304,7 +310,7 @@ Result<OpenAiRequest> ParseChatJson(Json json, const RequestLimits& limits) {
 }
 
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
+  ASSIGN_OR_RETURN(const Json json, ParseBody(body, ManyPromptsLimits(limits), limits));
   return ParseCompletionJson(json, limits);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -52,10 +53,14 @@ struct RequestLimits {
   // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
   std::size_t max_string = std::numeric_limits<std::size_t>::max();
   const RequestDefaults* defaults = nullptr;  // null: those of OpenAI. Not owned
+  // Is shown the body as the client sent it, once it is parsed and before its fields are checked; may be empty.
+  std::function<void(const Json& body)> on_body = {};
 };
 
 // Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.
 JsonLimits BodyLimits(const RequestLimits& limits);
+// Parses a body, which must be an object, within `json`, and shows it to limits.on_body.
+Result<Json> ParseBody(std::string_view body, const JsonLimits& json, const RequestLimits& limits);
 
 // A prompt of /v1/completions, or an input of /v1/embeddings: text or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;

@@ -15,6 +15,8 @@
 
 #include "base/log.h"
 #include "http/run_on.h"
+#include "server/fleet/fleet_headers.h"
+#include "server/fleet/load_report.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/model_choice.h"
 
@@ -228,6 +230,16 @@ void ReportMistakes(HttpExchange& exchange, std::span<const LikelyMistake> mista
   exchange.AddHeader(kUnknownFieldsHeader, std::move(header));
 }
 
+// What routers and gateways read of the response: the content that answers, and the load if they ask for it.
+void TellRouters(HttpExchange& exchange, const GenerationService& generation, const Result<CompletionJob>& job) {
+  if (job.ok() && !job->adapter_digest().empty()) {
+    exchange.AddHeader(kAdapterDigestHeader, std::string(job->adapter_digest()));
+  }
+  const std::string_view format = exchange.request().Header(kLoadReportFormatHeader);
+  if (format.empty()) return;
+  if (auto report = LoadReport(format, generation.Load())) exchange.AddHeader(kLoadReportHeader, std::move(*report));
+}
+
 ErrorForm FormOf(const Dialect& dialect) {
   return [&dialect](int status, std::string_view message, std::string_view param) {
     return dialect.ErrorBody(status, message, param);
@@ -343,8 +355,9 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, const Dial
   const TimeNs received = context_.clock->Now();
   std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, dialect, received);
   exchange.ReleaseBody();
+  TellRouters(exchange, *context_.generation, *job);
   if (!job->ok()) {
-    co_await exchange.Send(ErrorReply(job->error()));
+    co_await exchange.Send(NotStarted(ErrorReply(job->error())));
     co_return;
   }
   ReportMistakes(exchange, (*job)->mistakes());
@@ -360,6 +373,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   ServingContext context = context_;
   context.caller = CallerOf(request);
   context.received = received;
+  context.require_digest = request.Header(kRequireDigestHeader);
   MissingAdapter missing;
   context.finder = finder_ == nullptr ? nullptr : &missing;
   std::optional<Result<CompletionJob>> job;
@@ -378,7 +392,8 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   if (found.ok()) {
     co_await RunOn(work_, WorkTenant(request), prepare);
   } else {
-    job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(found).error())));
+    Error unknown = Elsewhere(context.require_digest, std::move(found).error());
+    job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(unknown))));
   }
   co_return job;
 }
@@ -404,7 +419,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   });
   const Status submitted = exchange.disconnected() ? Status(Ok{}) : job.Submit(inbox);
   if (!submitted.ok()) {
-    co_await exchange.Send(ErrorReply(submitted.error()));
+    co_await exchange.Send(NotStarted(ErrorReply(submitted.error())));
     co_return;
   }
   Responder responder(exchange, job, work_);
