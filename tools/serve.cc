@@ -153,9 +153,9 @@ Result<std::vector<std::string>> AllowedOrigins(const std::vector<std::string>& 
 }
 
 // What the server tells routers. The profile is one that the runtime reads too.
-Result<FleetOptions> FleetOptionsOf(const ServeFlags& flags) {
+Result<SnapshotServiceOptions> FleetOptionsOf(const ServeFlags& flags) {
   constexpr std::size_t kMaxProfileBytes = std::size_t{1} << 20;
-  FleetOptions fleet;
+  SnapshotServiceOptions fleet;
   fleet.drain_notice = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_notice_seconds * 1000));
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(fleet.key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));

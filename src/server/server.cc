@@ -111,8 +111,8 @@ struct Server::Impl {
     routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
   }
 
-  static FleetOptions FleetOf(const ServerOptions& options) {
-    FleetOptions fleet = options.fleet;
+  static SnapshotServiceOptions FleetOf(const ServerOptions& options) {
+    SnapshotServiceOptions fleet = options.fleet;
     fleet.key_required = options.protection.has_keys();
     return fleet;
   }

@@ -71,7 +71,7 @@ struct ServerOptions {
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
-  FleetOptions fleet;  // its key_required is set from `protection`
+  SnapshotServiceOptions fleet;  // its key_required is set from `protection`
 };
 
 // What the server works with. The server owns none of it; all of it must outlive the server.

@@ -109,7 +109,7 @@ class SnapshotService::Poller {
   bool waits_ = false;
 };
 
-SnapshotService::SnapshotService(FleetOptions options, SnapshotSource engine, const AdapterRegistry& registry,
+SnapshotService::SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
                                  PrefixMemory& prefixes, const Clock& clock)
     : options_(std::move(options)),
       engine_(std::move(engine)),

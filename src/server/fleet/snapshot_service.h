@@ -31,7 +31,7 @@ namespace loramux {
 inline constexpr std::int64_t kDefaultSnapshotWaitMs = 10'000, kMaxSnapshotWaitMs = 30'000;
 
 // What routers may ask, and how a drain is announced.
-struct FleetOptions {
+struct SnapshotServiceOptions {
   std::string key;            // that routers must send; empty: none is needed, or see key_required
   bool key_required = false;  // the server has API keys: without `key` routers are refused
   std::string profile;        // the JSON of the performance profile; empty: there is none
@@ -57,8 +57,8 @@ class SnapshotService {
  public:
   // `registry`, `prefixes` and `clock` must outlive the service; the service must outlive its HTTP server. An empty
   // `engine`: there is no state, and polls get 503.
-  SnapshotService(FleetOptions options, SnapshotSource engine, const AdapterRegistry& registry, PrefixMemory& prefixes,
-                  const Clock& clock);
+  SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
+                  PrefixMemory& prefixes, const Clock& clock);
   ~SnapshotService();
   SnapshotService(const SnapshotService&) = delete;
   SnapshotService& operator=(const SnapshotService&) = delete;
@@ -95,7 +95,7 @@ class SnapshotService {
   void WakeAll();
   void Stop();
 
-  const FleetOptions options_;
+  const SnapshotServiceOptions options_;
   const SnapshotSource engine_;
   const AdapterRegistry& registry_;
   PrefixMemory& prefixes_;
