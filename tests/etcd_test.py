@@ -186,7 +186,7 @@ class Fleet(unittest.TestCase):
         self.etcd.put("adapters/w", {"source": str(REVERSE), "digest": "0" * 64})
         failed = wait_for(lambda: self.etcd.keys("status/").get("one/w"), "the status of one")
         self.assertEqual(failed["state"], "failed")
-        self.assertIn("expected 000", failed["error"])
+        self.assertIn("digest 000", failed["error"])
         self.assertEqual(one.chat("w", "abcd")[0], 404)
         self.etcd.put("adapters/w", {"source": str(REVERSE), "pinned": True})
         for server in (one, two, three):
