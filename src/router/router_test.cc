@@ -28,7 +28,7 @@ class RouterTest : public testing::Test {
     options_.http.drain_timeout = 100ms;
     options_.dispatch.policy = "random";
     options_.dispatch.model = DefaultPerformanceModel();
-    options_.dispatch.retry_budget = 1;
+    options_.dispatch.retry_budget = 3;  // each request may be refused by two servers
     options_.access.probe_interval = 20ms;
   }
 
