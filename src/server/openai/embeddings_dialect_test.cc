@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr RequestLimits kLimits{.vocab_size = 1000, .max_sequences = 3, .max_tokens = 8};
+const RequestLimits kLimits{.vocab_size = 1000, .max_sequences = 3, .max_tokens = 8};
 
 std::string Body(const std::string& more) { return R"({"model":"m",)" + more + "}"; }
 

@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr RequestLimits kLimits{1000};
+const RequestLimits kLimits{1000};
 
 // The body with additional fields, e.g. R"("n":2)".
 std::string Chat(const std::string& extra) {

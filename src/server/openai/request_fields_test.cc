@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
 
-constexpr RequestLimits kLimits{1000};
+const RequestLimits kLimits{1000};
 
 std::string Chat(const std::string& extra) {
   return R"({"model":"m","messages":[{"role":"user","content":"hi"}],)" + extra + "}";

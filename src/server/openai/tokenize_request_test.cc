@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr RequestLimits kLimits{1000};
+const RequestLimits kLimits{1000};
 
 TEST(TokenizeRequest, Prompt) {
   const auto request = ParseTokenizeRequest(R"({"model":"m","prompt":"","return_token_strs":true,"unknown":[1]})", {});
