@@ -12,12 +12,13 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kFleetServers = 60, kFleetAdapters = 2000, kFleetSeeds = 5;
+constexpr std::int64_t kFleetServers = 60, kFleetAdapters = 2000, kFleetRequests = 7500, kFleetSeeds = 5;
 constexpr double kFleetRate = 150;
 constexpr std::array kStaleness = {0.0, 0.1, 1.0, 5.0};  // seconds
 constexpr TimeNs kTtftObjective = kNsPerSecond;
 constexpr double kWarmupShare = 0.2;  // of the time of the arrivals
 constexpr std::string_view kOurPolicy = "loramux";
+constexpr std::string_view kOwnVariant = "seconds";  // the same cost over all servers: no policy of others
 
 std::vector<std::string> FleetPolicies() {
   std::vector<std::string> names;
@@ -40,9 +41,9 @@ Result<FleetJob> MakeFleetJob(const ExperimentContext& context, double staleness
   job.options.dispatcher.snapshot_lifetime = 20 * kNsPerSecond;
   job.options.snapshot_interval = static_cast<TimeNs>(staleness * kNsPerSecond);
   job.options.snapshot_delay = staleness > 0 ? 5 * kNsPerMs : 0;
-  const double seconds = static_cast<double>(context.Requests(15000)) / kFleetRate;
+  const double seconds = static_cast<double>(context.Requests(kFleetRequests)) / kFleetRate;
   job.objective = {.ttft = kTtftObjective, .warmup = static_cast<TimeNs>(kWarmupShare * seconds * kNsPerSecond)};
-  job.load = {.requests = context.Requests(15000),
+  job.load = {.requests = context.Requests(kFleetRequests),
               .rate = kFleetRate,
               .input_mean = 512,
               .output_mean = 128,
@@ -63,9 +64,9 @@ std::string FleetText() {
       "since, with every policy. The objective is a first token within {} s. Requests of the first fifth, in which all "
       "servers are cold, are not counted. Figures are means over the seeds, with the lowest and the highest.\n\nA line "
       "again: `loramux simulate --servers 60 --policy all --snapshot-interval 1 --device a10 --adapters 2000 --ranks "
-      "8,16,32,64,128 --rate 150 --requests 15000 --max-input 4096 --max-output 1024 --host-memory 64 "
-      "--adapters-on-disk --slo 1 --warmup 20`",
-      kFleetServers, kFleetAdapters, kFleetRate, kTtftObjective / kNsPerSecond);
+      "8,16,32,64,128 --rate 150 --requests {} --max-input 4096 --max-output 1024 --host-memory 64 "
+      "--adapters-on-disk --slo 1 --warmup 10`",
+      kFleetServers, kFleetAdapters, kFleetRate, kTtftObjective / kNsPerSecond, kFleetRequests);
 }
 
 // By staleness, policy, seed.
@@ -130,7 +131,7 @@ void CompareFleet(const std::vector<std::string>& policies, const ByStaleness& a
       const Spread spread = SpreadOf(all[s][p], [](const FleetSummary& summary) { return summary.attained; });
       if (policies[p] == kOurPolicy) {
         own = spread;
-      } else if (spread.mean > best.mean) {
+      } else if (policies[p] != kOwnVariant && spread.mean > best.mean) {
         best = spread;
         best_name = policies[p];
       }
