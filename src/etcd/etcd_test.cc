@@ -277,7 +277,6 @@ TEST_F(EtcdTest, MembersComeGoAndKeepTheirIds) {
   ASSERT_TRUE(restarted.Withdraw().ok());
   EXPECT_TRUE(WaitUntil([&] { return now() == std::vector{other}; }));
   client_->Stop();
-  server_.reset();  // its handlers use what is here
 }
 
 TEST_F(EtcdTest, TheCatalogueIsChangedByOneAtATime) {
@@ -308,7 +307,6 @@ TEST_F(EtcdTest, TheCatalogueIsChangedByOneAtATime) {
     return latest.broken.contains("bad") && latest.entries.size() == 1;
   }));
   client_->Stop();
-  server_.reset();  // its handlers use what is here
 }
 
 TEST_F(EtcdTest, ADeadEndpointIsPassedOver) {
