@@ -5,13 +5,9 @@
 #include "server/guard/bearer_key.h"
 
 namespace loramux {
-namespace {
-
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host == "[::1]" || host.rfind("127.", 0) == 0;
 }
-
-}  // namespace
 
 void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
   const std::string group = "Adapters at run time";

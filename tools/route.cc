@@ -22,6 +22,7 @@
 #include "router/server_sources.h"
 #include "schedule/profile/performance_profile.h"
 #include "server/guard/bearer_key.h"
+#include "tools/adapter_flags.h"
 #include "tools/fleet_view.h"
 #include "tools/protection_flags.h"
 #include "tools/service_notify.h"
@@ -40,7 +41,7 @@ struct RouteFlags {
   EtcdFlags etcd;
   std::chrono::milliseconds dns_interval{10'000};
   std::string profile;
-  std::string fleet_key_file;
+  std::string fleet_key_file, admin_key_file;
   std::string max_body_size = "16MiB";
   std::optional<std::int64_t> ext_proc;  // port of the endpoint picker, which takes the router's place
   double drain_timeout_seconds = 30, drain_notice_seconds = 1;
@@ -68,6 +69,11 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   options.dispatch.slo = AsNs(flags.tpot_objective_ms / 1000);
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
+  }
+  if (!flags.admin_key_file.empty()) {
+    ASSIGN_OR_RETURN(options.admin_key, ReadKeyFile(flags.admin_key_file, "--admin-key-file"));
+  } else if (IsLoopback(options.http.host)) {
+    options.admin_key = std::string();  // the servers check
   }
   options.shared_catalogue = !flags.etcd.urls.empty();
   options.dispatch.model = DefaultPerformanceModel();
@@ -338,6 +344,13 @@ void AddAccessFlags(CommandLine& line, RouteFlags& flags) {
             .group = group,
             .help = "JSON file of API keys that the router checks before a server is asked; without it the servers "
                     "check the keys, which are passed on either way",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--admin-key-file",
+            .target = &flags.admin_key_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "Key that loads and unloads of adapters need, the same as the servers'. Without it a router that "
+                    "other machines can reach refuses them, and another one leaves the check to the servers",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--tls-cert",
             .target = &flags.router.tls.certificate,

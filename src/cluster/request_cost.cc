@@ -100,7 +100,9 @@ StepLoad PrefillStep(const RouteContext& context, const ServerView& view, const 
 double MeanStall(const RouteContext& context, const ServerView& view, double step) {
   const StepLoad& exists = view.load->exists;
   if (exists.decode_sequences == 0) return 0;
-  const std::int64_t mean = exists.decode_context / exists.decode_sequences - context.request.output_tokens / 2;
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;  // tokens of one prompt
+  const std::int64_t mean =
+      std::min(kMost, exists.decode_context / exists.decode_sequences) - context.request.output_tokens / 2;
   StepLoad with = exists;
   with.prefill_tokens = with.prefill_context = std::max<std::int64_t>(1, mean);
   with.prefill_attention = with.prefill_tokens * (with.prefill_tokens + 1) / 2;

@@ -5,6 +5,15 @@
 namespace loramux {
 namespace {
 
+constexpr std::int64_t kMostPrompt = std::int64_t{1} << 24;   // tokens of one prompt
+constexpr std::int64_t kMostProduct = std::int64_t{1} << 44;  // sums over all adapters stay in range
+
+// The product, bounded: what servers say of themselves is not trusted.
+std::int64_t Times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMostProduct : std::min(product, kMostProduct);
+}
+
 // Adds the adapter's part of `tokens` tokens of such requests to a step.
 void AddTokens(const RouteRequest& request, std::int64_t tokens, bool first_of_adapter, StepLoad& step) {
   if (request.adapter.empty()) return;
@@ -37,7 +46,7 @@ void AddDecoding(const RouteRequest& request, bool first_of_adapter, std::int64_
 void AddAdapter(const SnapshotAdapter& adapter, std::int64_t tokens, StepLoad& step) {
   if (tokens == 0) return;
   step.adapter_tokens += tokens;
-  step.token_ranks += tokens * adapter.rank;
+  step.token_ranks += Times(tokens, adapter.rank);
   step.rank_sum += adapter.rank;
   step.max_rank = std::max<std::int64_t>(step.max_rank, adapter.rank);
   step.distinct_adapters += 1;
@@ -76,14 +85,15 @@ ServerLoad ServerLoad::Of(const ServerSnapshot& snapshot) {
   load.running = snapshot.running;
   load.waiting = snapshot.waiting;
   load.running_prompt_tokens = snapshot.running_prompt_tokens;
-  const std::int64_t prompt = snapshot.waiting > 0 ? snapshot.waiting_prompt_tokens / snapshot.waiting : 0;
+  const std::int64_t prompt =
+      snapshot.waiting > 0 ? std::min(kMostPrompt, snapshot.waiting_prompt_tokens / snapshot.waiting) : 0;
   load.queue.prefill_tokens = load.queue.prefill_context = snapshot.waiting_prompt_tokens;
   load.queue.prefill_sequences = snapshot.waiting;
-  load.queue.prefill_attention = snapshot.waiting * (prompt * (prompt + 1) / 2);
+  load.queue.prefill_attention = Times(snapshot.waiting, prompt * (prompt + 1) / 2);
   load.exists.decode_sequences = snapshot.running + snapshot.waiting;
   load.exists.decode_context = snapshot.running_context + snapshot.waiting_prompt_tokens;
   for (const SnapshotAdapter& adapter : snapshot.adapters) {
-    AddAdapter(adapter, adapter.waiting * prompt, load.queue);
+    AddAdapter(adapter, Times(adapter.waiting, prompt), load.queue);
     AddAdapter(adapter, adapter.running + adapter.waiting, load.exists);
     const bool comes =
         adapter.place == AdapterPlace::kArriving || (adapter.place != AdapterPlace::kDevice && adapter.waiting > 0);

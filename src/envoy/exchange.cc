@@ -10,6 +10,11 @@
 #include "http/error_body.h"
 
 namespace loramux {
+namespace {
+
+constexpr std::size_t kPieceCost = 64;  // bytes that a held piece takes besides its text
+
+}  // namespace
 
 class PickerExchanges::Exchange final : public ProxyExchange {
  public:
@@ -38,7 +43,7 @@ class PickerExchanges::Exchange final : public ProxyExchange {
   ProxyBodyMode request_mode_ = ProxyBodyMode::kFullDuplex;
   std::optional<ProxyBodyMode> response_mode_;
   std::vector<std::pair<std::string, bool>> held_;  // pieces of the body, and whether it ends with them
-  std::size_t held_bytes_ = 0;
+  std::size_t held_bytes_ = 0, held_cost_ = 0;
   Pick pick_;
   bool request_done_ = false, refused_ = false, answered_ = false;
 };
@@ -76,6 +81,7 @@ void PickerExchanges::Exchange::Take(ProxyMessage message, Replies& replies) {
 }
 
 void PickerExchanges::Exchange::TakeRequestHeaders(ProxyMessage message, Replies& replies) {
+  if (request_done_) return;  // a proxy sends them once
   headers_ = std::move(message.headers);
   subset_ = std::move(message.subset);
   request_mode_ = message.request_body_mode.value_or(ProxyBodyMode::kFullDuplex);
@@ -146,7 +152,9 @@ bool PickerExchanges::Exchange::Hold(std::string piece, bool end_of_stream, Repl
     return false;
   }
   held_bytes_ += bytes;
-  if (owner_.held_.fetch_add(bytes) + bytes > owner_.limits_.max_held) {
+  const std::size_t cost = bytes + kPieceCost;
+  held_cost_ += cost;
+  if (owner_.held_.fetch_add(cost) + cost > owner_.limits_.max_held) {
     Refuse(503, Unavailable("The endpoint picker holds too many incomplete requests"), replies);
     return false;
   }
@@ -155,7 +163,8 @@ bool PickerExchanges::Exchange::Hold(std::string piece, bool end_of_stream, Repl
 }
 
 void PickerExchanges::Exchange::DropHeld() {
-  owner_.held_.fetch_sub(held_bytes_);
+  owner_.held_.fetch_sub(held_cost_);
+  held_cost_ = 0;
   held_bytes_ = 0;
   held_.clear();
 }

@@ -45,7 +45,8 @@ Outcome Retry(std::string message) { return {Outcome::Kind::kRetry, {}, Unavaila
 Outcome Judge(int status, std::string body) {
   if (status == 200) return {Outcome::Kind::kDone, std::move(body), {}};
   const EtcdFailure failure = ParseEtcdFailure(status, body);
-  if (IsUnauthenticated(status, failure) || failure.message.find("invalid auth token") != std::string::npos) {
+  if (IsUnauthenticated(status, failure) || failure.message.find("invalid auth token") != std::string::npos ||
+      failure.message.find("revision of auth store is old") != std::string::npos) {
     return {Outcome::Kind::kAuthenticate, {}, InvalidArgument("etcd: " + failure.message)};
   }
   if (failure.code == 5) return {Outcome::Kind::kRefused, {}, NotFound("etcd: " + failure.message)};
@@ -74,6 +75,7 @@ struct EtcdClient::Impl {
     CHECK(!options.endpoints.empty());
     for (const Url& url : options.endpoints) {
       HttpClientOptions http{.url = url, .timeout = options.timeout, .idle_timeout = 30s, .max_idle = 4};
+      http.connect_timeout = std::min<std::chrono::nanoseconds>(options.timeout, 3s);  // of a watch too
       clients.push_back(std::make_unique<HttpClient>(context.get_executor(), std::move(http), clock));
       names += (names.empty() ? "" : ", ") + std::string(url.tls ? "https://" : "http://") + url.authority();
     }

@@ -52,7 +52,11 @@ void EtcdMirror::Follow(std::stop_token stop) {
     if (!must_read) end = WatchOnce(stop);
     if (heard_.exchange(false)) pause = kFirstPause;
     if (end.kind == Kind::kStopped) return;
-    if (end.kind == Kind::kTimeUp) continue;
+    if (end.kind == Kind::kTimeUp) {  // perhaps because the store went away without a word
+      const auto history = History();
+      must_read = history.ok() && *history != history_;
+      continue;
+    }
     must_read |= end.kind != Kind::kBroken;
     if (end.kind == Kind::kCompacted) {
       spdlog::info("etcd: {} is read anew: the changes since revision {} were compacted", name_, state_.revision);

@@ -262,14 +262,17 @@ asio::awaitable<error_code> HttpCall::TryOnce() {
 }
 
 asio::awaitable<error_code> HttpCall::ReadHead() {
-  message_->Renew();
-  Parser& parser = *message_->parser;
   error_code error;
-  while (!error && !parser.is_header_done()) error = co_await connection_->ReadSome(parser);
-  connection_->got_bytes = parser.is_header_done();
-  if (error) co_return error;
-  status_ = static_cast<int>(parser.get().result_int());
-  for (const auto& field : parser.get()) headers_.emplace_back(field.name_string(), field.value());
+  do {  // the answer comes behind the interim ones
+    message_->Renew();
+    Parser& parser = *message_->parser;
+    while (!error && !parser.is_header_done()) error = co_await connection_->ReadSome(parser);
+    connection_->got_bytes = parser.is_header_done();
+    if (error) co_return error;
+    status_ = static_cast<int>(parser.get().result_int());
+    if (status_ == 101) co_return http::error::bad_status;  // nothing asked for another protocol
+  } while (status_ < 200);
+  for (const auto& field : message_->parser->get()) headers_.emplace_back(field.name_string(), field.value());
   co_return error;
 }
 

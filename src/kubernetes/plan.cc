@@ -1,5 +1,6 @@
 #include "kubernetes/plan.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -55,7 +56,11 @@ ControllerPlan PlanController(const ControllerView& view) {
   const auto holders = HoldersOf(view);
   const std::string own = view.space + "/";
   for (const auto& [name, owner] : view.owners) {
-    if (owner.starts_with(own) && !holders.contains(name)) plan.removals.insert(name);
+    // An object that an edit made invalid keeps what it had.
+    const bool invalid = std::ranges::any_of(view.objects, [&](const auto& item) {
+      return own + item.second.object == owner && !item.second.invalid.empty();
+    });
+    if (owner.starts_with(own) && !holders.contains(name) && !invalid) plan.removals.insert(name);
   }
   for (const auto& [key, object] : view.objects) {
     LoraAdapterStatus status;

@@ -6,6 +6,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/string.hpp>
 
+#include "base/json_text.h"
+
 namespace loramux {
 namespace {
 
@@ -57,6 +59,11 @@ asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::share
   boost::system::error_code ignored;
   while (round->open > 0) co_await round->all_ended.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   co_return std::move(round->answers);
+}
+
+Json ParseAnswer(const std::string& body) {
+  if (JsonTextProblem(body)) return Json(Json::value_t::discarded);
+  return Json::parse(body, nullptr, false);
 }
 
 }  // namespace loramux

@@ -10,6 +10,7 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "http/client.h"
+#include "http/json_reader.h"
 #include "router/server_pool.h"
 
 namespace loramux {
@@ -26,5 +27,8 @@ struct ServerAnswer {
 // the servers' executor. `request` is sent once to each.
 boost::asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
                                                              HttpCallRequest request, std::size_t max_bytes);
+
+// The document in an answer; discarded if it is none, or nests deeper than kMaxJsonDepth.
+Json ParseAnswer(const std::string& body);
 
 }  // namespace loramux

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "http/json_reader.h"
 #include "router/ask_servers.h"
+#include "server/guard/bearer_key.h"
 
 namespace loramux {
 namespace {
@@ -48,7 +49,7 @@ HttpReply ReplyTo(const std::vector<ServerAnswer>& answers, bool unload) {
     const ServerAnswer& answer = answers[i];
     const int status = answer.status == 0 ? 502 : answer.status;
     if (!done[i]) reply.status = std::max(reply.status, status);
-    const Json parsed = Json::parse(answer.body, nullptr, false);
+    const Json parsed = ParseAnswer(answer.body);
     Json result = {{"server", answer.server}, {"ok", static_cast<bool>(done[i])}, {"status", status}};
     result["answer"] = answer.status == 0 ? Json(answer.fault) : parsed.is_discarded() ? Json(answer.body) : parsed;
     results.push_back(std::move(result));
@@ -67,12 +68,23 @@ void FanOut::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* path, bool unload) {
     routes.Add(
         "POST", path, [this, unload](HttpExchange& exchange) { return Run(exchange, unload); },
-        RouteAccess::kOpen);  // the servers check a key of their own
+        RouteAccess::kOpen);  // Refusal checks another key than the gate
   };
   add("/v1/load_lora_adapter", false);
   add("/load_lora_adapter", false);
   add("/v1/unload_lora_adapter", true);
   add("/unload_lora_adapter", true);
+}
+
+// Servers that only their own machine can reach may check no key.
+std::optional<HttpReply> FanOut::Refusal(const HttpRequest& request) const {
+  if (!admin_key_) {
+    return ErrorReply(403, "This router changes no adapters: start it with --admin-key-file FILE.");
+  }
+  if (admin_key_->empty() || SameKey(BearerToken(request.Header("Authorization")), *admin_key_)) return std::nullopt;
+  HttpReply reply = ErrorReply(401, "This needs the admin key: send it as `Authorization: Bearer KEY`.");
+  reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return reply;
 }
 
 // A repeated load is refused as one that was done, so only a server without an answer is left for the next.
@@ -100,7 +112,9 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
     std::erase_if(servers, [&](const auto& server) { return server->address.name != wanted; });
   }
   HttpReply reply;
-  if (servers.empty()) {
+  if (auto refusal = Refusal(request)) {
+    reply = std::move(*refusal);
+  } else if (servers.empty()) {
     reply = wanted.empty()
                 ? ErrorReply(503, "There is no server.")
                 : ErrorReply(404, fmt::format("`server`: there is no server {}; /health names all.", wanted));

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/awaitable.hpp>
@@ -19,8 +22,9 @@ class FanOut {
  public:
   // Both must outlive it. `shared_catalogue`: the servers follow a catalogue, so one server is asked, the next one only
   // if there is no answer.
-  FanOut(ServerPool& pool, ModelList& models, bool shared_catalogue)
-      : pool_(pool), models_(models), shared_catalogue_(shared_catalogue) {}
+  // `admin_key`: RouterOptions::admin_key.
+  FanOut(ServerPool& pool, ModelList& models, bool shared_catalogue, std::optional<std::string> admin_key)
+      : pool_(pool), models_(models), shared_catalogue_(shared_catalogue), admin_key_(std::move(admin_key)) {}
 
   // Adds the routes of adapter administration: POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without
   // /v1. `?server=NAME` asks one server only. The reply has what each server said; its status is 200 if all did what
@@ -28,6 +32,7 @@ class FanOut {
   void AddRoutes(RouteTable& routes);
 
  private:
+  std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   boost::asio::awaitable<void> Run(HttpExchange& exchange, bool unload);
   boost::asio::awaitable<std::vector<ServerAnswer>> Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
                                                         HttpCallRequest question) const;
@@ -35,6 +40,7 @@ class FanOut {
   ServerPool& pool_;
   ModelList& models_;
   const bool shared_catalogue_;
+  const std::optional<std::string> admin_key_;
 };
 
 }  // namespace loramux

@@ -54,10 +54,13 @@ bool IsOwnOfResponse(std::string_view name) {
 }
 
 bool IsOwnOfRequest(std::string_view name) {
-  static constexpr std::array<std::string_view, 7> kNames = {
-      "Host", "Content-Length", "Expect", "X-Request-Id", "traceparent", "tracestate", "X-Forwarded-For"};
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "Host",        "Content-Length", "Expect",          "X-Request-Id",
+      "traceparent", "tracestate",     "X-Forwarded-For", "x-loramux-require-digest"};
   return IsOneOf(name, kNames);
 }
+
+bool IsKey(std::string_view name) { return iequals(name, "Authorization") || iequals(name, "x-api-key"); }
 
 }  // namespace
 
@@ -93,7 +96,10 @@ HttpFields RequestHeaders(const HttpExchange& exchange, bool trust_fairness_head
       if (!trust_fairness_header) continue;
       named = true;
     }
-    headers.emplace_back(name, value);
+    // The gate read the first one; a second one would be another caller.
+    const bool repeated =
+        IsKey(name) && std::ranges::any_of(headers, [&](const auto& h) { return iequals(h.first, name); });
+    if (!repeated) headers.emplace_back(name, value);
   }
   for (auto& header : exchange.trace().Headers()) headers.push_back(std::move(header));
   headers.emplace_back("X-Forwarded-For", forwarded + request.address);

@@ -72,8 +72,9 @@ asio::awaitable<void> Forwarding::Run() {
 asio::awaitable<bool> Forwarding::Prepare() {
   const HttpRequest& request = exchange_.request();
   ScannedRequest scanned;
+  bool read = false;
   const auto scan = [&] {
-    ScanRequest(request.body, scanned);
+    read = ScanRequest(request.body, scanned);
     route_.prefix = PrefixBlocks(scanned.adapter.empty() ? scanned.model : scanned.adapter, scanned.text);
   };
   if (request.body.size() <= kScannedAtOnce) {
@@ -82,11 +83,8 @@ asio::awaitable<bool> Forwarding::Prepare() {
     co_await RunOn(proxy_.workers_, scan);
   }
   const std::string& named = scanned.adapter.empty() ? scanned.model : scanned.adapter;
-  const ApiKey* const caller = CallerOf(request);
-  if (caller != nullptr && !named.empty() && !caller->Allows(named)) {
-    co_await Fail(404, fmt::format("The model `{}` does not exist.", named));
-    co_return false;
-  }
+  const bool allowed = co_await CheckCaller(scanned, read);
+  if (!allowed) co_return false;
   route_.adapter = proxy_.pool_.AdapterOf(named);
   route_.prompt_tokens = PromptTokens(scanned);
   route_.output_tokens = proxy_.lengths_.Expect(route_.adapter, scanned.max_tokens);
@@ -95,6 +93,25 @@ asio::awaitable<bool> Forwarding::Prepare() {
     if (entry != proxy_.catalogue_.end()) route_.digest = entry->second.digest;
   }
   body_ = exchange_.TakeBody();
+  co_return true;
+}
+
+// A key for some models alone. The servers may check no keys, so whatever in the body could name another model is
+// refused. False: the request has been answered.
+asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, bool read) {
+  const ApiKey* const caller = CallerOf(exchange_.request());
+  if (caller == nullptr || caller->AllowsAll()) co_return true;
+  if (!read || scanned.names.empty() || !scanned.names_known) {
+    co_await Fail(400,
+                  "This API key is for some models alone: expected a JSON object with the name of one in `model`.");
+    co_return false;
+  }
+  for (const std::string& name : scanned.names) {
+    const std::string adapter = proxy_.pool_.AdapterOf(name);
+    if (caller->Allows(name) || (!adapter.empty() && caller->Allows(adapter))) continue;
+    co_await Fail(404, fmt::format("The model `{}` does not exist.", name));
+    co_return false;
+  }
   co_return true;
 }
 

@@ -14,6 +14,7 @@
 #include "router/event_stream.h"
 #include "router/forwarded_headers.h"
 #include "router/proxy.h"
+#include "router/request_scan.h"
 
 namespace loramux {
 
@@ -33,6 +34,7 @@ class Forwarding {
   enum class Next { kEnd, kRetry };
 
   boost::asio::awaitable<bool> Prepare();
+  boost::asio::awaitable<bool> CheckCaller(const ScannedRequest& scanned, bool read);
   boost::asio::awaitable<Next> Try(Dispatcher::Attempt attempt);
   boost::asio::awaitable<Next> NotBegun(HttpCall& call, const ExchangeEnd& end);
   boost::asio::awaitable<Next> Refused(HttpCall& call, PassedHead head);

@@ -66,7 +66,7 @@ asio::awaitable<bool> ModelList::Refresh(const HttpRequest& request, const std::
   const std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostListBytes);
   bool any = false;
   for (const ServerAnswer& answer : answers) {
-    const Json document = answer.status == 200 ? Json::parse(answer.body, nullptr, false) : Json();
+    const Json document = answer.status == 200 ? ParseAnswer(answer.body) : Json();
     if (!document.is_object()) continue;
     any = true;
     Merge(document, "data", [&](const Json& card, std::string id) {

@@ -208,14 +208,15 @@ class Scan {
     if (name == "system") return System(system_);
     if (name == "instructions") return System(instructions_);
     if (name == "parameters" && cursor_.Peek() == '{') {
-      return cursor_.Object([this](std::string_view inner) { Setting(inner); });
+      return cursor_.Object([this](std::string_view inner) { Setting(inner, /*top=*/false); });
     }
-    Setting(name);
+    Setting(name, /*top=*/true);
   }
 
-  void Setting(std::string_view name) {
-    if (name == "model") return Text(request_.model);
-    if (name == "lora_path" || name == "adapter_id" || name == "lora") return Text(request_.adapter);
+  void Setting(std::string_view name, bool top) {
+    if (name == "model") return Name(top ? request_.model : ignored_);
+    if (name == "lora_path" || name == "adapter_id" || name == "lora") return Name(request_.adapter);
+    if (name == "merged_adapters") return Name(ignored_);
     if (name == "stream") {
       request_.stream = cursor_.Peek() == 't';
       return cursor_.Skip();
@@ -236,6 +237,18 @@ class Scan {
     if (cursor_.Peek() != '"') return cursor_.Skip();
     into.clear();
     cursor_.String(into, 1024);
+  }
+
+  // The name of a model or an adapter. A value that is neither a string nor null is passed over.
+  void Name(std::string& into) {
+    const char c = cursor_.Peek();
+    if (c != '"') {
+      request_.names_known = request_.names_known && c == 'n';
+      return cursor_.Skip();
+    }
+    into.clear();
+    cursor_.String(into, 1024);
+    request_.names.push_back(into);
   }
 
   // Appends a text of the prompt. `kept`: its beginning belongs to the text that is fingerprinted.
@@ -333,6 +346,7 @@ class Scan {
 
   Cursor cursor_;
   ScannedRequest& request_;
+  std::string ignored_;  // a name that only ScannedRequest::names has
   std::string system_, instructions_, messages_, input_, prompt_, inputs_;  // texts of these fields
 };
 

@@ -5,13 +5,18 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace loramux {
 
 // What a body asks for. Fields that are absent, or of another type, keep their defaults: the server will say so.
 struct ScannedRequest {
-  std::string model;             // the field `model`
-  std::string adapter;           // lora_path, adapter_id or lora, also within `parameters`: other names of an adapter
+  std::string model;    // the field `model`
+  std::string adapter;  // lora_path, adapter_id or lora, also within `parameters`: other names of an adapter
+  // Every text of a field that names a model or an adapter, wherever it stands; names_known is false if such a field
+  // has another form, so that the names are not all known.
+  std::vector<std::string> names;
+  bool names_known = true;
   bool stream = false;           // the field `stream`
   std::int64_t max_tokens = -1;  // max_tokens, max_completion_tokens, max_output_tokens or max_new_tokens; -1: absent
   // The beginning of the prompt's text, as cluster/prompt_text.h defines it, up to the last block of a fingerprint.

@@ -70,7 +70,7 @@ struct Router::Impl {
         http(OneThread(options.http, metrics), routes, clock, guards.tls.get()),
         pool(http.executor(), options.access, *dispatcher, workers, clock),
         models(pool),
-        fan_out(pool, models, options.shared_catalogue),
+        fan_out(pool, models, options.shared_catalogue, options.admin_key),
         proxy(pool, metrics, workers, options.proxy) {
     AddOwnRoutes();
     models.AddRoutes(routes);

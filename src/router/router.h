@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct RouterOptions {
   TlsFiles tls;              // of the router itself; empty: plain HTTP
   // The servers share a catalogue of adapters, so a load or an unload at one of them reaches all.
   bool shared_catalogue = false;
+  // The key that loads and unloads of adapters need, which the servers are given too. Empty: only the servers check;
+  // nullopt: refused.
+  std::optional<std::string> admin_key;
   std::string version;  // for /version
 };
 

@@ -23,6 +23,7 @@ namespace asio = boost::asio;
 
 constexpr std::size_t kSmallSnapshot = 16 * 1024;  // it is parsed at once
 constexpr std::size_t kMostProbeBytes = 64 * 1024;
+constexpr std::int64_t kOldestSnapshotMs = 3'600'000;
 constexpr int kProbesBetweenPolls = 60;  // of a foreign server, which may have become another
 
 // A whole answer.
@@ -39,7 +40,7 @@ std::chrono::milliseconds AgeIn(const HttpFields& headers) {
     if (!boost::beast::iequals(name, "x-loramux-snapshot-age-ms")) continue;
     std::from_chars(value.data(), value.data() + value.size(), age);
   }
-  return std::chrono::milliseconds(std::max<std::int64_t>(age, 0));
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(age, 0, kOldestSnapshotMs));
 }
 
 HttpClientOptions ClientOptions(const ServerLinkOptions& options) {

@@ -42,6 +42,7 @@ ServerPool::ServerPool(boost::asio::any_io_executor executor, ServerAccess acces
       clock_(clock) {}
 
 void ServerPool::Set(std::vector<ServerAddress> addresses) {
+  if (stopped_) return;
   auto old = std::exchange(servers_, {});
   std::vector<std::string> names;
   for (ServerAddress& address : addresses) {
@@ -102,7 +103,7 @@ boost::asio::awaitable<void> ServerPool::LearnBaseModel(std::shared_ptr<RoutedSe
   HttpCallRequest request{.path = "/v1/models", .timeout = std::chrono::seconds(5)};
   const std::array<std::shared_ptr<RoutedServer>, 1> one = {server};
   const std::vector<ServerAnswer> answers = co_await AskServers(one, std::move(request), kMostProfileBytes);
-  const Json list = Json::parse(answers.front().body, nullptr, false);
+  const Json list = ParseAnswer(answers.front().body);
   const auto data = list.is_object() ? list.find("data") : list.end();
   if (data == list.end() || !data->is_array()) co_return;
   for (const Json& card : *data) {
@@ -132,6 +133,7 @@ boost::asio::awaitable<void> ServerPool::LearnProfile(std::shared_ptr<RoutedServ
 }
 
 void ServerPool::Stop() {
+  stopped_ = true;
   for (const auto& [name, server] : servers_) server->link->Stop();
 }
 

@@ -87,6 +87,7 @@ class ServerPool {
   boost::asio::thread_pool& workers_;
   const Clock& clock_;
   std::map<std::string, std::shared_ptr<RoutedServer>, std::less<>> servers_;
+  bool stopped_ = false;
   std::uint64_t changes_ = 1;
   bool knows_profile_ = false;
 };

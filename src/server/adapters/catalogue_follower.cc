@@ -98,14 +98,14 @@ std::optional<CatalogueFollower::Action> CatalogueFollower::NextAction(TimeNs no
     if (busy_.contains(name)) continue;
     const auto applied = applied_.find(name);
     const bool tried = applied != applied_.end() && applied->second.entry == entry;
-    if (!tried) return Action{name, entry};
+    if (!tried) return Action{name, entry, desired_->epoch};
     if (!applied->second.error) continue;
-    if (now >= applied->second.retry_at) return Action{name, entry};
+    if (now >= applied->second.retry_at) return Action{name, entry, desired_->epoch};
     wake_at = std::min(wake_at, applied->second.retry_at);
   }
   for (const auto& [name, applied] : applied_) {
     if (busy_.contains(name) || desired_->entries.contains(name) || desired_->broken.contains(name)) continue;
-    return Action{name, std::nullopt};
+    return Action{name, std::nullopt, desired_->epoch};
   }
   return std::nullopt;
 }
@@ -147,23 +147,23 @@ void CatalogueFollower::Work(std::stop_token stop) {
 
 void CatalogueFollower::Carry(const Action& action) {
   if (action.load) {
-    CarryLoad(action.name, *action.load);
+    CarryLoad(action.name, *action.load, action.epoch);
   } else {
     CarryUnload(action.name);
   }
 }
 
-void CatalogueFollower::CarryLoad(const std::string& name, const FleetAdapter& entry) {
+void CatalogueFollower::CarryLoad(const std::string& name, const FleetAdapter& entry, std::uint64_t epoch) {
   const auto outcome = admin_.Load({.name = name,
                                     .path = entry.source,
                                     .replace = true,
                                     .pinned = entry.pinned,
                                     .digest = entry.digest,
                                     .journal = false});
-  if (outcome.ok()) return Record(name, entry, std::nullopt);
+  if (outcome.ok()) return Record(name, entry, std::nullopt, epoch);
   spdlog::warn("etcd: the catalogue's adapter '{}' (generation {}) cannot be loaded: {}", name, entry.generation,
                outcome.error().message);
-  Record(name, entry, outcome.error());
+  Record(name, entry, outcome.error(), epoch);
 }
 
 void CatalogueFollower::CarryUnload(const std::string& name) {
@@ -177,8 +177,14 @@ void CatalogueFollower::CarryUnload(const std::string& name) {
   applied_.erase(name);
 }
 
-// Also publishes it.
-void CatalogueFollower::Record(const std::string& name, const FleetAdapter& entry, const std::optional<Error>& error) {
+std::uint64_t CatalogueFollower::Epoch() const {
+  const std::lock_guard lock(mutex_);
+  return desired_ ? desired_->epoch : 0;
+}
+
+// Also publishes it. `epoch`: of the catalogue when the load began.
+void CatalogueFollower::Record(const std::string& name, const FleetAdapter& entry, const std::optional<Error>& error,
+                               std::uint64_t epoch) {
   AdapterStatus status{.loaded = !error, .generation = entry.generation};
   if (error) status.error = error->message.substr(0, 1000);
   if (!error) status.digest = DigestOf(name);
@@ -191,7 +197,8 @@ void CatalogueFollower::Record(const std::string& name, const FleetAdapter& entr
   if (error) {
     applied.retry_at = clock_.Now() + RetryAfter(applied.failures);
   } else {
-    applied.owned = true;
+    // If the store was lost meanwhile, it stays as this server's own.
+    applied.owned = !desired_ || desired_->epoch == epoch || desired_->entries.contains(name);
     applied.loaded = entry;
   }
 }
@@ -216,10 +223,10 @@ Result<CatalogueRecord> CatalogueFollower::ReadForChange(const std::string& name
 }
 
 void CatalogueFollower::RollBack(const std::string& name, const std::optional<FleetAdapter>& owned,
-                                 const std::string& path) {
+                                 const std::string& path, std::uint64_t epoch) {
   Status status = Ok{};
   if (owned) {
-    CarryLoad(name, *owned);
+    CarryLoad(name, *owned, epoch);
   } else if (path.empty()) {
     status = admin_.Unload(name);
   } else {
@@ -269,6 +276,7 @@ Result<AdapterAdmin::LoadOutcome> CatalogueFollower::Load(const AdapterAdmin::Lo
 Result<AdapterAdmin::LoadOutcome> CatalogueFollower::LoadAndWrite(const AdapterAdmin::LoadRequest& request,
                                                                   std::int64_t& generation) {
   const NameGuard guard(*this, request.name);
+  const std::uint64_t epoch = Epoch();
   ASSIGN_OR_RETURN(const CatalogueRecord seen, ReadForChange(request.name));
   if (seen.entry && !request.replace) {
     return InvalidArgument("The lora adapter '" + request.name + "' has already been loaded.", "lora_name");
@@ -285,12 +293,12 @@ Result<AdapterAdmin::LoadOutcome> CatalogueFollower::LoadAndWrite(const AdapterA
   entry.pinned = request.pinned;
   auto written = WriteCatalogue(client_, request.name, entry, seen);
   if (!written.ok()) {
-    RollBack(request.name, owned, local == before.end() ? std::string() : local->second);
+    RollBack(request.name, owned, local == before.end() ? std::string() : local->second, epoch);
     return Error{written.error().code, "The catalogue of adapters was not changed, so neither were this server's: " +
                                            written.error().message};
   }
   SetOwnChange(request.name, *written);
-  Record(request.name, *written->entry, std::nullopt);
+  Record(request.name, *written->entry, std::nullopt, epoch);
   generation = written->entry->generation;
   return outcome;
 }

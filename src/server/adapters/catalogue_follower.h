@@ -73,6 +73,7 @@ class CatalogueFollower {
   struct Action {
     std::string name;
     std::optional<FleetAdapter> load;  // nullopt: unload
+    std::uint64_t epoch = 0;           // of the catalogue that asks for it
   };
   class NameGuard;
 
@@ -83,15 +84,18 @@ class CatalogueFollower {
   std::optional<Action> NextAction(TimeNs now, TimeNs& wake_at);
   bool Settled() const;
   void Carry(const Action& action);
-  void CarryLoad(const std::string& name, const FleetAdapter& entry);
+  void CarryLoad(const std::string& name, const FleetAdapter& entry, std::uint64_t epoch);
   void CarryUnload(const std::string& name);
-  void Record(const std::string& name, const FleetAdapter& entry, const std::optional<Error>& error);
+  void Record(const std::string& name, const FleetAdapter& entry, const std::optional<Error>& error,
+              std::uint64_t epoch);
+  std::uint64_t Epoch() const;
   std::string DigestOf(const std::string& name);
   Result<CatalogueRecord> ReadForChange(const std::string& name);
   Result<AdapterAdmin::LoadOutcome> LoadAndWrite(const AdapterAdmin::LoadRequest& request, std::int64_t& generation);
   void WaitForOthers(const std::string& name, std::int64_t generation);
   Result<std::vector<std::string>> OthersBehind(const std::string& name, std::int64_t generation);
-  void RollBack(const std::string& name, const std::optional<FleetAdapter>& owned, const std::string& path);
+  void RollBack(const std::string& name, const std::optional<FleetAdapter>& owned, const std::string& path,
+                std::uint64_t epoch);
   std::optional<FleetAdapter> Owned(const std::string& name) const;
 
   AdapterAdmin& admin_;

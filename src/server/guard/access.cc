@@ -105,6 +105,8 @@ bool ApiKey::Allows(std::string_view model) const {
                      [model](const std::string& pattern) { return MatchesName(pattern, model); });
 }
 
+bool ApiKey::AllowsAll() const { return std::ranges::find(models, "*") != models.end(); }
+
 Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text, const QuotaLimits& defaults) {
   JsonLimits limits;
   limits.subject = "The file of keys";

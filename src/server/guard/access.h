@@ -35,6 +35,8 @@ struct ApiKey {
 
   // True if one of `models` matches the name `model`.
   bool Allows(std::string_view model) const;
+  // Whether every model is permitted.
+  bool AllowsAll() const;
 };
 
 // The API keys of one file. Immutable.
