@@ -300,13 +300,13 @@ Result<Dispatcher::Decision> Dispatcher::Send(const RouteRequest& request, TimeN
   impl.FindUsable(tried, now);
   if (impl.usable.empty()) return impl.NoServer(tried, now);
   if (!request.digest.empty()) {
-    const auto others = std::ranges::remove_if(
-        impl.usable, [&](const Server* server) { return impl.HasOtherDigest(*server, request); });
-    if (others.begin() == impl.usable.begin()) {
+    const auto others = std::remove_if(impl.usable.begin(), impl.usable.end(),
+                                       [&](const Server* server) { return impl.HasOtherDigest(*server, request); });
+    if (others == impl.usable.begin()) {
       impl.FindUsable(tried, now);  // the order of the removed ones is not specified
       return impl.NoDigest(request);
     }
-    impl.usable.erase(others.begin(), others.end());
+    impl.usable.erase(others, impl.usable.end());
   }
   const bool first = tried.empty();
   if (first) impl.budget.CountRequest(now);

@@ -2,6 +2,7 @@
 #include "router/router.h"
 
 #include <algorithm>
+#include <fstream>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -314,6 +315,7 @@ TEST_F(RouterTest, MergesTheListsOfModels) {
 
 TEST_F(RouterTest, LoadsAdaptersOnAllServersOrOnOne) {
   ScriptedServer good(Replies(200, "Success")), bad(Replies(400, R"({"error":"no such file"})"));
+  options_.admin_key = "";  // the servers check
   StartWith({&good, &bad});
   const std::string body = R"({"lora_name":"a","lora_path":"/a"})";
   const ClientResponse both = Client().Do("POST", "/v1/load_lora_adapter", body, "Authorization: Bearer admin\r\n");
@@ -327,6 +329,49 @@ TEST_F(RouterTest, LoadsAdaptersOnAllServersOrOnOne) {
   EXPECT_TRUE(one.json()["ok"].get<bool>());
   EXPECT_EQ(bad.ids().size(), 1u);
   EXPECT_EQ(Client().Do("POST", "/v1/load_lora_adapter?server=none:1", body).status, 404);
+}
+
+TEST_F(RouterTest, ChangesNoAdaptersWithoutTheKey) {
+  ScriptedServer server(Replies(200, "Success"));
+  options_.admin_key = "secret of the administrator";
+  StartWith({&server});
+  const std::string body = R"({"lora_name":"a"})";
+  EXPECT_EQ(Client().Do("POST", "/v1/unload_lora_adapter", body).status, 401);
+  EXPECT_EQ(Client().Do("POST", "/unload_lora_adapter", body, "Authorization: Bearer other\r\n").status, 401);
+  EXPECT_TRUE(server.ids().empty());
+  const char* key = "Authorization: Bearer secret of the administrator\r\n";
+  EXPECT_EQ(Client().Do("POST", "/v1/unload_lora_adapter", body, key).status, 200);
+  EXPECT_EQ(server.ids().size(), 1u);
+}
+
+TEST_F(RouterTest, ChangesNoAdaptersWhereNoKeyIsSet) {
+  ScriptedServer server(Replies(200, "Success"));
+  StartWith({&server});
+  EXPECT_EQ(Client().Do("POST", "/v1/load_lora_adapter", "{}", "Authorization: Bearer k\r\n").status, 403);
+  EXPECT_TRUE(server.ids().empty());
+}
+
+TEST_F(RouterTest, AKeyForSomeModelsHoldsForEveryNameInABody) {
+  ScriptedServer server(Replies(200, "{}"));
+  options_.api_key_file = testing::TempDir() + "router_test_keys.json";
+  std::ofstream(options_.api_key_file) << R"({"keys":[{"name":"k","key":"0123456789abcdef","models":["ok"]}]})";
+  StartWith({&server});
+  const auto ask = [&](const std::string& body) {
+    return Client().Do("POST", kChat, body, "Authorization: Bearer 0123456789abcdef\r\n").status;
+  };
+  EXPECT_EQ(ask(R"({"model":"ok"})"), 200);
+  EXPECT_EQ(ask(R"({"model":"ok","lora_path":null})"), 200);
+  for (const char* body : {R"({"model":"secret","lora_path":"ok"})", R"({"model":"ok","lora_path":"secret"})",
+                           R"({"model":"secret","parameters":{"model":"ok"}})", R"({"model":"ok","model":"secret"})",
+                           R"({"model":"ok","mod\u0065l":"secret"})"}) {
+    EXPECT_EQ(ask(body), 404) << body;
+  }
+  for (const char* body : {"{}", R"({"model":null})", R"({"model":"ok","lora_path":["secret"]})",
+                           R"({"model":"ok","lora":[{"id":"secret"}]})", R"({"model":"ok","merged_adapters":["x"]})",
+                           R"({"x":"\ud800\u0041","model":"secret"})", "model=secret"}) {
+    EXPECT_EQ(ask(body), 400) << body;
+  }
+  EXPECT_EQ(server.ids().size(), 2u);
 }
 
 TEST_F(RouterTest, HealthIsThatOfTheServers) {
