@@ -172,7 +172,7 @@ TEST(Exchange, BodiesAreBounded) {
 
 TEST(Exchange, AllHeldBodiesTogetherAreBounded) {
   PickerWorld world;
-  PickerExchanges exchanges(*world.picker, {.max_body = 100, .max_held = 100});
+  PickerExchanges exchanges(*world.picker, {.max_body = 100, .max_held = 200});
   const auto begin = [&](std::vector<ProxyReply>& replies) {
     auto exchange = exchanges.Begin();
     exchange->Take({.part = ProxyPart::kRequestHeaders, .request_body_mode = ProxyBodyMode::kFullDuplex}, replies);
