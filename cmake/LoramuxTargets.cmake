@@ -2,7 +2,7 @@
 # They set the common compile options and enforce the link rule of the house.
 
 # The rooms, lowest first. A room may link only rooms before it in this list.
-set(LORAMUX_ROOMS base report http etcd hub kubernetes formats workload text tensor kernels memory gpu assist model adapter cache schedule engine record
+set(LORAMUX_ROOMS base report http etcd hub kubernetes formats workload text tensor quant kernels memory gpu assist model adapter cache schedule engine record
                   cluster runtime server router envoy simulate profile)
 
 # These rooms run under the simulator too, so they may not know how a forward pass is computed.

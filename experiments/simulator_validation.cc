@@ -277,7 +277,7 @@ class Validation {
     options.input_mean = flags_.input;
     options.output_mean = flags_.output_tokens;
     options.seed = flags_.seed;
-    ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(house_.model, nullptr, {}));
+    ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(house_.model, nullptr, {}, {}));
     ASSIGN_OR_RETURN(const MeasuredProfile measured, MeasureProfile(std::move(model), options));
     ASSIGN_OR_RETURN(profile_, ThroughFile(measured.profile));
     if (flags_.profile.empty()) return Ok{};

@@ -47,7 +47,7 @@ RuntimeOptions OptionsOf(const ValidationHouse& house, const Preset& preset) {
 }
 
 Result<std::unique_ptr<EngineSession>> StartEngine(const ValidationHouse& house, const Preset& preset) {
-  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(house.model, nullptr, {}));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(house.model, nullptr, {}, {}));
   return EngineSession::Create(std::move(model), OptionsOf(house, preset), house.adapters);
 }
 

@@ -157,7 +157,8 @@ Status CheckModelDType(const ModelFlags& flags) {
   const StoredTensor* embedding = tensors.Find("model.embed_tokens.weight");
   if (embedding == nullptr || embedding->dtype == asked->second) return Ok{};
   return Unsupported("--dtype " + flags.dtype + ": the weights in " + flags.model_dir + " are " +
-                         DTypeName(embedding->dtype) + " and keep this type; leave --dtype out",
+                         DTypeName(embedding->dtype) +
+                         " and keep this type; leave --dtype out, or convert them with --weights " + flags.dtype,
                      "--dtype");
 }
 

@@ -103,14 +103,16 @@ Result<std::vector<LoraTarget>> TargetsOf(const std::vector<std::string>& names)
 Result<std::unique_ptr<PlacedModel>> LoadModel(const ProfileFlags& flags) {
   if (flags.random_weights) {
     ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
-    const DType dtype = config.dtype == "float32"   ? DType::kF32
-                        : config.dtype == "float16" ? DType::kF16
-                                                    : DType::kBF16;
-    ModelWeights weights = RandomModelWeights(config, dtype, flags.seed);
+    const WeightFormat stored = config.dtype == "float32"   ? WeightFormat::kF32
+                                : config.dtype == "float16" ? WeightFormat::kF16
+                                                            : WeightFormat::kBF16;
+    ASSIGN_OR_RETURN(const WeightOptions options, WeightOptionsOf(flags.runtime));
+    ModelWeights weights = RandomModelWeights(config, options.layers.value_or(stored), flags.seed);
     return PlacedModel::Place(std::make_unique<Model>(std::move(config), std::move(weights)), flags.runtime.opened);
   }
+  ASSIGN_OR_RETURN(const WeightOptions weights, WeightOptionsOf(flags.runtime));
   ProgressBar bar("loading weights", "MiB", 1 << 20);
-  auto model = PlacedModel::Load(flags.runtime.model_dir, flags.runtime.opened,
+  auto model = PlacedModel::Load(flags.runtime.model_dir, flags.runtime.opened, weights,
                                  [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
   bar.Finish();
   return model;

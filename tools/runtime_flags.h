@@ -27,6 +27,7 @@ struct RuntimeFlags : ModelFlags {
   std::shared_ptr<Device> opened;  // what it stands for, after OpenDeviceOf; null: the CPU
   std::string device_memory = "auto";
   std::string host_memory = "auto";
+  std::string weights = "auto", embedding_weights = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   std::string preset;  // FindPreset; empty: none
   // Empty: the preset's, or the default in the comment.
@@ -59,6 +60,9 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags);
 
 // Opens the device that --device names. First of all, so that a missing one costs no time. Error: says what is missing.
 Status OpenDeviceOf(RuntimeFlags& flags);
+
+// How the weights are kept in memory. Error: a device keeps them in floats.
+Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags);
 
 // The options that the flags stand for. Errors name the flag.
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags);

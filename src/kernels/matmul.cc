@@ -2,20 +2,51 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/group_panel.h"
 #include "kernels/reference/kernels.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
 
-PackedMatrix::PackedMatrix(std::int64_t n, std::int64_t k, DType dtype) : n_(n), k_(k), dtype_(dtype) {
-  CHECK_GT(n, 0);
+PackedMatrix::PackedMatrix(std::int64_t n, std::int64_t k, WeightFormat format)
+    : PackedMatrix(std::initializer_list<Part>{{n, format}}, k) {}
+
+PackedMatrix::PackedMatrix(std::span<const Part> parts, std::int64_t k) : k_(k) {
   CHECK_GT(k, 0);
-  CHECK(IsWeightDType(dtype));
-  bytes_ = static_cast<std::size_t>(panels() * kPanel) * format().RowBytes(k);
+  CHECK(ArePanels(parts));
+  runs_.clear();
+  for (const Part& part : parts) {
+    CHECK_GT(part.rows, 0);
+    if (runs_.empty() || runs_.back().format != part.format) {
+      runs_.push_back({.first_panel = panels(),
+                       .panel_bytes = kPanel * static_cast<std::int64_t>(WeightRowBytes(part.format, k)),
+                       .format = part.format});
+    }
+    n_ += part.rows;
+  }
+  for (std::size_t run = 0; run < runs_.size(); ++run) {
+    const std::int64_t end = run + 1 < runs_.size() ? runs_[run + 1].first_panel : panels();
+    runs_[run].offset = static_cast<std::int64_t>(bytes_);
+    bytes_ += static_cast<std::size_t>((end - runs_[run].first_panel) * runs_[run].panel_bytes);
+  }
   data_.reset(AllocateAligned(bytes_));
   std::memset(data_.get(), 0, bytes_);
+}
+
+bool PackedMatrix::ArePanels(std::span<const Part> parts) {
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < parts.size(); row += parts[i++].rows) {
+    if (parts[i].format == parts[0].format) {
+      if (i == 0 || parts[i - 1].format == parts[i].format) continue;
+    } else if (!IsQuantised(parts[i].format) || !IsQuantised(parts[0].format)) {
+      return false;
+    }
+    if (parts[i - 1].format != parts[i].format && row % kPanel != 0) return false;
+  }
+  return true;
 }
 
 namespace {
@@ -50,26 +81,40 @@ void PackedMatrix::PackRows(std::int64_t first_row, std::int64_t rows, const std
   CHECK_GE(first_row, 0);
   CHECK_GE(rows, 0);
   CHECK_LE(first_row + rows, n_);
-  const std::int64_t row_bytes = k_ * static_cast<std::int64_t>(DTypeSize(dtype_));
+  const DType type = dtype();
+  const std::int64_t row_bytes = k_ * static_cast<std::int64_t>(DTypeSize(type));
   for (std::int64_t r = 0; r < rows;) {
     const std::int64_t row = first_row + r;
     const PanelRows from = {source + r * row_bytes, row % kPanel, std::min(rows - r, kPanel - row % kPanel)};
-    std::byte* to = const_cast<std::byte*>(panel(row / kPanel));
-    if (dtype_ == DType::kF32) {
-      ScatterRows<std::uint32_t>(from, dtype_, k_, to);
+    std::byte* to = MutablePanel(row / kPanel);
+    if (type == DType::kF32) {
+      ScatterRows<std::uint32_t>(from, type, k_, to);
     } else {
-      ScatterRows<std::uint16_t>(from, dtype_, k_, to);
+      ScatterRows<std::uint16_t>(from, type, k_, to);
     }
     r += from.rows;
+  }
+}
+
+void PackedMatrix::PackGroups(std::int64_t first_row, const GroupedRows& source) {
+  CHECK_GE(first_row, 0);
+  CHECK_LE(first_row + source.rows, n_);
+  CHECK_EQ(source.columns, k_);
+  for (std::int64_t r = 0; r < source.rows; ++r) {
+    const std::int64_t row = first_row + r, p = row / kPanel;
+    CHECK(format(p) == source.format);
+    PackGroupRow(source, r, row % kPanel, MutablePanel(p));
   }
 }
 
 void PackedMatrix::UnpackRow(std::int64_t row, float* out) const {
   CHECK_GE(row, 0);
   CHECK_LT(row, n_);
-  const std::byte* from = panel(row / kPanel);
-  const std::int64_t slot = PanelSlot(dtype_, row % kPanel);
-  for (std::int64_t t = 0; t < k_; ++t) out[t] = LoadAsF32(dtype_, from, t * kPanel + slot);
+  const std::int64_t p = row / kPanel;
+  if (quantised()) return UnpackGroupRow(format(p), panel(p), row % kPanel, k_, out);
+  const DType type = dtype();
+  const std::int64_t slot = PanelSlot(type, row % kPanel);
+  for (std::int64_t t = 0; t < k_; ++t) out[t] = LoadAsF32(type, panel(p), t * kPanel + slot);
 }
 
 void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
@@ -79,7 +124,9 @@ void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride,
   CHECK_GE(m, 0);
   if (m == 0) return;
   CHECK(m == 1 || (x_stride >= w.k() && y_stride >= w.n()));
-  const auto implementation = context.backend == Backend::kReference ? reference::MatMul : cpu::MatMul;
+  const bool reference = context.backend == Backend::kReference;
+  auto* implementation = reference ? reference::MatMul : cpu::MatMul;
+  if (w.quantised()) implementation = reference ? reference::GroupMatMul : cpu::GroupMatMul;
   implementation(context, x, x_stride, m, w, bias, y, y_stride);
 }
 

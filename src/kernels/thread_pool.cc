@@ -1,8 +1,10 @@
 #include "kernels/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
+#include <sched.h>
 
 #include "base/check.h"
 
@@ -11,6 +13,13 @@
 #endif
 
 namespace loramux {
+
+int AvailableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
 namespace {
 
 // Tells the core that this is a spin loop.

@@ -8,6 +8,9 @@
 
 namespace loramux {
 
+// The number of processors that this process may run on (its CPU affinity).
+int AvailableProcessors();
+
 // Runs parallel loops. The calling thread takes part as thread 0. Workers spin briefly between loops (a decode step has
 // hundreds of them), then sleep. One caller at a time.
 class ThreadPool {

@@ -52,8 +52,8 @@ Result<std::unique_ptr<DeviceModel>> DeviceModel::Load(const std::filesystem::pa
                                                        const Progress& progress) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   RETURN_IF_ERROR(CheckSupported(config));
-  ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModelDirectory(directory));
-  ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(config, file, device, progress));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
+  ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(config, *source, device, progress));
   return std::make_unique<DeviceModel>(std::move(config), std::move(weights), device);
 }
 

@@ -117,21 +117,21 @@ class TensorSource {
     report_ = report;
     DeviceWeights w;
     w.dtype = dtype_;
-    if (tensors_.embedding != nullptr) {
-      w.embedding = Matrix(writer, {{tensors_.embedding}}, tensors_.embedding->dtype);
+    if (tensors_.embedding.weight != nullptr) {
+      w.embedding = Matrix(writer, {tensors_.embedding}, CommonDType({tensors_.embedding}));
     }
     for (const LayerTensors& layer : tensors_.layers) w.layers.push_back(WriteLayer(writer, layer));
-    w.final_norm = writer.Vector(ToFloats(*tensors_.final_norm));
-    w.lm_head = Matrix(writer, {{tensors_.lm_head}}, dtype_);
+    w.final_norm = writer.Vector(tensors_.final_norm);
+    w.lm_head = Matrix(writer, {tensors_.lm_head}, dtype_);
     return w;
   }
 
  private:
   // Of all products: their inputs have one type.
   static DType TypeOf(const ModelTensors& tensors) {
-    const DType dtype = tensors.lm_head->dtype;
+    const DType dtype = CommonDType({tensors.lm_head});
     const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
-      return CommonDType({{tensors.lm_head}, t.q, t.k, t.v, t.o, t.gate, t.up, t.down}) == dtype;
+      return CommonDType({tensors.lm_head, t.q, t.k, t.v, t.o, t.gate, t.up, t.down}) == dtype;
     });
     return same ? dtype : DType::kF32;
   }
@@ -146,18 +146,18 @@ class TensorSource {
     w.o_bias = writer.Vector(StackedBias({t.o}));
     w.gate_up_bias = writer.Vector(StackedBias({t.gate, t.up}));
     w.down_bias = writer.Vector(StackedBias({t.down}));
-    w.input_norm = writer.Vector(ToFloats(*t.input_norm));
-    w.post_attention_norm = writer.Vector(ToFloats(*t.post_attention_norm));
-    if (t.q_norm != nullptr) w.q_norm = writer.Vector(ToFloats(*t.q_norm));
-    if (t.k_norm != nullptr) w.k_norm = writer.Vector(ToFloats(*t.k_norm));
+    w.input_norm = writer.Vector(t.input_norm);
+    w.post_attention_norm = writer.Vector(t.post_attention_norm);
+    w.q_norm = writer.Vector(t.q_norm);
+    w.k_norm = writer.Vector(t.k_norm);
     return w;
   }
 
   // Stacks the weights by output rows.
   DeviceMatrix Matrix(WeightWriter& writer, std::initializer_list<LinearTensors> linears, DType dtype) {
     std::int64_t n = 0;
-    for (const LinearTensors& linear : linears) n += linear.weight->shape[0];
-    return writer.Matrix(n, linears.begin()->weight->shape[1], dtype,
+    for (const LinearTensors& linear : linears) n += linear.weight->rows();
+    return writer.Matrix(n, linears.begin()->weight->columns(), dtype,
                          [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
                            FillStacked(linears, first_row, rows, dtype, out);
                          });
@@ -167,26 +167,29 @@ class TensorSource {
                    std::byte* out) {
     std::int64_t tensor_row = 0;  // where the tensor begins
     for (const LinearTensors& linear : linears) {
-      const StoredTensor& tensor = *linear.weight;
+      const StoredMatrix& matrix = *linear.weight;
       const std::int64_t begin = std::max(first_row, tensor_row);
-      const std::int64_t end = std::min(first_row + rows, tensor_row + tensor.shape[0]);
-      if (begin < end) out = CopyRows(tensor, begin - tensor_row, end - begin, dtype, out);
-      tensor_row += tensor.shape[0];
+      const std::int64_t end = std::min(first_row + rows, tensor_row + matrix.rows());
+      if (begin < end) out = CopyRows(matrix, begin - tensor_row, end - begin, dtype, out);
+      tensor_row += matrix.rows();
     }
   }
 
   // Returns the end of what it wrote.
-  std::byte* CopyRows(const StoredTensor& tensor, std::int64_t first_row, std::int64_t rows, DType dtype,
+  std::byte* CopyRows(const StoredMatrix& matrix, std::int64_t first_row, std::int64_t rows, DType dtype,
                       std::byte* out) {
-    const std::int64_t k = tensor.shape[1], count = rows * k;
-    const auto element = static_cast<std::int64_t>(DTypeSize(tensor.dtype));
-    const std::byte* const from = tensor.data.data() + first_row * k * element;
-    if (tensor.dtype == dtype) {
-      std::memcpy(out, from, static_cast<std::size_t>(count * element));
+    const std::int64_t k = matrix.columns(), count = rows * k;
+    const std::span<const std::byte> raw = matrix.Raw(first_row, rows);
+    if (!raw.empty() && matrix.format() == FormatOf(dtype)) {
+      std::memcpy(out, raw.data(), raw.size());
     } else {
-      for (std::int64_t i = 0; i < count; ++i) StoreFromF32(dtype, out, i, LoadAsF32(tensor.dtype, from, i));
+      std::vector<float> row(static_cast<std::size_t>(k));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        matrix.ReadFloats(first_row + r, 1, row.data());
+        for (std::int64_t t = 0; t < k; ++t) StoreFromF32(dtype, out, r * k + t, row[static_cast<std::size_t>(t)]);
+      }
     }
-    done_ += count * element;
+    done_ += matrix.bytes() / matrix.rows() * rows;
     if (report_ && progress_) progress_(done_, total_);
     return out + count * static_cast<std::int64_t>(DTypeSize(dtype));
   }
@@ -272,9 +275,9 @@ Result<DeviceWeights> WriteWeights(Source source, Device& device) {
 
 }  // namespace
 
-Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, const TensorFile& file, Device& device,
+Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress) {
-  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, file));
+  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
   return WriteWeights(TensorSource(tensors, progress), device);
 }
 

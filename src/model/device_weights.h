@@ -8,11 +8,11 @@
 #include "base/result.h"
 #include "formats/dtype.h"
 #include "formats/model_config.h"
-#include "formats/safetensors.h"
 #include "gpu/device.h"
 #include "memory/arena.h"
 #include "model/model_weights.h"
 #include "model/weights.h"
+#include "quant/model_source.h"
 
 namespace loramux {
 
@@ -47,8 +47,9 @@ struct DeviceWeights : ModelWeightsOf<DeviceMatrix, DeviceVector> {
 
 // Reads the weights of an opened model directory into device memory. Checks and errors as PackModelWeights; and
 // kResourceExhausted if they do not fit. Matrices keep their stored type if all but the embedding have the same;
-// otherwise they become float32, which holds all values exactly. `progress` may be empty.
-Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, const TensorFile& file, Device& device,
+// otherwise, and if they are quantised, they become
+// float32, which holds all values exactly. `progress` may be empty.
+Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress);
 
 // Copies packed weights. Error: as above.

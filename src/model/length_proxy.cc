@@ -10,7 +10,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/encoder.h"
 #include "model/model_tensors.h"
-#include "model/tensor_finder.h"
+#include "quant/tensor_finder.h"
 
 namespace loramux {
 

@@ -25,10 +25,11 @@ Model::Model(ModelConfig config, ModelWeights weights)
 
 Model::~Model() = default;
 
-Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& directory, const Progress& progress) {
+Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& directory, const WeightOptions& options,
+                                           const Progress& progress) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
-  ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModelDirectory(directory));
-  ASSIGN_OR_RETURN(ModelWeights weights, PackModelWeights(config, file, progress));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
+  ASSIGN_OR_RETURN(ModelWeights weights, PackModelWeights(config, *source, options, progress));
   return std::make_unique<Model>(std::move(config), std::move(weights));
 }
 

@@ -59,7 +59,8 @@ class Model {
   Model(ModelConfig config, ModelWeights weights);
   ~Model();
   // Reads and packs a Hugging Face directory. `progress` may be empty. Errors: those of the files.
-  static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& directory, const Progress& progress);
+  static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& directory, const WeightOptions& options,
+                                             const Progress& progress);
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }

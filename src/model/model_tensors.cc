@@ -3,93 +3,92 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "formats/message.h"
-#include "model/tensor_finder.h"
-#include "tensor/half_float.h"
+#include "formats/safetensors.h"
 
 namespace loramux {
 namespace {
 
-Result<LinearTensors> FindLinear(TensorFinder& finder, const std::string& name, std::int64_t out, std::int64_t in,
+Result<LinearTensors> FindLinear(ModelSource& source, const std::string& name, std::int64_t out, std::int64_t in,
                                  bool bias) {
   LinearTensors linear;
-  ASSIGN_OR_RETURN(linear.weight, finder.Require(name + ".weight", {out, in}));
+  ASSIGN_OR_RETURN(linear.weight, source.RequireMatrix(name, out, in));
   if (bias) {
-    ASSIGN_OR_RETURN(linear.bias, finder.Require(name + ".bias", {out}));
+    ASSIGN_OR_RETURN(linear.bias, source.RequireVector(name + ".bias", out));
   }
   return linear;
 }
 
-Status FindAttention(TensorFinder& finder, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+Status FindAttention(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const std::string attention = layer + "self_attn.";
-  ASSIGN_OR_RETURN(t.q, FindLinear(finder, attention + "q_proj", c.QDim(), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.k, FindLinear(finder, attention + "k_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.v, FindLinear(finder, attention + "v_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.o, FindLinear(finder, attention + "o_proj", c.hidden_size, c.QDim(), c.attention_output_bias));
+  ASSIGN_OR_RETURN(t.q, FindLinear(source, attention + "q_proj", c.QDim(), c.hidden_size, c.attention_qkv_bias));
+  ASSIGN_OR_RETURN(t.k, FindLinear(source, attention + "k_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
+  ASSIGN_OR_RETURN(t.v, FindLinear(source, attention + "v_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
+  ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, c.QDim(), c.attention_output_bias));
   if (c.qk_norm) {
-    ASSIGN_OR_RETURN(t.q_norm, finder.Require(attention + "q_norm.weight", {c.head_dim}));
-    ASSIGN_OR_RETURN(t.k_norm, finder.Require(attention + "k_norm.weight", {c.head_dim}));
+    ASSIGN_OR_RETURN(t.q_norm, source.RequireVector(attention + "q_norm.weight", c.head_dim));
+    ASSIGN_OR_RETURN(t.k_norm, source.RequireVector(attention + "k_norm.weight", c.head_dim));
   }
   return Ok{};
 }
 
-Status FindMlp(TensorFinder& finder, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+Status FindMlp(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const std::string mlp = layer + "mlp.";
-  ASSIGN_OR_RETURN(t.gate, FindLinear(finder, mlp + "gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
-  ASSIGN_OR_RETURN(t.up, FindLinear(finder, mlp + "up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
-  ASSIGN_OR_RETURN(t.down, FindLinear(finder, mlp + "down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
+  ASSIGN_OR_RETURN(t.gate, FindLinear(source, mlp + "gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+  ASSIGN_OR_RETURN(t.up, FindLinear(source, mlp + "up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+  ASSIGN_OR_RETURN(t.down, FindLinear(source, mlp + "down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
   return Ok{};
 }
 
-Result<LayerTensors> FindLayer(TensorFinder& finder, const ModelConfig& c, std::int64_t index) {
+Result<LayerTensors> FindLayer(ModelSource& source, const ModelConfig& c, std::int64_t index) {
   const std::string layer = "model.layers." + std::to_string(index) + ".";
   LayerTensors t;
-  ASSIGN_OR_RETURN(t.input_norm, finder.Require(layer + "input_layernorm.weight", {c.hidden_size}));
-  ASSIGN_OR_RETURN(t.post_attention_norm, finder.Require(layer + "post_attention_layernorm.weight", {c.hidden_size}));
-  RETURN_IF_ERROR(FindAttention(finder, c, layer, t));
-  RETURN_IF_ERROR(FindMlp(finder, c, layer, t));
+  ASSIGN_OR_RETURN(t.input_norm, source.RequireVector(layer + "input_layernorm.weight", c.hidden_size));
+  ASSIGN_OR_RETURN(t.post_attention_norm,
+                   source.RequireVector(layer + "post_attention_layernorm.weight", c.hidden_size));
+  RETURN_IF_ERROR(FindAttention(source, c, layer, t));
+  RETURN_IF_ERROR(FindMlp(source, c, layer, t));
   return t;
 }
 
-bool SameContent(const StoredTensor& a, const StoredTensor& b) {
-  return a.dtype == b.dtype && std::ranges::equal(a.data, b.data);
-}
+constexpr const char* kEmbeddingName = "model.embed_tokens";
+constexpr const char* kLmHeadName = "lm_head";
 
-constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-constexpr const char* kLmHeadName = "lm_head.weight";
-
-Status FindEmbeddings(TensorFinder& finder, const ModelConfig& c, ModelTensors& t) {
-  const TensorFinder::Shape shape = {c.vocab_size, c.hidden_size};
+Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t) {
+  std::shared_ptr<const StoredMatrix>&embedding = t.embedding.weight, &lm_head = t.lm_head.weight;
   if (!c.tie_word_embeddings) {
-    ASSIGN_OR_RETURN(t.embedding, finder.Require(kEmbeddingName, shape));
-    ASSIGN_OR_RETURN(t.lm_head, finder.Require(kLmHeadName, shape));
+    ASSIGN_OR_RETURN(embedding, source.RequireMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));
+    ASSIGN_OR_RETURN(lm_head, source.RequireMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
     return Ok{};
   }
-  ASSIGN_OR_RETURN(t.embedding, finder.Find(kEmbeddingName, shape));
-  ASSIGN_OR_RETURN(t.lm_head, finder.Find(kLmHeadName, shape));
-  if (t.lm_head == nullptr && t.embedding == nullptr) {
-    return InvalidArgument("the weights hold neither " + Quote(kEmbeddingName) + " nor " + Quote(kLmHeadName) +
-                               " of shape " + ShapeToString(shape) + " (tied embeddings are stored as either)",
-                           kEmbeddingName);
+  ASSIGN_OR_RETURN(embedding, source.FindMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));
+  ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+  if (lm_head == nullptr && embedding == nullptr) {
+    const std::string name = std::string(kEmbeddingName) + ".weight";
+    return InvalidArgument("the weights hold neither " + Quote(name) + " nor " +
+                               Quote(std::string(kLmHeadName) + ".weight") + " of shape " +
+                               ShapeToString(std::vector<std::int64_t>{c.vocab_size, c.hidden_size}) +
+                               " (tied embeddings are stored as either)",
+                           name);
   }
-  if (t.lm_head == nullptr) std::swap(t.lm_head, t.embedding);
-  if (t.embedding != nullptr && SameContent(*t.embedding, *t.lm_head)) t.embedding = nullptr;
+  if (lm_head == nullptr) std::swap(lm_head, embedding);
+  if (embedding != nullptr && SameValues(*embedding, *lm_head)) embedding = nullptr;
   return Ok{};
 }
 
 }  // namespace
 
-Result<ModelTensors> FindModelTensors(const ModelConfig& config, const TensorFile& file) {
-  TensorFinder finder(file);
+Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source) {
   ModelTensors t;
-  RETURN_IF_ERROR(FindEmbeddings(finder, config, t));
-  ASSIGN_OR_RETURN(t.final_norm, finder.Require("model.norm.weight", {config.hidden_size}));
+  RETURN_IF_ERROR(FindEmbeddings(source, config, t));
+  ASSIGN_OR_RETURN(t.final_norm, source.RequireVector("model.norm.weight", config.hidden_size));
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
-    ASSIGN_OR_RETURN(LayerTensors layer, FindLayer(finder, config, i));
-    t.layers.push_back(layer);
+    ASSIGN_OR_RETURN(LayerTensors layer, FindLayer(source, config, i));
+    t.layers.push_back(std::move(layer));
   }
-  RETURN_IF_ERROR(finder.CheckAllUsed(/*ignored=*/"rotary_emb.inv_freq"));
+  RETURN_IF_ERROR(source.CheckAllUsed());
   return t;
 }
 
@@ -97,36 +96,24 @@ std::int64_t MatrixBytes(const ModelTensors& tensors) {
   std::int64_t total = 0;
   const auto count = [&](std::initializer_list<LinearTensors> linears) {
     for (const LinearTensors& linear : linears) {
-      if (linear.weight != nullptr) total += static_cast<std::int64_t>(linear.weight->data.size());
+      if (linear.weight != nullptr) total += linear.weight->bytes();
     }
   };
-  count({{tensors.embedding}, {tensors.lm_head}});
+  count({tensors.embedding, tensors.lm_head});
   for (const LayerTensors& t : tensors.layers) count({t.q, t.k, t.v, t.o, t.gate, t.up, t.down});
   return total;
 }
 
 DType CommonDType(std::initializer_list<LinearTensors> linears) {
-  const DType first = linears.begin()->weight->dtype;
+  const WeightFormat first = linears.begin()->weight->format();
   const bool same =
-      std::ranges::all_of(linears, [&](const LinearTensors& linear) { return linear.weight->dtype == first; });
-  return same ? first : DType::kF32;
-}
-
-std::vector<float> ToFloats(const StoredTensor& tensor) {
-  std::vector<float> out(static_cast<std::size_t>(tensor.ElementCount()));
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = LoadAsF32(tensor.dtype, tensor.data.data(), static_cast<std::int64_t>(i));
-  }
-  return out;
+      std::ranges::all_of(linears, [&](const LinearTensors& linear) { return linear.weight->format() == first; });
+  return same && !IsQuantised(first) ? DTypeOf(first) : DType::kF32;
 }
 
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears) {
   std::vector<float> out;
-  for (const LinearTensors& linear : linears) {
-    if (linear.bias == nullptr) continue;
-    const std::vector<float> part = ToFloats(*linear.bias);
-    out.insert(out.end(), part.begin(), part.end());
-  }
+  for (const LinearTensors& linear : linears) out.insert(out.end(), linear.bias.begin(), linear.bias.end());
   return out;
 }
 

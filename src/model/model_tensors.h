@@ -1,49 +1,49 @@
-// The tensors of a Hugging Face directory, by their place in the model.
+// The tensors of a base model on disk, by their place in the model.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 #include "base/result.h"
 #include "formats/model_config.h"
-#include "formats/safetensors.h"
+#include "quant/model_source.h"
+#include "quant/stored_matrix.h"
+#include "tensor/weight_format.h"
 
 namespace loramux {
 
-// One linear layer as stored. bias: null if it has none.
+// One linear layer as stored. bias: empty if it has none.
 struct LinearTensors {
-  const StoredTensor* weight = nullptr;
-  const StoredTensor* bias = nullptr;
+  std::shared_ptr<const StoredMatrix> weight;
+  std::vector<float> bias;
 };
 
 // One decoder layer as stored.
 struct LayerTensors {
   LinearTensors q, k, v, o, gate, up, down;
-  const StoredTensor* input_norm = nullptr;
-  const StoredTensor* post_attention_norm = nullptr;
-  const StoredTensor* q_norm = nullptr;  // null without qk_norm
-  const StoredTensor* k_norm = nullptr;
+  std::vector<float> input_norm, post_attention_norm;
+  std::vector<float> q_norm, k_norm;  // empty without qk_norm
 };
 
 // A base model as stored.
 struct ModelTensors {
-  const StoredTensor* embedding = nullptr;  // null if tied
-  const StoredTensor* lm_head = nullptr;
-  const StoredTensor* final_norm = nullptr;
+  LinearTensors embedding;  // no weight if tied
+  LinearTensors lm_head;
+  std::vector<float> final_norm;
   std::vector<LayerTensors> layers;
 };
 
-// Finds every tensor of the model. Errors: a tensor is missing, misshapen, mistyped or has no place in the model
-// (Error::param is its name).
-Result<ModelTensors> FindModelTensors(const ModelConfig& config, const TensorFile& file);
+// Finds every tensor of the model. They refer to the files of `source`, which outlives them. Errors: a tensor is
+// missing, misshapen, mistyped or has no place in the model (Error::param is its name).
+Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source);
 
-// The bytes of all matrices.
+// The bytes of all matrices in the files.
 std::int64_t MatrixBytes(const ModelTensors& tensors);
-// The type that holds all values of these matrices exactly: theirs if they have the same, else float32.
+// The floats that hold all values of these matrices: theirs if they have the same format, else float32. Integers count
+// as float32.
 DType CommonDType(std::initializer_list<LinearTensors> linears);
-// The elements as float32.
-std::vector<float> ToFloats(const StoredTensor& tensor);
 // The biases one after the other; empty if there are none.
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears);
 

@@ -400,7 +400,7 @@ TEST(UsesRopeLength, OnlyDynamicScalingBeyondTheMaximum) {
   EXPECT_TRUE(UsesRopeLength(config, 129));
 }
 
-TEST(ModelLoad, MissingDirectoryIsAnError) { EXPECT_FALSE(Model::Load("/nonexistent/model", nullptr).ok()); }
+TEST(ModelLoad, MissingDirectoryIsAnError) { EXPECT_FALSE(Model::Load("/nonexistent/model", {}, nullptr).ok()); }
 
 }  // namespace
 }  // namespace loramux::model_test

@@ -4,11 +4,15 @@
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "kernels/thread_pool.h"
 #include "model/model_tensors.h"
+#include "quant/quantise.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
@@ -19,52 +23,86 @@ namespace {
 // Packs tensors and reports progress.
 class Packer {
  public:
-  Packer(const Progress& progress, const ModelTensors& tensors) : progress_(progress), total_(MatrixBytes(tensors)) {}
+  Packer(const Progress& progress, const ModelTensors& tensors)
+      : progress_(progress), total_(MatrixBytes(tensors)), pool_(AvailableProcessors()) {}
 
-  // Stacks the weights by output rows.
-  PackedMatrix Matrix(std::initializer_list<LinearTensors> linears) {
-    std::int64_t rows = 0;
-    for (const LinearTensors& linear : linears) rows += linear.weight->shape[0];
-    PackedMatrix matrix(rows, linears.begin()->weight->shape[1], CommonDType(linears));
-    std::int64_t row = 0;
+  // Stacks the weights by output rows, in their own formats or in `format`.
+  PackedMatrix Matrix(std::initializer_list<LinearTensors> linears, std::optional<WeightFormat> format) {
+    std::vector<PackedMatrix::Part> parts;
     for (const LinearTensors& linear : linears) {
-      PackTensor(*linear.weight, row, matrix);
-      row += linear.weight->shape[0];
+      parts.push_back({linear.weight->rows(), format.value_or(linear.weight->format())});
+    }
+    if (!PackedMatrix::ArePanels(parts)) {
+      for (PackedMatrix::Part& part : parts) part.format = WeightFormat::kF32;
+    }
+    PackedMatrix matrix(parts, linears.begin()->weight->columns());
+    std::int64_t row = 0;
+    auto part = parts.begin();
+    for (const LinearTensors& linear : linears) {
+      Pack(*linear.weight, row, *part++, matrix);
+      row += linear.weight->rows();
     }
     return matrix;
   }
 
  private:
-  void PackTensor(const StoredTensor& tensor, std::int64_t first_row, PackedMatrix& matrix) {
-    if (tensor.dtype == matrix.dtype()) {
-      matrix.PackRows(first_row, tensor.shape[0], tensor.data.data());
-    } else {
-      const std::vector<float> floats = ToFloats(tensor);
-      matrix.PackRows(first_row, tensor.shape[0], reinterpret_cast<const std::byte*>(floats.data()));
+  void Pack(const StoredMatrix& from, std::int64_t first_row, const PackedMatrix::Part& part, PackedMatrix& matrix) {
+    // A task's rows as floats are a megabyte or less.
+    const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{256} << 10) / from.columns());
+    const std::int64_t pieces = (part.rows + piece - 1) / piece;
+    constexpr std::int64_t kRound = 64;  // between reports
+    const std::int64_t before = done_;
+    for (std::int64_t begin = 0; begin < pieces; begin += kRound) {
+      const std::int64_t end = std::min(pieces, begin + kRound);
+      pool_.Run(end - begin, [&](std::int64_t task, int) {
+        const std::int64_t row = (begin + task) * piece;
+        PackPiece(from, row, std::min(piece, part.rows - row), part.format, first_row + row, matrix);
+      });
+      done_ = before + from.bytes() / pieces * end;
+      if (end == pieces) done_ = before + from.bytes();
+      if (progress_) progress_(done_, total_);
     }
-    done_ += static_cast<std::int64_t>(tensor.data.size());
-    if (progress_) progress_(done_, total_);
+  }
+
+  // Rows [row, row + rows) of a matrix become output rows from `to` on. Outputs share no byte.
+  static void PackPiece(const StoredMatrix& from, std::int64_t row, std::int64_t rows, WeightFormat format,
+                        std::int64_t to, PackedMatrix& matrix) {
+    const std::span<const std::byte> raw = from.Raw(row, rows);
+    if (from.format() == format) {
+      if (IsQuantised(format)) return matrix.PackGroups(to, from.ReadGroups(row, rows));
+      if (!raw.empty()) return matrix.PackRows(to, rows, raw.data());
+    }
+    std::vector<float> floats(static_cast<std::size_t>(rows * from.columns()));
+    from.ReadFloats(row, rows, floats.data());
+    if (IsQuantised(format)) return matrix.PackGroups(to, Quantise(format, floats.data(), rows, from.columns()));
+    const DType dtype = DTypeOf(format);
+    std::vector<std::byte> elements(floats.size() * DTypeSize(dtype));
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      StoreFromF32(dtype, elements.data(), static_cast<std::int64_t>(i), floats[i]);
+    }
+    matrix.PackRows(to, rows, elements.data());
   }
 
   const Progress& progress_;
   std::int64_t done_ = 0;
   const std::int64_t total_;
+  ThreadPool pool_;
 };
 
-LayerWeights PackLayer(Packer& packer, const LayerTensors& t) {
+LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
-  w.qkv = packer.Matrix({t.q, t.k, t.v});
-  w.o = packer.Matrix({t.o});
-  w.gate_up = packer.Matrix({t.gate, t.up});
-  w.down = packer.Matrix({t.down});
+  w.qkv = packer.Matrix({t.q, t.k, t.v}, format);
+  w.o = packer.Matrix({t.o}, format);
+  w.gate_up = packer.Matrix({t.gate, t.up}, format);
+  w.down = packer.Matrix({t.down}, format);
   w.qkv_bias = StackedBias({t.q, t.k, t.v});
   w.o_bias = StackedBias({t.o});
   w.gate_up_bias = StackedBias({t.gate, t.up});
   w.down_bias = StackedBias({t.down});
-  w.input_norm = ToFloats(*t.input_norm);
-  w.post_attention_norm = ToFloats(*t.post_attention_norm);
-  if (t.q_norm != nullptr) w.q_norm = ToFloats(*t.q_norm);
-  if (t.k_norm != nullptr) w.k_norm = ToFloats(*t.k_norm);
+  w.input_norm = t.input_norm;
+  w.post_attention_norm = t.post_attention_norm;
+  w.q_norm = t.q_norm;
+  w.k_norm = t.k_norm;
   return w;
 }
 
@@ -99,14 +137,34 @@ void FillRandom(std::int64_t count, float scale, DType dtype, std::byte* out, Pr
 }
 
 // Uniform in +-sqrt(3 / k): a product with unit inputs has unit variance.
-PackedMatrix RandomMatrix(std::int64_t n, std::int64_t k, DType dtype, Prng& prng) {
-  PackedMatrix matrix(n, k, dtype);
+GroupedRows RandomGroups(WeightFormat format, std::int64_t rows, std::int64_t k, Prng& prng) {
+  GroupedRows out(format, rows, k);
+  const float limit = std::sqrt(3.0f / static_cast<float>(k));
+  const bool wide = format == WeightFormat::kQ8;
+  std::fill(out.scales.begin(), out.scales.end(), wide ? limit / 127 : 2 * limit / 15);
+  std::fill(out.minimums.begin(), out.minimums.end(), wide ? -128 * limit / 127 : -limit);
+  for (std::size_t i = 0; i < out.codes.size(); i += 8) {
+    const std::uint64_t bits = prng.Next();
+    for (std::size_t t = 0; t < 8; ++t) {
+      const auto byte = static_cast<std::uint8_t>(bits >> (8 * t));
+      out.codes[i + t] = wide ? std::max<std::uint8_t>(1, byte) : byte & 0xf;
+    }
+  }
+  return out;
+}
+
+PackedMatrix RandomMatrix(std::int64_t n, std::int64_t k, WeightFormat format, Prng& prng) {
+  PackedMatrix matrix(n, k, format);
   const float scale = std::sqrt(3.0f / static_cast<float>(k)) / 32768.0f;
-  std::vector<std::byte> panel(static_cast<std::size_t>(PackedMatrix::kPanel * k) * DTypeSize(dtype));
+  std::vector<std::byte> panel(IsQuantised(format) ? 0 : PackedMatrix::kPanel * WeightRowBytes(format, k));
   for (std::int64_t row = 0; row < n; row += PackedMatrix::kPanel) {
     const std::int64_t rows = std::min(PackedMatrix::kPanel, n - row);
-    FillRandom(rows * k, scale, dtype, panel.data(), prng);
-    matrix.PackRows(row, rows, panel.data());
+    if (IsQuantised(format)) {
+      matrix.PackGroups(row, RandomGroups(format, rows, k, prng));
+    } else {
+      FillRandom(rows * k, scale, DTypeOf(format), panel.data(), prng);
+      matrix.PackRows(row, rows, panel.data());
+    }
   }
   return matrix;
 }
@@ -117,13 +175,13 @@ std::vector<float> Zeros(bool wanted, std::int64_t n) {
 
 std::vector<float> Ones(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n), 1.0f); }
 
-LayerWeights RandomLayer(const ModelConfig& c, DType dtype, Prng& prng) {
+LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, Prng& prng) {
   LayerWeights w;
   const std::int64_t qkv = c.QDim() + 2 * c.KvDim();
-  w.qkv = RandomMatrix(qkv, c.hidden_size, dtype, prng);
-  w.o = RandomMatrix(c.hidden_size, c.QDim(), dtype, prng);
-  w.gate_up = RandomMatrix(2 * c.intermediate_size, c.hidden_size, dtype, prng);
-  w.down = RandomMatrix(c.hidden_size, c.intermediate_size, dtype, prng);
+  w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
+  w.o = RandomMatrix(c.hidden_size, c.QDim(), format, prng);
+  w.gate_up = RandomMatrix(2 * c.intermediate_size, c.hidden_size, format, prng);
+  w.down = RandomMatrix(c.hidden_size, c.intermediate_size, format, prng);
   w.qkv_bias = Zeros(c.attention_qkv_bias, qkv);
   w.o_bias = Zeros(c.attention_output_bias, c.hidden_size);
   w.gate_up_bias = Zeros(c.mlp_bias, 2 * c.intermediate_size);
@@ -146,25 +204,29 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
   return total;
 }
 
-Result<ModelWeights> PackModelWeights(const ModelConfig& config, const TensorFile& file, const Progress& progress) {
-  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, file));
+Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
+                                      const Progress& progress) {
+  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
   Packer packer(progress, tensors);
+  std::optional<WeightFormat> embeddings = options.embeddings;
+  if (!embeddings && options.layers && IsQuantised(*options.layers)) embeddings = WeightFormat::kQ8;
   ModelWeights weights;
-  if (tensors.embedding != nullptr) weights.embedding = packer.Matrix({{tensors.embedding}});
-  for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer));
-  weights.final_norm = ToFloats(*tensors.final_norm);
-  weights.lm_head = packer.Matrix({{tensors.lm_head}});
+  if (tensors.embedding.weight != nullptr) weights.embedding = packer.Matrix({tensors.embedding}, embeddings);
+  for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer, options.layers));
+  weights.final_norm = tensors.final_norm;
+  weights.lm_head = packer.Matrix({tensors.lm_head}, embeddings);
   return weights;
 }
 
-ModelWeights RandomModelWeights(const ModelConfig& config, DType dtype, std::uint64_t seed) {
-  CHECK(IsWeightDType(dtype));
+ModelWeights RandomModelWeights(const ModelConfig& config, WeightFormat format, std::uint64_t seed) {
   Prng prng(seed);
+  const WeightFormat embeddings = IsQuantised(format) ? WeightFormat::kQ8 : format;
+  const std::int64_t vocab = config.vocab_size, hidden = config.hidden_size;
   ModelWeights weights;
-  if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(config.vocab_size, config.hidden_size, dtype, prng);
-  weights.lm_head = RandomMatrix(config.vocab_size, config.hidden_size, dtype, prng);
-  for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, dtype, prng));
-  weights.final_norm = Ones(config.hidden_size);
+  if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(vocab, hidden, embeddings, prng);
+  weights.lm_head = RandomMatrix(vocab, hidden, embeddings, prng);
+  for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, format, prng));
+  weights.final_norm = Ones(hidden);
   return weights;
 }
 

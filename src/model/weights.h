@@ -3,13 +3,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
 #include "formats/model_config.h"
-#include "formats/safetensors.h"
 #include "kernels/matmul.h"
 #include "model/model_weights.h"
+#include "quant/model_source.h"
+#include "tensor/weight_format.h"
 
 namespace loramux {
 
@@ -23,19 +25,32 @@ std::int64_t WeightBytes(const ModelWeights& weights);
 // Reports progress of long work: `done` of `total` bytes.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-// Packs the weights of an opened model directory. Every tensor must be used, except known buffers (rotary_emb.inv_freq)
+// How PackModelWeights stores matrices.
+struct WeightOptions {
+  // Of the layers. nullopt: as they are stored.
+  std::optional<WeightFormat> layers;
+  // Of lm_head and the embeddings. nullopt: as they are stored, or kQ8 if `layers` is quantised: each token depends on
+  // them alone, and 4 bits cost more there than they save.
+  std::optional<WeightFormat> embeddings;
+};
+
+// Packs the weights of a model. Every tensor must be used, except known buffers (rotary_emb.inv_freq)
 // and the second copy of a tied embedding. A missing, misshapen or mistyped tensor is an error that names it with the
 // expected and the found shape or type (Error::param is its name). All checks precede any packing.
 // Tied embeddings may be stored as lm_head.weight, model.embed_tokens.weight, or both. If both are stored and differ,
 // each is used for its own purpose (as transformers 5 does).
-// Matrices keep their stored type. If q, k and v (or gate and up) have different types, their common matrix is float32,
-// which holds all values exactly. Norms and biases become float32.
-// `progress` may be empty. The mapped pages can be dropped afterwards.
-Result<ModelWeights> PackModelWeights(const ModelConfig& config, const TensorFile& file, const Progress& progress);
+// Matrices keep their stored format, unless the options name another. If q, k and v (or gate and up) have different
+// formats that one matrix cannot mix (PackedMatrix::ArePanels), theirs is float32, which holds all values exactly.
+// Norms and biases become float32. `progress` may be empty. The mapped pages can be dropped afterwards.
+Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
+                                      const Progress& progress);
 
 // Random weights of the given type, for benchmarks: uniform, scaled so that activations neither vanish nor explode;
-// norms are 1, biases 0, embeddings tied as the configuration says. Deterministic in `seed`. REQUIRES:
-// IsWeightDType(dtype).
-ModelWeights RandomModelWeights(const ModelConfig& config, DType dtype, std::uint64_t seed);
+// norms are 1, biases 0, embeddings tied as the configuration says. Deterministic in `seed`. Of a quantised format, the
+// embeddings and lm_head have 8 bits.
+ModelWeights RandomModelWeights(const ModelConfig& config, WeightFormat format, std::uint64_t seed);
+inline ModelWeights RandomModelWeights(const ModelConfig& config, DType dtype, std::uint64_t seed) {
+  return RandomModelWeights(config, FormatOf(dtype), seed);
+}
 
 }  // namespace loramux

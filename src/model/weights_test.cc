@@ -118,14 +118,18 @@ class ModelFiles {
   Prng prng_{11};
 };
 
+Result<ModelWeights> PackFile(const ModelConfig& config, const TensorFile& file, const Progress& progress = nullptr) {
+  return PackModelWeights(config, *MakeFloatSource(file), {}, progress);
+}
+
 ModelWeights Pack(const ModelConfig& config, const ModelFiles& files) {
-  auto weights = PackModelWeights(config, files.Write(), nullptr);
+  auto weights = PackFile(config, files.Write());
   if (!weights.ok()) ADD_FAILURE() << weights.error().message;
   return std::move(weights).value();
 }
 
 Error PackError(const ModelConfig& config, const ModelFiles& files) {
-  auto weights = PackModelWeights(config, files.Write(), nullptr);
+  auto weights = PackFile(config, files.Write());
   if (weights.ok()) {
     ADD_FAILURE() << "packed";
     return {};
@@ -294,7 +298,7 @@ TEST(PackModelWeights, ProgressReachesTheTotal) {
     last = done;
     total = of;
   };
-  ASSERT_TRUE(PackModelWeights(config, files.Write(), progress).ok());
+  ASSERT_TRUE(PackFile(config, files.Write(), progress).ok());
   EXPECT_EQ(last, total);
   EXPECT_GT(total, 0);
 }
@@ -307,7 +311,7 @@ TEST(PackModelWeights, RealModelWithHeadOnly) {
   ASSERT_TRUE(config.ok()) << config.error().message;
   const auto file = TensorFile::OpenModelDirectory(directory);
   ASSERT_TRUE(file.ok()) << file.error().message;
-  const auto weights = PackModelWeights(config.value(), file.value(), nullptr);
+  const auto weights = PackFile(config.value(), file.value());
   ASSERT_TRUE(weights.ok()) << weights.error().message;
   EXPECT_EQ(weights.value().embedding.n(), 0);
   EXPECT_EQ(weights.value().lm_head.n(), 2048);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sched.h>
 
 #include "base/check.h"
 #include "runtime/forward_of_step.h"
@@ -104,12 +103,5 @@ CpuExecutor::~CpuExecutor() = default;
 void CpuExecutor::Submit(StepBatch batch) { state_->thread->Submit(std::move(batch)); }
 
 bool CpuExecutor::Poll(StepResult& result) { return state_->thread->Poll(result); }
-
-int AvailableProcessors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 }  // namespace loramux

@@ -39,7 +39,4 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<State> state_;
 };
 
-// The number of processors that this process may run on (its CPU affinity).
-int AvailableProcessors();
-
 }  // namespace loramux

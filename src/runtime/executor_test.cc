@@ -20,7 +20,7 @@ const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / 
 
 struct World {
   std::unique_ptr<gpu::EmulatedDevice> device;  // null: the CPU
-  std::unique_ptr<Model> model = std::move(Model::Load(kDemo / "model", {})).value();
+  std::unique_ptr<Model> model = std::move(Model::Load(kDemo / "model", {}, {})).value();
   std::unique_ptr<DeviceModel> device_model;
   PageGeometry geometry = ChoosePageGeometry(model->config(), model->weights().lm_head.dtype(), 16);
   std::unique_ptr<PagePool> pool;

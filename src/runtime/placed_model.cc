@@ -20,11 +20,12 @@ std::int64_t ReserveOf(const Device& device) {
 }  // namespace
 
 Result<std::unique_ptr<PlacedModel>> PlacedModel::Load(const std::filesystem::path& directory,
-                                                       std::shared_ptr<Device> device, const Progress& progress) {
+                                                       std::shared_ptr<Device> device, const WeightOptions& weights,
+                                                       const Progress& progress) {
   std::unique_ptr<PlacedModel> placed(new PlacedModel);
   placed->device_ = std::move(device);
   if (placed->device_ == nullptr) {
-    ASSIGN_OR_RETURN(placed->host_, Model::Load(directory, progress));
+    ASSIGN_OR_RETURN(placed->host_, Model::Load(directory, weights, progress));
   } else {
     ASSIGN_OR_RETURN(placed->on_device_, DeviceModel::Load(directory, *placed->device_, progress));
   }
@@ -40,6 +41,17 @@ Result<std::unique_ptr<PlacedModel>> PlacedModel::Place(std::unique_ptr<Model> m
     ASSIGN_OR_RETURN(placed->on_device_, DeviceModel::Upload(*model, *placed->device_));
   }
   return placed;
+}
+
+DType PlacedModel::dtype() const {
+  if (device_ != nullptr) return on_device_->dtype();
+  const PackedMatrix& head = host_->weights().lm_head;
+  if (!head.quantised()) return head.dtype();
+  return IsQuantised(format()) ? DType::kBF16 : DTypeOf(format());
+}
+
+WeightFormat PlacedModel::format() const {
+  return device_ == nullptr ? host_->weights().layers.front().down.format() : FormatOf(on_device_->dtype());
 }
 
 std::int64_t PlacedModel::weight_bytes() const {

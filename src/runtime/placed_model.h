@@ -36,9 +36,11 @@ struct TransferOptions {
 class PlacedModel {
  public:
   // Reads a Hugging Face directory, into `device` unless it is null (the CPU). `progress` may be empty. Errors: those
-  // of the files; kResourceExhausted: the weights do not fit the device.
+  // of the files; kResourceExhausted: the weights do not fit the device. REQUIRES: a device keeps the weights in
+  // floats, so `weights` names no other format.
   static Result<std::unique_ptr<PlacedModel>> Load(const std::filesystem::path& directory,
-                                                   std::shared_ptr<Device> device, const Progress& progress);
+                                                   std::shared_ptr<Device> device, const WeightOptions& weights,
+                                                   const Progress& progress);
   // Takes a model that is in memory, and copies it to `device` unless that is null. Error (kResourceExhausted): it does
   // not fit.
   static Result<std::unique_ptr<PlacedModel>> Place(std::unique_ptr<Model> model, std::shared_ptr<Device> device);
@@ -46,8 +48,11 @@ class PlacedModel {
   // Null: the CPU.
   Device* device() const { return device_.get(); }
   const ModelConfig& config() const { return device_ == nullptr ? host_->config() : on_device_->config(); }
-  // The type of the weights, and their bytes in memory.
-  DType dtype() const { return device_ == nullptr ? host_->weights().lm_head.dtype() : on_device_->dtype(); }
+  // The floats of the model: those of its weights, or bf16 if they are quantised. Keys, values and adapters are kept in
+  // them unless an option says otherwise.
+  DType dtype() const;
+  // The format of the layers' weights, and the bytes of all in memory.
+  WeightFormat format() const;
   std::int64_t weight_bytes() const;
   // The rows of the output matrix. Refers to this object.
   OutputMatrix output_matrix() const;

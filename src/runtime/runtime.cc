@@ -24,7 +24,8 @@ std::uint64_t RandomSeed() {
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress) {
-  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model, PlacedModel::Load(model_directory, options.device, progress));
+  ASSIGN_OR_RETURN(std::unique_ptr<PlacedModel> model,
+                   PlacedModel::Load(model_directory, options.device, options.weights, progress));
   return Create(std::move(model), std::move(options));
 }
 

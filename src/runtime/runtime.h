@@ -30,6 +30,7 @@ namespace loramux {
 // Options of Runtime.
 struct RuntimeOptions {
   std::shared_ptr<Device> device;  // that computes and holds weights and pages (ChooseDevice); null: the CPU
+  WeightOptions weights;           // of a model that Load reads
   // Bytes of the page pool for KV cache and adapters. 0, with a device alone: what is free beside weights and
   // activations, less a reserve.
   std::int64_t device_memory = std::int64_t{1} << 30;

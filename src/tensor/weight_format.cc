@@ -5,63 +5,54 @@
 namespace loramux {
 namespace {
 
-// The length of a run of elements that every vector of the kernels divides.
-constexpr std::int32_t kGroupUnit = 32;
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kQ8,
+                                     WeightFormat::kQ4};
 
-std::int64_t BitsOf(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return 32;
-    case WeightType::kBF16:
-    case WeightType::kF16:
-      return 16;
-    case WeightType::kI8:
-      return 8;
-    case WeightType::kI4:
-      return 4;
-  }
-  return 0;
+// Bytes of a group of an output: its codes, a scale, and a minimum.
+constexpr std::size_t kQ8GroupBytes = kWeightGroup + 2;
+constexpr std::size_t kQ4GroupBytes = kWeightGroup / 2 + 2 + 2;
+
+}  // namespace
+
+WeightFormat FormatOf(DType dtype) {
+  CHECK(IsWeightDType(dtype));
+  if (dtype == DType::kF32) return WeightFormat::kF32;
+  return dtype == DType::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF16;
 }
 
-const char* NameOf(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
+DType DTypeOf(WeightFormat format) {
+  CHECK(!IsQuantised(format));
+  if (format == WeightFormat::kF32) return DType::kF32;
+  return format == WeightFormat::kBF16 ? DType::kBF16 : DType::kF16;
+}
+
+std::size_t WeightRowBytes(WeightFormat format, std::int64_t k) {
+  if (format == WeightFormat::kQ8) return static_cast<std::size_t>(WeightGroups(k)) * kQ8GroupBytes;
+  if (format == WeightFormat::kQ4) return static_cast<std::size_t>(WeightGroups(k)) * kQ4GroupBytes;
+  return static_cast<std::size_t>(k) * DTypeSize(DTypeOf(format));
+}
+
+const char* WeightFormatName(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
       return "f32";
-    case WeightType::kBF16:
+    case WeightFormat::kBF16:
       return "bf16";
-    case WeightType::kF16:
+    case WeightFormat::kF16:
       return "f16";
-    case WeightType::kI8:
-      return "int8";
-    case WeightType::kI4:
-      return "int4";
+    case WeightFormat::kQ8:
+      return "q8";
+    case WeightFormat::kQ4:
+      return "q4";
   }
   return "";
 }
 
-}  // namespace
-
-WeightFormat WeightFormat::Of(DType dtype) {
-  CHECK(IsWeightDType(dtype));
-  if (dtype == DType::kF32) return {WeightType::kF32, 0};
-  return {dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF16, 0};
-}
-
-std::size_t WeightFormat::RowBytes(std::int64_t k) const {
-  const std::int64_t scales = quantised() ? (k + group - 1) / group : 0;
-  return static_cast<std::size_t>((k * BitsOf(type) + 7) / 8 + scales * 2);
-}
-
-std::string WeightFormat::Name() const {
-  return quantised() ? std::string(NameOf(type)) + ":" + std::to_string(group) : NameOf(type);
-}
-
-Status WeightFormat::Validate() const {
-  const bool good = quantised() ? group > 0 && group % kGroupUnit == 0 : group == 0;
-  if (good) return Ok{};
-  return InvalidArgument("group of " + std::string(NameOf(type)) + " weights: expected " +
-                         (quantised() ? "a multiple of " + std::to_string(kGroupUnit) : "0") + ", found " +
-                         std::to_string(group));
+std::optional<WeightFormat> ParseWeightFormat(std::string_view name) {
+  for (const WeightFormat format : kFormats) {
+    if (name == WeightFormatName(format)) return format;
+  }
+  return std::nullopt;
 }
 
 }  // namespace loramux

@@ -3,33 +3,37 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <string_view>
 
-#include "base/result.h"
 #include "formats/dtype.h"
 
 namespace loramux {
 
-// The type of an element. Integers are scaled: value = scale * integer.
-enum class WeightType : std::uint8_t { kF32, kBF16, kF16, kI8, kI4 };
+// Floats, or integers in groups of kWeightGroup neighbouring inputs of an output:
+//   kQ8  8 bits and a float16 scale: value = scale * (code - 128)
+//   kQ4  4 bits, a float16 scale and a float16 minimum: value = scale * code + minimum
+enum class WeightFormat : std::uint8_t { kF32, kBF16, kF16, kQ8, kQ4 };
 
-// A format: plain floats, or integers with one bfloat16 scale for each group of neighbouring inputs of an output.
-struct WeightFormat {
-  WeightType type = WeightType::kBF16;
-  std::int32_t group = 0;  // inputs that share a scale; 0 for floats, which have none
+// The inputs that share a scale. The last group of an output may have fewer.
+inline constexpr std::int64_t kWeightGroup = 32;
+// The code of zero in kQ8.
+inline constexpr int kQ8Zero = 128;
 
-  // The format of floats of this type. REQUIRES: IsWeightDType(dtype).
-  static WeightFormat Of(DType dtype);
+// The format of floats of this type. REQUIRES: IsWeightDType(dtype).
+WeightFormat FormatOf(DType dtype);
+constexpr bool IsQuantised(WeightFormat format) { return format == WeightFormat::kQ8 || format == WeightFormat::kQ4; }
+// The type of the floats. REQUIRES: !IsQuantised(format).
+DType DTypeOf(WeightFormat format);
 
-  bool quantised() const { return type == WeightType::kI8 || type == WeightType::kI4; }
-  // Bytes of one output's row of `k` inputs, its scales included.
-  std::size_t RowBytes(std::int64_t k) const;
-  // As the command line and reports write it: "bf16", "int4:128".
-  std::string Name() const;
-  // Error: a group for floats; integers without a group, or with one that is not a multiple of 32.
-  Status Validate() const;
+// Groups of an output of `k` inputs.
+constexpr std::int64_t WeightGroups(std::int64_t k) { return (k + kWeightGroup - 1) / kWeightGroup; }
+// Bytes of one output of `k` inputs, its scales and minima included. Groups count whole.
+std::size_t WeightRowBytes(WeightFormat format, std::int64_t k);
 
-  friend bool operator==(WeightFormat, WeightFormat) = default;
-};
+// As the command line and reports write it: "bf16", "q4".
+const char* WeightFormatName(WeightFormat format);
+// The format of this name; nullopt if there is none.
+std::optional<WeightFormat> ParseWeightFormat(std::string_view name);
 
 }  // namespace loramux

@@ -5,25 +5,28 @@
 namespace loramux::weight_format_test {
 namespace {
 
-TEST(WeightFormat, RowsHoldElementsAndScales) {
-  EXPECT_EQ(WeightFormat::Of(DType::kF32).RowBytes(100), 400u);
-  EXPECT_EQ(WeightFormat::Of(DType::kBF16).RowBytes(100), 200u);
-  EXPECT_EQ(WeightFormat::Of(DType::kF16), (WeightFormat{WeightType::kF16, 0}));
-  EXPECT_EQ((WeightFormat{WeightType::kI8, 128}).RowBytes(256), 256u + 2 * 2);
-  EXPECT_EQ((WeightFormat{WeightType::kI4, 32}).RowBytes(96), 48u + 3 * 2);
-  EXPECT_EQ((WeightFormat{WeightType::kI4, 64}).RowBytes(65), 33u + 2 * 2);  // the last group is short
+TEST(WeightFormat, SizesOfARow) {
+  EXPECT_EQ(WeightRowBytes(WeightFormat::kF32, 64), 256u);
+  EXPECT_EQ(WeightRowBytes(WeightFormat::kBF16, 64), 128u);
+  EXPECT_EQ(WeightRowBytes(WeightFormat::kQ8, 64), 68u);
+  EXPECT_EQ(WeightRowBytes(WeightFormat::kQ4, 64), 40u);
 }
 
-TEST(WeightFormat, NamesAndErrors) {
-  EXPECT_EQ(WeightFormat::Of(DType::kBF16).Name(), "bf16");
-  EXPECT_EQ((WeightFormat{WeightType::kI4, 128}).Name(), "int4:128");
-  EXPECT_TRUE(WeightFormat::Of(DType::kF16).Validate().ok());
-  EXPECT_TRUE((WeightFormat{WeightType::kI8, 64}).Validate().ok());
-  EXPECT_EQ((WeightFormat{WeightType::kI4, 40}).Validate().error().message,
-            "group of int4 weights: expected a multiple of 32, found 40");
-  EXPECT_EQ((WeightFormat{WeightType::kBF16, 32}).Validate().error().message,
-            "group of bf16 weights: expected 0, found 32");
-  EXPECT_FALSE((WeightFormat{WeightType::kI8, 0}).Validate().ok());
+TEST(WeightFormat, AnIncompleteGroupCountsWhole) {
+  EXPECT_EQ(WeightGroups(33), 2);
+  EXPECT_EQ(WeightRowBytes(WeightFormat::kQ8, 33), 68u);
+}
+
+TEST(WeightFormat, NamesAreReadBack) {
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kQ8, WeightFormat::kQ4}) {
+    EXPECT_EQ(ParseWeightFormat(WeightFormatName(format)), format);
+  }
+  EXPECT_EQ(ParseWeightFormat("q5"), std::nullopt);
+}
+
+TEST(WeightFormat, TypesOfFloats) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) EXPECT_EQ(DTypeOf(FormatOf(dtype)), dtype);
 }
 
 }  // namespace

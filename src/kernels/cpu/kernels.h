@@ -13,6 +13,9 @@ namespace loramux::cpu {
 
 void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
             const float* bias, float* y, std::int64_t y_stride);
+// MatMul with quantised weights.
+void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride);
 
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);

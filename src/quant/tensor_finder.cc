@@ -1,4 +1,4 @@
-#include "model/tensor_finder.h"
+#include "quant/tensor_finder.h"
 
 #include "formats/message.h"
 

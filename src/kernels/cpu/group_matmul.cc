@@ -1,0 +1,301 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/group_matmul.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+//
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "hwy/cache_control.h"
+#include "kernels/cpu/group_dot-inl.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/widen-inl.h"
+#include "kernels/group_panel.h"
+
+// A tile is a few rows of x times a panel. Each group's codes are loaded (and 4-bit ones unpacked) once for all rows of
+// the tile. Every output is one chain over the groups, the same in every tile, so the result has the same bits for
+// every m.
+HWY_BEFORE_NAMESPACE();
+namespace loramux::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr std::int64_t kPanel = PackedMatrix::kPanel;
+
+using DotFloats = hn::Rebind<float, DotTag>;
+using DotFloat = hn::Vec<DotFloats>;
+constexpr int kDotLanes = static_cast<int>(hn::MaxLanes(DotTag()));
+constexpr int kDotVectors = static_cast<int>(kPanel) / kDotLanes;  // of a panel
+// Vectors of outputs that share the loads of x. With 32 registers, 6 rows x 2 vectors take 12 integer and 12 float
+// accumulators; with 16, 3 rows x 2 vectors take 6, and the floats stay in L1.
+constexpr int kAtOnce = kDotVectors < 2 ? kDotVectors : 2;
+constexpr bool kManyDotRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+constexpr int kMaxDotRows = kManyDotRegisters ? 6 : 4;
+
+// How far ahead weights are fetched: see matmul.cc.
+constexpr std::int64_t kDotFetchAhead = 8192;
+
+// A group of a row of x.
+struct RoundedGroup {
+  std::int8_t codes[kWeightGroup];
+  float scale;
+  float sum;           // of the codes
+  std::int32_t total;  // the same as an integer
+  std::int32_t unused;
+};
+
+// The arguments of one call of GroupTile.
+struct GroupTileWork {
+  const RoundedGroup* x = nullptr;  // [rows][groups]
+  std::int64_t groups = 0;
+  const std::byte* panel = nullptr;
+  float* y = nullptr;  // row 0, output 0 of the panel
+  std::int64_t y_stride = 0;
+  std::int64_t columns = 0;     // outputs that exist
+  const float* bias = nullptr;  // of output 0, or null
+};
+
+template <bool kWide>
+constexpr std::int64_t PanelGroupBytes() {
+  return kWide ? kQ8PanelGroupBytes : kQ4PanelGroupBytes;
+}
+
+HWY_INLINE DotVec LoadCodes(const std::byte* codes, int vector) {
+  return hn::Load(DotTag(), reinterpret_cast<const std::int32_t*>(codes) + vector * kDotLanes);
+}
+
+HWY_INLINE DotVec BroadcastQuad(const RoundedGroup& x, std::int64_t quad) {
+  std::int32_t four;
+  std::memcpy(&four, x.codes + quad * kQuad, sizeof(four));
+  return hn::Set(DotTag(), four);
+}
+
+// Adds the products of one quad to the sums of all rows.
+template <bool kWide, int kRows>
+HWY_INLINE void AddQuad(const RoundedGroup* const (&x)[kRows], std::int64_t quad, const QuadCodes (&w)[kAtOnce],
+                        DotVec (&dot)[kRows][kAtOnce]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    const DotVec four = BroadcastQuad(*x[i], quad);
+#pragma GCC unroll 8
+    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = AddDot<kWide>(dot[i][v], w[v], four);
+  }
+}
+
+// The integer sums of a group for outputs of vectors [first, first + kAtOnce).
+template <bool kWide, int kRows>
+HWY_INLINE void DotGroup(const RoundedGroup* const (&x)[kRows], const std::byte* codes, int first,
+                         DotVec (&dot)[kRows][kAtOnce]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = StartDot<kWide>(x[i]->total);
+  }
+  QuadCodes w[kAtOnce];
+  if constexpr (kWide) {
+#pragma GCC unroll 8
+    for (std::int64_t quad = 0; quad < kQuads; ++quad, codes += kQuadBytes) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kAtOnce; ++v) w[v] = PrepareCodes<true>(LoadCodes(codes, first + v));
+      AddQuad<kWide>(x, quad, w, dot);
+    }
+  } else {
+    const auto low = hn::Set(DotTag(), 0x0f0f0f0f);
+#pragma GCC unroll 8
+    for (std::int64_t quad = 0; quad < kQuads; quad += 2, codes += kQuadBytes) {
+      DotVec both[kAtOnce];
+#pragma GCC unroll 8
+      for (int v = 0; v < kAtOnce; ++v) {
+        both[v] = LoadCodes(codes, first + v);
+        w[v] = PrepareCodes<false>(hn::And(both[v], low));
+      }
+      AddQuad<kWide>(x, quad, w, dot);
+#pragma GCC unroll 8
+      for (int v = 0; v < kAtOnce; ++v) w[v] = PrepareCodes<false>(hn::And(hn::ShiftRight<4>(both[v]), low));
+      AddQuad<kWide>(x, quad + 1, w, dot);
+    }
+  }
+}
+
+// Adds one group to the outputs of vectors [first, first + kAtOnce).
+template <bool kWide, int kRows>
+HWY_INLINE void AddGroup(const RoundedGroup* const (&x)[kRows], const std::byte* group, int first,
+                         DotFloat (&sum)[kRows][kDotVectors]) {
+  DotVec dot[kRows][kAtOnce];
+  DotGroup<kWide>(x, group + (kWide ? 1 : 2) * kHalfsBytes, first, dot);
+  const auto* const halves = reinterpret_cast<const hwy::float16_t*>(group);
+#pragma GCC unroll 8
+  for (int v = 0; v < kAtOnce; ++v) {
+    const DotFloat scale = LoadWide(DotFloats(), halves + (first + v) * kDotLanes);
+    const DotFloat minimum = LoadWide(DotFloats(), halves + (kWide ? 0 : kPanel) + (first + v) * kDotLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const DotFloat product = hn::ConvertTo(DotFloats(), FinishDot<kWide>(dot[i][v]));
+      const DotFloat value = kWide ? hn::Mul(scale, product)
+                                   : hn::MulAdd(scale, product, hn::Mul(minimum, hn::Set(DotFloats(), x[i]->sum)));
+      sum[i][first + v] = hn::MulAdd(hn::Set(DotFloats(), x[i]->scale), value, sum[i][first + v]);
+    }
+  }
+}
+
+template <bool kWide, int kRows, bool kFetch>
+HWY_NOINLINE void GroupTile(const GroupTileWork& work) {
+  DotFloat sum[kRows][kDotVectors];
+  const RoundedGroup* x[kRows];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    x[i] = work.x + i * work.groups;
+#pragma GCC unroll 8
+    for (int v = 0; v < kDotVectors; ++v) sum[i][v] = hn::Zero(DotFloats());
+  }
+  const std::byte* group = work.panel;
+  for (std::int64_t g = 0; g < work.groups; ++g, group += PanelGroupBytes<kWide>()) {
+    if constexpr (kFetch) {
+      for (std::int64_t line = 0; line < PanelGroupBytes<kWide>(); line += 64) {
+        hwy::Prefetch(group + kDotFetchAhead + line);
+      }
+    }
+#pragma GCC unroll 8
+    for (int first = 0; first < kDotVectors; first += kAtOnce) AddGroup<kWide>(x, group, first, sum);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) ++x[i];
+  }
+  HWY_ALIGN float bias[kPanel] = {};
+  if (work.bias != nullptr) std::memcpy(bias, work.bias, static_cast<std::size_t>(work.columns) * sizeof(float));
+  for (int i = 0; i < kRows; ++i) {
+    HWY_ALIGN float row[kPanel];
+    float* const to = work.columns == kPanel ? work.y + i * work.y_stride : row;
+    for (int v = 0; v < kDotVectors; ++v) {
+      const DotFloat value = hn::Add(sum[i][v], hn::Load(DotFloats(), bias + v * kDotLanes));
+      hn::StoreU(work.bias == nullptr ? sum[i][v] : value, DotFloats(), to + v * kDotLanes);
+    }
+    if (to == row) std::memcpy(work.y + i * work.y_stride, row, static_cast<std::size_t>(work.columns) * sizeof(float));
+  }
+}
+
+// Computes `rows` (1 to kRows) rows of a panel.
+template <bool kWide, bool kFetch, int kRows = kMaxDotRows>
+HWY_INLINE void TileOfGroups(std::int64_t rows, const GroupTileWork& work) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return TileOfGroups<kWide, kFetch, kRows - 1>(rows, work);
+  }
+  GroupTile<kWide, kRows, kFetch>(work);
+}
+
+// As loramux::RoundRow, for one group of `x`.
+HWY_INLINE void RoundGroup(const float* HWY_RESTRICT x, RoundedGroup& out) {
+  const DotTag d;
+  const DotFloats df;
+  constexpr int kParts = static_cast<int>(kWeightGroup) / kDotLanes;
+  auto bits = hn::Zero(d);
+  for (int part = 0; part < kParts; ++part) {
+    const auto value = hn::BitCast(d, hn::LoadU(df, x + part * kDotLanes));
+    bits = hn::Max(bits, hn::And(value, hn::Set(d, 0x7fffffff)));
+  }
+  // Magnitudes have the order of their bits; those of infinities and NaN are the largest.
+  const std::int32_t largest_bits = hn::GetLane(hn::MaxOfLanes(d, bits));
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof(largest));
+  const bool finite = largest_bits < 0x7f800000;
+  const bool some = finite && largest >= kSmallestActivation;
+  const auto inverse = hn::Set(df, some ? 127.0f / largest : 0.0f);
+  auto sum = hn::Zero(d);
+  for (int part = 0; part < kParts; ++part) {
+    auto code = hn::NearestInt(hn::Mul(hn::LoadU(df, x + part * kDotLanes), inverse));
+    if (!some) code = hn::Zero(d);
+    sum = hn::Add(sum, code);
+    const hn::Rebind<std::int8_t, DotTag> db;
+    hn::StoreU(hn::DemoteTo(db, code), db, out.codes + part * kDotLanes);
+  }
+  out.total = hn::GetLane(hn::SumOfLanes(d, sum));
+  out.sum = static_cast<float>(out.total);
+  out.scale = some ? largest / 127.0f : finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+}
+
+void RoundRowOf(const float* x, std::int64_t k, RoundedGroup* out) {
+  const std::int64_t whole = k / kWeightGroup;
+  for (std::int64_t g = 0; g < whole; ++g) RoundGroup(x + g * kWeightGroup, out[g]);
+  if (whole * kWeightGroup == k) return;
+  float rest[kWeightGroup] = {};
+  std::memcpy(rest, x + whole * kWeightGroup, static_cast<std::size_t>(k % kWeightGroup) * sizeof(float));
+  RoundGroup(rest, out[whole]);
+}
+
+// Rounds all rows into the calling thread's scratch memory, which grows to the largest x and stays allocated.
+const RoundedGroup* RoundRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                              std::int64_t k) {
+  thread_local AlignedBuffer<float> scratch;
+  const std::int64_t groups = WeightGroups(k);
+  scratch.Reserve(m * groups * static_cast<std::int64_t>(sizeof(RoundedGroup) / sizeof(float)));
+  auto* const out = reinterpret_cast<RoundedGroup*>(scratch.data());
+  // Below 32 Ki elements, waking the other threads costs as much as it saves.
+  if (m * k < (std::int64_t{32} << 10)) {
+    for (std::int64_t i = 0; i < m; ++i) RoundRowOf(x + i * x_stride, k, out + i * groups);
+  } else {
+    context.pool->Run(m, [=](std::int64_t i, int) HWY_ATTR { RoundRowOf(x + i * x_stride, k, out + i * groups); });
+  }
+  return out;
+}
+
+// All rows of a panel, tile by tile. The first tile reads the weights from memory and fetches ahead.
+template <bool kWide>
+void MultiplyPanel(std::int64_t m, GroupTileWork work) {
+  const std::int64_t tiles = (m + kMaxDotRows - 1) / kMaxDotRows;
+  const RoundedGroup* const x = work.x;
+  float* const y = work.y;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const std::int64_t row = m * tile / tiles, rows = m * (tile + 1) / tiles - row;
+    work.x = x + row * work.groups;
+    work.y = y + row * work.y_stride;
+    if (tile == 0) {
+      TileOfGroups<kWide, true>(rows, work);
+    } else {
+      TileOfGroups<kWide, false>(rows, work);
+    }
+  }
+}
+
+void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+  const RoundedGroup* const rounded = RoundRows(context, x, x_stride, m, w.k());
+  const std::int64_t panels = w.panels(), threads = context.pool->size();
+  // Even parts of at most 16 panels, and enough that a thread that loses its core for a while delays the others little.
+  const std::int64_t rounds = std::max<std::int64_t>((panels + threads * 16 - 1) / (threads * 16), 4);
+  const std::int64_t tasks = std::min(panels, threads * rounds);
+  context.pool->Run(tasks, [&](std::int64_t task, int) HWY_ATTR {
+    for (std::int64_t p = panels * task / tasks; p < panels * (task + 1) / tasks; ++p) {
+      const GroupTileWork work = {.x = rounded,
+                                  .groups = WeightGroups(w.k()),
+                                  .panel = w.panel(p),
+                                  .y = y + p * kPanel,
+                                  .y_stride = y_stride,
+                                  .columns = std::min(kPanel, w.n() - p * kPanel),
+                                  .bias = bias == nullptr ? nullptr : bias + p * kPanel};
+      if (w.format(p) == WeightFormat::kQ8) {
+        MultiplyPanel<true>(m, work);
+      } else {
+        MultiplyPanel<false>(m, work);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace loramux::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace loramux::cpu {
+
+HWY_EXPORT(GroupMatMul);
+
+void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(GroupMatMul)(context, x, x_stride, m, w, bias, y, y_stride);
+}
+
+}  // namespace loramux::cpu
+#endif

@@ -1,0 +1,108 @@
+#include "kernels/group_panel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tensor/half_float.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPanel = PackedMatrix::kPanel;
+
+std::int64_t GroupBytes(WeightFormat format) {
+  return format == WeightFormat::kQ8 ? kQ8PanelGroupBytes : kQ4PanelGroupBytes;
+}
+
+std::int64_t CodesOffset(WeightFormat format) { return format == WeightFormat::kQ8 ? kHalfsBytes : 2 * kHalfsBytes; }
+
+void StoreHalf(std::byte* to, std::int64_t index, float value) {
+  const std::uint16_t bits = F32ToF16(value);
+  std::memcpy(to + 2 * index, &bits, sizeof(bits));
+}
+
+float LoadHalf(const std::byte* from, std::int64_t index) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from + 2 * index, sizeof(bits));
+  return F16ToF32(bits);
+}
+
+// The byte of input `t` of a group, and by how many bits its code is shifted there.
+struct CodePlace {
+  std::int64_t byte;
+  int shift;
+};
+
+CodePlace PlaceOf(WeightFormat format, std::int64_t output, std::int64_t t) {
+  const std::int64_t quad = t / kQuad, in_quad = output * kQuad + t % kQuad;
+  if (format == WeightFormat::kQ8) return {quad * kQuadBytes + in_quad, 0};
+  return {quad / 2 * kQuadBytes + in_quad, quad % 2 == 0 ? 0 : 4};
+}
+
+}  // namespace
+
+void PackGroupRow(const GroupedRows& source, std::int64_t row, std::int64_t output, std::byte* panel) {
+  const WeightFormat format = source.format;
+  const std::uint8_t* codes = source.CodesOf(row);
+  for (std::int64_t g = 0; g < source.groups(); ++g, panel += GroupBytes(format), codes += kWeightGroup) {
+    StoreHalf(panel, output, source.ScalesOf(row)[g]);
+    if (format == WeightFormat::kQ4) StoreHalf(panel + kHalfsBytes, output, source.MinimumsOf(row)[g]);
+    std::byte* const to = panel + CodesOffset(format);
+    for (std::int64_t t = 0; t < kWeightGroup; ++t) {
+      const CodePlace place = PlaceOf(format, output, t);
+      const int mask = format == WeightFormat::kQ8 ? 0xff : 0xf << place.shift;
+      const int before = static_cast<int>(to[place.byte]);
+      to[place.byte] = static_cast<std::byte>((before & ~mask) | ((codes[t] << place.shift) & mask));
+    }
+  }
+}
+
+OutputGroup ReadGroup(WeightFormat format, const std::byte* panel, std::int64_t output, std::int64_t group) {
+  panel += group * GroupBytes(format);
+  OutputGroup out;
+  out.scale = LoadHalf(panel, output);
+  if (format == WeightFormat::kQ4) out.minimum = LoadHalf(panel + kHalfsBytes, output);
+  if (format == WeightFormat::kQ8) out.zero = kQ8Zero;
+  const std::byte* const codes = panel + CodesOffset(format);
+  for (std::int64_t t = 0; t < kWeightGroup; ++t) {
+    const CodePlace place = PlaceOf(format, output, t);
+    const int code = static_cast<int>(codes[place.byte]) >> place.shift;
+    out.codes[t] = static_cast<std::uint8_t>(format == WeightFormat::kQ8 ? code : code & 0xf);
+  }
+  return out;
+}
+
+void UnpackGroupRow(WeightFormat format, const std::byte* panel, std::int64_t output, std::int64_t k, float* out) {
+  for (std::int64_t first = 0; first < k; first += kWeightGroup) {
+    const OutputGroup group = ReadGroup(format, panel, output, first / kWeightGroup);
+    for (std::int64_t t = 0; t < std::min(kWeightGroup, k - first); ++t) {
+      out[first + t] = group.scale * static_cast<float>(group.codes[t] - group.zero) + group.minimum;
+    }
+  }
+}
+
+void RoundRow(const float* x, std::int64_t k, std::int8_t* codes, float* scales, std::int32_t* sums) {
+  for (std::int64_t first = 0; first < k; first += kWeightGroup, codes += kWeightGroup, ++scales, ++sums) {
+    const std::int64_t count = std::min(kWeightGroup, k - first);
+    bool finite = true;
+    float largest = 0;
+    for (std::int64_t t = 0; t < count; ++t) {
+      finite = finite && std::isfinite(x[first + t]);
+      largest = std::max(largest, std::fabs(x[first + t]));
+    }
+    std::fill_n(codes, kWeightGroup, std::int8_t{0});
+    *scales = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    *sums = 0;
+    if (!finite || largest < kSmallestActivation) continue;
+    const float inverse = 127.0f / largest;
+    for (std::int64_t t = 0; t < count; ++t) {
+      codes[t] = static_cast<std::int8_t>(std::nearbyint(x[first + t] * inverse));
+      *sums += codes[t];
+    }
+    *scales = largest / 127.0f;
+  }
+}
+
+}  // namespace loramux

@@ -1,0 +1,45 @@
+// The weights of a base model on disk, whatever the format: one interface for the code that finds a model's tensors.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "quant/stored_matrix.h"
+
+namespace loramux {
+
+// Hands out the tensors of a model by their Hugging Face names, and records which ones were requested. Owns the files;
+// what it hands out refers to them. Not thread-safe.
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+
+  // The matrix of a layer: `name` is that of the layer ("model.layers.0.mlp.up_proj", "lm_head", "model.embed_tokens"),
+  // without ".weight". Null if there is none. Errors name the tensor (Error::param): another shape, a format that is
+  // not supported, with the nearest that is.
+  virtual Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
+                                                                 std::int64_t columns) = 0;
+  // A norm or a bias by its whole name ("model.norm.weight"); nullopt if there is none. Errors as above.
+  virtual Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) = 0;
+  // Error: a tensor was never requested and would silently have no effect.
+  virtual Status CheckAllUsed() const = 0;
+
+  // Error also: there is none.
+  Result<std::shared_ptr<const StoredMatrix>> RequireMatrix(const std::string& name, std::int64_t rows,
+                                                            std::int64_t columns);
+  Result<std::vector<float>> RequireVector(const std::string& name, std::int64_t size);
+};
+
+// A Hugging Face directory: safetensors with weights in floats or, as `quantization_config` in its config.json says, in
+// a published quantised format. Errors: those of the files; a quantised format that is not supported.
+Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path& directory);
+
+// Weights in floats. `file` outlives it.
+std::unique_ptr<ModelSource> MakeFloatSource(const TensorFile& file);
+
+}  // namespace loramux

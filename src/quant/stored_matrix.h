@@ -1,0 +1,59 @@
+// A weight matrix as a file stores it: in floats, or in one of the formats in which quantised models are published.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/dtype.h"
+#include "formats/safetensors.h"
+#include "tensor/grouped_rows.h"
+#include "tensor/weight_format.h"
+
+namespace loramux {
+
+// A matrix W [rows, columns] = [outputs, inputs], in a file that outlives it. Immutable; thread-safe to read.
+class StoredMatrix {
+ public:
+  StoredMatrix(std::string name, std::int64_t rows, std::int64_t columns)
+      : name_(std::move(name)), rows_(rows), columns_(columns) {}
+  virtual ~StoredMatrix() = default;
+
+  // The name of its tensor, for messages.
+  const std::string& name() const { return name_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t columns() const { return columns_; }
+
+  // Bytes in the file: what reading it costs.
+  virtual std::int64_t bytes() const = 0;
+  // The format that holds its values. Floats hold them as they are stored. kQ8 and kQ4 hold the stored integers
+  // themselves; scales and minima are rounded to float16. What no format holds as integers (FP8, Q6_K) has the nearest
+  // one of at least as many bits, and ReadGroups rounds.
+  virtual WeightFormat format() const = 0;
+  // Rows [first, first + count) as float32 [count, columns], as the format's own library computes them.
+  virtual void ReadFloats(std::int64_t first, std::int64_t count, float* out) const = 0;
+  // The same rows as groups of format(). REQUIRES: IsQuantised(format()).
+  virtual GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const = 0;
+  // The rows as they lie in the file, row-major in DTypeOf(format()); empty unless they lie there so.
+  virtual std::span<const std::byte> Raw(std::int64_t /*first*/, std::int64_t /*count*/) const { return {}; }
+
+ private:
+  std::string name_;
+  std::int64_t rows_, columns_;
+};
+
+// A matrix of floats: a tensor of a safetensors file. REQUIRES: IsWeightDType(tensor.dtype), two extents; `tensor`
+// outlives it.
+std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor);
+
+// The elements of a tensor of floats as float32. REQUIRES: IsWeightDType(tensor.dtype).
+std::vector<float> ToFloats(const StoredTensor& tensor);
+
+// Whether two matrices have the same shape and the same values.
+bool SameValues(const StoredMatrix& a, const StoredMatrix& b);
+
+}  // namespace loramux
