@@ -62,8 +62,23 @@ double BestSeconds(int repetitions, const std::function<void()>& run) {
   return best;
 }
 
-PackedMatrix RandomMatrix(Prng& prng, std::int64_t n, std::int64_t k, DType dtype) {
-  PackedMatrix matrix(n, k, dtype);
+GroupedRows RandomGroups(Prng& prng, std::int64_t n, std::int64_t k, WeightFormat format) {
+  GroupedRows rows(format, n, k);
+  const int most = format == WeightFormat::kQ8 ? 254 : 15;
+  for (std::uint8_t& code : rows.codes)
+    code = static_cast<std::uint8_t>(1 + prng.NextBelow(static_cast<std::uint64_t>(most)));
+  std::fill(rows.scales.begin(), rows.scales.end(), 1.0f / 256);
+  std::fill(rows.minimums.begin(), rows.minimums.end(), -0.5f);
+  return rows;
+}
+
+PackedMatrix RandomMatrix(Prng& prng, std::int64_t n, std::int64_t k, WeightFormat format) {
+  PackedMatrix matrix(n, k, format);
+  if (IsQuantised(format)) {
+    matrix.PackGroups(0, RandomGroups(prng, n, k, format));
+    return matrix;
+  }
+  const DType dtype = DTypeOf(format);
   std::vector<std::byte> row(static_cast<std::size_t>(k) * DTypeSize(dtype));
   for (std::int64_t j = 0; j < n; ++j) {
     for (std::int64_t t = 0; t < k; ++t) {
@@ -74,9 +89,9 @@ PackedMatrix RandomMatrix(Prng& prng, std::int64_t n, std::int64_t k, DType dtyp
   return matrix;
 }
 
-void CheckMatMul(Bench& bench, DType dtype) {
+void CheckMatMul(Bench& bench, WeightFormat format) {
   const std::int64_t n = 300, k = 700, m = 29;
-  const PackedMatrix w = RandomMatrix(bench.prng, n, k, dtype);
+  const PackedMatrix w = RandomMatrix(bench.prng, n, k, format);
   const auto x = RandomFloats(bench.prng, m * k);
   AlignedBuffer<float> expected(m * n), actual(m * n);
   MatMul(bench.reference, x.data(), k, m, w, nullptr, expected.data(), n);
@@ -87,13 +102,18 @@ void CheckMatMul(Bench& bench, DType dtype) {
 }
 
 // One shape with one number of rows, over enough copies of the weights to exceed the caches of a core.
-void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t m, DType dtype, double fma_peak) {
-  const std::int64_t bytes = n * k * static_cast<std::int64_t>(DTypeSize(dtype));
+void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t m, WeightFormat format,
+                      double fma_peak) {
+  const std::int64_t bytes = n * static_cast<std::int64_t>(WeightRowBytes(format, k));
   const std::int64_t copies = m > 32 ? 1 : std::max<std::int64_t>(1, (std::int64_t{96} << 20) / bytes);
   std::vector<PackedMatrix> weights;
-  for (std::int64_t i = 0; i < copies; ++i) weights.emplace_back(n, k, dtype);
+  for (std::int64_t i = 0; i < copies; ++i) weights.emplace_back(n, k, format);
   for (auto& w : weights) {
-    std::vector<std::byte> row(static_cast<std::size_t>(k) * DTypeSize(dtype), std::byte{0x3c});
+    if (IsQuantised(format)) {
+      w.PackGroups(0, RandomGroups(bench.prng, n, k, format));
+      continue;
+    }
+    std::vector<std::byte> row(WeightRowBytes(format, k), std::byte{0x3c});
     for (std::int64_t j = 0; j < n; j += 17) w.PackRows(j, 1, row.data());
   }
   const auto x = RandomFloats(bench.prng, m * k);
@@ -110,22 +130,28 @@ void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t
   std::printf(
       "matmul %s n=%-6lld k=%-5lld m=%-4lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
       "%6.1f GFLOP/s = %3.0f %% of peak\n",
-      DTypeName(dtype), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m), seconds * 1e6,
-      static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
+      WeightFormatName(format), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m),
+      seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
       2e-9 * static_cast<double>(m * n * k) / seconds, 100 * fma_s / seconds);
 }
 
 void BenchMatMul(Bench& bench, const std::vector<std::int64_t>& rows) {
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) CheckMatMul(bench, dtype);
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kQ8, WeightFormat::kQ4}) {
+    CheckMatMul(bench, format);
+  }
   constexpr std::int64_t kShapes[][2] = {{2304, 768},  {768, 768},   {4096, 768},   {768, 2048}, {32000, 768},
                                          {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
   for (std::int64_t m : rows) {
     const double fma_peak = FmaPeak(bench.pool, 20);
     std::printf("multiply-add peak %.1f GFLOP/s, read bandwidth of 96 MiB %.1f GB/s\n", fma_peak * 1e-9,
                 ReadBandwidth(bench.pool, std::int64_t{96} << 20, 10) * 1e-9);
-    for (const auto& shape : kShapes) BenchMatMulShape(bench, shape[0], shape[1], m, DType::kBF16, fma_peak);
-    BenchMatMulShape(bench, 2048, 2048, m, DType::kF32, fma_peak);
-    BenchMatMulShape(bench, 2048, 2048, m, DType::kF16, fma_peak);
+    for (const auto& shape : kShapes) BenchMatMulShape(bench, shape[0], shape[1], m, WeightFormat::kBF16, fma_peak);
+    for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+      for (const auto& shape : kShapes) BenchMatMulShape(bench, shape[0], shape[1], m, format, fma_peak);
+    }
+    BenchMatMulShape(bench, 2048, 2048, m, WeightFormat::kF32, fma_peak);
+    BenchMatMulShape(bench, 2048, 2048, m, WeightFormat::kF16, fma_peak);
   }
 }
 

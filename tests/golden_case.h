@@ -115,7 +115,7 @@ inline GoldenCase LoadCase(const std::string& name) {
   const TensorFile embeddings = Value(TensorFile::Open(directory / "embeddings.safetensors"));
   GoldenCase out;
   out.model_directory = directory / std::string(json["model"]["dir"]);
-  out.model = Value(Model::Load(out.model_directory, nullptr));
+  out.model = Value(Model::Load(out.model_directory, {}, nullptr));
   for (const auto& adapter : json["adapters"]) {
     const AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
     out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
