@@ -188,7 +188,7 @@ class DemoModelOnDevice : public ::testing::Test {
     return logits;
   }
 
-  std::unique_ptr<Model> host_ = golden::Value(Model::Load(kDemo / "model", nullptr));
+  std::unique_ptr<Model> host_ = golden::Value(Model::Load(kDemo / "model", {}, nullptr));
   std::unique_ptr<Device> device_ = gpu::OpenDevice("emulated", {}).value();
   std::unique_ptr<DeviceStream> stream_ = device_->CreateStream().value();
   std::unique_ptr<DeviceModel> model_ = DeviceModel::Load(kDemo / "model", *device_, nullptr).value();

@@ -179,7 +179,7 @@ constexpr Load kShare{80, 24, 8};
 
 class Peers : public testing::Test {
  protected:
-  std::unique_ptr<Model> model_ = Must(Model::Load(ModelDirectory(), {}));
+  std::unique_ptr<Model> model_ = Must(Model::Load(ModelDirectory(), {}, {}));
 
   // B's P99 in the flood divided by B's P99 in the baseline.
   double Ratio(const char* name, FairnessPolicy fairness, std::int64_t kv_tokens, const Load& flood) {
