@@ -1,4 +1,5 @@
 // What routers ask of a server, over HTTP, with a scripted engine behind it.
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -251,6 +252,30 @@ TEST(FleetHttpErrors, OnlyWhatDidNotBeginSaysSo) {
   EXPECT_EQ(failed.status, 503);
   EXPECT_EQ(failed.Header("x-loramux-not-started"), "");
   EXPECT_EQ(client.Do("POST", "/v1/completions", R"({"model":"base"})").Header("x-loramux-not-started"), "");
+}
+
+// The second of three choices is refused while the first one may run.
+TEST(FleetHttpErrors, ARefusalAfterTheFirstChoiceIsNoSignThatNothingBegan) {
+  std::atomic<int> asked{0};
+  ScriptedService service([&](const GenerationRequest&) -> Result<Script> {
+    if (++asked > 1) return Unavailable("the device is lost");
+    return Say("hello");
+  });
+  ServingFixture fixture;
+  ServerOptions options;
+  options.http.port = 0;
+  options.max_model_len = kTestMaxTokens;
+  auto server = Server::Start(options, {.clock = &fixture.clock,
+                                        .generation = &service,
+                                        .registry = &fixture.registry,
+                                        .tokenizer = &fixture.tokenizer,
+                                        .chat_template = &fixture.chat_template});
+  ASSERT_TRUE(server.ok());
+  RawHttpClient client((*server)->port());
+  const ClientResponse refused = client.Do("POST", "/v1/completions", R"({"model":"base","prompt":"p","n":3})");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.Header("x-loramux-not-started"), "");
+  EXPECT_EQ(asked, 2);
 }
 
 TEST_F(FleetHttp, TheDigestIsToldAndMayBeRequired) {

@@ -307,7 +307,7 @@ Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
       return std::move(id).error();
     }
     choices_[i].id = *id;
-    choices_[i].submitted = true;
+    choices_[i].submitted = began_ = true;
   }
   return Ok{};
 }

@@ -99,6 +99,8 @@ class CompletionJob {
   void Count(ServerMetrics* metrics, TimeNs received);
   // Submits every choice; events go to `inbox`. On error no choice stays submitted. REQUIRES: not called before.
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
+  // Whether a choice was submitted, also if a later one was refused: the engine may have computed something.
+  bool began() const { return began_; }
 
   // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
   // No more than kMaxAnswerBytes of an answer may be held.
@@ -178,6 +180,7 @@ class CompletionJob {
   PrefixMemory* prefixes_ = nullptr;          // ServingContext::prefixes
   std::vector<std::uint32_t> prefix_blocks_;  // of the first prompt; empty: not wanted, or noted already
   std::vector<Choice> choices_;               // ordered by prompt, with `n` choices each
+  bool began_ = false;                        // a choice was submitted
   AnswerPlan plan_;                           // of chats
   EmbeddingPlan embedding_;                   // of embeddings
   StopStringMatcher stops_;                   // has seen no text; each choice has a copy

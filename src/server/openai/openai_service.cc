@@ -419,7 +419,9 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   });
   const Status submitted = exchange.disconnected() ? Status(Ok{}) : job.Submit(inbox);
   if (!submitted.ok()) {
-    co_await exchange.Send(NotStarted(ErrorReply(submitted.error())));
+    HttpReply reply = ErrorReply(submitted.error());
+    if (!job.began()) reply = NotStarted(std::move(reply));
+    co_await exchange.Send(std::move(reply));
     co_return;
   }
   Responder responder(exchange, job, work_);
