@@ -14,9 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr TimeNs kPatienceWithOthers = 3 * kNsPerSecond;
-constexpr TimeNs kFirstRetryAfter = kNsPerSecond, kLongestRetryAfter = 60 * kNsPerSecond;
-
-TimeNs RetryAfter(int failures) { return std::min(kFirstRetryAfter << std::min(failures - 1, 10), kLongestRetryAfter); }
+constexpr TimeNs kLongestSleep = 60 * kNsPerSecond;  // so that no clock of a test is waited for
 
 }  // namespace
 
@@ -100,8 +98,8 @@ std::optional<CatalogueFollower::Action> CatalogueFollower::NextAction(TimeNs no
     const bool tried = applied != applied_.end() && applied->second.entry == entry;
     if (!tried) return Action{name, entry, desired_->epoch};
     if (!applied->second.error) continue;
-    if (now >= applied->second.retry_at) return Action{name, entry, desired_->epoch};
-    wake_at = std::min(wake_at, applied->second.retry_at);
+    if (now >= applied->second.retry.at()) return Action{name, entry, desired_->epoch};
+    wake_at = std::min(wake_at, applied->second.retry.at());
   }
   for (const auto& [name, applied] : applied_) {
     if (busy_.contains(name) || desired_->entries.contains(name) || desired_->broken.contains(name)) continue;
@@ -131,8 +129,7 @@ void CatalogueFollower::Work(std::stop_token stop) {
     const TimeNs now = clock_.Now();
     const auto action = NextAction(now, wake_at);
     if (!action) {
-      // At most a minute, so that no clock of a test is waited for.
-      changed_.wait_for(lock, stop, std::chrono::nanoseconds(std::min(wake_at - now, kLongestRetryAfter)),
+      changed_.wait_for(lock, stop, std::chrono::nanoseconds(std::min(wake_at - now, kLongestSleep)),
                         [&] { return NextAction(clock_.Now(), wake_at).has_value(); });
       continue;
     }
@@ -191,12 +188,14 @@ void CatalogueFollower::Record(const std::string& name, const FleetAdapter& entr
   keys_.Set(StatusKey(options_.server_id, name), AdapterStatusAsJson(status));
   const std::lock_guard lock(mutex_);
   Applied& applied = applied_[name];
-  applied.entry = entry;
   applied.error = error;
-  applied.failures = error ? applied.failures + 1 : 0;
   if (error) {
-    applied.retry_at = clock_.Now() + RetryAfter(applied.failures);
+    applied.retry.Failed(entry, *error, clock_.Now());
   } else {
+    applied.retry = {};
+  }
+  applied.entry = entry;
+  if (!error) {
     // If the store was lost meanwhile, it stays as this server's own.
     applied.owned = !desired_ || desired_->epoch == epoch || desired_->entries.contains(name);
     applied.loaded = entry;

@@ -2,8 +2,8 @@
 //
 // Every server follows the catalogue: what it names is loaded here, what it no longer names is unloaded if it was
 // loaded for the catalogue. Adapters of flags, of the directory and of the journal stay, unless the catalogue takes
-// their names over. A load that fails is tried again after 1 s, then after twice as long each time, up to a minute;
-// what was loaded under the name before goes on. What became of each entry stands in etcd (StatusKey).
+// their names over. A load that fails is tried again (CatalogueRetry); what was loaded under the name before goes on.
+// What became of each entry stands in etcd (StatusKey).
 //
 // While etcd is silent or has no quorum, nothing changes: everything stays loaded, and Load and Unload are refused. If
 // etcd lost its data, what the catalogue named stays loaded as the server's own.
@@ -27,6 +27,7 @@
 #include "etcd/catalogue.h"
 #include "etcd/leased_keys.h"
 #include "server/adapters/adapter_admin.h"
+#include "server/adapters/catalogue_retry.h"
 
 namespace loramux {
 
@@ -66,8 +67,7 @@ class CatalogueFollower {
     bool owned = false;          // loaded for the catalogue
     FleetAdapter entry;          // that was tried last
     std::optional<Error> error;  // of the last try
-    int failures = 0;            // in a row
-    TimeNs retry_at = 0;         // if error
+    CatalogueRetry retry;        // if error
     FleetAdapter loaded;         // if owned: what is loaded
   };
   struct Action {

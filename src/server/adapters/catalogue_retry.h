@@ -1,0 +1,25 @@
+// When a load that the catalogue wants, and that failed, is tried again.
+#pragma once
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "etcd/catalogue.h"
+
+namespace loramux {
+
+// Of one name. After 1 s, then after twice as long each time, up to a minute. Up to an hour where each try would fetch
+// the same content from afar (s3://, hf://) to refuse it again. Another entry begins anew. A plain value.
+class CatalogueRetry {
+ public:
+  // A load of this entry failed.
+  void Failed(const FleetAdapter& entry, const Error& error, TimeNs now);
+  // When the entry is to be tried again. REQUIRES: Failed was called.
+  TimeNs at() const { return at_; }
+
+ private:
+  FleetAdapter entry_;  // that failed last
+  int failures_ = 0;    // of it, in a row
+  TimeNs at_ = 0;
+};
+
+}  // namespace loramux
