@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "cluster/default_model.h"
+#include "cluster/offered_names.h"
 #include "cluster/own_dispatches.h"
 #include "cluster/replica_sets.h"
 #include "cluster/retry_budget.h"
@@ -53,6 +54,7 @@ struct Server {
   TimeNs snapshot_at = -1;
   std::string instance;   // of the last snapshot, also when that is too old
   bool draining = false;  // likewise
+  OfferedNames offered;   // likewise
   OwnDispatches own;
   ServerLoad of_snapshot;  // without corrections
   ServerLoad load;
@@ -105,8 +107,9 @@ struct Dispatcher::Impl {
   void ForgetOld(TimeNs now);
   RouteRequest Completed(const RouteRequest& request) const;
   void FindUsable(std::span<const std::string> tried, TimeNs now);
+  void KeepOffering(std::string_view adapter);
   bool HasOtherDigest(const Server& server, const RouteRequest& request) const;
-  Error NoServer(std::span<const std::string> tried, TimeNs now) const;
+  Error NoServer(const RouteRequest& request, std::span<const std::string> tried, TimeNs now) const;
   Error NoDigest(const RouteRequest& request) const;
   std::int64_t ReplicasFor(const RouteRequest& request, bool first, TimeNs now);
   Decision Choose(const RouteRequest& request, bool first, TimeNs now);
@@ -171,24 +174,46 @@ void Dispatcher::Impl::FindUsable(std::span<const std::string> tried, TimeNs now
   }
 }
 
+// Removes those of the usable servers that do not offer the adapter, if some server does. If none is said to, the
+// servers decide: an adapter may be so new that no router has heard of it.
+void Dispatcher::Impl::KeepOffering(std::string_view adapter) {
+  if (adapter.empty()) return;
+  using Answer = OfferedNames::Answer;
+  const std::uint64_t name = NameFingerprint(adapter);
+  const bool offered = std::any_of(servers.begin(), servers.end(),
+                                   [&](const auto& each) { return each.second->offered.Offers(name) == Answer::kYes; });
+  if (!offered) return;
+  const auto erase = [&](Answer unwanted) {
+    usable.erase(std::remove_if(usable.begin(), usable.end(),
+                                [&](const Server* server) { return server->offered.Offers(name) == unwanted; }),
+                 usable.end());
+  };
+  erase(Answer::kNo);
+  const auto probably_not = [&](const Server* server) { return server->offered.Offers(name) == Answer::kProbablyNot; };
+  if (!std::all_of(usable.begin(), usable.end(), probably_not)) erase(Answer::kProbablyNot);
+}
+
 bool Dispatcher::Impl::HasOtherDigest(const Server& server, const RouteRequest& request) const {
   const ServerSnapshot* snapshot = server.Snapshot();
   const SnapshotAdapter* listed = snapshot == nullptr ? nullptr : snapshot->Find(request.adapter);
   return listed != nullptr && listed->digest != request.digest;
 }
 
-Error Dispatcher::Impl::NoServer(std::span<const std::string> tried, TimeNs now) const {
+Error Dispatcher::Impl::NoServer(const RouteRequest& request, std::span<const std::string> tried, TimeNs now) const {
   std::string reasons;
+  const bool panic = Panic(now);
   for (const auto& [name, server] : servers) {
     std::string reason = "not usable";
     if (std::ranges::find(tried, name) != tried.end()) {
       reason = "tried";
     } else if (server->draining) {
       reason = "draining";
-    } else if (server->health.Ejected(now)) {
+    } else if (server->health.Ejected(now) && !panic) {
       const double left = server->health.SecondsLeft(now);
       reason = left > 0 ? fmt::format("ejected after connection errors, for {:.1f} s more", left)
                         : "ejected until a health probe succeeds";
+    } else if (!request.adapter.empty()) {
+      reason = fmt::format("does not offer '{}'", request.adapter);
     }
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", name, reason);
   }
@@ -273,6 +298,7 @@ void Dispatcher::SetModel(std::shared_ptr<const PerformanceModel> model) {
 void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs as_of) {
   Server* server = impl_->Find(name);
   if (server == nullptr) return;
+  server->offered.TakeFrom(snapshot);  // in any case: the list is sent once
   const bool same = server->instance == snapshot.instance;
   if (server->snapshot) {
     const bool older = same ? snapshot.version < server->snapshot->version : as_of < server->snapshot_at;
@@ -289,6 +315,10 @@ void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs 
   server->AddUp(impl_->Times());
 }
 
+void Dispatcher::ObserveModels(std::string_view name, std::vector<std::uint64_t> fingerprints) {
+  if (Server* server = impl_->Find(name); server != nullptr) server->offered.TakeList(std::move(fingerprints));
+}
+
 void Dispatcher::ObserveProbe(std::string_view name, bool healthy, TimeNs now) {
   if (Server* server = impl_->Find(name); server != nullptr) server->health.Probed(healthy, now);
 }
@@ -298,12 +328,14 @@ Result<Dispatcher::Decision> Dispatcher::Send(const RouteRequest& request, TimeN
   Impl& impl = *impl_;
   impl.ForgetOld(now);
   impl.FindUsable(tried, now);
-  if (impl.usable.empty()) return impl.NoServer(tried, now);
+  impl.KeepOffering(request.adapter);
+  if (impl.usable.empty()) return impl.NoServer(request, tried, now);
   if (!request.digest.empty()) {
     const auto others = std::remove_if(impl.usable.begin(), impl.usable.end(),
                                        [&](const Server* server) { return impl.HasOtherDigest(*server, request); });
     if (others == impl.usable.begin()) {
       impl.FindUsable(tried, now);  // the order of the removed ones is not specified
+      impl.KeepOffering(request.adapter);
       return impl.NoDigest(request);
     }
     impl.usable.erase(others, impl.usable.end());

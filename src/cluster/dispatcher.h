@@ -66,11 +66,15 @@ class Dispatcher {
   void SetModel(std::shared_ptr<const PerformanceModel> model);
   // A snapshot arrived that was true at `as_of`. Unknown servers and older versions of an instance are ignored.
   void Observe(std::string_view server, ServerSnapshot snapshot, TimeNs as_of);
+  // The names of the models that a server without snapshots lists, by NameFingerprint (offered_names.h).
+  void ObserveModels(std::string_view server, std::vector<std::uint64_t> fingerprints);
   // The result of a health probe, or of the long poll for snapshots.
   void ObserveProbe(std::string_view server, bool healthy, TimeNs now);
 
-  // Chooses a server and counts the request as sent. `tried` are servers that it must not get. Errors: kUnavailable, no
-  // server takes requests; kNotFound, no server may serve this digest. The message says what is wrong with each server.
+  // Chooses a server and counts the request as sent. `tried` are servers that it must not get. If any server is known
+  // to offer the adapter, none gets the request that is known not to. Errors: kUnavailable, no server takes requests,
+  // or none that offers the adapter; kNotFound, no server may serve this digest. The message says what is wrong with
+  // each server.
   Result<Decision> Send(const RouteRequest& request, TimeNs now, std::span<const std::string> tried = {});
   // Takes one retry from the budget. False: it is used up.
   bool MayRetry(TimeNs now);

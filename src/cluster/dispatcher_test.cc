@@ -8,6 +8,7 @@
 #include "base/must.h"
 #include "base/prng.h"
 #include "cluster/default_model.h"
+#include "cluster/offered_names.h"
 #include "cluster/retry_budget.h"
 
 namespace loramux::dispatcher_test {
@@ -86,6 +87,72 @@ TEST(Dispatcher, OnlyServersThatMayHaveTheContent) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kNotFound);
   EXPECT_NE(refused.error().message.find("a: old; b: new"), std::string::npos) << refused.error().message;
+}
+
+// The servers that get one of many requests for the adapter.
+std::set<std::string> UsedFor(Dispatcher& dispatcher, const std::string& adapter, TimeNs now,
+                              std::span<const std::string> tried = {}) {
+  std::set<std::string> used;
+  for (int i = 0; i < 100; ++i) used.insert(Must(dispatcher.Send(RequestFor(adapter), now, tried)).server);
+  return used;
+}
+
+ServerSnapshot Offers(std::vector<std::string_view> names, std::uint64_t version = 1) {
+  ServerSnapshot snapshot = SnapshotWith(0, version);
+  SetOffered(names, snapshot);
+  return snapshot;
+}
+
+using Set = std::set<std::string>;
+
+TEST(Dispatcher, KeepsToServersThatOfferTheAdapter) {
+  const auto dispatcher = Make({.policy = "random", .retry_budget = 1});
+  const std::vector<std::string> names = {"a", "b", "c"};
+  dispatcher->SetServers(names, 0);
+  dispatcher->Observe("a", Offers({"base", "sql"}), 0);
+  dispatcher->Observe("b", Offers({"base", "sql", "law"}), 0);
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 1), (Set{"b", "c"}));  // c does not say
+  dispatcher->Observe("c", Offers({"base"}), 0);
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 1), (Set{"b"}));
+  EXPECT_EQ(UsedFor(*dispatcher, "sql", 1), (Set{"a", "b"}));
+  EXPECT_EQ(UsedFor(*dispatcher, "", 1), (Set{"a", "b", "c"}));
+  EXPECT_EQ(UsedFor(*dispatcher, "new", 1), (Set{"a", "b", "c"}));  // it may have come just now
+  // The version alone says that nothing has changed, also if the snapshot has grown too old meanwhile.
+  ServerSnapshot again = Offers({"base", "sql", "law"}, 2);
+  again.offered.clear();
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 60 * kSecond), (Set{"b"}));
+  dispatcher->Observe("b", again, 60 * kSecond);
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 60 * kSecond), (Set{"b"}));
+  const std::vector<std::string> tried = {"b"};
+  EXPECT_EQ(dispatcher->Send(RequestFor("law"), 60 * kSecond, tried).error().message,
+            "no server takes requests now (a: does not offer 'law'; b: tried; c: does not offer 'law'); "
+            "try again later");
+  dispatcher->Observe("b", Offers({"base", "sql"}, 3), 60 * kSecond);  // unloaded
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 60 * kSecond), (Set{"a", "b", "c"}));
+}
+
+TEST(Dispatcher, AListOfModelsIsAHintAlone) {
+  const auto dispatcher = Make({.policy = "random"});
+  const std::vector<std::string> names = {"a", "b"};
+  dispatcher->SetServers(names, 0);
+  dispatcher->ObserveModels("a", {NameFingerprint("law"), NameFingerprint("base"), NameFingerprint("law")});
+  dispatcher->ObserveModels("b", {NameFingerprint("base")});
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 1), (Set{"a"}));
+  const std::vector<std::string> tried = {"a"};
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 1, tried), (Set{"b"}));  // it may find the adapter
+  dispatcher->ObserveModels("a", {});
+  EXPECT_EQ(UsedFor(*dispatcher, "law", 1), (Set{"a", "b"}));
+}
+
+TEST(OfferedNames, TooManyAreNotTold) {
+  const std::vector<std::string_view> names(kMaxOffered + 1, "x");
+  ServerSnapshot snapshot = Offers({"base"});
+  SetOffered(names, snapshot);
+  EXPECT_EQ(snapshot.offered_version, 0u);
+  EXPECT_TRUE(snapshot.offered.empty());
+  OfferedNames offered;
+  offered.TakeList(std::vector<std::uint64_t>(kMaxOffered + 1));
+  EXPECT_EQ(offered.Offers(0), OfferedNames::Answer::kUnknown);
 }
 
 TEST(Dispatcher, PanicUsesAllServers) {

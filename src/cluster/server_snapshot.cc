@@ -32,9 +32,10 @@ constexpr std::array<std::pair<AdapterPlace, std::string_view>, 4> kPlaces = {{{
 constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 // Base64 with padding of the numbers' bytes, the least significant first.
-std::string NumbersAsBase64(std::span<const std::uint32_t> numbers) {
+template <typename Number>
+std::string NumbersAsBase64(const std::vector<Number>& numbers) {
   std::string text;
-  text.reserve((numbers.size() * 4 + 2) / 3 * 4);
+  text.reserve((numbers.size() * sizeof(Number) + 2) / 3 * 4);
   std::uint32_t bits = 0;
   int bytes = 0;
   const auto flush = [&] {
@@ -42,9 +43,9 @@ std::string NumbersAsBase64(std::span<const std::uint32_t> numbers) {
     bits = 0;
     bytes = 0;
   };
-  for (const std::uint32_t number : numbers) {
-    for (int i = 0; i < 4; ++i) {
-      bits |= ((number >> (8 * i)) & 255) << (16 - 8 * bytes);
+  for (const Number number : numbers) {
+    for (std::size_t i = 0; i < sizeof(Number); ++i) {
+      bits |= static_cast<std::uint32_t>((number >> (8 * i)) & 255) << (16 - 8 * bytes);
       if (++bytes == 3) flush();
     }
   }
@@ -63,13 +64,14 @@ constexpr std::array<std::uint8_t, 256> kBitsOfCharacter = [] {
 }();
 
 // The reverse; nullopt: the text is not what NumbersAsBase64 writes.
-std::optional<std::vector<std::uint32_t>> NumbersOfBase64(std::string_view text) {
+template <typename Number>
+std::optional<std::vector<Number>> NumbersOfBase64(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
   std::size_t padding = 0;
   while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
   const std::size_t bytes = text.size() / 4 * 3 - padding;
-  if (bytes % 4 != 0) return std::nullopt;
-  std::vector<std::uint32_t> numbers(bytes / 4);
+  if (bytes % sizeof(Number) != 0) return std::nullopt;
+  std::vector<Number> numbers(bytes / sizeof(Number));
   std::uint64_t bits = 0;
   int held = 0;
   std::size_t done = 0;
@@ -80,7 +82,7 @@ std::optional<std::vector<std::uint32_t>> NumbersOfBase64(std::string_view text)
     held += 6;
     if (held < 8) continue;
     held -= 8;
-    numbers[done / 4] |= static_cast<std::uint32_t>((bits >> held) & 255) << (8 * (done % 4));
+    numbers[done / sizeof(Number)] |= static_cast<Number>((bits >> held) & 255) << (8 * (done % sizeof(Number)));
     ++done;
   }
   if ((bits & ((std::uint64_t{1} << held) - 1)) != 0) return std::nullopt;  // what follows the last byte
@@ -122,6 +124,7 @@ struct FieldOf {
   const char* name;
   const char* expected;
   bool (*set)(T&, JsonValue&);
+  bool optional = false;  // it may be missing: older servers do not write it
 };
 
 template <auto kMember, std::int64_t kHigh, std::int64_t kLow = 0, typename T>
@@ -172,12 +175,15 @@ bool SetPlace(SnapshotAdapter& adapter, JsonValue& value) {
   return false;
 }
 
-bool SetPrefixes(ServerSnapshot& snapshot, JsonValue& value) {
-  if (value.kind != JsonValue::Kind::kText || value.text->size() > (kMaxLedgerBlocks * 4 + 2) / 3 * 4) return false;
-  auto numbers = NumbersOfBase64(*value.text);
-  const auto descends = [](std::uint32_t a, std::uint32_t b) { return a >= b; };
+// Ascending numbers.
+template <typename Number, std::vector<Number> ServerSnapshot::*kMember, std::size_t kMost>
+bool SetNumbers(ServerSnapshot& snapshot, JsonValue& value) {
+  constexpr std::size_t kMostText = (kMost * sizeof(Number) + 2) / 3 * 4;
+  if (value.kind != JsonValue::Kind::kText || value.text->size() > kMostText) return false;
+  auto numbers = NumbersOfBase64<Number>(*value.text);
+  const auto descends = [](Number a, Number b) { return a >= b; };
   if (!numbers || std::adjacent_find(numbers->begin(), numbers->end(), descends) != numbers->end()) return false;
-  snapshot.prefixes = std::move(*numbers);
+  snapshot.*kMember = std::move(*numbers);
   return true;
 }
 
@@ -220,7 +226,12 @@ constexpr FieldOf<ServerSnapshot> kSnapshotFields[] = {
     {"history_pages", kPagesText, kPages<&ServerSnapshot::history_pages>},
     {"idle_adapter_pages", kPagesText, kPages<&ServerSnapshot::idle_adapter_pages>},
     {kAdaptersName, "an array", IsArray},
-    {"prefixes", "base64 of at most 2^18 ascending 32-bit numbers", SetPrefixes},
+    {"prefixes", "base64 of at most 2^18 ascending 32-bit numbers",
+     SetNumbers<std::uint32_t, &ServerSnapshot::prefixes, kMaxLedgerBlocks>},
+    {"offered_version", "a whole number from 0 to 2^63 - 1",
+     SetCount<&ServerSnapshot::offered_version, std::numeric_limits<std::int64_t>::max()>, /*optional=*/true},
+    {"offered", "base64 of at most 2^16 ascending 64-bit numbers",
+     SetNumbers<std::uint64_t, &ServerSnapshot::offered, kMaxOffered>, /*optional=*/true},
 };
 
 constexpr FieldOf<SnapshotAdapter> kAdapterFields[] = {
@@ -253,10 +264,10 @@ class FieldList {
     return {};
   }
   const FieldOf<T>& next() const { return fields_[next_]; }
-  // Returns the name of a field that was not met; null: none.
+  // Returns a field that was not met and must be there; null: none.
   const FieldOf<T>* Missing() const {
     for (std::size_t i = 0; i < fields_.size(); ++i) {
-      if ((seen_ >> i & 1) == 0) return &fields_[i];
+      if ((seen_ >> i & 1) == 0 && !fields_[i].optional) return &fields_[i];
     }
     return nullptr;
   }
@@ -426,7 +437,7 @@ bool ServerSnapshot::HasPrefix(std::uint32_t fingerprint) const {
 std::string ServerSnapshotAsJson(const ServerSnapshot& snapshot) {
   nlohmann::ordered_json adapters = nlohmann::ordered_json::array();
   for (const SnapshotAdapter& adapter : snapshot.adapters) adapters.push_back(AsJson(adapter));
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"instance", snapshot.instance},
       {"version", snapshot.version},
       {"draining", snapshot.draining},
@@ -449,6 +460,8 @@ std::string ServerSnapshotAsJson(const ServerSnapshot& snapshot) {
       {kAdaptersName, std::move(adapters)},
       {"prefixes", NumbersAsBase64(snapshot.prefixes)},
   };
+  if (snapshot.offered_version != 0) json["offered_version"] = snapshot.offered_version;
+  if (!snapshot.offered.empty()) json["offered"] = NumbersAsBase64(snapshot.offered);
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -52,6 +52,11 @@ struct ServerSnapshot {
   // Fingerprints of the blocks of prompts whose keys and values are probably cached (prefix_blocks.h). Ascending.
   std::vector<std::uint32_t> prefixes;
 
+  // The models that the server takes requests for, loaded or not, by NameFingerprint (offered_names.h). Ascending.
+  // Empty: it does not say, or it says it by the version alone, because the router has the list.
+  std::vector<std::uint64_t> offered;
+  std::uint64_t offered_version = 0;  // stands for the content of `offered`; 0: it does not say
+
   // The adapter of this name; null: the server has it in no tier and no requests for it.
   const SnapshotAdapter* Find(std::string_view name) const;
   // Whether the prefix with this fingerprint is probably cached.
@@ -60,11 +65,13 @@ struct ServerSnapshot {
   friend bool operator==(const ServerSnapshot&, const ServerSnapshot&) = default;
 };
 
-// The JSON text of a snapshot. `prefixes` are written compactly: base64 of little-endian 32-bit numbers.
+// The JSON text of a snapshot. `prefixes` and `offered` are written compactly: base64 of little-endian numbers of 32
+// and 64 bits. The fields of what is offered are left out if they say nothing.
 std::string ServerSnapshotAsJson(const ServerSnapshot& snapshot);
 // Reads an untrusted text of at most kMaxSnapshotBytes. Unknown fields are ignored, so that servers may be newer than
 // routers. Errors: a field is missing, has another type or is out of range; the message names it.
 Result<ServerSnapshot> ParseServerSnapshot(std::string_view json);
 inline constexpr std::size_t kMaxSnapshotBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxOffered = 65536;  // names in ServerSnapshot::offered
 
 }  // namespace loramux

@@ -88,6 +88,22 @@ TEST(ServerSnapshot, PrefixesAreLittleEndianBase64) {
   EXPECT_EQ(object["prefixes"], "AAAAAAEAAABNAAAAAAAAgP////8=");
 }
 
+TEST(ServerSnapshot, WhatIsOfferedMayBeLeftOut) {
+  ServerSnapshot snapshot = Example();
+  snapshot.offered = {1, 0x8000000000000000u, 0xffffffffffffffffu};
+  snapshot.offered_version = 7;
+  const std::string text = ServerSnapshotAsJson(snapshot);
+  EXPECT_EQ(json::parse(text)["offered"], "AQAAAAAAAAAAAAAAAAAAgP//////////");
+  const auto parsed = ParseServerSnapshot(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_EQ(*parsed, snapshot);
+  for (const auto& wrong : {json("AQAAAAAAAAABAAAAAAAAAA=="), json("AQAAAA=="), json(3), json(nullptr),
+                            json(std::string(kMaxOffered * 12, 'A'))}) {
+    EXPECT_THAT(ErrorWith([&](json& object) { object["offered"] = wrong; }), HasSubstr("offered: expected base64"));
+  }
+  EXPECT_THAT(ErrorWith([&](json& object) { object["offered_version"] = -1; }), HasSubstr("offered_version: expected"));
+}
+
 TEST(ServerSnapshot, FindsAdaptersAndPrefixes) {
   const ServerSnapshot snapshot = Example();
   ASSERT_NE(snapshot.Find("sql"), nullptr);

@@ -140,11 +140,11 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
 
   asio::awaitable<bool> Poll() {
     probes_ = 0;
-    std::string path = "/internal/snapshot";
+    std::string path = fmt::format("/internal/snapshot?offered={}", version_ > 0 ? offered_version_ : 0);
     std::chrono::milliseconds timeout = options_.patience;  // without `after` a server answers at once
     if (version_ > 0) {
       timeout += options_.wait;
-      path += fmt::format("?after={}&instance={}&wait_ms={}", version_, instance_, options_.wait.count());
+      path += fmt::format("&after={}&instance={}&wait_ms={}", version_, instance_, options_.wait.count());
     }
     Answer answer = co_await Get(std::move(path), timeout, kMaxSnapshotBytes);
     const TimeNs as_of = clock_.Now() - answer.age.count() * kNsPerMs;
@@ -189,6 +189,7 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
     foreign_ = false;
     version_ = (*snapshot)->version;
     instance_ = (*snapshot)->instance;
+    offered_version_ = (*snapshot)->offered_version;
     if (callbacks_.snapshot) callbacks_.snapshot(std::move(**snapshot), as_of);
     Report(true, {});
     co_return true;
@@ -205,6 +206,7 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   int probes_ = 0;
   std::uint64_t version_ = 0;  // of the last snapshot; 0: none
   std::string instance_;
+  std::uint64_t offered_version_ = 0;  // of its list of models
 };
 
 ServerLink::ServerLink(asio::any_io_executor executor, ServerLinkOptions options, ServerLinkCallbacks callbacks,

@@ -1,4 +1,5 @@
 // What routers ask of a server, over HTTP, with a scripted engine behind it.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <gmock/gmock.h>
 
 #include "base/wait_until_for_test.h"
+#include "cluster/offered_names.h"
 #include "cluster/prefix_blocks.h"
 #include "cluster/server_snapshot.h"
 #include "http/raw_client_for_test.h"
@@ -309,6 +311,29 @@ TEST_F(FleetHttp, TheLoadIsToldOnRequest) {
   EXPECT_THAT(Post(R"({"model":"base","prompt":"p","stream":true})", "endpoint-load-metrics-format: JSON\r\n")
                   .Header("endpoint-load-metrics"),
               StartsWith(R"(JSON {"application_utilization":)"));
+}
+
+TEST_F(FleetHttp, WhatIsOfferedIsToldOnceToEachRouter) {
+  Start();
+  EXPECT_TRUE(Poll().offered.empty());  // it was not asked for
+  const ServerSnapshot first = Poll("?offered=0");
+  EXPECT_GT(first.offered_version, 0u);
+  EXPECT_EQ(first.offered.size(), 2u);
+  for (const char* name : {"base", "sql"}) {
+    EXPECT_TRUE(std::ranges::binary_search(first.offered, NameFingerprint(name))) << name;
+  }
+  const std::string known = "&offered=" + std::to_string(first.offered_version);
+  const ServerSnapshot same = Poll(After(first, 0) + known);
+  EXPECT_EQ(same.offered_version, first.offered_version);
+  EXPECT_TRUE(same.offered.empty());
+  auto adapter = std::make_shared<AdapterVersion>();
+  adapter->name = "law";  // no request has asked for it
+  adapter->path = "adapters/law";
+  ASSERT_TRUE(fixture_.registry.Commit(std::move(adapter)).ok());
+  const ServerSnapshot more = Poll(After(first, 30000) + known);
+  EXPECT_EQ(more.version, first.version + 1);
+  EXPECT_NE(more.offered_version, first.offered_version);
+  EXPECT_TRUE(std::ranges::binary_search(more.offered, NameFingerprint("law")));
 }
 
 TEST_F(FleetHttp, PromptsAreRememberedWhileARouterPolls) {

@@ -71,7 +71,7 @@ struct Server::Impl {
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
-        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, prefixes, *parts.clock),
+        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "cluster/offered_names.h"
+
 namespace loramux {
 namespace {
 
@@ -92,6 +94,15 @@ ServerSnapshot MakeServerSnapshot(const EngineSnapshot& engine, const AdapterReg
   snapshot.idle_adapter_pages = stats.idle_adapter_pages;
   snapshot.adapters = ListAdapters(engine, registry);
   return snapshot;
+}
+
+void AddOffered(const AdapterRegistry& registry, AdapterFinder* finder, ServerSnapshot& snapshot) {
+  const auto versions = registry.List();
+  const auto found = finder == nullptr ? std::vector<OfferedAdapter>() : finder->Offered();
+  std::vector<std::string_view> names(registry.base_names().begin(), registry.base_names().end());
+  for (const auto& version : versions) names.push_back(version->name);
+  for (const OfferedAdapter& adapter : found) names.push_back(adapter.name);
+  SetOffered(names, snapshot);
 }
 
 std::int64_t CachedTokens(const EngineSnapshot& engine) {

@@ -51,6 +51,9 @@ Result<SnapshotQuery> ParseSnapshotQuery(std::string_view query) {
     if (name == "after") {
       ASSIGN_OR_RETURN(const std::int64_t after, NumberIn(name, value, std::numeric_limits<std::int64_t>::max()));
       parsed.after = static_cast<std::uint64_t>(after);
+    } else if (name == "offered") {
+      ASSIGN_OR_RETURN(const std::int64_t offered, NumberIn(name, value, std::numeric_limits<std::int64_t>::max()));
+      parsed.offered = static_cast<std::uint64_t>(offered);
     } else if (name == "wait_ms") {
       ASSIGN_OR_RETURN(parsed.wait_ms, NumberIn(name, value, kMaxSnapshotWaitMs));
     } else if (name == "instance") {
@@ -110,10 +113,11 @@ class SnapshotService::Poller {
 };
 
 SnapshotService::SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
-                                 PrefixMemory& prefixes, const Clock& clock)
+                                 AdapterFinder* finder, PrefixMemory& prefixes, const Clock& clock)
     : options_(std::move(options)),
       engine_(std::move(engine)),
       registry_(registry),
+      finder_(finder),
       prefixes_(prefixes),
       clock_(clock),
       instance_(fmt::format("{:016x}{:016x}", RandomIdBits(), RandomIdBits())),
@@ -161,7 +165,7 @@ asio::awaitable<void> SnapshotService::Poll(HttpExchange& exchange) {
     reply = ErrorReply(query.error());
   } else {
     co_await WaitForNews(exchange, *query);
-    reply = Reply();
+    reply = Reply(*query);
   }
   co_await exchange.Send(std::move(reply));
 }
@@ -205,7 +209,7 @@ bool SnapshotService::Answers(const SnapshotQuery& query, TimeNs arrived) const 
   return published_->snapshot.version > *query.after;
 }
 
-HttpReply SnapshotService::Reply() const {
+HttpReply SnapshotService::Reply(const SnapshotQuery& query) const {
   std::shared_ptr<const Published> published;
   TimeNs made_at = 0;
   {
@@ -215,7 +219,8 @@ HttpReply SnapshotService::Reply() const {
   }
   if (published == nullptr) return ErrorReply(503, "The engine has not told its state yet; ask again.");
   HttpReply reply;
-  reply.body = published->json;
+  const bool lacks_list = query.offered && *query.offered != published->snapshot.offered_version;
+  reply.body = lacks_list ? ServerSnapshotAsJson(published->snapshot) : published->json;
   reply.headers.emplace_back(kSnapshotAgeHeader,
                              std::to_string(std::max<TimeNs>(0, clock_.Now() - made_at) / kNsPerMs));
   reply.headers.emplace_back("Cache-Control", "no-store");
@@ -244,6 +249,7 @@ void SnapshotService::Refresh() {
     snapshot->prefixes = *prefixes_.All(CachedTokens(*state));
     snapshot->profile = options_.profile_id;
     snapshot->instance = instance_;
+    AddOffered(registry_, finder_, *snapshot);
   }
   {
     const std::lock_guard lock(mutex_);
@@ -265,7 +271,9 @@ void SnapshotService::Publish(ServerSnapshot snapshot) {
     if (snapshot == published_->snapshot) return;
     ++snapshot.version;
   }
+  std::vector<std::uint64_t> offered = std::exchange(snapshot.offered, {});
   std::string json = ServerSnapshotAsJson(snapshot);
+  snapshot.offered = std::move(offered);
   published_ = std::make_shared<const Published>(Published{std::move(snapshot), std::move(json)});
 }
 

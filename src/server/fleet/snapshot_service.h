@@ -44,6 +44,8 @@ struct SnapshotServiceOptions {
 struct SnapshotQuery {
   std::optional<std::uint64_t> after;  // the version that the router has; nullopt: none, answer at once
   std::string instance;                // whose version that is; empty: not said
+  // ServerSnapshot::offered_version of the list that the router has; 0: of none. nullopt: it wants no list.
+  std::optional<std::uint64_t> offered;
   std::int64_t wait_ms = kDefaultSnapshotWaitMs;
 };
 
@@ -55,10 +57,10 @@ Result<SnapshotQuery> ParseSnapshotQuery(std::string_view query);
 // So a snapshot costs the engine's steps nothing but what Engine::Snapshot costs on request.
 class SnapshotService {
  public:
-  // `registry`, `prefixes` and `clock` must outlive the service; the service must outlive its HTTP server. An empty
-  // `engine`: there is no state, and polls get 503.
+  // `registry`, `finder` (null: there is none), `prefixes` and `clock` must outlive the service; the service must
+  // outlive its HTTP server. An empty `engine`: there is no state, and polls get 503.
   SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
-                  PrefixMemory& prefixes, const Clock& clock);
+                  AdapterFinder* finder, PrefixMemory& prefixes, const Clock& clock);
   ~SnapshotService();
   SnapshotService(const SnapshotService&) = delete;
   SnapshotService& operator=(const SnapshotService&) = delete;
@@ -72,7 +74,7 @@ class SnapshotService {
   void Drain();
 
  private:
-  // A version as it is sent.
+  // A version as it is sent. `json` is without the list of what is offered, which most polls have already.
   struct Published {
     ServerSnapshot snapshot;
     std::string json;
@@ -84,7 +86,7 @@ class SnapshotService {
   boost::asio::awaitable<void> Poll(HttpExchange& exchange);
   boost::asio::awaitable<void> WaitForNews(HttpExchange& exchange, const SnapshotQuery& query);
   HttpReply Profile(const HttpRequest& request) const;
-  HttpReply Reply() const;
+  HttpReply Reply(const SnapshotQuery& query) const;
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   // Whether the engine was asked since about the time at which a poll arrived; whether that poll has its answer.
   bool IsFresh(TimeNs arrived) const;
@@ -98,6 +100,7 @@ class SnapshotService {
   const SnapshotServiceOptions options_;
   const SnapshotSource engine_;
   const AdapterRegistry& registry_;
+  AdapterFinder* const finder_;
   PrefixMemory& prefixes_;
   const Clock& clock_;
   const std::string instance_;
