@@ -1,7 +1,7 @@
 // Kernels against the machine's limits. Each case is checked against the reference, then timed, and printed as a share
 // of a limit measured in the same run: the read bandwidth over a working set of the same size, or the multiply-add
 // peak. Reports the best of several repetitions, since other programs share the machine.
-//   kernels_bench [--threads N] [--only pool|matmul|attention|lora|elementwise] [--rows M]
+//   kernels_bench [--threads N] [--only pool|matmul|attention|lora|elementwise] [--rows M] [--instructions NAME]
 // With --threads 1, it measures processor time instead of elapsed time, which other programs disturb less.
 #include <algorithm>
 #include <cmath>
@@ -367,6 +367,11 @@ int Main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
     if (std::strcmp(argv[i], "--rows") == 0) rows = {std::atoll(argv[i + 1])};
+    if (std::strcmp(argv[i], "--instructions") == 0 && !UseInstructionSet(argv[i + 1])) {
+      std::fprintf(stderr, "--instructions: expected one of \"%s\", found \"%s\"\n", InstructionSets().c_str(),
+                   argv[i + 1]);
+      return 1;
+    }
   }
   // With several threads, the processor time of one of them is not meaningful.
   if (threads == 1) UseCpuTime();

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "hwy/cache_control.h"
+#include "hwy/targets.h"
 #include "tensor/aligned_buffer.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -89,6 +90,25 @@ double NowSeconds() {
   }
   static const OsClock clock;
   return static_cast<double>(clock.Now()) * 1e-9;
+}
+
+bool UseInstructionSet(const std::string& name) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (name != hwy::TargetName(target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    return true;
+  }
+  return false;
+}
+
+std::string InstructionSets() {
+  std::string names;
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (!names.empty()) names += ' ';
+    names += hwy::TargetName(target);
+  }
+  return names;
 }
 
 double ReadBandwidth(ThreadPool& pool, std::int64_t bytes, int repetitions) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kernels/thread_pool.h"
 
@@ -14,6 +15,12 @@ double NowSeconds();
 // Makes NowSeconds return the processor time of the calling thread. On a busy machine, with one thread, this excludes
 // the time in which other programs have the core.
 void UseCpuTime();
+
+// Restricts all kernels to one of the instruction sets that this machine has, by Highway's name ("AVX2", "AVX3_ZEN4").
+// Returns false, and changes nothing, if the machine or this program does not have it. REQUIRES: no kernel runs.
+bool UseInstructionSet(const std::string& name);
+// The names of the instruction sets that this machine has, the best first, separated by blanks.
+std::string InstructionSets();
 
 // Bytes per second at which all threads together read a buffer of `bytes` bytes, each thread its own part.
 double ReadBandwidth(ThreadPool& pool, std::int64_t bytes, int repetitions);

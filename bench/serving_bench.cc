@@ -1,6 +1,6 @@
 // The whole engine on synthetic bf16 models, against the machine's limits measured in the same run: single-stream
 // decode against the read bandwidth, prefill against the multiply-add peak, and 16 streams with 16 different adapters
-// against the same 16 without and against one stream.
+// against the same 16 without and against one stream. Then what adapters cost: each load with and without, in turn.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -113,10 +113,17 @@ Measured Best(int repetitions, const std::function<Measured()>& run) {
   return best;
 }
 
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 struct Flags {
   std::string shape = "all";
   int threads = 2, repetitions = 3;
   std::int32_t output = 64;
+  std::string only, instructions;
 };
 
 void Row(const char* what, double value, const char* unit, double ratio, const char* of, double target) {
@@ -201,6 +208,77 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
   std::filesystem::remove_all(directory);
 }
 
+constexpr LoraTarget kAttentionTargets[] = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
+
+// A load with adapters, and what of the same load without them it should keep or stay within.
+struct AdapterLoad {
+  const char* name;
+  std::vector<std::int32_t> ranks;  // of the streams' adapters
+  std::int64_t prompt;
+  double target;  // prompt of 16: least share of the decode rate; longer: most times the TTFT
+};
+
+// One request at a time, or 16 at once. Loads with and without adapters take turns, so that a change of the machine's
+// speed meets both. Reports the medians, and the median of the ratios of neighbours.
+void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& flags) {
+  const std::vector<std::int32_t> mixed = {8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8};
+  const AdapterLoad loads[] = {{"one stream, rank 8", {8}, 16, 0.97},
+                               {"one stream, rank 16", {16}, 16, 0.97},
+                               {"one stream, rank 128", {128}, 16, 0},
+                               {"16 streams, 16 adapters", mixed, 16, flags.instructions == "AVX2" ? 0.85 : 0.88},
+                               {"prompt of 128 tokens, rank 8", {8}, 128, 1.25},
+                               {"prompt of 128 tokens, rank 128", {128}, 128, 1.25},
+                               {"prompt of 512 tokens, rank 128", {128}, 512, 1.25}};
+  RuntimeOptions options;
+  options.threads = flags.threads;
+  options.device_memory = std::int64_t{3} << 30;
+  options.host_memory = 0;
+  options.prefix_cache = false;
+  options.scheduler.prefill_chunk = 512;
+  options.base_names = {"base"};
+  auto runtime =
+      std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options))
+          .value();
+  runtime->Start();
+  std::printf("\n%s: what adapters on q, k, v and o cost; bf16, %d threads, medians of %d rounds\n", name,
+              flags.threads, flags.repetitions);
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / ("loramux-bench-" + std::to_string(getpid()));
+  int adapters = 0;
+  for (const AdapterLoad& load : loads) {
+    std::vector<Stream> streams(load.ranks.size());
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      const std::string id = std::to_string(adapters++);
+      const std::vector<LoraTarget> targets(std::begin(kAttentionTargets), std::end(kAttentionTargets));
+      CHECK(WriteRandomAdapter(directory / id, config, load.ranks[i], targets, i).ok());
+      const auto version = runtime->registry().Register("adapter-" + id, directory / id, 0);
+      CHECK(version.ok());
+      streams[i].adapter = (*version)->generation;
+    }
+    const bool prefill = load.prompt > 16;
+    const auto measure = [&](const std::vector<Stream>& of) {
+      const Measured measured = RunStreams(*runtime, of, load.prompt, prefill ? 2 : flags.output);
+      return prefill ? measured.ttft_seconds * 1e3 : measured.decode_tokens_per_second;
+    };
+    const std::vector<Stream> base(streams.size());
+    measure(base), measure(streams);  // warm-up: loads the adapters and grows the workspace
+    std::vector<double> without, with, ratio;
+    for (int round = 0; round < flags.repetitions; ++round) {
+      without.push_back(measure(base));
+      with.push_back(measure(streams));
+      ratio.push_back(with.back() / without.back());
+    }
+    const double kept = Median(ratio);
+    std::printf("  %-32s without %8.2f, with %8.2f %-5s  %6.3f  %s\n", load.name, Median(without), Median(with),
+                prefill ? "ms" : "tok/s", kept,
+                load.target == 0                                        ? ""
+                : (prefill ? kept <= load.target : kept >= load.target) ? "met"
+                                                                        : "MISSED");
+  }
+  runtime->Stop();
+  std::filesystem::remove_all(directory);
+}
+
 }  // namespace
 }  // namespace loramux
 
@@ -213,8 +291,18 @@ int main(int argc, char** argv) {
   app.add_option("--threads", flags.threads)->capture_default_str();
   app.add_option("--repetitions", flags.repetitions, "Number of runs; the best one counts")->capture_default_str();
   app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str();
+  app.add_option("--only", flags.only, "limits (against the machine's) or adapters (what they cost); default: both")
+      ->check(CLI::IsMember({"limits", "adapters"}));
+  app.add_option("--instructions", flags.instructions, "Highway's name of an instruction set, such as AVX2")
+      ->check([](const std::string& set) {
+        return loramux::UseInstructionSet(set) ? "" : "expected one of " + loramux::InstructionSets();
+      });
   CLI11_PARSE(app, argc, argv);
-  if (flags.shape != "tinyllama") loramux::BenchShape("160M shape", loramux::Shape160M(), flags);
-  if (flags.shape != "160m") loramux::BenchShape("TinyLlama-1.1B shape", loramux::ShapeTinyLlama(), flags);
+  const auto bench = [&flags](const char* name, const loramux::ModelConfig& config) {
+    if (flags.only != "adapters") loramux::BenchShape(name, config, flags);
+    if (flags.only != "limits") loramux::BenchAdapterCost(name, config, flags);
+  };
+  if (flags.shape != "tinyllama") bench("160M shape", loramux::Shape160M());
+  if (flags.shape != "160m") bench("TinyLlama-1.1B shape", loramux::ShapeTinyLlama());
   return 0;
 }

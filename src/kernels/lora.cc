@@ -33,6 +33,24 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
   implementation(context, variant, projections, x, x_stride, in, workspace);
 }
 
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace) {
+  CHECK(context.pool != nullptr);
+  CHECK_GT(w.n(), 0);
+  CHECK_GT(m, 0);
+  CHECK(m == 1 || (x_stride >= w.k() && y_stride >= w.n()));
+  for (const LoraProjection& projection : projections) {
+    CheckSegments(projection.segments);
+    CHECK(projection.segments.empty() || projection.segments.back().end <= m);
+    CHECK_GT(projection.out, 0);
+    CHECK(projection.y >= y && projection.y + projection.out <= y + w.n());
+    CHECK(m == 1 || projection.y_stride == y_stride);
+  }
+  const auto implementation = context.backend == Backend::kReference ? reference::MatMulWithLora : cpu::MatMulWithLora;
+  implementation(context, variant, projections, x, x_stride, m, w, bias, y, y_stride, workspace);
+}
+
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride,
                 std::int64_t out, float* workspace) {

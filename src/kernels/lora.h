@@ -11,6 +11,7 @@
 
 #include "formats/dtype.h"
 #include "kernels/kernel_context.h"
+#include "kernels/matmul.h"
 
 namespace loramux {
 
@@ -56,5 +57,12 @@ struct LoraProjection {
 // end) * (largest rank) floats.
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
+
+// A linear layer with adapters: MatMul of `m` rows, then LoraMatMul of projections that are columns of its y, at its
+// y_stride. Bitwise the same as the two calls, but in the parallel regions of MatMul alone. No segment ends beyond m.
+// workspace: as LoraMatMul.
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace);
 
 }  // namespace loramux

@@ -168,5 +168,82 @@ TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
   }
 }
 
+// A random matrix in the format.
+PackedMatrix RandomMatrix(WeightFormat format, std::int64_t n, std::int64_t k, Prng& prng) {
+  PackedMatrix matrix(n, k, format);
+  if (!IsQuantised(format)) {
+    const DType type = matrix.dtype();
+    matrix.PackRows(0, n, RandomElements(type, n * k, prng).data());
+    return matrix;
+  }
+  GroupedRows rows(format, n, k);
+  for (std::uint8_t& code : rows.codes) code = static_cast<std::uint8_t>(1 + prng.NextBelow(15));
+  std::fill(rows.scales.begin(), rows.scales.end(), 0.125f);
+  std::fill(rows.minimums.begin(), rows.minimums.end(), format == WeightFormat::kQ8 ? -16.0f : -1.0f);
+  matrix.PackGroups(0, rows);
+  return matrix;
+}
+
+// q, k and v of one matrix; k's adapters do not change all rows. Row counts reach every kind of tile, and parts of
+// segments. Three threads also make tasks that wait for each other.
+TEST_P(LoraTest, WithTheProductEqualsTheTwoCalls) {
+  Prng prng(6);
+  const std::int64_t in = 200, outs[] = {160, 70, 96}, n = 160 + 70 + 96, y_stride = n + 5, x_stride = in + 3;
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kQ8, WeightFormat::kQ4}) {
+    const PackedMatrix w = RandomMatrix(format, n, in, prng);
+    const DType dtype = format == WeightFormat::kF32 ? DType::kF32 : DType::kBF16;
+    const auto bias = RandomFloats(n, prng);
+    std::vector<Adapter> adapters;
+    for (std::int64_t out : outs) {
+      for (std::int32_t rank : {8, 33}) adapters.emplace_back(rank, 0.7f, dtype, in, out, prng);
+    }
+    for (std::int64_t m : {1, 2, 3, 5, 16, 36, 40, 130, 600}) {
+      const auto x = RandomFloats(m * x_stride, prng);
+      std::vector<float> apart(static_cast<std::size_t>(m * y_stride), -7.0f), together = apart;
+      std::vector<std::vector<LoraSegment>> segments;
+      for (std::size_t p = 0; p < 3; ++p) {
+        segments.push_back({{0, 1, adapters[2 * p].weights}});
+        if (m > 4) segments[p].push_back({2, m - 2, adapters[2 * p + 1].weights});
+        if (m > 4 && p != 1) segments[p].push_back({m - 1, m, adapters[2 * p].weights});
+      }
+      AlignedBuffer<float> workspace(3 * m * 33);
+      for (LoraVariant variant : {LoraVariant::kMbgmv, LoraVariant::kBgmv}) {
+        const auto projections_of = [&](float* y) {
+          std::vector<LoraProjection> projections;
+          for (std::size_t p = 0; p < 3; y += outs[p++]) projections.push_back({segments[p], y, y_stride, outs[p]});
+          return projections;
+        };
+        MatMul(context(), x.data(), x_stride, m, w, bias.data(), apart.data(), y_stride);
+        LoraMatMul(context(), variant, projections_of(apart.data()), x.data(), x_stride, in, workspace.data());
+        MatMulWithLora(context(), variant, projections_of(together.data()), x.data(), x_stride, m, w, bias.data(),
+                       together.data(), y_stride, workspace.data());
+        ASSERT_TRUE(BitwiseEqual(together.data(), apart.data(), m * y_stride))
+            << WeightFormatName(format) << " m=" << m;
+      }
+    }
+  }
+}
+
+TEST_P(LoraTest, WithTheProductTakesTheRegionsOfTheProduct) {
+  if (GetParam().backend == Backend::kReference) GTEST_SKIP() << "the oracle has no regions";
+  Prng prng(7);
+  const std::int64_t in = 64, out = 400;
+  PackedMatrix w(out, in, DType::kBF16);
+  const Adapter adapter(8, 0.5f, DType::kBF16, in, out, prng);
+  AlignedBuffer<float> workspace(600 * 8);
+  for (std::int64_t m : {1, 16, 600}) {
+    const auto x = RandomFloats(m * in, prng);
+    std::vector<float> y(static_cast<std::size_t>(m * out));
+    const std::int64_t before = context().pool->loops();
+    MatMul(context(), x.data(), in, m, w, nullptr, y.data(), out);
+    const std::int64_t alone = context().pool->loops() - before;
+    const LoraSegment segment = {0, m, adapter.weights};
+    const LoraProjection projection = {{&segment, 1}, y.data(), out, out};
+    MatMulWithLora(context(), LoraVariant::kMbgmv, {&projection, 1}, x.data(), in, m, w, nullptr, y.data(), out,
+                   workspace.data());
+    EXPECT_EQ(context().pool->loops() - before, 2 * alone) << m;
+  }
+}
+
 }  // namespace
 }  // namespace loramux::lora_test

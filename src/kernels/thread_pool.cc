@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,13 +32,30 @@ inline void Pause() {
 #endif
 }
 
-// A pause takes 40 to 140 cycles on current x86 cores, so this is 20 to 50 us: longer than the serial stretches between
-// the loops of a forward pass, far shorter than an idle engine.
-constexpr int kSpinPauses = 1000;
+// How long a thread spins before it sleeps: longer than the serial stretches of a forward pass and those between two
+// steps, far shorter than an idle engine. To wake a thread costs a few microseconds, on a virtual machine with an idle
+// processor 50 or more. Workers with a task end soon, unless the operating system took their core away; it gives them
+// another core only if that one is idle.
+constexpr TimeNs kSpin = 100'000;
 
-// Workers with a task end soon, unless the operating system took their core away; it gives them another core only if
-// that one is idle.
-constexpr int kPausesBeforeSleep = 2000;
+// Spins until done() or for kSpin. Returns whether done() was true. A pause takes 40 to 140 cycles on current x86
+// cores, so that time and not pauses are counted.
+template <typename F>
+bool SpinUntil(const F& done) {
+  constexpr int kPauses = 64;  // between two looks at the clock
+  for (int i = 0; i < kPauses; ++i) {
+    if (done()) return true;
+    Pause();
+  }
+  const OsClock clock;
+  for (const TimeNs end = clock.Now() + kSpin; clock.Now() < end;) {
+    for (int i = 0; i < kPauses; ++i) {
+      if (done()) return true;
+      Pause();
+    }
+  }
+  return done();
+}
 
 }  // namespace
 
@@ -83,11 +101,9 @@ struct ThreadPool::State {
 
   // Returns a generation other than `seen`: spins for a while, then sleeps.
   std::uint32_t WaitForChange(std::uint32_t seen) {
-    for (int i = 0; i < kSpinPauses; ++i) {
-      const std::uint32_t now = generation.load(std::memory_order_acquire);
-      if (now != seen) return now;
-      Pause();
-    }
+    std::uint32_t now = seen;
+    const auto changed = [&] { return (now = generation.load(std::memory_order_acquire)) != seen; };
+    if (SpinUntil(changed)) return now;
     generation.wait(seen, std::memory_order_acquire);
     return generation.load(std::memory_order_acquire);
   }
@@ -121,10 +137,7 @@ struct ThreadPool::State {
   // Called when no task is left: closes the loop to workers, and waits for those that joined.
   void CloseAndWait() {
     ticket.fetch_and(~kOpen, std::memory_order_relaxed);
-    for (int i = 0; i < kPausesBeforeSleep; ++i) {
-      if ((ticket.load(std::memory_order_acquire) & kActiveMask) == 0) return;
-      Pause();
-    }
+    if (SpinUntil([this] { return (ticket.load(std::memory_order_acquire) & kActiveMask) == 0; })) return;
     for (std::uint64_t seen; ((seen = ticket.load(std::memory_order_acquire)) & kActiveMask) != 0;) {
       ticket.wait(seen, std::memory_order_acquire);
     }

@@ -125,11 +125,8 @@ void CpuOps::NormHeads(Rows x, std::int64_t heads, const Vector& weight) {
   }
 }
 
-void CpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y) {
-  loramux::MatMul(f_.context, x.data, x.stride, rows, w, bias.empty() ? nullptr : bias.data(), y.data, y.stride);
-}
-
-void CpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+                    std::span<const LoraOutput<Rows>> outputs) {
   LoraProjection projections[kMaxSharedInput];
   std::size_t count = 0;
   std::int64_t workspace = 0;
@@ -140,9 +137,10 @@ void CpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> 
     projections[count++] = {segments, output.y.data, output.y.stride, TargetShape(config_, output.target).out};
     workspace += segments.back().end * max_rank;
   }
-  if (count == 0) return;
-  LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride,
-             TargetShape(config_, outputs.front().target).in, EnsureFloats(w_.lora, workspace));
+  const float* const b = bias.empty() ? nullptr : bias.data();
+  if (count == 0) return MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
+  MatMulWithLora(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, rows, w, b, y.data,
+                 y.stride, EnsureFloats(w_.lora, workspace));
 }
 
 // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.

@@ -99,9 +99,9 @@ class CpuOps {
   void AwaitLayer(std::int64_t layer);
   void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
   void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
-  void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
-  // Calls no kernel if no adapter changes the targets.
-  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  // One kernel, and no work for adapters if none changes the targets.
+  void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+              std::span<const LoraOutput<Rows>> outputs);
   void Rope(Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);

@@ -52,14 +52,15 @@ struct LoraOutput {
 //                                    stream wait
 //   Norm(x, rows, weight, y)         y = x / rms(x) * weight; x and y may be the same
 //   NormHeads(x, heads, weight)      the same for each head, in place
-//   MatMul(x, rows, w, bias, y)      y = x W^T + bias; bias may be empty
-//   Lora(layer, x, outputs)          y += scale B (A x), for the rows whose adapter changes the target; outputs share x
+//   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
+//   target,
+//                                    the `outputs`, += scale B (A x), for the rows whose adapter changes the target
 //   Rope(x, heads)                   rotates each head in place by its row's position
 //   StoreKv(layer, k, v)             rounds to the pages' type and stores
 //   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions
 //   SiluMul(gate_up, y)              y = silu(gate) * up
 //   Add(x, y)                        y += x
-//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Lora of lm_head means them
+//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear of lm_head means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
 //   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
 //   Pool(normed, pools)              adds the rows of each range of `pools` to its sum, in their order
@@ -74,8 +75,7 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.AwaitLayer(n);
   ops.Norm(x, n, weights.final_norm, x);
   ops.NormHeads(x, n, weights.final_norm);
-  ops.MatMul(x, n, weights.lm_head, weights.final_norm, x);
-  ops.Lora(n, x, outputs);
+  ops.Linear(n, x, n, weights.lm_head, weights.final_norm, x, outputs);
   ops.Rope(x, n);
   ops.StoreKv(n, x, x);
   ops.Attention(n, n, x, x);
@@ -139,8 +139,8 @@ class ForwardPass {
     const Rows v = b_.qkv.From(config_.QDim() + config_.KvDim());
 
     ops_.Norm(b_.hidden, rows_, w.input_norm, b_.normed);
-    ops_.MatMul(b_.normed, rows_, w.qkv, w.qkv_bias, b_.qkv);
-    Lora(layer, b_.normed, {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {LoraTarget::kV, v}});
+    Linear(layer, b_.normed, rows_, w.qkv, w.qkv_bias, b_.qkv,
+           {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {LoraTarget::kV, v}});
     if (config_.qk_norm) {
       ops_.NormHeads(q, config_.num_heads, w.q_norm);
       ops_.NormHeads(k, config_.num_kv_heads, w.k_norm);
@@ -149,8 +149,7 @@ class ForwardPass {
     ops_.Rope(q, config_.num_heads + config_.num_kv_heads);
     ops_.StoreKv(layer, k, v);
     ops_.Attention(layer, config_.sliding_window[static_cast<std::size_t>(layer)], q, b_.attended);
-    ops_.MatMul(b_.attended, rows_, w.o, w.o_bias, b_.normed);
-    Lora(layer, b_.attended, {{LoraTarget::kO, b_.normed}});
+    Linear(layer, b_.attended, rows_, w.o, w.o_bias, b_.normed, {{LoraTarget::kO, b_.normed}});
     ops_.Add(b_.normed, b_.hidden);
   }
 
@@ -160,11 +159,10 @@ class ForwardPass {
     const Rows up = b_.gate_up.From(config_.intermediate_size);
 
     ops_.Norm(b_.hidden, rows_, w.post_attention_norm, b_.normed);
-    ops_.MatMul(b_.normed, rows_, w.gate_up, w.gate_up_bias, b_.gate_up);
-    Lora(layer, b_.normed, {{LoraTarget::kGate, gate}, {LoraTarget::kUp, up}});
+    Linear(layer, b_.normed, rows_, w.gate_up, w.gate_up_bias, b_.gate_up,
+           {{LoraTarget::kGate, gate}, {LoraTarget::kUp, up}});
     ops_.SiluMul(b_.gate_up, b_.activated);
-    ops_.MatMul(b_.activated, rows_, w.down, w.down_bias, b_.normed);
-    Lora(layer, b_.activated, {{LoraTarget::kDown, b_.normed}});
+    Linear(layer, b_.activated, rows_, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
     ops_.Add(b_.normed, b_.hidden);
   }
 
@@ -172,12 +170,14 @@ class ForwardPass {
   void Logits(const LogitBlock& block) {
     ops_.GatherLogitRows(block, b_.hidden, b_.last_hidden);
     ops_.Norm(b_.last_hidden, block.count, weights_.final_norm, b_.last_hidden);
-    ops_.MatMul(b_.last_hidden, block.count, weights_.lm_head, weights_.no_bias, b_.logits);
-    Lora(0, b_.last_hidden, {{LoraTarget::kLmHead, b_.logits}});
+    Linear(0, b_.last_hidden, block.count, weights_.lm_head, weights_.no_bias, b_.logits,
+           {{LoraTarget::kLmHead, b_.logits}});
   }
 
-  void Lora(std::int64_t layer, const Rows& x, std::initializer_list<LoraOutput<Rows>> outputs) {
-    ops_.Lora(layer, x, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
+  void Linear(std::int64_t layer, const Rows& x, std::int64_t rows, const typename Ops::Weights::Matrix& w,
+              const typename Ops::Weights::Vector& bias, const Rows& y,
+              std::initializer_list<LoraOutput<Rows>> outputs) {
+    ops_.Linear(layer, x, rows, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
   }
 
   const ModelConfig& config_;

@@ -115,23 +115,14 @@ class PlainOps {
     }
   }
 
-  void MatMul(Rows x, std::int64_t rows, const PlainMatrix& w, const Floats& bias, Rows y) {
+  void Linear(std::int64_t layer, Rows x, std::int64_t rows, const PlainMatrix& w, const Floats& bias, Rows y,
+              std::span<const LoraOutput<Rows>> outputs) {
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::size_t o = 0; o < w.rows.size(); ++o) {
         y.Row(i)[o] = Dot(w.rows[o], x.Row(i)) + (bias.empty() ? 0.0f : bias[o]);
       }
     }
-  }
-
-  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
-    for (const LoraOutput<Rows>& output : outputs) {
-      const bool head = output.target == LoraTarget::kLmHead;
-      for (const auto& group : head ? batch_->AdaptersOf(block_) : std::span(batch_->adapters)) {
-        const auto pair = group.adapter->find({layer, output.target});
-        if (pair == group.adapter->end()) continue;
-        for (std::int64_t i = group.begin; i < group.end; ++i) AddPair(pair->second, x.Row(i), output.y.Row(i));
-      }
-    }
+    AddAdapters(layer, x, outputs);
   }
 
   void Rope(Rows x, std::int64_t heads) {
@@ -229,6 +220,17 @@ class PlainOps {
   DeviceStream stream;
 
  private:
+  void AddAdapters(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+    for (const LoraOutput<Rows>& output : outputs) {
+      const bool head = output.target == LoraTarget::kLmHead;
+      for (const auto& group : head ? batch_->AdaptersOf(block_) : std::span(batch_->adapters)) {
+        const auto pair = group.adapter->find({layer, output.target});
+        if (pair == group.adapter->end()) continue;
+        for (std::int64_t i = group.begin; i < group.end; ++i) AddPair(pair->second, x.Row(i), output.y.Row(i));
+      }
+    }
+  }
+
   static float Dot(const Floats& a, const float* b) {
     double sum = 0;
     for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];

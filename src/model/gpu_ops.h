@@ -57,9 +57,11 @@ class GpuOps {
   void AwaitLayer(std::int64_t layer);
   void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
   void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
-  void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
-  // Launches nothing if no adapter of the batch changes the targets.
-  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+              std::span<const LoraOutput<Rows>> outputs) {
+    MatMul(x, rows, w, bias, y);
+    Lora(layer, x, outputs);
+  }
   void Rope(Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
@@ -89,6 +91,9 @@ class GpuOps {
   std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
   bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
   void AwaitArrivals(std::int64_t layer);
+  void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
+  // Launches nothing if no adapter of the batch changes the targets.
+  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   void LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   // The processor's part of the products that follow x: hands x over, and adds the answers.
   void SendActivations(Rows x, Rows y);

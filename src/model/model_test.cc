@@ -334,7 +334,7 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItArrives) {
   EXPECT_TRUE(std::isnan(spoilt.back()));
 }
 
-TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
+TEST_P(ModelTest, Point12_AdaptersAddNoParallelLoops) {
   if (GetParam() == Backend::kReference) GTEST_SKIP() << "the oracle runs few parallel loops";
   Prng prng(9);
   const Tokens tokens = {1, 2, 3, 4, 5};
@@ -348,7 +348,7 @@ TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
   const Pair pair(4, TargetShape(config_, LoraTarget::kQ), 2, prng);
   LoraView one = EmptyView(config_);
   one.modules[LoraView::Index(1, LoraTarget::kQ, 2)] = pair.weights();
-  EXPECT_EQ(loops_of(&one), never_used + 2);  // of one module: shrink and expand
+  EXPECT_EQ(loops_of(&one), never_used);      // LoRA has no region of its own
   EXPECT_EQ(loops_of(&nothing), never_used);  // an adapter that does not change these layers
   EXPECT_EQ(loops_of(nullptr), never_used);
 }

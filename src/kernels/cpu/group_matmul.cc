@@ -11,6 +11,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/group_dot-inl.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/widen-inl.h"
 #include "kernels/group_panel.h"
 
@@ -258,14 +259,17 @@ void MultiplyPanel(std::int64_t m, GroupTileWork work) {
 }
 
 void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
   const RoundedGroup* const rounded = RoundRows(context, x, x_stride, m, w.k());
   const std::int64_t panels = w.panels(), threads = context.pool->size();
   // Even parts of at most 16 panels, and enough that a thread that loses its core for a while delays the others little.
   const std::int64_t rounds = std::max<std::int64_t>((panels + threads * 16 - 1) / (threads * 16), 4);
   const std::int64_t tasks = std::min(panels, threads * rounds);
-  context.pool->Run(tasks, [&](std::int64_t task, int) HWY_ATTR {
-    for (std::int64_t p = panels * task / tasks; p < panels * (task + 1) / tasks; ++p) {
+  rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
+    const std::int64_t first = panels * task / tasks, end = panels * (task + 1) / tasks;
+    const IndexRange columns = {first * kPanel, std::min(end * kPanel, w.n())};
+    rider.Fetch(columns);
+    for (std::int64_t p = first; p < end; ++p) {
       const GroupTileWork work = {.x = rounded,
                                   .groups = WeightGroups(w.k()),
                                   .panel = w.panel(p),
@@ -279,6 +283,7 @@ void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_st
         MultiplyPanel<false>(m, work);
       }
     }
+    rider.Expand({0, m}, columns);
   });
 }
 
@@ -292,9 +297,15 @@ namespace loramux::cpu {
 
 HWY_EXPORT(GroupMatMul);
 
+void RiddenGroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                       const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride,
+                       const LoraRider& rider) {
+  HWY_DYNAMIC_DISPATCH(GroupMatMul)(context, x, x_stride, m, w, bias, y, y_stride, rider);
+}
+
 void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
                  const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(GroupMatMul)(context, x, x_stride, m, w, bias, y, y_stride);
+  RiddenGroupMatMul(context, x, x_stride, m, w, bias, y, y_stride, LoraRider());
 }
 
 }  // namespace loramux::cpu

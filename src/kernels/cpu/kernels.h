@@ -11,11 +11,22 @@
 
 namespace loramux::cpu {
 
+class LoraRider;
+
 void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
             const float* bias, float* y, std::int64_t y_stride);
 // MatMul with quantised weights.
 void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
                  const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride);
+// The same two with the tasks of `rider` in the product's parallel region.
+void RiddenMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                  const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider);
+void RiddenGroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                       const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride,
+                       const LoraRider& rider);
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace);
 
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);

@@ -6,8 +6,10 @@
 //
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/lora_work.h"
 #include "kernels/cpu/widen-inl.h"
 
@@ -109,7 +111,7 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following,
     }
   }
   const float scale = piece.segment->weights.scale;
-  std::int64_t i = piece.segment->begin;
+  std::int64_t i = piece.first_row;
   const auto run = [&](auto tokens, auto fetch) HWY_ATTR {
     Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, scale,
                                                                    piece.Coefficients(i) + first_row, piece.stride);
@@ -117,13 +119,13 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following,
   };
   using Tile = std::integral_constant<int, kTileTokens>;
   using One = std::integral_constant<int, 1>;
-  if (i + kTileTokens <= piece.segment->end) {
+  if (i + kTileTokens <= piece.end_row) {
     run(Tile(), std::true_type());
   } else {
     run(One(), std::true_type());
   }
-  while (i + kTileTokens <= piece.segment->end) run(Tile(), std::false_type());
-  while (i < piece.segment->end) run(One(), std::false_type());
+  while (i + kTileTokens <= piece.end_row) run(Tile(), std::false_type());
+  while (i < piece.end_row) run(One(), std::false_type());
 }
 
 // Rows [piece.begin, piece.end) of A.
@@ -194,7 +196,7 @@ void ExpandAlongRows(const LoraPiece& piece, const LoraPiece* following) {
         rows[r] = piece.template BRow<T>(j + r) + begin;
         next[r] = row_of_later(j + ahead + r);
       }
-      for (std::int64_t i = piece.segment->begin; i < piece.segment->end; ++i) {
+      for (std::int64_t i = piece.first_row; i < piece.end_row; ++i) {
         ExpandRows<kRows, T>(piece.Coefficients(i) + j, rows, next, columns, piece.Y(i) + begin);
       }
       j += kRows;
@@ -237,17 +239,17 @@ HWY_NOINLINE void ExpandTile(D d, const LoraPiece& piece, std::int64_t first, st
 
 template <int kVectors, typename T, class D>
 void ExpandColumns(D d, const LoraPiece& piece, std::int64_t column) {
-  std::int64_t i = piece.segment->begin;
-  for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) {
+  std::int64_t i = piece.first_row;
+  for (; i + kTileTokens <= piece.end_row; i += kTileTokens) {
     ExpandTile<kTileTokens, kVectors, D, T>(d, piece, i, column);
   }
-  for (; i < piece.segment->end; ++i) ExpandTile<1, kVectors, D, T>(d, piece, i, column);
+  for (; i < piece.end_row; ++i) ExpandTile<1, kVectors, D, T>(d, piece, i, column);
 }
 
 // Columns [piece.begin, piece.end) of y.
 template <typename T>
 void Expand(const LoraPiece& piece, const LoraPiece* following) {
-  if (piece.segment->end - piece.segment->begin < kMinTokensToTile) return ExpandAlongRows<T>(piece, following);
+  if (piece.end_row - piece.first_row < kMinTokensToTile) return ExpandAlongRows<T>(piece, following);
   std::int64_t column = piece.begin;
   for (; column + kTileVectors * kLanes <= piece.end; column += kTileVectors * kLanes) {
     ExpandColumns<kTileVectors, T>(DF(), piece, column);
@@ -307,6 +309,51 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
   const std::int64_t expand_tasks = work.Tasks(LoraPhase::kExpand, threads);
   context.pool->Run(expand_tasks,
                     [&](std::int64_t task, int) { work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand); });
+}
+
+LoraRider::LoraRider(const LoraWork& work, int threads, const float* x, std::int64_t x_stride, std::int64_t in,
+                     const float* y)
+    : work_(&work), tasks_(work.RidingTasks(threads)), x_(x), x_stride_(x_stride), in_(in), y_(y) {
+  open_.store(static_cast<std::int32_t>(tasks_), std::memory_order_relaxed);
+}
+
+void LoraRider::Shrink(std::int64_t task) const {
+  const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
+  work_->ForEachPiece(LoraPhase::kShrink, task, tasks_, [&](const LoraPiece& piece, const LoraPiece* following) {
+    shrink(piece, following, x_, x_stride_, in_);
+    work_->ClearPadding(piece);
+  });
+  if (open_.fetch_sub(1, std::memory_order_acq_rel) == 1) open_.notify_all();
+}
+
+void LoraRider::FetchRows(IndexRange columns) const {
+  constexpr std::int64_t kLine = 64;
+  std::int64_t lines = 128;  // more would displace what the product reads next
+  const auto fetch = [&](const LoraPiece& piece, const LoraPiece*) {
+    const auto size = static_cast<std::int64_t>(DTypeSize(piece.segment->weights.dtype));
+    for (std::int64_t j = 0; j < piece.segment->weights.rank && lines > 0; ++j) {
+      const std::byte* const row = piece.segment->weights.b_rows[j];
+      for (std::int64_t at = piece.begin * size; at < piece.end * size && lines > 0; at += kLine, --lines) {
+        __builtin_prefetch(row + at, 0, 2);
+      }
+    }
+  };
+  work_->ForEachPieceOf(y_, {0, std::numeric_limits<std::int64_t>::max()}, columns, fetch);
+}
+
+void LoraRider::ExpandPart(IndexRange rows, IndexRange columns) const {
+  // Shrink began before any task of the product, so it has usually ended. If a thread has lost its core, sleep.
+  for (std::int32_t open; (open = open_.load(std::memory_order_acquire)) != 0;) open_.wait(open);
+  work_->ForEachPieceOf(y_, rows, columns, HWY_DYNAMIC_DISPATCH(ExpandPiece));
+}
+
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace) {
+  const LoraWork work(variant, projections, w.k(), workspace);
+  const LoraRider rider(work, context.pool->size(), x, x_stride, w.k(), y);
+  const auto product = w.quantised() ? RiddenGroupMatMul : RiddenMatMul;
+  product(context, x, x_stride, m, w, bias, y, y_stride, rider);
 }
 
 }  // namespace loramux::cpu

@@ -12,6 +12,12 @@
 
 namespace loramux::cpu {
 
+// Rows, or columns, [begin, end).
+struct IndexRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // The two phases: coefficients = A x, then y += scale * B * coefficients.
 enum class LoraPhase { kShrink, kExpand };
 
@@ -25,6 +31,8 @@ struct LoraPiece {
   const std::byte* padding = nullptr;  // a row of negative zeros
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::int64_t first_row = 0;  // rows of the batch [first_row, end_row): the segment's, or a part of them in expand
+  std::int64_t end_row = 0;
 
   template <typename T>
   const T* ARow(std::int64_t j) const {
@@ -65,18 +73,13 @@ class LoraWork {
     padding_half_ = NegativeZeros(DType::kBF16, widest);
   }
 
-  // The number of tasks of equal cost to divide a phase into.
+  // The number of tasks of equal cost to divide a phase into, in a region of its own.
   std::int64_t Tasks(LoraPhase phase, int threads) const {
-    // An element of a row read for one token costs about 0.1 ns of memory time. So a task takes at least 2 us, about as
-    // much as waking a thread. Four tasks per thread even out errors of the cost model.
-    constexpr std::int64_t kMinTaskCost = 20'000 * (kReadCost + 1);
-    std::int64_t cost = 0;
-    ForEachItem(phase, [&cost](const LoraPiece&, std::int64_t units, std::int64_t unit_cost) {
-      cost += units * unit_cost;
-      return true;
-    });
-    return cost == 0 ? 0 : std::clamp<std::int64_t>(cost / kMinTaskCost, 1, threads * 4);
+    // A task takes at least 2 us, about as much as waking a thread.
+    return TasksOfAtLeast(20'000, phase, 1, threads);
   }
+  // The number of tasks of shrink in a region that runs anyway: all threads begin with one.
+  std::int64_t RidingTasks(int threads) const { return TasksOfAtLeast(20'000, LoraPhase::kShrink, threads, threads); }
 
   // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next piece, null at the last.
   template <typename F>
@@ -109,15 +112,46 @@ class LoraWork {
     if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(nullptr));
   }
 
+  // Calls fn(piece, following) for the pieces of expand in rows x columns of a matrix whose column 0 is at `y`, and
+  // that the projections are columns of.
+  template <typename F>
+  void ForEachPieceOf(const float* y, IndexRange rows, IndexRange columns, const F& fn) const {
+    LoraPiece pending;
+    ForEachItem(LoraPhase::kExpand, [&](LoraPiece piece, std::int64_t, std::int64_t) {
+      const std::int64_t first = piece.projection->y - y;
+      piece.begin = std::max<std::int64_t>(columns.begin - first, 0);
+      piece.end = std::min(columns.end - first, piece.projection->out);
+      piece.first_row = std::max(piece.first_row, rows.begin);
+      piece.end_row = std::min(piece.end_row, rows.end);
+      if (piece.begin >= piece.end || piece.first_row >= piece.end_row) return true;
+      if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(&piece));
+      pending = piece;
+      return true;
+    });
+    if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(nullptr));
+  }
+
   // After shrink: sets the coefficients of padded rows to positive zero, whatever x (such as a NaN) made of them.
   void ClearPadding(const LoraPiece& piece) const {
     const std::int64_t begin = std::max<std::int64_t>(piece.begin, piece.segment->weights.rank);
-    for (std::int64_t i = piece.segment->begin; begin < piece.end && i < piece.segment->end; ++i) {
+    for (std::int64_t i = piece.first_row; begin < piece.end && i < piece.end_row; ++i) {
       std::fill(piece.Coefficients(i) + begin, piece.Coefficients(i) + piece.end, 0.0f);
     }
   }
 
  private:
+  // An element of a row read for one token costs about 0.1 ns of memory time. Four tasks per thread even out errors of
+  // the cost model.
+  std::int64_t TasksOfAtLeast(std::int64_t elements, LoraPhase phase, std::int64_t least, int threads) const {
+    std::int64_t cost = 0;
+    ForEachItem(phase, [&cost](const LoraPiece&, std::int64_t units, std::int64_t unit_cost) {
+      cost += units * unit_cost;
+      return true;
+    });
+    if (cost == 0) return 0;
+    return std::clamp<std::int64_t>(cost / (elements * (kReadCost + 1)), least, std::int64_t{4} * threads);
+  }
+
   // Rows of A, and columns of y, that are not divided further. 64 columns of 16-bit elements are two cache lines.
   static constexpr std::int64_t kUnitRows = 4;
   static constexpr std::int64_t kUnitColumns = 64;
@@ -145,7 +179,9 @@ class LoraWork {
                                  .rank = rank,
                                  .coefficients = coefficients,
                                  .stride = largest_rank,
-                                 .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_};
+                                 .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_,
+                                 .first_row = segment.begin,
+                                 .end_row = segment.end};
         const bool shrink = phase == LoraPhase::kShrink;
         const std::int64_t units =
             shrink ? (rank + kUnitRows - 1) / kUnitRows : (projection.out + kUnitColumns - 1) / kUnitColumns;

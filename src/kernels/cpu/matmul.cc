@@ -10,6 +10,7 @@
 #include "hwy/cache_control.h"
 #include "kernels/cpu/interleave-inl.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/widen-inl.h"
 
 // Every output is one chain of fused multiply-adds over ascending t, from zero. The chain is the same whichever tile
@@ -225,6 +226,7 @@ struct Product {
   const float* bias;
   float* y;
   std::int64_t y_stride;
+  const LoraRider& rider;
   const float* packed = nullptr;  // see PackAllRows
   std::int64_t block_depth = 0;   // number of t in a block of packed rows
 
@@ -244,6 +246,10 @@ struct Product {
             .y_stride = y_stride,
             .columns = matrix.n() - column,
             .bias = bias != nullptr && begin + depth == matrix.k() ? bias + column : nullptr};
+  }
+  // The outputs of panels [first, end).
+  IndexRange Columns(std::int64_t first, std::int64_t end) const {
+    return {first * kPanel, std::min(end * kPanel, matrix.n())};
   }
   const T* Weights(std::int64_t panel, std::int64_t t) const {
     return reinterpret_cast<const T*>(matrix.panel(panel)) + t * kPanel;
@@ -305,8 +311,11 @@ void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
   const std::int64_t k = product.matrix.k();
   const std::int64_t groups = (product.matrix.panels() + kPanels - 1) / kPanels;
   const std::int64_t tasks = PanelTasks(groups, context.pool->size(), 8);
-  context.pool->Run(tasks, [&](std::int64_t task, int) HWY_ATTR {
-    for (std::int64_t group = PartBegin(groups, tasks, task); group < PartBegin(groups, tasks, task + 1); ++group) {
+  product.rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
+    const std::int64_t first_group = PartBegin(groups, tasks, task), end_group = PartBegin(groups, tasks, task + 1);
+    const IndexRange columns = product.Columns(first_group * kPanels, end_group * kPanels);
+    product.rider.Fetch(columns);
+    for (std::int64_t group = first_group; group < end_group; ++group) {
       const std::int64_t begin = group * kPanels;
       if (product.matrix.n() - begin * kPanel >= kPanels * kPanel) {
         TileOfRows<kPanels, Fetch::kOwnPanels, kMaxRows / kPanels>(
@@ -317,6 +326,7 @@ void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
         TileOfRows<1, Fetch::kOwnPanels>(product.m, product.Work(0, panel, 0, k, product.Weights(panel, 0)));
       }
     }
+    product.rider.Expand({0, product.m}, columns);
   });
 }
 
@@ -329,8 +339,11 @@ void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
   const std::int64_t row_tiles = product.row_tiles();
   const std::int64_t tasks = PanelTasks(panels, context.pool->size(), 16);
   const auto panel_bytes = static_cast<std::int64_t>(sizeof(T)) * k * kPanel;
-  context.pool->Run(tasks, [&](std::int64_t task, int) HWY_ATTR {
-    for (std::int64_t panel = PartBegin(panels, tasks, task); panel < PartBegin(panels, tasks, task + 1); ++panel) {
+  product.rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
+    const std::int64_t first_panel = PartBegin(panels, tasks, task), end_panel = PartBegin(panels, tasks, task + 1);
+    const IndexRange columns = product.Columns(first_panel, end_panel);
+    product.rider.Fetch(columns);
+    for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       for (std::int64_t tile = 0; tile < row_tiles; ++tile) {
         const std::int64_t rows = product.TileRow(tile + 1) - product.TileRow(tile);
         TileWork<T> work = product.Work(tile, panel, 0, k, product.Weights(panel, 0));
@@ -343,6 +356,7 @@ void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
         }
       }
     }
+    product.rider.Expand({0, product.m}, columns);
   });
 }
 
@@ -409,12 +423,14 @@ void MultiplyBlocked(const KernelContext& context, const Product<T>& product) {
   const std::int64_t row_blocks = (product.m + kBlockRows - 1) / kBlockRows;
   // Up to 8 panels per task: x is read from L3 once per task.
   const std::int64_t panel_tasks = PanelTasks(panels, context.pool->size(), 8);
-  context.pool->Run(row_blocks * panel_tasks, [&](std::int64_t task, int) HWY_ATTR {
-    const std::int64_t block = task / panel_tasks;
-    const std::int64_t part = task % panel_tasks;
-    MultiplyBlock(product, PartBegin(product.row_tiles(), row_blocks, block),
-                  PartBegin(product.row_tiles(), row_blocks, block + 1), PartBegin(panels, panel_tasks, part),
-                  PartBegin(panels, panel_tasks, part + 1));
+  product.rider.RunWith(*context.pool, row_blocks * panel_tasks, [&](std::int64_t task) HWY_ATTR {
+    const std::int64_t block = task / panel_tasks, part = task % panel_tasks;
+    const IndexRange tiles = {PartBegin(product.row_tiles(), row_blocks, block),
+                              PartBegin(product.row_tiles(), row_blocks, block + 1)};
+    const IndexRange of_task = {PartBegin(panels, panel_tasks, part), PartBegin(panels, panel_tasks, part + 1)};
+    MultiplyBlock(product, tiles.begin, tiles.end, of_task.begin, of_task.end);
+    product.rider.Expand({product.TileRow(tiles.begin), product.TileRow(tiles.end)},
+                         product.Columns(of_task.begin, of_task.end));
   });
 }
 
@@ -432,14 +448,14 @@ void Multiply(const KernelContext& context, Product<T> product) {
 }
 
 void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride) {
+            const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
   switch (w.dtype()) {
     case DType::kF32:
-      return Multiply(context, Product<float>{x, x_stride, m, w, bias, y, y_stride});
+      return Multiply(context, Product<float>{x, x_stride, m, w, bias, y, y_stride, rider});
     case DType::kF16:
-      return Multiply(context, Product<hwy::float16_t>{x, x_stride, m, w, bias, y, y_stride});
+      return Multiply(context, Product<hwy::float16_t>{x, x_stride, m, w, bias, y, y_stride, rider});
     default:
-      return Multiply(context, Product<hwy::bfloat16_t>{x, x_stride, m, w, bias, y, y_stride});
+      return Multiply(context, Product<hwy::bfloat16_t>{x, x_stride, m, w, bias, y, y_stride, rider});
   }
 }
 
@@ -453,9 +469,14 @@ namespace loramux::cpu {
 
 HWY_EXPORT(MatMul);
 
+void RiddenMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+                  const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
+  HWY_DYNAMIC_DISPATCH(MatMul)(context, x, x_stride, m, w, bias, y, y_stride, rider);
+}
+
 void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
             const float* bias, float* y, std::int64_t y_stride) {
-  HWY_DYNAMIC_DISPATCH(MatMul)(context, x, x_stride, m, w, bias, y, y_stride);
+  RiddenMatMul(context, x, x_stride, m, w, bias, y, y_stride, LoraRider());
 }
 
 }  // namespace loramux::cpu

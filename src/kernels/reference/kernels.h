@@ -20,6 +20,10 @@ void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_st
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
 
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace);
+
 void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused, float* workspace);
 
 void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,

@@ -27,4 +27,11 @@ void LoraMatMul(const KernelContext&, LoraVariant, std::span<const LoraProjectio
   }
 }
 
+void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
+                    float* y, std::int64_t y_stride, float* workspace) {
+  loramux::MatMul(context, x, x_stride, m, w, bias, y, y_stride);
+  reference::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
+}
+
 }  // namespace loramux::reference
