@@ -162,14 +162,16 @@ struct AttentionCase {
 };
 
 // Uses several layers, so that a decode step's pages exceed the caches of a core.
-void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
-  const std::int64_t bytes_a_token = 2 * c.kv_heads * c.head_dim * 2;
+void BenchAttentionCase(Bench& bench, const AttentionCase& c, DType dtype, double fma_peak) {
+  KvLayout layout = {.num_layers = 1, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim, .dtype = dtype};
+  const auto bytes_a_token = static_cast<std::int64_t>(layout.BytesPerToken());
   const std::int64_t layers =
       std::max<std::int64_t>(1, (std::int64_t{96} << 20) / (bytes_a_token * c.context * c.sequences));
-  const KvLayout layout = {.num_layers = layers, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
+  layout.num_layers = layers;
   const std::int64_t pages_each = layout.PagesFor(c.context);
-  AlignedBuffer<std::byte> memory(static_cast<std::int64_t>(layout.PageBytes()) * pages_each * c.sequences);
-  const PageArena arena = {memory.data(), layout.PageBytes()};
+  const std::size_t page_stride = (layout.PageBytes() + 63) / 64 * 64;
+  AlignedBuffer<std::byte> memory(static_cast<std::int64_t>(page_stride) * pages_each * c.sequences);
+  const PageArena arena = {memory.data(), page_stride};
   std::vector<std::uint32_t> pages(static_cast<std::size_t>(pages_each * c.sequences));
   for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<std::uint32_t>(i);
   for (std::size_t i = pages.size() - 1; i > 0; --i) std::swap(pages[i], pages[bench.prng.NextBelow(i + 1)]);
@@ -212,9 +214,9 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   const double seen = static_cast<double>(c.tokens) * mean_seen;
   const double flops = 4 * static_cast<double>(c.sequences * width) * seen;
   std::printf(
-      "attention %-34s %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak"
+      "attention %-34s %-4s %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak"
       "  store %lld tokens %.1f us\n",
-      c.name, seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
+      c.name, DTypeName(dtype), seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
       flops / seconds * 1e-9, 100 * flops / fma_peak / seconds, static_cast<long long>(c.context), store * 1e6);
 }
 
@@ -224,12 +226,18 @@ void BenchAttention(Bench& bench) {
       {"prefill 512, 12 x 64", 12, 12, 64, 1, 512, 512},
       {"prefill 512, 32 heads, 4 kv x 64", 32, 4, 64, 1, 512, 512},
       {"prefill 512 at 2048, 12 x 64", 12, 12, 64, 1, 2048, 512},
+      {"prefill 2048, 12 x 64", 12, 12, 64, 1, 2048, 2048},
+      {"prefill 2048, 32 heads, 4 kv x 64", 32, 4, 64, 1, 2048, 2048},
       {"decode 16 at 1024, 12 x 64", 12, 12, 64, 16, 1024, 1},
       {"decode 1 at 2048, 12 x 64", 12, 12, 64, 1, 2048, 1},
       {"decode 16 at 1024, 32 heads, 4 kv", 32, 4, 64, 16, 1024, 1},
+      {"decode 4 at 8192, 12 x 64", 12, 12, 64, 4, 8192, 1},
+      {"decode 4 at 8192, 32 heads, 4 kv", 32, 4, 64, 4, 8192, 1},
       {"decode 16 at 100, 12 x 64", 12, 12, 64, 16, 100, 1},
   };
-  for (const AttentionCase& c : kCases) BenchAttentionCase(bench, c, fma_peak);
+  for (const AttentionCase& c : kCases) {
+    for (const DType dtype : {DType::kBF16, DType::kI8}) BenchAttentionCase(bench, c, dtype, fma_peak);
+  }
 }
 
 // Adapters of the given ranks on q, k, v and o of a model of hidden size `hidden`; each row at a random place.

@@ -21,7 +21,8 @@ struct AttentionSequence {
 };
 
 // Rounds k and v, each [rows, num_kv_heads * head_dim], to the page's type and stores them in the sequences' pages of
-// `layer`. Row strides are in floats.
+// `layer`, in 8 bits with the scale of each token and head. What is stored for a token depends on its own k and v
+// alone. Row strides are in floats.
 void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
              std::int64_t v_stride);

@@ -40,7 +40,7 @@ struct Fixture {
 };
 
 void FillWithNan(Fixture& f, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; ++i) f.memory[i] = std::byte{0xff};  // NaN in all three types
+  for (std::int64_t i = 0; i < bytes; ++i) f.memory[i] = std::byte{0xff};  // NaN in the float types, and as a scale
 }
 
 Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<std::int64_t> lengths,
@@ -86,11 +86,12 @@ void Store(const KernelContext& context, const Fixture& f, const std::vector<Att
 struct Geometry {
   std::int64_t num_heads, num_kv_heads, head_dim, page_tokens;
 };
+constexpr DType kPageTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8};
 constexpr Geometry kGeometries[] = {{2, 2, 64, 16}, {8, 2, 32, 8}, {3, 1, 24, 4}, {16, 1, 40, 32}, {4, 4, 18, 64}};
 
 template <typename F>
 void ForEachLayout(const F& fn) {
-  for (DType dtype : kStoredTypes) {
+  for (DType dtype : kPageTypes) {
     for (const Geometry& g : kGeometries) {
       fn(KvLayout{.num_layers = 2,
                   .num_kv_heads = g.num_kv_heads,

@@ -11,9 +11,9 @@ Status KvLayout::Validate() const {
     return InvalidArgument("page_tokens: expected 4, 8, 16, 32 or 64, found " + std::to_string(page_tokens),
                            "page_tokens");
   }
-  if (!IsWeightDType(dtype)) {
-    return InvalidArgument(std::string("type of keys and values: expected f32, bf16 or f16, found ") + DTypeName(dtype),
-                           "dtype");
+  if (!IsWeightDType(dtype) && dtype != DType::kI8) {
+    return InvalidArgument(
+        std::string("type of keys and values: expected f32, bf16, f16 or i8, found ") + DTypeName(dtype), "dtype");
   }
   if (num_layers <= 0 || num_kv_heads <= 0 || head_dim <= 0) {
     return InvalidArgument("expected positive numbers of layers and heads and a positive head dimension, found " +

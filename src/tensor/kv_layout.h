@@ -5,6 +5,11 @@
 //
 // Keys are stored transposed, so that the scores of neighbouring positions are neighbouring lanes. Then no reduction
 // over head_dim is needed, and each score is summed over head_dim in the same order at every vector width.
+//
+// With kI8, K and V of each head are followed by their scales, bf16 [page_tokens]: element = integer * scale
+// (tensor/int8_kv.h). Each token and head has scales of its own, not each page: a page fills token by token, and a
+// scale of the page would change with later tokens. Then what is stored would have to be quantised again, and a
+// token's keys would depend on how the prompt was cut into chunks.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +27,15 @@ struct KvLayout {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t page_tokens = 16;  // 4, 8, 16, 32 or 64
-  DType dtype = DType::kBF16;     // kF32, kBF16 or kF16
+  DType dtype = DType::kBF16;     // kF32, kBF16, kF16 or kI8
 
   // Error: page_tokens or dtype outside the lists above, or an extent that is not positive.
   Status Validate() const;
 
-  // Bytes of one position over all layers.
+  bool has_scales() const { return dtype == DType::kI8; }
+  // Bytes of one position over all layers, with its scales.
   std::size_t BytesPerToken() const {
-    return static_cast<std::size_t>(num_layers * 2 * num_kv_heads * head_dim) * DTypeSize(dtype);
+    return static_cast<std::size_t>(num_layers * 2 * num_kv_heads) * HeadBytesPerToken();
   }
   // Bytes of the keys and values of a page; the pool may round this up.
   std::size_t PageBytes() const { return BytesPerToken() * static_cast<std::size_t>(page_tokens); }
@@ -41,12 +47,17 @@ struct KvLayout {
   std::size_t ValueOffset(std::int64_t layer, std::int64_t kv_head) const {
     return HeadBytes() * static_cast<std::size_t>((layer * 2 + 1) * num_kv_heads + kv_head);
   }
+  // Byte offset of the scales, bf16 [page_tokens], from the K or V of their head. REQUIRES: has_scales().
+  std::size_t ScalesOffset() const { return static_cast<std::size_t>(head_dim * page_tokens); }
   // Pages that `tokens` positions need.
   std::int64_t PagesFor(std::int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
 
  private:
-  // Bytes of K or V of one head in a page.
-  std::size_t HeadBytes() const { return static_cast<std::size_t>(head_dim * page_tokens) * DTypeSize(dtype); }
+  // Bytes of K or V of one head: of a position, and in a page.
+  std::size_t HeadBytesPerToken() const {
+    return static_cast<std::size_t>(head_dim) * DTypeSize(dtype) + (has_scales() ? DTypeSize(DType::kBF16) : 0);
+  }
+  std::size_t HeadBytes() const { return HeadBytesPerToken() * static_cast<std::size_t>(page_tokens); }
 };
 
 }  // namespace loramux

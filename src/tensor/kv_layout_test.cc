@@ -21,6 +21,19 @@ TEST(KvLayout, BlocksTileThePageWithoutGaps) {
   EXPECT_EQ(layout.BytesPerToken() * 16, layout.PageBytes());
 }
 
+TEST(KvLayout, InEightBitsEachHeadIsFollowedByItsScales) {
+  KvLayout layout = Example();
+  layout.dtype = DType::kI8;
+  const std::size_t scales = 64 * 16, block = scales + 16 * 2;
+  EXPECT_EQ(layout.ScalesOffset(), scales);
+  EXPECT_EQ(layout.KeyOffset(0, 1), block);
+  EXPECT_EQ(layout.ValueOffset(0, 0), 2 * block);
+  EXPECT_EQ(layout.KeyOffset(1, 0), 4 * block);
+  EXPECT_EQ(layout.ValueOffset(2, 1) + block, layout.PageBytes());
+  EXPECT_EQ(layout.BytesPerToken() * 16, layout.PageBytes());
+  EXPECT_EQ(layout.BytesPerToken(), std::size_t{3 * 2 * 2 * (64 + 2)});
+}
+
 TEST(KvLayout, PagesForRoundsUp) {
   const KvLayout layout = Example();
   EXPECT_EQ(layout.PagesFor(0), 0);
@@ -37,6 +50,8 @@ TEST(KvLayout, ValidateNamesWhatIsWrong) {
   EXPECT_EQ(layout.Validate().error().param, "page_tokens");
   layout = Example();
   layout.dtype = DType::kI8;
+  EXPECT_TRUE(layout.Validate().ok());
+  layout.dtype = DType::kI16;
   ASSERT_FALSE(layout.Validate().ok());
   EXPECT_EQ(layout.Validate().error().param, "dtype");
   layout = Example();

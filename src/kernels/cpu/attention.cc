@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/attention_tiles.h"
@@ -29,6 +30,11 @@ constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kMaxBlockRows = kManyRegisters ? 12 : 4;
 static_assert(kAttentionTileRows % kMaxBlockRows == 0);
 
+// Whether pages have scales beside elements of type T. A score is multiplied by the key's scale after its sum, and a
+// weight by the value's scale before it, so that the inner loops know integers only.
+template <typename T>
+constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
+
 // The parameters common to all tiles of a call, with the pages' element type.
 template <typename T>
 struct Problem {
@@ -49,7 +55,7 @@ struct Work {
   const AttentionTile& tile;
   float* queries;  // [group of four rows][head_dim][4], for blocks of whole groups
   float* scores;   // [rows][score_stride], from position `begin` on
-  float* weights;  // [group of four rows][score_stride][4]: copy of the exponentials
+  float* weights;  // [group of four rows][score_stride][4]: copy of the weights
   std::int64_t score_stride;
   const std::uint32_t* pages;
   std::size_t page_stride;
@@ -70,6 +76,13 @@ struct Work {
   }
   const T* Values(std::int64_t position) const {
     return reinterpret_cast<const T*>(values + pages[position >> page_shift] * page_stride) + Slot(position) * head_dim;
+  }
+  // The scale at `position`, if kScaled<T>; those of a page are adjacent.
+  const hwy::bfloat16_t* KeyScales(std::int64_t position) const { return Scales(keys, position); }
+  const hwy::bfloat16_t* ValueScales(std::int64_t position) const { return Scales(values, position); }
+  const hwy::bfloat16_t* Scales(const std::byte* head, std::int64_t position) const {
+    const std::byte* page = head + pages[position >> page_shift] * page_stride;
+    return reinterpret_cast<const hwy::bfloat16_t*>(page + problem.layout.ScalesOffset()) + Slot(position);
   }
   std::int64_t Slot(std::int64_t position) const { return position & ((std::int64_t{1} << page_shift) - 1); }
   std::int64_t PageEnd(std::int64_t position) const { return ((position >> page_shift) + 1) << page_shift; }
@@ -102,6 +115,24 @@ HWY_INLINE float RowElement(const float* at, std::int64_t stride, int i) {
   return kInterleaved<kRows> ? at[i / kGroupRows * stride + i % kGroupRows] : at[i * stride];
 }
 
+template <typename T>
+HWY_INLINE void PrefetchScales(const Work<T>& work, std::int64_t position) {
+  hwy::Prefetch(work.KeyScales(position));
+  hwy::Prefetch(work.ValueScales(position));
+}
+
+// The scales at `at()`, and x multiplied by them. Without scales nothing is read and x is returned.
+template <typename T, class D, typename At>
+HWY_INLINE hn::Vec<D> ScalesOf(D d, const At& at) {
+  if constexpr (kScaled<T>) return LoadWide(d, at());
+  return hn::Zero(d);
+}
+template <typename T, class V>
+HWY_INLINE V Scaled(V x, V scale) {
+  if constexpr (kScaled<T>) return hn::Mul(x, scale);
+  return x;
+}
+
 // Scores of rows [row, row + kRows) at kVectors vectors of positions from `position` on. In a decode step, pages stream
 // from memory in pieces too short for the hardware's prefetchers, so the keys of the next block are prefetched here.
 template <int kRows, int kVectors, class D, typename T>
@@ -116,6 +147,7 @@ HWY_INLINE void ScoreBlock(D d, const Work<T>& work, std::int64_t row, std::int6
     keys[v] = work.Keys(position + v * lanes);
     const std::int64_t later = position + (kVectors + v) * lanes;
     next[v] = later < work.end ? work.Keys(later) : keys[v];
+    if constexpr (kScaled<T>) PrefetchScales(work, std::min(later, work.end - 1));
   }
   const float* q = kInterleaved<kRows> ? work.Queries(row) : work.Query(row);
   const std::int64_t q_stride = kInterleaved<kRows> ? kGroupRows * head_dim : work.Query(row + kRows - 1) - q;
@@ -139,11 +171,12 @@ HWY_INLINE void ScoreBlock(D d, const Work<T>& work, std::int64_t row, std::int6
       for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(value, key[v], sum[i][v]);
     }
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    float* to = work.Scores(row + i) + position - work.begin;
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[i][v], d, to + v * lanes);
+  for (int v = 0; v < kVectors; ++v) {
+    float* to = work.Scores(row) + position - work.begin + v * lanes;
+    const auto scale = ScalesOf<T>(d, [&] { return work.KeyScales(position + v * lanes); });
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) hn::StoreU(Scaled<T>(sum[i][v], scale), d, to + i * work.score_stride);
   }
 }
 
@@ -159,10 +192,12 @@ HWY_NOINLINE void ScoreRows(D d, const Work<T>& work, std::int64_t row) {
   for (; position < work.end; position += lanes) ScoreBlock<kRows, 1>(d, work, row, position);
 }
 
-// Replaces the scores [first, end) of one row (indices from work.begin) by exponentials relative to their maximum, and
-// returns their sum, taken lane by lane in order of position.
-template <class D>
-HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, std::int64_t first, std::int64_t end) {
+// Replaces the scores of one row in its view by the weights of the values: exponentials relative to the scores'
+// maximum, times the values' scales. Returns the sum of the exponentials, taken lane by lane in order of position.
+template <class D, typename T>
+HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int64_t row) {
+  float* HWY_RESTRICT scores = work.Scores(row);
+  const std::int64_t first = work.First(row) - work.begin, end = work.Last(row) + 1 - work.begin;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto index = hn::Iota(d, 0.0f);
   const auto seen = [&](std::int64_t i) HWY_ATTR {
@@ -184,7 +219,8 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
     auto value = Exp(d, hn::Mul(factor, hn::Sub(hn::LoadU(d, scores + i), maximum)));
     if (i < first || i + lanes > end) value = hn::IfThenElseZero(seen(i), value);
     sum = hn::Add(sum, value);
-    hn::StoreU(value, d, scores + i);
+    const auto scales = ScalesOf<T>(d, [&] { return work.ValueScales(work.begin + i); });
+    hn::StoreU(Scaled<T>(value, scales), d, scores + i);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
@@ -267,7 +303,7 @@ void WeighFrom(const Work<T>& work, std::int64_t row, std::int64_t begin) {
   }
 }
 
-// Outputs of rows [row, row + kRows) from their exponentials, before the division by the sum. Rows are in order of
+// Outputs of rows [row, row + kRows) from their weights, before the division by the sum. Rows are in order of
 // position, hence also of the first position in their view. Positions before the last row's view are taken row by row.
 template <int kRows, typename T>
 void WeighRows(const Work<T>& work, std::int64_t row) {
@@ -302,10 +338,7 @@ void AttendRows(D d, const Work<T>& work, std::int64_t row) {
   if constexpr (kInterleaved<kRows>) InterleaveQueries<kRows>(work, row);
   ScoreRows<kRows>(d, work, row);
   float sums[kRows];
-  for (int i = 0; i < kRows; ++i) {
-    sums[i] = Exponentiate(d, scale, work.Scores(row + i), work.First(row + i) - work.begin,
-                           work.Last(row + i) + 1 - work.begin);
-  }
+  for (int i = 0; i < kRows; ++i) sums[i] = Exponentiate(d, work, scale, row + i);
   if constexpr (kInterleaved<kRows>) InterleaveWeights<kRows>(work, row);
   WeighRows<kRows>(work, row);
   for (int i = 0; i < kRows; ++i) {
@@ -389,6 +422,8 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
       return attend(float());
     case DType::kF16:
       return attend(hwy::float16_t());
+    case DType::kI8:
+      return attend(std::int8_t());
     default:
       return attend(hwy::bfloat16_t());
   }

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "tensor/half_float.h"
+#include "tensor/int8_kv.h"
 
 // Deliberately scalar: a token has a few thousand elements per layer, each written to a different place (keys are
 // transposed). It matters more that whole pages of a prompt are written line by line.
@@ -41,6 +42,39 @@ void StoreHead(const KvLayout& layout, const Run& run, std::byte* keys_at, std::
   }
 }
 
+// The scales of the run's tokens, from the rows at `x` of one head; stored too.
+void StoreScales(const KvLayout& layout, const Run& run, std::byte* head, const float* x, std::int64_t stride,
+                 float* inverse) {
+  auto* scales = reinterpret_cast<BF16*>(head + layout.ScalesOffset()) + run.slot;
+  for (std::int64_t i = 0; i < run.count; ++i) {
+    std::int32_t most = 0;
+    for (std::int64_t d = 0; d < layout.head_dim; ++d) most = std::max(most, MagnitudeBits(x[i * stride + d]));
+    const Int8KvScale scale = ScaleOfInt8Kv(most);
+    scales[i].bits = scale.bf16;
+    inverse[i] = scale.inverse;
+  }
+}
+
+template <>
+void StoreHead<std::int8_t>(const KvLayout& layout, const Run& run, std::byte* keys_at, std::byte* values_at,
+                            const float* k, std::int64_t k_stride, const float* v, std::int64_t v_stride) {
+  constexpr std::int64_t kMostPageTokens = 64;
+  float inverse[kMostPageTokens];
+  const std::int64_t head_dim = layout.head_dim;
+  StoreScales(layout, run, keys_at, k, k_stride, inverse);
+  auto* keys = reinterpret_cast<std::int8_t*>(keys_at) + run.slot;
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      keys[d * layout.page_tokens + i] = ToInt8Kv(k[i * k_stride + d], inverse[i]);
+    }
+  }
+  StoreScales(layout, run, values_at, v, v_stride, inverse);
+  auto* values = reinterpret_cast<std::int8_t*>(values_at) + run.slot * head_dim;
+  for (std::int64_t i = 0; i < run.count; ++i) {
+    for (std::int64_t d = 0; d < head_dim; ++d) values[i * head_dim + d] = ToInt8Kv(v[i * v_stride + d], inverse[i]);
+  }
+}
+
 template <typename T>
 void StoreRun(const KvLayout& layout, std::int64_t layer, const Run& run, std::int64_t k_stride,
               std::int64_t v_stride) {
@@ -58,6 +92,7 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
   const std::int64_t page_tokens = layout.page_tokens;
   const auto store = layout.dtype == DType::kF32   ? StoreRun<float>
                      : layout.dtype == DType::kF16 ? StoreRun<F16>
+                     : layout.dtype == DType::kI8  ? StoreRun<std::int8_t>
                                                    : StoreRun<BF16>;
   for (const AttentionSequence& sequence : sequences) {
     if (sequence.num_tokens == 0) continue;

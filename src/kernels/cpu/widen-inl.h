@@ -7,6 +7,8 @@
 #define LORAMUX_KERNELS_CPU_WIDEN_INL_H_
 #endif
 
+#include <cstdint>
+
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,6 +28,10 @@ HWY_INLINE hn::Vec<D> LoadWide(D df, const hwy::bfloat16_t* HWY_RESTRICT from) {
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWide(D df, const hwy::float16_t* HWY_RESTRICT from) {
   return hn::PromoteTo(df, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadWide(D df, const std::int8_t* HWY_RESTRICT from) {
+  return hn::ConvertTo(df, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<std::int8_t, D>(), from)));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -4,6 +4,7 @@
 
 #include "kernels/reference/kernels.h"
 #include "tensor/half_float.h"
+#include "tensor/int8_kv.h"
 
 namespace loramux::reference {
 namespace {
@@ -14,11 +15,35 @@ std::byte* PageOf(const KvLayout& layout, const PageArena& arena, const Attentio
   return arena.base + sequence.pages[position / layout.page_tokens] * arena.page_stride;
 }
 
+// Stores the head_dim elements at `x` as integers, `stride` apart from the slot's first, and their scale.
+void StoreInt8(const KvLayout& layout, std::byte* head, std::int64_t slot, std::int64_t first, std::int64_t stride,
+               const float* x) {
+  std::int32_t most = 0;
+  for (std::int64_t d = 0; d < layout.head_dim; ++d) most = std::max(most, MagnitudeBits(x[d]));
+  const Int8KvScale scale = ScaleOfInt8Kv(most);
+  for (std::int64_t d = 0; d < layout.head_dim; ++d) {
+    head[first + d * stride] = static_cast<std::byte>(ToInt8Kv(x[d], scale.inverse));
+  }
+  StoreFromF32(DType::kBF16, head + layout.ScalesOffset(), slot, BF16ToF32(scale.bf16));
+}
+
+// Element `index` of K or V of a head, which belongs to the token in `slot`.
+float LoadElement(const KvLayout& layout, const std::byte* head, std::int64_t slot, std::int64_t index) {
+  if (!layout.has_scales()) return LoadAsF32(layout.dtype, head, index);
+  const auto integer = static_cast<float>(static_cast<std::int8_t>(head[index]));
+  return integer * LoadAsF32(DType::kBF16, head + layout.ScalesOffset(), slot);
+}
+
 void StoreToken(const KvLayout& layout, std::int64_t layer, std::byte* page, std::int64_t slot, const float* k,
                 const float* v) {
   for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
     std::byte* keys = page + layout.KeyOffset(layer, head);
     std::byte* values = page + layout.ValueOffset(layer, head);
+    if (layout.has_scales()) {
+      StoreInt8(layout, keys, slot, slot, layout.page_tokens, k + head * layout.head_dim);
+      StoreInt8(layout, values, slot, slot * layout.head_dim, 1, v + head * layout.head_dim);
+      continue;
+    }
     for (std::int64_t d = 0; d < layout.head_dim; ++d) {
       StoreFromF32(layout.dtype, keys, d * layout.page_tokens + slot, k[head * layout.head_dim + d]);
       StoreFromF32(layout.dtype, values, slot * layout.head_dim + d, v[head * layout.head_dim + d]);
@@ -40,15 +65,15 @@ struct Query {
 float Key(const Query& query, std::int64_t position, std::int64_t d) {
   const KvLayout& layout = query.layout;
   const std::byte* page = PageOf(layout, query.arena, query.sequence, position);
-  return LoadAsF32(layout.dtype, page + layout.KeyOffset(query.layer, query.kv_head),
-                   d * layout.page_tokens + position % layout.page_tokens);
+  const std::int64_t slot = position % layout.page_tokens;
+  return LoadElement(layout, page + layout.KeyOffset(query.layer, query.kv_head), slot, d * layout.page_tokens + slot);
 }
 
 float Value(const Query& query, std::int64_t position, std::int64_t d) {
   const KvLayout& layout = query.layout;
   const std::byte* page = PageOf(layout, query.arena, query.sequence, position);
-  return LoadAsF32(layout.dtype, page + layout.ValueOffset(query.layer, query.kv_head),
-                   position % layout.page_tokens * layout.head_dim + d);
+  const std::int64_t slot = position % layout.page_tokens;
+  return LoadElement(layout, page + layout.ValueOffset(query.layer, query.kv_head), slot, slot * layout.head_dim + d);
 }
 
 void AttendOne(const Query& query, const float* q, float* out) {
