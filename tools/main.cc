@@ -10,6 +10,7 @@
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/laboratory.h"
+#include "tools/quantize.h"
 #include "tools/route.h"
 #include "tools/serve.h"
 
@@ -30,6 +31,7 @@ int Run(int argc, char** argv) {
       "  loramux batch requests.jsonl -o answers.jsonl demo/model --adapter-dir demo/adapters\n"
       "  loramux inspect demo/model\n"
       "  loramux inspect demo/adapters/reverse --base demo/model\n"
+      "  loramux quantize demo/model --weights q4 --output demo-q4\n"
       "  loramux profile demo/model --quick --output profile.json\n"
       "  loramux bench --tasks demo/eval --concurrency 16\n"
       "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
@@ -41,6 +43,7 @@ int Run(int argc, char** argv) {
   program.commands.push_back(loramux::GenerateCommand());
   program.commands.push_back(loramux::BatchCommand());
   program.commands.push_back(loramux::InspectCommand());
+  program.commands.push_back(loramux::QuantizeCommand());
   loramux::AddLaboratory(program, std::move(command_line));
   program.commands.push_back(loramux::ReferenceCommand(program));
   return loramux::RunProgram(program, argc, argv);

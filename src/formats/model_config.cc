@@ -80,13 +80,6 @@ Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
 
 // Refuses options that change the computation in ways that the forward pass does not implement.
 Status RefuseUnsupported(const JsonFields& fields) {
-  if (const nlohmann::json* quantization = fields.Find("quantization_config"); quantization && !IsOff(*quantization)) {
-    const std::string method = quantization->is_object() && quantization->contains("quant_method")
-                                   ? Describe((*quantization)["quant_method"])
-                                   : Describe(*quantization);
-    return Unsupported(fields.label() + "quantization_config (" + method +
-                       "): quantized checkpoints are not supported; use the f32, bf16 or f16 weights");
-  }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const nlohmann::json* experts = fields.Find(key);
     if (experts == nullptr || *experts == 0) continue;
@@ -359,6 +352,9 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.BoolOr("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const auto dtype, fields.String("dtype"));
   ASSIGN_OR_RETURN(const auto torch_dtype, fields.String("torch_dtype"));
+  if (const nlohmann::json* quantization = fields.Find("quantization_config"); quantization && !IsOff(*quantization)) {
+    config.quantization = quantization->dump();
+  }
   config.dtype = dtype ? *dtype : torch_dtype.value_or("");
   return config;
 }

@@ -53,6 +53,8 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if present, else config.json
   TokenId bos_token_id = -1;           // -1: none
   std::string dtype;                   // as written ("bfloat16", ...); informational
+  // The JSON text of quantization_config; empty: weights in floats. The room `quant` says what it reads of it.
+  std::string quantization;
   // Lengths to which embeddings may be cut (matryoshka_dimensions); empty: any (is_matryoshka). nullopt: none.
   std::optional<std::vector<std::int64_t>> matryoshka;
 

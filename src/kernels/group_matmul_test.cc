@@ -3,7 +3,6 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/group_panel.h"
 #include "kernels/kernel_test_support.h"
 #include "kernels/matmul.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/group_panel.h"
 #include "kernels/reference/kernels.h"
 #include "tensor/half_float.h"
 
@@ -15,14 +15,31 @@ PackedMatrix::PackedMatrix(std::int64_t n, std::int64_t k, WeightFormat format)
     : PackedMatrix(std::initializer_list<Part>{{n, format}}, k) {}
 
 PackedMatrix::PackedMatrix(std::span<const Part> parts, std::int64_t k) : k_(k) {
-  CHECK_GT(k, 0);
+  PlacePanels(parts);
+  std::shared_ptr<std::byte> memory(AllocateAligned(bytes_), FreeAligned);
+  std::memset(memory.get(), 0, bytes_);
+  data_ = memory.get();
+  owner_ = std::move(memory);
+}
+
+PackedMatrix::PackedMatrix(std::span<const Part> parts, std::int64_t k, std::span<const std::byte> panels,
+                           std::shared_ptr<const void> owner)
+    : k_(k), data_(panels.data()), owner_(std::move(owner)) {
+  PlacePanels(parts);
+  CHECK(quantised());
+  CHECK_EQ(panels.size(), bytes_);
+  CHECK_EQ(reinterpret_cast<std::uintptr_t>(data_) % kCacheLineBytes, std::uintptr_t{0});
+}
+
+void PackedMatrix::PlacePanels(std::span<const Part> parts) {
+  CHECK_GT(k_, 0);
   CHECK(ArePanels(parts));
   runs_.clear();
   for (const Part& part : parts) {
     CHECK_GT(part.rows, 0);
     if (runs_.empty() || runs_.back().format != part.format) {
       runs_.push_back({.first_panel = panels(),
-                       .panel_bytes = kPanel * static_cast<std::int64_t>(WeightRowBytes(part.format, k)),
+                       .panel_bytes = kPanel * static_cast<std::int64_t>(WeightRowBytes(part.format, k_)),
                        .format = part.format});
     }
     n_ += part.rows;
@@ -32,8 +49,6 @@ PackedMatrix::PackedMatrix(std::span<const Part> parts, std::int64_t k) : k_(k) 
     runs_[run].offset = static_cast<std::int64_t>(bytes_);
     bytes_ += static_cast<std::size_t>((end - runs_[run].first_panel) * runs_[run].panel_bytes);
   }
-  data_.reset(AllocateAligned(bytes_));
-  std::memset(data_.get(), 0, bytes_);
 }
 
 bool PackedMatrix::ArePanels(std::span<const Part> parts) {

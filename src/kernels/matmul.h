@@ -11,6 +11,7 @@
 #include "formats/dtype.h"
 #include "kernels/kernel_context.h"
 #include "tensor/aligned_buffer.h"
+#include "tensor/group_panel.h"
 #include "tensor/grouped_rows.h"
 #include "tensor/weight_format.h"
 
@@ -25,11 +26,11 @@ namespace loramux {
 // PanelSlot: unchanged for f32 and f16. For bf16, outputs i and 16 + i are neighbours, so that one 32-bit word holds
 // both, and a shift and a mask widen a vector of them to float32.
 //
-// Integers (kQ8, kQ4) lie group by group (kernels/group_panel.h). Their panels may have different formats, as published
+// Integers (kQ8, kQ4) lie group by group (tensor/group_panel.h). Their panels may have different formats, as published
 // models mix them within q, k and v.
 class PackedMatrix {
  public:
-  static constexpr std::int64_t kPanel = 32;
+  static constexpr std::int64_t kPanel = kPanelOutputs;
 
   // Rows of one format.
   struct Part {
@@ -43,6 +44,10 @@ class PackedMatrix {
   PackedMatrix(std::int64_t n, std::int64_t k, DType dtype) : PackedMatrix(n, k, FormatOf(dtype)) {}
   // Parts of several formats. REQUIRES: ArePanels(parts).
   PackedMatrix(std::span<const Part> parts, std::int64_t k);
+  // Quantised panels as they lie in memory that `owner` keeps, without a copy. REQUIRES: ArePanels(parts), 64-byte
+  // aligned, exactly their bytes.
+  PackedMatrix(std::span<const Part> parts, std::int64_t k, std::span<const std::byte> panels,
+               std::shared_ptr<const void> owner);
   // Whether parts can share a matrix: they have one format, or are quantised and begin at panels.
   static bool ArePanels(std::span<const Part> parts);
 
@@ -65,7 +70,7 @@ class PackedMatrix {
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   std::size_t bytes() const { return bytes_; }
-  const std::byte* data() const { return data_.get(); }
+  const std::byte* data() const { return data_; }
   std::int64_t panels() const { return (n_ + kPanel - 1) / kPanel; }
   // The format of a panel, and of the first; `quantised`: of all.
   WeightFormat format(std::int64_t panel = 0) const { return runs_[RunOf(panel)].format; }
@@ -74,7 +79,7 @@ class PackedMatrix {
   DType dtype() const { return DTypeOf(format()); }
   const std::byte* panel(std::int64_t p) const {
     const Run& run = runs_[RunOf(p)];
-    return data_.get() + run.offset + (p - run.first_panel) * run.panel_bytes;
+    return data_ + run.offset + (p - run.first_panel) * run.panel_bytes;
   }
 
  private:
@@ -88,13 +93,16 @@ class PackedMatrix {
     while (run + 1 < runs_.size() && panel >= runs_[run + 1].first_panel) ++run;
     return run;
   }
+  void PlacePanels(std::span<const Part> parts);
+  // REQUIRES: its own memory.
   std::byte* MutablePanel(std::int64_t p) { return const_cast<std::byte*>(panel(p)); }
 
   std::int64_t n_ = 0;
   std::int64_t k_ = 0;
   std::size_t bytes_ = 0;
   std::vector<Run> runs_ = {Run{}};
-  std::unique_ptr<std::byte[], AlignedDelete> data_;
+  const std::byte* data_ = nullptr;
+  std::shared_ptr<const void> owner_;  // of `data_`
 };
 
 // y[i, j] = sum over t ascending of x[i, t] * W[j, t] (+ bias[j]), for i < m, j < w.n(). x: m rows of k floats,

@@ -10,84 +10,14 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "kernels/thread_pool.h"
 #include "model/model_tensors.h"
-#include "quant/quantise.h"
+#include "model/packer.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
 namespace {
 
 // ---- packing them
-
-// Packs tensors and reports progress.
-class Packer {
- public:
-  Packer(const Progress& progress, const ModelTensors& tensors)
-      : progress_(progress), total_(MatrixBytes(tensors)), pool_(AvailableProcessors()) {}
-
-  // Stacks the weights by output rows, in their own formats or in `format`.
-  PackedMatrix Matrix(std::initializer_list<LinearTensors> linears, std::optional<WeightFormat> format) {
-    std::vector<PackedMatrix::Part> parts;
-    for (const LinearTensors& linear : linears) {
-      parts.push_back({linear.weight->rows(), format.value_or(linear.weight->format())});
-    }
-    if (!PackedMatrix::ArePanels(parts)) {
-      for (PackedMatrix::Part& part : parts) part.format = WeightFormat::kF32;
-    }
-    PackedMatrix matrix(parts, linears.begin()->weight->columns());
-    std::int64_t row = 0;
-    auto part = parts.begin();
-    for (const LinearTensors& linear : linears) {
-      Pack(*linear.weight, row, *part++, matrix);
-      row += linear.weight->rows();
-    }
-    return matrix;
-  }
-
- private:
-  void Pack(const StoredMatrix& from, std::int64_t first_row, const PackedMatrix::Part& part, PackedMatrix& matrix) {
-    // A task's rows as floats are a megabyte or less.
-    const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{256} << 10) / from.columns());
-    const std::int64_t pieces = (part.rows + piece - 1) / piece;
-    constexpr std::int64_t kRound = 64;  // between reports
-    const std::int64_t before = done_;
-    for (std::int64_t begin = 0; begin < pieces; begin += kRound) {
-      const std::int64_t end = std::min(pieces, begin + kRound);
-      pool_.Run(end - begin, [&](std::int64_t task, int) {
-        const std::int64_t row = (begin + task) * piece;
-        PackPiece(from, row, std::min(piece, part.rows - row), part.format, first_row + row, matrix);
-      });
-      done_ = before + from.bytes() / pieces * end;
-      if (end == pieces) done_ = before + from.bytes();
-      if (progress_) progress_(done_, total_);
-    }
-  }
-
-  // Rows [row, row + rows) of a matrix become output rows from `to` on. Outputs share no byte.
-  static void PackPiece(const StoredMatrix& from, std::int64_t row, std::int64_t rows, WeightFormat format,
-                        std::int64_t to, PackedMatrix& matrix) {
-    const std::span<const std::byte> raw = from.Raw(row, rows);
-    if (from.format() == format) {
-      if (IsQuantised(format)) return matrix.PackGroups(to, from.ReadGroups(row, rows));
-      if (!raw.empty()) return matrix.PackRows(to, rows, raw.data());
-    }
-    std::vector<float> floats(static_cast<std::size_t>(rows * from.columns()));
-    from.ReadFloats(row, rows, floats.data());
-    if (IsQuantised(format)) return matrix.PackGroups(to, Quantise(format, floats.data(), rows, from.columns()));
-    const DType dtype = DTypeOf(format);
-    std::vector<std::byte> elements(floats.size() * DTypeSize(dtype));
-    for (std::size_t i = 0; i < floats.size(); ++i) {
-      StoreFromF32(dtype, elements.data(), static_cast<std::int64_t>(i), floats[i]);
-    }
-    matrix.PackRows(to, rows, elements.data());
-  }
-
-  const Progress& progress_;
-  std::int64_t done_ = 0;
-  const std::int64_t total_;
-  ThreadPool pool_;
-};
 
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
@@ -204,12 +134,16 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
   return total;
 }
 
+std::optional<WeightFormat> EmbeddingFormat(const WeightOptions& options) {
+  if (options.embeddings || !options.layers || !IsQuantised(*options.layers)) return options.embeddings;
+  return WeightFormat::kQ8;
+}
+
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
                                       const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
-  Packer packer(progress, tensors);
-  std::optional<WeightFormat> embeddings = options.embeddings;
-  if (!embeddings && options.layers && IsQuantised(*options.layers)) embeddings = WeightFormat::kQ8;
+  Packer packer(progress, MatrixBytes(tensors));
+  const std::optional<WeightFormat> embeddings = EmbeddingFormat(options);
   ModelWeights weights;
   if (tensors.embedding.weight != nullptr) weights.embedding = packer.Matrix({tensors.embedding}, embeddings);
   for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer, options.layers));

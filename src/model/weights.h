@@ -34,6 +34,9 @@ struct WeightOptions {
   std::optional<WeightFormat> embeddings;
 };
 
+// What `options` stand for.
+std::optional<WeightFormat> EmbeddingFormat(const WeightOptions& options);
+
 // Packs the weights of a model. Every tensor must be used, except known buffers (rotary_emb.inv_freq)
 // and the second copy of a tied embedding. A missing, misshapen or mistyped tensor is an error that names it with the
 // expected and the found shape or type (Error::param is its name). All checks precede any packing.

@@ -2,8 +2,11 @@
 
 #include <utility>
 
+#include "formats/json_fields.h"
 #include "formats/message.h"
+#include "formats/model_config.h"
 #include "formats/safetensors.h"
+#include "quant/panel_matrix.h"
 #include "quant/tensor_finder.h"
 
 namespace loramux {
@@ -14,7 +17,7 @@ Error Missing(const std::string& name, const TensorFinder::Shape& shape) {
                          name);
 }
 
-// A safetensors file or directory with weights in floats.
+// A safetensors file or directory with weights in floats. `file` outlives it.
 class FloatSource : public ModelSource {
  public:
   explicit FloatSource(const TensorFile& file) : finder_(file) {}
@@ -36,18 +39,54 @@ class FloatSource : public ModelSource {
 
   Status CheckAllUsed() const override { return finder_.CheckAllUsed(/*ignored=*/"rotary_emb.inv_freq"); }
 
+ protected:
+  TensorFinder& finder() { return finder_; }
+
  private:
   TensorFinder finder_;
 };
 
-// The same with the files that it reads.
-class OwningSource : public FloatSource {
+// The same with the files that it reads. They stay mapped as long as a matrix refers to them.
+class DirectorySource : public FloatSource {
  public:
-  explicit OwningSource(std::unique_ptr<TensorFile> file) : FloatSource(*file), file_(std::move(file)) {}
+  explicit DirectorySource(std::shared_ptr<const TensorFile> file) : FloatSource(*file), file_(std::move(file)) {}
+
+ protected:
+  const std::shared_ptr<const TensorFile>& file() const { return file_; }
 
  private:
-  std::unique_ptr<TensorFile> file_;
+  std::shared_ptr<const TensorFile> file_;
 };
+
+// A directory of `loramux quantize`.
+class PanelSource : public DirectorySource {
+ public:
+  using DirectorySource::DirectorySource;
+
+  Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
+                                                         std::int64_t columns) override {
+    const StoredTensor* tensor = finder().FindAny(name + ".weight");
+    if (tensor == nullptr || tensor->dtype != DType::kU8) return FloatSource::FindMatrix(name, rows, columns);
+    ASSIGN_OR_RETURN(std::shared_ptr<const StoredMatrix> matrix, MakePanelMatrix(*tensor, rows, columns, file()));
+    return matrix;
+  }
+};
+
+Error UnsupportedQuantization(const std::string& method) {
+  return Unsupported("quantization_config of config.json (" + method +
+                         "): not supported; use weights in f32, bf16 or f16, and --weights q8 or q4",
+                     "quantization_config");
+}
+
+// Error: the layout is of another version.
+Status CheckPanelLayout(const nlohmann::json& config) {
+  const auto layout = config.find("layout");
+  if (layout != config.end() && *layout == kPanelLayout) return Ok{};
+  return Unsupported("quantization_config of config.json: expected the layout \"" + std::string(kPanelLayout) +
+                         "\", found " + (layout == config.end() ? "none" : layout->dump()) +
+                         "; run `loramux quantize` of this version again",
+                     "quantization_config");
+}
 
 }  // namespace
 
@@ -65,8 +104,19 @@ Result<std::vector<float>> ModelSource::RequireVector(const std::string& name, s
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path& directory) {
-  ASSIGN_OR_RETURN(TensorFile file, TensorFile::OpenModelDirectory(directory));
-  std::unique_ptr<ModelSource> source = std::make_unique<OwningSource>(std::make_unique<TensorFile>(std::move(file)));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
+  ASSIGN_OR_RETURN(TensorFile opened, TensorFile::OpenModelDirectory(directory));
+  auto file = std::make_shared<const TensorFile>(std::move(opened));
+  std::unique_ptr<ModelSource> source;
+  if (config.quantization.empty()) {
+    source = std::make_unique<DirectorySource>(std::move(file));
+    return source;
+  }
+  ASSIGN_OR_RETURN(const nlohmann::json quantization, ParseJsonObject(config.quantization, "quantization_config"));
+  const std::string method = quantization.contains("quant_method") ? quantization["quant_method"].dump() : "no method";
+  if (method != "\"" + std::string(kPanelMethod) + "\"") return UnsupportedQuantization(method);
+  RETURN_IF_ERROR(CheckPanelLayout(quantization));
+  source = std::make_unique<PanelSource>(std::move(file));
   return source;
 }
 

@@ -40,6 +40,10 @@ class StoredMatrix {
   virtual GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const = 0;
   // The rows as they lie in the file, row-major in DTypeOf(format()); empty unless they lie there so.
   virtual std::span<const std::byte> Raw(std::int64_t /*first*/, std::int64_t /*count*/) const { return {}; }
+  // The whole matrix in the panels of tensor/group_panel.h, 64-byte aligned; empty unless it lies in the file so.
+  virtual std::span<const std::byte> Panels() const { return {}; }
+  // What keeps Panels() mapped beyond the source; null without panels.
+  virtual std::shared_ptr<const void> Owner() const { return nullptr; }
 
  private:
   std::string name_;

@@ -4,10 +4,15 @@
 
 namespace loramux {
 
-Result<const StoredTensor*> TensorFinder::Find(const std::string& name, const Shape& shape) {
+const StoredTensor* TensorFinder::FindAny(const std::string& name) {
   const StoredTensor* tensor = file_.Find(name);
+  if (tensor != nullptr) used_.insert(tensor);
+  return tensor;
+}
+
+Result<const StoredTensor*> TensorFinder::Find(const std::string& name, const Shape& shape) {
+  const StoredTensor* tensor = FindAny(name);
   if (tensor == nullptr) return tensor;
-  used_.insert(tensor);
   if (tensor->shape != shape) {
     return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
                                ", but config.json asks for " + ShapeToString(shape),

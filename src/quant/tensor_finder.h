@@ -21,6 +21,8 @@ class TensorFinder {
 
   // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
   Result<const StoredTensor*> Find(const std::string& name, const Shape& shape);
+  // Of any shape and type; null if there is none.
+  const StoredTensor* FindAny(const std::string& name);
   // Error also: there is none.
   Result<const StoredTensor*> Require(const std::string& name, const Shape& shape);
   // Error: a tensor was never requested and would silently have no effect. Names that end in `ignored` may stay.

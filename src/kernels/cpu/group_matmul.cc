@@ -13,7 +13,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/widen-inl.h"
-#include "kernels/group_panel.h"
+#include "kernels/round_row.h"
 
 // A tile is a few rows of x times a panel. Each group's codes are loaded (and 4-bit ones unpacked) once for all rows of
 // the tile. Every output is one chain over the groups, the same in every tile, so the result has the same bits for

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/group_panel.h"
 #include "kernels/reference/kernels.h"
+#include "kernels/round_row.h"
 
 namespace loramux::reference {
 

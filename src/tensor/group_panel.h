@@ -1,4 +1,4 @@
-// The layout of quantised weights and activations in memory.
+// The layout of quantised weights in memory, and in the files of `loramux quantize`.
 //
 // A panel has 32 outputs. Its groups of 32 inputs follow each other; a group is
 //   scales    32 float16, one for each output
@@ -12,18 +12,25 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/matmul.h"
 #include "tensor/grouped_rows.h"
 #include "tensor/weight_format.h"
 
 namespace loramux {
 
+inline constexpr std::int64_t kPanelOutputs = 32;
+
 inline constexpr std::int64_t kQuad = 4;                                                       // inputs in a lane
 inline constexpr std::int64_t kQuads = kWeightGroup / kQuad;                                   // of a group
-inline constexpr std::int64_t kQuadBytes = PackedMatrix::kPanel * kQuad;                       // of all outputs
-inline constexpr std::int64_t kHalfsBytes = PackedMatrix::kPanel * 2;                          // scales, or minimums
+inline constexpr std::int64_t kQuadBytes = kPanelOutputs * kQuad;                              // of all outputs
+inline constexpr std::int64_t kHalfsBytes = kPanelOutputs * 2;                                 // scales, or minimums
 inline constexpr std::int64_t kQ8PanelGroupBytes = kHalfsBytes + kQuads * kQuadBytes;          // 1,088
 inline constexpr std::int64_t kQ4PanelGroupBytes = 2 * kHalfsBytes + kQuads / 2 * kQuadBytes;  // 640
+
+// Panels of `rows` outputs, and the bytes of one. REQUIRES: IsQuantised(format).
+constexpr std::int64_t PanelsOf(std::int64_t rows) { return (rows + kPanelOutputs - 1) / kPanelOutputs; }
+inline std::int64_t PanelBytes(WeightFormat format, std::int64_t k) {
+  return kPanelOutputs * static_cast<std::int64_t>(WeightRowBytes(format, k));
+}
 
 // A group of one output, as numbers: value = scale * (code - zero) + minimum.
 struct OutputGroup {
@@ -38,12 +45,5 @@ OutputGroup ReadGroup(WeightFormat format, const std::byte* panel, std::int64_t 
 void PackGroupRow(const GroupedRows& source, std::int64_t row, std::int64_t output, std::byte* panel);
 // Reads output `output` of a panel of `k` inputs as float32.
 void UnpackGroupRow(WeightFormat format, const std::byte* panel, std::int64_t output, std::int64_t k, float* out);
-
-// Rounds a row: in each group, scale = (largest magnitude) / 127 and code = x / scale, to nearest. `groups` is
-// WeightGroups(k); codes: [groups * 32], zero beyond k; scales and sums (of a group's codes): [groups]. A group with a
-// NaN or an infinity gets the scale NaN; one whose largest magnitude is below kSmallestActivation counts as zero. Every
-// backend rounds so, to the bit.
-inline constexpr float kSmallestActivation = 1e-30f;
-void RoundRow(const float* x, std::int64_t k, std::int8_t* codes, float* scales, std::int32_t* sums);
 
 }  // namespace loramux

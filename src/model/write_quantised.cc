@@ -1,0 +1,217 @@
+#include "model/write_quantised.h"
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/file.h"
+#include "formats/json_fields.h"
+#include "formats/model_config.h"
+#include "model/model_tensors.h"
+#include "model/packer.h"
+#include "quant/panel_matrix.h"
+#include "tensor/group_panel.h"
+#include "tensor/half_float.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A tensor to write: a matrix, or a vector of floats.
+struct OutputTensor {
+  std::string name;
+  std::shared_ptr<const StoredMatrix> matrix;
+  WeightFormat format = WeightFormat::kF32;
+  const std::vector<float>* vector = nullptr;
+
+  bool panels() const { return matrix != nullptr && IsQuantised(format); }
+  std::string dtype() const { return panels() ? "U8" : DTypeName(DTypeOf(format)); }
+  std::vector<std::int64_t> shape() const {
+    if (vector != nullptr) return {static_cast<std::int64_t>(vector->size())};
+    if (!panels()) return {matrix->rows(), matrix->columns()};
+    return {PanelsOf(matrix->rows()), PanelBytes(format, matrix->columns())};
+  }
+  std::int64_t bytes() const {
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : shape()) elements *= extent;
+    return panels() ? elements : elements * static_cast<std::int64_t>(DTypeSize(DTypeOf(format)));
+  }
+};
+
+// The tensors in the order of the file. Panels come first, so that all of them are aligned.
+class OutputList {
+ public:
+  OutputList(const ModelTensors& tensors, const WeightOptions& options)
+      : layers_(options.layers), embeddings_(EmbeddingFormat(options)) {
+    Matrix("model.embed_tokens", tensors.embedding, embeddings_);
+    for (std::size_t i = 0; i < tensors.layers.size(); ++i) {
+      Layer("model.layers." + std::to_string(i) + ".", tensors.layers[i]);
+    }
+    Matrix("lm_head", tensors.lm_head, embeddings_);
+    Vector("model.norm.weight", tensors.final_norm);
+    std::stable_partition(tensors_.begin(), tensors_.end(), [](const OutputTensor& t) { return t.panels(); });
+  }
+
+  const std::vector<OutputTensor>& tensors() const { return tensors_; }
+
+ private:
+  void Layer(const std::string& prefix, const LayerTensors& t) {
+    const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+    Matrix(attention + "q_proj", t.q, layers_);
+    Matrix(attention + "k_proj", t.k, layers_);
+    Matrix(attention + "v_proj", t.v, layers_);
+    Matrix(attention + "o_proj", t.o, layers_);
+    Matrix(mlp + "gate_proj", t.gate, layers_);
+    Matrix(mlp + "up_proj", t.up, layers_);
+    Matrix(mlp + "down_proj", t.down, layers_);
+    Vector(attention + "q_norm.weight", t.q_norm);
+    Vector(attention + "k_norm.weight", t.k_norm);
+    Vector(prefix + "input_layernorm.weight", t.input_norm);
+    Vector(prefix + "post_attention_layernorm.weight", t.post_attention_norm);
+  }
+
+  void Matrix(const std::string& name, const LinearTensors& linear, std::optional<WeightFormat> format) {
+    if (linear.weight == nullptr) return;
+    tensors_.push_back({name + ".weight", linear.weight, format.value_or(linear.weight->format())});
+    Vector(name + ".bias", linear.bias);
+  }
+
+  void Vector(const std::string& name, const std::vector<float>& values) {
+    if (!values.empty()) tensors_.push_back({.name = name, .vector = &values});
+  }
+
+  std::optional<WeightFormat> layers_, embeddings_;
+  std::vector<OutputTensor> tensors_;
+};
+
+// The length, the JSON object, and spaces up to a multiple of the alignment of panels.
+std::string Header(const std::vector<OutputTensor>& tensors) {
+  nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
+  std::int64_t offset = 0;
+  for (const OutputTensor& tensor : tensors) {
+    const std::int64_t end = offset + tensor.bytes();
+    header[tensor.name] = {{"dtype", tensor.dtype()}, {"shape", tensor.shape()}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  constexpr std::size_t kLength = sizeof(std::uint64_t);
+  while ((kLength + text.size()) % kCacheLineBytes != 0) text += ' ';
+  const std::uint64_t length = text.size();
+  std::string out(kLength, '\0');
+  std::memcpy(out.data(), &length, kLength);
+  return out + text;
+}
+
+void WriteFloats(const OutputTensor& tensor, std::ofstream& out) {
+  const DType dtype = DTypeOf(tensor.format);
+  const std::int64_t columns = tensor.matrix->columns();
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  std::vector<std::byte> elements(row.size() * DTypeSize(dtype));
+  for (std::int64_t r = 0; r < tensor.matrix->rows(); ++r) {
+    tensor.matrix->ReadFloats(r, 1, row.data());
+    for (std::int64_t t = 0; t < columns; ++t) {
+      StoreFromF32(dtype, elements.data(), t, row[static_cast<std::size_t>(t)]);
+    }
+    out.write(reinterpret_cast<const char*>(elements.data()), static_cast<std::streamsize>(elements.size()));
+  }
+}
+
+Status WriteWeights(const fs::path& path, const ModelTensors& tensors, const WeightOptions& options,
+                    const Progress& progress) {
+  const OutputList list(tensors, options);
+  std::ofstream out(path, std::ios::binary);
+  const std::string header = Header(list.tensors());
+  out.write(header.data(), static_cast<std::streamsize>(header.size()));
+  Packer packer(progress, MatrixBytes(tensors));
+  for (const OutputTensor& tensor : list.tensors()) {
+    if (tensor.panels()) {
+      const PackedMatrix packed = packer.Matrix({{tensor.matrix}}, tensor.format);
+      out.write(reinterpret_cast<const char*>(packed.data()), static_cast<std::streamsize>(packed.bytes()));
+    } else if (tensor.vector != nullptr) {
+      out.write(reinterpret_cast<const char*>(tensor.vector->data()), static_cast<std::streamsize>(tensor.bytes()));
+    } else {
+      WriteFloats(tensor, out);
+      packer.Report(tensor.matrix->bytes());
+    }
+    if (!out) break;
+  }
+  out.close();
+  if (!out) return IoError("cannot write " + path.string() + ": the disk may be full");
+  return Ok{};
+}
+
+Status WriteConfig(const fs::path& from, const fs::path& to) {
+  const fs::path source = from / "config.json";
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source, kMaxJsonFileBytes));
+  ASSIGN_OR_RETURN(nlohmann::json config, ParseJsonObject(text, source.string()));
+  config["quantization_config"] = {{"quant_method", kPanelMethod}, {"layout", kPanelLayout}};
+  std::ofstream out(to / "config.json");
+  out << config.dump(2) << "\n";
+  out.close();
+  if (!out) return IoError("cannot write " + (to / "config.json").string() + ": the disk may be full");
+  return Ok{};
+}
+
+// Weights in any format are left out; of the rest, all files of the folder itself.
+bool IsCopied(const fs::path& path) {
+  const std::string name = path.filename().string(), extension = path.extension().string();
+  for (const char* weights : {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}) {
+    if (extension == weights) return false;
+  }
+  return name.front() != '.' && name != "config.json" && !name.ends_with(".index.json");
+}
+
+Status CopyOthers(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
+    if (!entry.is_regular_file() || !IsCopied(entry.path())) continue;
+    fs::copy_file(entry.path(), to / entry.path().filename(), error);
+    if (error) return IoError("cannot copy " + entry.path().string() + " to " + to.string() + ": " + error.message());
+  }
+  if (error) return IoError("cannot read " + from.string() + ": " + error.message());
+  return Ok{};
+}
+
+Status WriteAll(const fs::path& from, const fs::path& to, const WeightOptions& options, const Progress& progress) {
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(from));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(from));
+  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
+  std::error_code error;
+  fs::create_directories(to, error);
+  if (error) return IoError("cannot make " + to.string() + ": " + error.message());
+  RETURN_IF_ERROR(CopyOthers(from, to));
+  RETURN_IF_ERROR(WriteWeights(to / "model.safetensors", tensors, options, progress));
+  return WriteConfig(from, to);
+}
+
+}  // namespace
+
+Status WriteQuantisedModel(const fs::path& from, const fs::path& to, const WeightOptions& options,
+                           const Progress& progress) {
+  std::error_code error;
+  if (fs::exists(to, error) && !(fs::is_directory(to, error) && fs::is_empty(to, error))) {
+    return InvalidArgument("expected a new or an empty folder for the quantised model, found " + to.string() +
+                               " with content; choose another",
+                           "--output");
+  }
+  // Complete or not there at all.
+  fs::path partial = to;
+  partial += ".partial";
+  fs::remove_all(partial, error);
+  const Status written = WriteAll(from, partial, options, progress);
+  if (!written.ok()) {
+    fs::remove_all(partial, error);
+    return written;
+  }
+  fs::remove(to, error);  // an empty folder
+  fs::rename(partial, to, error);
+  if (error) return IoError("cannot rename " + partial.string() + " to " + to.string() + ": " + error.message());
+  return Ok{};
+}
+
+}  // namespace loramux

@@ -1,0 +1,131 @@
+#include "model/write_quantised.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "model/model.h"
+#include "model/text_quality.h"
+
+namespace loramux::write_quantised_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kDemo = fs::path(LORAMUX_SOURCE_DIR) / "demo/model";
+
+class WriteQuantisedTest : public testing::Test {
+ protected:
+  WriteQuantisedTest() { fs::remove_all(directory_); }
+  ~WriteQuantisedTest() override { fs::remove_all(directory_); }
+
+  static std::unique_ptr<Model> Load(const fs::path& directory, const WeightOptions& options = {}) {
+    auto model = Model::Load(directory, options, nullptr);
+    EXPECT_TRUE(model.ok()) << model.error().message;
+    return model.ok() ? std::move(model).value() : nullptr;
+  }
+
+  // Random tokens.
+  static TextLogits Logits(Model& model) {
+    Prng prng(3);
+    std::vector<TokenId> tokens(200);
+    for (TokenId& token : tokens) {
+      token = static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(model.config().vocab_size)));
+    }
+    return ComputeTextLogits(model, tokens, 64, 2, nullptr);
+  }
+
+  const fs::path directory_ =
+      fs::temp_directory_path() / ("loramux_write_quantised_" + std::to_string(::getpid()) + "_test");
+};
+
+TEST_F(WriteQuantisedTest, TheDirectoryIsTheModelQuantisedAtLoad) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    const WeightOptions options = {.layers = format};
+    const fs::path out = directory_ / WeightFormatName(format);
+    const Status written = WriteQuantisedModel(kDemo, out, options, nullptr);
+    ASSERT_TRUE(written.ok()) << written.error().message;
+    const auto from_file = Load(out), at_load = Load(kDemo, options);
+    ASSERT_TRUE(from_file && at_load);
+    EXPECT_EQ(from_file->weights().layers[0].qkv.format(), format);
+    EXPECT_EQ(from_file->weights().lm_head.format(), WeightFormat::kQ8);
+    EXPECT_EQ(Logits(*from_file).logits, Logits(*at_load).logits);
+    EXPECT_TRUE(fs::exists(out / "tokenizer.json"));
+  }
+}
+
+TEST_F(WriteQuantisedTest, ErrorsGrowWithFewerBits) {
+  const TextLogits original = Logits(*Load(kDemo));
+  const auto quality = [&](WeightFormat format) {
+    return CompareTexts(original, Logits(*Load(kDemo, {.layers = format})));
+  };
+  const TextQuality q8 = quality(WeightFormat::kQ8), q4 = quality(WeightFormat::kQ4);
+  EXPECT_LT(q8.mean_divergence, 5e-3);
+  EXPECT_GT(q8.mean_divergence, 0);
+  EXPECT_LT(q8.mean_divergence, q4.mean_divergence);
+  EXPECT_LT(q4.mean_divergence, 0.2);
+}
+
+TEST_F(WriteQuantisedTest, AFolderWithContentIsNotTouched) {
+  fs::create_directories(directory_);
+  std::ofstream(directory_ / "mine") << "x";
+  const Status written = WriteQuantisedModel(kDemo, directory_, {.layers = WeightFormat::kQ8}, nullptr);
+  ASSERT_FALSE(written.ok());
+  EXPECT_NE(written.error().message.find("found " + directory_.string() + " with content"), std::string::npos);
+  EXPECT_TRUE(fs::exists(directory_ / "mine"));
+}
+
+TEST_F(WriteQuantisedTest, AnUnknownLayoutIsRefused) {
+  ASSERT_TRUE(WriteQuantisedModel(kDemo, directory_, {.layers = WeightFormat::kQ8}, nullptr).ok());
+  std::ifstream in(directory_ / "config.json");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const std::string layout = "panel32-group32";
+  text.replace(text.find(layout), layout.size(), "panel64-group16");
+  std::ofstream(directory_ / "config.json") << text;
+  const auto model = Model::Load(directory_, {}, nullptr);
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("expected the layout \"panel32-group32\", found \"panel64-group16\""),
+            std::string::npos)
+      << model.error().message;
+}
+
+TEST_F(WriteQuantisedTest, AShortTensorIsRefused) {
+  ASSERT_TRUE(WriteQuantisedModel(kDemo, directory_, {.layers = WeightFormat::kQ8}, nullptr).ok());
+  const fs::path file = directory_ / "model.safetensors";
+  std::fstream edit(file, std::ios::binary | std::ios::in | std::ios::out);
+  std::string header(4096, '\0');
+  edit.read(header.data(), static_cast<std::streamsize>(header.size()));
+  const std::size_t at = header.find("\"shape\":[");
+  ASSERT_NE(at, std::string::npos);
+  // The same number of bytes in another shape.
+  const std::size_t end = header.find(']', at);
+  const std::string shape = header.substr(at + 9, end - at - 9);
+  const std::size_t comma = shape.find(',');
+  const std::string swapped = shape.substr(comma + 1) + "," + shape.substr(0, comma);
+  edit.seekp(static_cast<std::streamoff>(at + 9));
+  edit.write(swapped.data(), static_cast<std::streamsize>(swapped.size()));
+  edit.close();
+  const auto model = Model::Load(directory_, {}, nullptr);
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.error().message.find("expected U8 ["), std::string::npos) << model.error().message;
+}
+
+// By hand: uniform predictions of 4 tokens against predictions that favour one.
+TEST(CompareTexts, DivergenceAndPerplexity) {
+  const TextLogits uniform = {.vocab = 4, .logits = {0, 0, 0, 0}, .targets = {1}};
+  const float three = std::log(3.0f);
+  const TextLogits favours = {.vocab = 4, .logits = {three, 0, 0, 0}, .targets = {1}};
+  const TextQuality q = CompareTexts(uniform, favours);
+  EXPECT_NEAR(q.perplexity_before, 4, 1e-6);
+  EXPECT_NEAR(q.perplexity_after, 6, 1e-5);
+  EXPECT_NEAR(q.mean_divergence, 0.25 * std::log(0.25 / 0.5) + 0.75 * std::log(0.25 * 6), 1e-6);
+  EXPECT_EQ(CompareTexts(uniform, uniform).mean_divergence, 0);
+}
+
+}  // namespace
+}  // namespace loramux::write_quantised_test
