@@ -149,6 +149,8 @@ Status WriteConfig(const fs::path& from, const fs::path& to) {
   const fs::path source = from / "config.json";
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source, kMaxJsonFileBytes));
   ASSIGN_OR_RETURN(nlohmann::json config, ParseJsonObject(text, source.string()));
+  // Adapters name the model that they were trained on.
+  if (!config.contains("_name_or_path")) config["_name_or_path"] = from.string();
   config["quantization_config"] = {{"quant_method", kPanelMethod}, {"layout", kPanelLayout}};
   std::ofstream out(to / "config.json");
   out << config.dump(2) << "\n";
