@@ -315,6 +315,17 @@ void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs 
   server->AddUp(impl_->Times());
 }
 
+void Dispatcher::ObserveForeign(std::string_view name, TimeNs now) {
+  Server* server = impl_->Find(name);
+  if (server == nullptr || server->instance.empty()) return;
+  server->health.Restarted(now);
+  server->instance.clear();
+  server->draining = false;
+  server->offered.Forget();
+  server->ForgetSnapshot();
+  server->AddUp(impl_->Times());
+}
+
 void Dispatcher::ObserveModels(std::string_view name, std::vector<std::uint64_t> fingerprints) {
   if (Server* server = impl_->Find(name); server != nullptr) server->offered.TakeList(std::move(fingerprints));
 }

@@ -66,6 +66,9 @@ class Dispatcher {
   void SetModel(std::shared_ptr<const PerformanceModel> model);
   // A snapshot arrived that was true at `as_of`. Unknown servers and older versions of an instance are ignored.
   void Observe(std::string_view server, ServerSnapshot snapshot, TimeNs as_of);
+  // The server has no snapshots: if it had, another program is at its address now, and what was heard of the old one is
+  // forgotten: snapshot, drain, ejection and what it offered.
+  void ObserveForeign(std::string_view server, TimeNs now);
   // The names of the models that a server without snapshots lists, by NameFingerprint (offered_names.h).
   void ObserveModels(std::string_view server, std::vector<std::uint64_t> fingerprints);
   // The result of a health probe, or of the long poll for snapshots.

@@ -155,6 +155,26 @@ TEST(OfferedNames, TooManyAreNotTold) {
   EXPECT_EQ(offered.Offers(0), OfferedNames::Answer::kUnknown);
 }
 
+TEST(Dispatcher, AnotherProgramAtAnAddressDoesNotDrain) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1});
+  const std::vector<std::string> names = {"a"};
+  dispatcher->SetServers(names, 0);
+  ServerSnapshot drains = Offers({"base"});
+  drains.draining = true;
+  dispatcher->Observe("a", drains, 0);
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe("a", false, 0);
+  EXPECT_FALSE(dispatcher->Send(RequestFor(), kSecond).ok());
+  dispatcher->ObserveForeign("a", kSecond);
+  EXPECT_TRUE(dispatcher->Send(RequestFor(), kSecond).ok());
+  EXPECT_EQ(dispatcher->SnapshotOf("a"), nullptr);
+  EXPECT_FALSE(StateOf(*dispatcher, "a", kSecond).draining);
+  EXPECT_NEAR(StateOf(*dispatcher, "a", kSecond).share, 0.1, 1e-9);
+  // A server that never had snapshots keeps what is held against it.
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe("a", false, 2 * kSecond);
+  dispatcher->ObserveForeign("a", 2 * kSecond);
+  EXPECT_TRUE(StateOf(*dispatcher, "a", 2 * kSecond).ejected);
+}
+
 TEST(Dispatcher, PanicUsesAllServers) {
   const auto dispatcher = Make({.policy = "random"});
   dispatcher->SetServers(Names(4), 0);

@@ -33,6 +33,11 @@ void EndpointPicker::Observe(std::string_view server, ServerSnapshot snapshot, T
   dispatcher_->Observe(server, std::move(snapshot), as_of);
 }
 
+void EndpointPicker::ObserveForeign(std::string_view server) {
+  const std::lock_guard lock(mutex_);
+  dispatcher_->ObserveForeign(server, clock_.Now());
+}
+
 void EndpointPicker::ObserveProbe(std::string_view server, bool healthy) {
   const std::lock_guard lock(mutex_);
   dispatcher_->ObserveProbe(server, healthy, clock_.Now());

@@ -49,6 +49,7 @@ class EndpointPicker {
   void SetServers(std::span<const PickerEndpoint> servers);
   // As Dispatcher's.
   void Observe(std::string_view server, ServerSnapshot snapshot, TimeNs as_of);
+  void ObserveForeign(std::string_view server);
   void ObserveProbe(std::string_view server, bool healthy);
   void SetModel(std::shared_ptr<const PerformanceModel> model);
   // The adapters that the fleet should have, from now on.

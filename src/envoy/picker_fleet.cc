@@ -87,6 +87,7 @@ std::shared_ptr<RoutedServer> PickerFleet::Link(const ServerAddress& address) {
   ServerLinkCallbacks callbacks;
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
+  callbacks.foreign = [this, raw] { picker_.ObserveForeign(raw->address.name); };
   callbacks.probe = [this, raw](bool healthy, const std::string& why) { Probed(*raw, healthy, why); };
   server->link = std::make_unique<ServerLink>(io_.get_executor(), std::move(options), std::move(callbacks), clock_);
   server->link->Start();

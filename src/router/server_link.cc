@@ -162,6 +162,7 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   void BecomeForeign(int status) {
     if (foreign_) return;
     foreign_ = true;
+    if (callbacks_.foreign) callbacks_.foreign();
     if (status == 404) {
       spdlog::info("server {} has no /internal/snapshot; its {} is probed", options_.address.name,
                    options_.health_path);

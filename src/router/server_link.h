@@ -34,6 +34,8 @@ struct ServerLinkOptions {
 struct ServerLinkCallbacks {
   // A snapshot arrived that was true at `as_of`, on the link's clock.
   std::function<void(ServerSnapshot snapshot, TimeNs as_of)> snapshot;
+  // The server turned out to have no snapshots, at first or because another program answers at its address now.
+  std::function<void()> foreign;
   // A poll or probe ended. `why` says what is wrong with a server that is not healthy.
   std::function<void(bool healthy, const std::string& why)> probe;
 };

@@ -73,6 +73,7 @@ std::shared_ptr<RoutedServer> ServerPool::Add(ServerAddress address) {
   ServerLinkCallbacks callbacks;
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
+  callbacks.foreign = [this, raw] { BecameForeign(*raw); };
   callbacks.probe = [this, raw](bool healthy, const std::string& why) { Probed(*raw, healthy, why); };
   server->link = std::make_unique<ServerLink>(executor_, std::move(options), std::move(callbacks), clock_);
   server->link->Start();
@@ -87,6 +88,13 @@ void ServerPool::Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_
   if (!ask) return;
   server.asked_for_profile = true;
   boost::asio::co_spawn(executor_, LearnProfile(Find(server.address.name)), boost::asio::detached);
+}
+
+void ServerPool::BecameForeign(RoutedServer& server) {
+  server.base_model.clear();
+  server.asked_for_models = false;
+  ++changes_;
+  dispatcher_.ObserveForeign(server.address.name, clock_.Now());
 }
 
 void ServerPool::Probed(RoutedServer& server, bool healthy, const std::string& why) {

@@ -77,6 +77,7 @@ class ServerPool {
  private:
   std::shared_ptr<RoutedServer> Add(ServerAddress address);
   void Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_of);
+  void BecameForeign(RoutedServer& server);
   void Probed(RoutedServer& server, bool healthy, const std::string& why);
   boost::asio::awaitable<void> LearnProfile(std::shared_ptr<RoutedServer> server);
   boost::asio::awaitable<void> LearnBaseModel(std::shared_ptr<RoutedServer> server);
