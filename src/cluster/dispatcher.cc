@@ -25,6 +25,8 @@ constexpr std::int64_t kTypicalBatch = 32;
 // Own requests in the snapshots from which the number of routers is told, and the most that is believed.
 constexpr std::int64_t kLeastKnown = 8;
 constexpr double kMostRouters = 16;
+// So few requests are added up anew whenever one ends.
+constexpr std::size_t kAddedUpAnew = 64;
 
 // Seconds of one server that a request takes.
 double WorkSeconds(const PerformanceModel& model, const RouteRequest& request) {
@@ -56,20 +58,49 @@ struct Server {
   bool draining = false;  // likewise
   OfferedNames offered;   // likewise
   OwnDispatches own;
-  ServerLoad of_snapshot;  // without corrections
-  ServerLoad load;
+  ServerLoad of_snapshot;     // without corrections
+  ServerLoad load;            // with corrections, as of the last AddUp and the events since
+  bool added_up = false;      // `load` is true
+  std::int64_t times = 0;     // with which the requests are in it
+  std::int64_t removals = 0;  // since it was added up
   std::int64_t sent = 0;
   std::int64_t own_counted = 0;  // of the requests that the snapshot counts, those of this router
 
   const ServerSnapshot* Snapshot() const { return snapshot ? &*snapshot : nullptr; }
-  // `times`: 0, without corrections, else how many requests stand behind one of this router.
-  void AddUp(std::int64_t times) {
+  // Makes `load` true. `its_times`: 0, without corrections, else how many requests stand behind one of this router.
+  void AddUp(std::int64_t its_times) {
+    if (added_up && its_times == times) return;
+    added_up = true;
+    times = its_times;
+    removals = 0;
     load = of_snapshot;
     if (times == 0) return;
     for (const OwnDispatch& dispatch : own.ended()) load.AddEnded(dispatch.request, Snapshot());
     for (const OwnDispatch& dispatch : own.sent()) load.AddSent(dispatch, Snapshot(), times);
   }
+  // The following keep `load` true, or leave the sum to the next choice. Without snapshots all requests of the router
+  // count as sent since, so each event changes the sum of many by one; what RemoveSent leaves is put right now and
+  // then.
+  void Sent() {
+    if (added_up && times > 0) load.AddSent(own.sent().back(), Snapshot(), times);
+  }
+  // REQUIRES: `dispatch` is null or one of own.sent(), and will be taken away or change.
+  void Remove(const OwnDispatch* dispatch) {
+    const bool few = own.sent().size() <= kAddedUpAnew;
+    if (dispatch == nullptr || few || static_cast<std::size_t>(++removals) > own.sent().size() / 2) added_up = false;
+    if (added_up && times > 0) load.RemoveSent(*dispatch, Snapshot(), times);
+  }
+  void Answered(Dispatcher::Attempt attempt) {
+    const OwnDispatch* dispatch = own.FindSent(attempt);
+    if (dispatch != nullptr) Remove(dispatch);
+    if (own.Answered(attempt) && added_up && times > 0) load.AddSent(*own.FindSent(attempt), Snapshot(), times);
+  }
+  TimeNs End(Dispatcher::Attempt attempt, TimeNs now) {
+    Remove(own.FindSent(attempt));
+    return own.End(attempt, snapshot.has_value(), now);
+  }
   void ForgetSnapshot() {
+    added_up = false;
     snapshot.reset();
     of_snapshot = {};
     own_counted = 0;
@@ -142,7 +173,6 @@ void Dispatcher::Impl::ForgetOld(TimeNs now) {
   for (const auto& [name, server] : servers) {
     if (!server->snapshot || now - server->snapshot_at <= options.snapshot_lifetime) continue;
     server->ForgetSnapshot();
-    server->AddUp(Times());
   }
 }
 
@@ -244,7 +274,9 @@ std::int64_t Dispatcher::Impl::ReplicasFor(const RouteRequest& request, bool fir
 // REQUIRES: usable is not empty.
 Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool first, TimeNs now) {
   views.clear();
-  for (const Server* server : usable) {
+  const std::int64_t times = Times();
+  for (Server* server : usable) {
+    server->AddUp(times);
     views.push_back({.name = server->name,
                      .snapshot = server->Snapshot(),
                      .snapshot_at = server->snapshot_at,
@@ -265,8 +297,7 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
   const Attempt attempt = ++last_attempt;
   server.own.Send(attempt, request, now);
   server.sent += 1;
-  if (const std::int64_t times = Times(); times > 0)
-    server.load.AddSent(server.own.sent().back(), server.Snapshot(), times);
+  server.Sent();
   attempts.emplace(attempt, servers.find(server.name)->second);
   return {.attempt = attempt, .server = server.name};
 }
@@ -312,7 +343,7 @@ void Dispatcher::Observe(std::string_view name, ServerSnapshot snapshot, TimeNs 
   server->of_snapshot = ServerLoad::Of(*server->snapshot);
   server->own.CountedAt(server->snapshot_at);
   server->own_counted = server->own.counted();
-  server->AddUp(impl_->Times());
+  server->added_up = false;
 }
 
 void Dispatcher::ObserveForeign(std::string_view name, TimeNs now) {
@@ -323,7 +354,6 @@ void Dispatcher::ObserveForeign(std::string_view name, TimeNs now) {
   server->draining = false;
   server->offered.Forget();
   server->ForgetSnapshot();
-  server->AddUp(impl_->Times());
 }
 
 void Dispatcher::ObserveModels(std::string_view name, std::vector<std::uint64_t> fingerprints) {
@@ -361,15 +391,14 @@ bool Dispatcher::MayRetry(TimeNs now) { return impl_->budget.Take(now); }
 void Dispatcher::Answered(Attempt attempt, TimeNs) {
   const auto found = impl_->attempts.find(attempt);
   CHECK(found != impl_->attempts.end());
-  Server& server = *found->second;
-  if (server.own.Answered(attempt)) server.AddUp(impl_->Times());
+  found->second->Answered(attempt);
 }
 
 void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
   const auto found = impl_->attempts.find(attempt);
   CHECK(found != impl_->attempts.end());
   Server& server = *found->second;
-  const TimeNs sent_at = server.own.End(attempt, server.snapshot.has_value(), now);
+  const TimeNs sent_at = server.End(attempt, now);
   switch (end) {
     case AttemptEnd::kAnswered:
     case AttemptEnd::kNotStarted:
@@ -382,7 +411,6 @@ void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
     case AttemptEnd::kCancelled:
       break;
   }
-  server.AddUp(impl_->Times());
   impl_->attempts.erase(found);
 }
 

@@ -175,6 +175,31 @@ TEST(Dispatcher, AnotherProgramAtAnAddressDoesNotDrain) {
   EXPECT_TRUE(StateOf(*dispatcher, "a", 2 * kSecond).ejected);
 }
 
+// Servers without snapshots are known by this router's own requests alone, of which there may be thousands.
+TEST(Dispatcher, CountsManyOwnRequestsWhateverTheirOrder) {
+  const auto dispatcher = Make({.policy = "most-idle"});
+  dispatcher->SetServers(Names(2), 0);
+  std::map<std::string, std::vector<Dispatcher::Attempt>> open;
+  const auto send = [&] {
+    const Dispatcher::Decision decision = Must(dispatcher->Send(RequestFor("x"), 1));
+    open[decision.server].push_back(decision.attempt);
+  };
+  for (int i = 0; i < 600; ++i) send();
+  EXPECT_EQ(open[Names(2)[0]].size(), 300u);
+  for (auto& [name, attempts] : open) {
+    for (const Dispatcher::Attempt attempt : attempts) dispatcher->Answered(attempt, 2);
+  }
+  std::vector<Dispatcher::Attempt>& first = open[Names(2)[0]];
+  for (int i = 0; i < 250; ++i) {  // from the middle
+    dispatcher->End(first[first.size() / 2], AttemptEnd::kAnswered, 3);
+    first.erase(first.begin() + static_cast<std::ptrdiff_t>(first.size() / 2));
+  }
+  EXPECT_EQ(StateOf(*dispatcher, Names(2)[0], 3).in_flight, 50);
+  for (int i = 0; i < 250; ++i) send();
+  EXPECT_EQ(first.size(), 300u);
+  EXPECT_EQ(open[Names(2)[1]].size(), 300u);
+}
+
 TEST(Dispatcher, PanicUsesAllServers) {
   const auto dispatcher = Make({.policy = "random"});
   dispatcher->SetServers(Names(4), 0);

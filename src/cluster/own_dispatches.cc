@@ -11,8 +11,14 @@ void OwnDispatches::Send(std::uint64_t attempt, const RouteRequest& request, Tim
   sent_.push_back({.at = now, .request = request, .attempt = attempt});
 }
 
+const OwnDispatch* OwnDispatches::FindSent(std::uint64_t attempt) const {
+  const auto found = std::ranges::lower_bound(sent_, attempt, {}, &OwnDispatch::attempt);
+  return found != sent_.end() && found->attempt == attempt ? &*found : nullptr;
+}
+
 bool OwnDispatches::Answered(std::uint64_t attempt) {
-  const auto sent = std::ranges::find(sent_, attempt, &OwnDispatch::attempt);
+  const OwnDispatch* const found = FindSent(attempt);
+  const auto sent = found == nullptr ? sent_.end() : sent_.begin() + (found - sent_.data());
   if (sent == sent_.end()) {
     const auto counted = counted_.find(attempt);
     if (counted != counted_.end()) counted->second.answered = true;
@@ -23,7 +29,8 @@ bool OwnDispatches::Answered(std::uint64_t attempt) {
 }
 
 TimeNs OwnDispatches::End(std::uint64_t attempt, bool has_snapshot, TimeNs now) {
-  const auto sent = std::ranges::find(sent_, attempt, &OwnDispatch::attempt);
+  const OwnDispatch* const found = FindSent(attempt);
+  const auto sent = found == nullptr ? sent_.end() : sent_.begin() + (found - sent_.data());
   if (sent != sent_.end()) {
     const TimeNs at = sent->at;
     sent_.erase(sent);

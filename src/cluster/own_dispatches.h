@@ -15,6 +15,8 @@ namespace loramux {
 class OwnDispatches {
  public:
   void Send(std::uint64_t attempt, const RouteRequest& request, TimeNs now);
+  // The request if it is one of sent(); null: a snapshot counts it. Valid until the next change.
+  const OwnDispatch* FindSent(std::uint64_t attempt) const;
   // The first byte of the answer arrived. False: nothing that the load depends on changed.
   bool Answered(std::uint64_t attempt);
   // When the request was sent; it no longer counts. Unless a snapshot counts it, then it is one of ended() until a
@@ -34,7 +36,7 @@ class OwnDispatches {
   std::int64_t in_flight() const { return static_cast<std::int64_t>(sent_.size() + counted_.size()); }
 
  private:
-  std::vector<OwnDispatch> sent_;
+  std::vector<OwnDispatch> sent_;                 // attempts ascend
   std::map<std::uint64_t, OwnDispatch> counted_;  // by attempt, which ascend with time; without prefixes
   std::vector<OwnDispatch> ended_;
 };

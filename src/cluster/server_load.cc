@@ -14,18 +14,19 @@ std::int64_t Times(std::int64_t a, std::int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? kMostProduct : std::min(product, kMostProduct);
 }
 
-// Adds the adapter's part of `tokens` tokens of such requests to a step.
+// Adds the adapter's part of `tokens` tokens of such requests to a step; a negative number takes them away.
 void AddTokens(const RouteRequest& request, std::int64_t tokens, bool first_of_adapter, StepLoad& step) {
   if (request.adapter.empty()) return;
+  const std::int64_t sign = tokens < 0 ? -1 : 1;
   step.adapter_tokens += tokens;
   step.token_ranks += tokens * request.rank;
   step.max_rank = std::max<std::int64_t>(step.max_rank, request.rank);
   if (!first_of_adapter) return;
-  step.rank_sum += request.rank;
-  step.distinct_adapters += 1;
+  step.rank_sum += sign * request.rank;
+  step.distinct_adapters += sign;
 }
 
-// Adds the prompt of the request, so many times.
+// Adds the prompt of the request, so many times; a negative number takes prompts away.
 void AddPrompt(const RouteRequest& request, bool first_of_adapter, std::int64_t times, StepLoad& step) {
   const std::int64_t tokens = std::max<std::int64_t>(1, request.prompt_tokens);
   step.prefill_tokens += times * tokens;
@@ -35,7 +36,7 @@ void AddPrompt(const RouteRequest& request, bool first_of_adapter, std::int64_t 
   AddTokens(request, times * tokens, first_of_adapter, step);
 }
 
-// Adds so many decoding sequences, which have their prompts and half of their answers.
+// Adds (or takes away) so many decoding sequences, which have their prompts and half of their answers.
 void AddDecoding(const RouteRequest& request, bool first_of_adapter, std::int64_t times, StepLoad& step) {
   step.decode_sequences += times;
   step.decode_context += times * (request.prompt_tokens + request.output_tokens / 2);
@@ -113,6 +114,13 @@ ServerLoad::Change& ServerLoad::ChangeOf(const RouteRequest& request) {
   return changes.emplace_back(Change{.adapter = request.adapter, .rank = request.rank, .bytes = request.adapter_bytes});
 }
 
+// The first request for an adapter that is not on its way makes the server fetch it.
+bool ServerLoad::Fetches(const RouteRequest& request, const SnapshotAdapter* listed, const Change& change) {
+  return !request.adapter.empty() && change.queued == 0 &&
+         (listed == nullptr ||
+          (listed->place != AdapterPlace::kDevice && listed->place != AdapterPlace::kArriving && listed->waiting == 0));
+}
+
 void ServerLoad::AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times) {
   const RouteRequest& request = dispatch.request;
   const SnapshotAdapter* listed = ListedIn(snapshot, request.adapter);
@@ -128,12 +136,28 @@ void ServerLoad::AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snap
   }
   waiting += times;
   AddPrompt(request, before.queued == 0, times, queue);
-  // The first request for an adapter that is not on its way makes the server fetch it.
-  const bool fetches = !request.adapter.empty() && change.queued == 0 &&
-                       (listed == nullptr || (listed->place != AdapterPlace::kDevice &&
-                                              listed->place != AdapterPlace::kArriving && listed->waiting == 0));
-  if (fetches) arriving_bytes += request.adapter_bytes;
+  if (Fetches(request, listed, change)) arriving_bytes += request.adapter_bytes;
   change.queued += 1;
+}
+
+void ServerLoad::RemoveSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times) {
+  const RouteRequest& request = dispatch.request;
+  const SnapshotAdapter* listed = ListedIn(snapshot, request.adapter);
+  Change& change = ChangeOf(request);
+  change.sent -= 1;
+  claimed_pages -= times * PagesOf(request, snapshot);
+  if (dispatch.answered) {
+    running -= times;
+  } else {
+    waiting -= times;
+    change.queued -= 1;
+    if (Fetches(request, listed, change)) arriving_bytes -= request.adapter_bytes;
+  }
+  const AdapterState after = CountsOf(listed, &change);
+  if (!dispatch.answered) AddPrompt(request, after.queued == 0, -times, queue);
+  AddDecoding(request, after.requests == 0, -times, exists);
+  if (change.sent > 0 || change.ended > 0) return;
+  changes.erase(changes.begin() + (&change - changes.data()));
 }
 
 void ServerLoad::AddEnded(const RouteRequest& request, const ServerSnapshot* snapshot) {

@@ -1,5 +1,5 @@
 // What a server has to do, as far as a router knows: its snapshot, plus what the router sent since, less what it saw
-// end since. It is added up when one of these changes, so that a choice among many servers only reads sums.
+// end since. A choice among many servers only reads sums.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +44,15 @@ struct ServerLoad {
   // Adds a request that was sent since the snapshot. Null: there is no snapshot. `times`: how many such requests all
   // routers together are assumed to have sent.
   void AddSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times = 1);
+  // Takes away what AddSent added with the same arguments, in any order. `queue.max_rank`, `exists.max_rank` and the
+  // times of the first requests stay: to know the second largest takes a search.
+  void RemoveSent(const OwnDispatch& dispatch, const ServerSnapshot* snapshot, std::int64_t times = 1);
   // Takes away a request that the snapshot counts as running.
   void AddEnded(const RouteRequest& request, const ServerSnapshot* snapshot);
 
  private:
   Change& ChangeOf(const RouteRequest& request);
+  static bool Fetches(const RouteRequest& request, const SnapshotAdapter* listed, const Change& change);
 };
 
 // What a server has of an adapter, and is asked for it.

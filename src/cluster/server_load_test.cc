@@ -1,6 +1,9 @@
 // The sums that a choice reads, against sums written out here.
 #include "cluster/server_load.h"
 
+#include <tuple>
+
+#include "base/prng.h"
 #include "cluster/own_dispatches.h"
 #include "cluster/route_world_for_test.h"
 
@@ -82,6 +85,54 @@ TEST(ServerLoad, ARequestStandsForThoseOfOtherRouters) {
   EXPECT_EQ(load.queue.token_ranks, 900 * 16);
   EXPECT_EQ(load.queue.rank_sum, 16);  // one adapter
   EXPECT_EQ(load.exists.decode_sequences, 3);
+}
+
+// All but the largest rank.
+auto SumsOf(const StepLoad& step) {
+  return std::tuple(step.prefill_tokens, step.decode_sequences, step.prefill_attention, step.decode_context,
+                    step.adapter_tokens, step.rank_sum, step.distinct_adapters, step.token_ranks,
+                    step.prefill_sequences, step.prefill_context);
+}
+
+// Requests come, are answered and end in any order: the sums are those of the requests that are left.
+TEST(ServerLoad, WhatWasAddedCanBeTakenAway) {
+  const ServerSnapshot snapshot = TwoAdapters();
+  for (const ServerSnapshot* known : {static_cast<const ServerSnapshot*>(nullptr), &snapshot}) {
+    Prng prng(7);
+    const ServerLoad empty = known == nullptr ? ServerLoad() : ServerLoad::Of(*known);
+    ServerLoad load = empty;
+    std::vector<OwnDispatch> sent;
+    for (int i = 0; i < 3000; ++i) {
+      const std::uint64_t what = sent.size() < 5 ? 0 : prng.NextBelow(sent.size() > 60 ? 4 : 3);
+      const std::size_t which = sent.empty() ? 0 : prng.NextBelow(sent.size());
+      if (what == 0) {
+        const auto adapter = static_cast<std::int32_t>(prng.NextBelow(5));  // 0: the base model; "a" and "b" are listed
+        sent.push_back(Sent(adapter == 0 ? "" : std::string(1, static_cast<char>('a' + adapter - 1)), 8 * adapter, i));
+        load.AddSent(sent.back(), known, 3);
+      } else {
+        load.RemoveSent(sent[which], known, 3);
+        if (what == 1 && !sent[which].answered) {
+          sent[which].answered = true;
+          load.AddSent(sent[which], known, 3);
+        } else {
+          sent.erase(sent.begin() + static_cast<std::ptrdiff_t>(which));
+        }
+      }
+      ServerLoad whole = empty;
+      for (const OwnDispatch& dispatch : sent) whole.AddSent(dispatch, known, 3);
+      ASSERT_EQ(load.running, whole.running) << i;
+      ASSERT_EQ(load.waiting, whole.waiting) << i;
+      ASSERT_EQ(load.arriving_bytes, whole.arriving_bytes) << i;
+      ASSERT_EQ(load.claimed_pages, whole.claimed_pages) << i;
+      ASSERT_EQ(load.changes.size(), whole.changes.size()) << i;
+      ASSERT_EQ(SumsOf(load.queue), SumsOf(whole.queue)) << i;
+      ASSERT_EQ(SumsOf(load.exists), SumsOf(whole.exists)) << i;
+      for (const ServerLoad::Change& change : whole.changes) {
+        ASSERT_EQ(load.Find(change.adapter)->sent, change.sent) << i;
+        ASSERT_EQ(load.Find(change.adapter)->queued, change.queued) << i;
+      }
+    }
+  }
 }
 
 TEST(OwnDispatches, ASnapshotCountsWhatWasSentBefore) {
