@@ -254,12 +254,25 @@ void AddPolicyFlags(CommandLine& line, RouteFlags& flags) {
             .group = group,
             .help = "Time over which a new or returned server grows to its full share",
             .range = {{0.0, 3600}}});
+}
+
+void AddHealthFlags(CommandLine& line, RouteFlags& flags) {
+  const std::string group = "Choice of a server";
+  DispatcherOptions& dispatch = flags.router.dispatch;
   line.Add({.names = "--failures-to-eject",
             .target = &dispatch.failures_to_eject,
             .unit = "N",
             .group = group,
             .help = "Failed connections and time-outs in a row after which a server gets nothing for a while",
             .range = {{1, 1000}}});
+  line.Add({.names = "--errors-to-eject",
+            .target = &dispatch.errors_to_eject,
+            .unit = "N",
+            .group = group,
+            .help =
+                "Answers with a status of 500 or more (but for 501) in a row, within 30 seconds, after which a server "
+                "gets nothing for a while, and then one request at a time until one works; 0: such answers never count",
+            .range = {{0, 1000}}});
   line.Add({.names = "--ejection",
             .target = &flags.ejection_seconds,
             .unit = "SECONDS",
@@ -387,6 +400,7 @@ void AddRouteFlags(CommandLine& line, RouteFlags& flags) {
       "    -H 'Content-Type: application/json' -d '{\"lora_name\": \"sql\", \"lora_path\": \"/adapters/sql\"}'");
   AddServerFlags(line, flags);
   AddPolicyFlags(line, flags);
+  AddHealthFlags(line, flags);
   AddListenFlags(line, flags);
   AddAccessFlags(line, flags);
   AddHttpLimitFlags(line, flags.router.http);

@@ -41,8 +41,11 @@ double WorkSeconds(const PerformanceModel& model, const RouteRequest& request) {
 }
 
 HealthOptions HealthOf(const DispatcherOptions& options) {
-  return {
-      .failures_to_eject = options.failures_to_eject, .ejection = options.ejection, .slow_start = options.slow_start};
+  return {.failures_to_eject = options.failures_to_eject,
+          .errors_to_eject = options.errors_to_eject,
+          .error_window = options.error_window,
+          .ejection = options.ejection,
+          .slow_start = options.slow_start};
 }
 
 // What the dispatcher knows of one server. Attempts share it, so that they may end after it left the list.
@@ -133,6 +136,7 @@ struct Dispatcher::Impl {
     return found == servers.end() ? nullptr : found->second.get();
   }
   bool Panic(TimeNs now) const;
+  bool IsLast(const Server& server, TimeNs now) const;
   double FleetPerOwn() const;
   std::int64_t Times() const;
   void ForgetOld(TimeNs now);
@@ -150,6 +154,13 @@ bool Dispatcher::Impl::Panic(TimeNs now) const {
   const auto ejected =
       std::ranges::count_if(servers, [&](const auto& each) { return each.second->health.Ejected(now); });
   return static_cast<double>(ejected) > options.most_ejected * static_cast<double>(servers.size());
+}
+
+// Whether no other server takes requests.
+bool Dispatcher::Impl::IsLast(const Server& server, TimeNs now) const {
+  return std::none_of(servers.begin(), servers.end(), [&](const auto& each) {
+    return each.second.get() != &server && !each.second->draining && !each.second->health.Ejected(now);
+  });
 }
 
 // Other routers send to the same servers. How many requests all have sent for each of this router's, by the snapshots.
@@ -198,9 +209,17 @@ RouteRequest Dispatcher::Impl::Completed(const RouteRequest& request) const {
 void Dispatcher::Impl::FindUsable(std::span<const std::string> tried, TimeNs now) {
   usable.clear();
   const bool all = Panic(now);
+  bool any = false;
+  const auto add = [&](Server* server) {
+    any = true;
+    if (std::ranges::find(tried, server->name) == tried.end()) usable.push_back(server);
+  };
   for (const auto& [name, server] : servers) {
-    if (server->draining || (server->health.Ejected(now) && !all)) continue;
-    if (std::ranges::find(tried, name) == tried.end()) usable.push_back(server.get());
+    if (!server->draining && (all || !server->health.Ejected(now))) add(server.get());
+  }
+  if (any) return;
+  for (const auto& [name, server] : servers) {  // errors are better than nothing
+    if (!server->draining && server->health.Answers()) add(server.get());
   }
 }
 
@@ -239,9 +258,7 @@ Error Dispatcher::Impl::NoServer(const RouteRequest& request, std::span<const st
     } else if (server->draining) {
       reason = "draining";
     } else if (server->health.Ejected(now) && !panic) {
-      const double left = server->health.SecondsLeft(now);
-      reason = left > 0 ? fmt::format("ejected after connection errors, for {:.1f} s more", left)
-                        : "ejected until a health probe succeeds";
+      reason = server->health.Reason(now);
     } else if (!request.adapter.empty()) {
       reason = fmt::format("does not offer '{}'", request.adapter);
     }
@@ -296,6 +313,7 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
   Server& server = *usable[chosen];
   const Attempt attempt = ++last_attempt;
   server.own.Send(attempt, request, now);
+  server.health.Sent(now);
   server.sent += 1;
   server.Sent();
   attempts.emplace(attempt, servers.find(server.name)->second);
@@ -388,10 +406,12 @@ Result<Dispatcher::Decision> Dispatcher::Send(const RouteRequest& request, TimeN
 
 bool Dispatcher::MayRetry(TimeNs now) { return impl_->budget.Take(now); }
 
-void Dispatcher::Answered(Attempt attempt, TimeNs) {
+void Dispatcher::Answered(Attempt attempt, TimeNs now, bool well) {
   const auto found = impl_->attempts.find(attempt);
   CHECK(found != impl_->attempts.end());
-  found->second->Answered(attempt);
+  Server& server = *found->second;
+  server.Answered(attempt);
+  if (well) server.health.Worked(server.own.SentAt(attempt), now);
 }
 
 void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
@@ -399,10 +419,18 @@ void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
   CHECK(found != impl_->attempts.end());
   Server& server = *found->second;
   const TimeNs sent_at = server.End(attempt, now);
+  server.health.Ended(sent_at);
   switch (end) {
     case AttemptEnd::kAnswered:
+      server.health.Succeeded(sent_at, now);
+      server.health.Worked(sent_at, now);
+      break;
     case AttemptEnd::kNotStarted:
       server.health.Succeeded(sent_at, now);
+      break;
+    case AttemptEnd::kServerError:
+      server.health.Succeeded(sent_at, now);
+      server.health.Errored(sent_at, now, !impl_->IsLast(server, now));
       break;
     case AttemptEnd::kNoConnection:
     case AttemptEnd::kBroken:

@@ -28,6 +28,8 @@ struct DispatcherOptions {
   // Health.
   int failures_to_eject = 3;                     // connection errors and time-outs in a row
   TimeNs ejection = 10 * kNsPerSecond;           // the first time; doubles with each further one, up to ten times
+  int errors_to_eject = 5;                       // answers with a server's error in a row; 0: they never eject
+  TimeNs error_window = 30 * kNsPerSecond;       // within which they come
   double most_ejected = 0.5;                     // share of the servers; beyond it all are used (panic mode)
   TimeNs slow_start = 10 * kNsPerSecond;         // over which a new or returned server grows to its full share
   double retry_budget = 0.2;                     // retries per request, over a sliding window
@@ -36,12 +38,17 @@ struct DispatcherOptions {
 
 // How an attempt at a server ended.
 enum class AttemptEnd : std::uint8_t {
-  kAnswered,      // any response that the server means: 2xx, 4xx, 429, 5xx without the header
+  kAnswered,      // any response that the server means: 2xx, 4xx, 429, 501
   kNotStarted,    // the server said that it began nothing (x-loramux-not-started: 1)
   kNoConnection,  // connection refused, reset before a byte, or timed out
   kBroken,        // died after it began
   kCancelled,     // by the client
+  kServerError,   // a response with another 5xx, without the header
 };
+// How an attempt ends that got a whole response with this status, which does not say that nothing began.
+inline AttemptEnd EndWithStatus(int status) {
+  return status >= 500 && status != 501 ? AttemptEnd::kServerError : AttemptEnd::kAnswered;
+}
 
 // Not thread-safe: one thread, or strand, uses it.
 class Dispatcher {
@@ -81,8 +88,8 @@ class Dispatcher {
   Result<Decision> Send(const RouteRequest& request, TimeNs now, std::span<const std::string> tried = {});
   // Takes one retry from the budget. False: it is used up.
   bool MayRetry(TimeNs now);
-  // The first byte of an answer arrived.
-  void Answered(Attempt attempt, TimeNs now);
+  // The first byte of an answer arrived. `well`: it is no error of the server, and does not say that nothing began.
+  void Answered(Attempt attempt, TimeNs now, bool well = false);
   // The attempt has ended; must be called once for each.
   void End(Attempt attempt, AttemptEnd end, TimeNs now);
 

@@ -200,6 +200,52 @@ TEST(Dispatcher, CountsManyOwnRequestsWhateverTheirOrder) {
   EXPECT_EQ(open[Names(2)[1]].size(), 300u);
 }
 
+TEST(Dispatcher, AServerThatErrsAgainAndAgainIsTriedNowAndThen) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1, .slow_start = 0});
+  const std::vector<std::string> names = {"bad", "good"};
+  dispatcher->SetServers(names, 0);
+  int at_bad = 0;
+  const auto ask = [&](TimeNs now) {
+    const Dispatcher::Decision decision = Must(dispatcher->Send(RequestFor(), now));
+    at_bad += decision.server == "bad";
+    dispatcher->End(decision.attempt, EndWithStatus(decision.server == "bad" ? 500 : 200), now);
+  };
+  for (int second = 0; second < 600; ++second) {
+    for (int i = 0; i < 10; ++i) ask(second * kSecond);
+  }
+  EXPECT_GE(at_bad, 5 + 7);  // five, then one after 10, 20, 40, 80, 100, 100 ... seconds
+  EXPECT_LE(at_bad, 5 + 9);
+  EXPECT_EQ(StateOf(*dispatcher, "bad", 600 * kSecond).ejections, at_bad - 4);
+  // The last server goes on to get all.
+  dispatcher->SetServers(std::vector<std::string>{"bad"}, 600 * kSecond);
+  for (int i = 0; i < 100; ++i) ask(1000 * kSecond);
+  EXPECT_FALSE(StateOf(*dispatcher, "bad", 1000 * kSecond).ejected);
+}
+
+TEST(Dispatcher, ErrorsAreBetterThanNothing) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1});
+  const std::vector<std::string> names = {"bad", "good"};
+  dispatcher->SetServers(names, 0);
+  const std::vector<std::string> good = {"good"};
+  for (int i = 0; i < 5; ++i) {
+    dispatcher->End(Must(dispatcher->Send(RequestFor(), 0, good)).attempt, AttemptEnd::kServerError, 0);
+  }
+  EXPECT_EQ(UsedFor(*dispatcher, "", kSecond), (Set{"good"}));
+  EXPECT_FALSE(
+      dispatcher->Send(RequestFor(), kSecond, good).ok());  // it did not begin there, and may be repeated later
+  ServerSnapshot drains = Offers({"base"});
+  drains.draining = true;
+  dispatcher->Observe("good", drains, kSecond);
+  EXPECT_EQ(UsedFor(*dispatcher, "", 2 * kSecond), (Set{"bad"}));
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe("bad", false, 2 * kSecond);
+  EXPECT_FALSE(dispatcher->Send(RequestFor(), 2 * kSecond).ok());
+}
+
+TEST(Dispatcher, WhichAnswersAreErrorsOfTheServer) {
+  for (const int status : {200, 400, 429, 499, 501}) EXPECT_EQ(EndWithStatus(status), AttemptEnd::kAnswered) << status;
+  for (const int status : {500, 502, 503, 504}) EXPECT_EQ(EndWithStatus(status), AttemptEnd::kServerError) << status;
+}
+
 TEST(Dispatcher, PanicUsesAllServers) {
   const auto dispatcher = Make({.policy = "random"});
   dispatcher->SetServers(Names(4), 0);

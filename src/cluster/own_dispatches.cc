@@ -16,6 +16,13 @@ const OwnDispatch* OwnDispatches::FindSent(std::uint64_t attempt) const {
   return found != sent_.end() && found->attempt == attempt ? &*found : nullptr;
 }
 
+TimeNs OwnDispatches::SentAt(std::uint64_t attempt) const {
+  if (const OwnDispatch* const sent = FindSent(attempt)) return sent->at;
+  const auto counted = counted_.find(attempt);
+  CHECK(counted != counted_.end());
+  return counted->second.at;
+}
+
 bool OwnDispatches::Answered(std::uint64_t attempt) {
   const OwnDispatch* const found = FindSent(attempt);
   const auto sent = found == nullptr ? sent_.end() : sent_.begin() + (found - sent_.data());

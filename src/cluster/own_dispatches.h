@@ -17,6 +17,8 @@ class OwnDispatches {
   void Send(std::uint64_t attempt, const RouteRequest& request, TimeNs now);
   // The request if it is one of sent(); null: a snapshot counts it. Valid until the next change.
   const OwnDispatch* FindSent(std::uint64_t attempt) const;
+  // When the request was sent. REQUIRES: it has not ended.
+  TimeNs SentAt(std::uint64_t attempt) const;
   // The first byte of the answer arrived. False: nothing that the load depends on changed.
   bool Answered(std::uint64_t attempt);
   // When the request was sent; it no longer counts. Unless a snapshot counts it, then it is one of ended() until a

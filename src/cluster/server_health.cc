@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/format.h>
+
 namespace loramux {
 namespace {
 
@@ -20,7 +22,7 @@ void ServerHealth::Succeeded(TimeNs sent_at, TimeNs now) {
   const bool proves = !Ejected(now) || sent_at >= ejected_at_;
   if (!proves) return;
   failed_requests_ = 0;
-  if (!Ejected(now)) return;
+  if (!Ejected(now) || on_trial_) return;  // Worked ends a trial
   down_ = false;
   failed_probes_ = 0;
   ejected_until_ = grows_from_ = now;
@@ -30,6 +32,38 @@ void ServerHealth::Failed(TimeNs now) {
   ++failures_;
   ++failed_requests_;
   if (!Ejected(now) && failed_requests_ >= options_.failures_to_eject) Eject(now);
+}
+
+void ServerHealth::Worked(TimeNs sent_at, TimeNs now) {
+  if (on_trial_ && sent_at < ejected_at_) return;
+  errors_ = 0;
+  if (!on_trial_) return;
+  on_trial_ = down_ = false;
+  failed_probes_ = 0;
+  trial_sent_at_ = -1;
+  ejected_until_ = std::min(ejected_until_, now);  // it was sent in panic mode
+  grows_from_ = now;
+}
+
+void ServerHealth::Errored(TimeNs sent_at, TimeNs now, bool may_eject) {
+  if (options_.errors_to_eject <= 0 || now < ejected_until_ || (on_trial_ && sent_at < ejected_until_)) return;
+  if (errors_ == 0 || now - first_error_ > options_.error_window) {
+    errors_ = 0;
+    first_error_ = now;
+  }
+  ++errors_;
+  if (!may_eject || (!on_trial_ && errors_ < options_.errors_to_eject)) return;
+  Eject(now);
+  on_trial_ = true;
+  errors_ = 0;
+}
+
+void ServerHealth::Sent(TimeNs now) {
+  if (on_trial_ && trial_sent_at_ < 0 && now >= ejected_until_) trial_sent_at_ = now;
+}
+
+void ServerHealth::Ended(TimeNs sent_at) {
+  if (trial_sent_at_ == sent_at) trial_sent_at_ = -1;
 }
 
 void ServerHealth::Probed(bool healthy, TimeNs now) {
@@ -54,16 +88,24 @@ void ServerHealth::Eject(TimeNs now) {
   ejected_until_ = now + times * options_.ejection;
   grows_from_ = ejected_until_;
   failed_requests_ = options_.failures_to_eject - 1;  // after its return one failure is enough
+  trial_sent_at_ = -1;
 }
 
 void ServerHealth::Restarted(TimeNs now) {
-  failed_requests_ = failed_probes_ = doublings_ = 0;
-  down_ = false;
+  failed_requests_ = failed_probes_ = doublings_ = errors_ = 0;
+  down_ = on_trial_ = false;
+  trial_sent_at_ = -1;
   ejected_until_ = grows_from_ = now;
 }
 
 double ServerHealth::SecondsLeft(TimeNs now) const {
   return now < ejected_until_ ? static_cast<double>(ejected_until_ - now) / kNsPerSecond : 0;
+}
+
+std::string ServerHealth::Reason(TimeNs now) const {
+  const char* const what = on_trial_ ? "errors of its own" : "connection errors";
+  if (now < ejected_until_) return fmt::format("ejected after {}, for {:.1f} s more", what, SecondsLeft(now));
+  return down_ ? "ejected until a health probe succeeds" : fmt::format("ejected after {} until a trial succeeds", what);
 }
 
 double ServerHealth::Share(TimeNs now) const {

@@ -1,8 +1,9 @@
-// Whether a router trusts a server. Only connection errors and time-outs count against it, never an answer: a 500 or a
-// 429 comes from a server that is there. Time is an argument.
+// Whether a router trusts a server. Connection errors and time-outs count against it, and errors of its own (500 and
+// the like) in a row. Time is an argument.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/clock.h"
 
@@ -11,6 +12,8 @@ namespace loramux {
 // Part of DispatcherOptions.
 struct HealthOptions {
   int failures_to_eject = 3;
+  int errors_to_eject = 5;  // 0: errors never eject
+  TimeNs error_window = 30 * kNsPerSecond;
   TimeNs ejection = 10 * kNsPerSecond;
   TimeNs slow_start = 10 * kNsPerSecond;
 };
@@ -25,13 +28,26 @@ class ServerHealth {
   void Succeeded(TimeNs sent_at, TimeNs now);
   // A connection error, a time-out, or a stream that broke.
   void Failed(TimeNs now);
+  // A request that was sent at `sent_at` got an answer, or the head of one, that is no error of the server.
+  void Worked(TimeNs sent_at, TimeNs now);
+  // It got an error of the server. So many in a row, within the window, eject it, if `may_eject`. When the ejection
+  // ends, one request at a time is let through, until one works; one that does not ejects the server again, for longer.
+  void Errored(TimeNs sent_at, TimeNs now, bool may_eject);
+  // A request is sent. Ended must follow.
+  void Sent(TimeNs now);
+  // The request that was sent then has ended, however.
+  void Ended(TimeNs sent_at);
   // A probe's result. So many failures in a row eject, and the server stays out until a probe succeeds.
   void Probed(bool healthy, TimeNs now);
   // The server is another process than before: nothing of the past counts, and its caches are cold.
   void Restarted(TimeNs now);
 
-  bool Ejected(TimeNs now) const { return down_ || now < ejected_until_; }
-  // Seconds until the ejection ends; 0: with the next good probe.
+  bool Ejected(TimeNs now) const { return down_ || now < ejected_until_ || trial_sent_at_ >= 0; }
+  // Whether it answers, as far as is known: only its errors keep requests away from it.
+  bool Answers() const { return on_trial_ && !down_ && failed_requests_ < options_.failures_to_eject; }
+  // Why it gets nothing and for how long, for messages. REQUIRES: Ejected(now).
+  std::string Reason(TimeNs now) const;
+  // Seconds until the ejection ends; 0: with the next good probe or trial.
   double SecondsLeft(TimeNs now) const;
   // The share of a full server's load that it may get: from kFirstShare, growing evenly over the slow start.
   double Share(TimeNs now) const;
@@ -46,6 +62,10 @@ class ServerHealth {
   HealthOptions options_;
   int failed_requests_ = 0, failed_probes_ = 0;  // in a row
   bool down_ = false;                            // probes failed, none succeeded since
+  int errors_ = 0;                               // in a row
+  TimeNs first_error_ = 0;                       // of these
+  bool on_trial_ = false;                        // errors ejected it, and no request has worked since
+  TimeNs trial_sent_at_ = -1;                    // of the one request that it has then; -1: none
   TimeNs ejected_at_ = 0, ejected_until_ = 0;
   int doublings_ = 0;  // of the next ejection
   TimeNs grows_from_;  // start of the slow start

@@ -106,5 +106,77 @@ TEST(RetryBudget, AShareOfTheRequestsOfTheWindow) {
   EXPECT_EQ(take_all(100 * kSecond), RetryBudget::kAlways);
 }
 
+void ErrTimes(ServerHealth& health, int times, TimeNs now) {
+  for (int i = 0; i < times; ++i) health.Errored(now, now, true);
+}
+
+TEST(CircuitBreaker, ErrorsInARowWithinTheWindowEject) {
+  ServerHealth health({}, 0, false);
+  ErrTimes(health, 4, 0);
+  health.Worked(0, 0);
+  ErrTimes(health, 4, kSecond);
+  EXPECT_FALSE(health.Ejected(kSecond));
+  ErrTimes(health, 1, 32 * kSecond);  // the first of the five is too old
+  EXPECT_FALSE(health.Ejected(32 * kSecond));
+  ErrTimes(health, 4, 33 * kSecond);
+  EXPECT_TRUE(health.Ejected(33 * kSecond));
+  EXPECT_EQ(health.Reason(33 * kSecond), "ejected after errors of its own, for 10.0 s more");
+  EXPECT_FALSE(health.Ejected(43 * kSecond));
+  EXPECT_EQ(health.failures(), 0);
+  EXPECT_EQ(health.ejections(), 1);
+  ServerHealth never({.errors_to_eject = 0}, 0, false);
+  ErrTimes(never, 1000, 0);
+  EXPECT_FALSE(never.Ejected(0));
+}
+
+TEST(CircuitBreaker, OneRequestAtATimeDecides) {
+  ServerHealth health({}, 0, false);
+  ErrTimes(health, 5, 0);
+  TimeNs now = 0;
+  for (const int seconds : {10, 20, 40, 80, 100, 100}) {
+    now += seconds * kSecond;
+    EXPECT_TRUE(health.Ejected(now - 1)) << seconds;
+    EXPECT_FALSE(health.Ejected(now)) << seconds;
+    health.Errored(now - 1, now, true);  // of a request that was sent before
+    health.Sent(now);
+    EXPECT_TRUE(health.Ejected(now + 1));  // it has its one request
+    health.Ended(now);                     // which was cancelled, or refused: it says nothing
+    health.Succeeded(now, now + 1);
+    EXPECT_FALSE(health.Ejected(now + 1));
+    health.Sent(now + 1);
+    health.Ended(now + 1);
+    health.Errored(now + 1, now + 2, true);
+    EXPECT_TRUE(health.Ejected(now + 2));
+    now += 2;
+  }
+  now += 100 * kSecond;
+  health.Sent(now);
+  EXPECT_EQ(health.Reason(now), "ejected after errors of its own until a trial succeeds");
+  health.Worked(now, now + kSecond);  // the head of its answer is enough
+  EXPECT_FALSE(health.Ejected(now + kSecond));
+  EXPECT_NEAR(health.Share(now + kSecond), ServerHealth::kFirstShare, 1e-9);
+  ErrTimes(health, 4, now + kSecond);
+  EXPECT_FALSE(health.Ejected(now + kSecond));  // five are needed again
+}
+
+TEST(CircuitBreaker, AnErrorInPanicModeDoesNotEndTheEjection) {
+  ServerHealth health({}, 0, false);
+  ErrTimes(health, 5, 0);
+  health.Succeeded(kSecond, kSecond);
+  health.Errored(kSecond, kSecond, true);
+  EXPECT_TRUE(health.Ejected(kSecond));
+  health.Worked(2 * kSecond, 2 * kSecond);
+  EXPECT_FALSE(health.Ejected(2 * kSecond));
+}
+
+TEST(CircuitBreaker, AnotherProcessStartsAnew) {
+  ServerHealth health({}, 0, false);
+  ErrTimes(health, 5, 0);
+  health.Restarted(kSecond);
+  EXPECT_FALSE(health.Ejected(kSecond));
+  ErrTimes(health, 4, kSecond);
+  EXPECT_FALSE(health.Ejected(kSecond));
+}
+
 }  // namespace
 }  // namespace loramux::server_health_test

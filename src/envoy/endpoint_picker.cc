@@ -157,9 +157,13 @@ void EndpointPicker::Answered(Pick& pick, const PickOutcome& outcome) {
   if (outcome.not_started) {
     dispatcher_->End(pick.attempt, AttemptEnd::kNotStarted, now);
     pick.open = false;
-  } else {
-    dispatcher_->Answered(pick.attempt, now);
+    return;
   }
+  const AttemptEnd end = EndWithStatus(outcome.status);
+  dispatcher_->Answered(pick.attempt, now, end == AttemptEnd::kAnswered);
+  if (end == AttemptEnd::kAnswered) return;
+  dispatcher_->End(pick.attempt, end, now);  // the rest of an error is short
+  pick.open = false;
 }
 
 void EndpointPicker::End(Pick& pick, AttemptEnd end) {

@@ -37,6 +37,7 @@ struct PickOutcome {
   std::string served;        // address of the server that gave it; empty: not known
   std::string details;       // why the proxy answered itself, in Envoy's words; empty or "via_upstream": it did not
   bool not_started = false;  // the server said that it began nothing
+  int status = 200;
 };
 
 // The dispatcher under a lock. Thread-safe.

@@ -1,5 +1,7 @@
 #include "envoy/exchange.h"
 
+#include <charconv>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +15,14 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kPieceCost = 64;  // bytes that a held piece takes besides its text
+
+// The response's status; 200 if the proxy does not tell it.
+int StatusIn(const ProxyMessage& message) {
+  const std::string_view text = HeaderOf(message.headers, ":status");
+  int status = 200;
+  std::from_chars(text.data(), text.data() + text.size(), status);
+  return status;
+}
 
 }  // namespace
 
@@ -130,7 +140,8 @@ void PickerExchanges::Exchange::TakeResponseHeaders(const ProxyMessage& message,
   answered_ = true;
   owner_.picker_.Answered(pick_, {.served = message.served,
                                   .details = message.details,
-                                  .not_started = HeaderOf(message.headers, "x-loramux-not-started") == "1"});
+                                  .not_started = HeaderOf(message.headers, "x-loramux-not-started") == "1",
+                                  .status = StatusIn(message)});
   if (message.end_of_stream) owner_.picker_.End(pick_, AttemptEnd::kAnswered);
   replies.push_back({.part = ProxyPart::kResponseHeaders});
 }

@@ -135,8 +135,9 @@ asio::awaitable<Forwarding::Next> Forwarding::Try(Dispatcher::Attempt attempt) {
   const ExchangeEnd end = co_await call.Begin();
   if (!end.ok()) co_return co_await NotBegun(call, end);
   head_at_ = Now();
-  proxy_.pool_.dispatcher().Answered(attempt, head_at_);
   PassedHead head = ReadPassedHead(call.headers());
+  const bool well = !head.not_started && EndWithStatus(call.status()) == AttemptEnd::kAnswered;
+  proxy_.pool_.dispatcher().Answered(attempt, head_at_, well);
   if (head.not_started) co_return co_await Refused(call, std::move(head));
   call.TakeBody();
   exchange_.ReleaseBody();
@@ -219,7 +220,7 @@ asio::awaitable<void> Forwarding::PassWhole(HttpCall& call, PassedHead head) {
     proxy_.lengths_.Learn(route_.adapter, tokens);
   }
   SentFirst();
-  Count(AttemptEnd::kAnswered);
+  Count(EndWithStatus(call.status()));
   HttpReply reply{.status = call.status(), .body = std::move(body), .content_type = std::move(head.content_type)};
   reply.headers = std::move(head.headers);
   co_await exchange_.Send(std::move(reply));
@@ -248,7 +249,7 @@ asio::awaitable<void> Forwarding::PassStream(HttpCall& call, PassedHead head, st
   if (alive && !events.held().empty()) alive = co_await exchange_.Write(events.held());
   if (!alive) co_return Count(AttemptEnd::kCancelled);
   proxy_.lengths_.Learn(route_.adapter, events.events());
-  Count(AttemptEnd::kAnswered);
+  Count(EndWithStatus(call.status()));
   co_await exchange_.EndStream();
 }
 

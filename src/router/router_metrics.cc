@@ -7,7 +7,8 @@
 namespace loramux {
 namespace {
 
-constexpr std::array<std::string_view, 5> kEnds = {"answered", "not_started", "no_connection", "broken", "cancelled"};
+constexpr std::array<std::string_view, 6> kEnds = {"answered", "not_started", "no_connection",
+                                                   "broken",   "cancelled",   "server_error"};
 
 // A label's value: names of servers come from flags and files.
 std::string Escaped(std::string_view text) {

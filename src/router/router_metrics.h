@@ -44,7 +44,7 @@ class RouterMetrics {
  private:
   static constexpr std::array<double, 14> kBounds = {25e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3,
                                                      5e-3,  10e-3, 25e-3,  50e-3,  0.1,    0.5,  2};
-  using Counts = std::array<std::int64_t, 5>;
+  using Counts = std::array<std::int64_t, 6>;
 
   std::map<std::string, Counts> attempts_;  // by server
   std::map<int, std::int64_t> responses_;

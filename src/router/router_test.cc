@@ -173,6 +173,18 @@ TEST_F(RouterTest, NeverSendsAgainWhatMayHaveBegun) {
   EXPECT_EQ(Metric("loramux:router_retries_total"), 0);
 }
 
+TEST_F(RouterTest, AServerThatErrsAgainAndAgainGetsNothingForAWhile) {
+  ScriptedServer failing(Replies(500, R"({"error":{"message":"bug"}})")), good(Replies(200, "{}"));
+  ScriptedServer unsupported(Replies(501, "{}"));
+  options_.dispatch.most_ejected = 1;
+  StartWith({&failing, &good, &unsupported});
+  for (int i = 0; i < 120; ++i) Ask();
+  EXPECT_EQ(failing.ids().size(), 5u);
+  EXPECT_GT(unsupported.ids().size(), 20u);
+  EXPECT_EQ(Metric("loramux:router_requests_total{server=\"" + failing.address().name + "\",outcome=\"server_error\"}"),
+            5);
+}
+
 TEST_F(RouterTest, AServerThatDiesInTheMiddleEndsAStreamWithAnError) {
   ScriptedServer server([](HttpExchange& exchange) -> asio::awaitable<void> {
     co_await exchange.StartStream("text/event-stream");
