@@ -46,6 +46,11 @@ void ModelList::AddRoutes(RouteTable& routes) {
   routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Answer(exchange, false); });
 }
 
+void ModelList::Forget() {
+  lists_.clear();
+  pool_.AskForModels();
+}
+
 void ModelList::Drop(TimeNs now) {
   std::erase_if(lists_, [&](const auto& entry) { return now - entry.second.at > kUsable; });
   if (lists_.size() >= kMostKeys) lists_.clear();

@@ -25,7 +25,7 @@ class ModelList {
   // Adds GET /v1/models and GET /v1/models/NAME.
   void AddRoutes(RouteTable& routes);
   // Forgets all lists, because adapters were loaded or unloaded.
-  void Forget() { lists_.clear(); }
+  void Forget();
 
  private:
   struct List {

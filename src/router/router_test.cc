@@ -309,6 +309,19 @@ TEST_F(RouterTest, RefusesWhatIsTooLong) {
   EXPECT_EQ(Client().Do("GET", "/internal/snapshot").status, 404);
 }
 
+TEST_F(RouterTest, AnAdapterOfOneServerIsAskedForThere) {
+  ScriptedServer one(Replies(200, "{}"), {}, {"base", "sql"}), two(Replies(200, "{}"), {}, {"base", "law"});
+  ScriptedServer three(Replies(200, "{}"), {}, {"base"});
+  StartWith({&one, &two, &three});
+  ASSERT_TRUE(WaitUntil([&] { return one.listed == 1 && two.listed == 1 && three.listed == 1; }));
+  std::this_thread::sleep_for(50ms);  // until the router has read them
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(Ask(R"({"model":"law","prompt":"x"})").status, 200);
+  EXPECT_EQ(two.ids().size(), 12u);
+  for (int i = 0; i < 30; ++i) Ask();
+  EXPECT_GT(one.ids().size(), 0u);
+  EXPECT_GT(three.ids().size(), 0u);
+}
+
 TEST_F(RouterTest, MergesTheListsOfModels) {
   ScriptedServer one(Replies(200, "{}"), {}, {"base", "sql"}), two(Replies(200, "{}"), {}, {"base", "law"});
   StartWith({&one, &two});

@@ -7,7 +7,9 @@
 #include <boost/asio/detached.hpp>
 
 #include "base/log.h"
+#include "cluster/offered_names.h"
 #include "http/json_reader.h"
+#include "http/run_on.h"
 #include "router/ask_servers.h"
 #include "schedule/profile/performance_profile.h"
 
@@ -15,6 +17,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMostProfileBytes = std::size_t{4} << 20;
+constexpr TimeNs kModelsLast = 10 * kNsPerSecond;  // a server without snapshots is asked for its models again
 
 HttpClientOptions ClientOptions(const ServerAddress& address, const ServerAccess& access) {
   HttpClientOptions options{.url = address.url, .user_agent = "loramux-route"};
@@ -25,6 +28,28 @@ HttpClientOptions ClientOptions(const ServerAddress& address, const ServerAccess
   options.ca_file = access.ca_file;
   options.tls_name = address.tls_name;
   return options;
+}
+
+// What a list of models says.
+struct ListedModels {
+  std::string base;  // the first that is no adapter
+  std::vector<std::uint64_t> fingerprints;
+};
+
+ListedModels ReadModels(const std::string& body) {
+  ListedModels models;
+  const Json list = ParseAnswer(body);
+  const auto data = list.is_object() ? list.find("data") : list.end();
+  if (data == list.end() || !data->is_array()) return models;
+  for (const Json& card : *data) {
+    const auto id = card.is_object() ? card.find("id") : card.end();
+    if (id == card.end() || !id->is_string()) continue;
+    const auto& name = id->get_ref<const std::string&>();
+    models.fingerprints.push_back(NameFingerprint(name));
+    const auto parent = card.find("parent");
+    if (models.base.empty() && (parent == card.end() || parent->is_null())) models.base = name;
+  }
+  return models;
 }
 
 }  // namespace
@@ -92,7 +117,7 @@ void ServerPool::Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_
 
 void ServerPool::BecameForeign(RoutedServer& server) {
   server.base_model.clear();
-  server.asked_for_models = false;
+  server.asked_for_models = -1;
   ++changes_;
   dispatcher_.ObserveForeign(server.address.name, clock_.Now());
 }
@@ -100,26 +125,29 @@ void ServerPool::BecameForeign(RoutedServer& server) {
 void ServerPool::Probed(RoutedServer& server, bool healthy, const std::string& why) {
   server.fault = healthy ? std::string() : why;
   dispatcher_.ObserveProbe(server.address.name, healthy, clock_.Now());
-  if (!healthy || !server.link->foreign() || server.asked_for_models) return;
-  server.asked_for_models = true;
-  boost::asio::co_spawn(executor_, LearnBaseModel(Find(server.address.name)), boost::asio::detached);
+  if (!healthy || !server.link->foreign()) return;
+  const TimeNs now = clock_.Now();
+  if (server.asked_for_models >= 0 && now - server.asked_for_models < kModelsLast) return;
+  server.asked_for_models = now;
+  boost::asio::co_spawn(executor_, LearnModels(Find(server.address.name)), boost::asio::detached);
 }
 
-// A server without snapshots says in its list of models which of them is no adapter.
-boost::asio::awaitable<void> ServerPool::LearnBaseModel(std::shared_ptr<RoutedServer> server) {
+void ServerPool::AskForModels() {
+  for (const auto& [name, server] : servers_) server->asked_for_models = -1;
+}
+
+// A server without snapshots says in its list of models which it has, and which of them is no adapter.
+boost::asio::awaitable<void> ServerPool::LearnModels(std::shared_ptr<RoutedServer> server) {
   if (server == nullptr) co_return;
   HttpCallRequest request{.path = "/v1/models", .timeout = std::chrono::seconds(5)};
   const std::array<std::shared_ptr<RoutedServer>, 1> one = {server};
   const std::vector<ServerAnswer> answers = co_await AskServers(one, std::move(request), kMostProfileBytes);
-  const Json list = ParseAnswer(answers.front().body);
-  const auto data = list.is_object() ? list.find("data") : list.end();
-  if (data == list.end() || !data->is_array()) co_return;
-  for (const Json& card : *data) {
-    if (!card.is_object() || !card.contains("id") || !card["id"].is_string()) continue;
-    if (card.contains("parent") && !card["parent"].is_null()) continue;
-    server->base_model = card["id"].get<std::string>();
-    co_return;
-  }
+  if (answers.front().status != 200) co_return;
+  ListedModels models;
+  co_await RunOn(workers_, [&] { models = ReadModels(answers.front().body); });
+  if (!server->link->foreign() || Find(server->address.name) != server) co_return;
+  if (!models.base.empty()) server->base_model = std::move(models.base);
+  dispatcher_.ObserveModels(server->address.name, std::move(models.fingerprints));
 }
 
 boost::asio::awaitable<void> ServerPool::LearnProfile(std::shared_ptr<RoutedServer> server) {

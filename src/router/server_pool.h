@@ -46,7 +46,8 @@ struct RoutedServer {
   std::unique_ptr<ServerLink> link;
   std::string fault;       // what is wrong with it; empty: it answers
   std::string base_model;  // by its snapshot or its list of models; empty: unknown
-  bool asked_for_profile = false, asked_for_models = false;
+  bool asked_for_profile = false;
+  TimeNs asked_for_models = -1;  // when; -1: never. Only a server without snapshots is asked
 };
 
 // Use it on the thread that runs the executor.
@@ -67,12 +68,15 @@ class ServerPool {
   std::vector<std::shared_ptr<RoutedServer>> All() const;
   // The adapter that a request's `model` means; empty: a base model.
   std::string AdapterOf(std::string_view model) const;
+  // Asks the servers without snapshots for their models again, because adapters were loaded or unloaded.
+  void AskForModels();
   // Grows with each change of a server or of the servers.
   std::uint64_t changes() const { return changes_; }
 
   Dispatcher& dispatcher() { return dispatcher_; }
   const Clock& clock() const { return clock_; }
   const boost::asio::any_io_executor& executor() const { return executor_; }
+  boost::asio::thread_pool& workers() const { return workers_; }
 
  private:
   std::shared_ptr<RoutedServer> Add(ServerAddress address);
@@ -80,7 +84,7 @@ class ServerPool {
   void BecameForeign(RoutedServer& server);
   void Probed(RoutedServer& server, bool healthy, const std::string& why);
   boost::asio::awaitable<void> LearnProfile(std::shared_ptr<RoutedServer> server);
-  boost::asio::awaitable<void> LearnBaseModel(std::shared_ptr<RoutedServer> server);
+  boost::asio::awaitable<void> LearnModels(std::shared_ptr<RoutedServer> server);
 
   const boost::asio::any_io_executor executor_;
   const ServerAccess access_;
