@@ -1,7 +1,10 @@
 // The models of all servers as one list, for GET /v1/models. Needs coroutines.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -9,16 +12,18 @@
 
 #include "base/clock.h"
 #include "http/exchange.h"
-#include "http/json_reader.h"
 #include "router/server_pool.h"
 
 namespace loramux {
 
 // Lists are kept for each API key, because servers may show each key other models. A list is asked for again when a
-// server has changed since and the list is older than a second, or when it is older than ten. Use it on the thread of
-// the pool's executor.
+// server has changed since and the list is older than a second, or when it is older than ten; requests that need the
+// same list wait for one answer of the servers. Use it on the thread of the pool's executor.
 class ModelList {
  public:
+  // All lists that servers send for one answer, and all that are kept, have at most so many bytes.
+  static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+
   // `pool` must outlive the list.
   explicit ModelList(ServerPool& pool) : pool_(pool) {}
 
@@ -28,17 +33,25 @@ class ModelList {
   void Forget();
 
  private:
+  // Cards as JSON texts, by id. Immutable once it is kept.
   struct List {
     TimeNs at = 0;
     std::uint64_t changes = 0;
-    std::map<std::string, Json> bases, adapters, broken;  // by id
+    std::size_t bytes = 0;  // of all cards
+    std::map<std::string, std::string> bases, adapters, broken;
   };
+  using ListPtr = std::shared_ptr<const List>;
+  struct Flight;
+
   boost::asio::awaitable<void> Answer(HttpExchange& exchange, bool all);
-  boost::asio::awaitable<bool> Refresh(const HttpRequest& request, const std::string& key);
-  void Drop(TimeNs now);
+  boost::asio::awaitable<ListPtr> Fresh(const HttpRequest& request, const std::string& key);
+  boost::asio::awaitable<ListPtr> Ask(const HttpRequest& request) const;
+  ListPtr Kept(const std::string& key, TimeNs now) const;
+  void Keep(const std::string& key, ListPtr list);
 
   ServerPool& pool_;
-  std::map<std::string, List> lists_;  // by what the request's API key is
+  std::map<std::string, ListPtr> lists_;                    // by what the request's API key is
+  std::map<std::string, std::shared_ptr<Flight>> flights_;  // likewise: of which the servers are being asked
 };
 
 }  // namespace loramux

@@ -2,6 +2,7 @@
 #include "router/router.h"
 
 #include <algorithm>
+#include <deque>
 #include <fstream>
 #include <thread>
 
@@ -336,6 +337,28 @@ TEST_F(RouterTest, MergesTheListsOfModels) {
   EXPECT_EQ(one.listed, 2);  // the list was kept
   EXPECT_EQ(Client().Do("GET", "/v1/models", "", "Authorization: Bearer other\r\n").status, 200);
   EXPECT_EQ(one.listed, 3);  // but not for another key
+}
+
+TEST_F(RouterTest, ManyWhoWantTheListOfModelsAskTheServersOnce) {
+  ScriptedServer server(Replies(200, "{}"), {}, {"base", "sql"});
+  StartWith({&server});
+  ASSERT_TRUE(WaitUntil([&] { return server.listed == 1; }));
+  server.list_delay_ms = 200;
+  std::deque<RawHttpClient> clients;
+  for (int i = 0; i < 20; ++i) clients.emplace_back(router_->port());
+  for (RawHttpClient& client : clients) client.Send(RawHttpClient::Format("GET", "/v1/models", ""));
+  for (RawHttpClient& client : clients) EXPECT_EQ(client.Read().json()["data"].size(), 2u);
+  EXPECT_EQ(server.listed, 2);
+}
+
+TEST_F(RouterTest, LongListsOfModelsAreMergedAndBounded) {
+  std::vector<std::string> many = {"base"}, huge = {"base"};
+  for (int i = 0; i < 5000; ++i) many.push_back("adapter-" + std::to_string(i));
+  for (int i = 0; i < 20; ++i) huge.push_back(std::to_string(i) + std::string(1'000'000, 'h'));
+  ScriptedServer long_list(Replies(200, "{}"), {}, many), huge_list(Replies(200, "{}"), {}, huge);
+  StartWith({&long_list, &huge_list});
+  EXPECT_EQ(Client().Do("GET", "/v1/models").json()["data"].size(), 5001u);  // that of the other server is too long
+  EXPECT_EQ(Client().Do("GET", "/v1/models/adapter-4999").json()["id"], "adapter-4999");
 }
 
 TEST_F(RouterTest, LoadsAdaptersOnAllServersOrOnOne) {

@@ -33,7 +33,7 @@ class ScriptedServer {
     routes_.AddSimple(
         "GET", "/health", [this](const HttpRequest&) { return HttpReply{.status = healthy ? 200 : 503}; },
         RouteAccess::kOpen);
-    routes_.AddSimple("GET", "/v1/models", [this, models = std::move(models)](const HttpRequest&) {
+    routes_.Add("GET", "/v1/models", [this, models = std::move(models)](HttpExchange& exchange) {
       ++listed;
       HttpReply reply;
       reply.body = R"({"object":"list","data":[)";
@@ -42,7 +42,7 @@ class ScriptedServer {
                       (models[i] == "base" ? "null" : "\"base\"") + "}";
       }
       reply.body += "]}";
-      return reply;
+      return SendList(exchange, std::move(reply));
     });
     routes_.Add("POST", "/v1/*", [this](HttpExchange& exchange) { return Answer(exchange); });
     server_ = std::make_unique<HttpServer>(options, routes_, clock_);
@@ -66,8 +66,15 @@ class ScriptedServer {
 
   std::atomic<bool> healthy{true};
   std::atomic<int> listed{0};
+  std::atomic<int> list_delay_ms{0};  // until /v1/models answers
 
  private:
+  boost::asio::awaitable<void> SendList(HttpExchange& exchange, HttpReply reply) {
+    boost::asio::steady_timer timer(co_await boost::asio::this_coro::executor,
+                                    std::chrono::milliseconds(list_delay_ms));
+    co_await timer.async_wait(boost::asio::use_awaitable);
+    co_await exchange.Send(std::move(reply));
+  }
   boost::asio::awaitable<void> Answer(HttpExchange& exchange) {
     {
       const std::lock_guard lock(mutex_);
