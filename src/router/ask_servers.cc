@@ -22,8 +22,11 @@ struct Round {
 };
 
 asio::awaitable<void> AskOne(std::shared_ptr<RoutedServer> server, HttpCallRequest request, std::size_t max_bytes,
-                             ServerAnswer& answer) {
+                             RunningQuestions* running, ServerAnswer& answer) {
   HttpCall call(server->client, std::move(request));
+  const auto forget = [running](HttpCall* ended) { running->Remove(ended); };
+  const std::unique_ptr<HttpCall, decltype(forget)> listed(running == nullptr ? nullptr : &call, forget);
+  if (running != nullptr) running->Add(&call);
   ExchangeEnd end = co_await call.Begin();
   std::string piece;
   while (end.ok()) {
@@ -42,8 +45,19 @@ asio::awaitable<void> AskOne(std::shared_ptr<RoutedServer> server, HttpCallReque
 
 }  // namespace
 
+void RunningQuestions::Cancel() {
+  cancelled_ = true;
+  for (HttpCall* const call : calls_) call->Cancel();
+}
+
+void RunningQuestions::Add(HttpCall* call) {
+  calls_.push_back(call);
+  if (cancelled_) call->Cancel();
+}
+
 asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
-                                                      HttpCallRequest request, std::size_t max_bytes) {
+                                                      HttpCallRequest request, std::size_t max_bytes,
+                                                      RunningQuestions* running) {
   const auto executor = co_await asio::this_coro::executor;
   request.repeatable = false;
   const auto round = std::make_shared<Round>(executor);
@@ -51,7 +65,7 @@ asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::share
   round->open = servers.size();
   for (std::size_t i = 0; i < servers.size(); ++i) {
     round->answers[i].server = servers[i]->address.name;
-    asio::co_spawn(executor, AskOne(servers[i], request, max_bytes, round->answers[i]),
+    asio::co_spawn(executor, AskOne(servers[i], request, max_bytes, running, round->answers[i]),
                    [round](const std::exception_ptr&) {
                      if (--round->open == 0) round->all_ended.cancel();
                    });

@@ -23,10 +23,31 @@ struct ServerAnswer {
   std::string fault;  // why it gave none
 };
 
+// Questions that run. Use it on one thread.
+class RunningQuestions {
+ public:
+  RunningQuestions() = default;
+  RunningQuestions(const RunningQuestions&) = delete;
+  RunningQuestions& operator=(const RunningQuestions&) = delete;
+
+  // Ends them, and all that begin later: they count as not answered.
+  void Cancel();
+  bool cancelled() const { return cancelled_; }
+
+  // For AskServers.
+  void Add(HttpCall* call);
+  void Remove(HttpCall* call) { std::erase(calls_, call); }
+
+ private:
+  std::vector<HttpCall*> calls_;
+  bool cancelled_ = false;
+};
+
 // The answers in the order of `servers`. An answer of more than `max_bytes` counts as none. Call it on the thread of
-// the servers' executor. `request` is sent once to each.
+// the servers' executor. `request` is sent once to each. `running`, if not null, has the questions meanwhile.
 boost::asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
-                                                             HttpCallRequest request, std::size_t max_bytes);
+                                                             HttpCallRequest request, std::size_t max_bytes,
+                                                             RunningQuestions* running = nullptr);
 
 // The document in an answer; discarded if it is none, or nests deeper than kMaxJsonDepth.
 Json ParseAnswer(const std::string& body);

@@ -89,17 +89,17 @@ std::optional<HttpReply> FanOut::Refusal(const HttpRequest& request) const {
 
 // A repeated load is refused as one that was done, so only a server without an answer is left for the next.
 asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
-                                                       HttpCallRequest question) const {
+                                                       HttpCallRequest question, RunningQuestions& running) const {
   if (!shared_catalogue_) {
-    std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes);
+    std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes, &running);
     co_return answers;
   }
   std::vector<ServerAnswer> answers;
   for (const auto& server : servers) {
     HttpCallRequest copy = question;
     const std::vector<std::shared_ptr<RoutedServer>> one = {server};
-    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes);
-    if (answers.front().status != 0) break;
+    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes, &running);
+    if (answers.front().status != 0 || running.cancelled()) break;
   }
   co_return answers;
 }
@@ -125,9 +125,13 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
       if (!value.empty()) question.headers.emplace_back(name, value);
     }
     question.headers.emplace_back("X-Request-Id", exchange.trace().request_id);
-    const std::vector<ServerAnswer> answers = co_await Ask(std::move(servers), std::move(question));
+    RunningQuestions running;
+    exchange.OnCutOff([&running] { running.Cancel(); });
+    const std::vector<ServerAnswer> answers = co_await Ask(std::move(servers), std::move(question), running);
+    exchange.OnCutOff(nullptr);
     models_.Forget();
-    reply = ReplyTo(answers, unload);
+    reply = running.cancelled() ? ErrorReply(503, "The router is shutting down; servers may go on with the change.")
+                                : ReplyTo(answers, unload);
     spdlog::info("{}: status {} from {} servers", request.path, reply.status, answers.size());
   }
   co_await exchange.Send(std::move(reply));

@@ -35,7 +35,7 @@ class FanOut {
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   boost::asio::awaitable<void> Run(HttpExchange& exchange, bool unload);
   boost::asio::awaitable<std::vector<ServerAnswer>> Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
-                                                        HttpCallRequest question) const;
+                                                        HttpCallRequest question, RunningQuestions& running) const;
 
   ServerPool& pool_;
   ModelList& models_;

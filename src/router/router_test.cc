@@ -379,6 +379,27 @@ TEST_F(RouterTest, LoadsAdaptersOnAllServersOrOnOne) {
   EXPECT_EQ(Client().Do("POST", "/v1/load_lora_adapter?server=none:1", body).status, 404);
 }
 
+TEST_F(RouterTest, AShutdownEndsLoadsThatTakeLong) {
+  std::atomic<bool> begun{false}, gone{false};
+  ScriptedServer server([&](HttpExchange& exchange) -> asio::awaitable<void> {
+    exchange.OnDisconnect([&] { gone = true; });
+    begun = true;
+    for (int i = 0; i < 10'000 && !gone; ++i) co_await SleepForTest(1ms);
+  });
+  options_.admin_key = "";
+  StartWith({&server});
+  RawHttpClient client = Client();
+  client.Send(RawHttpClient::Format("POST", "/v1/load_lora_adapter", R"({"lora_name":"a","lora_path":"/a"})"));
+  ASSERT_TRUE(WaitUntil([&] { return begun.load(); }));
+  const TimeNs began = clock_.Now();
+  router_->Shutdown();
+  EXPECT_LT(clock_.Now() - began, 5 * kNsPerSecond);
+  const ClientResponse response = client.Read();
+  EXPECT_EQ(response.status, 503);
+  EXPECT_NE(response.body.find("shutting down"), std::string::npos) << response.body;
+  EXPECT_TRUE(WaitUntil([&] { return gone.load(); }));
+}
+
 TEST_F(RouterTest, ChangesNoAdaptersWithoutTheKey) {
   ScriptedServer server(Replies(200, "Success"));
   options_.admin_key = "secret of the administrator";
