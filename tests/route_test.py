@@ -321,6 +321,23 @@ class FleetTest(unittest.TestCase):
         router.stop()
 
 
+class OfferTest(unittest.TestCase):
+    def test_an_adapter_of_one_server_is_asked_for_there(self):
+        lonely = ("--lora-modules", f"lonely={DEMO / 'adapters/reverse'}")
+        servers = [RoutedServer(), RoutedServer(*lonely), RoutedServer()]
+        router = Router([server.name for server in servers])
+        router.wait_for_states(ready=3)
+        self.assertIn("lonely", [card["id"] for card in router.json("GET", "/v1/models")[1]["data"]])
+        answers = [ask(router.port, f"lonely-{i}", "lonely", f"x{i}", stream=False) for i in range(6)]
+        self.assertEqual([(answer.status, answer.server, answer.fault) for answer in answers],
+                         [(200, servers[1].name, None)] * 6)
+        self.assertEqual(router.chat("nowhere", "x")[0], 404)
+        servers[1].stop()
+        wait_for(lambda: router.chat("lonely", "x")[0] == 503, "503 while no server has it")
+        for process in [router, servers[0], servers[2]]:
+            process.stop()
+
+
 class KeysAndTlsTest(unittest.TestCase):
     def test_https_on_both_sides_and_keys_checked_by_the_router(self):
         with tempfile.TemporaryDirectory() as folder:
