@@ -1,7 +1,7 @@
 // Kernels against the machine's limits. Each case is checked against the reference, then timed, and printed as a share
 // of a limit measured in the same run: the read bandwidth over a working set of the same size, or the multiply-add
 // peak. Reports the best of several repetitions, since other programs share the machine.
-//   kernels_bench [--threads N] [--only pool|matmul|attention|lora|elementwise] [--rows M] [--instructions NAME]
+//   kernels_bench [--threads N] [--only pool|matmul|attention|lora|linear|elementwise] [--rows M] [--instructions NAME]
 // With --threads 1, it measures processor time instead of elapsed time, which other programs disturb less.
 #include <algorithm>
 #include <cmath>
@@ -248,19 +248,23 @@ struct Adapters {
   std::int64_t bytes = 0;
 };
 
-Adapters MakeAdapters(Bench& bench, const std::vector<std::int32_t>& ranks, std::int64_t hidden, std::int64_t tokens) {
+// `scattered`: rows lie in random order, and not one after the other as in a pool that was just filled.
+Adapters MakeAdapters(Bench& bench, const std::vector<std::int32_t>& ranks, std::int64_t hidden, std::int64_t tokens,
+                      bool scattered = true) {
   Adapters adapters;
   const std::int64_t row_bytes = hidden * 2;
   std::int64_t total = 0;
   for (std::int32_t rank : ranks) total += 4 * 2 * rank;
   adapters.bytes = total * row_bytes;
-  adapters.memory.Reserve(adapters.bytes);
+  adapters.memory.Reserve(std::max(adapters.bytes, std::int64_t{4} << 20));  // in huge pages, as the pool
   for (std::int64_t i = 0; i < total * hidden; ++i) {
     StoreFromF32(DType::kBF16, adapters.memory.data(), i, static_cast<float>(bench.prng.NextDouble() - 0.5));
   }
   std::vector<std::int64_t> order(static_cast<std::size_t>(total));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[bench.prng.NextBelow(i + 1)]);
+  for (std::size_t i = order.size() - 1; scattered && i > 0; --i) {
+    std::swap(order[i], order[bench.prng.NextBelow(i + 1)]);
+  }
   std::size_t next = 0;
   for (std::int32_t rank : ranks) {
     for (int target = 0; target < 4; ++target) {
@@ -339,6 +343,70 @@ void BenchLora(Bench& bench) {
   BenchLoraCase(bench, "qkvo 2048, 1 adapter, 512 tokens", {16}, 2048, 512, LoraVariant::kMbgmv, fma_peak);
 }
 
+// The linear layers of the 160M shape with one row for each of `ranks`, or `tokens` rows of one, with and without
+// adapters on q, k, v and o, in turn. Prints the medians, and the median of the ratios of neighbours.
+void BenchLinear(Bench& bench, const char* name, const std::vector<std::int32_t>& ranks, std::int64_t tokens) {
+  constexpr std::int64_t kHidden = 768, kIntermediate = 2048, kLayers = 12;
+  struct Layer {
+    PackedMatrix qkv, o, gate_up, down;
+    Adapters adapters;
+  };
+  const auto matrix = [](std::int64_t n, std::int64_t k) { return PackedMatrix(n, k, DType::kBF16); };
+  std::vector<Layer> layers;
+  for (std::int64_t i = 0; i < kLayers; ++i) {
+    layers.push_back({matrix(3 * kHidden, kHidden), matrix(kHidden, kHidden), matrix(2 * kIntermediate, kHidden),
+                      matrix(kHidden, kIntermediate), MakeAdapters(bench, ranks, kHidden, tokens, false)});
+  }
+  const auto rows = static_cast<std::int64_t>(ranks.size()) * tokens;
+  const auto x = RandomFloats(bench.prng, rows * kIntermediate);
+  AlignedBuffer<float> y(rows * 2 * kIntermediate), workspace(rows * 3 * 128);
+  const auto multiply = [&](const PackedMatrix& w) {
+    MatMul(bench.context, x.data(), w.k(), rows, w, nullptr, y.data(), w.n());
+  };
+  const auto seconds = [&](bool adapters) {
+    const double start = NowSeconds();
+    for (const Layer& layer : layers) {
+      const auto& of = layer.adapters.segments;
+      const LoraProjection qkv[] = {{of[0], y.data(), 3 * kHidden, kHidden},
+                                    {of[1], y.data() + kHidden, 3 * kHidden, kHidden},
+                                    {of[2], y.data() + 2 * kHidden, 3 * kHidden, kHidden}};
+      const LoraProjection o[] = {{of[3], y.data(), kHidden, kHidden}};
+      const auto linear = [&](const PackedMatrix& w, std::span<const LoraProjection> projections) {
+        MatMulWithLora(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), rows, w, nullptr, y.data(),
+                       w.n(), workspace.data());
+      };
+      adapters ? linear(layer.qkv, qkv) : multiply(layer.qkv);
+      adapters ? linear(layer.o, o) : multiply(layer.o);
+      multiply(layer.gate_up);
+      multiply(layer.down);
+    }
+    return NowSeconds() - start;
+  };
+  std::vector<double> without, with, ratio;
+  for (int round = 0; round < (rows > 64 ? 9 : 101); ++round) {
+    without.push_back(seconds(false));
+    with.push_back(seconds(true));
+    ratio.push_back(with.back() / without.back());
+  }
+  const auto median = [](std::vector<double>& values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  };
+  std::printf("linear layers, 160M, %-36s without adapters %9.1f us, with %9.1f us: %.3f times\n", name,
+              median(without) * 1e6, median(with) * 1e6, median(ratio));
+}
+
+void BenchLinearLayers(Bench& bench) {
+  const std::vector<std::int32_t> mixed = {8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8};
+  for (std::int32_t rank : {8, 16, 128}) {
+    BenchLinear(bench, ("1 token, rank " + std::to_string(rank)).c_str(), {rank}, 1);
+  }
+  BenchLinear(bench, "16 adapters of ranks 8 to 128, 1 token", mixed, 1);
+  for (std::int32_t rank : {8, 128}) {
+    BenchLinear(bench, ("128 tokens, rank " + std::to_string(rank)).c_str(), {rank}, 128);
+  }
+}
+
 void BenchElementwise(Bench& bench) {
   for (std::int64_t m : {1, 16, 512}) {
     const std::int64_t n = 768, intermediate = 2048, heads = 12, head_dim = 64;
@@ -389,6 +457,7 @@ int Main(int argc, char** argv) {
   if (wanted("matmul")) BenchMatMul(bench, rows);
   if (wanted("attention")) BenchAttention(bench);
   if (wanted("lora")) BenchLora(bench);
+  if (wanted("linear")) BenchLinearLayers(bench);
   if (wanted("elementwise")) BenchElementwise(bench);
   return 0;
 }

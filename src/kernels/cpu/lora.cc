@@ -34,11 +34,12 @@ constexpr int kTileVectors = 4;
 // along the rank, with y in registers.
 constexpr std::int64_t kMinTokensToTile = 16;
 
-// How many rows ahead rows are prefetched: 8 KiB or more, which covers the latency of a busy memory (400 to 1000
-// cycles). Into L2: L1's few miss buffers stay free for the current loads.
+// How many rows ahead rows are prefetched, for rows of which `elements` are read. Into L2: L1's few miss buffers stay
+// free for the current loads.
 template <typename T>
-HWY_INLINE std::int64_t FetchAhead(std::int64_t row_elements) {
-  return row_elements * static_cast<std::int64_t>(sizeof(T)) <= 2048 ? 8 : 4;
+HWY_INLINE std::int64_t FetchAhead(std::int64_t elements) {
+  const std::int64_t rows = kLoraAheadBytes / (elements * static_cast<std::int64_t>(sizeof(T)));
+  return std::clamp<std::int64_t>(rows / 4 * 4, 4, 64);
 }
 
 // One prefetch per cache line: elements `at` of rows are reached in ascending order, and rows begin at lines.
@@ -311,6 +312,33 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
                     [&](std::int64_t task, int) { work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand); });
 }
 
+namespace {
+
+constexpr std::int64_t kLineBytes = 64;
+
+// Prefetches lines until their number is used up.
+class LineBudget {
+ public:
+  explicit LineBudget(std::int64_t bytes) : lines_(bytes / kLineBytes) {}
+
+  // Elements `of_row` of the rows of A or B.
+  void FetchRows(const LoraWeights& weights, const std::byte* const* rows, IndexRange range, IndexRange of_row) {
+    const auto size = static_cast<std::int64_t>(DTypeSize(weights.dtype));
+    range.end = std::min<std::int64_t>(range.end, weights.rank);
+    for (std::int64_t j = range.begin; j < range.end; ++j) {
+      for (std::int64_t at = of_row.begin * size; at < of_row.end * size; at += kLineBytes) {
+        if (--lines_ < 0) return;
+        __builtin_prefetch(rows[j] + at, 0, 2);
+      }
+    }
+  }
+
+ private:
+  std::int64_t lines_;
+};
+
+}  // namespace
+
 LoraRider::LoraRider(const LoraWork& work, int threads, const float* x, std::int64_t x_stride, std::int64_t in,
                      const float* y)
     : work_(&work), tasks_(work.RidingTasks(threads)), x_(x), x_stride_(x_stride), in_(in), y_(y) {
@@ -319,6 +347,10 @@ LoraRider::LoraRider(const LoraWork& work, int threads, const float* x, std::int
 
 void LoraRider::Shrink(std::int64_t task) const {
   const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
+  LineBudget lines(kLoraAheadBytes);
+  work_->ForEachPiece(LoraPhase::kShrink, task, tasks_, [&](const LoraPiece& piece, const LoraPiece*) {
+    lines.FetchRows(piece.segment->weights, piece.segment->weights.a_rows, {piece.begin, piece.end}, {0, in_});
+  });
   work_->ForEachPiece(LoraPhase::kShrink, task, tasks_, [&](const LoraPiece& piece, const LoraPiece* following) {
     shrink(piece, following, x_, x_stride_, in_);
     work_->ClearPadding(piece);
@@ -327,18 +359,32 @@ void LoraRider::Shrink(std::int64_t task) const {
 }
 
 void LoraRider::FetchRows(IndexRange columns) const {
-  constexpr std::int64_t kLine = 64;
-  std::int64_t lines = 128;  // more would displace what the product reads next
+  LineBudget lines(kLoraAheadBytes);
   const auto fetch = [&](const LoraPiece& piece, const LoraPiece*) {
-    const auto size = static_cast<std::int64_t>(DTypeSize(piece.segment->weights.dtype));
-    for (std::int64_t j = 0; j < piece.segment->weights.rank && lines > 0; ++j) {
-      const std::byte* const row = piece.segment->weights.b_rows[j];
-      for (std::int64_t at = piece.begin * size; at < piece.end * size && lines > 0; at += kLine, --lines) {
-        __builtin_prefetch(row + at, 0, 2);
-      }
-    }
+    lines.FetchRows(piece.segment->weights, piece.segment->weights.b_rows, {0, piece.rank}, {piece.begin, piece.end});
   };
   work_->ForEachPieceOf(y_, {0, std::numeric_limits<std::int64_t>::max()}, columns, fetch);
+}
+
+LineList LoraRider::ListLines(IndexRange columns, std::int64_t multiple, std::int64_t most) const {
+  thread_local AlignedBuffer<const std::byte*> lines;
+  lines.Reserve(most + multiple);
+  const std::byte** const first = lines.data();
+  std::int64_t count = 0;
+  const auto list = [&](const LoraPiece& piece, const LoraPiece*) {
+    const LoraWeights& weights = piece.segment->weights;
+    const auto size = static_cast<std::int64_t>(DTypeSize(weights.dtype));
+    const std::int64_t begin = piece.begin * size, of_row = (piece.end * size - begin + kLineBytes - 1) / kLineBytes;
+    const std::int64_t rows = std::min<std::int64_t>(weights.rank, (most - count) / of_row);
+    for (std::int64_t j = 0; j < rows; ++j) {
+      const std::byte* const row = weights.b_rows[j] + begin;
+      for (std::int64_t line = 0; line < of_row; ++line) first[count++] = row + line * kLineBytes;
+    }
+  };
+  work_->ForEachPieceOf(y_, {0, std::numeric_limits<std::int64_t>::max()}, columns, list);
+  if (count * kLineBytes <= kLoraAheadBytes) return {};
+  for (; count % multiple != 0; ++count) first[count] = first[count - 1];
+  return {first, static_cast<std::size_t>(count)};
 }
 
 void LoraRider::ExpandPart(IndexRange rows, IndexRange columns) const {
