@@ -224,6 +224,26 @@ TEST_P(LoraTest, WithTheProductEqualsTheTwoCalls) {
   }
 }
 
+// Enough rows of B that tiles of the product fetch them; the last adapter's outputs end within a cache line.
+TEST_P(LoraTest, WithTheProductAndAHighRankEqualsTheTwoCalls) {
+  Prng prng(8);
+  for (std::int64_t in : {1, 65}) {
+    const std::int64_t out = 973, m = 30;
+    const PackedMatrix w = RandomMatrix(WeightFormat::kBF16, out, in, prng);
+    const Adapter one(300, 0.5f, DType::kBF16, in, out, prng), two(40, 2.0f, DType::kF32, in, out, prng);
+    const std::vector<LoraSegment> segments = {{0, 7, one.weights}, {7, 20, two.weights}, {21, 30, one.weights}};
+    const auto x = RandomFloats(m * in, prng);
+    std::vector<float> y(static_cast<std::size_t>(m * out));
+    MatMul(context(), x.data(), in, m, w, nullptr, y.data(), out);
+    const auto expected = Apply(context(), LoraVariant::kMbgmv, segments, x, y, {in, out});
+    AlignedBuffer<float> workspace(m * 300);
+    const LoraProjection projection = {segments, y.data(), out, out};
+    MatMulWithLora(context(), LoraVariant::kMbgmv, {&projection, 1}, x.data(), in, m, w, nullptr, y.data(), out,
+                   workspace.data());
+    EXPECT_TRUE(BitwiseEqual(y.data(), expected.data(), m * out)) << in;
+  }
+}
+
 TEST_P(LoraTest, WithTheProductTakesTheRegionsOfTheProduct) {
   if (GetParam().backend == Backend::kReference) GTEST_SKIP() << "the oracle has no regions";
   Prng prng(7);
