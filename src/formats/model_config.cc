@@ -352,8 +352,10 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.BoolOr("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const auto dtype, fields.String("dtype"));
   ASSIGN_OR_RETURN(const auto torch_dtype, fields.String("torch_dtype"));
-  if (const nlohmann::json* quantization = fields.Find("quantization_config"); quantization && !IsOff(*quantization)) {
-    config.quantization = quantization->dump();
+  // compression_config: the older name, by compressed-tensors.
+  for (const char* key : {"compression_config", "quantization_config"}) {
+    const nlohmann::json* quantization = fields.Find(key);
+    if (quantization != nullptr && !IsOff(*quantization)) config.quantization = quantization->dump();
   }
   config.dtype = dtype ? *dtype : torch_dtype.value_or("");
   return config;

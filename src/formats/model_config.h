@@ -65,7 +65,7 @@ struct ModelConfig {
 // Parses the text of a config.json. Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) and
 // 5 (rope_parameters, dtype, layer_types); absent fields have the defaults of transformers. Errors name the field, what
 // was expected and what was found. Refused by name: an unknown architecture, an activation other than silu, a rope type
-// other than the four above, quantized weights and mixtures of experts. Extents are bounded so that later products
+// other than the four above, and mixtures of experts. Extents are bounded so that later products
 // cannot overflow: each extent and QDim() by 2^24, layers by 1024. `label` names the source in errors.
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label);
 

@@ -162,9 +162,16 @@ TEST(ModelConfigTest, RefusesOtherModelsByName) {
               HasSubstr("architectures is missing"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"architectures", {1}}})), HasSubstr("architectures: expected"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"hidden_act", "gelu"}})), HasSubstr("hidden_act 'gelu'"));
-  EXPECT_THAT(ErrorOf(With(Llama(), {{"quantization_config", {{"quant_method", "gptq"}}}})),
-              HasSubstr("quantization_config (\"gptq\")"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"num_local_experts", 8}})), HasSubstr("num_local_experts is 8"));
+}
+
+TEST(ModelConfigTest, KeepsWhatIsSaidAboutQuantisedWeights) {
+  const auto quantization = [](const json& config) { return ParseModelConfig(config.dump(), "FILE")->quantization; };
+  EXPECT_EQ(quantization(Llama()), "");
+  EXPECT_EQ(quantization(With(Llama(), {{"quantization_config", nullptr}})), "");
+  const json gptq = {{"quant_method", "gptq"}};
+  EXPECT_EQ(quantization(With(Llama(), {{"quantization_config", gptq}})), gptq.dump());
+  EXPECT_EQ(quantization(With(Llama(), {{"compression_config", gptq}})), gptq.dump());
 }
 
 TEST(ModelConfigTest, RefusesBadNumbers) {

@@ -6,7 +6,10 @@
 #include "formats/message.h"
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
+#include "quant/float_source.h"
 #include "quant/panel_matrix.h"
+#include "quant/published_source.h"
+#include "quant/quantization_config.h"
 #include "quant/tensor_finder.h"
 
 namespace loramux {
@@ -16,35 +19,6 @@ Error Missing(const std::string& name, const TensorFinder::Shape& shape) {
   return InvalidArgument("tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing from the weights",
                          name);
 }
-
-// A safetensors file or directory with weights in floats. `file` outlives it.
-class FloatSource : public ModelSource {
- public:
-  explicit FloatSource(const TensorFile& file) : finder_(file) {}
-
-  Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
-                                                         std::int64_t columns) override {
-    ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Find(name + ".weight", {rows, columns}));
-    std::shared_ptr<const StoredMatrix> matrix;
-    if (tensor != nullptr) matrix = MakeFloatMatrix(*tensor);
-    return matrix;
-  }
-
-  Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
-    ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Find(name, {size}));
-    std::optional<std::vector<float>> values;
-    if (tensor != nullptr) values = ToFloats(*tensor);
-    return values;
-  }
-
-  Status CheckAllUsed() const override { return finder_.CheckAllUsed(/*ignored=*/"rotary_emb.inv_freq"); }
-
- protected:
-  TensorFinder& finder() { return finder_; }
-
- private:
-  TensorFinder finder_;
-};
 
 // The same with the files that it reads. They stay mapped as long as a matrix refers to them.
 class DirectorySource : public FloatSource {
@@ -71,12 +45,6 @@ class PanelSource : public DirectorySource {
     return matrix;
   }
 };
-
-Error UnsupportedQuantization(const std::string& method) {
-  return Unsupported("quantization_config of config.json (" + method +
-                         "): not supported; use weights in f32, bf16 or f16, and --weights q8 or q4",
-                     "quantization_config");
-}
 
 // Error: the layout is of another version.
 Status CheckPanelLayout(const nlohmann::json& config) {
@@ -113,8 +81,11 @@ Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path
     return source;
   }
   ASSIGN_OR_RETURN(const nlohmann::json quantization, ParseJsonObject(config.quantization, "quantization_config"));
-  const std::string method = quantization.contains("quant_method") ? quantization["quant_method"].dump() : "no method";
-  if (method != "\"" + std::string(kPanelMethod) + "\"") return UnsupportedQuantization(method);
+  if (const auto method = quantization.find("quant_method"); method == quantization.end() || *method != kPanelMethod) {
+    ASSIGN_OR_RETURN(QuantizationConfig published,
+                     ParseQuantizationConfig(config.quantization, (directory / "config.json").string()));
+    return MakePublishedSource(std::move(file), std::move(published));
+  }
   RETURN_IF_ERROR(CheckPanelLayout(quantization));
   source = std::make_unique<PanelSource>(std::move(file));
   return source;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -12,6 +13,9 @@
 
 namespace loramux {
 
+// The types of floats.
+inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBF16, DType::kF16};
+
 // Hands out the tensors of a file and records which ones were requested. The file outlives it. Not thread-safe.
 class TensorFinder {
  public:
@@ -21,10 +25,18 @@ class TensorFinder {
 
   // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
   Result<const StoredTensor*> Find(const std::string& name, const Shape& shape);
-  // Of any shape and type; null if there is none.
-  const StoredTensor* FindAny(const std::string& name);
   // Error also: there is none.
   Result<const StoredTensor*> Require(const std::string& name, const Shape& shape);
+  // The same for a tensor of one of `types`, which need not be floats, and of one of `shapes`.
+  Result<const StoredTensor*> FindTyped(const std::string& name, std::initializer_list<Shape> shapes,
+                                        std::initializer_list<DType> types);
+  Result<const StoredTensor*> RequireTyped(const std::string& name, std::initializer_list<Shape> shapes,
+                                           std::initializer_list<DType> types);
+  // Of any shape and type; null if there is none. Peek does not count it as requested.
+  const StoredTensor* FindAny(const std::string& name);
+  const StoredTensor* Peek(const std::string& name) const { return file_.Find(name); }
+  // The tensors that were never requested, in the order of the file.
+  std::vector<const StoredTensor*> Unused() const;
   // Error: a tensor was never requested and would silently have no effect. Names that end in `ignored` may stay.
   Status CheckAllUsed(std::string_view ignored) const;
 

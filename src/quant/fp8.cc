@@ -1,0 +1,113 @@
+#include "quant/fp8.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "formats/message.h"
+#include "quant/integer_matrix.h"
+#include "quant/quantise.h"
+#include "tensor/half_float.h"
+
+namespace loramux {
+namespace {
+
+std::array<float, 256> Float8Table() {
+  std::array<float, 256> table{};
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = F8E4M3ToF32(static_cast<std::uint8_t>(i));
+  return table;
+}
+
+struct Fp8Tensors {
+  const StoredTensor *weight = nullptr, *scales = nullptr;
+  std::int64_t block_rows = 1, block_columns = 1;  // that share a scale
+};
+
+class Fp8Matrix : public StoredMatrix {
+ public:
+  Fp8Matrix(const std::string& name, std::int64_t rows, std::int64_t columns, const Fp8Tensors& tensors)
+      : StoredMatrix(name, rows, columns), tensors_(tensors) {}
+
+  std::int64_t bytes() const override {
+    return static_cast<std::int64_t>(tensors_.weight->data.size() + tensors_.scales->data.size());
+  }
+  WeightFormat format() const override { return WeightFormat::kQ8; }
+
+  void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
+    static const std::array<float, 256> table = Float8Table();
+    const std::int64_t block = tensors_.block_columns, blocks = (columns() + block - 1) / block;
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::byte* const codes = tensors_.weight->data.data() + row * columns();
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        const float scale =
+            LoadAsF32(tensors_.scales->dtype, tensors_.scales->data.data(), row / tensors_.block_rows * blocks + b);
+        const std::int64_t end = std::min(columns(), (b + 1) * block);
+        for (std::int64_t c = b * block; c < end; ++c) *out++ = table[static_cast<std::size_t>(codes[c])] * scale;
+      }
+    }
+  }
+
+  GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {
+    std::vector<float> floats(static_cast<std::size_t>(count * columns()));
+    ReadFloats(first, count, floats.data());
+    return Quantise(format(), floats.data(), count, columns());
+  }
+
+ private:
+  const Fp8Tensors tensors_;
+};
+
+std::int64_t CountOf(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
+
+}  // namespace
+
+float F8E4M3ToF32(std::uint8_t bits) {
+  const int exponent = bits >> 3 & 0xf, mantissa = bits & 7;
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  if ((bits & 0x7f) == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+Result<std::shared_ptr<const StoredMatrix>> RequireFp8Matrix(TensorFinder& tensors, const QuantScheme& scheme,
+                                                             const std::string& name, const std::string& scales,
+                                                             std::int64_t rows, std::int64_t columns) {
+  const std::string weight = name + ".weight", scale = name + "." + scales;
+  Fp8Tensors t;
+  ASSIGN_OR_RETURN(t.weight, tensors.RequireTyped(weight, {{rows, columns}}, {DType::kF8E4M3}));
+  if (scheme.spread == QuantScheme::Spread::kTensor) {
+    t.block_rows = rows;
+    t.block_columns = columns;
+    ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {{}, {1}, {1, 1}}, kFloatTypes));
+  } else if (scheme.spread == QuantScheme::Spread::kChannel) {
+    t.block_columns = columns;
+    ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {{rows, 1}, {rows}}, kFloatTypes));
+  } else {
+    const bool group = scheme.spread == QuantScheme::Spread::kGroup;
+    t.block_rows = group ? 1 : scheme.block_rows;
+    t.block_columns = group ? scheme.group_size : scheme.block_columns;
+    const TensorFinder::Shape shape = {CountOf(rows, t.block_rows), CountOf(columns, t.block_columns)};
+    ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {shape}, kFloatTypes));
+  }
+  RETURN_IF_ERROR(CheckFinite(*t.scales));
+  return std::shared_ptr<const StoredMatrix>(std::make_shared<Fp8Matrix>(weight, rows, columns, t));
+}
+
+Result<std::shared_ptr<const StoredMatrix>> FindFp8Matrix(TensorFinder& tensors, const QuantizationConfig& config,
+                                                          const std::string& name, std::int64_t rows,
+                                                          std::int64_t columns) {
+  const StoredTensor* weight = tensors.Peek(name + ".weight");
+  if (weight == nullptr || IsWeightDType(weight->dtype)) return std::shared_ptr<const StoredMatrix>();
+  if (config.static_activations) {
+    tensors.FindAny(name + ".input_scale");
+    tensors.FindAny(name + ".activation_scale");
+    tensors.FindAny(name + ".input_scale_ub");
+  }
+  const char* const scales = tensors.Peek(name + ".weight_scale_inv") != nullptr ? "weight_scale_inv" : "weight_scale";
+  return RequireFp8Matrix(tensors, config.scheme, name, scales, rows, columns);
+}
+
+}  // namespace loramux

@@ -1,0 +1,292 @@
+// Layers in published formats (tests/golden/make_quantised.py), and files that only seem to hold such layers.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "formats/safetensors.h"
+#include "formats/test_files.h"
+#include "quant/model_source.h"
+#include "quant/published_source.h"
+#include "quant/quantise.h"
+#include "quant/quantization_config.h"
+
+namespace loramux::published_test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+fs::path LayersDirectory() { return fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "quantised" / "layers"; }
+
+std::vector<std::string> LayerNames() {
+  std::vector<std::string> names;
+  std::error_code missing;  // then there are no parameters, which GoogleTest reports
+  for (const auto& entry : fs::directory_iterator(LayersDirectory(), missing)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+template <typename T>
+T Value(Result<T> result) {
+  if (!result.ok()) ADD_FAILURE() << result.error().message;
+  return std::move(result).value();
+}
+
+// The source of a directory whose config.json has quantization_config alone.
+Result<std::unique_ptr<ModelSource>> OpenLayer(const fs::path& directory) {
+  const json config = json::parse(std::ifstream(directory / "config.json"));
+  ASSIGN_OR_RETURN(QuantizationConfig parsed, ParseQuantizationConfig(config["quantization_config"].dump(), "FILE"));
+  ASSIGN_OR_RETURN(TensorFile file, TensorFile::OpenModelDirectory(directory));
+  return MakePublishedSource(std::make_shared<const TensorFile>(std::move(file)), std::move(parsed));
+}
+
+class PublishedLayer : public testing::TestWithParam<std::string> {
+ protected:
+  PublishedLayer()
+      : directory_(LayersDirectory() / GetParam()),
+        expected_(Value(TensorFile::Open(directory_ / "expected.safetensors"))),
+        source_(Value(OpenLayer(directory_))) {
+    const StoredTensor* tensor = expected_.Find("layer.weight");
+    rows_ = tensor->shape[0];
+    columns_ = tensor->shape[1];
+    values_ = ToFloats(*tensor);
+    matrix_ = Value(source_->RequireMatrix("layer", rows_, columns_));
+  }
+
+  // The largest magnitude of the 32 values around one.
+  float LargestAround(std::size_t i) const {
+    const std::size_t begin = i - i % static_cast<std::size_t>(columns_) % 32;
+    float largest = 0;
+    for (std::size_t t = begin; t < begin + 32 && t < values_.size(); ++t)
+      largest = std::max(largest, std::fabs(values_[t]));
+    return largest;
+  }
+
+  const fs::path directory_;
+  const TensorFile expected_;
+  const std::unique_ptr<ModelSource> source_;
+  std::int64_t rows_ = 0, columns_ = 0;
+  std::vector<float> values_;
+  std::shared_ptr<const StoredMatrix> matrix_;
+};
+
+TEST_P(PublishedLayer, HasTheValuesOfItsLibrary) {
+  std::vector<float> floats(values_.size());
+  matrix_->ReadFloats(0, rows_, floats.data());
+  for (std::size_t i = 0; i < floats.size(); ++i) {
+    ASSERT_NEAR(floats[i], values_[i], std::fabs(values_[i]) * 2e-7f) << "element " << i;
+  }
+  EXPECT_GT(matrix_->bytes(), rows_ * columns_ / 2);
+  EXPECT_TRUE(source_->CheckAllUsed().ok()) << source_->CheckAllUsed().error().message;
+}
+
+TEST_P(PublishedLayer, PiecesAreThoseOfTheWhole) {
+  std::vector<float> whole(values_.size()), piece(static_cast<std::size_t>(7 * columns_));
+  matrix_->ReadFloats(0, rows_, whole.data());
+  const GroupedRows groups = matrix_->ReadGroups(0, rows_);
+  for (std::int64_t row = 0; row + 7 <= rows_; row += 5) {
+    matrix_->ReadFloats(row, 7, piece.data());
+    EXPECT_EQ(std::memcmp(piece.data(), whole.data() + row * columns_, piece.size() * sizeof(float)), 0);
+    const GroupedRows part = matrix_->ReadGroups(row, 7);
+    EXPECT_EQ(std::memcmp(part.CodesOf(0), groups.CodesOf(row), part.codes.size()), 0);
+    EXPECT_EQ(std::memcmp(part.ScalesOf(0), groups.ScalesOf(row), part.scales.size() * sizeof(float)), 0);
+  }
+}
+
+// Integers stay as they are, but for scales and minima that are rounded to float16. What the formats in memory cannot
+// hold is rounded to 8 bits.
+TEST_P(PublishedLayer, GroupsHoldTheValues) {
+  const bool rounded = GetParam().find("fp") != std::string::npos || GetParam().find("nf4") != std::string::npos ||
+                       GetParam() == "gptq_act_order" || GetParam() == "gptq_8_asymmetric" ||
+                       GetParam() == "compressed_int8_asymmetric";
+  const bool four = GetParam() == "awq" || GetParam() == "gptq" || GetParam() == "gptq_v2" ||
+                    GetParam() == "gptq_asymmetric" || GetParam().starts_with("compressed_int4");
+  EXPECT_EQ(matrix_->format(), four ? WeightFormat::kQ4 : WeightFormat::kQ8);
+  const GroupedRows groups = matrix_->ReadGroups(0, rows_);
+  std::vector<float> row(static_cast<std::size_t>(columns_));
+  constexpr float kHalf = 1.0f / 2048;  // of a rounded float16
+  for (std::size_t i = 0; i < values_.size(); ++i) {
+    const auto column = i % row.size();
+    if (column == 0) groups.ReadRow(static_cast<std::int64_t>(i / row.size()), row.data());
+    const float largest = LargestAround(i);
+    // Code and zero point have at most 16 steps each, half of which may be above the largest value.
+    const float bound = rounded ? largest * (0.5f / 127 + 2 * kHalf) : largest * 4 * kHalf + 1e-7f;
+    ASSERT_NEAR(row[column], values_[i], bound) << "element " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PublishedLayer, testing::ValuesIn(LayerNames()),
+                         [](const auto& info) { return info.param; });
+
+// ---- hostile files
+
+// A directory made from that of a layer, with some tensors changed.
+class BrokenLayer {
+ public:
+  explicit BrokenLayer(const std::string& layer) {
+    const fs::path directory = LayersDirectory() / layer;
+    config_ = json::parse(std::ifstream(directory / "config.json"));
+    const TensorFile file = Value(TensorFile::Open(directory / "model.safetensors"));
+    for (const StoredTensor& tensor : file.tensors()) {
+      tensors_[tensor.name] = {DTypeName(tensor.dtype), tensor.shape,
+                               std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size())};
+    }
+  }
+
+  struct Tensor {
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::string data;
+  };
+  Tensor& operator[](const std::string& name) { return tensors_.at("layer." + name); }
+  void Remove(const std::string& name) { CHECK_EQ(tensors_.erase("layer." + name), 1u); }
+  void Add(const std::string& name, Tensor tensor) { tensors_["layer." + name] = std::move(tensor); }
+  json& config() { return config_["quantization_config"]; }
+
+  // Of opening the directory, finding the layer [40, columns], or checking that all is used.
+  std::string Error(std::int64_t columns = 96) const {
+    const TempFolder folder;
+    json header;
+    std::string data;
+    for (const auto& [name, tensor] : tensors_) {
+      header[name] = {{"dtype", tensor.dtype},
+                      {"shape", tensor.shape},
+                      {"data_offsets", {data.size(), data.size() + tensor.data.size()}}};
+      data += tensor.data;
+    }
+    folder.Write("config.json", config_.dump());
+    folder.Write("model.safetensors", SafetensorsBytes(header.dump(), data));
+    auto source = OpenLayer(folder.path());
+    if (!source.ok()) return source.error().message;
+    const auto matrix = (*source)->RequireMatrix("layer", 40, columns);
+    if (!matrix.ok()) return matrix.error().message;
+    const Status used = (*source)->CheckAllUsed();
+    return used.ok() ? "accepted" : used.error().message;
+  }
+
+ private:
+  json config_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+std::string Words(const std::vector<std::uint32_t>& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(words[0])};
+}
+
+TEST(BrokenLayers, UntouchedOnesAreAccepted) {
+  EXPECT_EQ(BrokenLayer("gptq").Error(), "accepted");
+  EXPECT_EQ(BrokenLayer("nf4").Error(128), "accepted");
+}
+
+TEST(BrokenLayers, MissingCompanionsAreNamed) {
+  const std::map<std::string, std::vector<std::string>> companions = {
+      {"gptq", {"qzeros", "scales"}},
+      {"awq", {"qzeros", "scales"}},
+      {"compressed_int4_asymmetric", {"weight_scale", "weight_zero_point"}},
+      {"compressed_int8", {"weight_scale"}},
+      {"compressed_fp8_block", {"weight_scale"}},
+      {"fp8_block", {"weight_scale_inv"}},
+      {"nf4_odd", {"weight.quant_map", "weight.quant_state.bitsandbytes__nf4"}}};
+  for (const auto& [layer, names] : companions) {
+    for (const std::string& name : names) {
+      BrokenLayer broken(layer);
+      broken.Remove(name);
+      const std::string shown = name == "weight_scale_inv" ? "layer.weight_scale" : "layer." + name;
+      EXPECT_THAT(broken.Error(), testing::AllOf(HasSubstr("'" + shown + "'"), HasSubstr("missing")));
+    }
+  }
+}
+
+TEST(BrokenLayers, WrongShapesAndTypesAreNamed) {
+  BrokenLayer shape("gptq");
+  shape["scales"].shape = {1, 120};
+  EXPECT_THAT(shape.Error(), HasSubstr("'layer.scales' has shape [1, 120], but config.json asks for [3, 40]"));
+  BrokenLayer group("gptq");
+  group.config()["group_size"] = 64;
+  EXPECT_THAT(group.Error(), HasSubstr("'layer.qzeros' has shape [3, 5], but config.json asks for [2, 5]"));
+  BrokenLayer huge("awq");
+  huge.config()["group_size"] = 1 << 24;
+  EXPECT_THAT(huge.Error(), HasSubstr("asks for [1, 5]"));
+  BrokenLayer type("compressed_int8");
+  type["weight"].dtype = "U8";
+  EXPECT_THAT(type.Error(), HasSubstr("'layer.weight' has type U8"));
+  BrokenLayer stored("compressed_int4");
+  stored["weight_shape"].data[0] = 41;
+  EXPECT_THAT(stored.Error(), HasSubstr("'layer.weight_shape' holds [41, 96]"));
+  BrokenLayer nibbles("nf4_odd");
+  nibbles["weight"] = {"U8", {1900, 1}, std::string(1900, '\0')};
+  EXPECT_THAT(nibbles.Error(), HasSubstr("expected 1920 bytes"));
+}
+
+TEST(BrokenLayers, GroupsOutOfRangeAreNamed) {
+  for (const std::uint32_t group : {3u, 0xffffffffu}) {
+    BrokenLayer order("gptq_act_order");
+    std::memcpy(order["g_idx"].data.data() + 4 * 17, &group, sizeof(group));
+    EXPECT_THAT(order.Error(), HasSubstr("'layer.g_idx': expected groups below 3, found"));
+    EXPECT_THAT(order.Error(), HasSubstr("for input 17"));
+  }
+}
+
+TEST(BrokenLayers, ScalesThatAreNoNumbersAreNamed) {
+  BrokenLayer gptq("gptq");
+  gptq["scales"].data.replace(2, 2, "\xff\x7f");
+  EXPECT_THAT(gptq.Error(), HasSubstr("'layer.scales': expected finite scales"));
+  BrokenLayer infinite("compressed_int8");
+  infinite["weight_scale"].data.replace(0, 4, Words({0x7f800000}));
+  EXPECT_THAT(infinite.Error(), HasSubstr("found inf as element 0"));
+  BrokenLayer large("awq");
+  large["scales"].data.replace(0, 2, "\xff\x7b");
+  EXPECT_THAT(large.Error(), HasSubstr("found 65504"));
+  BrokenLayer fp8("fp8_block");
+  fp8["weight_scale_inv"].data.replace(4, 4, Words({0x7fc00000}));
+  EXPECT_THAT(fp8.Error(), HasSubstr("'layer.weight_scale_inv': expected finite numbers, found nan as element 1"));
+  BrokenLayer nested("nf4_nested");
+  nested["weight.nested_quant_map"].data.replace(0, 4, Words({0x7fc00000}));
+  EXPECT_THAT(nested.Error(128), HasSubstr("nested_quant_map"));
+}
+
+TEST(BrokenLayers, StatesThatDoNotFitAreNamed) {
+  const auto with_state = [](const std::string& state) {
+    BrokenLayer broken("nf4_odd");
+    broken["weight.quant_state.bitsandbytes__nf4"] = {"U8", {static_cast<std::int64_t>(state.size())}, state};
+    return broken.Error();
+  };
+  EXPECT_THAT(with_state("{"), HasSubstr("quant_state.bitsandbytes__nf4"));
+  EXPECT_THAT(with_state(R"({"shape": [96, 40], "blocksize": 64})"), HasSubstr("shape: expected [40, 96]"));
+  EXPECT_THAT(with_state(R"({"shape": [40, 96], "blocksize": 0})"), HasSubstr("blocksize: expected"));
+  EXPECT_THAT(with_state(R"({"shape": [40, 96], "blocksize": 128})"), HasSubstr("asks for [30]"));
+  EXPECT_THAT(with_state(R"({"shape": [40, 96], "blocksize": 64, "nested_blocksize": 256, "nested_offset": 1e300})"),
+              HasSubstr("nested_offset"));
+}
+
+TEST(BrokenLayers, NothingIsIgnoredSilently) {
+  BrokenLayer extra("gptq");
+  extra.Add("weight", {"F16", {1, 1}, std::string(2, '\0')});
+  EXPECT_THAT(extra.Error(), HasSubstr("'layer.weight' [1, 1] is in the weights"));
+  BrokenLayer bias("gptq");
+  bias.Add("bias", {"F16", {40}, std::string(80, '\0')});
+  EXPECT_EQ(bias.Error(), "accepted");
+  bias["bias"].data[1] = 1;
+  EXPECT_THAT(bias.Error(), HasSubstr("'layer.bias'"));
+  BrokenLayer scale("compressed_int8");
+  scale.Add("input_scale", {"F32", {1}, std::string(4, '\0')});
+  EXPECT_THAT(scale.Error(), HasSubstr("'layer.input_scale'"));
+  scale.config()["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8}, {"dynamic", false}};
+  EXPECT_EQ(scale.Error(), "accepted");
+  BrokenLayer ignored("compressed_int8");
+  ignored.config()["ignore"] = {"re:lay.*"};
+  EXPECT_THAT(ignored.Error(), HasSubstr("leave this layer in floats"));
+}
+
+}  // namespace
+}  // namespace loramux::published_test
