@@ -2,6 +2,7 @@
 // that adapters are evicted and requests preempted all the time. Every answer must be the one that the request gets
 // alone. The same test runs under ASan/UBSan and under TSan.
 #include <atomic>
+#include <optional>
 
 #include "base/prng.h"
 #include "cache/cache_regime.h"
@@ -91,16 +92,17 @@ TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
   }
 }
 
-// Pages from the cache give the same tokens as a computation without reuse. In the tight case most pages are in the
-// host tier by the next turn.
-TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
+void ExpectTheSameTokensFromTheCache(std::optional<DType> kv_dtype) {
   constexpr std::size_t kTurns = kSlowdown == 1 ? 4 : 3;
   const std::vector<Question> questions = Questions(kSlowdown == 1 ? 16 : 1);
-  World roomy(Roomy());
+  RuntimeOptions without = Roomy();
+  without.kv_dtype = kv_dtype;
+  World roomy(without);
   const auto expected = AskSessions(roomy, questions, kTurns);
   for (const bool tight : {true, false}) {
     RuntimeOptions options = tight ? Tight(roomy) : Roomy();
     options.prefix_cache = true;
+    options.kv_dtype = kv_dtype;
     if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;  // a sixth of it all
     if (tight) options.host_memory += 4000 * roomy.runtime().geometry().page_bytes / 4;
     World cached(options);
@@ -126,6 +128,37 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
     EXPECT_GT(stats.kv_tiers.pages_fetched, tight && kSlowdown == 1 ? 100 : -1);
     ExpectEmptyAndExact(cached.runtime());
   }
+}
+
+// Pages from the cache give the same tokens as a computation without reuse. In the tight case most pages are in the
+// host tier by the next turn.
+TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) { ExpectTheSameTokensFromTheCache({}); }
+
+TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromPagesInEightBits) { ExpectTheSameTokensFromTheCache(DType::kI8); }
+
+// With keys and values in eight bits, answers are as right as with those in the weights' type, and the same alone and
+// in a crowd in tight memory.
+TEST_F(DemoLoad, KeysAndValuesInEightBitsAnswerRight) {
+  const std::vector<Question> questions = Questions(kSlowdown == 1 ? PerTask() / 2 : 3);
+  RuntimeOptions in_eight_bits = Roomy();
+  in_eight_bits.kv_dtype = DType::kI8;
+  World roomy(in_eight_bits);
+  const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true, LetSomeTalkOn);
+  const std::size_t correct = Correct(questions, alone);
+  EXPECT_GE(correct, questions.size() * 95 / 100);
+  RuntimeOptions options = Tight(roomy);
+  options.kv_dtype = DType::kI8;
+  World tight(options);
+  const std::vector<Answer> together = tight.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    ASSERT_EQ(together[i].error, "") << questions[i].adapter << ": " << questions[i].prompt;
+    ASSERT_EQ(together[i].tokens, alone[i].tokens) << questions[i].adapter << ": " << questions[i].prompt;
+  }
+  const EngineStats stats = tight.runtime().engine().Stats();
+  EXPECT_GT(stats.preemptions, kSlowdown == 1 ? 0 : -1);
+  std::printf("%zu of %zu correct alone and together; %lld preemptions\n", correct, questions.size(),
+              static_cast<long long>(stats.preemptions));
+  ExpectEmptyAndExact(tight.runtime());
 }
 
 // Every regime of the cache, in little memory, with transfers that fail. A request gets the right answer or the error

@@ -109,7 +109,8 @@ class OtherServers(unittest.TestCase):
                 (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),
                 (["--speculative-config", "{}"], "draft"), (["--dtype", "int8"], "--dtype"),
-                (["--kv-cache-dtype", "fp8"], "auto, f32, bf16 or f16")]:
+                (["--kv-cache-dtype", "fp8"], "auto, f32, bf16, f16 or int8"),
+                (["--kv-dtype", "int8", "--device", "emulated"], "int8 is for the CPU")]:
             done = run("serve", MODEL, "--port", "0", *arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))
             self.assertIn(words, done.stderr)

@@ -29,7 +29,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--block-size", kAlias, "--page-tokens", kOne},
     {kVllm, "--num-gpu-blocks-override", kRefused, "use --device-memory BYTES", kOne},
     {kVllm, "--prefix-caching-hash-algo", kIgnored, "prefixes are found by their tokens", kOne},
-    {kVllm, "--calculate-kv-scales", kRefused, "keys and values are kept in f32, bf16 or f16 (--kv-cache-dtype)"},
+    {kVllm, "--calculate-kv-scales", kRefused, "the scales of --kv-cache-dtype int8 are each token's own"},
     {kVllm, "--preemption-mode", kIgnored, "a preempted request is computed again from its cached prefix", kOne},
     // Model.
     {kVllm, "--quantization,-q", kRefused, "quantized weights are not served; give a model in f32, bf16 or f16", kOne,

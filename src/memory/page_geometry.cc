@@ -16,7 +16,7 @@ std::size_t LongestAdapterRowBytes(const ModelConfig& model, DType dtype) {
 
 }  // namespace
 
-PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens) {
+PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens, DType row_dtype) {
   PageGeometry geometry;
   geometry.kv = {.num_layers = model.num_layers,
                  .num_kv_heads = model.num_kv_heads,
@@ -25,7 +25,7 @@ PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::i
                  .dtype = kv_dtype};
   if (page_tokens == 0) {
     while (geometry.kv.page_tokens > 4 && geometry.kv.PageBytes() > kMaxPageBytes) geometry.kv.page_tokens /= 2;
-    const std::size_t row = LongestAdapterRowBytes(model, kv_dtype);
+    const std::size_t row = LongestAdapterRowBytes(model, geometry.kv.has_scales() ? row_dtype : kv_dtype);
     while (geometry.kv.page_tokens < 64 && geometry.kv.PageBytes() < row) geometry.kv.page_tokens *= 2;
   } else {
     CHECK(page_tokens == 4 || page_tokens == 8 || page_tokens == 16 || page_tokens == 32 || page_tokens == 64);

@@ -17,7 +17,9 @@ struct PageGeometry {
 // Returns the geometry for `page_tokens` positions a page: 4, 8, 16, 32 or 64. With 0 it chooses. It starts at 16 and
 // halves down to 4 while a page exceeds 640 KiB, so that adapters waste at most 5 % in their last page (computed by
 // adapter_test). Then it doubles up to 64 while the longest adapter row does not fit. That is the row of lm_head, with
-// one element for each vocabulary entry.
-PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens = 0);
+// one element for each vocabulary entry, of the type of the keys and values; if those are in 8 bits, of `row_dtype`,
+// because adapters are not.
+PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens = 0,
+                                DType row_dtype = DType::kBF16);
 
 }  // namespace loramux

@@ -15,6 +15,20 @@ namespace {
 
 constexpr std::size_t kPagesOfJob = 256;
 
+// Random keys and values. In 8 bits, each byte is one of four that are small positive numbers as integers and as halves
+// of a scale.
+void FillRandomly(const KvLayout& kv, std::byte* page) {
+  Prng prng(2);
+  const auto values = static_cast<std::int64_t>(kv.PageBytes() / DTypeSize(kv.dtype));
+  for (std::int64_t i = 0; i < values; ++i) {
+    if (kv.has_scales()) {
+      page[i] = static_cast<std::byte>(0x3a + prng.NextBelow(4));
+    } else {
+      StoreFromF32(kv.dtype, page, i, static_cast<float>(prng.NextDouble() - 0.5));
+    }
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const Options& options,
@@ -23,7 +37,8 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const O
   StepBench& b = *bench;
   b.threads_ = options.threads > 0 ? options.threads : AvailableProcessors();
   const ModelConfig& config = model.config();
-  b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(model.dtype()), options.page_tokens);
+  b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(model.dtype()), options.page_tokens,
+                                   options.lora_dtype.value_or(model.dtype()));
   b.space_.max_batch_tokens = options.max_batch_tokens;
   b.space_.max_running = options.max_running;
   b.space_.max_positions =
@@ -106,11 +121,7 @@ Status StepBench::FillPages() {
   for (const PageHandle handle : handles) kv_pages_.push_back(handle.index);
   PageHandle source;
   CHECK(host_->Allocate(PageCategory::kKv, std::span(&source, 1)));
-  Prng prng(2);
-  const auto values = static_cast<std::int64_t>(kv.PageBytes() / DTypeSize(kv.dtype));
-  for (std::int64_t i = 0; i < values; ++i) {
-    StoreFromF32(kv.dtype, host_->Data(source), i, static_cast<float>(prng.NextDouble() - 0.5));
-  }
+  FillRandomly(kv, host_->Data(source));
   const std::span<const std::uint32_t> pages(kv_pages_);
   for (std::size_t first = 0; first < pages.size(); first += kPagesOfJob) {
     RETURN_IF_ERROR(CopyToPages(pages.subspan(first, std::min(kPagesOfJob, pages.size() - first))));

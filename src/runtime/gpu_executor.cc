@@ -292,6 +292,9 @@ Result<std::unique_ptr<GpuExecutor>> GpuExecutor::Create(Device& device, DeviceM
                                                          const GpuExecutorOptions& options,
                                                          std::function<void()> on_completion) {
   CHECK(options.max_copies > 0);
+  if (layout.has_scales()) {
+    return InvalidArgument("type of keys and values on a device: expected f32, bf16 or f16, found I8", "kv_dtype");
+  }
   CHECK(pages.memory_kind() == MemoryKind::kDevice);
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream, device.CreateStream());
   const auto bytes = static_cast<std::int64_t>(options.max_copies * 2 * sizeof(std::uint32_t));

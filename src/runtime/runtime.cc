@@ -64,7 +64,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> mo
 // Completes the options of the scheduler.
 Status Runtime::MakePlane(RuntimeOptions& options) {
   const ModelConfig& config = this->config();
-  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens);
+  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens,
+                                 options.lora_dtype.value_or(base_dtype()));
   options.scheduler.page_tokens = geometry_.kv.page_tokens;
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);

@@ -36,7 +36,7 @@ struct RuntimeOptions {
   std::int64_t device_memory = std::int64_t{1} << 30;
   std::int64_t host_memory = std::int64_t{1} << 30;  // bytes of the host tier, pinned for a device; 0: none
   std::int64_t page_tokens = 0;                      // 0: ChoosePageGeometry decides
-  std::optional<DType> kv_dtype;                     // nullopt: the type of the base weights
+  std::optional<DType> kv_dtype;                     // kI8 on the CPU only; nullopt: the base weights'
   std::optional<DType> lora_dtype;                   // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
   // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
