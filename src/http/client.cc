@@ -19,6 +19,8 @@
 #include <boost/beast/ssl/ssl_stream.hpp>
 #include <fmt/format.h>
 
+#include "http/name_lookup.h"
+
 namespace loramux {
 
 namespace asio = boost::asio;
@@ -91,7 +93,7 @@ class ClientConnection {
 
   asio::awaitable<error_code> Open() {
     error_code error;
-    if (client_.endpoints_.empty()) error = co_await client_.LookUp();
+    if (client_.endpoints_.empty()) error = co_await LookUp();
     if (error) co_return error;
     const auto endpoints = client_.endpoints_;
     co_await tcp_.async_connect(endpoints, Into(error));
@@ -107,8 +109,14 @@ class ClientConnection {
     co_return error;
   }
   // Sets the time left for everything that follows on this connection.
-  void SetTimeout(std::chrono::nanoseconds left) { tcp_.expires_after(left); }
-  void Close() { tcp_.close(); }
+  void SetTimeout(std::chrono::nanoseconds left) {
+    limit_ = left;
+    tcp_.expires_after(left);
+  }
+  void Close() {
+    if (lookup_ != nullptr) lookup_->Cancel();
+    tcp_.close();
+  }
 
   asio::awaitable<error_code> Write(const Request& request) {
     error_code error;
@@ -160,7 +168,29 @@ class ClientConnection {
   TimeNs idle_since = 0;
 
  private:
+  // Looks the host up within the time that SetTimeout gave just now.
+  asio::awaitable<error_code> LookUp() {
+    NameLookup lookup(client_.executor_);
+    lookup_ = &lookup;
+    const auto resolver = std::make_shared<asio::ip::tcp::resolver>(client_.executor_);
+    const Url& url = client_.options_.url;
+    const auto start = [&](auto handler) {
+      resolver->async_resolve(
+          url.host, url.port,
+          [resolver, handler = std::move(handler)](const error_code& error, NameLookup::Addresses addresses) mutable {
+            handler(error, std::move(addresses));
+          });
+    };
+    NameLookup::Addresses found;
+    const error_code error = co_await lookup.Wait(start, limit_, found);
+    lookup_ = nullptr;
+    if (!error) client_.endpoints_ = std::move(found);
+    co_return error;
+  }
+
   HttpClient& client_;
+  std::chrono::nanoseconds limit_ = std::chrono::hours(1);
+  NameLookup* lookup_ = nullptr;  // that runs
   beast::tcp_stream tcp_;
   std::optional<beast::ssl_stream<beast::tcp_stream&>> tls_;
   beast::flat_buffer buffer_;
@@ -312,14 +342,6 @@ Status HttpClient::Resolve() {
   endpoints_ = resolver.resolve(options_.url.host, options_.url.port, error);
   if (error) return IoError(fmt::format("cannot look up {}: {}", options_.url.host, error.message()));
   return Ok{};
-}
-
-asio::awaitable<error_code> HttpClient::LookUp() {
-  error_code error;
-  asio::ip::tcp::resolver resolver(executor_);
-  auto found = co_await resolver.async_resolve(options_.url.host, options_.url.port, Into(error));
-  if (!error) endpoints_ = std::move(found);
-  co_return error;
 }
 
 std::unique_ptr<ClientConnection> HttpClient::Take() {

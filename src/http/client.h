@@ -35,9 +35,9 @@ using HttpFields = std::vector<std::pair<std::string, std::string>>;
 struct HttpClientOptions {
   Url url;  // the server; its prefix begins every path
   std::string user_agent = "loramux";
-  HttpFields headers;                                             // of every request
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);   // for a whole exchange
-  std::optional<std::chrono::nanoseconds> connect_timeout;        // with the TLS handshake; absent: as `timeout`
+  HttpFields headers;                                            // of every request
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // for a whole exchange
+  std::optional<std::chrono::nanoseconds> connect_timeout;       // with look-up and TLS handshake; absent: as `timeout`
   std::chrono::nanoseconds idle_timeout = std::chrono::hours(1);  // a connection that was idle for longer is not used
   std::size_t max_idle = 1 << 20;                                 // connections that are kept for later exchanges
   bool insecure = false;                                          // do not check the server's certificate
@@ -115,8 +115,9 @@ class HttpClient {
   HttpClient(boost::asio::any_io_executor executor, HttpClientOptions options, const Clock& clock);
   ~HttpClient();
 
-  // Looks the host up, so that an error is known before the first exchange. Blocks. Without it the first connection
-  // looks the host up; each one after a failed connection looks it up again, because a server may move.
+  // Looks the host up, so that an error is known before the first exchange. Blocks, without a limit. Without it the
+  // first connection looks the host up; each one after a failed connection looks it up again, because a server may
+  // move.
   Status Resolve();
   // Cancels all running and all later exchanges.
   void CancelAll();
@@ -131,7 +132,6 @@ class HttpClient {
   friend class ClientConnection;
   std::unique_ptr<ClientConnection> Take();
   void GiveBack(std::unique_ptr<ClientConnection> connection);
-  boost::asio::awaitable<boost::system::error_code> LookUp();
 
   boost::asio::any_io_executor executor_;
   HttpClientOptions options_;
