@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,8 +20,10 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
+#include "formats/gguf_file.h"
 #include "formats/message.h"
 #include "formats/model_config.h"
+#include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "memory/page_geometry.h"
 #include "tools/inspect_devices.h"
@@ -73,8 +78,14 @@ struct StoredTotals {
   void Add(const TensorEntry& tensor) {
     Add(tensor.dtype, tensor.ElementCount(), static_cast<std::int64_t>(tensor.bytes));
   }
-  void Add(DType dtype, std::int64_t count, std::int64_t size) {
-    elements[DTypeName(dtype)] += count;
+  void Add(DType dtype, std::int64_t count, std::int64_t size) { Add(DTypeName(dtype), count, size); }
+  void Add(const GgufTensor& tensor) {
+    const std::int64_t count =
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<std::int64_t>());
+    Add(tensor.type->name, count, static_cast<std::int64_t>(tensor.data.size()));
+  }
+  void Add(const char* type, std::int64_t count, std::int64_t size) {
+    elements[type] += count;
     bytes += size;
   }
   void AddTo(Report& report) const {
@@ -141,6 +152,13 @@ DType BaseDType(const TensorFile& tensors) {
   return head != nullptr && IsWeightDType(head->dtype) ? head->dtype : DType::kF32;
 }
 
+DType GgufBaseDType(const GgufFile& file) {
+  const GgufTensor* head = file.FindTensor("output.weight");
+  if (head == nullptr) head = file.FindTensor("token_embd.weight");
+  const std::optional<DType> type = head == nullptr ? std::nullopt : ParseDType(head->type->name);
+  return type && IsWeightDType(*type) ? *type : DType::kBF16;  // as a model in integers
+}
+
 void AddPages(Report& report, const PageGeometry& geometry) {
   AddText(report, "kv_dtype", "keys and values in", DTypeName(geometry.kv.dtype));
   AddBytes(report, "kv_bytes_per_token", "bytes per token", static_cast<std::int64_t>(geometry.kv.BytesPerToken()));
@@ -148,19 +166,39 @@ void AddPages(Report& report, const PageGeometry& geometry) {
   AddBytes(report, "page_bytes", "page", geometry.page_bytes);
 }
 
+// What the weights of a model, in a directory or a GGUF file, say.
+struct ModelTotals {
+  StoredTotals stored;
+  std::int64_t files = 1;
+  DType base_dtype = DType::kF32;
+};
+
+Result<ModelTotals> TotalsOf(const fs::path& model) {
+  ModelTotals totals;
+  if (IsGgufModel(model)) {
+    ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model));
+    for (const GgufTensor& tensor : file.tensors()) totals.stored.Add(tensor);
+    totals.base_dtype = GgufBaseDType(file);
+    return totals;
+  }
+  ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(model));
+  for (const StoredTensor& tensor : tensors.tensors()) totals.stored.Add(tensor);
+  totals.files = static_cast<std::int64_t>(tensors.files().size());
+  totals.base_dtype = BaseDType(tensors);
+  return totals;
+}
+
 Result<Report> InspectModel(const fs::path& directory) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
-  ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(directory));
+  ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(directory));
   Report report;
   AddText(report, "kind", "kind", "model");
   AddText(report, "path", "path", directory.string());
   AddText(report, "family", "family", ModelFamilyName(config.family));
-  StoredTotals totals;
-  for (const StoredTensor& tensor : tensors.tensors()) totals.Add(tensor);
-  totals.AddTo(report);
-  AddCount(report, "files", "files", static_cast<std::int64_t>(tensors.files().size()));
+  totals.stored.AddTo(report);
+  AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);
-  AddPages(report, ChoosePageGeometry(config, BaseDType(tensors)));
+  AddPages(report, ChoosePageGeometry(config, totals.base_dtype));
   return report;
 }
 
@@ -220,13 +258,13 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
     return report;
   }
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(base));
-  ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(base));
+  ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(base));
   ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapter(directory, config));
   AddTrainedOn(report, adapter);
   AddText(report, "base", "checked against", base.string());
   AddModules(report, adapter);
   AddText(report, "digest", "digest", adapter.digest);
-  RETURN_IF_ERROR(AddResidency(report, adapter, config, BaseDType(tensors)));
+  RETURN_IF_ERROR(AddResidency(report, adapter, config, totals.base_dtype));
   return report;
 }
 
@@ -238,12 +276,12 @@ Result<Report> Inspect(const InspectFlags& flags) {
   const fs::path directory = flags.directory;
   std::error_code ignored;
   if (fs::exists(directory / "adapter_config.json", ignored)) return InspectAdapter(directory, flags.base);
-  if (fs::exists(directory / "config.json", ignored)) {
+  if (IsGgufModel(directory) || fs::exists(directory / "config.json", ignored)) {
     if (flags.base.empty()) return InspectModel(directory);
     return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");
   }
   return NotFound(directory.string() +
-                  ": expected a model directory (with config.json) or an adapter directory (with "
+                  ": expected a model directory (with config.json), a GGUF file or an adapter directory (with "
                   "adapter_config.json), found neither");
 }
 
@@ -265,7 +303,7 @@ void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
   line.Add({.names = "directory",
             .target = &flags.directory,
             .unit = "DIR",
-            .help = "A Hugging Face model directory or a PEFT adapter directory"});
+            .help = "A Hugging Face model directory, a GGUF file, or a PEFT adapter directory"});
   line.Add({.names = "--base",
             .target = &flags.base,
             .unit = "DIR",

@@ -5,6 +5,7 @@
 
 #include "formats/dtype.h"
 #include "formats/file.h"
+#include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "hub/repo_name.h"
 #include "hub/snapshot.h"
@@ -81,7 +82,8 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
             .target = &flags.model_dir,
             .unit = "MODEL",
             .help = "Directory of a Hugging Face model, or ORG/NAME, which is downloaded. It holds config.json, "
-                    "*.safetensors and tokenizer.json. ORG/NAME@REVISION chooses another revision than main",
+                    "*.safetensors and tokenizer.json. ORG/NAME@REVISION chooses another revision than main. Or a "
+                    "GGUF file: PATH.gguf",
             .required = true,
             .common = true});
   line.Add({.names = "--tokenizer",
@@ -153,6 +155,10 @@ Status CheckModelDType(const ModelFlags& flags) {
       {"half", DType::kF16},  {"f32", DType::kF32},       {"float32", DType::kF32}, {"float", DType::kF32}};
   const auto asked = kNames.find(flags.dtype);
   if (asked == kNames.end()) return Ok{};  // auto
+  if (IsGgufModel(flags.model_dir)) {
+    return Unsupported("--dtype " + flags.dtype + ": the weights of a GGUF file keep their types; leave --dtype out",
+                       "--dtype");
+  }
   ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(flags.model_dir));
   const StoredTensor* embedding = tensors.Find("model.embed_tokens.weight");
   if (embedding == nullptr || embedding->dtype == asked->second) return Ok{};

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "formats/base_model_name.h"
 #include "formats/message.h"
+#include "formats/model_files.h"
 #include "hub/repo_name.h"
 #include "report/progress_bar.h"
 #include "runtime/choose_device.h"
@@ -262,8 +263,8 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   if (options.base_names.empty()) {
     // The directory's own name, and the path as it was written: readiness probes use either. ORG/NAME as it is first.
     const std::string& given = flags.model_name.empty() ? flags.model_dir : flags.model_name;
-    const fs::path path = fs::path(given).lexically_normal();
-    options.base_names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
+    const fs::path path = fs::path(given).lexically_normal(), named = path.has_filename() ? path : path.parent_path();
+    options.base_names.push_back((IsGgufModel(named) ? named.stem() : named.filename()).string());
     if (options.base_names[0] != given) options.base_names.push_back(given);
     if (!flags.model_name.empty()) std::reverse(options.base_names.begin(), options.base_names.end());
   }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
-#include "formats/file.h"
 #include "formats/json_fields.h"
+#include "formats/model_files.h"
 
 namespace loramux {
 namespace {
@@ -43,7 +43,7 @@ std::vector<std::string> NamesOfModel(const std::filesystem::path& directory) {
   std::error_code error;
   const auto real = std::filesystem::canonical(directory, error);
   if (!error) names.push_back(real.string());
-  const auto text = ReadTextFile(directory / "config.json", kMaxModelConfigBytes);
+  const auto text = ReadModelFile(directory / "config.json", kMaxModelConfigBytes);
   if (!text.ok()) return names;
   const auto config = ParseJsonObject(*text, "config.json");
   if (!config.ok()) return names;

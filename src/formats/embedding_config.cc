@@ -4,9 +4,9 @@
 #include <array>
 #include <utility>
 
-#include "formats/file.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
+#include "formats/model_files.h"
 
 namespace loramux {
 namespace {
@@ -122,7 +122,7 @@ Result<std::optional<EmbeddingConfig>> LoadEmbeddingConfig(const std::filesystem
 
 Result<std::optional<EmbeddingConfig>> LoadEmbeddingConfig(const std::filesystem::path& directory) {
   return LoadEmbeddingConfig(directory,
-                             [](const std::filesystem::path& path) { return ReadTextFile(path, kMaxFileBytes); });
+                             [](const std::filesystem::path& path) { return ReadModelFile(path, kMaxFileBytes); });
 }
 
 std::string_view PoolingName(Pooling pooling) {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "formats/file.h"
 #include "formats/json_fields.h"
+#include "formats/model_files.h"
 
 namespace loramux {
 namespace {
@@ -58,9 +58,9 @@ Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const 
 
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& path) {
   std::error_code ignored;
-  const bool directory = std::filesystem::is_directory(path, ignored);
-  const std::filesystem::path file = directory ? path / "generation_config.json" : path;
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxGenerationConfigBytes));
+  const bool model = std::filesystem::is_directory(path, ignored) || IsGgufModel(path);
+  const std::filesystem::path file = model ? path / "generation_config.json" : path;
+  ASSIGN_OR_RETURN(const std::string text, ReadModelFile(file, kMaxGenerationConfigBytes));
   return ParseGenerationDefaults(text, file.string());
 }
 

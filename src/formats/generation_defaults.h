@@ -26,7 +26,8 @@ struct GenerationDefaults {
 // source in errors.
 Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const std::string& label);
 
-// Reads `path`: the file, or a directory with a generation_config.json. Errors: kNotFound, and those of parsing.
+// Reads `path`: the file, or a model (a directory, or a GGUF file) with a generation_config.json. Errors: kNotFound,
+// and those of parsing.
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& path);
 
 // Returns what is set, as in "temperature 0.6, top_p 0.9"; empty: nothing.

@@ -9,6 +9,7 @@
 #include "formats/file.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
+#include "formats/model_files.h"
 
 namespace loramux {
 namespace {
@@ -363,10 +364,10 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
 
 Result<ModelConfig> LoadModelConfig(const std::filesystem::path& directory) {
   const std::filesystem::path config_path = directory / "config.json";
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(config_path, kMaxJsonFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadModelFile(config_path, kMaxJsonFileBytes));
   ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, config_path.string()));
   const std::filesystem::path generation_path = directory / "generation_config.json";
-  auto generation = ReadTextFile(generation_path, kMaxJsonFileBytes);
+  auto generation = ReadModelFile(generation_path, kMaxJsonFileBytes);
   if (!generation.ok()) {
     if (generation.error().code == ErrorCode::kNotFound) return config;
     return std::move(generation).error();

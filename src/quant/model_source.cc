@@ -5,8 +5,10 @@
 #include "formats/json_fields.h"
 #include "formats/message.h"
 #include "formats/model_config.h"
+#include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "quant/float_source.h"
+#include "quant/gguf_source.h"
 #include "quant/panel_matrix.h"
 #include "quant/published_source.h"
 #include "quant/quantization_config.h"
@@ -72,6 +74,7 @@ Result<std::vector<float>> ModelSource::RequireVector(const std::string& name, s
 }
 
 Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path& directory) {
+  if (IsGgufModel(directory)) return OpenGgufSource(directory);
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
   ASSIGN_OR_RETURN(TensorFile opened, TensorFile::OpenModelDirectory(directory));
   auto file = std::make_shared<const TensorFile>(std::move(opened));

@@ -35,8 +35,9 @@ class ModelSource {
   Result<std::vector<float>> RequireVector(const std::string& name, std::int64_t size);
 };
 
-// A Hugging Face directory: safetensors with weights in floats or, as `quantization_config` in its config.json says, in
-// a published quantised format. Errors: those of the files; a quantised format that is not supported.
+// A GGUF file (FILE.gguf), or a Hugging Face directory: safetensors with weights in floats or, as `quantization_config`
+// in its config.json says, in a published quantised format. Errors: those of the files; a quantised format that is not
+// supported.
 Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path& directory);
 
 // Weights in floats. `file` outlives it.

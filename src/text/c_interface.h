@@ -49,7 +49,7 @@ inline const std::uint8_t* Bytes(std::string_view text) { return reinterpret_cas
 // Converts the library's status and message to an Error. `where` (may be empty) is prepended to the message.
 Error ToError(loramux_text_status status, const Buffer& message, std::string_view where);
 
-// Reads a whole file. Errors: not found, cannot be read, larger than 256 MiB.
-Result<std::string> ReadFile(const std::string& path);
+// Most bytes of a file of the tokenizer; the largest tokenizer.json in use is about 35 MB.
+inline constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 
 }  // namespace loramux::text_internal

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/model_files.h"
 #include "text/c_interface.h"
 
 namespace loramux {
@@ -12,7 +13,6 @@ namespace loramux {
 using nlohmann::json;
 using text_internal::Buffer;
 using text_internal::Bytes;
-using text_internal::ReadFile;
 using text_internal::TemplateHandle;
 using text_internal::ToError;
 
@@ -43,7 +43,7 @@ struct Sources {
 
 // The parsed file, or null if there is none.
 Result<json> ReadJson(const std::filesystem::path& path) {
-  auto text = ReadFile(path.string());
+  auto text = ReadModelFile(path, text_internal::kMaxFileBytes);
   if (!text.ok()) {
     if (text.error().code == ErrorCode::kNotFound) return json();
     return std::move(text).error();
@@ -101,7 +101,7 @@ Status TakeTemplates(const json& value, const std::string& path, Sources& source
 Result<Sources> FindSources(const std::filesystem::path& directory, const json& config) {
   Sources sources;
   const std::string path = (directory / "chat_template.jinja").string();
-  if (auto text = ReadFile(path); text.ok()) {
+  if (auto text = ReadModelFile(path, text_internal::kMaxFileBytes); text.ok()) {
     sources.label = path;
     sources.plain = std::move(text).value();
   } else if (text.error().code != ErrorCode::kNotFound) {
@@ -118,7 +118,9 @@ Result<Sources> FindSources(const std::filesystem::path& directory, const json& 
     RETURN_IF_ERROR(TakeTemplates(config["chat_template"], (directory / "tokenizer_config.json").string(), sources));
   }
   // Newer versions of transformers keep templates other than the default here.
-  if (auto text = ReadFile((directory / "additional_chat_templates" / "tool_use.jinja").string()); text.ok()) {
+  if (auto text =
+          ReadModelFile(directory / "additional_chat_templates" / "tool_use.jinja", text_internal::kMaxFileBytes);
+      text.ok()) {
     sources.with_tools = std::move(text).value();
   }
   return sources;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "formats/model_files.h"
 #include "text/c_interface.h"
 #include "text/tokenizer_impl.h"
 
@@ -18,7 +19,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::Load(const std::filesystem::path& directory) {
   const std::string path = (directory / "tokenizer.json").string();
-  ASSIGN_OR_RETURN(const std::string json, text_internal::ReadFile(path));
+  ASSIGN_OR_RETURN(const std::string json, ReadModelFile(path, text_internal::kMaxFileBytes));
   return Parse(json, path);
 }
 

@@ -1,0 +1,346 @@
+#include "formats/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
+// An architecture of GGUF, and the class of transformers that computes the same.
+struct GgufArchitecture {
+  const char* name;
+  const char* model_type;
+  const char* class_name;
+  bool interleaved;  // as HasInterleavedHeads
+};
+constexpr GgufArchitecture kArchitectures[] = {
+    {"llama", "llama", "LlamaForCausalLM", true},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+};
+
+// Keys of the architecture that the configuration below uses, or that change nothing.
+constexpr std::string_view kKnownKeys[] = {
+    "attention.causal",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "expert_count",
+    "expert_used_count",
+    "feed_forward_length",
+    "pooling_type",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.factor",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+    "tensor_data_layout",
+    "use_parallel_residual",
+    "vocab_size",
+};
+
+std::optional<GgufArchitecture> ArchitectureOf(const GgufFile& file) {
+  const auto name = file.Text("general.architecture");
+  if (!name.ok() || !*name) return std::nullopt;
+  for (const GgufArchitecture& known : kArchitectures) {
+    if (**name == known.name) return known;
+  }
+  return std::nullopt;
+}
+
+Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const auto type, file.Text("general.type"));
+  if (type && *type != "model") {
+    return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type), "general.type");
+  }
+  if (const auto found = ArchitectureOf(file)) return *found;
+  ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));
+  std::string served;
+  for (const GgufArchitecture& known : kArchitectures) served += (served.empty() ? "" : ", ") + std::string(known.name);
+  return Unsupported(file.label() + ": general.architecture " + (name ? Quote(*name) : "is missing and") +
+                         " is not supported; loramux serves " + served + " of GGUF files",
+                     "general.architecture");
+}
+
+// Builds the configuration of one file.
+class ConfigBuilder {
+ public:
+  ConfigBuilder(const GgufFile& file, const GgufArchitecture& architecture)
+      : file_(file), architecture_(architecture), prefix_(std::string(architecture.name) + ".") {}
+
+  Result<json> Build() {
+    RETURN_IF_ERROR(RefuseUnknown());
+    config_ = {{"architectures", {architecture_.class_name}}, {"model_type", architecture_.model_type}};
+    RETURN_IF_ERROR(AddExtents());
+    RETURN_IF_ERROR(AddHeads());
+    RETURN_IF_ERROR(AddRope());
+    RETURN_IF_ERROR(AddTokens());
+    AddWhatTensorsSay();
+    return std::move(config_);
+  }
+
+ private:
+  Status RefuseUnknown() const {
+    for (const std::string& key : file_.keys()) {
+      if (!key.starts_with(prefix_)) continue;
+      const std::string_view rest = std::string_view(key).substr(prefix_.size());
+      if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), rest) != std::end(kKnownKeys)) continue;
+      return Unsupported(file_.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file_.Find(key)) +
+                             " may change what the model computes, and loramux does not know it",
+                         key);
+    }
+    for (const auto& [name, neutral] :
+         {std::pair{"attention.causal", true}, std::pair{"use_parallel_residual", false}}) {
+      ASSIGN_OR_RETURN(const auto value, file_.Bool(prefix_ + name));
+      if (!value || *value == neutral) continue;
+      return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + name) + " = " + (*value ? "true" : "false") +
+                             " is not supported",
+                         prefix_ + name);
+    }
+    ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
+    if (experts.value_or(0) == 0) return Ok{};
+    return Unsupported(file_.label() + ": " + prefix_ + "expert_count is " + std::to_string(*experts) +
+                           ": mixtures of experts are not supported",
+                       prefix_ + "expert_count");
+  }
+
+  Result<std::int64_t> Required(const char* name) const {
+    ASSIGN_OR_RETURN(const auto value, file_.Int(prefix_ + name, 1, kMost));
+    if (!value) return file_.Bad(prefix_ + name, "an integer above 0");
+    return *value;
+  }
+
+  Status AddExtents() {
+    ASSIGN_OR_RETURN(config_["hidden_size"], Required("embedding_length"));
+    ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count"));
+    ASSIGN_OR_RETURN(config_["intermediate_size"], Required("feed_forward_length"));
+    ASSIGN_OR_RETURN(config_["max_position_embeddings"], Required("context_length"));
+    const GgufTensor* embedding = file_.FindTensor("token_embd.weight");
+    if (embedding == nullptr || embedding->shape.size() != 2) {
+      return InvalidArgument(file_.label() + ": expected a matrix 'token_embd.weight' among the tensors, found none",
+                             "token_embd.weight");
+    }
+    config_["vocab_size"] = embedding->shape[0];
+    ASSIGN_OR_RETURN(const auto epsilon, file_.Number(prefix_ + "attention.layer_norm_rms_epsilon"));
+    if (!epsilon) return file_.Bad(prefix_ + "attention.layer_norm_rms_epsilon", "a number");
+    config_["rms_norm_eps"] = *epsilon;
+    return Ok{};
+  }
+
+  Status AddHeads() {
+    ASSIGN_OR_RETURN(const std::int64_t heads, Required("attention.head_count"));
+    ASSIGN_OR_RETURN(const auto kv_heads, file_.Int(prefix_ + "attention.head_count_kv", 1, kMost));
+    config_["num_attention_heads"] = heads;
+    config_["num_key_value_heads"] = kv_heads.value_or(heads);
+    ASSIGN_OR_RETURN(const auto key_length, file_.Int(prefix_ + "attention.key_length", 1, kMost));
+    head_dim_ = key_length.value_or(config_["hidden_size"].get<std::int64_t>() / heads);
+    if (head_dim_ == 0) return file_.Bad(prefix_ + "attention.head_count", "at most embedding_length heads");
+    config_["head_dim"] = head_dim_;
+    ASSIGN_OR_RETURN(const auto value_length, file_.Int(prefix_ + "attention.value_length", 1, kMost));
+    if (value_length && *value_length != head_dim_) {
+      return Unsupported(file_.label() + ": " + prefix_ + "attention.value_length " + std::to_string(*value_length) +
+                             " differs from the length of keys, " + std::to_string(head_dim_) +
+                             ", which is not supported",
+                         prefix_ + "attention.value_length");
+    }
+    ASSIGN_OR_RETURN(const auto window, file_.Int(prefix_ + "attention.sliding_window", 0, kMost));
+    if (window.value_or(0) == 0) return Ok{};
+    if (architecture_.interleaved) {  // a Mistral: its files have the architecture of Llama
+      config_["architectures"] = {"MistralForCausalLM"};
+      config_["model_type"] = "mistral";
+    } else {
+      config_["use_sliding_window"] = true;
+      config_["max_window_layers"] = 0;
+    }
+    config_["sliding_window"] = *window;
+    return Ok{};
+  }
+
+  Status AddRope() {
+    ASSIGN_OR_RETURN(const auto theta, file_.Number(prefix_ + "rope.freq_base"));
+    theta_ = theta.value_or(10000.0);
+    config_["rope_theta"] = theta_;
+    ASSIGN_OR_RETURN(const auto turned, file_.Int(prefix_ + "rope.dimension_count", 1, kMost));
+    if (turned && *turned != head_dim_) {
+      config_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head_dim_);
+    }
+    ASSIGN_OR_RETURN(const auto type, file_.Text(prefix_ + "rope.scaling.type"));
+    ASSIGN_OR_RETURN(auto factor, file_.Number(prefix_ + "rope.scaling.factor"));
+    ASSIGN_OR_RETURN(const auto old_factor, file_.Number(prefix_ + "rope.scale_linear"));
+    if (!factor) factor = old_factor;
+    const std::string name = type.value_or(factor && *factor != 1 ? "linear" : "none");
+    if (name != "none" && !(name == "linear" && factor.value_or(1) == 1)) {
+      json& scaling = config_["rope_scaling"] = {{"rope_type", name}, {"factor", factor.value_or(1)}};
+      ASSIGN_OR_RETURN(const auto original, file_.Int(prefix_ + "rope.scaling.original_context_length", 1, kMost));
+      if (original) scaling["original_max_position_embeddings"] = *original;
+    }
+    return AddRopeFactors(name);
+  }
+
+  // The tensor of factors by which the wavelengths grow. Llama 3's come from four numbers, of which the metadata have
+  // none: they are found again, and every factor is checked.
+  Status AddRopeFactors(const std::string& scaling) {
+    const GgufTensor* tensor = file_.FindTensor("rope_freqs.weight");
+    if (tensor == nullptr) return Ok{};
+    if (tensor->type->id != 0 || tensor->shape != std::vector<std::int64_t>{head_dim_ / 2}) {
+      return InvalidArgument(file_.label() + ": tensor 'rope_freqs.weight': expected F32 [" +
+                                 std::to_string(head_dim_ / 2) + "], found " + tensor->type->name + " " +
+                                 ShapeToString(tensor->shape),
+                             tensor->name);
+    }
+    std::vector<float> factors(static_cast<std::size_t>(head_dim_ / 2));
+    std::copy(tensor->data.begin(), tensor->data.end(), reinterpret_cast<std::byte*>(factors.data()));
+    const float most = *std::max_element(factors.begin(), factors.end());
+    if (scaling == "none") {
+      if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) return Ok{};
+      for (std::int64_t original = 1024; original <= 262144; original *= 2) {
+        if (!AreLlama3(factors, most, original)) continue;
+        config_["rope_scaling"] = {{"rope_type", "llama3"},
+                                   {"factor", most},
+                                   {"low_freq_factor", 1.0},
+                                   {"high_freq_factor", 4.0},
+                                   {"original_max_position_embeddings", original}};
+        return Ok{};
+      }
+    }
+    return Unsupported(file_.label() +
+                           ": tensor 'rope_freqs.weight' has other factors than Llama 3's, which is not "
+                           "supported",
+                       tensor->name);
+  }
+
+  bool AreLlama3(const std::vector<float>& factors, double factor, std::int64_t original) const {
+    for (std::size_t i = 0; i < factors.size(); ++i) {
+      const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(head_dim_);
+      const double wavelength = 2 * 3.14159265358979323846 * std::pow(theta_, exponent);
+      const double turns = static_cast<double>(original) / wavelength;
+      double expected = 1;
+      if (turns < 1) {
+        expected = factor;
+      } else if (turns <= 4) {
+        const double smooth = (turns - 1) / 3;
+        expected = 1 / ((1 - smooth) / factor + smooth);
+      }
+      if (!(std::fabs(static_cast<double>(factors[i]) - expected) <= 1e-4 * expected)) return false;
+    }
+    return true;
+  }
+
+  Status AddTokens() {
+    for (const auto& [key, name] : {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"},
+                                    std::pair{"tokenizer.ggml.eos_token_id", "eos_token_id"}}) {
+      ASSIGN_OR_RETURN(const auto id, file_.Int(key, 0, kMost));
+      config_[name] = id ? json(*id) : json();
+    }
+    ASSIGN_OR_RETURN(const auto name, file_.Text("general.name"));
+    if (name) {
+      std::string joined = *name;
+      std::replace(joined.begin(), joined.end(), ' ', '-');
+      config_["_name_or_path"] = joined;
+    }
+    return Ok{};
+  }
+
+  void AddWhatTensorsSay() {
+    config_["tie_word_embeddings"] = file_.FindTensor("output.weight") == nullptr;
+    config_["attention_bias"] = file_.FindTensor("blk.0.attn_q.bias") != nullptr;
+    config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
+  }
+
+  const GgufFile& file_;
+  const GgufArchitecture architecture_;
+  const std::string prefix_;
+  json config_;
+  std::int64_t head_dim_ = 0;
+  double theta_ = 0;
+};
+
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+// The text of the token whose id the metadata name; null if they do not.
+Result<json> TokenOf(const GgufFile& file, const std::vector<std::string_view>& tokens, const std::string& key) {
+  ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, kMost));
+  if (!id) return json();
+  if (static_cast<std::size_t>(*id) < tokens.size()) return json(std::string(tokens[static_cast<std::size_t>(*id)]));
+  return file.Bad(key, "an id below the number of tokens, " + std::to_string(tokens.size()));
+}
+
+// The default template alone, or all of them.
+Result<json> ChatTemplatesOf(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const auto plain, file.Text("tokenizer.chat_template"));
+  if (!plain) return json();
+  ASSIGN_OR_RETURN(const auto with_tools, file.Text("tokenizer.chat_template.tool_use"));
+  if (!with_tools) return json(*plain);
+  return json::array({{{"name", "default"}, {"template", *plain}}, {{"name", "tool_use"}, {"template", *with_tools}}});
+}
+
+}  // namespace
+
+bool HasInterleavedHeads(const GgufFile& file) {
+  const auto architecture = ArchitectureOf(file);
+  return architecture && architecture->interleaved;
+}
+
+Result<std::string> GgufModelConfig(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
+  ASSIGN_OR_RETURN(const json config, ConfigBuilder(file, architecture).Build());
+  return Dump(config);
+}
+
+Result<std::string> GgufGenerationConfig(const GgufFile& file) {
+  json config = json::object(), ends = json::array();
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, kMost));
+    if (id && std::find(ends.begin(), ends.end(), json(*id)) == ends.end()) ends.push_back(*id);
+  }
+  if (!ends.empty()) config["eos_token_id"] = ends;
+  for (const auto& [key, name] :
+       {std::pair{"general.sampling.temp", "temperature"}, std::pair{"general.sampling.top_p", "top_p"},
+        std::pair{"general.sampling.min_p", "min_p"},
+        std::pair{"general.sampling.penalty_repeat", "repetition_penalty"}}) {
+    ASSIGN_OR_RETURN(const auto value, file.Number(key));
+    if (value) config[name] = *value;
+  }
+  ASSIGN_OR_RETURN(const auto top_k, file.Int("general.sampling.top_k", -1, kMost));
+  if (top_k) config["top_k"] = *top_k;
+  return Dump(config);
+}
+
+Result<std::string> GgufTokenizerConfig(const GgufFile& file) {
+  json config = json::object();
+  ASSIGN_OR_RETURN(const auto list, file.Array("tokenizer.ggml.tokens", GgufArray::Element::kText));
+  const std::vector<std::string_view> tokens = list ? list->Texts() : std::vector<std::string_view>();
+  for (const auto& [key, name] :
+       {std::pair{"bos", "bos_token"}, std::pair{"eos", "eos_token"}, std::pair{"unknown", "unk_token"},
+        std::pair{"padding", "pad_token"}, std::pair{"seperator", "sep_token"}}) {
+    ASSIGN_OR_RETURN(const json text, TokenOf(file, tokens, "tokenizer.ggml." + std::string(key) + "_token_id"));
+    if (!text.is_null()) config[name] = text;
+  }
+  ASSIGN_OR_RETURN(const json templates, ChatTemplatesOf(file));
+  if (!templates.is_null()) config["chat_template"] = templates;
+  return Dump(config);
+}
+
+}  // namespace loramux

@@ -1,0 +1,26 @@
+// What the metadata of a GGUF file say of a model, as the JSON files of a Hugging Face directory, which the rest of
+// the program reads.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "formats/gguf_file.h"
+
+namespace loramux {
+
+// Whether the rows of attn_q and attn_k, and their biases, lie in the order of interleaved rotary embeddings: so they
+// do in files of the architecture "llama".
+bool HasInterleavedHeads(const GgufFile& file);
+
+// The text of a config.json. Errors name the key: an architecture that loramux does not serve; metadata of the
+// architecture that it does not know, since they may change what the model computes.
+Result<std::string> GgufModelConfig(const GgufFile& file);
+
+// The text of a generation_config.json: end tokens, and what the file says of sampling.
+Result<std::string> GgufGenerationConfig(const GgufFile& file);
+
+// The text of a tokenizer_config.json: special tokens and chat templates.
+Result<std::string> GgufTokenizerConfig(const GgufFile& file);
+
+}  // namespace loramux

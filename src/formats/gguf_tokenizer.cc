@@ -1,0 +1,315 @@
+#include "formats/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kGiveTokenizer = "; give the model's own with --tokenizer DIR";
+constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
+
+// Kinds of tokens in tokenizer.ggml.token_type.
+constexpr double kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6;
+
+// A pre-tokenizer of byte-level BPE by its name in tokenizer.ggml.pre. The text is cut by `pattern`, or by GPT-2's if
+// that is null.
+struct PreTokenizer {
+  const char* name;
+  const char* pattern;
+  bool single_digits;  // cut each digit off first
+  bool whole_words;    // a word that is a token needs no merges
+  bool nfc;            // the text is normalised first
+  bool add_bos;        // unless the file says otherwise
+};
+
+constexpr const char* kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekken = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+                                R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+                                R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr PreTokenizer kPreTokenizers[] = {
+    {"gpt-2", nullptr, false, false, false, false},   {"smollm", nullptr, true, false, false, false},
+    {"llama-bpe", kLlama3, false, true, false, true}, {"llama3", kLlama3, false, true, false, true},
+    {"llama-v3", kLlama3, false, true, false, true},  {"qwen2", kQwen2, false, false, true, false},
+    {"tekken", kTekken, false, true, false, true},
+};
+
+// The tokens of a file.
+struct Vocabulary {
+  std::vector<std::string_view> texts;
+  std::vector<double> kinds;   // as above; as long as `texts`
+  std::vector<double> scores;  // empty: none
+};
+
+Error Refused(const GgufFile& file, const std::string& key, const std::string& what) {
+  return Unsupported(file.label() + ": " + key + ": " + what + kGiveTokenizer, key);
+}
+
+Result<Vocabulary> ReadVocabulary(const GgufFile& file) {
+  const std::string key = "tokenizer.ggml.tokens";
+  ASSIGN_OR_RETURN(const auto texts, file.Array(key, GgufArray::Element::kText));
+  if (!texts || texts->size() == 0 || texts->size() > kMaxTokens)
+    return Refused(file, key, "expected a list of tokens");
+  Vocabulary vocabulary;
+  vocabulary.texts = texts->Texts();
+  std::unordered_set<std::string_view> seen;
+  for (const std::string_view text : vocabulary.texts) {
+    if (!seen.insert(text).second) return Refused(file, key, "the token " + Quote(text) + " appears twice");
+  }
+  vocabulary.kinds.assign(vocabulary.texts.size(), kNormal);
+  for (const auto& [name, values] : {std::pair{"tokenizer.ggml.token_type", &vocabulary.kinds},
+                                     std::pair{"tokenizer.ggml.scores", &vocabulary.scores}}) {
+    ASSIGN_OR_RETURN(const auto numbers, file.Array(name, GgufArray::Element::kNumber));
+    if (!numbers) continue;
+    if (numbers->size() != texts->size()) {
+      return Refused(file, name,
+                     "expected a number for each of the " + WithSeparators(texts->size()) + " tokens, found " +
+                         WithSeparators(numbers->size()));
+    }
+    *values = numbers->Numbers();
+  }
+  return vocabulary;
+}
+
+json VocabularyJson(const Vocabulary& vocabulary) {
+  json ids = json::object();
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.kinds[id] != kUnused) ids[std::string(vocabulary.texts[id])] = id;
+  }
+  return ids;
+}
+
+json AddedTokens(const Vocabulary& vocabulary) {
+  json tokens = json::array();
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const double kind = vocabulary.kinds[id];
+    if (vocabulary.texts[id].empty() || (kind != kControl && kind != kUserDefined && kind != kUnknown)) continue;
+    tokens.push_back({{"id", id},
+                      {"content", std::string(vocabulary.texts[id])},
+                      {"single_word", false},
+                      {"lstrip", false},
+                      {"rstrip", false},
+                      {"normalized", false},
+                      {"special", kind != kUserDefined}});
+  }
+  return tokens;
+}
+
+// Puts the begin and end tokens around a text, as the file says.
+Result<json> PostProcessor(const GgufFile& file, const Vocabulary& vocabulary, bool bos_by_default) {
+  json single = json::array(), specials = json::object();
+  const auto add = [&](const char* name, bool by_default) -> Status {
+    const std::string prefix = "tokenizer.ggml.", key = prefix + name + "_token_id";
+    ASSIGN_OR_RETURN(const auto wanted, file.Bool(prefix + "add_" + name + "_token"));
+    ASSIGN_OR_RETURN(const auto id, file.Int(key, 0, std::numeric_limits<std::int32_t>::max()));
+    if (!wanted.value_or(by_default) || !id) return Ok{};
+    if (static_cast<std::size_t>(*id) >= vocabulary.texts.size()) {
+      return file.Bad(key, "an id below the number of tokens, " + std::to_string(vocabulary.texts.size()));
+    }
+    const std::string text(vocabulary.texts[static_cast<std::size_t>(*id)]);
+    single.push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
+    specials[text] = {{"id", text}, {"ids", {*id}}, {"tokens", {text}}};
+    return Ok{};
+  };
+  RETURN_IF_ERROR(add("bos", bos_by_default));
+  const json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  single.push_back(text);
+  RETURN_IF_ERROR(add("eos", false));
+  if (specials.empty()) return json();
+  return json{{"type", "TemplateProcessing"},
+              {"single", single},
+              {"pair", {text, {{"Sequence", {{"id", "B"}, {"type_id", 1}}}}}},
+              {"special_tokens", specials}};
+}
+
+json ByteLevel(bool cut) {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", cut}};
+}
+
+json PreTokenizerJson(const PreTokenizer& pre) {
+  json steps = json::array();
+  if (pre.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  if (pre.pattern != nullptr) {
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pre.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  steps.push_back(ByteLevel(pre.pattern == nullptr));
+  return {{"type", "Sequence"}, {"pretokenizers", steps}};
+}
+
+Result<const PreTokenizer*> FindPreTokenizer(const GgufFile& file) {
+  const std::string key = "tokenizer.ggml.pre";
+  ASSIGN_OR_RETURN(const auto name, file.Text(key));
+  std::string known;
+  for (const PreTokenizer& pre : kPreTokenizers) {
+    if (name == pre.name) return &pre;
+    known += (known.empty() ? "" : ", ") + std::string(pre.name);
+  }
+  return Refused(file, key,
+                 (name ? Quote(*name) : "none") + " found, but loramux knows how text is cut only for " + known);
+}
+
+json BpeModel(json vocabulary, json merges) {
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocabulary)},
+          {"merges", std::move(merges)}};
+}
+
+json Whole(json added, json normalizer, json pre_tokenizer, json post_processor, json decoder, json model) {
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", std::move(added)},
+          {"normalizer", std::move(normalizer)},
+          {"pre_tokenizer", std::move(pre_tokenizer)},
+          {"post_processor", std::move(post_processor)},
+          {"decoder", std::move(decoder)},
+          {"model", std::move(model)}};
+}
+
+Result<json> ByteLevelBpe(const GgufFile& file, const Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const PreTokenizer* pre, FindPreTokenizer(file));
+  ASSIGN_OR_RETURN(const auto given, file.Array("tokenizer.ggml.merges", GgufArray::Element::kText));
+  json merges = json::array();
+  for (const std::string_view merge : given ? given->Texts() : std::vector<std::string_view>()) {
+    merges.push_back(std::string(merge));
+  }
+  json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));
+  model["ignore_merges"] = pre->whole_words;
+  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, pre->add_bos));
+  return Whole(AddedTokens(vocabulary), pre->nfc ? json{{"type", "NFC"}} : json(), PreTokenizerJson(*pre),
+               std::move(post), ByteLevel(true), std::move(model));
+}
+
+// ---- SentencePiece
+
+std::size_t Characters(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// Two tokens that become a third, and what orders merges: first the one of the highest score; of equal scores the one
+// with the longest left token, then with the longest right one.
+struct Merge {
+  std::string_view left, right;
+  double score;
+  auto Order() const {
+    return std::tuple(-score, -static_cast<double>(Characters(left)), -static_cast<double>(Characters(right)));
+  }
+};
+
+// Every way to make a token of two others. Special tokens are made of none, and are part of none.
+std::vector<Merge> MergesOf(const Vocabulary& vocabulary) {
+  std::unordered_map<std::string_view, std::size_t> ids;
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.kinds[id] == kNormal) ids.emplace(vocabulary.texts[id], id);
+  }
+  std::vector<Merge> merges;
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const std::string_view text = vocabulary.texts[id];
+    if (vocabulary.kinds[id] != kNormal) continue;
+    std::vector<std::pair<std::size_t, std::size_t>> parts;
+    for (std::size_t cut = 1; cut < text.size(); ++cut) {
+      const auto left = ids.find(text.substr(0, cut)), right = ids.find(text.substr(cut));
+      if (left != ids.end() && right != ids.end()) parts.emplace_back(left->second, right->second);
+    }
+    std::sort(parts.begin(), parts.end());
+    for (const auto& [left, right] : parts) {
+      merges.push_back({vocabulary.texts[left], vocabulary.texts[right], vocabulary.scores[id]});
+    }
+  }
+  std::stable_sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.Order() < b.Order(); });
+  return merges;
+}
+
+// SentencePiece's BPE numbers its tokens from 0 down; its unigram models have logarithms of probabilities, and another
+// way to cut text.
+Status CheckScores(const GgufFile& file, const Vocabulary& vocabulary) {
+  const std::string key = "tokenizer.ggml.scores";
+  if (vocabulary.scores.empty()) return Refused(file, key, "expected the scores of the tokens, found none");
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const double score = vocabulary.scores[id];
+    if (vocabulary.kinds[id] != kNormal || (score <= 0 && std::nearbyint(score) == score)) continue;
+    return Refused(file, key,
+                   "the token " + Quote(vocabulary.texts[id]) + " has the score " + std::to_string(score) +
+                       ", but those of SentencePiece's BPE are whole numbers up to 0");
+  }
+  return Ok{};
+}
+
+Result<json> SentencePieceBpe(const GgufFile& file, const Vocabulary& vocabulary) {
+  RETURN_IF_ERROR(CheckScores(file, vocabulary));
+  json merges = json::array();
+  for (const Merge& merge : MergesOf(vocabulary)) {
+    merges.push_back({std::string(merge.left), std::string(merge.right)});
+  }
+  json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));
+  const auto unknown = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kUnknown);
+  if (unknown != vocabulary.kinds.end()) {
+    model["unk_token"] = std::string(vocabulary.texts[static_cast<std::size_t>(unknown - vocabulary.kinds.begin())]);
+    model["fuse_unk"] = true;
+  }
+  model["byte_fallback"] = std::find(vocabulary.kinds.begin(), vocabulary.kinds.end(), kByte) != vocabulary.kinds.end();
+  ASSIGN_OR_RETURN(const auto prefix, file.Bool("tokenizer.ggml.add_space_prefix"));
+  ASSIGN_OR_RETURN(const auto trims, file.Bool("tokenizer.ggml.remove_extra_whitespaces"));
+  if (trims.value_or(false)) {
+    return Refused(file, "tokenizer.ggml.remove_extra_whitespaces", "true is not supported");
+  }
+  const json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}};
+  json normalizers = json::array(), decoders = json::array();
+  if (prefix.value_or(true)) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back(replace);
+  decoders.push_back({{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}});
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  if (prefix.value_or(true)) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  ASSIGN_OR_RETURN(json post, PostProcessor(file, vocabulary, /*bos_by_default=*/true));
+  return Whole(AddedTokens(vocabulary), {{"type", "Sequence"}, {"normalizers", normalizers}}, json(), std::move(post),
+               {{"type", "Sequence"}, {"decoders", decoders}}, std::move(model));
+}
+
+}  // namespace
+
+Result<std::string> GgufTokenizer(const GgufFile& file) {
+  const std::string key = "tokenizer.ggml.model";
+  ASSIGN_OR_RETURN(const auto model, file.Text(key));
+  if (model != "gpt2" && model != "llama") {
+    return Refused(file, key, (model ? Quote(*model) : "none") + " found, but loramux knows only 'gpt2' and 'llama'");
+  }
+  ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(file));
+  ASSIGN_OR_RETURN(const json tokenizer,
+                   model == "gpt2" ? ByteLevelBpe(file, vocabulary) : SentencePieceBpe(file, vocabulary));
+  try {
+    return tokenizer.dump();
+  } catch (const json::type_error&) {
+    return Refused(file, "tokenizer.ggml.tokens", "expected texts in UTF-8");
+  }
+}
+
+}  // namespace loramux

@@ -1,0 +1,45 @@
+#include "formats/model_files.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+
+#include "formats/file.h"
+#include "formats/gguf_config.h"
+#include "formats/gguf_file.h"
+#include "formats/gguf_tokenizer.h"
+
+namespace loramux {
+namespace {
+
+struct VirtualFile {
+  std::string_view name;
+  Result<std::string> (*text)(const GgufFile&);
+};
+constexpr VirtualFile kFilesOfGguf[] = {
+    {"config.json", GgufModelConfig},
+    {"generation_config.json", GgufGenerationConfig},
+    {"tokenizer.json", GgufTokenizer},
+    {"tokenizer_config.json", GgufTokenizerConfig},
+};
+
+}  // namespace
+
+bool IsGgufModel(const std::filesystem::path& model) {
+  std::error_code ignored;
+  return IsGgufPath(model) && !std::filesystem::is_directory(model, ignored);
+}
+
+Result<std::string> ReadModelFile(const std::filesystem::path& path, std::size_t max_bytes) {
+  const std::filesystem::path model = path.parent_path();
+  if (!IsGgufModel(model)) return ReadTextFile(path, max_bytes);
+  const std::string name = path.filename().string();
+  const auto* const found = std::find_if(std::begin(kFilesOfGguf), std::end(kFilesOfGguf),
+                                         [&](const VirtualFile& file) { return file.name == name; });
+  if (found == std::end(kFilesOfGguf)) return NotFound("no such file: " + path.string(), path.string());
+  ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model));
+  return found->text(file);
+}
+
+}  // namespace loramux

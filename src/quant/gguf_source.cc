@@ -1,0 +1,147 @@
+#include "quant/gguf_source.h"
+
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "formats/gguf_config.h"
+#include "formats/message.h"
+#include "formats/model_config.h"
+#include "quant/gguf_matrix.h"
+
+namespace loramux {
+namespace {
+
+struct Names {
+  std::string_view ours, gguf;
+};
+constexpr Names kWholeModel[] = {
+    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
+constexpr Names kOfLayers[] = {
+    {"input_layernorm", "attn_norm"},    {"post_attention_layernorm", "ffn_norm"},
+    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
+    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+};
+constexpr std::string_view kLayers = "model.layers.";
+
+std::string_view Translated(std::string_view part, std::span<const Names> names) {
+  for (const Names& name : names) {
+    if (name.ours == part) return name.gguf;
+  }
+  return {};
+}
+
+// The name in GGUF files of "model.layers.3.mlp.up_proj" + `.suffix`; empty if they have none.
+std::string GgufName(std::string_view name, std::string_view suffix) {
+  std::string whole;
+  std::string_view part = name;
+  if (part.starts_with(kLayers)) {
+    part.remove_prefix(kLayers.size());
+    const std::size_t dot = part.find('.');
+    if (dot == std::string_view::npos) return {};
+    whole = "blk." + std::string(part.substr(0, dot)) + ".";
+    const std::string_view translated = Translated(part.substr(dot + 1), kOfLayers);
+    return translated.empty() ? std::string() : whole + std::string(translated) + std::string(suffix);
+  }
+  const std::string_view translated = Translated(part, kWholeModel);
+  return translated.empty() ? std::string() : std::string(translated) + std::string(suffix);
+}
+
+// A matrix, and the file that it refers to.
+struct OwnedMatrix {
+  std::shared_ptr<const GgufFile> file;
+  std::unique_ptr<StoredMatrix> matrix;
+};
+
+class GgufSource : public ModelSource {
+ public:
+  // `interleaved_head`: as MakeGgufMatrix, for queries and keys.
+  GgufSource(GgufFile file, std::int64_t interleaved_head)
+      : file_(std::make_shared<const GgufFile>(std::move(file))), interleaved_head_(interleaved_head) {}
+
+  Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
+                                                         std::int64_t columns) override {
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(GgufName(name, ".weight"), {rows, columns}));
+    std::shared_ptr<const StoredMatrix> matrix;
+    if (tensor == nullptr) return matrix;
+    auto owner = std::make_shared<OwnedMatrix>(OwnedMatrix{file_, MakeGgufMatrix(*tensor, HeadOf(name, rows))});
+    matrix = {owner, owner->matrix.get()};
+    return matrix;
+  }
+
+  Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
+    const std::size_t dot = name.rfind('.');
+    if (dot == std::string::npos) return std::optional<std::vector<float>>();
+    const std::string layer = name.substr(0, dot);
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(GgufName(layer, name.substr(dot)), {size}));
+    if (tensor == nullptr) return std::optional<std::vector<float>>();
+    std::vector<float> stored(static_cast<std::size_t>(size)), values(stored);
+    ReadGguf(*tensor->type, tensor->data.data(), size, stored.data());
+    const std::int64_t head = HeadOf(layer, size);
+    for (std::int64_t i = 0; i < size; ++i) {
+      values[static_cast<std::size_t>(i)] = stored[static_cast<std::size_t>(head == 0 ? i : InterleavedRow(i, head))];
+    }
+    return std::optional(std::move(values));
+  }
+
+  Status CheckAllUsed() const override {
+    for (const GgufTensor& tensor : file_->tensors()) {
+      // The configuration has taken these.
+      if (used_.contains(&tensor) || tensor.name == "rope_freqs.weight") continue;
+      return InvalidArgument(file_->label() + ": tensor " + Quote(tensor.name) + " " + ShapeToString(tensor.shape) +
+                                 " is in the file, but the model that its metadata describe has no place for it",
+                             tensor.name);
+    }
+    return Ok{};
+  }
+
+ private:
+  Result<const GgufTensor*> Find(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const GgufTensor* tensor = name.empty() ? nullptr : file_->FindTensor(name);
+    if (tensor == nullptr) return tensor;
+    used_.insert(tensor);
+    if (tensor->shape != shape) {
+      return InvalidArgument(file_->label() + ": tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
+                                 ", but the metadata ask for " + ShapeToString(shape),
+                             name);
+    }
+    if (tensor->type->instead == nullptr) return tensor;
+    return Unsupported(file_->label() + ": tensor " + Quote(name) + " has type " + tensor->type->name +
+                           ", which is not supported; the nearest that is: " + tensor->type->instead,
+                       name);
+  }
+
+  std::int64_t HeadOf(std::string_view layer, std::int64_t rows) const {
+    const bool turned = layer.ends_with(".q_proj") || layer.ends_with(".k_proj");
+    return turned && interleaved_head_ != 0 && rows % interleaved_head_ == 0 ? interleaved_head_ : 0;
+  }
+
+  const std::shared_ptr<const GgufFile> file_;
+  const std::int64_t interleaved_head_;
+  std::unordered_set<const GgufTensor*> used_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelSource>> MakeGgufSource(GgufFile file) {
+  std::int64_t head = 0;
+  if (HasInterleavedHeads(file)) {
+    ASSIGN_OR_RETURN(const std::string text, GgufModelConfig(file));
+    ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, file.label() + ": metadata"));
+    head = config.head_dim;
+  }
+  std::unique_ptr<ModelSource> source = std::make_unique<GgufSource>(std::move(file), head);
+  return source;
+}
+
+Result<std::unique_ptr<ModelSource>> OpenGgufSource(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
+  return MakeGgufSource(std::move(file));
+}
+
+}  // namespace loramux
