@@ -153,7 +153,6 @@ class GgufFile::Reader {
     RETURN_IF_ERROR(ReadHeader());
     for (std::uint64_t i = 0; i < num_keys_; ++i) RETURN_IF_ERROR(ReadKey());
     RETURN_IF_ERROR(ReadAlignment());
-    offsets_.reserve(static_cast<std::size_t>(num_tensors_));
     for (std::uint64_t i = 0; i < num_tensors_; ++i) RETURN_IF_ERROR(ReadTensor());
     return PlaceTensors();
   }

@@ -23,6 +23,7 @@ using nlohmann::json;
 
 constexpr const char* kGiveTokenizer = "; give the model's own with --tokenizer DIR";
 constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+constexpr std::size_t kMaxPieceBytes = 256;     // of SentencePiece: their merges take time as the square
 constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 // Kinds of tokens in tokenizer.ggml.token_type.
@@ -254,6 +255,11 @@ Status CheckScores(const GgufFile& file, const Vocabulary& vocabulary) {
   const std::string key = "tokenizer.ggml.scores";
   if (vocabulary.scores.empty()) return Refused(file, key, "expected the scores of the tokens, found none");
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    if (vocabulary.kinds[id] == kNormal && vocabulary.texts[id].size() > kMaxPieceBytes) {
+      return Refused(file, "tokenizer.ggml.tokens",
+                     "expected tokens of at most " + std::to_string(kMaxPieceBytes) + " bytes, found " +
+                         Quote(vocabulary.texts[id]));
+    }
     const double score = vocabulary.scores[id];
     if (vocabulary.kinds[id] != kNormal || (score <= 0 && std::nearbyint(score) == score)) continue;
     return Refused(file, key,

@@ -1,0 +1,318 @@
+#include "formats/gguf_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "formats/generation_defaults.h"
+#include "formats/gguf_config.h"
+#include "formats/gguf_tokenizer.h"
+#include "formats/gguf_writer_for_test.h"
+#include "formats/model_config.h"
+#include "formats/model_files.h"
+#include "formats/test_files.h"
+
+namespace loramux::gguf_file_test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::span<const std::byte> AsBytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string ErrorOf(const std::string& bytes) {
+  const auto file = GgufFile::Parse(AsBytes(bytes), "FILE");
+  return file.ok() ? "accepted" : file.error().message;
+}
+
+std::string ErrorOf(const GgufWriter& writer) { return ErrorOf(writer.Bytes()); }
+
+TEST(GgufFileTest, ReadsMetadataAndTensors) {
+  GgufWriter writer;
+  writer.Text("a", "text").U32("b", 7).F32("c", 1e-5f).Bool("d", true).Texts("e", {"x", "", "yz"});
+  writer.Numbers("f", {3, -4});
+  writer.Tensor("m", 0, {2, 3}, std::string(24, '\1')).Tensor("q", 8, {32}, std::string(34, '\2'));
+  for (const std::uint32_t version : {2u, 3u}) {
+    writer.version = version;
+    const std::string bytes = writer.Bytes();
+    const GgufFile file = GgufFile::Parse(AsBytes(bytes), "FILE").value();
+    EXPECT_EQ(**file.Text("a"), "text");
+    EXPECT_EQ(**file.Int("b", 0, 9), 7);
+    EXPECT_EQ(**file.Number("c"), 1e-5);  // not the double nearest to the float32
+    EXPECT_EQ(**file.Bool("d"), true);
+    EXPECT_THAT((*file.Array("e", GgufArray::Element::kText))->Texts(), testing::ElementsAre("x", "", "yz"));
+    EXPECT_THAT((*file.Array("f", GgufArray::Element::kNumber))->Numbers(), testing::ElementsAre(3, -4));
+    EXPECT_FALSE(file.Text("z").value());
+    const GgufTensor* const matrix = file.FindTensor("m");
+    EXPECT_THAT(matrix->shape, testing::ElementsAre(3, 2));
+    EXPECT_EQ(matrix->data.size(), 24u);
+    EXPECT_EQ(matrix->data[0], std::byte{1});
+    EXPECT_EQ(file.FindTensor("q")->data[33], std::byte{2});
+    EXPECT_EQ(file.FindTensor("nothing"), nullptr);
+    EXPECT_THAT(file.Int("b", 0, 6).error().message, HasSubstr("'b': expected an integer from 0 to 6, found 7"));
+    EXPECT_THAT(file.Text("b").error().message, HasSubstr("expected a text, found 7"));
+    EXPECT_THAT(file.Array("e", GgufArray::Element::kNumber).error().message, HasSubstr("an array of numbers"));
+  }
+}
+
+TEST(GgufFileTest, RefusesOtherFiles) {
+  EXPECT_THAT(ErrorOf(std::string("GGML")), HasSubstr("begins with 'GGUF'"));
+  EXPECT_THAT(ErrorOf(std::string()), HasSubstr("ends at byte 0"));
+  GgufWriter old;
+  old.version = 1;
+  EXPECT_THAT(ErrorOf(old), HasSubstr("version 1 is not supported"));
+  old.version = 0x03000000;
+  EXPECT_THAT(ErrorOf(old), HasSubstr("big-endian"));
+  GgufWriter part;
+  part.U32("split.count", 3);
+  EXPECT_THAT(ErrorOf(part), HasSubstr("one of 3 parts"));
+}
+
+TEST(GgufFileTest, RefusesDamagedMetadata) {
+  GgufWriter many;
+  many.num_keys = std::uint64_t{1} << 60;
+  EXPECT_THAT(ErrorOf(many), HasSubstr("metadata keys, found"));
+  GgufWriter twice;
+  EXPECT_THAT(ErrorOf(twice.U32("a", 1).U32("a", 2)), HasSubstr("'a' appears twice"));
+  GgufWriter type;
+  EXPECT_THAT(ErrorOf(type.Key("a", 13)), HasSubstr("unknown type 13"));
+  const std::string huge("\xff\xff\xff\xff\xff\xff\xff\x7f", 8);
+  GgufWriter text;
+  EXPECT_THAT(ErrorOf(text.Key("a", 8).RawKey(huge)), HasSubstr("the file ends"));
+  for (const char element : {'\4', '\10', '\0'}) {
+    GgufWriter array;
+    array.Key("a", 9).RawKey(std::string{element, 0, 0, 0} + huge);
+    EXPECT_THAT(ErrorOf(array), HasSubstr("the file ends"));
+  }
+  GgufWriter nested;
+  EXPECT_THAT(ErrorOf(nested.Key("a", 9).RawKey(std::string("\t\0\0\0\1\0\0\0\0\0\0\0", 12))),
+              HasSubstr("arrays of arrays"));
+  GgufWriter alignment;
+  EXPECT_THAT(ErrorOf(alignment.U32("general.alignment", 24)), HasSubstr("a power of two, found 24"));
+  GgufWriter number;
+  EXPECT_THAT(ErrorOf(number.Key("a", 10).RawKey(std::string(8, '\xff'))), HasSubstr("below 2^63"));
+}
+
+TEST(GgufFileTest, RefusesDamagedTensors) {
+  const auto error = [](std::uint32_t type, const std::vector<std::int64_t>& extents, std::uint64_t offset) {
+    GgufWriter writer;
+    writer.TensorAt("t", type, extents, offset).Data(std::string(64, '\0'));
+    return ErrorOf(writer);
+  };
+  EXPECT_EQ(error(0, {16}, 0), "accepted");
+  EXPECT_THAT(error(0, {17}, 0), HasSubstr("'t' of 68 bytes at 0 lies outside the 64 bytes"));
+  EXPECT_THAT(error(0, {1}, 64), HasSubstr("lies outside"));
+  EXPECT_THAT(error(0, {1}, std::uint64_t{1} << 63), HasSubstr("lies outside"));
+  EXPECT_THAT(error(0, {1}, 4), HasSubstr("a multiple of 32 as its offset"));
+  EXPECT_THAT(error(0, {}, 0), HasSubstr("1 to 4 extents"));
+  EXPECT_THAT(error(0, {1, 1, 1, 1, 1}, 0), HasSubstr("1 to 4 extents"));
+  EXPECT_THAT(error(0, {0}, 0), HasSubstr("above 0"));
+  EXPECT_THAT(error(0, {-1}, 0), HasSubstr("above 0"));
+  EXPECT_THAT(error(0, {std::int64_t{1} << 62, std::int64_t{1} << 62}, 0), HasSubstr("63 bits"));
+  EXPECT_THAT(error(8, {31}, 0), HasSubstr("a multiple of 32 elements"));
+  EXPECT_THAT(error(99, {1}, 0), HasSubstr("type 99, which is unknown"));
+  GgufWriter overlap;
+  overlap.TensorAt("a", 0, {16}, 0).TensorAt("b", 0, {1}, 32).Data(std::string(64, '\0'));
+  EXPECT_THAT(ErrorOf(overlap), HasSubstr("'a' and 'b' overlap"));
+  GgufWriter twice;
+  twice.TensorAt("a", 0, {1}, 0).TensorAt("a", 0, {1}, 32).Data(std::string(64, '\0'));
+  EXPECT_THAT(ErrorOf(twice), HasSubstr("'a' appears twice"));
+}
+
+// A file that ends anywhere is refused, whatever was read before.
+TEST(GgufFileTest, RefusesEveryPrefix) {
+  GgufWriter writer;
+  writer.Text("a", "text").Texts("e", {"x", "yz"}).Numbers("f", {3}).Tensor("m", 0, {2, 3}, std::string(24, '\1'));
+  const std::string bytes = writer.Bytes();
+  const std::size_t whole = bytes.size() - 8;  // without what fills the last tensor's place
+  for (std::size_t size = 0; size < whole; ++size) EXPECT_NE(ErrorOf(bytes.substr(0, size)), "accepted") << size;
+  EXPECT_EQ(ErrorOf(bytes.substr(0, whole)), "accepted");
+}
+
+// ---- configuration
+
+GgufWriter Model(const std::string& architecture) {
+  GgufWriter writer;
+  const std::string prefix = architecture + ".";
+  writer.Text("general.architecture", architecture).Text("general.name", "Tiny Model");
+  writer.U32(prefix + "context_length", 512).U32(prefix + "embedding_length", 8).U32(prefix + "block_count", 2);
+  writer.U32(prefix + "feed_forward_length", 16).U32(prefix + "attention.head_count", 2);
+  writer.U32(prefix + "attention.head_count_kv", 1).F32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
+  writer.F32(prefix + "rope.freq_base", 500000.0f).U32(prefix + "rope.dimension_count", 4);
+  writer.U32("tokenizer.ggml.eos_token_id", 2).U32("tokenizer.ggml.eot_token_id", 3);
+  writer.Tensor("token_embd.weight", 0, {8, 5}, std::string(160, '\0'));
+  return writer;
+}
+
+Result<ModelConfig> ConfigOf(const GgufWriter& writer) {
+  const std::string bytes = writer.Bytes();
+  ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Parse(AsBytes(bytes), "FILE"));
+  ASSIGN_OR_RETURN(const std::string text, GgufModelConfig(file));
+  return ParseModelConfig(text, "FILE");
+}
+
+std::string ConfigError(const GgufWriter& writer) {
+  const auto config = ConfigOf(writer);
+  return config.ok() ? "accepted" : config.error().message;
+}
+
+TEST(GgufConfigTest, DescribesTheModel) {
+  const ModelConfig config = ConfigOf(Model("llama")).value();
+  EXPECT_EQ(config.family, ModelFamily::kLlama);
+  EXPECT_EQ(config.hidden_size, 8);
+  EXPECT_EQ(config.num_layers, 2);
+  EXPECT_EQ(config.intermediate_size, 16);
+  EXPECT_EQ(config.num_heads, 2);
+  EXPECT_EQ(config.num_kv_heads, 1);
+  EXPECT_EQ(config.head_dim, 4);
+  EXPECT_EQ(config.vocab_size, 5);
+  EXPECT_EQ(config.max_position, 512);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5);
+  EXPECT_EQ(config.rope.theta, 500000.0);
+  EXPECT_EQ(config.rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.attention_qkv_bias);
+  EXPECT_EQ(config.bos_token_id, -1);
+  EXPECT_EQ(ConfigOf(Model("qwen2"))->family, ModelFamily::kQwen2);
+  EXPECT_TRUE(ConfigOf(Model("qwen3"))->qk_norm);
+  GgufWriter untied = Model("llama");
+  untied.Tensor("output.weight", 0, {8, 5}, std::string(160, '\0'));
+  untied.Tensor("blk.0.attn_q.bias", 0, {8}, std::string(32, '\0'));
+  EXPECT_FALSE(ConfigOf(untied)->tie_word_embeddings);
+  EXPECT_TRUE(ConfigOf(untied)->attention_qkv_bias);
+}
+
+TEST(GgufConfigTest, KnowsWindowsAndScaling) {
+  GgufWriter mistral = Model("llama");
+  const ModelConfig windowed = ConfigOf(mistral.U32("llama.attention.sliding_window", 64)).value();
+  EXPECT_EQ(windowed.family, ModelFamily::kMistral);
+  EXPECT_EQ(windowed.sliding_window, (std::vector<std::int64_t>{64, 64}));
+  GgufWriter linear = Model("qwen2");
+  linear.Text("qwen2.rope.scaling.type", "linear").F32("qwen2.rope.scaling.factor", 4);
+  EXPECT_EQ(ConfigOf(linear)->rope.scaling, RopeConfig::Scaling::kLinear);
+  EXPECT_EQ(ConfigOf(linear)->rope.factor, 4);
+}
+
+// Heads of size 8 turn with wavelengths of 6, 167, 4,443 and 118,141 positions; Llama 3 leaves those below 2,048 as
+// they are, scales those above 8,192, and scales what lies between in part.
+TEST(GgufConfigTest, FindsTheScalingOfLlama3Again) {
+  const auto with = [](const std::vector<float>& factors) {
+    GgufWriter writer = Model("llama");
+    writer.U32("llama.attention.key_length", 8);
+    writer.Tensor("rope_freqs.weight", 0, {4}, {reinterpret_cast<const char*>(factors.data()), 16});
+    return writer;
+  };
+  GgufWriter llama3 = with({1, 1, 2.69454f, 8});
+  EXPECT_THAT(ConfigError(llama3), HasSubstr("partial_rotary_factor 0.5"));
+  const auto config = [&](const std::vector<float>& factors) {
+    std::string text = with(factors).Bytes();
+    const std::string key = "rope.dimension_count";
+    text[text.find(key) + key.size() + 4] = 8;
+    const GgufFile file = GgufFile::Parse(AsBytes(text), "FILE").value();
+    const auto json_text = GgufModelConfig(file);
+    return json_text.ok() ? ParseModelConfig(*json_text, "FILE") : json_text.error();
+  };
+  const RopeConfig rope = config({1, 1, 2.69454f, 8}).value().rope;
+  EXPECT_EQ(rope.scaling, RopeConfig::Scaling::kLlama3);
+  EXPECT_EQ(rope.factor, 8);
+  EXPECT_EQ(rope.low_freq_factor, 1);
+  EXPECT_EQ(rope.high_freq_factor, 4);
+  EXPECT_EQ(rope.original_max_position, 8192);
+  EXPECT_EQ(config({1, 1, 1, 1}).value().rope.scaling, RopeConfig::Scaling::kNone);
+  EXPECT_THAT(config({1, 1, 2.8f, 8}).error().message, HasSubstr("other factors than Llama 3's"));
+  EXPECT_THAT(config({1, 2, 2.69454f, 8}).error().message, HasSubstr("other factors than Llama 3's"));
+}
+
+TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_THAT(ConfigError(Model("gemma3")),
+              HasSubstr("general.architecture 'gemma3' is not supported; loramux serves"));
+  EXPECT_THAT(ConfigError(GgufWriter()), HasSubstr("general.architecture is missing"));
+  const auto with = [](const std::function<void(GgufWriter&)>& add) {
+    GgufWriter writer = Model("llama");
+    add(writer);
+    return ConfigError(writer);
+  };
+  EXPECT_EQ(with([](GgufWriter& w) { w.Text("tokenizer.ggml.model", "gpt2").U32("llama.expert_count", 0); }),
+            "accepted");
+  EXPECT_THAT(with([](GgufWriter& w) { w.F32("llama.attn_logit_softcapping", 50); }),
+              HasSubstr("'llama.attn_logit_softcapping' = 50.000000 may change"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.expert_count", 8); }), HasSubstr("mixtures of experts"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.Bool("llama.attention.causal", false); }), HasSubstr("causal' = false"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.attention.value_length", 6); }), HasSubstr("value_length 6"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.Text("general.type", "adapter"); }), HasSubstr("'adapter'"));
+  EXPECT_THAT(
+      with([](GgufWriter& w) { w.Text("llama.rope.scaling.type", "longrope").F32("llama.rope.scaling.factor", 4); }),
+      HasSubstr("rope_type 'longrope'"));
+  GgufWriter heads = Model("qwen3");
+  EXPECT_THAT(ConfigError(heads.Numbers("qwen3.attention.key_length", {4, 4})), HasSubstr("an array of 2"));
+}
+
+// ---- the files of a model
+
+std::string TokenizerError(const GgufWriter& writer) {
+  const std::string bytes = writer.Bytes();
+  const auto text = GgufTokenizer(GgufFile::Parse(AsBytes(bytes), "FILE").value());
+  return text.ok() ? "accepted" : text.error().message;
+}
+
+TEST(GgufTokenizerTest, RefusesOthersByName) {
+  const auto with = [](const std::string& model, const std::function<void(GgufWriter&)>& add) {
+    GgufWriter writer;
+    add(writer.Text("tokenizer.ggml.model", model));
+    return TokenizerError(writer);
+  };
+  EXPECT_THAT(with("bert", [](GgufWriter&) {}), HasSubstr("'bert' found"));
+  EXPECT_THAT(with("gpt2", [](GgufWriter&) {}), HasSubstr("a list of tokens; give the model's own with --tokenizer"));
+  EXPECT_THAT(with("gpt2",
+                   [](GgufWriter& w) {
+                     w.Texts("tokenizer.ggml.tokens", {"a", "b"});
+                   }),
+              HasSubstr("tokenizer.ggml.pre: none found, but loramux knows how text is cut only for gpt-2, smollm"));
+  EXPECT_THAT(
+      with("gpt2",
+           [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a"}).Text("tokenizer.ggml.pre", "deepseek-v3"); }),
+      HasSubstr("'deepseek-v3' found"));
+  EXPECT_THAT(with("gpt2", [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a", "a"}); }), HasSubstr("twice"));
+  EXPECT_THAT(
+      with("gpt2",
+           [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"\xff"}).Text("tokenizer.ggml.pre", "gpt-2"); }),
+      HasSubstr("UTF-8"));
+  EXPECT_THAT(with("llama", [](GgufWriter& w) { w.Texts("tokenizer.ggml.tokens", {"a"}); }), HasSubstr("scores"));
+  EXPECT_THAT(with("gpt2",
+                   [](GgufWriter& w) {
+                     w.Texts("tokenizer.ggml.tokens", {"a", "b"}).Numbers("tokenizer.ggml.token_type", {1});
+                   }),
+              HasSubstr("a number for each of the 2 tokens"));
+}
+
+TEST(ModelFilesTest, AGgufFileHasTheFilesOfADirectory) {
+  const TempFolder folder;
+  GgufWriter writer = Model("llama");
+  writer.F32("general.sampling.temp", 0.7f).Text("tokenizer.chat_template", "{{ bos_token }}");
+  writer.U32("tokenizer.ggml.bos_token_id", 1).Texts("tokenizer.ggml.tokens", {"a", "b", "c", "d", "e"});
+  const std::filesystem::path path = folder.path() / "model.gguf";
+  std::ofstream(path, std::ios::binary) << writer.Bytes();
+  EXPECT_TRUE(IsGgufModel(path));
+  const ModelConfig config = LoadModelConfig(path).value();
+  EXPECT_EQ(config.hidden_size, 8);
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<TokenId>{2, 3}));
+  EXPECT_EQ(LoadGenerationDefaults(path)->temperature, 0.7f);
+  EXPECT_EQ(json::parse(ReadModelFile(path / "tokenizer_config.json", 1).value()),
+            (json{{"bos_token", "b"}, {"eos_token", "c"}, {"chat_template", "{{ bos_token }}"}}));
+  EXPECT_EQ(ReadModelFile(path / "special_tokens_map.json", 1).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(ReadModelFile(folder.path() / "none.gguf" / "config.json", 1).error().code, ErrorCode::kNotFound);
+  std::filesystem::create_directory(folder.path() / "folder.gguf");
+  std::ofstream(folder.path() / "folder.gguf" / "config.json") << "{}";
+  EXPECT_FALSE(IsGgufModel(folder.path() / "folder.gguf"));
+  EXPECT_EQ(ReadModelFile(folder.path() / "folder.gguf" / "config.json", 9).value(), "{}");
+}
+
+}  // namespace
+}  // namespace loramux::gguf_file_test
