@@ -138,6 +138,11 @@ class Gguf(unittest.TestCase):
             self.assertEqual(self.answer(path, "a green stone", *lora),
                              self.answer(DEMO / "model", "a green stone", "--weights", "q8", *lora))
 
+    def test_becomes_a_directory(self):
+        directory = pathlib.Path(self.folder.name) / "directory"
+        self.run_program("quantize", self.path, "--output", directory, "--weights", "q8", "--no-check")
+        self.assertEqual(self.answer(directory, "hello world", "--lora", "upper").strip(), "HELLO WORLD")
+
     def test_inspect(self):
         report = self.run_program("inspect", self.path).stdout
         self.assertRegex(report, r"family +llama")

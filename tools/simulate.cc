@@ -11,6 +11,7 @@
 
 #include "formats/file.h"
 #include "formats/message.h"
+#include "formats/model_files.h"
 #include "schedule/profile/performance_profile.h"
 #include "simulate/report.h"
 #include "tools/simulate_fleet.h"
@@ -305,10 +306,10 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   return presets;
 }
 
-// The name of a built-in shape, or a directory.
+// The name of a built-in shape, or a model: a directory, or a GGUF file.
 Result<ModelShape> ModelOf(const std::string& name) {
   std::error_code error;  // a name that is no path
-  if (!std::filesystem::is_directory(name, error)) return FindModel(name);
+  if (!std::filesystem::is_directory(name, error) && !IsGgufModel(name)) return FindModel(name);
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(name));
   return ShapeOf(config, name);
 }

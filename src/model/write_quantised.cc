@@ -11,6 +11,7 @@
 #include "formats/file.h"
 #include "formats/json_fields.h"
 #include "formats/model_config.h"
+#include "formats/model_files.h"
 #include "model/model_tensors.h"
 #include "model/packer.h"
 #include "quant/panel_matrix.h"
@@ -147,7 +148,7 @@ Status WriteWeights(const fs::path& path, const ModelTensors& tensors, const Wei
 
 Status WriteConfig(const fs::path& from, const fs::path& to) {
   const fs::path source = from / "config.json";
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source, kMaxJsonFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadModelFile(source, kMaxJsonFileBytes));
   ASSIGN_OR_RETURN(nlohmann::json config, ParseJsonObject(text, source.string()));
   // Adapters name the model that they were trained on.
   if (!config.contains("_name_or_path")) config["_name_or_path"] = from.string();
@@ -168,7 +169,20 @@ bool IsCopied(const fs::path& path) {
   return name.front() != '.' && name != "config.json" && !name.ends_with(".index.json");
 }
 
+// The files that a GGUF file has beside its configuration.
+Status WriteOthersOfGguf(const fs::path& from, const fs::path& to) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    ASSIGN_OR_RETURN(const std::string text, ReadModelFile(from / name, kMaxJsonFileBytes));
+    std::ofstream out(to / name, std::ios::binary);
+    out << text;
+    out.close();
+    if (!out) return IoError("cannot write " + (to / name).string() + ": the disk may be full");
+  }
+  return Ok{};
+}
+
 Status CopyOthers(const fs::path& from, const fs::path& to) {
+  if (IsGgufModel(from)) return WriteOthersOfGguf(from, to);
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
     if (!entry.is_regular_file() || !IsCopied(entry.path())) continue;
