@@ -54,6 +54,7 @@ void AddQuantizeFlags(CommandLine& line, QuantizeFlags& flags) {
             .common = true});
   line.Add({.names = "--weights",
             .target = &flags.weights,
+            .unit = "FORMAT",
             .help = "Format of the layers' weights: q8 (8 bits) or q4 (4 bits)",
             .choices = {"q8", "q4"},
             .common = true});
