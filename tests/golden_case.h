@@ -107,15 +107,14 @@ std::vector<T> Elements(const TensorFile& file, const std::string& name) {
   return out;
 }
 
-// Reads the case of this name.
-inline GoldenCase LoadCase(const std::string& name) {
-  const fs::path directory = CasesDirectory() / name;
+// Reads the case in a directory. Embeddings may be missing.
+inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weights) {
   const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
   const TensorFile expected = Value(TensorFile::Open(directory / "expected.safetensors"));
-  const TensorFile embeddings = Value(TensorFile::Open(directory / "embeddings.safetensors"));
+  const auto embeddings = TensorFile::Open(directory / "embeddings.safetensors");
   GoldenCase out;
   out.model_directory = directory / std::string(json["model"]["dir"]);
-  out.model = Value(Model::Load(out.model_directory, {}, nullptr));
+  out.model = Value(Model::Load(out.model_directory, weights, nullptr));
   for (const auto& adapter : json["adapters"]) {
     const AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
     out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
@@ -128,8 +127,10 @@ inline GoldenCase LoadCase(const std::string& name) {
     run.name = (adapter.empty() ? "base" : adapter) + ", prompt of " + std::to_string(run.prompt.size());
     run.num_logit_rows = static_cast<std::int32_t>(run.prompt.size()) - std::int32_t{item["logit_rows"]};
     run.logits = Elements<float>(expected, std::string(item["key"]) + ".logits");
-    run.last = Elements<float>(embeddings, std::string(item["key"]) + ".last");
-    run.mean = Elements<float>(embeddings, std::string(item["key"]) + ".mean");
+    if (embeddings.ok()) {
+      run.last = Elements<float>(*embeddings, std::string(item["key"]) + ".last");
+      run.mean = Elements<float>(*embeddings, std::string(item["key"]) + ".mean");
+    }
     for (std::int64_t id : Elements<std::int64_t>(expected, std::string(item["key"]) + ".greedy")) {
       run.greedy.push_back(static_cast<TokenId>(id));
     }
@@ -137,11 +138,14 @@ inline GoldenCase LoadCase(const std::string& name) {
   return out;
 }
 
-// The names of all cases, sorted.
-inline std::vector<std::string> CaseNames() {
+// The case of this name.
+inline GoldenCase LoadCase(const std::string& name) { return LoadCase(CasesDirectory() / name, {}); }
+
+// The names of all cases in a directory, sorted.
+inline std::vector<std::string> CaseNames(const fs::path& directory = CasesDirectory()) {
   std::vector<std::string> names;
   std::error_code missing;  // then there are no parameters, which GoogleTest reports
-  for (const auto& entry : fs::directory_iterator(CasesDirectory(), missing)) names.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(directory, missing)) names.push_back(entry.path().filename());
   std::ranges::sort(names);
   return names;
 }

@@ -26,6 +26,9 @@
 #include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "memory/page_geometry.h"
+#include "model/model_tensors.h"
+#include "quant/model_source.h"
+#include "tensor/weight_format.h"
 #include "tools/inspect_devices.h"
 #include "tools/inspect_report.h"
 
@@ -188,6 +191,21 @@ Result<ModelTotals> TotalsOf(const fs::path& model) {
   return totals;
 }
 
+// Quantised weights: how the files hold them, and what they take in memory.
+Status AddQuantization(Report& report, const ModelConfig& config, const fs::path& directory) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
+  AddText(report, "quantization", "quantised", source->Description());
+  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
+  ordered_json bytes = ordered_json::object();
+  std::string text;
+  for (const auto& [format, size] : MemoryBytes(tensors)) {
+    bytes[WeightFormatName(format)] = size;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", WeightFormatName(format), FormatBytes(size));
+  }
+  Add(report, "memory_bytes", "in memory", bytes, text);
+  return Ok{};
+}
+
 Result<Report> InspectModel(const fs::path& directory) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
   ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(directory));
@@ -196,6 +214,7 @@ Result<Report> InspectModel(const fs::path& directory) {
   AddText(report, "path", "path", directory.string());
   AddText(report, "family", "family", ModelFamilyName(config.family));
   totals.stored.AddTo(report);
+  if (!config.quantization.empty()) RETURN_IF_ERROR(AddQuantization(report, config, directory));
   AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);
   AddPages(report, ChoosePageGeometry(config, totals.base_dtype));

@@ -78,6 +78,17 @@ Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t
   return Ok{};
 }
 
+template <typename Visit>
+void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
+  const auto visit_all = [&](std::initializer_list<LinearTensors> linears) {
+    for (const LinearTensors& linear : linears) {
+      if (linear.weight != nullptr) visit(*linear.weight);
+    }
+  };
+  visit_all({tensors.embedding, tensors.lm_head});
+  for (const LayerTensors& t : tensors.layers) visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down});
+}
+
 }  // namespace
 
 Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source) {
@@ -94,14 +105,17 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 
 std::int64_t MatrixBytes(const ModelTensors& tensors) {
   std::int64_t total = 0;
-  const auto count = [&](std::initializer_list<LinearTensors> linears) {
-    for (const LinearTensors& linear : linears) {
-      if (linear.weight != nullptr) total += linear.weight->bytes();
-    }
-  };
-  count({tensors.embedding, tensors.lm_head});
-  for (const LayerTensors& t : tensors.layers) count({t.q, t.k, t.v, t.o, t.gate, t.up, t.down});
+  ForEachMatrix(tensors, [&](const StoredMatrix& matrix) { total += matrix.bytes(); });
   return total;
+}
+
+std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors) {
+  std::map<WeightFormat, std::int64_t> bytes;
+  ForEachMatrix(tensors, [&](const StoredMatrix& matrix) {
+    const auto row = static_cast<std::int64_t>(WeightRowBytes(matrix.format(), matrix.columns()));
+    bytes[matrix.format()] += matrix.rows() * row;
+  });
+  return bytes;
 }
 
 DType CommonDType(std::initializer_list<LinearTensors> linears) {

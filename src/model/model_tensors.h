@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -41,6 +42,8 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 
 // The bytes of all matrices in the files.
 std::int64_t MatrixBytes(const ModelTensors& tensors);
+// The bytes of all matrices in memory, by the format that they keep unless options name another.
+std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors);
 // The floats that hold all values of these matrices: theirs if they have the same format, else float32. Integers count
 // as float32.
 DType CommonDType(std::initializer_list<LinearTensors> linears);

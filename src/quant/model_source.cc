@@ -46,6 +46,8 @@ class PanelSource : public DirectorySource {
     ASSIGN_OR_RETURN(std::shared_ptr<const StoredMatrix> matrix, MakePanelMatrix(*tensor, rows, columns, file()));
     return matrix;
   }
+
+  std::string Description() const override { return "loramux, 8 or 4 bits in groups of 32"; }
 };
 
 // Error: the layout is of another version.

@@ -28,6 +28,8 @@ class ModelSource {
   virtual Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) = 0;
   // Error: a tensor was never requested and would silently have no effect.
   virtual Status CheckAllUsed() const = 0;
+  // The format of quantised weights, for reports: "gptq, 4 bits in groups of 128". Empty: floats.
+  virtual std::string Description() const { return ""; }
 
   // Error also: there is none.
   Result<std::shared_ptr<const StoredMatrix>> RequireMatrix(const std::string& name, std::int64_t rows,

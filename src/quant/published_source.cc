@@ -40,6 +40,8 @@ class PublishedSource : public FloatSource {
     return FloatSource::CheckAllUsed();
   }
 
+  std::string Description() const override { return Describe(config_); }
+
  private:
   Result<std::shared_ptr<const StoredMatrix>> FindQuantised(const std::string& name, std::int64_t rows,
                                                             std::int64_t columns) {

@@ -318,11 +318,34 @@ Result<QuantizationConfig> ParseMethod(const JsonFields& fields) {
   return NotServed(fields, "quant_method", kMethods);
 }
 
+std::string DescribeScheme(const QuantScheme& scheme) {
+  std::string text = scheme.store == Store::kFloat8 ? "FP8" : std::to_string(scheme.bits) + " bits";
+  if (scheme.spread == Spread::kTensor) text += " with a scale for each matrix";
+  if (scheme.spread == Spread::kChannel) text += " with a scale for each output";
+  if (scheme.spread == Spread::kGroup && scheme.group_size > 0) {
+    text += " in groups of " + std::to_string(scheme.group_size);
+  }
+  if (scheme.spread == Spread::kBlock) {
+    text += " in blocks of " + std::to_string(scheme.block_rows) + " x " + std::to_string(scheme.block_columns);
+  }
+  return text;
+}
+
 }  // namespace
 
 const char* QuantMethodName(QuantMethod method) {
   static constexpr std::array<const char*, 5> kNames = {"gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes"};
   return kNames[static_cast<std::size_t>(method)];
+}
+
+std::string Describe(const QuantizationConfig& config) {
+  std::string text = QuantMethodName(config.method);
+  if (config.groups.empty()) return text + ", " + DescribeScheme(config.scheme);
+  for (const QuantGroup& group : config.groups) {
+    const std::string scheme = DescribeScheme(group.scheme);
+    if (text.find(scheme) == std::string::npos) text += ", " + scheme;
+  }
+  return text;
 }
 
 const QuantScheme* QuantizationConfig::SchemeOf(std::string_view module) const {

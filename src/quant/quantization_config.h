@@ -55,6 +55,9 @@ struct QuantizationConfig {
   const QuantScheme* SchemeOf(std::string_view module) const;
 };
 
+// For reports: "gptq, 4 bits in groups of 128".
+std::string Describe(const QuantizationConfig& config);
+
 // Parses the text of `quantization_config` of a config.json (ModelConfig::quantization). Errors name the field, what
 // was found and the nearest that is supported. `label` names the file. The text is untrusted.
 Result<QuantizationConfig> ParseQuantizationConfig(std::string_view json, const std::string& label);

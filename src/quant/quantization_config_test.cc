@@ -113,6 +113,14 @@ TEST(QuantizationConfig, CompressedTensors) {
   EXPECT_EQ(store(Compressed("naive-quantized", With(channel, {{"type", "float"}}))), Store::kFloat8);
 }
 
+TEST(QuantizationConfig, Descriptions) {
+  EXPECT_EQ(Describe(Parsed(Gptq())), "gptq, 4 bits in groups of 128");
+  EXPECT_EQ(Describe(Parsed(Fp8())), "fp8, FP8 in blocks of 128 x 64");
+  EXPECT_EQ(Describe(Parsed(Nf4())), "bitsandbytes, 4 bits");
+  EXPECT_EQ(Describe(Parsed(Compressed("pack-quantized", Weights(json::object())))),
+            "compressed-tensors, 4 bits in groups of 32");
+}
+
 TEST(QuantizationConfig, NamesGoBeforeClasses) {
   json config = Compressed("pack-quantized", Weights(json::object()));
   config["config_groups"]["z"] = {{"targets", {"re:.*down_proj"}},

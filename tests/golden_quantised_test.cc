@@ -1,0 +1,86 @@
+// Models in the formats in which quantised models are published, beside transformers and PEFT on their values as floats
+// (tests/golden/README.md).
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/thread_pool.h"
+#include "tests/golden_case.h"
+
+namespace loramux::golden_quantised_test {
+namespace {
+
+using namespace golden;
+
+fs::path ModelsDirectory() { return fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "quantised" / "models"; }
+
+class QuantisedModel : public testing::TestWithParam<std::string> {
+ protected:
+  static GoldenCase Load(std::optional<WeightFormat> layers) {
+    return LoadCase(ModelsDirectory() / GetParam(), {.layers = layers, .embeddings = layers});
+  }
+
+  // The logits of the prompt's last rows.
+  std::span<const float> Logits(GoldenCase& golden, const GoldenRun& run, Backend backend) {
+    constexpr std::int64_t kPages = 64;
+    const ModelConfig& config = golden.model->config();
+    const KvLayout layout{config.num_layers, config.num_kv_heads, config.head_dim, /*page_tokens=*/8, DType::kF32};
+    AlignedBuffer<std::byte> memory(kPages * static_cast<std::int64_t>(layout.PageBytes()));
+    std::vector<std::uint32_t> pages(kPages);
+    for (std::uint32_t i = 0; i < kPages; ++i) pages[i] = i;
+    const SequenceChunk chunk = {
+        run.prompt, 0, pages.data(), run.adapter, run.num_logit_rows, static_cast<std::int64_t>(run.prompt.size())};
+    golden.model->Forward({backend, &threads_}, {&chunk, 1}, layout, {memory.data(), layout.PageBytes()}, {});
+    return golden.model->logits();
+  }
+
+  ThreadPool threads_{2};
+};
+
+TEST_P(QuantisedModel, InFloatsTheLogitsAreThoseOfTransformers) {
+  GoldenCase golden = Load(WeightFormat::kF32);
+  for (const GoldenRun& run : golden.runs) {
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      EXPECT_LT(LargestDifference(Logits(golden, run, backend), run.logits), 1e-4f) << run.name;
+    }
+  }
+}
+
+// The root mean square of the differences, in that of the logits.
+float RelativeError(std::span<const float> logits, std::span<const float> expected) {
+  CHECK_EQ(logits.size(), expected.size());
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    error += std::pow(logits[i] - expected[i], 2);
+    size += std::pow(expected[i], 2);
+  }
+  return static_cast<float>(std::sqrt(error / size));
+}
+
+// Inputs are rounded to 8 bits, which costs this small model of random weights up to 3 % of its logits. What is rounded
+// to 8 bits itself costs a little more.
+TEST_P(QuantisedModel, AsPublishedTheLogitsAreNear) {
+  GoldenCase golden = Load(std::nullopt);
+  const bool four = GetParam() == "gptq";
+  EXPECT_EQ(golden.model->weights().layers[0].down.format(), four ? WeightFormat::kQ4 : WeightFormat::kQ8);
+  int adapters = 0;
+  for (const GoldenRun& run : golden.runs) {
+    adapters += run.adapter != nullptr;
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const float error = RelativeError(Logits(golden, run, backend), run.logits);
+      EXPECT_LT(error, GetParam() == "nf4_nested" ? 0.045f : 0.03f) << run.name;
+    }
+  }
+  EXPECT_GT(adapters, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QuantisedModel, testing::ValuesIn(CaseNames(ModelsDirectory())),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace loramux::golden_quantised_test
