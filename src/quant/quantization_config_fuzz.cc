@@ -16,7 +16,7 @@ void CheckScheme(const QuantScheme& scheme) {
 }
 
 void CheckQuantizationConfig(const QuantizationConfig& config) {
-  CheckScheme(config.scheme);
+  if (config.groups.empty()) CheckScheme(config.scheme);
   CHECK((config.method == QuantMethod::kCompressedTensors) == !config.groups.empty());
   for (const QuantGroup& group : config.groups) CheckScheme(group.scheme);
   CHECK(config.zero_offset == 0 || config.zero_offset == 1);
