@@ -105,7 +105,7 @@ class OtherServers(unittest.TestCase):
 
     def test_what_is_not_served_is_refused_with_what_to_use(self):
         for arguments, words in [
-                (["--quantization", "awq"], "f32, bf16 or f16"), (["--tensor-parallel-size", "2"], "one process"),
+                (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "one process"),
                 (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),
                 (["--speculative-config", "{}"], "draft"), (["--dtype", "int8"], "--dtype"),

@@ -9,6 +9,8 @@ using enum ForeignValues;
 constexpr std::string_view kVllm = "vLLM", kSglang = "SGLang", kLlama = "llama.cpp", kTgi = "TGI, LoRAX";
 constexpr std::string_view kOneProcess =
     "one process computes everything, and there is no other to share the work with";
+constexpr std::string_view kInTheFile =
+    "the format of quantised weights is found in config.json; use --weights q8 or q4 to round floats";
 constexpr std::string_view kInBytes = "memory is given in bytes: --device-memory, and --host-memory for what leaves it";
 
 constexpr ForeignFlag kFlags[] = {
@@ -32,8 +34,8 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--calculate-kv-scales", kRefused, "the scales of --kv-cache-dtype int8 are each token's own"},
     {kVllm, "--preemption-mode", kIgnored, "a preempted request is computed again from its cached prefix", kOne},
     // Model.
-    {kVllm, "--quantization,-q", kRefused, "quantized weights are not served; give a model in f32, bf16 or f16", kOne,
-     "none|None"},
+    {kVllm, "--quantization,-q", kRefused, kInTheFile, kOne,
+     "none|None|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors"},
     {kVllm, "--load-format", kRefused, "weights are read from safetensors only", kOne, "auto|safetensors"},
     {kVllm, "--config-format,--tokenizer-mode,--model-impl", kRefused, "files are read in Hugging Face's formats only",
      kOne, "auto|hf|slow|vllm"},
@@ -176,7 +178,7 @@ constexpr ForeignFlag kFlags[] = {
     {kTgi, "--waiting-served-ratio,--max-waiting-tokens,--adapter-cycle-time-s", kIgnored,
      "requests join the batch at every step", kOne},
     {kTgi, "--max-best-of,--max-stop-sequences", kIgnored, "--max-sequences-per-request bounds a request", kOne},
-    {kTgi, "--quantize", kRefused, "quantized weights are not served; give a model in f32, bf16 or f16", kOne},
+    {kTgi, "--quantize", kRefused, kInTheFile, kOne, "gptq|awq|compressed-tensors"},
     {kTgi, "--num-shard", kRefused, kOneProcess, kOne, "1"},
     {kTgi, "--sharded", kRefused, kOneProcess, kOne, "false"},
     {kTgi, "--source,--adapter-source", kIgnored, "a folder that exists is taken, and any other name is looked up",

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "base/prng.h"
 #include "formats/safetensors.h"
 #include "formats/test_files.h"
 #include "quant/model_source.h"
@@ -153,6 +155,30 @@ class BrokenLayer {
   void Add(const std::string& name, Tensor tensor) { tensors_["layer." + name] = std::move(tensor); }
   json& config() { return config_["quantization_config"]; }
 
+  // Changes something: bytes, a type of the same size, a shape of the same product, or a tensor that is gone.
+  void Vandalise(Prng& prng) {
+    const auto tensor = std::next(tensors_.begin(), static_cast<std::ptrdiff_t>(prng.NextBelow(tensors_.size())));
+    Tensor& t = tensor->second;
+    switch (prng.NextBelow(8)) {
+      case 0:
+        if (tensors_.size() > 1) tensors_.erase(tensor);
+        break;
+      case 1:
+        std::reverse(t.shape.begin(), t.shape.end());
+        break;
+      case 2:
+        t.shape.push_back(1);
+        break;
+      case 3:
+        t.dtype = t.dtype == "F16" ? "BF16" : t.dtype == "F32" ? "I32" : t.dtype == "I32" ? "U32" : "F8_E4M3";
+        break;
+      default:
+        for (std::uint64_t left = 1 + prng.NextBelow(8); left > 0 && !t.data.empty(); --left) {
+          t.data[prng.NextBelow(t.data.size())] = static_cast<char>(prng.Next());
+        }
+    }
+  }
+
   // Of opening the directory, finding the layer [40, columns], or checking that all is used.
   std::string Error(std::int64_t columns = 96) const {
     const TempFolder folder;
@@ -170,6 +196,9 @@ class BrokenLayer {
     if (!source.ok()) return source.error().message;
     const auto matrix = (*source)->RequireMatrix("layer", 40, columns);
     if (!matrix.ok()) return matrix.error().message;
+    std::vector<float> floats(static_cast<std::size_t>(40 * columns));
+    (*matrix)->ReadFloats(0, 40, floats.data());
+    EXPECT_EQ((*matrix)->ReadGroups(0, 40).rows, 40);
     const Status used = (*source)->CheckAllUsed();
     return used.ok() ? "accepted" : used.error().message;
   }
@@ -267,6 +296,22 @@ TEST(BrokenLayers, StatesThatDoNotFitAreNamed) {
   EXPECT_THAT(with_state(R"({"shape": [40, 96], "blocksize": 128})"), HasSubstr("asks for [30]"));
   EXPECT_THAT(with_state(R"({"shape": [40, 96], "blocksize": 64, "nested_blocksize": 256, "nested_offset": 1e300})"),
               HasSubstr("nested_offset"));
+}
+
+// Whatever is accepted can be read. AddressSanitizer watches.
+TEST(BrokenLayers, VandalisedOnesAreRefusedOrRead) {
+  constexpr int kRounds = 40;
+  Prng prng(23);
+  int accepted = 0;
+  for (const std::string& layer : LayerNames()) {
+    const bool wide = layer == "nf4" || layer == "nf4_nested" || layer == "fp4";
+    for (int round = 0; round < kRounds; ++round) {
+      BrokenLayer broken(layer);
+      for (std::uint64_t left = 1 + prng.NextBelow(3); left > 0; --left) broken.Vandalise(prng);
+      accepted += broken.Error(wide ? 128 : 96) == "accepted";
+    }
+  }
+  EXPECT_GT(accepted, 50);
 }
 
 TEST(BrokenLayers, NothingIsIgnoredSilently) {
