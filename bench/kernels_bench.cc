@@ -343,8 +343,14 @@ void BenchLora(Bench& bench) {
   BenchLoraCase(bench, "qkvo 2048, 1 adapter, 512 tokens", {16}, 2048, 512, LoraVariant::kMbgmv, fma_peak);
 }
 
-// The linear layers of the 160M shape with one row for each of `ranks`, or `tokens` rows of one, with and without
-// adapters on q, k, v and o, in turn. Prints the medians, and the median of the ratios of neighbours.
+double Median(std::vector<double>& values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// The linear layers of the 160M shape with `tokens` rows for each of `ranks`, in turn without adapters, with adapters
+// on q, k, v and o in loops of their own, and with them in the loops of the products. Prints the medians, and the
+// medians of the ratios of neighbours.
 void BenchLinear(Bench& bench, const char* name, const std::vector<std::int32_t>& ranks, std::int64_t tokens) {
   constexpr std::int64_t kHidden = 768, kIntermediate = 2048, kLayers = 12;
   struct Layer {
@@ -363,7 +369,8 @@ void BenchLinear(Bench& bench, const char* name, const std::vector<std::int32_t>
   const auto multiply = [&](const PackedMatrix& w) {
     MatMul(bench.context, x.data(), w.k(), rows, w, nullptr, y.data(), w.n());
   };
-  const auto seconds = [&](bool adapters) {
+  enum class Way { kNone, kApart, kWithTheProduct };
+  const auto seconds = [&](Way way) {
     const double start = NowSeconds();
     for (const Layer& layer : layers) {
       const auto& of = layer.adapters.segments;
@@ -372,28 +379,35 @@ void BenchLinear(Bench& bench, const char* name, const std::vector<std::int32_t>
                                     {of[2], y.data() + 2 * kHidden, 3 * kHidden, kHidden}};
       const LoraProjection o[] = {{of[3], y.data(), kHidden, kHidden}};
       const auto linear = [&](const PackedMatrix& w, std::span<const LoraProjection> projections) {
-        MatMulWithLora(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), rows, w, nullptr, y.data(),
-                       w.n(), workspace.data());
+        if (way == Way::kWithTheProduct) {
+          MatMulWithLora(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), rows, w, nullptr, y.data(),
+                         w.n(), workspace.data());
+          return;
+        }
+        multiply(w);
+        if (way == Way::kNone) return;
+        LoraMatMul(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), w.k(), workspace.data());
       };
-      adapters ? linear(layer.qkv, qkv) : multiply(layer.qkv);
-      adapters ? linear(layer.o, o) : multiply(layer.o);
+      linear(layer.qkv, qkv);
+      linear(layer.o, o);
       multiply(layer.gate_up);
       multiply(layer.down);
     }
     return NowSeconds() - start;
   };
-  std::vector<double> without, with, ratio;
+  std::vector<double> without, apart, apart_ratio, with, with_ratio;
   for (int round = 0; round < (rows > 64 ? 9 : 101); ++round) {
-    without.push_back(seconds(false));
-    with.push_back(seconds(true));
-    ratio.push_back(with.back() / without.back());
+    without.push_back(seconds(Way::kNone));
+    apart.push_back(seconds(Way::kApart));
+    apart_ratio.push_back(apart.back() / without.back());
+    without.push_back(seconds(Way::kNone));
+    with.push_back(seconds(Way::kWithTheProduct));
+    with_ratio.push_back(with.back() / without.back());
   }
-  const auto median = [](std::vector<double>& values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  };
-  std::printf("linear layers, 160M, %-36s without adapters %9.1f us, with %9.1f us: %.3f times\n", name,
-              median(without) * 1e6, median(with) * 1e6, median(ratio));
+  std::printf(
+      "linear layers, 160M, %-38s without adapters %9.1f us, apart %9.1f us: %.3f times, with the product %9.1f us: "
+      "%.3f times\n",
+      name, Median(without) * 1e6, Median(apart) * 1e6, Median(apart_ratio), Median(with) * 1e6, Median(with_ratio));
 }
 
 void BenchLinearLayers(Bench& bench) {

@@ -59,7 +59,8 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
 
 // A linear layer with adapters: MatMul of `m` rows, then LoraMatMul of projections that are columns of its y, at its
-// y_stride. Bitwise the same as the two calls, but in the parallel regions of MatMul alone. No segment ends beyond m.
+// y_stride. Bitwise the same as the two calls, but in the parallel regions of MatMul alone, unless few rows
+// have adapters of high ranks, which are faster in regions of their own. No segment ends beyond m.
 // workspace: as LoraMatMul.
 void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                     const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,

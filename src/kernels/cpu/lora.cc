@@ -366,27 +366,6 @@ void LoraRider::FetchRows(IndexRange columns) const {
   work_->ForEachPieceOf(y_, {0, std::numeric_limits<std::int64_t>::max()}, columns, fetch);
 }
 
-LineList LoraRider::ListLines(IndexRange columns, std::int64_t multiple, std::int64_t most) const {
-  thread_local AlignedBuffer<const std::byte*> lines;
-  lines.Reserve(most + multiple);
-  const std::byte** const first = lines.data();
-  std::int64_t count = 0;
-  const auto list = [&](const LoraPiece& piece, const LoraPiece*) {
-    const LoraWeights& weights = piece.segment->weights;
-    const auto size = static_cast<std::int64_t>(DTypeSize(weights.dtype));
-    const std::int64_t begin = piece.begin * size, of_row = (piece.end * size - begin + kLineBytes - 1) / kLineBytes;
-    const std::int64_t rows = std::min<std::int64_t>(weights.rank, (most - count) / of_row);
-    for (std::int64_t j = 0; j < rows; ++j) {
-      const std::byte* const row = weights.b_rows[j] + begin;
-      for (std::int64_t line = 0; line < of_row; ++line) first[count++] = row + line * kLineBytes;
-    }
-  };
-  work_->ForEachPieceOf(y_, {0, std::numeric_limits<std::int64_t>::max()}, columns, list);
-  if (count * kLineBytes <= kLoraAheadBytes) return {};
-  for (; count % multiple != 0; ++count) first[count] = first[count - 1];
-  return {first, static_cast<std::size_t>(count)};
-}
-
 void LoraRider::ExpandPart(IndexRange rows, IndexRange columns) const {
   // Shrink began before any task of the product, so it has usually ended. If a thread has lost its core, sleep.
   for (std::int32_t open; (open = open_.load(std::memory_order_acquire)) != 0;) open_.wait(open);
@@ -397,6 +376,13 @@ void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span
                     const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
                     float* y, std::int64_t y_stride, float* workspace) {
   const LoraWork work(variant, projections, w.k(), workspace);
+  // With few rows of x and much of A and B to read, tasks that read whole rows of B use the memory better than those
+  // that read it by columns, and the cost of two regions more is small beside it.
+  constexpr std::int64_t kMostToRide = std::int64_t{64} << 10, kMostToRideOfRow = std::int64_t{32} << 10;
+  if (const std::int64_t elements = work.ElementsOfA(); elements > std::max(kMostToRide, kMostToRideOfRow * m)) {
+    (w.quantised() ? cpu::GroupMatMul : cpu::MatMul)(context, x, x_stride, m, w, bias, y, y_stride);
+    return cpu::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
+  }
   const LoraRider rider(work, context.pool->size(), x, x_stride, w.k(), y);
   const auto product = w.quantised() ? RiddenGroupMatMul : RiddenMatMul;
   product(context, x, x_stride, m, w, bias, y, y_stride, rider);

@@ -4,17 +4,12 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/cpu/lora_work.h"
 #include "kernels/kernel_context.h"
 
 namespace loramux::cpu {
-
-// Lines of memory to prefetch, in the order of their use.
-using LineList = std::span<const std::byte* const>;
 
 // Serves one product. Thread-safe.
 class LoraRider {
@@ -42,12 +37,6 @@ class LoraRider {
   void Fetch(IndexRange columns) const {
     if (tasks_ > 0) FetchRows(columns);
   }
-  // The lines that Expand of these columns reads, for a product that has time to fetch them while it computes. At most
-  // `most`, and a multiple of `multiple`: the last one may be listed several times. Empty: none, or too few to be worth
-  // it. Valid until the thread's next call.
-  LineList Lines(IndexRange columns, std::int64_t multiple, std::int64_t most) const {
-    return tasks_ > 0 ? ListLines(columns, multiple, most) : LineList();
-  }
   // Adds the adapters' part to rows x columns of y, which the calling thread has computed. Waits for shrink.
   void Expand(IndexRange rows, IndexRange columns) const {
     if (tasks_ > 0) ExpandPart(rows, columns);
@@ -56,7 +45,6 @@ class LoraRider {
  private:
   void Shrink(std::int64_t task) const;
   void FetchRows(IndexRange columns) const;
-  LineList ListLines(IndexRange columns, std::int64_t multiple, std::int64_t most) const;
   void ExpandPart(IndexRange rows, IndexRange columns) const;
 
   const LoraWork* work_ = nullptr;

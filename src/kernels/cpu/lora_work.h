@@ -85,6 +85,16 @@ class LoraWork {
   // The number of tasks of shrink in a region that runs anyway: all threads begin with one.
   std::int64_t RidingTasks(int threads) const { return TasksOfAtLeast(20'000, LoraPhase::kShrink, threads, threads); }
 
+  // The elements of A that a product reads.
+  std::int64_t ElementsOfA() const {
+    std::int64_t rows = 0;
+    ForEachItem(LoraPhase::kShrink, [&rows](const LoraPiece& piece, std::int64_t, std::int64_t) {
+      rows += piece.rank;
+      return true;
+    });
+    return rows * in_;
+  }
+
   // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next piece, null at the last.
   template <typename F>
   void ForEachPiece(LoraPhase phase, std::int64_t task, std::int64_t tasks, const F& fn) const {

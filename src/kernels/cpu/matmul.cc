@@ -73,8 +73,8 @@ HWY_INLINE void LoadPair(const hwy::bfloat16_t* HWY_RESTRICT row, int pair, VF& 
 
 // What a tile prefetches while it computes, so that memory is never idle. kOwnPanels: a line of each of its panels at
 // every step, kFetchAheadBytes ahead. kNext: one line every other step from `fetch` on, of the data used next (into L2:
-// a whole panel would fill L1). kNextAndLines: also the next of `lines` then.
-enum class Fetch { kNone, kOwnPanels, kNext, kNextAndLines };
+// a whole panel would fill L1).
+enum class Fetch { kNone, kOwnPanels, kNext };
 
 // The arguments of one call of Tile.
 template <typename T>
@@ -86,11 +86,10 @@ struct TileWork {
   std::int64_t depth;       // number of t
   float* y;                 // row 0, output 0 of panel 0
   std::int64_t y_stride;
-  std::int64_t columns;                     // outputs that exist: fewer than panels * 32 in the last panel of a matrix
-  const float* bias;                        // of output 0; null: none, or added later
-  const float* partial = nullptr;           // accumulators of the preceding t, [row][32]; null: start from zero
-  const std::byte* fetch = nullptr;         // with Fetch::kNext and kNextAndLines
-  const std::byte* const* lines = nullptr;  // with Fetch::kNextAndLines, depth / 2
+  std::int64_t columns;              // outputs that exist: fewer than panels * 32 in the last panel of a matrix
+  const float* bias;                 // of output 0; null: none, or added later
+  const float* partial = nullptr;    // accumulators of the preceding t, [row][32]; null: start from zero
+  const std::byte* fetch = nullptr;  // only with Fetch::kNext
 };
 
 // One value of t: adds x[i] * w[v] to each accumulator.
@@ -154,11 +153,10 @@ HWY_NOINLINE void Tile(const TileWork<T>& work, int first_pair) {
   const std::int64_t panel_size = work.panel_size;
   std::int64_t t = 0;
   for (; t + 2 <= work.depth; t += 2, x += 2 * kXStep, w += 2 * kPanel) {
-    if constexpr (kFetch == Fetch::kNext || kFetch == Fetch::kNextAndLines) {
+    if constexpr (kFetch == Fetch::kNext) {
       __builtin_prefetch(fetch, 0, 2);
       fetch += kLineBytes;
     }
-    if constexpr (kFetch == Fetch::kNextAndLines) __builtin_prefetch(work.lines[t / 2], 0, 2);
     Step<kRows, kPanels, kFetch>(x, group_size, w, panel_size, first_pair, sum);
     Step<kRows, kPanels, kFetch>(x + kXStep, group_size, w + kPanel, panel_size, first_pair, sum);
   }
@@ -316,7 +314,6 @@ void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
   product.rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
     const std::int64_t first_group = PartBegin(groups, tasks, task), end_group = PartBegin(groups, tasks, task + 1);
     const IndexRange columns = product.Columns(first_group * kPanels, end_group * kPanels);
-    product.rider.Fetch(columns);
     for (std::int64_t group = first_group; group < end_group; ++group) {
       const std::int64_t begin = group * kPanels;
       if (product.matrix.n() - begin * kPanel >= kPanels * kPanel) {
@@ -344,26 +341,16 @@ void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
   product.rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
     const std::int64_t first_panel = PartBegin(panels, tasks, task), end_panel = PartBegin(panels, tasks, task + 1);
     const IndexRange columns = product.Columns(first_panel, end_panel);
-    const std::int64_t lines_of_tile = std::max<std::int64_t>(k / 2, 1), tiles = (end_panel - first_panel) * row_tiles;
-    LineList lines;
-    if (row_tiles > 1) lines = product.rider.Lines(columns, lines_of_tile, tiles * lines_of_tile);
-    if (lines.empty()) product.rider.Fetch(columns);
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       for (std::int64_t tile = 0; tile < row_tiles; ++tile) {
         const std::int64_t rows = product.TileRow(tile + 1) - product.TileRow(tile);
         TileWork<T> work = product.Work(tile, panel, 0, k, product.Weights(panel, 0));
         if (row_tiles == 1) {
           TileOfRows<1, Fetch::kOwnPanels>(rows, work);
-          continue;
-        }
-        const std::int64_t part = std::min<std::int64_t>(tile, 1) * panel_bytes / 2;
-        work.fetch = reinterpret_cast<const std::byte*>(work.w) + panel_bytes + part;
-        if (lines.empty()) {
-          TileOfRows<1, Fetch::kNext>(rows, work);
         } else {
-          work.lines = lines.data();
-          lines = lines.subspan(static_cast<std::size_t>(lines_of_tile));
-          TileOfRows<1, Fetch::kNextAndLines>(rows, work);
+          const std::int64_t part = std::min<std::int64_t>(tile, 1) * panel_bytes / 2;
+          work.fetch = reinterpret_cast<const std::byte*>(work.w) + panel_bytes + part;
+          TileOfRows<1, Fetch::kNext>(rows, work);
         }
       }
     }
