@@ -31,7 +31,8 @@ constexpr std::int64_t kWindow = 512;
 
 struct QuantizeFlags : RuntimeFlags {
   std::string output;
-  std::string text;  // a file; empty: kSampleText
+  std::string compare;  // a model to measure in place of one that is written; empty: none
+  std::string text;     // a file; empty: kSampleText
   std::int64_t tokens = 1024;
   bool check = true, json = false;
 };
@@ -50,8 +51,12 @@ void AddQuantizeFlags(CommandLine& line, QuantizeFlags& flags) {
             .target = &flags.output,
             .unit = "DIR",
             .help = "The folder to write; new or empty",
-            .required = true,
-            .common = true});
+            .common = true,
+            .excludes = "--compare"});
+  line.Add({.names = "--compare",
+            .target = &flags.compare,
+            .unit = "MODEL",
+            .help = "Write nothing: measure this model, in any format, against the original"});
   line.Add({.names = "--weights",
             .target = &flags.weights,
             .unit = "FORMAT",
@@ -119,6 +124,9 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
   if (flags.tokens < 16 || flags.tokens > (1 << 20)) {
     return InvalidArgument("--tokens: expected 16 to 1048576, found " + std::to_string(flags.tokens), "--tokens");
   }
+  if (flags.output.empty() && flags.compare.empty()) {
+    return InvalidArgument("expected --output DIR, the folder to write, or --compare MODEL, found neither", "--output");
+  }
   ASSIGN_OR_RETURN(const WeightOptions options, WeightOptionsOf(flags));
   Outcome outcome;
   std::vector<TokenId> tokens;
@@ -128,20 +136,28 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
     ASSIGN_OR_RETURN(tokens, TokensOf(flags));
     ASSIGN_OR_RETURN(before, LogitsOf(flags.model_dir, tokens, flags.threads, "original", outcome.bytes_before));
   }
-  ProgressBar bar("quantising", "MiB", 1 << 20);
-  RETURN_IF_ERROR(WriteQuantisedModel(flags.model_dir, flags.output, options,
-                                      [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); }));
-  bar.Finish();
+  if (flags.compare.empty()) {
+    ProgressBar bar("quantising", "MiB", 1 << 20);
+    RETURN_IF_ERROR(WriteQuantisedModel(flags.model_dir, flags.output, options,
+                                        [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); }));
+    bar.Finish();
+  }
   if (!flags.check) return outcome;
+  const std::string& quantised = flags.compare.empty() ? flags.output : flags.compare;
   ASSIGN_OR_RETURN(const TextLogits after,
-                   LogitsOf(flags.output, tokens, flags.threads, "quantised", outcome.bytes_after));
+                   LogitsOf(quantised, tokens, flags.threads, "quantised", outcome.bytes_after));
+  if (after.vocab != before.vocab) {
+    return InvalidArgument("--compare: expected a model with a vocabulary of " + std::to_string(before.vocab) +
+                               ", found " + std::to_string(after.vocab),
+                           "--compare");
+  }
   outcome.quality = CompareTexts(before, after);
   outcome.tokens = static_cast<std::int64_t>(before.targets.size());
   return outcome;
 }
 
 void Print(const QuantizeFlags& flags, const Outcome& outcome) {
-  fmt::print("wrote {}: serve it with `loramux serve {}`\n", flags.output, flags.output);
+  if (flags.compare.empty()) fmt::print("wrote {}: serve it with `loramux serve {}`\n", flags.output, flags.output);
   if (!outcome.quality) return;
   const TextQuality& q = *outcome.quality;
   fmt::print("  weights in memory     {} -> {}\n", FormatBytes(outcome.bytes_before), FormatBytes(outcome.bytes_after));
@@ -154,7 +170,7 @@ void Print(const QuantizeFlags& flags, const Outcome& outcome) {
 }
 
 void PrintJson(const QuantizeFlags& flags, const Outcome& outcome) {
-  nlohmann::ordered_json out = {{"output", flags.output}, {"weights", flags.weights}};
+  nlohmann::ordered_json out = {{"model", flags.compare.empty() ? flags.output : flags.compare}};
   if (outcome.quality) {
     const TextQuality& q = *outcome.quality;
     out["bytes_before"] = outcome.bytes_before;

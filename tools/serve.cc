@@ -283,7 +283,7 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
   StartupFacts facts{.name = runtime.registry().base_names().front(),
                      .path = flags.runtime.model_dir,
                      .family = ModelFamilyName(runtime.config().family),
-                     .dtype = DTypeName(runtime.base_dtype()),
+                     .dtype = WeightFormatName(runtime.weight_format()),
                      .max_model_len = runtime.max_model_len(),
                      .weight_bytes = runtime.weight_bytes(),
                      .device_bytes = stats.device.capacity_pages * page_bytes,

@@ -47,8 +47,7 @@ struct DeviceWeights : ModelWeightsOf<DeviceMatrix, DeviceVector> {
 
 // Reads the weights of an opened model directory into device memory. Checks and errors as PackModelWeights; and
 // kResourceExhausted if they do not fit. Matrices keep their stored type if all but the embedding have the same;
-// otherwise, and if they are quantised, they become
-// float32, which holds all values exactly. `progress` may be empty.
+// otherwise they become float32, which holds all values exactly. Quantised ones become bf16. `progress` may be empty.
 Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress);
 

@@ -119,10 +119,13 @@ std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors) {
 }
 
 DType CommonDType(std::initializer_list<LinearTensors> linears) {
-  const WeightFormat first = linears.begin()->weight->format();
-  const bool same =
-      std::ranges::all_of(linears, [&](const LinearTensors& linear) { return linear.weight->format() == first; });
-  return same && !IsQuantised(first) ? DTypeOf(first) : DType::kF32;
+  const auto type = [](const LinearTensors& linear) {
+    const WeightFormat format = linear.weight->format();
+    return IsQuantised(format) ? DType::kBF16 : DTypeOf(format);
+  };
+  const DType first = type(*linears.begin());
+  const bool same = std::ranges::all_of(linears, [&](const LinearTensors& linear) { return type(linear) == first; });
+  return same ? first : DType::kF32;
 }
 
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears) {

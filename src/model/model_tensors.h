@@ -44,8 +44,8 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 std::int64_t MatrixBytes(const ModelTensors& tensors);
 // The bytes of all matrices in memory, by the format that they keep unless options name another.
 std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors);
-// The floats that hold all values of these matrices: theirs if they have the same format, else float32. Integers count
-// as float32.
+// The floats in which a device keeps these matrices: theirs if they have the same type, else float32, which holds all
+// values exactly. Integers count as bf16, as the libraries of quantised formats compute on devices.
 DType CommonDType(std::initializer_list<LinearTensors> linears);
 // The biases one after the other; empty if there are none.
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears);

@@ -1,12 +1,14 @@
 #include "runtime/base_copy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "memory/arena.h"
 #include "tensor/half_float.h"
+#include "tensor/weight_format.h"
 
 namespace loramux {
 namespace {
@@ -26,11 +28,23 @@ Status ReadFromDevice(const DeviceMatrix& matrix, Device& device, std::int64_t f
   return Ok{};
 }
 
+// By how much quantising may have changed the element `t` of a row: half a step of its group, or a whole one where the
+// search for the least error may have clipped it. 0: not at all.
+float Tolerance(const OutputMatrix& matrix, const float* row, std::int64_t t) {
+  if (!IsQuantised(matrix.format)) return 0;
+  const std::int64_t begin = t / kWeightGroup * kWeightGroup, end = std::min(begin + kWeightGroup, matrix.k);
+  const auto [low, high] = std::minmax_element(row + begin, row + end);
+  constexpr float kRounding = 1.02f;  // of scales to float16
+  if (matrix.format == WeightFormat::kQ4) return kRounding * (*high - *low) / 15;
+  return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 127 / 2;
+}
+
 }  // namespace
 
 OutputMatrix OutputMatrixOf(const Model& model) {
   const PackedMatrix& matrix = model.weights().lm_head;
-  return {matrix.n(), matrix.k(), [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
+  return {matrix.n(), matrix.k(), matrix.format(),
+          [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
             for (std::int64_t i = 0; i < count; ++i) matrix.UnpackRow(first + i, rows + i * matrix.k());
             return Ok{};
           }};
@@ -38,7 +52,8 @@ OutputMatrix OutputMatrixOf(const Model& model) {
 
 OutputMatrix OutputMatrixOf(const DeviceModel& model, Device& device) {
   const DeviceMatrix& matrix = model.weights().lm_head;
-  return {matrix.n(), matrix.k(), [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
+  return {matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
+          [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
             return ReadFromDevice(matrix, device, first, count, rows);
           }};
 }
@@ -57,10 +72,13 @@ Status CheckBaseCopy(const OutputMatrix& matrix, const AdapterFile& file) {
     RETURN_IF_ERROR(file.tensors->Read(*copy, static_cast<std::uint64_t>(first) * row_bytes,
                                        std::span(stored).first(static_cast<std::size_t>(count) * row_bytes)));
     for (std::int64_t j = 0; j < elements; ++j) {
+      const float saved = LoadAsF32(copy->dtype, stored.data(), j);
       // A copy in a narrower type than the base equals the rounded base.
       std::byte rounded[sizeof(float)];
       StoreFromF32(copy->dtype, rounded, 0, rows[static_cast<std::size_t>(j)]);
-      if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, stored.data(), j)) continue;
+      if (LoadAsF32(copy->dtype, rounded, 0) == saved) continue;
+      const float* const row = rows.data() + j / matrix.k * matrix.k;
+      if (std::fabs(rows[static_cast<std::size_t>(j)] - saved) <= Tolerance(matrix, row, j % matrix.k)) continue;
       return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
                                  "output matrix at [" + std::to_string(first + j / matrix.k) + ", " +
                                  std::to_string(j % matrix.k) + "]: the adapter belongs to another base model",

@@ -95,8 +95,9 @@ class Runtime {
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
   const ModelConfig& config() const { return model_->config(); }
-  // The type of the base model's weights, and their bytes in memory.
+  // The floats of the base model (PlacedModel::dtype), the format of its layers, and the bytes of its weights in memory.
   DType base_dtype() const { return model_->dtype(); }
+  WeightFormat weight_format() const { return model_->format(); }
   std::int64_t weight_bytes() const { return model_->weight_bytes(); }
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }

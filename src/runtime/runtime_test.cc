@@ -40,8 +40,14 @@ class ScratchAdapter {
   fs::path path_;
 };
 
-TEST(Runtime, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
-  auto runtime = Runtime::Load(kCase / "model", Small(), {});
+// The base model in floats, and in integers that differ from the copy by their rounding.
+class RuntimeBaseCopy : public testing::TestWithParam<std::optional<WeightFormat>> {};
+INSTANTIATE_TEST_SUITE_P(Formats, RuntimeBaseCopy, testing::Values(std::nullopt, WeightFormat::kQ8, WeightFormat::kQ4));
+
+TEST_P(RuntimeBaseCopy, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
+  RuntimeOptions options = Small();
+  options.weights.embeddings = GetParam();
+  auto runtime = Runtime::Load(kCase / "model", std::move(options), {});
   ASSERT_TRUE(runtime.ok()) << runtime.error().message;
   AdapterRegistry& registry = (*runtime)->registry();
   const fs::path original = kCase / "adapters/lm_head_peft_auto";

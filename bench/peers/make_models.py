@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Makes the models of bench/peers/run.py: random weights, the same values for loramux and llama.cpp.
+
+    python3 -m venv peers && peers/bin/pip install numpy gguf
+    peers/bin/python bench/peers/make_models.py FOLDER --llama-quantize PATH
+
+For each shape: FOLDER/SHAPE/hf (a Hugging Face directory, bf16), FOLDER/SHAPE/{f16,q8_0,q4_k_m}.gguf, and 16 adapters of
+ranks 8 to 128 on q, k, v and o in FOLDER/SHAPE/adapters/aN, each as PEFT and as GGUF. --no-gguf leaves out the latter.
+"""
+import argparse
+import json
+import pathlib
+import struct
+import subprocess
+
+import numpy as np
+
+SHAPES = {
+    "160m": dict(hidden=768, layers=12, heads=12, kv_heads=12, ffn=2048, vocab=32000),
+    "1.1b": dict(hidden=2048, layers=22, heads=32, kv_heads=4, ffn=5632, vocab=32000),
+    "8b": dict(hidden=4096, layers=32, heads=32, kv_heads=8, ffn=14336, vocab=128256),
+}
+RANKS = [8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 8, 16, 32, 64, 128, 64]
+CONTEXT = 4096
+
+
+def linears(shape):
+    """(layer's name, GGUF's name, outputs, inputs) of a decoder layer."""
+    head = shape["hidden"] // shape["heads"]
+    kv = shape["kv_heads"] * head
+    return [("self_attn.q_proj", "attn_q", shape["hidden"], shape["hidden"]),
+            ("self_attn.k_proj", "attn_k", kv, shape["hidden"]),
+            ("self_attn.v_proj", "attn_v", kv, shape["hidden"]),
+            ("self_attn.o_proj", "attn_output", shape["hidden"], shape["hidden"]),
+            ("mlp.gate_proj", "ffn_gate", shape["ffn"], shape["hidden"]),
+            ("mlp.up_proj", "ffn_up", shape["ffn"], shape["hidden"]),
+            ("mlp.down_proj", "ffn_down", shape["hidden"], shape["ffn"])]
+
+
+def matrix(rng, rows, columns):
+    """Normal numbers such that products keep the size of their input, rounded to bf16; as float32."""
+    values = rng.standard_normal((rows, columns), dtype=np.float32) / np.sqrt(columns).astype(np.float32)
+    return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def gguf_rows(name, values, shape):
+    """The order of rows in GGUF files of the architecture llama: pairs of rotary dimensions are neighbours."""
+    heads = {"attn_q": shape["heads"], "attn_k": shape["kv_heads"]}.get(name)
+    if heads is None:
+        return values
+    rows, columns = values.shape
+    return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def bf16(values):
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+class Safetensors:
+    """Writes a file tensor by tensor; the shapes are known before."""
+
+    def __init__(self, path, shapes):
+        header, offset = {}, 0
+        for name, extents in shapes:
+            size = 2 * int(np.prod(extents))
+            header[name] = {"dtype": "BF16", "shape": list(extents), "data_offsets": [offset, offset + size]}
+            offset += size
+        text = json.dumps(header).encode()
+        text += b" " * (-(8 + len(text)) % 64)
+        self.file = open(path, "wb")
+        self.file.write(struct.pack("<Q", len(text)) + text)
+
+    def add(self, values):
+        bf16(np.ascontiguousarray(values, dtype=np.float32)).tofile(self.file)
+
+    def close(self):
+        self.file.close()
+
+
+def pieces():
+    return ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def write_texts(folder, shape):
+    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=shape["hidden"],
+                  intermediate_size=shape["ffn"], num_hidden_layers=shape["layers"],
+                  num_attention_heads=shape["heads"], num_key_value_heads=shape["kv_heads"],
+                  head_dim=shape["hidden"] // shape["heads"], vocab_size=shape["vocab"], hidden_act="silu",
+                  max_position_embeddings=CONTEXT, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False,
+                  torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    vocab = {piece: i for i, piece in enumerate(pieces())}
+    vocab.update({f"t{i}": i for i in range(len(vocab), shape["vocab"])})
+    tokenizer = dict(version="1.0", added_tokens=[], normalizer=None, pre_tokenizer={"type": "WhitespaceSplit"},
+                     post_processor=None, decoder=None,
+                     model={"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def gguf_writer(path, shape):
+    import gguf
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(shape["layers"])
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(shape["hidden"])
+    writer.add_feed_forward_length(shape["ffn"])
+    writer.add_head_count(shape["heads"])
+    writer.add_head_count_kv(shape["kv_heads"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(shape["hidden"] // shape["heads"])
+    writer.add_vocab_size(shape["vocab"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_tokenizer_model("llama")
+    names = pieces()
+    names += [f"t{i}" for i in range(len(names), shape["vocab"])]
+    writer.add_token_list(names)
+    writer.add_token_scores([0.0] * len(names))
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    types += [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * (len(names) - 259)
+    writer.add_token_types(types)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    return writer
+
+
+def write_model(folder, shape, with_gguf):
+    rng = np.random.default_rng(1)
+    hf = folder / "hf"
+    hf.mkdir(parents=True, exist_ok=True)
+    write_texts(hf, shape)
+    shapes = [("model.embed_tokens.weight", (shape["vocab"], shape["hidden"]))]
+    for layer in range(shape["layers"]):
+        prefix = f"model.layers.{layer}."
+        shapes += [(prefix + name + ".weight", (rows, columns)) for name, _, rows, columns in linears(shape)]
+        shapes += [(prefix + name + ".weight", (shape["hidden"],))
+                   for name in ("input_layernorm", "post_attention_layernorm")]
+    shapes += [("model.norm.weight", (shape["hidden"],)), ("lm_head.weight", (shape["vocab"], shape["hidden"]))]
+    out = Safetensors(hf / "model.safetensors", shapes)
+    writer = gguf_writer(folder / "f16.gguf", shape) if with_gguf else None
+
+    def add(name, values):
+        out.add(values)
+        if writer is not None:
+            rows = gguf_rows(name.split(".")[-2], values, shape)
+            writer.add_tensor(name, rows if rows.ndim == 1 else rows.astype(np.float16))
+
+    norm = np.ones(shape["hidden"], dtype=np.float32)
+    add("token_embd.weight", matrix(rng, shape["vocab"], shape["hidden"]))
+    for layer in range(shape["layers"]):
+        for _, name, rows, columns in linears(shape):
+            add(f"blk.{layer}.{name}.weight", matrix(rng, rows, columns))
+        add(f"blk.{layer}.attn_norm.weight", norm)
+        add(f"blk.{layer}.ffn_norm.weight", norm)
+    add("output_norm.weight", norm)
+    add("output.weight", matrix(rng, shape["vocab"], shape["hidden"]))
+    out.close()
+    if writer is not None:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def write_adapter(folder, shape, rank, seed, with_gguf):
+    rng = np.random.default_rng(1000 + seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    targets = linears(shape)[:4]
+    names = [name.split(".")[1] for name, *_ in targets]
+    (folder / "adapter_config.json").write_text(json.dumps(
+        dict(peft_type="LORA", r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")))
+    shapes, values = [], []
+    for layer in range(shape["layers"]):
+        for name, gguf_name, rows, columns in targets:
+            for part, extents in (("A", (rank, columns)), ("B", (rows, rank))):
+                shapes.append((f"base_model.model.model.layers.{layer}.{name}.lora_{part}.weight", extents))
+                small = matrix(rng, *extents) * np.float32(0.1)
+                values.append((f"blk.{layer}.{gguf_name}.weight.lora_{part.lower()}", small, gguf_name, part))
+    out = Safetensors(folder / "adapter_model.safetensors", shapes)
+    for _, small, *_ in values:
+        out.add(small)
+    out.close()
+    if not with_gguf:
+        return
+    import gguf
+    writer = gguf.GGUFWriter(folder / "adapter.gguf", "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(rank))
+    for name, small, linear, part in values:
+        rows = gguf_rows(linear, small, shape) if part == "B" else small
+        writer.add_tensor(name, rows.astype(np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--shapes", default="160m,1.1b", help="comma-separated; also 8b")
+    parser.add_argument("--adapters", type=int, default=len(RANKS), help="their number; ranks repeat")
+    parser.add_argument("--llama-quantize", help="llama.cpp's program; without it only F16 is made")
+    parser.add_argument("--no-gguf", action="store_true", help="only what loramux reads")
+    args = parser.parse_args()
+    for name in args.shapes.split(","):
+        shape, folder = SHAPES[name], args.folder / name
+        print(f"{name}: weights", flush=True)
+        write_model(folder, shape, not args.no_gguf)
+        for i in range(args.adapters):
+            write_adapter(folder / "adapters" / f"a{i}", shape, RANKS[i % len(RANKS)], i, not args.no_gguf)
+        if args.llama_quantize and not args.no_gguf:
+            for kind in ("q8_0", "q4_k_m"):
+                print(f"{name}: {kind}", flush=True)
+                subprocess.run([args.llama_quantize, folder / "f16.gguf", folder / f"{kind}.gguf", kind.upper()],
+                               check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()
