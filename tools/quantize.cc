@@ -51,8 +51,8 @@ void AddQuantizeFlags(CommandLine& line, QuantizeFlags& flags) {
             .target = &flags.output,
             .unit = "DIR",
             .help = "The folder to write; new or empty",
-            .common = true,
-            .excludes = "--compare"});
+            .excludes = "--compare",
+            .common = true});
   line.Add({.names = "--compare",
             .target = &flags.compare,
             .unit = "MODEL",
