@@ -95,7 +95,8 @@ class Runtime {
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
   const ModelConfig& config() const { return model_->config(); }
-  // The floats of the base model (PlacedModel::dtype), the format of its layers, and the bytes of its weights in memory.
+  // The floats of the base model (PlacedModel::dtype), the format of its layers, and the bytes of its weights in
+  // memory.
   DType base_dtype() const { return model_->dtype(); }
   WeightFormat weight_format() const { return model_->format(); }
   std::int64_t weight_bytes() const { return model_->weight_bytes(); }
