@@ -150,9 +150,13 @@ void AddShapes(Report& report, const ModelConfig& config) {
 
 // The type that the runtime takes for keys, values and adapters unless told otherwise: that of the output layer.
 DType BaseDType(const TensorFile& tensors) {
+  for (const char* quantised : {"lm_head.qweight", "lm_head.weight_packed"}) {
+    if (tensors.Find(quantised) != nullptr) return DType::kBF16;
+  }
   const StoredTensor* head = tensors.Find("lm_head.weight");
   if (head == nullptr) head = tensors.Find("model.embed_tokens.weight");
-  return head != nullptr && IsWeightDType(head->dtype) ? head->dtype : DType::kF32;
+  if (head == nullptr) return DType::kF32;
+  return IsWeightDType(head->dtype) ? head->dtype : DType::kBF16;  // of integers
 }
 
 DType GgufBaseDType(const GgufFile& file) {

@@ -128,6 +128,7 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
     return InvalidArgument("expected --output DIR, the folder to write, or --compare MODEL, found neither", "--output");
   }
   ASSIGN_OR_RETURN(const WeightOptions options, WeightOptionsOf(flags));
+  if (flags.compare.empty()) RETURN_IF_ERROR(CheckQuantisedDirectory(flags.output));
   Outcome outcome;
   std::vector<TokenId> tokens;
   TextLogits before;

@@ -22,7 +22,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kGiveTokenizer = "; give the model's own with --tokenizer DIR";
-constexpr std::size_t kMaxTokens = std::size_t{1} << 24;
+constexpr std::size_t kMaxTokens = std::size_t{1} << 20;
+constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
 constexpr std::size_t kMaxPieceBytes = 256;     // of SentencePiece: their merges take time as the square
 constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
@@ -70,7 +71,7 @@ Result<Vocabulary> ReadVocabulary(const GgufFile& file) {
   const std::string key = "tokenizer.ggml.tokens";
   ASSIGN_OR_RETURN(const auto texts, file.Array(key, GgufArray::Element::kText));
   if (!texts || texts->size() == 0 || texts->size() > kMaxTokens)
-    return Refused(file, key, "expected a list of tokens");
+    return Refused(file, key, "expected a list of 1 to " + std::to_string(kMaxTokens) + " tokens");
   Vocabulary vocabulary;
   vocabulary.texts = texts->Texts();
   std::unordered_set<std::string_view> seen;
@@ -225,7 +226,8 @@ struct Merge {
   }
 };
 
-// Every way to make a token of two others. Special tokens are made of none, and are part of none.
+// Every way to make a token of two others; stops soon after kMaxMerges. Special tokens are made of none, and are part
+// of none.
 std::vector<Merge> MergesOf(const Vocabulary& vocabulary) {
   std::unordered_map<std::string_view, std::size_t> ids;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
@@ -234,6 +236,7 @@ std::vector<Merge> MergesOf(const Vocabulary& vocabulary) {
   std::vector<Merge> merges;
   for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
     const std::string_view text = vocabulary.texts[id];
+    if (merges.size() > kMaxMerges) break;
     if (vocabulary.kinds[id] != kNormal) continue;
     std::vector<std::pair<std::size_t, std::size_t>> parts;
     for (std::size_t cut = 1; cut < text.size(); ++cut) {
@@ -271,8 +274,13 @@ Status CheckScores(const GgufFile& file, const Vocabulary& vocabulary) {
 
 Result<json> SentencePieceBpe(const GgufFile& file, const Vocabulary& vocabulary) {
   RETURN_IF_ERROR(CheckScores(file, vocabulary));
+  const std::vector<Merge> found = MergesOf(vocabulary);
+  if (found.size() > kMaxMerges) {
+    return Refused(file, "tokenizer.ggml.tokens",
+                   "its tokens are made of each other in more than " + std::to_string(kMaxMerges) + " ways");
+  }
   json merges = json::array();
-  for (const Merge& merge : MergesOf(vocabulary)) {
+  for (const Merge& merge : found) {
     merges.push_back({std::string(merge.left), std::string(merge.right)});
   }
   json model = BpeModel(VocabularyJson(vocabulary), std::move(merges));

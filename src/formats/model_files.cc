@@ -39,7 +39,11 @@ Result<std::string> ReadModelFile(const std::filesystem::path& path, std::size_t
                                          [&](const VirtualFile& file) { return file.name == name; });
   if (found == std::end(kFilesOfGguf)) return NotFound("no such file: " + path.string(), path.string());
   ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model));
-  return found->text(file);
+  ASSIGN_OR_RETURN(std::string text, found->text(file));
+  if (text.size() <= max_bytes) return text;
+  return InvalidArgument(path.string() + ": expected at most " + std::to_string(max_bytes) + " bytes of text, found " +
+                             std::to_string(text.size()),
+                         path.string());
 }
 
 }  // namespace loramux

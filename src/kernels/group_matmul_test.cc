@@ -25,7 +25,7 @@ constexpr std::int64_t kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 24, 37, 
 // Codes over the whole range, the extremes included.
 GroupedRows RandomGroups(WeightFormat format, Shape shape, Prng& prng) {
   GroupedRows out(format, shape.n, shape.k);
-  const int most = format == WeightFormat::kQ8 ? 255 : 15, least = format == WeightFormat::kQ8 ? 1 : 0;
+  const int most = format == WeightFormat::kQ8 ? 255 : 15, least = 0;
   for (std::uint8_t& code : out.codes) {
     const auto random = static_cast<int>(prng.NextDouble() * 4 * most) - most;
     code = static_cast<std::uint8_t>(std::clamp(random, least, most));

@@ -205,20 +205,34 @@ Status WriteAll(const fs::path& from, const fs::path& to, const WeightOptions& o
   return WriteConfig(from, to);
 }
 
+fs::path WithoutSlash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+// Where the folder grows until it is complete.
+fs::path Partial(const fs::path& to) {
+  fs::path partial = WithoutSlash(to);
+  partial += ".partial";
+  return partial;
+}
+
 }  // namespace
 
-Status WriteQuantisedModel(const fs::path& from, const fs::path& to, const WeightOptions& options,
-                           const Progress& progress) {
+Status CheckQuantisedDirectory(const fs::path& to) {
   std::error_code error;
-  if (fs::exists(to, error) && !(fs::is_directory(to, error) && fs::is_empty(to, error))) {
-    return InvalidArgument("expected a new or an empty folder for the quantised model, found " + to.string() +
-                               " with content; choose another",
+  for (const fs::path& path : {to, Partial(to)}) {
+    if (!fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error))) continue;
+    return InvalidArgument("expected a new or an empty folder for the quantised model, found " + path.string() +
+                               " with content; choose another, or remove it",
                            "--output");
   }
+  return Ok{};
+}
+
+Status WriteQuantisedModel(const fs::path& from, const fs::path& out, const WeightOptions& options,
+                           const Progress& progress) {
+  RETURN_IF_ERROR(CheckQuantisedDirectory(out));
   // Complete or not there at all.
-  fs::path partial = to;
-  partial += ".partial";
-  fs::remove_all(partial, error);
+  const fs::path to = WithoutSlash(out), partial = Partial(out);
+  std::error_code error;
   const Status written = WriteAll(from, partial, options, progress);
   if (!written.ok()) {
     fs::remove_all(partial, error);

@@ -14,7 +14,10 @@ namespace loramux {
 // after the other, so that the model is served from the mapped file without a copy. Needs memory for one matrix at a
 // time. Errors: those of the files; `to` exists and is not empty; the disk is full (the unfinished directory is
 // removed). `progress` may be empty.
+// An unfinished folder has the name of `to` and ".partial".
 Status WriteQuantisedModel(const std::filesystem::path& from, const std::filesystem::path& to,
                            const WeightOptions& options, const Progress& progress);
+// Error: `to`, or the unfinished folder beside it, has content.
+Status CheckQuantisedDirectory(const std::filesystem::path& to);
 
 }  // namespace loramux

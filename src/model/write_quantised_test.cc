@@ -80,6 +80,22 @@ TEST_F(WriteQuantisedTest, AFolderWithContentIsNotTouched) {
   EXPECT_TRUE(fs::exists(directory_ / "mine"));
 }
 
+TEST_F(WriteQuantisedTest, AFolderMayBeNamedWithASlash) {
+  const fs::path out = directory_ / "";
+  const Status written = WriteQuantisedModel(kDemo, out, {.layers = WeightFormat::kQ8}, nullptr);
+  ASSERT_TRUE(written.ok()) << written.error().message;
+  EXPECT_TRUE(fs::exists(directory_ / "config.json"));
+}
+
+TEST_F(WriteQuantisedTest, AnUnfinishedFolderIsNotRemoved) {
+  const fs::path partial = directory_.string() + ".partial";
+  fs::create_directories(partial);
+  std::ofstream(partial / "mine") << "x";
+  EXPECT_FALSE(WriteQuantisedModel(kDemo, directory_, {.layers = WeightFormat::kQ8}, nullptr).ok());
+  EXPECT_TRUE(fs::exists(partial / "mine"));
+  fs::remove_all(partial);
+}
+
 TEST_F(WriteQuantisedTest, AnUnknownLayoutIsRefused) {
   ASSERT_TRUE(WriteQuantisedModel(kDemo, directory_, {.layers = WeightFormat::kQ8}, nullptr).ok());
   std::ifstream in(directory_ / "config.json");

@@ -17,7 +17,9 @@ struct GptqTensors {
 int ZeroOf(const GptqTensors& t, std::int64_t rows, std::int64_t row, std::int64_t group) {
   const int per_word = 32 / t.bits;
   const std::uint32_t word = LoadWord(t.zeros->data.data(), group * (rows / per_word) + row / per_word);
-  return static_cast<int>(word >> (t.bits * (row % per_word)) & ((1u << t.bits) - 1)) + t.zero_offset;
+  // A zero point of 0 is stored as -1 where it is stored less one, so the sum wraps.
+  const auto stored = static_cast<int>(word >> (t.bits * (row % per_word)));
+  return (stored + t.zero_offset) & ((1 << t.bits) - 1);
 }
 
 class GptqMatrix : public IntegerMatrix {
@@ -49,13 +51,27 @@ class GptqMatrix : public IntegerMatrix {
   const GptqTensors tensors_;
 };
 
-bool ZerosAreInTheMiddle(const GptqTensors& tensors, std::int64_t rows, std::int64_t groups) {
+bool ZerosAre(int zero, const GptqTensors& tensors, std::int64_t rows, std::int64_t groups) {
   for (std::int64_t group = 0; group < groups; ++group) {
     for (std::int64_t row = 0; row < rows; ++row) {
-      if (ZeroOf(tensors, rows, row, group) != kQ8Zero) return false;
+      if (ZeroOf(tensors, rows, row, group) != zero) return false;
     }
   }
   return true;
+}
+
+// A symmetric model has its zero points in the middle by definition. Programs differ in whether they store them less
+// one, whatever the format's name says; so what is stored decides.
+Status ChooseOffset(GptqTensors& tensors, std::int64_t rows, std::int64_t groups) {
+  const int middle = 1 << (tensors.bits - 1);
+  for (const int offset : {tensors.zero_offset, 1 - tensors.zero_offset}) {
+    tensors.zero_offset = offset;
+    if (ZerosAre(middle, tensors, rows, groups)) return Ok{};
+  }
+  return InvalidArgument("tensor " + Quote(tensors.zeros->name) + ": quantization_config says sym: true, so all zero " +
+                             "points are expected to be stored as " + std::to_string(middle - 1) + ", or all as " +
+                             std::to_string(middle) + "; found others",
+                         tensors.zeros->name);
 }
 
 }  // namespace
@@ -88,7 +104,8 @@ Result<std::shared_ptr<const StoredMatrix>> FindGptqMatrix(TensorFinder& tensors
   if (order != nullptr) {
     ASSIGN_OR_RETURN(layout.order, ReadOrder(*order, layout.group_size, layout.groups));
   }
-  layout.middle_zero = layout.bits == 8 && ZerosAreInTheMiddle(t, rows, layout.groups);
+  if (config.says_symmetric) RETURN_IF_ERROR(ChooseOffset(t, rows, layout.groups));
+  layout.middle_zero = layout.bits == 8 && ZerosAre(kQ8Zero, t, rows, layout.groups);
   layout.bytes = static_cast<std::int64_t>(t.weight->data.size() + t.zeros->data.size() + t.scales->data.size());
   matrix = std::make_shared<GptqMatrix>(weight, rows, columns, std::move(layout), t);
   return matrix;

@@ -65,7 +65,9 @@ class PublishedSource : public FloatSource {
   bool HasNoEffect(const StoredTensor& tensor) const {
     const std::string_view name = tensor.name;
     if (name.ends_with(kIgnored)) return true;
-    if (config_.kv_scales && (name.ends_with("self_attn.k_scale") || name.ends_with("self_attn.v_scale"))) return true;
+    for (const char* scale : {"self_attn.k_scale", "self_attn.v_scale", "self_attn.kv_scale"}) {
+      if (config_.kv_scales && name.ends_with(scale)) return true;
+    }
     return config_.method == QuantMethod::kGptq && name.ends_with(".bias") && IsWeightDType(tensor.dtype) &&
            std::all_of(tensor.data.begin(), tensor.data.end(), [](std::byte byte) { return byte == std::byte{0}; });
   }

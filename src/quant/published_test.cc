@@ -179,8 +179,9 @@ class BrokenLayer {
     }
   }
 
-  // Of opening the directory, finding the layer [40, columns], or checking that all is used.
-  std::string Error(std::int64_t columns = 96) const {
+  // Of opening the directory, finding the layer [40, columns], or checking that all is used. `values` receives the
+  // layer's if it is not null.
+  std::string Error(std::int64_t columns = 96, std::vector<float>* values = nullptr) const {
     const TempFolder folder;
     json header;
     std::string data;
@@ -198,6 +199,7 @@ class BrokenLayer {
     if (!matrix.ok()) return matrix.error().message;
     std::vector<float> floats(static_cast<std::size_t>(40 * columns));
     (*matrix)->ReadFloats(0, 40, floats.data());
+    if (values != nullptr) *values = floats;
     EXPECT_EQ((*matrix)->ReadGroups(0, 40).rows, 40);
     const Status used = (*source)->CheckAllUsed();
     return used.ok() ? "accepted" : used.error().message;
@@ -215,6 +217,30 @@ std::string Words(const std::vector<std::uint32_t>& words) {
 TEST(BrokenLayers, UntouchedOnesAreAccepted) {
   EXPECT_EQ(BrokenLayer("gptq").Error(), "accepted");
   EXPECT_EQ(BrokenLayer("nf4").Error(128), "accepted");
+}
+
+// The same layer, whose zero points one program stores less one and another as they are.
+TEST(BrokenLayers, SymmetricGptqIsReadByWhatIsStored) {
+  BrokenLayer layer("gptq");
+  std::vector<float> less_one, as_they_are;
+  EXPECT_EQ(layer.Error(96, &less_one), "accepted");
+  std::string& zeros = layer["qzeros"].data;
+  EXPECT_EQ(zeros, std::string(zeros.size(), '\x77'));
+  zeros.assign(zeros.size(), '\x88');
+  EXPECT_EQ(layer.Error(96, &as_they_are), "accepted");
+  EXPECT_EQ(as_they_are, less_one);
+  zeros[5] = '\x66';
+  EXPECT_THAT(layer.Error(), testing::AllOf(HasSubstr("says sym: true"), HasSubstr("layer.qzeros")));
+}
+
+// A zero point of 0 is stored as -1.
+TEST(BrokenLayers, AGptqZeroPointOfZeroWraps) {
+  BrokenLayer layer("gptq_asymmetric");
+  std::vector<float> values;
+  std::string& zeros = layer["qzeros"].data;
+  zeros.assign(zeros.size(), '\xff');
+  EXPECT_EQ(layer.Error(96, &values), "accepted");
+  EXPECT_GE(*std::min_element(values.begin(), values.end()), 0.0f);
 }
 
 TEST(BrokenLayers, MissingCompanionsAreNamed) {

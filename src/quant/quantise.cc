@@ -17,6 +17,12 @@ using Group = std::array<float, kGroup>;
 
 float ToHalfAndBack(float value) { return F16ToF32(F32ToF16(value)); }
 
+// The least float16 that is not below `value`. REQUIRES: value >= 0.
+float HalfAtLeast(float value) {
+  const std::uint16_t bits = F32ToF16(value);
+  return F16ToF32(F16ToF32(bits) < value ? static_cast<std::uint16_t>(bits + 1) : bits);
+}
+
 // To nearest, ties to even, for |value| < 2^22; a loop of it becomes vector code.
 float Round(float value) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
@@ -35,8 +41,10 @@ void MakeNotANumber(GroupedRows& out, std::int64_t row, std::int64_t group) {
 void QuantiseTo8Bits(const Group& values, GroupedRows& out, std::int64_t row, std::int64_t group) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::fabs(value));
-  // Rounded up where rounding to nearest would clip the largest value by more than half a step.
-  const float scale = ToHalfAndBack(largest / 127.0f);
+  // Rounded to nearest, unless that clipped the largest value by more than half a step.
+  const float nearest = ToHalfAndBack(largest / 127.0f);
+  const float scale = nearest * 127.5f < largest ? HalfAtLeast(largest / 127.0f) : nearest;
+  if (!std::isfinite(scale)) return MakeNotANumber(out, row, group);
   out.ScalesOf(row)[group] = scale;
   out.MinimumsOf(row)[group] = -static_cast<float>(kQ8Zero) * scale;
   if (scale == 0) return;
@@ -51,7 +59,7 @@ constexpr float kMost4 = 15;
 
 // The codes of a group for a scale and a minimum, as floats.
 void Codes(const Group& values, Affine map, Group& codes) {
-  const float inverse = map.scale > 0 ? 1 / map.scale : 0.0f;
+  const float inverse = map.scale > 0 && std::isfinite(map.scale) ? 1 / map.scale : 0.0f;
   for (std::size_t t = 0; t < kGroup; ++t) {
     codes[t] = std::clamp(Round((values[t] - map.minimum) * inverse), 0.0f, kMost4);
   }
@@ -121,6 +129,7 @@ void QuantiseTo4Bits(const Group& values, std::size_t count, GroupedRows& out, s
   for (std::size_t t = 0; t < count; ++t) weights[t] = mean + values[t] * values[t];
   if (mean == 0) return;
   const Affine map = BestAffine(values, weights);
+  if (!std::isfinite(map.scale) || !std::isfinite(map.minimum)) return MakeNotANumber(out, row, group);
   Group codes;
   Codes(values, map, codes);
   out.ScalesOf(row)[group] = map.scale;

@@ -94,6 +94,28 @@ TEST(Quantise, ConstantsZerosAndShortGroups) {
   }
 }
 
+TEST(Quantise, TinyGroupsAreNotClipped) {
+  for (const float largest : {1.1e-5f, 3e-6f, 1e-4f}) {
+    std::vector<float> values(32);
+    for (int i = 0; i < 32; ++i) values[static_cast<std::size_t>(i)] = largest * static_cast<float>(i) / 31;
+    const GroupedRows rows = Quantise(WeightFormat::kQ8, values.data(), 1, 32);
+    std::vector<float> back(32);
+    rows.ReadRow(0, back.data());
+    for (std::size_t i = 0; i < 32; ++i) EXPECT_NEAR(back[i], values[i], largest / 254 + 3.1e-8f) << largest;
+  }
+}
+
+TEST(Quantise, WhatFloat16CannotHoldIsNoNumber) {
+  std::vector<float> values(32, 1e7f);
+  values[3] = -1e7f;
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    const GroupedRows rows = Quantise(format, values.data(), 1, 32);
+    std::vector<float> back(32);
+    rows.ReadRow(0, back.data());
+    EXPECT_TRUE(std::isnan(back[0])) << WeightFormatName(format);
+  }
+}
+
 TEST(Quantise, AGroupThatIsNotFiniteSaysSo) {
   std::vector<float> values(64, 0.5f);
   values[40] = std::numeric_limits<float>::infinity();

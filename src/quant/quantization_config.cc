@@ -73,6 +73,7 @@ Result<QuantizationConfig> ParseGptq(const JsonFields& fields) {
   RETURN_IF_ERROR(ParseGroups(fields, "bits", -1, config.scheme));
   if (config.scheme.bits != 4 && config.scheme.bits != 8) return NotServed(fields, "bits", "GPTQ with 4 or 8 bits");
   ASSIGN_OR_RETURN(config.scheme.symmetric, fields.BoolOr("sym", true));
+  config.says_symmetric = fields.Has("sym") && config.scheme.symmetric;
   RETURN_IF_ERROR(fields.BoolOr("desc_act", false));
   RETURN_IF_ERROR(RefuseOptions(fields, {"is_marlin_format", "dynamic", "rotation", "adapter"},
                                 "GPTQ with the same bits for all layers, in the checkpoint formats gptq and gptq_v2"));
@@ -128,6 +129,7 @@ Result<QuantizationConfig> ParseFp8(const JsonFields& fields, bool fbgemm) {
   config.scheme.bits = 8;
   config.scheme.spread = fbgemm ? Spread::kChannel : Spread::kTensor;
   RETURN_IF_ERROR(NamesIn(fields, "modules_to_not_convert"));
+  config.kv_scales = fields.Has("kv_cache_scheme");
   if (fbgemm) {
     RETURN_IF_ERROR(fields.Number("activation_scale_ub"));
     config.static_activations = true;

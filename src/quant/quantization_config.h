@@ -49,6 +49,7 @@ struct QuantizationConfig {
   std::vector<QuantGroup> groups;  // kCompressedTensors
   std::shared_ptr<const ModuleNames> ignored;  // kCompressedTensors
   bool static_activations = false;             // scales of activations may be stored; they are not used
+  bool says_symmetric = false;                 // GPTQ: `sym` is there and true
   bool kv_scales = false;                      // scales of keys and values may be stored; they are not used
 
   // kCompressedTensors: how the matrix of this module ("model.layers.0.mlp.up_proj") is stored; null: as floats.
