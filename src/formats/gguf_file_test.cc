@@ -268,7 +268,8 @@ TEST(GgufTokenizerTest, RefusesOthersByName) {
     return TokenizerError(writer);
   };
   EXPECT_THAT(with("bert", [](GgufWriter&) {}), HasSubstr("'bert' found"));
-  EXPECT_THAT(with("gpt2", [](GgufWriter&) {}), HasSubstr("a list of 1 to 1048576 tokens; give the model's own with --tokenizer"));
+  EXPECT_THAT(with("gpt2", [](GgufWriter&) {}),
+              HasSubstr("a list of 1 to 1048576 tokens; give the model's own with --tokenizer"));
   EXPECT_THAT(with("gpt2",
                    [](GgufWriter& w) {
                      w.Texts("tokenizer.ggml.tokens", {"a", "b"});
