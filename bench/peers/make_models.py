@@ -162,6 +162,47 @@ def write_model(folder, shape, with_gguf):
         writer.close()
 
 
+def write_panels(folder, shape):
+    """FOLDER/q4: a model of random 4-bit weights, as `loramux quantize` writes it (src/tensor/group_panel.h). For shapes
+    whose floats would fill the disk."""
+    rng = np.random.default_rng(2)
+    folder = folder / "q4"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_texts(folder, shape)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "loramux", "layout": "panel32-group32"}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    matrices = [("model.embed_tokens", shape["vocab"], shape["hidden"], 8)]
+    for layer in range(shape["layers"]):
+        matrices += [(f"model.layers.{layer}.{name}", rows, columns, 4) for name, _, rows, columns in linears(shape)]
+    matrices.append(("lm_head", shape["vocab"], shape["hidden"], 8))
+    norms = [f"model.layers.{layer}.{name}" for layer in range(shape["layers"])
+             for name in ("input_layernorm", "post_attention_layernorm")] + ["model.norm"]
+    header, offset = {}, 0
+    for name, rows, columns, bits in matrices:
+        extents = [(rows + 31) // 32, columns // 32 * (640 if bits == 4 else 1088)]
+        header[name + ".weight"] = {"dtype": "U8", "shape": extents, "data_offsets": [offset, offset + extents[0] * extents[1]]}
+        offset += extents[0] * extents[1]
+    for name in norms:
+        header[name + ".weight"] = {"dtype": "F32", "shape": [shape["hidden"]],
+                                    "data_offsets": [offset, offset + 4 * shape["hidden"]]}
+        offset += 4 * shape["hidden"]
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    with open(folder / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for _, rows, columns, bits in matrices:
+            limit = np.sqrt(3 / columns)
+            groups = (rows + 31) // 32 * (columns // 32)
+            panel = rng.integers(1, 256, (groups, 512 if bits == 4 else 1024), dtype=np.uint8)
+            scales = np.full(32, limit * (2 / 15 if bits == 4 else 1 / 127), dtype=np.float16)
+            heads = [scales, np.full(32, -limit, dtype=np.float16)] if bits == 4 else [scales]
+            head = np.concatenate(heads).view(np.uint8)
+            np.hstack([np.broadcast_to(head, (groups, len(head))), panel]).tofile(out)
+        for _ in norms:
+            np.ones(shape["hidden"], dtype=np.float32).tofile(out)
+
+
 def write_adapter(folder, shape, rank, seed, with_gguf):
     rng = np.random.default_rng(1000 + seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -203,14 +244,19 @@ def main():
     parser.add_argument("--adapters", type=int, default=len(RANKS), help="their number; ranks repeat")
     parser.add_argument("--llama-quantize", help="llama.cpp's program; without it only F16 is made")
     parser.add_argument("--no-gguf", action="store_true", help="only what loramux reads")
+    parser.add_argument("--panels", action="store_true", help="only SHAPE/q4, 4 bits for loramux, and the adapters")
     args = parser.parse_args()
     for name in args.shapes.split(","):
         shape, folder = SHAPES[name], args.folder / name
         print(f"{name}: weights", flush=True)
-        write_model(folder, shape, not args.no_gguf)
+        with_gguf = not args.no_gguf and not args.panels
+        if args.panels:
+            write_panels(folder, shape)
+        else:
+            write_model(folder, shape, with_gguf)
         for i in range(args.adapters):
-            write_adapter(folder / "adapters" / f"a{i}", shape, RANKS[i % len(RANKS)], i, not args.no_gguf)
-        if args.llama_quantize and not args.no_gguf:
+            write_adapter(folder / "adapters" / f"a{i}", shape, RANKS[i % len(RANKS)], i, with_gguf)
+        if args.llama_quantize and with_gguf:
             for kind in ("q8_0", "q4_k_m"):
                 print(f"{name}: {kind}", flush=True)
                 subprocess.run([args.llama_quantize, folder / "f16.gguf", folder / f"{kind}.gguf", kind.upper()],

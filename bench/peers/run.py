@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 
-FORMATS = {"bf16": "auto", "q8": "q8", "q4": "q4"}
+FORMATS = {"bf16": "auto", "q8": "q8", "q4": "q4", "panels": None}  # None: the folder q4 of make_models.py --panels
 GGUFS = {"F16": "f16", "Q8_0": "q8_0", "Q4_K_M": "q4_k_m"}
 # name: (streams, prompt tokens, generated tokens, adapters)
 LOADS = {
@@ -92,7 +92,9 @@ class Loramux:
 
     def start(self):
         modules = [f"{a.name}={a}" for a in sorted((self.folder / "adapters").iterdir())]
-        return Server(lambda port: [self.program, "serve", self.folder / "hf", "--port", port, "--weights", self.weights,
+        model = self.folder / "hf" if self.weights else self.folder / "q4"
+        return Server(lambda port: [self.program, "serve", model, "--port", port, "--weights",
+                                    self.weights or "auto", "--served-model-name", "hf",
                                     "--threads", self.threads, "--device", "cpu", "--lora-modules", *modules],
                       "/health")
 
@@ -149,7 +151,8 @@ def systems_of(args, folder):
 
 
 def run_shape(args, folder):
-    vocabulary = json.loads((folder / "hf" / "config.json").read_text())["vocab_size"]
+    config = next(folder / name / "config.json" for name in ("hf", "q4") if (folder / name / "config.json").exists())
+    vocabulary = json.loads(config.read_text())["vocab_size"]
     loads = [load for load in LOADS if not args.loads or any(part in load for part in args.loads.split(";"))]
     figures, memory = {}, {}
     for repetition in range(args.repetitions):
