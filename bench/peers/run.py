@@ -118,8 +118,8 @@ class LlamaCpp:
     def request(self, port, prompt, tokens, adapter):
         body = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "stream": True, "temperature": 0,
                 "cache_prompt": False}
-        if adapter is not None:
-            body["lora"] = [{"id": adapter, "scale": 1.0}]
+        # Without the field, the server applies all adapters at once.
+        body["lora"] = [] if adapter is None else [{"id": adapter, "scale": 1.0}]
         return stream(f"http://127.0.0.1:{port}/completion", body)
 
 
