@@ -54,6 +54,9 @@ TEST_F(WriteQuantisedTest, TheDirectoryIsTheModelQuantisedAtLoad) {
     ASSERT_TRUE(from_file && at_load);
     EXPECT_EQ(from_file->weights().layers[0].qkv.format(), format);
     EXPECT_EQ(from_file->weights().lm_head.format(), WeightFormat::kQ8);
+    // Used where it is mapped: matrices follow each other as in the file.
+    const LayerWeights& layer = from_file->weights().layers[0];
+    EXPECT_EQ(layer.qkv.data() + layer.qkv.bytes(), layer.o.data());
     EXPECT_EQ(Logits(*from_file).logits, Logits(*at_load).logits);
     EXPECT_TRUE(fs::exists(out / "tokenizer.json"));
   }

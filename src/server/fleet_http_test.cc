@@ -224,6 +224,20 @@ TEST_F(FleetHttp, RequestsOfADrainingServerAreNotStarted) {
   shutdown.join();
 }
 
+// A server of its own over a service.
+std::unique_ptr<Server> ServerOver(ServingFixture& fixture, ScriptedService& service) {
+  ServerOptions options;
+  options.http.port = 0;
+  options.max_model_len = kTestMaxTokens;
+  auto server = Server::Start(options, {.clock = &fixture.clock,
+                                        .generation = &service,
+                                        .registry = &fixture.registry,
+                                        .tokenizer = &fixture.tokenizer,
+                                        .chat_template = &fixture.chat_template});
+  CHECK(server.ok());
+  return std::move(server).value();
+}
+
 // What the engine refuses was not started; what fails afterwards was, even if the client has seen nothing of it.
 TEST(FleetHttpErrors, OnlyWhatDidNotBeginSaysSo) {
   bool refuse = true;
@@ -235,16 +249,8 @@ TEST(FleetHttpErrors, OnlyWhatDidNotBeginSaysSo) {
     return script;
   });
   ServingFixture fixture;
-  ServerOptions options;
-  options.http.port = 0;
-  options.max_model_len = kTestMaxTokens;
-  auto server = Server::Start(options, {.clock = &fixture.clock,
-                                        .generation = &service,
-                                        .registry = &fixture.registry,
-                                        .tokenizer = &fixture.tokenizer,
-                                        .chat_template = &fixture.chat_template});
-  ASSERT_TRUE(server.ok());
-  RawHttpClient client((*server)->port());
+  const std::unique_ptr<Server> server = ServerOver(fixture, service);
+  RawHttpClient client(server->port());
   const std::string body = R"({"model":"base","prompt":"p"})";
   const ClientResponse refused = client.Do("POST", "/v1/completions", body);
   EXPECT_EQ(refused.status, 503);
@@ -264,16 +270,8 @@ TEST(FleetHttpErrors, ARefusalAfterTheFirstChoiceIsNoSignThatNothingBegan) {
     return Say("hello");
   });
   ServingFixture fixture;
-  ServerOptions options;
-  options.http.port = 0;
-  options.max_model_len = kTestMaxTokens;
-  auto server = Server::Start(options, {.clock = &fixture.clock,
-                                        .generation = &service,
-                                        .registry = &fixture.registry,
-                                        .tokenizer = &fixture.tokenizer,
-                                        .chat_template = &fixture.chat_template});
-  ASSERT_TRUE(server.ok());
-  RawHttpClient client((*server)->port());
+  const std::unique_ptr<Server> server = ServerOver(fixture, service);
+  RawHttpClient client(server->port());
   const ClientResponse refused = client.Do("POST", "/v1/completions", R"({"model":"base","prompt":"p","n":3})");
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.Header("x-loramux-not-started"), "");
