@@ -134,6 +134,23 @@ TEST_F(WriteQuantisedTest, AShortTensorIsRefused) {
   EXPECT_NE(model.error().message.find("expected U8 ["), std::string::npos) << model.error().message;
 }
 
+// A window is computed in steps, which know the tokens before them; the next window does not.
+TEST_F(WriteQuantisedTest, AWindowRemembersAndTheNextDoesNot) {
+  const auto model = Load(kDemo);
+  std::vector<TokenId> tokens(200);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(3 + i % 40);
+  const TextLogits whole = ComputeTextLogits(*model, tokens, 200, 2, nullptr);
+  const TextLogits cut = ComputeTextLogits(*model, tokens, 128, 2, nullptr);
+  const auto row = [](const TextLogits& text, std::int64_t index) {
+    const auto begin = text.logits.begin() + index * text.vocab;
+    return std::vector<float>(begin, begin + text.vocab);
+  };
+  EXPECT_EQ(whole.targets.size(), 199u);
+  EXPECT_EQ(cut.targets.size(), 198u);
+  EXPECT_EQ(row(whole, 100), row(cut, 100));
+  EXPECT_NE(row(whole, 150), row(cut, 149));  // both predict token 151
+}
+
 // By hand: uniform predictions of 4 tokens against predictions that favour one.
 TEST(CompareTexts, DivergenceAndPerplexity) {
   const TextLogits uniform = {.vocab = 4, .logits = {0, 0, 0, 0}, .targets = {1}};
