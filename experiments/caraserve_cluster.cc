@@ -170,7 +170,8 @@ Result<ExperimentResult> RunCluster(ExperimentContext& context) {
 }
 
 constexpr std::array kClusterExperiments = std::to_array<Experiment>({
-    {"ca-20", "ca-20", "Rank-aware routing over eight instances", "CaraServe, figure 20", RunCluster},
+    {"ca-20", "ca-20", "Rank-aware routing over eight instances", "CaraServe, figure 20", RunCluster,
+     "it has seeds of its own"},
 });
 
 }  // namespace

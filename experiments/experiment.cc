@@ -9,13 +9,12 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "experiments/workloads.h"
 
 namespace loramux {
 namespace {
 
-constexpr double kLikeness = 1.0 / 3;  // an effect that differs by a larger share does not agree
-constexpr double kNoEffect = 0.05;
 constexpr std::int64_t kFewestRequests = 50;
 
 // "ch-11, ch-13" names both.
@@ -26,52 +25,44 @@ bool Covers(const Experiment& experiment, const std::string& id) {
 
 }  // namespace
 
-const char* VerdictName(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kAgrees:
-      return "agrees";
-    case Verdict::kWeaker:
-      return "weaker";
-    case Verdict::kStronger:
-      return "stronger";
-    case Verdict::kOpposite:
-      return "opposite";
-    case Verdict::kInformation:
-      break;
+std::string_view DocumentOf(const Experiment& experiment) {
+  constexpr std::pair<std::string_view, std::string_view> kDocuments[] = {{"ch-", "Chameleon"},
+                                                                          {"vl-", "vLLM v1 Multi-LoRA"},
+                                                                          {"fl-", "FastLibra"},
+                                                                          {"ca-", "CaraServe"},
+                                                                          {"sl-", "S-LoRA's published runs"}};
+  for (const auto& [prefix, document] : kDocuments) {
+    if (experiment.id.starts_with(prefix)) return document;
   }
-  return "information";
+  return {};
 }
 
-Verdict CompareEffects(double reported, double ours) {
-  if (reported == 0) return std::abs(ours) <= kNoEffect ? Verdict::kAgrees : Verdict::kStronger;
-  const double ratio = ours / reported;
-  if (ratio < 0) return Verdict::kOpposite;
-  if (ratio < 1 - kLikeness) return Verdict::kWeaker;
-  return ratio > 1 + kLikeness ? Verdict::kStronger : Verdict::kAgrees;
+int SeedsOf(const Experiment& experiment, const ExperimentContext& context) {
+  return experiment.once.empty() ? context.seeds : 1;
 }
 
-ComparisonRow ChangeRow(std::string_view id, std::string what, double reported, double ours) {
-  return {.id = std::string(id),
-          .what = std::move(what),
-          .reported = ShowChange(reported),
-          .ours = ShowChange(ours),
-          .verdict = CompareEffects(reported, ours)};
-}
-
-ComparisonRow FactorRow(std::string_view id, std::string what, double reported, double ours) {
-  return {.id = std::string(id),
-          .what = std::move(what),
-          .reported = ShowFactor(reported),
-          .ours = ShowFactor(ours),
-          .verdict = CompareEffects(reported - 1, ours - 1)};
-}
-
-ComparisonRow ClaimRow(std::string_view id, std::string what, std::string reported, std::string ours, bool holds) {
-  return {.id = std::string(id),
-          .what = std::move(what),
-          .reported = std::move(reported),
-          .ours = std::move(ours),
-          .verdict = VerdictOfClaim(holds)};
+ExperimentResult CombineResults(std::vector<ExperimentResult> results, std::uint64_t first_seed) {
+  CHECK_GT(results.size(), 0u);
+  std::vector<std::vector<ComparisonRow>> rows;
+  for (ExperimentResult& result : results) rows.push_back(std::move(result.comparison));
+  ExperimentResult combined = std::move(results.front());
+  combined.seeds = results.size();
+  combined.comparison = CombineSeeds(rows);
+  if (rows.size() == 1) return combined;
+  ExperimentTable table{"What each seed gives", {"id", "what"}, {}};
+  for (std::size_t seed = 0; seed < rows.size(); ++seed)
+    table.header.push_back(fmt::format("seed {}", first_seed + seed));
+  for (const ComparisonRow& row : rows.front()) {
+    std::vector<std::string>& cells = table.rows.emplace_back(std::vector<std::string>{row.id, row.what});
+    for (const auto& seed : rows) {
+      const auto same = std::find_if(seed.begin(), seed.end(), [&](const ComparisonRow& other) {
+        return other.id == row.id && other.what == row.what;
+      });
+      cells.push_back(same == seed.end() ? "-" : same->ours);
+    }
+  }
+  combined.tables.push_back(std::move(table));
+  return combined;
 }
 
 std::int64_t ExperimentContext::Requests(std::int64_t number) const {
@@ -131,8 +122,6 @@ std::vector<Experiment> AllExperiments() {
   return all;
 }
 
-std::string ShowChange(double change) { return fmt::format("{:+.1f} %", 100 * change); }
-std::string ShowFactor(double factor) { return fmt::format("{:.2f}x", factor); }
 double Change(double ours, double base) { return base == 0 ? 0 : ours / base - 1; }
 
 Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& ids) {

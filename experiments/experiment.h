@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "experiments/verdict.h"
 #include "report/progress_bar.h"
 #include "simulate/simulation.h"
 #include "simulate/slo_search.h"
@@ -17,35 +18,6 @@
 #include "workload/workload.h"
 
 namespace loramux {
-
-// How this project's effect compares with the reported one.
-enum class Verdict : std::uint8_t {
-  kAgrees,  // same direction, effect within a third of the reported one
-  // Same direction, effect smaller by more than a third.
-  kWeaker,
-  kStronger,     // same direction, effect larger by more than a third
-  kOpposite,     // other direction
-  kInformation,  // the paper reports nothing to compare with
-};
-const char* VerdictName(Verdict verdict);
-
-// Compares two effects in the same unit; 0 means no effect (for a relative change of -0.246 the effect is -0.246, for a
-// factor it is the factor minus 1). If the reported effect is 0, up to 0.05 in either direction agrees.
-Verdict CompareEffects(double reported, double ours);
-// The verdict on a claim that holds or does not ("under 150 ms", "in this order").
-inline Verdict VerdictOfClaim(bool holds) { return holds ? Verdict::kAgrees : Verdict::kOpposite; }
-
-// One row of a comparison.
-struct ComparisonRow {
-  std::string id, what, reported, ours;
-  Verdict verdict = Verdict::kInformation;
-  std::string origin = "simulated";  // or "measured", "counted"
-};
-
-// Rows for a relative change (-0.246), a factor (1.53: the effect is 0.53), and a claim that holds or does not.
-ComparisonRow ChangeRow(std::string_view id, std::string what, double reported, double ours);
-ComparisonRow FactorRow(std::string_view id, std::string what, double reported, double ours);
-ComparisonRow ClaimRow(std::string_view id, std::string what, std::string reported, std::string ours, bool holds);
 
 // A table of results.
 struct ExperimentTable {
@@ -67,13 +39,18 @@ struct ExperimentResult {
   std::vector<ExperimentTable> tables;
   std::vector<ExperimentPlot> plots;
   std::vector<std::string> remarks;  // reasons for differences, as far as they were investigated
+  std::size_t seeds = 1;             // that the rows combine; tables, plots and remarks are of the first
 };
+
+// Every simulated row is judged by at least so many seeds.
+constexpr int kSeedsOfExperiments = 5;
 
 // The settings of a run, which all experiments share.
 struct ExperimentContext {
   std::string data_dir = "shared/data";  // contains traces/
   double scale = 1;                      // factor for the numbers of requests
   std::uint64_t seed = 1;
+  int seeds = kSeedsOfExperiments;  // runs with seed, seed + 1, ...; experiments that run once ignore it
   int threads = 0;                  // simulations at a time; 0: one per core
   ProgressBar* progress = nullptr;  // not owned; null: none
 
@@ -88,7 +65,17 @@ struct Experiment {
   std::string_view covers;         // ids of the figures that it reproduces: "ch-11, ch-13"
   std::string_view title, source;  // "Chameleon 5.2, figure 11"
   Result<ExperimentResult> (*run)(ExperimentContext&);
+  // Why one run is enough: "measured", "seven seeds of its own". Empty: it runs with several seeds.
+  std::string_view once = {};
 };
+
+// The document whose figures the experiment repeats: "Chameleon"; empty if its rows are targets of our own.
+std::string_view DocumentOf(const Experiment& experiment);
+// The number of seeds that the experiment runs with.
+int SeedsOf(const Experiment& experiment, const ExperimentContext& context);
+// Combines the results of the seeds from `first_seed` on: the rows by CombineSeeds, the rest from the first. A table
+// shows the rows of each seed. REQUIRES: a result.
+ExperimentResult CombineResults(std::vector<ExperimentResult> results, std::uint64_t first_seed);
 
 std::span<const Experiment> ChameleonExperiments();
 std::span<const Experiment> VllmLoraExperiments();
@@ -122,9 +109,6 @@ Result<std::vector<SustainedLoad>> FindLoads(ExperimentContext& context, std::sp
 
 // ---------------------------------------------------------------- Formatting
 
-// Formats -0.246 as "-24.6 %", and 1.53 as "1.53x".
-std::string ShowChange(double change);
-std::string ShowFactor(double factor);
 // Returns ours / base - 1; 0 if base is 0.
 double Change(double ours, double base);
 

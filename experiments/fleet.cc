@@ -165,7 +165,8 @@ Result<ExperimentResult> RunFleet(ExperimentContext& context) {
 }
 
 constexpr std::array kFleetExperiments = std::to_array<Experiment>({
-    {"fleet", "fleet", "Routing over sixty servers", "this project: docs/design/simulator.md", RunFleet},
+    {"fleet", "fleet", "Routing over sixty servers", "this project: docs/design/simulator.md", RunFleet,
+     "it has seeds of its own"},
 });
 
 }  // namespace

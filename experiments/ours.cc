@@ -283,7 +283,8 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
 }
 
 constexpr std::array kOurs = std::to_array<Experiment>({
-    {"lm-1", "lm-1, lm-2", "The preset loramux on the workloads of all papers", "this project", RunOurs},
+    {"lm-1", "lm-1, lm-2", "The preset loramux on the workloads of all papers", "this project", RunOurs,
+     "it has seeds of its own"},
 });
 
 }  // namespace

@@ -1,9 +1,10 @@
 #include "experiments/report.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -42,12 +43,58 @@ std::string TableAsMarkdown(const std::vector<std::string>& header, const std::v
 
 const std::vector<std::string> kComparisonHeader = {"id", "what", "reported", "ours", "verdict", "origin"};
 
+std::vector<std::string> CellsOf(const ComparisonRow& row) {
+  return {row.id, row.what, row.reported, row.ours, VerdictName(row.verdict), row.origin};
+}
+
 std::vector<std::vector<std::string>> ComparisonCells(const ExperimentResult& result) {
   std::vector<std::vector<std::string>> rows;
-  for (const ComparisonRow& row : result.comparison) {
-    rows.push_back({row.id, row.what, row.reported, row.ours, VerdictName(row.verdict), row.origin});
-  }
+  for (const ComparisonRow& row : result.comparison) rows.push_back(CellsOf(row));
   return rows;
+}
+
+Json RowAsJson(const ComparisonRow& row) {
+  Json json;
+  const std::vector<std::string> cells = CellsOf(row);
+  for (std::size_t i = 0; i < cells.size(); ++i) json[kComparisonHeader[i]] = cells[i];
+  if (row.quantity != Quantity::kText) {
+    json["quantity"] = QuantityName(row.quantity);
+    json["reported_number"] = row.reported_number;
+    json["numbers"] = row.numbers;
+  }
+  if (row.events) json["events"] = *row.events;
+  return json;
+}
+
+// The inverse of RowAsJson; what is absent or of another type stays empty.
+ComparisonRow RowOfJson(const Json& json) {
+  ComparisonRow row;
+  if (!json.is_object()) return row;
+  const auto text = [&](const char* name) {
+    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
+  };
+  row.id = text("id");
+  row.what = text("what");
+  row.reported = text("reported");
+  row.ours = text("ours");
+  row.origin = text("origin");
+  for (std::size_t i = 0; i < kVerdicts; ++i) {
+    if (text("verdict") == VerdictName(static_cast<Verdict>(i))) row.verdict = static_cast<Verdict>(i);
+  }
+  for (const Quantity quantity :
+       {Quantity::kChange, Quantity::kFactor, Quantity::kValue, Quantity::kAtMost, Quantity::kAtLeast}) {
+    if (text("quantity") == QuantityName(quantity)) row.quantity = quantity;
+  }
+  row.reported_number = json.contains("reported_number") && json["reported_number"].is_number()
+                            ? json["reported_number"].get<double>()
+                            : 0;
+  if (json.contains("numbers") && json["numbers"].is_array()) {
+    for (const Json& number : json["numbers"]) {
+      if (number.is_number()) row.numbers.push_back(number.get<double>());
+    }
+  }
+  if (row.numbers.empty()) row.quantity = Quantity::kText;
+  return row;
 }
 
 Status WriteText(const std::string& path, const std::string& text) {
@@ -58,37 +105,63 @@ Status WriteText(const std::string& path, const std::string& text) {
   return Ok{};
 }
 
-// Returns the rows of comparison in an <id>.json.
-Result<std::vector<std::vector<std::string>>> ReadComparison(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::vector<std::vector<std::string>> rows;
-  if (!json.is_object() || !json.contains("comparison") || !json["comparison"].is_array()) {
-    return InvalidArgument(path + ": not a result of `loramux experiment`", "--output");
+// The verdicts of a document's rows.
+struct VerdictCounts {
+  std::array<int, kVerdicts> counts = {};
+  void Add(Verdict verdict) { ++counts[static_cast<std::size_t>(verdict)]; }
+  std::vector<std::string> Cells(std::string name) const {
+    std::vector<std::string> cells = {std::move(name)};
+    int rows = 0;
+    for (const int count : counts) rows += count;
+    cells.push_back(std::to_string(rows));
+    for (const int count : counts) cells.push_back(std::to_string(count));
+    return cells;
   }
-  for (const Json& row : json["comparison"]) {
-    std::vector<std::string>& cells = rows.emplace_back();
-    for (const std::string& name : kComparisonHeader) {
-      const bool known = row.is_object() && row.contains(name) && row[name].is_string();
-      cells.push_back(known ? row[name].get<std::string>() : "");
-    }
+};
+
+// The table of verdicts by document; targets of our own stand below the documents' sum, which leaves them out.
+std::string CountsAsMarkdown(const std::vector<std::pair<std::string, VerdictCounts>>& documents,
+                             const VerdictCounts& own) {
+  std::vector<std::string> header = {"", "rows"};
+  for (std::size_t i = 0; i < kVerdicts; ++i) header.emplace_back(VerdictName(static_cast<Verdict>(i)));
+  std::vector<std::vector<std::string>> lines;
+  VerdictCounts all;
+  for (const auto& [name, counts] : documents) {
+    lines.push_back(counts.Cells(name));
+    for (std::size_t i = 0; i < kVerdicts; ++i) all.counts[i] += counts.counts[i];
   }
-  return rows;
+  lines.push_back(all.Cells("all documents"));
+  lines.push_back(own.Cells("our own targets, not counted above"));
+  return TableAsMarkdown(header, lines);
+}
+
+// What the page says about the seeds of its rows.
+std::string SeedsAsMarkdown(const Experiment& experiment, const ExperimentResult& result) {
+  if (!experiment.once.empty()) return fmt::format("Run once: {}.\n\n", experiment.once);
+  if (result.seeds == 1) return "One seed: too few to judge by.\n\n";
+  return fmt::format(
+      "Rows show the median of {} seeds, in brackets the smallest and the largest. Plots, remarks and all tables but "
+      "the last are of the first seed.\n\n",
+      result.seeds);
 }
 
 }  // namespace
 
 std::string ExperimentCommand(const Experiment& experiment, const ExperimentContext& context) {
   std::string command = fmt::format("loramux experiment {} --seed {}", experiment.id, context.seed);
+  if (experiment.once.empty() && context.seeds != kSeedsOfExperiments)
+    command += fmt::format(" --seeds {}", context.seeds);
   if (context.scale != 1) command += fmt::format(" --scale {:g}", context.scale);
   return command;
 }
 
 std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
                                  const std::string& command) {
-  std::string text =
-      fmt::format("# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [results](README.md).\n\n",
-                  experiment.title, experiment.source, experiment.covers, command);
+  std::string text = fmt::format(
+      "# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [about the "
+      "experiments](about-experiments.md).\n\n",
+      experiment.title, experiment.source, experiment.covers, command);
+  text += SeedsAsMarkdown(experiment, result);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
   if (!result.remarks.empty()) text += "\n## Differences and further observations\n";
   for (const std::string& remark : result.remarks) text += "- " + remark + "\n";
@@ -110,11 +183,7 @@ std::string ExperimentAsJson(const Experiment& experiment, const ExperimentResul
   json["command"] = command;
   json["setting"] = result.setting;
   json["comparison"] = Json::array();
-  for (const auto& cells : ComparisonCells(result)) {
-    Json row;
-    for (std::size_t i = 0; i < cells.size(); ++i) row[kComparisonHeader[i]] = cells[i];
-    json["comparison"].push_back(std::move(row));
-  }
+  for (const ComparisonRow& row : result.comparison) json["comparison"].push_back(RowAsJson(row));
   json["remarks"] = result.remarks;
   json["tables"] = Json::array();
   for (const ExperimentTable& table : result.tables) {
@@ -151,27 +220,41 @@ Status WriteExperiment(const std::string& directory, const Experiment& experimen
   return Ok{};
 }
 
+Result<std::vector<ComparisonRow>> ReadComparison(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("comparison") || !json["comparison"].is_array()) {
+    return InvalidArgument(path + ": not a result of `loramux experiment`", "--output");
+  }
+  std::vector<ComparisonRow> rows;
+  for (const Json& row : json["comparison"]) rows.push_back(RowOfJson(row));
+  return rows;
+}
+
 Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments) {
   std::string rows;
-  std::map<std::string, int> counts;
+  std::vector<std::pair<std::string, VerdictCounts>> documents;
+  VerdictCounts own;
   for (const Experiment& experiment : experiments) {
     const std::string path = directory + "/" + std::string(experiment.id) + ".json";
     std::error_code ignored;  // a file that cannot be accessed counts as absent
     if (!std::filesystem::exists(path, ignored)) continue;
     ASSIGN_OR_RETURN(const auto comparison, ReadComparison(path));
-    for (auto row : comparison) {
-      ++counts[row[4]];
-      row[0] = fmt::format("[{}]({}.md)", row[0], experiment.id);
-      rows += TableLine(row);
+    const std::string document(DocumentOf(experiment));
+    auto counts = std::find_if(documents.begin(), documents.end(), [&](const auto& d) { return d.first == document; });
+    if (counts == documents.end() && !document.empty())
+      counts = documents.insert(documents.end(), {document, VerdictCounts{}});
+    for (const ComparisonRow& row : comparison) {
+      (document.empty() ? own : counts->second).Add(row.verdict);
+      std::vector<std::string> cells = CellsOf(row);
+      cells[0] = fmt::format("[{}]({}.md)", row.id, experiment.id);
+      rows += TableLine(cells);
     }
   }
-  std::string text =
+  const std::string text =
       "# Experiments: reported and reproduced results\nWritten by `loramux experiment`; [how to run it and how to read "
-      "this page](README.md).\n\n";
-  for (const char* verdict : {"agrees", "weaker", "stronger", "opposite", "information"}) {
-    text += fmt::format("{}{} {}", verdict == std::string_view("agrees") ? "" : ", ", counts[verdict], verdict);
-  }
-  text += ".\n\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
+      "this page](about-experiments.md).\n\n" +
+      CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
   return WriteText(directory + "/experiments.md", text);
 }
 

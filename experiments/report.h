@@ -22,8 +22,11 @@ std::string ComparisonAsText(const ExperimentResult& result);
 // Writes <id>.md, <id>.json and the plots. Error: a file cannot be written.
 Status WriteExperiment(const std::string& directory, const Experiment& experiment, const ExperimentResult& result,
                        const std::string& command);
-// Writes experiments.md: the rows of comparison of all experiments that have an <id>.json in the directory. Errors: a
-// file cannot be read or written.
+// Reads the rows of comparison in an <id>.json. Errors: a file that cannot be read, or is no result.
+Result<std::vector<ComparisonRow>> ReadComparison(const std::string& path);
+
+// Writes experiments.md: the rows of comparison of all experiments that have an <id>.json in the directory, and their
+// verdicts counted by document, with targets of our own apart. Errors: a file cannot be read or written.
 Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments);
 
 }  // namespace loramux
