@@ -35,6 +35,9 @@ FILES = {   # path: mode
     "/usr/share/fish/vendor_completions.d/loramux.fish": "-rw-r--r--",
     "/usr/share/doc/loramux/copyright": "-rw-r--r--", "/usr/share/doc/loramux/changelog.gz": "-rw-r--r--",
     "/usr/share/man/man1/loramux.1.gz": "-rw-r--r--"}
+# What `loramux demo` serves.
+FILES.update({f"/usr/share/loramux/demo/{path.relative_to(DEMO)}": "-rw-r--r--"
+              for part in ("model", "adapters") for path in (DEMO / part).rglob("*") if path.is_file()})
 
 
 def call(*command, ok=True, **more):

@@ -7,6 +7,8 @@
 #include "tools/command_line/last_resort.h"
 #include "tools/command_line/reference.h"
 #include "tools/controller_command.h"
+#include "tools/demo_command.h"
+#include "tools/doctor_command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/laboratory.h"
@@ -25,6 +27,7 @@ int Run(int argc, char** argv) {
                            .version = LORAMUX_VERSION};
   program.footer =
       "Examples:\n"
+      "  loramux demo\n"
       "  loramux serve demo/model --adapter-dir demo/adapters\n"
       "  loramux route --servers 10.0.0.1:8000,10.0.0.2:8000\n"
       "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
@@ -38,6 +41,8 @@ int Run(int argc, char** argv) {
       "  loramux experiment ch-11 --quick --output /tmp/results\n"
       "Each command explains its flags: loramux COMMAND --help";
   program.commands.push_back(loramux::ServeCommand());
+  program.commands.push_back(loramux::DemoCommand());
+  program.commands.push_back(loramux::DoctorCommand());
   program.commands.push_back(loramux::RouteCommand());
   program.commands.push_back(loramux::ControllerCommand());
   program.commands.push_back(loramux::GenerateCommand());

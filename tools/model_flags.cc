@@ -106,6 +106,10 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
   AddHubFlags(line, flags.hub);
 }
 
+fs::path HubCacheFolder(const HubFlags& flags) {
+  return flags.cache.empty() ? HuggingFaceHome() / "hub" : fs::path(flags.cache);
+}
+
 HubClientOptions HubOptionsOf(const HubFlags& flags) { return {.endpoint = flags.endpoint, .token = TokenOf(flags)}; }
 
 Result<std::string> FolderOf(const std::string& text, const HubFlags& hub) {
@@ -113,9 +117,7 @@ Result<std::string> FolderOf(const std::string& text, const HubFlags& hub) {
   if (fs::exists(text, ignored)) return text;
   const std::optional<RepoName> repo = ParseRepoName(text);
   if (!repo) return NotFound("'" + text + "': expected a folder, or a model as ORG/NAME, found neither");
-  const SnapshotOptions options{.cache = hub.cache.empty() ? HuggingFaceHome() / "hub" : fs::path(hub.cache),
-                                .hub = HubOptionsOf(hub),
-                                .offline = hub.offline};
+  const SnapshotOptions options{.cache = HubCacheFolder(hub), .hub = HubOptionsOf(hub), .offline = hub.offline};
   ProgressBar bar("downloading " + repo->full(), "MiB", 1 << 20);
   auto folder =
       FetchSnapshot(*repo, options, [&](std::int64_t bytes, std::int64_t total) { bar.Update(bytes, total); });

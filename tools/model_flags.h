@@ -1,6 +1,7 @@
 // The flags that say which files make the model: its folder, its tokenizer, its chat template.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -37,6 +38,9 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags);
 // The model of `flags` with folders in place of names as ORG/NAME: from the cache, or downloaded with a progress bar.
 // Errors name the model.
 Status FetchModel(ModelFlags& flags);
+
+// The folder of the cache, which need not exist.
+std::filesystem::path HubCacheFolder(const HubFlags& flags);
 
 // What downloads from the hub that the flags name; with the token of `hf auth login` where no flag gives one.
 HubClientOptions HubOptionsOf(const HubFlags& flags);

@@ -556,6 +556,18 @@ Command ServeCommand() {
   const auto flags = std::make_shared<ServeFlags>();
   Command command{.name = "serve", .summary = "Serve a base model and its adapters behind an OpenAI-compatible API"};
   AddServeFlags(command.line, *flags);
+  command.first_steps =
+      "loramux serve needs a model. Three ways to start:\n"
+      "\n"
+      "  loramux demo                                            a small model with fourteen adapters, which came "
+      "along\n"
+      "  loramux serve Qwen/Qwen3-0.6B                           a model of Hugging Face's hub: 1.5 GB to download\n"
+      "  loramux serve ~/models/MODEL --adapter-dir ~/adapters   your own: a model's folder or GGUF file, and a "
+      "folder\n"
+      "                                                          with one folder for each LoRA adapter\n"
+      "\n"
+      "The server then answers OpenAI's API at http://127.0.0.1:8000/v1; the `model` of a request names the adapter.\n"
+      "`loramux doctor` looks at this machine first; `loramux serve --help` has the flags.\n";
   command.run = [flags] { return RunServe(*flags); };
   return command;
 }

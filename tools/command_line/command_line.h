@@ -91,6 +91,9 @@ struct Command {
   std::string summary;  // one line, without a full stop
   CommandLine line;
   std::function<int()> run;  // returns the exit status of the process
+  // How to start: lines that take the place of the error where the command stands alone and needs a flag. Empty: the
+  // error it is.
+  std::string first_steps = {};
 };
 
 struct Program {

@@ -349,6 +349,12 @@ int RunProgram(Program& program, int argc, char** argv) {
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));
+  } catch (const CLI::RequiredError& error) {
+    const auto command = std::find_if(program.commands.begin(), program.commands.end(),
+                                      [&](const Command& candidate) { return candidate.name == name; });
+    if (argc > 2 || command == program.commands.end() || command->first_steps.empty()) return Report(app, error, name);
+    fmt::print(stderr, "{}", command->first_steps);
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return Report(app, error, name);
   }
