@@ -36,9 +36,23 @@ ResidencyManager::ResidencyManager(PagePool& device, PagePool& host, PageTransfe
   CHECK_EQ(device_.page_bytes(), host_.page_bytes());
 }
 
-void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
+bool ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version, bool in_host) {
   const std::size_t generation = version->generation.value;
-  if (Knows(version->generation)) return;
+  if (in_host) {
+    const AdapterGeneration of = version->generation;
+    Add(std::move(version));
+    AdapterResidency& adapter = At(of);
+    if (adapter.device != TierState::kAbsent || adapter.host != TierState::kAbsent) return false;
+    if (host_.free_pages() < adapter.pages) return false;
+    adapter.host_pages.resize(static_cast<std::size_t>(adapter.pages));
+    CHECK(host_.Allocate(PageCategory::kAdapter, adapter.host_pages));
+    adapter.host = TierState::kResident;
+    host_residents_.push_back(of);
+    adapter.host_arrival = ++next_host_arrival_;
+    NoteChange(adapter);
+    return true;
+  }
+  if (Knows(version->generation)) return false;
   if (generation >= slot_of_.size()) slot_of_.resize(generation + 1, kNoSlot);
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<std::uint32_t>(adapters_.size()));
@@ -53,6 +67,7 @@ void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
   if (is_listed_.size() < adapters_.size()) is_listed_.resize(adapters_.size(), false);
   changes_.reserve(by_slot_.capacity());  // later changes allocate nothing
   ++totals_.known;
+  return false;
 }
 
 void ResidencyManager::Acquire(AdapterGeneration generation) {

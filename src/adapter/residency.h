@@ -88,8 +88,10 @@ class ResidencyManager {
   // of both pools have the same size.
   ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer, bool disk_by_layer = false);
 
-  // Makes the adapter known. Idempotent.
-  void Add(std::shared_ptr<const AdapterVersion> version);
+  // Makes the adapter known. Idempotent. `in_host`: also with a whole copy in the host tier, as if it had been read
+  // before; for simulations, because the content of its pages is arbitrary. Returns whether that copy was made: not if
+  // the tier has too few free pages, or the adapter is in a tier already.
+  bool Add(std::shared_ptr<const AdapterVersion> version, bool in_host = false);
   // A request that uses the adapter arrives (Acquire) or ends (Release). A retired adapter is dropped with its last
   // request, which frees its pages in both tiers. REQUIRES: known; for Release: Acquire was called, and the request is
   // not running.

@@ -55,6 +55,21 @@ TEST(Residency, LoadsThroughTheHostTierAndComesBackFromIt) {
   EXPECT_NE(w.residency.Get(g).load_sequence, first);
 }
 
+TEST(Residency, StartsInTheHostTier) {
+  World w;
+  const AdapterGeneration g{1};
+  EXPECT_TRUE(w.residency.Add(MakeVersion(1, 3), /*in_host=*/true));
+  EXPECT_FALSE(w.residency.Add(MakeVersion(1, 3), /*in_host=*/true));  // it is there
+  EXPECT_TRUE(w.residency.Add(MakeVersion(9, 2), /*in_host=*/true));   // unknown so far
+  EXPECT_FALSE(w.residency.Add(MakeVersion(2, 3), /*in_host=*/true));  // one page is free
+  w.residency.CheckIntegrity();
+  EXPECT_EQ(w.host->free_pages(), 1);
+  w.residency.BeginLoad(g, true, w.clock.Now());
+  w.Settle();
+  EXPECT_EQ(w.residency.Stats().disk_loads, 0);
+  EXPECT_EQ(w.residency.Stats().host_to_device_bytes, 3 * 64);
+}
+
 TEST(Residency, LoadsPastTheHostTier) {
   World w;
   w.residency.BeginLoad(AdapterGeneration{2}, false, w.clock.Now());

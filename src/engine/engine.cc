@@ -722,6 +722,11 @@ std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
+bool Engine::PlaceInHost(std::shared_ptr<const AdapterVersion> version) {
+  CHECK(!impl_->step_in_flight);
+  return impl_->residency.Add(std::move(version), /*in_host=*/true);
+}
+
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&

@@ -76,6 +76,11 @@ class Engine {
   // unpins it.
   void SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done);
 
+  // Puts a whole copy of the adapter into the host tier, as if it had been read before. For simulations: the content is
+  // arbitrary. Call it on the engine thread, without a step in flight. False: the tier has no room, or the adapter is
+  // in a tier already.
+  bool PlaceInHost(std::shared_ptr<const AdapterVersion> version);
+
   // Runs one iteration: drains the inbox, collects completions, plans, submits, publishes. Returns false if it did
   // nothing; then nothing can be done until the wakeup is signalled or TimeToNextMove has passed.
   bool Step();

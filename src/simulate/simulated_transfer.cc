@@ -15,7 +15,7 @@ TimeNs FromSeconds(double seconds) {
 }  // namespace
 
 SimulatedLink::Arrival SimulatedLink::Occupy(double bytes, TimeNs now) {
-  const TimeNs takes = FromSeconds(bytes / link_.bytes_per_second), begins = std::max(free_at_, now);
+  const TimeNs takes = FromSeconds(link_.OccupiedSeconds(bytes)), begins = std::max(free_at_, now);
   free_at_ = begins + takes;
   busy_ += takes;
   bytes_ += bytes;

@@ -28,6 +28,7 @@ class World {
     const bool begins_from_host = policy != ColdStartPolicy::kWait;
     if (options_.preset.all_on_device) PinAll();
     if (begins_from_host && options_.adapters_in_host_memory && options_.host_bytes > 0) FillHostTier();
+    if (options_.adapters_in_host_tier && options_.host_bytes > 0) PlaceInHost();
     PushFirstTurn();
     ScheduleSamples();
     for (std::int64_t rounds = 1; !events_.empty(); ++rounds) {
@@ -69,6 +70,13 @@ class World {
       RunUntilQuiet();
     }
     begin_ = clock_.Now();
+  }
+
+  // Takes no time. Adapters that do not fit stay on disk.
+  void PlaceInHost() {
+    for (std::size_t i = 0; i < server_->adapters().size(); ++i) {
+      engine().PlaceInHost(server_->adapters().registry().Find(server_->adapters().Of(i).generation));
+    }
   }
 
   void RunUntilQuiet() {

@@ -35,7 +35,10 @@ struct SimulationOptions {
   double adapter_share = 0;                  // part of the device memory, replaces the regime's share; 0: the regime's
   double host_bytes = 256e9;                 // size of the host tier; 0: none
   bool adapters_in_host_memory = true;       // at the start; false: only on disk
-  double predictor_accuracy = 0.8;           // of OraclePredictor (Chameleon's predictor reaches about 80 %)
+  // The host tier holds all adapters from the start, as far as it has room, so that what moves pages ahead of demand
+  // may choose any of them. False: it holds those that were loaded for a request.
+  bool adapters_in_host_tier = false;
+  double predictor_accuracy = 0.8;  // of OraclePredictor (Chameleon's predictor reaches about 80 %)
   TimeNs age_bound = 30 * kNsPerSecond;
   TimeNs fairness_max_wait = 30 * kNsPerSecond;               // FairnessOptions::max_wait
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SchedulerOptions::adapter_prefetch

@@ -81,6 +81,18 @@ TEST(Simulation, AdaptersHaveTheBytesThatTheyAreSaidToHave) {
   EXPECT_EQ(result.bytes_to_device, 3000);
 }
 
+// FastLibra brings what is not in use to an idle device: any adapter of the host tier, also one that no request wants.
+TEST(Simulation, AdaptersThatStartInTheHostTierMayBeSwappedIn) {
+  Workload workload = TwoRequests(0, 0, 10 * kNsPerSecond);
+  workload.adapter_ranks = {8, 16, 16, 8};
+  SimulationOptions options = OptionsFor("fastlibra");
+  EXPECT_EQ(Simulate(options, workload).value().stats.adapters.device_loads, 1);
+  options.adapters_in_host_tier = true;
+  const SimulationResult result = Simulate(options, workload).value();
+  EXPECT_EQ(result.stats.adapters.device_loads, 4);
+  EXPECT_EQ(result.stats.adapters.disk_loads, 0);
+}
+
 // The machine is slower when the prompt begins, and twice as fast when the second decode step does.
 TEST(Simulation, StepsTakeWhatThePaceOfTheMachineSaysWhenTheyBegin) {
   Workload workload = TwoRequests(-1, -1, 0);

@@ -85,6 +85,11 @@ FactorTable FactorTableOf(const StepLoad& load) {
   return load.decode_sequences == 0 ? &PerformanceModel::prefill_factors : &PerformanceModel::mixed_factors;
 }
 
+double PerformanceModel::Link::OccupiedSeconds(double bytes) const {
+  const double pieces = piece_bytes > 0 ? std::ceil(bytes / piece_bytes) : 0;
+  return bytes / bytes_per_second + pieces * per_piece;
+}
+
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
   const std::vector<StepFactor>& own = this->*FactorTableOf(load);
   const bool borrows = own.empty() && load.prefill_tokens > 0;  // no step with prefill and decode was measured

@@ -97,10 +97,16 @@ struct PerformanceModel {
   // Seconds from sending a request until a sleeping engine sees it. Not part of SecondsOf.
   double submit_latency = 0;
 
-  // A link between tiers: a transfer takes latency + bytes / bytes_per_second.
+  // A link between tiers: a transfer takes latency + bytes / bytes_per_second, and per_piece for each piece of
+  // piece_bytes, the last one perhaps shorter. Profiles have no pieces: what they cost is in the measured latency.
   struct Link {
     double latency = 0;  // seconds
     double bytes_per_second = 0;
+    double piece_bytes = 0;  // 0: one piece, at no cost
+    double per_piece = 0;    // seconds, to start the copy of one
+
+    // Seconds that a transfer of `bytes` occupies the link, which are all but the latency.
+    double OccupiedSeconds(double bytes) const;
   };
   Link disk, host_to_device, device_to_host;
 

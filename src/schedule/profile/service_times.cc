@@ -12,7 +12,7 @@ constexpr std::int64_t kPrefillTokens = 256;
 constexpr double kMostRidgeTokens = 1 << 20;  // bounds the values of a profile
 
 ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_t page_bytes) {
-  return {.page_ns = static_cast<double>(page_bytes) / link.bytes_per_second * kNsPerSecond,
+  return {.page_ns = link.OccupiedSeconds(static_cast<double>(page_bytes)) * kNsPerSecond,
           .latency_ns = link.latency * kNsPerSecond};
 }
 
