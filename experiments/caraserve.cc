@@ -214,18 +214,14 @@ Result<ExperimentResult> RunLarge(ExperimentContext& context) {
   const std::array reported = {-0.202, -0.185};
   for (std::size_t i = 0; i < reported.size(); ++i) {
     const double ours = Change(all[i].Of(kCaraServe).end_to_end.mean, all[i].Of(kOnDemand).end_to_end.mean);
-    result.comparison.push_back({.id = "ca-15",
-                                 .what = all[i].setting.name + ": mean latency against ONDMD",
-                                 .reported = ShowChange(reported[i]),
-                                 .ours = ShowChange(ours),
-                                 .verdict = CompareEffects(reported[i], ours)});
+    result.comparison.push_back(
+        ChangeRow("ca-15", all[i].setting.name + ": mean latency against ONDMD", reported[i], ours));
     const double cold = all[i].Of(kOnDemand).ttft.mean - all[i].Of(kCached).ttft.mean,
                  assisted = all[i].Of(kCaraServe).ttft.mean - all[i].Of(kCached).ttft.mean;
-    result.comparison.push_back({.id = "ca-15",
-                                 .what = all[i].setting.name + ": cold-start overhead (TTFT over CACHED) against ONDMD",
-                                 .reported = "more than -50 %",
-                                 .ours = ShowChange(Change(assisted, cold)),
-                                 .verdict = CompareEffects(-0.5, Change(assisted, cold))});
+    result.comparison.push_back(
+        ReportedAs(AtMostRow("ca-15", all[i].setting.name + ": cold-start overhead (TTFT over CACHED) against ONDMD",
+                             -50, 100 * Change(assisted, cold), {" %", 1}),
+                   "more than halved"));
   }
   for (const Outcomes& outcomes : all) result.tables.push_back(TableOf(outcomes));
   result.plots = {PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};

@@ -125,6 +125,8 @@ struct SjfVariant {
   TimeNs age_bound = 30 * kNsPerSecond;
 };
 constexpr TimeNs kNoAging = 1'000'000 * kNsPerSecond;
+constexpr double kReportedStarving = 5.15 / 1.5;
+constexpr const char* kReportedStarvingText = "5.15 / 1.5 s = 3.43x";
 constexpr std::size_t kNear = 500;  // requests: half a minute
 constexpr std::array kSjfVariants = std::to_array<SjfVariant>({
     {"FIFO", "s-lora", kHighLoad},
@@ -167,14 +169,10 @@ Status AddSjf(ExperimentContext& context, double base, ExperimentResult& result)
   const auto waits = [&](std::size_t i) { return WaitsByThird(outcomes[i], kNear, OutputOf); };
   const auto factor = [&](std::size_t i) { return waits(i)[2] / std::max(1e-9, waits(i)[0]); };
   const std::size_t pure = kSjfVariants.size() - 1;
-  result.comparison.push_back(
-      {.id = "ch-16",
-       .what = fmt::format(
-           "the same where memory is short ({:.1f} RPS), no aging, exact length predictions, thirds by output length",
-           jobs[pure].load.rate),
-       .reported = "5.15 / 1.5 s = 3.43x",
-       .ours = fmt::format("{:.2f} / {:.2f} s = {:.2f}x", waits(pure)[2], waits(pure)[0], factor(pure)),
-       .verdict = CompareEffects(5.15 / 1.5 - 1, factor(pure) - 1)});
+  result.comparison.push_back(ReportedAs(
+      FactorRow("ch-16", "the same where memory is short, no aging, exact length predictions, thirds by output length",
+                kReportedStarving, factor(pure)),
+      kReportedStarvingText));
   result.remarks.push_back(fmt::format(
       "SJF (second table), with one change at a time. At {:.1f} RPS all waiting requests are admitted together at the "
       "next admission, so there is nothing to order: {:.1f} % start after a later request, under FIFO {:.1f} % (their "
@@ -232,30 +230,20 @@ Result<ExperimentResult> RunChameleonQueueing(ExperimentContext& context) {
     chart.lines.push_back({.name = std::string(systems[i - systems.size()]), .points = TailOverTime(outcomes[i])});
   }
   const auto share = [&](const char* what, double reported, double ours) {
-    result.comparison.push_back({.id = "ch-16",
-                                 .what = what,
-                                 .reported = fmt::format("{:.1f} %", 100 * reported),
-                                 .ours = fmt::format("{:.1f} %", 100 * ours),
-                                 .verdict = CompareEffects(reported, ours)});
+    result.comparison.push_back(ValueRow("ch-16", what, 100 * reported, 100 * ours, {" %", 1}));
   };
   share("FIFO: waiting share of the end-to-end time, small requests", 0.286, queues[0][0].share);
   share("FIFO: waiting share of the end-to-end time, large requests", 0.12, queues[0][2].share);
   const double starved = queues[1][2].mean_ms / std::max(1e-9, queues[1][0].mean_ms);
-  result.comparison.push_back({.id = "ch-16",
-                               .what = "SJF: waiting time of large requests against small ones",
-                               .reported = "5.15 / 1.5 s = 3.43x",
-                               .ours = fmt::format("{:.2f} / {:.2f} s = {:.2f}x", queues[1][2].mean_ms / 1000,
-                                                   queues[1][0].mean_ms / 1000, starved),
-                               .verdict = CompareEffects(5.15 / 1.5 - 1, starved - 1)});
+  result.comparison.push_back(ReportedAs(
+      FactorRow("ch-16", "SJF: waiting time of large requests against small ones", kReportedStarving, starved),
+      kReportedStarvingText));
   for (const std::size_t system : {2, 3}) {
     double most = 0;
     for (const QueueOfClass& part : queues[system]) most = std::max(most, part.share);
-    result.comparison.push_back(
-        {.id = "ch-16",
-         .what = fmt::format("{}: waiting share of the end-to-end time, in each class", systems[system]),
-         .reported = "under 8 %",
-         .ours = fmt::format("at most {:.1f} %", 100 * most),
-         .verdict = VerdictOfClaim(most < 0.08)});
+    result.comparison.push_back(AtMostRow(
+        "ch-16", fmt::format("{}: waiting share of the end-to-end time, in the class with most", systems[system]), 8,
+        100 * most, {" %", 1}));
   }
   const auto p99 = [&](std::size_t system) { return outcomes[systems.size() + system].summary.ttft.p99; };
   const bool ordered = std::min(p99(0), p99(1)) > p99(2) && p99(2) > p99(3);
@@ -290,34 +278,24 @@ Result<ExperimentResult> RunChameleonQueueing(ExperimentContext& context) {
 namespace {
 
 struct EvictionCell {
-  // means over the seeds; ms; large: requests for adapters of rank 128
+  // ms; large: requests for adapters of rank 128
   double p50 = 0, p99 = 0, large_p99 = 0, hits = 0, gigabytes = 0;
 };
-constexpr std::size_t kEvictionSeeds = 3;
 
 Result<std::vector<EvictionCell>> RunEvictions(ExperimentContext& context,
                                                const std::vector<ChameleonSetting>& settings) {
-  ASSIGN_OR_RETURN(const auto once, MakeChameleonJobs(context, settings));
-  std::vector<SimulationJob> jobs;
-  for (const SimulationJob& job : once) {
-    for (std::uint64_t seed = 0; seed < kEvictionSeeds; ++seed) {
-      jobs.push_back(job);
-      jobs.back().options.seed += seed;
-      jobs.back().load.seed += seed;
-    }
-  }
+  ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
   // All jobs have adapters of the same ranks.
   ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(jobs.front().load));
   std::vector<EvictionCell> cells(settings.size());
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const SimulationSummary& summary = outcomes[i].summary;
-    EvictionCell& cell = cells[i / kEvictionSeeds];
-    cell.p50 += summary.ttft.p50 / kEvictionSeeds;
-    cell.p99 += summary.ttft.p99 / kEvictionSeeds;
-    cell.large_p99 += Summarise(TtftsOfRank(outcomes[i], workload, 128)).p99 / kEvictionSeeds;
-    cell.hits += summary.adapter_hit_share / kEvictionSeeds;
-    cell.gigabytes += summary.gigabytes_to_device / kEvictionSeeds;
+    cells[i] = {.p50 = summary.ttft.p50,
+                .p99 = summary.ttft.p99,
+                .large_p99 = Summarise(TtftsOfRank(outcomes[i], workload, 128)).p99,
+                .hits = summary.adapter_hit_share,
+                .gigabytes = summary.gigabytes_to_device};
   }
   return cells;
 }
@@ -345,7 +323,7 @@ Result<ExperimentResult> RunChameleonEviction(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, {}));
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   ExperimentTable table{
-      "By eviction policy, means of three seeds",
+      "By eviction policy",
       {"memory", "RPS", "system", "TTFT P50 ms", "P99 ms", "P99 of rank 128 ms", "adapter hits", "GB loaded"},
       {}};
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -428,10 +406,13 @@ Result<ExperimentResult> RunChameleonPrefetch(ExperimentContext& context) {
                           fmt::format("{:.1f} %", 100 * summary.adapter_hit_share), std::to_string(stats.loads),
                           std::to_string(stats.used), fmt::format("{:.1f}", summary.gigabytes_to_device)});
   }
-  result.comparison = {ChangeRow("ch-18", "P99 TTFT with prefetching against Chameleon", -0.088,
-                                 Change(outcomes[2].summary.ttft.p99, outcomes[1].summary.ttft.p99)),
-                       ChangeRow("ch-18", "the same, a third of the memory", -0.088,
-                                 Change(outcomes[5].summary.ttft.p99, outcomes[4].summary.ttft.p99))};
+  const auto row = [&](const char* what, std::size_t with) {
+    return WithEvents(
+        ChangeRow("ch-18", what, -0.088, Change(outcomes[with].summary.ttft.p99, outcomes[with - 1].summary.ttft.p99)),
+        outcomes[with].result.stats.prefetches.loads, "prefetches");
+  };
+  result.comparison = {row("P99 TTFT with prefetching against Chameleon", 2),
+                       row("the same, a third of the memory", 5)};
   result.tables.push_back(std::move(table));
   result.remarks = {
       "Nothing is prefetched. The histogram (cache/adapter_arrival_histogram.h) predicts an adapter only if the "
@@ -448,30 +429,25 @@ Result<ExperimentResult> RunChameleonPrefetch(ExperimentContext& context) {
 Result<ExperimentResult> RunChameleonPredictor(ExperimentContext& context) {
   constexpr std::array<std::string_view, 2> kSystems = {"chameleon", "chameleon-output-only"};
   constexpr std::array<double, 3> kAccuracies = {1, 0.8, 0.6};
-  constexpr std::size_t kSeeds = 3;
   ASSIGN_OR_RETURN(const double base, SLoraLoad(context, {}));
   std::vector<ChameleonSetting> settings;
   const std::array<double, 2> rates = {9.5 / 8.6 * base, kOverload * base};
   for (const double rate : rates) {
     for (const std::string_view system : kSystems) {
       for (const double accuracy : kAccuracies) {
-        for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-          settings.push_back({.preset = system, .rate = rate, .change = [=](SimulationJob& job) {
-                                job.options.predictor_accuracy = accuracy;
-                                job.options.seed += seed;
-                                job.load.seed += seed;
-                              }});
-        }
+        settings.push_back({.preset = system, .rate = rate, .change = [=](SimulationJob& job) {
+                              job.options.predictor_accuracy = accuracy;
+                            }});
       }
     }
   }
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
   ExperimentResult result{.setting = DescribeChameleonTestbed(jobs.front())};
-  ExperimentTable table{"P99 TTFT in ms, means of three seeds", {"RPS", "size by", "100 %", "80 %", "60 %"}, {}};
+  ExperimentTable table{"P99 TTFT in ms", {"RPS", "size by", "100 %", "80 %", "60 %"}, {}};
   std::array<std::array<double, 3>, 4> p99 = {};  // by rate and system, then by accuracy
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    p99[i / (kSeeds * kAccuracies.size())][i / kSeeds % kAccuracies.size()] += outcomes[i].summary.ttft.p99 / kSeeds;
+    p99[i / kAccuracies.size()][i % kAccuracies.size()] = outcomes[i].summary.ttft.p99;
   }
   for (std::size_t i = 0; i < p99.size(); ++i) {
     table.rows.push_back({fmt::format("{:.2f}", rates[i / kSystems.size()]), std::string(kSystems[i % kSystems.size()]),
@@ -481,14 +457,9 @@ Result<ExperimentResult> RunChameleonPredictor(ExperimentContext& context) {
   const auto change = [&](std::size_t line, std::size_t accuracy) { return Change(p99[line][accuracy], p99[line][0]); };
   const double eighty = change(0, 1);
   result.comparison = {
-      {.id = "ch-19",
-       .what = "P99 TTFT at 80 % accuracy against 100 %",
-       .reported = "about the same",
-       .ours = ShowChange(eighty),
-       .verdict = CompareEffects(0, eighty)},
-      ClaimRow("ch-19",
-               fmt::format("P99 TTFT at 60 % against 100 %: size by output alone suffers more; {:.1f} RPS", rates[1]),
-               "yes", fmt::format("{} against {}", ShowChange(change(3, 2)), ShowChange(change(2, 2))),
+      ReportedAs(ChangeRow("ch-19", "P99 TTFT at 80 % accuracy against 100 %", 0, eighty), "about the same"),
+      ClaimRow("ch-19", "P99 TTFT at 60 % against 100 %, high load: size by output alone suffers more", "yes",
+               fmt::format("{} against {}", ShowChange(change(3, 2)), ShowChange(change(2, 2))),
                change(3, 2) > change(2, 2))};
   result.tables.push_back(std::move(table));
   result.remarks = {

@@ -152,12 +152,9 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
       drawn.points.emplace_back(static_cast<double>(kCounts[i]), p99);
     }
     table.rows.push_back(std::move(row));
-    result.comparison.push_back(
-        {.id = "ch-20",
-         .what = fmt::format("largest number of adapters with P99 TTFT within the objective: {}", lines[line].name),
-         .reported = std::to_string(kReported[line]),
-         .ours = std::to_string(most),
-         .verdict = CompareEffects(static_cast<double>(kReported[line]), static_cast<double>(most))});
+    result.comparison.push_back(ValueRow(
+        "ch-20", fmt::format("largest number of adapters with P99 TTFT within the objective: {}", lines[line].name),
+        static_cast<double>(kReported[line]), static_cast<double>(most), {}));
   }
   const std::size_t first = lines.size() * kCounts.size();
   ExperimentTable mixed{

@@ -23,21 +23,9 @@ void CompareSystem(const std::vector<Figures>& figures, std::size_t preset, cons
   const std::size_t n = kSystems.size();
   const double ttft = MeanOver(figures, n, preset, TtftChange), tpot = MeanOver(figures, n, preset, TpotChange);
   const double peak = PeakFactor(figures, n, preset);
-  result.comparison.push_back({.id = id,
-                               .what = fmt::format("mean TTFT against {}", name),
-                               .reported = ShowChange(reported[0]),
-                               .ours = ShowChange(ttft),
-                               .verdict = CompareEffects(reported[0], ttft)});
-  result.comparison.push_back({.id = id,
-                               .what = fmt::format("mean TPOT against {}", name),
-                               .reported = ShowChange(reported[1]),
-                               .ours = ShowChange(tpot),
-                               .verdict = CompareEffects(reported[1], tpot)});
-  result.comparison.push_back({.id = id,
-                               .what = fmt::format("peak throughput against {}", name),
-                               .reported = ShowFactor(reported[2]),
-                               .ours = ShowFactor(peak),
-                               .verdict = CompareEffects(reported[2] - 1, peak - 1)});
+  result.comparison.push_back(ChangeRow(id, fmt::format("mean TTFT against {}", name), reported[0], ttft));
+  result.comparison.push_back(ChangeRow(id, fmt::format("mean TPOT against {}", name), reported[1], tpot));
+  result.comparison.push_back(FactorRow(id, fmt::format("peak throughput against {}", name), reported[2], peak));
 }
 
 void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& result) {
@@ -57,11 +45,7 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
   const auto factor = [&](const char* what, double Figures::*field, std::size_t preset, const char* name,
                           double reported) {
     const double other = mean(preset, field), ours = other == 0 ? 0 : mean(0, field) / other;
-    result.comparison.push_back({.id = "fl-13",
-                                 .what = fmt::format("{} against {}", what, name),
-                                 .reported = ShowFactor(reported),
-                                 .ours = ShowFactor(ours),
-                                 .verdict = CompareEffects(reported - 1, ours - 1)});
+    result.comparison.push_back(FactorRow("fl-13", fmt::format("{} against {}", what, name), reported, ours));
   };
   factor("memory in use", &Figures::used, 1, "vLLM", 1.2);
   factor("memory in use", &Figures::used, 2, "S-LoRA", 2.6);
@@ -72,11 +56,8 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
        {std::tuple(std::size_t{1}, "vLLM", 1.3), std::tuple(std::size_t{2}, "S-LoRA", 3.2)}) {
     const double ours = hits(preset) == 0 ? 0 : hits(0) / hits(preset);
     result.comparison.push_back(
-        {.id = "fl-13",
-         .what = fmt::format("cache hits (mean of adapters and of history on the device) against {}", name),
-         .reported = ShowFactor(reported),
-         .ours = ShowFactor(ours),
-         .verdict = CompareEffects(reported - 1, ours - 1)});
+        FactorRow("fl-13", fmt::format("cache hits (mean of adapters and of history on the device) against {}", name),
+                  reported, ours));
   }
 }
 

@@ -297,19 +297,13 @@ Result<ExperimentResult> RunVariants(ExperimentContext& context) {
     const double ttft = mean([](const Figures& libra, const Figures& f) { return f.ttft / libra.ttft; });
     const double tpot = mean([](const Figures& libra, const Figures& f) { return f.tpot / libra.tpot; });
     const double factor = PeakFactor(figures, n, v + 1), peak = factor == 0 ? 0 : 1 / factor - 1;
-    const auto add = [&](const char* what, std::string reported, std::string ours, Verdict verdict) {
-      result.comparison.push_back({.id = variant.id,
-                                   .what = fmt::format("{}: {}", variant.what, what),
-                                   .reported = std::move(reported),
-                                   .ours = std::move(ours),
-                                   .verdict = verdict});
-    };
-    add("TTFT", ShowFactor(variant.ttft), ShowFactor(ttft), CompareEffects(variant.ttft - 1, ttft - 1));
-    add("TPOT", ShowFactor(variant.tpot), ShowFactor(tpot), CompareEffects(variant.tpot - 1, tpot - 1));
-    add("peak throughput", ShowChange(variant.throughput), ShowChange(peak), CompareEffects(variant.throughput, peak));
+    const auto what = [&](const char* metric) { return fmt::format("{}: {}", variant.what, metric); };
+    result.comparison.push_back(FactorRow(variant.id, what("TTFT"), variant.ttft, ttft));
+    result.comparison.push_back(FactorRow(variant.id, what("TPOT"), variant.tpot, tpot));
+    result.comparison.push_back(ChangeRow(variant.id, what("peak throughput"), variant.throughput, peak));
     if (v > 0) continue;
     const double invalid = mean([](const Figures&, const Figures& f) { return f.invalid; });
-    add("invalid history", "48.6 %", fmt::format("{:.1f} %", 100 * invalid), CompareEffects(0.486, invalid));
+    result.comparison.push_back(ValueRow(variant.id, what("invalid history"), 48.6, 100 * invalid, {" %", 1}));
   }
   ASSIGN_OR_RETURN(const Pressure pressure, RunUnderPressure(context));
   ASSIGN_OR_RETURN(const std::vector<LinkCell> links, RunOnSlowerLinks(context));

@@ -224,6 +224,11 @@ ComparisonRow ClaimRow(std::string_view id, std::string what, std::string report
           .verdict = VerdictOfClaim(holds)};
 }
 
+ComparisonRow ReportedAs(ComparisonRow row, std::string reported) {
+  row.reported = std::move(reported);
+  return row;
+}
+
 ComparisonRow WithEvents(ComparisonRow row, std::int64_t events, std::string of) {
   row.events = events;
   row.events_of = std::move(of);

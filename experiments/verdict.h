@@ -76,6 +76,8 @@ ComparisonRow ValueRow(std::string_view id, std::string what, double reported, d
 ComparisonRow AtMostRow(std::string_view id, std::string what, double limit, double ours, Unit unit);
 ComparisonRow AtLeastRow(std::string_view id, std::string what, double limit, double ours, Unit unit);
 
+// Returns the row with the document's own words for its figure: "more than -50 %".
+ComparisonRow ReportedAs(ComparisonRow row, std::string reported);
 // Returns the row with the number of events that it is about: "squashes", "prefetches". Several seeds add theirs.
 ComparisonRow WithEvents(ComparisonRow row, std::int64_t events, std::string of);
 

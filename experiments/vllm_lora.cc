@@ -209,9 +209,8 @@ void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& resul
       row.ours = fmt::format("{:.4g}{}", simulated, unit);
       if (i > 0) {
         const double change = Change(reported, reported_before), our_change = Change(simulated, simulated_before);
-        row.reported += " (" + ShowChange(change) + " on FIFO)";
-        row.ours += " (" + ShowChange(our_change) + ")";
-        row.verdict = CompareEffects(change, our_change);
+        row = ReportedAs(ChangeRow(said.id, row.what + " against FIFO", change, our_change),
+                         fmt::format("{} ({})", ShowChange(change), row.reported));
       }
       result.comparison.push_back(std::move(row));
     };
@@ -380,38 +379,18 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
       "evicted.",
       cycles);
   const auto held = [](const AllocatorFigures& c, const AllocatorFigures& p) { return c.held / p.held - 1; };
-  result.comparison = {{.id = "vl-f1",
-                        .what = "allocation failures, contiguous, of all loads",
-                        .reported = "342 of 10,000 (3.4 %)",
-                        .ours = fmt::format("{} of {:.0f} ({:.1f} %)", contiguous.failures, cycles,
-                                            100 * static_cast<double>(contiguous.failures) / cycles),
-                        .verdict = CompareEffects(0.0342, static_cast<double>(contiguous.failures) / cycles),
-                        .origin = "counted"},
-                       {.id = "vl-f1",
-                        .what = "allocation failures, paged",
-                        .reported = "0",
-                        .ours = fmt::format("{}", paged.failures),
-                        .verdict = VerdictOfClaim(paged.failures == 0),
-                        .origin = "counted"},
-                       {.id = "vl-f2",
-                        .what = "external fragmentation, contiguous",
-                        .reported = "18.3 %",
-                        .ours = fmt::format("{:.1f} %", 100 * contiguous.external),
-                        .verdict = CompareEffects(0.183, contiguous.external),
-                        .origin = "counted"},
-                       {.id = "vl-f2",
-                        .what = "internal fragmentation, paged (with the true shapes of Llama-70B)",
-                        .reported = "0.6 %",
-                        .ours = fmt::format("{:.2f} %", 100 * cases[1].figures.paged.internal),
-                        .verdict = CompareEffects(0.006, cases[1].figures.paged.internal),
-                        .origin = "counted"},
-                       {.id = "vl-f3",
-                        .what = "adapters held at a time, contiguous against paged",
-                        .reported = "68 against 76 (-10.5 %)",
-                        .ours = fmt::format("{:.1f} against {:.1f} ({})", contiguous.held, paged.held,
-                                            ShowChange(held(contiguous, paged))),
-                        .verdict = CompareEffects(-0.105, held(contiguous, paged)),
-                        .origin = "counted"}};
+  const double failed = 100 * static_cast<double>(contiguous.failures) / cycles;
+  result.comparison = {
+      ReportedAs(ValueRow("vl-f1", "allocation failures, contiguous, of all loads", 3.42, failed, {" %", 1}),
+                 "342 of 10,000 (3.4 %)"),
+      ReportedAs(AtMostRow("vl-f1", "allocation failures, paged", 0, static_cast<double>(paged.failures), {}), "0"),
+      ValueRow("vl-f2", "external fragmentation, contiguous", 18.3, 100 * contiguous.external, {" %", 1}),
+      ValueRow("vl-f2", "internal fragmentation, paged (with the true shapes of Llama-70B)", 0.6,
+               100 * cases[1].figures.paged.internal, {" %", 2}),
+      ReportedAs(
+          ChangeRow("vl-f3", "adapters held at a time, contiguous against paged", -0.105, held(contiguous, paged)),
+          "-10.5 % (68 against 76)")};
+  for (ComparisonRow& row : result.comparison) row.origin = "counted";
   ExperimentTable table{.title = "All measurements",
                         .header = {"sizes, allocator", "failures", "evictions", "external fragmentation", "internal",
                                    "unused pool", "adapters held, mean"},
