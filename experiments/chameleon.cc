@@ -399,12 +399,12 @@ Result<ExperimentResult> RunLoading(ExperimentContext& context) {
         ReportedAs(ValueRow("ch-14", what, reported, ours, {" ms", 1}), fmt::format("up to {:g} ms", reported)));
   };
   row("S-LoRA: loads on the critical path, P99", 30, Quantile(loads[0], 0.99));
-  row("the same, with the link of figures 2 and 14", 30, Quantile(loads[2], 0.99));
+  row("S-LoRA: loads on the critical path, P99, with the link of figures 2 and 14", 30, Quantile(loads[2], 0.99));
   const auto misses = [&](std::size_t i) {  // requests that waited for their adapter
     return std::vector<double>(std::upper_bound(loads[i].begin(), loads[i].end(), 0.0), loads[i].end());
   };
   row("Chameleon: misses, P99", 6, Quantile(misses(1), 0.99));
-  row("the same, with the link of figures 2 and 14", 6, Quantile(misses(3), 0.99));
+  row("Chameleon: misses, P99, with the link of figures 2 and 14", 6, Quantile(misses(3), 0.99));
   result.tables.push_back(std::move(table));
   result.plots.push_back({"cdf", chart.title, RenderSvg(chart)});
   RETURN_IF_ERROR(AddCalibration(context, result));

@@ -55,10 +55,8 @@ ExperimentResult CombineResults(std::vector<ExperimentResult> results, std::uint
   for (const ComparisonRow& row : rows.front()) {
     std::vector<std::string>& cells = table.rows.emplace_back(std::vector<std::string>{row.id, row.what});
     for (const auto& seed : rows) {
-      const auto same = std::find_if(seed.begin(), seed.end(), [&](const ComparisonRow& other) {
-        return other.id == row.id && other.what == row.what;
-      });
-      cells.push_back(same == seed.end() ? "-" : same->ours);
+      const ComparisonRow* const same = FindRow(seed, row);
+      cells.push_back(same == nullptr ? "-" : same->ours);
     }
   }
   combined.tables.push_back(std::move(table));

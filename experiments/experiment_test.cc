@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "experiments/claims.h"
 #include "experiments/fastlibra_load.h"
 #include "experiments/report.h"
 #include "formats/file.h"
@@ -156,6 +157,36 @@ TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
                            HasSubstr("| all documents | 0 |"), HasSubstr("| [xy-1](xy-1.md) | a \\| b |"),
                            HasSubstr("| [xy-2](xy-1.md) | order |"), Not(HasSubstr("zz-9"))));
   EXPECT_FALSE(WriteExperiment("/dev/null/x", kSample, SampleResult(), "command").ok());
+}
+
+TEST(Claims, AreWrittenFromTheResults) {
+  const std::string directory = testing::TempDir() + "/claims";
+  std::filesystem::remove_all(directory);
+  const Experiment load = FindExperiments({"ch-11"}).value().front();
+  ExperimentResult result{.setting = "A device."};
+  result.comparison = {FactorRow("ch-11b", "sustained load against S-LoRA: both", 1.5, 1.02),
+                       ChangeRow("ch-11", "P99 TTFT against S-LoRA at 9 RPS", -0.807, -1)};
+  ASSERT_TRUE(WriteExperiment(directory, load, result, "command").ok());
+  ASSERT_TRUE(WriteClaims(directory, AllExperiments()).ok());
+  const std::string page = ReadTextFile(directory + "/claims.md", 100000).value();
+  EXPECT_THAT(page, AllOf(HasSubstr("## Chameleon\n"), HasSubstr("All rows: 1 stronger, 1 no effect."),
+                          HasSubstr("| 1.50x | 1.02x | **no effect** | "), HasSubstr("[ch-11b](ch-11.md) |"),
+                          HasSubstr("| each part alone gains, both together gain most | - | the experiment has no"),
+                          HasSubstr("claims_1.svg"), Not(HasSubstr("ch-17")), Not(HasSubstr("FastLibra"))));
+  EXPECT_THAT(ReadTextFile(directory + "/claims_1.svg", 100000).value(),
+              AllOf(HasSubstr(">no effect</text>"), HasSubstr(">stronger</text>"), HasSubstr("</svg>")));
+}
+
+TEST(Claims, NameExperimentsOfTheirDocument) {
+  for (const DocumentClaims& document : AllClaims()) {
+    EXPECT_LE(document.claims.size(), 6u);  // a page that is read
+    for (const Claim& claim : document.claims) {
+      const auto found = FindExperiments({std::string(claim.id)});
+      ASSERT_TRUE(found.ok()) << claim.id;
+      EXPECT_EQ(found.value().front().id, claim.experiment);
+      EXPECT_EQ(DocumentOf(found.value().front()), document.document);
+    }
+  }
 }
 
 TEST(Command, FindsExperimentsByIdAndByWhatTheyCover) {

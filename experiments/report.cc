@@ -97,14 +97,6 @@ ComparisonRow RowOfJson(const Json& json) {
   return row;
 }
 
-Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return IoError(path + ": cannot be written", "--output");
-  return Ok{};
-}
-
 // The verdicts of a document's rows.
 struct VerdictCounts {
   std::array<int, kVerdicts> counts = {};
@@ -146,6 +138,14 @@ std::string SeedsAsMarkdown(const Experiment& experiment, const ExperimentResult
 }
 
 }  // namespace
+
+Status WriteReportText(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return IoError(path + ": cannot be written", "--output");
+  return Ok{};
+}
 
 std::string ExperimentCommand(const Experiment& experiment, const ExperimentContext& context) {
   std::string command = fmt::format("loramux experiment {} --seed {}", experiment.id, context.seed);
@@ -214,9 +214,10 @@ Status WriteExperiment(const std::string& directory, const Experiment& experimen
   std::filesystem::create_directories(directory, error);
   if (error) return IoError(directory + ": " + error.message(), "--output");
   const std::string path = directory + "/" + std::string(experiment.id);
-  RETURN_IF_ERROR(WriteText(path + ".md", ExperimentAsMarkdown(experiment, result, command)));
-  RETURN_IF_ERROR(WriteText(path + ".json", ExperimentAsJson(experiment, result, command)));
-  for (const ExperimentPlot& plot : result.plots) RETURN_IF_ERROR(WriteText(path + "_" + plot.name + ".svg", plot.svg));
+  RETURN_IF_ERROR(WriteReportText(path + ".md", ExperimentAsMarkdown(experiment, result, command)));
+  RETURN_IF_ERROR(WriteReportText(path + ".json", ExperimentAsJson(experiment, result, command)));
+  for (const ExperimentPlot& plot : result.plots)
+    RETURN_IF_ERROR(WriteReportText(path + "_" + plot.name + ".svg", plot.svg));
   return Ok{};
 }
 
@@ -255,7 +256,7 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
       "# Experiments: reported and reproduced results\nWritten by `loramux experiment`; [how to run it and how to read "
       "this page](about-experiments.md).\n\n" +
       CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
-  return WriteText(directory + "/experiments.md", text);
+  return WriteReportText(directory + "/experiments.md", text);
 }
 
 }  // namespace loramux

@@ -237,17 +237,23 @@ ComparisonRow WithEvents(ComparisonRow row, std::int64_t events, std::string of)
   return row;
 }
 
+const ComparisonRow* FindRow(std::span<const ComparisonRow> rows, const ComparisonRow& like) {
+  const auto same = std::find_if(rows.begin(), rows.end(), [&](const ComparisonRow& row) {
+    return row.id == like.id && row.what == like.what && row.quantity == like.quantity;
+  });
+  return same == rows.end() ? nullptr : &*same;
+}
+
 std::vector<ComparisonRow> CombineSeeds(std::span<const std::vector<ComparisonRow>> seeds) {
   CHECK_GT(seeds.size(), 0u);
   std::vector<ComparisonRow> combined;
   for (const ComparisonRow& first : seeds.front()) {
     std::vector<const ComparisonRow*> rows;
     for (const auto& seed : seeds) {
-      const auto same = std::find_if(seed.begin(), seed.end(), [&](const ComparisonRow& row) {
-        return row.id == first.id && row.what == first.what && row.quantity == first.quantity;
-      });
-      if (same != seed.end()) rows.push_back(&*same);
+      if (const ComparisonRow* const row = FindRow(seed, first)) rows.push_back(row);
     }
+    const auto twice = [&](const ComparisonRow& row) { return row.id == first.id && row.what == first.what; };
+    CHECK_EQ(std::count_if(seeds.front().begin(), seeds.front().end(), twice), 1);
     combined.push_back(CombineRow(rows, seeds.size()));
   }
   return combined;

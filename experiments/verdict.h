@@ -81,9 +81,13 @@ ComparisonRow ReportedAs(ComparisonRow row, std::string reported);
 // Returns the row with the number of events that it is about: "squashes", "prefetches". Several seeds add theirs.
 ComparisonRow WithEvents(ComparisonRow row, std::int64_t events, std::string of);
 
+// Returns the row with the id, text and quantity of `like`; null if there is none.
+const ComparisonRow* FindRow(std::span<const ComparisonRow> rows, const ComparisonRow& like);
+
 // Combines the rows of several seeds, matched by id and text, in the order of the first seed's. Rows with numbers show
 // the median and, in brackets, the smallest and the largest; so do numbers within text. A direction that differs by
-// seed is undecided. A row that some seeds lack says so. REQUIRES: a seed.
+// seed is undecided. A row that some seeds lack says so. REQUIRES: a seed, and
+// no two rows of a seed with the same id and text.
 std::vector<ComparisonRow> CombineSeeds(std::span<const std::vector<ComparisonRow>> seeds);
 
 // The median of values in any order. REQUIRES: a value.

@@ -66,7 +66,6 @@ SIZE_EXCEPTIONS = {
     ("src/server/openai/openai_request_test.cc", "OpenAiRequest.ErrorsNameTheField"): LIST,
     ("src/text/text_test.cc", "ChatTemplate.HostileTemplatesAreBounded"): LIST,
     ("experiments/cache_scenarios.cc", "main"): LIST,
-    ("experiments/chameleon.cc", "RunLoading"): STORY,
     ("experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
     ("experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
     ("experiments/chameleon_scale.cc", "RunChameleonAdapters"): STORY,

@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "experiments/claims.h"
 #include "experiments/report.h"
 
 namespace loramux {
@@ -39,8 +40,10 @@ Status RunAll(ExperimentFlags& flags) {
     std::fflush(stdout);
     RETURN_IF_ERROR(WriteExperiment(flags.output, experiment, result, command));
   }
-  RETURN_IF_ERROR(WriteExperimentIndex(flags.output, AllExperiments()));
-  fmt::print("written to {}: see {}/experiments.md\n", flags.output, flags.output);
+  const std::vector<Experiment> all = AllExperiments();
+  RETURN_IF_ERROR(WriteExperimentIndex(flags.output, all));
+  RETURN_IF_ERROR(WriteClaims(flags.output, all));
+  fmt::print("written to {}: see {}/claims.md and {}/experiments.md\n", flags.output, flags.output, flags.output);
   return Ok{};
 }
 
@@ -63,7 +66,7 @@ void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
   line.Add({.names = "--output",
             .target = &flags.output,
             .unit = "DIR",
-            .help = "Directory for ID.md, ID.json, plots and experiments.md"});
+            .help = "Directory for ID.md, ID.json, plots, experiments.md and claims.md"});
   line.Add({.names = "--data-dir",
             .target = &flags.context.data_dir,
             .unit = "DIR",
