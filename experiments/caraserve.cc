@@ -1,4 +1,5 @@
 // CaraServe (arXiv 2401.11240, from secondary notes on it): prefill assisted by the CPU, compared with loads on demand.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -89,17 +90,33 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
   return outcomes;
 }
 
+// The share of requests within the notes' objective for decoding, 36 ms per token, from the arrival to the last token
+// over the tokens of the answer: as the fleet's simulation counts it (ca-20).
+constexpr double kTokenObjectiveMs = 36;
+double WithinTokenObjective(const SimulationOutcome& outcome) {
+  double within = 0, requests = 0;
+  for (const RequestRecord& record : outcome.result.requests) {
+    if (record.cancelled) continue;
+    ++requests;
+    if (record.refused) continue;
+    const double total = static_cast<double>(record.EndToEnd()) / kNsPerMs;
+    within += total / std::max(1, record.output_tokens) <= kTokenObjectiveMs;
+  }
+  return within / std::max(1.0, requests);
+}
+
 ExperimentTable TableOf(const Outcomes& outcomes) {
   ExperimentTable table{.title = outcomes.setting.name,
                         .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99",
-                                   "adapter on device on arrival", "mean load ms"},
+                                   "adapter on device on arrival", "mean load ms", "within 36 ms per token"},
                         .rows = {}};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     const SimulationSummary& s = outcomes.Of(i);
     table.rows.push_back({std::string(kNames[i]), fmt::format("{:.1f}", s.ttft.mean), fmt::format("{:.0f}", s.ttft.p99),
                           fmt::format("{:.2f}", s.tpot.mean), fmt::format("{:.0f}", s.end_to_end.mean),
                           fmt::format("{:.0f}", s.end_to_end.p99), fmt::format("{:.1f} %", 100 * s.adapter_hit_share),
-                          i == kCached ? "at the start" : fmt::format("{:.1f}", s.mean_load_ms)});
+                          i == kCached ? "at the start" : fmt::format("{:.1f}", s.mean_load_ms),
+                          fmt::format("{:.1f} %", 100 * WithinTokenObjective(outcomes.systems[i]))});
   }
   return table;
 }

@@ -10,6 +10,7 @@
 
 #include "experiments/claims.h"
 #include "experiments/fastlibra_load.h"
+#include "experiments/lora_batching.h"
 #include "experiments/report.h"
 #include "formats/file.h"
 
@@ -75,6 +76,26 @@ TEST(Simulations, SayWhatIsWrong) {
   ExperimentContext context;
   EXPECT_FALSE(SimulateAll(context, jobs).ok());
   EXPECT_FALSE(FindLoads(context, jobs).ok());
+}
+
+// Every way of batching reads each adapter once; they differ by launches: two for a group of products.
+TEST(LoraBatching, CountsLaunchesAndBytes) {
+  const LoraBatchShape shape{.hidden = 256, .rank = 16, .adapters = 3, .rows = 8};
+  const auto count = [&shape](LoraBatching batching) { return CountLoraOnDevice(shape, batching).value(); };
+  EXPECT_EQ(count(LoraBatching::kEach).launches, 3 * 4 * 2);
+  EXPECT_EQ(count(LoraBatching::kByAdapter).launches, 3 * 2 * 2);
+  EXPECT_EQ(count(LoraBatching::kAtOnce).launches, 2 * 2);
+  for (const LoraBatching batching : {LoraBatching::kEach, LoraBatching::kByAdapter, LoraBatching::kAtOnce})
+    EXPECT_EQ(count(batching).adapter_bytes, shape.AdapterBytes());
+}
+
+// A block of 7B is 32 tokens x 4,096 values x 2 bytes; its copy costs 6 us beside the bytes.
+TEST(FastLibraLoads, CopyBlocksAndStartInTheHostTier) {
+  const SimulationJob job = MakeFastLibraCellJob({}, {.model = 0, .adapters = 20}, "vllm-waits", 1).value();
+  EXPECT_TRUE(job.options.adapters_in_host_tier);
+  const PerformanceModel::Link& link = job.options.device.model.host_to_device;
+  EXPECT_EQ(link.piece_bytes, 256 << 10);
+  EXPECT_NEAR(link.OccupiedSeconds(2 << 20), (2 << 20) / 25.2e9 + 8 * 6e-6, 1e-7);
 }
 
 // FastLibra's half hour: the rate changes as in section 6.5, the adapters in use as in 2.3.2.

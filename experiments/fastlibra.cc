@@ -172,6 +172,8 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
 constexpr std::array kExperiments = std::to_array<Experiment>({
     {"fl-11", "fl-11, fl-11s, fl-12, fl-13", "FastLibra against vLLM and S-LoRA",
      "FastLibra 6.3 and 6.4, figures 11 to 13", RunSystems},
+    {"fl-2", "fl-2, fl-4, fl-5, fl-9", "What FastLibra sets out from",
+     "FastLibra 2.2, 2.3 and 5.1, figures 2, 4, 5 and 9", RunMotivation},
     {"fl-14", "fl-14", "Memory over time", "FastLibra 6.5, figure 14", RunMemory},
     {"fl-15", "fl-15m, fl-15s, fl-15l", "FastLibra without each of its parts", "FastLibra 6.6 to 6.8, figure 15",
      RunVariants},

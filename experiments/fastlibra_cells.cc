@@ -120,14 +120,18 @@ std::string SettingText() {
       "bandwidth, 1.6 TB/s is this project's assumption). 1, 2 and 4 NPUs for Llama-7B, -13B and -34B; adapters of "
       "ranks 32 and 64 on Q, K, V, O; 256 GB of host memory; all as in section 6.1. ";
   text += fmt::format(
-      "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, with the rate of section 6.5: low until "
+      "A run is half an hour of requests (figures 2, 4 and 14), at least 300, with the rate of section 6.5: low until "
       "400 s, rising until 900 s, highest until 1,300 s, then lower (relative rates 0.5, 1.8 and 0.7: this project's "
       "assumption). Adapters follow section 2.3.2: 41 % of them are in use until 1,100 s, then 75 %, partly other "
       "ones. This applies to translation and agents, which have the arrivals of Azure Functions in the paper, and not "
-      "to the chatbot. Lengths: {:g} times the means of the paper's data sets, because then 1.6 requests per second of "
-      "13B with 100 adapters fill the memory, as in figure 14 (fl-14 shows other factors). Values that the paper does "
-      "not give, chosen by this project, before that factor: ",
-      kFastLibraLengths);
+      "to the chatbot. Where 3,000 requests (6,000 of agents, whose conversations are long) come in less than half an "
+      "hour, the run is shorter and keeps this shape. Rates count conversations. All adapters are in the host tier at "
+      "the start. A copy between the tiers costs {:g} us for each block of {} tokens of keys or values in a layer, or "
+      "as much of an adapter, beside its bytes (cudaMemcpyAsync, DualPath, arXiv 2602.21548). Lengths are the data "
+      "sets' own: LMSYS-33k by arXiv 2309.11998, the agent's turns by Taskmaster-1 (arXiv 1909.05358) and its tokens "
+      "by "
+      "the dialogues of Taskmaster-4. Translation's lengths, pauses and exponents are this project's assumptions: ",
+      1e6 * kFastLibraCopySeconds, kFastLibraBlockTokens);
   for (const FastLibraScenario& s : FastLibraScenarios()) {
     text += fmt::format(
         "{}: {:g} new tokens per turn, {:g} per answer, {:g} turns, {:g} s between turns, Zipf {:g} over the adapters "
@@ -136,7 +140,7 @@ std::string SettingText() {
   }
   text += fmt::format(
       "2,048 tokens per step, 1,024 seats (in the paper memory is the limit). Rates are shares of FastLibra's own peak "
-      "({:.0f} to {:.0f} %; the paper has ten), figures are means over the rates and then over the cells. Peak: the "
+      "({:.0f} to {:.0f} % in ten steps), figures are means over the rates and then over the cells. Peak: the "
       "highest rate with a mean TTFT below 500 ms.",
       100 * kRateShares.front(), 100 * kRateShares.back());
   return text;
@@ -216,7 +220,7 @@ double PeakFactor(const std::vector<Figures>& figures, std::size_t presets, std:
 ExperimentPlot TtftPlot(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
                         std::span<const std::string_view> systems, const char* title) {
   DotChart chart{.title = title,
-                 .subtitle = "mean over five rates up to FastLibra's peak, simulated",
+                 .subtitle = "mean over ten rates up to FastLibra's peak, simulated",
                  .x_label = "ms",
                  .series = {systems.begin(), systems.end()},
                  .rows = {}};

@@ -16,7 +16,8 @@
 
 namespace loramux::fastlibra {
 
-inline constexpr std::array kRateShares = {0.2, 0.4, 0.6, 0.8, 1.0};  // of FastLibra's peak; the paper has ten
+// Of FastLibra's peak: the ten rates of 6.3.
+inline constexpr std::array kRateShares = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 
 using Cell = FastLibraCell;
 using ChangeOfJob = std::function<void(SimulationJob&)>;  // applied before the workload is made; null: none
@@ -90,6 +91,7 @@ ExperimentPlot TtftPlot(const std::vector<Cell>& cells, const std::vector<Figure
                         std::span<const std::string_view> systems, const char* title);
 
 // Experiments in other files.
+Result<ExperimentResult> RunMotivation(ExperimentContext& context);
 Result<ExperimentResult> RunMemory(ExperimentContext& context);
 Result<ExperimentResult> RunVariants(ExperimentContext& context);
 Result<ExperimentResult> RunMany(ExperimentContext& context);

@@ -13,18 +13,25 @@
 namespace loramux {
 namespace {
 
-// Section 6.2. LMSYS-33k are conversations of Chatbot Arena: 52.3 tokens per prompt, 189.5 per answer, 1.2 turns (table
-// 1 of the paper on LMSYS-Chat-1M, quoted from memory, not checked). OPUS-100: sentences. Taskmaster-1: 22 utterances
-// per dialogue, and the results of tools.
+// Section 6.2 names the data sets and gives no lengths; these are the data sets' own.
+// - LMSYS-33k, the conversations of Chatbot Arena: 52.3 tokens per prompt, 189.5 per answer, 1.2 turns (table 1 of the
+//   paper on LMSYS-Chat-1M, arXiv 2309.11998).
+// - OPUS-100 has sentences. Its paper gives no lengths: 20 to 30 words in two languages, and the instruction.
+// - Taskmaster: 22 utterances per dialogue (Taskmaster-1, arXiv 1909.05358), which are 11 turns. Tokens of a turn are
+//   those of the 500 dialogues of Taskmaster-4 in shared/data: 33 characters of the user and 328 of what the tools
+//   answer; 60 characters of the assistant and 133 of its calls of tools; 4 characters to a token.
+// Pauses between turns and the exponents are this project's assumptions.
 constexpr std::array kScenarios = std::to_array<FastLibraScenario>({
     {"chatbot", 52, 190, 1.2, 20, 1, false},
     {"translation", 50, 40, 1, 0, 0.8, true},
-    {"agent", 120, 50, 11, 3, 0.8, true},
+    {"agent", 90, 48, 11, 3, 0.8, true},
 });
 constexpr std::array kModels =
     std::to_array<FastLibraModel>({{"llama-7b", "7B", 1}, {"llama-13b", "13B", 2}, {"llama-34b", "34B", 4}});
 
-constexpr std::int64_t kFewest = 300, kMost = 3000;  // requests
+// Requests. Conversations of many turns need more, so that they are many and end while others begin.
+constexpr std::int64_t kFewest = 300, kMost = 3000, kMostOfLong = 6000;
+constexpr double kLongTurns = 5;
 // When the paper's baseline runs out of memory (6.5), running requests hold the memory, so memory and not seats must be
 // the limit. vLLM's default of 256 seats would be too few.
 constexpr std::int64_t kSeats = 1024;
@@ -97,8 +104,9 @@ std::string FastLibraCell::Name() const {
   return fmt::format("{} {}-{}{}", kScenarios[scenario].name, kModels[model].name, adapters, part);
 }
 
-std::int64_t FastLibraRequests(const ExperimentContext& context, double rate) {
-  return context.Requests(std::clamp(static_cast<std::int64_t>(rate * kFastLibraSeconds), kFewest, kMost));
+std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, double turns) {
+  const std::int64_t most = turns > kLongTurns ? kMostOfLong : kMost;
+  return context.Requests(std::clamp(static_cast<std::int64_t>(rate * turns * kFastLibraSeconds), kFewest, most));
 }
 
 Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
@@ -115,11 +123,15 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
   job.options.max_running = kSeats;
   job.options.seed = job.load.seed = context.seed;
   device.device_pages = device.PagesOf(cell.memory * static_cast<double>(device.device_pages * device.page_bytes));
-  const double lengths = cell.lengths > 0 ? cell.lengths : kFastLibraLengths;
-  job.load = {.requests = FastLibraRequests(context, rate),
+  for (PerformanceModel::Link* link : {&device.model.host_to_device, &device.model.device_to_host}) {
+    link->piece_bytes = static_cast<double>(kFastLibraBlockTokens * 2 * model.KvWidth());
+    link->per_piece = kFastLibraCopySeconds;
+  }
+  job.options.adapters_in_host_tier = true;  // 3.2 and 6.1: adapters are swapped in from the main memory
+  job.load = {.requests = FastLibraRequests(context, rate, scenario.turns),
               .rate = rate,
-              .input_mean = lengths * scenario.input,
-              .output_mean = lengths * scenario.output,
+              .input_mean = cell.lengths * scenario.input,
+              .output_mean = cell.lengths * scenario.output,
               .max_input = 8192,
               .max_output = 4096,
               .adapters = cell.adapters,
@@ -167,10 +179,18 @@ void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std
 
 // For the comparison of any presets (workloads.h): the arithmetic of table 1, a steady load, longer conversations.
 Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLibraLoad load, std::string_view preset) {
-  const FastLibraCell cell{.scenario = static_cast<std::size_t>(load), .lengths = 1};
+  const FastLibraCell cell{.scenario = static_cast<std::size_t>(load)};
   ASSIGN_OR_RETURN(SimulationJob job, MakeFastLibraCellJob(context, cell, preset, 16));
   job.options.max_running = SimulationOptions().max_running;
   job.load.max_output = 1024;
+  job.options.adapters_in_host_tier = false;
+  for (PerformanceModel::Link* link :
+       {&job.options.device.model.host_to_device, &job.options.device.model.device_to_host})
+    link->per_piece = 0;
+  if (load == FastLibraLoad::kAgent) {  // longer results of tools
+    job.load.input_mean = 120;
+    job.load.output_mean = 50;
+  }
   if (load == FastLibraLoad::kChatbot) {  // LMSYS-Chat-1M: 69.5 tokens per prompt, 214.5 per answer, 2 turns
     job.load.input_mean = 70;
     job.load.output_mean = 215;

@@ -35,15 +35,16 @@ struct FastLibraCell {
   std::size_t scenario = 0, model = 0;  // indices into FastLibraScenarios() and FastLibraModels()
   std::int64_t adapters = 50;
   double memory = 1;   // share of the memory that the weights leave
-  double lengths = 0;  // factor for the data set's mean lengths; 0: kFastLibraLengths
+  double lengths = 1;  // factor for the data set's mean lengths
   // A name for tables.
   std::string Name() const;
 };
 
-// The paper gives no lengths. With the mean lengths of its data sets and its table 1, 1.6 requests per second for the
-// 13B model with 100 adapters hold a thirtieth of the memory; in its figure 14 they hold all of it, and more than
-// vLLM's part. With lengths larger by this factor they do here as well (fl-14).
-inline constexpr double kFastLibraLengths = 4;
+// What a copy between the tiers costs besides its bytes. The paper's pool has blocks of one size: 32 tokens of keys or
+// of values in a layer (2.2), or as much of an adapter, cut along its rank (4.3); each block is a copy of its own. One
+// costs 5 to 7 us to start (cudaMemcpyAsync, measured in DualPath, arXiv 2602.21548, section 5.2).
+inline constexpr std::int64_t kFastLibraBlockTokens = 32;
+inline constexpr double kFastLibraCopySeconds = 6e-6;
 // The half hour of the paper's runs.
 inline constexpr double kFastLibraSeconds = 1800;
 
@@ -54,9 +55,9 @@ inline constexpr double kFastLibraSeconds = 1800;
 //   - s-lora-same-loop: S-LoRA's memory management on FastLibra's loop.
 Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
                                            std::string_view system, double rate);
-// Returns the number of requests for `rate` per second: half an hour of them, bounded so that a simulation takes
-// seconds.
-std::int64_t FastLibraRequests(const ExperimentContext& context, double rate);
+// Returns the number of requests for `rate` conversations per second of `turns` turns on average: half an hour of them,
+// bounded so that a simulation takes seconds.
+std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, double turns);
 
 // Changes the rate and the adapters in use over the run, as the paper describes for its half hour. REQUIRES: `workload`
 // is the workload of `job`.

@@ -54,7 +54,7 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
   double ttft = 0, tpot = 0;
   bool lowest = true;
   DotChart chart{.title = "Thousands of adapters: time to first token",
-                 .subtitle = "7B, chatbot, mean over five rates, simulated",
+                 .subtitle = "7B, chatbot, mean over ten rates, simulated",
                  .x_label = "ms",
                  .series = {kSystems.begin(), kSystems.end()},
                  .rows = {}};

@@ -11,6 +11,7 @@
 #include "base/prng.h"
 #include "experiments/experiment.h"
 #include "experiments/fragmentation.h"
+#include "experiments/lora_batching.h"
 #include "experiments/workloads.h"
 #include "report/dot_chart.h"
 #include "report/line_chart.h"
@@ -433,6 +434,9 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
      "vLLM-LoRA, \"Adapter Scheduling and Prefetching\"", RunStrategies},
     {"vl-f", "vl-f1, vl-f2, vl-f3", "Fragmentation of the adapter pool", "vLLM-LoRA, \"S-LoRA Unified Paging\"",
      RunFragmentation},
+    {"vl-k", "vl-k1, vl-k2, vl-k3, vl-f4", "Batched products of adapters, and paged loads",
+     "vLLM-LoRA, \"Kernel-Level Optimization\" and \"S-LoRA Unified Paging\"", RunVllmKernels,
+     "its rows are counted and measured"},
 });
 
 }  // namespace
