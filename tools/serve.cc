@@ -63,6 +63,7 @@ struct ServeFlags {
   std::string fleet_key_file;
   double sse_keepalive_seconds = 0;
   bool trust_fairness_header = false;
+  bool no_page = false;
   std::string generation_config = "auto";
   std::string pooling = "auto";
   OutputFlags output;
@@ -183,6 +184,7 @@ Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
   options.trust_fairness_header = flags.trust_fairness_header;
+  options.page = !flags.no_page;
   ASSIGN_OR_RETURN(options.http.allowed_origins, AllowedOrigins(flags.http.allowed_origins));
   options.seed = flags.seed;
   ASSIGN_OR_RETURN(options.fleet, FleetOptionsOf(flags));
@@ -433,6 +435,10 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
        .group = http,
        .help = "Origins of web pages that may call this server (CORS), as in https://chat.example.com; * allows all",
        .comma_list = true});
+  line.Add({.names = "--no-page",
+            .target = &flags.no_page,
+            .group = http,
+            .help = "Serve no page for people at / and /docs; the API stays as it is"});
   line.Add({.names = "--sse-keepalive",
             .target = &flags.sse_keepalive_seconds,
             .unit = "SECONDS",

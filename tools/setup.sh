@@ -11,7 +11,7 @@ readonly build_packages=(
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev prometheus-cpp-dev
   libtomlplusplus-dev libsystemd-dev libssl-dev libcurl4-openssl-dev libeigen3-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang-14 clang-format-14 libclang-rt-14-dev lld
-  python3-venv python3-prometheus-client etcd-server)
+  python3-venv python3-prometheus-client etcd-server chromium)
 readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)

@@ -250,6 +250,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   ++totals_.device_loads;
   const TimeNs took = now - adapter.load_started;
   totals_.load_time_total += took;
+  adapter.last_load_time = took;
   if (on_load_) on_load_(adapter, now - std::max(adapter.load_started, last_load_end_));
   last_load_end_ = now;
   const auto bucket = std::lower_bound(kLoadTimeBounds.begin(), kLoadTimeBounds.end(), took);

@@ -46,7 +46,7 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
     if (adapter.version == nullptr) continue;
     const bool pinned = adapter.locked;
     snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins,
-                                  waiting[i], adapter.last_use, adapter.loads});
+                                  waiting[i], adapter.last_use, adapter.loads, adapter.uses, adapter.last_load_time});
   }
   return snapshot;
 }

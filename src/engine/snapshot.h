@@ -74,7 +74,9 @@ struct AdapterSnapshot {
   std::int64_t running = 0;  // requests in the batch
   std::int64_t waiting = 0;  // requests in the queue
   TimeNs last_use = 0;
-  std::int64_t loads = 0;  // to the device, successful
+  std::int64_t loads = 0;     // to the device, successful
+  std::int64_t uses = 0;      // requests that began to use it
+  TimeNs last_load_time = 0;  // of the last load to the device; 0: none yet
 };
 
 // The engine's state in detail. Its cost is proportional to adapters and queue length; made on request

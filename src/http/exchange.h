@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -179,6 +180,8 @@ class RouteTable {
   void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                  RouteAccess access = RouteAccess::kGated);
 
+  // Returns all routes, in the order in which they were added.
+  std::span<const HttpRoute> routes() const { return routes_; }
   // Returns the route of a request and sets request.tail. Null if there is none; then `allowed` receives the methods
   // that the path has, and stays empty for an unknown path.
   const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;

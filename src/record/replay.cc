@@ -6,6 +6,7 @@
 
 #include "engine/control_plane.h"
 #include "record/replayed_parts.h"
+#include "record/world_samples.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
 
@@ -92,6 +93,8 @@ class ReplayWorld final : private EngineObserver {
       if (!good) break;
       steps_.pop_front();
       ++result_.steps;
+      const TimeNs passed = clock_.Now() - begun_;
+      if (samples_.Wants(passed)) samples_.Add(SampleOf(engine_->Stats(), passed));
       if (options_.check_every > 0 && result_.steps % options_.check_every == 0) engine_->CheckIntegrity();
     }
     return Finish();
@@ -373,6 +376,7 @@ class ReplayWorld final : private EngineObserver {
     std::erase_if(run.requests, [](const RequestRecord& record) { return record.first_token < 0; });
     for (RequestRecord& record : run.requests) run.end = std::max(run.end, record.last_token);
     run.stats = engine_->Stats();
+    run.samples = samples_.Take();
     run.bytes_to_device = adapter_transfer_.bytes_to_device() + kv_transfer_.bytes_to_device();
     run.bytes_to_host = kv_transfer_.bytes_to_host();
     return std::move(result_);
@@ -399,6 +403,7 @@ class ReplayWorld final : private EngineObserver {
   std::int64_t pins_to_grant_ = 0;  // in this step
   std::size_t next_token_ = 0;      // index into the step's tokens
   TimeNs begun_ = -1, submitted_ = 0;
+  WorldSamples samples_;
   ReplayReport result_;
 };
 

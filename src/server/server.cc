@@ -9,6 +9,9 @@
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics_service.h"
 #include "server/openai/openai_service.h"
+#include "server/page/live_service.h"
+#include "server/page/openapi.h"
+#include "server/page/page_service.h"
 
 namespace loramux {
 namespace {
@@ -72,6 +75,8 @@ struct Server::Impl {
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
+        live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
+             WhoChangesAdapters(options)),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
@@ -101,14 +106,28 @@ struct Server::Impl {
     AddDialectRoutes(routes, service);
     metrics_service.AddRoutes(routes);
     fleet.AddRoutes(routes);
+    live.AddRoutes(routes);
+    if (options.page) AddPageRoutes(routes);
     if (options.adapter_admin_key) {
       adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
                                                              .allowed_origins = options.http.allowed_origins,
                                                              .changes = parts.adapter_changes});
       adapters->AddRoutes(routes);
     }
+    AddOpenApi(routes);
     if (guards.access == nullptr) return;
     routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
+  }
+
+  // Last, when all other routes are in the table.
+  static void AddOpenApi(RouteTable& table) {
+    CHECK(RoutesWithoutText(table.routes()).empty());
+    AddOpenApiRoute(table, OpenApiDocument(table.routes(), LORAMUX_VERSION));
+  }
+
+  static const char* WhoChangesAdapters(const ServerOptions& options) {
+    if (!options.adapter_admin_key) return "none";
+    return options.adapter_admin_key->empty() ? "open" : "key";
   }
 
   static SnapshotServiceOptions FleetOf(const ServerOptions& options) {
@@ -139,6 +158,7 @@ struct Server::Impl {
   MetricsService metrics_service;
   PrefixMemory prefixes;
   SnapshotService fleet;
+  LiveService live;
   RouteTable routes;
   OpenAiService service;
   std::optional<AdapterService> adapters;
@@ -170,6 +190,7 @@ int Server::connections() const { return impl_->http.connections(); }
 
 DrainReport Server::Shutdown() {
   impl_->fleet.Drain();
+  impl_->live.Stop();
   return impl_->http.Shutdown();
 }
 

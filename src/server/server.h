@@ -72,6 +72,7 @@ struct ServerOptions {
   // must send.
   std::optional<std::string> adapter_admin_key;
   SnapshotServiceOptions fleet;  // its key_required is set from `protection`
+  bool page = true;              // the page for people at /, and /docs
 };
 
 // What the server works with. The server owns none of it; all of it must outlive the server.

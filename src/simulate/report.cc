@@ -99,7 +99,8 @@ Json SamplesJson(const SimulationResult& result) {
                        {"free_pages", s.free_pages},
                        {"running_kv_pages", s.running_kv_pages},
                        {"history_pages", s.history_pages},
-                       {"adapter_pages", s.adapter_pages}});
+                       {"adapter_pages", s.adapter_pages},
+                       {"steps", s.steps}});
   }
   return samples;
 }

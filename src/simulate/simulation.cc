@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "record/world_samples.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_clients.h"
 #include "simulate/simulated_server.h"
@@ -168,14 +169,7 @@ class World {
   void TakeSample() {
     sampling_ = false;
     const EngineStats stats = engine().Stats();
-    const std::int64_t kv = stats.device.used(PageCategory::kKv);
-    clients_.result().samples.push_back({.at = clock_.Now(),
-                                         .running = stats.running,
-                                         .waiting = stats.waiting,
-                                         .free_pages = stats.device.free_pages,
-                                         .running_kv_pages = kv - stats.history_pages,
-                                         .history_pages = stats.history_pages,
-                                         .adapter_pages = stats.device.used(PageCategory::kAdapter)});
+    clients_.result().samples.push_back(SampleOf(stats, clock_.Now()));
     invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
     all_history_pages_ += static_cast<double>(stats.history_pages);
   }

@@ -79,12 +79,24 @@ bool AdapterService::Authorised(const HttpRequest& request) const {
   return options_.admin_key.empty() || SameKey(BearerToken(request.Header("Authorization")), options_.admin_key);
 }
 
+// Whether this server's own page sends the request. Without an admin key that is not told from a page whose name became
+// this server's address, unless the browser used the address itself. With one, such a page does not know the key.
+bool AdapterService::IsOwnPage(const HttpRequest& request) const {
+  const std::string_view origin = request.Header("Origin"), host = request.Header("Host");
+  const std::size_t scheme = origin.find("://");
+  const bool same_host = !host.empty() && scheme != std::string_view::npos && origin.substr(scheme + 3) == host;
+  if (!options_.admin_key.empty()) return same_host || request.Header("Sec-Fetch-Site") == "same-origin";
+  const std::string_view name = host.substr(0, host.rfind(':'));
+  return same_host && (name == "localhost" || name == "127.0.0.1" || name == "[::1]");
+}
+
 // A web page in an operator's browser can send requests to this server, also where its name changes its address to that
 // of this server (DNS rebinding). Its origin gives it away.
 std::optional<HttpReply> AdapterService::Refusal(const HttpRequest& request) const {
   const std::string_view origin = request.Header("Origin");
   const auto& allowed = options_.allowed_origins;
-  if (!origin.empty() && std::find(allowed.begin(), allowed.end(), origin) == allowed.end()) {
+  const bool named = std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
+  if (!origin.empty() && !named && !IsOwnPage(request)) {
     return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
   }
   if (!Authorised(request)) return Unauthorised();

@@ -46,6 +46,7 @@ class AdapterService {
   using Operation = std::optional<HttpReply> (AdapterService::*)(const HttpRequest& request, Dialect dialect);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
   bool Authorised(const HttpRequest& request) const;
+  bool IsOwnPage(const HttpRequest& request) const;
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   std::optional<HttpReply> Load(const HttpRequest& request, Dialect dialect);
   std::optional<HttpReply> Unload(const HttpRequest& request, Dialect dialect);

@@ -142,6 +142,7 @@ void ServerMetrics::CountEnd(const SequenceEnd& end) {
   Impl& m = *impl_;
   m.ended.Add({{"finished_reason", FinishedReason(end.reason)}}).Increment();
   m.usage.Add(end.adapter.empty() ? model_name_ : end.adapter, {1, end.prompt_tokens, end.generated_tokens}, end.now);
+  ends_.Add(end);
   if (end.reason != FinishReason::kStop && end.reason != FinishReason::kLength) return;
   m.prompt_length.Observe(end.prompt_tokens);
   m.generation_length.Observe(end.generated_tokens);
@@ -190,8 +191,10 @@ std::vector<prometheus::MetricFamily> ServerMetrics::Collect() const {
 
 // ---- One sequence ----
 
-SequenceMetrics::SequenceMetrics(ServerMetrics* metrics, std::string adapter, TimeNs received) : metrics_(metrics) {
+SequenceMetrics::SequenceMetrics(ServerMetrics* metrics, std::string adapter, std::string tenant, TimeNs received)
+    : metrics_(metrics) {
   state_.adapter = std::move(adapter);
+  state_.tenant = std::move(tenant);
   state_.received = state_.now = received;
 }
 

@@ -13,6 +13,7 @@
 #include "engine/generation.h"
 #include "engine/snapshot.h"
 #include "server/generation/generation_inbox.h"
+#include "server/metrics/recent_ends.h"
 
 namespace prometheus {
 struct MetricFamily;
@@ -27,16 +28,6 @@ using SnapshotSource = std::function<std::shared_ptr<const EngineSnapshot>(std::
 // Settings of the metrics.
 struct MetricsOptions {
   int top_adapters = 50;  // adapters with series of their own; the others are summed up; > 0
-};
-
-// One sequence that has ended. A time is 0 if its event did not happen.
-struct SequenceEnd {
-  FinishReason reason = FinishReason::kNone;  // kCancelled: the client disconnected
-  std::string adapter;                        // empty: the base model
-  std::int32_t prompt_tokens = 0, generated_tokens = 0;
-  TimeNs received = 0;                      // when the HTTP request was received
-  TimeNs arrival = 0, first_scheduled = 0;  // at the engine
-  TimeNs first_token = 0, last_token = 0, now = 0;
 };
 
 // Returns vLLM's name of a finish reason: stop, length, abort or error.
@@ -65,12 +56,15 @@ class ServerMetrics {
   // Returns all families, for one scrape.
   std::vector<prometheus::MetricFamily> Collect() const;
   const MetricsOptions& options() const { return options_; }
+  // What ended lately, for the page Live. Thread-safe; keeps nothing while it is not watched.
+  RecentEnds& ends() { return ends_; }
   const std::string& model_name() const { return model_name_; }
 
  private:
   struct Impl;
   const MetricsOptions options_;
   const std::string model_name_;
+  RecentEnds ends_;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -79,7 +73,7 @@ class SequenceMetrics {
  public:
   SequenceMetrics() = default;  // reports nothing
   // `metrics` may be null: nothing is reported.
-  SequenceMetrics(ServerMetrics* metrics, std::string adapter, TimeNs received);
+  SequenceMetrics(ServerMetrics* metrics, std::string adapter, std::string tenant, TimeNs received);
 
   // Reports the next event of the sequence.
   void Take(const TokenEvent& event);

@@ -295,7 +295,7 @@ std::int32_t CompletionJob::MaxTokens(const ServingContext& context, AdapterGene
 
 void CompletionJob::Count(ServerMetrics* metrics, TimeNs received) {
   const std::string adapter = adapter_ == nullptr ? std::string() : adapter_->name;
-  for (Choice& choice : choices_) choice.metrics = SequenceMetrics(metrics, adapter, received);
+  for (Choice& choice : choices_) choice.metrics = SequenceMetrics(metrics, adapter, tenant_, received);
 }
 
 Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {

@@ -1,0 +1,126 @@
+#include "server/page/openapi.h"
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "http/json_reader.h"
+#include "server/openai/openai_request.h"
+#include "server/page/field_schemas.h"
+
+namespace loramux::openapi_test {
+namespace {
+
+constexpr std::pair<FieldEndpoints, const char*> kBodies[] = {
+    {kChatBody, "ChatRequest"}, {kCompletionBody, "CompletionRequest"}, {kEmbeddingBody, "EmbeddingRequest"}};
+
+Json Document() {
+  std::vector<HttpRoute> routes(2);
+  routes[0].method = "POST";
+  routes[0].path = "/v1/chat/completions";
+  routes[1].method = "GET";
+  routes[1].path = "/v1/models/*";
+  return Json::parse(OpenApiDocument(routes, "1.2.3"));
+}
+
+TEST(OpenApi, HasTheRoutesOfTheServerAndNoOthers) {
+  const Json document = Document();
+  EXPECT_EQ(document["info"]["version"], "1.2.3");
+  std::set<std::string> paths;
+  for (const auto& [path, item] : document["paths"].items()) paths.insert(path);
+  EXPECT_THAT(paths, testing::UnorderedElementsAre("/v1/chat/completions", "/v1/models/{name}", "/openapi.json"));
+  EXPECT_EQ(document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["in"], "path");
+}
+
+TEST(OpenApi, ARouteWithoutATextIsFound) {
+  std::vector<HttpRoute> routes(3);
+  routes[0].method = routes[1].method = routes[2].method = "GET";
+  routes[0].path = "/new";
+  routes[1].path = "/page/app.js";
+  routes[2].path = "/health";
+  EXPECT_THAT(RoutesWithoutText(routes), testing::ElementsAre("GET /new"));
+}
+
+TEST(OpenApi, EachServedFieldHasOneTypeAndNothingElseHas) {
+  for (const auto& [endpoint, name] : kBodies) {
+    for (const RequestField& field : RequestFields()) {
+      if ((field.endpoints & endpoint) == 0) continue;
+      const bool served = field.use == FieldUse::kServed;
+      if (served) EXPECT_FALSE(SchemaOf(field.name, endpoint).empty()) << field.name << " in " << name;
+    }
+  }
+  std::map<std::string_view, int> seen;
+  for (const FieldSchema& schema : FieldSchemas()) {
+    EXPECT_TRUE(Json::accept(schema.schema)) << schema.name;
+    EXPECT_EQ(seen[schema.name] & schema.endpoints, 0) << schema.name;
+    seen[schema.name] |= schema.endpoints;
+    bool served = false;
+    for (const RequestField& field : RequestFields()) {
+      served = served || (field.name == schema.name && field.use == FieldUse::kServed &&
+                          (field.endpoints & schema.endpoints) != 0);
+    }
+    EXPECT_TRUE(served) << schema.name;
+  }
+}
+
+TEST(OpenApi, BodiesHaveTheFieldsOfTheTable) {
+  const Json document = Document();
+  for (const auto& [endpoint, name] : kBodies) {
+    const Json& body = document["components"]["schemas"][name];
+    std::set<std::string> served, refused, properties, refusals;
+    for (const RequestField& field : RequestFields()) {
+      if ((field.endpoints & endpoint) == 0) continue;
+      (field.use == FieldUse::kRefused ? refused : served).insert(std::string(field.name));
+    }
+    for (const auto& [field, schema] : body["properties"].items()) properties.insert(field);
+    for (const auto& [field, hint] : body["x-loramux-refused"].items()) refusals.insert(field);
+    EXPECT_EQ(properties, served) << name;
+    EXPECT_EQ(refusals, refused) << name;
+  }
+}
+
+// A value of a wrong type. No field takes a list that holds a list of an empty object.
+TEST(OpenApi, AParserReadsEachServedFieldByItsName) {
+  const RequestLimits limits{.max_tokens = 1000};
+  const auto check = [&](const RequestField& field, FieldEndpoints endpoint, const std::string& base, auto parse) {
+    if (field.use != FieldUse::kServed || (field.endpoints & endpoint) == 0) return;
+    Json body = Json::parse(base);
+    body[std::string(field.name)] = Json::array({Json::array({Json::object()}), 1.5});
+    const auto parsed = parse(body.dump(), limits);
+    ASSERT_FALSE(parsed.ok()) << field.name;
+    EXPECT_THAT(parsed.error().param, testing::StartsWith(std::string(field.name)));
+  };
+  for (const RequestField& field : RequestFields()) {
+    check(field, kChatBody, R"({"model":"m","messages":[{"role":"user","content":"x"}]})", ParseChatRequest);
+    check(field, kCompletionBody, R"({"model":"m","prompt":"x"})", ParseCompletionRequest);
+    check(field, kEmbeddingBody, R"({"model":"m","input":"x"})", ParseEmbeddingRequest);
+  }
+}
+
+// What the parsers ask of a body, by the names in their source.
+TEST(OpenApi, EachFieldThatAParserReadsIsInTheTable) {
+  std::set<std::string_view> known;
+  for (const RequestField& field : RequestFields()) known.insert(field.name);
+  const std::regex read(R"re(\bfields\.(?:Find|String|Boolean|Integer|Integers|Number|Array|Object)\("([^"]+)")re");
+  const std::regex helper(R"re(\b(?:ReadInt32|ReadPrompts)\(fields, "([^"]+)")re");
+  std::set<std::string> found;
+  for (const char* file : {"adapter_fields", "chat_fields", "openai_request", "output_fields", "tool_fields"}) {
+    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/openai/") + file + ".cc");
+    const std::string source{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    ASSERT_FALSE(source.empty()) << file;
+    for (const std::regex& pattern : {read, helper}) {
+      for (std::sregex_iterator at(source.begin(), source.end(), pattern), end; at != end; ++at) found.insert((*at)[1]);
+    }
+  }
+  EXPECT_GT(found.size(), 40u);
+  for (const std::string& name : found) EXPECT_TRUE(known.contains(name)) << name;
+}
+
+}  // namespace
+}  // namespace loramux::openapi_test
