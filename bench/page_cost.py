@@ -67,8 +67,9 @@ def main():
     measure("14 adapters", server, seconds)
     server.stop()
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(1000):
-            shutil.copytree(DEMO / "adapters/count", pathlib.Path(folder) / f"many-{number:04}", copy_function=os.link)
+        first = shutil.copytree(DEMO / "adapters/count", pathlib.Path(folder) / "many-0000")
+        for number in range(1, 1000):
+            shutil.copytree(first, pathlib.Path(folder) / f"many-{number:04}", copy_function=os.link)
         server = Server("--device-memory", "64MiB", adapter_dir=folder)
         for number in range(1000):
             server.chat(f"many-{number:04}", "hello", max_tokens=1)

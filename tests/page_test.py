@@ -48,7 +48,7 @@ class Page(unittest.TestCase):
             adapters = folder / "adapters"
             shutil.copytree(DEMO / "adapters", adapters)
             for number in range(MANY):
-                shutil.copytree(DEMO / "adapters/count", adapters / f"many-{number:03}", copy_function=os.link)
+                shutil.copytree(adapters / "count", adapters / f"many-{number:03}", copy_function=os.link)
             (adapters / "broken").mkdir()
             (adapters / "broken/adapter_config.json").write_text("{}")
             (folder / "admin").write_text(ADMIN_KEY)

@@ -12,7 +12,7 @@ constexpr std::string_view kObjects = R"({"type":"array","items":{"type":"object
 constexpr std::string_view kStrings = R"({"type":"array","items":{"type":"string"}})";
 constexpr std::string_view kTokens = R"({"type":"array","items":{"type":"integer","minimum":0}})";
 constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
-constexpr std::string_view kTexts =
+constexpr std::string_view kTextLists =
     R"({"oneOf":[{"type":"string"},{"type":"array","items":{"type":"string"}},{"type":"array","items":{"type":"integer"}},)"
     R"({"type":"array","items":{"type":"array","items":{"type":"integer"}}}]})";
 
@@ -23,7 +23,7 @@ constexpr FieldSchema kSchemas[] = {
     {"lora", kObjects},
     {"merged_adapters", kObject},
     {"messages", kObjects},
-    {"prompt", kTexts},
+    {"prompt", kTextLists},
     {"prompt_logprobs", R"({"type":"integer","minimum":0,"maximum":20})"},
     {"echo", kBoolean},
     {"tools", kObjects},
@@ -36,7 +36,7 @@ constexpr FieldSchema kSchemas[] = {
     {"chat_template_kwargs", kObject},
     {"add_special_tokens", kBoolean},
     {"truncate_prompt_tokens", R"({"type":"integer","minimum":-1})"},
-    {"input", kTexts},
+    {"input", kTextLists},
     {"encoding_format", R"({"enum":["float","base64"]})"},
     {"dimensions", R"({"type":"integer","minimum":1})"},
     {"normalize", kBoolean},

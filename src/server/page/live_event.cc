@@ -12,7 +12,7 @@ namespace {
 double Milliseconds(TimeNs duration) { return static_cast<double>(duration) / kNsPerMs; }
 
 // Where requests find the adapter.
-const char* PlaceOf(const AdapterSnapshot& adapter) {
+const char* PlaceName(const AdapterSnapshot& adapter) {
   if (adapter.device == TierState::kResident) return "device";
   if (adapter.device == TierState::kLoading) return "arriving";
   return adapter.host == TierState::kResident ? "host" : "disk";
@@ -48,7 +48,7 @@ Json BusyAdapters(const EngineSnapshot& engine) {
   Json list = Json::array();
   for (const AdapterSnapshot* adapter : busy) {
     list.push_back({{"name", adapter->version.name},
-                    {"place", PlaceOf(*adapter)},
+                    {"place", PlaceName(*adapter)},
                     {"running", adapter->running},
                     {"waiting", adapter->waiting}});
   }
@@ -56,7 +56,7 @@ Json BusyAdapters(const EngineSnapshot& engine) {
 }
 
 // Null stands for what did not happen: no token, or no second one.
-Json EndJson(const SequenceEnd& end) {
+Json EndedJson(const SequenceEnd& end) {
   Json json = {{"adapter", end.adapter},
                {"tenant", end.tenant},
                {"reason", FinishedReason(end.reason)},
@@ -74,7 +74,7 @@ Json EndJson(const SequenceEnd& end) {
 // A card of the list. `place` and what follows are of the engine, and absent while it does not know the adapter.
 Json EngineCard(const AdapterSnapshot& adapter, const EngineSnapshot& engine) {
   const std::int64_t page_bytes = engine.stats.device.page_bytes;
-  Json card = {{"place", PlaceOf(adapter)},
+  Json card = {{"place", PlaceName(adapter)},
                {"in_host", adapter.host == TierState::kResident},
                {"pinned", adapter.pinned},
                {"rank", adapter.version.max_rank},
@@ -100,7 +100,7 @@ std::string LiveEvent(const LiveInput& input) {
   const EngineSnapshot& engine = *input.engine;
   const EngineStats& stats = engine.stats;
   Json ends = Json::array();
-  for (const SequenceEnd& end : input.ends.ends) ends.push_back(EndJson(end));
+  for (const SequenceEnd& end : input.ends.ends) ends.push_back(EndedJson(end));
   const Json event = {{"unix_seconds", input.unix_seconds},
                       {"now_ms", Milliseconds(engine.made_at)},
                       {"viewers", input.viewers},

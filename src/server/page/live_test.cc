@@ -171,7 +171,7 @@ TEST_F(LiveServer, StopEndsTheStreams) {
   client.ReadUntil("data: ");
   live_.Stop();
   EXPECT_EQ(live_.viewers(), 0);
-  client.ReadUntil("\r\n0\r\n\r\n");
+  client.ReadUntil("0\r\n\r\n");
   EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
 }
 

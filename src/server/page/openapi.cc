@@ -11,12 +11,12 @@ namespace loramux {
 namespace {
 
 // What a route's request must bring.
-enum class Access { kOpen, kApiKey, kAdminKey, kFleetKey };
+enum class NeededKey { kOpen, kApiKey, kAdminKey, kFleetKey };
 
 struct RouteText {
   std::string_view method, path, tag, summary;
   std::string_view body = {};  // a name in components/schemas; empty: none
-  Access access = Access::kApiKey;
+  NeededKey access = NeededKey::kApiKey;
   std::string_view answer = "application/json";
 };
 
@@ -45,25 +45,26 @@ constexpr RouteText kTextOfRoutes[] = {
     {"POST", "/v1/messages", kOther, "Anthropic's messages", "OtherRequest"},
     {"POST", "/v1/messages/count_tokens", kOther, "Counts the tokens of Anthropic's messages", "OtherRequest"},
     {"POST", "/generate", kOther, "Text Generation Inference: one answer", "OtherRequest"},
-    {"POST", "/generate_stream", kOther, "Text Generation Inference: a stream", "OtherRequest", Access::kApiKey,
+    {"POST", "/generate_stream", kOther, "Text Generation Inference: a stream", "OtherRequest", NeededKey::kApiKey,
      kStream},
     {"POST", "/", kOther, "Text Generation Inference: either of both", "OtherRequest"},
     {"GET", "/info", kOther, "Text Generation Inference: the model"},
     {"POST", "/v1/load_lora_adapter", kAdapters, "Loads, reloads, pins or unpins an adapter", "LoadRequest",
-     Access::kAdminKey, kPlain},
-    {"POST", "/v1/unload_lora_adapter", kAdapters, "Unloads an adapter", "UnloadRequest", Access::kAdminKey, kPlain},
-    {"POST", "/load_lora_adapter", kAdapters, "The same with SGLang's answers", "LoadRequest", Access::kAdminKey},
-    {"POST", "/unload_lora_adapter", kAdapters, "The same with SGLang's answers", "UnloadRequest", Access::kAdminKey},
+     NeededKey::kAdminKey, kPlain},
+    {"POST", "/v1/unload_lora_adapter", kAdapters, "Unloads an adapter", "UnloadRequest", NeededKey::kAdminKey, kPlain},
+    {"POST", "/load_lora_adapter", kAdapters, "The same with SGLang's answers", "LoadRequest", NeededKey::kAdminKey},
+    {"POST", "/unload_lora_adapter", kAdapters, "The same with SGLang's answers", "UnloadRequest",
+     NeededKey::kAdminKey},
     {"GET", "/internal/adapters", kAdapters, "Every adapter: where it is, rank, size, and use"},
-    {"GET", "/internal/live", kOperate, "The live state, an event a second", {}, Access::kApiKey, kStream},
-    {"GET", "/internal/snapshot", kOperate, "The state that routers read, by long poll", {}, Access::kFleetKey},
-    {"GET", "/internal/profile", kOperate, "The file of --profile", {}, Access::kFleetKey},
-    {"GET", "/health", kOperate, "Whether the server serves, and its load", {}, Access::kOpen},
-    {"GET", "/ping", kOperate, "Whether the server serves", {}, Access::kOpen},
-    {"POST", "/ping", kOperate, "Whether the server serves", {}, Access::kOpen},
-    {"GET", "/version", kOperate, "The program's version", {}, Access::kOpen},
-    {"GET", "/metrics", kOperate, "Prometheus' text format", {}, Access::kOpen, kPlain},
-    {"GET", "/openapi.json", kOperate, "This description", {}, Access::kOpen},
+    {"GET", "/internal/live", kOperate, "The live state, an event a second", {}, NeededKey::kApiKey, kStream},
+    {"GET", "/internal/snapshot", kOperate, "The state that routers read, by long poll", {}, NeededKey::kFleetKey},
+    {"GET", "/internal/profile", kOperate, "The file of --profile", {}, NeededKey::kFleetKey},
+    {"GET", "/health", kOperate, "Whether the server serves, and its load", {}, NeededKey::kOpen},
+    {"GET", "/ping", kOperate, "Whether the server serves", {}, NeededKey::kOpen},
+    {"POST", "/ping", kOperate, "Whether the server serves", {}, NeededKey::kOpen},
+    {"GET", "/version", kOperate, "The program's version", {}, NeededKey::kOpen},
+    {"GET", "/metrics", kOperate, "Prometheus' text format", {}, NeededKey::kOpen, kPlain},
+    {"GET", "/openapi.json", kOperate, "This description", {}, NeededKey::kOpen},
 };
 
 bool IsOfPage(const HttpRoute& route) {
@@ -139,7 +140,7 @@ Json Schemas() {
   return schemas;
 }
 
-Json Responses(const RouteText& text) {
+Json AnswersOf(const RouteText& text) {
   const Json error = {{"description", "An error; the message says what was expected and what was found"},
                       {"content", {{"application/json", {{"schema", {{"$ref", "#/components/schemas/Error"}}}}}}}};
   Json content = {{text.answer, Json::object()}};
@@ -149,13 +150,13 @@ Json Responses(const RouteText& text) {
   return responses;
 }
 
-Json Security(Access access) {
+Json Security(NeededKey access) {
   switch (access) {
-    case Access::kOpen:
+    case NeededKey::kOpen:
       return Json::array();
-    case Access::kAdminKey:
+    case NeededKey::kAdminKey:
       return Json::array({{{"adminKey", Json::array()}}, Json::object()});
-    case Access::kFleetKey:
+    case NeededKey::kFleetKey:
       return Json::array({{{"fleetKey", Json::array()}}, Json::object()});
     default:
       return Json::array({{{"apiKey", Json::array()}}, {{"apiKeyHeader", Json::array()}}, Json::object()});
@@ -172,7 +173,7 @@ Json Operation(const RouteText& text, bool has_tail) {
     const Json schema = {{"$ref", "#/components/schemas/" + std::string(text.body)}};
     operation["requestBody"] = {{"required", true}, {"content", {{"application/json", {{"schema", schema}}}}}};
   }
-  operation["responses"] = Responses(text);
+  operation["responses"] = AnswersOf(text);
   return operation;
 }
 

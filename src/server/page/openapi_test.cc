@@ -85,16 +85,20 @@ TEST(OpenApi, BodiesHaveTheFieldsOfTheTable) {
   }
 }
 
-// A value of a wrong type. No field takes a list that holds a list of an empty object.
+// Each refuses a value of some wrong type, and names the field.
 TEST(OpenApi, AParserReadsEachServedFieldByItsName) {
   const RequestLimits limits{.max_tokens = 1000};
+  const Json wrong[] = {Json::array({Json::array({Json::object()}), 1.5}), 1.5, "?", false};
   const auto check = [&](const RequestField& field, FieldEndpoints endpoint, const std::string& base, auto parse) {
     if (field.use != FieldUse::kServed || (field.endpoints & endpoint) == 0) return;
-    Json body = Json::parse(base);
-    body[std::string(field.name)] = Json::array({Json::array({Json::object()}), 1.5});
-    const auto parsed = parse(body.dump(), limits);
-    ASSERT_FALSE(parsed.ok()) << field.name;
-    EXPECT_THAT(parsed.error().param, testing::StartsWith(std::string(field.name)));
+    bool refused = false;
+    for (const Json& value : wrong) {
+      Json body = Json::parse(base);
+      body[std::string(field.name)] = value;
+      const auto parsed = parse(body.dump(), limits);
+      refused = refused || (!parsed.ok() && parsed.error().param.starts_with(field.name));
+    }
+    EXPECT_TRUE(refused) << field.name;
   };
   for (const RequestField& field : RequestFields()) {
     check(field, kChatBody, R"({"model":"m","messages":[{"role":"user","content":"x"}]})", ParseChatRequest);

@@ -65,7 +65,7 @@ function describe(title, series, samples, format, time) {
   return `${title}, ${time(samples[0])} to ${time(last)}. At the end and in all: ${parts.join("; ")}.`;
 }
 
-const highest = (series, samples, stacked) => Math.max(1e-9, ...samples.map((sample) => {
+const highest = (series, samples, stacked) => Math.max(1, ...samples.map((sample) => {
   const all = series.map((one) => one.of(sample));
   return stacked ? all.reduce((a, b) => a + b, 0) : Math.max(...all);
 }));

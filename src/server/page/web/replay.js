@@ -46,6 +46,7 @@ function read(text) {
       ...sample, x: sample.s,
       step_rate: i && sample.steps !== undefined ? (sample.steps - all[i - 1].steps) / Math.max(1e-9, sample.s - all[i - 1].s) : 0,
     }));
+    if (run.samples.length > 1) run.samples[0].step_rate = run.samples[1].step_rate;   // it has nothing before it
   }
   return report;
 }
