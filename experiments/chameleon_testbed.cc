@@ -8,10 +8,6 @@ namespace loramux {
 namespace {
 
 constexpr double kSloFactor = 5;  // 5.1: "5x the average request execution time in a low-load system"
-// Figure 20: that SLO is 5 s for the Azure trace, so a request takes 1 s at low load. The paper shortens the trace's
-// lengths by "a constant factor" that it does not give (3.2). This factor makes a request take 1 s on the A40 as
-// modelled here.
-constexpr double kLengthScale = 0.165;
 // Figure 2: with rank 128, loading takes 17.5 % of the time to the first token, and loading and computing the adapter
 // together about 60 %. So computing the adapter takes 42.5 %, and the base model 40 %. S-LoRA's kernel (MBGMM) works
 // with true ranks, so its time is proportional to the rank.
@@ -45,7 +41,7 @@ void SetObjective(SimulationJob& job, TimeNs slo) {
 }
 
 Status SetChameleonSlo(SimulationJob& job) {
-  ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load));
+  ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load, "s-lora"));
   SetObjective(job, static_cast<TimeNs>(kSloFactor * static_cast<double>(low)));
   return Ok{};
 }
@@ -58,7 +54,8 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
   SimulationOptions& options = job.options;
   ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, setting.gpus));
   options.device.model.per_adapter_token_rank *= kernel_factor;
-  options.device.model.host_to_device.bytes_per_second = kChameleonLink;
+  // The parts of an adapter go to each device separately over the host's single path, and are synchronised (3.2).
+  options.device.model.host_to_device.bytes_per_second /= static_cast<double>(setting.gpus);
   ASSIGN_OR_RETURN(options.preset, FindPreset(setting.preset));
   LimitPromptsTogether(job);
   options.seed = job.load.seed = context.seed;
@@ -67,6 +64,7 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
   job.load.input_scale = job.load.output_scale = kLengthScale;
   job.load.adapters = setting.adapters;
   job.load.rate = setting.rate;
+  job.load.poisson = !setting.trace_arrivals;
   job.load.requests = context.Requests(setting.requests);
   RETURN_IF_ERROR(SetChameleonSlo(job));
   if (setting.change) setting.change(job);
@@ -90,15 +88,16 @@ Result<double> SLoraLoad(ExperimentContext& context, ChameleonSetting setting) {
 }
 
 std::string DescribeChameleonTestbed(const SimulationJob& job) {
-  const double link = job.options.device.model.host_to_device.bytes_per_second / 1e9;
   return fmt::format(
-      "{}; {} adapters of ranks 8 to 128; Azure's conversation trace with {:g} of its lengths, Poisson arrivals, {} "
-      "requests; objective: P99 TTFT of {:.2f} s. Constants from the paper: adapters load at {:.2f} GB/s (slowdowns of "
-      "section 3.2), adapter kernels are as slow as in figure 2, lengths follow from the SLO of figure 20. `loramux "
-      "simulate --host-link {:.2f} --input-scale {:g} --output-scale {:g} --trace TRACE --rate R --preset P` gives an "
-      "approximation of a line (with faster adapter kernels).",
-      job.options.device.name, job.load.adapters, job.load.input_scale, job.load.requests,
-      static_cast<double>(job.options.slo) / kNsPerSecond, link, link, job.load.input_scale, job.load.output_scale);
+      "{}; {} adapters of ranks 8 to 128; Azure's conversation trace with {:g} of its lengths (the paper's rule of "
+      "section 3.2: peak memory equals capacity), {}, {} requests; objective: P99 TTFT of {:.2f} s, five times the "
+      "mean time of a request on S-LoRA at low load. Adapters cross a link of {:.1f} GB/s twice (S-LoRA's source), "
+      "adapter kernels are as slow as in figure 2. `loramux simulate --input-scale {:g} --output-scale {:g} --trace "
+      "TRACE --rate R --preset P` gives an approximation of a line (with faster adapter kernels).",
+      job.options.device.name, job.load.adapters, job.load.input_scale,
+      job.load.poisson ? "Poisson arrivals" : "the trace's own arrivals", job.load.requests,
+      static_cast<double>(job.options.slo) / kNsPerSecond,
+      job.options.device.model.host_to_device.bytes_per_second / 1e9, job.load.input_scale, job.load.output_scale);
 }
 
 }  // namespace loramux

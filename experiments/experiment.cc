@@ -115,7 +115,7 @@ std::vector<Experiment> AllExperiments() {
   std::vector<Experiment> all;
   for (const auto& document :
        {ChameleonExperiments(), VllmLoraExperiments(), FastLibraExperiments(), CaraServeExperiments(),
-        CaraServeClusterExperiments(), OurExperiments(), FleetExperiments()})
+        CaraServeClusterExperiments(), SLoraExperiments(), OurExperiments(), FleetExperiments()})
     all.insert(all.end(), document.begin(), document.end());
   return all;
 }

@@ -83,6 +83,7 @@ std::span<const Experiment> FastLibraExperiments();
 std::span<const Experiment> CaraServeExperiments();
 std::span<const Experiment> CaraServeClusterExperiments();
 std::span<const Experiment> FleetExperiments();
+std::span<const Experiment> SLoraExperiments();
 
 // Returns all experiments, ordered by paper.
 std::vector<Experiment> AllExperiments();

@@ -243,5 +243,34 @@ TEST(Fleets, RunWithFewRequests) {
   }
 }
 
+// Few requests: what the rows say does not count.
+TEST(Chameleon, RunsWithFewRequests) {
+  if (!std::filesystem::exists("shared/data/traces")) GTEST_SKIP() << "no traces";
+  for (const char* id : {"ch-2", "ch-14", "ch-15", "ch-17", "ch-18", "ch-19", "ch-20", "ch-22"}) {
+    ExperimentContext context{.scale = 0.003};
+    const Result<ExperimentResult> result = FindExperiments({id}).value().front().run(context);
+    ASSERT_TRUE(result.ok()) << id << ": " << result.error().message;
+    EXPECT_FALSE(result->comparison.empty()) << id;
+    for (const ExperimentTable& table : result->tables) {
+      for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.header.size()) << id << ": " << table.title;
+    }
+  }
+}
+
+// The preset `s-lora` against runs of which but the first gave it a constant.
+TEST(SLora, IsAsFastAsItsPublishedRuns) {
+  ExperimentContext context;
+  const ExperimentResult result = FindExperiments({"sl-1"}).value().front().run(context).value();
+  std::size_t tokens = 0;
+  for (const ComparisonRow& row : result.comparison) {
+    if (row.unit != " ms" || row.what.find("A10G") == std::string::npos) continue;
+    ++tokens;
+    EXPECT_NEAR(row.numbers.front(), row.reported_number, 0.15 * row.reported_number) << row.what;
+  }
+  EXPECT_EQ(tokens, 8u);
+  EXPECT_EQ(result.comparison.back().unit, " %");  // times to the first token
+  EXPECT_LT(result.comparison.back().numbers.front(), 25) << result.comparison.back().what;
+}
+
 }  // namespace
 }  // namespace loramux::experiment_test

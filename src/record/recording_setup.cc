@@ -216,6 +216,7 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("adapter_prefetch", 0, 1, o.adapter_prefetch));
   RETURN_IF_ERROR(v.Int("age_bound", 1, kMaxSetupTime, o.age_bound));
   RETURN_IF_ERROR(v.Number("discard_share", 0, 1, o.discard_share));
+  if (v.Has("reserve_output")) RETURN_IF_ERROR(v.Bool("reserve_output", o.reserve_output));  // older recordings lack it
   RETURN_IF_ERROR(v.Number("adapter_share", 0, 0.95, o.adapter_share));
   RETURN_IF_ERROR(v.Bool("keep_idle_adapters", o.keep_idle_adapters));
   RETURN_IF_ERROR(v.Bool("maintain_dependency", o.maintain_dependency));

@@ -45,6 +45,9 @@ struct SchedulerOptions {
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them
   TimeNs age_bound = 30 * kNsPerSecond;                       // QueueOrderOptions::age_bound
+  // S-LoRA's admission: a request begins only if memory holds the whole output that it may have, beside that of all
+  // running requests (schedule/plan/output_reservation.h). So none is preempted for want of memory. Only in one pool.
+  bool reserve_output = false;
   double discard_share = 0.25;  // share of the computed tokens that preemptions for waiting requests may discard
   // From the cache regime (cache/cache_regime.h): Share of the device's pages for adapters; keys and values have the
   // rest. 0: one pool for both.

@@ -14,6 +14,13 @@ constexpr std::int64_t kWholePromptTokens = 4096;
 // they need. Chameleon's scheduler runs "on every decode iteration" (4.1).
 constexpr std::int64_t kSLoraDecodeTurns = 10;
 
+// A load moves the tensor with both matrices of all targets once for A and once for B (load_lora_A, load_lora_B of
+// S-LoRA's infer_adapter.py). The comment there says that the copies on the device take about 3 ms. The host's work is
+// what S-LoRA's published runs with the fewest running requests need for a token: 43.1 ms for 32 layers on an
+// A10G, 57.5 ms for 40 on an A100, of which prompts are some 5 % (experiment sl-1 has all runs).
+constexpr ProgramCosts kSLoraProgram = {.link_passes = 2, .load_seconds = 3e-3, .layer_seconds = 1.35e-3};
+
+// With lanes, the quotas reserve what requests are predicted to need (Chameleon 4.3). Without, admission is S-LoRA's.
 constexpr Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,
                        RequestSizeForm form = RequestSizeForm::kProduct) {
   return {.name = name,
@@ -26,7 +33,9 @@ constexpr Preset SLora(std::string_view name, std::string_view what, std::string
           .shape = {.cold_start = ColdStart::kHold,
                     .separate_phases = true,
                     .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns},
-          .size_form = form};
+          .size_form = form,
+          .reserve_output = !queue.starts_with("mlq"),
+          .program = kSLoraProgram};
 }
 
 // An admitted request waits for its adapter, and the whole step waits with it (AdapterPool.ensure_loaded). The number
@@ -170,6 +179,8 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   scheduler.spread_prompts = preset.spread_prompts;
   scheduler.load_on_arrival = preset.load_on_arrival;
   scheduler.shape = preset.shape;
+  scheduler.reserve_output = preset.reserve_output;
+  if (preset.reserve_output) scheduler.discard_share = 0;
   scheduler.cold_start_policy = preset.cold_start_policy.value_or(scheduler.cold_start_policy);
   scheduler.fairness.policy = preset.fair ? FairnessPolicy::kVtc : FairnessPolicy::kNone;
   queue.name = preset.queue;

@@ -13,6 +13,16 @@
 
 namespace loramux {
 
+// What a system's own program costs beside the work of the device, as its published source and runs show. Only
+// simulations know these costs (SimulatedServer); on a real server they are in the measured times.
+struct ProgramCosts {
+  std::int64_t link_passes = 1;  // times that an adapter's bytes cross the link for one load
+  double load_seconds = 0;       // of each load, beside the bytes: its copies on the device. Loads do it one by one.
+  // The host's work for a layer in a step, in seconds. It runs ahead of the device, so that a step takes the longer of
+  // the two. 0: the device is never waited for.
+  double layer_seconds = 0;
+};
+
 // A system. Fields without a comment are the fields of SchedulerOptions with the same name.
 struct Preset {
   std::string_view name;            // unique
@@ -30,6 +40,8 @@ struct Preset {
   // None: whatever the options say; a server's default, and what the simulator is told.
   std::optional<ColdStartPolicy> cold_start_policy;
   RequestSizeForm size_form = RequestSizeForm::kProduct;  // SizeLanesOptions::form
+  bool reserve_output = false;
+  ProgramCosts program;
 };
 
 // All presets, those of loramux first.

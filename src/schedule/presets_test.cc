@@ -48,8 +48,11 @@ TEST(Presets, FillInOptions) {
   EXPECT_FALSE(scheduler.keep_idle_adapters);
   EXPECT_EQ(queue.name, "fifo");
   EXPECT_EQ(scheduler.shape.decode_turns, 10);
+  EXPECT_TRUE(scheduler.reserve_output);
+  EXPECT_EQ(scheduler.discard_share, 0);
   scheduler = {};
   ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
+  EXPECT_FALSE(scheduler.reserve_output);      // its quotas reserve what it predicts
   EXPECT_EQ(scheduler.shape.decode_turns, 1);  // Chameleon's scheduler admits requests after every step
   Preset together = FindPreset("s-lora").value();
   together.whole_prompt_tokens = 9000;

@@ -227,6 +227,7 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   result.model.device = result.name;
   result.model.assist = AssistOf(device, model, targets, static_cast<double>(gpus));
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
+  result.layers = model.layers;
   const double left =
       static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;

@@ -65,6 +65,7 @@ struct SimulatedDevice {
   std::int64_t page_tokens = 16, page_bytes = 0;
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
+  std::int64_t layers = 0;  // of the model; for ProgramCosts::layer_seconds
 
   // Pages that an adapter of this rank takes, rounded up.
   std::int64_t AdapterPages(std::int64_t rank) const {

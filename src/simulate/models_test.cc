@@ -203,6 +203,28 @@ TEST(Devices, TheRequestOfCaraServesExampleBelongsToAnotherInstanceWithEachKerne
   EXPECT_LT(step_ms(24, 32), padded);
 }
 
+// Chameleon's figure 14: S-LoRA's loads take up to 30 ms, and Chameleon's, of small adapters, up to 6 ms.
+TEST(SimulatedTransfer, SLoraMovesAnAdapterTwiceAndCopiesItOnTheDevice) {
+  const auto load_ms = [](std::string_view preset, std::int64_t rank) {
+    VirtualClock clock;
+    EventQueue events;
+    PerformanceModel model;
+    model.host_to_device = {.latency = 1e-4, .bytes_per_second = 25e9};
+    SimulatedLinks links(model);
+    const ProgramCosts program = FindPreset(preset).value().program;
+    SimulatedTransfer transfer(&clock, &events, &links, /*in_host_memory=*/true, 0, program);
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{1};
+    version->layout.payload_bytes = rank * Describe("a40", "llama-7b").adapter_bytes_per_rank;
+    const auto pages = static_cast<std::size_t>(version->layout.payload_bytes) / 1000 + 1;  // of Job
+    transfer.Submit(Job(1, TransferKind::kHostToDevice, pages, version));
+    return static_cast<double>(events.Pop().at) / kNsPerMs;
+  };
+  EXPECT_NEAR(load_ms("s-lora", 128), 2 * 268.4 / 25 + 3.1, 0.1);  // 24.6 ms
+  EXPECT_NEAR(load_ms("chameleon", 16), 5.8, 0.1);
+  EXPECT_NEAR(load_ms("loramux", 128), 268.4 / 25 + 0.1, 0.1);
+}
+
 // ---- The executor
 
 TEST(SloSearch, FindsTheLoadThatIsSustained) {

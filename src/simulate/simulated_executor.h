@@ -25,10 +25,17 @@ class SimulatedExecutor final : public Executor {
   static constexpr std::int64_t kVocab = kWorkloadVocab;
 
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
-  // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events.
+  // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events. `host_seconds`: the
+  // least time of a step, because the host's own work for it takes so long.
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
-                    const SimulatedTransfer* adapters, std::int32_t server = 0)
-      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), server_(server) {}
+                    const SimulatedTransfer* adapters, std::int32_t server = 0, double host_seconds = 0)
+      : clock_(clock),
+        events_(events),
+        model_(std::move(model)),
+        pace_(pace),
+        adapters_(adapters),
+        server_(server),
+        host_seconds_(host_seconds) {}
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
 
@@ -49,6 +56,7 @@ class SimulatedExecutor final : public Executor {
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
   const std::int32_t server_;
+  const double host_seconds_;
   std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
   std::int64_t assisted_steps_ = 0;

@@ -88,9 +88,11 @@ SimulatedServer::SimulatedServer(const SimulationOptions& options, const Simulat
       place_(std::move(place)),
       adapters_(std::move(adapters)),
       links_(options.device.model),
-      adapter_transfer_(place_.clock, place_.events, &links_, options.adapters_in_host_memory, place_.server),
+      adapter_transfer_(place_.clock, place_.events, &links_, options.adapters_in_host_memory, place_.server,
+                        options.preset.program),
       kv_transfer_(place_.clock, place_.events, &links_, false, place_.server),
-      executor_(place_.clock, place_.events, options.device.model, &options.pace, &adapter_transfer_, place_.server),
+      executor_(place_.clock, place_.events, options.device.model, &options.pace, &adapter_transfer_, place_.server,
+                options.preset.program.layer_seconds * static_cast<double>(options.device.layers)),
       predictor_(options.predictor_accuracy, options.seed, limits.longest_output),
       watcher_(place_.instance.empty() ? nullptr : std::make_unique<Watcher>()) {}
 

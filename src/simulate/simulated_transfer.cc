@@ -14,8 +14,8 @@ TimeNs FromSeconds(double seconds) {
 
 }  // namespace
 
-SimulatedLink::Arrival SimulatedLink::Occupy(double bytes, TimeNs now) {
-  const TimeNs takes = FromSeconds(link_.OccupiedSeconds(bytes)), begins = std::max(free_at_, now);
+SimulatedLink::Arrival SimulatedLink::Occupy(double bytes, double seconds, TimeNs now) {
+  const TimeNs takes = FromSeconds(link_.OccupiedSeconds(bytes) + seconds), begins = std::max(free_at_, now);
   free_at_ = begins + takes;
   busy_ += takes;
   bytes_ += bytes;
@@ -28,6 +28,10 @@ SimulatedLink::Arrival SimulatedTransfer::FromDisk(const TransferJob& job, doubl
   return in_host_memory_ && first ? SimulatedLink::Arrival{now, now} : links_->disk.Occupy(bytes, now);
 }
 
+SimulatedLink::Arrival SimulatedTransfer::ToDevice(double bytes, TimeNs now) {
+  return links_->to_device.Occupy(bytes * static_cast<double>(program_.link_passes), program_.load_seconds, now);
+}
+
 void SimulatedTransfer::Submit(TransferJob job) {
   const TimeNs now = clock_->Now();
   const auto bytes = static_cast<double>(PayloadBytes(job));
@@ -37,14 +41,14 @@ void SimulatedTransfer::Submit(TransferJob job) {
       arrival = FromDisk(job, bytes, now);
       break;
     case TransferKind::kHostToDevice:
-      arrival = links_->to_device.Occupy(bytes, now);
+      arrival = ToDevice(bytes, now);
       break;
     case TransferKind::kDeviceToHost:
       arrival = links_->to_host.Occupy(bytes, now);
       break;
     // Piece by piece through a small buffer, so the slower link decides.
     case TransferKind::kDiskToDevice: {
-      const SimulatedLink::Arrival read = FromDisk(job, bytes, now), copied = links_->to_device.Occupy(bytes, now);
+      const SimulatedLink::Arrival read = FromDisk(job, bytes, now), copied = ToDevice(bytes, now);
       arrival = {std::max(read.begins, copied.begins), std::max(read.ends, copied.ends)};
       break;
     }

@@ -9,6 +9,7 @@
 
 #include "adapter/transfer.h"
 #include "base/clock.h"
+#include "schedule/presets.h"
 #include "schedule/profile/performance_model.h"
 #include "simulate/event_queue.h"
 
@@ -24,7 +25,9 @@ class SimulatedLink {
     TimeNs begins = 0, ends = 0;  // of the first byte and the last one
   };
   // Enqueues a job of `bytes` at time `now`.
-  Arrival Occupy(double bytes, TimeNs now);
+  Arrival Occupy(double bytes, TimeNs now) { return Occupy(bytes, 0, now); }
+  // The same for a job that occupies the link for `seconds` more than its bytes do.
+  Arrival Occupy(double bytes, double seconds, TimeNs now);
   // Bytes of all jobs so far, and the time (ns) they occupy the link.
   double bytes() const { return bytes_; }
   TimeNs busy() const { return busy_; }
@@ -47,10 +50,15 @@ struct SimulatedLinks {
 class SimulatedTransfer final : public PageTransfer {
  public:
   // Owns none of its arguments. `in_host_memory`: all adapters initially lie in the host's memory, so that an adapter's
-  // first move from "disk" takes no disk time. `server`: of the events.
+  // first move from "disk" takes no disk time. `server`: of the events. `program`: what its loads to the device cost.
   SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory,
-                    std::int32_t server = 0)
-      : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory), server_(server) {}
+                    std::int32_t server = 0, const ProgramCosts& program = {})
+      : clock_(clock),
+        events_(events),
+        links_(links),
+        in_host_memory_(in_host_memory),
+        server_(server),
+        program_(program) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
   // When the data of the transfer in flight for this adapter arrives. REQUIRES: there is one.
@@ -69,12 +77,14 @@ class SimulatedTransfer final : public PageTransfer {
     std::uint64_t id = 0;
   };
   SimulatedLink::Arrival FromDisk(const TransferJob& job, double bytes, TimeNs now);
+  SimulatedLink::Arrival ToDevice(double bytes, TimeNs now);
 
   const Clock* clock_;
   EventQueue* events_;
   SimulatedLinks* links_;
   const bool in_host_memory_;
   const std::int32_t server_;
+  const ProgramCosts program_;
   std::unordered_set<std::uint32_t> seen_;              // generations that have moved; never iterated
   std::unordered_map<std::uint32_t, Span> last_loads_;  // to the device, by generation; never iterated
   std::deque<Moving> moving_;                           // ascending by end, then by submission

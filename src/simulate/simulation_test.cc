@@ -72,6 +72,29 @@ TEST(Simulation, APromptThatQuotesAnAnswerFindsItCached) {
   EXPECT_LT(result.requests[1].cached_tokens, 140);  // the last token of an answer is never computed
 }
 
+// S-LoRA reserves the output of every request that it admits. The same load in the same memory preempts where only the
+// next token has its page.
+TEST(Simulation, SLoraNeverPreempts) {
+  WorkloadOptions load{.requests = 200, .rate = 40, .input_mean = 60, .output_mean = 120, .adapters = 6, .ranks = {8}};
+  const Workload workload = MakeWorkload(load).value();
+  SimulationOptions options = OptionsFor("s-lora", RoundDevice(100));
+  EXPECT_EQ(Simulate(options, workload).value().stats.preemptions, 0);
+  options.preset.reserve_output = false;
+  EXPECT_GT(Simulate(options, workload).value().stats.preemptions, 0);
+}
+
+// Steps of 2 ms on the device, whose host needs 5 ms for 10 layers; the prompt's 11 ms are longer.
+TEST(Simulation, AStepTakesAtLeastTheHostsWork) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests.resize(1);
+  SimulationOptions options = OptionsFor("fifo");
+  options.device.layers = 10;
+  options.preset.program.layer_seconds = 0.5e-3;
+  const SimulationResult result = Simulate(options, workload).value();
+  EXPECT_EQ(result.requests[0].first_token, 11 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 21 * kNsPerMs);
+}
+
 // Transfers use the adapters' bytes if they are known.
 TEST(Simulation, AdaptersHaveTheBytesThatTheyAreSaidToHave) {
   Workload workload = TwoRequests(0, 1, 0);

@@ -26,10 +26,10 @@ Result<LoadProbe> ProbeLoad(const SimulationOptions& options, WorkloadOptions wo
 
 }  // namespace
 
-Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload) {
+Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload, std::string_view preset) {
   SimulationOptions quiet = options;
   WorkloadOptions asked = workload;
-  ASSIGN_OR_RETURN(quiet.preset, FindPreset("fifo"));
+  ASSIGN_OR_RETURN(quiet.preset, FindPreset(preset));
   quiet.samples = 0;
   quiet.pace = {};
   asked.clients.clear();

@@ -1,6 +1,7 @@
 // Finds the load that a server sustains under an objective, by bisection over the arrival rate.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "simulate/simulation.h"
@@ -23,9 +24,10 @@ struct SustainedLoad {
 };
 
 // The mean end-to-end time, in ns, of requests at low load: 200 of the workload's requests, first come, first served
-// with LRU, at 0.05 requests per second, at the model's own pace. Chameleon's objective is five times that. Error: all
-// requests are refused.
-Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload);
+// with LRU, at 0.05 requests per second, at the model's own pace. Chameleon's objective is five times that. `preset`:
+// the system that serves them in place of the options' own. Errors: all requests are refused; an unknown preset.
+Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload,
+                           std::string_view preset = "fifo");
 
 // The highest rate at which P99 TTFT is within `slo`, to 2 %. Starts at workload.rate (or 1), doubles or halves it
 // until the limit is bracketed, then bisects. As the workload has a fixed number of requests, the result is the load

@@ -18,9 +18,13 @@ void Admitter::LookAtArrivals() {
       draft_.room.adapters().MarkUsable(generation);
   }
   draft_.prefixes.LookAtFetches(now, alone);
+  if (view.options.reserve_output) reservation_.Begin(view);
 }
 
 AdmissionOutcome Admitter::TryAdmit(Request* request) {
+  // Beside decodes S-LoRA loads ahead for waiting requests without asking whether they will fit.
+  const bool reserves = draft_.view.options.reserve_output && draft_.free_seats > 0;
+  if (reserves && !reservation_.TryReserve(draft_.view, *request)) return AdmissionOutcome::kBlocked;
   if (request->adapter != kBaseModel) {
     AdapterDraft& adapters = draft_.room.adapters();
     adapters.Want(request->adapter);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "schedule/plan/cold_start.h"
+#include "schedule/plan/output_reservation.h"
 #include "schedule/plan/step_draft.h"
 #include "schedule/plan/step_shape.h"
 
@@ -55,6 +56,7 @@ class Admitter {
 
   StepDraft& draft_;
   const StepShape& shape_;
+  OutputReservation reservation_;  // with SchedulerOptions::reserve_output
 };
 
 }  // namespace loramux

@@ -119,7 +119,18 @@ void Lanes::EstimateTimeUntilRoom(const Request& request) {
 // not always make room for the older request, because idle adapters may be wanted by then. Without that limit, two
 // requests could alternate: overtake the same request and be squashed for it, without end.
 bool Lanes::MayOvertake(const Request& request) const {
-  return !request.squashed && !draft_.view.MustLoad(request) && RunTimeOf(request) < time_until_room_;
+  if (request.squashed || RunTimeOf(request) >= time_until_room_) return false;
+  return !draft_.view.MustLoad(request) || FitsBesideOthers(request);
+}
+
+// The paper's "small enough to fit in the remaining space of the cache": it evicts nothing for its adapter.
+bool Lanes::FitsBesideOthers(const Request& request) const {
+  const PlanningView& view = draft_.view;
+  const AdapterDraft& adapters = draft_.room.adapters();
+  if (view.partitioned() || adapters.IsEvicted(request.adapter)) return false;
+  const std::int64_t tokens = static_cast<std::int64_t>(request.tokens.size()) + 1;
+  const std::int64_t adapter = adapters.IsLoadPlanned(request.adapter) ? 0 : view.residency.Get(request.adapter).pages;
+  return adapter + view.MissingPages(request, tokens) + view.GrowthReserve() <= draft_.room.free_kv();
 }
 
 }  // namespace loramux

@@ -38,6 +38,8 @@ class Lanes {
   void EstimateTimeUntilRoom(const Request& request);
   // True if the request may overtake the one that memory has no room for.
   bool MayOvertake(const Request& request) const;
+  // True if free memory has room for the request and for its adapter, which is not on the device.
+  bool FitsBesideOthers(const Request& request) const;
 
   StepDraft& draft_;
   Admitter& admitter_;

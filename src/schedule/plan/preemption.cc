@@ -135,8 +135,9 @@ bool Preemption::ForGrowth(std::size_t runner, std::int64_t pages) {
   while (draft_.room.free_kv() < pages) {
     if (draft_.room.EvictOne(PageCategory::kKv, /*even_wanted=*/false)) continue;
     const std::size_t last = runners.size() - 1;
-    const bool below_waiter = last > runner && first_waiter_ < runners[last].rank;
-    const bool below_overdue = first_overdue_ < runners[last].rank;
+    const bool ranks = !draft_.view.options.reserve_output;  // otherwise no waiting request takes from a running one
+    const bool below_waiter = ranks && last > runner && first_waiter_ < runners[last].rank;
+    const bool below_overdue = ranks && first_overdue_ < runners[last].rank;
     if (!below_waiter && !below_overdue) {
       draft_.room.RankAnew();  // wanted adapters were dropped from the candidates
       if (draft_.room.EvictOne(PageCategory::kKv, /*even_wanted=*/true)) continue;

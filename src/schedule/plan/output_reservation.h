@@ -1,0 +1,39 @@
+// S-LoRA's admission (its ReqQueue): a request begins only if memory can hold all running requests until each has
+// ended, if every request generates as many tokens as it may.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "schedule/plan/planning_view.h"
+
+namespace loramux {
+
+// What a request has and may still generate, in tokens.
+struct ReservedTokens {
+  std::int64_t held = 0, left = 0;
+};
+// The most tokens that the requests hold at one time, if each generates a token a step until it ends. Sorts the
+// requests by `left`, the largest first.
+std::int64_t PeakTokens(std::span<ReservedTokens> requests);
+
+// The requests for which a plan has reserved memory. Owns none of its arguments.
+class OutputReservation {
+ public:
+  // Starts a new plan: the running requests and their adapters have their memory.
+  void Begin(const PlanningView& view);
+  // Reserves memory for a waiting request, its adapter included. False: memory may not suffice, or the prompts of the
+  // plan are more tokens than whole_prompt_tokens; nothing is reserved. The first request of an empty server is not
+  // refused. REQUIRES: Begin was called for this plan; one pool for adapters and for keys and values.
+  bool TryReserve(const PlanningView& view, const Request& request);
+
+ private:
+  void Add(const PlanningView& view, const Request& request);
+
+  std::vector<ReservedTokens> requests_, tried_;
+  std::vector<std::uint32_t> adapters_;  // generations
+  std::int64_t adapter_pages_ = 0, prompt_tokens_ = 0;
+};
+
+}  // namespace loramux
