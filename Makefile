@@ -5,7 +5,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
 
-.PHONY: help demo test test-all build cuda test-cuda deb docs format setup setup-test bench clean
+.PHONY: help demo test test-all build cuda test-cuda deb tarball wheel docs format setup setup-test bench clean
 
 help:
 	@echo "make demo          install missing dependencies, build the server, serve the demo model with all its adapters,"
@@ -17,6 +17,8 @@ help:
 	@echo "make cuda          install NVIDIA's compiler in build/cuda, build the CUDA plugin: build/release/tools/libloramux_cuda.so"
 	@echo "make test-cuda     the same, and the checks of the compiled kernels; they need no GPU"
 	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb"
+	@echo "make tarball       build/package/loramux-VERSION-linux-MACHINE.tar.gz: the program, its libraries and the demo, for any folder"
+	@echo "make wheel         the same as build/package/loramux-VERSION-py3-none-*.whl, for pip install"
 	@echo "make docs          regenerate the flag reference and the diagram of the rooms from the code"
 	@echo "make format        format the C++ sources with clang-format 14"
 	@echo "make bench         measure this machine, and compare loramux with its limits"
@@ -50,6 +52,10 @@ demo: setup
 deb: setup
 	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_BENCH=OFF -B build/package
 	cmake --build build/package --target package
+
+tarball wheel: build
+	@tools/setup.sh bundle
+	tools/bundle.py $@
 
 test: setup-test
 	tests/run.sh

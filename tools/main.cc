@@ -15,6 +15,7 @@
 #include "tools/quantize.h"
 #include "tools/route.h"
 #include "tools/serve.h"
+#include "tools/top_command.h"
 
 namespace {
 
@@ -43,6 +44,7 @@ int Run(int argc, char** argv) {
   program.commands.push_back(loramux::ServeCommand());
   program.commands.push_back(loramux::DemoCommand());
   program.commands.push_back(loramux::DoctorCommand());
+  program.commands.push_back(loramux::TopCommand());
   program.commands.push_back(loramux::RouteCommand());
   program.commands.push_back(loramux::ControllerCommand());
   program.commands.push_back(loramux::GenerateCommand());

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
 # systems it says what to install. Uses sudo only when not root.
-# Usage: tools/setup.sh build|test|envoy|cuda
+# Usage: tools/setup.sh build|test|bundle|envoy|cuda
+#   bundle: what tools/bundle.py needs for the tarball and the wheel; also part of `test`.
 #   envoy: gRPC, for the plugin of `loramux route --ext-proc`; also part of `test`.
 #   cuda: NVIDIA's compiler and libraries, from PyPI into build/cuda; neither root rights nor a GPU.
 set -euo pipefail
@@ -12,6 +13,7 @@ readonly build_packages=(
   libtomlplusplus-dev libsystemd-dev libssl-dev libcurl4-openssl-dev libeigen3-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang-14 clang-format-14 libclang-rt-14-dev lld
   python3-venv python3-prometheus-client etcd-server chromium)
+readonly bundle_packages=(patchelf binutils dpkg)
 readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
@@ -132,6 +134,7 @@ main() {
     install_node
   fi
   case "${1:-build}" in test|envoy) install_packages "${envoy_packages[@]}" ;; esac
+  case "${1:-build}" in test|bundle) install_packages "${bundle_packages[@]}" ;; esac
   install_rust
 }
 
