@@ -344,6 +344,37 @@ TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
   EXPECT_EQ(status("Origin: https://admin.example.com\r\n" + json), 400);  // served: the name is taken
 }
 
+// The server's own page has the origin that the request is for. So has a page whose name became this server's address,
+// but it has no key, and no name that only this machine has.
+TEST_F(AdapterAdminTest, TheServersOwnPageMayChangeAdapters) {
+  constexpr const char* kKey = "0123456789abcdef";
+  for (const bool has_key : {false, true}) {
+    AdapterService service(admin_.get(), {.admin_key = has_key ? kKey : ""});
+    RouteTable routes;
+    service.AddRoutes(routes);
+    HttpServerOptions options;
+    options.port = 0;
+    const OsClock clock;
+    HttpServer server(options, routes, clock);
+    ASSERT_TRUE(server.Start().ok());
+    const auto status = [&](const std::string& host, const std::string& more) {
+      RawHttpClient client(server.port());
+      client.Send("POST /v1/unload_lora_adapter HTTP/1.1\r\nHost: " + host + "\r\n" + more + "Authorization: Bearer " +
+                  kKey + "\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n{\"lora_name\":\"x\"}");
+      return client.Read().status;
+    };
+    for (const char* local : {"localhost:8000", "127.0.0.1:8000", "[::1]:8000"}) {
+      EXPECT_EQ(status(local, std::string("Origin: http://") + local + "\r\n"), 404) << local;  // there is no x
+    }
+    EXPECT_EQ(status("localhost:8000", "Origin: http://localhost:8001\r\n"), 403);
+    EXPECT_EQ(status("example.com", "Origin: https://example.com\r\n"), has_key ? 404 : 403);
+    // A proxy may have changed the host.
+    const std::string proxied = "Origin: https://example.com\r\nSec-Fetch-Site: same-origin\r\n";
+    EXPECT_EQ(status("10.0.0.7:8000", proxied), has_key ? 404 : 403);
+    EXPECT_EQ(status("10.0.0.7:8000", "Origin: https://example.com\r\nSec-Fetch-Site: same-site\r\n"), 403);
+  }
+}
+
 TEST(AdapterRequest, FieldsAndErrors) {
   const auto request =
       ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","load_inplace":true,"pinned":true,"other":1})");

@@ -38,7 +38,6 @@ HttpReply ReplyWith(const HttpRequest& request, const ServedFile& file) {
   reply.headers = {{"Content-Security-Policy", kPagePolicy},
                    {"X-Content-Type-Options", "nosniff"},
                    {"Referrer-Policy", "no-referrer"},
-                   {"Cross-Origin-Opener-Policy", "same-origin"},
                    {"Cross-Origin-Resource-Policy", "same-origin"},
                    {"Cache-Control", "no-cache"},
                    {"ETag", file.tag}};

@@ -39,7 +39,7 @@ export function makeChart({title, series, stacked = false, format, most, time}) 
     setText(name, describe(title, series, samples, format, time));
     if (samples.length === 0) return body.replaceChildren();
     const top = most ? Math.max(1, most(samples)) : niceTop(highest(series, samples, stacked));
-    const from = samples[0].x, to = Math.max(samples.at(-1).x, from + 1);
+    const from = samples[0].x, to = samples.at(-1).x > from ? samples.at(-1).x : from + 1;
     const x = (sample) => LEFT + (sample.x - from) / (to - from) * (width - LEFT - RIGHT);
     const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [grid(top, y, width, format), times(samples, x, time)];
