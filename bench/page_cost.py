@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What the page costs a server: the processor time of an idle server without a viewer of Live, with one and with ten, and of
-one with 1,000 adapters. A viewer is a connection that reads GET /internal/live, as the page does. Standard library only.
+"""What the page costs a server: the processor time of an idle server without a viewer of Live, with one and with ten, and
+with one that looks at the list of adapters; with 14 adapters and with 1,000. A viewer is a connection that reads GET
+/internal/live, as the page does. Standard library only.
 
 Usage: page_cost.py PATH_OF_LORAMUX [SECONDS]     (each figure is over so many seconds; 30 without it)
 """
@@ -10,6 +11,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
@@ -44,6 +46,17 @@ class Viewer:
         self.connection.close()
 
 
+class Lister(threading.Thread):
+    """Asks for the list of adapters as the part Adapters of the page does."""
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.ended, self.size = server, threading.Event(), 0
+
+    def run(self):
+        while not self.ended.wait(2):
+            self.size = len(self.server.request("GET", "/internal/adapters")[1])
+
+
 def measure(name, server, seconds):
     print(f"{name}:")
     time.sleep(3)
@@ -54,6 +67,12 @@ def measure(name, server, seconds):
         print(f"  {number:2} viewer{'s' if number > 1 else ' '}   {share(server, seconds):.2f} % of a core; {size} bytes an event")
         for viewer in viewers:
             viewer.close()
+    lister = Lister(server)
+    lister.start()
+    used = share(server, seconds)
+    lister.ended.set()
+    lister.join()
+    print(f"  the list     {used:.2f} % of a core; {lister.size} bytes every 2 s")
     time.sleep(2)
     print(f"  afterwards   {share(server, seconds):.2f} % of a core", flush=True)
 

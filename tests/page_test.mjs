@@ -327,6 +327,20 @@ test('Replay shows a recording, and its time moves by keyboard', async () => {
   await close(page);
 });
 
+test('the switch changes the colours, and they stay', async () => {
+  const page = await open(home, { theme: 'light' });
+  const ground = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+  const light = await ground();
+  await page.select('#theme', 'dark');
+  const dark = await ground();
+  assert.notEqual(dark, light);
+  await page.goto(`${home}docs`, { waitUntil: 'load' });
+  assert.equal(await ground(), dark);
+  await page.select('#theme', 'auto');
+  assert.equal(await ground(), light);
+  await close(page);
+});
+
 test('/docs shows every route and field', async () => {
   const page = await open(`${home}docs`);
   await page.waitForSelector('.route');
@@ -354,11 +368,13 @@ test('axe finds nothing, and nothing is wider than the window', async () => {
         } else {
           await showPart(page, part);
         }
+        if (part === 'replay') await page.click('#open-keys');   // the dialog over it
         await page.evaluate(axe);
         const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
         for (const violation of violations) found.push(`${part} ${theme} ${width}: ${violation.id}: ${violation.nodes[0].html} ${violation.nodes[0].failureSummary}`);
         const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
         if (wide > 0) found.push(`${part} ${width}: ${wide} pixels too wide`);
+        if (part === 'replay') await press(page, 'Escape');
         if (width < 3840 || theme === 'dark') await page.screenshot({ path: path.join(facts.shots, `${part}-${theme}-${width}.png`) });
       }
       await close(page);
@@ -382,6 +398,7 @@ async function showPart(page, part) {
   if (part !== 'live') return;
   await Promise.all(['reverse', 'sort', 'rot13'].map((model) => post(model, { max_tokens: 60 })));
   await waitText(page, '#panel-live tbody th', 'rot13');
+  await page.click('#panel-live details.numbers summary');
 }
 
 test('no request left the origin, nothing was refused, and no script failed', () => {

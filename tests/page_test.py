@@ -59,7 +59,7 @@ class Page(unittest.TestCase):
             facts = {"browser": browser(), "key": API_KEY, "admin": ADMIN_KEY, "result": str(result), "shots": str(shots),
                      "adapters": str(adapters), "many": MANY}
             passed = serving.run_node_tests("page_test.mjs", server, json.dumps(facts))
-            self.assertEqual(passed, 9)
+            self.assertEqual(passed, 10)
 
     def test_without_the_page(self):
         server = Server("--no-page")

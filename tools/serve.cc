@@ -294,7 +294,8 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
                      .port = server.port(),
                      .tls = flags.protection.tls.enabled(),
                      .keys = flags.protection.has_keys(),
-                     .chat = early.chat_template.has_value()};
+                     .chat = early.chat_template.has_value(),
+                     .page = early.options.page};
   const auto loaded = runtime.registry().List();
   const auto offered = adapters.Offered();
   facts.adapters = static_cast<std::int64_t>(loaded.size() + offered.size());

@@ -51,7 +51,8 @@ std::string StartupTable(const StartupFacts& facts) {
   return Row("model", fmt::format("{} ({}, {}, up to {} tokens)", Printable(facts.name), facts.family, facts.dtype,
                                   facts.max_model_len)) +
          Row("folder", Printable(facts.path)) + Row("memory", memory) + Row("adapters", adapters) +
-         Row("address", ClientUrl(facts)) + Row("try", Curl(facts));
+         Row("address", ClientUrl(facts)) + (facts.page ? Row("page", ClientUrl(facts) + "/") : std::string()) +
+         Row("try", Curl(facts));
 }
 
 }  // namespace loramux

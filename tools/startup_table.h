@@ -17,6 +17,7 @@ struct StartupFacts {
   std::string host;
   std::uint16_t port = 0;
   bool tls = false, keys = false, chat = false;
+  bool page = false;  // it serves the page for people
 };
 
 // The server's address for a client on this machine: an address of all interfaces becomes that of the loopback.

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "engine/engine_world_for_test.h"
+#include "record/world_samples.h"
 
 namespace loramux::recording_test {
 namespace {
@@ -411,6 +412,24 @@ TEST(FlightRecorder, EndsAtItsLargestSize) {
     if (!step->has_value()) break;
   }
   EXPECT_EQ(reader->end(), RecordingEnd::kLimit);
+}
+
+// ---------------------------------------------------------------- Samples
+
+TEST(WorldSamples, AreFewHoweverLongTheRunIs) {
+  WorldSamples samples;
+  TimeNs now = 0;
+  std::int64_t steps = 0;
+  for (; steps < 20'000; ++steps, now += 10 * kNsPerMs) {
+    if (samples.Wants(now)) samples.Add(SampleOf({.running = 3, .steps = steps}, now));
+  }
+  const std::vector<WorldSample> kept = samples.Take();
+  EXPECT_LE(kept.size(), WorldSamples::kMostSamples);
+  EXPECT_GE(kept.size(), WorldSamples::kMostSamples / 4);
+  EXPECT_EQ(kept.front().steps, 0);
+  EXPECT_GT(kept.back().at, now * 9 / 10);
+  for (std::size_t i = 1; i < kept.size(); ++i) EXPECT_LT(kept[i - 1].at, kept[i].at);
+  EXPECT_EQ(kept.back().steps, kept.back().at / (10 * kNsPerMs));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/page/field_schemas.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace loramux {
 namespace {

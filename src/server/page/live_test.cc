@@ -1,8 +1,9 @@
 // The events of Live, and the connections that watch them.
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

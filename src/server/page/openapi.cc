@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <iterator>
+#include <utility>
 
 #include "http/json_reader.h"
 #include "server/page/field_schemas.h"
