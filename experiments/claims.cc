@@ -47,8 +47,6 @@ constexpr std::array kFastLibra = std::to_array<Claim>({
      "at the peak both run as many requests as memory and arithmetic allow"},
     {"fl-11", "fl-11s", "mean TTFT against S-LoRA", "TTFT is half of S-LoRA's",
      "S-LoRA keeps no history, so its loss follows the length of the conversations"},
-    {"fl-14", "fl-14", "FastLibra's peak, 900-1,800 s: FastLibra evicts history",
-     "history gives way to running requests", ""},
     {"fl-15", "fl-15m", "without dependency maintenance: TTFT", "without dependencies TTFT is 1.27 times as long",
      "an adapter is rarely evicted before its history, so little history becomes invalid"},
     {"fl-15", "fl-15s", "LRU instead of the cost model: TTFT", "with LRU instead of the cost model, 1.24 times",

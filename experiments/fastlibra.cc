@@ -143,29 +143,30 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
       "An adapter's cold start lasts from a request's arrival until its adapter is on the device, a history's from the "
       "decision to fetch it until it has arrived. Queueing is the rest of the time until a request is first computed. "
       "S-LoRA keeps no history, so it has no cold start of history: it computes it again.",
-      fmt::format("TTFT against vLLM by scenario: {}; by model: {}. The effect comes from loads at which running "
-                  "requests need more than vLLM's part of the memory, 80 %, but less than all of it (second table). At "
-                  "lower loads both have enough memory, and the history that vLLM evicts is mostly not used again. For "
-                  "translation the paper reports a larger effect, because its vLLM then waits for adapters and history "
-                  "(2.3.2). With the PCIe of table 1 these waits are milliseconds (first table).",
-                  by_scenario(1), by_model(1)),
-      fmt::format("Peaks: where the memory is exhausted, TTFT grows from about 100 ms to seconds within a tenth of the "
-                  "load. So peaks differ by no more than the share of the memory that each system may use, 80 % or "
-                  "all. S-LoRA's factor comes from the agents alone: it computes their conversations again, which "
-                  "takes half a second at any load; without the agents the factor is {}. For a peak to be 1.7 times "
-                  "another one, TTFT must rise slowly with load in the paper.",
-                  ShowFactor(PeakFactor(figures, n, 2, 2 * per_scenario))),
+      fmt::format(
+          "TTFT against vLLM by scenario: {}; by model: {}. The effect comes from loads at which running "
+          "requests need more than vLLM's part of the memory, 80 %, but less than all of it (second table), and "
+          "for translation from adapters that do not fit vLLM's fifth. At lower loads both have enough memory. "
+          "In the paper vLLM's requests also wait longer for adapters and history (2.3.2), which take "
+          "milliseconds here.",
+          by_scenario(1), by_model(1)),
+      "Peaks: where the memory is exhausted, TTFT grows from about 100 ms to seconds within a tenth of the load. So "
+      "peaks "
+      "differ by no more than the share of the memory that each system may use, 80 % or all. For a peak to be 1.7 "
+      "times "
+      "another one, TTFT must rise slowly with load in the paper.",
       "TPOT: prompts and decodes share steps here, and decoding requests never wait for a load. So TPOT differs by "
       "repeated computation (S-LoRA) and by preemptions. The paper's -33.9 % against vLLM needs cold starts that stop "
       "the whole batch, and that last much longer than the milliseconds that an adapter takes by table 1.",
-      "Cache hits (first table): FastLibra evicts adapters in favour of history. So it finds fewer adapters and more "
-      "history on the device than vLLM, which holds nearly all adapters in its fifth of the memory; the mean of both "
-      "is equal. So FastLibra's requests wait longer for adapters.",
+      "Cache hits (first table): FastLibra fetches adapters while memory is idle, and vLLM has a fifth of the memory "
+      "for "
+      "them, so both find nearly all adapters on the device, and nearly as much history. The paper has 1.3 times as "
+      "many "
+      "hits.",
       "The loop (second table): `vllm` loads adapters during steps, into pages of their own size; `s-lora` admits "
       "requests after every tenth decode step.",
       "34B has CodeLlama's shape, which is also that of Llama-2-34B. With grouped queries its keys and values have an "
-      "eighth of the size. So four NPUs hold far more history than any run has; history is never evicted, and the "
-      "effect is smaller."};
+      "eighth of the size. So four NPUs rarely have to evict history, and the effect is smaller."};
   return result;
 }
 

@@ -11,9 +11,13 @@ namespace loramux::fastlibra {
 namespace {
 
 constexpr double kPeakTtftMs = 500;   // 6.1: the peak throughput is the highest with a TTFT below this
-constexpr double kHighestRate = 256;  // upper bound of the search for a peak
+constexpr double kHighestRate = 256;  // upper bound of the search for a peak, where the run gives no lower one
 constexpr double kFirstGuess = 2;     // start of the search
 constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the paper also has 50
+
+double HighestRate(const ExperimentContext& context, const Cell& cell) {
+  return std::min(kHighestRate, FastLibraHighestRate(context, cell.scenario));
+}
 
 }  // namespace
 
@@ -35,12 +39,13 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
     ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, change));
     return run.outcome.summary.ttft.mean <= kPeakTtftMs;
   };
-  double low = 0, high = 0, rate = kFirstGuess;
+  const double highest = HighestRate(context, cell);
+  double low = 0, high = 0, rate = std::min(kFirstGuess, highest);
   while (low == 0 || high == 0) {
     ASSIGN_OR_RETURN(const bool within, holds(rate));
+    if (within && rate >= highest) return highest;
     (within ? low : high) = rate;
-    rate *= within ? 2 : 0.5;
-    if (rate > kHighestRate) return kHighestRate;
+    rate = within ? std::min(2 * rate, highest) : rate / 2;
     if (rate < 1.0 / 64) return low;
   }
   while (high / low > 1.07) {
@@ -103,6 +108,7 @@ Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vect
   std::vector<Figures> figures(peaks.size());
   RETURN_IF_ERROR(ParallelFor(context, figures.size(), [&](std::size_t i) -> Status {
     figures[i].peak = peaks[i];
+    figures[i].peak_found = peaks[i] > 0 && peaks[i] < HighestRate(context, cells[i / systems.size()]);
     const double first = peaks[i / systems.size() * systems.size()];
     for (const double share : kRateShares) {
       ASSIGN_OR_RETURN(const CellRun run,
@@ -141,7 +147,8 @@ std::string SettingText() {
   text += fmt::format(
       "2,048 tokens per step, 1,024 seats (in the paper memory is the limit). Rates are shares of FastLibra's own peak "
       "({:.0f} to {:.0f} % in ten steps), figures are means over the rates and then over the cells. Peak: the "
-      "highest rate with a mean TTFT below 500 ms.",
+      "highest rate with a mean TTFT below 500 ms, and none above that of the most conversations of a run in the time "
+      "that one takes (a peak there is not compared).",
       100 * kRateShares.front(), 100 * kRateShares.back());
   return text;
 }
@@ -209,9 +216,8 @@ double PeakFactor(const std::vector<Figures>& figures, std::size_t presets, std:
   double sum = 0;
   int count = 0;
   for (std::size_t at = 0; at < std::min(end * presets, figures.size()); at += presets) {
-    const double first = figures[at].peak, other = figures[at + preset].peak;
-    if (first >= kHighestRate || other >= kHighestRate || other == 0) continue;
-    sum += first / other;
+    if (!figures[at].peak_found || !figures[at + preset].peak_found) continue;
+    sum += figures[at].peak / figures[at + preset].peak;
     ++count;
   }
   return count == 0 ? 0 : sum / count;

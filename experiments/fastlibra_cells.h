@@ -38,6 +38,7 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
 // The means over the rates, for one cell under one system.
 struct Figures {
   // milliseconds; peak: requests per second
+  bool peak_found = false;  // false: the peak is a bound of the search
   double ttft = 0, tpot = 0, peak = 0, queue = 0, adapter_wait = 0, kv_wait = 0;
   double used = 0, adapter_hits = 0, prefix_hits = 0, prefix_on_device = 0, invalid = 0;  // shares
 };

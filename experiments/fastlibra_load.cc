@@ -109,6 +109,13 @@ std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, do
   return context.Requests(std::clamp(static_cast<std::int64_t>(rate * turns * kFastLibraSeconds), kFewest, most));
 }
 
+double FastLibraHighestRate(const ExperimentContext& context, std::size_t scenario) {
+  constexpr double kTokenSeconds = 0.05;  // of an answer, at high load
+  const FastLibraScenario& of = kScenarios[scenario];
+  const double takes = (of.turns - 1) * of.think_seconds + of.turns * of.output * kTokenSeconds;
+  return static_cast<double>(FastLibraRequests(context, 1e6, of.turns)) / of.turns / takes;
+}
+
 Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
                                            std::string_view system, double rate) {
   const FastLibraScenario& scenario = kScenarios[cell.scenario];

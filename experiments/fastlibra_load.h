@@ -58,6 +58,9 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
 // Returns the number of requests for `rate` conversations per second of `turns` turns on average: half an hour of them,
 // bounded so that a simulation takes seconds.
 std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, double turns);
+// The highest rate that a run can show, in conversations per second: as many as it has at most, in the time that one
+// takes. At a higher rate all would begin before the first ends.
+double FastLibraHighestRate(const ExperimentContext& context, std::size_t scenario);
 
 // Changes the rate and the adapters in use over the run, as the paper describes for its half hour. REQUIRES: `workload`
 // is the workload of `job`.
