@@ -76,7 +76,7 @@ struct Server::Impl {
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
         live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
-             WhoChangesAdapters(options)),
+             {.changes = WhoChangesAdapters(options)}),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,

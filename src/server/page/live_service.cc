@@ -23,7 +23,6 @@ constexpr std::chrono::milliseconds kBetweenEvents(1000);
 constexpr std::chrono::milliseconds kPatience(1000);      // for the engine's answer
 constexpr std::chrono::milliseconds kFirstEventIn(3000);  // for a viewer that finds none
 constexpr std::chrono::milliseconds kEndsWithin(2000);    // of streams, once they are told to end
-constexpr TimeNs kSlowestWrite = 10 * kNsPerSecond;       // a viewer that takes longer for an event is dropped
 
 HttpReply NoState() { return ErrorReply(503, "The engine has not told its state yet; ask again."); }
 
@@ -35,7 +34,7 @@ std::optional<HttpReply> Refusal(const HttpRequest& request) {
 
 }  // namespace
 
-// Lives on the strand of `executor`; only Wake and DropIfSlow may be called elsewhere.
+// Lives on the strand of `executor`; only Wake may be called elsewhere.
 struct LiveService::Sleeper : std::enable_shared_from_this<Sleeper> {
   Sleeper(HttpExchange& of_viewer, const asio::any_io_executor& strand)
       : exchange(&of_viewer), executor(strand), timer(strand) {}
@@ -46,9 +45,10 @@ struct LiveService::Sleeper : std::enable_shared_from_this<Sleeper> {
     boost::system::error_code ignored;
     co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
-  void Wake(TimeNs now) {
-    asio::post(executor, [self = shared_from_this(), now] {
-      const bool slow = self->writing_since != 0 && now - self->writing_since > kSlowestWrite;
+  // Also drops a viewer that has been writing since before `late`.
+  void Wake(TimeNs late) {
+    asio::post(executor, [self = shared_from_this(), late] {
+      const bool slow = self->writing_since != 0 && self->writing_since < late;
       if (slow && self->exchange != nullptr) self->exchange->Abort();
       self->timer.cancel();
     });
@@ -97,13 +97,13 @@ class LiveService::Viewer {
 };
 
 LiveService::LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry,
-                         AdapterFinder* finder, const Clock& clock, std::string changes)
+                         AdapterFinder* finder, const Clock& clock, LiveOptions options)
     : metrics_(metrics),
       engine_(std::move(engine)),
       registry_(registry),
       finder_(finder),
       clock_(clock),
-      changes_(std::move(changes)),
+      options_(std::move(options)),
       thread_([this] { Run(); }) {}
 
 LiveService::~LiveService() {
@@ -185,7 +185,7 @@ std::string LiveService::AdaptersBody(const HttpRequest& request) const {
   const ApiKey* caller = CallerOf(request);
   Json list = AdapterList(*state, registry_, finder_,
                           [&](std::string_view name) { return caller == nullptr || caller->Allows(name); });
-  return DumpJson({{"changes", changes_}, {"adapters", std::move(list)}});
+  return DumpJson({{"changes", options_.changes}, {"adapters", std::move(list)}});
 }
 
 // The thread: an event a second while a connection watches.
@@ -229,8 +229,8 @@ void LiveService::WakeAll() {
       if (auto sleeper = weak.lock()) awake.push_back(std::move(sleeper));
     }
   }
-  const TimeNs now = clock_.Now();
-  for (const auto& sleeper : awake) sleeper->Wake(now);
+  const TimeNs late = clock_.Now() - std::chrono::nanoseconds(options_.slowest_write).count();
+  for (const auto& sleeper : awake) sleeper->Wake(late);
 }
 
 void LiveService::Stop() {

@@ -1,7 +1,8 @@
-// What the page and `loramux top` watch: GET /internal/live, an event a second, and GET /internal/adapters, the list of
-// all adapters. Needs coroutines.
+// What the page watches: GET /internal/live, an event a second, and GET /internal/adapters, the list of all adapters.
+// Needs coroutines.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -24,15 +25,20 @@ namespace loramux {
 // Connections that may watch at one time; a further one gets 503.
 inline constexpr int kMaxLiveViewers = 32;
 
+// Settings of a LiveService.
+struct LiveOptions {
+  std::string changes = "none";  // who may change adapters: "none", "open" (every caller) or "key" (the admin key)
+  std::chrono::milliseconds slowest_write{10'000};  // a viewer that takes longer for an event is dropped
+};
+
 // Thread-safe. A thread of its own asks the engine and writes the event once for all viewers. It sleeps while no
 // connection watches, and nothing is counted for it then.
 class LiveService {
  public:
   // What the references name must outlive the service; the service must outlive its HTTP server. `finder` may be null.
   // An empty `engine`: there is no state, and viewers get 503.
-  // `changes` says who may change adapters, for the page: "none", "open" (every caller) or "key" (the admin key).
   LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry, AdapterFinder* finder,
-              const Clock& clock, std::string changes);
+              const Clock& clock, LiveOptions options);
   ~LiveService();
   LiveService(const LiveService&) = delete;
   LiveService& operator=(const LiveService&) = delete;
@@ -69,7 +75,7 @@ class LiveService {
   const AdapterRegistry& registry_;
   AdapterFinder* const finder_;
   const Clock& clock_;
-  const std::string changes_;
+  const LiveOptions options_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -2,8 +2,11 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +14,7 @@
 #include "base/wait_until_for_test.h"
 #include "http/raw_client_for_test.h"
 #include "http/server.h"
+#include "server/guard/access.h"
 #include "server/page/live_event.h"
 #include "server/page/live_service.h"
 #include "server/page/page_files.h"
@@ -120,7 +124,8 @@ TEST(RecentEnds, KeepsOnlyWhileItIsWatched) {
 // A server with the routes of the page alone.
 class LiveServer : public testing::Test {
  protected:
-  LiveServer() : server_({.port = 0}, routes_, fixture_.clock) {
+  // The HTTP server has more patience with slow clients than the streams have.
+  LiveServer() : server_({.port = 0, .write_timeout = std::chrono::minutes(10)}, routes_, fixture_.clock) {
     live_.AddRoutes(routes_);
     AddPageRoutes(routes_);
   }
@@ -132,16 +137,19 @@ class LiveServer : public testing::Test {
 
   ServingFixture fixture_;
   std::atomic<int> asked_ = 0;
+  std::atomic<bool> large_ = false;  // events are more than the sockets take
   ServerMetrics metrics_{{}, "base", 100};
   LiveService live_{metrics_,
                     [this](std::chrono::milliseconds) {
                       ++asked_;
-                      return std::make_shared<EngineSnapshot>(State());
+                      auto state = std::make_shared<EngineSnapshot>(State());
+                      if (large_) state->adapters.front().version.name.assign(std::size_t{16} << 20, 'x');
+                      return state;
                     },
                     fixture_.registry,
                     nullptr,
                     fixture_.clock,
-                    "key"};
+                    {.changes = "key", .slowest_write = std::chrono::milliseconds(100)}};
   RouteTable routes_;
   HttpServer server_;
 };
@@ -174,6 +182,51 @@ TEST_F(LiveServer, StopEndsTheStreams) {
   EXPECT_EQ(live_.viewers(), 0);
   client.ReadUntil("0\r\n\r\n");
   EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
+}
+
+TEST_F(LiveServer, DropsAViewerThatDoesNotRead) {
+  large_ = true;
+  RawHttpClient client(server_.port());
+  client.Send(RawHttpClient::Format("GET", "/internal/live"));
+  ASSERT_TRUE(WaitUntil([&] { return live_.viewers() == 1; }));
+  EXPECT_TRUE(WaitUntil([&] { return live_.viewers() == 0; }));
+}
+
+TEST_F(LiveServer, AdmitsSoManyViewers) {
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
+  for (int i = 0; i < kMaxLiveViewers; ++i) {
+    clients.push_back(std::make_unique<RawHttpClient>(server_.port()));
+    clients.back()->Send(RawHttpClient::Format("GET", "/internal/live"));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return live_.viewers() == kMaxLiveViewers; }));
+  EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
+  EXPECT_EQ(live_.viewers(), kMaxLiveViewers);
+}
+
+// A server whose keys permit one model each.
+class LiveServerWithKeys : public LiveServer {
+ protected:
+  LiveServerWithKeys() {
+    routes_.SetGate([](HttpRequest& request) -> std::optional<HttpReply> {
+      auto key = std::make_shared<ApiKey>();
+      key->models = {std::string(request.Header("x-api-key"))};
+      request.caller = std::move(key);
+      return std::nullopt;
+    });
+  }
+  ClientResponse Get(const std::string& path, const std::string& models) {
+    RawHttpClient client(server_.port());
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nx-api-key: " + models + "\r\n\r\n");
+    return client.Read();
+  }
+};
+
+TEST_F(LiveServerWithKeys, ShowsAKeyNoMoreThanItPermits) {
+  EXPECT_EQ(Get("/internal/live", "sql").status, 403);
+  EXPECT_EQ(asked_, 0);
+  EXPECT_EQ(Get("/internal/adapters", "law").json()["adapters"].size(), 0u);
+  EXPECT_EQ(Get("/internal/adapters", "sql").json()["adapters"].size(), 1u);
+  EXPECT_EQ(Get("/internal/adapters", "*").json()["adapters"].size(), 1u);
 }
 
 TEST_F(LiveServer, ListsAdapters) {

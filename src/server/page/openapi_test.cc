@@ -38,6 +38,21 @@ TEST(OpenApi, HasTheRoutesOfTheServerAndNoOthers) {
   EXPECT_EQ(document["paths"]["/v1/models/{name}"]["get"]["parameters"][0]["in"], "path");
 }
 
+void CheckReferences(const Json& document, const Json& value) {
+  if (value.is_object() && value.contains("$ref")) {
+    const std::string target = value["$ref"].get<std::string>().substr(1);
+    EXPECT_TRUE(document.contains(Json::json_pointer(target))) << target;
+  }
+  for (const Json& part : value) {
+    if (part.is_structured()) CheckReferences(document, part);
+  }
+}
+
+TEST(OpenApi, ReferencesLeadSomewhere) {
+  const Json document = Document();
+  CheckReferences(document, document);
+}
+
 TEST(OpenApi, ARouteWithoutATextIsFound) {
   std::vector<HttpRoute> routes(3);
   routes[0].method = routes[1].method = routes[2].method = "GET";
