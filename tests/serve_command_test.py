@@ -61,7 +61,7 @@ class Help(unittest.TestCase):
     def test_no_model_is_an_error_that_says_how(self):
         done = run("serve")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("model is required", done.stderr)
+        self.assertIn("needs a model", done.stderr)
 
 
 class OtherServers(unittest.TestCase):
