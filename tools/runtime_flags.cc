@@ -374,12 +374,7 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
             .help = "Type of keys and values: auto (the weights' type), f32, bf16, f16, or on the CPU int8: 8 bits "
                     "with a scale for each token and head, for nearly twice the history of bf16"});
   line.Add(InGroup(CacheFlag(flags.cache), memory, "the preset's, or loramux"));
-  line.Add({.names = "--adapter-prefetch",
-            .target = &flags.adapter_prefetch,
-            .unit = "POLICY",
-            .group = memory,
-            .help = "Load adapters before a request asks for them: none, or histogram (by each adapter's history of "
-                    "idle times)"});
+  line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), memory));
   line.Add(
       {.names = "--enable-prefix-caching,!--no-enable-prefix-caching",
        .target = &flags.prefix_cache,

@@ -55,6 +55,7 @@ void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
             .unit = "DIR",
             .group = group,
             .help = "Model of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens"});
+  AddConstantFlags(line, flags.constants);
 }
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
@@ -65,6 +66,7 @@ Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
     ASSIGN_OR_RETURN(options.queue.lanes.form, SizeForm(flags.request_size));
   }
   ASSIGN_OR_RETURN(options.queue.lanes.count_rule, CountRule(flags.lane_count));
+  ASSIGN_OR_RETURN(options.constants, ConstantsOf(flags.constants));
   options.length_predictor = flags.length_predictor;
   if ((flags.length_predictor == "proxy") == flags.length_proxy.empty()) {
     return InvalidArgument("--length-proxy: expected a directory with --length-predictor proxy, and with no other",

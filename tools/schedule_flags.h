@@ -6,6 +6,7 @@
 #include "base/result.h"
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
+#include "tools/constant_flags.h"
 #include "tools/system_flags.h"
 
 namespace loramux {
@@ -17,6 +18,7 @@ struct ScheduleFlags {
   std::string request_size;           // of mlq; empty: the preset's, or product
   std::string lane_count = "worth-it";
   std::string length_predictor = "history", length_proxy;
+  ConstantFlags constants;
 };
 
 void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags);

@@ -122,6 +122,14 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Share of output lengths that the predictor guesses right",
             .range = {{0.0, 1.0}}});
   line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
+  line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), group));
+  line.Add({.names = "--max-loras",
+            .target = &flags.constants.constants.adapters_in_batch,
+            .unit = "N",
+            .group = group,
+            .help = "Upper bound on different adapters in one batch (vLLM-LoRA: 32); 0: bounded by memory only",
+            .default_text = "each preset's",
+            .range = {{0, 1 << 20}}});
 }
 
 void AddArrivalFlags(CommandLine& line, SimulateFlags& flags) {
@@ -383,6 +391,8 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   options.adapters_in_host_memory = !flags.adapters_on_disk;
   options.predictor_accuracy = flags.predictor_accuracy;
   options.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
+  ASSIGN_OR_RETURN(options.adapter_prefetch, FindAdapterPrefetch(flags.adapter_prefetch));
+  ASSIGN_OR_RETURN(options.constants, ConstantsOf(flags.constants));
   options.seed = flags.workload.seed;
   options.check_every = flags.check_every;
   return options;
@@ -471,6 +481,7 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddAdapterFlags(line, flags);
   AddDeviceFlags(line, flags);
   AddPresetFlags(line, flags);
+  AddConstantFlags(line, flags.constants);
   AddFleetFlags(line, flags.fleet);
   const std::string group = "Result";
   line.Add({.names = "--slo",

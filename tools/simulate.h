@@ -7,6 +7,7 @@
 
 #include "simulate/simulation.h"
 #include "tools/command_line/command_line.h"
+#include "tools/constant_flags.h"
 #include "tools/system_flags.h"
 #include "workload/workload.h"
 
@@ -41,6 +42,8 @@ struct SimulateFlags {
   std::vector<std::string> presets;         // empty: loramux and s-lora; of a fleet loramux
   std::string cache, schedule, cold_start;  // in place of every preset's own; empty: not
   std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
+  std::string adapter_prefetch = "none";
+  ConstantFlags constants;
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
   WorkloadOptions workload;
   std::string arrivals = "poisson", popularity = "power-law", rank_popularity = "uniform";

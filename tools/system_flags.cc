@@ -58,6 +58,15 @@ Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text) {
   return InvalidArgument("--cold-start: expected wait, assist or auto, found '" + text + "'", "--cold-start");
 }
 
+Flag AdapterPrefetchFlag(std::string& target) {
+  return {.names = "--adapter-prefetch",
+          .target = &target,
+          .unit = "POLICY",
+          .help =
+              "Load adapters before a request asks for them: none, or histogram (by each adapter's history of idle "
+              "times)"};
+}
+
 Flag MaxNumSeqsFlag(std::int64_t& target) {
   return {.names = "--max-num-seqs",
           .target = &target,

@@ -22,6 +22,7 @@ Flag CacheFlag(std::string& target);
 Flag ScheduleFlag(std::string& target);
 Flag AgeBoundFlag(double& target);
 Flag ColdStartFlag(std::string& target);
+Flag AdapterPrefetchFlag(std::string& target);
 Flag MaxNumSeqsFlag(std::int64_t& target);
 Flag MaxNumBatchedTokensFlag(FlagTarget target);
 

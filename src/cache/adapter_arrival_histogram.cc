@@ -10,19 +10,6 @@ constexpr std::size_t kBins = AdapterArrivalHistogram::kBins;
 constexpr std::uint16_t kMostSamples = 256;
 constexpr std::uint32_t kHeadPercent = 5, kTailPercent = 99, kMarginPercent = 10;
 
-// Bin i holds idle times from edge i (inclusive) to edge i + 1.
-const std::array<TimeNs, kBins + 1>& Edges() {
-  static const auto edges = [] {
-    std::array<TimeNs, kBins + 1> made{};
-    for (std::size_t i = 0; i < made.size(); ++i) {
-      made[i] = static_cast<TimeNs>(static_cast<double>(AdapterArrivalHistogram::kShortest) *
-                                    std::exp2(static_cast<double>(i) / 4));
-    }
-    return made;
-  }();
-  return edges;
-}
-
 // The bin of the sample with this rank (from 1); kBins if no bin has it.
 std::size_t BinOf(const std::array<std::uint16_t, kBins>& counts, std::uint32_t rank) {
   std::uint32_t sum = 0;
@@ -30,6 +17,17 @@ std::size_t BinOf(const std::array<std::uint16_t, kBins>& counts, std::uint32_t 
     if ((sum += counts[i]) >= rank) return i;
   }
   return kBins;
+}
+
+// The coefficient of variation of the counts: their standard deviation over their mean. 0 without samples.
+double Variation(const std::array<std::uint16_t, kBins>& counts) {
+  double sum = 0, squares = 0;
+  for (const std::uint16_t count : counts) {
+    sum += count;
+    squares += static_cast<double>(count) * count;
+  }
+  const double mean = sum / kBins;
+  return sum == 0 ? 0 : std::sqrt(std::max(0.0, squares / kBins - mean * mean)) / mean;
 }
 
 std::uint32_t Rank(std::uint32_t samples, std::uint32_t percent) { return (samples * percent + 99) / 100; }
@@ -61,14 +59,10 @@ void AdapterArrivalHistogram::EndIdle(std::size_t slot, AdapterGeneration adapte
   entry.idle_since = -1;
 }
 
-void AdapterArrivalHistogram::Count(Entry& entry, TimeNs idle) {
+void AdapterArrivalHistogram::Count(Entry& entry, TimeNs idle) const {
   if (idle < kShortest) return;
-  const auto above = std::upper_bound(Edges().begin(), Edges().end(), idle);
-  if (above == Edges().end()) {
-    ++entry.longer;
-  } else {
-    ++entry.counts[static_cast<std::size_t>(above - Edges().begin()) - 1];
-  }
+  const auto bin = static_cast<std::size_t>(idle / options_.bin);
+  ++(bin < kBins ? entry.counts[bin] : entry.longer);
   if (++entry.samples < kMostSamples) return;
   entry.samples = entry.longer /= 2;
   for (std::uint16_t& count : entry.counts) entry.samples += count /= 2;
@@ -78,6 +72,7 @@ void AdapterArrivalHistogram::BeginIdle(std::size_t slot, AdapterGeneration adap
   Entry& entry = At(slot, adapter);
   Settle(slot);
   entry.idle_since = now;
+  entry.again = false;
   const std::optional<Window> window = Percentiles(entry);
   entry.window = {0, -1};
   if (!window.has_value()) return;
@@ -86,13 +81,12 @@ void AdapterArrivalHistogram::BeginIdle(std::size_t slot, AdapterGeneration adap
   expected_.emplace(entry.window.from, slot);
 }
 
-std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::Percentiles(const Entry& entry) {
+std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::Percentiles(const Entry& entry) const {
   if (entry.samples < kFewestSamples) return std::nullopt;
   const std::size_t head = BinOf(entry.counts, Rank(entry.samples, kHeadPercent));
   const std::size_t tail = BinOf(entry.counts, Rank(entry.samples, kTailPercent));
-  if (tail == kBins) return std::nullopt;
-  const TimeNs from = Edges()[head], until = Edges()[tail + 1];
-  if (until > kWidest * from) return std::nullopt;
+  if (tail == kBins || Variation(entry.counts) < options_.least_variation) return std::nullopt;
+  const TimeNs from = static_cast<TimeNs>(head) * options_.bin, until = static_cast<TimeNs>(tail + 1) * options_.bin;
   return Window{from - from * kMarginPercent / 100, until + until * kMarginPercent / 100};
 }
 
@@ -116,6 +110,15 @@ void AdapterArrivalHistogram::Settle(std::size_t slot) {
   if (slot >= entries_.size() || !entries_[slot].expected) return;
   entries_[slot].expected = false;
   expected_.erase({entries_[slot].window.from, slot});
+}
+
+void AdapterArrivalHistogram::ExpectAgain(std::size_t slot, AdapterGeneration adapter) {
+  if (slot >= entries_.size()) return;
+  Entry& entry = entries_[slot];
+  if (entry.adapter != adapter || entry.idle_since < 0 || entry.window.until < 0 || entry.expected || entry.again)
+    return;
+  entry.expected = entry.again = true;
+  expected_.emplace(entry.window.from, slot);
 }
 
 }  // namespace loramux

@@ -36,11 +36,9 @@ TEST(AdapterArrivalHistogram, APeriodIsExpectedJustBeforeItEnds) {
   }
   const auto window = uses.IdleTimes();
   ASSERT_TRUE(window.has_value());
-  // A bin is a quarter of an octave wide, and the window is extended by a tenth on each side.
-  EXPECT_LE(window->from, 9 * kSecond);
-  EXPECT_GE(window->from, 10 * kSecond / std::exp2(0.25) * 0.899);
-  EXPECT_GE(window->until, 11 * kSecond);
-  EXPECT_LE(window->until, 10 * kSecond * std::exp2(0.25) * 1.101);
+  // A bin is a second wide, and the window is extended by a tenth on each side.
+  EXPECT_EQ(window->from, 9 * kSecond);
+  EXPECT_EQ(window->until, 12'100 * kNsPerMs);
   const auto next = uses.histogram.Next(uses.now);
   ASSERT_TRUE(next.has_value());
   EXPECT_EQ(next->adapter, kAdapter);
@@ -59,23 +57,72 @@ TEST(AdapterArrivalHistogram, AUniformDistributionGivesItsPercentiles) {
   ASSERT_TRUE(window.has_value());
   const double from = static_cast<double>(window->from) / 0.9 / kSecond,
                until = static_cast<double>(window->until) / 1.1 / kSecond;
-  EXPECT_GE(from, 21 / std::exp2(0.25) - 0.5);  // the 5th percentile is 21 s, the 99th 39.8 s
+  EXPECT_GE(from, 20);  // the 5th percentile is 21 s, the 99th 39.8 s
   EXPECT_LE(from, 21.5);
   EXPECT_GE(until, 39);
-  EXPECT_LE(until, 39.8 * std::exp2(0.25) + 0.5);
+  EXPECT_LE(until, 40.01);
 }
 
-// The idle times of a memoryless arrival process are exponential: their 99th percentile is 90 times the 5th.
-TEST(AdapterArrivalHistogram, OfWhatIsSpreadWidelyNothingIsExpected) {
+// Idle times of random arrivals: exponential.
+TimeNs Exponential(Prng& prng, double mean_seconds) {
+  const double uniform = (static_cast<double>(prng.NextBelow(1'000'000)) + 0.5) / 1e6;
+  return static_cast<TimeNs>(-mean_seconds * std::log(uniform) * static_cast<double>(kSecond));
+}
+
+// Few bins hold the idle times of frequent random arrivals, so the histogram tells something: expect it at once.
+TEST(AdapterArrivalHistogram, FrequentRandomArrivalsAreExpectedAtOnce) {
   Uses uses;
   Prng prng(2);
   uses.After(0);
   for (int i = 0; i < 200; ++i) {
-    const double uniform = (static_cast<double>(prng.NextBelow(1'000'000)) + 0.5) / 1e6;
-    uses.After(static_cast<TimeNs>(-10 * std::log(uniform) * static_cast<double>(kSecond)));
+    uses.After(Exponential(prng, 10));
     EXPECT_EQ(uses.histogram.Next(uses.now).has_value(), uses.IdleTimes().has_value());
   }
+  const auto window = uses.IdleTimes();
+  ASSERT_TRUE(window.has_value());
+  EXPECT_EQ(window->from, 0);
+  EXPECT_GT(window->until, 35 * kSecond);  // the 99th percentile is 46 s
+  EXPECT_LT(window->until, 80 * kSecond);
+}
+
+TEST(AdapterArrivalHistogram, OfWhatIsSpreadOverAllBinsNothingIsExpected) {
+  Prng prng(2);
+  const auto even = [&](Uses& uses) {
+    uses.After(0);
+    for (int i = 0; i < 200; ++i) uses.After(static_cast<TimeNs>(prng.NextBelow(240'000'000'000)));
+  };
+  Uses uses;
+  even(uses);
   EXPECT_FALSE(uses.IdleTimes().has_value());
+  EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
+  Uses undemanding{.histogram = AdapterArrivalHistogram({.least_variation = 0})};
+  even(undemanding);
+  EXPECT_TRUE(undemanding.IdleTimes().has_value());
+  Uses rare;
+  rare.After(0);
+  for (int i = 0; i < 200; ++i) rare.After(Exponential(prng, 100));
+  EXPECT_FALSE(rare.IdleTimes().has_value());
+}
+
+TEST(AdapterArrivalHistogram, WhatWasEvictedIsExpectedOnceMore) {
+  Uses uses;
+  uses.After(0);
+  for (int i = 0; i < 20; ++i) uses.After(10 * kSecond);
+  uses.histogram.ExpectAgain(uses.slot, kAdapter);  // already expected: nothing changes
+  ASSERT_TRUE(uses.histogram.Next(uses.now).has_value());
+  uses.histogram.Settle(uses.slot);
+  EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
+  uses.histogram.ExpectAgain(uses.slot, AdapterGeneration{99});  // of another adapter
+  EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
+  uses.histogram.ExpectAgain(uses.slot, kAdapter);
+  ASSERT_TRUE(uses.histogram.Next(uses.now).has_value());
+  uses.histogram.Settle(uses.slot);
+  uses.histogram.ExpectAgain(uses.slot, kAdapter);
+  EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
+  uses.After(10 * kSecond);
+  uses.histogram.Settle(uses.slot);
+  uses.histogram.ExpectAgain(uses.slot, kAdapter);  // another idle time
+  EXPECT_TRUE(uses.histogram.Next(uses.now).has_value());
 }
 
 TEST(AdapterArrivalHistogram, AFewOutliersChangeNothingAndManyDo) {

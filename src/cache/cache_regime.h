@@ -11,6 +11,13 @@
 
 namespace loramux {
 
+// When FastLibra's timer moves pages: thresholds as shares of the device's pages, and the time between two looks. The
+// defaults are FastLibra's (section 5.3).
+struct SwapThresholds {
+  double upper = 0.95, lower = 0.70;
+  TimeNs interval = 100 * kNsPerMs;
+};
+
 // One whole-cache policy (`--cache`).
 struct CacheRegime {
   std::string_view name;

@@ -165,17 +165,24 @@ using Made = std::unique_ptr<EvictionPolicy>;
 
 struct Entry {
   std::string_view name;
-  Made (*make)();
+  Made (*make)(const ScoreWeights& weights);
 };
 
+Made MakeWeighted(std::string_view name, const ScoreWeights& w) {
+  return std::make_unique<WeightedSum>(name, w.frequency, w.recency, w.size);
+}
+
 constexpr std::array<Entry, 7> kPolicies = {{
-    {"lru", [] { return Made(std::make_unique<Lru>()); }},
-    {"gdsf", [] { return Made(std::make_unique<Gdsf>()); }},
-    {"fairshare", [] { return Made(std::make_unique<WeightedSum>("fairshare", 1.0 / 3, 1.0 / 3, 1.0 / 3)); }},
-    {"chameleon", [] { return Made(std::make_unique<WeightedSum>("chameleon", 0.45, 0.10, 0.45)); }},
-    {"fastlibra", [] { return Made(std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true)); }},
-    {"fastlibra-wol", [] { return Made(std::make_unique<FastLibra>("fastlibra-wol", /*lora_reward=*/false)); }},
-    {"loramux", [] { return Made(std::make_unique<Loramux>()); }},
+    {"lru", [](const ScoreWeights&) { return Made(std::make_unique<Lru>()); }},
+    {"gdsf", [](const ScoreWeights&) { return Made(std::make_unique<Gdsf>()); }},
+    {"fairshare",
+     [](const ScoreWeights&) {
+       return MakeWeighted("fairshare", {1.0 / 3, 1.0 / 3, 1.0 / 3});
+     }},
+    {"chameleon", [](const ScoreWeights& weights) { return MakeWeighted("chameleon", weights); }},
+    {"fastlibra", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra", true)); }},
+    {"fastlibra-wol", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra-wol", false)); }},
+    {"loramux", [](const ScoreWeights&) { return Made(std::make_unique<Loramux>()); }},
 }};
 
 }  // namespace
@@ -190,9 +197,9 @@ std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds) {
   return std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true, unit_seconds);
 }
 
-Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name) {
+Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights) {
   for (const Entry& entry : kPolicies) {
-    if (entry.name == name) return entry.make();
+    if (entry.name == name) return entry.make(weights);
   }
   std::string valid;
   for (const Entry& entry : kPolicies) valid += (valid.empty() ? "" : ", ") + std::string(entry.name);

@@ -68,17 +68,22 @@ class EvictionPolicy {
   virtual bool counts_edges() const { return false; }
 };
 
+// Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size.
+struct ScoreWeights {
+  double frequency = 0.45, recency = 0.10, size = 0.45;
+};
+
 // Returns the policy of this name:
 // - "lru": least recently used first (vLLM-LoRA), for adapters and KV pages alike.
 // - "gdsf": GreedyDual-Size-Frequency (Cherkasova 1998) over idle time: uses x reload cost / (size x age). A frequently
 //   used adapter with a high reload cost for its size stays longest.
 // - "fairshare": Chameleon's frequency, recency and size in equal parts (Chameleon 5.3.3).
-// - "chameleon": 0.45 frequency + 0.10 recency + 0.45 size (Chameleon 4.2).
+// - "chameleon": frequency, recency and size with these weights, 0.45, 0.10 and 0.45 unless given (Chameleon 4.2).
 // - "fastlibra": the cost model of FastLibra 5.2.
 // - "fastlibra-wol": "fastlibra" without its reward for enough adapters (FastLibra 6.8).
 // - "loramux": the delay saved by each kept page: visit rate x reload effort x requests that it delays / pages.
 // Error: unknown name; the message lists the valid names.
-Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name);
+Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights = {});
 // The names that MakeEvictionPolicy accepts.
 std::vector<std::string> EvictionPolicyNames();
 

@@ -101,6 +101,8 @@ TEST(EvictionPolicy, ChameleonByHand) {
   EXPECT_NEAR(chameleon->Score(kThree[1], kWeighed), 0.45 * 0.25 + 0.10 * 1 + 0.45 * 1, 1e-12);
   EXPECT_NEAR(chameleon->Score(kThree[2], kWeighed), 0.45 * 0.5 + 0.10 * 0.5 + 0.45 * 0.5, 1e-12);
   EXPECT_EQ(OrderOf(*chameleon, kThree, kWeighed), (Order{2, 0, 1}));
+  const auto by_frequency = MakeEvictionPolicy("chameleon", {.frequency = 1, .recency = 0, .size = 0}).value();
+  EXPECT_EQ(OrderOf(*by_frequency, kThree, kWeighed), (Order{1, 2, 0}));
 }
 
 TEST(EvictionPolicy, FairShareByHand) {

@@ -17,8 +17,9 @@ std::int64_t Share(double share, std::int64_t capacity) { return std::llround(sh
 }  // namespace
 
 ProactiveSwapper::ProactiveSwapper(const DependencyTree& tree, SwapThresholds thresholds)
-    : tree_(tree), thresholds_(thresholds) {
+    : tree_(tree), thresholds_(thresholds), observed_at_(-thresholds.interval) {
   CHECK(0 <= thresholds.lower && thresholds.lower <= thresholds.upper && thresholds.upper <= 1);
+  CHECK_GT(thresholds.interval, 0);
   best_.reserve(2 * kKept);
 }
 
@@ -34,7 +35,7 @@ std::int64_t ProactiveSwapper::UpperPages(std::int64_t capacity) const { return 
 
 ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64_t capacity, TimeNs now) {
   const bool above = PagesAbove(used, capacity) > 0, below = PagesBelow(used, capacity) > 0;
-  if (now - observed_at_ >= kInterval) {
+  if (now - observed_at_ >= thresholds_.interval) {
     observed_at_ = now;
     observed_used_ = used;
     memory_ = above ? Memory::kBusy : below ? Memory::kIdle : Memory::kBalanced;

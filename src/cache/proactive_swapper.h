@@ -1,5 +1,5 @@
 // FastLibra's cache swapper (section 5.3): moves between the tiers that no request has asked for yet. Every 100
-// milliseconds it compares the use of the device with two thresholds:
+// milliseconds (SwapThresholds::interval) it compares the use of the device with two thresholds:
 // - Above the upper threshold it frees memory so that running requests can grow. Leaves of the device part are evicted,
 //   the least valuable first.
 // - Below the lower threshold it brings back the most valuable content of the host tier: roots of the host part, and
@@ -20,23 +20,16 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cache/cache_regime.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
 
 namespace loramux {
 
-// Thresholds as shares of the device's pages. The defaults are FastLibra's.
-struct SwapThresholds {
-  double upper = 0.95, lower = 0.70;
-};
-
 // See the top of this file.
 class ProactiveSwapper {
  public:
-  // Time between two observations.
-  static constexpr TimeNs kInterval = 100 * kNsPerMs;
-
-  // Does not own the tree. REQUIRES: 0 <= lower <= upper <= 1.
+  // Does not own the tree. REQUIRES: 0 <= lower <= upper <= 1, interval > 0.
   explicit ProactiveSwapper(const DependencyTree& tree, SwapThresholds thresholds = {});
 
   // State of the device's memory: between the thresholds, above the upper one, below the lower one.
@@ -46,6 +39,8 @@ class ProactiveSwapper {
   // lies between the thresholds. Freeing down to the lower threshold would empty a quarter of a cache in use, and
   // refilling would begin right away.
   Memory Observe(std::int64_t used, std::int64_t capacity, TimeNs now);
+  // Time between two observations.
+  TimeNs interval() const { return thresholds_.interval; }
   // The time of the last observation.
   TimeNs observed_at() const { return observed_at_; }
   // Whether memory is outside the thresholds and its use differs from the last observation.
@@ -124,7 +119,7 @@ class ProactiveSwapper {
   const DependencyTree& tree_;
   const SwapThresholds thresholds_;
   Memory memory_ = Memory::kBalanced;
-  TimeNs observed_at_ = -kInterval;
+  TimeNs observed_at_;
   std::int64_t observed_used_ = -1;
   std::vector<bool> usable_;
   std::size_t walk_left_ = 0;  // host roots still to be scored: the first ones of the tree's list

@@ -11,7 +11,7 @@ namespace loramux::proactive_swapper_test {
 namespace {
 
 using Memory = ProactiveSwapper::Memory;
-constexpr TimeNs kTick = ProactiveSwapper::kInterval;
+constexpr TimeNs kTick = SwapThresholds().interval;
 
 // A page holds one token, so the tokens spell the path. With "lru" a score is the time of the last use.
 struct World {
@@ -98,6 +98,17 @@ TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
 }
 
 // Content that was moved out stays out, and content that was moved in stays in, unless something else changes.
+TEST(ProactiveSwapper, ThresholdsAndIntervalCanBeSet) {
+  const World world;
+  ProactiveSwapper swapper(*world.tree, {.upper = 0.5, .lower = 0.25, .interval = kNsPerSecond});
+  EXPECT_EQ(swapper.UpperPages(256), 128);
+  EXPECT_EQ(swapper.PagesBelow(60, 256), 4);
+  EXPECT_EQ(swapper.Observe(200, 256, 10 * kNsPerSecond), Memory::kBusy);
+  EXPECT_EQ(swapper.Observe(100, 256, 10 * kNsPerSecond + kTick), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(200, 256, 10 * kNsPerSecond + 5 * kTick), Memory::kBalanced);  // not yet another look
+  EXPECT_EQ(swapper.Observe(200, 256, 11 * kNsPerSecond), Memory::kBusy);
+}
+
 TEST(ProactiveSwapper, NoPingPong) {
   const DependencyTree nothing(1);
   for (const std::int64_t capacity : {10, 24, 100, 1000, 4096}) {

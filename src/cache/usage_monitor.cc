@@ -41,7 +41,7 @@ UsageMonitor::Visits UsageMonitor::Of(std::size_t slot, AdapterGeneration genera
 }
 
 void UsageMonitor::SawBatch(std::int64_t requests, TimeNs now) {
-  const std::int64_t number = now / kBucket;
+  const std::int64_t number = now / bucket_;
   Bucket& bucket = buckets_[static_cast<std::size_t>(number) % kBuckets];
   if (bucket.number != number) bucket = {.number = number};
   ++bucket.batches;
@@ -49,7 +49,7 @@ void UsageMonitor::SawBatch(std::int64_t requests, TimeNs now) {
 }
 
 double UsageMonitor::RecentBatchSize(TimeNs now) const {
-  const std::int64_t oldest = now / kBucket - static_cast<std::int64_t>(kBuckets) + 1;
+  const std::int64_t oldest = now / bucket_ - static_cast<std::int64_t>(kBuckets) + 1;
   std::int64_t batches = 0, requests = 0;
   for (const Bucket& bucket : buckets_) {
     if (bucket.number < oldest) continue;

@@ -36,6 +36,8 @@ class UsageMonitor {
   double ReuseFactor(const Visits& visits, TimeNs now) const {
     return visits.frequency > 0 ? reuse_.Factor(visits.frequency, now - visits.at) : 1.0;
   }
+  // The time over which RecentBatchSize takes the mean; before the first batch. REQUIRES: window >= kBuckets ns.
+  void set_batch_window(TimeNs window) { bucket_ = window / static_cast<TimeNs>(kBuckets); }
   // Records a batch of `requests` requests. REQUIRES: `now` does not decrease.
   void SawBatch(std::int64_t requests, TimeNs now);
 
@@ -43,8 +45,8 @@ class UsageMonitor {
   Visits Of(std::size_t slot, AdapterGeneration generation) const;
   // Visits of all adapters and the base model, decayed to `now`.
   double TotalVisits(TimeNs now) const { return Decayed(total_, now); }
-  // Mean number of requests in a batch over the last 5 seconds, in steps of a quarter of a second (FastLibra 5.1's BS);
-  // 0 without batches.
+  // Mean number of requests in a batch over the last 5 seconds (set_batch_window), in steps of a twentieth of it
+  // (FastLibra 5.1's BS); 0 without batches.
   double RecentBatchSize(TimeNs now) const;
 
   // The frequency of `visits`, decayed to `now`.
@@ -52,15 +54,14 @@ class UsageMonitor {
 
  private:
   static constexpr std::size_t kBuckets = 20;
-  static constexpr TimeNs kBucket = 250 * kNsPerMs;
   // The visits of the adapter in one slot.
   struct Entry {
     AdapterGeneration generation;
     Visits visits;
   };
-  // The batches of one interval of kBucket.
+  // The batches of one interval of bucket_.
   struct Bucket {
-    std::int64_t number = -1;  // in units of kBucket since time 0
+    std::int64_t number = -1;  // in units of bucket_ since time 0
     std::int64_t batches = 0, requests = 0;
   };
 
@@ -71,7 +72,8 @@ class UsageMonitor {
   Visits total_;
   ReuseRates reuse_;  // of adapters; "idle" is the time since the last visit
   TimeNs learned_at_ = 0;
-  Bucket buckets_[kBuckets];  // of the last 5 seconds, by number
+  TimeNs bucket_ = 250 * kNsPerMs;
+  Bucket buckets_[kBuckets];  // of the batch window, by number
 };
 
 // One adapter's addend in FastLibra's equation 3, the number of adapters that a batch is expected to need. It is the

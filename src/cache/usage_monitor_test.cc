@@ -61,6 +61,15 @@ TEST(UsageMonitor, TheBatchSizeIsThatOfTheLastFiveSeconds) {
   EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(100 * kNsPerSecond), 3.0);
 }
 
+TEST(UsageMonitor, TheWindowOfBatchesCanBeSet) {
+  UsageMonitor monitor;
+  monitor.set_batch_window(20 * kNsPerSecond);
+  monitor.SawBatch(4, 0);
+  monitor.SawBatch(8, 10 * kNsPerSecond);
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(19 * kNsPerSecond), 6.0);
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(20 * kNsPerSecond), 8.0);
+}
+
 // FastLibra's equation 3 by hand: 1 - (1 - prob)^BS.
 TEST(UsageMonitor, ProbabilityInBatch) {
   EXPECT_DOUBLE_EQ(ProbabilityInBatch(0.5, 2), 0.75);

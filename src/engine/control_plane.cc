@@ -23,7 +23,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::Create(ControlPlaneOptions o
   if (options.host == nullptr) options.host = PagePool::WithoutPages(options.device->page_bytes());
   std::unique_ptr<ControlPlane> plane(new ControlPlane(std::move(options)));
   const ControlPlaneOptions& o = plane->options_;
-  ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(o.eviction));
+  ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(o.eviction, o.engine.scheduler.score_weights));
   ASSIGN_OR_RETURN(plane->queue_, MakeQueueOrder(o.queue));
   plane->tree_ = MakeTree(o);
   return plane;

@@ -182,6 +182,20 @@ Status VisitCosts(Visitor& v, PerformanceModel& model) {
   return v.Has("assist_layers") ? VisitAssist(v, model.assist) : Ok{};  // older recordings lack it
 }
 
+// What the documents give: DocumentConstants.
+template <typename Visitor>
+Status VisitConstants(Visitor& v, SchedulerOptions& o) {
+  RETURN_IF_ERROR(v.Number("swap_lower", 0, 1, o.swapping.lower));
+  RETURN_IF_ERROR(v.Number("swap_upper", 0, 1, o.swapping.upper));
+  RETURN_IF_ERROR(v.Int("swap_interval", 1, kMaxSetupTime, o.swapping.interval));
+  RETURN_IF_ERROR(v.Int("batch_window", kNsPerMs, kMaxSetupTime, o.batch_window));
+  RETURN_IF_ERROR(v.Number("score_frequency", 0, 1e6, o.score_weights.frequency));
+  RETURN_IF_ERROR(v.Number("score_recency", 0, 1e6, o.score_weights.recency));
+  RETURN_IF_ERROR(v.Number("score_size", 0, 1e6, o.score_weights.size));
+  RETURN_IF_ERROR(v.Int("expect_bin", kNsPerMs, kMaxSetupTime, o.expectation.bin));
+  return v.Number("expect_variation", 0, 1e3, o.expectation.least_variation);
+}
+
 template <typename Visitor>
 Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("page_tokens", 1, 65536, o.page_tokens));
@@ -214,6 +228,7 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("max_idle_tenants", 1, 1 << 24, o.fairness.max_idle_tenants));
   RETURN_IF_ERROR(v.Bool("fetch_ahead", o.fetch_ahead));
   RETURN_IF_ERROR(v.Int("adapter_prefetch", 0, 1, o.adapter_prefetch));
+  if (v.Has("swap_upper")) RETURN_IF_ERROR(VisitConstants(v, o));  // older recordings lack them
   RETURN_IF_ERROR(v.Int("age_bound", 1, kMaxSetupTime, o.age_bound));
   RETURN_IF_ERROR(v.Number("discard_share", 0, 1, o.discard_share));
   if (v.Has("reserve_output")) RETURN_IF_ERROR(v.Bool("reserve_output", o.reserve_output));  // older recordings lack it
@@ -234,6 +249,7 @@ Status VisitQueue(Visitor& v, QueueOrderOptions& o) {
   RETURN_IF_ERROR(v.Number("size_input_weight", 0, 1e6, o.lanes.input_weight));
   RETURN_IF_ERROR(v.Number("size_output_weight", 0, 1e6, o.lanes.output_weight));
   RETURN_IF_ERROR(v.Int("lane_count_rule", 0, 1, o.lanes.count_rule));
+  if (v.Has("most_lanes")) RETURN_IF_ERROR(v.Int("most_lanes", 1, kMaxLanes, o.lanes.most_lanes));
   RETURN_IF_ERROR(v.Bool("fixed_lanes", o.lanes.fixed));
   RETURN_IF_ERROR(v.Int("lane_refresh", 1, kMaxSetupTime, o.lanes.refresh));
   return v.Int("lane_slo", 1, kMaxSetupTime, o.lanes.slo);
@@ -275,6 +291,9 @@ Status CheckSetup(const RecordedSetup& setup) {
   if (setup.page_bytes % 64 != 0) return InvalidArgument("recording: setup.page_bytes: expected a multiple of 64");
   if (setup.kv_transfer && (!setup.tree || setup.host_pages == 0)) {
     return InvalidArgument("recording: setup.kv_host_tier: true requires a prefix cache and a host tier");
+  }
+  if (scheduler.swapping.lower > scheduler.swapping.upper) {
+    return InvalidArgument("recording: setup.swap_lower: expected at most swap_upper");
   }
   const std::int64_t longest = std::min(setup.max_model_len, setup.device_pages * scheduler.page_tokens);
   const bool holds_any = scheduler.max_batch_tokens >= longest && scheduler.prefill_chunk >= longest;

@@ -69,6 +69,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   options.scheduler.page_tokens = geometry_.kv.page_tokens;
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);
+  ApplyConstants(options.constants, options.scheduler, options.queue);
   ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
   const bool on_cpu = model_->device() == nullptr;
   options.scheduler.reads_host_tier = on_cpu;

@@ -23,6 +23,7 @@
 #include "runtime/placed_model.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
+#include "schedule/presets.h"
 #include "schedule/queue/queue_order.h"
 
 namespace loramux {
@@ -46,6 +47,7 @@ struct RuntimeOptions {
   AssistSetup assist = {.cores = -1};
   std::int64_t max_model_len = 0;         // positions; 0: the model's own
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
+  DocumentConstants constants;            // ApplyConstants, after the preset
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
   // Use a prefix cache if the regime has one. Always off with dynamic rope scaling, where keys depend on the whole
   // length.

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "cache/adapter_arrival_histogram.h"
 #include "cache/cache_regime.h"
+#include "cache/eviction_policy.h"
 #include "schedule/plan/step_shape_options.h"
 #include "schedule/profile/performance_model.h"
 #include "schedule/queue/fairness.h"
@@ -44,7 +45,11 @@ struct SchedulerOptions {
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them
-  TimeNs age_bound = 30 * kNsPerSecond;                       // QueueOrderOptions::age_bound
+  ExpectationOptions expectation;                             // of kHistogram
+  SwapThresholds swapping;                                    // with proactive_swapping
+  TimeNs batch_window = 5 * kNsPerSecond;  // FastLibra 5.1: for the mean size of a batch (UsageMonitor)
+  ScoreWeights score_weights;              // of the eviction policy "chameleon", which the control plane makes
+  TimeNs age_bound = 30 * kNsPerSecond;    // QueueOrderOptions::age_bound
   // S-LoRA's admission: a request begins only if memory holds the whole output that it may have, beside that of all
   // running requests (schedule/plan/output_reservation.h). So none is preempted for want of memory. Only in one pool.
   bool reserve_output = false;

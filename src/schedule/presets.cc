@@ -187,4 +187,17 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   queue.lanes.form = preset.size_form;
 }
 
+void ApplyConstants(const DocumentConstants& constants, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+  scheduler.score_weights = constants.score;
+  scheduler.expectation = constants.expectation;
+  scheduler.swapping = constants.swapping;
+  scheduler.batch_window = constants.batch_window;
+  scheduler.shape.prefetch_lookahead = constants.prefetch_lookahead.value_or(scheduler.shape.prefetch_lookahead);
+  scheduler.max_distinct_adapters = constants.adapters_in_batch.value_or(scheduler.max_distinct_adapters);
+  queue.lanes.input_weight = constants.input_weight;
+  queue.lanes.output_weight = constants.output_weight;
+  queue.lanes.most_lanes = static_cast<std::int32_t>(constants.most_lanes);
+  queue.lanes.refresh = constants.lane_refresh;
+}
+
 }  // namespace loramux

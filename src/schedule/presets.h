@@ -44,6 +44,21 @@ struct Preset {
   ProgramCosts program;
 };
 
+// Constants that the source documents give, with their values as defaults. Presets share them.
+struct DocumentConstants {
+  ScoreWeights score;                              // Chameleon 4.2: F, R and S of its eviction score
+  double input_weight = 0.4, output_weight = 0.6;  // Chameleon 4.3.1: A and B of the weighted request size
+  std::int64_t most_lanes = kMaxLanes;             // Chameleon 4.3.2: K_max; 1 to kMaxLanes
+  TimeNs lane_refresh = 300 * kNsPerSecond;        // Chameleon 4.3.2: T_refresh
+  ExpectationOptions expectation;                  // Shahrad et al., for Chameleon 5.3.4
+  SwapThresholds swapping;                         // FastLibra 5.3
+  TimeNs batch_window = 5 * kNsPerSecond;          // FastLibra 5.1
+  std::optional<std::int64_t> prefetch_lookahead;  // vLLM-LoRA: 10; none: the preset's
+  std::optional<std::int64_t> adapters_in_batch;   // vLLM-LoRA: 32; none: the preset's
+};
+// Sets the options that the constants stand for; after ApplyPreset, whose values they replace where they are given.
+void ApplyConstants(const DocumentConstants& constants, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+
 // All presets, those of loramux first.
 std::span<const Preset> Presets();
 // Finds a preset by name. Error: an unknown name; the message lists the valid ones.

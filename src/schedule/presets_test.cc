@@ -69,6 +69,37 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.max_batch_tokens, SchedulerOptions{}.max_batch_tokens);
 }
 
+// The defaults are what the options have anyway; what a preset says stays unless it is given.
+TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
+  SchedulerOptions scheduler;
+  QueueOrderOptions queue;
+  ApplyPreset(FindPreset("vllm-lora-batch32").value(), 2048, scheduler, queue);
+  ApplyConstants({}, scheduler, queue);
+  EXPECT_EQ(scheduler.max_distinct_adapters, 32);
+  EXPECT_EQ(scheduler.shape.prefetch_lookahead, 10);
+  EXPECT_EQ(scheduler.batch_window, SchedulerOptions().batch_window);
+  EXPECT_EQ(scheduler.swapping.interval, SwapThresholds().interval);
+  EXPECT_EQ(queue.lanes.refresh, SizeLanesOptions().refresh);
+  EXPECT_EQ(queue.lanes.output_weight, SizeLanesOptions().output_weight);
+  ApplyConstants({.score = {.size = 2},
+                  .input_weight = 1,
+                  .most_lanes = 3,
+                  .lane_refresh = kNsPerSecond,
+                  .expectation = {.least_variation = 4},
+                  .swapping = {.upper = 0.8},
+                  .prefetch_lookahead = 5,
+                  .adapters_in_batch = 0},
+                 scheduler, queue);
+  EXPECT_EQ(scheduler.score_weights.size, 2);
+  EXPECT_EQ(scheduler.expectation.least_variation, 4);
+  EXPECT_EQ(scheduler.swapping.upper, 0.8);
+  EXPECT_EQ(scheduler.shape.prefetch_lookahead, 5);
+  EXPECT_EQ(scheduler.max_distinct_adapters, 0);
+  EXPECT_EQ(queue.lanes.input_weight, 1);
+  EXPECT_EQ(queue.lanes.most_lanes, 3);
+  EXPECT_EQ(queue.lanes.refresh, kNsPerSecond);
+}
+
 TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {
   OraclePredictor predictor(0.8, 3);
   int right = 0, same_bucket = 0;

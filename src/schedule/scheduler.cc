@@ -40,7 +40,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
       tiers_(parts.tiers),
       queues_(options_, residency_, parts.queue, parts.predictor),
       pages_(options_.page_tokens, device_, residency_, tree_, tiers_),
-      expected_(options_.adapter_prefetch, residency_),
+      expected_(options_.adapter_prefetch, residency_, options_.expectation),
       worth_(parts.eviction, residency_, expected_, options_.page_tokens),
       view_{.options = options_,
             .device = device_,
@@ -60,6 +60,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   running_tails_.reserve(static_cast<std::size_t>(2 * options_.Seats()));
+  worth_.set_batch_window(options_.batch_window);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
   residency_.set_on_load([this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); });
   residency_.set_on_drop(

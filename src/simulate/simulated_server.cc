@@ -116,6 +116,7 @@ SchedulerOptions SimulatedServer::SchedulerOptionsOf(const CacheRegime& regime, 
   scheduler.fairness.max_wait = options_.fairness_max_wait;
   order = {.total_tokens = static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
   ApplyPreset(options_.preset, limits_.max_model_len, scheduler, order);
+  ApplyConstants(options_.constants, scheduler, order);
   if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
   order.lanes.slo = order.objective = options_.slo;
   PlanByModel(options_.costs, scheduler, order);

@@ -42,8 +42,9 @@ struct SimulationOptions {
   TimeNs age_bound = 30 * kNsPerSecond;
   TimeNs fairness_max_wait = 30 * kNsPerSecond;               // FairnessOptions::max_wait
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SchedulerOptions::adapter_prefetch
-  TimeNs slo = 5 * kNsPerSecond;                              // SizeLanesOptions::slo
-  std::uint64_t seed = 1;                                     // of the predictor and the tree
+  DocumentConstants constants;
+  TimeNs slo = 5 * kNsPerSecond;  // SizeLanesOptions::slo
+  std::uint64_t seed = 1;         // of the predictor and the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
   std::int64_t samples = 200;          // of memory and queue, spread over the arrivals

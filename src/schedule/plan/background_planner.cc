@@ -170,7 +170,7 @@ std::optional<MoveReason> BackgroundPlanner::ObserveMemory(TimeNs now, bool endi
 std::optional<TimeNs> BackgroundPlanner::NextSwap() const {
   const bool may = view_.options.proactive_swapping && !view_.partitioned() &&
                    swapper_.MayMove(UsedPages(), view_.device.capacity_pages());
-  return may ? std::optional(swapper_.observed_at() + ProactiveSwapper::kInterval) : std::nullopt;
+  return may ? std::optional(swapper_.observed_at() + swapper_.interval()) : std::nullopt;
 }
 
 bool BackgroundPlanner::SwapOut(TimeNs now) {

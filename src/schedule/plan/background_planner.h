@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,7 +24,7 @@ class BackgroundPlanner {
  public:
   // `outlook`: what the last committed plan has seen.
   BackgroundPlanner(const PlanningView& view, PlanDraft& room, const StepShape& shape, const PlanOutlook& outlook)
-      : view_(view), room_(room), shape_(shape), outlook_(outlook), swapper_(view.tree) {}
+      : view_(view), room_(room), shape_(shape), outlook_(outlook), swapper_(view.tree, view.options.swapping) {}
 
   // Plans the moves for one reason. Null: there is nothing to decide. A plan that moves nothing is a decision too, and
   // is to be committed. Valid until the next call of either planner.
@@ -69,8 +70,9 @@ class BackgroundPlanner {
   ProactiveSwapper swapper_;
   MovePlan plan_;
   bool swaps_on_ = false;
-  TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;  // time of the observation after which a swap in last began
-  std::vector<bool> usable_branches_;                    // by branch: its keys and values may be swapped in
+  TimeNs swapped_in_at_ =
+      std::numeric_limits<TimeNs>::min();  // time of the observation after which a swap in last began
+  std::vector<bool> usable_branches_;      // by branch: its keys and values may be swapped in
 };
 
 }  // namespace loramux

@@ -116,8 +116,7 @@ double AdapterWorth::ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) co
                 .uses = static_cast<double>(adapter.uses),
                 .reload = ReloadOf(adapter),
                 .frequency = visits.frequency,
-                .frequency_at = visits.at,
-                .queued = true},
+                .frequency_at = visits.at},
                now);
 }
 

@@ -29,6 +29,8 @@ class AdapterWorth {
   void StepEnded(TimeNs now);
   // A load to the device has ended.
   void SawLoad(const AdapterResidency& adapter, TimeNs took);
+  // FastLibra's window for the mean size of a batch (UsageMonitor).
+  void set_batch_window(TimeNs window) { usage_.set_batch_window(window); }
   // The costs of reloads, to set what they are until they were measured.
   ReloadCostEstimator& reload_costs() { return reload_costs_; }
   const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
@@ -57,7 +59,7 @@ class AdapterWorth {
 
   // The score of an adapter: the lowest is evicted first.
   double ScoreOf(const AdapterResidency& adapter, TimeNs now) const;
-  // The score that it would have if a request used it now.
+  // The score that it would have as an idle adapter that was used now.
   double ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) const;
   // The worth of its copy in the host tier, computed as the tree computes it for keys and values, so that both compare.
   TimeNs HostWorthOf(const AdapterResidency& adapter, const DependencyTree& tree) const;

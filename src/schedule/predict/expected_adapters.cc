@@ -24,6 +24,12 @@ void ExpectedAdapters::Left(const Request& request, TimeNs now) {
   if (adapter.references == 1) histogram_.BeginIdle(adapter.slot, request.adapter, now);
 }
 
+void ExpectedAdapters::Evicted(AdapterGeneration generation) {
+  if (mode_ == AdapterPrefetch::kNone) return;
+  stats_.wasted += EndPrefetch(generation);
+  histogram_.ExpectAgain(residency_.SlotOf(generation), generation);
+}
+
 void ExpectedAdapters::LoadBegan(AdapterGeneration generation) {
   due_.reset();
   ++stats_.loads;

@@ -22,13 +22,14 @@ struct AdapterPrefetchStats {
 // own the residency.
 class ExpectedAdapters {
  public:
-  ExpectedAdapters(AdapterPrefetch mode, const ResidencyManager& residency) : mode_(mode), residency_(residency) {}
+  ExpectedAdapters(AdapterPrefetch mode, const ResidencyManager& residency, const ExpectationOptions& options = {})
+      : mode_(mode), residency_(residency), histogram_(options) {}
 
   // A request begins to wait (has left). REQUIRES: a reference to its adapter is held.
   void Arrived(const Request& request);
   void Left(const Request& request, TimeNs now);
   // The adapter was evicted from the device.
-  void Evicted(AdapterGeneration generation) { stats_.wasted += EndPrefetch(generation); }
+  void Evicted(AdapterGeneration generation);
   // Its load ahead of demand began.
   void LoadBegan(AdapterGeneration generation);
   // There was no room for the load; it is not tried again before some time has passed.

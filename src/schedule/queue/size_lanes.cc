@@ -132,6 +132,7 @@ std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tok
 }
 
 SizeLanes::SizeLanes(SizeLanesOptions options, double total_tokens) : options_(options), total_tokens_(total_tokens) {
+  CHECK(1 <= options_.most_lanes && options_.most_lanes <= kMaxLanes);
   recent_.reserve(kRecent);
   sizes_.reserve(kRecent);
   quotas_.reserve(kMaxLanes);
@@ -230,7 +231,7 @@ void SizeLanes::FitCutOffs() {
   }
   std::vector<SizeBin> bins;
   std::copy_if(all.begin(), all.end(), std::back_inserter(bins), [](const SizeBin& bin) { return bin.count > 0; });
-  const std::vector<Clusters> clusters = ClusterBins(bins, kMaxLanes);
+  const std::vector<Clusters> clusters = ClusterBins(bins, options_.most_lanes);
   const Clusters* best = &clusters[0];
   for (std::size_t i = 1; i < clusters.size(); ++i) {
     const double gain = best->sum_of_squares - clusters[i].sum_of_squares;

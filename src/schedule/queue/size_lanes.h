@@ -14,7 +14,7 @@
 
 namespace loramux {
 
-inline constexpr std::int32_t kMaxLanes = 4;  // Chameleon's K_max
+inline constexpr std::int32_t kMaxLanes = 4;  // the default of Chameleon's K_max, and the most that it may be
 
 // How the size of a request is computed (Chameleon 4.3.1: weighted request size).
 enum class RequestSizeForm : std::uint8_t {
@@ -37,6 +37,7 @@ struct SizeLanesOptions {
   RequestSizeForm form = RequestSizeForm::kProduct;
   double input_weight = 0.4, output_weight = 0.6;  // Chameleon's A and B
   LaneCountRule count_rule = LaneCountRule::kWorthIt;
+  std::int32_t most_lanes = kMaxLanes;  // Chameleon's K_max, from 1 to kMaxLanes; `fixed` ignores it
   bool fixed = false;                   // true: four lanes of equal ranges and quotas (Chameleon 5.4.5)
   TimeNs refresh = 300 * kNsPerSecond;  // Chameleon's T_refresh
   TimeNs slo = 5 * kNsPerSecond;        // time from arrival to the end of a request; for the quotas

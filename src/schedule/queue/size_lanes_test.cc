@@ -100,6 +100,7 @@ TEST(SizeLanes, AsManyLanesAsThereAreSizes) {
   // "Minimal WCSS" finds four lanes in all of them.
   EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, two).lanes(), 4);
   EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, even).lanes(), 4);
+  EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares, .most_lanes = 2}, even).lanes(), 2);
   EXPECT_EQ(Fitted({.fixed = true}, two).lanes(), 4);
 }
 
