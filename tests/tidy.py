@@ -48,7 +48,7 @@ PROGRAMS = {"loadgen": (), "experiments": (), "bench": (), "tools": ("loadgen", 
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
-    "src/server": ("guard", "generation", "adapters", "metrics", "fleet", "output", "openai", "dialects", "batch", "page"),
+    "src/server": ("guard", "generation", "adapters", "tracing", "metrics", "fleet", "output", "openai", "dialects", "batch", "page"),
 }
 
 

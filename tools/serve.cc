@@ -44,6 +44,7 @@
 #include "tools/signals.h"
 #include "tools/startup_table.h"
 #include "tools/throughput_log.h"
+#include "tools/trace_flags.h"
 
 namespace loramux {
 namespace {
@@ -67,6 +68,7 @@ struct ServeFlags {
   std::string generation_config = "auto";
   std::string pooling = "auto";
   OutputFlags output;
+  TraceFlags traces;
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
   std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
@@ -207,6 +209,7 @@ struct EarlyParts {
   Member self;  // in its fleet
   ServerOptions options;
   std::unique_ptr<FlightRecorder> recorder;
+  std::unique_ptr<SpanExporter> spans;  // null: not asked for
   std::optional<LengthGuesser> lengths;
   std::optional<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
@@ -256,6 +259,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   }
   ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime.schedule));
   ASSIGN_OR_RETURN(parts.recorder, StartRecorder(flags));
+  ASSIGN_OR_RETURN(parts.spans, StartSpanExporter(flags.traces, LORAMUX_VERSION));
   parts.options.adapter_admin_key = parts.admin_key;
   return parts;
 }
@@ -318,7 +322,8 @@ Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime,
        .grammars = grammars,
        .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
        .adapters = &adapters,
-       .adapter_changes = fleet.changes()});
+       .adapter_changes = fleet.changes(),
+       .spans = early.spans.get()});
 }
 
 Status Serve(ServeFlags flags) {
@@ -355,6 +360,7 @@ Status Serve(ServeFlags flags) {
   ServeUntilStopped(flags, signals, **server, **fleet, *runtime);
   server->reset();  // before what its admin routes call
   fleet->reset();
+  early.spans.reset();  // sends what is left
   runtime->Stop();
   if (early.recorder != nullptr) {
     early.recorder->Close();
@@ -543,6 +549,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddFairnessFlags(line, flags);
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);
+  AddTraceFlags(line, flags.traces);
   line.Add(GenerationConfigFlag(flags.generation_config));
   line.Add(PoolingFlag(flags.pooling));
   line.Add({.names = "--seed",

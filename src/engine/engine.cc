@@ -625,6 +625,7 @@ struct Engine::Impl {
     event.error = item.finish == FinishReason::kError ? &item.error : nullptr;
     event.arrival = sequence.arrival;
     event.first_scheduled = sequence.first_scheduled;
+    event.adapter_wait = sequence.adapter_wait;
     event.now = now;
     event.prompt_tokens = sequence.prompt_tokens;
     event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);

@@ -41,6 +41,7 @@ struct GenerationEvent {
   const SampledToken* stop = nullptr;                // the token that ended the request, if finish is kStop
   const Error* error = nullptr;                      // set if finish is kError
   TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
+  TimeNs adapter_wait = 0;  // the part of the time before first_scheduled in which its adapter was not on the device
   std::int32_t prompt_tokens = 0;
   std::int32_t generated_tokens = 0;      // delivered so far, including this one
   std::int32_t cached_prompt_tokens = 0;  // found in the prefix cache instead of computed

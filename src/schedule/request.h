@@ -64,6 +64,7 @@ struct alignas(64) Request {
   // The older request that memory had no room for when this one overtook it. 0: none.
   RequestId overtook;
   TimeNs first_scheduled = -1;            // first admission; -1: not admitted yet
+  TimeNs adapter_wait = 0;                // the part of the time until then in which its adapter was not on the device
   std::vector<std::uint32_t> page_table;  // indices of `pages`, for the kernels
   std::string tenant_name;                // the tenant that is charged (fairness.h)
 

@@ -111,8 +111,9 @@ void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
   stats_.early_admissions += pages_.Admit(admission, now);
 }
 
-void Scheduler::CountBegin(const Request& request, const AdapterResidency& adapter, TimeNs now) {
-  stats_.adapter_wait_total += WaitForAdapter(request, adapter, now);
+void Scheduler::CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now) {
+  request.adapter_wait = WaitForAdapter(request, adapter, now);
+  stats_.adapter_wait_total += request.adapter_wait;
   if (!ComputesFromHost(options_, adapter)) return;
   ++(adapter.host == TierState::kResident ? stats_.cold_begins.whole : stats_.cold_begins.while_read);
 }

@@ -124,7 +124,7 @@ class Scheduler {
   // Lets an admitted request begin to run.
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Counts how a request found its adapter when it began for the first time.
-  void CountBegin(const Request& request, const AdapterResidency& adapter, TimeNs now);
+  void CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now);
   // Makes a running request wait again, without its pages.
   void Preempt(Request* request, TimeNs now);
   // Refreshes what the policies know of all candidates, if it is old.

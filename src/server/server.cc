@@ -73,7 +73,7 @@ struct Server::Impl {
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
-        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
+        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock, parts.spans),
         fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
         live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
              {.changes = WhoChangesAdapters(options)}),
@@ -100,7 +100,8 @@ struct Server::Impl {
                  .max_buffered_bytes = options.max_buffered_bytes,
                  .sse_keepalive = options.sse_keepalive,
                  .tokenizer_info = options.tokenizer_info,
-                 .trust_fairness_header = options.trust_fairness_header}),
+                 .trust_fairness_header = options.trust_fairness_header,
+                 .spans = parts.spans}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
     AddDialectRoutes(routes, service);

@@ -23,6 +23,7 @@
 #include "server/openai/embedding_plan.h"
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
+#include "server/tracing/span_exporter.h"
 #include "text/chat_template.h"
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
@@ -87,6 +88,7 @@ struct ServerParts {
   SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics and routers
   AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
   AdapterChanges adapter_changes;               // of the admin routes
+  SpanExporter* spans = nullptr;                // takes the spans of requests; null: there are none
 };
 
 // The HTTP server with all its services. The methods may be called on any thread.

@@ -2,7 +2,8 @@
 # Installs the official clients of the APIs, and frameworks upon them, in their pinned versions for the tests that name
 # this script: Python virtual environments and node_modules in build/clients. What is up to date stays.
 # Usage: tests/clients/install.sh [all]
-#   all   also lm-eval with PyTorch (6 GB) and SeaweedFS, a real S3 store, and kubernetes-validate, for `make test-all`
+#   all   also lm-eval with PyTorch (6 GB) and SeaweedFS, a real S3 store, and kubernetes-validate, for `make test-all`;
+#         and, where Go is installed, an OpenTelemetry Collector
 set -euo pipefail
 cd "$(dirname "$0")"
 readonly target=../../build/clients
@@ -34,6 +35,12 @@ if [ "${1:-}" = all ]; then
   environment lm-eval requirements-lm-eval.txt
   environment seaweedfs requirements-seaweedfs.txt
   environment kubernetes requirements-kubernetes.txt
+  if command -v go >/dev/null && ! up_to_date otelcol otelcol/main.go otelcol/go.mod otelcol/go.sum; then
+    printf 'clients: building the OpenTelemetry Collector into build/clients/otelcol\n' >&2
+    mkdir -p "$target/otelcol"
+    (cd otelcol && go build -ldflags='-s -w' -o "../$target/otelcol/otelcol" .)
+    printf '%s\n' "$wanted" >"$target/otelcol/installed"
+  fi
 fi
 if ! up_to_date node_modules package.json package-lock.json; then
   printf 'clients: installing package.json into build/clients/node_modules\n' >&2

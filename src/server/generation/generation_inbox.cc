@@ -21,6 +21,7 @@ TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
       cached_prompt_tokens(event.cached_prompt_tokens),
       arrival(event.arrival),
       first_scheduled(event.first_scheduled),
+      adapter_wait(event.adapter_wait),
       now(event.now) {
   if (event.token != nullptr) token = *event.token;
   if (event.stop != nullptr) stop = *event.stop;

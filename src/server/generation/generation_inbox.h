@@ -25,7 +25,7 @@ struct TokenEvent {
   std::optional<Error> error;
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_prompt_tokens = 0;
-  TimeNs arrival = 0, first_scheduled = 0, now = 0;
+  TimeNs arrival = 0, first_scheduled = 0, adapter_wait = 0, now = 0;
 
   TokenEvent() = default;
   TokenEvent(std::size_t choice_index, const GenerationEvent& event);

@@ -207,6 +207,7 @@ void SequenceMetrics::Take(const TokenEvent& event) {
   }
   state_.arrival = event.arrival;
   state_.first_scheduled = event.first_scheduled;
+  state_.adapter_wait = event.adapter_wait;
   state_.now = std::max(state_.now, event.now);
   if (!event.token) return;
   if (state_.generated_tokens++ == 0) {

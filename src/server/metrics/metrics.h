@@ -82,6 +82,8 @@ class SequenceMetrics {
   void End(FinishReason reason);
   // Why the sequence ended; kNone while it runs.
   FinishReason reason() const { return state_.reason; }
+  // What is known of the sequence so far.
+  const SequenceEnd& state() const { return state_; }
 
  private:
   ServerMetrics* metrics_ = nullptr;

@@ -24,11 +24,29 @@ void Append(std::vector<prometheus::MetricFamily>& all, std::vector<prometheus::
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+prometheus::MetricFamily SpanFamily(const SpanCounts& counts) {
+  prometheus::MetricFamily family{
+      "loramux:otlp_spans_total", "Spans of requests, by what became of them.", prometheus::MetricType::Counter, {}};
+  for (const auto& [outcome, count] :
+       {std::pair{"sent", counts.sent}, {"dropped", counts.dropped}, {"refused", counts.refused}}) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"outcome", outcome}};
+    metric.counter.value = static_cast<double>(count);
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
 }  // namespace
 
 MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                               const Clock& clock)
-    : metrics_(metrics), snapshots_(std::move(snapshots)), registry_(registry), clock_(clock), thread_(1) {}
+                               const Clock& clock, const SpanExporter* spans)
+    : metrics_(metrics),
+      snapshots_(std::move(snapshots)),
+      registry_(registry),
+      clock_(clock),
+      spans_(spans),
+      thread_(1) {}
 
 MetricsService::~MetricsService() { thread_.join(); }
 
@@ -47,6 +65,7 @@ std::string MetricsService::Page() const {
                                     .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
                                     .unix_seconds = clock_.UnixSeconds()}));
   }
+  if (spans_ != nullptr) families.push_back(SpanFamily(spans_->counts()));
   Append(families, ProcessMetrics());
   return prometheus::TextSerializer().Serialize(families);
 }

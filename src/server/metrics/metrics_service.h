@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "http/exchange.h"
 #include "server/metrics/metrics.h"
+#include "server/tracing/span_exporter.h"
 
 namespace loramux {
 
@@ -20,9 +21,9 @@ inline constexpr const char* kMetricsContentType = "text/plain; version=0.0.4; c
 // connections.
 class MetricsService {
  public:
-  // All arguments must outlive the service; the service must outlive its HTTP server.
+  // All arguments must outlive the service; the service must outlive its HTTP server. `spans` may be null.
   MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                 const Clock& clock);
+                 const Clock& clock, const SpanExporter* spans = nullptr);
   ~MetricsService();
 
   // Adds GET /metrics.
@@ -37,6 +38,7 @@ class MetricsService {
   const SnapshotSource snapshots_;
   const AdapterRegistry& registry_;
   const Clock& clock_;
+  const SpanExporter* spans_;
   boost::asio::thread_pool thread_;
 };
 

@@ -20,6 +20,7 @@ struct SequenceEnd {
   std::int32_t prompt_tokens = 0, generated_tokens = 0;
   TimeNs received = 0;                      // when the HTTP request was received
   TimeNs arrival = 0, first_scheduled = 0;  // at the engine
+  TimeNs adapter_wait = 0;                  // the part of the time between them in which its adapter was not there
   TimeNs first_token = 0, last_token = 0, now = 0;
 };
 

@@ -383,6 +383,12 @@ std::vector<AccessDetail> CompletionJob::Summary() const {
           {"finish", finish}};
 }
 
+std::vector<SequenceEnd> CompletionJob::Sequences() const {
+  std::vector<SequenceEnd> sequences;
+  for (const Choice& choice : choices_) sequences.push_back(choice.metrics.state());
+  return sequences;
+}
+
 Usage CompletionJob::TotalUsage() const {
   Usage total;
   for (std::size_t i = 0; i < choices_.size(); ++i) {

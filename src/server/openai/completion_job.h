@@ -121,6 +121,9 @@ class CompletionJob {
   // Returns the fields for the access log: the model's name, tokens and finish reasons.
   std::vector<AccessDetail> Summary() const;
 
+  // What is known of each sequence; whole once it has ended. REQUIRES: Count was called.
+  std::vector<SequenceEnd> Sequences() const;
+
   // Cancels all sequences that still run.
   void Cancel();
 

@@ -14,11 +14,13 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "http/random_source.h"
 #include "http/run_on.h"
 #include "server/fleet/fleet_headers.h"
 #include "server/fleet/load_report.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/model_choice.h"
+#include "server/openai/request_spans.h"
 
 namespace loramux {
 namespace {
@@ -358,11 +360,31 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, const Dial
   TellRouters(exchange, *context_.generation, *job);
   if (!job->ok()) {
     co_await exchange.Send(NotStarted(ErrorReply(job->error())));
+    Trace(exchange, received, nullptr);
     co_return;
   }
   ReportMistakes(exchange, (*job)->mistakes());
   (*job)->Count(context_.metrics, received);
-  co_await Run(exchange, std::move(**job));
+  co_await Run(exchange, std::move(**job), received);
+}
+
+// Gives the spans of a request that has ended to the exporter. `job`: null if the request was refused.
+void OpenAiService::Trace(const HttpExchange& exchange, TimeNs received, const CompletionJob* job) const {
+  if (options_.spans == nullptr) return;
+  const HttpRequest& request = exchange.request();
+  const TracePlace place = PlaceInTrace(exchange.trace(), request.Header("traceparent"),
+                                        options_.spans->options().sample_share, RandomIdBits);
+  if (!place.sampled) return;
+  const RequestFacts facts{.method = request.method,
+                           .path = request.path,
+                           .model = job == nullptr ? std::string() : job->model(),
+                           .request_id = exchange.trace().request_id,
+                           .received = received,
+                           .ended = context_.clock->Now(),
+                           .status = exchange.status(),
+                           .complete = exchange.complete()};
+  const std::vector<SequenceEnd> sequences = job == nullptr ? std::vector<SequenceEnd>() : job->Sequences();
+  options_.spans->Add(SpansOf(place, facts, sequences, RandomIdBits));
 }
 
 // Opening an adapter on the disk may take a while, so it does not run on the threads of the queue.
@@ -398,7 +420,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   co_return job;
 }
 
-asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob job) {
+asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob job, TimeNs received) {
   const auto sleeper = std::make_shared<Sleeper>(exchange.executor());
   const auto inbox =
       std::make_shared<GenerationInbox>(options_.max_buffered_bytes, Waker(exchange.executor(), sleeper));
@@ -422,6 +444,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
     HttpReply reply = ErrorReply(submitted.error());
     if (!job.began()) reply = NotStarted(std::move(reply));
     co_await exchange.Send(std::move(reply));
+    Trace(exchange, received, &job);
     co_return;
   }
   Responder responder(exchange, job, work_);
@@ -440,6 +463,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   }
   job.Cancel();
   exchange.AddDetails(job.Summary());
+  Trace(exchange, received, &job);
   if (!responder.large()) co_return;
   co_await RunOn(work_, WorkTenant(exchange.request()), [&job] {
     { const CompletionJob freed = std::move(job); }

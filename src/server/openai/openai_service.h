@@ -14,6 +14,7 @@
 #include "server/openai/completion_job.h"
 #include "server/openai/model_listing.h"
 #include "server/openai/text_routes.h"
+#include "server/tracing/span_exporter.h"
 
 namespace loramux {
 
@@ -28,6 +29,7 @@ struct OpenAiServiceOptions {
   std::chrono::milliseconds sse_keepalive{0};
   std::string tokenizer_info;          // the answer of /tokenizer_info; empty: there is none
   bool trust_fairness_header = false;  // kFairnessHeader names the tenant (TenantName)
+  SpanExporter* spans = nullptr;       // takes the spans of requests; null: there are none
 };
 
 // Thread-safe: one instance serves all connections.
@@ -52,7 +54,8 @@ class OpenAiService {
   boost::asio::awaitable<void> Complete(HttpExchange& exchange, const Dialect& dialect);
   boost::asio::awaitable<std::optional<Result<CompletionJob>>> Prepare(HttpExchange& exchange, const Dialect& dialect,
                                                                        TimeNs received);
-  boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job, TimeNs received);
+  void Trace(const HttpExchange& exchange, TimeNs received, const CompletionJob* job) const;
   std::size_t MaxChatBytes() const;
   TextLimits LimitsOfText() const;
   ServingContext TextContext() const;

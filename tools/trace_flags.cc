@@ -1,0 +1,84 @@
+#include "tools/trace_flags.h"
+
+#include <algorithm>
+#include <utility>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "http/random_source.h"
+
+namespace loramux {
+namespace {
+
+// A name of HTTP's token characters, and a value without control characters: nothing that would begin another header.
+Result<std::pair<std::string, std::string>> HeaderOf(const std::string& text) {
+  constexpr std::string_view kToken = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const std::size_t equals = text.find('=');
+  const bool named = equals != std::string::npos && equals > 0 && text.find_first_not_of(kToken) >= equals;
+  const bool clean = std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  if (named && clean) return std::pair{text.substr(0, equals), text.substr(equals + 1)};
+  return InvalidArgument(
+      "--otlp-headers: expected NAME=VALUE without control characters, found something else (not shown: it may be a "
+      "secret)",
+      "--otlp-headers");
+}
+
+const Clock& ProcessClock() {
+  static const OsClock clock;
+  return clock;
+}
+
+}  // namespace
+
+void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
+  const std::string traces = "Traces (OpenTelemetry)";
+  line.Add({.names = "--otlp-endpoint",
+            .target = &flags.endpoint,
+            .unit = "URL",
+            .group = traces,
+            .help =
+                "Send spans of requests to this collector by OTLP over HTTP, as in http://127.0.0.1:4318; /v1/traces "
+                "is appended. A collector that is slow or gone costs spans, never requests",
+            .default_text = "none: no spans are sent",
+            .environment = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}});
+  line.Add({.names = "--otlp-headers",
+            .target = &flags.headers,
+            .unit = "NAME=VALUE",
+            .group = traces,
+            .help = "Headers of every export, such as a key of the collector",
+            .comma_list = true,
+            .secret = true,
+            .environment = {"OTEL_EXPORTER_OTLP_HEADERS"}});
+  line.Add({.names = "--otlp-service-name",
+            .target = &flags.service_name,
+            .unit = "NAME",
+            .group = traces,
+            .help = "The name of this server in traces (service.name)",
+            .environment = {"OTEL_SERVICE_NAME"}});
+  line.Add({.names = "--otlp-sample",
+            .target = &flags.sample,
+            .unit = "SHARE",
+            .group = traces,
+            .help = "Share of the requests without a trace of their caller that get one here. The sampled flag of a "
+                    "caller's trace is always followed",
+            .range = {{0.0, 1.0}}});
+}
+
+Result<std::unique_ptr<SpanExporter>> StartSpanExporter(const TraceFlags& flags, std::string_view version) {
+  if (flags.endpoint.empty()) return std::unique_ptr<SpanExporter>();
+  SpanExporterOptions options{.endpoint = flags.endpoint, .sample_share = flags.sample};
+  for (const std::string& text : flags.headers) {
+    ASSIGN_OR_RETURN(auto header, HeaderOf(text));
+    options.headers.push_back(std::move(header));
+  }
+  options.resource = {.service_name = flags.service_name,
+                      .service_version = std::string(version),
+                      .instance = fmt::format("{:016x}", RandomIdBits())};
+  auto exporter = SpanExporter::Start(std::move(options), ProcessClock());
+  if (!exporter.ok()) return InvalidArgument(exporter.error().message, "--otlp-endpoint");
+  return exporter;
+}
+
+}  // namespace loramux
