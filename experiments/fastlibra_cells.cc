@@ -130,7 +130,7 @@ std::string SettingText() {
       "400 s, rising until 900 s, highest until 1,300 s, then lower (relative rates 0.5, 1.8 and 0.7: this project's "
       "assumption). Adapters follow section 2.3.2: 41 % of them are in use until 1,100 s, then 75 %, partly other "
       "ones. This applies to translation and agents, which have the arrivals of Azure Functions in the paper, and not "
-      "to the chatbot. Where 3,000 requests (6,000 of agents, whose conversations are long) come in less than half an "
+      "to the chatbot. Where 3,000 requests (12,000 of agents, whose conversations are long) come in less than half an "
       "hour, the run is shorter and keeps this shape. Rates count conversations. All adapters are in the host tier at "
       "the start. A copy between the tiers costs {:g} us for each block of {} tokens of keys or values in a layer, or "
       "as much of an adapter, beside its bytes (cudaMemcpyAsync, DualPath, arXiv 2602.21548). Lengths are the data "

@@ -30,7 +30,7 @@ constexpr std::array kModels =
     std::to_array<FastLibraModel>({{"llama-7b", "7B", 1}, {"llama-13b", "13B", 2}, {"llama-34b", "34B", 4}});
 
 // Requests. Conversations of many turns need more, so that they are many and end while others begin.
-constexpr std::int64_t kFewest = 300, kMost = 3000, kMostOfLong = 6000;
+constexpr std::int64_t kFewest = 300, kMost = 3000, kMostOfLong = 12'000;
 constexpr double kLongTurns = 5;
 // When the paper's baseline runs out of memory (6.5), running requests hold the memory, so memory and not seats must be
 // the limit. vLLM's default of 256 seats would be too few.
