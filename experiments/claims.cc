@@ -126,12 +126,8 @@ EffectChart ChartOf(const std::string& document, const std::vector<const Compari
                     .series = {},
                     .points = {},
                     .dead_band = kDeadBand};
-  std::map<Verdict, std::size_t> series;
-  for (const ComparisonRow* row : rows) series.try_emplace(row->verdict, 0);
-  for (auto& [verdict, index] : series) {
-    index = chart.series.size();
-    chart.series.emplace_back(VerdictName(verdict));
-  }
+  // Every verdict, so that it has the same colour in all plots.
+  for (std::size_t i = 0; i < kVerdicts; ++i) chart.series.emplace_back(VerdictName(static_cast<Verdict>(i)));
   constexpr double kLeast = 0.005;  // a factor of 0 has no logarithm
   for (const ComparisonRow* row : rows) {
     const auto [low, high] = std::minmax_element(row->numbers.begin(), row->numbers.end());
@@ -140,7 +136,7 @@ EffectChart ChartOf(const std::string& document, const std::vector<const Compari
                             .ours = std::max(kLeast, MedianOf(row->numbers)),
                             .low = std::max(kLeast, *low),
                             .high = std::max(kLeast, *high),
-                            .series = series[row->verdict]});
+                            .series = static_cast<std::size_t>(row->verdict)});
   }
   return chart;
 }

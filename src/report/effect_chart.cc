@@ -24,10 +24,10 @@ struct LogAxis {
   }
 };
 
-// Both axes hold 1, so that no effect can be seen, and the ends of all spreads.
+// Both axes reach from half to twice, so that no effect can be seen, and hold the ends of all spreads.
 std::array<LogAxis, 2> FitAxes(const EffectChart& chart) {
-  LogAxis x{.low = 0.8, .high = 1.25, .from = kLeft, .to = kRight},
-      y{.low = 0.8, .high = 1.25, .from = kBottom, .to = kTop};
+  LogAxis x{.low = 0.45, .high = 2.2, .from = kLeft, .to = kRight},
+      y{.low = 0.45, .high = 2.2, .from = kBottom, .to = kTop};
   const auto widen = [](LogAxis& axis, double value) {
     axis.low = std::min(axis.low, value / 1.15);
     axis.high = std::max(axis.high, value * 1.15);
@@ -119,9 +119,12 @@ class Names {
 std::string Key(const EffectChart& chart) {
   std::string svg;
   double y = kTop + 8;
-  for (std::size_t i = 0; i < chart.series.size(); ++i, y += 22) {
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const auto has = [i](const EffectChart::Point& point) { return point.series == i; };
+    if (std::none_of(chart.points.begin(), chart.points.end(), has)) continue;
     svg += fmt::format("<circle cx=\"{0}\" cy=\"{1}\" r=\"5\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\">{5}</text>\n",
                        kRight + 22, y, kChartColours[i], kRight + 34, y + 4, EscapeHtml(chart.series[i]));
+    y += 22;
   }
   y += 10;
   svg += fmt::format(

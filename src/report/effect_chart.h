@@ -15,7 +15,7 @@ struct EffectChart {
     std::size_t series = 0;
   };
   std::string title, subtitle;
-  std::vector<std::string> series;  // at most 8
+  std::vector<std::string> series;  // at most 8, each with a colour; the key names those that have points
   std::vector<Point> points;
   double dead_band = 0.05;  // factors from 1 / (1 + dead_band) to 1 + dead_band are shaded: no effect
 };
