@@ -13,7 +13,7 @@ namespace loramux {
 // The paper's rule for lengths (3.2): "a constant factor that results in the peak memory consumption of the scaled-down
 // trace to be equal to the memory capacity of our testbed". The trace's own arrivals, as recorded, on S-LoRA. ch-2 has
 // the peaks by factor.
-inline constexpr double kLengthScale = 0.45;
+inline constexpr double kLengthScale = 0.29;
 
 // The Azure conversation trace, each request once. The load that is sustained for only a few minutes is higher.
 inline constexpr std::int64_t kTraceRequests = 19'366;
@@ -24,7 +24,7 @@ struct ChameleonSetting {
   double rate = 9;  // requests per second
   std::string_view device = "a40", model = "llama-7b";
   std::int64_t gpus = 1, adapters = 100, requests = kTraceRequests;
-  bool trace_arrivals = false;  // the trace's own times, stretched to `rate`; otherwise Poisson arrivals (5.1)
+  bool trace_arrivals = false;  // the trace's own times, stretched to `rate` unless that is 0; else Poisson (5.1)
   std::function<void(SimulationJob&)> change;  // applied last; null: none
 };
 

@@ -257,7 +257,7 @@ TEST(Chameleon, RunsWithFewRequests) {
   }
 }
 
-// The preset `s-lora` against runs of which but the first gave it a constant.
+// The preset `s-lora` against published runs. Two of them gave it constants.
 TEST(SLora, IsAsFastAsItsPublishedRuns) {
   ExperimentContext context;
   const ExperimentResult result = FindExperiments({"sl-1"}).value().front().run(context).value();
@@ -268,8 +268,13 @@ TEST(SLora, IsAsFastAsItsPublishedRuns) {
     EXPECT_NEAR(row.numbers.front(), row.reported_number, 0.15 * row.reported_number) << row.what;
   }
   EXPECT_EQ(tokens, 8u);
-  EXPECT_EQ(result.comparison.back().unit, " %");  // times to the first token
-  EXPECT_LT(result.comparison.back().numbers.front(), 25) << result.comparison.back().what;
+  for (const ComparisonRow& row : result.comparison) {
+    const bool at_one =
+        row.unit == " s" && row.what.find("A10G") != std::string::npos && row.what.ends_with(" 1 requests/s");
+    if (at_one) {
+      EXPECT_NEAR(row.numbers.front(), row.reported_number, 0.25 * row.reported_number) << row.what;
+    }
+  }
 }
 
 }  // namespace

@@ -16,9 +16,11 @@ constexpr std::int64_t kSLoraDecodeTurns = 10;
 
 // A load moves the tensor with both matrices of all targets once for A and once for B (load_lora_A, load_lora_B of
 // S-LoRA's infer_adapter.py). The comment there says that the copies on the device take about 3 ms. The host's work is
-// what S-LoRA's published runs with the fewest running requests need for a token: 43.1 ms for 32 layers on an
-// A10G, 57.5 ms for 40 on an A100, of which prompts are some 5 % (experiment sl-1 has all runs).
-constexpr ProgramCosts kSLoraProgram = {.link_passes = 2, .load_seconds = 3e-3, .layer_seconds = 1.35e-3};
+// taken from three of S-LoRA's published runs, and experiment sl-1 tests it with ten others. A layer: those with the
+// fewest running requests, 43.1 ms a token for 32 layers on an A10G, 57.5 ms for 40 on an A100, of which prompts are
+// some 5 %. A request: the one with the most, 77.9 ms a token for 200 requests of a 7B model on an A100.
+constexpr ProgramCosts kSLoraProgram = {
+    .link_passes = 2, .load_seconds = 3e-3, .layer_seconds = 1.3e-3, .request_seconds = 0.1e-3};
 
 // With lanes, the quotas reserve what requests are predicted to need (Chameleon 4.3). Without, admission is S-LoRA's.
 constexpr Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,

@@ -21,6 +21,8 @@ struct ProgramCosts {
   // The host's work for a layer in a step, in seconds. It runs ahead of the device, so that a step takes the longer of
   // the two. 0: the device is never waited for.
   double layer_seconds = 0;
+  // The host's work for each request of a step's batch, in seconds: sampling, bookkeeping, messages. The device waits.
+  double request_seconds = 0;
 };
 
 // A system. Fields without a comment are the fields of SchedulerOptions with the same name.

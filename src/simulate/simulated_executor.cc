@@ -28,7 +28,8 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
   after_prefill_ = StepsAfterPrefill(load);
-  const double on_device = std::max(host_seconds_, model_.SecondsOf(load) * pace_->At(clock_->Now()));
+  const double on_device = std::max(host_.beside, model_.SecondsOf(load) * pace_->At(clock_->Now())) +
+                           host_.per_request * static_cast<double>(batch.sequences.size());
   double wait = 0;
   for (const StepSequence& sequence : batch.sequences) {
     if (sequence.adapter_arrival >= 0) wait = std::max(wait, RowsOf(*batch.SegmentOf(sequence)).arrival_ends);

@@ -18,6 +18,12 @@
 
 namespace loramux {
 
+// The work of a program on the host for a step (ProgramCosts), in seconds: beside the device's work, and then for each
+// request of the batch.
+struct HostWork {
+  double beside = 0, per_request = 0;
+};
+
 // The executor of a simulation. Not thread-safe.
 class SimulatedExecutor final : public Executor {
  public:
@@ -25,17 +31,17 @@ class SimulatedExecutor final : public Executor {
   static constexpr std::int64_t kVocab = kWorkloadVocab;
 
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
-  // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events. `host_seconds`: the
-  // least time of a step, because the host's own work for it takes so long.
+  // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events. `host`: its own
+  // work.
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
-                    const SimulatedTransfer* adapters, std::int32_t server = 0, double host_seconds = 0)
+                    const SimulatedTransfer* adapters, std::int32_t server = 0, HostWork host = {})
       : clock_(clock),
         events_(events),
         model_(std::move(model)),
         pace_(pace),
         adapters_(adapters),
         server_(server),
-        host_seconds_(host_seconds) {}
+        host_(host) {}
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
 
@@ -56,7 +62,7 @@ class SimulatedExecutor final : public Executor {
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
   const std::int32_t server_;
-  const double host_seconds_;
+  const HostWork host_;
   std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
   std::int64_t assisted_steps_ = 0;

@@ -92,7 +92,8 @@ SimulatedServer::SimulatedServer(const SimulationOptions& options, const Simulat
                         options.preset.program),
       kv_transfer_(place_.clock, place_.events, &links_, false, place_.server),
       executor_(place_.clock, place_.events, options.device.model, &options.pace, &adapter_transfer_, place_.server,
-                options.preset.program.layer_seconds * static_cast<double>(options.device.layers)),
+                {options.preset.program.layer_seconds * static_cast<double>(options.device.layers),
+                 options.preset.program.request_seconds}),
       predictor_(options.predictor_accuracy, options.seed, limits.longest_output),
       watcher_(place_.instance.empty() ? nullptr : std::make_unique<Watcher>()) {}
 

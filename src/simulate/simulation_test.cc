@@ -83,16 +83,18 @@ TEST(Simulation, SLoraNeverPreempts) {
   EXPECT_GT(Simulate(options, workload).value().stats.preemptions, 0);
 }
 
-// Steps of 2 ms on the device, whose host needs 5 ms for 10 layers; the prompt's 11 ms are longer.
+// Steps of 2 ms on the device, whose host needs 5 ms for 10 layers; the prompt's 11 ms are longer. Each request costs
+// 1 ms more.
 TEST(Simulation, AStepTakesAtLeastTheHostsWork) {
   Workload workload = TwoRequests(-1, -1, 0);
   workload.requests.resize(1);
   SimulationOptions options = OptionsFor("fifo");
   options.device.layers = 10;
   options.preset.program.layer_seconds = 0.5e-3;
+  options.preset.program.request_seconds = 1e-3;
   const SimulationResult result = Simulate(options, workload).value();
-  EXPECT_EQ(result.requests[0].first_token, 11 * kNsPerMs);
-  EXPECT_EQ(result.requests[0].last_token, 21 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].first_token, 12 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 24 * kNsPerMs);
 }
 
 // Transfers use the adapters' bytes if they are known.
