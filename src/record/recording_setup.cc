@@ -205,6 +205,9 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("whole_prompt_tokens", 0, kMaxTokens, o.whole_prompt_tokens));
   RETURN_IF_ERROR(v.Bool("spread_prompts", o.spread_prompts));
   RETURN_IF_ERROR(v.Bool("load_on_arrival", o.load_on_arrival));
+  if (v.Has("prompts_by_objective")) {  // older recordings lack it
+    RETURN_IF_ERROR(v.Bool("prompts_by_objective", o.prompts_by_objective));
+  }
   RETURN_IF_ERROR(v.Bool("separate_phases", o.shape.separate_phases));
   RETURN_IF_ERROR(v.Int("decode_turns", 1, 1 << 20, o.shape.decode_turns));
   RETURN_IF_ERROR(v.Int("max_distinct_adapters", 0, 1 << 20, o.max_distinct_adapters));

@@ -29,6 +29,10 @@ struct SchedulerOptions {
   std::int64_t ridge_tokens = 0;
   // If memory admits no more requests, prompts are spread over decoding steps, up to ridge_tokens in each.
   bool spread_prompts = false;
+  // Prompts are computed so that as many first tokens as possible come within the objective of the queue order
+  // (plan/first_tokens.h): long ones give way to others even when they were begun. Nothing changes if the order has no
+  // objective, or lanes.
+  bool prompts_by_objective = false;
   std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch (--max-loras); 0: bounded by memory alone
   std::int64_t lookahead = 64;             // waiting requests that a step considers
   std::int64_t max_loads_in_flight = 4;    // adapter loads under way

@@ -85,6 +85,7 @@ constexpr std::array kPresets = std::to_array<Preset>({
      .queue = "objective",
      .spread_prompts = true,
      .load_on_arrival = true,
+     .prompts_by_objective = true,
      .fair = true},
     {.name = "loramux-mlq",
      .what = "loramux with Chameleon's lanes in place of its queue order",
@@ -180,6 +181,7 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   scheduler.max_distinct_adapters = preset.max_distinct_adapters;
   scheduler.spread_prompts = preset.spread_prompts;
   scheduler.load_on_arrival = preset.load_on_arrival;
+  scheduler.prompts_by_objective = preset.prompts_by_objective;
   scheduler.shape = preset.shape;
   scheduler.reserve_output = preset.reserve_output;
   if (preset.reserve_output) scheduler.discard_share = 0;

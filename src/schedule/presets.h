@@ -33,7 +33,7 @@ struct Preset {
   std::string_view queue = "fifo";  // argument of MakeQueueOrder
   bool keep_history = true;         // false: no request reuses pages of another one, whatever the regime says
   bool chunked_prefill = true;      // false: ComputePromptsWhole
-  bool spread_prompts = false, load_on_arrival = false;
+  bool spread_prompts = false, load_on_arrival = false, prompts_by_objective = false;
   std::int64_t whole_prompt_tokens = 0;  // without chunked_prefill; 0: 4096
   bool fair = false;                     // fairness among tenants; the systems of the papers have none
   std::int64_t lookahead = 64, max_loads_in_flight = 4, max_distinct_adapters = 0;

@@ -52,6 +52,7 @@ Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
             .worth = worth_,
             .expected = expected_,
             .step_floor = step_floor_,
+            .prompt_pace = prompt_pace_,
             .discardable = discardable_,
             .adapter_pages = AdapterSharePages(options_.adapter_share, device_.capacity_pages())},
       shape_(MakeStepShape(options_.shape)),
@@ -151,6 +152,7 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
     outlook_ = *plan.outlook;
     queues_.set_by_rank(plan.by_rank);
   }
+  prompt_tokens_ = plan.prefill_tokens;
   discardable_ -= static_cast<double>(plan.discarded_tokens);
   for (Request* request : plan.preemptions) Preempt(request, now);
   CommitEvictions(plan);

@@ -74,7 +74,10 @@ class Scheduler {
   // True if the fetch of keys and values that the running request uses has failed.
   bool BeganOnFailedFetch(const Request& request) const { return pages_.BeganOnFailedFetch(request); }
   // Notes the duration of a step, without the time that it waited for layers to arrive.
-  void StepTook(TimeNs duration) { step_floor_.Add(duration); }
+  void StepTook(TimeNs duration) {
+    step_floor_.Add(duration);
+    prompt_pace_.Add(prompt_tokens_, duration);
+  }
 
   // Sets who sees each plan of moves beside steps, before it is committed.
   void set_on_moves(std::function<void(const MovePlan&)> on_moves) { on_moves_ = std::move(on_moves); }
@@ -140,9 +143,11 @@ class Scheduler {
   ExpectedAdapters expected_;
   AdapterWorth worth_;
   StepFloor step_floor_;
-  double discardable_ = 0;  // computed tokens that preemptions for waiting requests may discard
-  PlanOutlook outlook_;     // of the last committed plan
-  SchedulerStats stats_;    // without what other parts count
+  PromptPace prompt_pace_;
+  std::int64_t prompt_tokens_ = 0;  // of the last committed plan
+  double discardable_ = 0;          // computed tokens that preemptions for waiting requests may discard
+  PlanOutlook outlook_;             // of the last committed plan
+  SchedulerStats stats_;            // without what other parts count
   std::function<void(const MovePlan&)> on_moves_ = [](const MovePlan&) {};
   std::vector<NodeId> running_tails_;  // scratch of Prepare
   const PlanningView view_;

@@ -9,6 +9,7 @@
 #include "memory/page_pool.h"
 #include "schedule/options.h"
 #include "schedule/plan/arrival.h"
+#include "schedule/plan/prompt_pace.h"
 #include "schedule/predict/adapter_worth.h"
 #include "schedule/predict/expected_adapters.h"
 #include "schedule/queue/request_queues.h"
@@ -29,6 +30,7 @@ struct PlanningView {
   const AdapterWorth& worth;
   const ExpectedAdapters& expected;
   const StepFloor& step_floor;
+  const PromptPace& prompt_pace;
   const double& discardable;   // computed tokens that preemptions for waiting requests may discard
   std::int64_t adapter_pages;  // pages of the device for adapters; 0: one pool for all
 

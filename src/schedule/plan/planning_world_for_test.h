@@ -20,13 +20,15 @@ namespace loramux {
 // Pages hold 4 tokens; policies are LRU. Sizes are in pages. Owns everything.
 class PlanningWorld {
  public:
-  explicit PlanningWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 256)
+  explicit PlanningWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 256,
+                         const QueueOrderOptions& order = {})
       : options_(WithPageTokens(std::move(options))),
         device_(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency_(*device_, *host_, transfer_),
         tree_(4, device_.get(), host_.get()),
         unmoving_(tree_),
+        order_(std::move(MakeQueueOrder(order)).value()),
         queues_(options_, residency_, *order_, predictor_),
         pages_(options_.page_tokens, *device_, residency_, tree_, unmoving_),
         expected_(options_.adapter_prefetch, residency_),
@@ -41,6 +43,7 @@ class PlanningWorld {
               .worth = worth_,
               .expected = expected_,
               .step_floor = step_floor_,
+              .prompt_pace = prompt_pace_,
               .discardable = discardable_,
               .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
         draft_(view_, residency_, tree_, *policy_) {}
@@ -92,6 +95,7 @@ class PlanningWorld {
   StepDraft& draft() { return draft_; }
   const PlanningView& view() const { return view_; }
   VirtualClock& clock() { return clock_; }
+  PromptPace& prompt_pace() { return prompt_pace_; }
   PagePool& device() { return *device_; }
   ResidencyManager& residency() { return residency_; }
   RequestQueues& queues() { return queues_; }
@@ -124,13 +128,14 @@ class PlanningWorld {
   std::unique_ptr<EvictionPolicy> policy_ = std::move(MakeEvictionPolicy("lru")).value();
   DependencyTree tree_;
   KvTiers unmoving_;
-  std::unique_ptr<QueueOrder> order_ = std::move(MakeQueueOrder({})).value();
+  std::unique_ptr<QueueOrder> order_;
   NoPredictor predictor_;
   RequestQueues queues_;
   RequestPages pages_;
   ExpectedAdapters expected_;
   AdapterWorth worth_;
   StepFloor step_floor_;
+  PromptPace prompt_pace_;
   double discardable_ = 0;
   const PlanningView view_;
   StepDraft draft_;

@@ -34,23 +34,75 @@ void Prompts::Plan() {
   FindPrefills();
   open_ = !draft_.closed();
   AdmitOverdue();
-  const std::vector<Turn>& turns = draft_.turns.all();
   const bool by_lanes = draft_.view.queues.order().has_quotas();
-  auto turn = turns.begin();
-  const auto end = by_lanes ? turn : turns.end();
-  const auto admit_next = [&] {
-    Request* const request = (turn++)->request;
-    if (!draft_.turns.IsOverdue(*request)) Admit(request);
-  };
-  for (const Runner& prefill : prefills_) {
-    while (open_ && turn != end && turn->standing.Before(prefill.standing)) admit_next();
-    if (draft_.budget == 0) continue;
-    const std::int64_t tokens = draft_.ChunkTokens(prefill.uncomputed);
-    const Request& request = *prefill.request;
-    draft_.AddChunk(prefill.request, tokens, draft_.view.MissingPages(request, request.computed + tokens));
+  Merge(/*with_waiting=*/!by_lanes);
+  const std::size_t on_time = by_lanes ? prompts_.size() : ArrangeByObjective();
+  for (std::size_t i = on_time; i < prompts_.size(); ++i) {
+    const Candidate& late = candidates_[prompts_[i].at];
+    if (!late.runs) draft_.plan.deferred.push_back(late.request);
   }
-  while (open_ && turn != end) admit_next();
+  for (const AwaitedToken& prompt : prompts_) {
+    const Candidate& candidate = candidates_[prompt.at];
+    if (candidate.runs)
+      Continue(candidate);
+    else if (open_)
+      Admit(candidate.request);
+  }
   if (open_ && by_lanes) lanes_.Admit();
+}
+
+void Prompts::Merge(bool with_waiting) {
+  candidates_.clear();
+  prompts_.clear();
+  const auto add = [this](Request* request, const Standing& standing, std::int64_t uncomputed) {
+    prompts_.push_back({.standing = standing, .at = candidates_.size()});
+    candidates_.push_back({.request = request, .uncomputed = uncomputed, .runs = uncomputed > 0});
+  };
+  const auto add_waiting = [&](const Turn& turn) {
+    if (!draft_.turns.IsOverdue(*turn.request)) add(turn.request, turn.standing, 0);
+  };
+  const std::vector<Turn>& turns = draft_.turns.all();
+  auto turn = with_waiting ? turns.begin() : turns.end();
+  for (const Runner& prefill : prefills_) {
+    for (; turn != turns.end() && turn->standing.Before(prefill.standing); ++turn) add_waiting(*turn);
+    add(prefill.request, prefill.standing, prefill.uncomputed);
+  }
+  for (; turn != turns.end(); ++turn) add_waiting(*turn);
+}
+
+// Where requests were preempted, the order of service has said for whom. It stays, so that the room goes to that one.
+std::size_t Prompts::ArrangeByObjective() {
+  const SchedulerOptions& options = draft_.view.options;
+  const TimeNs objective = draft_.view.queues.order().objective(), now = draft_.room.now();
+  const bool applies = options.prompts_by_objective && objective > 0 && draft_.budget > 0 &&
+                       draft_.plan.preemptions.empty() && options.whole_prompt_tokens == 0;
+  if (!applies || prompts_.size() <= 1) return prompts_.size();
+  const std::optional<double> per_token = draft_.view.prompt_pace.SecondsPerToken(draft_.budget);
+  if (!per_token.has_value()) return prompts_.size();
+  const bool one_tenant = draft_.view.queues.tenants().active_tenants() <= 1;
+  for (AwaitedToken& prompt : prompts_) {
+    const Candidate& candidate = candidates_[prompt.at];
+    const Request& request = *candidate.request;
+    const bool whole = !candidate.runs && request.work_tokens >= 0;
+    const TimeNs latest = request.deadline > 0 ? request.deadline : request.arrival + objective;
+    const bool too_old = one_tenant && now - request.arrival > options.age_bound;
+    prompt.urgency = UrgencyOf(request);
+    prompt.tokens = static_cast<double>(whole ? request.work_tokens : request.uncomputed());
+    prompt.seconds_left = static_cast<double>(latest - now) / kNsPerSecond;
+    prompt.may_be_late = request.generated().empty() && !too_old;
+    prompt.given_up = request.late;
+  }
+  return first_tokens_.Arrange({.seconds_per_token = *per_token,
+                                .objective = static_cast<double>(objective) / kNsPerSecond,
+                                .fair = !one_tenant},
+                               prompts_);
+}
+
+void Prompts::Continue(const Candidate& prefill) {
+  if (draft_.budget == 0) return;
+  const std::int64_t tokens = draft_.ChunkTokens(prefill.uncomputed);
+  const std::int64_t positions = prefill.request->computed + tokens;
+  draft_.AddChunk(prefill.request, tokens, draft_.view.MissingPages(*prefill.request, positions));
 }
 
 void Prompts::FindPrefills() {

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "schedule/plan/admitter.h"
+#include "schedule/plan/first_tokens.h"
 #include "schedule/plan/lanes.h"
 #include "schedule/plan/step_draft.h"
 
 namespace loramux {
 
-// Plans prompts in the order of their tenants' counters. Owns none of its arguments.
+// Plans prompts in the order of their tenants' counters, or so that first tokens are on time. Owns none of its
+// arguments.
 class Prompts {
  public:
   Prompts(StepDraft& draft, Admitter& admitter) : draft_(draft), admitter_(admitter), lanes_(draft, admitter) {}
@@ -27,10 +29,24 @@ class Prompts {
   void Plan();
 
  private:
+  // A prompt of prompts_.
+  struct Candidate {
+    Request* request = nullptr;
+    std::int64_t uncomputed = 0;  // tokens, if it runs
+    bool runs = false;            // false: it waits
+  };
   // Tokens of the running prompts, and of waiting prompts that memory has room for. None: it has room for all of them.
   std::optional<std::int64_t> BoundByMemory() const;
   // Fills prefills_ with the runners in prefill, in the order of service.
   void FindPrefills();
+  // Fills candidates_ and prompts_ with prefills_ and, if asked, the waiting requests, in the order of service. Those
+  // that AdmitOverdue has admitted are left out.
+  void Merge(bool with_waiting);
+  // Puts prompts_ into the order of FirstTokens, if options and objective ask for it. Returns the number of those that
+  // are not late, which are first.
+  std::size_t ArrangeByObjective();
+  // Plans the next chunk of a running prompt.
+  void Continue(const Candidate& prefill);
   // Admits the request and notes whether the scan goes on.
   void Admit(Request* request);
   // Admits the requests that go before all others.
@@ -39,8 +55,11 @@ class Prompts {
   StepDraft& draft_;
   Admitter& admitter_;
   Lanes lanes_;
+  FirstTokens first_tokens_;
   std::vector<Runner> prefills_;
-  bool open_ = false;  // more requests may be admitted
+  std::vector<Candidate> candidates_;
+  std::vector<AwaitedToken> prompts_;  // `at`: index in candidates_
+  bool open_ = false;                  // more requests may be admitted
 };
 
 }  // namespace loramux

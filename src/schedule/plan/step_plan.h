@@ -54,6 +54,8 @@ struct StepPlan : MemoryMoves {
   std::vector<Request*> preemptions;
   std::int64_t discarded_tokens = 0;  // computed tokens lost by preemptions in favour of a waiting request
   std::vector<PlannedAdmission> admissions;
+  // Waiting requests that may be passed over because they cannot be on time (FirstTokens).
+  std::vector<const Request*> deferred;
   std::vector<PlannedChunk> chunks;  // requests of one adapter are adjacent, the base model's come first
   std::vector<PlannedFetch> fetches;
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
@@ -69,6 +71,7 @@ struct StepPlan : MemoryMoves {
     MemoryMoves::Clear();
     preemptions.clear();
     admissions.clear();
+    deferred.clear();
     stalls.clear();
     by_rank.clear();
     discarded_tokens = 0;

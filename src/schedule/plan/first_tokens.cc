@@ -1,0 +1,96 @@
+#include "schedule/plan/first_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace loramux {
+namespace {
+
+constexpr double kToSpare = 0.5;  // share of the objective; see 1. in the header
+constexpr double kMargin = 0.05;  // share of the objective that is kept for the step under way
+
+bool AllFit(const std::vector<AwaitedToken>& prompts, const FirstTokens::Pace& pace, double spare) {
+  double seconds = spare * pace.objective;
+  for (const AwaitedToken& prompt : prompts) {
+    seconds += prompt.tokens * pace.seconds_per_token;
+    if (prompt.may_be_late && !prompt.given_up && seconds > prompt.seconds_left) return false;
+  }
+  return true;
+}
+
+void SortByUrgency(std::vector<AwaitedToken>& prompts) {
+  std::sort(prompts.begin(), prompts.end(), [](const AwaitedToken& a, const AwaitedToken& b) {
+    if (a.standing.overdue != b.standing.overdue) return a.standing.overdue;
+    return a.urgency < b.urgency;
+  });
+}
+
+void SortByQuantum(std::vector<AwaitedToken>& prompts, const FirstTokens::Pace& pace) {
+  const double quantum = pace.objective / pace.seconds_per_token;
+  double least = prompts.front().standing.service;
+  for (const AwaitedToken& prompt : prompts) least = std::min(least, prompt.standing.service);
+  const auto level = [&](const AwaitedToken& prompt) {
+    return static_cast<std::int64_t>((prompt.standing.service - least) / quantum);
+  };
+  std::sort(prompts.begin(), prompts.end(), [&](const AwaitedToken& a, const AwaitedToken& b) {
+    if (a.standing.overdue != b.standing.overdue) return a.standing.overdue;
+    if (const auto x = level(a), y = level(b); x != y) return x < y;
+    return a.urgency < b.urgency;
+  });
+}
+
+}  // namespace
+
+// Both groups keep their order.
+std::size_t FirstTokens::PutLateLast(std::vector<AwaitedToken>& prompts) {
+  late_.clear();
+  std::size_t on_time = 0;
+  for (const AwaitedToken& prompt : prompts) {
+    if (prompt.late)
+      late_.push_back(prompt);
+    else
+      prompts[on_time++] = prompt;
+  }
+  std::copy(late_.begin(), late_.end(), prompts.begin() + static_cast<std::ptrdiff_t>(on_time));
+  return on_time;
+}
+
+std::size_t FirstTokens::Arrange(const Pace& pace, std::vector<AwaitedToken>& prompts) {
+  for (AwaitedToken& prompt : prompts) {
+    prompt.late = false;
+    prompt.may_be_late = prompt.may_be_late && !prompt.standing.overdue;
+  }
+  if (prompts.empty() || pace.seconds_per_token <= 0 || AllFit(prompts, pace, kToSpare)) return prompts.size();
+  SortByUrgency(prompts);
+  if (AllFit(prompts, pace, kMargin)) return prompts.size();
+  if (pace.fair) SortByQuantum(prompts, pace);
+  MarkLate(pace, prompts);
+  return PutLateLast(prompts);
+}
+
+void FirstTokens::MarkLate(const Pace& pace, std::vector<AwaitedToken>& prompts) {
+  const auto smaller = [&prompts](std::size_t a, std::size_t b) {
+    return std::pair(prompts[a].tokens, a) < std::pair(prompts[b].tokens, b);
+  };
+  largest_.clear();
+  double seconds = kMargin * pace.objective;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    AwaitedToken& prompt = prompts[i];
+    const double own = prompt.tokens * pace.seconds_per_token;
+    prompt.late = prompt.may_be_late && (prompt.given_up || own + kMargin * pace.objective > prompt.seconds_left);
+    if (prompt.late) continue;  // even as the only one
+    seconds += own;
+    if (!prompt.may_be_late) continue;
+    largest_.push_back(i);
+    std::push_heap(largest_.begin(), largest_.end(), smaller);
+    while (!prompt.late && seconds > prompt.seconds_left && !largest_.empty()) {  // without it, all others fit
+      std::pop_heap(largest_.begin(), largest_.end(), smaller);
+      AwaitedToken& largest = prompts[largest_.back()];
+      largest_.pop_back();
+      largest.late = true;
+      seconds -= largest.tokens * pace.seconds_per_token;
+    }
+  }
+}
+
+}  // namespace loramux
