@@ -100,8 +100,19 @@ Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags, FairnessOptions
     ASSIGN_OR_RETURN(auto weight, ParseTenantWeight(text));
     options.weights.push_back(std::move(weight));
   }
-  options.max_wait = static_cast<TimeNs>(flags.fairness_max_wait_seconds * static_cast<double>(kNsPerSecond));
   return options;
+}
+
+// Without a preset, half a step is left to other requests.
+SystemSettings SettingsOf(const RuntimeFlags& flags) {
+  constexpr std::int64_t kChunk = 256;
+  const auto time = [](double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); };
+  return {.max_running = flags.max_num_seqs,
+          .max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens),
+          .prefill_chunk = flags.preset.empty() ? flags.prefill_chunk.value_or(kChunk) : flags.prefill_chunk,
+          .age_bound = time(flags.schedule.age_bound_seconds),
+          .fairness_max_wait = time(flags.fairness_max_wait_seconds),
+          .objective = time(flags.schedule.ttft_objective_seconds)};
 }
 
 Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& flag) {
@@ -249,9 +260,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.adapter_prefetch = flags.adapter_prefetch;
   options.prefix_cache = flags.prefix_cache.value_or(options.prefix_cache);
   options.threads = flags.threads;
-  options.scheduler.max_running = flags.max_num_seqs;
-  options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens);
-  options.scheduler.prefill_chunk = flags.prefill_chunk.value_or(256);
+  ApplySettings(SettingsOf(flags), options.scheduler, options.queue);
   if (flags.max_num_batched_tokens || flags.prefill_chunk)
     options.whole_prompts = options.scheduler.shape.separate_phases = false;
   options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);
@@ -399,7 +408,7 @@ void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "TOKENS",
             .group = batching,
             .help = "Prompt tokens of one request that one step computes",
-            .default_text = "256, or whole prompts where the preset has them"});
+            .default_text = "256; with a preset a whole step, or whole prompts"});
 }
 
 void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {

@@ -29,7 +29,9 @@ void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
             .target = &flags.ttft_objective_seconds,
             .unit = "SECONDS",
             .group = group,
-            .help = "Time to first token that --schedule objective aims at: it minimises requests that miss it",
+            .help = "Time to first token that --schedule objective aims at: it minimises requests that miss it. Lanes "
+                    "of mlq have "
+                    "their quotas by it",
             .range = {{0.001, 86400.0}}});
   line.Add(
       {.names = "--request-size",
@@ -60,8 +62,6 @@ void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
   if (!flags.schedule.empty()) options.queue.name = flags.schedule;
-  options.scheduler.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
-  options.queue.objective = static_cast<TimeNs>(flags.ttft_objective_seconds * static_cast<double>(kNsPerSecond));
   if (!flags.request_size.empty()) {
     ASSIGN_OR_RETURN(options.queue.lanes.form, SizeForm(flags.request_size));
   }

@@ -22,7 +22,8 @@ struct ScheduleFlags {
 };
 
 void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags);
-// What the flags say; what they leave open stays. Errors name the flag and what it takes.
+// What the flags say, without the times, which are settings (SystemSettings); what they leave open stays. Errors name
+// the flag and what it takes.
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options);
 
 }  // namespace loramux

@@ -161,6 +161,15 @@ Result<Preset> FindPreset(std::string_view name) {
   return InvalidArgument("preset: expected one of " + valid + ", found '" + std::string(name) + "'", "--preset");
 }
 
+void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+  scheduler.max_running = settings.max_running;
+  scheduler.max_batch_tokens = settings.max_batch_tokens;
+  scheduler.prefill_chunk = settings.prefill_chunk.value_or(settings.max_batch_tokens);
+  scheduler.age_bound = queue.age_bound = settings.age_bound;
+  scheduler.fairness.max_wait = settings.fairness_max_wait;
+  queue.objective = queue.lanes.slo = settings.objective;
+}
+
 void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together) {
   scheduler.whole_prompt_tokens = together > 0 ? together : kWholePromptTokens;
   scheduler.prefill_chunk = max_model_len;

@@ -61,6 +61,17 @@ struct DocumentConstants {
 // Sets the options that the constants stand for; after ApplyPreset, whose values they replace where they are given.
 void ApplyConstants(const DocumentConstants& constants, SchedulerOptions& scheduler, QueueOrderOptions& queue);
 
+// What an operator sets beside a preset. `serve` and `simulate` make options of it by the same function, so that a
+// setting means the same in both.
+struct SystemSettings {
+  std::int64_t max_running = 256, max_batch_tokens = 512;
+  std::optional<std::int64_t> prefill_chunk;  // none: max_batch_tokens
+  TimeNs age_bound = 30 * kNsPerSecond, fairness_max_wait = 30 * kNsPerSecond;
+  TimeNs objective = 5 * kNsPerSecond;  // of the order "objective", and of lanes
+};
+// Sets these options. Call it before prompts are made whole, which replaces some of them.
+void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+
 // All presets, those of loramux first.
 std::span<const Preset> Presets();
 // Finds a preset by name. Error: an unknown name; the message lists the valid ones.

@@ -100,6 +100,22 @@ TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
   EXPECT_EQ(queue.lanes.refresh, kNsPerSecond);
 }
 
+TEST(Presets, SettingsFillInOptions) {
+  SchedulerOptions scheduler;
+  QueueOrderOptions queue;
+  ApplySettings({.max_running = 7, .max_batch_tokens = 100, .age_bound = 3, .fairness_max_wait = 4, .objective = 5},
+                scheduler, queue);
+  EXPECT_EQ(scheduler.max_running, 7);
+  EXPECT_EQ(scheduler.prefill_chunk, 100);
+  EXPECT_EQ(scheduler.age_bound, 3);
+  EXPECT_EQ(queue.age_bound, 3);
+  EXPECT_EQ(scheduler.fairness.max_wait, 4);
+  EXPECT_EQ(queue.objective, 5);
+  EXPECT_EQ(queue.lanes.slo, 5);
+  ApplySettings({.prefill_chunk = 30}, scheduler, queue);
+  EXPECT_EQ(scheduler.prefill_chunk, 30);
+}
+
 TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {
   OraclePredictor predictor(0.8, 3);
   int right = 0, same_bucket = 0;

@@ -107,21 +107,21 @@ Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const Simulatio
   return server;
 }
 
-SchedulerOptions SimulatedServer::SchedulerOptionsOf(const CacheRegime& regime, QueueOrderOptions& order) const {
-  SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens,
-                             .max_running = options_.max_running,
-                             .max_batch_tokens = options_.max_batch_tokens,
-                             .prefill_chunk = options_.max_batch_tokens,
-                             .adapter_prefetch = options_.adapter_prefetch,
-                             .age_bound = options_.age_bound};
-  scheduler.fairness.max_wait = options_.fairness_max_wait;
-  order = {.total_tokens = static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
-  ApplyPreset(options_.preset, limits_.max_model_len, scheduler, order);
-  ApplyConstants(options_.constants, scheduler, order);
-  if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
-  order.lanes.slo = order.objective = options_.slo;
-  PlanByModel(options_.costs, scheduler, order);
-  if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);  // from the data sheet
+SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const SimulatedLimits& limits,
+                                    QueueOrderOptions& queue) {
+  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens, .adapter_prefetch = options.adapter_prefetch};
+  queue = {.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens)};
+  ApplySettings({.max_running = options.max_running,
+                 .max_batch_tokens = options.max_batch_tokens,
+                 .age_bound = options.age_bound,
+                 .fairness_max_wait = options.fairness_max_wait,
+                 .objective = options.slo},
+                scheduler, queue);
+  ApplyPreset(options.preset, limits.max_model_len, scheduler, queue);
+  ApplyConstants(options.constants, scheduler, queue);
+  if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
+  PlanByModel(options.costs, scheduler, queue);
+  if (options.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options.device.model);  // from the data sheet
   return scheduler;
 }
 
@@ -135,7 +135,7 @@ Status SimulatedServer::Build() {
   if (options_.host_bytes > 0) {
     ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", ArenaWithoutBytes(host_bytes), page_bytes));
   }
-  const SchedulerOptions scheduler = SchedulerOptionsOf(regime, plane.queue);
+  const SchedulerOptions scheduler = SchedulerOptionsOf(options_, limits_, plane.queue);
   plane.engine = {.scheduler = scheduler,
                   .max_model_len = limits_.max_model_len,
                   .eos_token_ids = {},

@@ -66,6 +66,10 @@ struct SimulatedPlace {
   std::string instance;     // ServerSnapshot::instance. Not empty: it keeps what Snapshot needs
 };
 
+// The options of the scheduler and of its queue in a simulated server. REQUIRES: options.preset.cache names a regime.
+SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const SimulatedLimits& limits,
+                                    QueueOrderOptions& queue);
+
 // The server. Not thread-safe.
 class SimulatedServer {
  public:
@@ -102,7 +106,6 @@ class SimulatedServer {
   SimulatedServer(const SimulationOptions& options, const SimulatedLimits& limits, SimulatedPlace place,
                   std::shared_ptr<SimulatedAdapters> adapters);
   Status Build();
-  SchedulerOptions SchedulerOptionsOf(const CacheRegime& regime, QueueOrderOptions& order) const;
   void DescribeAdapters(ServerSnapshot& snapshot) const;
 
   const SimulationOptions& options_;
