@@ -95,7 +95,7 @@ class Simulate(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for arguments, text in ((["--servers", "2", "--policy", "nonsense"], "nonsense"), (["--routers", "2"], "--servers"),
                                 (["--servers", "2", "--fail", "crash@1:7"], "below 2"),
-                                (["--servers", "2", "--preset", "loramux,vllm"], "one with --servers")):
+                                (["--servers", "2", "--preset", "loramux,vllm"], "expected one with")):
             refused = simulate(*fleet, *arguments)
             self.assertEqual(refused.returncode, 2, refused.stderr)
             self.assertIn(text, refused.stderr)

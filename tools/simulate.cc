@@ -12,16 +12,22 @@
 #include "formats/file.h"
 #include "formats/message.h"
 #include "formats/model_files.h"
+#include "report/number_format.h"
+#include "report/progress_bar.h"
 #include "schedule/profile/performance_profile.h"
 #include "simulate/report.h"
 #include "tools/simulate_fleet.h"
 #include "tools/simulate_replay.h"
 #include "tools/system_flags.h"
+#include "workload/fields.h"
 
 namespace loramux {
 namespace {
 
+constexpr std::string_view kThisCpu = "this-cpu";
 constexpr double kSloFactor = 5;  // Chameleon 5.1
+// What a person who reads along notices: a wait of seconds, and text that comes slower than it is read.
+constexpr double kDefaultTtftSeconds = 2, kDefaultTpotSeconds = 0.1;
 
 template <typename Range, typename Name>
 std::string Names(const Range& range, Name name) {
@@ -37,7 +43,8 @@ void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &flags.device,
             .unit = "NAME",
             .group = group,
-            .help = "Device to simulate, one of " + Names(DeviceShapes(), name)});
+            .help = "Device to simulate, one of " + Names(DeviceShapes(), name) +
+                    ", or this-cpu: the machine of --profile"});
   line.Add({.names = "--model",
             .target = &flags.model,
             .unit = "DIR or NAME",
@@ -54,7 +61,16 @@ void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &flags.gpus,
             .unit = "N",
             .group = group,
-            .help = "Devices that act as one by tensor parallelism"});
+            .help = "Devices that act as one by tensor parallelism; with --find-servers several numbers, separated by "
+                    "commas, to compare",
+            .comma_list = true});
+  line.Add({.names = "--device-memory",
+            .target = &flags.device_memory_gb,
+            .unit = "GB",
+            .group = group,
+            .help = "Memory of one device",
+            .default_text = "the data sheet's; of this-cpu this machine's",
+            .range = {{0.0, 1e6}}});
   line.Add({.names = "--memory-share",
             .target = &flags.memory_share,
             .unit = "SHARE",
@@ -99,7 +115,8 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &flags.presets,
             .unit = "NAME",
             .group = group,
-            .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them. A fleet has one",
+            .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them. A fleet has one, "
+                    "unless --find-servers compares them",
             .default_text = "loramux,s-lora; of a fleet loramux",
             .comma_list = true});
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
@@ -139,13 +156,16 @@ void AddArrivalFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &load.trace,
             .unit = "FILE",
             .group = group,
-            .help = "Take lengths from a trace: Azure's CSV, or Mooncake's JSONL with shared prefixes",
+            .help =
+                "Take lengths, and adapters if it names them, from a trace: CSV with times, prompt tokens and output "
+                "tokens (Azure's or your own), or Mooncake's JSONL with shared prefixes",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--arrivals",
             .target = &flags.arrivals,
             .unit = "SOURCE",
             .group = group,
             .help = "poisson draws arrival times; trace uses the trace's own",
+            .default_text = "trace if there is one and no --rate, else poisson",
             .choices = {"poisson", "trace"}});
   line.Add({.names = "--clients",
             .target = &load.clients,
@@ -293,7 +313,7 @@ void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   std::vector<Preset> presets;
   std::vector<std::string> names = flags.presets;
-  if (names.empty() && flags.fleet.servers > 0) names = {"loramux"};
+  if (names.empty() && flags.fleet.servers > 0 && !flags.fleet.find_servers) names = {"loramux"};
   if (names.empty()) names = {"loramux", "s-lora"};
   if (names == std::vector<std::string>{"all"}) presets.assign(Presets().begin(), Presets().end());
   for (const std::string& name : names) {
@@ -322,8 +342,8 @@ Result<ModelShape> ModelOf(const std::string& name) {
   return ShapeOf(config, name);
 }
 
-// Of the adapters in a directory, by name. Errors name the file.
-Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
+// Takes names and ranks of the adapters in a directory. Errors name the file.
+Status ReadAdapters(const std::string& directory, WorkloadOptions& load) {
   constexpr std::size_t kMaxConfigBytes = 1 << 20;
   std::vector<std::filesystem::path> files;
   std::error_code error;
@@ -335,14 +355,15 @@ Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
   }
   if (error) return IoError(directory + ": " + error.message(), "--adapter-dir");
   std::sort(files.begin(), files.end());
-  std::vector<std::int64_t> ranks;
+  load.ranks.clear();
   for (const std::filesystem::path& file : files) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
     ASSIGN_OR_RETURN(const AdapterConfig config, ParseAdapterConfig(text, file.string()));
-    ranks.push_back(config.r);
+    load.ranks.push_back(config.r);
+    load.adapter_names.push_back(file.parent_path().filename().string());
   }
-  if (ranks.empty()) return InvalidArgument(directory + ": no adapter_config.json in its folders", "--adapter-dir");
-  return ranks;
+  if (files.empty()) return InvalidArgument(directory + ": no adapter_config.json in its folders", "--adapter-dir");
+  return Ok{};
 }
 
 // Steps, transfers and plans by a measured profile; memory stays the device's. Errors: the file's, or another model's.
@@ -357,7 +378,7 @@ Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, Simulati
                                                 .intermediate_size = model.intermediate,
                                                 .vocab_size = model.vocab};
   RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, flags.profile));
-  if (flags.gpus != 1)
+  if (flags.gpus != std::vector<std::int64_t>{1})
     return InvalidArgument("--gpus: expected 1 with --profile, because the profile was measured on one device",
                            "--gpus");
   UseProfile(profile, options);
@@ -366,12 +387,53 @@ Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, Simulati
   return Ok{};
 }
 
+// The device without its model.
+Result<DeviceShape> DeviceOf(const SimulateFlags& flags) {
+  constexpr double kGigabyte = 1e9;
+  DeviceShape device;
+  if (flags.device == kThisCpu) {
+    if (flags.profile.empty()) {
+      return InvalidArgument(
+          "--device this-cpu: expected --profile FILE with the times of this machine; `loramux profile` measures them",
+          "--device");
+    }
+    // Its times are the profile's; these rates only stand for what no profile has.
+    device = {.name = kThisCpu,
+              .what = "this machine's CPU",
+              .memory_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)),
+              .memory_bandwidth = 50e9,
+              .flops = 1e12,
+              .host_link = 10e9,
+              .peer_link = 10e9};
+  } else {
+    ASSIGN_OR_RETURN(device, FindDevice(flags.device));
+  }
+  if (flags.device_memory_gb > 0) device.memory_bytes = flags.device_memory_gb * kGigabyte;
+  return device;
+}
+
+// One device for each number of GPUs that the model fits. Error: there is none.
+Result<std::vector<SimulatedDevice>> DevicesOf(const SimulateFlags& flags, const SimulationOptions& options) {
+  std::vector<SimulatedDevice> devices = {options.device};
+  if (flags.gpus.size() == 1) return devices;
+  devices.clear();
+  ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
+  ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
+  ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
+  for (const std::int64_t gpus : flags.gpus) {
+    ASSIGN_OR_RETURN(devices.emplace_back(), DescribeDevice(device, model, gpus, flags.memory_share, targets));
+    devices.back().model.host_to_device = options.device.model.host_to_device;
+    devices.back().model.device_to_host = options.device.model.device_to_host;
+  }
+  return devices;
+}
+
 Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
-  ASSIGN_OR_RETURN(const DeviceShape device, FindDevice(flags.device));
+  ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
   ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
   ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
   SimulationOptions options;
-  ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus, flags.memory_share, targets));
+  ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus.front(), flags.memory_share, targets));
   if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options));
   if (flags.host_link_gb > 0) {
     for (auto* link : {&options.device.model.host_to_device, &options.device.model.device_to_host}) {
@@ -398,10 +460,23 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   return options;
 }
 
-void Progress(const std::string& what) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\033[K{}", what);
-  std::fflush(stderr);
+// The objective, and where it comes from.
+Status SetObjective(const SimulateFlags& flags, PreparedSimulation& prepared) {
+  SimulationOptions& options = prepared.options;
+  const bool given = flags.slo_seconds >= 0 || flags.tpot_slo >= 0 || flags.fleet.token_slo > 0;
+  prepared.objective_source = given ? "as given" : "the default";
+  options.slo = ToNs(flags.slo_seconds >= 0 ? flags.slo_seconds : kDefaultTtftSeconds);
+  if (options.slo == 0) {
+    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
+    prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
+    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
+    prepared.objective_source = "TTFT: 5 x the mean time of a request at low load, " + FormatMs(prepared.low_load_ms);
+  }
+  prepared.objective = {.ttft = options.slo,
+                        .token = ToNs(flags.fleet.token_slo),
+                        .warmup = ToNs(flags.fleet.warmup),
+                        .tpot = ToNs(flags.tpot_slo >= 0 ? flags.tpot_slo : (given ? 0 : kDefaultTpotSeconds))};
+  return Ok{};
 }
 
 Result<SimulationReport> MakeReport(SimulateFlags flags) {
@@ -412,21 +487,27 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
                           .command = flags.command_line,
                           .page_bytes = options.device.page_bytes,
                           .device_pages = options.device.device_pages,
-                          .slo_ms = static_cast<double>(options.slo) / kNsPerMs,
+                          .objective = prepared.objective,
+                          .objective_source = prepared.objective_source,
                           .low_load_ms = prepared.low_load_ms};
   for (const Preset& preset : prepared.presets) {
-    Progress("simulating " + std::string(preset.name));
+    const std::string name(preset.name);
     options.preset = preset;
     PresetRun run{.preset = preset};
+    TimedProgress progress("simulating " + name);
+    options.progress = [&](double share) { progress.Update(share); };
     ASSIGN_OR_RETURN(run.result, Simulate(options, prepared.workload));
-    run.summary = Summarise(run.result, options.slo);
+    run.summary = Summarise(run.result, prepared.objective);
+    progress.Finish();
     if (flags.find_load) {
-      Progress("searching for the load that " + std::string(preset.name) + " sustains");
-      ASSIGN_OR_RETURN(run.sustained, FindSustainedLoad(options, flags.workload, options.slo));
+      TimedProgress searching("searching for the load that " + name + " sustains");
+      const LoadSearch search{.objective = prepared.objective,
+                              .progress = [&](double share) { searching.Update(share); }};
+      ASSIGN_OR_RETURN(run.sustained, FindSustainedLoad(options, flags.workload, search));
+      searching.Finish();
     }
     report.runs.push_back(std::move(run));
   }
-  Progress("");
   return report;
 }
 
@@ -442,21 +523,21 @@ Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags) {
   PreparedSimulation prepared;
   ASSIGN_OR_RETURN(prepared.presets, PresetsOf(flags));
   ASSIGN_OR_RETURN(prepared.options, OptionsOf(flags));
-  SimulationOptions& options = prepared.options;
-  flags.workload.poisson = flags.arrivals == "poisson";
+  if (flags.gpus.size() > 1 && !flags.fleet.find_servers)
+    return InvalidArgument("--gpus: expected one number without --find-servers", "--gpus");
+  ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
+  prepared.device = device.what;
+  ASSIGN_OR_RETURN(prepared.devices, DevicesOf(flags, prepared.options));
+  const bool own_times = flags.workload.rate == 0 && !flags.workload.trace.empty();
+  flags.workload.poisson = flags.arrivals.empty() ? !own_times : flags.arrivals == "poisson";
   ASSIGN_OR_RETURN(flags.workload.popularity, ParsePopularity(flags.popularity));
   ASSIGN_OR_RETURN(flags.workload.rank_popularity, ParsePopularity(flags.rank_popularity));
   if (!flags.adapter_dir.empty()) {
-    ASSIGN_OR_RETURN(flags.workload.ranks, RanksIn(flags.adapter_dir));
+    RETURN_IF_ERROR(ReadAdapters(flags.adapter_dir, flags.workload));
     flags.workload.adapters = static_cast<std::int64_t>(flags.workload.ranks.size());
   }
   ASSIGN_OR_RETURN(prepared.workload, MakeWorkload(flags.workload));
-  options.slo = static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond));
-  if (options.slo <= 0) {
-    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
-    prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
-  }
+  RETURN_IF_ERROR(SetObjective(flags, prepared));
   return prepared;
 }
 
@@ -488,13 +569,27 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
             .target = &flags.slo_seconds,
             .unit = "SECONDS",
             .group = group,
-            .help = "TTFT objective",
-            .default_text = "5 times the mean time of a request at low load",
+            .help = "Objective for TTFT; 0: 5 times the mean time of a request at low load",
+            .default_text = "2",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--tpot-slo",
+            .target = &flags.tpot_slo,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for TPOT, the mean time per token of a request after its first; 0: none",
+            .default_text = "0.1, or none with another objective",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--token-slo",
+            .target = &flags.fleet.token_slo,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
+            .default_text = "0: none",
             .range = {{0.0, 1e6}}});
   line.Add({.names = "--find-load",
             .target = &flags.find_load,
             .group = group,
-            .help = "Also search for the highest rate at which 99 % of requests meet the objective"});
+            .help = "Also search for the highest rate at which 99 % of the requests keep the objective"});
   line.Add({.names = "--json",
             .target = &flags.json,
             .unit = "FILE",
@@ -535,9 +630,10 @@ int RunSimulate(SimulateFlags flags) {
     return 0;
   }
   bool equal = true;
-  const Status status = !flags.replay.empty()     ? ReportReplay(flags, equal)
-                        : flags.fleet.servers > 0 ? ReportFleet(flags)
-                                                  : Report(flags);
+  if (const Status fleet = CheckFleetFlags(flags.fleet); !fleet.ok()) return FailCommand("simulate", fleet.error());
+  const Status status = !flags.replay.empty()  ? ReportReplay(flags, equal)
+                        : IsFleet(flags.fleet) ? ReportFleet(flags)
+                                               : Report(flags);
   if (!status.ok()) return FailCommand("simulate", status.error());
   return equal ? 0 : kExitFailure;
 }

@@ -33,11 +33,12 @@ struct SimulateFlags {
   std::vector<std::string> lora_targets = {"q", "k", "v", "o"};
   // a file of `loramux profile`: its times in place of the device's; empty: not
   std::string profile;
-  std::string pace;         // a file of ReadPace; empty: the profile's, or always the model's
-  bool steady = false;      // always the model's, whatever the profile says
-  double host_link_gb = 0;  // per second; 0: the device's, or the profile's
-  std::int64_t gpus = 1;
+  std::string pace;                      // a file of ReadPace; empty: the profile's, or always the model's
+  bool steady = false;                   // always the model's, whatever the profile says
+  double host_link_gb = 0;               // per second; 0: the device's, or the profile's
+  std::vector<std::int64_t> gpus = {1};  // more than one number only with --find-servers
   double memory_share = 0.9, host_memory_gb = 256;
+  double device_memory_gb = 0;  // of a device; 0: the data sheet's
   bool adapters_on_disk = false;
   std::vector<std::string> presets;         // empty: loramux and s-lora; of a fleet loramux
   std::string cache, schedule, cold_start;  // in place of every preset's own; empty: not
@@ -46,8 +47,11 @@ struct SimulateFlags {
   ConstantFlags constants;
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
   WorkloadOptions workload;
-  std::string arrivals = "poisson", popularity = "power-law", rank_popularity = "uniform";
-  double slo_seconds = 0;  // of TTFT; 0: five times the mean time of a request at low load
+  std::string arrivals;  // "poisson" or "trace"; empty: the trace's own if there is a trace and no rate
+  std::string popularity = "power-law", rank_popularity = "uniform";
+  // Objectives for TTFT and TPOT, below 0: not given. TTFT 0: five times the mean time of a request at low load; TPOT
+  // 0: none.
+  double slo_seconds = -1, tpot_slo = -1;
   bool find_load = false;
   std::int64_t check_every = 0;
   std::string json, html;  // files to write
@@ -61,9 +65,13 @@ struct SimulateFlags {
 // What flags stand for.
 struct PreparedSimulation {
   std::vector<Preset> presets;
-  SimulationOptions options;  // with the objective, without a preset
+  std::string device;                    // one of them, in words
+  std::vector<SimulatedDevice> devices;  // by --gpus
+  SimulationOptions options;             // with the objective for TTFT, without a preset
   Workload workload;
-  double low_load_ms = 0;  // 0: the objective was given
+  ServiceObjective objective;
+  std::string objective_source;  // SimulationReport
+  double low_load_ms = 0;        // SimulationReport
 };
 // Reads files and draws the workload, and completes `flags.workload`. Errors name the flag.
 Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags);

@@ -10,6 +10,7 @@
 #include "report/progress_bar.h"
 #include "simulate/fleet.h"
 #include "simulate/fleet_report.h"
+#include "simulate/machine_search.h"
 #include "workload/fields.h"
 
 namespace loramux {
@@ -24,36 +25,31 @@ void AddRouterFlags(CommandLine& line, FleetFlags& flags, const std::string& gro
             .unit = "NAME",
             .group = group,
             .help = "Routing policies to compare, separated by commas, or 'all': " + policies,
-            .comma_list = true,
-            .needs = "--servers"});
+            .comma_list = true});
   line.Add({.names = "--routers",
             .target = &flags.routers,
             .unit = "N",
             .group = group,
             .help = "Routers in front of the servers; none knows what the others do",
-            .range = {{1, 1000}},
-            .needs = "--servers"});
+            .range = {{1, 1000}}});
   line.Add({.names = "--snapshot-interval",
             .target = &flags.snapshot_interval,
             .unit = "SECONDS",
             .group = group,
             .help = "How often routers hear of each server's state; 0: they always know it",
-            .range = {{0.0, 3600.0}},
-            .needs = "--servers"});
+            .range = {{0.0, 3600.0}}});
   line.Add({.names = "--snapshot-delay",
             .target = &flags.snapshot_delay,
             .unit = "SECONDS",
             .group = group,
             .help = "How old that state is when a router hears of it",
-            .range = {{0.0, 3600.0}},
-            .needs = "--servers"});
+            .range = {{0.0, 3600.0}}});
   line.Add({.names = "--snapshot-loss",
             .target = &flags.snapshot_loss,
             .unit = "SHARE",
             .group = group,
             .help = "Share of them that routers never hear",
-            .range = {{0.0, 1.0}},
-            .needs = "--servers"});
+            .range = {{0.0, 1.0}}});
 }
 
 void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& group) {
@@ -64,16 +60,14 @@ void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& gro
             .help = "What happens to servers, separated by commas: crash@60+30:3 (server 3 dies after 60 s and is back "
                     "after 30 more, with nothing in memory; without +30 never, without :3 any server), freeze@60+5, "
                     "drain@60+20, add@60:4 (four new servers), crashes@600+30 (each server, every 600 s on average)",
-            .comma_list = true,
-            .needs = "--servers"});
+            .comma_list = true});
   line.Add({.names = "--drift",
             .target = &flags.drift_seconds,
             .unit = "SECONDS",
             .group = group,
             .help = "After each such time, some adapters exchange their popularity with others of their rank",
             .default_text = "0: popularity stays",
-            .range = {{0.0, 1e6}},
-            .needs = "--servers"});
+            .range = {{0.0, 1e6}}});
   line.Add({.names = "--drift-share",
             .target = &flags.drift_share,
             .unit = "SHARE",
@@ -132,7 +126,7 @@ FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation
                        .seed = flags.workload.seed};
   options.server.preset = prepared.presets.front();
   options.dispatcher.seed = flags.workload.seed;
-  options.dispatcher.slo = ToNs(fleet.token_slo);
+  options.dispatcher.slo = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
   // A router that hears seldom must believe what it heard for longer.
   options.dispatcher.snapshot_lifetime =
       std::max(options.dispatcher.snapshot_lifetime, 3 * (options.snapshot_interval + options.snapshot_delay));
@@ -154,19 +148,71 @@ Result<FleetRun> RunPolicy(const SimulateFlags& flags, FleetOptions options, con
                                              events, [&](const std::string& note) { progress.Note(note); }));
     options.servers = run.size.servers > 0 ? run.size.servers : fleet.most_servers;
   }
-  ASSIGN_OR_RETURN(options.events, events(options.servers));
-  ASSIGN_OR_RETURN(run.result, SimulateFleet(options, prepared.workload));
+  if (run.size.result) {
+    run.result = std::move(*run.size.result);
+    run.size.result.reset();
+  } else {
+    ASSIGN_OR_RETURN(options.events, events(options.servers));
+    ASSIGN_OR_RETURN(run.result, SimulateFleet(options, prepared.workload));
+  }
   progress.Finish();
   run.summary = Summarise(run.result, prepared.workload, objective);
   return run;
 }
 
+// Runs of the ways to serve whose need is known, and the answer.
+Status CompareMachines(const SimulateFlags& flags, const PreparedSimulation& prepared, const std::string& policy,
+                       FleetReport& report) {
+  FleetOptions options = FleetOptionsOf(flags, prepared);
+  options.dispatcher.policy = policy;
+  std::vector<MachineChoice> choices;
+  for (const Preset& preset : prepared.presets) {
+    for (std::size_t i = 0; i < prepared.devices.size(); ++i)
+      choices.push_back({.preset = preset, .gpus = flags.gpus[i], .device = prepared.devices[i]});
+  }
+  TimedProgress progress("machines");
+  MachineSearch search{.objective = report.objective,
+                       .share = flags.fleet.share,
+                       .most = flags.fleet.most_servers,
+                       .faults =
+                           [&](std::int64_t servers) {
+                             return ParseFleetEvents(flags.fleet.fail, servers, LastArrival(prepared.workload),
+                                                     flags.workload.seed);
+                           },
+                       .progress =
+                           [&](const std::string& what, double share) {
+                             progress.Note(what);
+                             progress.Update(share);
+                           }};
+  ASSIGN_OR_RETURN(report.machines, FindMachines(choices, options, prepared.workload, search));
+  progress.Finish();
+  report.first_column = "preset";
+  report.answer = MachineAnswer(report.machines, flags.workload.trace.empty() ? "This load" : "This trace",
+                                prepared.device, flags.fleet.most_servers);
+  for (MachineCount& count : report.machines) {
+    if (!count.result) continue;
+    FleetRun run{.policy = NameOf(count.choice)};
+    run.summary = std::move(count.summary);
+    run.result = std::move(*count.result);
+    count.result.reset();
+    report.runs.push_back(std::move(run));
+  }
+  return Ok{};
+}
+
 Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const std::vector<std::string> policies, PoliciesOf(flags.fleet));
+  // One policy: presets and numbers of GPUs are compared. Several: those.
+  const bool machines = flags.fleet.find_servers && policies.size() == 1;
+  if (!machines && flags.presets.empty()) flags.presets = {"loramux"};
+  flags.fleet.servers = std::max<std::int64_t>(1, flags.fleet.servers);
   ASSIGN_OR_RETURN(PreparedSimulation prepared, PrepareSimulation(flags));
-  if (prepared.presets.size() != 1)
-    return InvalidArgument(fmt::format("preset: expected one with --servers, found {}", prepared.presets.size()),
+  if (!machines && (prepared.presets.size() != 1 || flags.gpus.size() != 1)) {
+    const char* with = flags.fleet.find_servers ? "several policies" : "--servers";
+    return InvalidArgument(fmt::format("preset and GPUs: expected one with {}, found {} and {}", with,
+                                       prepared.presets.size(), flags.gpus.size()),
                            "--preset");
+  }
   const FleetFlags& fleet = flags.fleet;
   if (fleet.drift_seconds > 0)
     DriftPopularity(prepared.workload, std::max<TimeNs>(1, ToNs(fleet.drift_seconds)), fleet.drift_share,
@@ -175,10 +221,15 @@ Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
                      .workload = prepared.workload.what,
                      .fleet = DescribeFleet(fleet, flags),
                      .command = flags.command_line,
-                     .objective = {prepared.options.slo, ToNs(fleet.token_slo), ToNs(fleet.warmup)},
+                     .objective = prepared.objective,
+                     .objective_source = prepared.objective_source,
                      .low_load_ms = prepared.low_load_ms,
                      .wanted_share = fleet.share,
                      .servers = fleet.servers};
+  if (machines) {
+    RETURN_IF_ERROR(CompareMachines(flags, prepared, policies.front(), report));
+    return report;
+  }
   const FleetOptions options = FleetOptionsOf(flags, prepared);
   for (const std::string& policy : policies) {
     ASSIGN_OR_RETURN(report.runs.emplace_back(), RunPolicy(flags, options, prepared, report.objective, policy));
@@ -187,6 +238,25 @@ Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
 }
 
 }  // namespace
+
+bool IsFleet(const FleetFlags& flags) { return flags.servers > 0 || flags.find_servers; }
+
+Status CheckFleetFlags(const FleetFlags& flags) {
+  if (IsFleet(flags)) return Ok{};
+  const FleetFlags none;
+  for (const auto& [flag, given] :
+       {std::pair("--policy", flags.policies != none.policies), std::pair("--routers", flags.routers != none.routers),
+        std::pair("--snapshot-interval", flags.snapshot_interval != none.snapshot_interval),
+        std::pair("--snapshot-delay", flags.snapshot_delay != none.snapshot_delay),
+        std::pair("--snapshot-loss", flags.snapshot_loss != none.snapshot_loss),
+        std::pair("--fail", !flags.fail.empty()), std::pair("--drift", flags.drift_seconds != none.drift_seconds),
+        std::pair("--warmup", flags.warmup != none.warmup)}) {
+    if (given)
+      return InvalidArgument(fmt::format("{}: expected with --servers or --find-servers, which simulate a fleet", flag),
+                             flag);
+  }
+  return Ok{};
+}
 
 void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
   const std::string group = "Fleet";
@@ -199,26 +269,18 @@ void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
             .range = {{1, 10000}}});
   AddRouterFlags(line, flags, group);
   AddChangeFlags(line, flags, group);
-  line.Add({.names = "--token-slo",
-            .target = &flags.token_slo,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
-            .default_text = "0: none",
-            .range = {{0.0, 1e6}},
-            .needs = "--servers"});
   line.Add({.names = "--warmup",
             .target = &flags.warmup,
             .unit = "SECONDS",
             .group = group,
             .help = "Do not count requests that come before",
-            .range = {{0.0, 1e6}},
-            .needs = "--servers"});
+            .range = {{0.0, 1e6}}});
   line.Add({.names = "--find-servers",
             .target = &flags.find_servers,
             .group = group,
-            .help = "Search for the smallest number of servers that keeps the objective, from --servers on",
-            .needs = "--servers"});
+            .help =
+                "Say how many devices the load needs, and with which of the presets and numbers of --gpus; of several "
+                "policies each one's number, searched from --servers on"});
   line.Add({.names = "--share",
             .target = &flags.share,
             .unit = "SHARE",

@@ -60,7 +60,8 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
                           .command = flags.command_line,
                           .page_bytes = setup.page_bytes,
                           .device_pages = setup.device_pages,
-                          .slo_ms = static_cast<double>(slo) / kNsPerMs};
+                          .objective = {.ttft = slo},
+                          .objective_source = flags.slo_seconds > 0 ? "as given" : "the server's"};
   PresetRun run{
       .preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
   run.summary = Summarise(replay.run, slo);

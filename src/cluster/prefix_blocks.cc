@@ -1,6 +1,7 @@
 #include "cluster/prefix_blocks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <xxhash.h>
@@ -38,8 +39,9 @@ void PrefixLedger::Use(const std::vector<std::uint32_t>& blocks, TimeNs now) {
   // A block is worth nothing without those before it, so it counts as used a little earlier.
   TimeNs at = now;
   for (const std::uint32_t block : blocks) {
-    TimeNs& last = last_use_.try_emplace(block, at).first->second;
-    last = std::max(last, at);
+    const auto [use, fresh] = last_use_.try_emplace(block, at);
+    if (fresh) changed_.push_back(block);
+    use->second = std::max(use->second, at);
     --at;
   }
   if (last_use_.size() > kMaxLedgerBlocks) ShrinkToBlocks(kMaxLedgerBlocks - kMaxLedgerBlocks / 8);
@@ -57,15 +59,25 @@ void PrefixLedger::ShrinkToBlocks(std::size_t count) {
   for (const auto& [block, at] : last_use_) uses.emplace_back(at, block);
   const auto first_kept = uses.end() - static_cast<std::ptrdiff_t>(count);
   std::nth_element(uses.begin(), first_kept, uses.end());
-  for (auto use = uses.begin(); use != first_kept; ++use) last_use_.erase(use->second);
+  for (auto use = uses.begin(); use != first_kept; ++use) {
+    last_use_.erase(use->second);
+    changed_.push_back(use->second);
+  }
 }
 
-std::vector<std::uint32_t> PrefixLedger::All() const {
-  std::vector<std::uint32_t> blocks;
-  blocks.reserve(last_use_.size());
-  for (const auto& [block, at] : last_use_) blocks.push_back(block);
-  std::sort(blocks.begin(), blocks.end());
-  return blocks;
+const std::vector<std::uint32_t>& PrefixLedger::All() {
+  if (changed_.empty()) return all_;
+  std::sort(changed_.begin(), changed_.end());
+  changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
+  kept_.clear();
+  std::set_difference(all_.begin(), all_.end(), changed_.begin(), changed_.end(), std::back_inserter(kept_));
+  arrived_.clear();
+  std::copy_if(changed_.begin(), changed_.end(), std::back_inserter(arrived_),
+               [&](std::uint32_t block) { return last_use_.contains(block); });
+  changed_.clear();
+  all_.clear();
+  std::merge(kept_.begin(), kept_.end(), arrived_.begin(), arrived_.end(), std::back_inserter(all_));
+  return all_;
 }
 
 }  // namespace loramux

@@ -34,14 +34,17 @@ class PrefixLedger {
   void Use(const std::vector<std::uint32_t>& blocks, TimeNs now);
   // Forgets the blocks used longest ago until at most `tokens` remain, as many as the server has cached.
   void Shrink(std::int64_t tokens);
-  // All fingerprints, ascending.
-  std::vector<std::uint32_t> All() const;
+  // All fingerprints, ascending. Costs a pass over them, and sorts only those that are new or gone since the last call.
+  const std::vector<std::uint32_t>& All();
   std::size_t size() const { return last_use_.size(); }
 
  private:
   void ShrinkToBlocks(std::size_t count);
 
   std::unordered_map<std::uint32_t, TimeNs> last_use_;
+  std::vector<std::uint32_t> all_;             // as of the last All, ascending
+  std::vector<std::uint32_t> changed_;         // that came or went since, in any order; maybe repeated
+  std::vector<std::uint32_t> kept_, arrived_;  // of one All
 };
 
 }  // namespace loramux

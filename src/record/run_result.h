@@ -48,6 +48,7 @@ struct RunResult {
   TimeNs busy = 0;                   // total step time of the executor
   double bytes_to_device = 0, bytes_to_host = 0, bytes_from_disk = 0;
   TimeNs host_link_busy = 0;         // in the direction of the device
+  bool given_up = false;             // the run was ended early; requests that had not ended count as cancelled
   double invalid_history_share = 0;  // of the history on the device, mean over the samples (FastLibra 6.6)
 };
 

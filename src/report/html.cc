@@ -19,6 +19,7 @@ body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-app
 main{max-width:1280px;margin:0 auto;padding:28px 24px 48px}
 h1{font-size:24px;margin:0 0 2px;overflow-wrap:anywhere}h2{font-size:17px;margin:34px 0 10px}
 .sub{color:var(--soft);margin:0 0 20px;overflow-wrap:anywhere}
+.answer{font-size:19px;font-weight:600;margin:0 0 14px}
 .note{border-left:3px solid var(--bad);padding:6px 12px;margin:0 0 16px;background:var(--card)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}
 .tile,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px}

@@ -1,5 +1,6 @@
 #include "report/progress_bar.h"
 
+#include <cmath>
 #include <cstdio>
 #include <unistd.h>
 
@@ -30,6 +31,21 @@ void ProgressBar::Note(std::string note) {
 
 void ProgressBar::Finish() {
   if (terminal_ && drawn_) std::fprintf(stderr, "\r\033[K");
+}
+
+TimedProgress::TimedProgress(std::string title) : bar_(std::move(title), "%", 1), begin_(clock_.Now()) {}
+
+void TimedProgress::Update(double share) {
+  constexpr double kTellsSomething = 0.02;  // of the work
+  constexpr TimeNs kLeast = kNsPerSecond;
+  const TimeNs spent = clock_.Now() - begin_;
+  std::string left = note_;
+  if (share >= kTellsSomething && spent >= kLeast) {
+    const double seconds = static_cast<double>(spent) / kNsPerSecond * (1 - share) / share;
+    left += std::string(note_.empty() ? "" : ", ") + "about " + std::to_string(std::llround(seconds)) + " s left";
+  }
+  bar_.Note(std::move(left));
+  bar_.Update(static_cast<std::int64_t>(100 * share), 100);
 }
 
 }  // namespace loramux

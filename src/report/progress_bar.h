@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+
+#include "base/clock.h"
 
 namespace loramux {
 
@@ -23,6 +26,23 @@ class ProgressBar {
   std::int64_t last_percent_ = -1;  // as drawn; -1: draw in any case
   bool drawn_ = false;
   bool terminal_;
+};
+
+// The same for work whose share is known: with the time that is left, as soon as it can be told.
+class TimedProgress {
+ public:
+  explicit TimedProgress(std::string title);
+  // REQUIRES: share in [0, 1]. It may fall, when there is more to do than thought.
+  void Update(double share);
+  // What is being done now, before the time.
+  void Note(std::string note) { note_ = std::move(note); }
+  void Finish() { bar_.Finish(); }
+
+ private:
+  ProgressBar bar_;
+  OsClock clock_;
+  TimeNs begin_;
+  std::string note_;
 };
 
 }  // namespace loramux

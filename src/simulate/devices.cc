@@ -37,6 +37,15 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"a40", "A40 48 GB", 48 * kGiB, 696e9, 149.7e12, 31.5e9, 56.25e9},
     // nvidia.com A10 data sheet: 24 GB, 600 GB/s, 125 TFLOPS, PCIe 4.0; no NVLink, so peers use PCIe.
     {"a10", "A10 24 GB", 24 * kGiB, 600e9, 125e12, 31.5e9, 31.5e9},
+    // nvidia.com L4 data sheet: 24 GB, 300 GB/s, 242 TFLOPS fp16 with sparsity (121 dense), PCIe 4.0 x16; no NVLink.
+    {"l4", "L4 24 GB", 24 * kGiB, 300e9, 121e12, 31.5e9, 31.5e9},
+    // nvidia.com L40S data sheet: 48 GB, 864 GB/s, 362.05 TFLOPS fp16 dense (733 with sparsity), PCIe 4.0 x16; no
+    // NVLink.
+    {"l40s", "L40S 48 GB", 48 * kGiB, 864e9, 362.05e12, 31.5e9, 31.5e9},
+    // NVIDIA Ada GPU architecture whitepaper, table of the GeForce RTX 4090: 24 GB, 1,008 GB/s, 165.2 TFLOPS fp16 dense
+    // with fp32 accumulation, which products of serving software use; PCIe 4.0 x16; no NVLink, and no peer-to-peer
+    // copies either, so activations cross the host's memory: half of the link's rate.
+    {"rtx-4090", "GeForce RTX 4090 24 GB", 24 * kGiB, 1008e9, 165.2e12, 31.5e9, 15.75e9},
     // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The 24 GB and 48
     // GB entries are an 80 GB card with less memory in use, as in Chameleon 5.5.
     {"a100-24", "A100 limited to 24 GB", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},

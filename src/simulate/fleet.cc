@@ -29,6 +29,7 @@ class Fleet {
         workload_(workload),
         limits_(LimitsOf(workload)),
         clients_(workload, options.server.seed),
+        misses_(options.server.give_up, clients_.result().requests),
         chance_(SplitMix64(options.seed ^ 0x666c656574)) {}
 
   // Call once, before Run.
@@ -66,6 +67,10 @@ class Fleet {
       clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
       while (!events_.empty() && events_.first().at <= clock_.Now()) RETURN_IF_ERROR(Handle(events_.Pop()));
       RETURN_IF_ERROR(RunTouched());
+      if (misses_.Hopeless(clock_.Now())) {
+        GiveUp();
+        return Ok{};
+      }
     }
     CHECK_EQ(sessions_, 0);  // otherwise a request waits for an event that never comes
     return Ok{};
@@ -73,7 +78,7 @@ class Fleet {
 
   FleetResult Finish() {
     for (const auto& server : servers_) {
-      if (server->up()) {
+      if (server->up() && !clients_.result().given_up) {
         CHECK(server->server().engine().Idle());
         server->server().engine().CheckIntegrity();
       }
@@ -110,6 +115,13 @@ class Fleet {
   };
 
   FleetServer& ServerOf(std::int32_t index) { return *servers_[static_cast<std::size_t>(index)]; }
+  // Ends the run where it is. What had not ended is over.
+  void GiveUp() {
+    clients_.result().given_up = true;
+    for (std::size_t i = 0; i < result_.requests.size(); ++i)
+      clients_.record(i).cancelled |= result_.requests[i].end == FleetEnd::kNeverAsked;
+  }
+
   Dispatcher& DispatcherOf(std::size_t request) {
     return *routers_[static_cast<std::size_t>(result_.requests[request].router)].dispatcher;
   }
@@ -431,7 +443,9 @@ class Fleet {
       if (replaces_) flight.digest = flight.route.digest = DigestText(static_cast<std::size_t>(asked.adapter));
     }
     flight.route.prefix = PrefixBlocksOfTokens(asked.adapter < 0 ? "base" : flight.route.adapter, request.prompt);
-    if (asked.cancel_after > 0)
+    if (asked.cancel_after <= 0)
+      misses_.Asked(index);
+    else
       events_.Push(sent + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
     request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
     Log(FleetLogEntry::What::kAsked, index, flight.digest);
@@ -501,6 +515,8 @@ class Fleet {
     FleetRequest& outcome = result_.requests[index];
     CHECK(outcome.end == FleetEnd::kNeverAsked);
     outcome.end = end;
+    if (end == FleetEnd::kFinished) misses_.Ended(index);
+    if (end == FleetEnd::kRefused || end == FleetEnd::kNotServed || end == FleetEnd::kBroken) misses_.Lost(index);
     if (end == FleetEnd::kRefused || end == FleetEnd::kNotServed) clients_.Refuse(index, message_);
     if (end == FleetEnd::kBroken) clients_.Drop(index);
     Log(FleetLogEntry::What::kTold, index, {}, end);
@@ -583,6 +599,7 @@ class Fleet {
   VirtualClock clock_;
   EventQueue events_;
   SimulatedClients clients_;
+  MissCount misses_;
   Prng chance_;
   std::shared_ptr<SimulatedAdapters> shared_adapters_;
   bool replaces_ = false;               // adapters change, so each server has its own

@@ -20,7 +20,8 @@ namespace loramux {
 
 // Options of SimulateFleet.
 struct FleetOptions {
-  SimulationOptions server;        // of each server; `observer`, `samples` and `check_every` are not used
+  // of each server; `observer`, `samples`, `progress` and `check_every` are not used. `give_up` is for the fleet
+  SimulationOptions server;
   std::int64_t servers = 1;        // at the start, named "server-0" and so on
   std::int64_t routers = 1;        // requests are dealt to them in turn
   DispatcherOptions dispatcher;    // of each router; model null: the servers' own; the seed is of the first router

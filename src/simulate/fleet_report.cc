@@ -39,19 +39,17 @@ bool HasSizes(const FleetReport& report) { return !report.runs.empty() && !repor
 
 std::string ObjectiveText(const FleetReport& report) {
   const FleetObjective& objective = report.objective;
-  std::string text = "objective: TTFT within " + FormatMs(static_cast<double>(objective.ttft) / kNsPerMs);
-  if (report.low_load_ms > 0) text += " (5 x the mean time of a request at low load)";
-  if (objective.token > 0)
-    text += ", time per token within " + FormatMs(static_cast<double>(objective.token) / kNsPerMs);
+  const std::string share = report.answer.empty() ? "" : FormatShare(report.wanted_share) + " of requests with ";
+  std::string text = fmt::format("objective: {}{} ({})", share, ShowObjective(objective), report.objective_source);
   if (objective.warmup > 0)
     text += fmt::format("; the first {} s are not counted", FormatNumber(static_cast<double>(objective.warmup) / 1e9));
   return text;
 }
 
 std::vector<std::vector<std::string>> PolicyRows(const FleetReport& report) {
-  std::vector<std::vector<std::string>> rows = {{"policy", "in SLO", "TTFT P50", "P99", "TPOT mean", "per token", "P99",
-                                                 "cold", "prefix hits", "loads", "busy", "busiest", "retries", "failed",
-                                                 "worst adapter"}};
+  std::vector<std::vector<std::string>> rows = {{report.first_column, "in SLO", "TTFT P50", "P99", "TPOT mean",
+                                                 "per token", "P99", "cold", "prefix hits", "loads", "busy", "busiest",
+                                                 "retries", "failed", "worst adapter"}};
   if (HasSizes(report)) rows.front().insert(rows.front().begin() + 1, "servers");
   for (const FleetRun& run : report.runs) {
     const FleetSummary& s = run.summary;
@@ -63,6 +61,23 @@ std::vector<std::vector<std::string>> PolicyRows(const FleetReport& report) {
     if (HasSizes(report)) rows.back().insert(rows.back().begin() + 1, ShowSize(run.size));
   }
   return rows;
+}
+
+FleetJson MachinesAsJson(const FleetReport& report) {
+  constexpr std::array kKnown = {"exact", "more than", "estimated", "more than"};
+  FleetJson json = FleetJson::array();
+  for (const MachineCount& count : report.machines) {
+    FleetJson probes = FleetJson::array();
+    for (const FleetSize::Probe& probe : count.probes)
+      probes.push_back({{"servers", probe.servers}, {"attained", probe.attained}});
+    json.push_back({{"preset", count.choice.preset.name},
+                    {"gpus_per_server", count.choice.gpus},
+                    {"servers", count.servers},
+                    {"gpus", count.Gpus()},
+                    {"known", kKnown.at(static_cast<std::size_t>(count.known))},
+                    {"fleets", probes}});
+  }
+  return json;
 }
 
 FleetJson LatencyAsJson(const Summary& latency) {
@@ -113,7 +128,11 @@ FleetJson RunAsJson(const FleetReport& report, const FleetRun& run) {
   const FleetSummary& s = run.summary;
   FleetJson json{
       {"policy", run.policy},
-      {"attained", {{"share", s.attained}, {"ttft", s.ttft_attained}, {"time_per_token", s.token_attained}}},
+      {"attained",
+       {{"share", s.attained},
+        {"ttft", s.ttft_attained},
+        {"tpot", s.tpot_attained},
+        {"time_per_token", s.token_attained}}},
       {"requests",
        {{"counted", s.requests},
         {"finished", s.finished},
@@ -142,6 +161,7 @@ FleetJson RunAsJson(const FleetReport& report, const FleetRun& run) {
 
 const FleetRun& BestOf(const FleetReport& report) {
   CHECK(!report.runs.empty());
+  if (!report.answer.empty()) return report.runs.front();
   return *std::min_element(report.runs.begin(), report.runs.end(), [](const FleetRun& a, const FleetRun& b) {
     const auto need = [](const FleetRun& run) { return run.size.servers > 0 ? run.size.servers : INT64_MAX; };
     if (!a.size.probes.empty() && need(a) != need(b)) return need(a) < need(b);
@@ -149,11 +169,24 @@ const FleetRun& BestOf(const FleetReport& report) {
   });
 }
 
+std::vector<std::vector<std::string>> MachineRows(const FleetReport& report) {
+  std::vector<std::vector<std::string>> rows = {{"preset", "GPUs a server", "servers", "GPUs"}};
+  for (const MachineCount& count : report.machines) {
+    const char* before = count.known == MachineKnowledge::kExact       ? ""
+                         : count.known == MachineKnowledge::kEstimated ? "about "
+                                                                       : "> ";
+    rows.push_back({std::string(count.choice.preset.name), Count(count.choice.gpus), before + Count(count.servers),
+                    before + Count(count.Gpus())});
+  }
+  return rows;
+}
+
 std::string ReportAsTable(const FleetReport& report) {
-  std::string text =
-      fmt::format("{}\n{}\n{}\n{}\n\n", report.device, report.workload, report.fleet, ObjectiveText(report));
-  text += AlignRows(PolicyRows(report));
+  std::string text = report.answer.empty() ? "" : report.answer + "\n\n";
+  text += fmt::format("{}\n{}\n{}\n{}\n\n", report.device, report.workload, report.fleet, ObjectiveText(report));
+  if (report.machines.size() > 1) text += AlignRows(MachineRows(report)) + "\n";
   if (report.runs.empty()) return text;
+  text += AlignRows(PolicyRows(report));
   const FleetRun& best = BestOf(report);
   text += fmt::format("\nadapters that {} serves worst, of {} with requests:\n", best.policy,
                       Count(static_cast<std::int64_t>(best.summary.adapters.size())));
@@ -179,9 +212,15 @@ std::string ReportAsJson(const FleetReport& report) {
        "all times come from models of the executor, the transfers and the network; router, scheduler, caches "
        "and engine are the program's own code"},
       {"slo_ttft_ms", static_cast<double>(report.objective.ttft) / kNsPerMs}};
+  if (report.objective.tpot > 0) json["slo_tpot_ms"] = static_cast<double>(report.objective.tpot) / kNsPerMs;
   if (report.objective.token > 0)
     json["slo_time_per_token_ms"] = static_cast<double>(report.objective.token) / kNsPerMs;
   if (report.low_load_ms > 0) json["low_load_e2e_ms"] = report.low_load_ms;
+  if (!report.answer.empty()) {
+    json["answer"] = report.answer;
+    json["wanted_share"] = report.wanted_share;
+    json["machines"] = MachinesAsJson(report);
+  }
   json["policies"] = FleetJson::array();
   for (const FleetRun& run : report.runs) json["policies"].push_back(RunAsJson(report, run));
   // arguments and names of files are any bytes

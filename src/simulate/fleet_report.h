@@ -6,6 +6,7 @@
 
 #include "simulate/fleet.h"
 #include "simulate/fleet_summary.h"
+#include "simulate/machine_search.h"
 
 namespace loramux {
 
@@ -21,15 +22,21 @@ struct FleetReport {
   std::string device, workload, fleet;  // in words
   std::string command;                  // that made it
   FleetObjective objective;
-  double low_load_ms = 0;    // 0: the objective was given
-  double wanted_share = 0;   // of FindFleetSize
-  std::int64_t servers = 0;  // of the runs; with a search, each run has the number that its policy needs
+  std::string objective_source;  // SimulationReport
+  double low_load_ms = 0;        // 0: the objective for TTFT does not come from it
+  double wanted_share = 0;       // of FindFleetSize
+  std::int64_t servers = 0;      // of the runs; with a search, each run has the number that its policy needs
   std::vector<FleetRun> runs;
+  std::string first_column = "policy";  // what runs differ in
+  std::string answer;                   // a sentence; empty: not asked for
+  std::vector<MachineCount> machines;   // the ways to serve that were compared, the cheapest first; without results
 };
 
 // The run that gives most requests what they were promised. REQUIRES: a run.
 const FleetRun& BestOf(const FleetReport& report);
 
+// What each way to serve needs, a way a line, with a line of headings.
+std::vector<std::vector<std::string>> MachineRows(const FleetReport& report);
 // Aligned columns, a policy a line; then the adapters that the best policy serves worst.
 std::string ReportAsTable(const FleetReport& report);
 // One JSON object, indented, with all adapters.

@@ -145,10 +145,18 @@ std::string LatencyFigures(const FleetReport& report) {
                     FormatMs(s.tpot.mean), FormatMs(s.token.mean), FormatMs(s.token.p99),
                     FormatNumber(s.requests_per_second), FormatNumber(s.output_tokens_per_second)});
   }
-  return FleetTable("Policies",
-                    {"policy", "within objective", "TTFT P50", "P99", "TPOT mean", "time per token", "P99",
+  return FleetTable(report.answer.empty() ? "Policies" : "Presets",
+                    {report.first_column, "within objective", "TTFT P50", "P99", "TPOT mean", "time per token", "P99",
                      "requests /s", "tokens /s"},
                     rows);
+}
+
+std::string MachineTable(const FleetReport& report) {
+  if (report.machines.size() < 2) return {};
+  std::vector<std::vector<std::string>> rows = MachineRows(report);
+  const std::vector<std::string> heads = rows.front();
+  rows.erase(rows.begin());
+  return FleetTable("What each needs", heads, rows);
 }
 
 std::string WorkFigures(const FleetReport& report) {
@@ -163,8 +171,8 @@ std::string WorkFigures(const FleetReport& report) {
                     count(s.retries), count(s.broken), count(s.not_served), count(s.refused)});
   }
   return FleetTable("Work",
-                    {"policy", "servers", "cold", "prefix hits", "loads", "from disk", "requests a server", "busy",
-                     "preempted", "retries", "broken", "not served", "refused"},
+                    {report.first_column, "servers", "cold", "prefix hits", "loads", "from disk", "requests a server",
+                     "busy", "preempted", "retries", "broken", "not served", "refused"},
                     rows);
 }
 
@@ -188,13 +196,15 @@ std::string WorstAdapters(const FleetReport& report) {
 std::string ReportAsHtml(const FleetReport& report) {
   std::string html = fmt::format("<h1>{}</h1><p class=\"sub\">{}. {}</p>", EscapeHtml(report.device),
                                  EscapeHtml(report.workload), EscapeHtml(report.fleet));
+  if (!report.answer.empty()) html += "<p class=\"answer\">" + EscapeHtml(report.answer) + "</p>";
   html +=
       "<p class=\"note\">Simulated: routers, schedulers, caches and engines are the program's own code on a virtual "
       "clock. Models give the durations of steps and transfers, and how late routers hear of servers.</p>";
   html += "<div class=\"tiles\">";
   if (!report.runs.empty()) {
     const FleetRun& best = BestOf(report);
-    html += HtmlTile("best policy", best.policy, FormatShare(best.summary.attained) + " within the objective");
+    html += HtmlTile("best " + report.first_column, best.policy,
+                     FormatShare(best.summary.attained) + " within the objective");
     if (best.size.servers > 0)
       html += HtmlTile("servers needed", FormatNumber(static_cast<double>(best.size.servers)),
                        "for " + FormatShare(report.wanted_share));
@@ -202,8 +212,12 @@ std::string ReportAsHtml(const FleetReport& report) {
       html += HtmlTile("worst adapter", FormatShare(best.summary.adapters.front().attained), "within the objective");
   }
   html += HtmlTile("objective, TTFT", FormatMs(static_cast<double>(report.objective.ttft) / kNsPerMs),
-                   report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");
-  html += "</div>\n" + LatencyFigures(report) + SizePlot(report) + FleetPlots(report) + WorkFigures(report);
+                   report.objective_source);
+  if (report.objective.tpot > 0)
+    html += HtmlTile("objective, TPOT", FormatMs(static_cast<double>(report.objective.tpot) / kNsPerMs),
+                     report.objective_source);
+  html += "</div>\n" + MachineTable(report) + LatencyFigures(report) + SizePlot(report) + FleetPlots(report) +
+          WorkFigures(report);
   if (!report.runs.empty()) html += WorstAdapters(report);
   html += "<details><summary>Command</summary><pre>" + EscapeHtml(report.command) + "</pre></details>";
   return HtmlPage("loramux fleet: " + report.device, html);

@@ -12,13 +12,12 @@ double FleetMs(TimeNs time) { return static_cast<double>(time) / static_cast<dou
 double FleetSeconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 double PartOf(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-double TokenMs(const RequestRecord& record) {
-  return FleetMs(record.EndToEnd()) / static_cast<double>(std::max(1, record.output_tokens));
-}
+double TokenMs(const RequestRecord& record) { return TokenTimeOf(record) / kNsPerMs; }
 
 // Whether a request counts for the objective, and what it got.
 struct Judged {
-  bool counts = false, finished = false, ttft = false, token = false;
+  bool counts = false, finished = false;
+  KeptObjective kept;
 };
 
 Judged Judge(const RequestRecord& record, const FleetRequest& request, const FleetObjective& objective) {
@@ -27,8 +26,7 @@ Judged Judge(const RequestRecord& record, const FleetRequest& request, const Fle
   judged.counts = true;
   judged.finished = request.end == FleetEnd::kFinished;
   if (!judged.finished) return judged;
-  judged.ttft = objective.ttft == 0 || record.Ttft() <= objective.ttft;
-  judged.token = objective.token == 0 || TokenMs(record) <= FleetMs(objective.token);
+  judged.kept = KeptBy(record, objective);
   return judged;
 }
 
@@ -98,9 +96,10 @@ FleetSummary Summarise(const FleetResult& result, const Workload& workload, cons
     const Judged judged = Judge(record, request, objective);
     if (!judged.counts || request.end == FleetEnd::kNeverAsked) continue;
     ++summary.requests;
-    const bool within = judged.finished && judged.ttft && judged.token;
-    summary.ttft_attained += judged.ttft;
-    summary.token_attained += judged.token;
+    const bool within = judged.finished && judged.kept.All();
+    summary.ttft_attained += judged.kept.ttft;
+    summary.token_attained += judged.kept.token;
+    summary.tpot_attained += judged.kept.tpot;
     summary.attained += within;
     summary.cold += request.cold;
     AdapterCount& count = counts[record.adapter];
@@ -121,7 +120,8 @@ FleetSummary Summarise(const FleetResult& result, const Workload& workload, cons
       tpot.push_back(FleetMs(record.last_token - record.first_token) / (record.output_tokens - 1));
   }
   const auto requests = static_cast<double>(summary.requests);
-  for (double* share : {&summary.attained, &summary.ttft_attained, &summary.token_attained, &summary.cold})
+  for (double* share :
+       {&summary.attained, &summary.ttft_attained, &summary.token_attained, &summary.tpot_attained, &summary.cold})
     *share = PartOf(*share, requests);
   summary.prefix_hits = PartOf(cached, prompt);
   summary.ttft = Summarise(std::move(ttft));
@@ -150,14 +150,20 @@ Result<FleetSize> FindFleetSize(FleetOptions options, const Workload& workload, 
   FleetSize found;
   std::int64_t low = 0, high = 0;  // low: too few; high: enough, 0: not found yet
   std::int64_t servers = std::clamp<std::int64_t>(options.servers, 1, most);
+  const auto requests = static_cast<std::int64_t>(workload.requests.size());
+  options.server.give_up = {objective, MostMissed(requests, share)};
   while (high == 0 || high - low > 1) {
     options.servers = servers;
     ASSIGN_OR_RETURN(options.events, faults(servers));
     if (note) note(fmt::format("trying {} servers", servers));
-    ASSIGN_OR_RETURN(const FleetResult result, SimulateFleet(options, workload));
+    ASSIGN_OR_RETURN(FleetResult result, SimulateFleet(options, workload));
     const FleetSummary summary = Summarise(result, workload, objective);
-    found.probes.push_back({servers, summary.attained, summary.ttft.p99});
-    (summary.attained >= share ? high : low) = servers;
+    const std::int64_t kept = requests - options.server.give_up.most_missed - 1;
+    const double attained =
+        result.run.given_up ? PartOf(static_cast<double>(kept), static_cast<double>(requests)) : summary.attained;
+    found.probes.push_back({servers, attained, summary.ttft.p99});
+    (attained >= share ? high : low) = servers;
+    if (high == servers) found.result = std::move(result);
     if (high == 0 && low >= most) break;
     if (high > 0 && low == 0 && high > 1)
       servers = high / 2;

@@ -3,20 +3,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "simulate/fleet.h"
+#include "simulate/objective.h"
 #include "workload/statistics.h"
 
 namespace loramux {
 
-// What a request is promised.
-struct FleetObjective {
-  TimeNs ttft = 0;    // time to the first token; 0: any
-  TimeNs token = 0;   // time per token: from arrival to the last token, over the output's tokens; 0: any
-  TimeNs warmup = 0;  // requests that arrive before are not counted
-};
+using FleetObjective = ServiceObjective;
 
 // What one adapter's requests got. Latencies are in ms.
 struct AdapterSummary {
@@ -31,7 +28,7 @@ struct AdapterSummary {
 struct FleetSummary {
   std::int64_t requests = 0, finished = 0, refused = 0, cancelled = 0, broken = 0, not_served = 0, retries = 0;
   double attained = 0;  // share of the requests within the objective; cancelled ones are not counted
-  double ttft_attained = 0, token_attained = 0;
+  double ttft_attained = 0, token_attained = 0, tpot_attained = 0;
   Summary ttft, tpot, token;  // token: time per token, of the objective
   double cold = 0;            // share that came to a server without their adapter on its device
   double prefix_hits = 0;     // share of the prompts' tokens
@@ -52,14 +49,17 @@ struct FleetSize {
   // One size that was tried.
   struct Probe {
     std::int64_t servers = 0;
+    // Where the run was given up: the most that could have been attained, and the percentile until then.
     double attained = 0, p99_ttft_ms = 0;
   };
   std::int64_t servers = 0;   // 0: `most` do not suffice
   std::vector<Probe> probes;  // ascending by servers
+  // of the fleet with `servers`, if the search simulated one
+  std::optional<FleetResult> result;
 };
 // Finds the smallest number of servers, at most `most`, with which a share of at least `share` of the requests is
-// within the objective: doubles options.servers, then bisects. `faults` gives the events for a number of servers.
-// Errors: those of SimulateFleet and `faults`.
+// within the objective: doubles options.servers, then bisects; runs that cannot keep it any more are given up. `faults`
+// gives the events for a number of servers. Errors: those of SimulateFleet and `faults`.
 Result<FleetSize> FindFleetSize(FleetOptions options, const Workload& workload, const FleetObjective& objective,
                                 double share, std::int64_t most,
                                 const std::function<Result<std::vector<FleetEvent>>(std::int64_t servers)>& faults,

@@ -63,11 +63,14 @@ Json SummaryJson(const SimulationSummary& s) {
       {"seconds", s.seconds},
       {"ttft_ms", LatencyJson(s.ttft)},
       {"tpot_ms", LatencyJson(s.tpot)},
+      {"time_per_token_ms", LatencyJson(s.token)},
       {"between_tokens_ms", LatencyJson(s.between_tokens)},
       {"e2e_ms", LatencyJson(s.end_to_end)},
       {"queue_ms", LatencyJson(s.queue)},
       {"throughput", {{"requests_per_s", s.requests_per_second}, {"output_tokens_per_s", s.output_tokens_per_second}}},
       {"goodput", {{"requests_per_s", s.goodput}, {"share", s.within_slo}}},
+      {"attained",
+       {{"share", s.attained}, {"ttft", s.within_slo}, {"tpot", s.within_tpot}, {"time_per_token", s.within_token}}},
       {"adapters", {{"hit_share", s.adapter_hit_share}, {"loads", s.adapter_loads}, {"mean_load_ms", s.mean_load_ms}}},
       {"prefix_hit_share", s.prefix_hit_share},
       {"invalid_history_share", s.invalid_history_share},
@@ -121,9 +124,8 @@ Json SustainedJson(const SustainedLoad& load) {
 std::string ShowSustained(const SustainedLoad& load) { return (load.at_least ? ">= " : "") + FormatNumber(load.rate); }
 
 std::string ReportAsTable(const SimulationReport& report) {
-  std::string text =
-      fmt::format("{}\n{}\nobjective: TTFT within {}{}\n\n", report.device, report.workload, FormatMs(report.slo_ms),
-                  report.low_load_ms > 0 ? " (5 x the mean time of a request at low load)" : "");
+  std::string text = fmt::format("{}\n{}\nobjective: {} ({})\n\n", report.device, report.workload,
+                                 ShowObjective(report.objective), report.objective_source);
   const auto column = [&](const char* name, auto show) { return MakeColumn(report, name, show); };
   std::vector<Column> columns = {
       column("preset", [](const PresetRun& run) { return std::string(run.preset.name); }),
@@ -132,16 +134,25 @@ std::string ReportAsTable(const SimulationReport& report) {
       column("P90", [](const PresetRun& run) { return FormatMs(run.summary.ttft.p90); }),
       column("P99", [](const PresetRun& run) { return FormatMs(run.summary.ttft.p99); }),
       column("TPOT mean", [](const PresetRun& run) { return FormatMs(run.summary.tpot.mean); }),
+      column("P99", [](const PresetRun& run) { return FormatMs(run.summary.tpot.p99); }),
       column("TBT P99", [](const PresetRun& run) { return FormatMs(run.summary.between_tokens.p99); }),
       column("E2E mean", [](const PresetRun& run) { return FormatMs(run.summary.end_to_end.mean); }),
       column("goodput/s", [](const PresetRun& run) { return FormatNumber(run.summary.goodput); }),
-      column("in SLO", [](const PresetRun& run) { return FormatShare(run.summary.within_slo); }),
+      column("in SLO", [](const PresetRun& run) { return FormatShare(run.summary.attained); }),
       column("adapter hits", [](const PresetRun& run) { return FormatShare(run.summary.adapter_hit_share); }),
       column("prefix hits", [](const PresetRun& run) { return FormatShare(run.summary.prefix_hit_share); }),
       column("GB to device", [](const PresetRun& run) { return FormatNumber(run.summary.gigabytes_to_device); }),
       column("preempted",
              [](const PresetRun& run) { return FormatNumber(static_cast<double>(run.summary.preemptions)); }),
       column("refused", [](const PresetRun& run) { return FormatNumber(static_cast<double>(run.summary.refused)); })};
+  const auto add_share = [&](const char* name, double SimulationSummary::*share) {
+    const auto after = std::find_if(columns.begin(), columns.end(), [](const Column& c) { return c.name == "in SLO"; });
+    columns.insert(after + 1, column(name, [share](const PresetRun& run) { return FormatShare(run.summary.*share); }));
+  };
+  // by which part of the objective requests miss it
+  if (report.objective.token > 0) add_share("per token", &SimulationSummary::within_token);
+  if (report.objective.tpot > 0) add_share("TPOT", &SimulationSummary::within_tpot);
+  if (columns.size() > 16) add_share("TTFT", &SimulationSummary::within_slo);
   if (Searched(report)) {
     columns.push_back(column("sustained/s", [](const PresetRun& run) { return ShowSustained(run.sustained); }));
   }
@@ -159,7 +170,10 @@ std::string ReportAsJson(const SimulationReport& report) {
              "code"},
             {"page_bytes", report.page_bytes},
             {"device_pages", report.device_pages},
-            {"slo_ttft_ms", report.slo_ms}};
+            {"slo_ttft_ms", static_cast<double>(report.objective.ttft) / kNsPerMs}};
+  if (report.objective.tpot > 0) json["slo_tpot_ms"] = static_cast<double>(report.objective.tpot) / kNsPerMs;
+  if (report.objective.token > 0)
+    json["slo_time_per_token_ms"] = static_cast<double>(report.objective.token) / kNsPerMs;
   if (report.low_load_ms > 0) json["low_load_e2e_ms"] = report.low_load_ms;
   json["presets"] = Json::array();
   for (const PresetRun& run : report.runs) {

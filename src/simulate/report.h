@@ -21,7 +21,9 @@ struct SimulationReport {
   std::string device, workload;  // in words
   std::string command;           // that made it
   std::int64_t page_bytes = 0, device_pages = 0;
-  double slo_ms = 0, low_load_ms = 0;  // low_load_ms 0: the objective was given
+  ServiceObjective objective;
+  std::string objective_source;  // in words: "the default", "as given"
+  double low_load_ms = 0;        // 0: the objective for TTFT does not come from it
   std::vector<PresetRun> runs;
 };
 

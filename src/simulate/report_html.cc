@@ -17,6 +17,7 @@ constexpr int kColours = 8;  // more presets than that get plots of their own
 constexpr int kCurvePoints = 200;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
+double TtftObjectiveMs(const SimulationReport& report) { return static_cast<double>(report.objective.ttft) / kNsPerMs; }
 std::string NameOf(const PresetRun& run) { return std::string(run.preset.name); }
 
 // Cells are numbers, but the first of each line; or all of them words.
@@ -38,13 +39,14 @@ std::string LatencyTable(const SimulationReport& report) {
   for (const PresetRun& run : report.runs) {
     const SimulationSummary& s = run.summary;
     rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90),
-                    FormatMs(s.ttft.p99), FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99),
+                    FormatMs(s.ttft.p99), FormatMs(s.tpot.mean), FormatMs(s.tpot.p99), FormatMs(s.between_tokens.p99),
                     FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
-                    FormatShare(s.within_slo)});
+                    FormatShare(s.within_slo), FormatShare(s.attained)});
   }
-  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99",
-                                     "end to end mean", "P99", "queue mean", "TTFT within objective"},
-                                    rows);
+  return "<h2>Latency</h2>" +
+         Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "P99", "between tokens P99", "end to end mean",
+                "P99", "queue mean", "TTFT in objective", "all of it"},
+               rows);
 }
 
 std::string LoadTable(const SimulationReport& report) {
@@ -146,7 +148,7 @@ std::string LatencyPlots(const SimulationReport& report) {
     return Plot{.title = title, .x_label = x, .y_label = "% of requests", .log_x = true, .y_max = 100};
   };
   Plot ttft = plot("Time to first token", "ms");
-  ttft.marker_x = report.slo_ms;
+  ttft.marker_x = TtftObjectiveMs(report);
   ttft.marker_label = "objective";
   std::string html = "<h2>Latency in plots</h2><div class=\"plots\">";
   html += Lines(report, ttft, [](const PresetRun& run) { return Cumulative(TtftsOf(run.result)); });
@@ -186,7 +188,7 @@ std::string SustainedPlot(const SimulationReport& report) {
         {NameOf(run), ShowSustained(own) + " /s", comparable ? fmt::format("{:.2f}x", own.rate / first.rate) : "-"});
   }
   // Beyond a few times the objective a line only says that it was missed.
-  const double top = 3 * report.slo_ms;
+  const double top = 3 * TtftObjectiveMs(report);
   Plot plot{.title = "TTFT P99 by load",
             .x_label = "requests per second",
             .y_label = "ms; the axis ends at three times the objective",
@@ -196,7 +198,7 @@ std::string SustainedPlot(const SimulationReport& report) {
                [&](const PresetRun& run) {
                  std::vector<std::pair<double, double>> points;
                  for (const LoadProbe& probe : run.sustained.probes)
-                   points.emplace_back(probe.rate, std::min(probe.p99_ttft_ms, top));
+                   points.emplace_back(probe.rate, probe.p99_ttft_ms < top ? probe.p99_ttft_ms : top);
                  return points;
                }) +
          Table({"preset", "sustained load", "relative to the first"}, rows) + "</div>\n";
@@ -233,8 +235,10 @@ std::string Tiles(const SimulationReport& report) {
     html += HtmlTile("offered load", FormatNumber(best->summary.offered_per_second) + " /s",
                      "over " + FormatNumber(best->summary.seconds) + " s");
   }
-  html += HtmlTile("objective, TTFT", FormatMs(report.slo_ms),
-                   report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");
+  html += HtmlTile("objective, TTFT", FormatMs(TtftObjectiveMs(report)), report.objective_source);
+  if (report.objective.tpot > 0)
+    html += HtmlTile("objective, TPOT", FormatMs(static_cast<double>(report.objective.tpot) / kNsPerMs),
+                     report.objective_source);
   html += HtmlTile("memory without the weights",
                    FormatNumber(static_cast<double>(report.device_pages * report.page_bytes) / 1e9) + " GB",
                    FormatNumber(static_cast<double>(report.device_pages)) + " pages");

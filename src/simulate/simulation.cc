@@ -14,7 +14,10 @@ namespace {
 class World {
  public:
   World(const SimulationOptions& options, const Workload& workload)
-      : options_(options), workload_(workload), clients_(workload, options.seed) {}
+      : options_(options),
+        workload_(workload),
+        clients_(workload, options.seed),
+        misses_(options.give_up, clients_.result().requests) {}
 
   // Call once, before Run.
   Status Build() {
@@ -36,6 +39,7 @@ class World {
       clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
       while (!events_.empty() && events_.first().at <= clock_.Now()) Handle(events_.Pop());
       server_->Run();
+      if (misses_.Hopeless(clock_.Now())) return GiveUp();
       ScheduleMove();
       if (sampling_) TakeSample();
       if (options_.check_every > 0 && rounds % options_.check_every == 0) engine().CheckIntegrity();
@@ -144,11 +148,12 @@ class World {
     const TimeNs sent = clock_.Now() - submit_latency_;
     GenerationRequest request = clients_.Ask(index, sent);
     if (!asked.follows) PushFirstTurn();
+    ShowProgress();
     request.adapter = server_->adapters().GenerationOf(asked.adapter);
     request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
     const Result<RequestId> id = engine().Submit(std::move(request));
     if (!id.ok()) return clients_.Refuse(index, id.error().message);
-    if (asked.cancel_after <= 0) return;
+    if (asked.cancel_after <= 0) return misses_.Asked(index);
     cancellable_[index] = *id;
     events_.Push(sent + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
   }
@@ -157,6 +162,7 @@ class World {
     RequestRecord& record = clients_.record(index);
     const bool begins = event.token != nullptr && record.first_token < 0;
     const std::int64_t next = clients_.Hear(index, event);
+    if (event.finish == FinishReason::kLength) misses_.Ended(index);
     if (begins && record.adapter >= 0) {
       record.adapter_load = server_->LoadedBetween(server_->adapters().GenerationOf(record.adapter), record.arrival,
                                                    record.first_scheduled);
@@ -172,6 +178,22 @@ class World {
     clients_.result().samples.push_back(SampleOf(stats, clock_.Now()));
     invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
     all_history_pages_ += static_cast<double>(stats.history_pages);
+  }
+
+  void ShowProgress() {
+    const std::size_t all = workload_.requests.size();
+    if (options_.progress && ++asked_ % std::max<std::size_t>(1, all / 100) == 0)
+      options_.progress(static_cast<double>(asked_) / static_cast<double>(all));
+  }
+
+  // Ends the run where it is. What had not ended is over.
+  SimulationResult GiveUp() {
+    std::vector<RequestRecord>& records = clients_.result().requests;
+    for (std::size_t i = 0; i < records.size(); ++i)
+      records[i].cancelled |= !records[i].refused && records[i].output_tokens < workload_.requests[i].output_tokens;
+    SimulationResult result = Finish();
+    result.given_up = true;
+    return result;
   }
 
   SimulationResult Finish() {
@@ -200,6 +222,8 @@ class World {
   VirtualClock clock_;
   EventQueue events_;
   SimulatedClients clients_;
+  MissCount misses_;
+  std::size_t asked_ = 0;
   std::unique_ptr<SimulatedServer> server_;
   // by request, if its client will cancel; never iterated
   std::unordered_map<std::size_t, RequestId> cancellable_;

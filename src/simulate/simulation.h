@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "schedule/profile/pace.h"
 #include "schedule/profile/performance_profile.h"
 #include "simulate/devices.h"
+#include "simulate/objective.h"
 #include "workload/workload.h"
 
 namespace loramux {
@@ -47,9 +49,11 @@ struct SimulationOptions {
   std::uint64_t seed = 1;         // of the predictor and the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
-  std::int64_t samples = 200;          // of memory and queue, spread over the arrivals
-  EngineObserver* observer = nullptr;  // sees every plan; not owned
-  Pace pace;                           // of the device's steps; plans do not know it
+  GiveUpRule give_up;                          // ends a run early
+  std::function<void(double share)> progress;  // of the requests that were asked; may be empty
+  std::int64_t samples = 200;                  // of memory and queue, spread over the arrivals
+  EngineObserver* observer = nullptr;          // sees every plan; not owned
+  Pace pace;                                   // of the device's steps; plans do not know it
   // the costs that plans use (schedule/profile/service_times.h); null: learned during the run
   std::shared_ptr<const PerformanceModel> costs;
 };

@@ -1,9 +1,11 @@
 // Finds the load that a server sustains under an objective, by bisection over the arrival rate.
 #pragma once
 
+#include <functional>
 #include <string_view>
 #include <vector>
 
+#include "simulate/objective.h"
 #include "simulate/simulation.h"
 
 namespace loramux {
@@ -11,16 +13,17 @@ namespace loramux {
 // The result at one arrival rate.
 struct LoadProbe {
   double rate = 0;  // requests per second
+  // Not a number where the run was given up, because the objective was out of reach.
   double p99_ttft_ms = 0, p50_ttft_ms = 0;
   double refused = 0;   // requests
-  bool within = false;  // P99 TTFT is within the objective
+  bool within = false;  // the objective is kept
 };
 
 // The result of the search.
 struct SustainedLoad {
   double rate = 0;                // the highest rate within the objective; 0: none
   bool at_least = false;          // no probed rate was too high; the true rate may be higher
-  std::vector<LoadProbe> probes;  // ascending by rate
+  std::vector<LoadProbe> probes;  // with all requests; ascending by rate
 };
 
 // The mean end-to-end time, in ns, of requests at low load: 200 of the workload's requests, first come, first served
@@ -29,9 +32,23 @@ struct SustainedLoad {
 Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload,
                            std::string_view preset = "fifo");
 
-// The highest rate at which P99 TTFT is within `slo`, to 2 %. Starts at workload.rate (or 1), doubles or halves it
-// until the limit is bracketed, then bisects. As the workload has a fixed number of requests, the result is the load
-// sustained for that many.
-Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, WorkloadOptions workload, TimeNs slo);
+// How to search.
+struct LoadSearch {
+  ServiceObjective objective;
+  // Give hopeless runs up, and look first with a part of the requests, so that all of them run only near the limit. A
+  // rate that is far below or above the limit of the part is not tried. The result is the same, as long as no rate
+  // that is too high lies below one that is not; false: try each with all requests to their end.
+  bool hasten = true;
+  std::function<void(double share)> progress;  // of the search, an estimate; may be empty
+};
+
+// The highest rate within the objective, to 2 %: for TTFT alone one at which its 99th percentile keeps it; otherwise
+// one at which 99 % of the requests keep all of it. Starts at workload.rate (or 1), doubles or halves it until the
+// limit is bracketed, then bisects. As the workload has a fixed number of requests, the result is the load sustained
+// for that many. Errors: those of MakeWorkload and Simulate.
+Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload,
+                                        const LoadSearch& search);
+// The same for TTFT alone.
+Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs slo);
 
 }  // namespace loramux

@@ -10,8 +10,8 @@ double Ms(TimeNs time) { return static_cast<double>(time) / static_cast<double>(
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSummary& summary) {
-  std::vector<double> tpot, end_to_end, queue;
+void SummariseRequests(const SimulationResult& result, const ServiceObjective& objective, SimulationSummary& summary) {
+  std::vector<double> tpot, token, end_to_end, queue;
   double output_tokens = 0, good = 0;
   for (const RequestRecord& record : result.requests) {
     if (record.refused) {
@@ -21,7 +21,12 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
     if (record.cancelled) continue;
     ++summary.finished;
     output_tokens += record.output_tokens;
-    good += record.Ttft() <= slo;
+    good += record.Ttft() <= objective.ttft;
+    const KeptObjective kept = KeptBy(record, objective);
+    summary.within_tpot += kept.tpot;
+    summary.within_token += kept.token;
+    summary.attained += kept.All();
+    token.push_back(TokenTimeOf(record) / kNsPerMs);
     queue.push_back(Ms(record.first_scheduled - record.arrival));
     end_to_end.push_back(Ms(record.EndToEnd()));
     if (record.output_tokens > 1)
@@ -29,12 +34,15 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
   }
   summary.ttft = Summarise(TtftsOf(result));
   summary.tpot = Summarise(std::move(tpot));
+  summary.token = Summarise(std::move(token));
   summary.end_to_end = Summarise(std::move(end_to_end));
   summary.queue = Summarise(std::move(queue));
   summary.requests_per_second = Share(static_cast<double>(summary.finished), summary.seconds);
   summary.output_tokens_per_second = Share(output_tokens, summary.seconds);
   summary.goodput = Share(good, summary.seconds);
-  summary.within_slo = Share(good, static_cast<double>(result.requests.size()));
+  const auto all = static_cast<double>(result.requests.size());
+  summary.within_slo = Share(good, all);
+  for (double* share : {&summary.within_tpot, &summary.within_token, &summary.attained}) *share = Share(*share, all);
 }
 
 }  // namespace
@@ -47,7 +55,7 @@ std::vector<double> TtftsOf(const SimulationResult& result) {
   return ttfts;
 }
 
-SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
+SimulationSummary Summarise(const SimulationResult& result, const ServiceObjective& objective) {
   SimulationSummary summary;
   TimeNs first = result.end, last = 0;
   for (const RequestRecord& record : result.requests) {
@@ -58,7 +66,7 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   const TimeNs span = result.end - first;
   summary.seconds = Seconds(span);
   summary.offered_per_second = Share(static_cast<double>(result.requests.size()), Seconds(last - first));
-  SummariseRequests(result, slo, summary);
+  SummariseRequests(result, objective, summary);
   const DurationHistogram& gaps = result.between_tokens;
   summary.between_tokens = {.count = gaps.count(),
                             .mean = gaps.mean() / kNsPerMs,
@@ -82,6 +90,10 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   summary.link_busy_share = Share(static_cast<double>(result.host_link_busy), static_cast<double>(span));
   summary.invalid_history_share = result.invalid_history_share;
   return summary;
+}
+
+SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
+  return Summarise(result, ServiceObjective{.ttft = slo});
 }
 
 std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {

@@ -13,12 +13,15 @@ namespace loramux {
 // Figures of one simulation. Latencies are in ms.
 struct SimulationSummary {
   Summary ttft, tpot, end_to_end, queue;  // per request; tpot of requests with more than one token
+  Summary token;                          // per request: from arrival to the last token, over the output's tokens
   Summary between_tokens;                 // per token, within 0.8 %; max is 0: not kept
   std::int64_t finished = 0, refused = 0;
   double seconds = 0;  // from the first arrival to the last token
   double requests_per_second = 0, output_tokens_per_second = 0, offered_per_second = 0;
   // requests with a TTFT within the SLO: per second, and as a share
   double goodput = 0, within_slo = 0;
+  // share of all requests that keep the objective for TPOT, that for time per token, and all objectives
+  double within_tpot = 0, within_token = 0, attained = 0;
   // share of adapter requests with their adapter on the device at arrival
   double adapter_hit_share = 0;
   double prefix_hit_share = 0;  // of the prompts' tokens
@@ -29,7 +32,9 @@ struct SimulationSummary {
   double invalid_history_share = 0;
 };
 
-// Summarises a result; `slo` is the TTFT objective in ns.
+// Summarises a result. Shares are of all requests.
+SimulationSummary Summarise(const SimulationResult& result, const ServiceObjective& objective);
+// The same; `slo` is the TTFT objective in ns, and the only one.
 SimulationSummary Summarise(const SimulationResult& result, TimeNs slo);
 
 // TTFT in ms of each request that was not refused, in order of arrival.

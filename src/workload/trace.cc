@@ -1,9 +1,12 @@
 #include "workload/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -27,12 +30,30 @@ std::int64_t DaysFromCivil(std::int64_t year, std::int64_t month, std::int64_t d
   return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
 }
 
+// Takes "Z", "+05:30" or "-05:30" off the end of a time of a day; returns the offset in minutes, or nullopt if it is
+// none.
+std::optional<std::int64_t> TakeOffset(std::string_view& text) {
+  if (text.ends_with('Z')) {
+    text.remove_suffix(1);
+    return 0;
+  }
+  if (text.size() < 25) return 0;
+  const std::string_view end = text.substr(text.size() - 6);
+  if ((end[0] != '+' && end[0] != '-') || end[3] != ':') return 0;
+  const auto hours = ParseNumber<int>(end.substr(1, 2)), minutes = ParseNumber<int>(end.substr(4));
+  if (!hours || !minutes || *hours < 0 || *hours > 14 || *minutes < 0 || *minutes > 59) return std::nullopt;
+  text.remove_suffix(6);
+  return (end[0] == '-' ? -1 : 1) * (*hours * 60 + *minutes);
+}
+
 // Parses "2023-11-16 18:15:46.6805900" or seconds, as nanoseconds since 1970; nullopt if it has another form.
 std::optional<TimeNs> ParseTimestamp(std::string_view text) {
   if (const auto seconds = ParseNumber<double>(text)) {
     return std::abs(*seconds) <= kMaxTraceSeconds ? std::optional(ToNs(*seconds)) : std::nullopt;
   }
-  if (text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':') return std::nullopt;
+  const auto offset = TakeOffset(text);
+  if (!offset || text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':')
+    return std::nullopt;
   const auto year = ParseNumber<int>(text.substr(0, 4)), month = ParseNumber<int>(text.substr(5, 2)),
              day = ParseNumber<int>(text.substr(8, 2));
   const auto hour = ParseNumber<int>(text.substr(11, 2)), minute = ParseNumber<int>(text.substr(14, 2));
@@ -42,7 +63,7 @@ std::optional<TimeNs> ParseTimestamp(std::string_view text) {
       *minute > 59 || !(*second >= 0 && *second < 61)) {
     return std::nullopt;
   }
-  const std::int64_t minutes = (DaysFromCivil(*year, *month, *day) * 24 + *hour) * 60 + *minute;
+  const std::int64_t minutes = (DaysFromCivil(*year, *month, *day) * 24 + *hour) * 60 + *minute - *offset;
   return minutes * 60 * kNsPerSecond + ToNs(*second);
 }
 
@@ -51,19 +72,141 @@ Error BadLine(const std::string& name, std::int64_t number, std::string_view exp
                          "--trace");
 }
 
-bool IsLength(std::int64_t tokens) { return tokens >= 0 && tokens <= kMaxTraceTokens; }
+// What a header may call a column, in small letters and digits alone.
+constexpr std::array kTimeNames = std::to_array<std::string_view>(
+    {"timestamp", "time", "arrival", "arrivaltime", "arrivedat", "start", "starttime", "seconds", "datetime"});
+constexpr std::array kPromptNames =
+    std::to_array<std::string_view>({"contexttokens", "prompttokens", "inputtokens", "prompt", "input", "promptlength",
+                                     "inputlength", "promptlen", "inputlen", "numprompttokens", "numinputtokens"});
+constexpr std::array kAnswerNames = std::to_array<std::string_view>(
+    {"generatedtokens", "outputtokens", "completiontokens", "answertokens", "responsetokens", "output", "answer",
+     "outputlength", "outputlen", "numoutputtokens", "numcompletiontokens"});
+constexpr std::array kAdapterNames = std::to_array<std::string_view>(
+    {"adapter", "adapterid", "adaptername", "lora", "loraid", "loraadapter", "loraname", "model", "modelname"});
+constexpr std::size_t kMostAdapters = 1'000'000;
+constexpr std::size_t kNoColumn = SIZE_MAX;
 
-// Nullopt: not a line of the Azure trace.
-std::optional<Arrival> AzureArrival(std::string_view line) {
-  const std::vector<std::string_view> fields = SplitFields(line);
-  if (fields.size() != 3) return std::nullopt;
-  const std::optional<TimeNs> at = ParseTimestamp(fields[0]);
-  const auto input = ParseNumber<std::int64_t>(fields[1]), output = ParseNumber<std::int64_t>(fields[2]);
-  if (!at || !input || !output || !IsLength(*input) || !IsLength(*output)) return std::nullopt;
-  return Arrival{.at = *at,
-                 .input_tokens = std::max<std::int64_t>(*input, 1),
-                 .output_tokens = std::max<std::int64_t>(*output, 1)};
+// A field without spaces and quotes around it.
+std::string_view Bare(std::string_view field) {
+  const auto trim = [&] {
+    while (!field.empty() && (field.front() == ' ' || field.front() == '\t')) field.remove_prefix(1);
+    while (!field.empty() && (field.back() == ' ' || field.back() == '\t')) field.remove_suffix(1);
+  };
+  trim();
+  if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+  trim();
+  return field;
 }
+
+std::vector<std::string_view> BareFields(std::string_view line) {
+  std::vector<std::string_view> fields = SplitFields(line);
+  for (std::string_view& field : fields) field = Bare(field);
+  return fields;
+}
+
+// Reads lines of a CSV trace one after the other.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::string& name) : name_(name) {}
+
+  Status Read(std::string_view line, std::int64_t number) {
+    const std::vector<std::string_view> fields = BareFields(line);
+    if (number == 1 && IsHeader(fields)) return ReadHeader(fields);
+    if (fields.size() != labels_.size()) {
+      std::string labels;
+      for (const std::string& label : labels_) labels += (labels.empty() ? "" : ",") + label;
+      return BadLine(name_, number, fmt::format("{} fields ({})", labels_.size(), labels), line);
+    }
+    const std::optional<TimeNs> at = ParseTimestamp(fields[time_]);
+    if (!at) {
+      return BadField(number, time_, "a time such as 2026-01-31 18:15:46.68, or seconds of at most 4e9", fields[time_]);
+    }
+    Arrival arrival{.at = *at};
+    ASSIGN_OR_RETURN(arrival.input_tokens, Length(number, prompt_, fields));
+    ASSIGN_OR_RETURN(arrival.output_tokens, Length(number, answer_, fields));
+    if (adapter_ != kNoColumn) {
+      ASSIGN_OR_RETURN(arrival.adapter, Adapter(number, fields[adapter_]));
+    }
+    trace_.arrivals.push_back(std::move(arrival));
+    return Ok{};
+  }
+  Trace Take() { return std::move(trace_); }
+
+ private:
+  // A line of data has numbers.
+  static bool IsHeader(const std::vector<std::string_view>& fields) {
+    return std::none_of(fields.begin(), fields.end(), [](std::string_view field) {
+      return ParseNumber<double>(field).has_value() || ParseTimestamp(field).has_value();
+    });
+  }
+
+  template <typename Names>
+  std::size_t ColumnOf(const Names& names) const {
+    for (std::size_t i = 0; i < labels_.size(); ++i) {
+      std::string plain;
+      for (const char c : labels_[i]) {
+        const bool capital = c >= 'A' && c <= 'Z';
+        if (capital || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
+          plain += static_cast<char>(capital ? c - 'A' + 'a' : c);
+      }
+      if (std::find(names.begin(), names.end(), plain) != names.end()) return i;
+    }
+    return kNoColumn;
+  }
+
+  Status ReadHeader(const std::vector<std::string_view>& fields) {
+    std::vector<std::string> plain_labels = std::exchange(labels_, {});
+    for (const std::string_view field : fields) labels_.push_back(Printable(std::string(field)));
+    const std::size_t time = ColumnOf(kTimeNames), prompt = ColumnOf(kPromptNames), answer = ColumnOf(kAnswerNames);
+    if (time == kNoColumn && prompt == kNoColumn && answer == kNoColumn) {
+      labels_ = std::move(plain_labels);  // a header in words of its own
+      return Ok{};
+    }
+    for (const auto& [column, what] :
+         {std::pair(time, "the time (timestamp, time, arrival, ...)"),
+          std::pair(prompt, "the tokens of the prompt (prompt_tokens, input_tokens, ContextTokens, ...)"),
+          std::pair(answer, "the tokens of the answer (output_tokens, completion_tokens, GeneratedTokens, ...)")}) {
+      if (column != kNoColumn) continue;
+      std::string found;
+      for (const std::string& label : labels_) found += (found.empty() ? "" : ",") + label;
+      return BadLine(name_, 1, fmt::format("a column for {}", what), found);
+    }
+    time_ = time;
+    prompt_ = prompt;
+    answer_ = answer;
+    adapter_ = ColumnOf(kAdapterNames);
+    return Ok{};
+  }
+
+  Error BadField(std::int64_t number, std::size_t column, std::string_view expected, std::string_view found) const {
+    return InvalidArgument(fmt::format("{}, line {}, column {} ({}): expected {}, found {}", name_, number, column + 1,
+                                       labels_[column], expected, Quote(found)),
+                           "--trace");
+  }
+
+  Result<std::int64_t> Length(std::int64_t number, std::size_t column, const std::vector<std::string_view>& fields) {
+    const auto tokens = ParseNumber<std::int64_t>(fields[column]);
+    if (tokens && *tokens >= 0 && *tokens <= kMaxTraceTokens) return std::max<std::int64_t>(*tokens, 1);
+    return BadField(number, column, fmt::format("a whole number of tokens from 0 to {}", kMaxTraceTokens),
+                    fields[column]);
+  }
+
+  Result<std::int32_t> Adapter(std::int64_t number, std::string_view name) {
+    if (name.empty() || name == "base" || name == "-") return -1;
+    const auto next = static_cast<std::int32_t>(trace_.adapters.size());
+    const auto [found, fresh] = adapters_.try_emplace(std::string(name), next);
+    if (fresh && trace_.adapters.size() == kMostAdapters)
+      return BadField(number, adapter_, fmt::format("at most {} names of adapters", kMostAdapters), name);
+    if (fresh) trace_.adapters.emplace_back(name);
+    return found->second;
+  }
+
+  const std::string& name_;
+  std::vector<std::string> labels_ = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"};
+  std::size_t time_ = 0, prompt_ = 1, answer_ = 2, adapter_ = kNoColumn;
+  std::map<std::string, std::int32_t, std::less<>> adapters_;
+  Trace trace_;
+};
 
 // Reads the block ids of a prompt. False: they are not one id for each block of `arrival.input_tokens`.
 bool ReadBlocks(const nlohmann::json& ids, Arrival& arrival) {
@@ -114,17 +257,12 @@ Trace PoissonTrace(double rate, const TraceLimits& limits, std::uint64_t seed) {
   return trace;
 }
 
-Result<Trace> ParseAzureTrace(std::string_view text, const std::string& name) {
-  Trace trace;
-  RETURN_IF_ERROR(ForEachLine(text, [&](std::string_view line, std::int64_t number) -> Status {
-    const bool header = number == 1 && !ParseTimestamp(SplitFields(line).front());
-    if (header) return Ok{};
-    auto arrival = AzureArrival(line);
-    if (!arrival) return BadLine(name, number, "TIMESTAMP,ContextTokens,GeneratedTokens", line);
-    trace.arrivals.push_back(std::move(*arrival));
-    return Ok{};
-  }));
-  return FromTheFirst(std::move(trace), name);
+Result<Trace> ParseCsvTrace(std::string_view text, const std::string& name) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // as spreadsheets write it
+  CsvReader reader(name);
+  RETURN_IF_ERROR(
+      ForEachLine(text, [&](std::string_view line, std::int64_t number) { return reader.Read(line, number); }));
+  return FromTheFirst(reader.Take(), name);
 }
 
 Result<Trace> ParseMooncakeTrace(std::string_view text, const std::string& name) {
@@ -150,7 +288,7 @@ Result<Trace> ParseMooncakeTrace(std::string_view text, const std::string& name)
 
 Result<Trace> ReadTrace(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  return path.ends_with(".jsonl") ? ParseMooncakeTrace(text, path) : ParseAzureTrace(text, path);
+  return path.ends_with(".jsonl") ? ParseMooncakeTrace(text, path) : ParseCsvTrace(text, path);
 }
 
 void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceLimits& limits) {

@@ -1,5 +1,6 @@
-// Arrivals of requests: drawn (Poisson), or recorded in the Azure or Mooncake trace. The only reader of these formats:
-// load generator, simulator and benchmarks see the same requests. client_arrivals.h has those of ServeGen's clients.
+// Arrivals of requests: drawn (Poisson), or recorded in a CSV file, such as the Azure trace, or in the Mooncake trace.
+// The only reader of these formats: load generator, simulator and benchmarks see the same requests. client_arrivals.h
+// has those of ServeGen's clients.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +19,17 @@ struct Arrival {
   std::int64_t input_tokens = 0;   // 0: not in the trace
   std::int64_t output_tokens = 0;  // 0: not in the trace
   int client = -1;                 // the client that sent it, 0 is the busiest; -1: not in the trace
+  std::int32_t adapter = -1;       // of Trace::adapters; -1: the base model, or not in the trace
   // ids of the contents of the prompt's blocks; an id also identifies all blocks before it. Empty: not known
   std::vector<std::int32_t> blocks;
 };
 
 // The arrivals of a run.
 struct Trace {
-  std::vector<Arrival> arrivals;  // ascending by `at`
-  int clients = 0;                // 0: unknown
-  std::int64_t block_tokens = 0;  // tokens of each block of Arrival::blocks except the last
+  std::vector<Arrival> arrivals;      // ascending by `at`
+  int clients = 0;                    // 0: unknown
+  std::vector<std::string> adapters;  // names, in the order in which they appear; empty: not in the trace
+  std::int64_t block_tokens = 0;      // tokens of each block of Arrival::blocks except the last
 };
 
 // Ends a run at whichever limit is reached first. 0: no limit.
@@ -49,16 +52,19 @@ inline constexpr std::int64_t kMaxTraceTokens = 1 << 24;
 // Times are at most this many seconds from 1970, or from the recording's begin, so that differences fit TimeNs.
 inline constexpr double kMaxTraceSeconds = 4e9;
 
-// Parses the Azure LLM inference trace: a header line, which may be absent, then lines of a time ("2023-11-16
-// 18:15:46.6805900", or seconds), ContextTokens, GeneratedTokens. The result ascends from time 0, with at least one
-// token each way. Errors name the line.
-Result<Trace> ParseAzureTrace(std::string_view text, const std::string& name);
+// Parses a CSV trace, such as the Azure LLM inference trace: a header line, then lines with a time ("2023-11-16
+// 18:15:46.6805900", also with T, Z or an offset, or seconds), the tokens of the prompt and of the answer, and maybe
+// the name of an adapter (empty, "base" or "-": the base model). The header's names say which column is which (the
+// manual lists them); other columns are ignored. Without a header, or with one that has none of these names, there are
+// three columns: time, prompt, answer. Fields may be in double quotes, without commas in them. The result ascends from
+// time 0, with at least one token each way. Errors name line and column.
+Result<Trace> ParseCsvTrace(std::string_view text, const std::string& name);
 
 // Parses the Mooncake trace: JSON lines {"timestamp" in ms, "input_length", "output_length", "hash_ids"}. hash_ids may
 // be absent; otherwise there is one for every block of 512 input tokens.
 Result<Trace> ParseMooncakeTrace(std::string_view text, const std::string& name);
 
-// Reads the file of one of these kinds: *.jsonl is Mooncake's, anything else is Azure's. Errors name file and line, or
+// Reads the file of one of these kinds: *.jsonl is Mooncake's, anything else is CSV. Errors name file and line, or
 // say that the file cannot be read.
 Result<Trace> ReadTrace(const std::string& path);
 

@@ -30,7 +30,7 @@ TEST(TextFile, IsReadUpToItsFirstNulByte) {
 }
 
 TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
-  const auto trace = ParseAzureTrace(kAzure, "t.csv");
+  const auto trace = ParseCsvTrace(kAzure, "t.csv");
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   ASSERT_EQ(trace->arrivals.size(), 3u);
   EXPECT_EQ(trace->arrivals[0].at, 0);
@@ -47,12 +47,12 @@ TEST(AzureTrace, NamesTheHostileLine) {
        {"2023-11-16 18:15:46.68,374", "2023-11-16 18:15:46.68,374,44,1", "2023-11-16 18:15:46.68,-1,44",
         "2023-11-16 18:15:46.68,3.5,44", "2023-11-16 18:15:46.68,99999999999999999999,4", "2023-13-16 18:15:46.68,3,4",
         "2023-11-16 25:15:46.68,3,4", "2023-11-16 18:15:nan,3,4", "2023-11-16T18,3,4", ",,", "\xff\xfe\x00"}) {
-    const auto trace = ParseAzureTrace(std::string("2023-11-16 18:15:46.0,1,1\n") + line + "\n", "t.csv");
+    const auto trace = ParseCsvTrace(std::string("2023-11-16 18:15:46.0,1,1\n") + line + "\n", "t.csv");
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find("t.csv, line 2"), std::string::npos) << trace.error().message;
   }
-  EXPECT_FALSE(ParseAzureTrace("", "t.csv").ok());
-  EXPECT_FALSE(ParseAzureTrace("TIMESTAMP,ContextTokens,GeneratedTokens\n", "t.csv").ok());
+  EXPECT_FALSE(ParseCsvTrace("", "t.csv").ok());
+  EXPECT_FALSE(ParseCsvTrace("TIMESTAMP,ContextTokens,GeneratedTokens\n", "t.csv").ok());
 }
 
 TEST(MooncakeTrace, KeepsTheBlocks) {
@@ -81,12 +81,49 @@ TEST(MooncakeTrace, NamesTheHostileLine) {
 }
 
 TEST(AzureTrace, MayHaveSecondsAndNoHeader) {
-  const auto trace = ParseAzureTrace("2.5,0,7\n1,9,8\n", "t.csv");
+  const auto trace = ParseCsvTrace("2.5,0,7\n1,9,8\n", "t.csv");
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   ASSERT_EQ(trace->arrivals.size(), 2u);
   EXPECT_EQ(trace->arrivals[0].input_tokens, 9);
   EXPECT_EQ(trace->arrivals[1].at, 1'500 * kNsPerMs);
   EXPECT_EQ(trace->arrivals[1].input_tokens, 1);  // at least one token is sent
+}
+
+TEST(CsvTrace, TakesItsColumnsFromTheHeader) {
+  const auto trace = ParseCsvTrace(
+      "\xEF\xBB\xBFuser,\"Prompt Tokens\",arrival_time, completion-tokens ,adapter\n"
+      "a,10,2026-01-01T00:00:01.5Z,3,sql\n"
+      "b, 20 ,\"2026-01-01 01:00:01+01:00\",4,\n"
+      "c,30,2026-01-01 00:00:02,5,law\n"
+      "d,40,2026-01-01 00:00:03,6,sql\n"
+      "e,50,2026-01-01 00:00:04,7,base\n",
+      "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  ASSERT_EQ(trace->arrivals.size(), 5u);
+  EXPECT_EQ(trace->adapters, (std::vector<std::string>{"sql", "law"}));
+  EXPECT_EQ(trace->arrivals[0].input_tokens, 20);  // an hour east of the others
+  EXPECT_EQ(trace->arrivals[0].adapter, -1);
+  EXPECT_EQ(trace->arrivals[1].at, kNsPerSecond / 2);
+  EXPECT_EQ(trace->arrivals[1].output_tokens, 3);
+  EXPECT_EQ(trace->arrivals[1].adapter, 0);
+  EXPECT_EQ(trace->arrivals[2].adapter, 1);
+  EXPECT_EQ(trace->arrivals[3].adapter, 0);
+  EXPECT_EQ(trace->arrivals[4].adapter, -1);
+}
+
+TEST(CsvTrace, AnErrorNamesLineAndColumnAndWhatIsExpected) {
+  const std::string header = "time,prompt_tokens,output_tokens,adapter\n1,1,1,sql\n";
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {header + "2,1,1\n", "line 3: expected 4 fields (time,prompt_tokens,output_tokens,adapter)"},
+           {header + "soon,1,1,sql\n", "line 3, column 1 (time): expected a time such as"},
+           {header + "2,many,1,sql\n", "line 3, column 2 (prompt_tokens): expected a whole number of tokens from 0 to"},
+           {header + "2,1,-1,sql\n", "line 3, column 3 (output_tokens): expected a whole number of tokens from 0 to"},
+           {"time,output_tokens\n1,1\n", "line 1: expected a column for the tokens of the prompt"},
+           {"1,1\n", "line 1: expected 3 fields"}}) {
+    const auto trace = ParseCsvTrace(text, "t.csv");
+    ASSERT_FALSE(trace.ok()) << text;
+    EXPECT_NE(trace.error().message.find("t.csv, " + words), std::string::npos) << trace.error().message;
+  }
 }
 
 TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
@@ -95,7 +132,7 @@ TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
     const TempFile file("a.csv", std::string("header\n1,1,1\n") + line + "\n");
     const auto trace = ReadTrace(file.path());
     ASSERT_FALSE(trace.ok()) << line;
-    EXPECT_NE(trace.error().message.find("a.csv, line 3: expected"), std::string::npos) << trace.error().message;
+    EXPECT_NE(trace.error().message.find("a.csv, line 3"), std::string::npos) << trace.error().message;
   }
   for (const char* line :
        {"{", "[]", "{\"timestamp\": 1}", "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}",

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "base/prng.h"
+#include "formats/message.h"
 #include "workload/client_arrivals.h"
 #include "workload/distributions.h"
 
@@ -70,8 +73,10 @@ class AdapterChoice {
 // with recorded clients, no adapter.
 class Maker {
  public:
-  Maker(const WorkloadOptions& options, std::vector<Arrival> trace, std::vector<std::vector<ClientWindow>> clients)
-      : options_(options), trace_(std::move(trace)), clients_(std::move(clients)), choice_(options) {}
+  // `named`: the trace says which adapter each request is for.
+  Maker(const WorkloadOptions& options, std::vector<Arrival> trace, bool named,
+        std::vector<std::vector<ClientWindow>> clients)
+      : options_(options), trace_(std::move(trace)), named_(named), clients_(std::move(clients)), choice_(options) {}
 
   Result<Workload> Make() {
     auto count = static_cast<std::size_t>(options_.requests);
@@ -171,6 +176,7 @@ class Maker {
   // from the first block that belongs to the conversation alone (the very first block is often a shared system prompt).
   std::int32_t AdapterOf(std::size_t nth, const WorkloadRequest& request) {
     if (options_.adapters == 0) return -1;
+    if (named_) return trace_[workload_.requests.size() % trace_.size()].adapter;
     if (!arrivals_.empty()) {
       return arrivals_[std::min(nth, arrivals_.size() - 1)].client % static_cast<std::int32_t>(options_.adapters);
     }
@@ -194,6 +200,7 @@ class Maker {
 
   const WorkloadOptions& options_;
   const std::vector<Arrival> trace_;
+  const bool named_;
   const std::vector<std::vector<ClientWindow>> clients_;
   const AdapterChoice choice_;
   Prng times_{SplitMix64(options_.seed + 1)}, lengths_{SplitMix64(options_.seed + 2)},
@@ -263,6 +270,29 @@ Status CheckOptions(const WorkloadOptions& options) {
   return Ok{};
 }
 
+// The adapters of the workload are those of the trace.
+Status TakeAdapters(const std::vector<std::string>& names, WorkloadOptions& options) {
+  options.adapters = static_cast<std::int64_t>(names.size());
+  if (options.adapter_names.empty()) return Ok{};
+  std::map<std::string_view, std::int64_t> known;
+  for (std::size_t i = 0; i < options.adapter_names.size(); ++i)
+    known.emplace(options.adapter_names[i], options.ranks[i % options.ranks.size()]);
+  std::vector<std::int64_t> ranks;
+  for (const std::string& name : names) {
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      return InvalidArgument(
+          fmt::format("{}: expected the names of adapters in --adapter-dir, found {}; without --adapter-dir they have "
+                      "--ranks in turn",
+                      options.trace, Quote(name)),
+          "--trace");
+    }
+    ranks.push_back(found->second);
+  }
+  options.ranks = std::move(ranks);
+  return Ok{};
+}
+
 // The clients' arrivals are drawn window by window.
 Status CheckWindows(const std::vector<std::vector<ClientWindow>>& clients, const std::string& folder) {
   for (const auto& windows : clients) {
@@ -311,19 +341,23 @@ Result<Popularity> ParsePopularity(const std::string& name) {
                          "--popularity");
 }
 
-Result<Workload> MakeWorkload(const WorkloadOptions& options) {
-  RETURN_IF_ERROR(CheckOptions(options));
+Result<Workload> MakeWorkload(const WorkloadOptions& asked) {
+  RETURN_IF_ERROR(CheckOptions(asked));
+  WorkloadOptions options = asked;
   std::vector<Arrival> trace;
+  bool named = false;
   if (!options.trace.empty()) {
     ASSIGN_OR_RETURN(Trace read, ReadTrace(options.trace));
     trace = std::move(read.arrivals);
+    named = options.clients.empty() && !read.adapters.empty();
+    if (named) RETURN_IF_ERROR(TakeAdapters(read.adapters, options));
   }
   std::vector<std::vector<ClientWindow>> clients;
   if (!options.clients.empty()) {
     ASSIGN_OR_RETURN(clients, ReadClients(options.clients));
     RETURN_IF_ERROR(CheckWindows(clients, options.clients));
   }
-  return Maker(options, std::move(trace), std::move(clients)).Make();
+  return Maker(options, std::move(trace), named, std::move(clients)).Make();
 }
 
 }  // namespace loramux

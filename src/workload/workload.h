@@ -73,10 +73,13 @@ struct WorkloadOptions {
   bool poisson = true;                         // Poisson arrivals; false: the trace's own times
   double input_mean = 512, output_mean = 128;  // without a trace: log-normal lengths, in tokens
   double input_cv = 1, output_cv = 1;
-  double input_scale = 1, output_scale = 1;                // factors on recorded lengths
-  std::int32_t max_input = 16384, max_output = 4096;       // longer ones are cut
-  std::int64_t adapters = 100;                             // 0: only the base model
+  double input_scale = 1, output_scale = 1;           // factors on recorded lengths
+  std::int32_t max_input = 16384, max_output = 4096;  // longer ones are cut
+  // 0: only the base model. Of no account if the trace says which adapter each request is for.
+  std::int64_t adapters = 100;
   std::vector<std::int64_t> ranks = {8, 16, 32, 64, 128};  // adapter i has ranks[i % size]
+  // Names of the adapters with these ranks, each with its own; empty: they have none.
+  std::vector<std::string> adapter_names;
   // rank_popularity: uniform or power law
   Popularity popularity = Popularity::kPowerLaw, rank_popularity = Popularity::kUniform;
   double exponent = 1, deviation = 20;
@@ -85,8 +88,9 @@ struct WorkloadOptions {
   std::uint64_t seed = 1;
 };
 
-// Builds a workload. Errors: an option out of range, unreadable files, no request in the recording from clients_hour
-// on.
+// Builds a workload. If the trace names adapters, adapter i is the i-th of them; it has the rank of its name in
+// adapter_names, or without those ranks[i % size]. Errors: an option out of range, unreadable files, no request in the
+// recording from clients_hour on, an adapter of the trace that is not in adapter_names.
 Result<Workload> MakeWorkload(const WorkloadOptions& options);
 
 }  // namespace loramux
