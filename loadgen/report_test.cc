@@ -222,5 +222,39 @@ TEST(Plot, TicksAreRound) {
   EXPECT_EQ(RenderPlot({}), "");
 }
 
+TEST(Plot, AxesEndAtRoundNumbers) {
+  EXPECT_EQ(RoundEnd(5, 5), 5);
+  EXPECT_EQ(RoundEnd(5.1, 5), 6);
+  EXPECT_EQ(RoundEnd(3597, 5), 4000);
+  EXPECT_EQ(RoundEnd(1, 5), 1);
+  EXPECT_EQ(RoundLogEnds(3, 60), (std::pair<double, double>(2, 100)));
+  EXPECT_EQ(RoundLogEnds(5, 50), (std::pair<double, double>(5, 50)));
+  EXPECT_EQ(RoundLogEnds(120, 130), (std::pair<double, double>(100, 200)));
+}
+
+TEST(Plot, LabelsAreMovedApartAndStayInside) {
+  EXPECT_EQ(SpreadLabels({10, 50}, 14, 0, 100), (std::vector<double>{10, 50}));
+  EXPECT_EQ(SpreadLabels({50, 50}, 14, 0, 100), (std::vector<double>{43, 57}));
+  EXPECT_EQ(SpreadLabels({2, 0, 1}, 10, 0, 100), (std::vector<double>{20, 0, 10}));
+  EXPECT_EQ(SpreadLabels({99, 100}, 10, 0, 100), (std::vector<double>{90, 100}));
+}
+
+TEST(Plot, ALineThatHidesAnotherHasGapsAndNamesAreBesideTheLines) {
+  const std::vector<std::pair<double, double>> points = {{0, 1}, {1, 2}, {2, 1}}, others = {{0, 9}, {1, 8}, {2, 7}};
+  Plot plot{.series = {{.name = "one", .points = points}, {.name = "other", .points = others, .colour = 2}}};
+  EXPECT_EQ(RenderPlot(plot).find("stroke-dasharray"), std::string::npos);
+  EXPECT_EQ(RenderPlot(plot).find("legend"), std::string::npos);
+  EXPECT_NE(RenderPlot(plot).find(">other</text>"), std::string::npos);
+  plot.series[1].points = points;
+  EXPECT_NE(RenderPlot(plot).find("stroke-dasharray"), std::string::npos);
+}
+
+TEST(Plot, ACumulativeCurveSaysWhatLiesBeyond) {
+  std::vector<std::pair<double, double>> points;
+  for (int i = 0; i <= 200; ++i) points.emplace_back(i < 200 ? 10 + i : 1e6, i / 2.0);
+  Plot plot{.series = {{.name = "one", .points = points}}, .log_x = true, .y_max = 100, .cumulative = true};
+  EXPECT_NE(RenderPlot(plot).find("up to 0.5 % lie further right"), std::string::npos) << RenderPlot(plot);
+}
+
 }  // namespace
 }  // namespace loramux::load::report_test

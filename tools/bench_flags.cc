@@ -74,7 +74,8 @@ void AddLoadFlags(CommandLine& line, BenchFlags& flags) {
             .target = &flags.trace,
             .unit = "PATH",
             .group = group,
-            .help = "Replay arrivals: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), Mooncake's JSON lines "
+            .help = "Replay arrivals: CSV (Azure's TIMESTAMP,ContextTokens,GeneratedTokens, or your own with a "
+                    "header), Mooncake's JSON lines "
                     "(*.jsonl), or a folder of ServeGen clients",
             .path = FlagPath::kExistingPath});
   line.Add({.names = "--trace-start",

@@ -40,8 +40,14 @@ void PrefixLedger::Use(const std::vector<std::uint32_t>& blocks, TimeNs now) {
   TimeNs at = now;
   for (const std::uint32_t block : blocks) {
     const auto [use, fresh] = last_use_.try_emplace(block, at);
-    if (fresh) changed_.push_back(block);
-    use->second = std::max(use->second, at);
+    if (fresh) {
+      changed_.push_back(block);
+      by_use_.emplace(at, block);
+    } else if (use->second < at) {
+      auto order = by_use_.extract({use->second, block});
+      order.value().first = use->second = at;
+      by_use_.insert(std::move(order));
+    }
     --at;
   }
   if (last_use_.size() > kMaxLedgerBlocks) ShrinkToBlocks(kMaxLedgerBlocks - kMaxLedgerBlocks / 8);
@@ -53,15 +59,11 @@ void PrefixLedger::Shrink(std::int64_t tokens) {
 }
 
 void PrefixLedger::ShrinkToBlocks(std::size_t count) {
-  if (last_use_.size() <= count) return;
-  std::vector<std::pair<TimeNs, std::uint32_t>> uses;
-  uses.reserve(last_use_.size());
-  for (const auto& [block, at] : last_use_) uses.emplace_back(at, block);
-  const auto first_kept = uses.end() - static_cast<std::ptrdiff_t>(count);
-  std::nth_element(uses.begin(), first_kept, uses.end());
-  for (auto use = uses.begin(); use != first_kept; ++use) {
-    last_use_.erase(use->second);
-    changed_.push_back(use->second);
+  while (last_use_.size() > count) {
+    const std::uint32_t block = by_use_.begin()->second;
+    by_use_.erase(by_use_.begin());
+    last_use_.erase(block);
+    changed_.push_back(block);
   }
 }
 

@@ -6,9 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -42,9 +44,10 @@ class PrefixLedger {
   void ShrinkToBlocks(std::size_t count);
 
   std::unordered_map<std::uint32_t, TimeNs> last_use_;
-  std::vector<std::uint32_t> all_;             // as of the last All, ascending
-  std::vector<std::uint32_t> changed_;         // that came or went since, in any order; maybe repeated
-  std::vector<std::uint32_t> kept_, arrived_;  // of one All
+  std::set<std::pair<TimeNs, std::uint32_t>> by_use_;  // the same, the longest unused first
+  std::vector<std::uint32_t> all_;                     // as of the last All, ascending
+  std::vector<std::uint32_t> changed_;                 // that came or went since, in any order; maybe repeated
+  std::vector<std::uint32_t> kept_, arrived_;          // of one All
 };
 
 }  // namespace loramux

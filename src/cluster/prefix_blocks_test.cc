@@ -86,6 +86,21 @@ TEST(PrefixLedger, AnEarlierUseDoesNotMakeABlockOlder) {
   EXPECT_THAT(ledger.All(), ElementsAre(1u));
 }
 
+TEST(PrefixLedger, AllIsTheSameWheneverItIsAsked) {
+  PrefixLedger often, once;
+  for (TimeNs now = 0; now < 300; ++now) {
+    const auto block = [&](TimeNs n) { return static_cast<std::uint32_t>((now * 7919 + n * 31) % 97); };
+    for (PrefixLedger* ledger : {&often, &once}) {
+      ledger->Use({block(0), block(1), block(2)}, 1000 * now);
+      if (now % 5 == 0) ledger->Shrink(64 * 40);
+    }
+    const auto& all = often.All();
+    EXPECT_EQ(all.size(), often.size());
+    EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+  }
+  EXPECT_EQ(often.All(), once.All());
+}
+
 TEST(PrefixLedger, NeverGrowsBeyondItsLimit) {
   PrefixLedger ledger;
   std::uint32_t next = 0;

@@ -31,14 +31,14 @@ figure{margin:0;padding:12px 14px 8px;min-width:0;position:relative}
 figcaption{font-weight:600;display:flex;justify-content:space-between;gap:12px;flex-wrap:wrap}
 .legend{font-weight:400;font-size:13px;color:var(--soft)}.legend i{display:inline-block;width:12px;height:3px;margin:0 5px 3px 12px;
 border-radius:2px;background:currentColor}
-svg{display:block;width:100%;height:auto;overflow:visible}svg text{fill:var(--soft);font-size:12px}
+svg{display:block;width:100%;height:auto;overflow:visible}svg text{fill:var(--soft);font-size:12px}svg text.name{font-size:11.5px}
 .grid{stroke:var(--grid)}.axis{stroke:var(--line)}.slo{stroke:var(--bad);stroke-dasharray:5 4}
 .line{fill:none;stroke-width:2;stroke-linejoin:round}.area{opacity:.14;stroke:none}.dot{opacity:.28}
 .c1{color:var(--s1)}.c2{color:var(--s2)}.c3{color:var(--s3)}.c4{color:var(--s4)}
 .c5{color:var(--s5)}.c6{color:var(--s6)}.c7{color:var(--s7)}.c8{color:var(--s8)}
 svg .c1{stroke:var(--s1)}svg .c2{stroke:var(--s2)}svg .c3{stroke:var(--s3)}svg .c4{stroke:var(--s4)}
 svg .c5{stroke:var(--s5)}svg .c6{stroke:var(--s6)}svg .c7{stroke:var(--s7)}svg .c8{stroke:var(--s8)}
-svg .f1{fill:var(--s1)}svg .f2{fill:var(--s2)}svg .f3{fill:var(--s3)}svg .f4{fill:var(--s4)}
+svg text.f1,svg .f1{fill:var(--s1)}svg .f2{fill:var(--s2)}svg .f3{fill:var(--s3)}svg .f4{fill:var(--s4)}
 svg .f5{fill:var(--s5)}svg .f6{fill:var(--s6)}svg .f7{fill:var(--s7)}svg .f8{fill:var(--s8)}
 .hair{stroke:var(--soft);stroke-dasharray:2 3;visibility:hidden}
 .tip{position:absolute;pointer-events:none;visibility:hidden;background:var(--ink);color:var(--bg);border-radius:5px;padding:4px 8px;

@@ -41,7 +41,7 @@ Axes FitAxes(const Chart& chart) {
   }
   CHECK_LE(axes.x0, axes.x1);
   if (axes.x1 == axes.x0) axes.x1 = axes.x0 * 1.01 + 1;
-  axes.y1 = top > 0 ? top * 1.05 : 1;
+  axes.y1 = top > 0 ? RoundEnd(top, 8) : 1;
   return axes;
 }
 
@@ -80,8 +80,14 @@ std::string RenderSvg(const Chart& chart) {
   std::string svg = BeginSvgPage(kWidth, kHeight, chart.title, chart.subtitle);
   svg += Grid(chart, axes);
   std::size_t references = 0, others = 0;
-  double key_y = kTop + 8;
-  for (const ChartLine& line : chart.lines) {
+  // Each name is at the height of its line's end, as far as there is room.
+  std::vector<double> ends;
+  for (const ChartLine& line : chart.lines)
+    ends.push_back(line.points.empty() ? kBottom : axes.Y(line.points.back().second));
+  const std::vector<double> places = SpreadLabels(ends, 20, kTop + 8, kBottom - 4);
+  for (std::size_t i = 0; i < chart.lines.size(); ++i) {
+    const ChartLine& line = chart.lines[i];
+    const double key_y = places[i];
     const std::string style = Style(line.reference, line.reference ? references++ : others++);
     std::string points;
     for (const auto& [x, y] : line.points) points += fmt::format("{:.1f},{:.1f} ", axes.X(x), axes.Y(y));
@@ -89,7 +95,6 @@ std::string RenderSvg(const Chart& chart) {
     svg += fmt::format(
         "<line class=\"key\" {0} x1=\"{1}\" x2=\"{2}\" y1=\"{4}\" y2=\"{4}\"/><text x=\"{5}\" y=\"{6}\">{3}</text>\n",
         style, kRight + 20, kRight + 52, EscapeHtml(line.name), key_y, kRight + 60, key_y + 4);
-    key_y += 24;
   }
   return svg + "</svg>\n";
 }

@@ -79,10 +79,20 @@ std::vector<std::pair<double, double>> BusyByServer(const FleetRun& run) {
 }
 
 std::string FleetPlots(const FleetReport& report) {
-  Plot ttft{.title = "Time to first token", .x_label = "ms", .y_label = "% of requests", .log_x = true, .y_max = 100};
+  Plot ttft{.title = "Time to first token",
+            .x_label = "ms",
+            .y_label = "% of requests",
+            .log_x = true,
+            .y_max = 100,
+            .cumulative = true};
   ttft.marker_x = static_cast<double>(report.objective.ttft) / kNsPerMs;
   ttft.marker_label = "objective";
-  Plot token{.title = "Time per token", .x_label = "ms", .y_label = "% of requests", .log_x = true, .y_max = 100};
+  Plot token{.title = "Time per token",
+             .x_label = "ms",
+             .y_label = "% of requests",
+             .log_x = true,
+             .y_max = 100,
+             .cumulative = true};
   if (report.objective.token > 0) {
     token.marker_x = static_cast<double>(report.objective.token) / kNsPerMs;
     token.marker_label = "objective";

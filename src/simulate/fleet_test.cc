@@ -12,6 +12,7 @@
 #include "simulate/fleet_report.h"
 #include "simulate/fleet_summary.h"
 #include "simulate/fleet_world_for_test.h"
+#include "simulate/machine_search.h"
 #include "simulate/simulated_server.h"
 #include "simulate/summary.h"
 
@@ -269,6 +270,63 @@ TEST(Size, IsTheSmallestThatSuffices) {
   EXPECT_EQ(FindFleetSize(options, workload, kObjective, 0.95, size.servers - 1, none, {}).value().servers, 0);
   options.servers = 30;
   EXPECT_EQ(FindFleetSize(options, workload, kObjective, 0.95, 50, none, {}).value().servers, size.servers);
+}
+
+TEST(Machines, AreAsManyAsTheCheapestWayNeeds) {
+  const Workload workload = SmallLoad(400, 60);
+  FleetOptions options = SmallFleet(1, "most-idle");
+  options.keep_log = false;
+  const auto device = [](std::int64_t gpus) {
+    return DescribeDevice(FindDevice("a10").value(), FindModel("llama-7b").value(), gpus).value();
+  };
+  const std::vector<MachineChoice> choices = {{FindPreset("s-lora").value(), 1, device(1)},
+                                              {FindPreset("loramux").value(), 2, device(2)},
+                                              {FindPreset("loramux").value(), 1, device(1)}};
+  MachineSearch search{.objective = kObjective, .share = 0.95, .most = 50};
+  double last = 0;
+  search.progress = [&](const std::string& what, double share) {
+    EXPECT_FALSE(what.empty());
+    EXPECT_LE(share, 1);
+    last = share;
+  };
+  const auto counts = FindMachines(choices, options, workload, search).value();
+  ASSERT_EQ(counts.size(), 3u);
+  EXPECT_GT(last, 0.5);
+  ASSERT_EQ(counts.front().known, MachineKnowledge::kExact);
+  // Each number that is said to be exact is, by the search of one way alone.
+  for (const MachineCount& count : counts) {
+    EXPECT_GE(count.Gpus(), counts.front().Gpus());
+    FleetOptions alone = options;
+    alone.server.preset = count.choice.preset;
+    alone.server.device = count.choice.device;
+    const auto none = [](std::int64_t) -> Result<std::vector<FleetEvent>> { return std::vector<FleetEvent>{}; };
+    const std::int64_t needed = FindFleetSize(alone, workload, kObjective, 0.95, 50, none, {}).value().servers;
+    if (count.known == MachineKnowledge::kExact) EXPECT_EQ(count.servers, needed) << NameOf(count.choice);
+    if (count.known == MachineKnowledge::kMoreThan) EXPECT_LT(count.servers, needed) << NameOf(count.choice);
+  }
+  const std::string answer = MachineAnswer(counts, "This trace", "A10 24 GB", 50);
+  EXPECT_THAT(answer, AllOf(HasSubstr("This trace needs "), HasSubstr(" of A10 24 GB"), HasSubstr("with preset ")));
+  search.most = 1;
+  const auto too_many = FindMachines({choices.front()}, options, workload, search).value();
+  EXPECT_EQ(too_many.front().known, MachineKnowledge::kTooMany);
+  EXPECT_THAT(MachineAnswer(too_many, "This trace", "A10", 1), HasSubstr("more than 1"));
+}
+
+TEST(Machines, EachNthSessionIsWholeAndSharesTheTime) {
+  const Workload workload = MakeWorkload({.requests = 300, .rate = 5, .turns = 3, .seed = 4}).value();
+  const auto sessions = [](const Workload& all) {
+    return std::count_if(all.requests.begin(), all.requests.end(), [](const auto& r) { return !r.follows; });
+  };
+  const Workload part = EveryNthSession(workload, 4);
+  EXPECT_EQ(sessions(part), (sessions(workload) + 3) / 4);
+  std::size_t turns = 0;
+  for (std::size_t i = 0; i < part.requests.size(); ++i) {
+    if (part.requests[i].follows) continue;
+    for (std::int64_t at = static_cast<std::int64_t>(i); at >= 0; at = part.requests[static_cast<std::size_t>(at)].next)
+      ++turns;
+  }
+  EXPECT_EQ(turns, part.requests.size());
+  EXPECT_EQ(EveryNthSession(workload, 1).requests.size(), 300u);
 }
 
 TEST(Summary, CountsEachRequestAndSortsAdapters) {

@@ -156,8 +156,13 @@ class MachineFinder {
 
   // Against a way that needs as many accelerators as `servers` of this one have.
   Status Compare(MachineCount& count, std::int64_t servers) {
-    ASSIGN_OR_RETURN(const bool enough, Try(count, servers));
-    if (enough) return CountDown(count);
+    if (servers > 1) {
+      // Most often it does not suffice, which is soon clear.
+      ASSIGN_OR_RETURN(const bool fewer, Try(count, servers - 1));
+      if (fewer) return CountDown(count);
+    }
+    ASSIGN_OR_RETURN(const bool as_many, Try(count, servers));
+    if (as_many) return Ok{};
     count.known = MachineKnowledge::kMoreThan;
     count.servers = servers;
     return Ok{};

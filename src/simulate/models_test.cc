@@ -9,6 +9,7 @@
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"
 #include "simulate/slo_search.h"
+#include "simulate/summary.h"
 
 namespace loramux::models_test {
 namespace {
@@ -95,6 +96,7 @@ TEST(Devices, MemoryAndTensorParallelism) {
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("--gpus"), std::string::npos);
   EXPECT_FALSE(DescribeDevice(FindDevice("a10").value(), FindModel("llama-7b").value(), 0).ok());
+  for (const char* name : {"l4", "l40s", "rtx-4090"}) EXPECT_GT(Describe(name, "llama-3-8b").device_pages, 0) << name;
   EXPECT_NE(FindDevice("a41").error().message.find("a100-80"), std::string::npos);
 }
 
@@ -242,6 +244,95 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   EXPECT_LE(next->rate, found.rate * 1.021);
   EXPECT_FALSE(found.at_least);
   EXPECT_EQ(FindSustainedLoad(options, load, kNsPerUs).value().rate, 0);
+}
+
+TEST(SloSearch, InHasteItFindsTheSame) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SimulationOptions options{.device = Describe("a40", "llama-7b"),
+                              .preset = FindPreset(seed % 2 == 0 ? "loramux" : "s-lora").value(),
+                              .seed = seed};
+    const WorkloadOptions load{
+        .requests = 2400, .rate = 1, .input_mean = 200, .output_mean = 12, .adapters = 20, .seed = seed};
+    LoadSearch search{.objective = {.ttft = kNsPerSecond}};
+    if (seed > 3) search.objective.tpot = 60 * kNsPerMs;
+    options.slo = search.objective.ttft;
+    double last = 0;
+    search.progress = [&](double share) {
+      EXPECT_GE(share, 0);
+      EXPECT_LE(share, 1);
+      last = share;
+    };
+    const SustainedLoad hastened = FindSustainedLoad(options, load, search).value();
+    EXPECT_GT(last, 0.5);
+    search.hasten = false;
+    const SustainedLoad thorough = FindSustainedLoad(options, load, search).value();
+    EXPECT_GT(thorough.rate, 1);
+    EXPECT_EQ(hastened.rate, thorough.rate) << seed;
+    EXPECT_LT(hastened.probes.size(), thorough.probes.size());
+    for (const LoadProbe& probe : hastened.probes) EXPECT_EQ(probe.within, probe.rate <= hastened.rate) << probe.rate;
+  }
+}
+
+TEST(Objective, AsManyMayMissAsTheShareAllows) {
+  for (const std::int64_t requests : {1, 7, 99, 100, 101, 2000, 19366}) {
+    const auto all = static_cast<double>(requests);
+    for (const double share : {0.0, 0.5, 0.9, 0.95, 0.99, 1.0}) {
+      const std::int64_t most = MostMissed(requests, share);
+      EXPECT_GE((all - static_cast<double>(most)) / all, share);
+      EXPECT_TRUE(most == requests || (all - static_cast<double>(most + 1)) / all < share);
+    }
+    // One more, and the percentile is beyond whatever the others have.
+    std::vector<double> values(static_cast<std::size_t>(requests), 1.0);
+    const std::int64_t most = MostMissedOfP99(requests);
+    for (std::int64_t i = 0; i <= most && i < requests; ++i) values[static_cast<std::size_t>(i)] = 2;
+    EXPECT_EQ(Summarise(values).p99, 2) << requests;
+  }
+}
+
+TEST(Objective, ARunIsGivenUpOnlyWhenTheObjectiveIsOutOfReach) {
+  const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
+  const WorkloadOptions load{.requests = 400, .rate = 6, .input_mean = 200, .output_mean = 30, .adapters = 10};
+  const Workload workload = MakeWorkload(load).value();
+  const SimulationResult whole = Simulate(options, workload).value();
+  int given_up = 0;
+  for (const TimeNs ttft : {kNsPerSecond / 10, kNsPerSecond, 4 * kNsPerSecond, 60 * kNsPerSecond}) {
+    SimulationOptions bounded = options;
+    bounded.give_up = {{.ttft = ttft}, MostMissedOfP99(400)};
+    const SimulationResult result = Simulate(bounded, workload).value();
+    const bool keeps = Summarise(whole, ttft).ttft.p99 * kNsPerMs <= static_cast<double>(ttft);
+    given_up += result.given_up;
+    EXPECT_TRUE(keeps ? !result.given_up : true) << ttft;
+    if (!result.given_up) {
+      EXPECT_EQ(result.end, whole.end);
+    } else {
+      EXPECT_LT(result.end, whole.end);
+    }
+  }
+  EXPECT_GE(given_up, 1);
+  EXPECT_LT(given_up, 4);
+}
+
+TEST(Objective, EachPartIsCountedByItself) {
+  SimulationResult result;
+  const auto add = [&](double ttft, double last, std::int32_t tokens) {
+    result.requests.push_back({.arrival = 0,
+                               .first_scheduled = 0,
+                               .first_token = static_cast<TimeNs>(ttft * kNsPerSecond),
+                               .last_token = static_cast<TimeNs>(last * kNsPerSecond),
+                               .output_tokens = tokens});
+  };
+  add(1, 2, 11);    // TPOT 0.1 s, 0.18 s per token
+  add(3, 3.5, 11);  // TPOT 0.05 s, late
+  add(1, 4, 11);    // TPOT 0.3 s
+  add(1, 1, 1);     // one token
+  result.end = 4 * kNsPerSecond;
+  const SimulationSummary s =
+      Summarise(result, {.ttft = 2 * kNsPerSecond, .token = kNsPerSecond / 5, .tpot = kNsPerSecond / 10});
+  EXPECT_EQ(s.within_slo, 0.75);
+  EXPECT_EQ(s.within_tpot, 0.75);
+  EXPECT_EQ(s.within_token, 0.25);
+  EXPECT_EQ(s.attained, 0.25);
+  EXPECT_EQ(Summarise(result, {.ttft = 2 * kNsPerSecond, .tpot = kNsPerSecond / 10}).attained, 0.5);
 }
 
 TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {

@@ -145,7 +145,8 @@ std::vector<std::pair<double, double>> TtftOverTime(const SimulationResult& resu
 
 std::string LatencyPlots(const SimulationReport& report) {
   const auto plot = [&](const char* title, const char* x) {
-    return Plot{.title = title, .x_label = x, .y_label = "% of requests", .log_x = true, .y_max = 100};
+    return Plot{
+        .title = title, .x_label = x, .y_label = "% of requests", .log_x = true, .y_max = 100, .cumulative = true};
   };
   Plot ttft = plot("Time to first token", "ms");
   ttft.marker_x = TtftObjectiveMs(report);

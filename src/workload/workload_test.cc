@@ -30,6 +30,22 @@ TEST(Workload, PoissonArrivalsAtTheRate) {
   EXPECT_NEAR(std::sqrt(squares / 19999 - mean * mean) / mean, 1, 0.05);
 }
 
+TEST(Workload, ATraceMayNameItsAdapters) {
+  const TempFile file("own.csv", "time,prompt_tokens,output_tokens,adapter\n0,9,3,law\n1,9,3,\n2,9,3,sql\n3,9,3,law\n");
+  WorkloadOptions options{.trace = file.path(), .poisson = false, .ranks = {8, 64}};
+  const Workload workload = MakeWorkload(options).value();
+  EXPECT_EQ(workload.adapter_ranks, (std::vector<std::int64_t>{8, 64}));
+  std::vector<std::int32_t> adapters;
+  for (const WorkloadRequest& request : workload.requests) adapters.push_back(request.adapter);
+  EXPECT_EQ(adapters, (std::vector<std::int32_t>{0, -1, 1, 0}));
+  options.adapter_names = {"sql", "law"};
+  EXPECT_EQ(MakeWorkload(options).value().adapter_ranks, (std::vector<std::int64_t>{64, 8}));
+  options.adapter_names = {"sql", "other"};
+  const auto refused = MakeWorkload(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("'law'"), std::string::npos) << refused.error().message;
+}
+
 TEST(Workload, TheSameSeedGivesTheSame) {
   const WorkloadOptions options{.requests = 300, .rate = 5, .turns = 2, .seed = 9};
   const Workload a = MakeWorkload(options).value(), b = MakeWorkload(options).value();
