@@ -31,19 +31,21 @@ class MachineFinder {
     for (const MachineChoice& choice : choices) {
       counts.push_back({.choice = choice});
       RETURN_IF_ERROR(Estimate(counts.back()));
+      const auto estimated = static_cast<double>(counts.size());
+      units_left_ = kEstimateUnits * (ways - estimated) + kFleetUnits * (ways + 1);
     }
     SortByGpus(counts);
     std::int64_t cheapest = 0;  // accelerators; 0: not known yet
-    for (MachineCount& count : counts) {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      MachineCount& count = counts[i];
       const bool worth =
-          cheapest == 0 || static_cast<double>(count.Gpus()) <= kWorthTrying * static_cast<double>(cheapest);
-      if (!worth || count.known == MachineKnowledge::kTooMany || (cheapest > 0 && cheapest < count.choice.gpus)) {
-        units_left_ = std::max(0.0, units_left_ - kFleetUnits);
-        continue;
-      }
-      RETURN_IF_ERROR(cheapest == 0 ? Count(count) : Compare(count, cheapest / count.choice.gpus));
+          cheapest == 0 || (static_cast<double>(count.Gpus()) <= kWorthTrying * static_cast<double>(cheapest) &&
+                            cheapest >= count.choice.gpus);
+      if (worth && count.known != MachineKnowledge::kTooMany)
+        RETURN_IF_ERROR(cheapest == 0 ? Count(count) : Compare(count, cheapest / count.choice.gpus));
       if (count.known == MachineKnowledge::kExact && (cheapest == 0 || count.Gpus() < cheapest))
         cheapest = count.Gpus();
+      units_left_ = kFleetUnits * (ways - static_cast<double>(i + 1));
     }
     SortByGpus(counts);
     return counts;
