@@ -100,6 +100,30 @@ class Simulate(unittest.TestCase):
             self.assertEqual(refused.returncode, 2, refused.stderr)
             self.assertIn(text, refused.stderr)
 
+    def test_how_many_machines_an_own_trace_needs(self):
+        rows = [f"{i / 40},{100 + 37 * i % 500},{3 + 11 * i % 60},{('sql', 'law', '')[i % 3]}" for i in range(300)]
+        own = self.path / "own.csv"
+        own.write_text("\n".join(["arrival,prompt_tokens,output_tokens,adapter", *rows]) + "\n")
+        ask = ["--trace", str(own), "--device", "l4", "--model", "llama-3-8b", "--find-servers"]
+        done = simulate(*ask, "--gpus", "1,2", "--preset", "loramux,vllm", "--json", str(self.path / "m.json"), "--html",
+                        str(self.path / "m.html"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout.splitlines()[0], r"^This trace needs [0-9]+ of L4 24 GB.* with preset (loramux|vllm)\.$")
+        self.assertIn("99 % of requests with TTFT within 2 s, TPOT within 100 ms (the default)", done.stdout.replace("2.00 s", "2 s"))
+        self.assertIn("2 adapters", done.stdout)
+        report = json.loads((self.path / "m.json").read_text())
+        self.assertEqual(report["answer"], done.stdout.splitlines()[0])
+        self.assertEqual(len(report["machines"]), 4)
+        best = report["machines"][0]
+        self.assertEqual(best["known"], "exact")
+        self.assertEqual(best["gpus"], best["servers"] * best["gpus_per_server"])
+        self.assertGreaterEqual(report["policies"][0]["attained"]["share"], 0.99)
+        self.assertIn(report["answer"], (self.path / "m.html").read_text())
+        own.write_text("arrival,prompt_tokens,output_tokens\n1,2,3\n2,many,3\n")
+        refused = simulate(*ask)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("own.csv, line 3, column 2 (prompt_tokens): expected a whole number", refused.stderr)
+
     def test_the_same_seed_writes_the_same_bytes(self):
         for name in ("a", "b"):
             self.assertEqual(simulate(*self.load, "--json", str(self.path / name)).returncode, 0)
@@ -158,7 +182,7 @@ class Simulate(unittest.TestCase):
     def test_a_machine_with_a_changing_pace(self):
         arguments = ["--model", str(DEMO / "model"), "--profile", self.profile_of(1), "--rate", "0.5", "--requests", "40", "--input-mean",
                      "50", "--output-mean", "8", "--adapters", "2", "--ranks", "8", "--preset", "loramux", "--pace",
-                     str(self.path / "pace.csv")]
+                     str(self.path / "pace.csv"), "--slo", "0"]
         low_load = set()
         for factor in (1, 3):
             (self.path / "pace.csv").write_text(f"seconds,factor\n0,{factor}\n")
@@ -225,6 +249,8 @@ class Simulate(unittest.TestCase):
                                  (["--rate", "1", "--schedule", "lifo"], "mlq-static"),
                                  (["--rate", "1", "--adapter-dir", str(self.path)], "adapter_config.json"),
                                  (["--requests", "10"], "requests per second"),
+                                 (["--rate", "1", "--gpus", "1,2"], "--find-servers"),
+                                 (["--rate", "1", "--device", "this-cpu"], "loramux profile"),
                                  (["--rate", "1", "--input-cv", "nan"], "--input-cv"),
                                  (["--rate", "1", "--think-seconds", "inf"], "--think-seconds"),
                                  (["--rate", "1", "--model", "x" * 5000], "llama-70b"),

@@ -74,9 +74,8 @@ void AddLoadFlags(CommandLine& line, BenchFlags& flags) {
             .target = &flags.trace,
             .unit = "PATH",
             .group = group,
-            .help = "Replay arrivals: CSV (Azure's TIMESTAMP,ContextTokens,GeneratedTokens, or your own with a "
-                    "header), Mooncake's JSON lines "
-                    "(*.jsonl), or a folder of ServeGen clients",
+            .help = "Replay arrivals: CSV (Azure's, or your own with a header), Mooncake's JSON lines (*.jsonl), or a "
+                    "folder of ServeGen clients",
             .path = FlagPath::kExistingPath});
   line.Add({.names = "--trace-start",
             .target = &flags.trace_start_s,

@@ -310,6 +310,50 @@ void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
             .range = {{0.0, 1.0}}});
 }
 
+void AddObjectiveFlags(CommandLine& line, SimulateFlags& flags) {
+  const std::string group = "Result";
+  line.Add({.names = "--slo",
+            .target = &flags.slo_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for TTFT; 0: 5 times the mean time of a request at low load",
+            .default_text = "2",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--tpot-slo",
+            .target = &flags.tpot_slo,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for TPOT, the mean time per token of a request after its first; 0: none",
+            .default_text = "0.1, or none with another objective",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--token-slo",
+            .target = &flags.fleet.token_slo,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
+            .default_text = "0: none",
+            .range = {{0.0, 1e6}}});
+}
+
+void AddReplayFlags(CommandLine& line, SimulateFlags& flags) {
+  const std::string replay = "Replay";
+  line.Add(
+      {.names = "--replay",
+       .target = &flags.replay,
+       .unit = "FILE",
+       .group = replay,
+       .help =
+           "Replay a recording of `loramux serve --record`: an engine with the recorded configuration gets the "
+           "recorded "
+           "inputs on a virtual clock, and every plan is compared. Flags for load, device and presets do not apply. "
+           "Exit status 1: a plan differs",
+       .path = FlagPath::kExistingFile});
+  line.Add({.names = "--replay-truncated",
+            .target = &flags.replay_truncated,
+            .group = replay,
+            .help = "Also accept a truncated recording, as a killed server leaves it"});
+}
+
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   std::vector<Preset> presets;
   std::vector<std::string> names = flags.presets;
@@ -565,27 +609,7 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddConstantFlags(line, flags.constants);
   AddFleetFlags(line, flags.fleet);
   const std::string group = "Result";
-  line.Add({.names = "--slo",
-            .target = &flags.slo_seconds,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Objective for TTFT; 0: 5 times the mean time of a request at low load",
-            .default_text = "2",
-            .range = {{0.0, 1e6}}});
-  line.Add({.names = "--tpot-slo",
-            .target = &flags.tpot_slo,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Objective for TPOT, the mean time per token of a request after its first; 0: none",
-            .default_text = "0.1, or none with another objective",
-            .range = {{0.0, 1e6}}});
-  line.Add({.names = "--token-slo",
-            .target = &flags.fleet.token_slo,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
-            .default_text = "0: none",
-            .range = {{0.0, 1e6}}});
+  AddObjectiveFlags(line, flags);
   line.Add({.names = "--find-load",
             .target = &flags.find_load,
             .group = group,
@@ -600,28 +624,13 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
             .unit = "FILE",
             .group = group,
             .help = "Write a self-contained report with plots"});
-  const std::string replay = "Replay";
-  line.Add(
-      {.names = "--replay",
-       .target = &flags.replay,
-       .unit = "FILE",
-       .group = replay,
-       .help =
-           "Replay a recording of `loramux serve --record`: an engine with the recorded configuration gets the "
-           "recorded "
-           "inputs on a virtual clock, and every plan is compared. Flags for load, device and presets do not apply. "
-           "Exit status 1: a plan differs",
-       .path = FlagPath::kExistingFile});
-  line.Add({.names = "--replay-truncated",
-            .target = &flags.replay_truncated,
-            .group = replay,
-            .help = "Also accept a truncated recording, as a killed server leaves it"});
   line.Add({.names = "--check-every",
             .target = &flags.check_every,
             .unit = "EVENTS",
             .group = group,
             .help = "Verify the accounting of memory after every EVENTS events; for tests",
             .default_text = "0: never"});
+  AddReplayFlags(line, flags);
 }
 
 int RunSimulate(SimulateFlags flags) {
