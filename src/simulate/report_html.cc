@@ -43,10 +43,9 @@ std::string LatencyTable(const SimulationReport& report) {
                     FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
                     FormatShare(s.within_slo), FormatShare(s.attained)});
   }
-  return "<h2>Latency</h2>" +
-         Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "P99", "between tokens P99", "end to end mean",
-                "P99", "queue mean", "TTFT in objective", "all of it"},
-               rows);
+  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "P99", "TBT P99",
+                                     "E2E mean", "P99", "waiting", "TTFT kept", "all kept"},
+                                    rows);
 }
 
 std::string LoadTable(const SimulationReport& report) {
