@@ -139,6 +139,7 @@ asio::awaitable<void> LiveService::Watch(HttpExchange& exchange) {
 // Sends the newest event whenever there is a newer one than the last that this viewer got: a slow one skips some.
 asio::awaitable<void> LiveService::Stream(HttpExchange& exchange, const Viewer& viewer) {
   Sleeper& sleeper = viewer.sleeper();
+  const TimeNs came = clock_.Now();
   std::uint64_t sent = 0;
   bool started = false;
   while (!exchange.disconnected()) {
@@ -160,9 +161,8 @@ asio::awaitable<void> LiveService::Stream(HttpExchange& exchange, const Viewer& 
       sent = event->number;
       continue;
     }
-    const TimeNs began = clock_.Now();
+    if (!started && clock_.Now() - came >= std::chrono::nanoseconds(kFirstEventIn).count()) break;
     co_await sleeper.Sleep(kFirstEventIn);
-    if (!started && clock_.Now() - began >= std::chrono::nanoseconds(kFirstEventIn).count()) break;
   }
   if (started) {
     co_await exchange.EndStream();
@@ -200,7 +200,7 @@ void LiveService::Run() {
     lock.lock();
     if (event != nullptr && viewers_ > 0) event_ = std::move(event);
     lock.unlock();
-    WakeAll();
+    WakeAll(options_.slowest_write);
     lock.lock();
     changed_.wait_for(lock, kBetweenEvents, [this] { return stopping_; });
   }
@@ -221,7 +221,8 @@ std::shared_ptr<const LiveService::Event> LiveService::MakeEvent(int viewers) {
   return event;
 }
 
-void LiveService::WakeAll() {
+// Also drops viewers that take longer than `slowest` for an event.
+void LiveService::WakeAll(std::chrono::milliseconds slowest) {
   std::vector<std::shared_ptr<Sleeper>> awake;
   {
     const std::lock_guard lock(mutex_);
@@ -229,7 +230,7 @@ void LiveService::WakeAll() {
       if (auto sleeper = weak.lock()) awake.push_back(std::move(sleeper));
     }
   }
-  const TimeNs late = clock_.Now() - std::chrono::nanoseconds(options_.slowest_write).count();
+  const TimeNs late = clock_.Now() - std::chrono::nanoseconds(slowest).count();
   for (const auto& sleeper : awake) sleeper->Wake(late);
 }
 
@@ -240,9 +241,14 @@ void LiveService::Stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  WakeAll();
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kEndsWithin, [this] { return viewers_ == 0; });
+  WakeAll(options_.slowest_write);
+  const auto wait = [this] {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kEndsWithin, [this] { return viewers_ == 0; });
+  };
+  if (wait()) return;
+  WakeAll(std::chrono::milliseconds(0));  // who does not read must not hold up the shutdown
+  wait();
 }
 
 }  // namespace loramux

@@ -68,7 +68,7 @@ class LiveService {
   std::string AdaptersBody(const HttpRequest& request) const;
   void Run();
   std::shared_ptr<const Event> MakeEvent(int viewers);
-  void WakeAll();
+  void WakeAll(std::chrono::milliseconds slowest);
 
   ServerMetrics& metrics_;
   const SnapshotSource engine_;

@@ -137,11 +137,13 @@ class LiveServer : public testing::Test {
 
   ServingFixture fixture_;
   std::atomic<int> asked_ = 0;
-  std::atomic<bool> large_ = false;  // events are more than the sockets take
+  std::atomic<bool> large_ = false;   // events are more than the sockets take
+  std::atomic<bool> silent_ = false;  // the engine does not answer
   ServerMetrics metrics_{{}, "base", 100};
   LiveService live_{metrics_,
                     [this](std::chrono::milliseconds) {
                       ++asked_;
+                      if (silent_) return std::shared_ptr<EngineSnapshot>();
                       auto state = std::make_shared<EngineSnapshot>(State());
                       if (large_) state->adapters.front().version.name.assign(std::size_t{16} << 20, 'x');
                       return state;
@@ -182,6 +184,13 @@ TEST_F(LiveServer, StopEndsTheStreams) {
   EXPECT_EQ(live_.viewers(), 0);
   client.ReadUntil("0\r\n\r\n");
   EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
+}
+
+// The service wakes its viewers each second, also without an event.
+TEST_F(LiveServer, ASilentEngineIsAnError) {
+  silent_ = true;
+  EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
+  EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/adapters").status, 503);
 }
 
 TEST_F(LiveServer, DropsAViewerThatDoesNotRead) {
