@@ -1,5 +1,6 @@
 #include "tools/doctor/cgroup.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -42,12 +43,32 @@ void Lower(std::optional<double>& limit, double value) {
   if (!limit || value < *limit) limit = value;
 }
 
-void LowerMemory(CgroupLimits& limits, const SystemFiles& files, const std::string& limit_file,
-                 const std::string& used_file) {
-  const auto limit = CountOf(files.FirstLine(limit_file).value_or(""));
+// The files of a version for a group's memory, and what memory.stat there calls cached files.
+struct MemoryNames {
+  const char *limit, *used;
+  const char* cached[2];
+};
+constexpr MemoryNames kMemory1{
+    "/memory.limit_in_bytes", "/memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}};
+constexpr MemoryNames kMemory2{"/memory.max", "/memory.current", {"inactive_file", "active_file"}};
+
+// Without cached files: the kernel drops them before it refuses memory to the group.
+std::optional<std::int64_t> MemoryUsed(const SystemFiles& files, const std::string& folder, const MemoryNames& names) {
+  std::optional<std::int64_t> used = CountOf(files.FirstLine(folder + names.used).value_or(""));
+  if (!used) return std::nullopt;
+  const std::string stat = files.Read(folder + "/memory.stat").value_or("");
+  for (const char* name : names.cached) {
+    const std::int64_t cached = CountOf(ValueOf(stat, name).value_or("")).value_or(0);
+    *used -= std::min(*used, cached);
+  }
+  return used;
+}
+
+void LowerMemory(CgroupLimits& limits, const SystemFiles& files, const std::string& folder, const MemoryNames& names) {
+  const auto limit = CountOf(files.FirstLine(folder + names.limit).value_or(""));
   if (!limit || *limit >= kNoLimitBytes || (limits.memory_bytes && *limits.memory_bytes <= *limit)) return;
   limits.memory_bytes = limit;
-  limits.memory_used = CountOf(files.FirstLine(used_file).value_or(""));
+  limits.memory_used = MemoryUsed(files, folder, names);
 }
 
 void LowerTasks(CgroupLimits& limits, const SystemFiles& files, const std::string& file) {
@@ -64,7 +85,7 @@ void LowerProcessors(CgroupLimits& limits, std::optional<std::int64_t> quota_us,
 void ReadVersion2(CgroupLimits& limits, const SystemFiles& files, std::string_view path) {
   for (const std::string& group : GroupsOf(path)) {
     const std::string folder = "/sys/fs/cgroup" + group;
-    LowerMemory(limits, files, folder + "/memory.max", folder + "/memory.current");
+    LowerMemory(limits, files, folder, kMemory2);
     LowerTasks(limits, files, folder + "/pids.max");
     const std::string cpu = files.FirstLine(folder + "/cpu.max").value_or("");  // "max 100000" or "150000 100000"
     const auto parts = Pieces(cpu, ' ');
@@ -74,8 +95,7 @@ void ReadVersion2(CgroupLimits& limits, const SystemFiles& files, std::string_vi
 
 void ReadVersion1(CgroupLimits& limits, const SystemFiles& files, std::string_view membership) {
   for (const std::string& group : GroupsOf(PathOf(membership, "memory").value_or("/"))) {
-    const std::string folder = "/sys/fs/cgroup/memory" + group;
-    LowerMemory(limits, files, folder + "/memory.limit_in_bytes", folder + "/memory.usage_in_bytes");
+    LowerMemory(limits, files, "/sys/fs/cgroup/memory" + group, kMemory1);
   }
   for (const std::string& group : GroupsOf(PathOf(membership, "cpu").value_or("/"))) {
     const std::string folder = "/sys/fs/cgroup/cpu" + group;

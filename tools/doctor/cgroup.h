@@ -12,7 +12,7 @@ namespace loramux {
 struct CgroupLimits {
   std::optional<double> processors;          // the processors' time that the group may take: 1.5 is one and a half
   std::optional<std::int64_t> memory_bytes;  // the least limit of the group and those around it
-  std::optional<std::int64_t> memory_used;   // bytes, of the group with that limit
+  std::optional<std::int64_t> memory_used;   // bytes, of the group with that limit, without cached files
   std::optional<std::int64_t> tasks;         // processes and threads
 };
 

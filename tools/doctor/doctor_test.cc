@@ -90,17 +90,21 @@ TEST_F(Doctor, CgroupsOfVersion2AreReadUpToTheRoot) {
   Write("sys/fs/cgroup/outer/cpu.max", "150000 100000\n");
   Write("sys/fs/cgroup/outer/inner/memory.max", "1073741824\n");
   Write("sys/fs/cgroup/outer/inner/memory.current", "4096\n");
+  Write("sys/fs/cgroup/outer/inner/memory.stat", "anon 3000\nfile 1096\ninactive_file 1000\nactive_file 96\n");
   Write("sys/fs/cgroup/outer/memory.max", "2147483648\n");
   Write("sys/fs/cgroup/pids.max", "200\n");
   EXPECT_EQ(Limits().processors, 1.5);
   EXPECT_EQ(Limits().memory_bytes, std::int64_t{1} << 30);
-  EXPECT_EQ(Limits().memory_used, 4096);
+  EXPECT_EQ(Limits().memory_used, 3000);  // cached files can be dropped
   EXPECT_EQ(Limits().tasks, 200);
 }
 
 TEST_F(Doctor, CgroupsOfVersion1) {
   Write("proc/self/cgroup", "12:memory:/docker/x\n5:cpu,cpuacct:/docker/x\n3:pids:/docker/x\n");
   Write("sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "536870912\n");
+  Write("sys/fs/cgroup/memory/docker/x/memory.usage_in_bytes", "4096\n");
+  Write("sys/fs/cgroup/memory/docker/x/memory.stat",
+        "inactive_file 1\ntotal_inactive_file 96\ntotal_active_file 5000\n");
   Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   Write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   Write("sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "400000\n");
@@ -108,6 +112,7 @@ TEST_F(Doctor, CgroupsOfVersion1) {
   Write("sys/fs/cgroup/pids/docker/x/pids.max", "max\n");
   EXPECT_EQ(Limits().processors, 4.0);
   EXPECT_EQ(Limits().memory_bytes, std::int64_t{512} << 20);
+  EXPECT_EQ(Limits().memory_used, 0);
   EXPECT_EQ(Limits().tasks, std::nullopt);
 }
 
