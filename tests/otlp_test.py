@@ -143,7 +143,7 @@ class Spans(unittest.TestCase):
         return request
 
     def test_a_request_in_its_clients_trace(self):
-        server = self.server("--otlp-service-name", "lora-test", "--otlp-headers", "x-key=secret value")
+        server = self.server("--otlp-service-name", "lora-test", "--otlp-headers", "x-key=secret%20value, x-other=1")
         status, traceparent = ask(server)
         self.assertEqual(status, 200)
         spans = self.wait_for_spans(5)
@@ -151,8 +151,9 @@ class Spans(unittest.TestCase):
         self.assertEqual(traceparent, f"00-{TRACE}-{request['spanId']}-01")
         self.assertEqual({span["service"] for span in spans}, {"lora-test"})
         self.assertEqual(self.receiver.headers["x-key"], "secret value")
+        self.assertEqual(self.receiver.headers["x-other"], "1")
         wait_for(lambda: server.metric("loramux:otlp_spans_total", outcome="sent") == 5, "the metric")
-        self.assertNotIn("secret value", pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_text(encoding="utf-8"))
+        self.assertNotIn("secret", pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_text(encoding="utf-8"))
 
     def test_the_sampled_flag_and_requests_without_a_trace(self):
         server = self.server("--otlp-sample", "0")
@@ -202,7 +203,8 @@ class Spans(unittest.TestCase):
 
     def test_wrong_flags(self):
         for flags, message in ((("--otlp-endpoint", "collector:4318"), "--otlp-endpoint"),
-                               (("--otlp-endpoint", self.receiver.url, "--otlp-headers", "se cret"), "--otlp-headers")):
+                               (("--otlp-endpoint", self.receiver.url, "--otlp-headers", "se cret"), "--otlp-headers"),
+                               (("--otlp-endpoint", self.receiver.url, "--otlp-headers", "x=se cret%0d%0ay:1"), "--otlp-headers")):
             done = subprocess.run([serving.LORAMUX, "serve", str(serving.DEMO / "model"), "--port", "0", *flags], text=True,
                                   stderr=subprocess.PIPE, timeout=serving.PATIENCE)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -7,18 +7,29 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "http/exchange.h"
 #include "http/random_source.h"
 
 namespace loramux {
 namespace {
 
+std::string WithoutSpaceAround(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  return begin == std::string::npos ? std::string() : text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+}
+
 // A name of HTTP's token characters, and a value without control characters: nothing that would begin another header.
+// The value may be percent-encoded, as OpenTelemetry's variable has it.
 Result<std::pair<std::string, std::string>> HeaderOf(const std::string& text) {
   constexpr std::string_view kToken = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const std::size_t equals = text.find('=');
-  const bool named = equals != std::string::npos && equals > 0 && text.find_first_not_of(kToken) >= equals;
-  const bool clean = std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-  if (named && clean) return std::pair{text.substr(0, equals), text.substr(equals + 1)};
+  const std::string name = WithoutSpaceAround(text.substr(0, equals));
+  const std::string value =
+      equals == std::string::npos ? std::string() : PercentDecode(WithoutSpaceAround(text.substr(equals + 1)));
+  const bool named =
+      equals != std::string::npos && !name.empty() && name.find_first_not_of(kToken) == std::string::npos;
+  const bool clean = std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  if (named && clean) return std::pair{name, value};
   return InvalidArgument(
       "--otlp-headers: expected NAME=VALUE without control characters, found something else (not shown: it may be a "
       "secret)",
@@ -47,7 +58,7 @@ void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
             .target = &flags.headers,
             .unit = "NAME=VALUE",
             .group = traces,
-            .help = "Headers of every export, such as a key of the collector",
+            .help = "Headers of every export, such as a key of the collector; values may be percent-encoded",
             .comma_list = true,
             .secret = true,
             .environment = {"OTEL_EXPORTER_OTLP_HEADERS"}});
