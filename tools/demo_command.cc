@@ -11,6 +11,7 @@
 
 #include "http/bound_port.h"
 #include "tools/serve.h"
+#include "tools/startup_table.h"
 
 namespace loramux {
 namespace {
@@ -36,8 +37,10 @@ Result<std::uint16_t> FreePort(const DemoFlags& flags) {
 }
 
 void PrintFirstSteps(const std::string& host, std::uint16_t port, const std::vector<std::string>& words) {
-  const bool everywhere = host == "0.0.0.0" || host == "::";
-  const std::string url = fmt::format("http://{}:{}", everywhere ? "127.0.0.1" : host, port);
+  StartupFacts facts;
+  facts.host = host;
+  facts.port = port;
+  const std::string url = ClientUrl(facts);
   fmt::print(
       "$ {}\n\n"
       "When the log says `ready`, the page is at\n"
