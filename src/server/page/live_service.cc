@@ -19,6 +19,7 @@ namespace {
 
 namespace asio = boost::asio;
 
+constexpr const char* kEventStream = "text/event-stream; charset=utf-8";
 constexpr std::chrono::milliseconds kBetweenEvents(1000);
 constexpr std::chrono::milliseconds kPatience(1000);      // for the engine's answer
 constexpr std::chrono::milliseconds kFirstEventIn(3000);  // for a viewer that finds none
@@ -126,6 +127,12 @@ asio::awaitable<void> LiveService::Watch(HttpExchange& exchange) {
     co_await exchange.Send(std::move(*refusal));
     co_return;
   }
+  if (exchange.request().method == "HEAD") {  // a stream's events would be taken for the next response
+    HttpReply head;
+    head.headers.emplace_back("Content-Type", kEventStream);  // content_type is for bodies
+    co_await exchange.Send(std::move(head));
+    co_return;
+  }
   const Viewer viewer(*this, exchange);
   if (!viewer.admitted()) {
     co_await exchange.Send(ErrorReply(503, "Too many connections watch the server, or it is shutting down."));
@@ -153,8 +160,7 @@ asio::awaitable<void> LiveService::Stream(HttpExchange& exchange, const Viewer& 
       sleeper.writing_since = clock_.Now();
       if (!std::exchange(started, true)) {
         exchange.AddHeader("Cache-Control", "no-store");
-        exchange.AddHeader("X-Accel-Buffering", "no");
-        co_await exchange.StartStream("text/event-stream; charset=utf-8");
+        co_await exchange.StartStream(kEventStream);
       }
       co_await exchange.Write(event->text);
       sleeper.writing_since = 0;

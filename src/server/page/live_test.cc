@@ -186,6 +186,14 @@ TEST_F(LiveServer, StopEndsTheStreams) {
   EXPECT_EQ(RawHttpClient(server_.port()).Do("GET", "/internal/live").status, 503);
 }
 
+TEST_F(LiveServer, HeadHasNoEvents) {
+  RawHttpClient client(server_.port());
+  client.Send(RawHttpClient::Format("HEAD", "/internal/live"));
+  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), testing::HasSubstr("text/event-stream"));
+  EXPECT_EQ(client.Do("GET", "/internal/adapters").status, 200);  // the connection goes on
+  EXPECT_EQ(asked_, 1);
+}
+
 // The service wakes its viewers each second, also without an event.
 TEST_F(LiveServer, ASilentEngineIsAnError) {
   silent_ = true;
