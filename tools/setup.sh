@@ -12,7 +12,7 @@ readonly build_packages=(
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev prometheus-cpp-dev
   libtomlplusplus-dev libsystemd-dev libssl-dev libcurl4-openssl-dev libeigen3-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang-14 clang-format-14 libclang-rt-14-dev lld
-  python3-venv python3-prometheus-client etcd-server chromium)
+  python3-venv python3-prometheus-client etcd-server)
 readonly bundle_packages=(patchelf binutils dpkg)
 readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
@@ -123,7 +123,7 @@ main() {
   if ! command -v apt-get >/dev/null; then
     say "this is not a Debian or Ubuntu system, so nothing was installed. Install these packages (Debian names):"
     say "  ${build_packages[*]} ${boost_packages[0]} libboost-context1.81-dev cargo (1.$min_rust_minor+)"
-    if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} nodejs npm"; fi
+    if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} chromium nodejs npm"; fi
     case "${1:-build}" in test|envoy) say "  for loramux route --ext-proc: ${envoy_packages[*]}" ;; esac
     return 0
   fi
@@ -131,6 +131,8 @@ main() {
   install_boost
   if [ "${1:-build}" = test ]; then
     install_packages "${test_packages[@]}"
+    # Ubuntu has no such package.
+    (install_packages chromium) || say "without Chromium or Chrome, the test of the page is skipped"
     install_node
   fi
   case "${1:-build}" in test|envoy) install_packages "${envoy_packages[@]}" ;; esac
