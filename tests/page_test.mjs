@@ -291,7 +291,7 @@ async function viewers() {
   for await (const piece of answer.body.pipeThrough(new TextDecoderStream())) {
     text += piece;
     found = [...text.matchAll(/"viewers":(\d+)/g)];
-    if (found.length >= 2) break;   // the first event may be older than this connection
+    if (found.length >= 3) break;   // two events may have been begun before this connection
   }
   stop.abort();
   return Number(found.at(-1)[1]);

@@ -38,8 +38,11 @@ if [ "${1:-}" = all ]; then
   if command -v go >/dev/null && ! up_to_date otelcol otelcol/main.go otelcol/go.mod otelcol/go.sum; then
     printf 'clients: building the OpenTelemetry Collector into build/clients/otelcol\n' >&2
     mkdir -p "$target/otelcol"
-    (cd otelcol && go build -ldflags='-s -w' -o "../$target/otelcol/otelcol" .)
-    printf '%s\n' "$wanted" >"$target/otelcol/installed"
+    if (cd otelcol && go build -ldflags='-s -w' -o "../$target/otelcol/otelcol" .); then
+      printf '%s\n' "$wanted" >"$target/otelcol/installed"
+    else   # such as a Go that is too old for it
+      printf 'clients: it cannot be built here, so no test uses it\n' >&2
+    fi
   fi
 fi
 if ! up_to_date node_modules package.json package-lock.json; then
