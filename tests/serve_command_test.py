@@ -72,7 +72,7 @@ class OtherServers(unittest.TestCase):
                        "--gpu-memory-utilization", "0.9", "--max_num_seqs", "8", "--max-num-batched-tokens", "256",
                        "--enable-prefix-caching", "--tensor-parallel-size", "1", "--disable-log-requests",
                        "--enforce-eager", "--swap-space", "4", "--trust-remote-code", "--host", "127.0.0.1",
-                       "--uvicorn-log-level", "info", "--enable-auto-tool-choice", "--disable-log-stats",
+                       "--uvicorn-log-level", "info", "--enable-auto-tool-choice", "--disable-log-stats", "--disable-fastapi-docs",
                        "--allowed-origins", '["http://a.example"]', "--api-key", KEY, "another-secret-key", *MEMORY)
         try:
             self.assertEqual(status_with(server, ""), 401)
@@ -80,6 +80,7 @@ class OtherServers(unittest.TestCase):
             for key in (KEY, "another-secret-key"):
                 self.assertEqual(status_with(server, key), 200)
             self.assertEqual(status_with(server, "", "/health"), 200)
+            self.assertEqual(status_with(server, KEY, "/docs"), 404)
             command = pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
             self.assertNotIn(KEY.encode(), command)
             self.assertNotIn(b"another-secret-key", command)

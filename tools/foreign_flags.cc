@@ -83,7 +83,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--middleware", kRefused, "code of users never runs", kOne},
     {kVllm, "--allow-credentials", kIgnored, "credentials are sent in headers, which --allowed-origins covers"},
     {kVllm, "--allowed-methods,--allowed-headers", kIgnored, "--allowed-origins is enough", kOne},
-    {kVllm, "--disable-fastapi-docs", kHolds, "there are no such pages"},
+    {kVllm, "--disable-fastapi-docs", kAlias, "--no-page=true"},
     {kVllm, "--disable-uvicorn-access-log", kIgnored, "--log-level warn leaves out the line of each request"},
     {kVllm, "--disable-frontend-multiprocessing", kHolds, "there is one process"},
     {kVllm, "--h11-max-incomplete-event-size", kAlias, "--max-header-bytes", kOne},
@@ -108,8 +108,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--enable-log-requests", kIgnored, "the log never holds prompts or answers; each request leaves one line"},
     {kVllm, "--max-log-len", kIgnored, "the log never holds prompts or answers", kOne},
     {kVllm, "--disable-log-stats", kAlias, "--stats-interval=0"},
-    {kVllm, "--otlp-traces-endpoint,--collect-detailed-traces", kIgnored, "the log has the id of each request's trace",
-     kOne},
+    {kVllm, "--otlp-traces-endpoint,--collect-detailed-traces", kIgnored, "--otlp-endpoint sends spans, by HTTP", kOne},
     {kVllm, "--show-hidden-metrics-for-version", kIgnored, "/metrics has older names too", kOne},
     {kVllm, "--enable-server-load-tracking", kHolds, "/metrics and /health tell the load"},
 
