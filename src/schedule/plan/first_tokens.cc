@@ -68,6 +68,8 @@ std::size_t FirstTokens::Arrange(const Pace& pace, std::vector<AwaitedToken>& pr
   return PutLateLast(prompts);
 }
 
+// The largest prompt so far gives way to this one only if that suffices. It always does in the order of due times, if
+// all prompts may be late. Otherwise it may not: then only this one is late, because the others fit without it.
 void FirstTokens::MarkLate(const Pace& pace, std::vector<AwaitedToken>& prompts) {
   const auto smaller = [&prompts](std::size_t a, std::size_t b) {
     return std::pair(prompts[a].tokens, a) < std::pair(prompts[b].tokens, b);
@@ -81,15 +83,21 @@ void FirstTokens::MarkLate(const Pace& pace, std::vector<AwaitedToken>& prompts)
     if (prompt.late) continue;  // even as the only one
     seconds += own;
     if (!prompt.may_be_late) continue;
+    if (seconds > prompt.seconds_left) {
+      const bool any = !largest_.empty() && smaller(i, largest_.front());
+      const double most = any ? prompts[largest_.front()].tokens * pace.seconds_per_token : 0;
+      if (!any || seconds - most > prompt.seconds_left) {
+        prompt.late = true;
+        seconds -= own;
+        continue;
+      }
+      prompts[largest_.front()].late = true;
+      seconds -= most;
+      std::pop_heap(largest_.begin(), largest_.end(), smaller);
+      largest_.pop_back();
+    }
     largest_.push_back(i);
     std::push_heap(largest_.begin(), largest_.end(), smaller);
-    while (!prompt.late && seconds > prompt.seconds_left && !largest_.empty()) {  // without it, all others fit
-      std::pop_heap(largest_.begin(), largest_.end(), smaller);
-      AwaitedToken& largest = prompts[largest_.back()];
-      largest_.pop_back();
-      largest.late = true;
-      seconds -= largest.tokens * pace.seconds_per_token;
-    }
   }
 }
 

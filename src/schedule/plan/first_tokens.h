@@ -8,7 +8,8 @@
 //  2. Otherwise, if all are on time in the order of their due times, that is the order.
 //  3. Otherwise some are late. Tenants are compared by their service, in quanta of the work that fits an objective, and
 //     within a quantum the due time decides. In this order, Moore and Hodgson's algorithm (1968) chooses the late ones:
-//     as soon as the work up to one prompt does not fit, the largest prompt so far is late. Late ones are last.
+//     as soon as the work up to one prompt does not fit, the largest prompt so far is late; or that one itself, if the
+//     others would have to be several. Late ones are last.
 //
 // Pure: reads neither a clock nor the scheduler.
 #pragma once

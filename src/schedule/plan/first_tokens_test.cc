@@ -61,6 +61,14 @@ TEST(FirstTokens, WhatCannotBeOnTimeAtAllIsLast) {
   EXPECT_THAT(Places(prompts), ElementsAre(1, 0));
 }
 
+// Behind a prompt that must not be late, no other one could make room for the last.
+TEST(FirstTokens, NoneGivesWayInVain) {
+  std::vector<AwaitedToken> prompts{Prompt(0, 20, 40), Prompt(1, 100, 41), Prompt(2, 10, 60)};
+  prompts[1].may_be_late = false;
+  EXPECT_EQ(FirstTokens().Arrange(kPace, prompts), 2u);
+  EXPECT_THAT(Places(prompts), ElementsAre(0, 1, 2));
+}
+
 TEST(FirstTokens, WhoWasGivenUpHasNoSay) {
   std::vector<AwaitedToken> prompts{Prompt(0, 5, 1), Prompt(1, 20, 90)};
   prompts[0].given_up = true;
