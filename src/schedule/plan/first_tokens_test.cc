@@ -168,9 +168,10 @@ TEST(PromptPace, EqualStepsHaveAMeanAndDecodesNone) {
 
 // A token takes a millisecond, the objective is a second.
 struct World {
-  explicit World(bool by_objective)
-      : w(4000, {.max_batch_tokens = 64, .prefill_chunk = 64, .prompts_by_objective = by_objective}, 256,
-          {.name = "objective", .objective = kNsPerSecond}) {
+  explicit World(bool by_objective, const FairnessOptions& fairness = {})
+      : w(4000,
+          {.max_batch_tokens = 64, .prefill_chunk = 64, .prompts_by_objective = by_objective, .fairness = fairness},
+          256, {.name = "objective", .objective = kNsPerSecond}) {
     for (int i = 0; i < 20; ++i) w.prompt_pace().Add(100 * (i % 4), 100 * (i % 4) * kNsPerMs + 1);
   }
   // The requests that the step computes.
@@ -209,6 +210,25 @@ TEST(Prompts, WaitingOnesThatArePassedOverAreNamed) {
   world.w.clock().Advance(31 * kNsPerSecond);  // beyond the age bound: no longer
   EXPECT_EQ(world.Plan().front(), large->id.value);
   EXPECT_THAT(world.w.draft().plan.deferred, IsEmpty());
+}
+
+// No tenant is overdue, so that only the age of the request counts.
+TEST(Prompts, AmongTenantsNoneIsPassedOverBeyondTheAgeBound) {
+  for (const bool begun : {false, true}) {
+    World world(/*by_objective=*/true, {.max_wait = 3600 * kNsPerSecond});
+    Request* const large = begun ? world.w.Run(960, 0, "a") : world.w.Wait(960, 0, "a");
+    if (begun) {
+      large->tokens.pop_back();
+      large->computed = 64;  // the world let it compute all
+    }
+    const auto plan_after = [&](TimeNs time) {
+      world.w.clock().Advance(time);
+      for (int i = 0; i < 3; ++i) world.w.Wait(300, 0, "b");
+      return world.Plan().front();
+    };
+    EXPECT_NE(plan_after(20 * kNsPerSecond), large->id.value);
+    EXPECT_EQ(plan_after(11 * kNsPerSecond), large->id.value);
+  }
 }
 
 }  // namespace

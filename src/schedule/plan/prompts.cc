@@ -71,6 +71,8 @@ void Prompts::Merge(bool with_waiting) {
 }
 
 // Where requests were preempted, the order of service has said for whom. It stays, so that the room goes to that one.
+// Beyond the age bound no prompt is passed over. That a tenant is overdue would not suffice: its turns may all go to
+// younger requests, and a begun prompt would get a chunk in each.
 std::size_t Prompts::ArrangeByObjective() {
   const SchedulerOptions& options = draft_.view.options;
   const TimeNs objective = draft_.view.queues.order().objective(), now = draft_.room.now();
@@ -85,7 +87,7 @@ std::size_t Prompts::ArrangeByObjective() {
     const Request& request = *candidate.request;
     const bool whole = !candidate.runs && request.work_tokens >= 0;
     const TimeNs latest = request.deadline > 0 ? request.deadline : request.arrival + objective;
-    const bool too_old = one_tenant && now - request.arrival > options.age_bound;
+    const bool too_old = now - request.arrival > options.age_bound;
     prompt.urgency = UrgencyOf(request);
     prompt.tokens = static_cast<double>(whole ? request.work_tokens : request.uncomputed());
     prompt.seconds_left = static_cast<double>(latest - now) / kNsPerSecond;
