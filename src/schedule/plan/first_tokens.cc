@@ -29,12 +29,11 @@ void SortByQuantum(std::vector<AwaitedToken>& prompts, const FirstTokens::Pace& 
   const double quantum = pace.objective / pace.seconds_per_token;
   double least = prompts.front().standing.service;
   for (const AwaitedToken& prompt : prompts) least = std::min(least, prompt.standing.service);
-  const auto level = [&](const AwaitedToken& prompt) {
-    return static_cast<std::int64_t>((prompt.standing.service - least) / quantum);
-  };
-  std::sort(prompts.begin(), prompts.end(), [&](const AwaitedToken& a, const AwaitedToken& b) {
+  for (AwaitedToken& prompt : prompts)
+    prompt.quantum = static_cast<std::int64_t>((prompt.standing.service - least) / quantum);
+  std::sort(prompts.begin(), prompts.end(), [](const AwaitedToken& a, const AwaitedToken& b) {
     if (a.standing.overdue != b.standing.overdue) return a.standing.overdue;
-    if (const auto x = level(a), y = level(b); x != y) return x < y;
+    if (a.quantum != b.quantum) return a.quantum < b.quantum;
     return a.urgency < b.urgency;
   });
 }
@@ -58,6 +57,7 @@ std::size_t FirstTokens::PutLateLast(std::vector<AwaitedToken>& prompts) {
 std::size_t FirstTokens::Arrange(const Pace& pace, std::vector<AwaitedToken>& prompts) {
   for (AwaitedToken& prompt : prompts) {
     prompt.late = false;
+    prompt.quantum = 0;
     prompt.may_be_late = prompt.may_be_late && !prompt.standing.overdue;
   }
   if (prompts.empty() || pace.seconds_per_token <= 0 || AllFit(prompts, pace, kToSpare)) return prompts.size();
@@ -78,6 +78,7 @@ void FirstTokens::MarkLate(const Pace& pace, std::vector<AwaitedToken>& prompts)
   double seconds = kMargin * pace.objective;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     AwaitedToken& prompt = prompts[i];
+    if (i > 0 && prompt.quantum != prompts[i - 1].quantum) largest_.clear();  // those tenants got less
     const double own = prompt.tokens * pace.seconds_per_token;
     prompt.late = prompt.may_be_late && (prompt.given_up || own + kMargin * pace.objective > prompt.seconds_left);
     if (prompt.late) continue;  // even as the only one

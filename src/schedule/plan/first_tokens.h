@@ -8,8 +8,9 @@
 //  2. Otherwise, if all are on time in the order of their due times, that is the order.
 //  3. Otherwise some are late. Tenants are compared by their service, in quanta of the work that fits an objective, and
 //     within a quantum the due time decides. In this order, Moore and Hodgson's algorithm (1968) chooses the late ones:
-//     as soon as the work up to one prompt does not fit, the largest prompt so far is late; or that one itself, if the
-//     others would have to be several. Late ones are last.
+//     as soon as the work up to one prompt does not fit, the largest prompt of the quantum so far is late; or that one
+//     itself, if the others would have to be several. Late ones are last. So a flood of small prompts never makes a
+//     tenant late that got less.
 //
 // Pure: reads neither a clock nor the scheduler.
 #pragma once
@@ -25,14 +26,15 @@ namespace loramux {
 
 // A prompt that waits, or that is computed in part.
 struct AwaitedToken {
-  Standing standing;        // of its tenant; one that is overdue goes first
-  Urgency urgency;          // the order without regard to tenants
-  double tokens = 0;        // to be computed before the first output token
-  double seconds_left = 0;  // until it is wanted; negative: it is late already
-  bool may_be_late = true;  // false: it has no objective, or waits for too long
-  bool given_up = false;    // the queue order gave it up: it has no say, and is late as soon as any other is
-  bool late = false;        // result
-  std::size_t at = 0;       // the caller's
+  Standing standing;         // of its tenant; one that is overdue goes first
+  Urgency urgency;           // the order without regard to tenants
+  double tokens = 0;         // to be computed before the first output token
+  double seconds_left = 0;   // until it is wanted; negative: it is late already
+  bool may_be_late = true;   // false: it has no objective, or waits for too long
+  bool given_up = false;     // the queue order gave it up: it has no say, and is late as soon as any other is
+  bool late = false;         // result
+  std::int64_t quantum = 0;  // scratch: of its tenant's service
+  std::size_t at = 0;        // the caller's
 };
 
 // See the top of this file. The members are scratch memory, so that nothing is allocated in the steady state.

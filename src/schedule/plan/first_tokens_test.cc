@@ -95,6 +95,13 @@ TEST(FirstTokens, ATenantThatGotMoreThanAnObjectivesWorkComesLast) {
   EXPECT_EQ(prompts[0].at, 0u) << "a little more service counts";
 }
 
+TEST(FirstTokens, SmallPromptsDoNotDisplaceALargeOneOfATenantThatGotLess) {
+  std::vector<AwaitedToken> prompts{Prompt(0, 40, 90, 0), Prompt(1, 20, 50, 300), Prompt(2, 20, 55, 320),
+                                    Prompt(3, 20, 70, 340)};
+  EXPECT_EQ(FirstTokens().Arrange(kFair, prompts), 2u);
+  EXPECT_THAT(Places(prompts), ElementsAre(0, 3, 1, 2));
+}
+
 TEST(FirstTokens, AnOverdueTenantIsFirst) {
   std::vector<AwaitedToken> prompts{Prompt(0, 30, 50), Prompt(1, 30, 61), Prompt(2, 10, 99)};
   prompts[2].standing.overdue = true;
