@@ -64,6 +64,7 @@ std::optional<TimeNs> ParseTimestamp(std::string_view text) {
     return std::nullopt;
   }
   const std::int64_t minutes = (DaysFromCivil(*year, *month, *day) * 24 + *hour) * 60 + *minute - *offset;
+  if (static_cast<double>(minutes) * 60 > kMaxTraceSeconds) return std::nullopt;
   return minutes * 60 * kNsPerSecond + ToNs(*second);
 }
 
@@ -175,6 +176,7 @@ class CsvReader {
     prompt_ = prompt;
     answer_ = answer;
     adapter_ = ColumnOf(kAdapterNames);
+    trace_.names_adapters = adapter_ != kNoColumn;
     return Ok{};
   }
 

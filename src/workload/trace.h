@@ -28,7 +28,8 @@ struct Arrival {
 struct Trace {
   std::vector<Arrival> arrivals;      // ascending by `at`
   int clients = 0;                    // 0: unknown
-  std::vector<std::string> adapters;  // names, in the order in which they appear; empty: not in the trace
+  bool names_adapters = false;        // it says of each request which adapter it is for
+  std::vector<std::string> adapters;  // names, in the order in which they appear
   std::int64_t block_tokens = 0;      // tokens of each block of Arrival::blocks except the last
 };
 

@@ -349,7 +349,7 @@ Result<Workload> MakeWorkload(const WorkloadOptions& asked) {
   if (!options.trace.empty()) {
     ASSIGN_OR_RETURN(Trace read, ReadTrace(options.trace));
     trace = std::move(read.arrivals);
-    named = options.clients.empty() && !read.adapters.empty();
+    named = options.clients.empty() && read.names_adapters;
     if (named) RETURN_IF_ERROR(TakeAdapters(read.adapters, options));
   }
   std::vector<std::vector<ClientWindow>> clients;

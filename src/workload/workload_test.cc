@@ -46,6 +46,16 @@ TEST(Workload, ATraceMayNameItsAdapters) {
   EXPECT_NE(refused.error().message.find("'law'"), std::string::npos) << refused.error().message;
 }
 
+TEST(Workload, ATraceMayBeOfTheBaseModelAlone) {
+  const TempFile file("base.csv", "time,prompt_tokens,output_tokens,adapter\n0,9,3,base\n1,9,3,\n");
+  for (const std::vector<std::string>& names : {std::vector<std::string>{}, std::vector<std::string>{"sql"}}) {
+    const Workload workload =
+        MakeWorkload({.trace = file.path(), .poisson = false, .ranks = {8}, .adapter_names = names}).value();
+    EXPECT_TRUE(workload.adapter_ranks.empty());
+    for (const WorkloadRequest& request : workload.requests) EXPECT_EQ(request.adapter, -1);
+  }
+}
+
 TEST(Workload, TheSameSeedGivesTheSame) {
   const WorkloadOptions options{.requests = 300, .rate = 5, .turns = 2, .seed = 9};
   const Workload a = MakeWorkload(options).value(), b = MakeWorkload(options).value();
