@@ -221,7 +221,7 @@ Result<ExperimentResult> RunPublished(ExperimentContext& context) {
 
 constexpr std::array kExperiments = std::to_array<Experiment>({
     {"sl-1", "sl-1", "The simulated S-LoRA beside its published runs", "S-LoRA's source, benchmarks/paper",
-     RunPublished},
+     RunPublished, "its requests are those of the published runs"},
 });
 
 }  // namespace

@@ -133,17 +133,29 @@ class MachineFinder {
     return true;
   }
 
-  // From the estimate on, up or down.
+  // From the estimate on, up or down. The steps up grow, because no number may do: faults may break too many requests.
   Status Count(MachineCount& count) {
-    std::int64_t servers = count.servers;
-    ASSIGN_OR_RETURN(const bool enough, Try(count, servers));
+    std::int64_t low = count.servers;
+    ASSIGN_OR_RETURN(const bool enough, Try(count, low));
     if (enough) return CountDown(count);
-    while (++servers <= search_.most) {
+    for (std::int64_t step = 1; low < search_.most; step *= 2) {
+      const std::int64_t servers = std::min(search_.most, low + step);
       ASSIGN_OR_RETURN(const bool now, Try(count, servers));
-      if (now) return Ok{};
+      if (now) return Narrow(count, low);
+      low = servers;
     }
     count.known = MachineKnowledge::kTooMany;
     count.servers = search_.most;
+    return Ok{};
+  }
+
+  // As few as suffice. REQUIRES: count.servers do, and `low` do not.
+  Status Narrow(MachineCount& count, std::int64_t low) {
+    while (count.servers - low > 1) {
+      const std::int64_t middle = low + (count.servers - low) / 2;
+      ASSIGN_OR_RETURN(const bool suffice, Try(count, middle));
+      if (!suffice) low = middle;
+    }
     return Ok{};
   }
 
