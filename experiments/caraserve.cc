@@ -38,9 +38,11 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   SimulationJob job;
   ASSIGN_OR_RETURN(job.options.device, DescribeDevice(device, model, setting.gpus, 0.9, kTargets));
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
-  // All systems fill their steps alike, so that they differ in cold starts only. S-LoRA's adapters load during other
-  // requests' steps.
+  // All systems fill their steps alike and cost the host alike, so that they differ in cold starts only. S-LoRA's
+  // adapters load during other requests' steps.
   if (preset == "s-lora") {
+    job.options.preset.program = {};
+    job.options.preset.reserve_output = false;
     job.options.preset.shape.separate_phases = false;
     job.options.preset.shape.cold_start = ColdStart::kPassOver;
   }

@@ -50,7 +50,7 @@ constexpr std::array kFastLibra = std::to_array<Claim>({
     {"fl-15", "fl-15m", "without dependency maintenance: TTFT", "without dependencies TTFT is 1.27 times as long",
      "an adapter is rarely evicted before its history, so little history becomes invalid"},
     {"fl-15", "fl-15s", "LRU instead of the cost model: TTFT", "with LRU instead of the cost model, 1.24 times",
-     "the formula's factor e^-t falls so fast that it orders as LRU does"},
+     "the formula's factor e^-t falls so fast that it orders nearly as LRU does"},
     {"fl-15", "fl-15l", "without the reward for enough adapters: TTFT", "without its reward for adapters, 1.13 times",
      "the reward is 1 whenever enough adapters are on the device, which is always"},
 });

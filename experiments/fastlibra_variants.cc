@@ -256,10 +256,8 @@ std::vector<std::string> VariantRemarks(const Pressure& pressure) {
   }
   return {
       "WOS, by the letter. Equation 5's 1 - sigmoid(t) is e^-t for all but the first second, so with t in seconds a "
-      "few "
-      "seconds of idle time outweigh nearly every cost and frequency: the cost model is LRU but for ties. So these "
-      "rows "
-      "compare LRU with itself.",
+      "few seconds of idle time outweigh nearly every cost and frequency: the cost model decides otherwise than LRU "
+      "only between idle times that differ by less. So these rows compare LRU with nearly the same order.",
       "WOL, by the letter. Equation 4 is max(1, Low / Now), and Now, which counts the adapters of the running batch "
       "and idle ones, is never below Low: LoRA_Eval is always 1. So these rows compare FastLibra with itself.",
       fmt::format(
