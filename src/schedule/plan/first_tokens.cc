@@ -1,6 +1,7 @@
 #include "schedule/plan/first_tokens.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace loramux {
@@ -27,10 +28,14 @@ void SortByUrgency(std::vector<AwaitedToken>& prompts) {
 
 void SortByQuantum(std::vector<AwaitedToken>& prompts, const FirstTokens::Pace& pace) {
   const double quantum = pace.objective / pace.seconds_per_token;
-  double least = prompts.front().standing.service;
-  for (const AwaitedToken& prompt : prompts) least = std::min(least, prompt.standing.service);
-  for (AwaitedToken& prompt : prompts)
-    prompt.quantum = static_cast<std::int64_t>((prompt.standing.service - least) / quantum);
+  double least = std::numeric_limits<double>::infinity();  // of those whose service counts
+  for (const AwaitedToken& prompt : prompts) {
+    if (!prompt.standing.overdue) least = std::min(least, prompt.standing.service);
+  }
+  for (AwaitedToken& prompt : prompts) {
+    if (!prompt.standing.overdue)
+      prompt.quantum = static_cast<std::int64_t>((prompt.standing.service - least) / quantum);
+  }
   std::sort(prompts.begin(), prompts.end(), [](const AwaitedToken& a, const AwaitedToken& b) {
     if (a.standing.overdue != b.standing.overdue) return a.standing.overdue;
     if (a.quantum != b.quantum) return a.quantum < b.quantum;
