@@ -5,7 +5,7 @@ export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
 
-.PHONY: help demo test test-all build cuda test-cuda deb tarball wheel docs format setup setup-test bench clean
+.PHONY: help demo test test-all test-arm64 build cuda test-cuda deb tarball wheel docs format setup setup-test bench clean
 
 help:
 	@echo "make demo          install missing dependencies, build the server, serve the demo model with all its adapters,"
@@ -13,6 +13,7 @@ help:
 	@echo "make demo ONCE=1   the same, but stop the server after the answers"
 	@echo "make test          install the tests' dependencies, build, run the tests (CONTRIBUTING.md lists them)"
 	@echo "make test-all      the rest: every test under every sanitizer, long soaks, long fuzzing"
+	@echo "make test-arm64    the kernels and the model for ARM, cross-compiled and run under qemu"
 	@echo "make build         build the program with all its commands: build/release/tools/loramux"
 	@echo "make cuda          install NVIDIA's compiler in build/cuda, build the CUDA plugin: build/release/tools/libloramux_cuda.so"
 	@echo "make test-cuda     the same, and the checks of the compiled kernels; they need no GPU"
@@ -62,6 +63,10 @@ test: setup-test
 
 test-all: setup-test
 	tests/run.sh all
+
+test-arm64:
+	@tools/setup.sh arm64
+	tests/run.sh arm64
 
 docs: build
 	build/release/tools/loramux reference markdown >build/flags.md

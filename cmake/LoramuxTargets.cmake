@@ -101,8 +101,8 @@ endfunction()
 
 # loramux_test(name SOURCES a_test.cc ... [DEPS room ...] [LINK target ...] [LABELS label ...] [TIMEOUT seconds] [ASIO])
 # A GoogleTest binary registered with ctest, one ctest entry each. Labels: unit (default), golden, e2e; threads: it
-# also runs under ThreadSanitizer in `make test`; asan: under AddressSanitizer and UndefinedBehaviorSanitizer. A preset
-# that sets LORAMUX_TEST_LABELS builds only the tests that have one of these labels.
+# also runs under ThreadSanitizer in `make test`; asan: under AddressSanitizer and UndefinedBehaviorSanitizer;
+# arm64: for ARM under qemu in `make test-arm64`; dotprod: there with dot products too. A preset that sets LORAMUX_TEST_LABELS builds only the tests that have one of these labels.
 # TIMEOUT (default 900) ends a test that hangs. It is many times what the test takes: no slow machine may reach it.
 option(LORAMUX_LONG_TESTS "The long forms of soaks and fuzz tests (make test-all)" OFF)
 set(LORAMUX_TEST_LABELS "" CACHE STRING "Build only the tests with one of these labels (empty: all)")

@@ -4,6 +4,7 @@
 #                              what has threads; each fuzzer for some seconds
 #        tests/run.sh all      the rest: every test under every sanitizer, long soaks, long fuzzing, all benchmarks built
 #        tests/run.sh release|asan-ubsan|tsan|fuzz ...     only these parts
+#        tests/run.sh arm64    the kernels and the model for ARM, under qemu (after tools/setup.sh arm64)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
@@ -20,12 +21,21 @@ part() {
   ctest --preset "$preset"
 }
 
+# Once as a processor with everything that qemu has, once as one without dot products; then the kernels that use these.
+arm64() {
+  QEMU_CPU=max part arm64
+  printf '\n== arm64: test as a Cortex-A72\n'
+  QEMU_CPU=cortex-a72 ctest --preset arm64
+  QEMU_CPU=max part arm64-dotprod
+}
+
 run() {
   case "$1" in
     release) tests/clients/install.sh; part release ;;
     asan-ubsan) part asan-ubsan ;;
     tsan) part tsan ;;
     fuzz) part fuzz -DLORAMUX_FUZZ_SECONDS=8 ;;
+    arm64) arm64 ;;
     all)
       tests/clients/install.sh all
       part release -DLORAMUX_LONG_TESTS=ON
@@ -34,7 +44,7 @@ run() {
       part tsan -DLORAMUX_LONG_TESTS=ON "-DLORAMUX_TEST_LABELS=threads;e2e"
       # Here each unit is compiled by itself, which shows that it includes what it uses.
       part fuzz -DLORAMUX_FUZZ_SECONDS=300 -DLORAMUX_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON ;;
-    *) echo "tests/run.sh: unknown part '$1': expected release, asan-ubsan, tsan, fuzz or all" >&2; exit 2 ;;
+    *) echo "tests/run.sh: unknown part '$1': expected release, asan-ubsan, tsan, fuzz, arm64 or all" >&2; exit 2 ;;
   esac
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
 # systems it says what to install. Uses sudo only when not root.
-# Usage: tools/setup.sh build|test|bundle|envoy|cuda
+# Usage: tools/setup.sh build|test|bundle|envoy|arm64|cuda
 #   bundle: what tools/bundle.py needs for the tarball and the wheel; also part of `test`.
 #   envoy: gRPC, for the plugin of `loramux route --ext-proc`; also part of `test`.
+#   arm64: a compiler for ARM, qemu, and the libraries for ARM in build/arm64/sysroot; the system's own stay as they are.
 #   cuda: NVIDIA's compiler and libraries, from PyPI into build/cuda; neither root rights nor a GPU.
 set -euo pipefail
 
@@ -15,6 +16,7 @@ readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang
   python3-venv python3-prometheus-client etcd-server)
 readonly bundle_packages=(patchelf binutils dpkg)
 readonly envoy_packages=(libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
+readonly arm64_packages=(g++-aarch64-linux-gnu qemu-user-static)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
@@ -96,6 +98,43 @@ install_node() {
   install_packages nodejs npm
 }
 
+# apt with a state of its own, for which only arm64 exists and nothing is installed: it finds everything that the
+# libraries need, and cannot touch the system's packages. They are unpacked, not installed.
+download_arm64() {
+  local where=$1 package libraries=(libc6-dev libgtest-dev libgmock-dev)
+  for package in "${build_packages[@]}"; do case "$package" in lib*-dev|*-cpp-dev|*json3-dev) libraries+=("$package") ;; esac; done
+  mkdir -p "$where/state/lists/partial" "$where/cache/archives/partial"
+  : >"$where/status"
+  printf '%s;\n' 'APT::Architecture "arm64"' 'APT::Architectures { "arm64"; }' "Dir::State \"$where/state\"" \
+    "Dir::State::status \"$where/status\"" "Dir::Cache \"$where/cache\"" 'APT::Sandbox::User "root"' >"$where/apt.conf"
+  export APT_CONFIG="$where/apt.conf"
+  apt-get update -q >&2
+  for package in "${boost_packages[@]}"; do
+    apt-cache show "$package" >/dev/null 2>&1 || continue
+    apt-get install -d -y -q --no-install-recommends "${libraries[@]}" "$package" "${package/boost/boost-context}" >&2
+    return
+  done
+  return 1
+}
+
+install_arm64() {
+  cd "$(dirname "$0")/.."
+  local where=$PWD/build/arm64 started=$SECONDS
+  install_packages "${build_packages[@]}" "${arm64_packages[@]}"
+  if [ "$(cat "$where/installed.txt" 2>/dev/null)" = "${build_packages[*]}" ]; then return; fi
+  say "unpacking the libraries for arm64 into $where/sysroot: about 50 MB to fetch, 400 MB on disk"
+  rm -rf "$where/sysroot" "$where/apt"
+  if ! (download_arm64 "$where/apt"); then
+    say "this system's apt sources have no such packages for arm64 (Ubuntu has them at ports.ubuntu.com; Debian has them)"
+    exit 1
+  fi
+  mkdir -p "$where/sysroot"
+  for package in "$where"/apt/cache/archives/*.deb; do dpkg -x "$package" "$where/sysroot"; done
+  rm -rf "$where/apt"
+  printf '%s\n' "${build_packages[*]}" >"$where/installed.txt"
+  say "unpacked in $((SECONDS - started)) s: $(du -sm "$where/sysroot" | cut -f1) MB in $where/sysroot"
+}
+
 # The packages in a virtual environment, with the names that compilers and linkers expect. build/cuda/root is then what
 # other systems have as /usr/local/cuda.
 install_cuda() {
@@ -127,6 +166,7 @@ main() {
     case "${1:-build}" in test|envoy) say "  for loramux route --ext-proc: ${envoy_packages[*]}" ;; esac
     return 0
   fi
+  if [ "${1:-build}" = arm64 ]; then install_arm64; return; fi
   install_packages "${build_packages[@]}"
   install_boost
   if [ "${1:-build}" = test ]; then

@@ -23,19 +23,22 @@ using DotVec = hn::Vec<DotTag>;
 using DotBytes = hn::Repartition<std::uint8_t, DotTag>;
 
 // The codes of a quad, ready for products with several rows.
+#if HWY_TARGET == HWY_AVX2
 struct QuadCodes {
   DotVec codes;
-#if HWY_TARGET == HWY_AVX2
   DotVec magnitudes;  // of 8-bit codes: |code - 128|
-#endif
 };
+#else
+// No struct: GCC compiles its implicit constructor without the instructions of NEON's target, and then refuses it.
+using QuadCodes = DotVec;
+#endif
 
 #if HWY_TARGET == HWY_AVX3_DL
 
 // Four products and their sum to 32 bits in one instruction.
 template <bool kWide>
 HWY_INLINE QuadCodes PrepareCodes(DotVec codes) {
-  return {codes};
+  return codes;
 }
 template <bool kWide>
 HWY_INLINE DotVec StartDot(std::int32_t sum) {
@@ -45,7 +48,7 @@ template <bool kWide>
 HWY_INLINE DotVec AddDot(DotVec dot, const QuadCodes& w, DotVec x) {
   // Not the intrinsic: Highway 1.0 enables the 256-bit form (avxvnni) for this target in place of avx512vnni, for whose
   // presence it checks at run time.
-  asm("vpdpbusd %2, %1, %0" : "+v"(dot.raw) : "v"(w.codes.raw), "v"(x.raw));
+  asm("vpdpbusd %2, %1, %0" : "+v"(dot.raw) : "v"(w.raw), "v"(x.raw));
   return dot;
 }
 template <bool kWide>
@@ -89,9 +92,9 @@ HWY_INLINE DotVec FinishDot(DotVec dot) {
 template <bool kWide>
 HWY_INLINE QuadCodes PrepareCodes(DotVec codes) {
 #if HWY_ARCH_ARM && defined(__ARM_FEATURE_DOTPROD)
-  if constexpr (kWide) return {hn::Xor(codes, hn::Set(DotTag(), static_cast<std::int32_t>(0x80808080u)))};
+  if constexpr (kWide) return hn::Xor(codes, hn::Set(DotTag(), static_cast<std::int32_t>(0x80808080u)));
 #endif
-  return {codes};
+  return codes;
 }
 template <bool kWide>
 HWY_INLINE DotVec StartDot(std::int32_t sum) {
@@ -104,13 +107,13 @@ HWY_INLINE DotVec StartDot(std::int32_t sum) {
 template <bool kWide>
 HWY_INLINE DotVec AddDot(DotVec dot, const QuadCodes& w, DotVec x) {
 #if HWY_ARCH_ARM && defined(__ARM_FEATURE_DOTPROD)
-  return DotVec{vdotq_s32(dot.raw, vreinterpretq_s8_s32(w.codes.raw), vreinterpretq_s8_s32(x.raw))};
+  return DotVec{vdotq_s32(dot.raw, vreinterpretq_s8_s32(w.raw), vreinterpretq_s8_s32(x.raw))};
 #else
   const auto mask = hn::Set(DotTag(), 0xff);
-  dot = hn::Add(dot, hn::Mul(hn::And(w.codes, mask), hn::ShiftRight<24>(hn::ShiftLeft<24>(x))));
-  dot = hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<8>(w.codes), mask), hn::ShiftRight<24>(hn::ShiftLeft<16>(x))));
-  dot = hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<16>(w.codes), mask), hn::ShiftRight<24>(hn::ShiftLeft<8>(x))));
-  return hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<24>(w.codes), mask), hn::ShiftRight<24>(x)));
+  dot = hn::Add(dot, hn::Mul(hn::And(w, mask), hn::ShiftRight<24>(hn::ShiftLeft<24>(x))));
+  dot = hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<8>(w), mask), hn::ShiftRight<24>(hn::ShiftLeft<16>(x))));
+  dot = hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<16>(w), mask), hn::ShiftRight<24>(hn::ShiftLeft<8>(x))));
+  return hn::Add(dot, hn::Mul(hn::And(hn::ShiftRight<24>(w), mask), hn::ShiftRight<24>(x)));
 #endif
 }
 template <bool kWide>
