@@ -249,7 +249,8 @@ void PlanChecker::CheckOrder(const View& view) {
 }
 
 // With one tenant: requests that have waited longer than the age bound precede all others, the oldest first. The oldest
-// one's adapter stays resident, unless an older running request needs the memory.
+// one's adapter stays resident, unless an older running request needs the memory. With S-LoRA's admission any running
+// request does: it never gives way to a waiting one.
 void PlanChecker::CheckAgeBound(const View& view) {
   std::int64_t left = options_.lookahead;
   for (const Request* request : view.scheduler.waiting()) {
@@ -257,7 +258,7 @@ void PlanChecker::CheckAgeBound(const View& view) {
     CheckNext(view, *request, "beyond the age bound");
     if (request != view.scheduler.waiting().front()) continue;
     const auto running = view.scheduler.running();
-    const bool older_runs = !running.empty() && running.front()->id < request->id;
+    const bool older_runs = !running.empty() && (options_.reserve_output || running.front()->id < request->id);
     const bool loses = request->adapter != kBaseModel && EvictsFromDevice(view.plan, request->adapter);
     Expect(!loses || older_runs, view,
            "request " + std::to_string(request->id.value) + ", beyond the age bound, loses its adapter");

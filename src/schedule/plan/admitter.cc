@@ -24,10 +24,10 @@ void Admitter::LookAtArrivals() {
 AdmissionOutcome Admitter::TryAdmit(Request* request) {
   // Beside decodes S-LoRA loads ahead for waiting requests without asking whether they will fit.
   const bool reserves = draft_.view.options.reserve_output && draft_.free_seats > 0;
+  if (request->adapter != kBaseModel) draft_.room.adapters().Want(request->adapter);
   if (reserves && !reservation_.TryReserve(draft_.view, *request)) return AdmissionOutcome::kBlocked;
   if (request->adapter != kBaseModel) {
     AdapterDraft& adapters = draft_.room.adapters();
-    adapters.Want(request->adapter);
     const TierState state = draft_.view.residency.Get(request->adapter).device;
     const bool loading = (state == TierState::kLoading && !adapters.IsUsable(request->adapter)) ||
                          adapters.IsLoadPlanned(request->adapter);
