@@ -94,7 +94,8 @@ TEST(DeviceLoad, EveryAdapterIsCold) {
   const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/false);
   EXPECT_EQ(answers, 0);
   World cold(Cold(Emulated(), answers));
-  for (int round = 0; round < 2; ++round) {
+  // On a busy machine every load of a round may have ended before its step came to it.
+  for (int round = 0; round < 2 || (answers == 0 && round < 12); ++round) {
     ExpectSameTokens(questions, cold.Ask(questions, /*one_by_one=*/false), alone);
   }
   const EngineStats stats = cold.runtime().engine().Stats();
