@@ -2,8 +2,9 @@
 // slora): per-token times and times to the first token on A10G and A100, on their synthetic workload.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <initializer_list>
+#include <random>
 
 #include <fmt/format.h>
 
@@ -46,50 +47,21 @@ constexpr std::array kRuns = std::to_array<PublishedRun>({
 constexpr std::int32_t kShortest = 8, kLongest = 511;  // tokens of prompts and of answers
 constexpr double kWithin = 0.25;                       // our target for mean TTFT below saturation
 
-// The generator that numpy.random.seed starts: the published runs drew their requests from it, with seed 42. (M.
-// Matsumoto, T. Nishimura: Mersenne Twister, 1998.)
-class MersenneTwister {
- public:
-  explicit MersenneTwister(std::uint32_t seed) {
-    for (std::uint32_t i = 0; i < kWords; ++i) {
-      state_[i] = seed;
-      seed = 1812433253U * (seed ^ (seed >> 30)) + i + 1;
-    }
-  }
-  std::uint32_t Next() {
-    if (at_ == kWords) Refill();
-    std::uint32_t y = state_[at_++];
-    y ^= y >> 11;
-    y ^= (y << 7) & 0x9d2c5680U;
-    y ^= (y << 15) & 0xefc60000U;
-    return y ^ (y >> 18);
-  }
-  // In [0, 1), with 53 bits.
-  double NextDouble() {
-    const std::uint32_t high = Next() >> 5, low = Next() >> 6;
-    return (high * 67108864.0 + low) / 9007199254740992.0;
-  }
-  // In [0, most], as numpy.random.randint draws it.
-  std::uint32_t NextUpTo(std::uint32_t most) {
-    std::uint32_t mask = most;
-    for (int shift = 1; shift < 32; shift *= 2) mask |= mask >> shift;
-    std::uint32_t value = Next() & mask;
-    while (value > most) value = Next() & mask;
-    return value;
-  }
+// The published runs drew their requests from numpy's generator, which numpy.random.seed starts as std::mt19937 starts.
+// What follows turns its words into numbers as numpy does.
 
- private:
-  static constexpr std::size_t kWords = 624, kNear = 397;
-  void Refill() {
-    for (std::size_t i = 0; i < kWords; ++i) {
-      const std::uint32_t y = (state_[i] & 0x80000000U) | (state_[(i + 1) % kWords] & 0x7fffffffU);
-      state_[i] = state_[(i + kNear) % kWords] ^ (y >> 1) ^ ((y & 1) != 0 ? 0x9908b0dfU : 0);
-    }
-    at_ = 0;
-  }
-  std::array<std::uint32_t, kWords> state_ = {};
-  std::size_t at_ = kWords;
-};
+// In [0, 1), with 53 bits.
+double NextDouble(std::mt19937& random) {
+  const auto high = static_cast<std::uint32_t>(random()) >> 5, low = static_cast<std::uint32_t>(random()) >> 6;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+// In [0, most], as numpy.random.randint draws it.
+std::uint32_t NextUpTo(std::mt19937& random, std::uint32_t most) {
+  const std::uint32_t mask = std::bit_ceil(most + 1) - 1;
+  auto value = static_cast<std::uint32_t>(random()) & mask;
+  while (value > most) value = static_cast<std::uint32_t>(random()) & mask;
+  return value;
+}
 constexpr std::uint32_t kPublishedSeed = 42;
 
 // trace.py: the adapter by numpy's power distribution with alpha 1, which is uniform; uniform lengths; arrivals with
@@ -101,15 +73,15 @@ Workload MakeLoad(const PublishedRun& run) {
     workload.adapter_ranks.push_back(run.ranks[static_cast<std::size_t>(i % ranks)]);
   }
   workload.requests.resize(static_cast<std::size_t>(run.rate * run.seconds));
-  MersenneTwister random(kPublishedSeed);
-  const auto length = [&] { return kShortest + static_cast<std::int32_t>(random.NextUpTo(kLongest - kShortest)); };
+  std::mt19937 random(kPublishedSeed);
+  const auto length = [&] { return kShortest + static_cast<std::int32_t>(NextUpTo(random, kLongest - kShortest)); };
   for (WorkloadRequest& request : workload.requests)
-    request.adapter = static_cast<std::int32_t>(random.NextDouble() * static_cast<double>(run.adapters));
+    request.adapter = static_cast<std::int32_t>(NextDouble(random) * static_cast<double>(run.adapters));
   for (WorkloadRequest& request : workload.requests) request.input_tokens = length();
   for (WorkloadRequest& request : workload.requests) request.output_tokens = length();
   double at = 0;
   for (WorkloadRequest& request : workload.requests) {
-    at -= std::log(1 - random.NextDouble()) / run.rate;
+    at -= std::log(1 - NextDouble(random)) / run.rate;
     request.arrival = static_cast<TimeNs>(at * kNsPerSecond);
   }
   return workload;

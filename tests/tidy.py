@@ -122,6 +122,8 @@ def check_bans(path, text):
                 continue
             if name.startswith(("bench/", "tests/")) and "clock" in match.group(0):
                 continue
+            if name == "experiments/slora.cc" and match.group(0) == "mt19937":
+                continue   # the requests of published runs are numbers of this generator
             line = text.count("\n", 0, match.start()) + 1
             yield f"{name}:{line}: {match.group(0)}: {advice}"
     for number, line in enumerate(text.split("\n"), 1):
