@@ -351,6 +351,20 @@ TEST(Scheduler, DistinctAdaptersAreBoundedOnRequest) {
   }
 }
 
+// 64 tokens of memory, and requests that may have 24 each. The third one waits until the others are so near their ends
+// that all fit, though memory for its prompt is free. Without the reservation one of them is preempted.
+TEST(Scheduler, AReservationKeepsTheWholeOutputFree) {
+  for (const bool reserves : {true, false}) {
+    World w(16, {.reserve_output = reserves});
+    for (int i = 0; i < 3; ++i) w.Add(4, 0, 20);
+    for (int i = 0; i < 5; ++i) w.Step();
+    EXPECT_EQ(w.scheduler.running().size(), reserves ? 2u : 3u);
+    w.RunToEnd();
+    EXPECT_EQ(w.scheduler.stats().preemptions > 0, !reserves);
+    for (const Request& request : w.requests) EXPECT_EQ(request.tokens.size(), 24u);
+  }
+}
+
 // A stream of requests with one adapter holds the only place in the batch. A request with another adapter still gets
 // its turn.
 TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
