@@ -25,7 +25,9 @@ void CompareSystem(const std::vector<Figures>& figures, std::size_t preset, cons
   const double peak = PeakFactor(figures, n, preset);
   result.comparison.push_back(ChangeRow(id, fmt::format("mean TTFT against {}", name), reported[0], ttft));
   result.comparison.push_back(ChangeRow(id, fmt::format("mean TPOT against {}", name), reported[1], tpot));
-  result.comparison.push_back(FactorRow(id, fmt::format("peak throughput against {}", name), reported[2], peak));
+  ComparisonRow row = FactorRow(id, fmt::format("peak throughput against {}", name), reported[2], peak);
+  if (peak == 0) row = WithEvents(std::move(row), 0, "cells with a peak");
+  result.comparison.push_back(std::move(row));
 }
 
 void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& result) {

@@ -507,8 +507,9 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
 // The objective, and where it comes from.
 Status SetObjective(const SimulateFlags& flags, PreparedSimulation& prepared) {
   SimulationOptions& options = prepared.options;
-  const bool given = flags.slo_seconds >= 0 || flags.tpot_slo >= 0 || flags.fleet.token_slo > 0;
-  prepared.objective_source = given ? "as given" : "the default";
+  const bool ttft_given = flags.slo_seconds >= 0, tpot_given = flags.tpot_slo >= 0 || flags.fleet.token_slo > 0;
+  const bool given = ttft_given || tpot_given;
+  prepared.objective_source = ttft_given ? "as given" : tpot_given ? "TTFT: the default" : "the default";
   options.slo = ToNs(flags.slo_seconds >= 0 ? flags.slo_seconds : kDefaultTtftSeconds);
   if (options.slo == 0) {
     ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
