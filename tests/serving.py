@@ -147,7 +147,10 @@ class Server:
 
     def json(self, method, path, body=None):
         status, payload = self.request(method, path, body)
-        return status, json.loads(payload)
+        try:
+            return status, json.loads(payload)
+        except ValueError:
+            raise AssertionError(f"{method} {path}: {status} without JSON: {payload[:300]!r}") from None
 
     def chat(self, model, prompt, **more):
         return self.json("POST", "/v1/chat/completions",
