@@ -173,11 +173,17 @@ TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
   std::filesystem::remove_all(directory);
   ASSERT_TRUE(WriteExperiment(directory, kSample, SampleResult(), "command").ok());
   EXPECT_EQ(ReadTextFile(directory + "/xy-1_p99.svg", 1000).value(), "<svg/>");
-  const std::vector<Experiment> known = {kSample, {"zz-9", "zz-9", "Never run", "", nullptr}};
+  Experiment published = kSample;
+  published.id = "sl-1";
+  ExperimentResult runs;
+  runs.comparison = {AtMostRow("sl-1", fmt::format("largest difference {}", kOurTarget), 25, 33, {" %"}),
+                     AtMostRow("sl-1", "its own limit", 25, 20, {" %"})};
+  ASSERT_TRUE(WriteExperiment(directory, published, runs, "command").ok());
+  const std::vector<Experiment> known = {kSample, published, {"zz-9", "zz-9", "Never run", "", nullptr}};
   ASSERT_TRUE(WriteExperimentIndex(directory, known).ok());
   const std::string index = ReadTextFile(directory + "/experiments.md", 100000).value();
-  EXPECT_THAT(index, AllOf(HasSubstr("| our own targets, not counted above | 2 | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0 |"),
-                           HasSubstr("| all documents | 0 |"), HasSubstr("| [xy-1](xy-1.md) | a \\| b |"),
+  EXPECT_THAT(index, AllOf(HasSubstr("| our own targets, not counted above | 3 | 1 | 1 | 0 | 0 | 1 | 0 | 0 | 0 |"),
+                           HasSubstr("| all documents | 1 |"), HasSubstr("| [xy-1](xy-1.md) | a \\| b |"),
                            HasSubstr("| [xy-2](xy-1.md) | order |"), Not(HasSubstr("zz-9"))));
   EXPECT_FALSE(WriteExperiment("/dev/null/x", kSample, SampleResult(), "command").ok());
 }

@@ -246,7 +246,7 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
     if (counts == documents.end() && !document.empty())
       counts = documents.insert(documents.end(), {document, VerdictCounts{}});
     for (const ComparisonRow& row : comparison) {
-      (document.empty() ? own : counts->second).Add(row.verdict);
+      (document.empty() || IsOurTarget(row) ? own : counts->second).Add(row.verdict);
       std::vector<std::string> cells = CellsOf(row);
       cells[0] = fmt::format("[{}]({}.md)", row.id, experiment.id);
       rows += TableLine(cells);

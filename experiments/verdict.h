@@ -81,6 +81,11 @@ ComparisonRow ReportedAs(ComparisonRow row, std::string reported);
 // Returns the row with the number of events that it is about: "squashes", "prefetches". Several seeds add theirs.
 ComparisonRow WithEvents(ComparisonRow row, std::int64_t events, std::string of);
 
+// Marks, in a row's text, a target that this project sets for a comparison with a document's figures; it does not count
+// among what the document claims.
+inline constexpr std::string_view kOurTarget = "(our target)";
+inline bool IsOurTarget(const ComparisonRow& row) { return row.what.find(kOurTarget) != std::string::npos; }
+
 // Returns the row with the id, text and quantity of `like`; null if there is none.
 const ComparisonRow* FindRow(std::span<const ComparisonRow> rows, const ComparisonRow& like);
 
