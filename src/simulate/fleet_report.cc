@@ -89,6 +89,7 @@ FleetJson AdaptersAsJson(const std::vector<AdapterSummary>& adapters) {
   FleetJson json = FleetJson::array();
   for (const AdapterSummary& a : adapters) {
     json.push_back({{"adapter", a.adapter},
+                    {"name", a.name},
                     {"rank", a.rank},
                     {"requests", a.requests},
                     {"attained", a.attained},
@@ -194,9 +195,8 @@ std::string ReportAsTable(const FleetReport& report) {
       {"adapter", "rank", "requests", "in SLO", "TTFT P50", "P99", "per token", "cold"}};
   for (std::size_t i = 0; i < std::min(kWorstShown, best.summary.adapters.size()); ++i) {
     const AdapterSummary& a = best.summary.adapters[i];
-    rows.push_back({a.adapter < 0 ? "base model" : fmt::format("adapter-{}", a.adapter), Count(a.rank),
-                    Count(a.requests), FormatShare(a.attained), FormatMs(a.p50_ttft), FormatMs(a.p99_ttft),
-                    FormatMs(a.mean_token), FormatShare(a.cold)});
+    rows.push_back({a.name, Count(a.rank), Count(a.requests), FormatShare(a.attained), FormatMs(a.p50_ttft),
+                    FormatMs(a.p99_ttft), FormatMs(a.mean_token), FormatShare(a.cold)});
   }
   return text + AlignRows(rows);
 }

@@ -191,8 +191,7 @@ std::string WorstAdapters(const FleetReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < std::min(kWorstRows, best.summary.adapters.size()); ++i) {
     const AdapterSummary& a = best.summary.adapters[i];
-    rows.push_back({a.adapter < 0 ? "base model" : fmt::format("adapter-{}", a.adapter),
-                    FormatNumber(static_cast<double>(a.rank)), FormatNumber(static_cast<double>(a.requests)),
+    rows.push_back({a.name, FormatNumber(static_cast<double>(a.rank)), FormatNumber(static_cast<double>(a.requests)),
                     FormatShare(a.attained), FormatMs(a.p50_ttft), FormatMs(a.p99_ttft), FormatMs(a.mean_token),
                     FormatShare(a.cold)});
   }

@@ -103,6 +103,7 @@ FleetSummary Summarise(const FleetResult& result, const Workload& workload, cons
     summary.attained += within;
     summary.cold += request.cold;
     AdapterCount& count = counts[record.adapter];
+    if (count.summary.requests == 0) count.summary.name = workload.NameOf(record.adapter);
     count.summary.adapter = record.adapter;
     if (record.adapter >= 0) count.summary.rank = workload.adapter_ranks[static_cast<std::size_t>(record.adapter)];
     ++count.summary.requests;

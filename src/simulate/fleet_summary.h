@@ -18,6 +18,7 @@ using FleetObjective = ServiceObjective;
 // What one adapter's requests got. Latencies are in ms.
 struct AdapterSummary {
   std::int32_t adapter = -1;  // -1: the base model
+  std::string name;           // Workload::NameOf
   std::int64_t rank = 0, requests = 0;
   double attained = 0;  // share of its requests within the objective
   double cold = 0;      // share that came to a server without the adapter on the device

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -99,6 +100,8 @@ class Maker {
     for (std::int64_t i = 0; i < options_.adapters; ++i) {
       workload_.adapter_ranks.push_back(options_.ranks[static_cast<std::size_t>(i) % options_.ranks.size()]);
     }
+    if (options_.adapter_names.size() == workload_.adapter_ranks.size())
+      workload_.adapter_names = options_.adapter_names;
     Describe();
     return std::move(workload_);
   }
@@ -273,10 +276,11 @@ Status CheckOptions(const WorkloadOptions& options) {
 // The adapters of the workload are those of the trace.
 Status TakeAdapters(const std::vector<std::string>& names, WorkloadOptions& options) {
   options.adapters = static_cast<std::int64_t>(names.size());
-  if (options.adapter_names.empty()) return Ok{};
+  const std::vector<std::string> in_directory = std::exchange(options.adapter_names, names);
+  if (in_directory.empty()) return Ok{};
   std::map<std::string_view, std::int64_t> known;
-  for (std::size_t i = 0; i < options.adapter_names.size(); ++i)
-    known.emplace(options.adapter_names[i], options.ranks[i % options.ranks.size()]);
+  for (std::size_t i = 0; i < in_directory.size(); ++i)
+    known.emplace(in_directory[i], options.ranks[i % options.ranks.size()]);
   std::vector<std::int64_t> ranks;
   for (const std::string& name : names) {
     const auto found = known.find(name);
@@ -315,6 +319,12 @@ std::int64_t Workload::MaxSequenceTokens() const {
     if (requests[i].next >= 0) tokens[static_cast<std::size_t>(requests[i].next)] = tokens[i];
   }
   return most;
+}
+
+std::string Workload::NameOf(std::int32_t adapter) const {
+  if (adapter < 0) return "base model";
+  const auto at = static_cast<std::size_t>(adapter);
+  return at < adapter_names.size() ? adapter_names[at] : "adapter-" + std::to_string(adapter);
 }
 
 void Workload::AppendPrompt(std::size_t request, std::vector<TokenId>& prompt) const {

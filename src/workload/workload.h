@@ -39,11 +39,14 @@ struct Workload {
   // by request: its input_tokens token ids, if known; empty: made from blocks, or unlike any other
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::int64_t> adapter_ranks;  // by adapter
+  std::vector<std::string> adapter_names;   // by adapter, of the trace or the options; empty: they have none
   // By adapter: pages on the device and bytes moved, if known. Empty: the device computes them from the rank.
   std::vector<std::int64_t> adapter_pages, adapter_bytes;
 
   // Tokens of the longest sequence, prompt and output together; of a session with all its turns.
   std::int64_t MaxSequenceTokens() const;
+  // How people know an adapter: its name, or "adapter-7" if it has none; "base model" for -1.
+  std::string NameOf(std::int32_t adapter) const;
   // Appends the new tokens of a request's prompt.
   void AppendPrompt(std::size_t request, std::vector<TokenId>& prompt) const;
 };

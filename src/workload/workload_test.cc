@@ -38,6 +38,9 @@ TEST(Workload, ATraceMayNameItsAdapters) {
   std::vector<std::int32_t> adapters;
   for (const WorkloadRequest& request : workload.requests) adapters.push_back(request.adapter);
   EXPECT_EQ(adapters, (std::vector<std::int32_t>{0, -1, 1, 0}));
+  EXPECT_EQ(workload.NameOf(1), "sql");
+  EXPECT_EQ(workload.NameOf(-1), "base model");
+  EXPECT_EQ(MakeWorkload({.requests = 3, .rate = 1, .adapters = 2}).value().NameOf(1), "adapter-1");
   options.adapter_names = {"sql", "law"};
   EXPECT_EQ(MakeWorkload(options).value().adapter_ranks, (std::vector<std::int64_t>{64, 8}));
   options.adapter_names = {"sql", "other"};
