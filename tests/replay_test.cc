@@ -29,6 +29,7 @@ struct Regime {
   FairnessPolicy fairness = FairnessPolicy::kVtc;
   double link_bytes_per_second = 0;  // with a slow link steps use layers while later ones arrive
   bool by_profile = false;
+  CountCached count_cached = CountCached::kEverywhere;
 };
 
 // Costs as a profile might have them, with figures that have no short decimal form.
@@ -79,6 +80,7 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.cache = regime.cache;
   options.adapter_prefetch = regime.prefetch;
   options.queue.name = regime.queue;
+  options.queue.lanes.count_cached = regime.count_cached;
   options.length_predictor = regime.predictor;
   options.scheduler.max_running = 16;
   options.scheduler.max_batch_tokens = 96;
@@ -248,6 +250,8 @@ constexpr double kSlowLink = 60e6;
 INSTANTIATE_TEST_SUITE_P(
     Regimes, ReplayOfARealRun,
     testing::Values(Regime{"loramux_mlq", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink},
+                    Regime{"loramux_mlq_work", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,
+                           false, CountCached::kNowhere},
                     Regime{"loramux_mlq_fast_links", "loramux", "mlq", "histogram", "history"},
                     Regime{"chameleon_mlq", "chameleon", "mlq", "histogram", "proxy", FairnessPolicy::kNone, kSlowLink},
                     Regime{"vllm_residency", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink},

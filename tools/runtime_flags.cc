@@ -103,16 +103,19 @@ Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags, FairnessOptions
   return options;
 }
 
-// Without a preset, half a step is left to other requests.
-SystemSettings SettingsOf(const RuntimeFlags& flags) {
+// Without a preset, half a step is left to other requests. Error: a value of --count-cached that is none.
+Result<SystemSettings> SettingsOf(const RuntimeFlags& flags) {
   constexpr std::int64_t kChunk = 256;
   const auto time = [](double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); };
-  return {.max_running = flags.max_num_seqs,
-          .max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens),
-          .prefill_chunk = flags.preset.empty() ? flags.prefill_chunk.value_or(kChunk) : flags.prefill_chunk,
-          .age_bound = time(flags.schedule.age_bound_seconds),
-          .fairness_max_wait = time(flags.fairness_max_wait_seconds),
-          .objective = time(flags.schedule.ttft_objective_seconds)};
+  ASSIGN_OR_RETURN(const CountCached count_cached, ParseCountCached(flags.schedule.count_cached));
+  return SystemSettings{
+      .max_running = flags.max_num_seqs,
+      .max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens),
+      .prefill_chunk = flags.preset.empty() ? flags.prefill_chunk.value_or(kChunk) : flags.prefill_chunk,
+      .age_bound = time(flags.schedule.age_bound_seconds),
+      .fairness_max_wait = time(flags.fairness_max_wait_seconds),
+      .objective = time(flags.schedule.ttft_objective_seconds),
+      .count_cached = count_cached};
 }
 
 Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& flag) {
@@ -260,7 +263,8 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.adapter_prefetch = flags.adapter_prefetch;
   options.prefix_cache = flags.prefix_cache.value_or(options.prefix_cache);
   options.threads = flags.threads;
-  ApplySettings(SettingsOf(flags), options.scheduler, options.queue);
+  ASSIGN_OR_RETURN(const SystemSettings settings, SettingsOf(flags));
+  ApplySettings(settings, options.scheduler, options.queue);
   if (flags.max_num_batched_tokens || flags.prefill_chunk)
     options.whole_prompts = options.scheduler.shape.separate_phases = false;
   options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);

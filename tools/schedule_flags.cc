@@ -46,6 +46,7 @@ void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
             .group = group,
             .help = "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly "
                     "always 4)"});
+  line.Add(InGroup(CountCachedFlag(flags.count_cached), group));
   line.Add({.names = "--length-predictor",
             .target = &flags.length_predictor,
             .unit = "NAME",

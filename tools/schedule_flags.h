@@ -16,7 +16,7 @@ struct ScheduleFlags {
   double age_bound_seconds = kDefaultAgeBoundSeconds;
   double ttft_objective_seconds = 5;  // of the order "objective"
   std::string request_size;           // of mlq; empty: the preset's, or product
-  std::string lane_count = "worth-it";
+  std::string lane_count = "worth-it", count_cached = "everywhere";
   std::string length_predictor = "history", length_proxy;
   ConstantFlags constants;
 };

@@ -139,6 +139,7 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Share of output lengths that the predictor guesses right",
             .range = {{0.0, 1.0}}});
   line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
+  line.Add(InGroup(CountCachedFlag(flags.count_cached), group));
   line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), group));
   line.Add({.names = "--max-loras",
             .target = &flags.constants.constants.adapters_in_batch,
@@ -498,6 +499,7 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   options.predictor_accuracy = flags.predictor_accuracy;
   options.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
   ASSIGN_OR_RETURN(options.adapter_prefetch, FindAdapterPrefetch(flags.adapter_prefetch));
+  ASSIGN_OR_RETURN(options.count_cached, ParseCountCached(flags.count_cached));
   ASSIGN_OR_RETURN(options.constants, ConstantsOf(flags.constants));
   options.seed = flags.workload.seed;
   options.check_every = flags.check_every;

@@ -45,6 +45,7 @@ struct SimulateFlags {
   std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
   std::string adapter_prefetch = "none";
   ConstantFlags constants;
+  std::string count_cached = "everywhere";
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
   WorkloadOptions workload;
   std::string arrivals;  // "poisson" or "trace"; empty: the trace's own if there is a trace and no rate

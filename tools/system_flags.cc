@@ -42,6 +42,15 @@ Flag AgeBoundFlag(double& target) {
           .range = {{0.1, 86400.0}}};
 }
 
+Flag CountCachedFlag(std::string& target) {
+  return {.names = "--count-cached",
+          .target = &target,
+          .unit = "WHERE",
+          .help =
+              "Where mlq counts prompt tokens that the cache has when a request arrives: everywhere (in its size and "
+              "against its lane's quota), quota (not in its size) or nowhere"};
+}
+
 Flag ColdStartFlag(std::string& target) {
   return {.names = "--cold-start",
           .target = &target,
@@ -49,6 +58,14 @@ Flag ColdStartFlag(std::string& target) {
           .help =
               "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
               "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)"};
+}
+
+Result<CountCached> ParseCountCached(const std::string& text) {
+  if (text == "everywhere") return CountCached::kEverywhere;
+  if (text == "quota") return CountCached::kQuota;
+  if (text == "nowhere") return CountCached::kNowhere;
+  return InvalidArgument("--count-cached: expected everywhere, quota or nowhere, found '" + text + "'",
+                         "--count-cached");
 }
 
 Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text) {

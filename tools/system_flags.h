@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "schedule/plan/step_shape_options.h"
+#include "schedule/queue/size_lanes.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {
@@ -21,11 +22,14 @@ inline constexpr double kDefaultAgeBoundSeconds = 30;
 Flag CacheFlag(std::string& target);
 Flag ScheduleFlag(std::string& target);
 Flag AgeBoundFlag(double& target);
+Flag CountCachedFlag(std::string& target);
 Flag ColdStartFlag(std::string& target);
 Flag AdapterPrefetchFlag(std::string& target);
 Flag MaxNumSeqsFlag(std::int64_t& target);
 Flag MaxNumBatchedTokensFlag(FlagTarget target);
 
+// The value of CountCachedFlag. Error: another one.
+Result<CountCached> ParseCountCached(const std::string& text);
 // The value of ColdStartFlag. Error: another one.
 Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text);
 

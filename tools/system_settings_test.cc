@@ -61,6 +61,7 @@ void ExpectSame(const Made& served, const Made& simulated) {
   EXPECT_EQ(served.queue.objective, simulated.queue.objective);
   EXPECT_EQ(served.queue.lanes.slo, simulated.queue.lanes.slo);
   EXPECT_EQ(served.queue.lanes.form, simulated.queue.lanes.form);
+  EXPECT_EQ(served.queue.lanes.count_cached, simulated.queue.lanes.count_cached);
   EXPECT_EQ(served.queue.lanes.count_rule, simulated.queue.lanes.count_rule);
 }
 
@@ -79,6 +80,8 @@ TEST(SystemSettings, MeanTheSameInServeAndSimulate) {
     simulate.slo = 2 * kNsPerSecond;
     serve.fairness_max_wait_seconds = 9;
     simulate.fairness_max_wait = 9 * kNsPerSecond;
+    serve.schedule.count_cached = "nowhere";
+    simulate.count_cached = CountCached::kNowhere;
     serve.schedule.schedule = "mlq";
     ExpectSame(Served(serve, 3000), Simulated(simulate, preset.name, "mlq", 3000));
   }

@@ -252,6 +252,7 @@ Status VisitQueue(Visitor& v, QueueOrderOptions& o) {
   RETURN_IF_ERROR(v.Number("size_input_weight", 0, 1e6, o.lanes.input_weight));
   RETURN_IF_ERROR(v.Number("size_output_weight", 0, 1e6, o.lanes.output_weight));
   RETURN_IF_ERROR(v.Int("lane_count_rule", 0, 1, o.lanes.count_rule));
+  if (v.Has("count_cached")) RETURN_IF_ERROR(v.Int("count_cached", 0, 2, o.lanes.count_cached));
   if (v.Has("most_lanes")) RETURN_IF_ERROR(v.Int("most_lanes", 1, kMaxLanes, o.lanes.most_lanes));
   RETURN_IF_ERROR(v.Bool("fixed_lanes", o.lanes.fixed));
   RETURN_IF_ERROR(v.Int("lane_refresh", 1, kMaxSetupTime, o.lanes.refresh));

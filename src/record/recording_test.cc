@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "engine/engine_world_for_test.h"
+#include "record/recording_setup.h"
 #include "record/world_samples.h"
 
 namespace loramux::recording_test {
@@ -167,6 +168,18 @@ TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
   }
 }
 
+// Servers that did not have --count-cached counted cached tokens everywhere.
+TEST(Recording, ASetupSaysWhereCachedTokensCount) {
+  RecordedSetup setup = SmallSetup();
+  setup.queue.lanes.count_cached = CountCached::kNowhere;
+  std::string json = SetupAsJson(setup);
+  EXPECT_EQ(SetupFromJson(json).value().queue.lanes.count_cached, CountCached::kNowhere);
+  const std::string field = "\"count_cached\": 2,";
+  ASSERT_NE(json.find(field), std::string::npos);
+  json.erase(json.find(field), field.size());
+  EXPECT_EQ(SetupFromJson(json).value().queue.lanes.count_cached, CountCached::kEverywhere);
+}
+
 TEST(Recording, ASetupThatNoServerHasIsRefused) {
   const auto opens = [](const RecordedSetup& setup) {
     RecordingEncoder encoder;
@@ -176,6 +189,7 @@ TEST(Recording, ASetupThatNoServerHasIsRefused) {
   const std::vector<std::function<void(RecordedSetup&)>> wrongs = {
       [](RecordedSetup& s) { s.cache = "none"; },
       [](RecordedSetup& s) { s.queue.name = "last"; },
+      [](RecordedSetup& s) { s.queue.lanes.count_cached = static_cast<CountCached>(3); },
       [](RecordedSetup& s) { s.length_predictor = "oracle"; },
       [](RecordedSetup& s) { s.page_bytes = 65; },
       [](RecordedSetup& s) { s.page_bytes = 0; },

@@ -168,6 +168,7 @@ void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, 
   scheduler.age_bound = queue.age_bound = settings.age_bound;
   scheduler.fairness.max_wait = settings.fairness_max_wait;
   queue.objective = queue.lanes.slo = settings.objective;
+  queue.lanes.count_cached = settings.count_cached;
 }
 
 void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together) {

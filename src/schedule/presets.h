@@ -67,7 +67,8 @@ struct SystemSettings {
   std::int64_t max_running = 256, max_batch_tokens = 512;
   std::optional<std::int64_t> prefill_chunk;  // none: max_batch_tokens
   TimeNs age_bound = 30 * kNsPerSecond, fairness_max_wait = 30 * kNsPerSecond;
-  TimeNs objective = 5 * kNsPerSecond;  // of the order "objective", and of lanes
+  TimeNs objective = 5 * kNsPerSecond;                  // of the order "objective", and of lanes
+  CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
 };
 // Sets these options. Call it before prompts are made whole, which replaces some of them.
 void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, QueueOrderOptions& queue);

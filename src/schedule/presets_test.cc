@@ -103,7 +103,12 @@ TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
 TEST(Presets, SettingsFillInOptions) {
   SchedulerOptions scheduler;
   QueueOrderOptions queue;
-  ApplySettings({.max_running = 7, .max_batch_tokens = 100, .age_bound = 3, .fairness_max_wait = 4, .objective = 5},
+  ApplySettings({.max_running = 7,
+                 .max_batch_tokens = 100,
+                 .age_bound = 3,
+                 .fairness_max_wait = 4,
+                 .objective = 5,
+                 .count_cached = CountCached::kQuota},
                 scheduler, queue);
   EXPECT_EQ(scheduler.max_running, 7);
   EXPECT_EQ(scheduler.prefill_chunk, 100);
@@ -112,6 +117,7 @@ TEST(Presets, SettingsFillInOptions) {
   EXPECT_EQ(scheduler.fairness.max_wait, 4);
   EXPECT_EQ(queue.objective, 5);
   EXPECT_EQ(queue.lanes.slo, 5);
+  EXPECT_EQ(queue.lanes.count_cached, CountCached::kQuota);
   ApplySettings({.prefill_chunk = 30}, scheduler, queue);
   EXPECT_EQ(scheduler.prefill_chunk, 30);
 }

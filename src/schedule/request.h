@@ -46,6 +46,7 @@ struct alignas(64) Request {
   // Place within the lane: the request with the earliest due time comes first. Set by PlaceInQueue.
   TimeNs due = 0;
   std::int64_t charged = 0;           // positions that the tenant was charged for; kept by TenantCounters
+  std::int64_t quota_tokens = 0;      // of its lane's quota, while it runs; set on arrival (QueueOrder::QuotaTokens)
   std::int32_t prompt_tokens = 0;     // length of the prompt in tokens
   std::int32_t predicted_output = 0;  // output tokens, predicted on arrival
   std::int32_t adapter_tokens = 0;    // size of the adapter, in tokens of keys and values
@@ -86,10 +87,11 @@ struct alignas(64) Request {
   std::int64_t reusable_tokens = kAllTokens;
   // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;
-  bool fetched_ahead = false;       // history was fetched for it before it had a seat
-  std::int32_t tree_pages = 0;      // pages at the front of `pages` that the dependency tree owns
-  std::int32_t fetched_tokens = 0;  // tokens fetched from the host tier while it waited
-  std::int32_t cached_tokens = -1;  // prompt tokens found in the cache at its first admission; -1: not admitted yet
+  bool fetched_ahead = false;         // history was fetched for it before it had a seat
+  std::int32_t tree_pages = 0;        // pages at the front of `pages` that the dependency tree owns
+  std::int32_t fetched_tokens = 0;    // tokens fetched from the host tier while it waited
+  std::int32_t found_on_arrival = 0;  // prompt tokens that the cache had, in either tier, when it arrived
+  std::int32_t cached_tokens = -1;    // prompt tokens found in the cache at its first admission; -1: not admitted yet
 
   // Tokens that are known but not computed yet.
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }

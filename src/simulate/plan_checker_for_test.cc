@@ -155,7 +155,7 @@ void PlanChecker::CheckQuotas(const View& view) {
   std::array<double, kMaxLanes> use = {};
   for (const Request* request : view.scheduler.running()) {
     if (!Preempts(view.plan, request))
-      use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
+      use[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
   }
   double left = 0, taken = 0;
   for (std::int32_t lane = 0; lane < queue.lanes(); ++lane)
@@ -164,7 +164,7 @@ void PlanChecker::CheckQuotas(const View& view) {
   const Request* const turn = one_tenant ? nullptr : OverdueTurn(view);
   for (const PlannedAdmission& admission : view.plan.admissions) {
     const Request& request = *admission.request;
-    const auto tokens = static_cast<double>(ExtentOf(request).total());
+    const auto tokens = static_cast<double>(request.quota_tokens);
     double& of_lane = use[static_cast<std::size_t>(request.lane)];
     const bool waited = one_tenant ? view.now - request.arrival > options_.age_bound : &request == turn;
     if (of_lane > 0 && !waited) taken += tokens;

@@ -111,6 +111,8 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   options.fairness_max_wait = static_cast<TimeNs>(draw.Between(2e7, 3e10));
   options.slo = static_cast<TimeNs>(draw.Between(1e8, 1e10));
   options.seed = seed;
+  if (seed % 5 == 1) options.count_cached = CountCached::kQuota;
+  if (seed % 5 == 2) options.count_cached = CountCached::kNowhere;
   options.check_every = draw.OneOf<std::int64_t>({0, 0, 3, 20});
   options.samples = draw.OneOf<std::int64_t>({0, 20});
   if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;

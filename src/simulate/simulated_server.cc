@@ -115,7 +115,8 @@ SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const Simu
                  .max_batch_tokens = options.max_batch_tokens,
                  .age_bound = options.age_bound,
                  .fairness_max_wait = options.fairness_max_wait,
-                 .objective = options.slo},
+                 .objective = options.slo,
+                 .count_cached = options.count_cached},
                 scheduler, queue);
   ApplyPreset(options.preset, limits.max_model_len, scheduler, queue);
   ApplyConstants(options.constants, scheduler, queue);

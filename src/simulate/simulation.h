@@ -45,8 +45,9 @@ struct SimulationOptions {
   TimeNs fairness_max_wait = 30 * kNsPerSecond;               // FairnessOptions::max_wait
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SchedulerOptions::adapter_prefetch
   DocumentConstants constants;
-  TimeNs slo = 5 * kNsPerSecond;  // SizeLanesOptions::slo
-  std::uint64_t seed = 1;         // of the predictor and the tree
+  TimeNs slo = 5 * kNsPerSecond;                        // SizeLanesOptions::slo
+  CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
+  std::uint64_t seed = 1;                               // of the predictor and the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
   GiveUpRule give_up;                          // ends a run early

@@ -19,7 +19,7 @@ constexpr std::size_t kEmptied = std::numeric_limits<std::size_t>::max(), kBlock
 
 void PrefetchExtent(const Request& request) {
   __builtin_prefetch(&request);
-  __builtin_prefetch(&request.predicted_output);
+  __builtin_prefetch(&request.quota_tokens);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::size_t Lanes::AdmitFrom(std::size_t lane, std::size_t first, double& tokens
     Request* const request = turns[at].request;
     if (at + kAhead < turns.size()) PrefetchExtent(*turns[at + kAhead].request);
     if (draft_.turns.IsOverdue(*request)) continue;  // already considered
-    const auto needed = static_cast<double>(ExtentOf(*request).total());
+    const auto needed = static_cast<double>(request->quota_tokens);
     if (needed > tokens && draft_.lane_use[lane] > 0) return blocked == nullptr ? at : kBlocked;
     if (blocked != nullptr && (--tries < 0 || !MayOvertake(*request))) continue;
     const AdmissionOutcome outcome = admitter_.TryAdmit(request);

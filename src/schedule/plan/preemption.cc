@@ -32,7 +32,7 @@ void Preemption::LookAtWaiters() {
 void Preemption::Preempt(std::size_t runner) {
   Request* request = draft_.runners[runner].request;
   draft_.runners.Erase(runner);
-  draft_.LaneUse(*request) -= static_cast<double>(ExtentOf(*request).total());
+  draft_.LaneUse(*request) -= static_cast<double>(request->quota_tokens);
   draft_.plan.preemptions.push_back(request);
   draft_.room.GiveBack(static_cast<std::int64_t>(request->pages.size()) - request->tree_pages);
   draft_.room.history().Unlock(request->tail, draft_.room.now());
@@ -83,7 +83,7 @@ bool Preemption::HasQuota(const Request& request) const {
   const QueueOrder& queue = draft_.view.queues.order();
   const double use = draft_.lane_use[static_cast<std::size_t>(request.lane)];
   return !queue.has_quotas() || use <= 0 ||
-         static_cast<double>(ExtentOf(request).total()) <= queue.Quota(request.lane) - use;
+         static_cast<double>(request.quota_tokens) <= queue.Quota(request.lane) - use;
 }
 
 // Predictions may have been wrong. An overtaken request gets memory as soon as the pages of the requests that

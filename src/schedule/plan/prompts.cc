@@ -129,7 +129,7 @@ void Prompts::AdmitOverdue() {
     const std::size_t admissions = draft_.plan.admissions.size();
     Admit(overdue);
     if (draft_.plan.admissions.size() > admissions)
-      draft_.LaneUse(*overdue) += static_cast<double>(ExtentOf(*overdue).total());
+      draft_.LaneUse(*overdue) += static_cast<double>(overdue->quota_tokens);
   }
 }
 

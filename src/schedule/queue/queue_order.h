@@ -45,6 +45,14 @@ class AdapterLoads {
   virtual double SecondsToLoad(AdapterGeneration adapter) const = 0;
 };
 
+// The lengths that decide the size of the request.
+inline RequestExtent ExtentOf(const Request& request) {
+  return {.input_tokens = request.prompt_tokens,
+          .output_tokens = request.predicted_output,
+          .adapter_tokens = request.adapter_tokens,
+          .cached_tokens = request.found_on_arrival};
+}
+
 // Decides the lane and the due time of each request. Does not own requests.
 class QueueOrder {
  public:
@@ -62,9 +70,10 @@ class QueueOrder {
   virtual std::int32_t LaneOf(const Request&) const { return 0; }
   // True if each lane has a quota of tokens.
   virtual bool has_quotas() const { return false; }
-  // Tokens (input, predicted output, adapter) that running requests of the lane may have in use. REQUIRES:
-  // has_quotas().
+  // Tokens (Request::quota_tokens) that running requests of the lane may have in use. REQUIRES: has_quotas().
   virtual double Quota(std::int32_t) const { return 0; }
+  // Tokens of a quota that the request uses while it runs: input, predicted output and adapter. The same at any time.
+  virtual std::int64_t QuotaTokens(const Request& request) const { return ExtentOf(request).total(); }
   // True if requests with their adapter on the device come first, then requests with a loading adapter, then the rest.
   // REQUIRES: lanes() == 1.
   virtual bool residents_first() const { return false; }
@@ -103,12 +112,5 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
 
 // Sets request.lane and request.due from the order, the priority and the deadline.
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request);
-
-// The lengths that decide the size of the request.
-inline RequestExtent ExtentOf(const Request& request) {
-  return {.input_tokens = request.prompt_tokens,
-          .output_tokens = request.predicted_output,
-          .adapter_tokens = request.adapter_tokens};
-}
 
 }  // namespace loramux

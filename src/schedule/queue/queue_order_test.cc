@@ -33,14 +33,14 @@ struct World {
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   Hints hints;
   std::unique_ptr<QueueOrder> order;
-  DependencyTree nothing{4};
-  KvTiers unmoving{nothing};
+  DependencyTree tree;  // keeps history if `history`
+  KvTiers unmoving{tree};
   Scheduler scheduler;
   std::deque<Request> requests;
   std::vector<Request*> begun;  // in the order of their first admission
 
   World(const std::string& name, std::int64_t device_pages, SchedulerOptions options = {}, SizeLanesOptions lanes = {},
-        double quota_tokens = 0)
+        double quota_tokens = 0, bool history = false)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
         residency(*device, *host, transfer),
@@ -51,10 +51,11 @@ struct World {
                              .objective = options.age_bound / 4,
                              .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)}))
                   .value()),
+        tree(history ? DependencyTree(4, device.get(), host.get()) : DependencyTree(4)),
         scheduler(WithPageTokens(options), {.device = *device,
                                             .residency = residency,
                                             .eviction = *policy,
-                                            .tree = nothing,
+                                            .tree = tree,
                                             .tiers = unmoving,
                                             .queue = *order,
                                             .predictor = hints}) {}
@@ -77,6 +78,7 @@ struct World {
     std::int32_t priority = 0;
     TimeNs deadline = 0;
     std::string tenant = "all";
+    TokenId first = 1;  // of the prompt; the others are 1
   };
   Request* Add(const Ask& ask) {
     Request& request = requests.emplace_back();
@@ -84,6 +86,7 @@ struct World {
     request.id = RequestId{requests.size()};
     request.adapter = AdapterGeneration{ask.adapter};
     request.tokens.assign(static_cast<std::size_t>(ask.prompt), 1);
+    request.tokens.front() = ask.first;
     request.prompt_tokens = static_cast<std::int32_t>(ask.prompt);
     request.max_total_tokens = request.prompt_tokens + ask.output;
     request.length_hint = ask.guess > 0 ? ask.guess : ask.output;
@@ -280,6 +283,27 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   EXPECT_GT(waited["fifo"], 100 * 1000);
 }
 
+// A second turn of a dialogue: the cache has all of its prompt but the last page. Each request waits in the lane of the
+// work that it brings, and takes from the quota what it adds.
+TEST(QueueOrder, LanesCountTheWorkThatTheCacheDoesNotSave) {
+  for (const CountCached count : {CountCached::kEverywhere, CountCached::kQuota, CountCached::kNowhere}) {
+    SCOPED_TRACE(static_cast<int>(count));
+    World w("mlq", 400, {.max_running = 8, .max_batch_tokens = 64}, {.count_cached = count}, 0, /*history=*/true);
+    for (int i = 0; i < 100; ++i) {  // the lanes are fitted to these: short ones and long ones
+      w.Add({.prompt = i % 2 == 0 ? 4 : 40, .output = 4, .first = 10 + i});
+      w.RunToEnd();
+    }
+    ASSERT_EQ(w.order->lanes(), 2);
+    Request* const turn = w.Add({.prompt = 40, .output = 4, .first = 109});  // as the last of the long ones
+    EXPECT_EQ(turn->found_on_arrival, 36);
+    EXPECT_EQ(turn->lane, count == CountCached::kEverywhere ? 1 : 0);
+    EXPECT_EQ(turn->quota_tokens, count == CountCached::kNowhere ? 8 : 44);
+    w.Step();
+    EXPECT_EQ(turn->state, RequestState::kRunning);
+    w.RunToEnd();
+  }
+}
+
 // Memory has no room for the adapter of the first request. A short request overtakes it, a long one does not. The
 // prediction for the short one is wrong, so it is squashed and computed again later. Its output stays valid.
 TEST(QueueOrder, BypassAndSquash) {
@@ -345,7 +369,11 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
            .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)),
            .age_bound = 30 * 1000,
            .costs = costs},
-          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000, .costs = costs});
+          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)),
+           .count_cached = static_cast<CountCached>(seed / 2 % 3),
+           .refresh = 100 * 1000,
+           .costs = costs},
+          0, /*history=*/seed % 2 == 0);
   for (std::uint32_t adapter = 1; adapter <= 6; ++adapter)
     w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
   for (int i = 0; i < 250; ++i) {
@@ -368,7 +396,7 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
     ASSERT_TRUE(adapter != kBaseModel && w.residency.Get(adapter).device != TierState::kAbsent);
   }
   w.RunToEnd();
-  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), 0);
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), w.scheduler.history_pages());
 }
 
 TEST(QueueOrder, RandomLoadsEnd) {

@@ -22,8 +22,6 @@ FairnessOptions WithBurst(const SchedulerOptions& options) {
 
 bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 
-double TokensOf(const Request& request) { return static_cast<double>(ExtentOf(request).total()); }
-
 // Predicts loads from measured times.
 class LoadTimes final : public AdapterLoads {
  public:
@@ -85,6 +83,8 @@ void RequestQueues::Enter(Request* request, std::int64_t cached_tokens) {
     request->adapter_tokens = static_cast<std::int32_t>(pages * options_.page_tokens);
   }
   request->predicted_output = predictor_.Predict(QueryOf(*request));
+  request->found_on_arrival = static_cast<std::int32_t>(cached_tokens);
+  request->quota_tokens = order_.QuotaTokens(*request);
   order_.SawArrival(*request, request->arrival);
   Place(*request);
   order_.BeginsToWait(request, request->prompt_tokens - cached_tokens, request->arrival);
@@ -134,7 +134,7 @@ std::int64_t RequestQueues::Refit(const ReloadCostEstimator& loads, TimeNs now) 
   lane_use_.fill(0);
   for (Request* request : running_) {
     request->lane = order_.LaneOf(*request);
-    lane_use_[static_cast<std::size_t>(request->lane)] += TokensOf(*request);
+    lane_use_[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
   }
   return given_up;
 }
@@ -171,7 +171,7 @@ void RequestQueues::CountPrediction(const Request& request, std::int32_t output_
 void RequestQueues::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
   by_rank_.push_back(request);
-  lane_use_[static_cast<std::size_t>(request->lane)] += TokensOf(*request);
+  lane_use_[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
   overtakers_ += request->overtook != RequestId{};
 }
 
@@ -180,7 +180,7 @@ void RequestQueues::EraseRunning(Request* request) {
   CHECK(found != running_.end() && *found == request);
   running_.erase(found);
   by_rank_.erase(std::find(by_rank_.begin(), by_rank_.end(), request));
-  lane_use_[static_cast<std::size_t>(request->lane)] -= TokensOf(*request);
+  lane_use_[static_cast<std::size_t>(request->lane)] -= static_cast<double>(request->quota_tokens);
   overtakers_ -= request->overtook != RequestId{};
   request->overtook = {};
 }
@@ -223,7 +223,7 @@ void RequestQueues::CheckLanes() const {
   std::array<double, kMaxLanes> use = {};
   std::int64_t overtakers = 0;
   for (const Request* request : running_) {
-    use[static_cast<std::size_t>(request->lane)] += TokensOf(*request);
+    use[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
     overtakers += request->overtook != RequestId{};
   }
   // exact: the sums are integers

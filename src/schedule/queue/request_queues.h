@@ -50,7 +50,7 @@ class RequestQueues {
   }
   // The running requests by rank as of the last plan, with newly admitted ones at the end.
   std::span<Request* const> by_rank() const { return by_rank_; }
-  // By lane: tokens of running requests (ExtentOf).
+  // By lane: Request::quota_tokens of running requests.
   const std::array<double, kMaxLanes>& lane_use() const { return lane_use_; }
   // Running requests that have overtaken another.
   std::int64_t overtakers() const { return overtakers_; }

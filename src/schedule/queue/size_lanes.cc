@@ -142,14 +142,15 @@ SizeLanes::SizeLanes(SizeLanesOptions options, double total_tokens) : options_(o
 }
 
 double SizeLanes::PrefillOf(const RequestExtent& extent) const {
-  return options_.costs == nullptr ? 0 : PrefillSeconds(*options_.costs, extent.input_tokens, 0);
+  const std::int64_t input = SizedInput(extent);
+  return options_.costs == nullptr ? 0 : PrefillSeconds(*options_.costs, input, extent.input_tokens - input);
 }
 
 double SizeLanes::SizeOf(const RequestExtent& extent) const {
   const auto share = [](std::int64_t part, std::int64_t whole) {
     return whole <= 0 ? 0.0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
   };
-  const double input = share(extent.input_tokens, largest_.input_tokens);
+  const double input = share(SizedInput(extent), largest_.input_tokens);
   const double output = share(extent.output_tokens, largest_.output_tokens);
   // The paper has no requests without an adapter. Here they count as if they used the smallest one; otherwise all
   // would have size 0.
@@ -175,7 +176,7 @@ std::int32_t SizeLanes::LaneOfSize(double size) const {
 
 void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
   if (arrivals_++ == 0) first_arrival_ = fitted_at_ = now;
-  largest_.input_tokens = std::max(largest_.input_tokens, extent.input_tokens);
+  largest_.input_tokens = std::max(largest_.input_tokens, SizedInput(extent));
   largest_.output_tokens = std::max(largest_.output_tokens, extent.output_tokens);
   largest_.adapter_tokens = std::max(largest_.adapter_tokens, extent.adapter_tokens);
   if (extent.adapter_tokens > 0 && (smallest_adapter_ == 0 || extent.adapter_tokens < smallest_adapter_)) {
@@ -192,8 +193,8 @@ void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
 void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
   const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
   double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
-  // At least the time of a step with one sequence: part of the prompt may have been cached, and then its prefill took
-  // less.
+  // At least the time of a step with one sequence: part of the prompt may have been cached although it is counted, and
+  // then its prefill took less.
   if (options_.costs != nullptr) {
     seconds = std::max(ShortestStepSeconds(*options_.costs), seconds - PrefillOf(extent) / outputs);
   }
@@ -252,7 +253,7 @@ void SizeLanes::FitQuotas(TimeNs now) {
   for (std::size_t i = 0; i < recent_.size(); ++i) {
     const Arrival& arrival = recent_[i];
     const auto lane = static_cast<std::size_t>(LaneOfSize(sizes_[i]));
-    loads[lane].largest_tokens = std::max(loads[lane].largest_tokens, static_cast<double>(arrival.extent.total()));
+    loads[lane].largest_tokens = std::max(loads[lane].largest_tokens, static_cast<double>(QuotaTokens(arrival.extent)));
     outputs[lane] += static_cast<double>(arrival.extent.output_tokens);
     prefills[lane] += PrefillOf(arrival.extent);
     ++counts[lane];

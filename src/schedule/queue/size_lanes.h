@@ -32,11 +32,19 @@ enum class LaneCountRule : std::uint8_t {
   kLeastSquares,
 };
 
+// Where the prompt tokens count that the cache had when the request arrived, in either tier.
+enum class CountCached : std::uint8_t {
+  kEverywhere,  // in the size and against the quota, as in Chameleon, which caches no keys and values
+  kQuota,       // against the quota: the size, which stands for the time to run, counts only what is to be computed
+  kNowhere,     // the quota, too, counts only what the request adds to the memory
+};
+
 // Options of SizeLanes.
 struct SizeLanesOptions {
   RequestSizeForm form = RequestSizeForm::kProduct;
   double input_weight = 0.4, output_weight = 0.6;  // Chameleon's A and B
   LaneCountRule count_rule = LaneCountRule::kWorthIt;
+  CountCached count_cached = CountCached::kEverywhere;
   std::int32_t most_lanes = kMaxLanes;  // Chameleon's K_max, from 1 to kMaxLanes; `fixed` ignores it
   bool fixed = false;                   // true: four lanes of equal ranges and quotas (Chameleon 5.4.5)
   TimeNs refresh = 300 * kNsPerSecond;  // Chameleon's T_refresh
@@ -51,6 +59,7 @@ struct RequestExtent {
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;   // predicted
   std::int64_t adapter_tokens = 0;  // size of its adapter, in tokens of keys and values; 0: the base model
+  std::int64_t cached_tokens = 0;   // of the input: found in the cache; less than input_tokens, or both 0
   std::int64_t total() const { return input_tokens + output_tokens + adapter_tokens; }
 };
 
@@ -96,6 +105,10 @@ class SizeLanes {
 
   // The size of a request, relative to the largest input, output and adapter seen. From 0 to 1.
   double SizeOf(const RequestExtent& extent) const;
+  // Tokens of its lane's quota that the request uses while it runs.
+  std::int64_t QuotaTokens(const RequestExtent& extent) const {
+    return extent.total() - (options_.count_cached == CountCached::kNowhere ? extent.cached_tokens : 0);
+  }
   // The lane of a request, by its size and the cut-offs.
   std::int32_t LaneOf(const RequestExtent& extent) const;
   // The number of lanes.
@@ -122,6 +135,10 @@ class SizeLanes {
     RequestExtent extent;
     TimeNs at = 0;
   };
+  // Input tokens that are to be computed, or all, as CountCached says.
+  std::int64_t SizedInput(const RequestExtent& extent) const {
+    return extent.input_tokens - (options_.count_cached == CountCached::kEverywhere ? 0 : extent.cached_tokens);
+  }
   // Seconds that the prefill of the request takes; 0 without a performance model.
   double PrefillOf(const RequestExtent& extent) const;
   // The lane of a size.
@@ -133,7 +150,7 @@ class SizeLanes {
 
   const SizeLanesOptions options_;
   const double total_tokens_;
-  RequestExtent largest_;              // the largest of each length seen so far
+  RequestExtent largest_;              // the largest of each length seen so far; input: SizedInput
   std::int64_t smallest_adapter_ = 0;  // tokens; 0: no adapter seen
   std::vector<Arrival> recent_;        // a ring buffer
   std::vector<double> sizes_;          // of recent_, as of the last fit

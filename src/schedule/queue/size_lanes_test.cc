@@ -78,6 +78,58 @@ TEST(SizeLanes, TheSizeIsChameleons) {
   EXPECT_DOUBLE_EQ(output.SizeOf({500, 100, 100}), 0.2);
 }
 
+// Of a prompt of 1,000 tokens the cache has 800.
+TEST(SizeLanes, WhatTheCacheHasCountsWhereItIsToldTo) {
+  const RequestExtent whole{.input_tokens = 1000, .output_tokens = 100, .adapter_tokens = 50};
+  RequestExtent cached = whole;
+  cached.cached_tokens = 800;
+  const auto seen = [&](CountCached count) {
+    SizeLanes lanes({.count_cached = count}, 10000);
+    lanes.SawArrival(whole, 0);
+    return std::pair(lanes.SizeOf(cached), lanes.QuotaTokens(cached));
+  };
+  EXPECT_EQ(seen(CountCached::kEverywhere), std::pair(0.4 + 0.6, std::int64_t{1150}));
+  EXPECT_EQ(seen(CountCached::kQuota), std::pair(0.4 * 0.2 + 0.6, std::int64_t{1150}));
+  EXPECT_EQ(seen(CountCached::kNowhere), std::pair(0.4 * 0.2 + 0.6, std::int64_t{350}));
+}
+
+// The largest input is the largest that was to be computed, so that A keeps its weight where all prompts are mostly
+// cached.
+TEST(SizeLanes, SizesAreRelativeToWhatWasComputed) {
+  SizeLanes lanes({.count_cached = CountCached::kQuota}, 10000);
+  const RequestExtent cached{.input_tokens = 1000, .output_tokens = 10, .adapter_tokens = 50, .cached_tokens = 900};
+  lanes.SawArrival(cached, 0);
+  EXPECT_DOUBLE_EQ(lanes.SizeOf(cached), 1);
+}
+
+// Long prompts of which the cache has all but 10 tokens take as long as short ones, so their lane needs no larger
+// quota for their prefill.
+TEST(SizeLanes, QuotasCountNoPrefillThatTheCacheSaves) {
+  PerformanceModel model;
+  model.step = 0.01;
+  model.per_prefill_token = 0.001;
+  std::vector<double> share;
+  for (const CountCached count : {CountCached::kEverywhere, CountCached::kQuota, CountCached::kNowhere}) {
+    SizeLanes lanes({.form = RequestSizeForm::kOutputOnly,
+                     .count_cached = count,
+                     .costs = std::make_shared<const PerformanceModel>(model)},
+                    10000);
+    for (int i = 0; i < 200; ++i) {
+      const bool prompt = i % 2 == 0;
+      lanes.SawArrival(
+          {.input_tokens = prompt ? 4000 : 10, .output_tokens = prompt ? 10 : 100, .cached_tokens = prompt ? 3990 : 0},
+          i * kNsPerSecond / 10);
+    }
+    ASSERT_TRUE(lanes.Refit(20 * kNsPerSecond));
+    ASSERT_EQ(lanes.lanes(), 2);
+    share.push_back(lanes.Quota(0) / 10000);
+  }
+  // The time per output token is that of a step, 0.01 s. D: 4.01 s or 0.02 s, with 10 steps; S: 4010 or 20 tokens.
+  EXPECT_NEAR(share[0], 4010 * 4.11 / (4010 * 4.11 + 110 * 1.02), 2e-3);
+  EXPECT_NEAR(share[1], 4010 * 0.12 / (4010 * 0.12 + 110 * 1.02), 2e-3);
+  EXPECT_NEAR(share[2], 20 * 0.12 / (20 * 0.12 + 110 * 1.02), 2e-3);
+}
+
 SizeLanes Fitted(SizeLanesOptions options, std::int64_t (*output_of)(std::uint64_t)) {
   SizeLanes lanes(options, 10000);
   Prng prng(7);
