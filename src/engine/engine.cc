@@ -642,6 +642,8 @@ struct Engine::Impl {
     totals.tokens_prefilled += plan.prefill_tokens;
     totals.preemptions = scheduler.stats().preemptions;
     totals.squashes = scheduler.stats().squashes;
+    totals.resumed = scheduler.stats().resumed;
+    totals.resumed_squashes = scheduler.stats().resumed_squashes;
     totals.given_up = scheduler.stats().given_up;
     totals.predictions = scheduler.stats().predictions;
     totals.running = static_cast<std::int64_t>(scheduler.running().size());

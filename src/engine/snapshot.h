@@ -22,9 +22,10 @@ namespace loramux {
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
-  std::int64_t replayed_steps = 0;  // of `steps`: a device repeated a recorded one
-  std::int64_t squashes = 0;        // preemptions among them of requests that had overtaken another one
-  std::int64_t given_up = 0;        // requests put behind others that can still meet their objective
+  std::int64_t replayed_steps = 0;          // of `steps`: a device repeated a recorded one
+  std::int64_t squashes = 0;                // preemptions among them of requests that had overtaken another one
+  ResumedTokens resumed, resumed_squashes;  // SchedulerStats
+  std::int64_t given_up = 0;                // requests put behind others that can still meet their objective
   PredictionStats predictions;
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
   PrefixStats prefix;

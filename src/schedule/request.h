@@ -61,7 +61,9 @@ struct alignas(64) Request {
   bool late = false;
   // Tokens to compute before the first output token. -1 unless it waits in an ObjectiveOrder.
   std::int32_t work_tokens = -1;
-  bool squashed = false;  // was preempted after it had overtaken an older request; may not overtake again
+  std::int64_t computed_before = 0;  // positions that it had computed when it was preempted last
+  bool preempted_as_squash = false;  // its last preemption was a squash
+  bool squashed = false;             // was preempted after it had overtaken an older request; may not overtake again
   // The older request that memory had no room for when this one overtook it. 0: none.
   RequestId overtook;
   TimeNs first_scheduled = -1;            // first admission; -1: not admitted yet

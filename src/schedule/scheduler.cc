@@ -110,6 +110,7 @@ void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
     if (request->adapter != kBaseModel) CountBegin(*request, residency_.Get(request->adapter), now);
   }
   stats_.early_admissions += pages_.Admit(admission, now);
+  CountResume(*request, 1);
 }
 
 void Scheduler::CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now) {
@@ -119,7 +120,19 @@ void Scheduler::CountBegin(Request& request, const AdapterResidency& adapter, Ti
   ++(adapter.host == TierState::kResident ? stats_.cold_begins.whole : stats_.cold_begins.while_read);
 }
 
+void Scheduler::CountResume(const Request& request, std::int64_t sign) {
+  const std::int64_t found = std::min(request.computed, request.computed_before);
+  const auto count = [&](ResumedTokens& tokens) {
+    tokens.found += sign * found;
+    tokens.recomputed += sign * (request.computed_before - found);
+  };
+  count(stats_.resumed);
+  if (request.preempted_as_squash) count(stats_.resumed_squashes);
+}
+
 void Scheduler::Preempt(Request* request, TimeNs now) {
+  request->computed_before = request->computed;
+  request->preempted_as_squash = request->overtook != RequestId{};
   stats_.squashes += request->overtook != RequestId{};
   ++stats_.preemptions;
   ++request->preemptions;
@@ -138,10 +151,15 @@ void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
   discardable_ = std::min(most, discardable_ + options_.discard_share * static_cast<double>(num_tokens));
 }
 
-// The request does not fetch again.
+// The request does not fetch again. What it seemed to find it had not computed.
 void Scheduler::BeginAgain(Request* request, TimeNs now) {
+  CountResume(*request, -1);
   pages_.UndoAdmission(request);
+  const std::int64_t before = request->computed_before;
+  const bool as_squash = request->preempted_as_squash;
   Preempt(request, now);
+  request->computed_before = before;
+  request->preempted_as_squash = as_squash;
   request->fetches = Request::kMostFetches;
 }
 

@@ -128,6 +128,8 @@ class Scheduler {
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Counts how a request found its adapter when it began for the first time.
   void CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now);
+  // Adds (sign 1) or subtracts (-1) in the statistics what a request that was preempted begins with.
+  void CountResume(const Request& request, std::int64_t sign);
   // Makes a running request wait again, without its pages.
   void Preempt(Request* request, TimeNs now);
   // Refreshes what the policies know of all candidates, if it is old.

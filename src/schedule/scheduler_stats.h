@@ -22,9 +22,17 @@ struct ColdBegins {
   std::int64_t while_read = 0;  // it was still being read from disk
 };
 
+// Positions that requests had computed when they were preempted, counted when they begin again.
+struct ResumedTokens {
+  std::int64_t found = 0;       // the cache had them, perhaps after a fetch
+  std::int64_t recomputed = 0;  // they are computed again
+};
+
 struct SchedulerStats {
   std::int64_t preemptions = 0;       // includes squashes
   std::int64_t squashes = 0;          // preemptions of requests that had overtaken another
+  ResumedTokens resumed;              // after any preemption
+  ResumedTokens resumed_squashes;     // of these, after squashes
   std::int64_t given_up = 0;          // requests that the queue order gave up (ObjectiveOrder)
   std::int64_t early_admissions = 0;  // admissions while layers were arriving
   std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer

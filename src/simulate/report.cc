@@ -57,6 +57,8 @@ Json LatencyJson(const Summary& latency) {
   return json;
 }
 
+Json ResumedJson(const ResumedTokens& tokens) { return {{"found", tokens.found}, {"recomputed", tokens.recomputed}}; }
+
 Json SummaryJson(const SimulationSummary& s) {
   return {
       {"requests", {{"finished", s.finished}, {"refused", s.refused}, {"offered_per_s", s.offered_per_second}}},
@@ -77,6 +79,8 @@ Json SummaryJson(const SimulationSummary& s) {
       {"history_evictions_pages", s.history_evictions},
       {"preemptions", s.preemptions},
       {"squashes", s.squashes},
+      {"resumed_tokens",
+       {{"after_preemptions", ResumedJson(s.resumed)}, {"after_squashes", ResumedJson(s.resumed_squashes)}}},
       {"moved_gb",
        {{"to_device", s.gigabytes_to_device}, {"to_host", s.gigabytes_to_host}, {"from_disk", s.gigabytes_from_disk}}},
       {"busy_share", {{"device", s.busy_share}, {"host_link", s.link_busy_share}}}};

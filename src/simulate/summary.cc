@@ -82,6 +82,8 @@ SimulationSummary Summarise(const SimulationResult& result, const ServiceObjecti
   summary.mean_load_ms = Share(Ms(stats.adapters.load_time_total), static_cast<double>(summary.adapter_loads));
   summary.preemptions = stats.preemptions;
   summary.squashes = stats.squashes;
+  summary.resumed = stats.resumed;
+  summary.resumed_squashes = stats.resumed_squashes;
   summary.history_evictions = stats.history_evictions;
   summary.gigabytes_to_device = result.bytes_to_device / 1e9;
   summary.gigabytes_to_host = result.bytes_to_host / 1e9;

@@ -27,6 +27,9 @@ struct SimulationSummary {
   double prefix_hit_share = 0;  // of the prompts' tokens
   double mean_load_ms = 0;      // of an adapter, from the decision to residency
   std::int64_t adapter_loads = 0, preemptions = 0, squashes = 0, history_evictions = 0;
+  // Tokens that requests had computed when they were preempted: found in the cache when they began again, or computed
+  // again. The second: of squashes.
+  ResumedTokens resumed, resumed_squashes;
   double gigabytes_to_device = 0, gigabytes_to_host = 0, gigabytes_from_disk = 0;
   double busy_share = 0, link_busy_share = 0;  // share of time in use: the executor, the host link towards the device
   double invalid_history_share = 0;

@@ -23,8 +23,8 @@ class Hints final : public LengthPredictor {
   std::vector<std::pair<std::int32_t, std::int32_t>> observed;
 };
 
-// Pages hold 4 tokens. All requests belong to one tenant unless they name another. The objective is a quarter of
-// age_bound.
+// Pages hold 4 tokens. Keeps no history unless told to. All requests belong to one tenant unless they name another. The
+// objective is a quarter of age_bound.
 struct World {
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
@@ -33,8 +33,10 @@ struct World {
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   Hints hints;
   std::unique_ptr<QueueOrder> order;
-  DependencyTree tree;  // keeps history if `history`
-  KvTiers unmoving{tree};
+  // With `history`, keys and values are kept, and move between the tiers.
+  ModeledTransfer kv_transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 500}};
+  DependencyTree tree;
+  KvTiers tiers;
   Scheduler scheduler;
   std::deque<Request> requests;
   std::vector<Request*> begun;  // in the order of their first admission
@@ -52,11 +54,12 @@ struct World {
                              .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)}))
                   .value()),
         tree(history ? DependencyTree(4, device.get(), host.get()) : DependencyTree(4)),
+        tiers(history ? KvTiers(tree, *device, *host, kv_transfer) : KvTiers(tree)),
         scheduler(WithPageTokens(options), {.device = *device,
                                             .residency = residency,
                                             .eviction = *policy,
                                             .tree = tree,
-                                            .tiers = unmoving,
+                                            .tiers = tiers,
                                             .queue = *order,
                                             .predictor = hints}) {}
 
@@ -100,6 +103,7 @@ struct World {
   StepPlan Step() {
     std::vector<ResidencyManager::LoadFailure> failures;
     residency.Poll(clock.Now(), failures);
+    if (tree.keeps_history()) tiers.Poll(clock.Now());
     const StepPlan plan = scheduler.Plan(clock.Now());
     for (const PlannedAdmission& admission : plan.admissions) {
       if (admission.request->first_scheduled < 0) begun.push_back(admission.request);
@@ -326,7 +330,39 @@ TEST(QueueOrder, BypassAndSquash) {
   EXPECT_TRUE(shorter->squashed);
 }
 
-// The same with a performance model. A long prompt takes as long as many steps, so it may not overtake, although it
+// With history the full pages of a squashed request stay, and are copied to the host tier before the older request
+// takes their room. So only what was in its last page is computed again.
+TEST(QueueOrder, ASquashCostsAFetchAndNotAComputation) {
+  for (const bool history : {false, true}) {
+    SCOPED_TRACE(history);
+    World w("mlq", 96, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, 4000, history);
+    w.AddAdapter(1, 16);
+    w.AddAdapter(2, 60);
+    w.Add({.prompt = 80, .output = 120, .adapter = 1, .first = 10});
+    for (int i = 0; i < 8; ++i) w.Step();
+    Request* const large = w.Add({.prompt = 32, .output = 4, .adapter = 2});
+    Request* const shorter = w.Add({.prompt = 16, .output = 160, .guess = 3, .adapter = 1, .first = 20});
+    while (shorter->preemptions == 0 && shorter->state != RequestState::kFinished) w.Step();
+    ASSERT_TRUE(shorter->squashed);
+    const std::int64_t before = shorter->computed_before;
+    ASSERT_GE(before, 2 * 16);
+    StepPlan plan;
+    while (shorter->state == RequestState::kWaiting) plan = w.Step();
+    EXPECT_EQ(large->state, RequestState::kFinished);
+    const std::int64_t found = history ? before / 4 * 4 : 0;
+    const auto chunk = std::find_if(plan.chunks.begin(), plan.chunks.end(),
+                                    [&](const PlannedChunk& chunk) { return chunk.request == shorter; });
+    ASSERT_NE(chunk, plan.chunks.end());
+    EXPECT_EQ(chunk->num_tokens, std::min<std::int64_t>(64, before + 1 - found));  // with the last output token
+    EXPECT_EQ(w.scheduler.stats().resumed_squashes.found, found);
+    EXPECT_EQ(w.scheduler.stats().resumed_squashes.recomputed, before - found);
+    EXPECT_EQ(shorter->fetched_tokens > 0, history);
+    w.RunToEnd();
+    EXPECT_EQ(w.scheduler.stats().squashes, 1);
+  }
+}
+
+// A bypass with a performance model. A long prompt takes as long as many steps, so it may not overtake, although it
 // might by its number of steps.
 TEST(QueueOrder, BypassBySeconds) {
   PerformanceModel model;
@@ -388,7 +424,8 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
              .tenant = tenants ? std::string(1, static_cast<char>('a' + prng.NextBelow(3))) : "all"});
     }
     Request* const oldest = w.scheduler.waiting().empty() ? nullptr : w.scheduler.waiting().front();
-    const bool overdue = oldest != nullptr && w.clock.Now() - oldest->arrival > 30 * 1000 && !tenants;
+    const bool overdue = oldest != nullptr && w.clock.Now() - oldest->arrival > 30 * 1000 && !tenants &&
+                         !w.tree.keeps_history();  // it may wait for a fetch
     const StepPlan plan = w.Step();
     if (!overdue || plan.admissions.empty() || oldest->state != RequestState::kWaiting) continue;
     // Others may pass it only while its adapter is loading.
@@ -396,6 +433,7 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
     ASSERT_TRUE(adapter != kBaseModel && w.residency.Get(adapter).device != TierState::kAbsent);
   }
   w.RunToEnd();
+  while (!w.tiers.idle()) w.Step();
   EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), w.scheduler.history_pages());
 }
 

@@ -86,6 +86,8 @@ TEST(SizeLanes, WhatTheCacheHasCountsWhereItIsToldTo) {
   const auto seen = [&](CountCached count) {
     SizeLanes lanes({.count_cached = count}, 10000);
     lanes.SawArrival(whole, 0);
+    EXPECT_EQ(lanes.SizeOf(whole), 1);
+    EXPECT_EQ(lanes.QuotaTokens(whole), 1150);
     return std::pair(lanes.SizeOf(cached), lanes.QuotaTokens(cached));
   };
   EXPECT_EQ(seen(CountCached::kEverywhere), std::pair(0.4 + 0.6, std::int64_t{1150}));

@@ -190,10 +190,25 @@ void AddHits(Page& page, const EngineStats& stats) {
   Page::AddValue(tokens, {{"found", "nowhere"}}, static_cast<double>(prefix.looked_up_tokens - prefix.found_tokens));
 }
 
+// What preemptions cost.
+void AddResumed(Page& page, const EngineStats& stats) {
+  MetricFamily& family =
+      page.Add(MetricType::Counter, "loramux:resumed_tokens_total",
+               "Tokens computed before a preemption, by whether the cache had them when the sequence began again.");
+  const auto add = [&](const char* cause, const ResumedTokens& all, const ResumedTokens& without) {
+    Page::AddValue(family, {{"cause", cause}, {"found", "cache"}}, static_cast<double>(all.found - without.found));
+    Page::AddValue(family, {{"cause", cause}, {"found", "nowhere"}},
+                   static_cast<double>(all.recomputed - without.recomputed));
+  };
+  add("squash", stats.resumed_squashes, {});
+  add("memory", stats.resumed, stats.resumed_squashes);
+}
+
 void AddQueue(Page& page, const EngineSnapshot& snapshot) {
   const PredictionStats& predictions = snapshot.stats.predictions;
   page.Own(MetricType::Counter, "squashed_requests_total",
            "Sequences preempted in favour of a sequence that they had overtaken.", snapshot.stats.squashes);
+  AddResumed(page, snapshot.stats);
   page.Own(MetricType::Counter, "given_up_requests_total",
            "Sequences given up: they could not meet their objective, or would have made others miss theirs.",
            snapshot.stats.given_up);

@@ -65,6 +65,8 @@ TEST(EngineMetrics, RequestsAndMemory) {
   world.snapshot.stats.running = 3;
   world.snapshot.stats.waiting = 7;
   world.snapshot.stats.preemptions = 2;
+  world.snapshot.stats.resumed = {.found = 90, .recomputed = 10};
+  world.snapshot.stats.resumed_squashes = {.found = 40, .recomputed = 3};
   world.Add(Version(1, "idle", 20), Place::kDevice);
   AdapterSnapshot& used = world.Add(Version(2, "used", 40), Place::kDevice);
   used.running = 1;
@@ -73,6 +75,9 @@ TEST(EngineMetrics, RequestsAndMemory) {
   EXPECT_EQ(page.Sum("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting"), 7);
   EXPECT_EQ(page.Sum("vllm:num_preemptions_total"), 2);
+  EXPECT_EQ(page.Sum("loramux:resumed_tokens_total"), 100);
+  EXPECT_EQ(page.Sum("loramux:resumed_tokens_total", "cause=\"squash\",found=\"cache\""), 40);
+  EXPECT_EQ(page.Sum("loramux:resumed_tokens_total", "cause=\"memory\",found=\"nowhere\""), 7);
   EXPECT_DOUBLE_EQ(page.Sum("vllm:kv_cache_usage_perc"), 0.5);  // 30 of the 60 pages that the adapter in use leaves
   EXPECT_DOUBLE_EQ(page.Sum("vllm:gpu_cache_usage_perc"), 0.5);
   EXPECT_EQ(page.Sum("vllm:cache_config_info", "block_size=\"16\",num_gpu_blocks=\"100\""), 1);
