@@ -43,10 +43,11 @@ struct alignas(64) Request {
 
   // Lane of the waiting queue. Set when the request is placed in the queue (PlaceInQueue).
   std::int32_t lane = 0;
+  // Of its lane's quota, while it runs. Set on arrival (QueueOrder::QuotaTokens).
+  std::int32_t quota_tokens = 0;
   // Place within the lane: the request with the earliest due time comes first. Set by PlaceInQueue.
   TimeNs due = 0;
   std::int64_t charged = 0;           // positions that the tenant was charged for; kept by TenantCounters
-  std::int64_t quota_tokens = 0;      // of its lane's quota, while it runs; set on arrival (QueueOrder::QuotaTokens)
   std::int32_t prompt_tokens = 0;     // length of the prompt in tokens
   std::int32_t predicted_output = 0;  // output tokens, predicted on arrival
   std::int32_t adapter_tokens = 0;    // size of the adapter, in tokens of keys and values

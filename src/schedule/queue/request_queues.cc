@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -84,7 +85,8 @@ void RequestQueues::Enter(Request* request, std::int64_t cached_tokens) {
   }
   request->predicted_output = predictor_.Predict(QueryOf(*request));
   request->found_on_arrival = static_cast<std::int32_t>(cached_tokens);
-  request->quota_tokens = order_.QuotaTokens(*request);
+  request->quota_tokens = static_cast<std::int32_t>(
+      std::min<std::int64_t>(order_.QuotaTokens(*request), std::numeric_limits<std::int32_t>::max()));
   order_.SawArrival(*request, request->arrival);
   Place(*request);
   order_.BeginsToWait(request, request->prompt_tokens - cached_tokens, request->arrival);
