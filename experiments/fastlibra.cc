@@ -166,7 +166,9 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
       "many "
       "hits.",
       "The loop (second table): `vllm` loads adapters during steps, into pages of their own size; `s-lora` admits "
-      "requests after every tenth decode step.",
+      "requests after every tenth decode step, keeps room for their whole output, and its program needs 1.3 ms for "
+      "each "
+      "layer of a step beside the device (`presets.cc`, from its published runs).",
       "34B has CodeLlama's shape, which is also that of Llama-2-34B. With grouped queries its keys and values have an "
       "eighth of the size. So four NPUs rarely have to evict history, and the effect is smaller."};
   return result;
