@@ -289,8 +289,7 @@ Result<ExperimentResult> RunMotivation(ExperimentContext& context) {
   RETURN_IF_ERROR(CompareRatios(context, result));
   result.remarks = {
       "Figure 2. The paper gives no rate. At the highest of FastLibra's rates vLLM's means come out in the paper's "
-      "order, and below its figures. The agent's adapters and history fit here at every time, so nothing distinguishes "
-      "one period from another; a rate at which they do not fit would be ours, not the paper's.",
+      "order, and below its figures.",
       "Figure 4. At the rate of figure 2, history fills the part of keys and values only after 700 s, so the mean over "
       "the period includes the filling. Later it stays a few percent below all of the part, because a request is "
       "admitted "

@@ -87,4 +87,25 @@ double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::ar
   return best;
 }
 
+double ReuseRates::IdleUntil(std::size_t visits, double rate, double idle_s, double remembered_s) const {
+  const double frequency = std::exp2(static_cast<double>(visits));
+  for (std::size_t age = AgeOf(static_cast<TimeNs>(idle_s * kNsPerSecond)); age < kAges; ++age) {
+    // The factor holds for the whole age, and the prior falls.
+    const double until = cells_[visits][age].factor * (kPriorVisits + frequency) / rate - remembered_s;
+    if (until < BeginOf(age + 1) || age + 1 == kAges) return std::max({until, idle_s, BeginOf(age)});
+  }
+  return idle_s;
+}
+
+std::array<double, ReuseRates::kClasses> ReuseRates::Bonuses(double idle_s, double remembered_s, double most_s) const {
+  std::array<double, kClasses> bonuses = {};
+  const double once = Factor(1, static_cast<TimeNs>(idle_s * kNsPerSecond)) * Prior(1, idle_s, remembered_s);
+  if (!(once > 0)) return bonuses;
+  for (std::size_t visits = 1; visits < kClasses; ++visits) {
+    const double bonus = IdleUntil(visits, once, idle_s, remembered_s) - idle_s;
+    bonuses[visits] = std::clamp(bonus, bonuses[visits - 1], std::max(bonuses[visits - 1], most_s * visits));
+  }
+  return bonuses;
+}
+
 }  // namespace loramux

@@ -47,13 +47,17 @@ class ReuseRates {
   // The learned rate as a multiple of the prior.
   double Factor(double frequency, TimeNs idle) const { return CellOf(frequency, idle).factor; }
 
+  static constexpr std::size_t kClasses = 6;  // by visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
+  // Seconds by which a page with 2^i visits may be idle for longer than one with a single visit until it is no more
+  // likely to return than that one after `idle_s` seconds. Ascends with i; at most `most_s` for each doubling.
+  std::array<double, kClasses> Bonuses(double idle_s, double remembered_s, double most_s) const;
+
  private:
   static constexpr double kPriorVisits = 0.3;
   static constexpr TimeNs kHalfLife = 600 * kNsPerSecond;
   // Weight of the prior, in visits. It is large because one request visits many pages at once.
   static constexpr double kPriorWeight = 32;
-  static constexpr std::size_t kClasses = 6;  // by visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
-  static constexpr std::size_t kAges = 16;    // by idle time: below 0.27 s, 0.54 s, 1.1 s, ... and above 73 minutes
+  static constexpr std::size_t kAges = 16;  // by idle time: below 0.27 s, 0.54 s, 1.1 s, ... and above 73 minutes
 
   // The observations of one class of visits and one class of idle time.
   struct Cell {
@@ -66,6 +70,8 @@ class ReuseRates {
   // The highest mean rate over any period that begins at age `from`.
   static double BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
                          std::size_t from);
+  // The idle time, at least `idle_s`, from which on a page of this class returns at a lower rate.
+  double IdleUntil(std::size_t visits, double rate, double idle_s, double remembered_s) const;
   static std::size_t ClassOf(double frequency);
   static std::size_t AgeOf(TimeNs idle);
   Cell& CellOf(double frequency, TimeNs idle) { return cells_[ClassOf(frequency)][AgeOf(idle)]; }

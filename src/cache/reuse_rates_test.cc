@@ -78,6 +78,34 @@ TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
   EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);   // nor with more visits
 }
 
+TEST(ReuseRates, BonusesOfThePriorAscendAndAreBounded) {
+  ReuseRates rates;
+  const auto bonuses = rates.Bonuses(100, kRemembered, 1000);
+  EXPECT_EQ(bonuses[0], 0);
+  // The rate of one visit after 100 seconds is that of two after 230: 1.3 / 130 = 2.3 / 230.
+  EXPECT_NEAR(bonuses[1], 100, 1e-6);
+  EXPECT_NEAR(bonuses[3], (0.3 + 8) * 100 - 130, 1e-6);
+  EXPECT_NEAR(rates.Bonuses(100, kRemembered, 60)[1], 60, 1e-6);
+  EXPECT_NEAR(rates.Bonuses(100, kRemembered, 60)[5], 300, 1e-6);
+}
+
+TEST(ReuseRates, BonusesFollowWhatVisitsPredict) {
+  const auto bonuses_of = [](double once, double often) {
+    ReuseRates rates;
+    for (const double frequency : {1.0, 2.0, 4.0, 8.0, 16.0, 32.0})
+      See(rates, frequency, 1000, 300, [&](double) { return frequency > 1 ? often : once; });
+    rates.Learn(kSecond, kRemembered);
+    return rates.Bonuses(100, kRemembered, 180);
+  };
+  // Conversations go on or not, however long they are.
+  const auto nothing = bonuses_of(0.01, 0.01);
+  EXPECT_LT(nothing[5], 60);
+  // What was visited twice comes back ten times as often.
+  EXPECT_GT(bonuses_of(0.002, 0.02)[1], 150);
+  // What was visited often is over.
+  EXPECT_LT(bonuses_of(0.02, 0.002)[5], 1);
+}
+
 TEST(ReuseRates, Forget) {
   ReuseRates rates;
   See(rates, 1, 100, 120, [](double) { return 0.0; });

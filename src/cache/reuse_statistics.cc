@@ -51,9 +51,28 @@ void ReuseStatistics::Unwant(NodeId node) {
 
 // ---------------------------------------------------------------- Host worth
 
+void ReuseStatistics::set_host_bonus(TimeNs per_doubling) {
+  host_bonus_ = per_doubling;
+  for (std::size_t i = 0; i < bonuses_.size(); ++i)
+    bonuses_[i] = static_cast<double>(per_doubling) * static_cast<double>(i);
+}
+
+// Between the numbers of visits that have a bonus, and beyond them, the bonus is linear in the doublings.
 TimeNs ReuseStatistics::BonusOf(double frequency) const {
   constexpr double kFewestVisits = 1.0 / 64;  // lower bound of the logarithm's argument
-  return static_cast<TimeNs>(static_cast<double>(host_bonus_) * std::log2(std::max(kFewestVisits, frequency)));
+  const double doublings = std::log2(std::max(kFewestVisits, frequency));
+  const double whole = std::clamp(std::floor(doublings), 0.0, static_cast<double>(bonuses_.size() - 2));
+  const auto at = static_cast<std::size_t>(whole);
+  return static_cast<TimeNs>(bonuses_[at] + (doublings - whole) * (bonuses_[at + 1] - bonuses_[at]));
+}
+
+// Content leaves the host tier at about twice the mean idle time. There a page with a single visit is about to go, and
+// those with more visits are compared with it.
+void ReuseStatistics::LearnBonuses(double remembered_s) {
+  if (host_bonus_ == 0) return;
+  const double most_s = static_cast<double>(host_bonus_) / kNsPerSecond;
+  bonuses_ = rates_.Bonuses(2 * mean_idle_s_, remembered_s, most_s);
+  for (double& bonus : bonuses_) bonus *= kNsPerSecond;
 }
 
 // ---------------------------------------------------------------- Learned rates
@@ -62,6 +81,7 @@ TimeNs ReuseStatistics::BonusOf(double frequency) const {
 // it would stand for more than was observed, so the time is capped.
 void ReuseStatistics::ObserveIdlePages(TimeNs now, double remembered_s) {
   constexpr int kSamples = 32;
+  constexpr double kIdleWindow = 4096;  // samples
   constexpr TimeNs kInterval = 20 * kNsPerMs, kLongest = kNsPerSecond, kLearnInterval = kNsPerSecond;
   const TimeNs since = now - observed_at_;
   if (since < kInterval || nodes_->slots() == 0) return;
@@ -72,11 +92,14 @@ void ReuseStatistics::ObserveIdlePages(TimeNs now, double remembered_s) {
   for (int i = 0; i < kSamples; ++i) {
     const TreeNode& node = (*nodes_)[static_cast<std::uint32_t>(observed_prng_.NextBelow(observed)) * kObservedOf];
     if (!node.exists() || !node.resting) continue;
-    rates_.SawIdle(EdgeFrequency(node), now - node.last_use, page_seconds);
+    const TimeNs idle = now - node.last_use;
+    rates_.SawIdle(EdgeFrequency(node), idle, page_seconds);
+    mean_idle_s_ += (static_cast<double>(idle) / kNsPerSecond - mean_idle_s_) / kIdleWindow;
   }
   if (now - learned_at_ < kLearnInterval) return;
   learned_at_ = now;
   rates_.Learn(now, remembered_s);
+  LearnBonuses(remembered_s);
 }
 
 void ReuseStatistics::CheckIntegrity() const {

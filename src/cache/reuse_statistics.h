@@ -7,14 +7,18 @@
 // nothing.
 //
 // Host worth. The value by which a full host tier orders its pages; the least is dropped first. It is the time of the
-// last use. With a host bonus, each doubling of the visits (as of the last visit) counts like a use that much later. It
-// does not change with time, so a heap can keep the order (HostDropOrder). Adapters in the host tier are compared by
-// the same value (HostRoom).
+// last use. With a host bonus, visits (as of the last visit) count like a later use, by as much as the learned rates
+// say: so much that a page is then as likely to return as one with a single visit and that last use. Where visits
+// predict nothing (conversations that go on or not, however long they are), that is nothing. Otherwise pages with many
+// visits would fill the host tier, and what is new would never get into it. The bonus bounds it: each doubling counts
+// like a use that much later at most. A page's worth is computed when it is used and does not change with time, so a
+// heap can keep the order (HostDropOrder). Adapters in the host tier are compared by the same value (HostRoom).
 //
 // Not thread-safe; reads no clock. Allocates nothing.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -73,8 +77,9 @@ class ReuseStatistics {
   }
   // The node's worth. It never decreases. A parent that is not in use has at least its children's.
   TimeNs HostWorth(NodeId node) const { return nodes_->At(node).host_worth; }
-  // Sets the bonus for each doubling of visits, in nanoseconds; 0 by default. REQUIRES: no order by worth exists yet.
-  void set_host_bonus(TimeNs per_doubling) { host_bonus_ = per_doubling; }
+  // Sets the most that each doubling of visits counts, in nanoseconds; 0 by default. That is the bonus until the rates
+  // are learned. REQUIRES: no order by worth exists yet.
+  void set_host_bonus(TimeNs per_doubling);
 
   // ---- Learned rates ----
 
@@ -100,6 +105,8 @@ class ReuseStatistics {
   }
   void ComputeLeftAfter(TimeNs idle);
   TimeNs BonusOf(double frequency) const;
+  // Takes the bonuses from the learned rates.
+  void LearnBonuses(double remembered_s);
   // Records the visit of an observed node that rested.
   void EndRest(TreeNode& node, TimeNs now);
   // Raises the node's host worth to that of its last use.
@@ -114,8 +121,10 @@ class ReuseStatistics {
   Prng observed_prng_{0};
   TimeNs observed_at_ = 0, learned_at_ = 0;
   TimeNs host_bonus_ = 0;
-  TimeNs left_after_ = 0;  // the last argument of LeftAfter
-  float left_ = 1;         // and its result
+  std::array<double, ReuseRates::kClasses> bonuses_ = {};  // ns, of 1, 2, 4, ... visits
+  double mean_idle_s_ = 0;                                 // of the sampled pages; recent ones weigh more
+  TimeNs left_after_ = 0;                                  // the last argument of LeftAfter
+  float left_ = 1;                                         // and its result
 };
 
 }  // namespace loramux

@@ -117,6 +117,32 @@ TEST(ReuseStatistics, LearnsHowIdlePagesAreUsedAgain) {
   EXPECT_LT(factor_after(false), 0.5);
 }
 
+// Conversations end after any turn with the same odds, so that long ones are worth no more than short ones. Without
+// learning, those with eight turns and more would be worth nine minutes more than what is new.
+TEST(ReuseStatistics, VisitsThatPredictNothingEarnNoWorth) {
+  World w(1 << 15, /*half_life=*/600 * kNsPerSecond);
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get(), 600 * kNsPerSecond);
+  constexpr TimeNs kBonus = 180 * kNsPerSecond;
+  w.tree->set_host_bonus(kBonus);
+  const BranchId base = w.tree->Hold("");
+  EXPECT_EQ(w.tree->reuse().HostWorth(0, 8), 3 * kBonus);
+  Prng prng(7);
+  TokenId next = 0;
+  std::vector<TokenId> open(20, 0);  // the first tokens of conversations
+  for (TimeNs now = 0; now < 1200 * kNsPerSecond; now += 20 * kNsPerMs) {
+    if (now % kNsPerSecond == 0) {
+      TokenId& conversation = open[prng.NextBelow(open.size())];
+      if (conversation == 0 || prng.NextBelow(4) == 0) conversation = next += 1000;
+      w.Remember(base, Tokens(64 * kPageTokens, conversation), now);
+    }
+    w.tree->ObserveIdlePages(now, 30);
+  }
+  EXPECT_LT(w.tree->reuse().HostWorth(0, 8), kBonus / 2);
+  EXPECT_GE(w.tree->reuse().HostWorth(0, 8), 0);
+  w.tree->CheckIntegrity();
+}
+
 // ---------------------------------------------------------------- Statistics alone
 
 struct Statistics {
