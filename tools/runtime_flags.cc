@@ -115,6 +115,7 @@ Result<SystemSettings> SettingsOf(const RuntimeFlags& flags) {
       .age_bound = time(flags.schedule.age_bound_seconds),
       .fairness_max_wait = time(flags.fairness_max_wait_seconds),
       .objective = time(flags.schedule.ttft_objective_seconds),
+      .max_decode_step = time(flags.schedule.max_decode_step_seconds),
       .count_cached = count_cached};
 }
 
@@ -271,6 +272,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
   RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
+  RETURN_IF_ERROR(CheckMaxDecodeStep(options.scheduler.max_decode_step, options.scheduler.costs.get()));
   options.model_names = NamesOfModel(flags.model_dir);
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {

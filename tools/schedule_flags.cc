@@ -33,6 +33,7 @@ void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
                     "of mlq have "
                     "their quotas by it",
             .range = {{0.001, 86400.0}}});
+  line.Add(InGroup(MaxDecodeStepFlag(flags.max_decode_step_seconds), group));
   line.Add(
       {.names = "--request-size",
        .target = &flags.request_size,

@@ -14,8 +14,9 @@ namespace loramux {
 struct ScheduleFlags {
   std::string schedule;  // QueueOrderNames; empty: the preset's, or fifo
   double age_bound_seconds = kDefaultAgeBoundSeconds;
-  double ttft_objective_seconds = 5;  // of the order "objective"
-  std::string request_size;           // of mlq; empty: the preset's, or product
+  double ttft_objective_seconds = 5;   // of the order "objective"
+  double max_decode_step_seconds = 0;  // 0: batches are not bounded by time
+  std::string request_size;            // of mlq; empty: the preset's, or product
   std::string lane_count = "worth-it", count_cached = "everywhere";
   std::string length_predictor = "history", length_proxy;
   ConstantFlags constants;

@@ -140,6 +140,7 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .range = {{0.0, 1.0}}});
   line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
   line.Add(InGroup(CountCachedFlag(flags.count_cached), group));
+  line.Add(InGroup(MaxDecodeStepFlag(flags.max_decode_step_seconds), group));
   line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), group));
   line.Add({.names = "--max-loras",
             .target = &flags.constants.constants.adapters_in_batch,
@@ -498,6 +499,8 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   options.adapters_in_host_memory = !flags.adapters_on_disk;
   options.predictor_accuracy = flags.predictor_accuracy;
   options.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
+  options.max_decode_step = static_cast<TimeNs>(flags.max_decode_step_seconds * static_cast<double>(kNsPerSecond));
+  RETURN_IF_ERROR(CheckMaxDecodeStep(options.max_decode_step, &options.device.model));
   ASSIGN_OR_RETURN(options.adapter_prefetch, FindAdapterPrefetch(flags.adapter_prefetch));
   ASSIGN_OR_RETURN(options.count_cached, ParseCountCached(flags.count_cached));
   ASSIGN_OR_RETURN(options.constants, ConstantsOf(flags.constants));

@@ -47,6 +47,7 @@ struct SimulateFlags {
   ConstantFlags constants;
   std::string count_cached = "everywhere";
   double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
+  double max_decode_step_seconds = 0;  // 0: batches are not bounded by time
   WorkloadOptions workload;
   std::string arrivals;  // "poisson" or "trace"; empty: the trace's own if there is a trace and no rate
   std::string popularity = "power-law", rank_popularity = "uniform";

@@ -1,6 +1,9 @@
 #include "tools/system_flags.h"
 
+#include <fmt/format.h>
+
 #include "cache/cache_regime.h"
+#include "schedule/profile/service_times.h"
 #include "schedule/queue/queue_order.h"
 
 namespace loramux {
@@ -49,6 +52,36 @@ Flag CountCachedFlag(std::string& target) {
           .help =
               "Where mlq counts prompt tokens that the cache has when a request arrives: everywhere (in its size and "
               "against its lane's quota), quota (not in its size) or nowhere"};
+}
+
+Flag MaxDecodeStepFlag(double& target) {
+  return {.names = "--max-decode-step",
+          .target = &target,
+          .unit = "SECONDS",
+          .help =
+              "Bounds batches by time instead of adapters: a request is admitted only if a step that decodes it with "
+              "all that run is "
+              "predicted to take at most so long, by keys and values and by the ranks of the adapters. Prompts come on "
+              "top of it; 0: no bound",
+          .range = {{0.0, 86400.0}}};
+}
+
+Status CheckMaxDecodeStep(TimeNs most, const PerformanceModel* model) {
+  if (most == 0) return Ok{};
+  const std::string flag = "--max-decode-step";
+  if (model == nullptr) {
+    return InvalidArgument(
+        flag +
+            ": expected --profile FILE beside it, because the time of a step is predicted; `loramux profile` "
+            "measures one",
+        flag);
+  }
+  const double shortest = ShortestStepSeconds(*model), seconds = static_cast<double>(most) / kNsPerSecond;
+  if (seconds >= shortest) return Ok{};
+  return InvalidArgument(fmt::format("{}: expected at least {:.4g} seconds, which a step takes for one request alone, "
+                                     "found {:.4g}",
+                                     flag, shortest, seconds),
+                         flag);
 }
 
 Flag ColdStartFlag(std::string& target) {

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "schedule/plan/step_shape_options.h"
+#include "schedule/profile/performance_model.h"
 #include "schedule/queue/size_lanes.h"
 #include "tools/command_line/command_line.h"
 
@@ -23,6 +25,7 @@ Flag CacheFlag(std::string& target);
 Flag ScheduleFlag(std::string& target);
 Flag AgeBoundFlag(double& target);
 Flag CountCachedFlag(std::string& target);
+Flag MaxDecodeStepFlag(double& target);
 Flag ColdStartFlag(std::string& target);
 Flag AdapterPrefetchFlag(std::string& target);
 Flag MaxNumSeqsFlag(std::int64_t& target);
@@ -32,6 +35,9 @@ Flag MaxNumBatchedTokensFlag(FlagTarget target);
 Result<CountCached> ParseCountCached(const std::string& text);
 // The value of ColdStartFlag. Error: another one.
 Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text);
+
+// Error: the bound (of MaxDecodeStepFlag) has no model to predict by, or a request alone takes longer. 0: fine.
+Status CheckMaxDecodeStep(TimeNs most, const PerformanceModel* model);
 
 // The flag in a group, with the text for its default where that is not a value.
 Flag InGroup(Flag flag, const std::string& group);

@@ -3,6 +3,7 @@
 
 #include "simulate/simulated_server.h"
 #include "tools/runtime_flags.h"
+#include "tools/system_flags.h"
 
 namespace loramux::system_settings_test {
 namespace {
@@ -40,6 +41,7 @@ void ExpectSame(const Made& served, const Made& simulated) {
   EXPECT_EQ(a.spread_prompts, b.spread_prompts);
   EXPECT_EQ(a.prompts_by_objective, b.prompts_by_objective);
   EXPECT_EQ(a.max_distinct_adapters, b.max_distinct_adapters);
+  EXPECT_EQ(a.max_decode_step, b.max_decode_step);
   EXPECT_EQ(a.lookahead, b.lookahead);
   EXPECT_EQ(a.max_loads_in_flight, b.max_loads_in_flight);
   EXPECT_EQ(a.load_on_arrival, b.load_on_arrival);
@@ -85,6 +87,30 @@ TEST(SystemSettings, MeanTheSameInServeAndSimulate) {
     serve.schedule.schedule = "mlq";
     ExpectSame(Served(serve, 3000), Simulated(simulate, preset.name, "mlq", 3000));
   }
+}
+
+// The time of a step is predicted, so a server needs a profile for it; the simulator has the model of its device. It
+// must also be possible: otherwise every request would run alone.
+TEST(SystemSettings, ABoundOnDecodingStepsNeedsAModel) {
+  RuntimeFlags serve;
+  serve.schedule.max_decode_step_seconds = 0.1;
+  const auto made = RuntimeOptionsOf(serve);
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.error().message.find("--max-decode-step: expected --profile FILE"), std::string::npos)
+      << made.error().message;
+  const PerformanceModel model{.step = 0.02};
+  EXPECT_TRUE(CheckMaxDecodeStep(20 * kNsPerMs, &model).ok());
+  const Status impossible = CheckMaxDecodeStep(19 * kNsPerMs, &model);
+  ASSERT_FALSE(impossible.ok());
+  EXPECT_NE(impossible.error().message.find("expected at least 0.02 seconds"), std::string::npos)
+      << impossible.error().message;
+  EXPECT_TRUE(CheckMaxDecodeStep(0, nullptr).ok());
+
+  SimulationOptions simulate;
+  simulate.max_decode_step = 100 * kNsPerMs;
+  const Made simulated = Simulated(simulate, "loramux", "", 3000);
+  EXPECT_EQ(simulated.scheduler.max_decode_step, 100 * kNsPerMs);
+  EXPECT_NE(simulated.scheduler.costs, nullptr);
 }
 
 }  // namespace

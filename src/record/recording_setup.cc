@@ -211,6 +211,9 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Bool("separate_phases", o.shape.separate_phases));
   RETURN_IF_ERROR(v.Int("decode_turns", 1, 1 << 20, o.shape.decode_turns));
   RETURN_IF_ERROR(v.Int("max_distinct_adapters", 0, 1 << 20, o.max_distinct_adapters));
+  if (v.Has("max_decode_step")) {  // older recordings lack it
+    RETURN_IF_ERROR(v.Int("max_decode_step", 0, kMaxSetupTime, o.max_decode_step));
+  }
   RETURN_IF_ERROR(v.Int("lookahead", 1, 1 << 20, o.lookahead));
   RETURN_IF_ERROR(v.Int("max_loads_in_flight", 1, 1 << 20, o.max_loads_in_flight));
   RETURN_IF_ERROR(v.Int("cold_start", 0, 2, o.shape.cold_start));
@@ -298,6 +301,9 @@ Status CheckSetup(const RecordedSetup& setup) {
   }
   if (scheduler.swapping.lower > scheduler.swapping.upper) {
     return InvalidArgument("recording: setup.swap_lower: expected at most swap_upper");
+  }
+  if (scheduler.max_decode_step > 0 && scheduler.costs == nullptr) {
+    return InvalidArgument("recording: setup.max_decode_step: expected 0 without costs");
   }
   const std::int64_t longest = std::min(setup.max_model_len, setup.device_pages * scheduler.page_tokens);
   const bool holds_any = scheduler.max_batch_tokens >= longest && scheduler.prefill_chunk >= longest;

@@ -34,8 +34,11 @@ struct SchedulerOptions {
   // objective, or lanes.
   bool prompts_by_objective = false;
   std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch (--max-loras); 0: bounded by memory alone
-  std::int64_t lookahead = 64;             // waiting requests that a step considers
-  std::int64_t max_loads_in_flight = 4;    // adapter loads under way
+  // > 0: a request is admitted only if a step that decodes it with all running requests is predicted to take at most so
+  // long (plan/batch_time.h). REQUIRES then: costs, and more than one request alone takes. 0: no such bound.
+  TimeNs max_decode_step = 0;
+  std::int64_t lookahead = 64;           // waiting requests that a step considers
+  std::int64_t max_loads_in_flight = 4;  // adapter loads under way
   // The adapter of a request that arrives during a step begins to load at once (BackgroundPlanner), not with the next
   // plan. Only with ColdStart::kPassOver.
   bool load_on_arrival = false;

@@ -169,6 +169,7 @@ void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, 
   scheduler.fairness.max_wait = settings.fairness_max_wait;
   queue.objective = queue.lanes.slo = settings.objective;
   queue.lanes.count_cached = settings.count_cached;
+  scheduler.max_decode_step = settings.max_decode_step;
 }
 
 void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together) {

@@ -68,6 +68,7 @@ struct SystemSettings {
   std::optional<std::int64_t> prefill_chunk;  // none: max_batch_tokens
   TimeNs age_bound = 30 * kNsPerSecond, fairness_max_wait = 30 * kNsPerSecond;
   TimeNs objective = 5 * kNsPerSecond;                  // of the order "objective", and of lanes
+  TimeNs max_decode_step = 0;                           // SchedulerOptions::max_decode_step; needs a performance model
   CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
 };
 // Sets these options. Call it before prompts are made whole, which replaces some of them.

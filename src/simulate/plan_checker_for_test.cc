@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/check.h"
@@ -46,6 +47,7 @@ void PlanChecker::Planned(const PlannedStep& step) {
   CheckMemory(view);
   CheckHostMemory(view);
   CheckAdapters(view);
+  CheckStepTime(view);
   CheckQuotas(view);
   CheckPreemptions(view);
   CheckOrder(view);
@@ -145,6 +147,36 @@ void PlanChecker::CheckAdapters(const View& view) {
   Expect(most == 0 || distinct.size() <= most, view, "too many distinct adapters");
   for (const AdapterGeneration adapter : distinct)
     Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
+}
+
+// A plan admits nothing that makes the decoding step of the whole batch longer than max_decode_step, unless it is
+// alone. Summed anew, because the planner adds up one by one. A step that waits for loads admits later.
+void PlanChecker::CheckStepTime(const View& view) {
+  if (options_.max_decode_step == 0 || view.plan.admissions.empty()) return;
+  StepLoad load;
+  std::map<AdapterGeneration, std::int64_t> ranks;
+  const auto count = [&](const Request& request) {
+    ++load.decode_sequences;
+    load.decode_context += static_cast<std::int64_t>(request.tokens.size());
+    if (request.adapter == kBaseModel) return;
+    const std::int64_t rank = view.residency.Get(request.adapter).version->layout.max_rank;
+    ++load.adapter_tokens;
+    load.token_ranks += rank;
+    ranks[request.adapter] = rank;
+  };
+  for (const Request* request : view.scheduler.running()) {
+    if (!Preempts(view.plan, request)) count(*request);
+  }
+  for (const PlannedAdmission& admission : view.plan.admissions) count(*admission.request);
+  for (const auto& [adapter, rank] : ranks) {
+    load.rank_sum += rank;
+    load.max_rank = std::max(load.max_rank, rank);
+  }
+  load.distinct_adapters = static_cast<std::int64_t>(ranks.size());
+  const double seconds = static_cast<double>(options_.max_decode_step) / kNsPerSecond;
+  // A sum in another order may differ in the last bit.
+  Expect(load.decode_sequences == 1 || options_.costs->SecondsOf(load) <= seconds * (1 + 1e-12), view,
+         "admits a request with which a decoding step is longer than max_decode_step");
 }
 
 // Lanes may use quota that others leave, but the same tokens are not used twice. A request in a lane with nothing

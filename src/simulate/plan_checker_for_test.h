@@ -34,6 +34,7 @@ class PlanChecker final : public EngineObserver {
   void CheckMemory(const View& view);
   void CheckHostMemory(const View& view);
   void CheckAdapters(const View& view);
+  void CheckStepTime(const View& view);
   void CheckQuotas(const View& view);
   void CheckPreemptions(const View& view);
   void CheckOrder(const View& view);

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "base/prng.h"
+#include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {
@@ -122,6 +123,10 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
     for (WorkloadRequest& request : world.workload.requests) request.prefix_domain = request.tenant;
   }
   if (draw.Chance(0.4)) DrawColdStarts(draw, options);
+  if (draw.Chance(0.4)) {  // batches bounded by time, at about 1 to 30 sequences
+    const double seconds = ShortestStepSeconds(options.device.model) * draw.OneOf({1.02, 1.2, 2.0, 5.0});
+    options.max_decode_step = static_cast<TimeNs>(seconds * kNsPerSecond) + 1;
+  }
   return world;
 }
 
@@ -137,6 +142,9 @@ SchedulerOptions SchedulerOptionsOf(const RandomWorld& world) {
   QueueOrderOptions order;
   ApplyPreset(options.preset, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens()), scheduler, order);
   if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
+  scheduler.max_decode_step = options.max_decode_step;
+  scheduler.costs =
+      options.costs != nullptr ? options.costs : std::make_shared<const PerformanceModel>(options.device.model);
   return scheduler;
 }
 

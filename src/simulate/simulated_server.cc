@@ -116,12 +116,15 @@ SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const Simu
                  .age_bound = options.age_bound,
                  .fairness_max_wait = options.fairness_max_wait,
                  .objective = options.slo,
+                 .max_decode_step = options.max_decode_step,
                  .count_cached = options.count_cached},
                 scheduler, queue);
   ApplyPreset(options.preset, limits.max_model_len, scheduler, queue);
   ApplyConstants(options.constants, scheduler, queue);
   if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
-  PlanByModel(options.costs, scheduler, queue);
+  const bool by_device = options.costs == nullptr && options.max_decode_step > 0;
+  PlanByModel(by_device ? std::make_shared<const PerformanceModel>(options.device.model) : options.costs, scheduler,
+              queue);
   if (options.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options.device.model);  // from the data sheet
   return scheduler;
 }

@@ -47,7 +47,9 @@ struct SimulationOptions {
   DocumentConstants constants;
   TimeNs slo = 5 * kNsPerSecond;                        // SizeLanesOptions::slo
   CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
-  std::uint64_t seed = 1;                               // of the predictor and the tree
+  // SchedulerOptions::max_decode_step. Without `costs` plans then go by the device's own model.
+  TimeNs max_decode_step = 0;
+  std::uint64_t seed = 1;  // of the predictor and the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
   GiveUpRule give_up;                          // ends a run early

@@ -39,7 +39,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
   }
   if (draft_.full()) return AdmissionOutcome::kPassedOver;
   if (TryFetch(request) == AdmissionOutcome::kPassedOver) return AdmissionOutcome::kPassedOver;
-  if (draft_.room.adapters().ExceedsDistinct(*request)) return BeyondDistinct(*request);
+  if (draft_.ExceedsBatch(*request)) return BeyondBatch(*request);
   return Admit(request);
 }
 
@@ -127,10 +127,10 @@ bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
 }
 
 // No request passes an overdue one, nor the first turn if its tenant is overdue.
-AdmissionOutcome Admitter::BeyondDistinct(const Request& request) const {
+AdmissionOutcome Admitter::BeyondBatch(const Request& request) const {
   const auto& turns = draft_.turns.all();
   const bool turn_overdue = !turns.empty() && turns.front().request == &request && turns.front().standing.overdue;
-  const bool may_pass = shape_.SkipsBeyondDistinct() && !draft_.turns.IsOverdue(request) && !turn_overdue;
+  const bool may_pass = shape_.SkipsBeyondBatch() && !draft_.turns.IsOverdue(request) && !turn_overdue;
   return may_pass ? AdmissionOutcome::kPassedOver : AdmissionOutcome::kBlocked;
 }
 

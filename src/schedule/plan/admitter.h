@@ -33,8 +33,8 @@ class Admitter {
   AdmissionOutcome TryLoad(AdapterGeneration generation);
   // Loads adapters beside the step for the oldest waiting requests without a seat, at most `most` requests.
   void LoadForOldest(std::int64_t most);
-  // The outcome for a request that would exceed max_distinct_adapters.
-  AdmissionOutcome BeyondDistinct(const Request& request) const;
+  // The outcome for a request that would exceed max_distinct_adapters or max_decode_step.
+  AdmissionOutcome BeyondBatch(const Request& request) const;
   StepDraft& draft() { return draft_; }
 
  private:

@@ -29,6 +29,7 @@ void StepDraft::AddChunk(Request* request, std::int64_t tokens, std::int64_t new
 void StepDraft::AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages) {
   Request* request = admission.request;
   plan.admissions.push_back(admission);
+  batch_time.Add(view, *request);
   const std::int64_t uncomputed =
       request->uncomputed() - prefixes.Depth(admission.tail) * view.options.page_tokens - admission.in_page.tokens;
   const std::int64_t tokens = ChunkTokens(uncomputed);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "schedule/plan/batch_time.h"
 #include "schedule/plan/plan_draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/plan/prefixes.h"
@@ -55,6 +56,11 @@ struct StepDraft {
     if (request.adapter == kBaseModel || view.partitioned()) return 0;
     return room.adapters().EvictablePagesOf(view.residency.Get(request.adapter));
   }
+  // True if admission of the request would exceed max_distinct_adapters or max_decode_step. REQUIRES: the plan preempts
+  // no more requests.
+  bool ExceedsBatch(const Request& request) const {
+    return room.adapters().ExceedsDistinct(request) || batch_time.Exceeds(view, request);
+  }
   // True if this plan admits the request.
   bool IsAdmitted(const Request* request) const;
   // Tokens of running and admitted requests in the lane of the request.
@@ -72,6 +78,7 @@ struct StepDraft {
   PlanDraft room;
   Prefixes prefixes;
   Runners runners;
+  BatchTime batch_time;
   Turns turns;
   std::int64_t budget = 0;                      // tokens left in this step
   std::int64_t free_seats = 0;                  // in the batch of this step

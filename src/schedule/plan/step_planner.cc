@@ -42,6 +42,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   seats_.Plan(may_pause);
   PlanDecodes();
   shape_.BeforePrompts(draft_);
+  draft_.batch_time.Begin(draft_.view, draft_.runners);
   admitter_.LoadLocked();
   if (options.spread_prompts && options.whole_prompt_tokens == 0) prompts_.Spread();
   prompts_.Plan();

@@ -93,7 +93,7 @@ class Stalling final : public StepShape {
     AdapterDraft& adapters = draft.room.adapters();
     const AdapterGeneration adapter = request->adapter;
     if (draft.full()) return AdmissionOutcome::kPassedOver;
-    if (adapters.ExceedsDistinct(*request)) return admitter.BeyondDistinct(*request);
+    if (draft.ExceedsBatch(*request)) return admitter.BeyondBatch(*request);
     if (!adapters.IsLoading(*request) && !adapters.IsLoadPlanned(adapter)) {
       const AdmissionOutcome outcome = admitter.TryLoad(adapter);
       if (!adapters.IsLoadPlanned(adapter)) return outcome;
@@ -104,6 +104,7 @@ class Stalling final : public StepShape {
     --draft.free_seats;
     draft.budget -= draft.ChunkTokens(request->uncomputed());
     adapters.Pin(adapter);
+    draft.batch_time.Add(draft.view, *request);
     return AdmissionOutcome::kPassedOver;
   }
   // vLLM-LoRA's prefetch_adapters. Does nothing if the step waits anyway.

@@ -25,8 +25,8 @@ class StepShape {
   virtual bool HoldsForLoads() const { return false; }
   // True if adapters may load beside a step for requests that arrive during it.
   virtual bool LoadsBesideSteps() const { return true; }
-  // True if later requests may pass one that would exceed max_distinct_adapters.
-  virtual bool SkipsBeyondDistinct() const { return skips_beyond_distinct_; }
+  // True if later requests may pass one that would exceed max_distinct_adapters or max_decode_step.
+  virtual bool SkipsBeyondBatch() const { return skips_beyond_distinct_; }
   // The request comes up, and its adapter is not usable. None: it is loaded as usual.
   virtual std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) const { return std::nullopt; }
   // The decodes are planned; prompts follow.

@@ -40,7 +40,7 @@ struct StepShapeOptions {
   std::int64_t decode_turns = 1;
   // With kStall: number of waiting requests without a seat, oldest first, for which adapters are loaded beside a step.
   std::int64_t prefetch_lookahead = 0;
-  // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA).
+  // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA) or max_decode_step.
   bool skip_beyond_distinct = false;
 };
 

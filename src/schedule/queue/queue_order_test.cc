@@ -397,12 +397,17 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
   Prng prng(seed);
   const bool tenants = prng.NextBelow(2) == 0;
   std::shared_ptr<const PerformanceModel> costs;
-  if (seed % 3 == 0)
-    costs = std::make_shared<const PerformanceModel>(PerformanceModel{.step = 1e-6, .per_prefill_token = 1e-7});
+  TimeNs bound = 0;  // between 1 and 6 sequences or adapters
+  if (seed % 3 == 0) {
+    costs = std::make_shared<const PerformanceModel>(
+        PerformanceModel{.step = 1e-6, .per_prefill_token = 1e-7, .per_decode_sequence = 1e-7, .per_adapter = 2e-7});
+    if (seed % 2 == 0) bound = 1200 + 100 * static_cast<TimeNs>(seed / 6 % 10);
+  }
   World w(name, 40 + static_cast<std::int64_t>(prng.NextBelow(60)),
           {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)),
            .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
            .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)),
+           .max_decode_step = bound,
            .age_bound = 30 * 1000,
            .costs = costs},
           {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)),
