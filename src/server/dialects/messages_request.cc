@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "server/dialects/translation.h"
-
 namespace loramux {
 namespace {
 
@@ -13,41 +11,40 @@ constexpr FieldName kMessagesNames[] = {{"stop", "stop_sequences"},
                                         {"response_format", "output_config.format"},
                                         {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
 
-// Fields of this dialect, and of chat requests, that the translation writes itself.
-constexpr std::string_view kMessagesOwn[] = {"messages",
-                                             "system",
-                                             "stop_sequences",
-                                             "tools",
-                                             "tool_choice",
-                                             "thinking",
-                                             "output_config",
-                                             "output_format",
-                                             "metadata",
-                                             "stop",
-                                             "response_format",
-                                             "add_generation_prompt",
-                                             "max_tokens",
-                                             "continue_final_message",
-                                             "parallel_tool_calls",
-                                             "chat_template_kwargs",
-                                             "stream_options"};
-
-constexpr std::string_view kRefusedInMessages[] = {"container",
-                                                   "mcp_servers",
-                                                   "context_management",
-                                                   "n",
-                                                   "best_of",
-                                                   "logprobs",
-                                                   "top_logprobs",
-                                                   "max_completion_tokens",
-                                                   "functions",
-                                                   "function_call",
-                                                   "stop",
-                                                   "response_format",
-                                                   "stream_options",
-                                                   "parallel_tool_calls",
-                                                   "add_generation_prompt",
-                                                   "continue_final_message"};
+// What the translation reads itself, and what it refuses.
+constexpr DialectField kMessagesFields[] = {
+    {"messages", FieldUse::kServed, R"({"type": "array", "minItems": 1, "items": {"type": "object"}})",
+     "with content blocks `text`, `tool_use`, `tool_result` and `thinking`"},
+    {"system", FieldUse::kServed, R"({"type": ["string", "array"], "items": {"type": "object"}})", "the system prompt"},
+    {"max_tokens", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
+    {"stop_sequences", FieldUse::kServed, R"({"type": "array", "items": {"type": "string"}})"},
+    {"tools", FieldUse::kServed, R"({"type": "array", "items": {"type": "object"}})",
+     "{name, description, input_schema}"},
+    {"tool_choice", FieldUse::kServed, R"({"type": "object"})", "{type: auto, any, none or tool}"},
+    {"thinking", FieldUse::kServed, R"({"type": "object"})",
+     "sets the template variable `enable_thinking`; a budget is not enforced"},
+    {"output_config", FieldUse::kServed, R"({"type": "object"})",
+     "`format`: a JSON schema; `effort`: goes to the template"},
+    {"output_format", FieldUse::kServed, R"({"type": "object"})", "the older name of `output_config.format`"},
+    {"chat_template_kwargs", FieldUse::kServed, R"({"type": "object"})", "variables of the chat template"},
+    {"metadata", FieldUse::kAccepted},
+    {"container", FieldUse::kRefused},
+    {"mcp_servers", FieldUse::kRefused},
+    {"context_management", FieldUse::kRefused},
+    {"n", FieldUse::kRefused, "{}", {}, "1"},
+    {"best_of", FieldUse::kRefused, "{}", {}, "1"},
+    {"logprobs", FieldUse::kRefused},
+    {"top_logprobs", FieldUse::kRefused, "{}", {}, "0"},
+    {"max_completion_tokens", FieldUse::kRefused, "{}", "use `max_tokens`"},
+    {"functions", FieldUse::kRefused, "{}", "use `tools`"},
+    {"function_call", FieldUse::kRefused, "{}", "use `tool_choice`"},
+    {"stop", FieldUse::kRefused, "{}", "use `stop_sequences`"},
+    {"response_format", FieldUse::kRefused, "{}", "use `output_config`"},
+    {"stream_options", FieldUse::kRefused},
+    {"parallel_tool_calls", FieldUse::kRefused, "{}", "use `tool_choice`"},
+    {"add_generation_prompt", FieldUse::kRefused},
+    {"continue_final_message", FieldUse::kRefused, "{}", "end with a message of the assistant"},
+};
 
 std::string_view TypeOf(const FieldReader& block) {
   const Json* type = block.Find("type");
@@ -301,11 +298,13 @@ void TranslateStop(FieldReader& fields, Json& chat) {
 
 std::span<const FieldName> MessagesNames() { return kMessagesNames; }
 
+std::span<const DialectField> MessagesFields() { return kMessagesFields; }
+
 Result<Json> ChatOfMessages(Json body, bool needs_length) {
   FieldReader fields(body, "");
   Json chat = Json::object();
   TranslateLength(fields, needs_length, chat);
-  RefuseFields(fields, kRefusedInMessages);
+  RefuseFields(fields, kMessagesFields);
   TranslateStop(fields, chat);
   TranslateMessageTools(fields, chat);
   TranslateMessageToolChoice(fields, chat);
@@ -315,7 +314,7 @@ Result<Json> ChatOfMessages(Json body, bool needs_length) {
   fields.Object("metadata");
   TranslateMessages(fields, chat);
   if (!fields.ok()) return fields.error();
-  PassOn(body, kMessagesOwn, chat);
+  PassOn(body, kMessagesFields, chat);
   return chat;
 }
 

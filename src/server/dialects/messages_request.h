@@ -6,12 +6,15 @@
 
 #include "base/result.h"
 #include "http/json_reader.h"
+#include "server/dialects/translation.h"
 #include "server/openai/dialect.h"
 
 namespace loramux {
 
 // The names that fields of a chat request have in this dialect.
 std::span<const FieldName> MessagesNames();
+// What the translation does with the fields that it does not pass on.
+std::span<const DialectField> MessagesFields();
 
 // Translates a parsed body. Errors name the fields of the dialect. `needs_length`: `max_tokens` must be given, as for
 // an answer; a count needs none. REQUIRES: `body` is an object.

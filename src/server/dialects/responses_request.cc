@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "server/dialects/translation.h"
-
 namespace loramux {
 namespace {
 
@@ -14,32 +12,42 @@ constexpr FieldName kResponsesNames[] = {{"messages", "input"},
                                          {"response_format", "text.format"},
                                          {"reasoning_effort", "reasoning.effort"}};
 
-// Fields of this dialect, and of chat requests, that the translation writes itself.
-constexpr std::string_view kResponsesOwn[] = {"input",
-                                              "instructions",
-                                              "max_output_tokens",
-                                              "text",
-                                              "tools",
-                                              "tool_choice",
-                                              "reasoning",
-                                              "include",
-                                              "truncation",
-                                              "stream_options",
-                                              "top_logprobs",
-                                              "messages",
-                                              "max_tokens",
-                                              "max_completion_tokens",
-                                              "response_format",
-                                              "logprobs",
-                                              "max_tool_calls",
-                                              "metadata",
-                                              "background",
-                                              "store",
-                                              "reasoning_effort"};
-
-constexpr std::string_view kStored[] = {"previous_response_id", "conversation", "background", "prompt"};
-constexpr std::string_view kRefusedInResponses[] = {
-    "n", "best_of", "stop", "logprobs", "functions", "function_call", "max_tokens", "max_completion_tokens"};
+// What the translation reads itself, and what it refuses.
+constexpr DialectField kResponsesFields[] = {
+    {"input", FieldUse::kServed, R"({"type": ["string", "array"], "items": {"type": "object"}})",
+     "a text, or items `message`, `function_call`, `function_call_output` and `reasoning`"},
+    {"instructions", FieldUse::kServed, R"({"type": "string"})", "the system prompt"},
+    {"max_output_tokens", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
+    {"text", FieldUse::kServed, R"({"type": "object"})", "`format`: text, json_object or json_schema"},
+    {"tools", FieldUse::kServed, R"({"type": "array", "items": {"type": "object"}})", "functions"},
+    {"tool_choice", FieldUse::kServed, R"({"type": ["string", "object"]})"},
+    {"reasoning", FieldUse::kServed, R"({"type": "object"})", "`effort` goes to the template"},
+    {"include", FieldUse::kServed,
+     R"({"type": "array", "items": {"enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}})"},
+    {"truncation", FieldUse::kServed, R"({"enum": ["disabled"]})"},
+    {"top_logprobs", FieldUse::kServed, R"({"type": "integer", "minimum": 0})"},
+    {"metadata", FieldUse::kServed,
+     R"({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string"}})"},
+    {"store", FieldUse::kServed, R"({"type": "boolean"})", "nothing is kept in either case"},
+    {"max_tool_calls", FieldUse::kAccepted},
+    {"stream_options", FieldUse::kAccepted},
+    {"previous_response_id", FieldUse::kRefused, "{}",
+     "it keeps no responses, so send the whole conversation in `input`"},
+    {"conversation", FieldUse::kRefused, "{}", "it keeps no responses, so send the whole conversation in `input`"},
+    {"background", FieldUse::kRefused, "{}", "it keeps no responses, so send the whole conversation in `input`"},
+    {"prompt", FieldUse::kRefused, "{}", "it keeps no responses, so send the whole conversation in `input`"},
+    {"n", FieldUse::kRefused, "{}", {}, "1"},
+    {"best_of", FieldUse::kRefused, "{}", {}, "1"},
+    {"stop", FieldUse::kRefused},
+    {"logprobs", FieldUse::kRefused, "{}", "use `include`"},
+    {"functions", FieldUse::kRefused, "{}", "use `tools`"},
+    {"function_call", FieldUse::kRefused, "{}", "use `tool_choice`"},
+    {"max_tokens", FieldUse::kRefused, "{}", "use `max_output_tokens`"},
+    {"max_completion_tokens", FieldUse::kRefused, "{}", "use `max_output_tokens`"},
+    {"messages", FieldUse::kRefused, "{}", "use `input`"},
+    {"response_format", FieldUse::kRefused, "{}", "use `text`"},
+    {"reasoning_effort", FieldUse::kRefused, "{}", "use `reasoning`"},
+};
 constexpr std::string_view kIncludes[] = {"message.output_text.logprobs", "reasoning.encrypted_content"};
 constexpr std::size_t kMaxMetadata = 16;
 
@@ -308,11 +316,12 @@ Json EchoOf(const FieldReader& fields) {
 
 std::span<const FieldName> ResponsesNames() { return kResponsesNames; }
 
+std::span<const DialectField> ResponsesFields() { return kResponsesFields; }
+
 Result<ResponsesChat> ChatOfResponses(Json body) {
   FieldReader fields(body, "");
   Json chat = Json::object();
-  RefuseFields(fields, kStored, "it keeps no responses, so send the whole conversation in `input`");
-  RefuseFields(fields, kRefusedInResponses);
+  RefuseFields(fields, kResponsesFields);
   bool ignored = false;
   fields.Boolean("background", ignored);
   fields.Boolean("store", ignored);
@@ -327,7 +336,7 @@ Result<ResponsesChat> ChatOfResponses(Json body) {
   if (const Json* length = fields.Find("max_output_tokens")) chat["max_completion_tokens"] = *length;
   if (!fields.ok()) return fields.error();
   Json echoed = EchoOf(fields);
-  PassOn(body, kResponsesOwn, chat);
+  PassOn(body, kResponsesFields, chat);
   return ResponsesChat{std::move(chat), std::move(echoed)};
 }
 

@@ -5,12 +5,15 @@
 
 #include "base/result.h"
 #include "http/json_reader.h"
+#include "server/dialects/translation.h"
 #include "server/openai/dialect.h"
 
 namespace loramux {
 
 // The names that fields of a chat request have in this dialect.
 std::span<const FieldName> ResponsesNames();
+// What the translation does with the fields that it does not pass on.
+std::span<const DialectField> ResponsesFields();
 
 // A translated request.
 struct ResponsesChat {

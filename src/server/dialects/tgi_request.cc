@@ -3,8 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "server/dialects/translation.h"
-
 namespace loramux {
 namespace {
 
@@ -23,78 +21,72 @@ constexpr FieldName kTgiNames[] = {{"model", "parameters.adapter_id"},
                                    {"truncate_prompt_tokens", "parameters.truncate"},
                                    {"structured_outputs", "parameters.grammar"}};
 
-// Parameters that the translation reads itself; the others have the same names in both dialects.
-constexpr std::string_view kTgiOwn[] = {"adapter_id",
-                                        "adapter_source",
-                                        "api_token",
-                                        "best_of",
-                                        "decoder_input_details",
-                                        "details",
-                                        "do_sample",
-                                        "grammar",
-                                        "model",
-                                        "n",
-                                        "max_new_tokens",
-                                        "max_tokens",
-                                        "prompt",
-                                        "return_full_text",
-                                        "seed",
-                                        "stop",
-                                        "temperature",
-                                        "top_n_tokens",
-                                        "truncate",
-                                        "typical_p",
-                                        "watermark",
-                                        "logprobs",
-                                        "stream",
-                                        "stream_options",
-                                        "echo",
-                                        "structured_outputs",
-                                        "include_stop_str_in_output",
-                                        "return_tokens_as_token_ids",
-                                        "truncate_prompt_tokens",
-                                        "add_special_tokens"};
+// What the translation reads beside `parameters`, and parameters that a client may have put there.
+constexpr std::string_view kMisplaced = "this API's fields are in `parameters`, where an adapter is `adapter_id`";
+constexpr DialectField kTgiFields[] = {
+    {"inputs", FieldUse::kServed, R"({"type": "string", "minLength": 1})", "the prompt"},
+    {"parameters", FieldUse::kServed, R"({"$ref": "#/components/schemas/GenerateParameters"})"},
+    {"stream", FieldUse::kServed, R"({"type": "boolean"})", "at `/` alone"},
+    {"add_special_tokens", FieldUse::kServed, R"({"type": "boolean"})"},
+    {"adapter_id", FieldUse::kRefused, "{}", kMisplaced},
+    {"model", FieldUse::kRefused, "{}", kMisplaced},
+    {"max_new_tokens", FieldUse::kRefused, "{}", kMisplaced},
+    {"max_tokens", FieldUse::kRefused, "{}", kMisplaced},
+    {"best_of", FieldUse::kRefused, "{}", kMisplaced},
+    {"n", FieldUse::kRefused, "{}", kMisplaced},
+    {"temperature", FieldUse::kRefused, "{}", kMisplaced},
+    {"top_k", FieldUse::kRefused, "{}", kMisplaced},
+    {"top_p", FieldUse::kRefused, "{}", kMisplaced},
+    {"seed", FieldUse::kRefused, "{}", kMisplaced},
+    {"stop", FieldUse::kRefused, "{}", kMisplaced},
+    {"do_sample", FieldUse::kRefused, "{}", kMisplaced},
+    {"truncate", FieldUse::kRefused, "{}", kMisplaced},
+    {"repetition_penalty", FieldUse::kRefused, "{}", kMisplaced},
+    {"grammar", FieldUse::kRefused, "{}", kMisplaced},
+    {"details", FieldUse::kRefused, "{}", kMisplaced},
+    {"watermark", FieldUse::kRefused, "{}", kMisplaced},
+    {"typical_p", FieldUse::kRefused, "{}", kMisplaced},
+    {"top_n_tokens", FieldUse::kRefused, "{}", kMisplaced},
+    {"return_full_text", FieldUse::kRefused, "{}", kMisplaced},
+    {"frequency_penalty", FieldUse::kRefused, "{}", kMisplaced},
+    {"decoder_input_details", FieldUse::kRefused, "{}", kMisplaced},
+};
 
-// Fields of other APIs, which would be this API's parameters.
-constexpr std::string_view kRefusedInTgi[] = {"n",
-                                              "max_tokens",
-                                              "model",
-                                              "prompt",
-                                              "structured_outputs",
-                                              "include_stop_str_in_output",
-                                              "add_special_tokens",
-                                              "merged_adapters",
-                                              "watermark",
-                                              "logprobs",
-                                              "stream_options",
-                                              "echo",
-                                              "response_format",
-                                              "truncate_prompt_tokens",
-                                              "return_tokens_as_token_ids"};
-
-// Parameters that a client may have put beside `parameters`.
-constexpr std::string_view kMisplacedInTgi[] = {"adapter_id",
-                                                "model",
-                                                "max_new_tokens",
-                                                "max_tokens",
-                                                "best_of",
-                                                "n",
-                                                "temperature",
-                                                "top_k",
-                                                "top_p",
-                                                "seed",
-                                                "stop",
-                                                "do_sample",
-                                                "truncate",
-                                                "repetition_penalty",
-                                                "grammar",
-                                                "details",
-                                                "watermark",
-                                                "typical_p",
-                                                "top_n_tokens",
-                                                "return_full_text",
-                                                "frequency_penalty",
-                                                "decoder_input_details"};
+// What the translation reads within `parameters`, and fields of other APIs, which would be parameters here.
+constexpr DialectField kTgiParameters[] = {
+    {"adapter_id", FieldUse::kServed, R"({"type": "string"})", "the adapter"},
+    {"max_new_tokens", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
+    {"do_sample", FieldUse::kServed, R"({"type": "boolean"})"},
+    {"temperature", FieldUse::kServed, R"({"type": "number", "exclusiveMinimum": 0, "maximum": 100})"},
+    {"seed", FieldUse::kServed, R"({"type": "integer"})"},
+    {"stop", FieldUse::kServed, R"({"type": "array", "items": {"type": "string"}})"},
+    {"best_of", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
+    {"top_n_tokens", FieldUse::kServed, R"({"type": "integer", "minimum": 0})"},
+    {"truncate", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
+    {"grammar", FieldUse::kServed, R"({"type": "object"})", "{type: json, json_schema or regex, value}"},
+    {"details", FieldUse::kServed, R"({"type": "boolean"})"},
+    {"decoder_input_details", FieldUse::kServed, R"({"type": "boolean"})"},
+    {"return_full_text", FieldUse::kServed, R"({"type": "boolean"})"},
+    {"adapter_source", FieldUse::kAccepted},
+    {"api_token", FieldUse::kAccepted},
+    {"stream", FieldUse::kAccepted},
+    {"typical_p", FieldUse::kRefused, "{}", {}, "1"},
+    {"watermark", FieldUse::kRefused},
+    {"n", FieldUse::kRefused, "{}", "use `best_of`"},
+    {"max_tokens", FieldUse::kRefused, "{}", "use `max_new_tokens`"},
+    {"model", FieldUse::kRefused, "{}", "use `adapter_id`"},
+    {"prompt", FieldUse::kRefused, "{}", "use `inputs`"},
+    {"structured_outputs", FieldUse::kRefused, "{}", "use `grammar`"},
+    {"include_stop_str_in_output", FieldUse::kRefused},
+    {"add_special_tokens", FieldUse::kRefused},
+    {"merged_adapters", FieldUse::kRefused},
+    {"logprobs", FieldUse::kRefused, "{}", "use `top_n_tokens`"},
+    {"stream_options", FieldUse::kRefused},
+    {"echo", FieldUse::kRefused},
+    {"response_format", FieldUse::kRefused, "{}", "use `grammar`"},
+    {"truncate_prompt_tokens", FieldUse::kRefused, "{}", "use `truncate`"},
+    {"return_tokens_as_token_ids", FieldUse::kRefused},
+};
 
 // True if TGI would draw from the distribution; otherwise it takes the likeliest token.
 bool Samples(FieldReader& parameters) {
@@ -105,18 +97,6 @@ bool Samples(FieldReader& parameters) {
   parameters.Number("top_p", 0, 1, true, top_p);
   const Json* top_k = parameters.Find("top_k");
   return sample || temperature != 1 || top_p < 1 || (top_k != nullptr && AsInteger(*top_k) != 0);
-}
-
-// Parameters that would change the answer in ways that are not supported.
-void RefuseOthers(FieldReader& parameters) {
-  RefuseFields(parameters, kRefusedInTgi);
-  const auto refuse_unless = [&](std::string_view name, std::int64_t neutral) {
-    const Json* value = parameters.Find(name);
-    if (value == nullptr || AsInteger(*value) == neutral) return;
-    parameters.Fail(ErrorCode::kUnsupported, name,
-                    "this server does not support it; leave it out (found " + DescribeJson(*value) + ")");
-  };
-  refuse_unless("typical_p", 1);
 }
 
 // As in TGI, the prompt's tokens come with a whole answer only.
@@ -155,7 +135,7 @@ void TranslateGrammar(FieldReader& parameters, Json& completion) {
 }
 
 void TranslateParameters(FieldReader& parameters, bool stream, Json& completion) {
-  RefuseOthers(parameters);
+  RefuseFields(parameters, kTgiParameters);
   const bool sampling = Samples(parameters);
   std::string adapter;
   if (parameters.String("adapter_id", adapter) && !adapter.empty()) completion["model"] = adapter;
@@ -181,6 +161,9 @@ bool Streams(FieldReader& fields, TgiPath path) {
 
 std::span<const FieldName> TgiNames() { return kTgiNames; }
 
+std::span<const DialectField> TgiFields() { return kTgiFields; }
+std::span<const DialectField> TgiParameters() { return kTgiParameters; }
+
 Result<TgiCompletion> CompletionOfTgi(Json body, TgiPath path, std::string_view base_model) {
   FieldReader fields(body, "");
   TgiCompletion translated;
@@ -190,7 +173,7 @@ Result<TgiCompletion> CompletionOfTgi(Json body, TgiPath path, std::string_view 
     fields.Expect("inputs", "a text of at least one character", fields.Find("inputs"));
   }
   completion["prompt"] = inputs;
-  RefuseFields(fields, kMisplacedInTgi, "this API's fields are in `parameters`, where an adapter is `adapter_id`");
+  RefuseFields(fields, kTgiFields);
   bool special = true, full_text = false;
   fields.Boolean("add_special_tokens", special);
   completion["add_special_tokens"] = special;
@@ -206,7 +189,7 @@ Result<TgiCompletion> CompletionOfTgi(Json body, TgiPath path, std::string_view 
   parameters.Boolean("return_full_text", full_text);
   if (!parameters.ok()) return parameters.error();
   if (full_text) translated.prefix = std::move(inputs);
-  PassOn(body["parameters"], kTgiOwn, completion);
+  PassOn(body["parameters"], kTgiParameters, completion);
   return translated;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "http/json_reader.h"
+#include "server/dialects/translation.h"
 #include "server/openai/dialect.h"
 
 namespace loramux {
@@ -20,6 +21,9 @@ enum class TgiPath {
 
 // The names that fields of a completion request have in this dialect.
 std::span<const FieldName> TgiNames();
+// What the translation does with the fields of the body, and of `parameters`, that it does not pass on.
+std::span<const DialectField> TgiFields();
+std::span<const DialectField> TgiParameters();
 
 // A translated request.
 struct TgiCompletion {

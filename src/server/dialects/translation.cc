@@ -34,20 +34,24 @@ bool ReadPart(FieldReader& fields, const Json& part, const std::string& where,
 
 }  // namespace
 
-void RefuseFields(FieldReader& fields, std::span<const std::string_view> names, std::string_view instead) {
-  for (const std::string_view name : names) {
-    const Json* value = fields.Find(name);
+void RefuseFields(FieldReader& fields, std::span<const DialectField> table) {
+  for (const DialectField& field : table) {
+    if (field.use != FieldUse::kRefused) continue;
+    const Json* value = fields.Find(field.name);
     if (value == nullptr || IsEmpty(*value)) continue;
-    fields.Fail(ErrorCode::kUnsupported, name,
-                "this server does not support it here; " + std::string(instead.empty() ? "leave it out" : instead) +
-                    " (found " + DescribeJson(*value) + ")");
+    if (!field.neutral.empty() && *value == Json::parse(field.neutral)) continue;
+    fields.Fail(ErrorCode::kUnsupported, field.name,
+                "this server does not support it here; " +
+                    std::string(field.hint.empty() ? "leave it out" : field.hint) + " (found " + DescribeJson(*value) +
+                    ")");
   }
 }
 
-void PassOn(Json& from, std::span<const std::string_view> own, Json& to) {
+void PassOn(Json& from, std::span<const DialectField> table, Json& to) {
   for (auto& [name, value] : from.get_ref<Json::object_t&>()) {
     const std::string_view wanted = name;
-    if (std::find(own.begin(), own.end(), wanted) != own.end()) continue;
+    if (std::any_of(table.begin(), table.end(), [&](const DialectField& field) { return field.name == wanted; }))
+      continue;
     // Without a search: keys of a parsed document are unique.
     static_cast<Json::object_t::Container&>(to.get_ref<Json::object_t&>()).emplace_back(name, std::move(value));
   }

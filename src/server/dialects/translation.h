@@ -8,16 +8,27 @@
 #include <string_view>
 
 #include "http/json_reader.h"
+#include "server/openai/request_fields.h"
 
 namespace loramux {
 
-// Records an error for each of these fields that is present and not empty (false, "", [] and {} are empty).
-// `instead` follows the message, such as "use `input`"; empty: "leave it out".
-void RefuseFields(FieldReader& fields, std::span<const std::string_view> names, std::string_view instead = {});
+// A field that a translation reads itself, ignores or refuses. A body's other fields are those of the chat or
+// completion that it becomes (RequestFields). openapi.json lists both.
+struct DialectField {
+  std::string_view name;
+  FieldUse use = FieldUse::kServed;
+  std::string_view schema = "{}";  // of a served field: a JSON schema
+  std::string_view hint = {};      // what it does, or what to do instead; a phrase that ends a sentence; may be empty
+  // For kRefused: the JSON value that asks for nothing besides false, "", [] and {}; empty: no other.
+  std::string_view neutral = {};
+};
 
-// Appends the fields of `from`, except the ones in `own`, to `to`, as they are. The translated request so keeps what
+// Records an error for each refused field of the table that is present and asks for something.
+void RefuseFields(FieldReader& fields, std::span<const DialectField> table);
+
+// Appends the fields of `from`, except those of the table, to `to`, as they are. The translated request so keeps what
 // both dialects share, and the parser of the internal request refuses what it would refuse there.
-void PassOn(Json& from, std::span<const std::string_view> own, Json& to);
+void PassOn(Json& from, std::span<const DialectField> table, Json& to);
 
 // Reads a text: a string, or an array of parts {"type", "text"} whose type is in `types`. Parts are joined by line
 // breaks, as in a chat. `where` names the value in errors. False after an error.

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "http/json_reader.h"
+#include "server/dialects/messages_request.h"
+#include "server/dialects/responses_request.h"
+#include "server/dialects/tgi_request.h"
 #include "server/page/field_schemas.h"
 
 namespace loramux {
@@ -42,13 +47,13 @@ constexpr RouteText kTextOfRoutes[] = {
     {"POST", "/tokenize", kTexts, "Turns a text or messages into token ids", "TokenizeRequest"},
     {"POST", "/detokenize", kTexts, "Turns token ids into a text", "DetokenizeRequest"},
     {"GET", "/tokenizer_info", kTexts, "The model's tokenizer_config.json with its chat template"},
-    {"POST", "/v1/responses", kOther, "OpenAI's Responses API", "OtherRequest"},
-    {"POST", "/v1/messages", kOther, "Anthropic's messages", "OtherRequest"},
-    {"POST", "/v1/messages/count_tokens", kOther, "Counts the tokens of Anthropic's messages", "OtherRequest"},
-    {"POST", "/generate", kOther, "Text Generation Inference: one answer", "OtherRequest"},
-    {"POST", "/generate_stream", kOther, "Text Generation Inference: a stream", "OtherRequest", NeededKey::kApiKey,
+    {"POST", "/v1/responses", kOther, "OpenAI's Responses API", "ResponsesRequest"},
+    {"POST", "/v1/messages", kOther, "Anthropic's messages", "MessagesRequest"},
+    {"POST", "/v1/messages/count_tokens", kOther, "Counts the tokens of Anthropic's messages", "CountTokensRequest"},
+    {"POST", "/generate", kOther, "Text Generation Inference: one answer", "GenerateRequest"},
+    {"POST", "/generate_stream", kOther, "Text Generation Inference: a stream", "GenerateRequest", NeededKey::kApiKey,
      kStream},
-    {"POST", "/", kOther, "Text Generation Inference: either of both", "OtherRequest"},
+    {"POST", "/", kOther, "Text Generation Inference: either of both", "GenerateRequest"},
     {"GET", "/info", kOther, "Text Generation Inference: the model"},
     {"POST", "/v1/load_lora_adapter", kAdapters, "Loads, reloads, pins or unpins an adapter", "LoadRequest",
      NeededKey::kAdminKey, kPlain},
@@ -112,6 +117,33 @@ Json BodySchema(FieldEndpoints endpoint, std::string_view required) {
           {"x-loramux-refused", std::move(refused)}};
 }
 
+// The body of another API: the fields of its table, and those of the chat or completion that it becomes.
+Json DialectSchema(std::span<const DialectField> table, std::optional<FieldEndpoints> becomes, Json required) {
+  Json properties = Json::object(), refused = Json::object();
+  if (becomes.has_value()) {
+    const Json internal = BodySchema(*becomes, "");
+    properties = internal["properties"];
+    refused = internal["x-loramux-refused"];
+  }
+  for (const DialectField& field : table) {
+    const std::string name(field.name);
+    properties.erase(name);
+    refused.erase(name);
+    if (field.use == FieldUse::kRefused) {
+      refused[name] = field.hint.empty() ? "leave it out" : field.hint;
+      continue;
+    }
+    Json property = Json::parse(field.schema);
+    if (!field.hint.empty()) property["description"] = field.hint;
+    property["x-loramux-use"] = UseName(field.use);
+    properties[name] = std::move(property);
+  }
+  return {{"type", "object"},
+          {"required", std::move(required)},
+          {"properties", std::move(properties)},
+          {"x-loramux-refused", std::move(refused)}};
+}
+
 Json Schemas() {
   constexpr std::string_view kOthers = R"({
     "TokenizeRequest": {"type": "object", "description": "With `prompt`, or with `messages` and the fields of a chat.",
@@ -129,7 +161,6 @@ Json Schemas() {
                      "lora_digest": {"type": "string", "description": "that the content must have",
                                      "pattern": "^[0-9a-f]{64}$"}}},
     "UnloadRequest": {"type": "object", "required": ["lora_name"], "properties": {"lora_name": {"type": "string"}}},
-    "OtherRequest": {"type": "object", "description": "As this API's own documents say; a field that would change the answer and is not served is refused by name."},
     "Error": {"type": "object", "properties": {"error": {"type": "object",
       "properties": {"message": {"type": "string"}, "type": {"type": "string"},
                      "param": {"type": ["string", "null"]}, "code": {"type": "integer"}}}}}
@@ -138,6 +169,12 @@ Json Schemas() {
   schemas["ChatRequest"] = BodySchema(kChatBody, "messages");
   schemas["CompletionRequest"] = BodySchema(kCompletionBody, "prompt");
   schemas["EmbeddingRequest"] = BodySchema(kEmbeddingBody, "input");
+  schemas["ResponsesRequest"] = DialectSchema(ResponsesFields(), kChatBody, Json::array({"model", "input"}));
+  schemas["MessagesRequest"] =
+      DialectSchema(MessagesFields(), kChatBody, Json::array({"model", "messages", "max_tokens"}));
+  schemas["CountTokensRequest"] = DialectSchema(MessagesFields(), kChatBody, Json::array({"model", "messages"}));
+  schemas["GenerateRequest"] = DialectSchema(TgiFields(), std::nullopt, Json::array({"inputs"}));
+  schemas["GenerateParameters"] = DialectSchema(TgiParameters(), kCompletionBody, Json::array());
   return schemas;
 }
 

@@ -3,14 +3,20 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <regex>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "http/json_reader.h"
+#include "server/dialects/messages_request.h"
+#include "server/dialects/responses_request.h"
+#include "server/dialects/tgi_request.h"
 #include "server/openai/openai_request.h"
 #include "server/page/field_schemas.h"
 
@@ -139,6 +145,112 @@ TEST(OpenApi, EachFieldThatAParserReadsIsInTheTable) {
   }
   EXPECT_GT(found.size(), 40u);
   for (const std::string& name : found) EXPECT_TRUE(known.contains(name)) << name;
+}
+
+// ---------------------------------------------------------------- Other APIs
+
+// A table of another API: its schema, a smallest body, and what the server says to a body with a field more.
+struct OtherApi {
+  const char *schema, *file, *prefix, *smallest;
+  std::span<const DialectField> table;
+  std::optional<Error> (*error_of)(const Json& body);
+};
+
+template <typename Request>
+std::optional<Error> ErrorOf(const Result<Request>& parsed) {
+  return parsed.ok() ? std::nullopt : std::optional<Error>(parsed.error());
+}
+
+std::optional<Error> ChatError(const Result<Json>& chat) {
+  if (!chat.ok()) return chat.error();
+  return ErrorOf(ParseChatRequest(chat->dump(), {.max_tokens = 1000}));
+}
+
+std::optional<Error> TgiError(const Json& body) {
+  const auto translated = CompletionOfTgi(body, TgiPath::kRoot, "m");
+  if (!translated.ok()) return translated.error();
+  return ErrorOf(ParseCompletionRequest(translated->completion.dump(), {.max_tokens = 1000}));
+}
+
+std::vector<OtherApi> OtherApis() {
+  return {{"ResponsesRequest", "responses_request", "", R"({"model": "m", "input": "x"})", ResponsesFields(),
+           [](const Json& body) {
+             const auto chat = ChatOfResponses(body);
+             return chat.ok() ? ChatError(chat->chat) : chat.error();
+           }},
+          {"MessagesRequest", "messages_request", "",
+           R"({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]})", MessagesFields(),
+           [](const Json& body) { return ChatError(ChatOfMessages(body, /*needs_length=*/true)); }},
+          {"GenerateRequest", "tgi_request", "", R"({"inputs": "x"})", TgiFields(), TgiError},
+          {"GenerateParameters", "tgi_request", "parameters.", "{}", TgiParameters(), [](const Json& parameters) {
+             return TgiError({{"inputs", "x"}, {"parameters", parameters}});
+           }}};
+}
+
+TEST(OpenApi, OtherApisHaveTheFieldsOfTheirTables) {
+  const Json document = Document();
+  for (const OtherApi& api : OtherApis()) {
+    const Json& schema = document["components"]["schemas"][api.schema];
+    EXPECT_EQ(api.error_of(Json::parse(api.smallest)), std::nullopt) << api.schema;
+    std::set<std::string_view> names;
+    for (const DialectField& field : api.table) {
+      EXPECT_TRUE(names.insert(field.name).second) << field.name;
+      ASSERT_TRUE(Json::accept(field.schema)) << field.name;
+      const bool refused = field.use == FieldUse::kRefused;
+      EXPECT_EQ(schema["properties"].contains(field.name), !refused) << field.name;
+      EXPECT_EQ(schema["x-loramux-refused"].contains(field.name), refused) << field.name;
+    }
+  }
+  const Json& schemas = document["components"]["schemas"];
+  EXPECT_EQ(schemas["MessagesRequest"]["properties"]["temperature"]["type"], "number");  // as in the chat
+  EXPECT_EQ(schemas["GenerateParameters"]["properties"]["top_k"]["type"], "integer");    // as in the completion
+  EXPECT_FALSE(schemas["GenerateRequest"]["properties"].contains("temperature"));
+}
+
+// Of each served field some wrong value is refused; of each refused one every value but those that ask for nothing; and
+// of an ignored one none.
+TEST(OpenApi, ATranslationDoesWhatItsTableSays) {
+  const Json wrong[] = {Json::array({Json::array({Json::object()}), 1.5}), 1.5, "?", false, Json{{"?", 1}}};
+  for (const OtherApi& api : OtherApis()) {
+    for (const DialectField& field : api.table) {
+      const std::string name(field.name), where = std::string(api.schema) + ": " + name;
+      Json body = Json::parse(api.smallest);
+      int refused = 0;
+      for (const Json& value : wrong) {
+        body[name] = value;
+        const auto error = api.error_of(body);
+        refused += error.has_value();
+        if (field.use != FieldUse::kRefused || value == false) continue;
+        ASSERT_TRUE(error.has_value()) << where;
+        EXPECT_EQ(error->param, api.prefix + name);
+        EXPECT_EQ(error->code, ErrorCode::kUnsupported) << where;
+      }
+      if (field.use == FieldUse::kServed) EXPECT_GT(refused, 0) << where;
+      if (field.neutral.empty()) continue;
+      body[name] = Json::parse(field.neutral);
+      EXPECT_EQ(api.error_of(body), std::nullopt) << where;
+    }
+  }
+}
+
+// What the translations ask of a body, by the names in their source.
+TEST(OpenApi, EachFieldThatATranslationReadsIsInATable) {
+  const std::regex read(
+      R"re(\b(?:fields_?|parameters)\.(?:Find|String|Boolean|Integer|Number|Array|Object)\("([^"]+)")re");
+  for (const OtherApi& api : OtherApis()) {
+    std::set<std::string_view> known;
+    for (const RequestField& field : RequestFields()) known.insert(field.name);
+    for (const OtherApi& other : OtherApis()) {
+      if (std::string_view(other.file) != api.file) continue;
+      for (const DialectField& field : other.table) known.insert(field.name);
+    }
+    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/dialects/") + api.file + ".cc");
+    const std::string source{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    std::size_t found = 0;
+    for (std::sregex_iterator at(source.begin(), source.end(), read), end; at != end; ++at, ++found)
+      EXPECT_TRUE(known.contains((*at)[1].str())) << (*at)[1].str();
+    EXPECT_GT(found, 8u) << api.file;
+  }
 }
 
 }  // namespace

@@ -38,13 +38,24 @@ function body(route, schema, api) {
   const parts = [];
   if (route.description) parts.push(el("p", {}, route.description));
   if (route.parameters?.length) parts.push(el("h3", {}, "Parameters"), fields("Parameters", route.parameters.map((p) => [p.name, {...p.schema, description: p.description}]), []));
-  if (schema?.properties) parts.push(el("h3", {}, "Fields of the body"), fields(`Fields of ${route.path}`, Object.entries(schema.properties), schema.required ?? []));
+  if (schema?.properties) parts.push(el("h3", {}, "Fields of the body"), fields(`Fields of ${route.path}`, entriesOf(schema, api), schema.required ?? []), refusals(schema));
   else if (schema?.description) parts.push(el("p", {}, schema.description));
   parts.push(el("h3", {}, "Answers"), el("ul", {}, Object.entries(route.responses).map(([status, r]) => el("li", {}, el("strong", {}, status), ` ${resolve(r, api).description}`))));
   return el("div", {class: "stack"}, parts);
 }
 
 const resolve = (thing, api) => thing?.$ref ? thing.$ref.split("/").slice(1).reduce((at, key) => at[key], api) : thing;
+
+// Fields of an object within the body follow it: `parameters`, `parameters.seed`.
+const entriesOf = (schema, api) => Object.entries(schema.properties).flatMap(([name, part]) => {
+  const inner = part.$ref ? resolve(part, api) : undefined;
+  return inner ? [[name, {...part, type: "object"}], ...Object.entries(inner.properties).map(([of, schema]) => [`${name}.${of}`, schema])] : [[name, part]];
+});
+
+function refusals(schema) {
+  const names = Object.keys(schema["x-loramux-refused"] ?? {});
+  return names.length > 0 && el("p", {class: "muted"}, `Refused by name: ${names.join(", ")}.`);
+}
 
 function fields(caption, entries, required) {
   return scroller(caption, el("table", {class: "fields"},
@@ -58,6 +69,7 @@ function fields(caption, entries, required) {
 function typeOf(schema) {
   if (schema.oneOf) return schema.oneOf.map(typeOf).join(" or ");
   if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" or ");
+  if (Array.isArray(schema.type)) return schema.type.map((type) => typeOf({...schema, type})).join(" or ");
   const type = schema.type === "array" ? `array of ${schema.items ? typeOf(schema.items) : "any"}` : schema.type ?? "any";
   const range = [schema.minimum !== undefined && `from ${schema.minimum}`, schema.maximum !== undefined && `to ${schema.maximum}`].filter(Boolean).join(" ");
   return range ? `${type}, ${range}` : type;
