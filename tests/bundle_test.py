@@ -98,7 +98,7 @@ class Root:
 class Archives(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        missing = [tool for tool in ("patchelf", "readelf", "dpkg-query", "cmake") if not shutil.which(tool)]
+        missing = [tool for tool in ("patchelf", "readelf", "dpkg-query", "cmake", "ninja", "cargo") if not shutil.which(tool)]
         if missing:
             raise unittest.SkipTest(f"SKIPPED: the archives need {', '.join(missing)}")
         cls.folder = tempfile.TemporaryDirectory()
@@ -146,6 +146,32 @@ class Archives(unittest.TestCase):
             self.assertTrue(any("libcurl" in name for name in libraries), libraries)
             self.assertFalse([name for name in libraries if re.search(r"/(libc|libm|ld-linux[^/]*)\.so", name)])
             self.check_glibc((int(match.group(3)), int(match.group(4))), archive)
+
+    def test_licences(self):
+        """Each library has one, whether it is shared, linked or of headers alone, and each Rust crate."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            prefix = f"loramux-{self.version}.dist-info/licenses/"
+            texts = {name.removeprefix(prefix): archive.read(name).decode() for name in archive.namelist()
+                     if name.startswith(prefix)}
+        for package in ("libcurl4", "nlohmann-json3-dev", "libfmt-dev", "libhwy-dev", "libxxhash-dev"):
+            self.assertIn(f"{package}.txt", texts)
+        self.assertTrue(any(name.startswith("libboost") for name in texts), sorted(texts))
+        self.assertIn("Apache License", texts["loramux.txt"])
+        lock = (ROOT / "src/text/bindings/Cargo.toml").read_text(encoding="utf-8")
+        wanted = re.findall(r"^([\w-]+) *=", lock.split("[dependencies]")[1].split("\n[")[0], re.MULTILINE)
+        self.assertGreater(len(wanted), 1)
+        for crate in wanted:
+            found = [text for name, text in texts.items() if name.startswith(f"crate-{crate}-")]
+            self.assertTrue(found and re.search("MIT|Apache|BSD", found[0]), crate)
+
+    def test_a_library_without_a_licence_is_named(self):
+        sys.path.insert(0, str(ROOT / "tools"))
+        import linked_licences
+        with self.assertRaisesRegex(linked_licences.Unknown, "no Debian package owns /usr/include/own.h"):
+            linked_licences.owners(["/usr/bin/dpkg-query", "/usr/include/own.h"])
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(linked_licences.Unknown, "the crate own 1.0 names no licence"):
+                linked_licences.copy_crate(("own", "1.0", "", pathlib.Path(folder)), pathlib.Path(folder))
 
     def check_glibc(self, promised, archive):
         """No file needs a newer glibc than the name of the wheel says."""

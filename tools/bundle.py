@@ -5,8 +5,8 @@ Usage: tools/bundle.py tarball|wheel [--build build/release] [--output build/pac
 
 Both hold what `cmake --install --component program` installs (the program, stripped, and the demo model) and every shared
 library that it needs but those of glibc, below lib/loramux. A search path relative to each file finds them, so the folder
-may lie anywhere. The program must be built; nothing is compiled here. Needs patchelf, readelf and, for the licences of the
-libraries, dpkg. Standard library only.
+may lie anywhere. The program must be built by ninja; nothing is compiled here. Needs patchelf, readelf and, for the
+licences of the libraries (linked_licences.py), dpkg, ninja and cargo. Standard library only.
 
 The wheel has no Python code: `pip install` puts the program into bin/ of the environment, the libraries into lib/loramux
 and the demo into share/loramux.
@@ -25,6 +25,8 @@ import tarfile
 import tempfile
 import zipfile
 
+import linked_licences
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARIES = "lib/loramux"
 # glibc belongs to the machine: its parts fit only each other and the loader.
@@ -40,7 +42,7 @@ def call(*command, **more):
     try:
         return subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True, **more).stdout
     except FileNotFoundError:
-        fail(f"{command[0]} is not installed; install the package that has it (on Debian: cmake, patchelf, binutils, dpkg)")
+        fail(f"{command[0]} is not installed; install the package that has it (on Debian: cmake, ninja-build, patchelf, binutils, dpkg)")
     except subprocess.CalledProcessError as error:
         fail(f"`{' '.join(map(str, command))}` ended with {error.returncode}")
 
@@ -78,6 +80,18 @@ def copy_licence(library, folder):
     fail(f"no Debian package owns {library}: its licence is not known, and a copy of it needs one")
 
 
+def copy_linked_licences(build, folder):
+    try:
+        linked_licences.copy_all(build, "tools/loramux", ROOT / "src/text/bindings/Cargo.toml", folder)
+    except linked_licences.Unknown as error:
+        fail(f"{error}; a copy of the program needs it")
+    except FileNotFoundError as error:
+        fail(f"the licences of what is linked: {error.filename} is not installed or has no file of it")
+    except subprocess.CalledProcessError as error:
+        fail(f"the licences of what is linked: `{' '.join(error.cmd[:4])} ...` ended with {error.returncode}; expected a build "
+             "by ninja and the crates that it was built with")
+
+
 def stage(build, folder):
     """Fills the folder with bin/, lib/ and share/, and returns (version, glibc version)."""
     program = build / "tools/loramux"
@@ -95,6 +109,7 @@ def stage(build, folder):
         copy.chmod(0o644)
         call("patchelf", "--set-rpath", "$ORIGIN", copy)
         copy_licence(path, licences)
+    copy_linked_licences(build, licences)
     call("patchelf", "--set-rpath", f"$ORIGIN/../{LIBRARIES}", installed)
     return call(program, "--version").strip(), glibc_version([installed, *libraries.iterdir()])
 
