@@ -117,18 +117,11 @@ Json BodySchema(FieldEndpoints endpoint, std::string_view required) {
           {"x-loramux-refused", std::move(refused)}};
 }
 
-// The body of another API: the fields of its table, and those of the chat or completion that it becomes.
+// The body of another API: the fields of its table, then those of the chat or completion that it becomes.
 Json DialectSchema(std::span<const DialectField> table, std::optional<FieldEndpoints> becomes, Json required) {
   Json properties = Json::object(), refused = Json::object();
-  if (becomes.has_value()) {
-    const Json internal = BodySchema(*becomes, "");
-    properties = internal["properties"];
-    refused = internal["x-loramux-refused"];
-  }
   for (const DialectField& field : table) {
     const std::string name(field.name);
-    properties.erase(name);
-    refused.erase(name);
     if (field.use == FieldUse::kRefused) {
       refused[name] = field.hint.empty() ? "leave it out" : field.hint;
       continue;
@@ -137,6 +130,16 @@ Json DialectSchema(std::span<const DialectField> table, std::optional<FieldEndpo
     if (!field.hint.empty()) property["description"] = field.hint;
     property["x-loramux-use"] = UseName(field.use);
     properties[name] = std::move(property);
+  }
+  if (becomes.has_value()) {
+    const Json internal = BodySchema(*becomes, "");
+    const auto add_others = [&](const char* part, Json& to) {
+      for (const auto& [name, value] : internal[part].items()) {
+        if (!properties.contains(name) && !refused.contains(name)) to[name] = value;
+      }
+    };
+    add_others("properties", properties);
+    add_others("x-loramux-refused", refused);
   }
   return {{"type", "object"},
           {"required", std::move(required)},
