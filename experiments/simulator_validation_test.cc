@@ -70,6 +70,27 @@ TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
   }
 }
 
+// Presets after other systems bring the work of those programs, which the real run does not have.
+TEST(ValidationWorkloadTest, TheSimulatedProgramIsThisOne) {
+  const ValidationHouse house{.ranks = {8}, .host_bytes = 1 << 20};
+  const std::vector<EngineRequest> requests = {{.prompt = std::vector<TokenId>(16, 1), .output_tokens = 8}};
+  RealRun real{.device_pages = 64, .bytes_per_rank = 64, .adapter_pages = {1}};
+  real.geometry.kv.page_tokens = 16;
+  real.geometry.page_bytes = 1024;
+  real.run.requests.emplace_back();
+  PerformanceProfile profile;
+  profile.mbgmv.model.step = 1e-3;
+  const Preset published = FindPreset("chameleon").value();
+  ASSERT_GT(published.program.request_seconds, 0);
+  Preset here = published;
+  here.program = {};
+  const auto simulated = RunSimulated(house, published, requests, real, profile);
+  const auto expected = RunSimulated(house, here, requests, real, profile);
+  ASSERT_TRUE(simulated.ok() && expected.ok());
+  EXPECT_GT(simulated->requests.at(0).last_token, 7 * kNsPerMs);
+  EXPECT_EQ(simulated->requests.at(0).last_token, expected->requests.at(0).last_token);
+}
+
 // A request is simulated with a model fitted to the steps of the other turns, which include almost none of the steps
 // that served it.
 TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirTurns) {
