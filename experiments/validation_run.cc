@@ -82,7 +82,7 @@ Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& pr
                             .predictor_accuracy = 1,
                             .slo = house.slo,
                             .samples = 0};
-  options.preset.program = {};  // the real run is this program's, whoever the preset is after
+  options.preset.program = {};  // the real run is of this program, with every preset
   UseProfile(profile, options);
   options.costs = house.costs;  // as the real one's
   std::vector<TimeNs> sent;
