@@ -60,9 +60,8 @@ Flag MaxDecodeStepFlag(double& target) {
           .unit = "SECONDS",
           .help =
               "Bounds batches by time instead of adapters: a request is admitted only if a step that decodes it with "
-              "all that run is "
-              "predicted to take at most so long, by keys and values and by the ranks of the adapters. Prompts come on "
-              "top of it; 0: no bound",
+              "all that run is predicted to take at most so long, by keys and values and by the ranks of the adapters. "
+              "Prompts come on top of it; 0: no bound",
           .range = {{0.0, 86400.0}}};
 }
 
