@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""The Helm chart and the LoraAdapter CRD: every flag in the templates is one that the program has; where `helm` is installed,
-the templates are rendered for several fleets, refused values are refused, and, where `kubernetes-validate` is installed too,
-each object is checked against Kubernetes' own schemas. Standard library and PyYAML, if it is there.
+"""The Helm chart, the LoraAdapter CRD and KServe's objects: every flag in them is one that the program has; where `helm` is
+installed, the templates are rendered for several fleets, refused values are refused, and, where `kubernetes-validate` is
+installed too, each object is checked against Kubernetes' own schemas. Where KServe's SDK is installed, its objects are
+checked against the schema there. Standard library; PyYAML comes with the SDK.
 
 Usage: kubernetes_chart_test.py PATH_OF_LORAMUX
 """
+import ast
+import functools
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -21,6 +25,8 @@ CHART = ROOT / "deploy/kubernetes/loramux"
 HELM = shutil.which("helm") or (lambda path: str(path) if path.exists() else None)(pathlib.Path.home() / "go/bin/helm")
 VALIDATE = shutil.which("kubernetes-validate") or (
     lambda path: str(path) if path.exists() else None)(serving.CLIENTS / "kubernetes/bin/kubernetes-validate")
+KSERVE = ROOT / "deploy/kubernetes/kserve"
+KSERVE_SDK = serving.CLIENTS / "kserve"   # its files; nothing of it is imported
 MODEL = ["--set", "model.name=Qwen/Qwen3-0.6B"]
 FLEETS = {
     "least": MODEL,
@@ -37,6 +43,73 @@ REFUSED = [([], "model"), ([*MODEL, "--set", "servers.replica=2"], "replica"),
            ([*MODEL, "--set", "servers.replicas=0"], "replicas"),
            ([*MODEL, "--set", "adapters.allowedSources={/data}"], "allowedSources"),
            ([*MODEL, "--set", "controller.enabled=true"], "etcd.urls")]
+
+
+@functools.cache
+def kserve_fields(name):
+    """The fields of a type of KServe by their JSON names, with their types; None for types of Kubernetes."""
+    path = KSERVE_SDK / "kserve/models" / (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower() + ".py")
+    if not path.exists():
+        return None
+    tables = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.walk(ast.parse(path.read_text()))
+              if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("openapi_types", "attribute_map")}
+    return {tables["attribute_map"][field]: kind for field, kind in tables["openapi_types"].items()}
+
+
+def kserve_faults(value, kind, where):
+    """What of the value is not as the type of KServe says."""
+    plain = {"str": str, "int": int, "bool": bool, "object": object}
+    if kind in plain:
+        right = isinstance(value, plain[kind]) and (kind == "bool" or not isinstance(value, bool) or kind == "object")
+        return [] if right else [f"{where}: expected {kind}, found {value!r}"]
+    many = re.fullmatch(r"(list\[|dict\(str, )(.+)[\])]", kind)
+    if many:
+        entries = enumerate(value) if isinstance(value, list) else value.items()
+        return [fault for key, entry in entries for fault in kserve_faults(entry, many[2], f"{where}.{key}")]
+    fields = kserve_fields(kind)
+    if fields is None:
+        return []   # a type of Kubernetes, which kubernetes-validate knows
+    return [fault for key, entry in value.items() for fault in (
+        kserve_faults(entry, fields[key], f"{where}.{key}") if key in fields else [f"{where}: {kind} has no field {key}"])]
+
+
+class KServe(unittest.TestCase):
+    """The ServingRuntime and its InferenceService."""
+
+    def test_the_flags_are_flags_of_the_program(self):
+        reference = subprocess.run([serving.LORAMUX, "reference", "markdown"], check=True, capture_output=True, text=True).stdout
+        serve = reference.split("## loramux serve")[1].split("## loramux demo")[0]
+        flags = [flag for path in sorted(KSERVE.glob("*.yaml")) for flag in re.findall(r"- (--[a-z-]+)", path.read_text())]
+        self.assertGreater(len(flags), 8)
+        for flag in flags:
+            self.assertIn(f"`{flag}`", serve)
+
+    @unittest.skipUnless(KSERVE_SDK.exists(), "KServe's SDK is not installed (tests/clients/install.sh all)")
+    def test_the_objects_are_as_kserve_says(self):
+        sys.path.append(str(KSERVE_SDK))
+        import yaml
+        runtime = yaml.safe_load((KSERVE / "serving-runtime.yaml").read_text())
+        service = yaml.safe_load((KSERVE / "inference-service.yaml").read_text())
+        self.assertEqual(kserve_faults(runtime, "V1alpha1ServingRuntime", "runtime"), [])
+        self.assertEqual(kserve_faults(service, "V1beta1InferenceService", "service"), [])
+        model = service["spec"]["predictor"]["model"]
+        self.assertEqual(model["runtime"], runtime["metadata"]["name"])
+        self.assertIn(model["modelFormat"]["name"], [form["name"] for form in runtime["spec"]["supportedModelFormats"]])
+        wrong = json.loads(json.dumps(service).replace("storageUri", "storageURI").replace('"minReplicas": 1', '"minReplicas": "1"'))
+        self.assertEqual(kserve_faults(wrong, "V1beta1InferenceService", "service"), [
+            "service.spec.predictor.minReplicas: expected int, found '1'",
+            "service.spec.predictor.model: V1beta1ModelSpec has no field storageURI"])
+        # What is of Kubernetes: the containers as KServe puts them in a pod.
+        container = runtime["spec"]["containers"][0]
+        container.update({key: model[key] for key in ("env", "resources")}, args=container["args"] + model["args"])
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"},
+               "spec": {"containers": [container], "volumes": runtime["spec"]["volumes"]}}
+        if VALIDATE is not None:
+            with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+                json.dump(pod, file)
+                file.flush()
+                checked = subprocess.run([VALIDATE, "--strict", file.name], capture_output=True, text=True)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
 
 class Chart(unittest.TestCase):

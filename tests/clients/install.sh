@@ -2,8 +2,8 @@
 # Installs the official clients of the APIs, and frameworks upon them, in their pinned versions for the tests that name
 # this script: Python virtual environments and node_modules in build/clients. What is up to date stays.
 # Usage: tests/clients/install.sh [all]
-#   all   also lm-eval with PyTorch (6 GB) and SeaweedFS, a real S3 store, and kubernetes-validate, for `make test-all`;
-#         and, where Go is installed, an OpenTelemetry Collector
+#   all   also lm-eval with PyTorch (6 GB), SeaweedFS, a real S3 store, kubernetes-validate and KServe's SDK, for
+#         `make test-all`; and, where Go is installed, an OpenTelemetry Collector
 set -euo pipefail
 cd "$(dirname "$0")"
 readonly target=../../build/clients
@@ -26,6 +26,15 @@ environment() {
   printf '%s\n' "$wanted" >"$target/$1/installed"
 }
 
+# files NAME FILE: the packages as folders, for tests that read them without what they need to run. After `kubernetes`.
+files() {
+  if up_to_date "$1" "$2"; then return; fi
+  printf 'clients: unpacking %s into build/clients/%s\n' "$2" "$1" >&2
+  rm -rf "${target:?}/$1"
+  "$target/kubernetes/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes --target "$target/$1" -r "$2"
+  printf '%s\n' "$wanted" >"$target/$1/installed"
+}
+
 mkdir -p "$target"
 environment python requirements.txt
 environment instructor requirements-instructor.txt
@@ -35,6 +44,7 @@ if [ "${1:-}" = all ]; then
   environment lm-eval requirements-lm-eval.txt
   environment seaweedfs requirements-seaweedfs.txt
   environment kubernetes requirements-kubernetes.txt
+  files kserve requirements-kserve.txt
   if command -v go >/dev/null && ! up_to_date otelcol otelcol/main.go otelcol/go.mod otelcol/go.sum; then
     printf 'clients: building the OpenTelemetry Collector into build/clients/otelcol\n' >&2
     mkdir -p "$target/otelcol"
