@@ -388,6 +388,20 @@ TEST(AdapterRequest, FieldsAndErrors) {
   }
 }
 
+TEST(AdapterRequest, FieldsOfVllm) {
+  EXPECT_TRUE(ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","is_3d_lora_weight":false})").ok());
+  const auto fused = ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","is_3d_lora_weight":true})");
+  ASSERT_FALSE(fused.ok());
+  EXPECT_THAT(fused.error().message, HasSubstr("is_3d_lora_weight: expected false"));
+  EXPECT_EQ(*ParseUnloadRequest(R"({"lora_name":"x","lora_int_id":3})"), "x");
+  EXPECT_EQ(*ParseUnloadRequest(R"({"lora_name":"x","lora_int_id":null})"), "x");
+  for (const char* bad : {R"({"lora_int_id":3})", R"({"lora_name":"x","lora_int_id":"3"})"}) {
+    const auto unload = ParseUnloadRequest(bad);
+    ASSERT_FALSE(unload.ok()) << bad;
+    EXPECT_THAT(unload.error().message, HasSubstr("lora_int_id")) << bad;
+  }
+}
+
 TEST(BearerKey, ReadsAndCompares) {
   EXPECT_EQ(BearerToken("Bearer abc"), "abc");
   EXPECT_EQ(BearerToken("bearer  abc "), "abc");

@@ -89,25 +89,36 @@ class OtherServers(unittest.TestCase):
         self.assertNotIn(KEY, log)
         self.assertIn("--gpu-memory-utilization (a flag of vLLM): memory is given in bytes", log)
         self.assertIn("--swap-space (a flag of vLLM)", log)
+        self.assertIn("--max-cpu-loras: no effect: adapters in memory are bounded by their bytes", log)
         for quiet in ("--enable-lora", "--tensor-parallel-size", "--enforce-eager"):   # they ask for what is so
             self.assertNotIn(f"{quiet} (a flag", log)
 
     def test_command_lines_of_others(self):
         server = serve("--model-path", MODEL, "--lora-paths", f"r={DEMO / 'adapters/reverse'}", "--context-length", "64",
-                       "-tp", "1", "--max-running-requests", "4", "--disable-radix-cache", *MEMORY)
+                       "-tp", "1", "--max-running-requests", "4", "--disable-radix-cache", "--lora-strict-loading",
+                       "--enable-lora-overlap-loading", "--lora-eviction-policy", "fifo", "--max-lora-chunk-size", "32",
+                       "--lora-drain-wait-threshold", "2.5", "--lora-use-virtual-experts", "--lora-target-modules", "all",
+                       "--specialize-active-lora", "--enable-mixed-moe-lora-format", "--enable-moe-shared-loras", *MEMORY)
         try:
             cards = {card["id"]: card for card in server.json("GET", "/v1/models")[1]["data"]}
             self.assertIn("r", cards)
             self.assertEqual(cards["r"]["max_model_len"], 64)
         finally:
-            server.stop()
+            log = server.stop()
+        self.assertIn("--lora-drain-wait-threshold (a flag of SGLang): --age-bound SECONDS", log)
+        self.assertIn("--lora-target-modules (a flag of vLLM, SGLang)", log)
+        for quiet in ("--lora-strict-loading", "--enable-lora-overlap-loading", "--specialize-active-lora"):
+            self.assertNotIn(f"{quiet} (a flag", log)
         server = serve("--model-id", MODEL, "--hostname", "127.0.0.1", "--max-total-tokens", "64", *MEMORY)
         server.stop()
 
     def test_what_is_not_served_is_refused_with_what_to_use(self):
         for arguments, words in [
                 (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "one process"),
-                (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
+                (["--lora", "x.gguf"], "--lora-modules NAME=DIR"), (["--max-lora-cls-labels", "8"], "classification head"),
+                (["--lora-modules", '{"name": "a", "path": "/a", "is_3d_lora_weight": true}'], "is_3d_lora_weight"),
+                (["--lora-paths", '{"lora_name": "a", "lora_path": "/a", "pinned": true}'], "/v1/load_lora_adapter"),
+                (["--lora-modules", '{"name": "a", "path": "/a", "rank": 8}'], "found 'rank'"),
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),
                 (["--speculative-config", "{}"], "draft"), (["--dtype", "int8"], "--dtype"),
                 (["--kv-cache-dtype", "fp8"], "auto, f32, bf16, f16 or int8"),
@@ -177,6 +188,32 @@ class Configuration(unittest.TestCase):
             server = serve(str(bare), "--tokenizer", MODEL, "--served-model-name", "demo", *MEMORY)
             self.assertEqual(server.chat("demo", "hello")[1]["choices"][0]["message"]["content"], "hello")
             server.stop()
+
+
+class WithoutEffect(unittest.TestCase):
+    """A flag that changes nothing beside the others is accepted, and said at the start."""
+
+    IDLE = {"--admin-key-file": MODEL, "--adapter-dir-eager": None, "--key-concurrency": "3", "--tenant-weight": "a=2",
+            "--prefix-sharing": "tenant", "--adapter-burst": "5", "--record-limit": "1MiB", "--otlp-sample": "0.5",
+            "--allowed-adapter-sources": "hf://org", "--revision": "v1", "--lora-variant": "bgmv", "--batch-window": "9"}
+
+    def test_each_is_named_once_with_what_to_use(self):
+        flags = [word for flag, value in self.IDLE.items() for word in ([flag] if value is None else [flag, value])]
+        log = serve(MODEL, *flags, "--device", "emulated", "--cache", "lru", *MEMORY, LORAMUX_MAX_CPU_LORAS="4",
+                    OTEL_SERVICE_NAME="of the machine").stop()
+        for flag in (*self.IDLE, "--max-cpu-loras"):
+            self.assertEqual(len(re.findall(rf"{flag}(,[^:]*)?: no effect: ", log)), 1, (flag, log))
+        self.assertEqual(len(re.findall(": no effect: ", log)), len(self.IDLE) + 1)   # nothing by another's variable
+
+    def test_flags_that_count_are_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key = pathlib.Path(folder) / "key"
+            key.write_text("an-administrators-key\n")
+            log = serve(MODEL, "--enable-runtime-lora", "--admin-key-file", str(key), "--allowed-adapter-root", folder,
+                        "--api-key", KEY, "--key-concurrency", "3", "--prefix-sharing", "tenant", "--tenant-weight", "a=2",
+                        "--adapter-rate", "9", "--adapter-burst", "5", "--record", f"{folder}/r", "--record-limit", "1MiB",
+                        "--device", "cpu", "--lora-variant", "bgmv", "--max-cpu-loras", "0", *MEMORY).stop()
+        self.assertNotIn(": no effect: ", log)
 
 
 class EarlyErrors(unittest.TestCase):

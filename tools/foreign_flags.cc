@@ -6,11 +6,13 @@ namespace {
 using enum ForeignMeaning;
 using enum ForeignValues;
 
-constexpr std::string_view kVllm = "vLLM", kSglang = "SGLang", kLlama = "llama.cpp", kTgi = "TGI, LoRAX";
+constexpr std::string_view kVllm = "vLLM", kSglang = "SGLang", kBoth = "vLLM, SGLang", kLlama = "llama.cpp",
+                           kTgi = "TGI, LoRAX";
 constexpr std::string_view kOneProcess =
     "one process computes everything, and there is no other to share the work with";
 constexpr std::string_view kInTheFile =
     "the format of quantised weights is found in config.json; use --weights q8 or q4 to round floats";
+constexpr std::string_view kNoExperts = "mixtures of experts are not served";
 constexpr std::string_view kInBytes = "memory is given in bytes: --device-memory, and --host-memory for what leaves it";
 
 constexpr ForeignFlag kFlags[] = {
@@ -23,6 +25,13 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--enable-lora-bias", kRefused, "adapters with trained biases are not served"},
     {kVllm, "--default-mm-loras", kRefused, "models of images and sound are not served", kOne},
     {kVllm, "--enable-prompt-adapter", kRefused, "prompt adapters are not served; LoRA adapters are"},
+    {kVllm, "--specialize-active-lora", kHolds, "kernels are started for the adapters of each batch"},
+    {kVllm, "--enable-moe-shared-loras,--enable-mixed-moe-lora-format", kIgnored, kNoExperts},
+    {kVllm, "--enable-tower-connector-lora", kIgnored,
+     "models of images and sound are not served; adapters for parts of them are refused by name"},
+    {kVllm, "--max-lora-cls-labels", kRefused,
+     "adapters with a classification head are not served; models generate text and embeddings", kOne},
+    {kBoth, "--lora-target-modules", kIgnored, "an adapter is applied to every layer that it was trained for", kMany},
     // Memory.
     {kVllm, "--gpu-memory-utilization", kIgnored, kInBytes, kOne},
     {kVllm, "--swap-space", kIgnored, "--host-memory BYTES is the memory that evicted pages go to", kOne},
@@ -62,8 +71,8 @@ constexpr ForeignFlag kFlags[] = {
      kOne, "fcfs|priority"},
     {kVllm, "--async-scheduling,--no-async-scheduling", kIgnored, "a step is planned while another computes"},
     {kVllm, "--num-scheduler-steps,--scheduler-delay-factor", kIgnored, "every step is planned", kOne},
-    {kVllm, "--enforce-eager", kHolds, "there are no CUDA graphs"},
-    {kVllm, "--max-seq-len-to-capture,--compilation-config,-O", kIgnored, "there are no CUDA graphs", kOne},
+    {kVllm, "--enforce-eager", kHolds, "nothing is compiled; steps that a GPU repeats have the same results"},
+    {kVllm, "--max-seq-len-to-capture,--compilation-config,-O", kIgnored, "nothing is compiled", kOne},
     {kVllm, "--use-v2-block-manager", kHolds, "there is one block manager"},
     // Machines.
     {kVllm, "--tensor-parallel-size,--pipeline-parallel-size,--data-parallel-size", kRefused, kOneProcess, kOne, "1"},
@@ -117,8 +126,14 @@ constexpr ForeignFlag kFlags[] = {
     {kSglang, "--lora-paths", kAlias, "--lora-modules", kMany},
     {kSglang, "--max-loras-per-batch", kAlias, "--max-loras", kOne},
     {kSglang, "--max-loaded-loras", kAlias, "--max-cpu-loras", kOne},
-    {kSglang, "--lora-backend,--lora-eviction-policy", kIgnored, "--cache chooses what stays in memory", kOne},
-    {kSglang, "--lora-target-modules", kIgnored, "every linear layer may be adapted", kMany},
+    {kSglang, "--lora-backend,--max-lora-chunk-size", kIgnored, "batched LoRA has one implementation", kOne},
+    {kSglang, "--lora-eviction-policy", kIgnored, "--cache chooses what stays in memory; its lru is the nearest to lru",
+     kOne},
+    {kSglang, "--lora-drain-wait-threshold", kIgnored,
+     "--age-bound SECONDS bounds how long a request waits for others, whatever its adapter", kOne, "0|0.0"},
+    {kSglang, "--lora-strict-loading", kHolds, "a tensor that cannot be used fails the load by name"},
+    {kSglang, "--enable-lora-overlap-loading", kHolds, "adapters load while steps compute"},
+    {kSglang, "--lora-use-virtual-experts,--experts-shared-outer-loras", kIgnored, kNoExperts},
     {kSglang, "--context-length", kAlias, "--max-model-len", kOne},
     {kSglang, "--max-running-requests", kAlias, "--max-num-seqs", kOne},
     {kSglang, "--chunked-prefill-size", kAlias, "--prefill-chunk", kOne},

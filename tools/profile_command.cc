@@ -19,6 +19,7 @@
 #include "profile/model_digest.h"
 #include "report/progress_bar.h"
 #include "schedule/profile/performance_profile.h"
+#include "tools/idle_flags.h"
 
 namespace loramux {
 namespace {
@@ -294,6 +295,7 @@ Status Profile(ProfileFlags flags) {
   RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const RuntimeOptions runtime, RuntimeOptionsOf(flags.runtime));
+  for (const std::string& warning : WarningsOfIdle(flags.runtime, runtime)) spdlog::warn("{}", warning);
   ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(flags.output));
   std::optional<OutputFile> measurements;
   if (!flags.measurements.empty()) {

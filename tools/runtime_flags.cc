@@ -1,6 +1,7 @@
 #include "tools/runtime_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <utility>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "schedule/presets.h"
 #include "schedule/profile/performance_profile.h"
 #include "schedule/profile/service_times.h"
+#include "tools/idle_flags.h"
 #include "tools/system_flags.h"
 
 namespace loramux {
@@ -85,9 +87,10 @@ Result<std::optional<DType>> KvDTypeFlag(const std::string& text, bool on_device
   return InvalidArgument(flag + ": expected auto, f32, bf16, f16 or int8, found '" + text + "'", flag);
 }
 
-Result<LoraVariant> VariantFlag(const std::string& text) {
+// A device's kernels compute as mbgmv does, whatever the flag says.
+Result<LoraVariant> VariantFlag(const std::string& text, bool on_device) {
   if (text == "mbgmv") return LoraVariant::kMbgmv;
-  if (text == "bgmv") return LoraVariant::kBgmv;
+  if (text == "bgmv") return on_device ? LoraVariant::kMbgmv : LoraVariant::kBgmv;
   return InvalidArgument("--lora-variant: expected mbgmv or bgmv, found '" + text + "'", "--lora-variant");
 }
 
@@ -126,12 +129,41 @@ Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const
       flag);
 }
 
+// The further keys that vLLM and SGLang know. Where another value than theirs by default would change something, it is
+// refused.
+Status CheckModuleKeys(const nlohmann::json& module) {
+  const std::string flag = "--lora-modules";
+  for (const auto& [key, value] : module.items()) {
+    const bool asks = value != false && !value.is_null();
+    if (key == "pinned" && asks) {
+      return InvalidArgument(flag +
+                                 ": pinned is not for a start; load the adapter with POST /v1/load_lora_adapter and "
+                                 "\"pinned\": true, which --enable-runtime-lora serves",
+                             flag);
+    }
+    if (key == "is_3d_lora_weight" && asks) {
+      return InvalidArgument(flag +
+                                 ": is_3d_lora_weight: expected false, because mixtures of experts are not served; "
+                                 "found " +
+                                 value.dump(),
+                             flag);
+    }
+    static constexpr std::array kKnown = {
+        "name", "path", "lora_name", "lora_path", "base_model_name", "pinned", "is_3d_lora_weight"};
+    if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {
+      return InvalidArgument(flag + ": expected the keys name and path, found '" + key + "'", flag);
+    }
+  }
+  return Ok{};
+}
+
 Result<NamedPath> ParseLoraModule(const std::string& text) {
   if (!text.empty() && text.front() == '{') {
     const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
     for (const auto& [name, path] : {std::pair("name", "path"), std::pair("lora_name", "lora_path")}) {  // SGLang's
       if (json.is_object() && json.contains(name) && json.contains(path) && json[name].is_string() &&
           json[path].is_string()) {
+        RETURN_IF_ERROR(CheckModuleKeys(json));
         return NamedPath{json[name], json[path]};
       }
     }
@@ -240,7 +272,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.weights, WeightOptionsOf(flags));
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));
   ASSIGN_OR_RETURN(options.lora_dtype, DTypeFlag(flags.lora_dtype, "--lora-dtype"));
-  ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant));
+  ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant, options.device != nullptr));
   RETURN_IF_ERROR(CheckRange(flags.prefill_chunk.value_or(256), 1, 1 << 20, "--prefill-chunk"));
   RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
   RETURN_IF_ERROR(CheckRange(flags.max_loras.value_or(0), 0, 1 << 20, "--max-loras"));
@@ -332,7 +364,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.max_cpu_loras,
             .unit = "N",
             .group = adapters,
-            .help = "Accepted for compatibility; --host-memory bounds the host tier in bytes instead"});
+            .help = "Accepted for compatibility, with a warning; --host-memory bounds the host tier in bytes instead"});
   line.Add({.names = "--lora-dtype",
             .target = &flags.lora_dtype,
             .unit = "DTYPE",
@@ -343,8 +375,8 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.lora_variant,
             .unit = "NAME",
             .group = adapters,
-            .help = "Batched LoRA kernel: mbgmv computes each adapter at its true rank, bgmv pads to the largest rank "
-                    "of the batch"});
+            .help = "Batched LoRA kernel of the CPU: mbgmv computes each adapter at its true rank, bgmv pads to the "
+                    "largest rank of the batch. A GPU computes as mbgmv does"});
 }
 
 void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
@@ -463,6 +495,7 @@ Status OpenDeviceOf(RuntimeFlags& flags) {
 }
 
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
+  line.TellGiven(&flags.given);
   AddModelFlags(line, flags);
   AddAdapterFlags(line, flags);
   AddMemoryFlags(line, flags);
@@ -534,6 +567,7 @@ Result<std::shared_ptr<const AdapterVersion>> RegisterNamed(const RuntimeFlags& 
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
   RETURN_IF_ERROR(CheckModelDType(flags));
   ASSIGN_OR_RETURN(RuntimeOptions options, RuntimeOptionsOf(flags));
+  for (const std::string& warning : WarningsOfIdle(flags, options)) spdlog::warn("{}", warning);
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.cache, options.queue.name,

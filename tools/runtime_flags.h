@@ -18,6 +18,7 @@
 namespace loramux {
 
 struct RuntimeFlags : ModelFlags {
+  std::vector<std::string> given;  // CommandLine::TellGiven
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;

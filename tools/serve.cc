@@ -36,6 +36,7 @@
 #include "tools/adapter_flags.h"
 #include "tools/fleet_member.h"
 #include "tools/foreign_flags.h"
+#include "tools/idle_flags.h"
 #include "tools/output_flags.h"
 #include "tools/protection_flags.h"
 #include "tools/request_parts.h"
@@ -75,6 +76,31 @@ struct ServeFlags {
   double stats_interval_seconds = 10;
   std::vector<std::string> warnings;  // of the command line and the environment
 };
+
+// Of the flags that the server alone has; those of the runtime come when it starts (StartRuntime).
+std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
+  const bool loads = flags.adapters.enable_runtime_lora;
+  const bool restores = loads || !flags.fleet.etcd.urls.empty() || !flags.adapters.state_dir.empty();
+  const bool keys = flags.protection.has_keys(), tenants = keys || flags.trust_fairness_header;
+  const std::string no_loads = "adapters are not loaded at run time; use --enable-runtime-lora";
+  const std::string no_tenants = "all requests are of one tenant; use --api-key-file, or --trust-fairness-header";
+  return WarningsOfIdle(
+      flags.runtime.given,
+      std::vector<IdleFlags>{
+          {"--admin-key-file,--insecure-no-admin-key", !loads, no_loads},
+          {"--allowed-adapter-root", !restores && flags.runtime.adapter_dir.empty(), no_loads},
+          {"--allowed-adapter-sources", !restores, no_loads},
+          {"--adapter-dir-eager", flags.runtime.adapter_dir.empty(), "no directory is served; use --adapter-dir DIR"},
+          {"--key-concurrency", !keys, "there are no API keys; use --api-key or --api-key-file"},
+          {"--prefix-sharing", !tenants && flags.protection.prefix_sharing == "tenant", no_tenants},
+          {"--tenant-weight", !tenants, no_tenants},
+          {"--adapter-burst",
+           flags.protection.adapter_limits.requests_per_second == 0 && flags.protection.limits_file.empty(),
+           "the rate of requests has no limit; use --adapter-rate"},
+          {"--record-limit", flags.record.empty(), "nothing is recorded; use --record FILE"},
+          {"--otlp-headers,--otlp-service-name,--otlp-sample", flags.traces.endpoint.empty(),
+           "no spans are sent; use --otlp-endpoint URL"}});
+}
 
 // Says which adapters of the directory are broken; the rest of a long list is in /v1/models.
 std::size_t LogBroken(AdapterAdmin& adapters) {
@@ -330,6 +356,7 @@ Status Serve(ServeFlags flags) {
   Signals signals;
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
+  for (const std::string& warning : WarningsOfIdle(flags)) spdlog::warn("{}", warning);
   ReturnFreedMemory();
   RaiseOpenFileLimit(flags.http.max_connections);
   ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));

@@ -1,7 +1,9 @@
 // `serve` and `simulate` mean the same by the same flags.
 #include <gtest/gtest.h>
 
+#include "runtime/choose_device.h"
 #include "simulate/simulated_server.h"
+#include "tools/idle_flags.h"
 #include "tools/runtime_flags.h"
 #include "tools/system_flags.h"
 
@@ -111,6 +113,94 @@ TEST(SystemSettings, ABoundOnDecodingStepsNeedsAModel) {
   const Made simulated = Simulated(simulate, "loramux", "", 3000);
   EXPECT_EQ(simulated.scheduler.max_decode_step, 100 * kNsPerMs);
   EXPECT_NE(simulated.scheduler.costs, nullptr);
+}
+
+// The flags that the warnings of `flags` name as without effect.
+std::vector<std::string> Idle(RuntimeFlags flags, std::vector<std::string> given) {
+  flags.given = std::move(given);
+  std::vector<std::string> names;
+  for (const std::string& warning : WarningsOfIdle(flags, RuntimeOptionsOf(flags).value())) {
+    names.push_back(warning.substr(0, warning.find(": no effect: ")));
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(IdleFlags, AreNamedOnlyIfTheyWereGiven) {
+  RuntimeFlags flags;
+  flags.max_cpu_loras = 8;
+  EXPECT_EQ(Idle(flags, {"--max-cpu-loras"}), Names{"--max-cpu-loras"});
+  EXPECT_EQ(Idle(flags, {}), Names{});
+  flags.max_cpu_loras = 0;  // no bound, as it is
+  EXPECT_EQ(Idle(flags, {"--max-cpu-loras"}), Names{});
+}
+
+TEST(IdleFlags, OnADeviceAndOnACpu) {
+  RuntimeFlags cpu;
+  cpu.lora_variant = "bgmv";
+  cpu.assist_cores = 2;
+  cpu.cold_start = "assist";
+  const Names given = {"--lora-variant", "--assist-cores", "--cold-start"};
+  EXPECT_EQ(Idle(cpu, given), Names{"--assist-cores"});
+  RuntimeFlags device = cpu;
+  device.opened = ChooseDevice("emulated", /*batch_invariant=*/false).value();
+  EXPECT_EQ(Idle(device, given), Names{"--lora-variant"});
+  EXPECT_EQ(RuntimeOptionsOf(device)->lora_variant, LoraVariant::kMbgmv);  // a profile's times must be its own
+  device.host_memory = "0";
+  EXPECT_EQ(Idle(device, given), (Names{"--lora-variant", "--cold-start", "--assist-cores"}));
+  device.cold_start = "wait";
+  device.lora_variant = "mbgmv";
+  EXPECT_EQ(Idle(device, given), Names{"--assist-cores"});
+}
+
+TEST(IdleFlags, OfACacheRegime) {
+  const Names score = {"--score-frequency", "--score-size"}, swap = {"--swap-lower"}, window = {"--batch-window"};
+  const auto idle = [](const std::string& cache, const Names& given) {
+    RuntimeFlags flags;
+    flags.cache = cache;
+    return !Idle(flags, given).empty();
+  };
+  EXPECT_TRUE(idle("lru", score) && idle("lru", swap) && idle("lru", window));
+  EXPECT_FALSE(idle("chameleon", score));
+  EXPECT_FALSE(idle("fastlibra", swap) || idle("fastlibra", window) || idle("loramux", window));
+  EXPECT_FALSE(idle("fastlibra-wos", swap));
+  EXPECT_TRUE(idle("fastlibra-wos", window));
+  RuntimeFlags history;
+  history.prefix_cache = true;
+  EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{});
+  history.preset = "s-lora";
+  EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{"--enable-prefix-caching"});
+  history.prefix_cache = false;
+  EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{});
+}
+
+TEST(IdleFlags, OfAQueueOrderOrAPreset) {
+  const Names lanes = {"--request-size", "--lane-count", "--size-input-weight", "--ttft-objective"};
+  const auto idle = [&](const std::string& order) {
+    RuntimeFlags flags;
+    flags.schedule.schedule = order;
+    return Idle(flags, lanes);
+  };
+  EXPECT_EQ(idle("mlq"), Names{});
+  EXPECT_EQ(idle("mlq-static"), (Names{"--lane-count", "--ttft-objective"}));
+  EXPECT_EQ(idle("objective"), (Names{"--request-size", "--lane-count", "--size-input-weight"}));
+  EXPECT_EQ(idle("sjf"), lanes);
+  RuntimeFlags preset;
+  preset.preset = "chameleon-output-only";
+  EXPECT_EQ(Idle(preset, {"--size-input-weight", "--size-output-weight", "--tenant-weight"}),
+            (Names{"--size-input-weight, --size-output-weight", "--tenant-weight"}));
+  EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{"--prefetch-lookahead"});
+  preset.preset = "vllm-lora-prefetch";
+  EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{});
+  EXPECT_EQ(Idle(preset, {"--cold-start"}), Names{"--cold-start"});
+}
+
+TEST(IdleFlags, OfAModelOnTheDisk) {
+  RuntimeFlags flags;
+  EXPECT_EQ(Idle(flags, {"--revision"}), Names{"--revision"});
+  flags.model_name = "org/name";
+  EXPECT_EQ(Idle(flags, {"--revision"}), Names{});
 }
 
 }  // namespace

@@ -227,7 +227,10 @@ bool AdapterRegistry::IsBaseName(std::string_view name) const {
 
 Status AdapterRegistry::CheckName(const std::string& name) const {
   RETURN_IF_ERROR(CheckNameText(name));
-  if (IsBaseName(name)) return InvalidArgument("adapter name '" + name + "' is the base model's name", "lora_name");
+  if (IsBaseName(name)) {
+    return InvalidArgument(
+        "The lora adapter name '" + name + "' conflicts with a served base model: expected another name", "lora_name");
+  }
   return Ok{};
 }
 

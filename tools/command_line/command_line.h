@@ -66,6 +66,9 @@ class CommandLine {
     reads_configuration_ = true;
     warnings_ = warnings;
   }
+  // `given`, which must outlive the parse, receives the long name of each flag that the user set, in any way but by the
+  // variable of another program.
+  void TellGiven(std::vector<std::string>* given) { given_ = given; }
   // Takes flags of other servers too, on the command line and in the file. The table must outlive the program.
   void TakeForeign(std::span<const ForeignFlag> flags) { foreign_ = flags; }
 
@@ -76,6 +79,9 @@ class CommandLine {
   void Warn(std::string text) const {
     if (warnings_ != nullptr) warnings_->push_back(std::move(text));
   }
+  void WasGiven(std::string name) const {
+    if (given_ != nullptr) given_->push_back(std::move(name));
+  }
 
  private:
   std::vector<Flag> flags_;
@@ -83,6 +89,7 @@ class CommandLine {
   std::string footer_;
   bool reads_configuration_ = false;
   std::vector<std::string>* warnings_ = nullptr;
+  std::vector<std::string>* given_ = nullptr;
 };
 
 // One command of the program.

@@ -297,6 +297,13 @@ void HideSecrets(const CommandLine& line, int argc, char** argv) {
   }
 }
 
+void TellGiven(const CLI::App& app, const CommandLine& line) {
+  for (const Flag& flag : line.flags()) {
+    const bool by_another_program = VariableOf(flag) != EnvironmentName(flag);
+    if (!by_another_program && !app.get_option(LongName(flag))->empty()) line.WasGiven(LongName(flag));
+  }
+}
+
 void AddCommand(CLI::App& app, Command& command, int& status) {
   CLI::App* sub = app.add_subcommand(command.name, command.summary);
   sub->set_help_all_flag("--help-all");
@@ -306,8 +313,9 @@ void AddCommand(CLI::App& app, Command& command, int& status) {
   sub->formatter_fn([&command](const CLI::App*, std::string, CLI::AppFormatMode mode) {
     return mode == CLI::AppFormatMode::All ? FullHelp(command, HelpColumns()) : ShortHelp(command, HelpColumns());
   });
-  sub->callback([&status, &command] {
+  sub->callback([&status, &command, sub] {
     CheckEnvironment(command.line);
+    TellGiven(*sub, command.line);
     status = command.run();
   });
 }

@@ -1,5 +1,7 @@
 #include "server/adapters/adapter_request.h"
 
+#include <limits>
+
 #include "http/error_body.h"
 #include "http/json_reader.h"
 
@@ -26,7 +28,13 @@ Result<AdapterAdmin::LoadRequest> ParseLoadRequest(std::string_view body) {
   fields.Boolean("load_inplace", request.replace);
   fields.Boolean("pinned", request.pinned);
   fields.String("lora_digest", request.digest);
+  bool fused_experts = false;
+  fields.Boolean("is_3d_lora_weight", fused_experts);
   if (!fields.ok()) return fields.error();
+  if (fused_experts) {
+    return InvalidArgument("is_3d_lora_weight: expected false, because mixtures of experts are not served; found true",
+                           "is_3d_lora_weight");
+  }
   if (request.name.empty() || request.path.empty()) {
     return InvalidArgument("Both 'lora_name' and 'lora_path' must be provided.", "lora_name");
   }
@@ -44,8 +52,13 @@ Result<std::string> ParseUnloadRequest(std::string_view body) {
   ASSIGN_OR_RETURN(const Json json, ParseObject(body));
   FieldReader fields(json, "");
   std::string name;
+  std::int64_t id = 0;
   fields.String("lora_name", name);
+  const bool has_id = fields.Integer("lora_int_id", 0, std::numeric_limits<std::int64_t>::max(), id);
   if (!fields.ok()) return fields.error();
+  if (name.empty() && has_id) {
+    return InvalidArgument("lora_int_id: adapters have names here and no numbers; send 'lora_name'", "lora_name");
+  }
   if (name.empty()) return InvalidArgument("'lora_name' needs to be provided to unload a LoRA adapter.", "lora_name");
   return name;
 }

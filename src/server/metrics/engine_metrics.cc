@@ -24,6 +24,7 @@ constexpr const char* kLevelNames[] = {"gpu", "cpu", "disk"};
 struct Adapter {
   VersionSummary version;
   Level level = kDisk;
+  bool in_host = false;  // also if it is on the device
   bool pinned = false;
   std::int64_t running = 0, waiting = 0;
   TimeNs last_use = 0;
@@ -44,10 +45,12 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
     const bool registered = unseen.erase(known.version.generation) != 0;
     const Level level = LevelOf(known);
     if (!registered && level == kDisk && known.waiting == 0) continue;
-    adapters.push_back({known.version, level, known.pinned, known.running, known.waiting, known.last_use, known.loads});
+    adapters.push_back({known.version, level, known.host == TierState::kResident, known.pinned, known.running,
+                        known.waiting, known.last_use, known.loads});
   }
   for (const auto& version : input.registered) {
-    if (unseen.contains(version->generation)) adapters.push_back({VersionSummary(*version), kDisk, false, 0, 0, 0, 0});
+    if (unseen.contains(version->generation))
+      adapters.push_back({VersionSummary(*version), kDisk, false, false, 0, 0, 0, 0});
   }
   return adapters;
 }
@@ -108,10 +111,29 @@ double KvUsage(const EngineSnapshot& snapshot) {
   return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(kv) / static_cast<double>(room));
 }
 
+// Deferred: for an adapter that is not on the device yet. The counts add up to all that wait.
+void AddWaitingByReason(Page& page, const EngineSnapshot& snapshot) {
+  std::int64_t deferred = 0;
+  for (const AdapterSnapshot& adapter : snapshot.adapters) {
+    if (adapter.device != TierState::kResident) deferred += adapter.waiting;
+  }
+  deferred = std::min(deferred, snapshot.stats.waiting);  // the stats are of the last step
+  MetricFamily& family =
+      page.Add(MetricType::Gauge, "vllm:num_requests_waiting_by_reason",
+               "Sequences that wait in the queue: deferred until their adapter is on the device, or for capacity.");
+  for (const auto& [reason, count] :
+       {std::pair{"capacity", snapshot.stats.waiting - deferred}, std::pair{"deferred", deferred}}) {
+    LabelList labels = page.model_labels();
+    labels.push_back({"reason", reason});
+    Page::AddValue(family, std::move(labels), static_cast<double>(count));
+  }
+}
+
 void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   const EngineStats& stats = snapshot.stats;
   page.Model(MetricType::Gauge, "num_requests_running", "Sequences that run in the batch.", stats.running);
   page.Model(MetricType::Gauge, "num_requests_waiting", "Sequences that wait in the queue.", stats.waiting);
+  AddWaitingByReason(page, snapshot);
   page.Model(MetricType::Counter, "num_preemptions_total",
              "Preemptions: running sequences paused because older ones needed their pages.", stats.preemptions);
   page.Own(MetricType::Counter, "engine_steps_total", "Steps: forward passes of a batch.", stats.steps);
@@ -376,6 +398,9 @@ void AddLevels(Page& page, const std::vector<Adapter>& adapters, const EngineSta
   std::int64_t counts[kNumLevels] = {};
   for (const Adapter& adapter : adapters) ++counts[adapter.level];
   page.Model(MetricType::Gauge, "num_gpu_loaded_lora_adapters", "Adapters that are ready on the device.", counts[kGpu]);
+  page.Model(MetricType::Gauge, "num_cpu_loaded_lora_adapters",
+             "Adapters with a whole copy in the host tier, also if they are on the device.",
+             std::count_if(adapters.begin(), adapters.end(), [](const Adapter& adapter) { return adapter.in_host; }));
   page.Model(
       MetricType::Gauge, "max_gpu_lora_adapters",
       "Adapters that the device can hold: those that are ready, and as many of the mean size as fit the free and "

@@ -77,6 +77,7 @@ struct ServerMetrics::Impl {
                                        LengthBuckets(max_model_len))),
         prompt_tokens(AddCounter("prompt_tokens_total", "Prompt tokens of sequences that reached their first token.")),
         generation_tokens(AddCounter("generation_tokens_total", "Output tokens.")),
+        cached_tokens(AddCounter("prompt_tokens_cached_total", "Those of them that the prefix cache had.")),
         cache_queries(AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")),
         cache_hits(AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")),
         ended(prometheus::BuildCounter()
@@ -108,7 +109,7 @@ struct ServerMetrics::Impl {
   AdapterUsage usage;
   prometheus::Histogram &first_token, &inter_token, &per_output_token, &e2e, &queue, &prefill, &decode, &inference;
   prometheus::Histogram &prompt_length, &generation_length;
-  prometheus::Counter &prompt_tokens, &generation_tokens, &cache_queries, &cache_hits;
+  prometheus::Counter &prompt_tokens, &generation_tokens, &cached_tokens, &cache_queries, &cache_hits;
   prometheus::Family<prometheus::Counter>& ended;
   prometheus::Family<prometheus::Counter>& responses;
 };
@@ -122,6 +123,7 @@ ServerMetrics::~ServerMetrics() = default;
 
 void ServerMetrics::CountPrompt(std::int32_t tokens, std::int32_t cached_tokens) {
   impl_->prompt_tokens.Increment(tokens);
+  impl_->cached_tokens.Increment(cached_tokens);
   impl_->cache_queries.Increment(tokens);
   impl_->cache_hits.Increment(cached_tokens);
 }

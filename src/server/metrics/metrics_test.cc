@@ -157,6 +157,34 @@ TEST(Peers, Point9_EveryTierIsSeenAndWhoIsWaitedFor) {
   EXPECT_EQ(page.Sum("loramux:adapter_requests_waiting", "adapter_name=\"host\""), 2);
 }
 
+// vLLM counts a copy in memory also where the adapter is on the device.
+TEST(EngineMetrics, AdaptersInTheHostTier) {
+  WorldView world;
+  world.Add(Version(1, "both"), Place::kDevice).host = TierState::kResident;
+  world.Add(Version(2, "device"), Place::kDevice);
+  world.Add(Version(3, "host"), Place::kHost);
+  world.Add(Version(4, "being read"), Place::kNowhere).host = TierState::kLoading;
+  const MetricsPage page = world.Page();
+  EXPECT_EQ(page.Sum("vllm:num_cpu_loaded_lora_adapters"), 2);
+  EXPECT_EQ(page.Sum("vllm:num_gpu_loaded_lora_adapters"), 2);
+}
+
+TEST(EngineMetrics, WaitingByReasonAddsUp) {
+  WorldView world;
+  world.snapshot.stats.waiting = 7;
+  world.Add(Version(1, "here"), Place::kDevice).waiting = 1;
+  world.Add(Version(2, "host"), Place::kHost).waiting = 2;
+  world.Add(Version(3, "loading"), Place::kNowhere).waiting = 1;
+  world.snapshot.adapters.back().device = TierState::kLoading;
+  MetricsPage page = world.Page();
+  EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"deferred\""), 3);
+  EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"capacity\""), 4);
+  world.snapshot.stats.waiting = 2;  // of an earlier step than the adapters' counts
+  page = world.Page();
+  EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"deferred\""), 2);
+  EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"capacity\""), 0);
+}
+
 // sgl#13349: latency rose sharply when slots ran out, whatever the adapters' sizes.
 TEST(Peers, Point3_MaxLoraFollowsBytesNotSlots) {
   for (const auto& [pages, expected] : {std::pair(10, "max_lora=\"10\""), std::pair(2, "max_lora=\"50\"")}) {
@@ -273,6 +301,7 @@ TEST(ServerMetrics, OneSequence) {
   EXPECT_EQ(page.Sum("vllm:prompt_tokens_total"), 30);
   EXPECT_EQ(page.Sum("vllm:prefix_cache_queries_total"), 30);
   EXPECT_EQ(page.Sum("vllm:prefix_cache_hits_total"), 16);
+  EXPECT_EQ(page.Sum("vllm:prompt_tokens_cached_total"), 16);
   EXPECT_EQ(page.Sum("vllm:request_success_total", "finished_reason=\"length\""), 1);
   EXPECT_EQ(page.Sum("vllm:request_success_total"), 1);
   EXPECT_EQ(page.Sum("loramux:adapter_generation_tokens_total", "adapter_name=\"sql\""), 3);
@@ -375,10 +404,11 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
   const MetricsPage page(service.Page());
   const std::map<std::string, std::vector<std::string>> expected = {
       {"gauge",
-       {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info", "vllm:lora_adapter_loaded",
-        "vllm:max_gpu_lora_adapters", "vllm:num_gpu_loaded_lora_adapters", "process_resident_memory_bytes",
-        "process_virtual_memory_bytes", "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
+       {"vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason", "vllm:num_requests_running",
+        "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info",
+        "vllm:lora_adapter_loaded", "vllm:max_gpu_lora_adapters", "vllm:num_gpu_loaded_lora_adapters",
+        "vllm:num_cpu_loaded_lora_adapters", "process_resident_memory_bytes", "process_virtual_memory_bytes",
+        "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
       {"histogram",
        {"vllm:lora_adapter_load_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
         "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
@@ -387,7 +417,7 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
       {"counter",
        {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
         "vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-        "process_cpu_seconds_total"}}};
+        "vllm:prompt_tokens_cached_total", "process_cpu_seconds_total"}}};
   for (const auto& [type, names] : expected) {
     for (const std::string& name : names) {
       ASSERT_TRUE(page.types.contains(name)) << name;
