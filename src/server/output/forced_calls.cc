@@ -43,60 +43,22 @@ std::unique_ptr<CallBody> OpenArguments(const std::shared_ptr<const ToolSet>& to
 }
 constinit const CallGrammar kArguments = {{}, OpenArguments, '{', {}};
 
-// Keywords whose values are schemas or arrays of them, and those whose values have a schema for each name.
-constexpr std::string_view kOfSchemas[] = {"items", "prefixItems", "additionalProperties", "allOf",    "anyOf",
-                                           "oneOf", "not",         "propertyNames",        "contains", "if",
-                                           "then",  "else"};
-constexpr std::string_view kOfNamedSchemas[] = {"properties", "patternProperties", "$defs", "definitions"};
-
-// Removes what a schema says for people. The limits of grammars would count it.
-void RemoveTexts(Json& schema) {
-  if (schema.is_array()) {
-    for (Json& item : schema) RemoveTexts(item);
-  }
-  if (!schema.is_object()) return;
-  for (const char* keyword : {"title", "description", "$comment", "examples", "default"}) schema.erase(keyword);
-  for (const auto& [keyword, value] : schema.items()) {
-    const bool named = std::ranges::find(kOfNamedSchemas, std::string_view(keyword)) != std::end(kOfNamedSchemas);
-    if (named && value.is_object()) {
-      for (Json& inner : value) RemoveTexts(inner);
-    } else if (std::ranges::find(kOfSchemas, std::string_view(keyword)) != std::end(kOfSchemas)) {
-      RemoveTexts(value);
-    }
-  }
-}
-
-// The schema of a function's arguments; any object, if it has none.
-Json SchemaOf(const Json& parameters) {
-  Json schema = parameters.is_object() && !parameters.empty() ? parameters : Json{{"type", "object"}};
-  RemoveTexts(schema);
-  return schema;
-}
-
-// The same, with the white space that documents may have elsewhere (text/bindings/src/grammar/mod.rs): a model that
-// knows nothing to call would repeat it without end.
-Json BoundedSchemaOf(const Json& parameters) {
-  Json schema = SchemaOf(parameters);
-  schema["x-guidance"] = {{"whitespace_pattern", R"([\x20\x0A\x0D\x09]{1,40})"}};
-  return schema;
-}
-
-std::string Quoted(std::string_view text) { return DumpJson(Json(text)); }
-
-// A rule of Lark for each function: its texts around the arguments, and their schema.
-std::string LarkOf(const CallText& text, const ToolSet& tools, bool parallel) {
-  std::string rules, calls;
-  int number = 0;
+// What the compiler of grammars reads (text/bindings/src/grammar/calls.rs): each call with its texts around the
+// arguments, and their schema. Without a name the arguments are the call.
+OutputConstraint Demand(const CallText& text, const ToolSet& tools, bool parallel, bool with_name = true) {
+  Json calls = Json::array();
   for (const auto& [name, parameters] : tools.functions()) {
-    const std::string before = fmt::format("{}{}{}", text.before_name, Quoted(name), text.before_arguments);
-    calls += fmt::format("{}call_{}", number == 0 ? "" : " | ", number);
-    rules += fmt::format("call_{0}: {1} arguments_{0} {2}\narguments_{0}: %json {3}\n", number, Quoted(before),
-                         Quoted(text.after), DumpJson(BoundedSchemaOf(parameters)));
-    ++number;
+    const std::string quoted = with_name ? DumpJson(Json(name)) : std::string();
+    calls.push_back({{"name", name},
+                     {"before", fmt::format("{}{}{}", text.before_name, quoted, text.before_arguments)},
+                     {"schema", parameters},
+                     {"after", text.after}});
   }
-  const std::string more = parallel ? fmt::format(" ({} call)*", Quoted(text.between)) : std::string();
-  const std::string all = text.brackets ? fmt::format("\"[\" call{} \"]\"", more) : "call" + more;
-  return fmt::format("start: {}\ncall: {}\n{}", all, calls, rules);
+  const Json demand = {{"calls", std::move(calls)},
+                       {"first", text.brackets ? "[" : ""},
+                       {"between", parallel ? Json(text.between) : Json()},
+                       {"last", text.brackets ? "]" : ""}};
+  return {GrammarKind::kToolCalls, DumpJson(demand), std::string(kField)};
 }
 
 // vLLM's form, for models whose own form is not known or is no text with JSON in it.
@@ -110,18 +72,16 @@ constexpr CallText kListText = {.before_name = "{\"name\": ",
 
 ForcedCalls ForceCalls(const ToolFormat* format, std::shared_ptr<const ToolSet> tools, bool parallel) {
   const bool own = format != nullptr && format->text != nullptr;
-  OutputConstraint lark{GrammarKind::kLark, LarkOf(own ? *format->text : kListText, *tools, parallel),
-                        std::string(kField)};
-  return {std::move(lark), own ? format->grammar : &kCallList, std::move(tools)};
+  OutputConstraint demand = Demand(own ? *format->text : kListText, *tools, parallel);
+  return {std::move(demand), own ? format->grammar : &kCallList, std::move(tools)};
 }
 
 ForcedCalls ForceFunction(const ToolFormat* format, const ToolSet& tools, const std::string& function) {
-  const Json& parameters = tools.functions().find(function)->second;
   auto only = std::make_shared<ToolSet>();
-  only->Add(function, parameters);
+  only->Add(function, tools.functions().find(function)->second);
   if (format != nullptr && format->text != nullptr) return ForceCalls(format, std::move(only), /*parallel=*/false);
-  OutputConstraint schema{GrammarKind::kJsonSchema, DumpJson(SchemaOf(parameters)), std::string(kField)};
-  return {std::move(schema), &kArguments, std::move(only)};
+  OutputConstraint demand = Demand({}, *only, /*parallel=*/false, /*with_name=*/false);
+  return {std::move(demand), &kArguments, std::move(only)};
 }
 
 }  // namespace loramux

@@ -76,6 +76,9 @@ void loramux_decode_stream_free(loramux_decode_stream* stream);
 /* Returns the text that became final with this token. Error: an id outside the vocabulary; it changes nothing. */
 loramux_text_status loramux_decode_stream_push(loramux_decode_stream* stream, int32_t id, loramux_buffer* out,
                                                loramux_buffer* error);
+/* Returns the text that loramux_decode_stream_finish would return now. Takes time that grows with this text. */
+loramux_text_status loramux_decode_stream_held(const loramux_decode_stream* stream, loramux_buffer* out,
+                                               loramux_buffer* error);
 /* Returns the remaining text at the end of the sequence. */
 loramux_text_status loramux_decode_stream_finish(loramux_decode_stream* stream, loramux_buffer* out,
                                                  loramux_buffer* error);
@@ -96,7 +99,8 @@ typedef enum loramux_grammar_kind {
   LORAMUX_GRAMMAR_COMPACT_JSON_SCHEMA = 1, /* the same without white space */
   LORAMUX_GRAMMAR_REGEX = 2,               /* texts that match from end to end */
   LORAMUX_GRAMMAR_LARK = 3,
-  LORAMUX_GRAMMAR_GBNF = 4 /* llama.cpp's */
+  LORAMUX_GRAMMAR_GBNF = 4,      /* llama.cpp's */
+  LORAMUX_GRAMMAR_TOOL_CALLS = 5 /* calls of tools; bindings/src/grammar/calls.rs has the form */
 } loramux_grammar_kind;
 
 /* Makes what all grammars over a tokenizer's tokens share. `eos` are the tokens that end a text. Errors: there is none;

@@ -16,7 +16,9 @@ std::string KeyOf(const OutputConstraint& constraint) {
 // Whatever is wrong is wrong with the client's grammar, so it is never an internal error.
 Error Describe(const Error& error, const OutputConstraint& constraint) {
   const ErrorCode code = error.code == ErrorCode::kUnsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument;
-  return {code, "`" + constraint.field + "`: the grammar cannot be used: " + error.message, constraint.field};
+  const char* what =
+      constraint.kind == GrammarKind::kToolCalls ? "no call can be demanded" : "the grammar cannot be used";
+  return {code, "`" + constraint.field + "`: " + what + ": " + error.message, constraint.field};
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace loramux;
   if (size == 0 || size > kMaxText) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto kind = static_cast<GrammarKind>(data[0] % 5);
+  const auto kind = static_cast<GrammarKind>(data[0] % 6);
   const auto grammar = Compiler().Compile({kind, text, "grammar"});
   if (!grammar.ok()) {
     CHECK_EQ(grammar.error().param, "grammar");

@@ -134,6 +134,180 @@ TEST_F(Language, ErrorsNameWhatIsWrong) {
   for (const auto& [kind, text, part] : cases) EXPECT_THAT(ErrorOf(kind, text), HasSubstr(part)) << text;
 }
 
+// What llguidance would refuse although it forbids nothing, or forbids what no client means.
+TEST_F(Language, KeywordsThatForbidNothingAreLeftOut) {
+  const auto kind = GrammarKind::kJsonSchema;
+  for (const char* idle : {R"("uniqueItems":false)",
+                           R"("required":null)",
+                           R"("enum":null)",
+                           R"("properties":null)",
+                           R"("pattern":null)",
+                           R"("additionalProperties":null)",
+                           R"("minLength":null)",
+                           R"("not":false)",
+                           R"("propertyNames":{"type":"string"})",
+                           R"("propertyNames":true)",
+                           R"("dependentRequired":{})",
+                           R"("dependentSchemas":{})",
+                           R"("dependencies":{})",
+                           R"("unevaluatedProperties":true)",
+                           R"("unevaluatedItems":{})",
+                           R"("if":{"type":"object"})",
+                           R"("then":false)",
+                           R"("else":false)",
+                           R"("minContains":2)",
+                           R"("format":"int64")",
+                           R"("format":"no-such-format")",
+                           R"("$dynamicAnchor":"x")"}) {
+    ExpectLanguage(kind, std::string(R"({"type":["array","string"],)") + idle + "}", {"[]", R"(["a","a"])", "\"x\""},
+                   {"1"});
+    ExpectLanguage(kind,
+                   std::string(R"({"type":"object","properties":{"a":{"items":{"type":"string",)") + idle +
+                       R"(}}},"required":["a"],"additionalProperties":false})",
+                   {R"({"a":["x"]})"}, {R"({"a":[1]})", "{}"});
+  }
+  for (const char* demand :
+       {R"("uniqueItems":true)", R"("not":{})", R"("propertyNames":{"maxLength":3})",
+        R"("dependentRequired":{"a":["b"]})", R"("unevaluatedProperties":false)",
+        R"("if":{"type":"object"},"then":{"minProperties":1})", R"("contains":{},"minContains":2)"}) {
+    ErrorOf(kind, std::string("{") + demand + "}");
+  }
+  ErrorOf(kind, R"({"type":null})");
+  ExpectLanguage(kind, R"({"const":null})", {"null"}, {"1"});
+}
+
+TEST_F(Language, KnownFormatsAreDemands) {
+  const std::pair<const char*, const char*> cases[] = {{"date", "2024-02-29"},
+                                                       {"date-time", "2024-02-29T10:00:00Z"},
+                                                       {"duration", "P3D"},
+                                                       {"email", "a@b.c"},
+                                                       {"hostname", "a.example"},
+                                                       {"ipv4", "127.0.0.1"},
+                                                       {"ipv6", "::1"},
+                                                       {"time", "10:00:00Z"},
+                                                       {"uri", "https://a.b/c?d"},
+                                                       {"uuid", "01234567-89ab-cdef-0123-456789abcdef"}};
+  for (const auto& [format, text] : cases) {
+    ExpectLanguage(GrammarKind::kJsonSchema, std::string(R"({"type":"string","format":")") + format + "\"}",
+                   {"\"" + std::string(text) + "\""}, {"\"? ?\""});
+  }
+}
+
+// Texts for people may be long and have many question marks, and names of properties may be words of schemas.
+TEST_F(Language, TextsForPeopleAreLeftOut) {
+  const std::string text = std::string(3000, '?') + std::string(150'000, 'x');
+  const std::string texts = R"("description":")" + text + R"(","title":"t(((","default":{"type":1},"examples":[")" +
+                            text + R"("],"$comment":"c")";
+  ExpectLanguage(GrammarKind::kJsonSchema,
+                 R"({"type":"object",)" + texts +
+                     R"(,"required":["title","enum"],"properties":{"title":{"type":"integer",)" + texts +
+                     R"(},"enum":{"enum":[{"title":"t"}]}}})",
+                 {R"({"title":1,"enum":{"title":"t"}})"}, {R"({"title":"t","enum":{}})", R"({"title":1,"enum":{}})"});
+  EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, R"({"description":")" + std::string(2 << 20, 'x') + "\"}"),
+              HasSubstr("bytes"));
+}
+
+TEST_F(Language, ReferencesMayBeEscaped) {
+  const auto kind = GrammarKind::kJsonSchema;
+  const auto schema = [](std::string_view name, std::string_view reference) {
+    return R"({"$defs":{")" + std::string(name) +
+           R"(":{"type":"integer","format":"int32"}},"items":{"$ref":"#/$defs/)" + std::string(reference) +
+           R"("},"type":"array"})";
+  };
+  const std::pair<const char*, const char*> cases[] = {{"a/b", "a~1b"},
+                                                       {"a~b", "a~0b"},
+                                                       {"List[int]", "List%5Bint%5D"},
+                                                       {"List[int]", "List[int]"},
+                                                       {"a%b", "a%25b"},
+                                                       {"~1", "~01"},
+                                                       {"a b", "a%20b"},
+                                                       {"ä", "%C3%A4"},
+                                                       {"a/b~c%d", "a~1b~0c%25d"},
+                                                       {"a%5Bb", "a%5Bb"},
+                                                       {"100%", "100%"}};
+  for (const auto& [name, reference] : cases) {
+    ExpectLanguage(kind, schema(name, reference), {"[1,2]"}, {"[\"x\"]"});
+  }
+  EXPECT_THAT(ErrorOf(kind, schema("a", "b~1c")), HasSubstr("b~1c"));
+  // Targets that are moved, within each other and in places that no keyword names.
+  ExpectLanguage(
+      kind,
+      R"({"components":{"a/b":{"type":"object","required":["c/d"],"uniqueItems":false,"additionalProperties":false,
+                    "properties":{"c/d":{"anyOf":[{"type":"null"},{"$ref":"#/components/a~1b"}]}}}},"moved":1,
+                    "type":"array","prefixItems":[{"$ref":"#/components/a~1b"},
+                    {"$ref":"#/components/a~1b/properties/c~1d"}],"items":false})",
+      {R"([{"c/d":{"c/d":null}},null])", R"([{"c/d":null},{"c/d":null}])"}, {R"([null])", R"([{"c/d":1}])"});
+}
+
+// As vLLM takes it: several branches may match.
+TEST_F(Language, OneOfIsAnyOf) {
+  ExpectLanguage(GrammarKind::kJsonSchema,
+                 R"({"oneOf":[{"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":false},
+                    {"type":"object","properties":{"b":{"type":"integer"}},"additionalProperties":false}]})",
+                 {R"({"a":1})", R"({"b":1})", "{}"}, {R"({"a":1,"b":1})", "1"});
+}
+
+// An answer that must call tools. Arguments are objects, whatever else the schema allows.
+TEST_F(Language, ToolCalls) {
+  const auto demand = [](const std::string& schema, const std::string& more = R"(,"between":null)") {
+    return R"({"calls":[{"name":"f","before":"<f>","schema":)" + schema +
+           R"(,"after":"</f>"}],"first":"[","last":"]")" + more + "}";
+  };
+  const char* schemas[] = {"null",
+                           "{}",
+                           R"({"description":"d"})",
+                           R"({"$ref":"#/$defs/A","$defs":{"A":{}}})",
+                           R"({"$ref":"#/$defs/A~1B","$defs":{"A/B":{"type":["object","array"]}}})",
+                           R"({"anyOf":[{"type":"string"},{"type":"object"}]})",
+                           R"({"oneOf":[{"type":"object"},{"type":"object","minProperties":1},{"type":"null"}]})",
+                           R"({"allOf":[{"properties":{"a":{"type":"integer"}}},{}]})",
+                           R"({"additionalProperties":{"type":"integer"}})",
+                           R"({"properties":{"a":{"type":"integer"}}})",
+                           R"({"type":["object","null"]})",
+                           R"({"type":["string","object"],"title":"t"})",
+                           R"({"required":null})",
+                           R"({"enum":["f",{},{"a":1}]})"};
+  for (const char* schema : schemas) {
+    ExpectLanguage(
+        GrammarKind::kToolCalls, demand(schema), {R"([<f>{"a":1}</f>])", "[<f>{}</f>]"},
+        {"[<f>\"f\"</f>]", "[<f>null</f>]", "[<f>1</f>]", "[<f>[]</f>]", "[<f>{}</f><f>{}</f>]", "[]", "{}"});
+  }
+  ExpectLanguage(GrammarKind::kToolCalls, demand("{}", R"(,"between":";")"),
+                 {"[<f>{}</f>]", "[<f>{}</f>;<f>{\"x\":[]}</f>]"}, {"[<f>{}</f><f>{}</f>]"});
+}
+
+// Errors speak of the tool, not of the grammar around its schema.
+TEST_F(Language, ErrorsOfToolCallsNameTheTool) {
+  const auto error = [this](std::initializer_list<const char*> schemas) {
+    std::string calls;
+    char name = 'a';
+    for (const char* schema : schemas) {
+      calls += calls.empty() ? "" : ",";
+      calls += std::string(R"({"name":"tool )") + name++ + R"(","before":"b","after":"a","schema":)" + schema + "}";
+    }
+    return ErrorOf(GrammarKind::kToolCalls, R"({"calls":[)" + calls + R"(],"first":"","between":"","last":""})");
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"not":{}})", "not"},
+      {R"x({"properties":{"x":{"pattern":"^(?=a)"}}})x", "`pattern` or `patternProperties`: "},
+      {R"({"properties":{"x":{"type":"integer","minimum":"1"}}})", "minimum"},
+      {R"({"$ref":"#/$defs/none"})", "none"},
+      {R"({"type":"string"})", "expected the type \"object\", found \"string\""},
+      {R"({"type":["string","null"]})", "expected the type \"object\""},
+      {R"({"x-guidance":{}})", "x-guidance"},
+      {"[]", "expected a JSON schema"}};
+  for (const auto& [schema, part] : cases) {
+    for (const std::string& message : {error({schema}), error({"{}", "{}", schema, "{}"})}) {
+      EXPECT_THAT(message, HasSubstr(part));
+      EXPECT_THAT(message, HasSubstr("the parameters of the tool \"tool "));
+      for (const char* inner : {"call_", "arguments_", "%json", "at ", " | ", "compile"}) {
+        EXPECT_THAT(message, testing::Not(HasSubstr(inner))) << schema;
+      }
+    }
+    EXPECT_THAT(error({"{}", "{}", schema, "{}"}), HasSubstr("tool c"));
+  }
+}
+
 // An automaton of remainders has a state for each: one of a million took seconds, and one of four million a gigabyte.
 TEST_F(Language, LargeDivisorsAreRefused) {
   const auto number = [](std::string_view divisor) {

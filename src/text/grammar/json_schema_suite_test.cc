@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,16 @@ using Counts = std::map<std::string, int>;
 
 const std::filesystem::path kSuite = std::string(LORAMUX_SOURCE_DIR) + "/tests/json_schema_suite/draft2020-12";
 
-// Formats are regular expressions, so they do not know leap years, leap seconds, the length of a host's name or
-// Punycode. Patterns are Rust's, where U+FEFF is no white space. The suite counts these among its optional tests.
-const Counts kForbiddenButAllowed = {{"optional/ecmascript-regex.json", 1},
+// Unknown formats are annotations, as draft 2020-12 has them; the suite's optional tests take them for demands.
+const std::set<std::string> kAnnotations = {"ecmascript-regex", "idn-email",    "idn-hostname", "iri",
+                                            "iri-reference",    "json-pointer", "regex",        "relative-json-pointer",
+                                            "uri-reference",    "uri-template"};
+
+// Several branches of `oneOf` may match. Formats are regular expressions, so they do not know leap years, leap seconds,
+// the length of a host's name or Punycode. Patterns are Rust's, where U+FEFF is no white space. The suite counts these
+// among its optional tests.
+const Counts kForbiddenButAllowed = {{"oneOf.json", 8},
+                                     {"optional/ecmascript-regex.json", 1},
                                      {"optional/format/date-time.json", 2},
                                      {"optional/format/date.json", 3},
                                      {"optional/format/hostname.json", 24},
@@ -64,6 +72,7 @@ TEST(JsonSchemaSuite, GrammarsAllowNoForbiddenDocument) {
   int served = 0, refused = 0, documents = 0;
   for (const std::filesystem::path& path : Files()) {
     const std::string name = std::filesystem::relative(path, kSuite).string();
+    if (name.starts_with("optional/format/") && kAnnotations.contains(path.stem().string())) continue;
     std::ifstream in(path);
     for (const Json& group : Json::parse(in)) {
       const auto grammar = compiler->Compile({GrammarKind::kJsonSchema, group["schema"].dump(), "schema"});
@@ -82,9 +91,9 @@ TEST(JsonSchemaSuite, GrammarsAllowNoForbiddenDocument) {
   }
   EXPECT_EQ(forbidden_but_allowed, kForbiddenButAllowed);
   EXPECT_EQ(valid_but_not_allowed, kValidButNotAllowed);
-  EXPECT_EQ(served, 195);
-  EXPECT_EQ(refused, 266);
-  EXPECT_EQ(documents, 1137);
+  EXPECT_EQ(served, 228);
+  EXPECT_EQ(refused, 217);
+  EXPECT_EQ(documents, 1288);
 }
 
 }  // namespace

@@ -1,16 +1,18 @@
 //! Constrained decoding: which tokens may follow, so that the text matches a grammar. A wrapper of llguidance with the
 //! limits that a server needs.
 
+mod calls;
 mod gbnf;
 mod interface;
 mod multiples;
+mod schema;
 
 use std::sync::{Arc, Mutex};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{json, Value};
+use serde_json::Value;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
 use crate::tokenizer::Tokenizer;
@@ -26,10 +28,13 @@ pub enum Kind {
     Regex = 2,
     Lark = 3,
     Gbnf = 4,
+    ToolCalls = 5,
 }
 
-/// Of a grammar's text, in bytes.
+/// Of a grammar's text, in bytes; of a schema's without what it says for people.
 const MAX_TEXT: usize = 128 << 10;
+/// Of the text of schemas with that, in bytes.
+const MAX_SCHEMAS: usize = 1 << 20;
 /// Of brackets in a regular expression or grammar. JSON has a limit of its own (serde_json's 128).
 const MAX_NESTING: usize = 128;
 /// Of the marks ?, *, + and, outside JSON, {. Memory and time of what can be left out grow with the square.
@@ -42,8 +47,6 @@ const COMPILER_STACK: usize = 64 << 20;
 const MAX_TOKEN_BYTES: usize = 1000;
 /// Of an error that is shown to a client, in characters.
 const MAX_MESSAGE: usize = 400;
-/// White space between the parts of a JSON document. Bounded, because small models like to repeat it without end.
-const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
 
 /// What all grammars of a tokenizer share.
 pub struct Environment {
@@ -81,7 +84,7 @@ impl Environment {
 
     /// Compiles on a thread with a deep stack. Error: the text is wrong, not supported, or too complex.
     pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar> {
-        check_text(kind, text)?;
+        check_size(text, if is_json(kind) { MAX_SCHEMAS } else { MAX_TEXT })?;
         std::thread::scope(|scope| {
             let compiler = std::thread::Builder::new()
                 .stack_size(COMPILER_STACK)
@@ -92,7 +95,7 @@ impl Environment {
     }
 
     fn compile_here(&self, kind: Kind, text: &str) -> Result<Grammar> {
-        let parser = self.factory.create_parser(grammar(kind, text)?).map_err(|e| refused(kind, &e))?;
+        let parser = self.factory.create_parser(grammar(kind, text)?).map_err(|e| refused(kind, text, &e))?;
         let lexer_bytes = parser.parser.lexer_stats().num_bytes;
         if lexer_bytes > MAX_BYTES {
             return Err(Error::exhausted(format!("compiled, it takes {lexer_bytes} bytes; at most {MAX_BYTES} are allowed")));
@@ -173,14 +176,24 @@ fn limits() -> ParserLimits {
     }
 }
 
-fn check_text(kind: Kind, text: &str) -> Result<()> {
-    if text.len() > MAX_TEXT {
-        return Err(Error::exhausted(format!("expected at most {MAX_TEXT} bytes, found {}", text.len())));
+/// Whether a grammar's text is a JSON document.
+fn is_json(kind: Kind) -> bool {
+    matches!(kind, Kind::JsonSchema | Kind::CompactJsonSchema | Kind::ToolCalls)
+}
+
+fn check_size(text: &str, most: usize) -> Result<()> {
+    if text.len() > most {
+        return Err(Error::exhausted(format!("expected at most {most} bytes, found {}", text.len())));
     }
+    Ok(())
+}
+
+/// Checks what the compiler is to read.
+fn check_text(text: &str, json: bool) -> Result<()> {
+    check_size(text, MAX_TEXT)?;
     if text.contains('\0') {
         return Err(Error::invalid("expected text without a zero byte"));
     }
-    let json = matches!(kind, Kind::JsonSchema | Kind::CompactJsonSchema);
     check_quantifiers(text, json)?;
     multiples::check(text)?;
     if !json && nesting(text) > MAX_NESTING {
@@ -228,6 +241,9 @@ fn nesting(text: &str) -> usize {
 }
 
 fn grammar(kind: Kind, text: &str) -> Result<TopLevelGrammar> {
+    if !is_json(kind) {
+        check_text(text, false)?;
+    }
     match kind {
         Kind::JsonSchema => Ok(TopLevelGrammar::from_json_schema(schema(text, false)?)),
         Kind::CompactJsonSchema => Ok(TopLevelGrammar::from_json_schema(schema(text, true)?)),
@@ -238,48 +254,47 @@ fn grammar(kind: Kind, text: &str) -> Result<TopLevelGrammar> {
             check_quantifiers(&lark, false)?;
             Ok(TopLevelGrammar::from_lark(lark))
         }
+        Kind::ToolCalls => {
+            let lark = calls::to_lark(text)?;
+            check_text(&lark, true)?;
+            Ok(TopLevelGrammar::from_lark(lark))
+        }
     }
 }
 
 /// Parses a schema, and adds how its documents are written.
 fn schema(text: &str, compact: bool) -> Result<Value> {
+    multiples::check(text)?; // a number that is out of JSON's range is one of them
     let parsed: Value = serde_json::from_str(text).map_err(|e| Error::invalid(format!("not a JSON document: {e}")))?;
-    let mut object = match parsed {
-        Value::Bool(true) => serde_json::Map::new(),
-        Value::Object(object) => object,
-        _ => return Err(Error::invalid("expected a JSON schema, which is an object or true")),
-    };
-    if object.contains_key("x-guidance") {
-        return Err(Error::unsupported("this server does not support x-guidance; leave it out"));
-    }
-    let style = if compact { json!({"whitespace_flexible": false}) } else { json!({"whitespace_pattern": WHITE_SPACE}) };
-    object.insert("x-guidance".to_owned(), style);
-    Ok(Value::Object(object))
+    let prepared = schema::prepare(parsed)?;
+    check_text(&Value::Object(prepared.clone()).to_string(), true)?;
+    Ok(schema::add_style(prepared, compact))
 }
 
 /// The error of the compiler. Of a schema it names the keyword, where llguidance does not.
-fn refused(kind: Kind, error: &dyn std::fmt::Display) -> Error {
+fn refused(kind: Kind, text: &str, error: &dyn std::fmt::Display) -> Error {
     let message = error.to_string();
-    let keyword = match kind {
-        Kind::Regex | Kind::Lark | Kind::Gbnf => "",
-        _ if message.starts_with("regex parse error") => "`pattern` or `patternProperties`: ",
-        _ if message.starts_with("Failed to generate regex for") => {
-            "`minimum`, `exclusiveMinimum`, `maximum` or `exclusiveMaximum`: "
-        },
-        _ if message.starts_with("Unsatisfiable schema: anyOf is empty") => "`anyOf` or `enum`: ",
-        _ => "",
-    };
-    invalid(&format!("{keyword}{message}"))
+    let message = plain(&message);
+    invalid(&match kind {
+        Kind::Regex | Kind::Lark | Kind::Gbnf => message.to_owned(),
+        Kind::ToolCalls => calls::explain(text, message),
+        Kind::JsonSchema | Kind::CompactJsonSchema => schema::explain(message),
+    })
 }
 
-/// The first lines of a message that may be long.
-fn invalid(error: &dyn std::fmt::Display) -> Error {
-    let message = error.to_string();
-    let shown = match message.split("\n<").next().unwrap_or_default().trim() {
+/// A message of the library without what only its programmers need.
+fn plain(message: &str) -> &str {
+    match message.split("\n<").next().unwrap_or_default().trim() {
         "NoExtensionBias" => "no text can follow",
         shown if shown.starts_with("panic:") => "the compiler of grammars failed on it",
         shown => shown,
-    };
+    }
+}
+
+/// The beginning of a message that may be long.
+fn invalid(error: &dyn std::fmt::Display) -> Error {
+    let message = error.to_string();
+    let shown = plain(&message);
     let mut text: String = shown.chars().take(MAX_MESSAGE).collect();
     if shown.chars().count() > MAX_MESSAGE {
         text.push_str("...");
