@@ -40,7 +40,7 @@ Json Read(std::uint8_t choice, std::string_view text, std::size_t step) {
   const auto parser = FuzzedParser(choice);
   OutputEvents events;
   for (std::size_t at = 0; at < text.size(); at += step) parser->Push(text.substr(at, step), events);
-  parser->Finish(events);
+  parser->Finish(events, (choice & 0x20) != 0);
   CHECK_LE(events.bytes(), 20 * text.size() + 1000);
   return MessageOf(events.Take());
 }

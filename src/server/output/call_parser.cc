@@ -46,10 +46,10 @@ void CallParser::Push(std::string_view text, OutputEvents& events) {
   for (const char c : text) Step(c);
 }
 
-void CallParser::Finish(OutputEvents& events) {
+void CallParser::Finish(OutputEvents& events, bool cut) {
   events_ = &events;
   calls_.Bind(events);
-  if (body_ != nullptr && !body_->Finish(calls_)) calls_.Break(0);
+  if (body_ != nullptr && !body_->Finish(calls_, cut)) calls_.Break(0);
   body_.reset();
   if (!held_.empty()) Content(std::exchange(held_, {}));
   if (!fresh_ || calls_.ended() == 0) events.Add(OutputEvent::Kind::kContent, gap_);
@@ -66,10 +66,10 @@ void CallParser::StepBody(char c) {
   const CallBody::State state = body_->Step(c, calls_);
   if (state == CallBody::State::kMore) return;
   fresh_ = state == CallBody::State::kDone;
-  const std::size_t unread = body_->unread();
+  const std::string again = fresh_ ? std::string(body_->ahead()) : calls_.Break(body_->unread());
   body_.reset();
-  if (fresh_) return calls_.Accept();
-  for (const char again : calls_.Break(unread)) Step(again);
+  calls_.Accept();
+  for (const char next : again) Step(next);
 }
 
 void CallParser::StepText(char c) {

@@ -55,10 +55,12 @@ class CallBody {
   };
   virtual ~CallBody() = default;
   virtual State Step(char c, CallWriter& calls) = 0;
-  // The text has ended. True: the open call is complete with it.
-  virtual bool Finish(CallWriter&) { return false; }
+  // The text has ended; `cut`: by a limit. True: the open call is complete with it.
+  virtual bool Finish(CallWriter&, [[maybe_unused]] bool cut) { return false; }
   // At most kMaxMarkerBytes.
   virtual std::size_t unread() const { return 1; }
+  // Behind kDone: what was read beyond the calls.
+  virtual std::string_view ahead() const { return {}; }
 };
 
 inline constexpr std::size_t kMaxMarkerBytes = 32;
@@ -90,7 +92,7 @@ class CallParser final : public OutputParser {
       : grammar_(&grammar), tools_(std::move(tools)) {}
 
   void Push(std::string_view text, OutputEvents& events) override;
-  void Finish(OutputEvents& events) override;
+  void Finish(OutputEvents& events, bool cut) override;
 
  private:
   void Step(char c);

@@ -29,7 +29,7 @@ class PythonTagBody final : public CallBody {
     return text_.size() <= kMaxPythonCallBytes ? State::kMore : State::kBroken;
   }
 
-  bool Finish(CallWriter& calls) override {
+  bool Finish(CallWriter& calls, bool) override {
     if (json_ != nullptr) return false;
     if (const auto call = ParsePythonCall(text_)) return Emit(call->function, call->arguments, calls);
     for (const std::string_view name : kInterpreters) {

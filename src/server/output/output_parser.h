@@ -64,8 +64,8 @@ class OutputParser {
   virtual ~OutputParser() = default;
   // Reads the next piece.
   virtual void Push(std::string_view text, OutputEvents& events) = 0;
-  // Ends the text. No Push may follow.
-  virtual void Finish(OutputEvents& events) = 0;
+  // Ends the text. No Push may follow. `cut`: not the model ended it, but a limit.
+  virtual void Finish(OutputEvents& events, bool cut) = 0;
   // True if the next byte is part of the reasoning, as far as can be said.
   virtual bool reasons() const { return false; }
 };
@@ -74,7 +74,7 @@ class OutputParser {
 class ContentParser final : public OutputParser {
  public:
   void Push(std::string_view text, OutputEvents& events) override { events.Add(OutputEvent::Kind::kContent, text); }
-  void Finish(OutputEvents&) override {}
+  void Finish(OutputEvents&, bool) override {}
 };
 
 }  // namespace loramux

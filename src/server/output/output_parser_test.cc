@@ -51,7 +51,7 @@ std::string Written(const std::vector<OutputEvent>& events) {
 }
 
 // Every piece that comes between two others of its kind joins them, as a client does.
-std::string Read(std::unique_ptr<OutputParser> parser, const std::vector<std::string>& pieces) {
+std::string Read(std::unique_ptr<OutputParser> parser, const std::vector<std::string>& pieces, bool cut = false) {
   OutputEvents all;
   const auto take = [&all](OutputEvents& events) {
     for (const OutputEvent& event : events.Take()) {
@@ -67,7 +67,7 @@ std::string Read(std::unique_ptr<OutputParser> parser, const std::vector<std::st
     parser->Push(piece, events);
     take(events);
   }
-  parser->Finish(events);
+  parser->Finish(events, cut);
   take(events);
   return Written(all.list());
 }
@@ -181,27 +181,128 @@ TEST(OutputParser, Mistral) {
 }
 
 TEST(OutputParser, QwenCoder) {
-  Check(
-      "qwen3_coder",
-      {{"<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
-        "</function>\n</tool_call>",
-        R"(#weather{"city": "Bern", "days": 3}.)"},
-       {"Well.\n<function=ping>\n</function>", "Well.#ping{}."},
-       {"<tool_call><function=weather><parameter=city>a \"b\"\n\n</p></parameter><parameter=exact>True</parameter>"
-        "<parameter=tags>[1, "
-        "\"x\"]</parameter></function></tool_call><tool_call><function=ping></function></tool_call>",
-        R"(#weather{"city": "a \"b\"\n\n</p>", "exact": true, "tags": [1,"x"]}.#ping{}.)"},
-       {"<function=weather><parameter=city>5</parameter><parameter=days>five</parameter><parameter=note>null</"
-        "parameter>"
-        "<parameter=unit>C</parameter><parameter=other>7</parameter></function>",
-        R"(#weather{"city": "5", "days": "five", "note": null, "unit": "C", "other": "7"}.)"},
-       {"<function=weather><parameter=city></parameter></function>", R"(#weather{"city": ""}.)"},
-       {"<function=ping>\n</tool_call>", "#ping{}."},
-       {"<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>"},
-       {"<function=>", "<function=>"},
-       {"<function=ping>text", "<function=ping>text"},
-       {"<tool_call><tool_call><function=ping></function>", "<tool_call>#ping{}."},
-       {"<function=weather><parameter=city>Ber", "#weather{\"city\": \"Ber!<function=weather><parameter=city>Ber|!"}});
+  Check("qwen3_coder",
+        {{"<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+          "</function>\n</tool_call>",
+          R"(#weather{"city": "Bern", "days": 3}.)"},
+         {"Well.\n<function=ping>\n</function>", "Well.#ping{}."},
+         {"<tool_call><function=weather><parameter=city>a \"b\"\n\n</p></parameter><parameter=exact>True</parameter>"
+          "<parameter=tags>[1, "
+          "\"x\"]</parameter></function></tool_call><tool_call><function=ping></function></tool_call>",
+          R"(#weather{"city": "a \"b\"\n\n</p>", "exact": true, "tags": [1,"x"]}.#ping{}.)"},
+         {"<function=weather><parameter=city>5</parameter><parameter=days>five</parameter><parameter=note>null</"
+          "parameter>"
+          "<parameter=unit>C</parameter><parameter=other>7</parameter></function>",
+          R"(#weather{"city": "5", "days": "five", "note": null, "unit": "C", "other": "7"}.)"},
+         {"<function=weather><parameter=city></parameter></function>", R"(#weather{"city": ""}.)"},
+         {"<function=ping>\n</tool_call>", "#ping{}."},
+         {"<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>"},
+         {"<function=>", "<function=>"},
+         {"<function=ping>text", "<function=ping>text"},
+         {"<tool_call><tool_call><function=ping></function>", "<tool_call>#ping{}."},
+         {"<function=weather><parameter=city>5</parameter><parameter=city>6</parameter></function>",
+          R"(#weather{"city": "6"}.)"},
+         {"<function=weather><parameter=city>a </parameter> b</function>",
+          "<function=weather><parameter=city>a </parameter> b</function>"}});
+}
+
+// What a model meant is clear without some of its tags.
+TEST(OutputParser, QwenCoderWithoutTags) {
+  const std::string both = R"(#weather{"city": "Bern", "days": 3}.)";
+  const std::string city = "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n", days = "<parameter=days>\n3\n";
+  const std::string end = "</parameter>\n", end_function = "</function>\n", end_call = "</tool_call>";
+  for (const std::string& first : {std::string(), end}) {
+    for (const std::string& last : {std::string(), end}) {
+      for (const std::string& tail : {end_function + end_call, end_function, end_call, std::string()}) {
+        const std::string text = city + first + days + last + tail;
+        EXPECT_EQ(Read(Make("qwen3_coder"), {text}), both) << text;
+        EXPECT_EQ(Read(Make("qwen3_coder"), Bytewise(text)), both) << text;
+        EXPECT_EQ(Read(Make("qwen3_coder"), {text + "\n"}), both) << text;
+        EXPECT_EQ(Read(Make("qwen3_coder"), {text + "\n<tool_call>\n<function=ping></function></tool_call>"}),
+                  both + "#ping{}.")
+            << text;
+      }
+      EXPECT_EQ(Read(Make("qwen3_coder"), {city + first + days + last + end_function + end_call + "\nSo."}),
+                both + "\nSo.");
+    }
+  }
+  Check("qwen3_coder",
+        {{"<function=weather><parameter=city>Bern<parameter=days>3</function>",
+          R"(#weather{"city": "Bern", "days": 3}.)"},
+         {"<function=weather><parameter=city>Bern</function><function=ping></function>",
+          R"(#weather{"city": "Bern"}.#ping{}.)"},
+         {"<function=other><parameter=a>1<parameter=b>2</function>", R"(#other{"a": "1", "b": "2"}.)"},
+         {"<function=ping>", "#ping{}."},
+         {"<function=ping><tool_call><function=ping>", "#ping{}.#ping{}."},
+         {"<function=weather><parameter=city>x</parameter></parameter></function>", R"(#weather{"city": "x"}.)"},
+         {"<function=\"weather\"><parameter='city'>x</parameter><parameter= days >2</parameter></function>",
+          R"(#weather{"city": "x", "days": 2}.)"}});
+}
+
+// Tags may be text, too.
+TEST(OutputParser, QwenCoderWithTagsInValues) {
+  Check("qwen3_coder", {{"<function=weather><parameter=city>a</function>b</parameter></function>",
+                         R"(#weather{"city": "a</function>b"}.)"},
+                        {"<function=weather><parameter=city>a</tool_call> b</parameter></function>",
+                         R"(#weather{"city": "a</tool_call> b"}.)"},
+                        {"<function=weather><parameter=city>a</function> </parameter></function>",
+                         R"(#weather{"city": "a</function> "}.)"},
+                        {"<function=weather><parameter=city>a</function></tool</parameter></function>",
+                         R"(#weather{"city": "a</function></tool"}.)"},
+                        {"<function=weather><parameter=city><parameter=city>a<parameter=x>b</parameter></function>",
+                         R"(#weather{"city": "<parameter=city>a<parameter=x>b"}.)"},
+                        {"<function=weather><parameter=city>a<parameter=days</parameter></function>",
+                         R"(#weather{"city": "a<parameter=days"}.)"},
+                        {"<function=weather><parameter=city>a<tool_call>b</parameter></function>",
+                         R"(#weather{"city": "a<tool_call>b"}.)"}});
+}
+
+// Nothing of a call that breaks was passed on before.
+TEST(OutputParser, QwenCoderGivesAllOfItsTextBack) {
+  for (const char* text :
+       {"<function=weather><parameter=city>Bern</parameter>text</function></tool_call>",
+        "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter>\n3\n</parameter>",
+        "<function=weather><parameter=city>Bern</param", "<function=weather><parameter=ci",
+        "<function=weather>\n</func"}) {
+    EXPECT_EQ(Read(Make("qwen3_coder"), Bytewise(text)), text);
+  }
+  // A limit cut what the model would have written.
+  for (const char* text :
+       {"<function=weather><parameter=city>Ber", "<function=weather><parameter=city>Bern</parameter>\n",
+        "<function=weather>", "<function=weather><parameter=city>Bern</function>\n</tool"}) {
+    EXPECT_EQ(Read(Make("qwen3_coder"), {text}, /*cut=*/true), text);
+  }
+  EXPECT_EQ(Read(Make("qwen3_coder"), {"<function=weather><parameter=city>x</parameter></function>"}, true),
+            R"(#weather{"city": "x"}.)");
+}
+
+// The schema says what a value may be.
+TEST(OutputParser, QwenCoderTypes) {
+  const std::pair<const char*, std::pair<const char*, const char*>> cases[] = {
+      {R"({"type":"object"})", {R"({'a': 1, "b": [True, None, 'it\'s']})", R"({"a":1,"b":[true,null,"it's"]})"}},
+      {R"({"type":"object"})", {"\n{\"a\": 1.0}\n ", R"({"a":1.0})"}},
+      {R"({"type":"object"})", {"{'a': f()}", R"("{'a': f()}")"}},
+      {R"({"type":"array"})", {"['a', 'b']", R"(["a","b"])"}},
+      {R"({"type":"string"})", {"{'a': 1}", R"("{'a': 1}")"}},
+      {R"({"anyOf":[{"type":"string"},{"type":"null"}]})", {"123", R"("123")"}},
+      {R"({"anyOf":[{"type":"string"},{"type":"null"}]})", {"None", "null"}},
+      {R"({"anyOf":[{"type":"integer"},{"type":"string"}]})", {"123", "123"}},
+      {R"({"oneOf":[{"type":"object"},{"type":"string"}]})", {"true", R"("true")"}},
+      {R"({"enum":["1","2"]})", {"1", R"("1")"}},
+      {R"({"enum":["1",2]})", {"2", "2"}},
+      {R"({"const":"7"})", {"7", R"("7")"}},
+      {R"({"type":"boolean"})", {"False", "false"}},
+      {R"({"type":"integer"})", {" 12 ", "12"}},
+      {R"({})", {"[1]", "[1]"}},
+      {R"({"type":["integer","null"]})", {"", R"("")"}}};
+  for (const auto& [schema, value] : cases) {
+    auto tools = std::make_shared<ToolSet>();
+    tools->Add("f", Json::parse(R"({"properties":{"x":)" + std::string(schema) + "}}"));
+    const std::string text = "<function=f><parameter=x>" + std::string(value.first) + "</parameter></function>";
+    EXPECT_EQ(Read(std::make_unique<CallParser>(kQwenCoderCalls, tools), {text}),
+              "#f{\"x\": " + std::string(value.second) + "}.")
+        << schema;
+  }
 }
 
 TEST(OutputParser, Reasoning) {
@@ -243,6 +344,7 @@ const std::vector<std::string>& Parts() {
                                                  "<|python_tag|>",
                                                  "ping.call(a='b')",
                                                  "<function=weather>",
+                                                 "<function=\"ping\">",
                                                  "</function>",
                                                  "<parameter=city>",
                                                  "<parameter=days>",
@@ -322,9 +424,6 @@ TEST(OutputParser, GivesWhatItCan) {
   const auto hermes = Make("hermes");
   OutputEvents events;
   hermes->Push("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Be", events);
-  EXPECT_EQ(Written(events.Take()), "#weather{\"city\": \"Be");
-  const auto coder = Make("qwen3_coder");
-  coder->Push("<tool_call><function=weather><parameter=city>Be", events);
   EXPECT_EQ(Written(events.Take()), "#weather{\"city\": \"Be");
 }
 

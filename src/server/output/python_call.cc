@@ -151,4 +151,11 @@ std::optional<PythonCall> ParsePythonCall(std::string_view text) {
   return reader.AtEnd() ? std::optional(std::move(call)) : std::nullopt;
 }
 
+std::optional<std::string> ParsePythonValue(std::string_view text) {
+  if (text.empty() || text.front() == '"' || text.front() == '\'') return std::nullopt;
+  PythonReader reader(text);
+  std::string json;
+  return reader.Value(json, 0) && reader.AtEnd() ? std::optional(std::move(json)) : std::nullopt;
+}
+
 }  // namespace loramux

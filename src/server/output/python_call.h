@@ -17,4 +17,7 @@ struct PythonCall {
 // numbers, True, False, None, lists and dictionaries, nested 64 deep at most. nullopt: it is none.
 std::optional<PythonCall> ParsePythonCall(std::string_view text);
 
+// Reads `text`, which must be one dictionary, list or constant of Python, as JSON. nullopt: it is none.
+std::optional<std::string> ParsePythonValue(std::string_view text);
+
 }  // namespace loramux

@@ -61,10 +61,10 @@ void ReasoningParser::StepReasoning(char c, OutputEvents& events) {
   state_ = State::kGap;
 }
 
-void ReasoningParser::Finish(OutputEvents& events) {
+void ReasoningParser::Finish(OutputEvents& events, bool cut) {
   if (state_ == State::kStart && start_ == Start::kPerhaps) answer_->Push(held_, events);
   if (reasons()) events.Add(OutputEvent::Kind::kReasoning, space_ + held_);
-  answer_->Finish(events);
+  answer_->Finish(events, cut);
 }
 
 }  // namespace loramux

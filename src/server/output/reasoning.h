@@ -18,7 +18,7 @@ class ReasoningParser final : public OutputParser {
   ReasoningParser(Start start, std::unique_ptr<OutputParser> answer);
 
   void Push(std::string_view text, OutputEvents& events) override;
-  void Finish(OutputEvents& events) override;
+  void Finish(OutputEvents& events, bool cut) override;
   bool reasons() const override {
     return state_ == State::kReasoning || (state_ == State::kStart && start_ == Start::kInside);
   }

@@ -18,10 +18,14 @@ class ToolSet {
   bool empty() const { return functions_.empty(); }
   bool Has(std::string_view name) const { return functions_.contains(name); }
   const std::map<std::string, Json, std::less<>>& functions() const { return functions_; }
+  // True if the schema of the function names parameters.
+  bool HasParameters(std::string_view function) const { return Properties(function) != nullptr; }
   // Returns the schema of one parameter; null if it is not known.
   const Json* Parameter(std::string_view function, std::string_view parameter) const;
 
  private:
+  const Json* Properties(std::string_view function) const;
+
   std::map<std::string, Json, std::less<>> functions_;
 };
 
