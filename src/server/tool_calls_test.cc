@@ -242,6 +242,93 @@ TEST_F(ToolCallsTest, MarkersMayBeSpecialTokens) {
             R"(<s><|python_tag|>weather.call(city="Bern"))");
 }
 
+// Clients do not see special tokens, but may name them in stop strings, alone or with text around them.
+TEST_F(ToolCallsTest, StopStringsMayBeSpecialTokens) {
+  fixture_.tokenizer = WithSpecialTokens({"<|eot|>", "<|x|>"});
+  script_.tokens = Bytes("Hi.");
+  script_.tokens.push_back(259);
+  for (const TokenId id : Bytes("\nSo")) script_.tokens.push_back(id);
+  script_.tokens.push_back(258);
+  for (const TokenId id : Bytes("<|eot|> more")) script_.tokens.push_back(id);
+  Start();
+  struct Case {
+    const char *stop, *content, *matched;
+  };
+  const Case cases[] = {{"<|x|>", "Hi.", "<|x|>"},
+                        {"<|eot|>", "Hi.\nSo", "<|eot|>"},
+                        {"i.<|x|>", "H", "i.<|x|>"},
+                        {"<|x|>\nS", "Hi.", "<|x|>\nS"},
+                        {".<|x|>\nSo<|eot|><", "Hi", ".<|x|>\nSo<|eot|><"},
+                        {"|eot|", "Hi.\nSo<", "|eot|"},
+                        {".\nS", "Hi", ".\nS"},
+                        {"<|x|>S", "Hi.\nSo<|eot|> more", nullptr}};
+  for (const auto& [stop, content, matched] : cases) {
+    const std::string extra = R"(,"stop":[)" + DumpJson(Json(stop)) + "]";
+    const Json reason = matched == nullptr ? Json() : Json(matched);
+    const Json choice = Choice(extra);
+    EXPECT_EQ(choice["message"]["content"], content) << stop;
+    EXPECT_EQ(choice["stop_reason"], reason) << stop;
+    EXPECT_EQ(choice["finish_reason"], "stop");
+    EXPECT_EQ(Stream(extra).content, content) << stop;
+    EXPECT_EQ(Stream(std::string(kTools) + extra).content, content) << stop;
+    const std::string with_stop = matched == nullptr ? std::string(content) : content + std::string(stop);
+    EXPECT_EQ(Choice(extra + R"(,"include_stop_str_in_output":true)")["message"]["content"], with_stop) << stop;
+    const Json message =
+        RawHttpClient(server_->port())
+            .Do("POST", "/v1/messages",
+                R"({"model":"sql","max_tokens":99,"messages":[{"role":"user","content":"x"}],"stop_sequences":[)" +
+                    DumpJson(Json(stop)) + "]}")
+            .json();
+    EXPECT_EQ(message["content"][0]["text"], content) << message;
+    EXPECT_EQ(message["stop_sequence"], reason);
+    EXPECT_EQ(message["stop_reason"], matched == nullptr ? "end_turn" : "stop_sequence");
+    const Json completion =
+        RawHttpClient(server_->port())
+            .Do("POST", "/v1/completions", R"({"model":"sql","prompt":"x","max_tokens":99)" + extra + "}")
+            .json();
+    EXPECT_EQ(completion["choices"][0]["text"], content);
+    EXPECT_EQ(completion["choices"][0]["stop_reason"], reason);
+  }
+  EXPECT_EQ(Choice(R"(,"stop":"<|x|>","skip_special_tokens":false)")["message"]["content"], "Hi.");
+  EXPECT_EQ(Choice(R"(,"stop":"<|x|>","min_tokens":5)")["message"]["content"], "Hi.\nSo<|eot|> more");
+}
+
+// The token that ends every answer may be named, too.
+TEST_F(ToolCallsTest, StopStringsMayNameTheEnd) {
+  fixture_.tokenizer = WithSpecialTokens({"<|eot|>"});
+  script_ = Say("Hi.");
+  script_.stop_token = 258;
+  Start();
+  for (const char* more : {"", R"(,"skip_special_tokens":false)"}) {
+    for (const auto& [stop, content, found] : {std::tuple("<|eot|>", "Hi.", true), std::tuple("i.<|eot|>", "H", true),
+                                               std::tuple("<|eot|>x", "Hi.", false), std::tuple("eot", "Hi.", false)}) {
+      const std::string extra = R"(,"stop":")" + std::string(stop) + '"' + more;
+      const Json choice = Choice(extra);
+      EXPECT_EQ(choice["message"]["content"], content) << stop;
+      EXPECT_EQ(choice["stop_reason"], found ? Json(stop) : Json()) << stop;
+      EXPECT_EQ(choice["finish_reason"], "stop");
+      EXPECT_EQ(Stream(extra).content, content);
+    }
+  }
+}
+
+// A stop string cuts a call; the token that ends one does not.
+TEST_F(ToolCallsTest, StopsWithinACallOfQwenCoder) {
+  fixture_.tokenizer = WithSpecialTokens({"<|eot|>"});
+  options_.tool_call_parsers = {"qwen3_coder"};
+  const std::string text = "<function=weather>\n<parameter=city>\nBern\n";
+  script_ = Say(text);
+  script_.tokens.push_back(258);
+  for (const TokenId id : Bytes("</parameter>")) script_.tokens.push_back(id);
+  Start();
+  const Json cut = Choice(std::string(kTools) + R"(,"stop":"ern")");
+  EXPECT_EQ(cut["message"]["content"], text.substr(0, text.find("ern")));
+  EXPECT_EQ(Stream(std::string(kTools) + R"(,"max_tokens":40)").content, text.substr(0, 40));
+  const Json ended = Choice(std::string(kTools) + R"(,"stop":"<|eot|>")");
+  EXPECT_EQ(ended["message"]["tool_calls"][0]["function"]["arguments"], R"({"city": "Bern"})");
+  EXPECT_EQ(ended["finish_reason"], "tool_calls");
+}
+
 TEST_F(ToolCallsTest, AdaptersMayDiffer) {
   options_.tool_call_parsers = {"none", "sql=mistral"};
   script_ = Say(R"([TOOL_CALLS]weather{"city": "Bern"})");

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +31,8 @@ class IncrementalDetokenizer {
   // Appends a token. Returns the text that became final with it; this is often empty within a multi-byte character.
   // Error: an id outside the vocabulary; it changes nothing.
   Result<std::string> Push(TokenId id);
+  // Returns what Finish would return now, and changes nothing. Its cost grows with that text.
+  Result<std::string> Held() const;
   // Returns the remaining text at the end of the sequence; an incomplete character becomes U+FFFD. No Push may follow.
   Result<std::string> Finish();
 
@@ -45,6 +49,10 @@ class StopStringMatcher {
  public:
   // Ignores empty stop strings. `include_stop` keeps the match in the output.
   explicit StopStringMatcher(std::vector<std::string> stops = {}, bool include_stop = false);
+  // Stop strings may also contain special tokens of `tokenizer` that are no part of the text: PushSpecial tells of
+  // them. Those in `shown` are part of it.
+  StopStringMatcher(std::vector<std::string> stops, bool include_stop, const Tokenizer& tokenizer,
+                    std::span<const TokenId> shown);
   // The result of one Push.
   struct Output {
     std::string text;      // safe to send
@@ -54,18 +62,33 @@ class StopStringMatcher {
   // Appends text. The match that is complete first wins, so no later text must be awaited; of those complete at the
   // same byte, the longest wins. REQUIRES: no earlier Push has stopped.
   Output Push(std::string_view text);
+  // Appends a special token that is no part of the text. Only stop strings that name it match it, and only as a whole.
+  // `before` is text that comes before it and that Push gets later: until the detokenizer knows what follows.
+  Output PushSpecial(TokenId id, std::string_view before);
+  // True if a stop string names this special token.
+  bool HasSpecial(TokenId id) const;
   // Returns the text held back, at the end of the sequence.
   std::string Finish();
 
  private:
-  // One stop string with its Knuth-Morris-Pratt table.
+  // One stop string, as symbols: bytes, and special tokens that are no part of the text. A stop string that names such
+  // tokens is also here as plain text, which models may write too.
   struct Stop {
     std::string text;
-    // border[n]: length of the longest proper prefix of text[0, n) that is also its suffix
+    std::vector<std::int32_t> symbols;
+    // border[n]: length of the longest proper prefix of symbols[0, n) that is also its suffix (Knuth-Morris-Pratt)
     std::vector<std::size_t> border;
+    std::vector<std::size_t> bytes;  // bytes[n]: bytes of text in symbols[0, n)
+    bool has_special = false;
   };
+
+  void Prepare(std::vector<std::string> stops, const Tokenizer* tokenizer, std::span<const TokenId> shown);
+  const Stop* Step(std::int32_t symbol);
+  Output Complete(const Stop& stop);
+  std::string Release();
+
   std::shared_ptr<const std::vector<Stop>> stops_;
-  std::vector<std::size_t> matched_;  // for each stop: the last matched_[i] bytes pushed are the start of its text
+  std::vector<std::size_t> matched_;  // for each stop: the last matched_[i] symbols pushed are its start
   bool include_stop_;
   std::string held_;
 };

@@ -13,6 +13,7 @@
 #include "base/prng.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
+#include "text/grammar/byte_tokenizer_for_test.h"
 #include "text/tokenizer.h"
 
 namespace loramux::text_test {
@@ -407,6 +408,97 @@ TEST(StopStringMatcher, NeverCutsACharacter) {
   const auto output = matcher.Push("x日y");
   EXPECT_EQ(output.text, "éx");
   EXPECT_EQ(output.matched, "日");
+}
+
+// The letters x and y stand for special tokens that are no part of the text: the tokens 0 and 1.
+Tokenizer TwoSpecialTokens() {
+  json added = json::array();
+  for (const char* name : {"<x>", "<y>"}) {
+    added.push_back({{"id", added.size()}, {"content", name}, {"special", true}});
+    for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) added.back()[flag] = false;
+  }
+  const json vocabulary = {{"<x>", 0}, {"<y>", 1}};
+  const json model = {{"type", "BPE"}, {"merges", json::array()}, {"vocab", vocabulary}};
+  auto tokenizer = Tokenizer::Parse(json{{"model", model}, {"added_tokens", added}}.dump(), "test");
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  return std::move(tokenizer).value();
+}
+
+bool IsSpecialLetter(char c) { return c == 'x' || c == 'y'; }
+
+std::string Spelled(const std::string& letters) {
+  std::string text;
+  for (const char c : letters) text += IsSpecialLetter(c) ? '<' + std::string(1, c) + '>' : std::string(1, c);
+  return text;
+}
+
+std::string Shown(std::string letters) {
+  std::erase_if(letters, IsSpecialLetter);
+  return letters;
+}
+
+// A stop string without special tokens sees none between its bytes.
+Expected BruteForceWithSpecial(const std::string& stop, const std::string& text) {
+  const bool special = Shown(stop) != stop;
+  for (std::size_t end = 1; end <= text.size(); ++end) {
+    if (!special && IsSpecialLetter(text[end - 1])) continue;
+    const std::string before = text.substr(0, end), shown = Shown(before);
+    if (!(special ? before : shown).ends_with(stop)) continue;
+    return {shown.substr(0, shown.size() - Shown(stop).size()), true, Spelled(stop)};
+  }
+  return {Shown(text), false, ""};
+}
+
+TEST(StopStringMatcher, SpecialTokensAgreeWithBruteForce) {
+  const Tokenizer tokenizer = TwoSpecialTokens();
+  Prng prng(6);
+  const auto random = [&](std::uint64_t max_size) {
+    std::string text;
+    for (std::uint64_t n = prng.NextBelow(max_size) + 1; n > 0; --n) text += "aabxy"[prng.NextBelow(5)];
+    return text;
+  };
+  int found = 0;
+  for (int round = 0; round < 5'000; ++round) {
+    const std::string stop = random(4), text = random(20);
+    const Expected expected = BruteForceWithSpecial(stop, text);
+    StopStringMatcher matcher({Spelled(stop)}, false, tokenizer, {});
+    Expected got;
+    for (std::size_t i = 0; i < text.size() && !got.stopped; ++i) {
+      auto output = IsSpecialLetter(text[i]) ? matcher.PushSpecial(text[i] - 'x', "") : matcher.Push(text.substr(i, 1));
+      got = {got.text + output.text, output.stopped, output.matched};
+    }
+    if (!got.stopped) got.text += matcher.Finish();
+    ASSERT_EQ(got.text, expected.text) << stop << " in " << text;
+    ASSERT_EQ(got.stopped, expected.stopped) << stop << " in " << text;
+    ASSERT_EQ(got.matched, expected.matched) << stop << " in " << text;
+    found += expected.stopped;
+  }
+  EXPECT_GT(found, 500);
+}
+
+TEST(StopStringMatcher, SpecialTokensInOtherPlaces) {
+  const Tokenizer tokenizer = TwoSpecialTokens();
+  StopStringMatcher kept({"b<x>"}, true, tokenizer, {});
+  EXPECT_EQ(kept.Push("ab").text, "a");
+  EXPECT_EQ(kept.PushSpecial(0, "").text, "b<x>");
+  StopStringMatcher late({"a<x>"}, false, tokenizer, {});
+  EXPECT_TRUE(late.HasSpecial(0));
+  EXPECT_FALSE(late.HasSpecial(1));
+  EXPECT_EQ(late.PushSpecial(0, "b").text, "");
+  EXPECT_EQ(late.PushSpecial(0, "ba").text, "b");  // the text before it comes late
+  const TokenId shown[] = {0};
+  EXPECT_FALSE(StopStringMatcher({"a<x>"}, false, tokenizer, shown).HasSpecial(0));
+}
+
+// The run of bytes before the token is not final yet, but comes before it.
+TEST(IncrementalDetokenizer, SaysWhatItHolds) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  IncrementalDetokenizer detokenizer(tokenizer, true);
+  for (const char c : std::string("a\n")) EXPECT_EQ(*detokenizer.Push(TokenOfByte(c)), "");
+  EXPECT_EQ(*detokenizer.Held(), "a\n");
+  EXPECT_EQ(*detokenizer.Held(), "a\n");
+  EXPECT_EQ(*detokenizer.Push(TokenOfByte('b')), "");
+  EXPECT_EQ(*detokenizer.Finish(), "a\nb");
 }
 
 TEST(StopStringMatcher, WithoutStopsNothingIsHeld) {

@@ -64,8 +64,8 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       plan_(plan),
       parser_(plan.parses() ? plan.MakeParser() : nullptr),
       shown_tokens_(SpecialTokens(tokenizer, plan)),
-      hides_special_tokens_(request.skip_special_tokens && !shown_tokens_.empty()),
-      detokenizer_(tokenizer, request.skip_special_tokens && !hides_special_tokens_),
+      hides_special_tokens_(request.skip_special_tokens),
+      detokenizer_(tokenizer, /*skip_special_tokens=*/false),  // it gets none that is hidden
       matcher_(stops),
       stop_token_ids_(request.stop_token_ids),
       keeps_stop_(request.include_stop),
@@ -79,6 +79,11 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       index_(index),
       parallel_calls_(request.tools.parallel),
       include_reasoning_(request.tools.include_reasoning) {}
+
+StopStringMatcher ChoiceStream::StopsOf(const Tokenizer& tokenizer, const OpenAiRequest& request,
+                                        const AnswerPlan& plan) {
+  return {request.stop, request.include_stop, tokenizer, SpecialTokens(tokenizer, plan)};
+}
 
 void ChoiceStream::Prepend(std::string text) {
   text_offset_ += CountCharacters(text);
@@ -132,13 +137,14 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   const bool by_id =
       event.stop && std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop->id) != stop_token_ids_.end();
   if (by_id && keeps_stop_) RETURN_IF_ERROR(AddTextOf(event.stop->id));
-  RETURN_IF_ERROR(FinishText());
-  if (finished()) return Ok{};  // a stop string in the text that was held back
+  if (finished()) return Ok{};
+  RETURN_IF_ERROR(FinishText(event.stop && !by_id ? event.stop->id : -1));
+  if (finished()) return Ok{};  // a stop string in the text that was held back, or one that ends with the last token
   if (event.stop && wants_logprobs_) {
     stop_logprob_ = LogprobText(event.stop->id, event.stop->logprob, event.stop->top_logprobs);
     logprob_bytes_ += BytesOf(*stop_logprob_);
   }
-  Finish(event.finish, by_id ? StopReason(event.stop->id) : StopReason());
+  Finish(event.finish, by_id ? StopReason(event.stop->id) : StopReason(), event.finish != FinishReason::kStop);
   return Ok{};
 }
 
@@ -155,7 +161,8 @@ Status ChoiceStream::AddToken(const SampledToken& token) {
 }
 
 Status ChoiceStream::AddTextOf(TokenId id) {
-  if (!Knows(id) || Hides(id)) return Ok{};
+  if (!Knows(id)) return Ok{};
+  if (Hides(id)) return AddHidden(id);
   ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(id));
   AddText(piece);
   return Ok{};
@@ -171,23 +178,55 @@ void ChoiceStream::AddText(std::string_view text) {
     Emit(text);
     return;
   }
-  StopStringMatcher::Output output = matcher_.Push(text);
-  Emit(output.text);
-  if (output.stopped && !finished()) Finish(FinishReason::kStop, std::move(output.matched));
+  Take(matcher_.Push(text), /*cut=*/true);
 }
 
-Status ChoiceStream::FinishText() {
-  ASSIGN_OR_RETURN(const std::string rest, detokenizer_.Finish());
-  AddText(rest);
-  if (!finished()) Emit(matcher_.Finish());
+// Clients do not see the token, but may name it in a stop string.
+Status ChoiceStream::AddHidden(TokenId id) {
+  if (usage_.completion_tokens <= min_tokens_) return Ok{};
+  std::string before;
+  if (matcher_.HasSpecial(id)) {
+    ASSIGN_OR_RETURN(before, detokenizer_.Held());
+  }
+  Take(matcher_.PushSpecial(id, before), /*cut=*/false);
   return Ok{};
 }
 
-void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
+// `cut`: a stop string in `output` cuts what the model would have written, which special tokens end.
+void ChoiceStream::Take(StopStringMatcher::Output output, bool cut) {
+  Emit(output.text);
+  if (output.stopped && !finished()) Finish(FinishReason::kStop, std::move(output.matched), cut);
+}
+
+// What a stop string finds that ends with the token that ended the answer. Its text is no part of the answer.
+StopStringMatcher::Output ChoiceStream::MatchEnd(TokenId id) const {
+  if (id < 0 || !Knows(id) || usage_.completion_tokens < min_tokens_) return {};
+  StopStringMatcher matcher = matcher_;
+  if (Hides(id)) return matcher.PushSpecial(id, {});
+  const std::string text = TokenText(*tokenizer_, id);
+  StopStringMatcher::Output output = matcher.Push(text);
+  return output.matched.ends_with(text) ? output : StopStringMatcher::Output();
+}
+
+// `end` is the token that ended the answer; -1: there is none.
+Status ChoiceStream::FinishText(TokenId end) {
+  ASSIGN_OR_RETURN(const std::string rest, detokenizer_.Finish());
+  AddText(rest);
+  if (finished()) return Ok{};
+  StopStringMatcher::Output last = MatchEnd(end);
+  if (last.stopped) {
+    Take(std::move(last), /*cut=*/false);
+  } else {
+    Emit(matcher_.Finish());
+  }
+  return Ok{};
+}
+
+void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason, bool cut) {
   finish_ = reason;
   stop_reason_ = std::move(stop_reason);
   if (parser_ == nullptr) return;
-  parser_->Finish(events_);
+  parser_->Finish(events_, cut);
   PlaceTokens();
 }
 
@@ -209,7 +248,7 @@ void ChoiceStream::Emit(std::string_view text) {
 void ChoiceStream::EndAfterFirstCall() {
   events_.CutAfterCall();
   parser_ = std::make_unique<ContentParser>();
-  Finish(FinishReason::kStop, StopReason());
+  Finish(FinishReason::kStop, StopReason(), /*cut=*/false);
 }
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {

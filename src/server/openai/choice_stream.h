@@ -21,10 +21,13 @@ namespace loramux {
 // Not thread-safe. The tokenizer must outlive it.
 class ChoiceStream {
  public:
-  // `stops` has the request's stop strings and has seen no text. `index` is the position of the choice in the response.
-  // `plan` says how its text is read; the default: all of it is content.
+  // `stops` has the request's stop strings (StopsOf) and has seen no text. `index` is the position of the choice in the
+  // response. `plan` says how its text is read; the default: all of it is content.
   ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, const StopStringMatcher& stops,
                std::int32_t index, const AnswerPlan& plan = {});
+
+  // The stop strings of a request whose answers are read by `plan`.
+  static StopStringMatcher StopsOf(const Tokenizer& tokenizer, const OpenAiRequest& request, const AnswerPlan& plan);
 
   // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
@@ -58,6 +61,9 @@ class ChoiceStream {
   Status AddToken(const SampledToken& token);
   Status AddTextOf(TokenId id);
   void AddText(std::string_view text);
+  Status AddHidden(TokenId id);
+  void Take(StopStringMatcher::Output output, bool cut);
+  StopStringMatcher::Output MatchEnd(TokenId id) const;
   void Emit(std::string_view text);
   void EndAfterFirstCall();
   void PlaceTokens();
@@ -66,15 +72,15 @@ class ChoiceStream {
   void TakeEvents(ChoiceOutput& output);
   void AddLogprob(const SampledToken& token);
   TokenLogprobText LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const;
-  Status FinishText();
-  void Finish(FinishReason reason, StopReason stop_reason);
+  Status FinishText(TokenId end);
+  void Finish(FinishReason reason, StopReason stop_reason, bool cut);
   bool Knows(TokenId id) const;
 
   const Tokenizer* tokenizer_;
   AnswerPlan plan_;
   std::unique_ptr<OutputParser> parser_;  // null: all text is content
   std::vector<TokenId> shown_tokens_;     // special tokens that the parser sees although clients do not
-  bool hides_special_tokens_ = false;     // but shown_tokens_; the detokenizer shows all
+  bool hides_special_tokens_;             // but shown_tokens_
   IncrementalDetokenizer detokenizer_;
   StopStringMatcher matcher_;
   std::vector<TokenId> stop_token_ids_;

@@ -88,7 +88,6 @@ CompletionJob::CompletionJob(const ServingContext& context, DialectRequest reque
       request_(std::move(request.request)),
       received_(context.received.value_or(context.clock->Now())),
       seed_(request_.seed ? *request_.seed : context.seeds->Next()),
-      stops_(request_.stop, request_.include_stop),
       writer_(std::move(request.writer)) {}
 
 CompletionJob::~CompletionJob() { Cancel(); }
@@ -240,6 +239,7 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
                     "alternatives, over all choices), found {}; ask for fewer alternatives or choices",
                     kMaxPromptScores, prompt_scores_));
   }
+  if (choices_.empty()) stops_ = ChoiceStream::StopsOf(*context.tokenizer, request_, plan_);
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, stops_, static_cast<std::int32_t>(choices_.size()), plan_);
     if (request_.echo) stream.Prepend(echo);

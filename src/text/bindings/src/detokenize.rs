@@ -131,6 +131,7 @@ fn step(decoder: &DecoderWrapper, fused: bool) -> Option<Step> {
 }
 
 /// The state of one step.
+#[derive(Clone)]
 enum Machine {
     EachToken(DecoderWrapper),
     FirstDiffers {
@@ -350,6 +351,7 @@ fn take_characters(pending: &mut Vec<u8>) -> String {
 }
 
 /// Incremental decoding of one sequence.
+#[derive(Clone)]
 pub struct DecodeStream {
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,
@@ -374,6 +376,11 @@ impl DecodeStream {
             Some(token) => run(&mut self.machines, vec![token]),
             None => Ok(String::new()),
         }
+    }
+
+    /// The text that `finish` would return now.
+    pub fn held(&self) -> Result<String> {
+        self.clone().finish()
     }
 
     pub fn finish(&mut self) -> Result<String> {

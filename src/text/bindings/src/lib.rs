@@ -259,6 +259,18 @@ pub unsafe extern "C" fn loramux_decode_stream_push(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn loramux_decode_stream_held(
+    stream: *const DecodeStream,
+    out: *mut Buffer,
+    error: *mut Buffer,
+) -> Status {
+    guard(error, || {
+        *out = Buffer::new((*stream).held()?.into_bytes());
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn loramux_decode_stream_finish(
     stream: *mut DecodeStream,
     out: *mut Buffer,
