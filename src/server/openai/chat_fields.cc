@@ -40,27 +40,37 @@ void NormaliseContent(Json& message, FieldReader& fields, const std::string& whe
   content = std::move(text);
 }
 
-// Parses the arguments of earlier tool calls, which are strings of JSON in the protocol: templates iterate over
-// objects.
+// Parses the arguments of a call, which are a string of JSON in the protocol: templates iterate over objects. A call
+// without arguments has an empty object.
+void NormaliseArguments(Json& function, FieldReader& fields, const std::string& where) {
+  Json& arguments = function["arguments"];
+  const auto* text = arguments.get_ptr<const std::string*>();
+  if (arguments.is_null() || (text != nullptr && (text->empty() || *text == "null"))) {
+    arguments = Json::object();
+    return;
+  }
+  if (text == nullptr) return;
+  auto parsed = ParseModelObject(*text);
+  if (!parsed.ok()) return fields.Expect(where + ".arguments", "a string that holds a JSON object", &arguments);
+  arguments = std::move(parsed).value();
+}
+
+// An answer's own message may have no calls: templates would take a list of them, even an empty one, for calls.
 void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& where) {
   const auto found = message.find("tool_calls");
   if (found == message.end()) return;
   Json& calls = *found;
-  if (calls.is_null()) return;
-  if (!calls.is_array()) return fields.Expect(where + ".tool_calls", "an array", &calls);
+  if (!calls.is_null() && !calls.is_array()) return fields.Expect(where + ".tool_calls", "an array", &calls);
+  if (calls.empty()) {
+    message.erase("tool_calls");
+    return;
+  }
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const std::string name = where + ".tool_calls[" + std::to_string(i) + "]";
+    const std::string name = where + ".tool_calls[" + std::to_string(i) + "].function";
     if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object()) {
-      return fields.Expect(name + ".function", "an object {\"name\", \"arguments\"}", nullptr);
+      return fields.Expect(name, "an object {\"name\", \"arguments\"}", nullptr);
     }
-    Json& function = calls[i]["function"];
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    Json& arguments = function["arguments"];
-    auto parsed = ParseModelObject(arguments.get_ref<const std::string&>());
-    if (!parsed.ok()) {
-      return fields.Expect(name + ".function.arguments", "a string that holds a JSON object", &arguments);
-    }
-    arguments = std::move(parsed).value();
+    NormaliseArguments(calls[i]["function"], fields, name);
   }
 }
 
@@ -86,6 +96,15 @@ void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, Ch
   if (!fields.ok()) return;
   prompt.final_message = messages.back()["content"].get<std::string>();
   context["messages"] = std::move(messages);
+}
+
+// Tools without a type are functions, and templates ask for the type.
+Json WithTypes(Json tools) {
+  for (Json& tool : tools) {
+    const auto type = tool.find("type");
+    if (type == tool.end() || type->is_null()) tool["type"] = "function";
+  }
+  return tools;
 }
 
 void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context) {
@@ -133,7 +152,7 @@ void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, 
   RefuseTemplate(fields);
   Json context = Json::object();
   prompt.tools = ReadTools(fields);
-  if (!prompt.tools->empty()) context["tools"] = *fields.Array("tools");
+  if (!prompt.tools->empty()) context["tools"] = WithTypes(*fields.Array("tools"));
   ReadTemplateOptions(fields, prompt, context);
   ReadMessages(body, fields, max_messages, prompt, context);
   if (fields.ok()) prompt.template_context = DumpJson(context);

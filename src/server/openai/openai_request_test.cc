@@ -169,6 +169,37 @@ TEST(OpenAiRequest, ContentBecomesAString) {
   EXPECT_EQ(context["messages"][3]["content"], "");
 }
 
+// As vLLM reads what its own answers carry, and what clients make of them.
+TEST(OpenAiRequest, EmptyListsOfCallsAreAbsent) {
+  for (const char* calls : {"[]", "null"}) {
+    const OpenAiRequest request = GoodChat(R"({"model":"m","messages":[{"role":"user","content":"q"},
+        {"role":"assistant","content":"a","refusal":null,"tool_calls":)" +
+                                           std::string(calls) + "}]}");
+    const Json message = (*ParseJson(request.chat.template_context))["messages"][1];
+    EXPECT_FALSE(message.contains("tool_calls")) << calls;
+    EXPECT_EQ(message["content"], "a");
+  }
+}
+
+TEST(OpenAiRequest, CallsWithoutArgumentsHaveAnEmptyObject) {
+  for (const char* arguments : {R"(,"arguments":null)", "", R"(,"arguments":"null")", R"(,"arguments":"")",
+                                R"(,"arguments":"{}")", R"(,"arguments":{})"}) {
+    const OpenAiRequest request = GoodChat(R"({"model":"m","messages":[{"role":"assistant","tool_calls":[
+        {"id":"1","type":"function","function":{"name":"f")" +
+                                           std::string(arguments) + "}}]}]}");
+    const Json call = (*ParseJson(request.chat.template_context))["messages"][0]["tool_calls"][0];
+    EXPECT_EQ(DumpJson(call["function"]["arguments"]), "{}") << arguments;
+  }
+}
+
+// Templates ask for the type.
+TEST(OpenAiRequest, ToolsWithoutATypeAreFunctions) {
+  const OpenAiRequest request =
+      GoodChat(Chat(R"("tools":[{"function":{"name":"f"}},{"type":null,"function":{"name":"g"}}])"));
+  EXPECT_TRUE(request.tools.offered->Has("f") && request.tools.offered->Has("g"));
+  for (const Json& tool : (*ParseJson(request.chat.template_context))["tools"]) EXPECT_EQ(tool["type"], "function");
+}
+
 TEST(OpenAiRequest, TemplateSeesToolsAndVariables) {
   const OpenAiRequest request = GoodChat(Chat(
       R"("tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],
@@ -396,8 +427,9 @@ TEST(OpenAiRequest, ChatErrorsNameTheField) {
       {R"("tool_choice":{"type":"function"})", "tool_choice", "found an object"},
       {R"("tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", "tool_choice", "found an object"},
       {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice", "found \"f\""},
-      {R"("tools":[{"type":"function","function":{"name":"f","parameters":{"x-guidance":{}}}}],"tool_choice":"required")",
-       "tool_choice", "\"f\": this server does not support x-guidance"},
+      {R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters",
+       "a JSON schema"},
+      {R"("tools":[{"type":3,"function":{"name":"f"}}])", "tools[0].type", "found 3"},
       {R"("functions":[{"name":"f"}])", "functions", "does not support"},
       {R"("chat_template":"{{x}}")", "chat_template", "does not support"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "`messages`"},

@@ -29,15 +29,6 @@ std::string NamedFunction(const Json& choice, FieldReader& fields, const ToolSet
   return name;
 }
 
-// A schema that becomes a grammar must not say how: with llguidance's options, keywords could be ignored in silence.
-void CheckSchemas(const ToolSet& offered, FieldReader& fields) {
-  for (const auto& [name, parameters] : offered.functions()) {
-    if (!parameters.is_object() || !parameters.contains("x-guidance")) continue;
-    fields.Fail(ErrorCode::kUnsupported, "tool_choice",
-                "the parameters of \"" + name + "\": this server does not support x-guidance; leave it out");
-  }
-}
-
 void ReadToolChoice(FieldReader& fields, const ToolSet& offered, ToolFields& tools) {
   const Json* choice = fields.Find("tool_choice");
   if (choice == nullptr || *choice == "auto") return;
@@ -48,22 +39,15 @@ void ReadToolChoice(FieldReader& fields, const ToolSet& offered, ToolFields& too
   tools.choice = *choice == "required" ? ToolChoice::kRequired : ToolChoice::kNamed;
   if (tools.choice == ToolChoice::kNamed) tools.function = NamedFunction(*choice, fields, offered);
   if (offered.empty()) fields.Expect("tool_choice", "`tools` with it", choice);
-  CheckSchemas(offered, fields);
-}
-
-void AddFunction(const Json& function, ToolSet& set) {
-  const auto parameters = function.find("parameters");
-  set.Add(function["name"].get<std::string>(), parameters == function.end() ? Json() : *parameters);
 }
 
 // Checks one element of `tools` and adds its function.
 void ReadTool(const Json& tool, const std::string& where, FieldReader& fields, ToolSet& set) {
   if (!tool.is_object()) return fields.Expect(where, "an object {\"type\", \"function\"}", &tool);
   FieldReader reader(tool, "");
-  std::string type;
-  if (!reader.String("type", type) || type != "function") {
-    return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
-  }
+  std::string type = "function";
+  reader.String("type", type);
+  if (!reader.ok() || type != "function") return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
   const Json* function = reader.Object("function");
   if (function == nullptr) return fields.Expect(where + ".function", "an object", reader.Find("function"));
   FieldReader function_fields(*function, "");
@@ -71,7 +55,12 @@ void ReadTool(const Json& tool, const std::string& where, FieldReader& fields, T
   if (!function_fields.String("name", name) || name.empty()) {
     return fields.Expect(where + ".function.name", "a string", function_fields.Find("name"));
   }
-  AddFunction(*function, set);
+  const Json* parameters = function_fields.Object("parameters");
+  if (!function_fields.ok()) {
+    return fields.Expect(where + ".function.parameters", "a JSON schema, which is an object",
+                         function_fields.Find("parameters"));
+  }
+  set.Add(std::move(name), parameters == nullptr ? Json() : *parameters);
 }
 
 }  // namespace
