@@ -56,7 +56,7 @@ SCHEMAS = [
     {"$defs": {"list": obj({"next": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]}})}, "$ref": "#/$defs/list"},
     {"title": "T", "description": "d", "$schema": "https://json-schema.org/draft/2020-12/schema", **PERSON},
 ]
-UNSUPPORTED = {"uniqueItems": True, "contains": {"type": "integer"}, "not": {"type": "null"}, "if": {"type": "string"},
+UNSUPPORTED = {"uniqueItems": True, "contains": {"type": "integer"}, "not": {"type": "null"},
                "propertyNames": {"pattern": "a"}, "dependentRequired": {"a": ["b"]}, "unevaluatedProperties": False,
                "dependentSchemas": {"a": {}}}
 FORMATS = {"date": r"\d{4}-\d\d-\d\d", "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
@@ -261,6 +261,7 @@ class StructuredOutput(unittest.TestCase):
         for keyword, value in UNSUPPORTED.items():
             self.refused("response_format", keyword, response_format=json_schema({"type": "object", keyword: value}))
             self.refused("guided_json", keyword, guided_json=obj({"deep": {keyword: value}}))
+        self.refused("guided_json", "if", guided_json={"if": {"type": "string"}, "then": {"maxLength": 3}})
         self.refused("guided_json", "example.com", guided_json={"$ref": "https://example.com/s.json"})
         self.refused("guided_json", "x-guidance", guided_json={"x-guidance": {"lenient": True}})
 

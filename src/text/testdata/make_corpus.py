@@ -51,6 +51,10 @@ GRAMMARS = {
     "lark": (3, 'start: "a" (item | WORD)* "."\nitem: "(" start ")"\nWORD: /[a-z]+/i\n%ignore / /\n'),
     "gbnf": (4, 'root ::= obj # c\nobj ::= "{" ws (pair ("," ws pair)*)? "}"\npair ::= "\\"" [^"\\\\\\x7F]* "\\":" (obj | [0-9]{1,3})\n'
                 'ws ::= [ \\t\\n]*\n'),
+    "tool_calls": (5, json.dumps({"calls": [
+        {"name": "f", "before": "<f>", "schema": {"$ref": "#/$defs/a~1b%5B", "$defs": {
+            "a/b[": {"oneOf": [{"type": "object"}, {"required": None}]}}}, "after": "</f>"},
+        {"name": "g", "before": "{", "schema": None, "after": "}"}], "first": "[", "between": ", ", "last": "]"})),
 }
 (HERE / "grammar_corpus").mkdir(exist_ok=True)
 for name, (kind, text) in GRAMMARS.items():
