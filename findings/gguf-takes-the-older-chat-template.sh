@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A folder with two chat templates: transformers takes chat_template.jinja, gguf takes that of tokenizer_config.json.
 #
-# Versions    transformers 5.24.0, gguf 0.19.0
+# Versions    transformers 5.24.0, jinja2 3.1.6, gguf 0.19.0
 # Behaviour   save_pretrained writes chat_template.jinja. Older folders have `chat_template` in tokenizer_config.json, and
 #             copies that were fine-tuned or repaired have both. transformers then uses the .jinja file. gguf's
 #             SpecialVocab, by which llama.cpp's converter writes tokenizer.chat_template, uses the other one.
@@ -10,7 +10,7 @@
 # What to do  Compare both before a conversion, and delete the stale one.
 # Seen        transformers "NEW hi", gguf "OLD {{ messages[0].content }}"
 source "$(dirname "$0")/common.sh"
-packages transformers==5.24.0 tokenizers==0.23.3 gguf==0.19.0
+packages transformers==5.24.0 tokenizers==0.23.3 jinja2==3.1.6 gguf==0.19.0
 check <<'EOF2'
 import json, pathlib
 from gguf import SpecialVocab
