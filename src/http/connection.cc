@@ -16,6 +16,7 @@
 #include "http/connection_limits.h"
 #include "http/cors.h"
 #include "http/random_source.h"
+#include "http/request_framing.h"
 
 namespace loramux {
 namespace {
@@ -31,6 +32,7 @@ constexpr std::size_t kLingerBytes = 16 * 1024;
 // The body limit of open routes.
 constexpr std::size_t kMaxOpenBodyBytes = 64 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
+constexpr std::size_t kMaxEncodingInError = 40;
 // A longer body is sent by itself instead of being copied behind its header.
 constexpr std::size_t kMaxJoinedBytes = 64 * 1024;
 constexpr std::string_view kShuttingDown = "The server is shutting down; try again elsewhere or later.";
@@ -41,13 +43,55 @@ HttpRequest TakeHead(const HttpConnection::RequestParser& parser) {
   const auto& message = parser.get();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  request.target = std::string(message.target());
+  request.target = OriginForm(message.target());
   const std::string_view target = request.target;
   const auto question = target.find('?');
   request.path = PathOf(target);
   if (question != std::string_view::npos) request.query = target.substr(question + 1);
-  for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
+  // The host of a target in absolute form is the one that counts.
+  const auto authority = AuthorityOf(message.target());
+  if (authority) request.headers.emplace_back("Host", *authority);
+  for (const auto& field : message) {
+    if (authority && field.name() == http::field::host) continue;
+    request.headers.emplace_back(field.name_string(), field.value());
+  }
   return request;
+}
+
+// Returns the path of the route that was probably meant by a path that has none: without "/v1", with something before
+// it, or with a slash too many. Empty: there is no such route.
+std::string_view NearPath(const RouteTable& routes, std::string_view path) {
+  std::string wanted;
+  for (const char c : path) {
+    if (c != '/' || !wanted.ends_with('/')) wanted += c;
+  }
+  while (wanted.ends_with('/')) wanted.pop_back();
+  if (!wanted.starts_with('/') || wanted.size() < 2) return {};
+  std::string_view near;
+  for (const HttpRoute& route : routes.routes()) {
+    const std::string_view known = route.path;
+    if (known.ends_with("/*") || known.size() < 2) continue;
+    if (!known.ends_with(wanted) && !wanted.ends_with(known)) continue;
+    // The one that shares the most, and of those the shortest.
+    const auto shares = [&](std::string_view other) { return std::min(other.size(), wanted.size()); };
+    const bool better =
+        near.empty() || shares(known) > shares(near) || (shares(known) == shares(near) && known.size() < near.size());
+    if (better) near = known;
+  }
+  return near;
+}
+
+// Refuses a body that is compressed: nothing here decompresses it.
+std::optional<HttpReply> EncodingRefusal(const HttpRequest& request) {
+  const std::string_view encoding = request.Header("Content-Encoding");
+  if (encoding.empty() || beast::iequals(encoding, "identity")) return std::nullopt;
+  HttpReply reply = ErrorReply(
+      415,
+      fmt::format("Content-Encoding: expected none, found \"{}\": this server reads no compressed bodies; send the "
+                  "body as it is, without this header.",
+                  encoding.substr(0, kMaxEncodingInError)));
+  reply.headers.emplace_back("Accept-Encoding", "identity");
+  return reply;
 }
 
 // Returns the reply without its body.
@@ -240,14 +284,17 @@ std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const Http
   route = routes_.Find(request, allowed);
   if (route == nullptr) return NoRouteReply(request, std::move(allowed));
   request.draining = activity_.draining();
-  if (route->access == RouteAccess::kOpen) return std::nullopt;
+  if (route->access == RouteAccess::kOpen) return EncodingRefusal(request);
   if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown));
-  return routes_.gate() ? routes_.gate()(request) : std::nullopt;
+  std::optional<HttpReply> refusal = routes_.gate() ? routes_.gate()(request) : std::nullopt;
+  return refusal ? std::move(refusal) : EncodingRefusal(request);
 }
 
 HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const {
   if (allowed.empty() && !(request.method == "OPTIONS" && request.path == "*")) {
-    return ErrorReply(404, "Not Found: this server has no " + request.path.substr(0, kMaxTargetInLog) + ".");
+    const std::string_view meant = NearPath(routes_, request.path);
+    return ErrorReply(404, fmt::format("Not Found: this server has no {}{}{}.", request.path.substr(0, kMaxTargetInLog),
+                                       meant.empty() ? "" : "; send it to ", meant));
   }
   allowed.emplace_back("OPTIONS");
   std::string list;

@@ -74,7 +74,7 @@ asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
   bool more = true;
   while (more && !parser.is_header_done()) more = co_await ParseMore(parser, error);
   DisarmDeadline();
-  error_form_ = routes_.ErrorFormOf(PathOf(parser.get().target()));
+  error_form_ = routes_.ErrorFormOf(PathOf(OriginForm(parser.get().target())));
   if (!more) co_return co_await FailRead(error, true);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
   std::optional<HttpReply> refusal = HeaderRefusal(parser);
@@ -95,6 +95,10 @@ std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& pars
   if (message.target().size() > options_.max_target_bytes) {
     return ErrorReply(414, fmt::format("The request's target is too long: expected at most {} bytes, found {}.",
                                        options_.max_target_bytes, message.target().size()));
+  }
+  const auto authority = AuthorityOf(message.target());
+  if (authority && !IsHost(*authority)) {
+    return ErrorReply(400, "Malformed HTTP request (target: expected a path, or http://HOST/PATH with a host's name).");
   }
   const std::string fault = FramingFault(message, http_version_);
   if (!fault.empty()) return ErrorReply(400, fmt::format("Malformed HTTP request ({}).", fault));

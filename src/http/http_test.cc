@@ -20,6 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+using testing::Not;
 
 boost::asio::awaitable<void> Pause(HttpExchange& exchange, std::chrono::milliseconds time) {
   boost::asio::steady_timer timer(exchange.executor(), time);
@@ -146,6 +147,49 @@ TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
   EXPECT_EQ(unknown.json()["error"]["type"], "NotFoundError");
   EXPECT_EQ(client.Do("GET", "/tail/").status, 404);
   EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection is still usable
+}
+
+// Some clients write targets as to a proxy.
+TEST_F(HttpTest, TargetsInAbsoluteForm) {
+  routes_.AddSimple("GET", "/host", [](const HttpRequest& request) {
+    return HttpReply{200, request.target + "|" + std::string(request.Header("host")), "text/plain", {}};
+  });
+  Start();
+  RawHttpClient client = Connect();
+  EXPECT_EQ(client.Do("GET", "http://example.com/fixed").body, "\"fixed\"");
+  EXPECT_EQ(client.Do("GET", "http://example.com:80/tail/a%2Fb?x=http://y").body, "a/b|x=http://y");
+  EXPECT_EQ(client.Do("GET", "http://example.com/host?q").body, "/host?q|example.com");
+  EXPECT_EQ(client.Do("GET", "http://example.com").status, 404);
+  const ClientResponse wrong = client.Do("GET", "http://user@example.com/fixed");
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_THAT(wrong.body, HasSubstr("target"));
+}
+
+TEST_F(HttpTest, AnUnknownPathNamesTheRouteThatWasMeant) {
+  routes_.AddSimple("POST", "/v1/chat/completions", [](const HttpRequest&) { return HttpReply{}; });
+  routes_.AddSimple("POST", "/v1/completions", [](const HttpRequest&) { return HttpReply{}; });
+  Start();
+  const auto message = [&](const char* path) {
+    return Connect().Do("POST", path, "{}").json()["error"]["message"].get<std::string>();
+  };
+  for (const char* path : {"/chat/completions", "/v1/chat/completions/", "//v1//chat/completions",
+                           "/v1/v1/chat/completions", "/openai/v1/chat/completions"}) {
+    EXPECT_THAT(message(path), HasSubstr("; send it to /v1/chat/completions.")) << path;
+  }
+  EXPECT_THAT(message("/completions"), HasSubstr("; send it to /v1/completions."));
+  EXPECT_THAT(message("/fixed/"), HasSubstr("; send it to /fixed."));
+  for (const char* path : {"/", "/v1", "/ompletions", "/xfixed", "/v1/chat"}) {
+    EXPECT_THAT(message(path), Not(HasSubstr("send it"))) << path;
+  }
+}
+
+TEST_F(HttpTest, CompressedBodiesAreRefused) {
+  Start();
+  const ClientResponse refused = Connect().Do("POST", "/echo", "\x1f\x8b", "Content-Encoding: gzip\r\n");
+  EXPECT_EQ(refused.status, 415);
+  EXPECT_EQ(refused.Header("Accept-Encoding"), "identity");
+  EXPECT_THAT(refused.body, HasSubstr("found \\\"gzip\\\""));
+  EXPECT_EQ(Connect().Do("POST", "/echo", "x", "Content-Encoding: identity\r\n").body, "x");
 }
 
 TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {

@@ -79,6 +79,23 @@ bool IsHost(std::string_view text) {
   return IsName(host) || IsAddressInBrackets(host);
 }
 
+std::optional<std::string_view> AuthorityOf(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    const std::string_view rest = target.substr(scheme.size());
+    return rest.substr(0, rest.find_first_of("/?"));
+  }
+  return std::nullopt;
+}
+
+std::string OriginForm(std::string_view target) {
+  const auto authority = AuthorityOf(target);
+  if (!authority) return std::string(target);
+  const auto behind = static_cast<std::size_t>(authority->data() + authority->size() - target.data());
+  const std::string_view rest = target.substr(behind);
+  return (rest.starts_with('/') ? "" : "/") + std::string(rest);
+}
+
 std::string FramingFault(const http::fields& fields, unsigned version) {
   std::string fault = TransferEncodingFault(fields, version);
   if (fault.empty()) fault = ContentLengthFault(fields);

@@ -23,6 +23,19 @@ TEST(RequestFraming, OneLengthAndOneHostAreNoFault) {
   EXPECT_EQ(Fault({}, 10), "");
 }
 
+TEST(RequestFraming, TargetsInAbsoluteForm) {
+  EXPECT_EQ(AuthorityOf("/v1/models"), std::nullopt);
+  EXPECT_EQ(AuthorityOf("/x?u=http://y/z"), std::nullopt);
+  EXPECT_EQ(AuthorityOf("*"), std::nullopt);
+  EXPECT_EQ(AuthorityOf("HTTP://a:1/b"), "a:1");
+  EXPECT_EQ(AuthorityOf("https://[::1]?q"), "[::1]");
+  EXPECT_EQ(AuthorityOf("http://"), "");
+  EXPECT_EQ(OriginForm("/v1/models?x"), "/v1/models?x");
+  EXPECT_EQ(OriginForm("http://a:1/b?c=http://d/e"), "/b?c=http://d/e");
+  EXPECT_EQ(OriginForm("http://a"), "/");
+  EXPECT_EQ(OriginForm("http://a?q=/"), "/?q=/");
+}
+
 TEST(RequestFraming, FaultsNameTheField) {
   const std::pair host{http::field::host, std::string("x")};
   const auto fault_of = [&](Fields fields) {
