@@ -31,17 +31,19 @@ setup:
 setup-test:
 	@tools/setup.sh test
 
+# Without tests: what they need is not asked for. `cmake --preset release` and `make test` turn them on again.
 build: setup
-	cmake --preset release
+	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF
 	cmake --build --preset release --target loramux
 
 cuda: setup
 	@tools/setup.sh cuda
-	cmake --preset cuda
+	cmake --preset cuda -DLORAMUX_BUILD_TESTS=OFF
 	cmake --build --preset cuda --target loramux_cuda
 	install -D -m 644 build/cuda-release/tools/libloramux_cuda.so build/release/tools/libloramux_cuda.so
 
-test-cuda: cuda
+test-cuda: setup-test cuda
+	cmake --preset cuda
 	cmake --build --preset cuda --target typical_launches gpu_bench assist_handoff
 	ctest --preset cuda
 
@@ -77,7 +79,7 @@ format:
 	git ls-files '*.cc' '*.h' '*.c' | xargs clang-format-14 -i
 
 bench: setup
-	cmake --preset release
+	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF
 	cmake --build --preset release --target benchmarks
 	build/release/bench/planning_bench && build/release/bench/cache_bench && build/release/bench/kernels_bench && build/release/bench/serving_bench
 

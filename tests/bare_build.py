@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""`make build` and `make wheel`, the README's ways to one's own model, in a fresh Debian that has none of the tests' packages.
+
+Usage: tests/bare_build.py        (from .ci/run; needs root, debootstrap, the network and some minutes)
+
+The root file system holds a minimal Debian with `make`; all else is what `make build` installs. The program that was
+built answers a request of the demo there, and the wheel is made. Then the test libraries are installed one by one, as
+other software may have done: with GoogleTest but without GoogleMock the build must end well too. The compiler cache of
+this machine serves the build (CCACHE_DIR), so that it costs little where the same compiler has built before.
+Standard library only.
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MIRROR = "http://deb.debian.org/debian"
+RELEASE = "bookworm"
+MUST_BE_ABSENT = ("libgtest-dev", "libgmock-dev", "googletest", "libbenchmark-dev", "clang-14", "libgrpc++-dev", "etcd-server",
+                  "nodejs")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def say(text):
+    print(f"bare_build: {text}", flush=True)
+
+
+def call(*command, **more):
+    """Runs the command; where it fails, prints what it said, and ends."""
+    run = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, errors="replace", timeout=3000, check=False, **more)
+    if run.returncode != 0:
+        print(run.stdout[-8000:])
+        sys.exit(f"bare_build: `{' '.join(map(str, command))}` ended with {run.returncode}; its output is above")
+    return run.stdout
+
+
+class BareRoot:
+    """A minimal Debian in a folder, with /proc, /dev and the compiler cache of this machine. Use it in a `with`."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self.mounts = []
+
+    def __enter__(self):
+        call("debootstrap", "--variant=minbase", "--include=make,ca-certificates", RELEASE, self.path, MIRROR)
+        shutil.copy("/etc/resolv.conf", self.path / "etc/resolv.conf")
+        self.mount("-t", "proc", "proc", "proc")
+        self.mount("--rbind", "/dev", "dev")
+        cache = call("ccache", "--get-config", "cache_dir").strip() if shutil.which("ccache") else ""
+        if cache and pathlib.Path(cache).is_dir():
+            self.mount("--bind", cache, "ccache")
+        return self
+
+    def mount(self, *words):
+        """The last word is the folder in this root; it is made."""
+        target = self.path / words[-1]
+        target.mkdir(exist_ok=True)
+        call("mount", *words[:-1], target)
+        self.mounts.append(target)
+
+    def __exit__(self, *_):
+        for target in reversed(self.mounts):
+            subprocess.run(["umount", "--recursive", "--lazy", str(target)], check=False)
+
+    def copy_sources(self):
+        """What git tracks here, as it is in the working tree."""
+        names = call("git", "ls-files", "-z", cwd=ROOT).split("\0")
+        for name in filter(None, names):
+            source, target = ROOT / name, self.path / "src" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+
+    def inside(self, script):
+        environment = {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+        if (self.path / "ccache") in self.mounts:
+            environment["CCACHE_DIR"] = "/ccache"
+        return call("chroot", self.path, "sh", "-euc", f"cd /src\n{script}", env=environment)
+
+    def installed(self):
+        return set(self.inside("dpkg-query -W -f '${Package}\\n'").split())
+
+
+def main():
+    missing = [tool for tool in ("debootstrap", "git") if not shutil.which(tool)]
+    if os.geteuid() != 0 or missing:
+        print(f"SKIPPED: bare_build needs root{', and ' + ', '.join(missing) if missing else ''}")
+        return
+    with tempfile.TemporaryDirectory() as folder, BareRoot(pathlib.Path(folder) / "root") as root:
+        say("a minimal Debian is there")
+        root.copy_sources()
+        root.inside("make build")
+        found = root.installed() & set(MUST_BE_ABSENT)
+        if found:
+            sys.exit(f"bare_build: expected a build without the tests' packages, and it installed {', '.join(sorted(found))}")
+        version = root.inside("build/release/tools/loramux --version").strip()
+        say(f"make build: loramux {version}")
+        answer = root.inside("build/release/tools/loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello")
+        say(f"the adapter `reverse` answers hello with {answer.strip()!r}")
+        if "olleh" not in answer:
+            sys.exit("bare_build: expected olleh")
+        root.inside("make wheel")
+        wheel = next((root.path / "src/build/package").glob("loramux-*.whl"))
+        say(f"make wheel: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
+        root.inside("apt-get install -y -q --no-install-recommends libgtest-dev && rm build/release/CMakeCache.txt && make build")
+        if "libgmock-dev" in root.installed():
+            sys.exit("bare_build: libgtest-dev brings libgmock-dev now: the case needs another way to be made")
+        say("make build beside libgtest-dev alone: built")
+
+
+if __name__ == "__main__":
+    main()
