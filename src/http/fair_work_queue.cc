@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace loramux {
 
@@ -49,6 +51,7 @@ bool FairWorkQueue::MayStart(const Tenant& tenant, TimeNs now) const {
   const int spare = std::min(overdue, std::max(0, options_.spare_threads));
   const int free = std::max(1, options_.threads) + spare - static_cast<int>(running_.size());
   if (free <= 0) return false;
+  if (options_.threads_per_tenant > 0 && tenant.running >= options_.threads_per_tenant) return false;
   // Spare threads are there for tenants that the overdue work holds up, not for more work of its own tenant.
   return tenant.running == 0 || static_cast<int>(running_.size()) < std::max(1, options_.threads);
 }
@@ -100,6 +103,8 @@ void FairWorkQueue::Finish(Tenants::iterator tenant, TimeNs since) {
 }
 
 void FairWorkQueue::RunThread() {
+  // Linux counts it for this thread alone. Work without it is only less polite.
+  if (options_.niceness > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), options_.niceness);
   std::unique_lock lock(mutex_);
   Tenants::iterator tenant;
   std::function<void()> work;

@@ -129,6 +129,19 @@ TEST(FairWorkQueue, UsesEveryThreadForOneTenantIfNoOtherWaits) {
   EXPECT_EQ(met, 2);
 }
 
+TEST(FairWorkQueue, ATenantHasNoMoreThreadsThanItMay) {
+  Gate gate;
+  Served served;
+  FairWorkQueue queue(clock, {.threads = 2, .spare_threads = 0, .threads_per_tenant = 1, .niceness = 1});
+  queue.Post("a", gate.Work());
+  queue.Post("a", served.Note("a"));
+  queue.Post("b", served.Note("b"));
+  EXPECT_TRUE(served.WaitFor(1));
+  EXPECT_EQ(served.names(), std::vector<std::string>{"b"});  // though the second thread was free for "a" before
+  gate.Open();
+  EXPECT_TRUE(served.WaitFor(2));
+}
+
 TEST(FairWorkQueue, ForgetsTenantsWithoutWork) {
   FairWorkQueue queue(clock, {.threads = 2, .spare_threads = 1});
   for (int i = 0; i < 100; ++i) queue.Post("tenant " + std::to_string(i), [] {});

@@ -198,17 +198,17 @@ Result<AdapterCache::Download> AdapterCache::Begin(const AdapterSource& source, 
   return Unavailable(source.text + ": the server is shutting down");
 }
 
-Status AdapterCache::Reserve(const Download& download, std::int64_t bytes) const {
+Status AdapterCache::Reserve(const Download& download, std::int64_t announced, std::int64_t bytes) const {
   const auto whole = LockedFolder::Wait(directory_ / "lock");
   std::error_code ignored;
   fs::remove(download.folder() / kReservedName, ignored);
   const std::int64_t there = BytesBelow(download.folder());
-  RETURN_IF_ERROR(MakeRoom(bytes, download.folder()));
+  RETURN_IF_ERROR(MakeRoom(announced, bytes, download.folder()));
   std::error_code error;
   const fs::space_info space = fs::space(directory_, error);
-  const std::int64_t missing = std::max<std::int64_t>(0, bytes - there);
+  const std::int64_t missing = std::max<std::int64_t>(0, announced - there);
   if (!error && space.available < static_cast<std::uintmax_t>(missing + kDiskReserve)) {
-    Error full = Full(bytes, directory_.string(), static_cast<std::int64_t>(space.available) - kDiskReserve);
+    Error full = Full(announced, directory_.string(), static_cast<std::int64_t>(space.available) - kDiskReserve);
     full.message += " on its disk; free some, or choose another --adapter-cache-dir";
     return full;
   }
@@ -216,9 +216,9 @@ Status AdapterCache::Reserve(const Download& download, std::int64_t bytes) const
   return Ok{};
 }
 
-Status AdapterCache::MakeRoom(std::int64_t bytes, const fs::path& except) const {
-  if (bytes > max_bytes_) {
-    Error full = Full(bytes, "--adapter-cache-bytes", max_bytes_);
+Status AdapterCache::MakeRoom(std::int64_t announced, std::int64_t bytes, const fs::path& except) const {
+  if (announced > max_bytes_) {
+    Error full = Full(announced, "--adapter-cache-bytes", max_bytes_);
     full.message += "; raise the flag";
     return full;
   }
@@ -227,17 +227,22 @@ Status AdapterCache::MakeRoom(std::int64_t bytes, const fs::path& except) const 
   folders.insert(folders.end(), partial.begin(), partial.end());
   std::erase_if(folders, [&](const Unused& folder) { return folder.folder == except; });
   std::sort(folders.begin(), folders.end(), [](const auto& a, const auto& b) { return a.used < b.used; });
-  std::int64_t used = 0;
-  for (const Unused& folder : folders) used += folder.bytes;
+  std::int64_t used = 0, busy = 0;
+  for (const Unused& folder : folders) {
+    used += folder.bytes;
+    if (LockedFolder::Try(folder.folder, LockedFolder::Mode::kExclusive) == nullptr) busy += folder.bytes;
+  }
+  if (busy + announced > max_bytes_) {
+    Error full = Full(announced, "--adapter-cache-bytes beside the adapters that are in use", max_bytes_ - busy);
+    full.message += "; raise the flag, or unload adapters";
+    return full;
+  }
   for (const Unused& folder : folders) {
     if (used + bytes <= max_bytes_) break;
     if (Evict(folder.folder)) used -= folder.bytes;
   }
   EmptyTrash();
-  if (used + bytes <= max_bytes_) return Ok{};
-  Error full = Full(bytes, "--adapter-cache-bytes beside the adapters that are in use", max_bytes_ - used);
-  full.message += "; raise the flag, or unload adapters";
-  return full;
+  return Ok{};
 }
 
 // False: it is in use.

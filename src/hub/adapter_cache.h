@@ -56,9 +56,10 @@ class AdapterCache {
   };
   // Waits until no other download of the source runs. Error (kUnavailable): *stop became true.
   Result<Download> Begin(const AdapterSource& source, const std::atomic<bool>* stop) const;
-  // Makes room for a download that will have `bytes` in all: removes what is unused, the longest unused first. Errors
-  // (kResourceExhausted): it is larger than the cache, the used adapters leave too little, or the disk is too full.
-  Status Reserve(const Download& download, std::int64_t bytes) const;
+  // Makes room for the first `bytes` of a download whose source announced `announced` in all: removes what is unused,
+  // the longest unused first. Nothing is removed for what was only announced. Errors (kResourceExhausted): it is larger
+  // than the cache, the used adapters leave too little, or the disk is too full.
+  Status Reserve(const Download& download, std::int64_t announced, std::int64_t bytes) const;
   // Gives the download's files their place. `digest`: of the adapter. Ends the download.
   Result<CachedAdapter> Publish(Download download, const AdapterSource& source, const std::string& digest,
                                 std::vector<SourceFile> files) const;
@@ -76,7 +77,7 @@ class AdapterCache {
       : directory_(std::move(directory)), max_bytes_(max_bytes) {}
   std::optional<CachedAdapter> Entry(const std::string& key) const;
   // The following REQUIRE the lock of the whole cache.
-  Status MakeRoom(std::int64_t bytes, const std::filesystem::path& except) const;
+  Status MakeRoom(std::int64_t announced, std::int64_t bytes, const std::filesystem::path& except) const;
   bool Evict(const std::filesystem::path& folder) const;
   void Trash(const std::filesystem::path& folder) const;
   void EmptyTrash() const;

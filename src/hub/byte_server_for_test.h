@@ -24,10 +24,11 @@ struct ScriptedRequest {
   std::string body;                            // of a request with a Content-Length
 };
 
-// The bytes to send, after which the connection ends. `drip`: a byte each 50 ms, until the client goes.
+// The bytes to send, after which the connection ends. `drip`: a few bytes each 50 ms, until the client goes.
 struct ScriptedReply {
   std::string bytes;
   bool drip = false;
+  std::size_t drip_bytes = 1;
 };
 
 class ByteServer {
@@ -88,7 +89,7 @@ class ByteServer {
       seen_.push_back(request);
     }
     const ScriptedReply reply = handler_(request);
-    const std::size_t step = reply.drip ? 1 : reply.bytes.size();
+    const std::size_t step = reply.drip ? reply.drip_bytes : reply.bytes.size();
     for (std::size_t at = 0; at < reply.bytes.size() && !stop_; at += step) {
       const std::size_t size = std::min(step, reply.bytes.size() - at);
       if (::send(socket, reply.bytes.data() + at, size, MSG_NOSIGNAL) < 0) return;

@@ -61,15 +61,22 @@ std::int64_t SizeOf(const fs::path& path) {
 
 }  // namespace
 
+std::string TooSlow(const TransferLimits& limits, const TransferTime& time) {
+  return fmt::format("the source is too slow: expected {} bytes a second after the first {} s, found {} bytes in all",
+                     limits.floor_bytes_per_second, limits.patience_seconds, time.bytes());
+}
+
 // Where the body of one answer goes: into a string, or behind what a file holds.
 struct HubClient::Transfer {
   std::string body;
   std::FILE* file = nullptr;
   std::int64_t have = 0, limit = 0;  // bytes, with those of earlier tries
   const OnBytes* on_bytes = nullptr;
+  TransferTime* time = nullptr;
   const std::atomic<bool>* stop = nullptr;
   long http_status = 0;
   bool too_long = false, disk_full = false;
+  Status refused = Ok{};  // by on_bytes
 
   std::size_t Take(const char* data, std::size_t size) {
     if (static_cast<std::int64_t>(size) > limit - have) return too_long = true, 0;
@@ -79,15 +86,16 @@ struct HubClient::Transfer {
       return disk_full = true, 0;
     }
     have += static_cast<std::int64_t>(size);
-    if (on_bytes != nullptr) (*on_bytes)(have);
-    return size;
+    time->Came(static_cast<std::int64_t>(size));
+    if (on_bytes != nullptr) refused = (*on_bytes)(have);
+    return refused.ok() ? size : 0;
   }
   static std::size_t OnData(char* data, std::size_t one, std::size_t size, void* self) {
     return static_cast<Transfer*>(self)->Take(data, one * size);
   }
   static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-    const std::atomic<bool>* stop = static_cast<Transfer*>(self)->stop;
-    return stop != nullptr && stop->load() ? 1 : 0;
+    const Transfer& transfer = *static_cast<Transfer*>(self);
+    return transfer.time->Over(OsClock().Now()) || (transfer.stop != nullptr && transfer.stop->load()) ? 1 : 0;
   }
 };
 
@@ -139,6 +147,7 @@ Status HubClient::Get(const std::string& path, Transfer& transfer) {
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &transfer.http_status);
   if (code == CURLE_OK) return Ok{};
   if (code == CURLE_RANGE_ERROR) return Unsupported("the hub does not resume downloads");
+  if (transfer.time->Over(OsClock().Now())) return Unavailable(TooSlow(options_.limits, *transfer.time));
   return Unavailable(curl_easy_strerror(code));
 }
 
@@ -158,7 +167,8 @@ Error HubClient::Explain(const RepoName& repo, const std::string& failure, long 
 }
 
 Result<RepoFiles> HubClient::List(const RepoName& repo) {
-  Transfer transfer{.limit = static_cast<std::int64_t>(kMaxListBytes)};
+  TransferTime time(options_.limits, OsClock().Now());
+  Transfer transfer{.limit = static_cast<std::int64_t>(kMaxListBytes), .time = &time};
   const Status status = Get(fmt::format("/api/models/{}/revision/{}?blobs=true", repo.full(), repo.revision), transfer);
   if (!status.ok()) return Explain(repo, status.error().message, transfer.http_status);
   auto files = ParseRepoFiles(transfer.body);
@@ -170,6 +180,7 @@ Status HubClient::Download(const RepoName& repo, const RepoFiles& files, const R
                            const OnBytes& on_bytes) {
   const std::string path = fmt::format("/{}/resolve/{}/{}", repo.full(), files.commit, file.name);
   int tries = options_.limits.attempts;
+  TransferTime time(options_.limits, OsClock().Now());
   std::int64_t have = SizeOf(partial);
   std::error_code error;
   if (have > file.bytes) {
@@ -180,18 +191,20 @@ Status HubClient::Download(const RepoName& repo, const RepoFiles& files, const R
   while (have < file.bytes) {
     const OpenFile output(std::fopen(partial.c_str(), "ab"));
     if (output == nullptr) return IoError("cannot write " + partial.string());
-    Transfer transfer{.file = output.get(), .have = have, .limit = file.bytes, .on_bytes = &on_bytes};
+    Transfer transfer{.file = output.get(), .have = have, .limit = file.bytes, .on_bytes = &on_bytes, .time = &time};
     const Status status = Get(path, transfer);
     const bool flushed = std::fflush(output.get()) == 0;
     if (transfer.disk_full || !flushed) return IoError("cannot write " + partial.string() + ": the disk may be full");
     if (transfer.too_long) break;
+    RETURN_IF_ERROR(transfer.refused);
     if (transfer.http_status >= 400) return Explain(repo, "refused", transfer.http_status);
     const bool from_the_start = !status.ok() && status.error().code == ErrorCode::kUnsupported;
     if (from_the_start) fs::resize_file(partial, 0, error);
     const bool progressed = transfer.have - have >= options_.limits.progress_bytes && !from_the_start;
     tries = progressed ? options_.limits.attempts : tries - 1;
     have = from_the_start ? 0 : transfer.have;
-    if (options_.stop != nullptr && options_.stop->load()) tries = 0;
+    const bool stopped = options_.stop != nullptr && options_.stop->load();
+    if (stopped || time.Over(OsClock().Now())) tries = 0;
     if (tries == 0) return Explain(repo, status.ok() ? "the answer ends too early" : status.error().message, 0);
   }
   if (have == file.bytes) {

@@ -18,7 +18,7 @@ namespace loramux {
 struct HubClientOptions {
   std::string endpoint = "https://huggingface.co";  // http:// or https://, without a slash at its end
   std::string token;                                // secret; sent to the endpoint's host alone; empty: none
-  TransferLimits limits = {.stall_seconds = 60, .least_bytes_per_second = 1};
+  TransferLimits limits = {.stall_seconds = 60, .least_bytes_per_second = 1, .patience_seconds = 0};
   const std::atomic<bool>* stop = nullptr;  // true ends what runs; null: never
 };
 
@@ -35,8 +35,8 @@ class HubClient {
   // kUnavailable, the network; the message says what to do.
   Result<RepoFiles> List(const RepoName& repo);
 
-  // Called with the bytes of the file that are there.
-  using OnBytes = std::function<void(std::int64_t bytes)>;
+  // Called with the bytes of the file that are there. An error ends the download, and is returned.
+  using OnBytes = std::function<Status(std::int64_t bytes)>;
   // Appends to `partial` what it lacks of the file, and checks size and digest. A broken connection is resumed within
   // the limits. Errors: as List; the content is not the one that was announced, and then
   // `partial` is removed.

@@ -39,10 +39,11 @@ std::string PoolingConfigName(const fs::path& modules) {
 // The objects of one adapter in an S3 store.
 class S3Store final : public ObjectStore {
  public:
-  explicit S3Store(std::unique_ptr<S3Client> client) : client_(std::move(client)) {}
+  explicit S3Store(std::unique_ptr<S3Client> client) : client_(std::move(client)), time_(client_->limits(), 0) {}
 
   Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const fs::path& folder,
                                         const ReserveBytes& reserve) override {
+    time_ = TransferTime(client_->limits(), OsClock().Now());
     for (int change = 0; change < kMostChanges; ++change) {
       ASSIGN_OR_RETURN(auto files, FetchOnce(source, folder, reserve));
       // The configuration came first: if it is still the same, it belongs to the weights.
@@ -53,6 +54,7 @@ class S3Store final : public ObjectStore {
   }
 
   Result<bool> IsCurrent(const AdapterSource& source, const std::vector<SourceFile>& files) override {
+    time_ = TransferTime(client_->limits(), OsClock().Now());
     bool modules = false;
     for (const SourceFile& file : files) {
       ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
@@ -66,9 +68,17 @@ class S3Store final : public ObjectStore {
   }
 
  private:
-  static S3Client::Request RequestOf(const AdapterSource& source, const std::string& name, bool head) {
+  // The room of the files of one adapter, which is taken as they come.
+  struct Room {
+    const ReserveBytes& reserve;
+    std::int64_t announced;
+    std::int64_t done = 0;  // bytes of complete files
+    Status Take(std::int64_t bytes) const { return reserve(announced, done + bytes); }
+  };
+
+  S3Client::Request RequestOf(const AdapterSource& source, const std::string& name, bool head) {
     const std::string key = source.prefix.empty() ? name : source.prefix + "/" + name;
-    return {.bucket = source.bucket, .key = key, .head = head};
+    return {.bucket = source.bucket, .key = key, .head = head, .time = &time_};
   }
 
   static Error Changing(const AdapterSource& source, const std::string& name) {
@@ -83,7 +93,7 @@ class S3Store final : public ObjectStore {
       const Status status = client_->Get(
           request, reply, [](const ObjectReply&) { return true; }, [](const char*, std::size_t) { return true; });
       if (status.ok() && reply.status < 500) return Ok{};
-      if (attempt == client_->limits().attempts || client_->stopped()) {
+      if (attempt == client_->limits().attempts || Ends()) {
         return Explain(source, request.key, reply, status.ok() ? "" : status.error().message);
       }
       Pause(attempt);
@@ -109,23 +119,24 @@ class S3Store final : public ObjectStore {
     ASSIGN_OR_RETURN(const ObjectReply weights, Look(source, kWeightsName));
     RETURN_IF_ERROR(CheckSize(source, kConfigName, config.size, kMaxConfigObjectBytes));
     RETURN_IF_ERROR(CheckSize(source, kWeightsName, weights.size, kMaxWeightObjectBytes));
-    RETURN_IF_ERROR(reserve(config.size + weights.size));
+    Room room{reserve, config.size + weights.size};
+    RETURN_IF_ERROR(room.Take(0));
     std::vector<SourceFile> files;
     for (const char* name : {kConfigName, kWeightsName}) {
       const std::int64_t limit = name == kConfigName ? kMaxConfigObjectBytes : weights.size;
-      ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, limit));
+      ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, limit, room));
       files.push_back(std::move(file));
     }
-    RETURN_IF_ERROR(FetchOptional(source, kModulesName, folder, files));
+    RETURN_IF_ERROR(FetchOptional(source, kModulesName, folder, files, room));
     if (files.size() < 3) return files;
     const std::string pooling = PoolingConfigName(folder / kModulesName);
-    if (!pooling.empty()) RETURN_IF_ERROR(FetchOptional(source, pooling, folder, files));
+    if (!pooling.empty()) RETURN_IF_ERROR(FetchOptional(source, pooling, folder, files, room));
     return files;
   }
 
   // A store that may not be listed answers 403 for what is not there. The other files came, so the keys are good.
   Status FetchOptional(const AdapterSource& source, const std::string& name, const fs::path& folder,
-                       std::vector<SourceFile>& files) {
+                       std::vector<SourceFile>& files, Room& room) {
     ObjectReply reply;
     RETURN_IF_ERROR(Try(source, RequestOf(source, name, /*head=*/true), reply));
     if (reply.status == 403 || reply.status == 404) {
@@ -134,7 +145,8 @@ class S3Store final : public ObjectStore {
       PartialFile(folder, name).Remove();
       return Ok{};
     }
-    ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, kMaxConfigObjectBytes));
+    room.announced += std::max<std::int64_t>(0, reply.size);
+    ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, kMaxConfigObjectBytes, room));
     files.push_back(std::move(file));
     return Ok{};
   }
@@ -157,14 +169,14 @@ class S3Store final : public ObjectStore {
   };
 
   Result<SourceFile> FetchObject(const AdapterSource& source, const std::string& name, const fs::path& folder,
-                                 std::int64_t limit) {
+                                 std::int64_t limit, Room& room) {
     PartialFile partial(folder, name);
     int attempts = 0, changes = 0;
     while (true) {
       const std::int64_t before = partial.bytes();
       Progress progress;
       ObjectReply reply;
-      const Status status = FetchRest(source, name, limit, partial, progress, reply);
+      const Status status = FetchRest(source, name, limit, partial, room, progress, reply);
       if (!progress.disk.ok()) return AbandonFull(source, partial, progress.disk.error());
       if (progress.refusal) return *std::move(progress.refusal);
       if (progress.changed || reply.status == 412 || reply.status == 416) {
@@ -178,10 +190,13 @@ class S3Store final : public ObjectStore {
         return Explain(source, name, reply, "");
       }
       if (reply.status == 200 || reply.status == 206) {
-        if (partial.bytes() == progress.size) return Accept(source, name, partial, progress);
+        if (partial.bytes() == progress.size) {
+          room.done += partial.bytes();
+          return Accept(source, name, partial, progress);
+        }
       }
       attempts = partial.bytes() - before >= client_->limits().progress_bytes ? 0 : attempts + 1;
-      if (attempts == client_->limits().attempts || client_->stopped()) {
+      if (attempts == client_->limits().attempts || Ends()) {
         return Explain(source, name, reply, status.ok() ? "the answer ends too early" : status.error().message);
       }
       Pause(attempts);
@@ -190,7 +205,7 @@ class S3Store final : public ObjectStore {
 
   // Asks for what the partial file lacks, and appends what comes.
   Status FetchRest(const AdapterSource& source, const std::string& name, std::int64_t limit, PartialFile& partial,
-                   Progress& progress, ObjectReply& reply) {
+                   Room& room, Progress& progress, ObjectReply& reply) {
     S3Client::Request request = RequestOf(source, name, /*head=*/false);
     // A complete file is asked for its last byte, because no range can begin behind it.
     const std::int64_t overlap = partial.bytes() > 0 ? 1 : 0;
@@ -225,6 +240,8 @@ class S3Store final : public ObjectStore {
             fmt::format("{}: {}: expected {} bytes as announced, found more", source.text, name, progress.size));
         return false;
       }
+      const Status taken = room.Take(partial.bytes() + static_cast<std::int64_t>(size - skipped));
+      if (!taken.ok()) return progress.refusal = taken.error(), false;
       progress.disk = partial.Append(data + skipped, size - skipped);
       return progress.disk.ok();
     };
@@ -254,8 +271,11 @@ class S3Store final : public ObjectStore {
                            "lora_path");
   }
 
+  // No further try helps.
+  bool Ends() const { return client_->stopped() || time_.Over(OsClock().Now()); }
+
   void Pause(int attempt) const {
-    for (auto left = kFirstPause * attempt; left.count() > 0 && !client_->stopped(); left -= kFirstPause / 4) {
+    for (auto left = kFirstPause * attempt; left.count() > 0 && !Ends(); left -= kFirstPause / 4) {
       std::this_thread::sleep_for(kFirstPause / 4);
     }
   }
@@ -300,6 +320,7 @@ class S3Store final : public ObjectStore {
   }
 
   const std::unique_ptr<S3Client> client_;
+  TransferTime time_;  // of all files of an adapter
 };
 
 bool IsAdapterFile(const std::string& name) {
@@ -314,15 +335,18 @@ class HubStore final : public ObjectStore {
   Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const fs::path& folder,
                                         const ReserveBytes& reserve) override {
     ASSIGN_OR_RETURN(const RepoFiles listed, List(source));
-    RETURN_IF_ERROR(reserve(listed.Bytes()));
+    RETURN_IF_ERROR(reserve(listed.Bytes(), 0));
+    std::int64_t done = 0;
     std::vector<SourceFile> files;
     for (const RepoFile& file : listed.files) {
       PartialFile partial(folder, file.name);
       if (partial.version() != file.digest) RETURN_IF_ERROR(partial.Restart(file.digest));
-      const Status status = client_->Download(source.repo, listed, file, partial.path(), [](std::int64_t) {});
+      const auto on_bytes = [&](std::int64_t bytes) { return reserve(listed.Bytes(), done + bytes); };
+      const Status status = client_->Download(source.repo, listed, file, partial.path(), on_bytes);
       if (!status.ok() && status.error().code == ErrorCode::kIoError) partial.Remove();
       if (!status.ok()) return Error{status.error().code, source.text + ": " + status.error().message, "lora_path"};
       RETURN_IF_ERROR(partial.Finish());
+      done += file.bytes;
       files.push_back({file.name, file.bytes, file.digest});
     }
     return files;

@@ -24,8 +24,9 @@ struct SourceFile {
   friend bool operator==(const SourceFile&, const SourceFile&) = default;
 };
 
-// Called before content arrives, with the bytes of all files that will be in the folder. An error ends the download.
-using ReserveBytes = std::function<Status(std::int64_t bytes)>;
+// Called before content arrives and again before the folder has more: with the bytes of all files as their source
+// announced them, and with those that the folder will have next. An error ends the download.
+using ReserveBytes = std::function<Status(std::int64_t announced, std::int64_t next)>;
 
 // One thread uses it. Waits for the network.
 class ObjectStore {

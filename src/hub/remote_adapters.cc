@@ -1,9 +1,13 @@
 #include "hub/remote_adapters.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace loramux {
 namespace {
+
+// Bytes of the cache that a download takes beyond what it has: as many as it has, within these bounds.
+constexpr std::int64_t kLeastRoomAhead = std::int64_t{64} << 10, kMostRoomAhead = std::int64_t{64} << 20;
 
 Error OfSource(const AdapterSource& source, Error error) {
   if (error.message.find(source.text) == std::string::npos) error.message = source.text + ": " + error.message;
@@ -88,7 +92,14 @@ Result<CachedAdapter> RemoteAdapters::Fetch(ObjectStore& store, const AdapterSou
   if (!digest.empty()) {  // another download of the source may have ended meanwhile
     if (auto cached = cache_->Find(source, digest)) return *std::move(cached);
   }
-  const auto reserve = [&](std::int64_t bytes) { return cache_->Reserve(download, bytes); };
+  std::int64_t announced = -1, taken = 0;
+  const auto reserve = [&](std::int64_t now_announced, std::int64_t next) -> Status {
+    if (now_announced == announced && next <= taken) return Ok{};
+    const std::int64_t ahead = next == 0 ? 0 : std::clamp(next, kLeastRoomAhead, kMostRoomAhead);
+    taken = std::min(now_announced, next + ahead);
+    announced = now_announced;
+    return cache_->Reserve(download, announced, taken);
+  };
   auto files = store.Fetch(source, download.folder(), reserve);
   if (!files.ok()) {
     const ErrorCode code = files.error().code;  // what another try may use is kept

@@ -118,7 +118,7 @@ class RemoteAdaptersTest : public testing::Test {
     options.s3 = {.endpoint = server_.url(),
                   .access_key = "an-id",
                   .secret_key = "a-secret-key",
-                  .limits = {.stall_seconds = 1, .attempts = attempts_}};
+                  .limits = {.stall_seconds = 1, .attempts = attempts_, .patience_seconds = patience_}};
     remote_ = std::move(RemoteAdapters::Open(options)).value();
   }
 
@@ -192,6 +192,7 @@ class RemoteAdaptersTest : public testing::Test {
   ByteServer server_;
 
   int attempts_ = 3;
+  long patience_ = 60;
   fs::path top_, folder_;
   std::string opened_;
   std::shared_ptr<const void> lease_;
@@ -357,6 +358,56 @@ TEST_F(RemoteAdaptersTest, AStoreThatDripsIsGivenUp) {
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_EQ(failed.error().code, ErrorCode::kUnavailable);
+}
+
+// Faster than a stall, and so slow that it would take a day.
+TEST_F(RemoteAdaptersTest, AStoreThatDripsAboveTheStallIsGivenUpToo) {
+  patience_ = 1;
+  Restart(std::int64_t{1} << 30);
+  Change([&] {
+    hook_ = [](const ScriptedRequest& request) -> std::optional<ScriptedReply> {
+      if (!request.path.ends_with("safetensors")) return std::nullopt;
+      const std::string head = "HTTP/1.1 200 OK\r\nETag: \"x\"\r\nContent-Length: 200000000\r\n\r\n";
+      if (request.method == "HEAD") return ScriptedReply{head};
+      return ScriptedReply{head + std::string(1'000'000, 'x'), /*drip=*/true, /*drip_bytes=*/200};
+    };
+  });
+  const auto failed = Use("a");
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(failed.error().message, testing::AllOf(HasSubstr("too slow"), HasSubstr("s3://bucket/a")));
+}
+
+TEST(TransferTime, BytesThatComeEarnTime) {
+  const TransferLimits limits{.patience_seconds = 10, .floor_bytes_per_second = 1000};
+  TransferTime time(limits, 0);
+  EXPECT_FALSE(time.Over(10 * kNsPerSecond));
+  EXPECT_TRUE(time.Over(11 * kNsPerSecond));
+  time.Came(5000);
+  EXPECT_FALSE(time.Over(15 * kNsPerSecond));
+  EXPECT_TRUE(time.Over(16 * kNsPerSecond));
+  EXPECT_FALSE(TransferTime({.patience_seconds = 0}, 0).Over(1'000'000 * kNsPerSecond));
+}
+
+TEST_F(RemoteAdaptersTest, WhatIsOnlyAnnouncedEvictsNothing) {
+  attempts_ = 1;
+  Restart(300'000);
+  Put("b", std::string(100'000, 'b'));
+  ASSERT_TRUE(Use("a").ok());
+  const fs::path a = folder_;
+  ASSERT_TRUE(Use("b").ok());
+  const fs::path b = folder_;
+  lease_.reset();
+  Put("liar", std::string(240'000, 'x'));
+  Change([&] {
+    cuts_ = 1;
+    cut_at_ = 10;
+  });
+  EXPECT_EQ(Use("liar").error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(fs::exists(a) && fs::exists(b));
+  ASSERT_TRUE(Use("liar").ok());  // room is taken for what comes
+  EXPECT_FALSE(fs::exists(a) || fs::exists(b));
+  EXPECT_LE(remote_->cache().Bytes(), 300'000);
 }
 
 TEST_F(RemoteAdaptersTest, StopEndsADownload) {

@@ -69,6 +69,7 @@ struct S3Client::Transfer {
   ObjectReply& reply;
   const OnReply& on_reply;
   const OnContent& on_content;
+  TransferTime* time;
   std::int64_t content_length = -1;
   std::string error_body;
   bool began = false, refused = false;
@@ -112,6 +113,7 @@ struct S3Client::Transfer {
     return !refused;
   }
   std::size_t Content(const char* data, std::size_t size) {
+    if (time != nullptr) time->Came(static_cast<std::int64_t>(size));
     if (!began && !Begin()) return 0;
     if (reply.status == 200 || reply.status == 206) {
       refused = !on_content(data, size);
@@ -130,8 +132,9 @@ struct S3Client::Transfer {
     return static_cast<Transfer*>(self)->Content(data, one * size);
   }
   static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
-    const std::atomic<bool>* stop = static_cast<Transfer*>(self)->stop;
-    return stop != nullptr && stop->load() ? 1 : 0;
+    const Transfer& transfer = *static_cast<Transfer*>(self);
+    const bool over = transfer.time != nullptr && transfer.time->Over(OsClock().Now());
+    return over || (transfer.stop != nullptr && transfer.stop->load()) ? 1 : 0;
   }
 };
 
@@ -211,11 +214,13 @@ Status S3Client::Perform(const Request& request, Transfer& transfer) {
   if (!transfer.began && code == CURLE_OK) transfer.Begin();  // a reply without content
   curl_easy_reset(curl);                                      // it points to what ends here
   if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && !transfer.refused)) return Ok{};
-  return Unavailable(stopped() ? "the server is shutting down" : curl_easy_strerror(code));
+  if (stopped()) return Unavailable("the server is shutting down");
+  const bool over = transfer.time != nullptr && transfer.time->Over(OsClock().Now());
+  return Unavailable(over ? TooSlow(options_.limits, *transfer.time) : curl_easy_strerror(code));
 }
 
 Status S3Client::Get(const Request& request, ObjectReply& reply, const OnReply& on_reply, const OnContent& on_content) {
-  Transfer transfer{static_cast<CURL*>(curl_), stop_, reply, on_reply, on_content};
+  Transfer transfer{static_cast<CURL*>(curl_), stop_, reply, on_reply, on_content, request.time};
   const Status status = Perform(request, transfer);
   reply.code = CodeIn(transfer.error_body);
   return status;

@@ -46,8 +46,9 @@ class S3Client {
   struct Request {
     std::string bucket, key;
     bool head = false;
-    std::int64_t offset = 0;  // content from this byte on
-    std::string if_match;     // an ETag: 412 if the object has another one
+    std::int64_t offset = 0;       // content from this byte on
+    std::string if_match;          // an ETag: 412 if the object has another one
+    TransferTime* time = nullptr;  // is told the content, and ends the transfer; null: nothing does
   };
   // Takes content. False ends the transfer.
   using OnContent = std::function<bool(const char* data, std::size_t size)>;
@@ -55,7 +56,7 @@ class S3Client {
   using OnReply = std::function<bool(const ObjectReply& reply)>;
 
   // Returns the reply, also one with an error status, whose body OnContent does not get. Error (kUnavailable): the
-  // network, a stall, a callback or *stop ended it; `reply` then has what had come.
+  // network, a stall, its time, a callback or *stop ended it; `reply` then has what had come.
   Status Get(const Request& request, ObjectReply& reply, const OnReply& on_reply, const OnContent& on_content);
 
   // "s3.amazonaws.com" or the like: for errors.

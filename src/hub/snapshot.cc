@@ -81,7 +81,10 @@ Result<fs::path> FetchSnapshot(const RepoName& repo, const SnapshotOptions& opti
   RETURN_IF_ERROR(CheckRoom(cache, missing));
   for (const RepoFile& file : files.files) {
     ASSIGN_OR_RETURN(const fs::path blob, cache.BlobPath(repo, file));
-    const auto on_bytes = [&](std::int64_t bytes) { progress(done + bytes, files.Bytes()); };
+    const auto on_bytes = [&](std::int64_t bytes) -> Status {
+      progress(done + bytes, files.Bytes());
+      return Ok{};
+    };
     RETURN_IF_ERROR(FetchFile(*client, repo, files, file, blob, on_bytes));
     progress(done += file.bytes, files.Bytes());
   }

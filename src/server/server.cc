@@ -110,9 +110,10 @@ struct Server::Impl {
     live.AddRoutes(routes);
     if (options.page) AddPageRoutes(routes);
     if (options.adapter_admin_key) {
-      adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
-                                                             .allowed_origins = options.http.allowed_origins,
-                                                             .changes = parts.adapter_changes});
+      adapters.emplace(parts.adapters, *parts.clock,
+                       AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
+                                             .allowed_origins = options.http.allowed_origins,
+                                             .changes = parts.adapter_changes});
       adapters->AddRoutes(routes);
     }
     AddOpenApi(routes);

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "http/error_body.h"
 #include "http/run_on.h"
+#include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"
 #include "server/guard/bearer_key.h"
 
@@ -44,6 +45,15 @@ class Ticket {
   const bool ok_;
 };
 
+// The bucket or organisation that a request loads from.
+std::string OriginOf(const HttpRequest& request) {
+  const auto parsed = ParseLoadRequest(request.body);
+  if (!parsed.ok()) return {};
+  const auto source = ParseAdapterSource(parsed->path);
+  if (!source.ok()) return {};
+  return source->kind == AdapterSource::Kind::kHub ? source->repo.organisation : source->bucket;
+}
+
 const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
   return outcome == AdapterAdmin::LoadOutcome::kUnchanged
              ? "is already loaded with the same content; nothing was reloaded."
@@ -52,16 +62,15 @@ const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
 
 }  // namespace
 
-AdapterService::AdapterService(AdapterAdmin* admin, AdapterServiceOptions options)
+AdapterService::AdapterService(AdapterAdmin* admin, const Clock& clock, AdapterServiceOptions options)
     : admin_(admin),
       options_(std::move(options)),
       workers_(static_cast<std::size_t>(options_.threads)),
-      downloads_(static_cast<std::size_t>(options_.download_threads)) {}
+      downloads_(clock, {.threads = options_.download_threads,
+                         .spare_threads = 0,
+                         .threads_per_tenant = std::max(1, options_.download_threads / 2)}) {}
 
-AdapterService::~AdapterService() {
-  workers_.join();
-  downloads_.join();
-}
+AdapterService::~AdapterService() { workers_.join(); }
 
 void AdapterService::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* path, Operation operation, Dialect dialect) {
@@ -128,7 +137,8 @@ asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation oper
       const Ticket ticket(downloading_, options_.max_downloads);
       done = NotStarted(ErrorReply(Unavailable(kTooMany)));
       if (ticket.ok()) {
-        co_await RunOn(downloads_, [&] { done = LoadFromSource(exchange.request(), dialect); });
+        co_await RunOn(downloads_, OriginOf(exchange.request()),
+                       [&] { done = LoadFromSource(exchange.request(), dialect); });
       }
     }
     reply = *std::move(done);

@@ -10,6 +10,7 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include "http/exchange.h"
+#include "http/fair_work_queue.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
 
@@ -22,8 +23,8 @@ struct AdapterServiceOptions {
   std::vector<std::string> allowed_origins;
   int threads = 2;       // operations that run at a time
   int max_waiting = 64;  // operations that run or wait; requests beyond this get status 503
-  // The same for loads from sources, which wait for the network.
-  int download_threads = 4;
+  // The same for loads from sources, which wait for the network. Half of the threads are for one source.
+  int download_threads = 8;
   int max_downloads = 64;
   AdapterChanges changes;
 };
@@ -31,8 +32,8 @@ struct AdapterServiceOptions {
 // Thread-safe: one instance serves all connections.
 class AdapterService {
  public:
-  // `admin` must outlive the service; the service must outlive its HTTP server.
-  AdapterService(AdapterAdmin* admin, AdapterServiceOptions options);
+  // `admin` and `clock` must outlive the service; the service must outlive its HTTP server.
+  AdapterService(AdapterAdmin* admin, const Clock& clock, AdapterServiceOptions options);
   // Waits for the operations that run.
   ~AdapterService();
 
@@ -57,7 +58,8 @@ class AdapterService {
   AdapterAdmin* admin_;
   const AdapterServiceOptions options_;
   std::atomic<int> in_{0}, downloading_{0};
-  boost::asio::thread_pool workers_, downloads_;
+  boost::asio::thread_pool workers_;
+  FairWorkQueue downloads_;  // by bucket or organisation
 };
 
 }  // namespace loramux
