@@ -64,7 +64,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Closes the connection at once.
   void Abort();
   // True if the client is gone, or the server has given up on it.
-  bool gone() const { return gone_; }
+  const std::atomic<bool>& gone() const { return gone_; }
   const RequestTrace& trace() const { return trace_; }  // the request being served
 
   // The following methods implement HttpExchange.
@@ -126,7 +126,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   unsigned http_version_ = 11;
   bool keep_alive_ = true;
   bool chunked_ = false;              // the stream's body
-  bool gone_ = false;                 // the client is gone, or the server has given up on it
+  std::atomic<bool> gone_{false};     // the client is gone, or the server has given up on it
   bool linger_ = false;               // a last response has been sent that the client may still have to read
   bool closing_ = false;              // no further request will be served
   HttpExchange* exchange_ = nullptr;  // the exchange being answered

@@ -119,6 +119,11 @@ void HttpExchange::OnDisconnect(std::function<void()> gone) { connection_.WatchF
 
 bool HttpExchange::disconnected() const { return connection_.gone(); }
 
+const std::atomic<bool>& HttpExchange::WatchClient() {
+  connection_.WatchForDisconnect(nullptr);
+  return connection_.gone();
+}
+
 void HttpExchange::OnCutOff(std::function<void()> cut_off) { connection_.OnCutOff(std::move(cut_off)); }
 
 std::string HttpExchange::description() const {

@@ -1,6 +1,7 @@
 // One HTTP request and its response: the interface between handlers and the server. Needs coroutines.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -105,6 +106,9 @@ class HttpExchange {
   void OnDisconnect(std::function<void()> gone);
   // True once the client is gone.
   bool disconnected() const;
+  // Starts to watch the connection, for work on other threads: they may read what is returned as long as the exchange
+  // lives. It turns true once the client is gone.
+  const std::atomic<bool>& WatchClient();
   // `cut_off` is called once, on the strand, when a shutdown has waited long enough: the handler should tell its client
   // and end within moments. Without a callback the connection is closed. Null removes the callback.
   void OnCutOff(std::function<void()> cut_off);

@@ -1,6 +1,7 @@
 // The HTTP layer alone, with correct, incorrect and slow clients.
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "base/wait_until_for_test.h"
 #include "http/exchange.h"
 #include "http/raw_client_for_test.h"
+#include "http/run_on.h"
 #include "http/server.h"
 
 namespace loramux::http_test {
@@ -369,6 +371,36 @@ TEST_F(HttpTest, AClientThatDoesNotReadIsCutOff) {
   client.Send(RawHttpClient::Format("GET", "/flood"));
   EXPECT_TRUE(WaitUntil([&] { return flood_ended_.load(); }));
   EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, QueuedWorkOfClientsThatAreGoneIsNotDone) {
+  FairWorkQueue queue(clock_, {.threads = 1, .spare_threads = 0});
+  std::atomic<int> asked = 0, done = 0;
+  routes_.Add("POST", "/work", [&](HttpExchange& exchange) -> boost::asio::awaitable<void> {
+    const std::atomic<bool>& gone = exchange.WatchClient();
+    ++asked;
+    co_await RunOn(queue, "all", gone, [&done] { ++done; });
+    HttpReply reply{200, "done", "text/plain", {}};
+    co_await exchange.Send(std::move(reply));
+  });
+  Start();
+  std::promise<void> go;
+  queue.Post("all", [passed = go.get_future().share()] { passed.wait(); });
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(std::make_unique<RawHttpClient>(server_->port()));
+    clients.back()->Send(RawHttpClient::Format("POST", "/work", "body"));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return asked == 20; }));
+  RawHttpClient stays = Connect();
+  stays.Send(RawHttpClient::Format("POST", "/work", "body"));
+  for (const auto& client : clients) client->Close();
+  EXPECT_TRUE(WaitUntil([&] { return asked == 21; }));
+  std::this_thread::sleep_for(50ms);  // for the server to see the ends; a slow one fails nothing but the count
+  go.set_value();
+  EXPECT_EQ(stays.Read().body, "done");
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(WaitUntil([&] { return queue.tenants() == 0; }));
 }
 
 TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {

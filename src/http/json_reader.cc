@@ -1,6 +1,7 @@
 #include "http/json_reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <unordered_map>
 
@@ -11,6 +12,8 @@ namespace {
 
 constexpr std::size_t kMaxQuotedBytes = 40;
 constexpr std::size_t kMaxDetailBytes = 160;
+constexpr std::size_t kValuesPerLook = 4096;  // between two looks whether the client is gone
+constexpr std::size_t kEarlyKeys = 64;        // an object with as many is checked before its end
 
 // Cuts the text to `max_bytes` at a character boundary.
 std::string Shorten(std::string_view text, std::size_t max_bytes) {
@@ -44,8 +47,11 @@ class DocumentBuilder {
   bool end_object() { return (limits_.last_key_wins ? DropDuplicates() : CheckDuplicates()) && Close(); }
 
   bool key(std::string& name) {
-    ObjectBase(*open_.back()).emplace_back(std::move(name), Json());
-    return true;
+    Base& fields = ObjectBase(*open_.back());
+    fields.emplace_back(std::move(name), Json());
+    // Early, and at sizes that double: the whole object may be large.
+    return limits_.last_key_wins || fields.size() < kEarlyKeys || !std::has_single_bit(fields.size()) ||
+           CheckDuplicates();
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& exception) {
@@ -74,6 +80,10 @@ class DocumentBuilder {
     if (++values_ > limits_.max_values) {
       Stop(InvalidArgument(std::string(limits_.subject) + " is too complex: expected at most " +
                            std::to_string(limits_.max_values) + " JSON values, found more"));
+      return nullptr;
+    }
+    if (values_ % kValuesPerLook == 0 && limits_.gone != nullptr && *limits_.gone) {
+      Stop(ClientIsGone());
       return nullptr;
     }
     if (open_.empty()) {
@@ -168,6 +178,8 @@ std::optional<std::size_t> LongString(std::string_view text, std::size_t max) {
 }
 
 }  // namespace
+
+Error ClientIsGone() { return Unavailable("The client closed the connection before the answer."); }
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (const auto problem = JsonNulProblem(text)) return Malformed(limits, *problem);

@@ -1,6 +1,7 @@
 // Strict, bounded parsing of JSON from clients that may be hostile. Errors name the field.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -29,7 +30,11 @@ struct JsonLimits {
   std::string_view subject = "The request body";  // how errors name the document
   bool quote = true;                              // errors may quote the document; false for documents with secrets
   bool last_key_wins = false;                     // of equal keys in an object, instead of an error
+  const std::atomic<bool>* gone = nullptr;        // turns true once the client is gone; null: never
 };
+
+// The error of work that stopped because its client is gone.
+Error ClientIsGone();
 
 // Parses one document. Refuses malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, and more nesting
 // or values than `limits` allow. Time is O(n log n) in the text's length; nesting causes no recursion.

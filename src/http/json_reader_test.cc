@@ -54,6 +54,20 @@ TEST(ParseJson, RefusesWithThePlace) {
   }
 }
 
+TEST(ParseJson, RepeatedKeysAreFoundBeforeTheEndOfTheObject) {
+  const std::string keys = "{" + Repeat("\"k\":0,", 100) + "an error behind them";
+  EXPECT_THAT(ParseJson(keys).error().message, HasSubstr("`k`: expected each key once"));
+  EXPECT_TRUE(ParseJson("{" + Repeat("\"k\":0,", 100) + "\"k\":0}", {.last_key_wins = true}).ok());
+}
+
+TEST(ParseJson, StopsOnceTheClientIsGone) {
+  std::atomic<bool> gone = false;
+  const std::string text = "[" + Repeat("0,", 10'000) + "0]";
+  EXPECT_TRUE(ParseJson(text, {.gone = &gone}).ok());
+  gone = true;
+  EXPECT_EQ(ParseJson(text, {.gone = &gone}).error().code, ErrorCode::kUnavailable);
+}
+
 TEST(ParseModelObject, TakesTheLastOfEqualKeys) {
   const auto text = [](std::string_view object) {
     const auto parsed = ParseModelObject(object);

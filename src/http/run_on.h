@@ -1,6 +1,7 @@
 // Runs long work away from the connections' threads. Needs coroutines.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <string>
@@ -58,6 +59,16 @@ template <typename Function>
 boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, Function function) {
   return RunElsewhere([&queue, tenant = std::move(tenant)](auto work) { queue.Post(tenant, std::move(work)); },
                       std::move(function));
+}
+
+// The same, unless the client is gone when the turn of this work comes: then `function` is not called. `gone` must
+// outlive the calling coroutine (HttpExchange::WatchClient).
+template <typename Function>
+boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, const std::atomic<bool>& gone,
+                                   Function function) {
+  return RunOn(queue, std::move(tenant), [&gone, function = std::move(function)]() mutable {
+    if (!gone) function();
+  });
 }
 
 }  // namespace loramux

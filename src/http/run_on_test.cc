@@ -34,6 +34,22 @@ TEST(RunOnTest, ContextMayEndAtOnce) {
   EXPECT_EQ(runs, 1000);
 }
 
+TEST(RunOnTest, WorkOfAClientThatIsGoneIsNotDone) {
+  const OsClock clock;
+  FairWorkQueue queue(clock, {});
+  std::atomic<bool> gone = false;
+  int runs = 0, resumed = 0;
+  for (int i = 0; i < 3; ++i) {
+    RunInContext([&]() -> asio::awaitable<void> {
+      co_await RunOn(queue, "tenant", gone, [&runs] { ++runs; });
+      ++resumed;
+    });
+    gone = true;
+  }
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(resumed, 3);
+}
+
 TEST(RunOnTest, ExceptionsReachTheCaller) {
   const OsClock clock;
   FairWorkQueue queue(clock, {});

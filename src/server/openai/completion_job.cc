@@ -33,6 +33,7 @@ RequestLimits LimitsOfRequest(const ServingContext& context) {
   limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
   limits.max_sequences = context.max_sequences;
   limits.defaults = context.defaults;
+  limits.gone = context.gone;
   return limits;
 }
 
@@ -118,10 +119,29 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   job.plan_ = PlanCalls(job.Formats(context), job.request_);
   job.prefixes_ = context.prefixes;
   job.prefix_blocks_ = PrefixBlocks(job.adapter_ == nullptr ? std::string_view() : job.adapter_->name, text);
-  RETURN_IF_ERROR(job.CompileGrammar(context));
-  RETURN_IF_ERROR(job.PlanEmbeddings(context));
-  RETURN_IF_ERROR(job.BuildPrompts(context));
+  const auto& output = job.request_.output;
+  job.unfinished_ = context.compile_later && output && context.grammars != nullptr && !context.grammars->Has(*output);
+  if (!job.unfinished_) RETURN_IF_ERROR(job.Build(context));
   return job;
+}
+
+Status CompletionJob::Finish(const ServingContext& context, const Dialect& dialect) {
+  unfinished_ = false;
+  Status built = Build(context);
+  if (!built.ok()) return dialect.InOwnNames(std::move(built).error());
+  return built;
+}
+
+Status CompletionJob::Build(const ServingContext& context) {
+  if (context.gone != nullptr && *context.gone) return ClientIsGone();
+  RETURN_IF_ERROR(CompileGrammar(context));
+  if (request_.embedding) {
+    const EmbeddingOptions usual;
+    const EmbeddingOptions& options = context.embeddings == nullptr ? usual : *context.embeddings;
+    ASSIGN_OR_RETURN(embedding_,
+                     PlanEmbedding(options, context.registry->model(), adapter_.get(), *request_.embedding));
+  }
+  return BuildPrompts(context);
 }
 
 Status CompletionJob::CompileGrammar(const ServingContext& context) {
@@ -136,17 +156,10 @@ Status CompletionJob::CompileGrammar(const ServingContext& context) {
   return Ok{};
 }
 
-Status CompletionJob::PlanEmbeddings(const ServingContext& context) {
-  if (!request_.embedding) return Ok{};
-  const EmbeddingOptions usual;
-  const EmbeddingOptions& options = context.embeddings == nullptr ? usual : *context.embeddings;
-  ASSIGN_OR_RETURN(embedding_, PlanEmbedding(options, context.registry->model(), adapter_.get(), *request_.embedding));
-  return Ok{};
-}
-
 Status CompletionJob::BuildPrompts(const ServingContext& context) {
   if (request_.endpoint == Endpoint::kChat) return AddChatPrompt(context);
   for (std::size_t i = 0; i < request_.prompts.size(); ++i) {
+    if (context.gone != nullptr && *context.gone) return ClientIsGone();
     Status added = AddPrompt(context, request_.prompts[i]);
     if (!added.ok()) return Error{added.error().code, added.error().message, "prompt"};
   }

@@ -2,6 +2,7 @@
 // and collect. openai_service.h adds HTTP and threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,6 +63,9 @@ struct ServingContext {
   std::string_view require_digest = {};          // the adapter's content must have this digest; empty: any will do
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
+  // Turns true once the client is gone: long work then stops with an error. Null: it goes on.
+  const std::atomic<bool>* gone = nullptr;
+  bool compile_later = false;  // Prepare leaves grammars that are not kept to CompletionJob::Finish
 };
 
 // Returns the seed of choice number `choice` of a prompt: `seed` itself for choice 0, unrelated seeds for the others.
@@ -74,6 +78,10 @@ class CompletionJob {
   // meant for the client. `fairness_id` is the value of kFairnessHeader, if that is trusted (TenantName).
   static Result<CompletionJob> Prepare(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                        std::string_view fairness_id = {});
+  // Whether Finish is to be called: a grammar is to be compiled, which takes much longer than other work.
+  bool unfinished() const { return unfinished_; }
+  // The rest of Prepare, with the same context. After an error the job is of no use. REQUIRES: unfinished().
+  Status Finish(const ServingContext& context, const Dialect& dialect);
 
   CompletionJob(CompletionJob&&) = default;
   CompletionJob& operator=(CompletionJob&&) = delete;
@@ -142,8 +150,8 @@ class CompletionJob {
   static Result<CompletionJob> Make(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                     std::string_view fairness_id);
   CompletionJob(const ServingContext& context, DialectRequest request);
+  Status Build(const ServingContext& context);
   Status CompileGrammar(const ServingContext& context);
-  Status PlanEmbeddings(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
@@ -183,10 +191,11 @@ class CompletionJob {
   PrefixMemory* prefixes_ = nullptr;          // ServingContext::prefixes
   std::vector<std::uint32_t> prefix_blocks_;  // of the first prompt; empty: not wanted, or noted already
   std::vector<Choice> choices_;               // ordered by prompt, with `n` choices each
-  bool began_ = false;                        // a choice was submitted
-  AnswerPlan plan_;                           // of chats
-  EmbeddingPlan embedding_;                   // of embeddings
-  StopStringMatcher stops_;                   // has seen no text; each choice has a copy
+  bool unfinished_ = false;
+  bool began_ = false;       // a choice was submitted
+  AnswerPlan plan_;          // of chats
+  EmbeddingPlan embedding_;  // of embeddings
+  StopStringMatcher stops_;  // has seen no text; each choice has a copy
   std::unique_ptr<AnswerWriter> writer_;
 };
 

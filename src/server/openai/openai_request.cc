@@ -269,6 +269,7 @@ void ReadEmbeddingFields(FieldReader& fields, EmbeddingFields& embedding) {
 
 JsonLimits BodyLimits(const RequestLimits& limits) {
   JsonLimits body;
+  body.gone = limits.gone;
   body.max_string = limits.max_string;
   body.why_strings_are_short =
       ". This model's maximum context length is " + std::to_string(limits.max_tokens) + " tokens.";

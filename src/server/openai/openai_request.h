@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -55,6 +56,7 @@ struct RequestLimits {
   const RequestDefaults* defaults = nullptr;  // null: those of OpenAI. Not owned
   // Is shown the body as the client sent it, once it is parsed and before its fields are checked; may be empty.
   std::function<void(const Json& body)> on_body = {};
+  const std::atomic<bool>* gone = nullptr;  // JsonLimits::gone
 };
 
 // Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.

@@ -248,6 +248,11 @@ ErrorForm FormOf(const Dialect& dialect) {
   };
 }
 
+// The threads that compile grammars give way to others, and no tenant has two of them.
+FairWorkOptions CompilersBeside(const FairWorkOptions& work) {
+  return {.threads = work.threads, .spare_threads = 0, .threads_per_tenant = 1, .niceness = 10};
+}
+
 HttpReply JsonReply(std::string body) {
   HttpReply reply;
   reply.body = std::move(body);
@@ -265,7 +270,8 @@ OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenA
       finder_(context.finder),
       listing_(std::move(listing)),
       options_(options),
-      work_(*context.clock, options.work) {}
+      work_(*context.clock, options.work),
+      compilers_(*context.clock, CompilersBeside(options.work)) {}
 
 OpenAiService::~OpenAiService() {
   finders_.join();
@@ -357,6 +363,10 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, const Dial
   const TimeNs received = context_.clock->Now();
   std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, dialect, received);
   exchange.ReleaseBody();
+  if (!job || exchange.disconnected()) {
+    Trace(exchange, received, nullptr);
+    co_return;
+  }
   TellRouters(exchange, *context_.generation, *job);
   if (!job->ok()) {
     co_await exchange.Send(NotStarted(ErrorReply(job->error())));
@@ -387,7 +397,8 @@ void OpenAiService::Trace(const HttpExchange& exchange, TimeNs received, const C
   options_.spans->Add(SpansOf(place, facts, sequences, RandomIdBits));
 }
 
-// Opening an adapter on the disk may take a while, so it does not run on the threads of the queue.
+// Opening an adapter on the disk may take a while, so it does not run on the threads of the queue; nor does compiling a
+// grammar. Null: the client is gone.
 asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange,
                                                                              const Dialect& dialect, TimeNs received) {
   const HttpRequest& request = exchange.request();
@@ -396,6 +407,9 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   context.caller = CallerOf(request);
   context.received = received;
   context.require_digest = request.Header(kRequireDigestHeader);
+  const std::atomic<bool>& gone = exchange.WatchClient();
+  context.gone = &gone;
+  context.compile_later = true;
   MissingAdapter missing;
   context.finder = finder_ == nullptr ? nullptr : &missing;
   std::optional<Result<CompletionJob>> job;
@@ -403,20 +417,26 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
     job.emplace(CompletionJob::Prepare(context, dialect, request.body, tenant));
     if (request.body.size() > kLargeBytes) malloc_trim(0);
   };
-  co_await RunOn(work_, WorkTenant(request), prepare);
-  if (missing.name().empty()) co_return job;
-  Status found = Ok{};
-  co_await RunOn(finders_, [&] {
-    const auto adapter = finder_->Find(missing.name());
-    if (!adapter.ok()) found = adapter.error();
-  });
-  context.finder = nullptr;
-  if (found.ok()) {
-    co_await RunOn(work_, WorkTenant(request), prepare);
-  } else {
-    Error unknown = Elsewhere(context.require_digest, std::move(found).error());
-    job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(unknown))));
+  co_await RunOn(work_, WorkTenant(request), gone, prepare);
+  if (!missing.name().empty() && !gone) {
+    Status found = Ok{};
+    co_await RunOn(finders_, [&] {
+      const auto adapter = finder_->Find(missing.name());
+      if (!adapter.ok()) found = adapter.error();
+    });
+    context.finder = nullptr;
+    if (found.ok()) {
+      co_await RunOn(work_, WorkTenant(request), gone, prepare);
+    } else {
+      Error unknown = Elsewhere(context.require_digest, std::move(found).error());
+      job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(unknown))));
+    }
   }
+  if (gone || !job || !job->ok() || !(*job)->unfinished()) co_return job;
+  co_await RunOn(compilers_, WorkTenant(request), gone, [&] {
+    const Status finished = (*job)->Finish(context, dialect);
+    if (!finished.ok()) job.emplace(finished.error());
+  });
   co_return job;
 }
 

@@ -69,6 +69,7 @@ class OpenAiService {
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
   FairWorkQueue work_;
+  FairWorkQueue compilers_;              // of grammars, which takes longer than a turn of `work_`
   boost::asio::thread_pool finders_{4};  // threads that open adapters on the disk
   // a thread that lists adapters, so that listings do not wait while one is opened
   boost::asio::thread_pool listers_{1};

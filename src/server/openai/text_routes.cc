@@ -59,11 +59,14 @@ Status CheckLength(const std::string& text, const std::string& field, const Text
 
 asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, const TextLimits& limits,
                                const TextAnswer& answer, HttpExchange& exchange) {
+  const std::atomic<bool>& gone = exchange.WatchClient();
   context.caller = CallerOf(exchange.request());
+  context.gone = &gone;
   std::optional<Result<std::string>> body;
-  co_await RunOn(workers, WorkTenant(exchange.request()),
+  co_await RunOn(workers, WorkTenant(exchange.request()), gone,
                  [&] { body.emplace(answer(context, limits, exchange.request().body)); });
   exchange.ReleaseBody();
+  if (!body) co_return;
   HttpReply reply;
   if (body->ok()) {
     reply.body = std::move(**body);
@@ -99,6 +102,7 @@ RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimit
   request.vocab_size = context.tokenizer->VocabSize();
   request.max_tokens = static_cast<std::int64_t>(limits.max_bytes);
   request.max_string = BoundedProduct(limits.max_bytes, kJsonCharactersPerByte);
+  request.gone = context.gone;
   return request;
 }
 
