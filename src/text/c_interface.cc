@@ -9,6 +9,8 @@ ErrorCode ToErrorCode(loramux_text_status status) {
       return ErrorCode::kInvalidArgument;
     case LORAMUX_TEXT_EXHAUSTED:
       return ErrorCode::kResourceExhausted;
+    case LORAMUX_TEXT_UNAVAILABLE:
+      return ErrorCode::kUnavailable;
     case LORAMUX_TEXT_UNSUPPORTED:
       return ErrorCode::kUnsupported;
     default:

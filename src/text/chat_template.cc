@@ -185,7 +185,7 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   if (status == LORAMUX_TEXT_OK) return text.ToString();
   Error failure = ToError(status, error, "");
   // The request made the template fail or exceed a limit, so this is an error in the client's input.
-  if (status != LORAMUX_TEXT_INTERNAL) failure.code = ErrorCode::kInvalidArgument;
+  if (status != LORAMUX_TEXT_INTERNAL && status != LORAMUX_TEXT_UNAVAILABLE) failure.code = ErrorCode::kInvalidArgument;
   return failure;
 }
 

@@ -25,7 +25,8 @@ typedef enum loramux_text_status {
   LORAMUX_TEXT_INVALID = 1,     /* the input is wrong */
   LORAMUX_TEXT_EXHAUSTED = 2,   /* a limit of steps, size or depth was reached */
   LORAMUX_TEXT_UNSUPPORTED = 3, /* well-formed, but refused by name */
-  LORAMUX_TEXT_INTERNAL = 4     /* a fault of the library */
+  LORAMUX_TEXT_INTERNAL = 4,    /* a fault of the library */
+  LORAMUX_TEXT_UNAVAILABLE = 5  /* the process has too little memory now */
 } loramux_text_status;
 
 typedef struct loramux_buffer {
@@ -44,6 +45,10 @@ typedef struct loramux_template loramux_template;
 typedef struct loramux_grammars loramux_grammars;
 typedef struct loramux_grammar loramux_grammar;
 typedef struct loramux_matcher loramux_matcher;
+
+/* The library keeps memory aside, of which each of its own allocations that fails gives up a part. This gives up a part
+ * for an allocation elsewhere that failed. False: nothing is left. May be called on any thread. */
+bool loramux_text_give_up_memory(void);
 
 /* Free what a function of this library returned. */
 void loramux_text_buffer_free(loramux_buffer buffer);
@@ -112,10 +117,11 @@ void loramux_grammars_free(loramux_grammars* grammars);
 size_t loramux_grammars_vocab_size(const loramux_grammars* grammars);
 
 /* Compiles. A grammar does not need its loramux_grammars any more. Errors: the source is wrong, too large or too
- * complex, or uses what is not supported. */
+ * complex, or uses what is not supported; it takes more of the processor's time than `max_milliseconds`. The thread
+ * that compiles then sleeps and keeps its memory until the process ends, as it can be stopped in no other way. */
 loramux_text_status loramux_grammar_compile(const loramux_grammars* grammars, loramux_grammar_kind kind,
-                                            const uint8_t* source, size_t source_size, loramux_grammar** out,
-                                            loramux_buffer* error);
+                                            const uint8_t* source, size_t source_size, uint64_t max_milliseconds,
+                                            loramux_grammar** out, loramux_buffer* error);
 void loramux_grammar_free(loramux_grammar* grammar);
 /* About how many bytes it takes. */
 size_t loramux_grammar_bytes(const loramux_grammar* grammar);

@@ -107,11 +107,13 @@ Grammar::~Grammar() = default;
 
 Result<std::shared_ptr<const Grammar>> Grammar::Compile(const grammar_internal::Environment& environment,
                                                         GrammarKind kind, const std::string& text,
+                                                        std::chrono::milliseconds most,
                                                         const std::shared_ptr<MaskThreads>& threads) {
   loramux_grammar* raw = nullptr;
   text_internal::Buffer error;
-  const auto status = loramux_grammar_compile(environment.handle(), static_cast<loramux_grammar_kind>(kind),
-                                              text_internal::Bytes(text), text.size(), &raw, error.out());
+  const auto status =
+      loramux_grammar_compile(environment.handle(), static_cast<loramux_grammar_kind>(kind), text_internal::Bytes(text),
+                              text.size(), static_cast<std::uint64_t>(most.count()), &raw, error.out());
   if (status != LORAMUX_TEXT_OK) return text_internal::ToError(status, error, "");
   auto compiled = std::make_unique<grammar_internal::Compiled>(grammar_internal::GrammarHandle(raw),
                                                                environment.vocab_size(), threads);

@@ -2,6 +2,7 @@
 // src/text/bindings.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 
@@ -20,10 +21,12 @@ class Compiled;
 // A compiled grammar over the tokens of one model. Immutable and thread-safe.
 class Grammar {
  public:
-  // Compiles. Takes milliseconds, so call it off the I/O threads. Masks of its matchers are computed on `threads`, as
-  // long as those exist. Errors: the text is wrong, too large or too complex, or uses what is not supported.
+  // Compiles. Takes milliseconds of the processor, `most` at most, so call it off the I/O threads. Masks of its
+  // matchers are computed on `threads`, as long as those exist. Errors: the text is wrong, too large or too complex, or
+  // uses what is not supported.
   static Result<std::shared_ptr<const Grammar>> Compile(const grammar_internal::Environment& environment,
                                                         GrammarKind kind, const std::string& text,
+                                                        std::chrono::milliseconds most,
                                                         const std::shared_ptr<MaskThreads>& threads);
   ~Grammar();
 

@@ -13,8 +13,9 @@ std::string KeyOf(const OutputConstraint& constraint) {
   return static_cast<char>('0' + static_cast<int>(constraint.kind)) + constraint.text;
 }
 
-// Whatever is wrong is wrong with the client's grammar, so it is never an internal error.
+// Whatever is wrong is wrong with the client's grammar, so it is never an internal error, unless memory is short.
 Error Describe(const Error& error, const OutputConstraint& constraint) {
+  if (error.code == ErrorCode::kUnavailable) return error;
   const ErrorCode code = error.code == ErrorCode::kUnsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument;
   const char* what =
       constraint.kind == GrammarKind::kToolCalls ? "no call can be demanded" : "the grammar cannot be used";
@@ -47,39 +48,53 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const Tokenizer
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const OutputConstraint& constraint) {
   std::string key = KeyOf(constraint);
-  if (auto kept = Find(key)) return kept;
-  auto compiled = Grammar::Compile(*environment_, constraint.kind, constraint.text, threads_);
-  if (!compiled.ok()) return Describe(compiled.error(), constraint);
-  Keep(std::move(key), *compiled);
-  return compiled;
-}
-
-std::shared_ptr<const Grammar> GrammarCompiler::Find(const std::string& key) {
-  const std::lock_guard lock(mutex_);
-  const auto found = index_.find(key);
-  if (found == index_.end()) {
-    ++misses_;
-    return nullptr;
+  std::optional<Outcome> outcome = Find(key);
+  if (!outcome) {
+    outcome = Grammar::Compile(*environment_, constraint.kind, constraint.text, options_.max_time, threads_);
+    const std::lock_guard lock(mutex_);
+    Store& store = outcome->ok() ? grammars_ : refused_;
+    const bool lasting = outcome->ok() || (outcome->error().code != ErrorCode::kInternal &&
+                                           outcome->error().code != ErrorCode::kUnavailable);
+    if (lasting) store.Keep(std::move(key), *outcome);
   }
-  ++hits_;
-  kept_.splice(kept_.begin(), kept_, found->second);
-  return found->second->grammar;
+  if (!outcome->ok()) return Describe(outcome->error(), constraint);
+  return *std::move(outcome);
 }
 
-void GrammarCompiler::Keep(std::string key, std::shared_ptr<const Grammar> grammar) {
+bool GrammarCompiler::Has(const OutputConstraint& constraint) const {
+  const std::string key = KeyOf(constraint);
   const std::lock_guard lock(mutex_);
+  return grammars_.Has(key) || refused_.Has(key);
+}
+
+std::optional<GrammarCompiler::Outcome> GrammarCompiler::Find(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const Outcome* found = grammars_.Use(key);
+  if (found == nullptr) found = refused_.Use(key);
+  ++(found == nullptr ? misses_ : hits_);
+  return found == nullptr ? std::nullopt : std::optional(*found);
+}
+
+const GrammarCompiler::Outcome* GrammarCompiler::Store::Use(const std::string& key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found->second);
+  return &found->second->outcome;
+}
+
+void GrammarCompiler::Store::Keep(std::string key, Outcome outcome) {
   if (index_.contains(key)) return;  // another thread compiled it too
-  const std::size_t bytes = grammar->bytes();
+  const std::size_t bytes = outcome.ok() ? (*outcome)->bytes() : outcome.error().message.size();
   bytes_ += bytes;
   text_bytes_ += key.size();
-  kept_.push_front({std::move(key), std::move(grammar), bytes});
+  kept_.push_front({std::move(key), std::move(outcome), bytes});
   index_.emplace(kept_.front().key, kept_.begin());
   while (kept_.size() > options_.max_grammars || bytes_ > options_.max_bytes || text_bytes_ > options_.max_text_bytes) {
     DropLast();
   }
 }
 
-void GrammarCompiler::DropLast() {
+void GrammarCompiler::Store::DropLast() {
   const Kept& last = kept_.back();
   bytes_ -= last.bytes;
   text_bytes_ -= last.key.size();
@@ -89,7 +104,7 @@ void GrammarCompiler::DropLast() {
 
 GrammarCompilerStats GrammarCompiler::stats() const {
   const std::lock_guard lock(mutex_);
-  return {hits_, misses_, kept_.size(), bytes_};
+  return {hits_, misses_, grammars_.size(), grammars_.bytes()};
 }
 
 }  // namespace loramux

@@ -1,11 +1,13 @@
 // Compiles the grammars of requests, and keeps those that were used last.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,15 +24,17 @@ namespace loramux {
 
 // Settings of a GrammarCompiler.
 struct GrammarCompilerOptions {
+  // Of the processor, for one grammar. The largest take a third of it.
+  std::chrono::milliseconds max_time{1000};
   int mask_threads = 1;                                // that compute masks beside the forward pass
-  std::size_t max_grammars = 512;                      // kept
-  std::size_t max_bytes = std::size_t{256} << 20;      // of all that are kept
-  std::size_t max_text_bytes = std::size_t{16} << 20;  // of their texts
+  std::size_t max_grammars = 512;                      // kept; as many refused ones too
+  std::size_t max_bytes = std::size_t{256} << 20;      // of all grammars that are kept
+  std::size_t max_text_bytes = std::size_t{16} << 20;  // of their texts; as many of refused ones too
 };
 
 // Counts since the start.
 struct GrammarCompilerStats {
-  std::int64_t hits = 0, misses = 0;    // of grammars that were kept, and of those that were compiled
+  std::int64_t hits = 0, misses = 0;    // of grammars that were kept or refused before, and of those that were compiled
   std::size_t grammars = 0, bytes = 0;  // kept now
 };
 
@@ -43,9 +47,11 @@ class GrammarCompiler {
                                                          GrammarCompilerOptions options = {});
   ~GrammarCompiler();
 
-  // Returns the kept grammar, or compiles it, which takes milliseconds. Errors are meant for the client and name
-  // OutputConstraint::field.
+  // Returns the kept grammar, or compiles it, which takes up to some hundred milliseconds. Errors are meant for the
+  // client and name OutputConstraint::field; they are kept too.
   Result<std::shared_ptr<const Grammar>> Compile(const OutputConstraint& constraint);
+  // Whether Compile would take no time, because the grammar or its error is kept.
+  bool Has(const OutputConstraint& constraint) const;
 
   GrammarCompilerStats stats() const;
   // One more than the largest token id that a mask can allow.
@@ -54,17 +60,36 @@ class GrammarCompiler {
   const std::vector<TokenId>& eos() const { return eos_; }
 
  private:
-  struct Kept {
-    std::string key;
-    std::shared_ptr<const Grammar> grammar;
-    std::size_t bytes = 0;
+  using Outcome = Result<std::shared_ptr<const Grammar>>;  // errors are without the field
+
+  // What texts led to, the one used last first. Not thread-safe.
+  class Store {
+   public:
+    explicit Store(const GrammarCompilerOptions& options) : options_(options) {}
+    // Null: it is not kept.
+    const Outcome* Use(const std::string& key);
+    bool Has(const std::string& key) const { return index_.contains(key); }
+    void Keep(std::string key, Outcome outcome);
+    std::size_t size() const { return kept_.size(); }
+    std::size_t bytes() const { return bytes_; }
+
+   private:
+    struct Kept {
+      std::string key;
+      Outcome outcome;
+      std::size_t bytes = 0;
+    };
+    void DropLast();
+
+    const GrammarCompilerOptions& options_;
+    std::list<Kept> kept_;
+    std::unordered_map<std::string_view, std::list<Kept>::iterator> index_;  // by Kept::key; looked up, never iterated
+    std::size_t bytes_ = 0, text_bytes_ = 0;
   };
 
   GrammarCompiler(std::unique_ptr<grammar_internal::Environment> environment, std::span<const TokenId> eos,
                   GrammarCompilerOptions options);
-  std::shared_ptr<const Grammar> Find(const std::string& key);
-  void Keep(std::string key, std::shared_ptr<const Grammar> grammar);
-  void DropLast();
+  std::optional<Outcome> Find(const std::string& key);
 
   const GrammarCompilerOptions options_;
   const std::unique_ptr<grammar_internal::Environment> environment_;
@@ -72,9 +97,8 @@ class GrammarCompiler {
   const std::shared_ptr<MaskThreads> threads_;
 
   mutable std::mutex mutex_;
-  std::list<Kept> kept_;                                                   // the one used last is first
-  std::unordered_map<std::string_view, std::list<Kept>::iterator> index_;  // by Kept::key; looked up, never iterated
-  std::size_t bytes_ = 0, text_bytes_ = 0;
+  Store grammars_{options_};
+  Store refused_{options_};  // apart, so that refusals displace no grammar
   std::int64_t hits_ = 0, misses_ = 0;
 };
 

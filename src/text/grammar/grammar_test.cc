@@ -1,4 +1,5 @@
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
 
@@ -70,6 +71,74 @@ TEST_F(Language, JsonSchema) {
   const std::string spaces(41, ' ');
   ExpectLanguage(GrammarKind::kJsonSchema, schema, {"{" + spaces.substr(1) + R"("a":1})"},
                  {"{" + spaces + R"("a":1})"});
+}
+
+// `make` gives part number i.
+std::string List(int count, const std::function<std::string(int)>& make) {
+  std::string list;
+  for (int i = 0; i < count; ++i) list += (i == 0 ? "" : ",") + make(i);
+  return list;
+}
+
+std::string Pattern(int i) {
+  const std::string letter(1, static_cast<char>('a' + i));
+  return R"({"type":"string","pattern":".*)" + letter + "." + letter + R"(.*"})";
+}
+
+// Of a few hundred bytes: the compiler would take seconds or hours. Here they are refused at once, and remembered.
+TEST_F(Language, ManyPatternsForOneTextAreRefused) {
+  const std::string twenty = List(20, Pattern);
+  const std::string reference = R"({"$ref":"#/$defs/p0"})";
+  const auto chained = [](int i) {
+    return "\"p" + std::to_string(i) + R"(":{"pattern":"a.)" + std::to_string(i) + R"(b","$ref":"#/$defs/p)" +
+           std::to_string(i + 1) + "\"}";
+  };
+  const auto property = [](int i) { return R"({"properties":{"x":)" + Pattern(i) + "}}"; };
+  const auto choice = [](int i) { return R"({"anyOf":[{"type":"null"},)" + Pattern(i) + "]}"; };
+  const auto name = [](int i) { return "\"^n" + std::to_string(i) + "$\":{}"; };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"allOf":[)" + twenty + "]}", "at most 6 that one string must match"},
+      {R"({"properties":{"deep":{"items":{"allOf":[)" + twenty + "]}}}}", "at most 6"},
+      {R"({"$ref":"#/$defs/p0","$defs":{)" + List(20, chained) + R"(,"p20":{"type":"string"}}})", "at most 6"},
+      {R"({"allOf":[)" + List(20, property) + "]}", "at most 6"},
+      {R"({"allOf":[)" + List(12, choice) + "]}", "at most 6"},
+      {R"({"type":"object","patternProperties":{)" + List(17, name) + "}}", "`patternProperties`: expected at most 16"},
+      {R"({"allOf":[{"anyOf":[)" + List(26, Pattern) + R"(]},{"anyOf":[)" + List(26, Pattern) + "]}]}",
+       "at most 200 strings that several schemas limit"},
+  };
+  for (const auto& [schema, expected] : cases) {
+    EXPECT_FALSE(compiler_->Has({GrammarKind::kJsonSchema, schema, "field"}));
+    EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, schema), HasSubstr(expected)) << schema.substr(0, 200);
+    EXPECT_TRUE(compiler_->Has({GrammarKind::kJsonSchema, schema, "other"}));
+    ErrorOf(GrammarKind::kJsonSchema, schema);
+  }
+  EXPECT_EQ(compiler_->stats().misses, static_cast<std::int64_t>(cases.size()));
+  EXPECT_EQ(compiler_->stats().hits, static_cast<std::int64_t>(cases.size()));
+  std::string lark = "start: A\nA: /.*a.a.*/";
+  for (const char c : std::string("bcdefghijk")) lark += std::string(" & /.*") + c + "." + c + ".*/";
+  EXPECT_THAT(ErrorOf(GrammarKind::kLark, lark), HasSubstr("`&` and `~`: expected at most 5"));
+  EXPECT_THAT(ErrorOf(GrammarKind::kLark, R"(start: %json {"allOf":[)" + twenty + "]}"), HasSubstr("at most 6"));
+}
+
+TEST_F(Language, PatternsThatPeopleCombineAreServed) {
+  ExpectLanguage(GrammarKind::kJsonSchema,
+                 R"({"type":"string","minLength":8,"allOf":[{"pattern":"[A-Z]"},{"pattern":"[a-z]"},{"pattern":"[0-9]"},
+                     {"pattern":"^.{8,20}$"}]})",
+                 {"\"Passw0rd\""}, {"\"password\"", "\"Pass0\""});
+  const auto variant = [](int i) {
+    return R"({"type":"object","properties":{"kind":{"const":"k)" + std::to_string(i) +
+           R"("},"id":{"type":"string","pattern":"^[a-z]+-[0-9]{4}$"}},"required":["kind","id"]})";
+  };
+  ExpectLanguage(GrammarKind::kJsonSchema, R"({"anyOf":[)" + List(40, variant) + "]}",
+                 {R"({"kind":"k7","id":"ab-1234"})"}, {R"({"kind":"k7","id":"ab-12"})"});
+  ExpectLanguage(
+      GrammarKind::kJsonSchema,
+      R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"string","pattern":"^a+$"},
+                     "next":{"anyOf":[{"type":"null"},{"$ref":"#/$defs/n"}]}},"required":["v"]}}})",
+      {R"({"v":"aa","next":{"v":"a","next":null}})"}, {R"({"v":"aa","next":{"v":"b"}})"});
+  std::string operators = "start: ";  // & and ~ in texts are no operators
+  for (int i = 0; i < 20; ++i) operators += std::string(i == 0 ? "" : " | ") + "\"&~" + std::to_string(i) + "\"";
+  ExpectLanguage(GrammarKind::kLark, operators, {"&~7"}, {"&"});
 }
 
 TEST_F(Language, RegexAndLark) {
@@ -408,6 +477,25 @@ TEST(GrammarCompiler, KeepsTheGrammarsUsedLast) {
   EXPECT_EQ(compiler->stats().misses, 4);
   EXPECT_EQ(compiler->stats().grammars, 2u);
   EXPECT_FALSE(compiler->Compile({GrammarKind::kLark, "a", "f"}).ok());  // the kind is part of the key
+}
+
+TEST(GrammarCompiler, IsBoundedByTheClock) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  const auto compiler = MakeCompiler(tokenizer, {.max_time = std::chrono::milliseconds(1)});
+  const std::string ranges = List(1000, [](int i) {
+    return R"({"type":"integer","minimum":)" + std::to_string(37 * i) + R"(,"maximum":)" +
+           std::to_string(100'003 * i + 50) + "}";
+  });
+  const OutputConstraint slow{GrammarKind::kJsonSchema, R"({"items":{"anyOf":[)" + ranges + "]}}", "f"};
+  const auto refused = compiler->Compile(slow);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(refused.error().message, HasSubstr("compiling it takes more than 1 ms"));
+  EXPECT_TRUE(compiler->Has(slow));
+  EXPECT_EQ(compiler->Compile(slow).error().message, refused.error().message);
+  EXPECT_EQ(compiler->stats().misses, 1);
+  const auto patient = MakeCompiler(tokenizer);  // the thread that sleeps disturbs no other
+  EXPECT_TRUE(patient->Compile({GrammarKind::kRegex, "a*", "f"}).ok());
 }
 
 TEST(GrammarCompiler, IsBoundedByBytes) {

@@ -7,6 +7,7 @@
 mod bound;
 mod detokenize;
 mod grammar;
+mod memory;
 mod template;
 mod tokenizer;
 
@@ -30,6 +31,8 @@ pub enum Status {
     Unsupported = 3,
     /// A fault of this library: a caught panic.
     Internal = 4,
+    /// The process has too little memory now.
+    Unavailable = 5,
 }
 
 /// The error type of all functions behind the interface.
@@ -48,6 +51,9 @@ impl Error {
     }
     pub fn unsupported(message: impl Into<String>) -> Self {
         Error { status: Status::Unsupported, message: message.into() }
+    }
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Error { status: Status::Unavailable, message: message.into() }
     }
 }
 
@@ -118,6 +124,7 @@ fn prepare_process() {
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|_| {}));
         tokenizer::limit_regex_work();
+        memory::set_aside();
     });
 }
 
@@ -167,6 +174,7 @@ pub unsafe extern "C" fn loramux_tokenizer_encode(
     error: *mut Buffer,
 ) -> Status {
     guard(error, || {
+        memory::check()?;
         let ids = (*tokenizer).encode(text(input, input_size, "the text to encode")?, add_special_tokens)?;
         let ids = ids.into_boxed_slice();
         let size = ids.len();
@@ -185,6 +193,7 @@ pub unsafe extern "C" fn loramux_tokenizer_decode(
     error: *mut Buffer,
 ) -> Status {
     guard(error, || {
+        memory::check()?;
         *out = Buffer::new((*tokenizer).decode(slice(ids, ids_size), skip_special_tokens)?.into_bytes());
         Ok(())
     })
@@ -318,6 +327,7 @@ pub unsafe extern "C" fn loramux_template_render(
     error: *mut Buffer,
 ) -> Status {
     guard(error, || {
+        memory::check()?;
         let context = text(context, context_size, "the template's variables")?;
         let rendered = (*template).render(context, add_generation_prompt, unix_seconds)?;
         *out = Buffer::new(rendered.into_bytes());

@@ -2,10 +2,11 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Environment, Grammar, Kind, SequenceMatcher};
 use crate::tokenizer::Tokenizer;
-use crate::{guard, prepare_process, slice, text, Buffer, Status};
+use crate::{guard, memory, prepare_process, slice, text, Buffer, Status};
 
 unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
@@ -18,37 +19,39 @@ pub unsafe extern "C" fn loramux_grammars_new(
     tokenizer: *const Arc<Tokenizer>,
     eos: *const i32,
     eos_size: usize,
-    out: *mut *mut Environment,
+    out: *mut *mut Arc<Environment>,
     error: *mut Buffer,
 ) -> Status {
     prepare_process();
     guard(error, || {
-        *out = Box::into_raw(Box::new(Environment::new(&*tokenizer, slice(eos, eos_size))?));
+        *out = Box::into_raw(Box::new(Arc::new(Environment::new(&*tokenizer, slice(eos, eos_size))?)));
         Ok(())
     })
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn loramux_grammars_free(grammars: *mut Environment) {
+pub unsafe extern "C" fn loramux_grammars_free(grammars: *mut Arc<Environment>) {
     free(grammars);
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn loramux_grammars_vocab_size(grammars: *const Environment) -> usize {
+pub unsafe extern "C" fn loramux_grammars_vocab_size(grammars: *const Arc<Environment>) -> usize {
     (*grammars).vocab_size()
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn loramux_grammar_compile(
-    grammars: *const Environment,
+    grammars: *const Arc<Environment>,
     kind: Kind,
     source: *const u8,
     source_size: usize,
+    max_milliseconds: u64,
     out: *mut *mut Grammar,
     error: *mut Buffer,
 ) -> Status {
     guard(error, || {
-        let compiled = (*grammars).compile(kind, text(source, source_size, "the grammar")?)?;
+        memory::check()?;
+        let compiled = (*grammars).compile(kind, text(source, source_size, "the grammar")?, Duration::from_millis(max_milliseconds))?;
         *out = Box::into_raw(Box::new(compiled));
         Ok(())
     })

@@ -5,9 +5,11 @@ mod calls;
 mod gbnf;
 mod interface;
 mod multiples;
+mod patterns;
 mod schema;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
+use std::time::Duration;
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
@@ -15,6 +17,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
+use crate::memory::TimeLimit;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -43,6 +46,8 @@ const MAX_QUANTIFIERS: usize = 2000;
 const MAX_BYTES: usize = 8 << 20;
 /// The compiler and what it calls are recursive.
 const COMPILER_STACK: usize = 64 << 20;
+/// Between two looks whether the time has passed.
+const LOOK: Duration = Duration::from_millis(10);
 /// The most bytes of a token that the tree of tokens can hold. A longer one is never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
 /// Of an error that is shown to a client, in characters.
@@ -82,16 +87,35 @@ impl Environment {
         self.vocab_size
     }
 
-    /// Compiles on a thread with a deep stack. Error: the text is wrong, not supported, or too complex.
-    pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar> {
+    /// Compiles on a thread with a deep stack. Error: the text is wrong, not supported, or too complex, or it takes more
+    /// than `most` of the processor's time.
+    pub fn compile(self: &Arc<Self>, kind: Kind, text: &str, most: Duration) -> Result<Grammar> {
         check_size(text, if is_json(kind) { MAX_SCHEMAS } else { MAX_TEXT })?;
-        std::thread::scope(|scope| {
-            let compiler = std::thread::Builder::new()
-                .stack_size(COMPILER_STACK)
-                .spawn_scoped(scope, || self.compile_here(kind, text))
-                .map_err(|e| Error::exhausted(format!("cannot start a thread to compile a grammar: {e}")))?;
-            compiler.join().unwrap_or_else(|_| Err(Error::invalid("the grammar's compiler failed on it")))
-        })
+        let (environment, text, (send, receive)) = (self.clone(), text.to_owned(), mpsc::sync_channel(1));
+        let time = Arc::new(TimeLimit::new(most));
+        let limit = time.clone();
+        std::thread::Builder::new()
+            .stack_size(COMPILER_STACK)
+            .spawn(move || {
+                let compiled = limit.run(|| {
+                    if patterns::check(kind, &text)? == patterns::Use::Together && TimeLimit::none_left() {
+                        return Err(Error::exhausted("it combines patterns, and too many such grammars took too long"));
+                    }
+                    environment.compile_here(kind, &text)
+                });
+                let _ = send.send(compiled);
+            })
+            .map_err(|e| Error::unavailable(format!("cannot start a thread to compile a grammar: {e}")))?;
+        loop {
+            match receive.recv_timeout(LOOK) {
+                Ok(compiled) => return compiled,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Error::invalid("the grammar's compiler failed on it")),
+                Err(mpsc::RecvTimeoutError::Timeout) if time.passed() => {
+                    return Err(Error::exhausted(format!("compiling it takes more than {} ms", most.as_millis())))
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     fn compile_here(&self, kind: Kind, text: &str) -> Result<Grammar> {
