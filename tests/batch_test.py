@@ -98,6 +98,12 @@ class Batch(unittest.TestCase):
         self.assertEqual(self.output.read_text(encoding="utf-8"), "not a batch\n")
         self.output = self.input
         self.assertIn("another file", self.run_batch().stderr)
+        self.output = pathlib.Path("/dev/full")   # reading it never ends
+        run = self.run_batch()
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("/dev/full: cannot be written: No space left on device", run.stderr)
+        self.output = pathlib.Path("/dev/null")
+        self.assertEqual(self.run_batch().returncode, 0)
 
     def test_a_killed_run_goes_on(self):
         # Long enough that the kill comes between two lines. Where it came is checked below.

@@ -64,7 +64,13 @@ port = 1
                 ('port = \n', [":1: not TOML"]),
                 ('port = 1\nport = 2\n', [":2: not TOML"]),
                 ('config = "other.toml"\n', [":1: unknown key 'config'"]),
-                ('\x00\xff', ["not TOML"]), ('a' * 100_000, ["not TOML"]), ('port = ' + '[' * 10_000, ["not TOML"])]:
+                ('\x00\xff', ["not TOML"]), ('a' * 100_000, ["not TOML"]), ('port = ' + '[' * 10_000, [":1: ", "nested"]),
+                ('port = 1\n' + 'a.' * 200_000 + 'a = 1', [":2: ", "nested more than 32 deep"]),
+                ('[' + 'a.' * 200_000 + 'a]\n', [":1: ", "nested"]), ('[[' + 'a . ' * 200_000 + 'a]]\n', [":1: ", "nested"]),
+                ('"a"."b"' + '."a"' * 200_000 + ' = 1', [":1: ", "nested"]),
+                ('x = """\n"\n"""\ny = ' + '{a=' * 100_000, [":4: ", "nested"]),
+                ('# much text\n' * 100_000, ["at most 1048576 bytes"]),
+                ('model = "' + 'a.' * 100 + '"\nport = 1\nport = 2\n', [":3: not TOML"])]:   # dots within a text
             said = self.refused(text, str(DEMO / "model"))
             for part in expected:
                 self.assertIn(part, said, text[:80])

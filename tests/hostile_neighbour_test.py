@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""Twenty hostile clients in turn, and an honest one beside each. Standard library only.
+"""Hostile clients in turn, and an honest one beside each. Standard library only.
 
-Usage: hostile_neighbour_test.py PATH_OF_LORAMUX [--markdown FILE] [--only PART_OF_NAME] [unittest arguments]
+Usage: hostile_neighbour_test.py PATH_OF_LORAMUX [--markdown FILE] [--only PART_OF_NAME] [--pause SECONDS] [unittest arguments]
 
-The hostile client has an API key and an address of its own, and repeats its attack until the honest client is done. The
-honest client must get the right answers, and must not wait long: its TTFT may be 1.5 times what it is without the attack,
-plus PAUSE seconds, so that a machine that stands still for a moment does not fail the test. The memory of the server must
-not grow. `--markdown` writes the figures of the run as a table.
+Four neighbourhoods: a server with an API key for each client; a server without keys, to which clients are addresses; a
+keyless server behind a router that checks the keys; loads of adapters from a store that drips. The hostile client has a
+key and an address of its own, and repeats its attack until the honest client is done. The honest client must get the right
+answers, and must not wait long: its TTFT may be 1.5 times what it is without the attack, plus PAUSE seconds, so that a
+machine that stands still for a moment does not fail the test (`--pause 0.02` on a quiet machine). The memory of the server
+must not grow. `--markdown` writes the figures of the run as a table. `--unchecked` demands nothing of times, memory and
+statuses: for the figures of an older program.
 """
 import contextlib
+import copy
 import dataclasses
 import http.client
+import itertools
 import json
 import multiprocessing
 import pathlib
 import socket
+import struct
 import sys
 import tempfile
 import threading
@@ -22,6 +28,7 @@ import time
 import unittest
 
 import serving
+from remote_adapters_test import RemoteServer, Store
 from serving import PATIENCE, Server, questions, wait_for
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -75,8 +82,8 @@ class Client:
         self.connection.close()
 
 
-def hostile(server):
-    return Client(server, HOSTILE, HOSTILE_ADDRESS)
+def hostile(server, address=HOSTILE_ADDRESS):
+    return Client(server, HOSTILE, address)
 
 
 def hostile_socket(server):
@@ -109,14 +116,15 @@ def posts(path, body, connections=1):
     return attack
 
 
-def at_once(server, path, bodies, headers=()):
+def at_once(server, path, bodies, headers=(), addresses=(HOSTILE_ADDRESS,)):
     statuses = []
 
-    def send(body):
-        client = hostile(server)
+    def send(body, address):
+        client = hostile(server, address)
         with contextlib.closing(client):
             statuses.append(client.post(path, body, headers)[0])
-    threads = [threading.Thread(target=send, args=(body,)) for body in bodies]
+    threads = [threading.Thread(target=send, args=(body, address))
+               for body, address in zip(bodies, itertools.cycle(addresses))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -241,6 +249,50 @@ def many_values():
     return b'{"model":"demo","messages":[{"role":"user","content":"x"}],"metadata":[' + b"0," * 7_000_000 + b"0]}"
 
 
+# Schemas of which none was seen before: what is refused is remembered.
+numbers = itertools.count(time.monotonic_ns())
+
+
+def constrained(schema):
+    return json.dumps({"model": "demo", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}).encode()
+
+
+def many_patterns():
+    """Under 1 KB: a string that must match eleven patterns."""
+    texts = [f".*{chr(97 + i)}{chr(98 + i)}.*" for i in range(11)]
+    return constrained({"type": "object", "properties": {f"p{next(numbers)}": {
+        "allOf": [{"type": "string", "pattern": text} for text in texts]}}})
+
+
+def many_ranges():
+    """A schema of 40 KB, within all limits, that takes a quarter of a second to compile."""
+    ranges = [{"type": "integer", "minimum": i, "maximum": 1000 * i + 99} for i in range(800)]
+    return constrained({"type": "object", "properties": {f"p{next(numbers)}": {"anyOf": ranges}}})
+
+
+def schemas(make, addresses=(HOSTILE_ADDRESS,)):
+    return lambda server: at_once(server, CHAT, [make() for _ in range(4)], addresses=addresses)
+
+
+def reset_requests(server):
+    """Sixty requests with costly schemas, whose connections are reset at once."""
+    for _ in range(60):
+        body = many_ranges()
+        with hostile_socket(server) as client:
+            client.sendall(head(length=len(body)) + body)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return []
+
+
+def repeated_keys():
+    return b'{"model":"demo",' + b'"metadata":0,' * (BODY // 13) + b'"prompt":"x"}'
+
+
+def many_ids():
+    return b'{"model":"demo","prompt":[' + b"70," * 1_000_000 + b"70]}"
+
+
 @dataclasses.dataclass
 class Attack:
     name: str
@@ -271,6 +323,19 @@ ATTACKS = [
     Attack("malformed HTTP", malformed_http, (400, 414, 431, 505)),
     Attack("50 unknown models", unknown_models, (404,)),
     Attack("logit_bias, penalties and 16 long stop strings", costly_sampling, (200,)),
+    Attack("schemas of many patterns, four at once", schemas(many_patterns), (400,)),
+    Attack("schemas that take long, four at once", schemas(many_ranges), (200, 400)),
+    Attack("60 requests that are reset at once", reset_requests, ()),
+]
+FOUR_ADDRESSES = [f"127.0.0.{i}" for i in range(9, 13)]
+KEYLESS_ATTACKS = [
+    Attack("schemas of many patterns from four addresses", schemas(many_patterns, FOUR_ADDRESSES), (400,)),
+    Attack("schemas that take long from four addresses", schemas(many_ranges, FOUR_ADDRESSES), (200, 400)),
+]
+ROUTED_ATTACKS = [
+    Attack("schemas of many patterns through the router", schemas(many_patterns), (400, 429)),
+    Attack("16 MB of repeated keys through the router, four at once", posts(COMPLETIONS, repeated_keys, 4), (400, 429)),
+    Attack("a million token ids through the router, four at once", posts(COMPLETIONS, many_ids, 4), (400, 429)),
 ]
 
 
@@ -342,20 +407,40 @@ class Honest:
         return percentile99(found)
 
 
+SIZES = ("--max-num-seqs", "8", "--device-memory", POOL, "--host-memory", POOL)
+options = {"markdown": None, "only": "", "pause": str(PAUSE)}   # of the command line
+checked = True
+
+
+def keep(table):
+    """Adds rows to the file of the command line."""
+    if options["markdown"]:
+        with pathlib.Path(options["markdown"]).open("a", encoding="utf-8") as file:
+            file.write("\n".join(table) + "\n\n")
+
+
 class HostileNeighbour(unittest.TestCase):
-    markdown = None   # a file for the table
-    only = ""         # part of the names of the attacks to run
+    """Each client has an API key."""
+    attacks = ATTACKS
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        keys = pathlib.Path(folder.name) / "keys.json"
-        keys.write_text(json.dumps({"keys": [{"name": name, "key": key, "models": ["*"]}
-                                             for name, key in (("hostile", HOSTILE), ("honest", HONEST))]}), encoding="utf-8")
-        self.server = Server("--api-key-file", str(keys), "--max-num-seqs", "8", "--device-memory", POOL, "--host-memory", POOL)
+        self.folder = pathlib.Path(folder.name)
+        self.keys = self.folder / "keys.json"
+        self.keys.write_text(json.dumps({"keys": [{"name": name, "key": key, "models": ["*"]}
+                                                  for name, key in (("hostile", HOSTILE), ("honest", HONEST))]}),
+                             encoding="utf-8")
+        self.server = self.start()
         self.addCleanup(self.server.process.kill)
 
+    def start(self):
+        return Server("--api-key-file", str(self.keys), *SIZES)
+
     def test_each_attack(self):
+        wanted = [attack for attack in self.attacks if options["only"] in attack.name]
+        if not wanted:
+            self.skipTest("no attack has this name")
         honest = Honest(self.server, self)
         self.addCleanup(honest.client.close)
         fill_pool(self.server)
@@ -366,16 +451,15 @@ class HostileNeighbour(unittest.TestCase):
             "| attack | P99 of the honest client's TTFT, ms | times the quiet value | memory after it, MB | at the peak, MB |",
             "|---|---|---|---|---|", f"| none | {quiet * 1000:.0f} | 1 | {quiet_memory / 1e6:.0f} | |"]
         print("\n".join(table), file=sys.stderr, flush=True)
-        for attack in (attack for attack in ATTACKS if self.only in attack.name):
+        for attack in wanted:
             with self.subTest(attack=attack.name):
                 rows.append(self.beside(attack, Honest(self.server, self)))
                 table.append(self.row(*rows[-1], quiet))
                 print(table[-1], file=sys.stderr, flush=True)
-        if self.markdown:
-            pathlib.Path(self.markdown).write_text("\n".join(table) + "\n", encoding="utf-8")
-        for attack, ttft, after, peak in rows:
+        keep(table)
+        for attack, ttft, after, peak in rows if checked else ():
             with self.subTest(attack=attack.name):
-                self.assertLess(ttft, 1.5 * quiet + PAUSE, "seconds of TTFT")
+                self.assertLess(ttft, 1.5 * quiet + float(options["pause"]), "seconds of TTFT")
                 self.assertLess(after, quiet_memory * MEMORY_FACTOR + MEMORY_SLACK, "bytes after the attack")
                 self.assertLess(peak, quiet_memory * MEMORY_FACTOR + PEAK_SLACK, "bytes at the peak")
         self.server.stop()
@@ -386,7 +470,7 @@ class HostileNeighbour(unittest.TestCase):
         with beside_process(attack, self.server) as (made, statuses):
             ttft = honest.ask_many(BESIDE, made)
         honest.client.close()
-        if attack.expected:
+        if attack.expected and checked:
             self.assertTrue(statuses)
             self.assertLessEqual(set(statuses), set(attack.expected))
         self.server.wait_idle()
@@ -399,10 +483,118 @@ class HostileNeighbour(unittest.TestCase):
                 f"{peak / 1e6:.0f} |")
 
 
+class KeylessNeighbour(HostileNeighbour):
+    """Clients are addresses."""
+    attacks = KEYLESS_ATTACKS
+
+    def start(self):
+        return Server(*SIZES)
+
+
+class RoutedNeighbour(HostileNeighbour):
+    """A router checks the keys and tells the server whose request each one is."""
+    attacks = ROUTED_ATTACKS
+
+    def start(self):
+        fleet_key = self.folder / "fleet.key"
+        fleet_key.write_text("the-key-of-this-fleet-0123456789\n", encoding="utf-8")
+        fleet_key.chmod(0o600)
+        server = Server("--fleet-key-file", str(fleet_key), *SIZES)
+        self.router = Server.run([serving.LORAMUX, "route", "--servers", f"127.0.0.1:{server.port}", "--port", "0",
+                                  "--api-key-file", str(self.keys), "--fleet-key-file", str(fleet_key)])
+        self.addCleanup(self.router.process.kill)
+        server.wait_idle = copy.copy(server).wait_idle   # asks the server itself
+        server.port = self.router.port
+        wait_for(lambda: self.first_answer(server) == 200, "an answer through the router")
+        return server
+
+    @staticmethod
+    def first_answer(server):
+        client = Client(server, HONEST)
+        with contextlib.closing(client):
+            return client.post(CHAT, chat("x", max_tokens=1))[0]
+
+    def test_no_key_shares_the_prefixes_of_another(self):
+        if not checked:
+            return
+        prompt = chat("four " * 180, max_tokens=1)
+
+        def cached(key):
+            client = Client(self.server, key)
+            with contextlib.closing(client):
+                status, body = client.post(CHAT, prompt)
+            self.assertEqual(status, 200, body)
+            return (json.loads(body)["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        self.assertEqual(cached(HONEST), 0)
+        self.assertEqual(cached(HOSTILE), 0)
+        self.assertGreater(cached(HONEST), 100)
+
+
+class DrippingStore(Store):
+    """A store that sends the weights of s3://drip at 1.4 KB a second."""
+    drips = 0   # downloads that drip, or did
+
+    def put_in(self, bucket, prefix, adapter):
+        self.put(prefix, adapter)
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            self.objects[f"/{bucket}/{prefix}/{name}"] = self.objects.pop(f"/bucket/{prefix}/{name}")
+
+    def send(self, handler, data):
+        if not handler.path.startswith("/drip/") or not handler.path.endswith("safetensors"):
+            return super().send(handler, data)
+        self.drips += 1
+        with contextlib.suppress(ConnectionError):
+            for at in range(0, len(data), 70):
+                handler.wfile.write(data[at:at + 70])
+                time.sleep(0.05)
+        return None
+
+
+class DrippingSource(unittest.TestCase):
+    """Eight loads from a source that drips, and an honest load from another source."""
+
+    def test_a_source_that_drips_holds_up_no_other(self):
+        if options["only"] not in "a source that drips":
+            self.skipTest("no attack has this name")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        store = DrippingStore()
+        self.addCleanup(store.close)
+        large = bytes(20 << 20)
+        for i in range(8):
+            store.put_in("drip", f"d{i}", "reverse")
+            store.objects[f"/drip/d{i}/adapter_model.safetensors"] = large
+        for i in range(4):
+            store.put_in("good", f"g{i}", "upper")
+        server = RemoteServer(pathlib.Path(folder.name), store.environment, "--allowed-adapter-sources", "s3://drip,s3://good")
+        self.addCleanup(server.process.kill)
+
+        def load(name, source):
+            start = time.monotonic()
+            self.assertEqual(server.load(name, source)[0], 200)
+            return time.monotonic() - start
+
+        def drip(number):
+            with contextlib.suppress(ConnectionError, http.client.HTTPException, TimeoutError):   # the server is killed
+                server.load(f"d{number}", f"s3://drip/d{number}")
+        quiet = max(load(f"q{i}", f"s3://good/g{i}") for i in range(2))
+        for i in range(8):
+            threading.Thread(target=drip, args=(i,), daemon=True).start()
+        wait_for(lambda: store.drips >= 4, "downloads that drip")
+        beside = max(load(f"b{i}", f"s3://good/g{i}") for i in range(2, 4))
+        keep(["| attack | load from another source, ms |", "|---|---|", f"| none | {quiet * 1000:.0f} |",
+              f"| eight loads from a source that drips | {beside * 1000:.0f} |"])
+        if checked:
+            self.assertLess(beside, 1.5 * quiet + float(options["pause"]))
+
+
 if __name__ == "__main__":
-    for option in ("markdown", "only"):
+    if "--unchecked" in sys.argv:
+        sys.argv.remove("--unchecked")
+        checked = False
+    for option in list(options):
         if f"--{option}" in sys.argv:
             at = sys.argv.index(f"--{option}")
-            setattr(HostileNeighbour, option, sys.argv[at + 1])
+            options[option] = sys.argv[at + 1]
             del sys.argv[at:at + 2]
     serving.run_tests()

@@ -235,6 +235,14 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertRegex(done.stderr, r"^loramux inspect: .*adapter_model.safetensors")
 
+    def test_a_limit_of_open_files_that_is_too_low_is_told_at_the_start(self):
+        for arguments in (["serve", str(DEMO / "model")], ["route", "--servers", "127.0.0.1:1"]):
+            limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+            done = subprocess.run([serving.LORAMUX, *arguments, "--port", "0"], capture_output=True, text=True,
+                                  preexec_fn=limit, timeout=serving.PATIENCE)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, r"may open 10 files: expected at least \d+; raise the limit \(ulimit -n")
+
     def test_help_teaches(self):
         for command in ("serve", "generate", "inspect"):
             self.assertIn("--", self.run_program(command, "--help").stdout)

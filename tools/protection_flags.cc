@@ -188,16 +188,26 @@ void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOp
   AddHttpLimitFlags(line, http);
 }
 
-void RaiseOpenFileLimit(int connections, int files_each) {
+Status RaiseOpenFileLimit(int connections, int files_each) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return Ok{};
   limit.rlim_cur = limit.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
     spdlog::warn("cannot raise the limit of open files: {}", std::strerror(errno));
   getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur >= static_cast<rlim_t>(connections) * static_cast<rlim_t>(files_each) + kOtherOpenFiles) return;
+  const int least = std::min(connections, kLeastConnectionsPerAddress) * files_each + kOtherOpenFiles;
+  if (limit.rlim_cur < static_cast<rlim_t>(least)) {
+    return ResourceExhausted(fmt::format(
+        "this process may open {} files: expected at least {}; raise the limit (ulimit -n, or LimitNOFILE of "
+        "the unit)",
+        limit.rlim_cur, least));
+  }
+  if (limit.rlim_cur >= static_cast<rlim_t>(connections) * static_cast<rlim_t>(files_each) + kOtherOpenFiles) {
+    return Ok{};
+  }
   spdlog::warn("this process may open {} files: too few for --max-connections {}, which need {}; raise it (ulimit -n)",
                limit.rlim_cur, connections, connections * files_each + kOtherOpenFiles);
+  return Ok{};
 }
 
 }  // namespace loramux

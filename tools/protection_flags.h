@@ -13,7 +13,7 @@ void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOp
 void AddHttpLimitFlags(CommandLine& line, HttpServerOptions& http);
 
 // Takes the process's limit of open files as high as it may go, and warns where that is too low for `connections`, each
-// of which needs `files_each`.
-void RaiseOpenFileLimit(int connections, int files_each = 1);
+// of which needs `files_each`. Error: it is too low for a single client.
+Status RaiseOpenFileLimit(int connections, int files_each = 1);
 
 }  // namespace loramux

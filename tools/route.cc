@@ -145,7 +145,7 @@ Status Route(const RouteFlags& flags) {
   Signals signals;
   RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
-  if (!flags.ext_proc) RaiseOpenFileLimit(flags.router.http.max_connections, kFilesPerConnection);
+  if (!flags.ext_proc) RETURN_IF_ERROR(RaiseOpenFileLimit(flags.router.http.max_connections, kFilesPerConnection));
   if (flags.servers.empty() == flags.etcd.urls.empty()) {
     return InvalidArgument(
         "--servers: expected either servers, as in --servers 10.0.0.1:8000,10.0.0.2:8000, or --etcd URL", "--servers");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "server/metrics/metrics.h"
 #include "server/openai/length_guesser.h"
 #include "server/server.h"
+#include "text/bindings/loramux_text.h"
 #include "text/chat_template.h"
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
@@ -159,6 +161,11 @@ Result<std::unique_ptr<FlightRecorder>> StartRecorder(const ServeFlags& flags) {
   auto recorder = FlightRecorder::Create(&OsFileSystem(), flags.record, options);
   if (!recorder.ok()) return Error{recorder.error().code, "--record: " + recorder.error().message, "--record"};
   return recorder;
+}
+
+// Memory that the text library keeps aside lets what runs end where the system has none left.
+void GiveUpMemory() {
+  if (!loramux_text_give_up_memory()) throw std::bad_alloc();
 }
 
 // Makes the C library give large blocks back when they are freed. By default it raises both thresholds with the first
@@ -358,7 +365,8 @@ Status Serve(ServeFlags flags) {
   for (const std::string& warning : flags.warnings) spdlog::warn("{}", warning);
   for (const std::string& warning : WarningsOfIdle(flags)) spdlog::warn("{}", warning);
   ReturnFreedMemory();
-  RaiseOpenFileLimit(flags.http.max_connections);
+  std::set_new_handler(GiveUpMemory);
+  RETURN_IF_ERROR(RaiseOpenFileLimit(flags.http.max_connections));
   ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                    StartRuntime(EagerAdapters(flags.runtime, flags.adapters), early.recorder.get()));

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
-#include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -37,12 +38,60 @@ Result<std::vector<std::string>> Texts(const toml::node& node, const std::string
   return texts;
 }
 
+// Settings fill a few kilobytes. The parser of TOML is recursive, and so is what frees its tables.
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+constexpr int kMaxDepth = 32;  // of brackets, and of dots between the parts of one name
+
 Result<std::string> ReadText(const std::string& file) {
   std::ifstream input(file);
-  std::ostringstream text;
-  if (input) text << input.rdbuf();  // a directory opens, but cannot be read
-  if (!input || !text) return NotFound(fmt::format("--config: cannot read '{}'", file));
-  return text.str();
+  std::string text(kMaxBytes + 1, '\0');
+  if (input) input.read(text.data(), static_cast<std::streamsize>(text.size()));  // a directory opens all the same
+  if (input.bad() || (!input && !input.eof())) return NotFound(fmt::format("--config: cannot read '{}'", file));
+  text.resize(static_cast<std::size_t>(input.gcount()));
+  if (text.size() <= kMaxBytes) return text;
+  return InvalidArgument(fmt::format("{}: expected a file of at most {} bytes, found a larger one", file, kMaxBytes));
+}
+
+// Where the string that begins at `at` ends: behind its last quote, or at the end of the text.
+std::size_t EndOfString(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string three(3, quote);
+  const bool lines = text.compare(at, 3, three) == 0;
+  for (std::size_t i = at + (lines ? 3 : 1); i < text.size(); ++i) {
+    if (quote == '"' && text[i] == '\\') {
+      ++i;
+    } else if (lines ? text.compare(i, 3, three) == 0 : text[i] == quote || text[i] == '\n') {
+      return i + (lines ? 3 : 1);
+    }
+  }
+  return text.size();
+}
+
+// Error: brackets or the parts of a name are nested deeper than the parser may be given.
+Status CheckDepth(std::string_view text, const std::string& file) {
+  int brackets = 0, dots = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = EndOfString(text, at);
+      continue;
+    }
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    if (c == '.') ++dots;
+    if (std::string_view("=,[]{}\n").find(c) != std::string_view::npos) dots = 0;
+    brackets += (c == '[' || c == '{') - (c == ']' || c == '}');
+    ++at;
+    if (std::max(dots, brackets) <= kMaxDepth) continue;
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    return InvalidArgument(
+        fmt::format("{}:{}: expected keys without tables, as in: port = 8000; found some that are "
+                    "nested more than {} deep",
+                    file, line, kMaxDepth));
+  }
+  return Ok{};
 }
 
 Result<toml::table> Parse(const std::string& text, const std::string& file) {
@@ -57,6 +106,7 @@ Result<toml::table> Parse(const std::string& text, const std::string& file) {
 
 Result<std::vector<ConfigEntry>> ReadConfigFile(const std::string& file) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(file));
+  RETURN_IF_ERROR(CheckDepth(text, file));
   ASSIGN_OR_RETURN(const toml::table table, Parse(text, file));
   std::vector<std::pair<toml::source_index, ConfigEntry>> entries;
   for (const auto& [key, node] : table) {

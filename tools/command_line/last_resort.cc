@@ -1,5 +1,6 @@
 #include "tools/command_line/last_resort.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -38,6 +39,7 @@ void Explain() {
 
 int RunToTheEnd(const std::function<int()>& run) {
   std::set_terminate(Terminate);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run();
   } catch (...) {

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -30,6 +31,9 @@ Status BatchOutput::Failed(std::string_view what) const {
 }
 
 Status BatchOutput::ReadLines() {
+  struct stat what {};
+  if (fstat(fileno(file_), &what) != 0) return Failed("cannot be read");
+  if (!S_ISREG(what.st_mode)) return Ok{};  // /dev/full has no end
   LineReader reader(file_);
   std::string line;
   std::int64_t end = 0;  // of the last whole line

@@ -16,7 +16,8 @@ namespace loramux {
 class BatchOutput {
  public:
   // Opens the file for more lines, or creates it. A last line that is not whole is cut off: a run ended while it was
-  // written. Errors: the file cannot be used, or holds a line that is no output of a batch.
+  // written. A device or a pipe is only written to. Errors: the file cannot be used, or holds a line that is no output
+  // of a batch.
   static Result<std::unique_ptr<BatchOutput>> Open(const std::string& path);
   ~BatchOutput();
   BatchOutput(const BatchOutput&) = delete;
