@@ -155,6 +155,7 @@ Result<Matrix> RequireInt8(TensorFinder& tensors, const QuantScheme& scheme, con
                            std::int64_t columns) {
   const std::string weight = name + ".weight";
   IntegerLayout layout = LayoutOf(scheme, columns);
+  layout.bits = 8;  // as stored, however few bits the integers have
   Int8Tensors t;
   t.scale_stride = scheme.spread == Spread::kTensor ? 0 : layout.groups;
   ASSIGN_OR_RETURN(t.weight, tensors.RequireTyped(weight, {{rows, columns}}, {DType::kI8}));

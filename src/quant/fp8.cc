@@ -15,6 +15,8 @@
 namespace loramux {
 namespace {
 
+constexpr float kLargestFloat8 = 448;
+
 std::array<float, 256> Float8Table() {
   std::array<float, 256> table{};
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = F8E4M3ToF32(static_cast<std::uint8_t>(i));
@@ -24,6 +26,7 @@ std::array<float, 256> Float8Table() {
 struct Fp8Tensors {
   const StoredTensor *weight = nullptr, *scales = nullptr;
   std::int64_t block_rows = 1, block_columns = 1;  // that share a scale
+  bool inverse = false;                            // as QuantScheme::inverse
 };
 
 class Fp8Matrix : public StoredMatrix {
@@ -45,7 +48,10 @@ class Fp8Matrix : public StoredMatrix {
         const float scale =
             LoadAsF32(tensors_.scales->dtype, tensors_.scales->data.data(), row / tensors_.block_rows * blocks + b);
         const std::int64_t end = std::min(columns(), (b + 1) * block);
-        for (std::int64_t c = b * block; c < end; ++c) *out++ = table[static_cast<std::size_t>(codes[c])] * scale;
+        for (std::int64_t c = b * block; c < end; ++c) {
+          const float value = table[static_cast<std::size_t>(codes[c])];
+          *out++ = tensors_.inverse ? value / scale : value * scale;
+        }
       }
     }
   }
@@ -61,6 +67,19 @@ class Fp8Matrix : public StoredMatrix {
 };
 
 std::int64_t CountOf(std::int64_t extent, std::int64_t block) { return (extent + block - 1) / block; }
+
+// Error: the largest value, divided by a scale, is not finite.
+Status CheckDivisors(const StoredTensor& scales) {
+  for (std::int64_t i = 0; i < scales.ElementCount(); ++i) {
+    const float scale = LoadAsF32(scales.dtype, scales.data.data(), i);
+    if (std::isfinite(kLargestFloat8 / scale)) continue;
+    return InvalidArgument("tensor " + Quote(scales.name) + ": expected scales by which " +
+                               std::to_string(kLargestFloat8) + " can be divided, found " + std::to_string(scale) +
+                               " as element " + std::to_string(i),
+                           scales.name);
+  }
+  return Ok{};
+}
 
 }  // namespace
 
@@ -93,6 +112,8 @@ Result<std::shared_ptr<const StoredMatrix>> RequireFp8Matrix(TensorFinder& tenso
     ASSIGN_OR_RETURN(t.scales, tensors.RequireTyped(scale, {shape}, kFloatTypes));
   }
   RETURN_IF_ERROR(CheckFinite(*t.scales));
+  t.inverse = scheme.inverse;
+  if (t.inverse) RETURN_IF_ERROR(CheckDivisors(*t.scales));
   return std::shared_ptr<const StoredMatrix>(std::make_shared<Fp8Matrix>(weight, rows, columns, t));
 }
 

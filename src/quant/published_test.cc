@@ -110,9 +110,11 @@ TEST_P(PublishedLayer, PiecesAreThoseOfTheWhole) {
 TEST_P(PublishedLayer, GroupsHoldTheValues) {
   const bool rounded = GetParam().find("fp") != std::string::npos || GetParam().find("nf4") != std::string::npos ||
                        GetParam() == "gptq_act_order" || GetParam() == "gptq_8_asymmetric" ||
-                       GetParam() == "compressed_int8_asymmetric";
+                       GetParam() == "compressed_int8_asymmetric" ||
+                       GetParam() == "compressed_int4_in_bytes_asymmetric";
   const bool four = GetParam() == "awq" || GetParam() == "gptq" || GetParam() == "gptq_v2" ||
-                    GetParam() == "gptq_asymmetric" || GetParam().starts_with("compressed_int4");
+                    GetParam() == "gptq_asymmetric" || GetParam() == "gptq_skips" ||
+                    (GetParam().starts_with("compressed_int4") && GetParam().find("in_bytes") == std::string::npos);
   EXPECT_EQ(matrix_->format(), four ? WeightFormat::kQ4 : WeightFormat::kQ8);
   const GroupedRows groups = matrix_->ReadGroups(0, rows_);
   std::vector<float> row(static_cast<std::size_t>(columns_));
@@ -305,6 +307,9 @@ TEST(BrokenLayers, ScalesThatAreNoNumbersAreNamed) {
   BrokenLayer fp8("fp8_block");
   fp8["weight_scale_inv"].data.replace(4, 4, Words({0x7fc00000}));
   EXPECT_THAT(fp8.Error(), HasSubstr("'layer.weight_scale_inv': expected finite numbers, found nan as element 1"));
+  BrokenLayer divisor("fp8_inverse_rows");
+  divisor["weight_scale_inv"].data.replace(8, 4, Words({0}));
+  EXPECT_THAT(divisor.Error(), HasSubstr("448.000000 can be divided, found 0.000000 as element 2"));
   BrokenLayer nested("nf4_nested");
   nested["weight.nested_quant_map"].data.replace(0, 4, Words({0x7fc00000}));
   EXPECT_THAT(nested.Error(128), HasSubstr("nested_quant_map"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <utility>
 
 #include "formats/json_fields.h"
@@ -54,6 +55,56 @@ Status RefuseOptions(const JsonFields& fields, std::initializer_list<const char*
   return Ok{};
 }
 
+// Keys that say how a model was made or is run elsewhere: what they hold changes no stored value.
+constexpr std::string_view kNeutralKeys[] = {
+    // of every method
+    "quant_method", "method", "version", "backend", "meta", "quantizer", "uri", "dequantize", "dataset", "tokenizer",
+    "modules_to_not_convert", "modules_to_convert", "ignored_layers", "lm_head", "quant_lm_head", "batch_size",
+    "provider", "producer",
+    // AutoGPTQ, GPTQModel, transformers
+    "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "act_group_aware", "mse", "v2",
+    "v2_alpha", "model_name_or_path", "model_file_base_name", "use_cuda_fp16", "use_exllama", "disable_exllama",
+    "exllama_config", "max_input_length", "cache_block_outputs", "modules_in_block_to_quantize",
+    "block_name_to_quantize", "module_name_preceding_first_block", "pad_token_id", "model_seqlen", "gptaq", "foem",
+    "offload_to_disk", "offload_to_disk_path", "pack_impl", "fallback", "failsafe", "hessian", "gc_mode",
+    "parallel_packing", "device", "inject_fused_attention", "inject_fused_mlp", "warmup_triton", "trainable",
+    // AutoAWQ, transformers
+    "do_fuse", "modules_to_fuse", "fuse_max_seq_len",
+    // AutoRound
+    "autoround_version", "iters", "lr", "minmax_lr", "nsamples", "seqlen", "enable_quanted_input",
+    "enable_minmax_tuning", "enable_norm_bias_tuning", "gradient_accumulate_steps", "low_gpu_mem_usage",
+    "low_cpu_mem_usage", "amp", "scale_dtype", "to_quant_block_names", "quant_block_list", "not_use_best_mse",
+    "dynamic_max_gap", "supported_types", "train_bs", "sampler", "device_map", "enable_torch_compile", "enable_alg_ext",
+    "seed", "momentum", "lr_scheduler", "act_bits", "act_group_size", "act_sym", "act_dynamic", "act_data_type"};
+
+// Error: there is a key that is neither neutral nor one of those that the caller reads (`read`), and it is not off.
+Status RefuseUnknown(const JsonFields& fields, const nlohmann::json& object, std::span<const std::string_view> read) {
+  for (const auto& [key, value] : object.items()) {
+    if (IsOff(value) || std::ranges::find(read, key) != read.end()) continue;
+    if (std::ranges::find(kNeutralKeys, key) != std::end(kNeutralKeys)) continue;
+    return Unsupported(
+        fields.label() + Printable(key) + " is " + Describe(value) +
+        ": loramux does not know this key, which may change the values of the weights; remove it only if "
+        "it does not");
+  }
+  return Ok{};
+}
+
+// GPTQModel's `dynamic`: patterns of modules with settings of their own, or with -: before the pattern, that are left
+// in floats. What the file holds says which these are.
+Status CheckDynamic(const JsonFields& fields) {
+  const nlohmann::json* dynamic = fields.Find("dynamic");
+  if (dynamic == nullptr || IsOff(*dynamic)) return Ok{};
+  if (!dynamic->is_object()) return fields.Bad("dynamic", "an object of patterns");
+  for (const auto& [pattern, settings] : dynamic->items()) {
+    if (pattern.starts_with("-:")) continue;
+    return Unsupported(fields.label() + "dynamic: found settings for the modules " + Quote(pattern) +
+                       ", which is not supported; loramux serves the same settings for all quantised modules, and "
+                       "patterns that leave modules in floats (-:PATTERN)");
+  }
+  return Ok{};
+}
+
 // bits and group_size of GPTQ and AWQ; -1: a whole row.
 Status ParseGroups(const JsonFields& fields, const char* bits, std::int64_t default_group, QuantScheme& scheme) {
   ASSIGN_OR_RETURN(const std::int64_t group, fields.IntOr("group_size", -1, kMostGroup, default_group));
@@ -75,7 +126,8 @@ Result<QuantizationConfig> ParseGptq(const JsonFields& fields) {
   ASSIGN_OR_RETURN(config.scheme.symmetric, fields.BoolOr("sym", true));
   config.says_symmetric = fields.Has("sym") && config.scheme.symmetric;
   RETURN_IF_ERROR(fields.BoolOr("desc_act", false));
-  RETURN_IF_ERROR(RefuseOptions(fields, {"is_marlin_format", "dynamic", "rotation", "adapter"},
+  RETURN_IF_ERROR(CheckDynamic(fields));
+  RETURN_IF_ERROR(RefuseOptions(fields, {"is_marlin_format", "rotation", "adapter"},
                                 "GPTQ with the same bits for all layers, in the checkpoint formats gptq and gptq_v2"));
   ASSIGN_OR_RETURN(const auto pack, fields.String("pack_dtype"));
   if (pack && *pack != "int32") return NotServed(fields, "pack_dtype", "int32");
@@ -102,6 +154,7 @@ Result<QuantizationConfig> ParseAwq(const JsonFields& fields) {
   config.scheme.symmetric = false;
   ASSIGN_OR_RETURN(const auto backend, fields.String("backend"));
   if (backend == "llm-awq") return NotServed(fields, "backend", "files that autoawq wrote");
+  RETURN_IF_ERROR(CheckDynamic(fields));
   // What the file holds decides; the list must only be one.
   RETURN_IF_ERROR(NamesIn(fields, "modules_to_not_convert"));
   return config;
@@ -122,6 +175,27 @@ Status ParseBlock(const JsonFields& fields, const char* key, QuantScheme& scheme
   return Ok{};
 }
 
+// How GPTQModel says what scales mean, and what shares one.
+Status ParseScaleMethod(const JsonFields& fields, QuantScheme& scheme) {
+  ASSIGN_OR_RETURN(const auto semantics, fields.String("weight_scale_semantics"));
+  if (semantics && *semantics != "inverse") return NotServed(fields, "weight_scale_semantics", "inverse");
+  scheme.inverse = semantics.has_value();
+  if (fields.Has("weight_block_size")) RETURN_IF_ERROR(ParseBlock(fields, "weight_block_size", scheme));
+  ASSIGN_OR_RETURN(const auto method, fields.String("weight_scale_method"));
+  if (!method) return Ok{};
+  if (*method == "tensor") {
+    scheme.spread = Spread::kTensor;
+  } else if (*method == "row") {
+    scheme.spread = Spread::kChannel;
+  } else if (*method != "block") {
+    return NotServed(fields, "weight_scale_method", "tensor, row and block");
+  }
+  if ((*method == "block") == fields.Has("weight_block_size")) return Ok{};
+  return InvalidArgument(fields.label() + "weight_scale_method " + Quote(*method) +
+                         " and weight_block_size: expected " +
+                         "both for scales of blocks, and else no weight_block_size");
+}
+
 Result<QuantizationConfig> ParseFp8(const JsonFields& fields, bool fbgemm) {
   QuantizationConfig config;
   config.method = QuantMethod::kFp8;
@@ -135,8 +209,13 @@ Result<QuantizationConfig> ParseFp8(const JsonFields& fields, bool fbgemm) {
     config.static_activations = true;
     return config;
   }
-  ASSIGN_OR_RETURN(const auto format, fields.String("fmt"));
-  if (format && *format != "e4m3" && *format != "float8_e4m3fn") return NotServed(fields, "fmt", "FP8 as e4m3");
+  for (const char* key : {"fmt", "format", "checkpoint_format"}) {
+    ASSIGN_OR_RETURN(const auto format, fields.String(key));
+    if (format && *format != "e4m3" && *format != "float8_e4m3fn") return NotServed(fields, key, "FP8 as e4m3");
+  }
+  ASSIGN_OR_RETURN(const std::int64_t bits, fields.IntOr("bits", 1, 64, 8));
+  if (bits != 8) return NotServed(fields, "bits", "FP8 with 8 bits");
+  RETURN_IF_ERROR(CheckDynamic(fields));
   ASSIGN_OR_RETURN(const auto scales, fields.String("scale_fmt"));
   if (scales && *scales != "float" && *scales != "float32") return NotServed(fields, "scale_fmt", "scales in floats");
   ASSIGN_OR_RETURN(const auto activations, fields.String("activation_scheme"));
@@ -145,7 +224,7 @@ Result<QuantizationConfig> ParseFp8(const JsonFields& fields, bool fbgemm) {
   }
   config.static_activations = activations == "static";
   RETURN_IF_ERROR(NamesIn(fields, "ignored_layers"));
-  if (fields.Has("weight_block_size")) RETURN_IF_ERROR(ParseBlock(fields, "weight_block_size", config.scheme));
+  RETURN_IF_ERROR(ParseScaleMethod(fields, config.scheme));
   return config;
 }
 
@@ -214,7 +293,8 @@ Status ParseStore(const JsonFields& weights, const std::string& format, QuantSch
   }
   if (!floats && (naive || format == "int-quantized")) {
     scheme.store = Store::kIntegers;
-    if (bits != 8) return NotServed(weights, "num_bits", "int-quantized integers of 8 bits");
+    // A byte holds each, however few bits it has.
+    if (bits < 2 || bits > 8) return NotServed(weights, "num_bits", "int-quantized integers of 2 to 8 bits");
     return Ok{};
   }
   return Unsupported(weights.label() + "format " + Quote(format) + " with type " + (floats ? "float" : "int") +
@@ -222,7 +302,12 @@ Status ParseStore(const JsonFields& weights, const std::string& format, QuantSch
                      "float-quantized floats");
 }
 
-Status ParseWeights(const JsonFields& weights, const std::string& format, QuantScheme& scheme) {
+Status ParseWeights(const JsonFields& weights, const nlohmann::json& object, const std::string& format,
+                    QuantScheme& scheme) {
+  static constexpr std::string_view kRead[] = {"num_bits",   "type",     "symmetric",       "strategy",
+                                               "group_size", "dynamic",  "block_structure", "actorder",
+                                               "observer",   "zp_dtype", "observer_kwargs"};
+  RETURN_IF_ERROR(RefuseUnknown(weights, object, kRead));
   RETURN_IF_ERROR(ParseStore(weights, format, scheme));
   ASSIGN_OR_RETURN(scheme.symmetric, weights.BoolOr("symmetric", true));
   ASSIGN_OR_RETURN(const bool dynamic, weights.BoolOr("dynamic", false));
@@ -248,7 +333,11 @@ Status ParseActivations(const JsonFields& group, const char* key, QuantizationCo
   return Ok{};
 }
 
-Status ParseConfigGroup(const JsonFields& group, const std::optional<std::string>& format, QuantizationConfig& config) {
+Status ParseConfigGroup(const JsonFields& group, const nlohmann::json& object, const std::optional<std::string>& format,
+                        QuantizationConfig& config) {
+  static constexpr std::string_view kRead[] = {"targets", "weights", "input_activations", "output_activations",
+                                               "format"};
+  RETURN_IF_ERROR(RefuseUnknown(group, object, kRead));
   QuantGroup parsed;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(group, "targets"));
   if (names.empty()) return group.Missing("targets", "a list of modules, as [\"Linear\"]");
@@ -260,7 +349,7 @@ Status ParseConfigGroup(const JsonFields& group, const std::optional<std::string
   if (weights == nullptr) return group.Missing("weights", "an object that says how weights are stored");
   if (!weights->is_object()) return group.Bad("weights", "an object");
   const std::string stored = own ? *own : format.value_or("naive-quantized");
-  RETURN_IF_ERROR(ParseWeights(JsonFields(*weights, group.label() + "weights."), stored, parsed.scheme));
+  RETURN_IF_ERROR(ParseWeights(JsonFields(*weights, group.label() + "weights."), *weights, stored, parsed.scheme));
   config.groups.push_back(std::move(parsed));
   return Ok{};
 }
@@ -294,7 +383,7 @@ Result<QuantizationConfig> ParseCompressedTensors(const JsonFields& fields) {
   for (const auto& [name, group] : groups->items()) {
     const std::string label = fields.label() + "config_groups." + Printable(name);
     if (!group.is_object()) return InvalidArgument(label + ": expected an object, found " + Describe(group));
-    RETURN_IF_ERROR(ParseConfigGroup(JsonFields(group, label + "."), format, config));
+    RETURN_IF_ERROR(ParseConfigGroup(JsonFields(group, label + "."), group, format, config));
   }
   return config;
 }
@@ -309,15 +398,50 @@ Result<std::string> MethodOf(const JsonFields& fields) {
   return fields.Missing("quant_method", "one of " + std::string(kMethods));
 }
 
-Result<QuantizationConfig> ParseMethod(const JsonFields& fields) {
-  ASSIGN_OR_RETURN(const std::string method, MethodOf(fields));
-  if (method == "gptq") return ParseGptq(fields);
-  if (method == "awq") return ParseAwq(fields);
-  if (method == "compressed-tensors") return ParseCompressedTensors(fields);
-  if (method == "fp8") return ParseFp8(fields, /*fbgemm=*/false);
-  if (method == "fbgemm_fp8") return ParseFp8(fields, /*fbgemm=*/true);
-  if (method == "bitsandbytes") return ParseBitsAndBytes(fields);
-  return NotServed(fields, "quant_method", kMethods);
+// A method, the keys that it reads, and how it is read.
+struct Method {
+  const char* name;
+  std::vector<std::string_view> keys;
+  Result<QuantizationConfig> (*parse)(const JsonFields& fields);
+};
+
+const std::vector<Method>& Methods() {
+  static const std::vector<Method> methods = {
+      {"gptq",
+       {"bits", "group_size", "sym", "desc_act", "pack_dtype", "checkpoint_format", "format", "dynamic", "data_type"},
+       ParseGptq},
+      {"awq",
+       {"bits", "w_bit", "group_size", "q_group_size", "format", "checkpoint_format", "zero_point", "dynamic", "sym",
+        "desc_act", "pack_dtype", "data_type"},
+       ParseAwq},
+      {"compressed-tensors",
+       {"format", "ignore", "kv_cache_scheme", "config_groups", "sparsity_config", "quantization_status",
+        "global_compression_ratio", "run_compressed", "use_optimized_inference"},
+       ParseCompressedTensors},
+      {"fp8",
+       {"fmt", "format", "checkpoint_format", "scale_fmt", "activation_scheme", "weight_block_size", "kv_cache_scheme",
+        "expert_dtype", "bits", "group_size", "sym", "desc_act", "pack_dtype", "dynamic", "weight_scale_method",
+        "weight_scale_semantics"},
+       [](const JsonFields& fields) { return ParseFp8(fields, /*fbgemm=*/false); }},
+      {"fbgemm_fp8",
+       {"activation_scale_ub", "kv_cache_scheme"},
+       [](const JsonFields& fields) { return ParseFp8(fields, /*fbgemm=*/true); }},
+      {"bitsandbytes",
+       {"load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "llm_int8_threshold", "llm_int8_skip_modules",
+        "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype", "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant", "bnb_4bit_quant_storage"},
+       ParseBitsAndBytes},
+  };
+  return methods;
+}
+
+Result<QuantizationConfig> ParseMethod(const JsonFields& fields, const nlohmann::json& object) {
+  ASSIGN_OR_RETURN(const std::string name, MethodOf(fields));
+  const auto method = std::ranges::find(Methods(), name, &Method::name);
+  if (method == Methods().end()) return NotServed(fields, "quant_method", kMethods);
+  ASSIGN_OR_RETURN(QuantizationConfig config, method->parse(fields));
+  RETURN_IF_ERROR(RefuseUnknown(fields, object, method->keys));
+  return config;
 }
 
 std::string DescribeScheme(const QuantScheme& scheme) {
@@ -363,7 +487,7 @@ const QuantScheme* QuantizationConfig::SchemeOf(std::string_view module) const {
 Result<QuantizationConfig> ParseQuantizationConfig(std::string_view json, const std::string& label) {
   const std::string name = label + ": quantization_config";
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, name));
-  return ParseMethod(JsonFields(object, name + "."));
+  return ParseMethod(JsonFields(object, name + "."), object);
 }
 
 }  // namespace loramux

@@ -32,6 +32,7 @@ struct QuantScheme {
   std::int64_t group_size = 0;                     // kGroup: inputs; above 0
   std::int64_t block_rows = 0, block_columns = 0;  // kBlock; above 0
   bool symmetric = true;                           // no zero points
+  bool inverse = false;                            // kFloat8: a value is the stored one divided by its scale
 };
 
 // One entry of compressed-tensors' config_groups.
@@ -60,7 +61,8 @@ struct QuantizationConfig {
 std::string Describe(const QuantizationConfig& config);
 
 // Parses the text of `quantization_config` of a config.json (ModelConfig::quantization). Errors name the field, what
-// was found and the nearest that is supported. `label` names the file. The text is untrusted.
+// was found and the nearest that is supported; a key that loramux does not know is one, unless it is off. `label` names
+// the file. The text is untrusted.
 Result<QuantizationConfig> ParseQuantizationConfig(std::string_view json, const std::string& label);
 
 }  // namespace loramux

@@ -61,7 +61,11 @@ TEST(QuantizationConfig, Gptq) {
   EXPECT_THAT(ErrorOf(With(Gptq(), {{"bits", 3}})), HasSubstr("GPTQ with 4 or 8 bits"));
   EXPECT_THAT(ErrorOf(With(Gptq(), {{"checkpoint_format", "marlin"}})), HasSubstr("gptq and gptq_v2"));
   EXPECT_THAT(ErrorOf(With(Gptq(), {{"group_size", 0}})), HasSubstr("group_size: expected -1"));
-  EXPECT_THAT(ErrorOf(With(Gptq(), {{"dynamic", {{"-:.*", json::object()}}}})), HasSubstr("dynamic: found"));
+  EXPECT_EQ(ErrorOf(With(Gptq(), {{"dynamic", {{"-:.*mlp.*", json::object()}}}})), "accepted");  // only skips
+  EXPECT_THAT(ErrorOf(With(Gptq(), {{"dynamic", {{"-:a", json::object()}, {"+:b", {{"bits", 8}}}}}})),
+              HasSubstr("dynamic: found settings for the modules '+:b'"));
+  EXPECT_THAT(ErrorOf(With(Gptq(), {{"dynamic", {{"b", {{"bits", 8}}}}}})), HasSubstr("the modules 'b'"));
+  EXPECT_THAT(ErrorOf(With(Gptq(), {{"dynamic", {1}}})), HasSubstr("dynamic: expected an object"));
   EXPECT_THAT(ErrorOf(With(Gptq(), {{"bits", nullptr}})),
               HasSubstr("bits: expected an integer from 1 to 64, found null"));
 }
@@ -89,6 +93,54 @@ TEST(QuantizationConfig, Fp8) {
   EXPECT_THAT(ErrorOf(With(Fp8(), {{"weight_block_size", {128, 0}}})), HasSubstr("two extents"));
 }
 
+TEST(QuantizationConfig, Fp8OfGptqModel) {
+  const auto with = [](const json& more) {
+    return With({{"quant_method", "fp8"},
+                 {"method", "fp8"},
+                 {"bits", 8},
+                 {"group_size", -1},
+                 {"desc_act", false},
+                 {"format", "float8_e4m3fn"},
+                 {"checkpoint_format", "float8_e4m3fn"},
+                 {"pack_dtype", "int32"},
+                 {"meta", {{"quantizer", {"gptqmodel:7.7.0"}}}},
+                 {"weight_scale_semantics", "inverse"}},
+                more);
+  };
+  const auto scheme = [&](const json& more) { return Parsed(with(more)).scheme; };
+  EXPECT_TRUE(scheme({{"weight_scale_method", "tensor"}}).inverse);
+  EXPECT_FALSE(Parsed(Fp8()).scheme.inverse);
+  EXPECT_EQ(scheme({{"weight_scale_method", "tensor"}}).spread, Spread::kTensor);
+  EXPECT_EQ(scheme({{"weight_scale_method", "row"}}).spread, Spread::kChannel);
+  EXPECT_EQ(scheme({{"weight_scale_method", "block"}, {"weight_block_size", {64, 32}}}).block_columns, 32);
+  EXPECT_THAT(ErrorOf(with({{"weight_scale_method", "block"}})), HasSubstr("expected both for scales of blocks"));
+  EXPECT_THAT(ErrorOf(with({{"weight_scale_method", "row"}, {"weight_block_size", {64, 32}}})), HasSubstr("'row'"));
+  EXPECT_THAT(ErrorOf(with({{"weight_scale_method", "column"}})), HasSubstr("tensor, row and block"));
+  EXPECT_THAT(ErrorOf(with({{"weight_scale_semantics", "log"}})), HasSubstr("serves inverse"));
+  EXPECT_THAT(ErrorOf(with({{"format", "float8_e5m2"}})), HasSubstr("format: found \"float8_e5m2\""));
+  EXPECT_THAT(ErrorOf(with({{"bits", 4}})), HasSubstr("bits: found 4"));
+}
+
+// A key that no one here knows may change every value.
+TEST(QuantizationConfig, UnknownKeysAreRefusedByName) {
+  const json weights = Weights(json::object());
+  for (json config :
+       {Gptq(), Awq(), Fp8(), Nf4(), Compressed("pack-quantized", weights), json{{"quant_method", "fbgemm_fp8"}}}) {
+    EXPECT_EQ(ErrorOf(config), "accepted");
+    EXPECT_EQ(ErrorOf(With(config, {{"scale_twist", nullptr}, {"a", false}, {"b", json::array()}})), "accepted");
+    EXPECT_THAT(ErrorOf(With(config, {{"scale_twist", "log"}})),
+                HasSubstr("quantization_config.scale_twist is \"log\": loramux does not know this key"));
+    EXPECT_EQ(ErrorOf(With(config, {{"damp_percent", 0.1}, {"meta", {{"x", 1}}}})), "accepted");
+  }
+  EXPECT_THAT(ErrorOf(Compressed("pack-quantized", Weights({{"twist", 1}}))),
+              HasSubstr("config_groups.group_0.weights.twist is 1"));
+  json config = Compressed("pack-quantized", weights);
+  config["config_groups"]["group_0"]["twist"] = 1;
+  EXPECT_THAT(ErrorOf(config), HasSubstr("config_groups.group_0.twist is 1"));
+  EXPECT_THAT(ErrorOf(With(Compressed("pack-quantized", weights), {{"moe_sparsity_config", {{"a", 1}}}})),
+              HasSubstr("moe_sparsity_config"));
+}
+
 TEST(QuantizationConfig, BitsAndBytes) {
   EXPECT_EQ(Parsed(Nf4()).scheme.bits, 4);
   EXPECT_EQ(Parsed({{"load_in_8bit", true}}).scheme.bits, 8);
@@ -109,6 +161,8 @@ TEST(QuantizationConfig, CompressedTensors) {
   const json channel = Weights({{"num_bits", 8}, {"strategy", "channel"}, {"group_size", nullptr}});
   const auto store = [](const json& config) { return Parsed(config).SchemeOf("a")->store; };
   EXPECT_EQ(store(Compressed("int-quantized", channel)), Store::kIntegers);
+  EXPECT_EQ(store(Compressed("int-quantized", Weights(json::object()))), Store::kIntegers);  // 4 bits in a byte
+  EXPECT_THAT(ErrorOf(Compressed("int-quantized", Weights({{"num_bits", 16}}))), HasSubstr("2 to 8 bits"));
   EXPECT_EQ(store(Compressed("float-quantized", With(channel, {{"type", "float"}}))), Store::kFloat8);
   EXPECT_EQ(store(Compressed("naive-quantized", With(channel, {{"type", "float"}}))), Store::kFloat8);
 }

@@ -108,6 +108,18 @@ def fp8(weight, block, name, dtype=torch.float32):
     return {"weight": stored, name: scales.to(dtype)}, stored.float() * spread
 
 
+def fp8_inverse(weight, block):
+    """As GPTQModel's TorchFP8Linear: a value is the stored one divided by its scale. None: a whole matrix; a number
+    of rows and columns: blocks; "row"."""
+    high = weight.abs().max() if block is None else weight.abs().amax(1) if block == "row" else \
+        weight.unflatten(0, (-1, block[0])).unflatten(2, (-1, block[1])).abs().amax((1, 3))
+    scales = 448 / high
+    spread = scales if block is None else scales[:, None] if block == "row" else \
+        scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+    stored = (weight * spread).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return {"weight": stored, "weight_scale_inv": scales}, stored.float() / spread
+
+
 def compressed(weight, scheme, format, dtype=torch.float32):
     args = scheme.weights
     if args.strategy == "block":
@@ -155,6 +167,14 @@ def gptq_config(bits=4, group=32, symmetric=True, act_order=False, v2=False):
             "checkpoint_format": "gptq_v2" if v2 else "gptq"}
 
 
+def fp8_inverse_config(method, **more):
+    """As GPTQModel 7.7 writes it, without most of `meta`."""
+    return {"quant_method": "fp8", "method": "fp8", "bits": 8, "group_size": -1, "desc_act": False, "lm_head": False,
+            "format": "float8_e4m3fn", "checkpoint_format": "float8_e4m3fn", "pack_dtype": "int32",
+            "meta": {"quantizer": ["gptqmodel:7.7.0"]}, "weight_scale_method": method,
+            "weight_scale_semantics": "inverse", **more}
+
+
 def scheme_of(strategy, bits=4, kind="int", symmetric=True, **more):
     return QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(
         num_bits=bits, type=kind, strategy=strategy, symmetric=symmetric, **more))
@@ -189,6 +209,9 @@ def layer_cases():
             ("compressed_int4_channel", scheme_of("channel"), "pack-quantized"),
             ("compressed_packed_int8", scheme_of("group", bits=8, group_size=32), "pack-quantized"),
             ("compressed_int8", scheme_of("channel", bits=8), "int-quantized"),
+            ("compressed_int4_in_bytes", scheme_of("group", group_size=32), "int-quantized"),
+            ("compressed_int4_in_bytes_asymmetric", scheme_of("group", group_size=32, symmetric=False),
+             "int-quantized"),
             ("compressed_int8_asymmetric", scheme_of("channel", bits=8, symmetric=False), "int-quantized"),
             ("compressed_int8_tensor", scheme_of("tensor", bits=8), "int-quantized"),
             ("compressed_fp8", scheme_of("channel", bits=8, kind="float"), "float-quantized"),
@@ -199,6 +222,11 @@ def layer_cases():
                        lambda w, scheme=scheme, format=format: compressed(w, scheme, format))
     block = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [16, 64]}
     cases["fp8_block"] = block, lambda w: fp8(w, (16, 64), "weight_scale_inv")
+    cases["gptq_skips"] = {**gptq_config(), "dynamic": {"-:.*mlp.*": {}}}, gptq
+    cases["fp8_inverse_tensor"] = fp8_inverse_config("tensor"), lambda w: fp8_inverse(w, None)
+    cases["fp8_inverse_rows"] = fp8_inverse_config("row"), lambda w: fp8_inverse(w, "row")
+    cases["fp8_inverse_block"] = (fp8_inverse_config("block", weight_block_size=[8, 32]),
+                                  lambda w: fp8_inverse(w, (8, 32)))
     cases["fp8_rows"] = ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": []},
                          lambda w: fp8(w, (1, COLUMNS), "weight_scale"))
     cases["nf4"] = nf4_config(), nibbles
@@ -209,8 +237,10 @@ def layer_cases():
     return cases
 
 
-def make_layers():
+def make_layers(names):
     for name, (config, quantise) in layer_cases().items():
+        if names and name not in names:
+            continue
         out = fresh_dir(OUT / "layers" / name)
         generator = torch.Generator().manual_seed(stable_seed("layer", name))
         columns = 128 if name in ("nf4", "nf4_nested", "fp4") else COLUMNS
@@ -290,13 +320,14 @@ def print_errors():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--errors", action="store_true", help="write nothing: print errors of rounding")
+    parser.add_argument("layers", nargs="*", help="make only these layers (all of them, and the models, otherwise)")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     if args.errors:
         return print_errors()
-    make_layers()
-    for name, (config, quantise) in model_cases().items():
+    make_layers(args.layers)
+    for name, (config, quantise) in ({} if args.layers else model_cases()).items():
         make_model(name, config, quantise)
     for path in OUT.rglob("*.safetensors"):  # safetensors writes 0600
         path.chmod(0o644)
