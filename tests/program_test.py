@@ -202,6 +202,21 @@ class CommandLine(unittest.TestCase):
         self.assertIn("q_proj", self.run_program("inspect", str(DEMO / "adapters/reverse")).stdout)
         self.run_program("inspect", "/nowhere", status=1)
 
+    def test_inspect_says_what_else_a_folder_holds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "run/checkpoint-100").mkdir(parents=True)
+            (top / "run/checkpoint-100/adapter_config.json").write_text("{}")
+            (top / "mlx").mkdir()
+            (top / "mlx/adapter_config.json").write_text('{"fine_tune_type": "lora", "lora_parameters": {"rank": 8}}')
+            shutil.copytree(DEMO / "model", top / "mlx_model")
+            config = json.loads((DEMO / "model/config.json").read_text())
+            config["quantization"] = {"group_size": 64, "bits": 4, "mode": "affine"}
+            (top / "mlx_model/config.json").write_text(json.dumps(config))
+            for path, words in [("run", "such as checkpoint-100, the last"), ("mlx", "mlx_lm.fuse --dequantize"),
+                                ("mlx_model", "mlx_lm.convert --dequantize")]:
+                self.assertIn(words, self.run_program("inspect", str(top / path), status=1).stderr)
+
     def test_inspect_devices(self):
         devices = json.loads(self.run_program("inspect", "--devices", "--json").stdout)
         self.assertEqual(devices["cpu"]["processors"], os.cpu_count())

@@ -20,6 +20,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
+#include "formats/adapter_folder.h"
 #include "formats/gguf_file.h"
 #include "formats/message.h"
 #include "formats/model_config.h"
@@ -105,7 +106,8 @@ struct StoredTotals {
   }
 };
 
-std::string DescribeRope(const RopeConfig& rope) {
+std::string DescribeRope(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
   const std::string theta = fmt::format("theta {}", rope.theta);
   switch (rope.scaling) {
     case RopeConfig::Scaling::kNone:
@@ -113,7 +115,8 @@ std::string DescribeRope(const RopeConfig& rope) {
     case RopeConfig::Scaling::kLinear:
       return theta + fmt::format(", linear scaling by {:g}", rope.factor);
     case RopeConfig::Scaling::kDynamic:
-      return theta + fmt::format(", dynamic scaling by {:g}", rope.factor);
+      return theta + fmt::format(", dynamic scaling by {:g} beyond {}, for --max-model-len up to {}", rope.factor,
+                                 config.max_position, config.MostPositions());
     case RopeConfig::Scaling::kLlama3:
       return theta + fmt::format(", llama3 scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
   }
@@ -140,7 +143,7 @@ void AddShapes(Report& report, const ModelConfig& config) {
   AddCount(report, "intermediate_size", "feed-forward size", config.intermediate_size);
   AddCount(report, "vocab_size", "vocabulary", config.vocab_size);
   AddCount(report, "max_position", "positions", config.max_position);
-  AddText(report, "rope", "rotary embedding", DescribeRope(config.rope));
+  AddText(report, "rope", "rotary embedding", DescribeRope(config));
   AddSlidingWindows(report, config);
   Add(report, "tie_word_embeddings", "tied embeddings", config.tie_word_embeddings,
       config.tie_word_embeddings ? "yes" : "no");
@@ -154,7 +157,9 @@ DType BaseDType(const TensorFile& tensors) {
     if (tensors.Find(quantised) != nullptr) return DType::kBF16;
   }
   const StoredTensor* head = tensors.Find("lm_head.weight");
-  if (head == nullptr) head = tensors.Find("model.embed_tokens.weight");
+  for (const char* tied : {"model.embed_tokens.weight", "embed_tokens.weight"}) {
+    if (head == nullptr) head = tensors.Find(tied);
+  }
   if (head == nullptr) return DType::kF32;
   return IsWeightDType(head->dtype) ? head->dtype : DType::kBF16;  // of integers
 }
@@ -195,11 +200,14 @@ Result<ModelTotals> TotalsOf(const fs::path& model) {
   return totals;
 }
 
-// Quantised weights: how the files hold them, and what they take in memory.
-Status AddQuantization(Report& report, const ModelConfig& config, const fs::path& directory) {
+// What the weights hold; if they are quantised, how, and what they take in memory.
+Status AddWeights(Report& report, const ModelConfig& config, const fs::path& directory) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
-  AddText(report, "quantization", "quantised", source->Description());
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
+  Add(report, "generates", "makes", tensors.generates,
+      tensors.generates ? "text and embeddings" : "embeddings only: the files hold no output layer");
+  if (config.quantization.empty()) return Ok{};
+  AddText(report, "quantization", "quantised", source->Description());
   ordered_json bytes = ordered_json::object();
   std::string text;
   for (const auto& [format, size] : MemoryBytes(tensors)) {
@@ -218,7 +226,7 @@ Result<Report> InspectModel(const fs::path& directory) {
   AddText(report, "path", "path", directory.string());
   AddText(report, "family", "family", ModelFamilyName(config.family));
   totals.stored.AddTo(report);
-  if (!config.quantization.empty()) RETURN_IF_ERROR(AddQuantization(report, config, directory));
+  RETURN_IF_ERROR(AddWeights(report, config, directory));
   AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);
   AddPages(report, ChoosePageGeometry(config, totals.base_dtype));
@@ -303,9 +311,11 @@ Result<Report> Inspect(const InspectFlags& flags) {
     if (flags.base.empty()) return InspectModel(directory);
     return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");
   }
+  const std::string hint = WhatAdapterFolderHolds(directory);
   return NotFound(directory.string() +
                   ": expected a model directory (with config.json), a GGUF file or an adapter directory (with "
-                  "adapter_config.json), found neither");
+                  "adapter_config.json), found neither" +
+                  (hint.empty() ? hint : "; " + hint));
 }
 
 std::string ReportAsJson(const Report& report) {

@@ -436,7 +436,8 @@ void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.max_model_len,
             .unit = "TOKENS",
             .group = batching,
-            .help = "Positions of a sequence, prompt and output together; 0: the model's own limit",
+            .help = "Positions of a sequence, prompt and output together; 0: the model's own limit. A model whose "
+                    "rope_type is dynamic may have up to `factor` times as many, then without prefix cache",
             .common = true});
   line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), batching));
   line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), batching,
@@ -562,6 +563,25 @@ Result<std::shared_ptr<const AdapterVersion>> RegisterNamed(const RuntimeFlags& 
   return published;
 }
 
+// What an operator would not expect of a model like others.
+void LogPeculiarities(const Runtime& runtime) {
+  const ModelConfig& config = runtime.config();
+  if (!runtime.generates()) {
+    spdlog::warn(
+        "the model's files hold no output layer (lm_head): it makes embeddings, and requests for text are refused");
+  }
+  if (config.TurnsAlike(config.MostPositions())) return;
+  if (config.TurnsAlike(runtime.max_model_len())) {
+    spdlog::info(
+        "rope_type dynamic: sequences have at most {} positions, and up to there nothing is scaled; --max-model-len "
+        "serves up to {}, without prefix cache",
+        runtime.max_model_len(), config.MostPositions());
+  } else {
+    spdlog::info("rope_type dynamic: sequences beyond {} positions are scaled by their length, so no prefix is cached",
+                 config.max_position);
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
@@ -578,6 +598,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
                    Runtime::Load(flags.model_dir, std::move(options),
                                  [&](std::int64_t done, std::int64_t total) { weights.Update(done, total); }));
   weights.Finish();
+  LogPeculiarities(*runtime);
   ProgressBar registered("checking adapters", "", 1);
   std::int64_t done = 0;
   for (const NamedPath& adapter : adapters) {

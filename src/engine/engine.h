@@ -28,7 +28,8 @@ struct EngineOptions {
   std::int64_t max_model_len = 0;  // the most positions a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;
-  KvSlices kv_slices;  // how a page divides into layers; by default history is fetched as a whole
+  bool generates = true;  // false: the model has no output layer, so it only makes embeddings
+  KvSlices kv_slices;     // how a page divides into layers; by default history is fetched as a whole
 };
 
 // The parts an engine works with, as ControlPlane::Connect joins them. The engine owns none of them; all must outlive

@@ -36,10 +36,20 @@ Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size) {
   return Ok{};
 }
 
+// A sequence without an output layer has neither tokens nor log-probabilities.
+Status CheckOutput(const EngineOptions& options, const GenerationRequest& input) {
+  if (options.generates || input.pooling) return Ok{};
+  return InvalidArgument(
+      "This model makes embeddings only: its files hold no output layer (lm_head.weight). Send the request to "
+      "/v1/embeddings, or serve a model that generates text.",
+      "model");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, GenerationRequest input,
                                                std::shared_ptr<const AdapterVersion> version, std::int64_t limit) {
+  RETURN_IF_ERROR(CheckOutput(options, input));
   RETURN_IF_ERROR(CheckPrompt(input.prompt, options.vocab_size));
   const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
   const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "formats/adapter_folder.h"
 #include "formats/adapter_patterns.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
@@ -43,20 +44,19 @@ constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "ev
 
 Status RefuseUnsupportedAdapter(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto peft_type, fields.String("peft_type"));
+  if (!peft_type && (fields.Has("lora_parameters") || fields.Has("fine_tune_type"))) {
+    return Unsupported(fields.label() + "found no peft_type, but settings of mlx-lm; " + kMlxAdapterHint);
+  }
   if (!peft_type) return fields.Missing("peft_type", "\"LORA\"");
   if (*peft_type != "LORA") {
-    return Unsupported(fields.label() + "peft_type " + Quote(*peft_type) + " is not supported, only LORA");
+    return Unsupported(fields.label() + "peft_type " + Quote(*peft_type) +
+                       " is not supported, only LORA; PEFT's convert_to_lora makes a LoRA of many other types");
   }
   for (const RefusedOption& option : kRefusedOptions) {
     const nlohmann::json* value = fields.Find(option.key);
     if (value == nullptr || IsOff(*value)) continue;
     return Unsupported(fields.label() + option.key + " is " + Describe(*value) + ": not supported (" + option.why +
                        ")");
-  }
-  const nlohmann::json* bias = fields.Find("bias");
-  if (bias != nullptr && *bias != "none") {
-    return Unsupported(fields.label() + "bias is " + Describe(*bias) +
-                       ": not supported (trained biases), only \"none\"");
   }
   return Ok{};
 }

@@ -79,9 +79,10 @@ struct AdapterConfig {
   bool Targets(std::string_view module) const;
 };
 
-// Parses an adapter_config.json. Refuses by name everything that loramux does not serve (DoRA, biases, modules_to_save,
-// an initialization that changed the base model's weights, ...). Ignores unknown fields. r and ranks must be in
-// 1..4096, and alpha must be finite; r and lora_alpha are required. `label` names the source in errors.
+// Parses an adapter_config.json. Refuses by name everything that loramux does not serve (DoRA, modules_to_save, an
+// initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`: the tensors tell. r
+// and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required. `label` names the source in
+// errors.
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label);
 
 // One LoRA pair of an adapter: y += scale * B (A x). `a` is [rank, in] and `b` is [out, rank], both as stored.
@@ -114,9 +115,11 @@ struct AdapterFile {
   // What the digest was after the modules of each layer that has any, in the order of `modules`. A load can check its
   // first layers with them before it has read the rest.
   std::vector<Sha256Digest> layer_digests;
-  // PEFT saves a copy of the base model's output matrix with an lm_head adapter (`lm_head.base_layer.weight`). It is
-  // not part of the adapter; the runtime compares it with the base's weights. Null if there is none.
+  // PEFT saves copies of the base model's output matrix and embedding with an lm_head adapter
+  // (`lm_head.base_layer.weight`), with save_embedding_layers, and if the vocabulary was resized. They are not part of
+  // the adapter; the runtime compares them with the base's weights. Null if there is none.
   const TensorEntry* lm_head_base_copy = nullptr;
+  const TensorEntry* embedding_base_copy = nullptr;
   // How sentence-transformers makes embeddings with it; nullopt: as with the base model. An error does not keep it from
   // generating text.
   Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
@@ -153,8 +156,9 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 // - a dtype other than f32, bf16 and f16.
 // A targeted module without tensors is accepted and adds nothing, as in PEFT. Values are not checked.
 //
-// Accepts a `.default` part, a `base_layer.` part and a `language_model.` prefix. Patterns see the module's name as in
-// the file, without `base_model.model.`. Reads safetensors only.
+// Accepts a `.default` part, a `base_layer.` part, a `language_model.` prefix and the other spellings of
+// ParseAdapterTensorName. Patterns see the module's name as in the file, without `base_model.model.`. Reads safetensors
+// only. Where the folder holds something else, such as an adapter of MLX or checkpoints, the error says what to do.
 //
 // Errors: kNotFound if DIR does not exist, otherwise kInvalidArgument, kUnsupported or kIoError.
 Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,

@@ -203,8 +203,13 @@ TEST(AdapterConfigTest, RefusesByName) {
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted")
         << key;  // affects only initialization or training
   }
-  EXPECT_THAT(ErrorOf(With(Plain(), {{"bias", "lora_only"}})), HasSubstr("bias is \"lora_only\""));
+  for (const char* bias : {"none", "all", "lora_only"}) {
+    EXPECT_EQ(ErrorOf(With(Plain(), {{"bias", bias}})), "accepted") << bias;  // the tensors tell whether there is one
+  }
   EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", "IA3"}})), HasSubstr("peft_type 'IA3'"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", "LOHA"}})), HasSubstr("convert_to_lora"));
+  EXPECT_THAT(ErrorOf({{"fine_tune_type", "lora"}, {"lora_parameters", {{"rank", 8}}}}),
+              HasSubstr("adapter of mlx-lm"));
   EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", 3}})), HasSubstr("peft_type"));
 }
 
@@ -321,8 +326,9 @@ TEST_F(OpenAdapterTest, RefusesTensorsByName) {
       {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "lora_bias"},
       {"base_model.model.model.layers.0.self_attn.q_proj.bias", "trained bias"},
       {"base_model.model.lm_head.modules_to_save.weight", "modules_to_save"},
-      {"base_model.model.lm_head.weight", "a copy of the output layer"},
-      {"base_model.model.model.embed_tokens.weight", "a copy of the embedding"},
+      {"base_model.model.model.embed_tokens.lora_A.weight", "give the adapter as Tinker saved it"},
+      {"base_model.model.model.unembed_tokens.weight", "has an unknown name"},
+      {"base_model.model.visual.embed_tokens.weight", "outside the language model"},
       {"base_model.model.visual.blocks.0.attn.q_proj.lora_A.weight", "outside the language model"},
       {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
       {"base_model.model.model.layers.+1.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
@@ -338,14 +344,79 @@ TEST_F(OpenAdapterTest, RefusesTensorsByName) {
   }
 }
 
-TEST_F(OpenAdapterTest, TakesTheCopyOfTheOutputLayerAside) {
-  const TensorSpec copy = {"base_model.model.lm_head.base_layer.weight", "F32", {20, 8}};
-  const auto adapter = Open(Join(Pair("lm_head", 8, 20), {copy}), Targeting({"lm_head"}));
-  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
-  ASSERT_NE(adapter->lm_head_base_copy, nullptr);
-  EXPECT_EQ(adapter->modules.size(), 1u);
-  EXPECT_THAT(OpenError({copy}), HasSubstr("no lora_A and lora_B"));
-  EXPECT_THAT(OpenError({{copy.name, "F32", {21, 8}}}), HasSubstr("[20, 8], found [21, 8]"));
+TEST_F(OpenAdapterTest, TakesCopiesOfTheBaseAside) {
+  const std::string root = "base_model.model.";
+  for (const char* name : {"lm_head.base_layer.weight", "lm_head.weight", "language_model.lm_head.weight"}) {
+    const auto adapter = Open(Join(Pair("lm_head", 8, 20), {{root + name, "F32", {20, 8}}}), Targeting({"lm_head"}));
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    ASSERT_NE(adapter->lm_head_base_copy, nullptr) << name;
+    EXPECT_EQ(adapter->embedding_base_copy, nullptr);
+    EXPECT_EQ(adapter->modules.size(), 1u);
+  }
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  for (const char* name :
+       {"model.embed_tokens.weight", "embed_tokens.weight", "model.embed_tokens.base_layer.weight"}) {
+    const auto adapter = Open(Join(q, {{root + name, "BF16", {20, 8}}}));
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    ASSERT_NE(adapter->embedding_base_copy, nullptr) << name;
+    EXPECT_EQ(adapter->lm_head_base_copy, nullptr);
+  }
+  const TensorSpec copy = {root + "lm_head.weight", "F32", {20, 8}};
+  EXPECT_THAT(OpenError({copy}), HasSubstr("expected lora_A and lora_B tensors, found none"));
+  EXPECT_THAT(OpenError(Join(q, {copy, {root + "lm_head.base_layer.weight", "F32", {20, 8}}})),
+              HasSubstr("holds it twice"));
+  EXPECT_THAT(OpenError(Join(q, {{copy.name, "F32", {20, 9}}})), HasSubstr("[20, 8], found [20, 9]"));
+  const std::string resized = OpenError(Join(q, {{copy.name, "F32", {28, 8}}}));
+  EXPECT_THAT(resized, HasSubstr("[20, 8], found [28, 8]: the vocabulary was resized"));
+}
+
+// What trainers call the same module, with the same content.
+TEST_F(OpenAdapterTest, KnowsTheNamesOfOtherTrainers) {
+  const auto digest = [&](const std::string& module, std::int64_t in, std::int64_t out, const ordered_json& targets) {
+    const auto adapter = Open(Pair(module, in, out), Targeting(targets));
+    return adapter.ok() ? adapter->digest : adapter.error().message;
+  };
+  const std::string layer = digest("model.layers.1.self_attn.q_proj", 8, 12, {"q_proj"});
+  for (const char* name : {"layers.1.self_attn.q_proj", "_orig_mod.model.layers.1.self_attn.q_proj",
+                           "model.layers.1._orig_mod.self_attn.q_proj", "_orig_mod.layers.1.self_attn.q_proj",
+                           "language_model.layers.1.self_attn.q_proj"}) {
+    EXPECT_EQ(digest(name, 8, 12, {"q_proj"}), layer) << name;
+  }
+  EXPECT_EQ(digest("layers.1.self_attn.q_proj", 8, 12, "all-linear"), layer);
+  const std::string head = digest("lm_head", 8, 20, {"lm_head"});
+  EXPECT_EQ(digest("model.unembed_tokens", 8, 20, "all-linear"), head);  // Tinker
+  EXPECT_THAT(OpenError(Join(Pair("model.unembed_tokens", 8, 20), Pair("lm_head", 8, 20))),
+              HasSubstr("holds its module twice"));
+}
+
+TEST_F(OpenAdapterTest, LeavesOutWhatOnlyTrainingUses) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const auto velora =
+      Open(Join(q, {{"base_model.model.model.layers.0.self_attn.q_proj.lora_velora_embed", "F32", {1}}}));
+  ASSERT_TRUE(velora.ok()) << velora.error().message;
+  EXPECT_EQ(velora->digest, Open(q)->digest);
+}
+
+TEST_F(OpenAdapterTest, SaysWhatElseAFolderHolds) {
+  const auto error = [&](const std::vector<std::string>& files) {
+    const TempFolder folder;
+    for (const std::string& file : files) {
+      fs::create_directories((folder.path() / file).parent_path());
+      folder.Write(file, file.ends_with("adapter_config.json") && file.size() < 20 ? Plain().dump() : "{}");
+    }
+    return OpenAdapter(folder.path(), SmallModel()).error().message;
+  };
+  EXPECT_THAT(error({}), HasSubstr("an adapter directory holds adapter_config.json"));
+  EXPECT_THAT(error({"adapter_config.json", "adapter_model-00001-of-00002.safetensors"}), HasSubstr("several files"));
+  EXPECT_THAT(error({"adapters.safetensors"}), HasSubstr("mlx_lm.fuse"));
+  EXPECT_THAT(error({"lora.gguf"}), HasSubstr("convert_lora_to_gguf.py"));
+  EXPECT_THAT(error({"config.json"}), HasSubstr("a whole model"));
+  EXPECT_THAT(error({"checkpoint-5/adapter_config.json", "checkpoint-10/adapter_config.json"}),
+              HasSubstr("such as checkpoint-10, the last"));
+  EXPECT_THAT(error({"a/adapter_config.json", "b/adapter_config.json", "c/x"}),
+              HasSubstr("('a', 'b'): give one of them, or all by --adapter-dir"));
+  EXPECT_THAT(OpenAdapter(folder_.Write("x.gguf", "GGUF"), SmallModel()).error().message,
+              HasSubstr("give the folder that it was made from"));
 }
 
 TEST_F(OpenAdapterTest, TheDigestNamesTheContent) {

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "formats/adapter_config.h"
+#include "formats/adapter_folder.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
+#include "formats/gguf_file.h"
 #include "formats/message.h"
 
 namespace loramux {
@@ -58,9 +60,12 @@ bool Exists(const std::filesystem::path& path) {
 }
 
 // A file missing from a directory is an error of the directory's content, not a wrong path.
-Error AsContentError(Error error) {
+Error AsContentError(Error error, const std::filesystem::path& directory) {
   if (error.code != ErrorCode::kNotFound) return error;
-  return InvalidArgument(error.message + "; an adapter directory holds " + kConfigFile + " and " + kTensorFile);
+  const std::string hint = WhatAdapterFolderHolds(directory);
+  return InvalidArgument(
+      error.message + "; " +
+      (hint.empty() ? std::string("an adapter directory holds ") + kConfigFile + " and " + kTensorFile : hint));
 }
 
 Status CheckDirectory(const std::filesystem::path& directory) {
@@ -68,7 +73,8 @@ Status CheckDirectory(const std::filesystem::path& directory) {
   const auto status = std::filesystem::status(directory, error);
   if (!std::filesystem::exists(status)) return NotFound(directory.string() + ": no such adapter directory");
   if (!std::filesystem::is_directory(status)) {
-    return InvalidArgument(directory.string() + ": expected an adapter directory, found a file");
+    return InvalidArgument(directory.string() + ": expected an adapter directory, found a file" +
+                           (IsGgufPath(directory) ? std::string("; ") + kGgufAdapterHint : std::string()));
   }
   return Ok{};
 }
@@ -106,7 +112,7 @@ Result<TensorReader> OpenReader(const std::filesystem::path& path, const ModelCo
 Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory, const OpenedFileCheck& check) {
   const std::filesystem::path path = directory / kConfigFile;
   auto text = ReadChecked(path, check);
-  if (!text.ok()) return AsContentError(std::move(text).error());
+  if (!text.ok()) return AsContentError(std::move(text).error(), directory);
   return ParseAdapterConfig(*text, path.string());
 }
 
@@ -119,7 +125,7 @@ Result<TensorReader> OpenTensors(const std::filesystem::path& directory, const M
                        "safe_serialization=True");
   }
   auto tensors = OpenReader(path, model, check);
-  if (!tensors.ok()) return AsContentError(std::move(tensors).error());
+  if (!tensors.ok()) return AsContentError(std::move(tensors).error(), directory);
   return tensors;
 }
 
@@ -147,9 +153,20 @@ Status CheckBaseCopy(const TensorEntry& tensor, const ModelConfig* model, const 
   if (model == nullptr) return Ok{};
   const std::array<std::int64_t, 2> expected = {model->vocab_size, model->hidden_size};
   if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
-  return TensorError(label, tensor,
-                     "expected a copy of the base model's output layer " + ShapeToString(expected) + ", found " +
-                         ShapeToString(tensor.shape));
+  const std::string found = "expected a copy of the base model's matrix " + ShapeToString(expected) + ", found " +
+                            ShapeToString(tensor.shape);
+  if (tensor.shape[1] != model->hidden_size) return TensorError(label, tensor, found);
+  return Unsupported(
+      label + ": tensor " + Quote(tensor.name) + ": " + found +
+      ": the vocabulary was resized for the training (resize_token_embeddings), so the adapter fits only "
+      "a base model with these rows; merge it into that model, or train without added tokens");
+}
+
+// Where a copy of a matrix of the base belongs; null for the tensors of pairs.
+const TensorEntry** CopySlot(AdapterTensorName::Part part, AdapterFile& file) {
+  if (part == AdapterTensorName::Part::kLmHeadCopy) return &file.lm_head_base_copy;
+  if (part == AdapterTensorName::Part::kEmbeddingCopy) return &file.embedding_base_copy;
+  return nullptr;
 }
 
 // Assigns every tensor to its pair; a tensor that belongs to none is an error.
@@ -158,13 +175,17 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
   Pairs pairs;
   for (const TensorEntry& tensor : file.tensors->tensors()) {
     ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(tensor.name, num_layers, label));
+    if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, label));
-    const bool is_copy = name.part == AdapterTensorName::Part::kBaseCopy;
-    if (is_copy) RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
+    if (const TensorEntry** copy = CopySlot(name.part, file)) {
+      RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
+      if (*copy != nullptr)
+        return TensorError(label, tensor, "the file holds it twice, also as " + Quote((*copy)->name));
+      *copy = &tensor;
+      continue;
+    }
     Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
-    const TensorEntry*& slot = is_copy                                        ? file.lm_head_base_copy
-                               : name.part == AdapterTensorName::Part::kLoraA ? pair.a
-                                                                              : pair.b;
+    const TensorEntry*& slot = name.part == AdapterTensorName::Part::kLoraA ? pair.a : pair.b;
     if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
       return TensorError(label, tensor,
                          "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
@@ -179,8 +200,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
 Status CheckComplete(const Pair& pair, const std::string& label) {
   if (pair.a != nullptr && pair.b != nullptr) return Ok{};
   if (pair.a != nullptr) return TensorError(label, *pair.a, "lora_A without its lora_B");
-  if (pair.b != nullptr) return TensorError(label, *pair.b, "lora_B without its lora_A");
-  return InvalidArgument(label + ": " + Quote(pair.module) + " has a base_layer.weight but no lora_A and lora_B");
+  return TensorError(label, *pair.b, "lora_B without its lora_A");
 }
 
 Status CheckPatternWork(const Pairs& pairs, const AdapterConfig& config, const std::string& label) {

@@ -9,6 +9,7 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kRoot = "base_model.model.";
+constexpr std::string_view kCompiled = "_orig_mod.";  // torch.compile's wrapper
 
 struct TargetName {
   std::string_view name;  // after "model.layers.N."
@@ -28,17 +29,21 @@ constexpr std::array<TargetName, 7> kLayerTargets = {{
 struct RefusedPart {
   std::string_view part;
   const char* what;
+  const char* advice = "";
 };
-constexpr std::array<RefusedPart, 9> kRefusedParts = {{
-    {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)"},
+constexpr std::array<RefusedPart, 8> kRefusedParts = {{
+    {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)",
+     "; train without embed_tokens in target_modules, or merge the adapter into the base model"},
+    {"embed_tokens.lora_", "LoRA on embed_tokens, written like that of a linear layer",
+     "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
+     "Tinker "
+     "saved it, with unembed_tokens"},
     {"lora_magnitude_vector", "a DoRA magnitude (use_dora)"},
     {".lora_B.bias", "a bias on lora_B (lora_bias)"},
     {".lora_B.default.bias", "a bias on lora_B (lora_bias)"},
     {".modules_to_save.", "a fully trained module (modules_to_save)"},
     {"trainable_tokens_", "retrained token embeddings (trainable_token_indices)"},
-    {"embed_tokens.weight", "a copy of the embedding (saved when it was trained or resized)"},
-    {"lm_head.weight", "a copy of the output layer (saved when it was trained or resized)"},
-    {".bias", "a trained bias (bias other than none)"},
+    {".bias", "a trained bias (`bias` other than none)"},
 }};
 constexpr std::array<std::string_view, 5> kOtherTowers = {"visual.", "vision_", "multi_modal_projector.", "audio_",
                                                           "mm_projector."};
@@ -47,6 +52,11 @@ bool ConsumePrefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
   return true;
+}
+
+// Whether the module has this name, whatever stands before it.
+bool IsOrEndsWith(std::string_view module, std::string_view name) {
+  return module == name || (module.ends_with(name) && module[module.size() - name.size() - 1] == '.');
 }
 
 bool ConsumeSuffix(std::string_view& text, std::string_view suffix) {
@@ -59,7 +69,7 @@ Error Refuse(std::string_view name, const std::string& label) {
   const std::string tensor = label + ": tensor " + Quote(name);
   for (const RefusedPart& refused : kRefusedParts) {
     if (name.find(refused.part) == std::string_view::npos) continue;
-    return Unsupported(tensor + " is " + refused.what + ", which is not supported");
+    return Unsupported(tensor + " is " + refused.what + ", which is not supported" + refused.advice);
   }
   for (const std::string_view tower : kOtherTowers) {
     if (name.find(tower) == std::string_view::npos) continue;
@@ -77,10 +87,27 @@ std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
     if (ConsumeSuffix(text, ".lora_A" + std::string(infix) + ".weight")) return AdapterTensorName::Part::kLoraA;
     if (ConsumeSuffix(text, ".lora_B" + std::string(infix) + ".weight")) return AdapterTensorName::Part::kLoraB;
   }
-  if (text.ends_with("lm_head.base_layer.weight") && ConsumeSuffix(text, ".weight")) {
-    return AdapterTensorName::Part::kBaseCopy;
-  }
+  if (ConsumeSuffix(text, ".lora_velora_embed")) return AdapterTensorName::Part::kTraining;
+  const std::string_view whole = text;
+  if (!ConsumeSuffix(text, ".weight")) return std::nullopt;
+  std::string_view module = text;
+  ConsumeSuffix(module, ".base_layer");
+  if (IsOrEndsWith(module, "lm_head")) return AdapterTensorName::Part::kLmHeadCopy;
+  if (IsOrEndsWith(module, "embed_tokens")) return AdapterTensorName::Part::kEmbeddingCopy;
+  text = whole;
   return std::nullopt;
+}
+
+// The name without the parts that wrappers of the language model add.
+std::string WithoutWrappers(std::string_view module) {
+  std::string plain(module);
+  for (std::size_t at = plain.find(kCompiled); at != std::string::npos; at = plain.find(kCompiled, at)) {
+    plain.erase(at, kCompiled.size());
+  }
+  std::string_view rest = plain;
+  if (ConsumePrefix(rest, "language_model.")) return std::string(rest);
+  if (ConsumePrefix(rest, "model.language_model.")) return "model." + std::string(rest);
+  return plain;
 }
 
 // Removes `N.` from the start, where N is written as PEFT writes it. Nullopt: no number, or not a layer of the model.
@@ -115,17 +142,17 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   }
   result.module = module;
 
-  std::string_view rest = module;
-  ConsumePrefix(rest, "language_model.");
-  if (rest == "lm_head") {
-    result.plain_module = rest;
+  const std::string plain = WithoutWrappers(module);
+  std::string_view rest = plain;
+  ConsumePrefix(rest, "model.");
+  if (plain == "lm_head" || rest == "unembed_tokens") {
+    result.plain_module = "lm_head";
     result.target = LoraTarget::kLmHead;
     return result;
   }
-  if (!ConsumePrefix(rest, "model.")) return Refuse(name, label);
-  ConsumePrefix(rest, "language_model.");
+  if (result.part == AdapterTensorName::Part::kEmbeddingCopy && rest == "embed_tokens") return result;
   if (!ConsumePrefix(rest, "layers.")) return Refuse(name, label);
-  const std::string in_layers = "model.layers." + std::string(rest);
+  result.plain_module = "model.layers." + std::string(rest);
   const auto layer = ConsumeLayer(rest, num_layers);
   if (!layer) {
     return InvalidArgument(label + ": tensor " + Quote(name) + ": expected a layer from 0 to " +
@@ -133,7 +160,6 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   }
   const TargetName* target = FindLayerTarget(rest);
   if (target == nullptr) return Refuse(name, label);
-  result.plain_module = in_layers;
   result.layer = *layer;
   result.target = target->target;
   return result;

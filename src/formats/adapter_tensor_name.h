@@ -11,11 +11,11 @@ namespace loramux {
 
 // The parts of a tensor's name.
 struct AdapterTensorName {
-  // lora_A, lora_B, or a copy of the base's matrix.
-  enum class Part { kLoraA, kLoraB, kBaseCopy };
+  // lora_A, lora_B, a copy of the base's output matrix or embedding, or a tensor that only training uses.
+  enum class Part { kLoraA, kLoraB, kLmHeadCopy, kEmbeddingCopy, kTraining };
   // The module as PEFT's patterns see it: as in the file, without "base_model.model." and "base_layer".
   std::string module;
-  // The module's name in a plain text model: without "language_model." too.
+  // The module's name in a plain text model: without "language_model." and "_orig_mod." too.
   std::string plain_module;
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -23,10 +23,12 @@ struct AdapterTensorName {
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`. MODULE is
-// `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj` or `lm_head`, with a
-// `language_model.` part before or after `model.`. Also parses `lm_head.base_layer.weight` (kBaseCopy). Error
-// (kUnsupported or kInvalidArgument): any other name; the message names the tensor and what it seems to be. `label`
-// names the file.
+// `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, `lm_head`, or
+// `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
+// `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,
+// which torch.compile adds. Also parses `lm_head[.base_layer].weight`, `model.embed_tokens[.base_layer].weight`, and
+// VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any
+// other name; the message names the tensor and what it seems to be. `label` names the file.
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label);
 

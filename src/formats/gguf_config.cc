@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/adapter_folder.h"
 #include "formats/message.h"
 
 namespace loramux {
@@ -72,7 +73,9 @@ std::optional<GgufArchitecture> ArchitectureOf(const GgufFile& file) {
 Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
   ASSIGN_OR_RETURN(const auto type, file.Text("general.type"));
   if (type && *type != "model") {
-    return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type), "general.type");
+    return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type) +
+                           (*type == "adapter" ? std::string("; ") + kGgufAdapterHint : std::string()),
+                       "general.type");
   }
   if (const auto found = ArchitectureOf(file)) return *found;
   ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));

@@ -54,8 +54,15 @@ Error UnknownArchitecture(const JsonFields& fields, const std::string& what) {
   return Unsupported(fields.label() + what + " is not supported; loramux serves " + SupportedArchitectures());
 }
 
-// Finds the family by `architectures`, else by `model_type`; if both are given they must agree.
-Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
+// The class of the same family without an output layer: "Qwen3Model".
+std::string WithoutHead(const FamilyInfo& info) {
+  const std::string_view name = info.architecture;
+  return std::string(name.substr(0, name.find("ForCausalLM"))) + "Model";
+}
+
+// Finds the family by `architectures`, else by `model_type`; if both are given they must agree. Sets
+// config.without_head.
+Result<const FamilyInfo*> FindFamily(const JsonFields& fields, ModelConfig& config) {
   ASSIGN_OR_RETURN(const auto model_type, fields.String("model_type"));
   const auto by_type =
       std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) { return model_type == info.name; });
@@ -69,14 +76,30 @@ Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
     return fields.Bad("architectures", "a list with one of " + SupportedArchitectures());
   }
   const auto& name = architectures->front().get_ref<const std::string&>();
-  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                  [&](const FamilyInfo& info) { return name == info.architecture; });
+  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) {
+    return name == info.architecture || name == WithoutHead(info);
+  });
   if (found == kFamilies.end()) return UnknownArchitecture(fields, "the architecture " + Quote(name));
   if (model_type && by_type != found) {
     return InvalidArgument(fields.label() + "model_type " + Quote(*model_type) + " contradicts the architecture " +
                            Quote(name));
   }
+  config.without_head = name != found->architecture;
   return &*found;
+}
+
+// mlx-lm names its quantisation twice, and gives it no quant_method.
+Status RefuseMlx(const JsonFields& fields) {
+  for (const char* key : {"quantization", "quantization_config"}) {
+    const nlohmann::json* value = fields.Find(key);
+    if (value == nullptr || !value->is_object() || value->contains("quant_method")) continue;
+    if (!value->contains("group_size") || !value->contains("bits")) continue;
+    return Unsupported(
+        fields.label() + key +
+        " has group_size and bits but no quant_method: the weights are quantised by mlx-lm, which loramux "
+        "does not read; use the model in floats, or write it by `mlx_lm.convert --dequantize`");
+  }
+  return Ok{};
 }
 
 // Refuses options that change the computation in ways that the forward pass does not implement.
@@ -147,8 +170,10 @@ Status ParseScaling(const JsonFields& top, const JsonFields& scaling, ModelConfi
     rope.scaling = RopeConfig::Scaling::kLlama3;
     RETURN_IF_ERROR(ParseLlama3Rope(top, scaling, config));
   } else {
+    const bool planned = type == "yarn" || type == "longrope" || type == "su";
     return Unsupported(scaling.label() + "rope_type " + Quote(type) +
-                       " is not supported; loramux knows default, linear, dynamic and llama3");
+                       " is not supported; loramux knows default, linear, dynamic and llama3" +
+                       (planned ? "; yarn and longrope are planned, with the model families that use them" : ""));
   }
   return RequiredPositive(scaling, "factor", rope.factor);
 }
@@ -337,13 +362,19 @@ Status ParseExtents(const JsonFields& fields, const FamilyInfo& family, ModelCon
 
 const char* ModelFamilyName(ModelFamily family) { return Info(family).name; }
 
+std::int64_t ModelConfig::MostPositions() const {
+  if (rope.scaling != RopeConfig::Scaling::kDynamic || rope.factor <= 1) return max_position;
+  return static_cast<std::int64_t>(std::min(static_cast<double>(max_position) * rope.factor, double{kMaxExtent}));
+}
+
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label) {
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label));
   const JsonFields fields(object, label + ": ");
-  ASSIGN_OR_RETURN(const FamilyInfo* family, FindFamily(fields));
   ModelConfig config;
+  ASSIGN_OR_RETURN(const FamilyInfo* family, FindFamily(fields, config));
   config.family = family->family;
   RETURN_IF_ERROR(RefuseUnsupported(fields));
+  RETURN_IF_ERROR(RefuseMlx(fields));
   RETURN_IF_ERROR(ParseExtents(fields, *family, config));
   RETURN_IF_ERROR(ParseRope(fields, config));
   RETURN_IF_ERROR(ParseBiases(fields, config));

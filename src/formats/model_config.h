@@ -48,6 +48,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // per-head RMS norm of q and k (Qwen3)
   bool tie_word_embeddings = false;
+  bool without_head = false;  // the architecture has no output layer ("Qwen3Model"); tied embeddings serve as one
   // For each layer, the number of positions that attention sees, including the current one; 0: all. Size num_layers.
   std::vector<std::int64_t> sliding_window;
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if present, else config.json
@@ -57,6 +58,13 @@ struct ModelConfig {
   std::string quantization;
   // Lengths to which embeddings may be cut (matryoshka_dimensions); empty: any (is_matryoshka). nullopt: none.
   std::optional<std::vector<std::int64_t>> matryoshka;
+
+  // The most positions that can be computed as the model says: max_position, or `factor` times as many with kDynamic.
+  std::int64_t MostPositions() const;
+  // Whether positions of a sequence up to this length turn alike whatever its length is.
+  bool TurnsAlike(std::int64_t length) const {
+    return rope.scaling != RopeConfig::Scaling::kDynamic || length <= max_position;
+  }
 
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }

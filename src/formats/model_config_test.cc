@@ -112,6 +112,8 @@ TEST(ModelConfigTest, RefusesRopeItDoesNotKnow) {
     EXPECT_THAT(ErrorOf(With(Llama(), {{"rope_scaling", {{"rope_type", type}, {"factor", 2}}}})),
                 HasSubstr("rope_type '" + std::string(type) + "' is not supported"));
   }
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 2}};
+  EXPECT_THAT(ErrorOf(With(Llama(), {{"rope_scaling", yarn}})), HasSubstr("with the model families that use them"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"rope_scaling", {{"type", "linear"}}}})), HasSubstr("factor is missing"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"rope_scaling", {{"type", "linear"}, {"factor", 0}}}})), HasSubstr("factor"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"rope_scaling", 4}})), HasSubstr("rope_scaling: expected an object"));
@@ -127,6 +129,38 @@ TEST(ModelConfigTest, RefusesRopeItDoesNotKnow) {
           With(Llama(), {{"rope_scaling",
                           {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}}})),
       HasSubstr("above low_freq_factor"));
+}
+
+TEST(ModelConfigTest, OnlyDynamicRopeReachesBeyondTheModelsLength) {
+  const auto with = [](const char* type, double factor) {
+    return Parsed(
+        With(Llama(), {{"max_position_embeddings", 100}, {"rope_scaling", {{"type", type}, {"factor", factor}}}}));
+  };
+  EXPECT_EQ(with("linear", 4).MostPositions(), 100);
+  EXPECT_TRUE(with("linear", 4).TurnsAlike(400));
+  const ModelConfig dynamic = with("dynamic", 2.5);
+  EXPECT_EQ(dynamic.MostPositions(), 250);
+  EXPECT_TRUE(dynamic.TurnsAlike(100));
+  EXPECT_FALSE(dynamic.TurnsAlike(101));
+  EXPECT_EQ(with("dynamic", 0.5).MostPositions(), 100);
+  EXPECT_EQ(with("dynamic", 1e300).MostPositions(), 1 << 24);
+}
+
+TEST(ModelConfigTest, ModelsWithoutAnOutputLayer) {
+  EXPECT_FALSE(Parsed(Llama()).without_head);
+  for (const auto& [name, type] : {std::pair{"LlamaModel", "llama"}, std::pair{"MistralModel", "mistral"},
+                                   std::pair{"Qwen2Model", "qwen2"}, std::pair{"Qwen3Model", "qwen3"}}) {
+    EXPECT_TRUE(Parsed(Family(name, type)).without_head) << name;
+  }
+  EXPECT_THAT(ErrorOf(Family("Qwen3Model", "llama")), HasSubstr("contradicts"));
+}
+
+TEST(ModelConfigTest, RefusesWhatMlxQuantised) {
+  const json mlx = {{"group_size", 64}, {"bits", 4}, {"mode", "affine"}};
+  EXPECT_THAT(ErrorOf(With(Llama(), {{"quantization", mlx}, {"quantization_config", mlx}})),
+              HasSubstr("mlx_lm.convert --dequantize"));
+  EXPECT_THAT(ErrorOf(With(Llama(), {{"quantization_config", mlx}})), HasSubstr("quantised by mlx-lm"));
+  EXPECT_EQ(ErrorOf(With(Llama(), {{"quantization", {{"bits", 4}}}})), "accepted");
 }
 
 TEST(ModelConfigTest, SlidingWindows) {

@@ -123,6 +123,7 @@ class TensorSource {
     for (const LayerTensors& layer : tensors_.layers) w.layers.push_back(WriteLayer(writer, layer));
     w.final_norm = writer.Vector(tensors_.final_norm);
     w.lm_head = Matrix(writer, {tensors_.lm_head}, dtype_);
+    w.generates = tensors_.generates;
     return w;
   }
 
@@ -216,6 +217,7 @@ class PackedSource {
     for (const LayerWeights& layer : weights_.layers) w.layers.push_back(WriteLayer(writer, layer));
     w.final_norm = writer.Vector(weights_.final_norm);
     w.lm_head = Matrix(writer, weights_.lm_head, dtype_);
+    w.generates = weights_.generates;
     return w;
   }
 

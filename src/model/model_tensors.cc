@@ -60,7 +60,14 @@ Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t
   std::shared_ptr<const StoredMatrix>&embedding = t.embedding.weight, &lm_head = t.lm_head.weight;
   if (!c.tie_word_embeddings) {
     ASSIGN_OR_RETURN(embedding, source.RequireMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));
-    ASSIGN_OR_RETURN(lm_head, source.RequireMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+    ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+    if (lm_head != nullptr) return Ok{};
+    // Elsewhere a file without an output layer is an incomplete one.
+    if (!c.without_head && !source.WithoutHead()) {
+      ASSIGN_OR_RETURN(lm_head, source.RequireMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+    }
+    std::swap(lm_head, embedding);
+    t.generates = false;
     return Ok{};
   }
   ASSIGN_OR_RETURN(embedding, source.FindMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));

@@ -31,7 +31,8 @@ struct LayerTensors {
 // A base model as stored.
 struct ModelTensors {
   LinearTensors embedding;  // no weight if tied
-  LinearTensors lm_head;
+  LinearTensors lm_head;    // the embedding if there is no output layer
+  bool generates = true;    // false: there is no output layer, as in models for embeddings alone
   std::vector<float> final_norm;
   std::vector<LayerTensors> layers;
 };

@@ -29,6 +29,8 @@ struct ModelWeightsOf {
   std::vector<Layer> layers;
   Vector final_norm;  // [hidden]
   Vector no_bias;     // always empty: the bias of lm_head
+  // False: the files hold no output layer. lm_head then is the embedding, and logits mean nothing.
+  bool generates = true;
 
   // The matrix with the tokens' embeddings as rows.
   const Matrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }

@@ -149,6 +149,7 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
   for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer, options.layers));
   weights.final_norm = tensors.final_norm;
   weights.lm_head = packer.Matrix({tensors.lm_head}, embeddings);
+  weights.generates = tensors.generates;
   return weights;
 }
 

@@ -65,6 +65,14 @@ class ModelFiles {
     }
   }
   void Remove(const std::string& name) { tensors_.erase(name); }
+  // Renames as if the model had been saved without its output layer.
+  void DropInnerPrefix() {
+    std::map<std::string, Tensor> bare;
+    for (auto& [name, tensor] : tensors_) {
+      bare[name.starts_with("model.") ? name.substr(std::strlen("model.")) : name] = std::move(tensor);
+    }
+    tensors_ = std::move(bare);
+  }
   void Copy(const std::string& from, const std::string& to) { tensors_[to] = tensors_.at(from); }
   const std::vector<float>& Values(const std::string& name) const { return tensors_.at(name).values; }
 
@@ -172,6 +180,29 @@ TEST(PackModelWeights, EveryTensorIsInItsPlaceInEveryType) {
       EXPECT_TRUE(w.q_norm.empty() && w.k_norm.empty());
     }
   }
+}
+
+// As transformers saves them from AutoModel.
+TEST(PackModelWeights, ModelsWithoutAnOutputLayer) {
+  ModelConfig config = SmallConfig();
+  ModelFiles bare(config);
+  bare.DropInnerPrefix();
+  const ModelWeights with_head = Pack(config, bare);
+  EXPECT_TRUE(with_head.generates);
+  EXPECT_EQ(Unpack(with_head.lm_head), bare.Values("lm_head.weight"));
+  EXPECT_EQ(Unpack(with_head.layers[1].down), bare.Values("layers.1.mlp.down_proj.weight"));
+  bare.Remove("lm_head.weight");
+  const ModelWeights without = Pack(config, bare);
+  EXPECT_FALSE(without.generates);
+  EXPECT_EQ(Unpack(without.EmbeddingRows()), bare.Values("embed_tokens.weight"));
+
+  ModelFiles nested(config);
+  nested.Remove("lm_head.weight");
+  EXPECT_EQ(PackError(config, nested).param, "lm_head.weight");  // an incomplete file
+  config.without_head = true;
+  EXPECT_FALSE(Pack(config, nested).generates);
+  config.tie_word_embeddings = true;
+  EXPECT_TRUE(Pack(config, nested).generates);
 }
 
 TEST(PackModelWeights, BiasesAndHeadNorms) {

@@ -49,12 +49,14 @@ class OutputList {
  public:
   OutputList(const ModelTensors& tensors, const WeightOptions& options)
       : layers_(options.layers), embeddings_(EmbeddingFormat(options)) {
-    Matrix("model.embed_tokens", tensors.embedding, embeddings_);
+    // A model without an output layer keeps the names that say so; lm_head is its embedding.
+    const std::string root = tensors.generates ? "model." : "";
+    Matrix(root + "embed_tokens", tensors.embedding, embeddings_);
     for (std::size_t i = 0; i < tensors.layers.size(); ++i) {
-      Layer("model.layers." + std::to_string(i) + ".", tensors.layers[i]);
+      Layer(root + "layers." + std::to_string(i) + ".", tensors.layers[i]);
     }
-    Matrix("lm_head", tensors.lm_head, embeddings_);
-    Vector("model.norm.weight", tensors.final_norm);
+    Matrix(tensors.generates ? "lm_head" : "embed_tokens", tensors.lm_head, embeddings_);
+    Vector(root + "norm.weight", tensors.final_norm);
     std::stable_partition(tensors_.begin(), tensors_.end(), [](const OutputTensor& t) { return t.panels(); });
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "base/prng.h"
 #include "model/model.h"
@@ -60,6 +61,25 @@ TEST_F(WriteQuantisedTest, TheDirectoryIsTheModelQuantisedAtLoad) {
     EXPECT_EQ(Logits(*from_file).logits, Logits(*at_load).logits);
     EXPECT_TRUE(fs::exists(out / "tokenizer.json"));
   }
+}
+
+// The embedding does not become an output layer.
+TEST_F(WriteQuantisedTest, AModelWithoutAnOutputLayerStaysOne) {
+  const fs::path golden = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/qwen3_headless/model";
+  fs::create_directories(directory_ / "untied");
+  fs::copy(golden / "model.safetensors", directory_ / "untied/model.safetensors");
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(golden / "config.json"));
+  config["tie_word_embeddings"] = false;
+  config["architectures"] = {"Qwen3ForCausalLM"};  // as the published embedding models say
+  std::ofstream(directory_ / "untied/config.json") << config;
+  const Status written =
+      WriteQuantisedModel(directory_ / "untied", directory_ / "q8", {.layers = WeightFormat::kQ8}, {});
+  ASSERT_TRUE(written.ok()) << written.error().message;
+  const auto from_file = Load(directory_ / "q8"), at_load = Load(directory_ / "untied", {.layers = WeightFormat::kQ8});
+  ASSERT_TRUE(from_file && at_load);
+  EXPECT_FALSE(at_load->weights().generates);
+  EXPECT_FALSE(from_file->weights().generates);
+  EXPECT_EQ(Logits(*from_file).logits, Logits(*at_load).logits);
 }
 
 TEST_F(WriteQuantisedTest, ErrorsGrowWithFewerBits) {

@@ -37,6 +37,7 @@ class FloatSource : public ModelSource {
   }
 
   Status CheckAllUsed() const override { return finder_.CheckAllUsed(kIgnored); }
+  bool WithoutHead() const override { return finder_.bare(); }
 
  protected:
   // The ends of the names of buffers that older versions of transformers saved.

@@ -1,5 +1,7 @@
 #include "quant/model_source.h"
 
+#include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "formats/json_fields.h"
@@ -60,6 +62,22 @@ Status CheckPanelLayout(const nlohmann::json& config) {
                      "quantization_config");
 }
 
+// Error: the weights are packed integers, and only the file that GPTQ programs write beside them says how.
+Status CheckSaysHow(const std::filesystem::path& directory, const TensorFile& file) {
+  const std::filesystem::path other = directory / "quantize_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(other, ignored)) return Ok{};
+  const auto packed =
+      std::ranges::find_if(file.tensors(), [](const StoredTensor& t) { return !IsWeightDType(t.dtype); });
+  if (packed == file.tensors().end()) return Ok{};
+  return Unsupported((directory / "config.json").string() + ": expected quantization_config, because tensor " +
+                         Quote(packed->name) + " has type " + DTypeName(packed->dtype) + "; found it in " +
+                         other.string() +
+                         " alone: copy that object into config.json as quantization_config, and give it quant_method "
+                         "(\"gptq\" or \"awq\")",
+                     "quantization_config");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const StoredMatrix>> ModelSource::RequireMatrix(const std::string& name, std::int64_t rows,
@@ -82,6 +100,7 @@ Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path
   auto file = std::make_shared<const TensorFile>(std::move(opened));
   std::unique_ptr<ModelSource> source;
   if (config.quantization.empty()) {
+    RETURN_IF_ERROR(CheckSaysHow(directory, *file));
     source = std::make_unique<DirectorySource>(std::move(file));
     return source;
   }

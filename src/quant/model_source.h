@@ -28,6 +28,9 @@ class ModelSource {
   virtual Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) = 0;
   // Error: a tensor was never requested and would silently have no effect.
   virtual Status CheckAllUsed() const = 0;
+  // Whether the tensors were saved from a model without an output layer (transformers' AutoModel): their names lack
+  // "model.". Such a file need not hold an lm_head.
+  virtual bool WithoutHead() const { return false; }
   // The format of quantised weights, for reports: "gptq, 4 bits in groups of 128". Empty: floats.
   virtual std::string Description() const { return ""; }
 
@@ -39,7 +42,7 @@ class ModelSource {
 
 // A GGUF file (FILE.gguf), or a Hugging Face directory: safetensors with weights in floats or, as `quantization_config`
 // in its config.json says, in a published quantised format. Errors: those of the files; a quantised format that is not
-// supported.
+// supported, or that only quantize_config.json names.
 Result<std::unique_ptr<ModelSource>> OpenModelSource(const std::filesystem::path& directory);
 
 // Weights in floats. `file` outlives it.

@@ -74,8 +74,14 @@ Result<const StoredTensor*> TensorFinder::RequireTyped(const std::string& name, 
                          name);
 }
 
+const StoredTensor* TensorFinder::Peek(const std::string& name) const {
+  constexpr std::string_view kInner = "model.";
+  const bool inner = bare_ && name.starts_with(kInner);
+  return file_.Find(inner ? std::string_view(name).substr(kInner.size()) : std::string_view(name));
+}
+
 const StoredTensor* TensorFinder::FindAny(const std::string& name) {
-  const StoredTensor* tensor = file_.Find(name);
+  const StoredTensor* tensor = Peek(name);
   if (tensor != nullptr) used_.insert(tensor);
   return tensor;
 }

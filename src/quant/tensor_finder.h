@@ -16,12 +16,14 @@ namespace loramux {
 // The types of floats.
 inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBF16, DType::kF16};
 
-// Hands out the tensors of a file and records which ones were requested. The file outlives it. Not thread-safe.
+// Hands out the tensors of a file and records which ones were requested. Finds "model.NAME" as "NAME" in the file of a
+// model without an output layer (`bare`). The file outlives it. Not thread-safe.
 class TensorFinder {
  public:
   using Shape = std::vector<std::int64_t>;
 
-  explicit TensorFinder(const TensorFile& file) : file_(file) {}
+  explicit TensorFinder(const TensorFile& file)
+      : file_(file), bare_(file.Find("model.norm.weight") == nullptr && file.Find("norm.weight") != nullptr) {}
 
   // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
   Result<const StoredTensor*> Find(const std::string& name, const Shape& shape);
@@ -34,7 +36,9 @@ class TensorFinder {
                                            std::initializer_list<DType> types);
   // Of any shape and type; null if there is none. Peek does not count it as requested.
   const StoredTensor* FindAny(const std::string& name);
-  const StoredTensor* Peek(const std::string& name) const { return file_.Find(name); }
+  const StoredTensor* Peek(const std::string& name) const;
+  // Whether the names are those of a model without an output layer ("layers.0...", not "model.layers.0...").
+  bool bare() const { return bare_; }
   // The tensors that were never requested, in the order of the file.
   std::vector<const StoredTensor*> Unused() const;
   // Error: a tensor was never requested and would silently have no effect. Names that end in `ignored` may stay.
@@ -42,6 +46,7 @@ class TensorFinder {
 
  private:
   const TensorFile& file_;
+  const bool bare_;
   std::unordered_set<const StoredTensor*> used_;
 };
 

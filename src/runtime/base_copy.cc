@@ -20,7 +20,7 @@ Status ReadFromDevice(const DeviceMatrix& matrix, Device& device, std::int64_t f
   const std::int64_t elements = count * matrix.k();
   const std::size_t size = DTypeSize(matrix.dtype()), bytes = static_cast<std::size_t>(elements) * size;
   ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
-                   device.AllocatePinned("rows of the output matrix", static_cast<std::int64_t>(bytes)));
+                   device.AllocatePinned("rows of a matrix of the base model", static_cast<std::int64_t>(bytes)));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceStream> stream, device.CreateStream());
   stream->CopyToHost(staging->base(), matrix.data() + static_cast<std::size_t>(first * matrix.k()) * size, bytes);
   RETURN_IF_ERROR(stream->Synchronize());
@@ -30,7 +30,7 @@ Status ReadFromDevice(const DeviceMatrix& matrix, Device& device, std::int64_t f
 
 // By how much quantising may have changed the element `t` of a row: half a step of its group, or a whole one where the
 // search for the least error may have clipped it. 0: not at all.
-float Tolerance(const OutputMatrix& matrix, const float* row, std::int64_t t) {
+float Tolerance(const BaseMatrix& matrix, const float* row, std::int64_t t) {
   if (!IsQuantised(matrix.format)) return 0;
   const std::int64_t begin = t / kWeightGroup * kWeightGroup, end = std::min(begin + kWeightGroup, matrix.k);
   const auto [low, high] = std::minmax_element(row + begin, row + end);
@@ -39,10 +39,7 @@ float Tolerance(const OutputMatrix& matrix, const float* row, std::int64_t t) {
   return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 127 / 2;
 }
 
-}  // namespace
-
-OutputMatrix OutputMatrixOf(const Model& model) {
-  const PackedMatrix& matrix = model.weights().lm_head;
+BaseMatrix MatrixOf(const PackedMatrix& matrix) {
   return {matrix.n(), matrix.k(), matrix.format(),
           [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
             for (std::int64_t i = 0; i < count; ++i) matrix.UnpackRow(first + i, rows + i * matrix.k());
@@ -50,18 +47,16 @@ OutputMatrix OutputMatrixOf(const Model& model) {
           }};
 }
 
-OutputMatrix OutputMatrixOf(const DeviceModel& model, Device& device) {
-  const DeviceMatrix& matrix = model.weights().lm_head;
+BaseMatrix MatrixOf(const DeviceMatrix& matrix, Device& device) {
   return {matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
           [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
             return ReadFromDevice(matrix, device, first, count, rows);
           }};
 }
 
-Status CheckBaseCopy(const OutputMatrix& matrix, const AdapterFile& file) {
-  const TensorEntry* copy = file.lm_head_base_copy;
-  if (copy == nullptr) return Ok{};
-  const std::size_t row_bytes = static_cast<std::size_t>(matrix.k) * DTypeSize(copy->dtype);
+// `name` is that of the matrix in messages.
+Status CheckCopy(const BaseMatrix& matrix, const char* name, const TensorEntry& copy, const AdapterFile& file) {
+  const std::size_t row_bytes = static_cast<std::size_t>(matrix.k) * DTypeSize(copy.dtype);
   const std::int64_t at_once =
       std::max<std::int64_t>(1, kBlockBytes / (matrix.k * static_cast<std::int64_t>(sizeof(float))));
   std::vector<float> rows(static_cast<std::size_t>(at_once * matrix.k));
@@ -69,23 +64,43 @@ Status CheckBaseCopy(const OutputMatrix& matrix, const AdapterFile& file) {
   for (std::int64_t first = 0; first < matrix.n; first += at_once) {
     const std::int64_t count = std::min(at_once, matrix.n - first), elements = count * matrix.k;
     RETURN_IF_ERROR(matrix.read(first, count, rows.data()));
-    RETURN_IF_ERROR(file.tensors->Read(*copy, static_cast<std::uint64_t>(first) * row_bytes,
+    RETURN_IF_ERROR(file.tensors->Read(copy, static_cast<std::uint64_t>(first) * row_bytes,
                                        std::span(stored).first(static_cast<std::size_t>(count) * row_bytes)));
     for (std::int64_t j = 0; j < elements; ++j) {
-      const float saved = LoadAsF32(copy->dtype, stored.data(), j);
+      const float saved = LoadAsF32(copy.dtype, stored.data(), j);
       // A copy in a narrower type than the base equals the rounded base.
       std::byte rounded[sizeof(float)];
-      StoreFromF32(copy->dtype, rounded, 0, rows[static_cast<std::size_t>(j)]);
-      if (LoadAsF32(copy->dtype, rounded, 0) == saved) continue;
+      StoreFromF32(copy.dtype, rounded, 0, rows[static_cast<std::size_t>(j)]);
+      if (LoadAsF32(copy.dtype, rounded, 0) == saved) continue;
       const float* const row = rows.data() + j / matrix.k * matrix.k;
       if (std::fabs(rows[static_cast<std::size_t>(j)] - saved) <= Tolerance(matrix, row, j % matrix.k)) continue;
-      return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
-                                 "output matrix at [" + std::to_string(first + j / matrix.k) + ", " +
-                                 std::to_string(j % matrix.k) + "]: the adapter belongs to another base model",
+      return InvalidArgument(file.directory.string() + ": tensor " + copy.name + " differs from the base model's " +
+                                 name + " at [" + std::to_string(first + j / matrix.k) + ", " +
+                                 std::to_string(j % matrix.k) +
+                                 "]: the adapter belongs to another base model, or its training changed this matrix, "
+                                 "which only a merged model can hold",
                              "lora_path");
     }
   }
   return Ok{};
+}
+
+}  // namespace
+
+BaseMatrices BaseMatricesOf(const Model& model) {
+  return {MatrixOf(model.weights().lm_head), MatrixOf(model.weights().EmbeddingRows())};
+}
+
+BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device) {
+  return {MatrixOf(model.weights().lm_head, device), MatrixOf(model.weights().EmbeddingRows(), device)};
+}
+
+Status CheckBaseCopies(const BaseMatrices& matrices, const AdapterFile& file) {
+  if (file.lm_head_base_copy != nullptr) {
+    RETURN_IF_ERROR(CheckCopy(matrices.output, "output matrix", *file.lm_head_base_copy, file));
+  }
+  if (file.embedding_base_copy == nullptr) return Ok{};
+  return CheckCopy(matrices.embedding, "embedding", *file.embedding_base_copy, file);
 }
 
 }  // namespace loramux

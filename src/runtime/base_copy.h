@@ -1,4 +1,4 @@
-// The check of adapters that were saved with a copy of the base model's output matrix.
+// The check of adapters that were saved with copies of the base model's output matrix or embedding.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,25 @@
 
 namespace loramux {
 
-// Reads rows [first, first + count) of the base model's output matrix [n, k] as float32. Thread-safe.
-struct OutputMatrix {
+// Reads rows [first, first + count) of a matrix of the base model, [n, k], as float32. Thread-safe.
+struct BaseMatrix {
   std::int64_t n = 0, k = 0;
   WeightFormat format = WeightFormat::kF32;  // in which the model keeps it
   std::function<Status(std::int64_t first, std::int64_t count, float* rows)> read;
 };
 
-// The matrix of a model, which must outlive it. Error of reads on a device: it is lost.
-OutputMatrix OutputMatrixOf(const Model& model);
-OutputMatrix OutputMatrixOf(const DeviceModel& model, Device& device);
+// The matrices of which adapters may hold copies. With tied weights both are the same.
+struct BaseMatrices {
+  BaseMatrix output, embedding;
+};
 
-// Rejects an adapter that was saved with a different output matrix than the model's. It was trained on another base and
-// would give wrong answers. A quantised matrix must be the copy's within what quantising changes.
-Status CheckBaseCopy(const OutputMatrix& matrix, const AdapterFile& file);
+// Those of a model, which must outlive them. Error of reads on a device: it is lost.
+BaseMatrices BaseMatricesOf(const Model& model);
+BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device);
+
+// Rejects an adapter that was saved with another output matrix or embedding than the model's. It was trained on another
+// base, or changed the matrix itself, and would give wrong answers. A quantised matrix must be the copy's within what
+// quantising changes.
+Status CheckBaseCopies(const BaseMatrices& matrices, const AdapterFile& file);
 
 }  // namespace loramux

@@ -58,8 +58,12 @@ std::int64_t PlacedModel::weight_bytes() const {
   return device_ == nullptr ? WeightBytes(host_->weights()) : on_device_->WeightBytes();
 }
 
-OutputMatrix PlacedModel::output_matrix() const {
-  return device_ == nullptr ? OutputMatrixOf(*host_) : OutputMatrixOf(*on_device_, *device_);
+BaseMatrices PlacedModel::base_matrices() const {
+  return device_ == nullptr ? BaseMatricesOf(*host_) : BaseMatricesOf(*on_device_, *device_);
+}
+
+bool PlacedModel::generates() const {
+  return device_ == nullptr ? host_->weights().generates : on_device_->weights().generates;
 }
 
 Status PlacedModel::Reserve(const ExecutorOptions& options, std::int64_t page_tokens) {

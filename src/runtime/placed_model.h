@@ -54,8 +54,10 @@ class PlacedModel {
   // The format of the layers' weights, and the bytes of all in memory.
   WeightFormat format() const;
   std::int64_t weight_bytes() const;
-  // The rows of the output matrix. Refers to this object.
-  OutputMatrix output_matrix() const;
+  // The output matrix and the embedding. They refer to this object.
+  BaseMatrices base_matrices() const;
+  // False: the model has no output layer, so it only makes embeddings.
+  bool generates() const;
 
   // Takes a device's memory for batches within the limits; nothing on the CPU, where MakeExecutor does. Before
   // MakeDevicePool, so that the pool may take what is left. Error (kResourceExhausted): they do not fit.

@@ -20,6 +20,18 @@ std::uint64_t RandomSeed() {
   return seed;
 }
 
+// The positions that a sequence may have. Error: more were asked for than the model's positions allow.
+Result<std::int64_t> ChooseMaxModelLen(const ModelConfig& config, std::int64_t asked) {
+  const std::int64_t most = config.MostPositions();
+  if (asked <= most) return asked > 0 ? asked : config.max_position;
+  const char* const why = config.TurnsAlike(most)
+                              ? ", the model's own length (max_position_embeddings in its config.json), found "
+                              : ", max_position_embeddings times the factor of its dynamic rope scaling, found ";
+  return InvalidArgument("--max-model-len: expected at most " + std::to_string(most) + why + std::to_string(asked) +
+                             "; 0 takes the model's",
+                         "--max-model-len");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
@@ -76,13 +88,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   options.scheduler.disk_by_layer = on_cpu && !options.verify_before_use;
   if (!on_cpu && options.host_memory == 0) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
   PlanAssist(options);
-  if (options.max_model_len > config.max_position) {
-    return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
-                               ", the model's own length (max_position_embeddings in its config.json), found " +
-                               std::to_string(options.max_model_len) + "; 0 takes the model's",
-                           "--max-model-len");
-  }
-  max_model_len_ = options.max_model_len > 0 ? options.max_model_len : config.max_position;
+  ASSIGN_OR_RETURN(max_model_len_, ChooseMaxModelLen(config, options.max_model_len));
   // Prompts longer than the pool are refused, so activations for them need no memory.
   max_positions_ = max_model_len_;
   if (options.device_memory > 0)
@@ -94,12 +100,13 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
                   .max_model_len = max_model_len_,
                   .eos_token_ids = config.eos_token_ids,
                   .vocab_size = config.vocab_size,
+                  .generates = model_->generates(),
                   .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
                                 .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
   plane.eviction = regime.policy;
   plane.queue = QueueOptions(options, plane.device->capacity_pages());
-  plane.prefix_cache =
-      options.prefix_cache && regime.keep_history && config.rope.scaling != RopeConfig::Scaling::kDynamic;
+  // Beyond that length, keys of equal prefixes differ between prompts of different lengths.
+  plane.prefix_cache = options.prefix_cache && regime.keep_history && config.TurnsAlike(max_model_len_);
   plane.hash_seed = RandomSeed();
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   return Ok{};
@@ -145,14 +152,14 @@ Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& pl
 void Runtime::MakeRegistry(const RuntimeOptions& options) {
   registry_ = std::make_unique<AdapterRegistry>(
       config(), options.base_names,
-      AdapterRegistry::Options{
-          .page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
-          .base_dtype = base_dtype(),
-          .forced_dtype = options.lora_dtype,
-          .max_rank = options.max_lora_rank,
-          .model_names = options.model_names,
-          .check = [matrix = model_->output_matrix()](const AdapterFile& file) { return CheckBaseCopy(matrix, file); },
-          .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
+      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
+                               .base_dtype = base_dtype(),
+                               .forced_dtype = options.lora_dtype,
+                               .max_rank = options.max_lora_rank,
+                               .model_names = options.model_names,
+                               .check = [matrices = model_->base_matrices()](
+                                            const AdapterFile& file) { return CheckBaseCopies(matrices, file); },
+                               .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 
 Result<std::unique_ptr<PageTransfer>> Runtime::MakeTransfer(const RuntimeOptions& options, bool kv) {

@@ -45,7 +45,8 @@ struct RuntimeOptions {
   // The processor's part of a device's steps, unless SchedulerOptions::cold_start_policy says kWait or there is no host
   // tier. cores -1: half of the processors, at least one.
   AssistSetup assist = {.cores = -1};
-  std::int64_t max_model_len = 0;         // positions; 0: the model's own
+  // Positions; 0: the model's own. With dynamic rope scaling up to `factor` times as many, then without prefix cache.
+  std::int64_t max_model_len = 0;
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
   DocumentConstants constants;            // ApplyConstants, after the preset
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
@@ -105,6 +106,8 @@ class Runtime {
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
+  // False: the model has no output layer, so it only makes embeddings.
+  bool generates() const { return model_->generates(); }
   // The memory of the pools. For transfers and for tests that look at pages.
   TierMemory tiers() const { return plane_->tiers(); }
   // The learned output lengths; null if no history is kept. Thread-safe.

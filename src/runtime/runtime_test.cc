@@ -1,10 +1,15 @@
 // The runtime on a golden model (tests/golden): what it accepts and what it refuses.
 #include "runtime/runtime.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstring>
 #include <fstream>
 #include <future>
 #include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "base/prng.h"
 #include "gpu/emulated/emulated_device.h"
@@ -14,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kCase = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/tied_embed_only";
+const fs::path kModels = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models";
+const fs::path kCase = kModels / "tied_embed_only";
 
 RuntimeOptions Small() {
   RuntimeOptions options;
@@ -40,6 +46,13 @@ class ScratchAdapter {
   fs::path path_;
 };
 
+// Changes element [0, 7] of a tensor of float32.
+void Damage(const fs::path& adapter, const TensorEntry& tensor) {
+  std::fstream file(adapter / "adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(tensor.offset) + 4 * 7 + 3);  // the exponent
+  file.put('\x3f');
+}
+
 // The base model in floats, and in integers that differ from the copy by their rounding.
 class RuntimeBaseCopy : public testing::TestWithParam<std::optional<WeightFormat>> {};
 INSTANTIATE_TEST_SUITE_P(Formats, RuntimeBaseCopy, testing::Values(std::nullopt, WeightFormat::kQ8, WeightFormat::kQ4));
@@ -56,18 +69,41 @@ TEST_P(RuntimeBaseCopy, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
   ASSERT_NE((*good)->file.lm_head_base_copy, nullptr);
 
   const ScratchAdapter damaged(original);
-  const fs::path weights = damaged.path() / "adapter_model.safetensors";
   const auto opened = OpenAdapter(damaged.path(), (*runtime)->config());
   ASSERT_TRUE(opened.ok());
-  const auto offset = static_cast<std::streamoff>(opened->lm_head_base_copy->offset);
-  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(offset + 4 * 7 + 3);  // the exponent of an element
-  file.put('\x3f');
-  file.close();
+  Damage(damaged.path(), *opened->lm_head_base_copy);
   const auto bad = registry.Register("bad", damaged.path(), 0);
   ASSERT_FALSE(bad.ok());
   EXPECT_NE(bad.error().message.find("differs from the base model's output matrix"), std::string::npos)
       << bad.error().message;
+}
+
+// PEFT's save_embedding_layers stores both, of a base model whose embeddings are not tied.
+TEST(Runtime, ComparesCopiesOfBothMatrices) {
+  const fs::path golden = kModels / "llama2";
+  for (const bool on_device : {false, true}) {
+    RuntimeOptions options = Small();
+    if (on_device) options.device = gpu::MakeEmulatedDevice({});
+    const auto runtime = Runtime::Load(golden / "model", options, {});
+    ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+    AdapterRegistry& registry = (*runtime)->registry();
+    const fs::path original = golden / "adapters/embedding_copies";
+    const auto opened = OpenAdapter(original, (*runtime)->config());
+    ASSERT_TRUE(opened.ok());
+    const auto good = registry.Register("good", original, 0);
+    ASSERT_TRUE(good.ok()) << good.error().message;
+    for (const auto& [copy, name] :
+         {std::pair{opened->lm_head_base_copy, "output matrix"}, std::pair{opened->embedding_base_copy, "embedding"}}) {
+      ASSERT_NE(copy, nullptr);
+      const ScratchAdapter damaged(original);
+      Damage(damaged.path(), *copy);
+      const auto bad = registry.Register("bad", damaged.path(), 0);
+      ASSERT_FALSE(bad.ok());
+      EXPECT_NE(bad.error().message.find("differs from the base model's " + std::string(name) + " at [0, 7]"),
+                std::string::npos)
+          << bad.error().message;
+    }
+  }
 }
 
 TEST(Runtime, ReadsTheFilesOfEmbeddingsBesideAnAdapter) {
@@ -106,8 +142,6 @@ TEST(Runtime, NamesAndLimitsOfAdapters) {
 }
 
 // ---------------------------------------------------------------- Pages that are copied
-
-const fs::path kModels = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models";
 
 // A golden model that answers one prompt after the other, with its first adapter if it has one, else with the base
 // model.
@@ -212,11 +246,7 @@ TEST(Runtime, ADeviceChecksTheOutputMatrixToo) {
   ASSERT_TRUE(registry.Register("good", adapter.path(), 0).ok());
   const auto opened = OpenAdapter(adapter.path(), (*runtime)->config());
   ASSERT_TRUE(opened.ok());
-  const auto offset = static_cast<std::streamoff>(opened->lm_head_base_copy->offset);
-  std::fstream file(adapter.path() / "adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(offset + 4 * 7 + 3);  // the exponent of an element
-  file.put('\x3f');
-  file.close();
+  Damage(adapter.path(), *opened->lm_head_base_copy);
   const auto bad = registry.Register("bad", adapter.path(), 0);
   ASSERT_FALSE(bad.ok());
   EXPECT_NE(bad.error().message.find("differs from the base model's output matrix at [0, 7]"), std::string::npos)
@@ -226,6 +256,92 @@ TEST(Runtime, ADeviceChecksTheOutputMatrixToo) {
 INSTANTIATE_TEST_SUITE_P(Models, CopiedPages,
                          testing::Values("llama3", "llama_bf16", "llama_f16", "qwen2_window", "mistral"),
                          [](const auto& info) { return info.param; });
+
+// Runs a request to its end.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> embedding;
+};
+Answer AnswerOf(Runtime& runtime, GenerationRequest request) {
+  Answer answer;
+  std::promise<void> ended;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  request.on_event = [&](const GenerationEvent& event) {
+    if (event.token != nullptr) answer.tokens.push_back(event.token->id);
+    if (event.finish == FinishReason::kNone) return;
+    answer.embedding.assign(event.embedding.begin(), event.embedding.end());
+    ended.set_value();
+  };
+  EXPECT_TRUE(runtime.engine().Submit(std::move(request)).ok());
+  ended.get_future().wait();
+  return answer;
+}
+
+// The prompt of a golden case's last run of the base model, and a tensor of it.
+nlohmann::json LastBaseRun(const fs::path& golden) {
+  const auto runs = nlohmann::json::parse(std::ifstream(golden / "case.json"))["runs"];
+  return *std::find_if(runs.rbegin(), runs.rend(), [](const auto& run) { return run["adapter"].is_null(); });
+}
+template <typename T>
+std::vector<T> Stored(const fs::path& file, const std::string& name) {
+  const auto opened = TensorFile::Open(file);
+  std::vector<T> out(opened->Find(name)->data.size() / sizeof(T));
+  std::memcpy(out.data(), opened->Find(name)->data.data(), out.size() * sizeof(T));
+  return out;
+}
+
+// As transformers: the prompt's length decides how its positions turn, and each answer's token turns by its own.
+TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
+  const fs::path golden = kModels / "llama_dynamic_new";  // 32 positions, factor 4
+  RuntimeOptions options = Small();
+  EXPECT_EQ((*Runtime::Load(golden / "model", options, {}))->max_model_len(), 32);
+  options.max_model_len = 129;
+  EXPECT_NE(Runtime::Load(golden / "model", options, {}).error().message.find("at most 128"), std::string::npos);
+  options.max_model_len = 128;
+  options.scheduler.max_batch_tokens = 16;  // the prompt comes in pieces
+  const auto runtime = Runtime::Load(golden / "model", options, {});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  (*runtime)->Start();
+  const nlohmann::json run = LastBaseRun(golden);
+  const std::vector<TokenId> prompt = run["prompt_ids"];
+  ASSERT_GT(prompt.size(), 32u);
+  const auto greedy = Stored<std::int64_t>(golden / "expected.safetensors", std::string(run["key"]) + ".greedy");
+  for (int round = 0; round < 2; ++round) {  // the second would find a prefix, if there were one
+    const Answer answer = AnswerOf(**runtime, {.prompt = prompt, .max_tokens = 64});
+    EXPECT_EQ(std::vector<std::int64_t>(answer.tokens.begin(), answer.tokens.end()), greedy);
+  }
+  (*runtime)->Stop();
+  EXPECT_EQ((*runtime)->engine().Stats().prefix.found_tokens, 0);
+}
+
+TEST(Runtime, AModelWithoutAnOutputLayerMakesEmbeddingsOnly) {
+  const fs::path golden = kModels / "qwen3_headless";
+  EXPECT_TRUE((*Runtime::Load(golden / "model", Small(), {}))->generates());  // its embeddings are tied
+  const ScratchAdapter untied(golden / "model");
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(golden / "model/config.json"));
+  config["tie_word_embeddings"] = false;
+  std::ofstream(untied.path() / "config.json") << config;
+  for (const bool on_device : {false, true}) {
+    RuntimeOptions options = Small();
+    if (on_device) options.device = gpu::MakeEmulatedDevice({});
+    const auto runtime = Runtime::Load(untied.path(), options, {});
+    ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+    EXPECT_FALSE((*runtime)->generates());
+    (*runtime)->Start();
+    const nlohmann::json run = LastBaseRun(golden);
+    const std::vector<TokenId> prompt = run["prompt_ids"];
+    const auto refused =
+        (*runtime)->engine().Submit({.prompt = prompt, .max_tokens = 1, .on_event = [](const auto&) {}});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("makes embeddings only"), std::string::npos) << refused.error().message;
+    const Answer answer = AnswerOf(**runtime, {.prompt = prompt, .pooling = Pooling::kLast, .max_tokens = 0});
+    const auto expected = Stored<float>(golden / "embeddings.safetensors", std::string(run["key"]) + ".last");
+    ASSERT_EQ(answer.embedding.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(answer.embedding[i], expected[i], 1e-4f) << i;
+    (*runtime)->Stop();
+  }
+}
 
 TEST(Runtime, MemoryThatHoldsNoPageIsRefused) {
   RuntimeOptions options = Small();

@@ -6,9 +6,8 @@ import argparse
 
 from golden_common import HERE, read_json
 
-import peft
 import torch
-from make_models import load_model, reset_rope
+from make_models import load_model, reset_rope, with_adapter
 from safetensors.torch import load_file, save_file
 
 
@@ -17,10 +16,9 @@ def embeddings_of(case_dir):
     stored = read_json(case_dir / "case.json")
     tensors = {}
     for name in [None] + [a["name"] for a in stored["adapters"] if a["same_as"] is None]:
-        model = load_model(case_dir / "model")
-        inner = model.model  # without lm_head
-        if name is not None:  # puts its modules into `inner`
-            model = peft.PeftModel.from_pretrained(model, case_dir / "adapters" / name).eval()
+        model = load_model(case_dir / "model") if name is None else \
+            with_adapter(case_dir / "model", case_dir / "adapters" / name, stored)
+        inner = model.model if name is None else model.get_base_model().model  # without lm_head
         for run in (r for r in stored["runs"] if r["adapter"] == name):
             reset_rope(model)
             hidden = inner(input_ids=torch.tensor([run["prompt_ids"]]), use_cache=False).last_hidden_state[0]
@@ -32,8 +30,11 @@ def embeddings_of(case_dir):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing: recompute the files and compare")
+    parser.add_argument("cases", nargs="*", help="only these cases (all of them otherwise)")
     args = parser.parse_args()
     for case_dir in sorted((HERE / "models").iterdir()):
+        if args.cases and case_dir.name not in args.cases:
+            continue
         path = case_dir / "embeddings.safetensors"
         tensors = embeddings_of(case_dir)
         if args.check:

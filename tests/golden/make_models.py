@@ -47,9 +47,10 @@ def adapter(name, *, dtype="float32", config_edit=None, layouts=(), save_embeddi
 
 
 def case(name, kind, config, adapters=(), *, spelling="new", rope_key="rope_type", dtype="float32",
-         stored_head="as_saved", shard_size=None, config_edit=None, notes=""):
+         stored_head="as_saved", headless=False, shard_size=None, config_edit=None, notes=""):
+    """One model. `headless`: it and its adapters are saved from AutoModel, which has no output layer."""
     return dict(name=name, kind=kind, config=config, adapters=list(adapters), spelling=spelling,
-                rope_key=rope_key, dtype=dtype, stored_head=stored_head, shard_size=shard_size,
+                rope_key=rope_key, dtype=dtype, stored_head=stored_head, headless=headless, shard_size=shard_size,
                 config_edit=config_edit, notes=notes)
 
 
@@ -72,7 +73,12 @@ LAYOUTS = {
     "language_model": lambda k: k.replace("base_model.model.", "base_model.model.language_model.", 1),
     "model_language_model": lambda k: k.replace("base_model.model.model.",
                                                 "base_model.model.model.language_model.", 1),
+    # trained on AutoModel, and on a model that torch.compile wrapped
+    "feature_extraction": lambda k: k.replace("base_model.model.model.", "base_model.model.", 1),
+    "compiled": lambda k: k.replace("base_model.model.", "base_model.model._orig_mod.", 1),
 }
+# Of adapters with lm_head: Tinker's name for it.
+HEAD_LAYOUTS = {"unembed": lambda k: k.replace("base_model.model.lm_head.", "base_model.model.model.unembed_tokens.")}
 
 # The keys that PEFT wrote in 2023, without the newer ones.
 OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode",
@@ -105,6 +111,13 @@ def all_cases():
             adapter("old_config", r=4, lora_alpha=32, target_modules=["q_proj", "v_proj"],
                     lora_dropout=0.1, config_edit=keep_old_keys,
                     notes="scale 32/4; adapter_config.json with the keys of PEFT 0.3 only"),
+            adapter("bias_all", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], bias="all",
+                    notes="scale 8/4; bias \"all\", of which the model has none"),
+            adapter("velora", r=4, lora_alpha=8, target_modules=["q_proj", "o_proj"],
+                    velora_config={"num_groups": 16},
+                    notes="scale 8/4; VeLoRA, whose lora_velora_embed acts on gradients alone"),
+            adapter("embedding_copies", r=4, lora_alpha=8, target_modules=["v_proj"], save_embedding_layers=True,
+                    notes="scale 8/4; with copies of the model's embedding and output matrix"),
         ], notes="multi-head attention, plain rope"),
 
         case("llama3", "llama", shape(48, 3, 1, 80, 150, rms_norm_eps=1e-5,
@@ -235,9 +248,15 @@ def all_cases():
              [adapter("qv_r4", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], notes="scale 8/4")],
              spelling="old", notes="q_norm and k_norm, head_dim 16, tied embeddings"),
 
+        case("qwen3_headless", "qwen3", shape(32, 4, 2, 48, 100, head_dim=16, tie_word_embeddings=True,
+                                              **rope(1000000.0)),
+             [adapter("qv_r4", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"],
+                      task_type="FEATURE_EXTRACTION", notes="scale 8/4; trained on AutoModel")],
+             headless=True, notes="saved from AutoModel: Qwen3Model, names without \"model.\""),
+
         case("tied_embed_only", "llama", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, **rope()), [
             adapter("lm_head", r=4, lora_alpha=8, target_modules=["v_proj", "lm_head"],
-                    notes="scale 8/4; acts on the output only, not on the tied embedding; "
+                    layouts=tuple(HEAD_LAYOUTS), notes="scale 8/4; acts on the output only, not on the tied embedding; "
                           "saved with save_embedding_layers=False"),
             adapter("lm_head_peft_auto", r=4, lora_alpha=8, target_modules=["v_proj", "lm_head"],
                     save_embedding_layers="auto",
@@ -310,6 +329,8 @@ def store_model(spec, out):
     random_weights(model, stable_seed("model", spec["name"]))
     model = model.to(DTYPES[spec["dtype"]])
     model.config.dtype = DTYPES[spec["dtype"]]
+    if spec["headless"]:
+        model = model.model
     save_args = {"max_shard_size": spec["shard_size"]} if spec["shard_size"] else {}
     model.save_pretrained(out, **save_args)
     if spec["spelling"] == "old":
@@ -340,9 +361,15 @@ def store_model(spec, out):
         f"{spec['name']}: the two spellings are not read the same"
 
 
+def load_inner(path):
+    """The model without its output layer."""
+    return transformers.AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+
+
 def load_model(path):
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager")
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"], report
     assert all(p.dtype == torch.float32 for p in model.parameters())
     config = model.generation_config
     config.eos_token_id = None
@@ -365,8 +392,27 @@ def random_adapter(model, seed):
         b.copy_(torch.randn(b.shape, generator=gen) * 0.6 / (abs(scale) * r**0.5))
 
 
-def store_adapter(model_dir, case_name, spec, out):
-    model = peft.get_peft_model(load_model(model_dir), peft.LoraConfig(**copy.deepcopy(spec["lora"])))
+def with_adapter(model_dir, adapter_dir, stored):
+    """The model of a stored case (`stored` is its case.json) with an adapter, by PEFT."""
+    if not stored["model"].get("headless"):
+        return peft.PeftModel.from_pretrained(load_model(model_dir), adapter_dir).eval()
+    # PEFT reads such an adapter into AutoModel. Under the names of a whole model it must give the same.
+    inner = peft.PeftModel.from_pretrained(load_inner(model_dir), adapter_dir).eval()
+    with tempfile.TemporaryDirectory() as tmp:
+        tmp = pathlib.Path(tmp)
+        tensors = load_file(adapter_dir / "adapter_model.safetensors")
+        renamed = {k.replace("base_model.model.", "base_model.model.model."): v for k, v in tensors.items()}
+        write_adapter(tmp / "renamed", read_json(adapter_dir / "adapter_config.json"), renamed)
+        model = peft.PeftModel.from_pretrained(load_model(model_dir), tmp / "renamed").eval()
+    ids = torch.tensor([[5, 3, 8, 2]])
+    hidden = inner(input_ids=ids).last_hidden_state
+    assert torch.equal(hidden @ inner.get_input_embeddings().weight.T, model(input_ids=ids).logits)
+    return model
+
+
+def store_adapter(model_dir, case_name, spec, out, headless=False):
+    base = load_inner(model_dir) if headless else load_model(model_dir)
+    model = peft.get_peft_model(base, peft.LoraConfig(**copy.deepcopy(spec["lora"])))
     random_adapter(model, stable_seed("adapter", case_name, spec["name"]))
     with tempfile.TemporaryDirectory() as tmp:
         tmp = pathlib.Path(tmp)
@@ -382,8 +428,8 @@ def store_adapter(model_dir, case_name, spec, out):
     write_adapter(out, config, tensors)
     written = [(out.name, None)]
     for layout in spec["layouts"]:
-        renamed = {LAYOUTS[layout](k): v for k, v in tensors.items()}
-        assert set(renamed).isdisjoint(tensors)
+        renamed = {{**LAYOUTS, **HEAD_LAYOUTS}[layout](k): v for k, v in tensors.items()}
+        assert set(renamed) != set(tensors)
         name = f"{out.name}-layout_{layout}"
         write_adapter(out.parent / name, config, renamed)
         written.append((name, out.name))
@@ -469,13 +515,16 @@ def make_case(spec, models_dir):
     store_model(spec, model_dir)
     base = load_model(model_dir)
     dynamic = spec["config"]["rope_parameters"]["rope_type"] == "dynamic"
+    model_entry = {"dir": "model", "model_type": spec["kind"], "dtype": spec["dtype"],
+                   "config_spelling": spec["spelling"], **({"headless": True} if spec["headless"] else {}),
+                   "notes": spec["notes"]}
 
     runs, tensors, notes = make_runs(base, spec["name"], None, dynamic, 0)
     print(f"{spec['name']}: base {' '.join(notes)}", flush=True)
     adapters = []
     for a in spec["adapters"]:
-        written = store_adapter(model_dir, spec["name"], a, out / "adapters" / a["name"])
-        model = peft.PeftModel.from_pretrained(load_model(model_dir), out / "adapters" / a["name"]).eval()
+        written = store_adapter(model_dir, spec["name"], a, out / "adapters" / a["name"], spec["headless"])
+        model = with_adapter(model_dir, out / "adapters" / a["name"], {"model": model_entry})
         more, more_tensors, notes = make_runs(model, spec["name"], a["name"], dynamic, len(tensors) // 2, base)
         print(f"  {a['name']}: {' '.join(notes)}", flush=True)
         tensors.update(more_tensors)
@@ -488,8 +537,7 @@ def make_case(spec, models_dir):
     write_case_json(out / "case.json", {
         "format": 1,
         "name": spec["name"],
-        "model": {"dir": "model", "model_type": spec["kind"], "dtype": spec["dtype"],
-                  "config_spelling": spec["spelling"], "notes": spec["notes"]},
+        "model": model_entry,
         "made_with": versions(),
         "adapters": adapters,
         "runs": runs,
@@ -503,9 +551,8 @@ def check_case(case_dir):
     dynamic = "dynamic" in json.dumps(read_json(case_dir / "model" / "config.json"))
     worst = 0.0
     for name in [None] + [a["name"] for a in stored["adapters"] if a["same_as"] is None]:
-        model = load_model(case_dir / "model")
-        if name is not None:
-            model = peft.PeftModel.from_pretrained(model, case_dir / "adapters" / name).eval()
+        model = load_model(case_dir / "model") if name is None else \
+            with_adapter(case_dir / "model", case_dir / "adapters" / name, stored)
         for run in stored["runs"]:
             if run["adapter"] == name:
                 logits, greedy, _ = compute_run(model, run["prompt_ids"], dynamic)

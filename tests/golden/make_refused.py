@@ -66,8 +66,9 @@ def by_peft():
     q = dict(r=2, lora_alpha=4, target_modules=["q_proj"], layers_to_transform=[0])
     return {
         "use_dora": (BASE, dict(q, use_dora=True), ["use_dora"], "DoRA"),
-        "bias_all": (BASE_WITH_BIAS, dict(q, bias="all"), ["bias", "all"], "bias=\"all\" stores the base's biases"),
-        "bias_lora_only": (BASE_WITH_BIAS, dict(q, bias="lora_only"), ["bias", "lora_only"],
+        "bias_all": (BASE_WITH_BIAS, dict(q, bias="all"), ["trained bias"],
+                     "bias=\"all\" stores the base's biases"),
+        "bias_lora_only": (BASE_WITH_BIAS, dict(q, bias="lora_only"), ["trained bias"],
                            "bias=\"lora_only\" stores biases of the adapted modules"),
         "lora_bias": (BASE_WITH_BIAS, dict(q, lora_bias=True), ["lora_bias"], "a bias on lora_B"),
         "modules_to_save": (BASE, dict(q, modules_to_save=["norm"]), ["modules_to_save"],
@@ -115,7 +116,6 @@ def by_hand():
         plain_config(target_parameters=["mlp.up_proj.weight"]))
     add("option_use_dora", ["use_dora"], "use_dora without its tensors", plain_config(use_dora=True))
     add("option_lora_bias", ["lora_bias"], "lora_bias without its tensors", plain_config(lora_bias=True))
-    add("option_bias_all", ["bias", "all"], "bias without its tensors", plain_config(bias="all"))
     add("option_modules_to_save", ["modules_to_save"], "modules_to_save without its tensors",
         plain_config(modules_to_save=["lm_head"]))
     add("option_layer_replication", ["layer_replication"], "layer_replication",
@@ -140,6 +140,10 @@ def by_hand():
          "task_type": "CAUSAL_LM", "token_dim": 32}, {"prompt_embeddings": torch.zeros(3, 8)})
     add("adalora", ["ADALORA"], "not plain LoRA", plain_config(peft_type="ADALORA", target_r=2, init_r=4))
     add("peft_type_missing", ["peft_type"], "no peft_type", plain_config(peft_type=...))
+
+    add("mlx", ["mlx-lm", "mlx_lm.fuse"], "an adapter of mlx-lm", files={
+        "adapters.safetensors": save({"model.layers.1.self_attn.q_proj.lora_a": torch.zeros(32, 2)})}, tensors=None,
+        config={"fine_tune_type": "lora", "lora_parameters": {"rank": 2, "dropout": 0.0, "scale": 20.0}, "model": BASE})
 
     # numbers
     add("rank_mismatch", [A0, "13", "11"], "the configuration says 13, the tensors 11",
@@ -194,6 +198,11 @@ def by_hand():
     add("named_twice", [Q0], "the same module in two layouts",
         tensors={**good, f"{Q0}.lora_A.default.weight": good[A0].clone(),
                  f"{Q0}.lora_B.default.weight": good[B0].clone()})
+    add("resized_vocabulary", ["lm_head.weight", "[104, 32]", "resize"], "copies of matrices with four more tokens",
+        tensors={**good, "base_model.model.lm_head.weight": torch.zeros(104, 32)})
+    add("embeddings_as_linear", ["unembed_tokens"], "how Tinker's cookbook writes the output layer of a tied model",
+        plain_config(target_modules=["q_proj", "embed_tokens"]),
+        {**good, **pair("base_model.model.model.embed_tokens", fan_out=100)})
     add("integer_tensors", [A0, "I32"], "integer tensors",
         tensors={k: torch.ones(v.shape, dtype=torch.int32) for k, v in good.items()})
     add("f64_tensors", ["F64"], "double precision tensors", tensors=pair(dtype=torch.float64))

@@ -1,0 +1,92 @@
+#include "formats/adapter_folder.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "formats/gguf_file.h"
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostNames = 4096;          // that are looked at
+constexpr std::size_t kNamedFolders = 3;  // in a message
+
+struct Names {
+  std::vector<std::string> adapters;  // sub-folders that hold one
+  std::int64_t last_step = -1;        // of checkpoint-N
+  bool only_checkpoints = true;       // of `adapters`
+  bool shards = false, mlx = false, gguf = false, model = false;
+};
+
+// The N of "checkpoint-N"; -1: another name.
+std::int64_t StepOf(std::string_view name) {
+  constexpr std::string_view kPrefix = "checkpoint-";
+  if (!name.starts_with(kPrefix)) return -1;
+  const std::string_view digits = name.substr(kPrefix.size());
+  constexpr std::size_t kMostDigits = 15;
+  const bool number = !digits.empty() && digits.size() <= kMostDigits &&
+                      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return number ? std::stoll(std::string(digits)) : -1;
+}
+
+void Look(const fs::path& path, Names& names) {
+  std::error_code ignored;
+  const std::string name = path.filename().string();
+  if (fs::is_directory(path, ignored)) {
+    if (!fs::exists(path / "adapter_config.json", ignored)) return;
+    const std::int64_t step = StepOf(name);
+    names.only_checkpoints = names.only_checkpoints && step >= 0;
+    names.last_step = std::max(names.last_step, step);
+    names.adapters.push_back(name);
+    return;
+  }
+  names.shards |=
+      name.starts_with("adapter_model") && (name.ends_with(".index.json") || name.find("-of-") != name.npos);
+  names.mlx |= name == "adapters.safetensors" || name == "adapters.npz";
+  names.gguf |= IsGgufPath(path);
+  names.model |= name == "config.json";
+}
+
+std::string HintOfSubFolders(Names names) {
+  if (names.only_checkpoints) {
+    return "it holds the checkpoints of a training: give one of them, such as checkpoint-" +
+           std::to_string(names.last_step) + ", the last";
+  }
+  std::sort(names.adapters.begin(), names.adapters.end());
+  std::string list;
+  for (std::size_t i = 0; i < std::min(names.adapters.size(), kNamedFolders); ++i) {
+    list += (i == 0 ? "" : ", ") + Quote(names.adapters[i]);
+  }
+  if (names.adapters.size() > kNamedFolders) list += ", ...";
+  return "its sub-folders hold adapters (" + list + "): give one of them, or all by --adapter-dir";
+}
+
+}  // namespace
+
+std::string WhatAdapterFolderHolds(const fs::path& directory) {
+  Names names;
+  std::error_code error;
+  int looked = 0;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end && looked < kMostNames; ++looked) {
+    Look(it->path(), names);
+    it.increment(error);
+  }
+  if (names.shards) {
+    return "the adapter is saved in several files, which loramux does not read: load it with PEFT and save it with "
+           "save_pretrained and a greater max_shard_size";
+  }
+  if (names.mlx) return kMlxAdapterHint;
+  if (!names.adapters.empty()) return HintOfSubFolders(std::move(names));
+  if (names.gguf) return kGgufAdapterHint;
+  if (names.model)
+    return "it holds a whole model (config.json), not an adapter: serve it as the base model of a server";
+  return {};
+}
+
+}  // namespace loramux
