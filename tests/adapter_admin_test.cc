@@ -291,6 +291,30 @@ TEST_F(AdapterAdminTest, AdaptersInTheDirectoryAreFoundWhileRunning) {
   EXPECT_NE(DigestOf("second"), before);
 }
 
+// What its owner takes for an adapter does not vanish without a word.
+TEST_F(AdapterAdminTest, FoldersThatCannotBeServedAreListedWithTheReason) {
+  Copy("lm_head", "dir/base");
+  Copy("lm_head", "dir/run/checkpoint-20");
+  fs::create_directories(top_ / "dir/notes");
+  std::ofstream(top_ / "dir/notes/adapter.txt") << "nothing that looks like an adapter";
+  fs::create_directories(top_ / "dir/model");
+  fs::copy(kCase / "model/config.json", top_ / "dir/model/config.json");
+  std::map<std::string, std::string> reasons;
+  for (const BrokenAdapter& adapter : admin_->Broken()) reasons[adapter.name] = adapter.reason;
+  ASSERT_EQ(reasons.size(), 2u);
+  EXPECT_THAT(reasons["base"], HasSubstr("is the base model's name: give the adapter (in --adapter-dir, its folder)"));
+  EXPECT_THAT(reasons["run"], HasSubstr("such as checkpoint-20, the last"));
+  EXPECT_EQ(admin_->Offered().size(), 1u);
+  EXPECT_EQ(admin_->Find("base").value(), nullptr);  // still the base model
+  EXPECT_THAT(admin_->Find("run").error().message, HasSubstr("checkpoints of a training"));
+  const ModelListing listing{"/models/base", 1, 100};
+  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr(R"("broken":[{"id":"base")"));
+  fs::remove_all(top_ / "dir/base");
+  fs::remove_all(top_ / "dir/run");
+  EXPECT_THAT(Load("x", top_ / "dir").error().message,
+              HasSubstr("('first'): give one of them, or all by --adapter-dir"));
+}
+
 TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
   std::vector<std::thread> threads;
   std::atomic<int> loaded = 0, unloaded = 0;

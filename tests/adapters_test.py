@@ -262,12 +262,14 @@ class FirstUse(WithFolder):
         self.trained_on(wide, "org/larger-model")
         header = (wide / "adapter_model.safetensors").read_bytes()
         (wide / "adapter_model.safetensors").write_bytes(header.replace(b"[264,16]", b"[132,32]"))
+        self.copy("sort", "dir/demo")
         server = AdminServer(self.top, adapter_dir=self.top / "dir")
-        self.assertRegex(server.text(), r"ready: .* and 1 adapters; 2 are broken")
+        self.assertRegex(server.text(), r"ready: .* and 1 adapters; 3 are broken")
+        self.assertRegex(server.text(), "adapter 'demo' is broken and is not served: .*is the base model's name")
         self.assertRegex(server.text(), "adapter 'short' is broken and is not served: .*adapter_model.safetensors")
         self.assertEqual(set(server.cards()), {"demo", "reverse"})
         broken = {card["id"]: card for card in server.json("GET", "/v1/models")[1]["broken"]}
-        self.assertEqual(set(broken), {"short", "wide"})
+        self.assertEqual(set(broken), {"demo", "short", "wide"})
         self.assertEqual(broken["short"]["root"], str(self.top / "dir/short"))
         # Of a model of another shape: the message names both models.
         reason = broken["wide"]["reason"]
@@ -280,6 +282,7 @@ class FirstUse(WithFolder):
         self.assertIn("cannot be served", body["error"]["message"])
         shutil.rmtree(self.top / "dir/wide")
         shutil.rmtree(self.top / "dir/short")
+        shutil.rmtree(self.top / "dir/demo")
         wait_for(lambda: "broken" not in server.json("GET", "/v1/models")[1], "a list without broken adapters")
         server.stop()
 

@@ -228,8 +228,10 @@ bool AdapterRegistry::IsBaseName(std::string_view name) const {
 Status AdapterRegistry::CheckName(const std::string& name) const {
   RETURN_IF_ERROR(CheckNameText(name));
   if (IsBaseName(name)) {
-    return InvalidArgument(
-        "The lora adapter name '" + name + "' conflicts with a served base model: expected another name", "lora_name");
+    return InvalidArgument("The lora adapter name '" + name +
+                               "' conflicts with a served base model: give the adapter (in --adapter-dir, its folder) "
+                               "another name, or the base model (--served-model-name)",
+                           "lora_name");
   }
   return Ok{};
 }

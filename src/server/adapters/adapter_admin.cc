@@ -344,12 +344,11 @@ std::vector<OfferedAdapter> AdapterAdmin::InDirectory() {
   std::vector<std::string> names;
   for (const OfferedAdapter& adapter : offered) names.push_back(adapter.name);
   checks_.KeepOnly(names);  // the list is sorted
-  const auto& bases = parts_.registry->base_names();
   const std::lock_guard lock(mutex_);
   std::erase_if(offered, [&](const OfferedAdapter& adapter) {
-    return hidden_.contains(adapter.name) || failed_.contains(adapter.name) ||
-           parts_.registry->Resolve(adapter.name).ok() ||
-           std::find(bases.begin(), bases.end(), adapter.name) != bases.end();
+    if (hidden_.contains(adapter.name) || failed_.contains(adapter.name)) return true;
+    const auto known = parts_.registry->Resolve(adapter.name);
+    return known.ok() && *known != nullptr;  // a name of the base model is one that no adapter can have
   });
   return offered;
 }

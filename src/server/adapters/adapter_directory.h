@@ -20,10 +20,10 @@ class AdapterDirectory {
 
   // True if `name` can be one entry of a directory: not empty, no leading dot, no slash, no NUL, at most 255 bytes.
   static bool IsPlainName(std::string_view name);
-  // Returns the path of the sub-directory `name` if it holds an adapter_config.json, and an empty path otherwise.
-  // REQUIRES: IsPlainName(name).
+  // Returns the path of the sub-directory `name` if it holds an adapter_config.json, or what people mistake for an
+  // adapter (WhatAdapterFolderHolds) and no model, and an empty path otherwise. REQUIRES: IsPlainName(name).
   std::filesystem::path PathOf(std::string_view name) const;
-  // Returns every sub-directory that holds an adapter_config.json, sorted by name. The list is cached: List looks at
+  // Returns every sub-directory that holds one of these, sorted by name. The list is cached: List looks at
   // the directory at most once a second, and reads it again if it has changed or if the list is ten seconds old.
   std::vector<OfferedAdapter> List();
 
