@@ -265,7 +265,7 @@ class FirstUse(WithFolder):
         self.copy("sort", "dir/demo")
         server = AdminServer(self.top, adapter_dir=self.top / "dir")
         self.assertRegex(server.text(), r"ready: .* and 1 adapters; 3 are broken")
-        self.assertRegex(server.text(), "adapter 'demo' is broken and is not served: .*is the base model's name")
+        self.assertRegex(server.text(), "adapter 'demo' is broken and is not served: .*conflicts with a served base model")
         self.assertRegex(server.text(), "adapter 'short' is broken and is not served: .*adapter_model.safetensors")
         self.assertEqual(set(server.cards()), {"demo", "reverse"})
         broken = {card["id"]: card for card in server.json("GET", "/v1/models")[1]["broken"]}
