@@ -71,11 +71,15 @@ Request MakeRequest(const HttpClientOptions& options, HttpCallRequest call) {
   request.target(options.url.prefix + call.path);
   request.version(11);
   request.set(http::field::host, options.url.authority());
-  request.set(http::field::user_agent, options.user_agent);
-  request.set(http::field::accept, "*/*");
-  if (!call.body.empty()) request.set(http::field::content_type, "application/json");
-  for (const auto& [name, value] : options.headers) request.set(name, value);
-  for (const auto& [name, value] : call.headers) request.set(name, value);
+  if (call.as_given) {
+    for (const auto& [name, value] : call.headers) request.insert(name, value);
+  } else {
+    request.set(http::field::user_agent, options.user_agent);
+    request.set(http::field::accept, "*/*");
+    if (!call.body.empty()) request.set(http::field::content_type, "application/json");
+    for (const auto& [name, value] : options.headers) request.set(name, value);
+    for (const auto& [name, value] : call.headers) request.set(name, value);
+  }
   if (call.body.empty() && (call.method == "GET" || call.method == "HEAD")) return request;
   request.body() = std::move(call.body);
   request.prepare_payload();
@@ -268,6 +272,10 @@ asio::awaitable<ExchangeEnd> HttpCall::Begin() {
     const error_code error = co_await TryOnce();
     const bool stale = error && repeatable_ && connection_->reused && !connection_->got_bytes &&
                        error != beast::error::timeout && !cancelled_;
+    const bool lost = error && !repeatable_ && connection_->reused && !connection_->got_bytes &&
+                      error != beast::error::timeout && !cancelled_;
+    if (lost) client_.MistrustKept();
+    if (!error && connection_->reused) client_.single_for_ = 0;
     if (!stale) co_return Describe(error);
   }
   co_return Describe({});
@@ -348,6 +356,7 @@ std::unique_ptr<ClientConnection> HttpClient::Take() {
   const TimeNs oldest = clock_.Now() - options_.idle_timeout.count();
   while (!idle_.empty() && idle_.front()->idle_since < oldest) idle_.pop_front();
   while (!idle_.empty() && idle_.back()->Stale()) idle_.pop_back();
+  if (clock_.Now() < single_until_) idle_.clear();
   if (idle_.empty()) {
     ++opened_;
     return std::make_unique<ClientConnection>(*this);
@@ -360,10 +369,16 @@ std::unique_ptr<ClientConnection> HttpClient::Take() {
 }
 
 void HttpClient::GiveBack(std::unique_ptr<ClientConnection> connection) {
-  if (idle_.size() >= options_.max_idle) return;
+  if (idle_.size() >= options_.max_idle || clock_.Now() < single_until_) return;
   connection->idle_since = clock_.Now();
   connection->Shrink();
   idle_.push_back(std::move(connection));
+}
+
+void HttpClient::MistrustKept() {
+  constexpr TimeNs kFirst = 60 * kNsPerSecond, kMost = 3600 * kNsPerSecond;
+  single_for_ = std::clamp(2 * single_for_, kFirst, kMost);
+  single_until_ = clock_.Now() + single_for_;
 }
 
 void HttpClient::CancelAll() {

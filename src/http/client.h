@@ -50,11 +50,14 @@ struct HttpClientOptions {
 struct HttpCallRequest {
   std::string method, path, body;  // a body is sent as JSON, unless `headers` has a Content-Type
   HttpFields headers;
+  // True: it is passed on for another client, with `headers` as they are and nothing besides Host and the length.
+  bool as_given = false;
   std::optional<std::chrono::nanoseconds> timeout;  // for the whole exchange; absent: the client's
   // If set, there is no time for the whole exchange, but this one for each wait for the response's next byte.
   std::optional<std::chrono::nanoseconds> idle_timeout;
   // False: the request is sent once only. If it was sent on a kept-alive connection that the server closed meanwhile,
-  // the exchange fails, because the server may have begun.
+  // the exchange fails, because the server may have begun. For a minute, then for longer, up to an hour, no connection
+  // to that server carries a second request.
   bool repeatable = true;
 };
 
@@ -132,6 +135,7 @@ class HttpClient {
   friend class ClientConnection;
   std::unique_ptr<ClientConnection> Take();
   void GiveBack(std::unique_ptr<ClientConnection> connection);
+  void MistrustKept();
 
   boost::asio::any_io_executor executor_;
   HttpClientOptions options_;
@@ -139,6 +143,8 @@ class HttpClient {
   boost::asio::ssl::context tls_;
   boost::asio::ip::tcp::resolver::results_type endpoints_;
   std::deque<std::unique_ptr<ClientConnection>> idle_;  // the one used last is the last
+  // Until then each connection carries one request, because the server closed one that it had kept open.
+  TimeNs single_until_ = 0, single_for_ = 0;
   std::vector<HttpCall*> running_;
   std::int64_t opened_ = 0;
   bool cancelled_ = false;

@@ -1,6 +1,7 @@
 // The asynchronous client against the server of this room, and against servers that break off.
 #include "http/client.h"
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -211,6 +212,47 @@ TEST_F(ClientTest, OneExchangeOrAllCanBeCancelled) {
       },
       asio::detached);
   context_.run();
+}
+
+// A server that closes a connection when a second request arrives loses that one; later ones have connections of their
+// own.
+TEST_F(ClientTest, AServerThatClosesKeptConnectionsLosesOneRequest) {
+  asio::ip::tcp::acceptor acceptor(context_, {asio::ip::make_address("127.0.0.1"), 0});
+  constexpr int kConnections = 5;
+  std::string first_head;
+  std::thread server([&] {
+    for (int i = 0; i < kConnections; ++i) {
+      asio::ip::tcp::socket socket(context_);
+      acceptor.accept(socket);
+      std::array<char, 4096> request{};
+      const std::size_t size = socket.read_some(asio::buffer(request));
+      if (i == 0) first_head = std::string(request.data(), size);
+      asio::write(socket, asio::buffer(std::string_view("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")));
+      boost::system::error_code ignored;
+      socket.read_some(asio::buffer(request), ignored);
+    }
+  });
+  HttpClient client(context_.get_executor(),
+                    {.url = {.host = "127.0.0.1", .port = std::to_string(acceptor.local_endpoint().port())}}, clock_);
+  std::vector<bool> answered;
+  Run([&]() -> asio::awaitable<void> {
+    for (int i = 0; i < kConnections + 1; ++i) {
+      HttpCallRequest request{.method = "POST", .path = "/", .body = "{}", .as_given = true, .repeatable = false};
+      request.headers = {{"Accept", "a"}, {"Accept", "b"}};
+      HttpCall call(client, std::move(request));
+      ExchangeEnd end = co_await call.Begin();
+      std::string piece = "some";
+      while (end.ok() && !piece.empty()) end = co_await call.ReadPiece(piece);
+      answered.push_back(end.ok());
+    }
+  }());
+  client.CancelAll();
+  server.join();
+  EXPECT_EQ(answered, (std::vector<bool>{true, false, true, true, true, true}));
+  // What is passed on has no header of this client.
+  EXPECT_NE(first_head.find("Accept: a\r\nAccept: b\r\n"), std::string::npos) << first_head;
+  for (const char* own : {"Content-Type", "User-Agent", "*/*"})
+    EXPECT_EQ(first_head.find(own), std::string::npos) << own;
 }
 
 TEST_F(ClientTest, SaysWhatBroke) {

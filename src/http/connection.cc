@@ -152,7 +152,7 @@ asio::awaitable<void> HttpConnection::RunRefused(std::string why) {
   const error_code error = co_await stream_->Open();
   DisarmDeadline();
   if (!error) {
-    HttpReply reply = NotStarted(ErrorReply(503, why));
+    HttpReply reply = NotStarted(ErrorReply(503, why), kDroppedSaturated);
     co_await SendReply(std::move(reply), false);
   }
   co_await Close();
@@ -190,7 +190,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
 asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const HttpRoute*& route,
                                                   std::optional<HttpReply>& refusal) {
   RequestParser parser;
-  parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
+  parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes + kRouterHeaderBytes));
   parser.body_limit(options_.max_body_bytes);
   const bool header = co_await ReadHeader(parser);
   if (!header) co_return false;
@@ -223,7 +223,7 @@ asio::awaitable<void> HttpConnection::Answer(HttpExchange& exchange, const HttpR
   } else if (in_flight.begun() || route->access == RouteAccess::kOpen) {
     co_await RunHandler(route->handler, exchange);
   } else {
-    HttpReply reply = NotStarted(ErrorReply(503, kShuttingDown));
+    HttpReply reply = NotStarted(ErrorReply(503, kShuttingDown), kDroppedShuttingDown);
     co_await exchange.Send(std::move(reply));
   }
 }
@@ -285,7 +285,7 @@ std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const Http
   if (route == nullptr) return NoRouteReply(request, std::move(allowed));
   request.draining = activity_.draining();
   if (route->access == RouteAccess::kOpen) return EncodingRefusal(request);
-  if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown));
+  if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown), kDroppedShuttingDown);
   std::optional<HttpReply> refusal = routes_.gate() ? routes_.gate()(request) : std::nullopt;
   return refusal ? std::move(refusal) : EncodingRefusal(request);
 }

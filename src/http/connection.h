@@ -27,6 +27,9 @@
 
 namespace loramux {
 
+// Bytes of a header that the fields of a router may take, beyond HttpServerOptions::max_header_bytes.
+inline constexpr std::size_t kRouterHeaderBytes = 8192;
+
 // What all connections of a server share. Everything in it must outlive the connections.
 struct HttpShared {
   const HttpServerOptions& options;

@@ -1,6 +1,8 @@
 // Reads requests from clients that may be slow, wrong or hostile.
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
@@ -20,6 +22,41 @@ using boost::system::error_code;
 
 constexpr std::size_t kFirstReadBytes = 1024;  // the buffer of an idle connection
 constexpr std::size_t kReadBytes = 16 * 1024;
+
+// What a router adds to a request, or replaces, once each. They have a room of their own.
+constexpr std::array<std::string_view, 8> kRouterFields = {"X-Request-Id",
+                                                           "traceparent",
+                                                           "tracestate",
+                                                           "X-Forwarded-For",
+                                                           "x-gateway-inference-fairness-id",
+                                                           "Content-Length",
+                                                           "x-loramux-caller",
+                                                           "x-loramux-require-digest"};
+
+// The fields of a header that count, and their bytes with those of the request line.
+struct HeaderSize {
+  std::size_t fields = 0, bytes = 0;
+};
+
+template <typename Message>
+HeaderSize SizeOf(const Message& message) {
+  constexpr std::string_view kLine = "  HTTP/1.1\r\n\r\n", kField = ": \r\n";
+  HeaderSize size{.bytes = message.method_string().size() + message.target().size() + kLine.size()};
+  std::array<bool, kRouterFields.size()> seen{};
+  for (const auto& field : message) {
+    const auto own = std::find_if(kRouterFields.begin(), kRouterFields.end(),
+                                  [&](std::string_view name) { return beast::iequals(field.name_string(), name); });
+    const auto at = static_cast<std::size_t>(own - kRouterFields.begin());
+    if (own != kRouterFields.end() && !std::exchange(seen[at], true)) continue;
+    ++size.fields;
+    size.bytes += field.name_string().size() + field.value().size() + kField.size();
+  }
+  return size;
+}
+
+std::string HeaderTooLarge(std::size_t limit) {
+  return fmt::format("The request's header is too large: expected at most {} bytes.", limit);
+}
 
 std::string BodyTooLarge(std::size_t limit) {
   return fmt::format("The request's body is too large: expected at most {} bytes.", limit);
@@ -52,7 +89,7 @@ asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_cod
     buffer_.consume(parser.put(buffer_.data(), error));
     if (error != http::error::need_more) co_return !error;
     // the parser limits headers, but not chunk extensions
-    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {
+    if (buffer_.size() > options_.max_header_bytes + kRouterHeaderBytes + kReadBytes) {
       error = http::error::bad_chunk_extension;
       co_return false;
     }
@@ -87,11 +124,12 @@ asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
 
 std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& parser) const {
   const auto& message = parser.get();
-  const auto fields = static_cast<std::size_t>(std::distance(message.begin(), message.end()));
-  if (fields > options_.max_header_fields) {
+  const HeaderSize size = SizeOf(message);
+  if (size.fields > options_.max_header_fields) {
     return ErrorReply(431, fmt::format("The request's header has too many fields: expected at most {}, found {}.",
-                                       options_.max_header_fields, fields));
+                                       options_.max_header_fields, size.fields));
   }
+  if (size.bytes > options_.max_header_bytes) return ErrorReply(431, HeaderTooLarge(options_.max_header_bytes));
   if (message.target().size() > options_.max_target_bytes) {
     return ErrorReply(414, fmt::format("The request's target is too long: expected at most {} bytes, found {}.",
                                        options_.max_target_bytes, message.target().size()));
@@ -153,7 +191,7 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
         in_header ? "" : fmt::format(" plus one second per {} received bytes", options_.min_body_bytes_per_second));
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
-    message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
+    message = HeaderTooLarge(options_.max_header_bytes);
   } else if (error == http::error::body_limit) {
     status = 413;
     message = BodyTooLarge(options_.max_body_bytes);
@@ -171,7 +209,7 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
 asio::awaitable<bool> HttpConnection::FailRead(int status, std::string message) {
   keep_alive_ = false;
   spdlog::debug("request not read: {}", message);
-  HttpReply reply = NotStarted(ErrorReply(status, message));
+  HttpReply reply = NotStarted(ErrorReply(status, message), kDroppedSaturated);
   co_await SendReply(std::move(reply), false);
   co_return false;
 }

@@ -41,6 +41,21 @@ std::string PercentDecode(std::string_view text) {
   return out;
 }
 
+std::string NormalPath(std::string_view path) {
+  std::vector<std::string_view> segments;
+  while (!path.empty()) {
+    const std::size_t end = std::min(path.find_first_of("/\\"), path.size());
+    const std::string_view segment = path.substr(0, std::min(end, path.find(';')));
+    path.remove_prefix(std::min(end + 1, path.size()));
+    if (segment == ".." && !segments.empty()) segments.pop_back();
+    if (segment.empty() || segment == "." || segment == "..") continue;
+    segments.push_back(segment);
+  }
+  std::string normal;
+  for (const std::string_view segment : segments) normal.append("/").append(segment);
+  return normal.empty() ? "/" : normal;
+}
+
 std::string PathOf(std::string_view target) { return PercentDecode(target.substr(0, target.find('?'))); }
 
 std::string_view HttpRequest::Header(std::string_view name) const {
@@ -70,11 +85,14 @@ HttpReply ErrorReply(const Error& error) {
     reply.headers.clear();
     reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
   }
+  if (error.code == ErrorCode::kRateLimited) reply.headers.emplace_back(kDroppedReasonHeader, kDroppedSaturated);
   return reply;
 }
 
-HttpReply NotStarted(HttpReply reply) {
-  if (reply.status == 503) reply.headers.emplace_back(kNotStartedHeader, "1");
+HttpReply NotStarted(HttpReply reply, const char* dropped_reason) {
+  if (reply.status != 503) return reply;
+  reply.headers.emplace_back(kNotStartedHeader, "1");
+  if (dropped_reason != nullptr) reply.headers.emplace_back(kDroppedReasonHeader, dropped_reason);
   return reply;
 }
 

@@ -32,11 +32,13 @@ struct HttpRequest {
   std::string tail;    // the part of the path that matches the '*' of the route
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  std::string address;    // of the client, such as "192.0.2.7"
+  std::string address;    // of the client, such as "192.0.2.7"; a gate may know it better than the connection does
   bool draining = false;  // the server is shutting down (only open routes see this)
   // What the gate found out about the client; only the owner of the gate knows the type. Null: there is no gate, or the
   // route is open.
   std::shared_ptr<const void> caller;
+  // The tenant, within the caller, by a source that the gate trusts; empty: none.
+  std::string tenant;
 
   // Returns the value of the first header with that name, ignoring case; empty if there is none.
   std::string_view Header(std::string_view name) const;
@@ -57,14 +59,21 @@ struct HttpReply {
   std::optional<ErrorText> error = {};  // if set, a route with a form of errors of its own writes the body anew
 };
 
-// Returns {"error":{...}} with the HTTP status for the error's code, or with `status`.
+// Returns {"error":{...}} with the HTTP status for the error's code, or with `status`. A kRateLimited error sheds the
+// request (kDroppedReasonHeader).
 HttpReply ErrorReply(const Error& error);
 HttpReply ErrorReply(int status, std::string_view message, std::string_view param = {});
 
 // The header of responses to requests of which nothing was begun, so that a router may send them to another server.
 inline constexpr const char* kNotStartedHeader = "x-loramux-not-started";
-// Returns the reply with kNotStartedHeader if its status is 503. Only a 503 says that another server may do better.
-HttpReply NotStarted(HttpReply reply);
+// The header of responses to requests that were shed, with the reason in llm-d's words.
+inline constexpr const char* kDroppedReasonHeader = "x-llm-d-request-dropped-reason";
+inline constexpr const char* kDroppedSaturated = "rejected-saturated";  // a limit or a full queue
+inline constexpr const char* kDroppedNoEndpoints = "rejected-no-endpoints";
+inline constexpr const char* kDroppedShuttingDown = "rejected-shutting-down";
+// Returns the reply with kNotStartedHeader, and with kDroppedReasonHeader if there is a reason, if its status is 503.
+// Only a 503 says that another server may do better.
+HttpReply NotStarted(HttpReply reply, const char* dropped_reason = nullptr);
 
 // The head of a response whose body is sent piece by piece.
 struct HttpStreamHead {
@@ -200,6 +209,9 @@ class RouteTable {
 
 // Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.
 std::string PercentDecode(std::string_view text);
+// The path as most servers understand it: without empty segments, "." and "..", parameters behind ';', backslashes and
+// a slash at the end.
+std::string NormalPath(std::string_view path);
 // The path of a request's target.
 std::string PathOf(std::string_view target);
 

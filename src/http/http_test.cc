@@ -255,6 +255,34 @@ TEST_F(HttpTest, TooLargeIsRefused) {
   EXPECT_EQ(Connect().Do("POST", "/echo", std::string(1000, 'x')).status, 200);
 }
 
+// A request that is within the bounds of a router is within those of its servers.
+TEST_F(HttpTest, WhatRoutersAddDoesNotCountAsTheClients) {
+  options_.max_header_fields = 100;
+  options_.max_header_bytes = 8000;
+  Start();
+  const std::string routers =
+      "X-Forwarded-For: 192.0.2.7\r\ntraceparent: x\r\nx-loramux-caller: " + std::string(2000, 'c') +
+      "\r\nX-Request-Id: r\r\nx-gateway-inference-fairness-id: key k\r\n";
+  std::string fields;
+  for (int i = 0; i < 99; ++i) fields += "X-" + std::to_string(i) + ": y\r\n";  // and Host
+  EXPECT_EQ(Connect().Do("GET", "/fixed", "", fields + routers).status, 200);
+  EXPECT_EQ(Connect().Do("GET", "/fixed", "", fields + "X-More: y\r\n" + routers).status, 431);
+  EXPECT_EQ(Connect().Do("GET", "/fixed", "", fields + routers + "X-Forwarded-For: 192.0.2.8\r\n").status, 431);
+  const std::string large = "X-Large: " + std::string(7900, 'x') + "\r\n";
+  EXPECT_EQ(Connect().Do("GET", "/fixed", "", large + routers).status, 200);
+  EXPECT_EQ(Connect().Do("GET", "/fixed", "", large + routers + "X-More: " + std::string(60, 'x') + "\r\n").status,
+            431);
+}
+
+TEST(NormalPath, IsWhatServersTakeAPathFor) {
+  for (const char* path :
+       {"/v1/a", "/v1/a/", "//v1//a", "/v1/./a", "/v1/b/../a", "/v1/a;x=1", "/v1\\a", "/../v1/a/."}) {
+    EXPECT_EQ(NormalPath(path), "/v1/a") << path;
+  }
+  EXPECT_EQ(NormalPath("/"), "/");
+  EXPECT_EQ(NormalPath("/v1/a%2fb.c"), "/v1/a%2fb.c");
+}
+
 TEST_F(HttpTest, MalformedRequestsAreRefused) {
   Start();
   for (const char* text :

@@ -35,9 +35,10 @@ struct HttpServerOptions {
   std::size_t max_held_body_bytes = std::size_t{512} << 20;
   // The same for the connections of one client address. 0: no limit; nullopt: a quarter of max_held_body_bytes.
   std::optional<std::int64_t> max_held_body_bytes_per_address;
-  // Per request; beyond: 431.
+  // Per request, without the fields that a router adds (connection_read.cc), so that a request that is within the
+  // bounds of a router is within those of its servers; beyond: 431.
   std::size_t max_header_bytes = std::size_t{32} << 10;
-  // Per request; beyond: 431.
+  // The same; beyond: 431.
   std::size_t max_header_fields = 100;
   std::size_t max_target_bytes = std::size_t{8} << 10;  // of the request line; beyond: 414
   // Beyond: a connection of a client with more connections is closed if it waits (http/connection_limits.h), or the
