@@ -16,6 +16,7 @@
 #include "cluster/retry_budget.h"
 #include "cluster/server_health.h"
 #include "cluster/server_load.h"
+#include "cluster/session_servers.h"
 
 namespace loramux {
 namespace {
@@ -51,9 +52,9 @@ HealthOptions HealthOf(const DispatcherOptions& options) {
 // What the dispatcher knows of one server. Attempts share it, so that they may end after it left the list.
 struct Server {
   Server(const DispatcherOptions& options, std::string its_name, TimeNs now, bool slow)
-      : name(std::move(its_name)), health(HealthOf(options), now, slow) {}
+      : name(std::move(its_name)), token(SessionToken(name)), health(HealthOf(options), now, slow) {}
 
-  const std::string name;
+  const std::string name, token;
   ServerHealth health;
   std::optional<ServerSnapshot> snapshot;
   TimeNs snapshot_at = -1;
@@ -125,6 +126,7 @@ struct Dispatcher::Impl {
   Prng prng;
   RetryBudget budget;
   ReplicaSets replicas;
+  SessionServers sessions;
   std::map<std::string, std::shared_ptr<Server>, std::less<>> servers;
   std::unordered_map<Attempt, std::shared_ptr<Server>> attempts;
   Attempt last_attempt = 0;
@@ -147,6 +149,7 @@ struct Dispatcher::Impl {
   Error NoServer(const RouteRequest& request, std::span<const std::string> tried, TimeNs now) const;
   Error NoDigest(const RouteRequest& request) const;
   std::int64_t ReplicasFor(const RouteRequest& request, bool first, TimeNs now);
+  std::size_t OfSession(const RouteRequest& request, TimeNs now) const;
   Decision Choose(const RouteRequest& request, bool first, TimeNs now);
 };
 
@@ -288,6 +291,15 @@ std::int64_t Dispatcher::Impl::ReplicasFor(const RouteRequest& request, bool fir
   return replicas.Count(request.adapter, seconds, static_cast<std::int64_t>(servers.size()), now);
 }
 
+// The index of the usable server that had the request's conversation last; the number of usable ones: there is none.
+std::size_t Dispatcher::Impl::OfSession(const RouteRequest& request, TimeNs now) const {
+  const std::string_view bound = sessions.Find(request.session_id, now);
+  const auto had_it = [&](const Server* server) {
+    return server->name == bound || (!request.session_token.empty() && server->token == request.session_token);
+  };
+  return static_cast<std::size_t>(std::find_if(usable.begin(), usable.end(), had_it) - usable.begin());
+}
+
 // REQUIRES: usable is not empty.
 Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool first, TimeNs now) {
   views.clear();
@@ -302,17 +314,20 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
                      .in_flight = server->own.in_flight(),
                      .share = server->health.Share(now)});
   }
-  const std::size_t chosen = policy->Choose({.request = request,
-                                             .servers = views,
-                                             .now = now,
-                                             .random = prng.Next(),
-                                             .model = options.model.get(),
-                                             .replicas = ReplicasFor(request, first, now),
-                                             .slo = options.slo});
+  std::size_t chosen = OfSession(request, now);
+  const RouteContext context{.request = request,
+                             .servers = views,
+                             .now = now,
+                             .random = prng.Next(),
+                             .model = options.model.get(),
+                             .replicas = ReplicasFor(request, first, now),
+                             .slo = request.slo > 0 ? request.slo : options.slo};
+  if (chosen == usable.size()) chosen = policy->Choose(context);
   CHECK_LT(chosen, usable.size());
   Server& server = *usable[chosen];
   const Attempt attempt = ++last_attempt;
   server.own.Send(attempt, request, now);
+  sessions.Bind(request.session_id, server.name, now);
   server.health.Sent(now);
   server.sent += 1;
   server.Sent();
@@ -426,8 +441,8 @@ void Dispatcher::End(Attempt attempt, AttemptEnd end, TimeNs now) {
       server.health.Worked(sent_at, now);
       break;
     case AttemptEnd::kNotStarted:
-      server.health.Succeeded(sent_at, now);
-      break;
+      if (server.draining) break;
+      [[fallthrough]];
     case AttemptEnd::kServerError:
       server.health.Succeeded(sent_at, now);
       server.health.Errored(sent_at, now, !impl_->IsLast(server, now));

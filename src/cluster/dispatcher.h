@@ -28,7 +28,7 @@ struct DispatcherOptions {
   // Health.
   int failures_to_eject = 3;                     // connection errors and time-outs in a row
   TimeNs ejection = 10 * kNsPerSecond;           // the first time; doubles with each further one, up to ten times
-  int errors_to_eject = 5;                       // answers with a server's error in a row; 0: they never eject
+  int errors_to_eject = 5;                       // server's errors, or not begun, in a row; 0: they never eject
   TimeNs error_window = 30 * kNsPerSecond;       // within which they come
   double most_ejected = 0.5;                     // share of the servers; beyond it all are used (panic mode)
   TimeNs slow_start = 10 * kNsPerSecond;         // over which a new or returned server grows to its full share

@@ -10,6 +10,7 @@
 #include "cluster/default_model.h"
 #include "cluster/offered_names.h"
 #include "cluster/retry_budget.h"
+#include "cluster/session_servers.h"
 
 namespace loramux::dispatcher_test {
 namespace {
@@ -220,6 +221,77 @@ TEST(Dispatcher, AServerThatErrsAgainAndAgainIsTriedNowAndThen) {
   dispatcher->SetServers(std::vector<std::string>{"bad"}, 600 * kSecond);
   for (int i = 0; i < 100; ++i) ask(1000 * kSecond);
   EXPECT_FALSE(StateOf(*dispatcher, "bad", 1000 * kSecond).ejected);
+}
+
+TEST(Dispatcher, AServerThatBeginsNothingGetsNothingForAWhile) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1});
+  const std::vector<std::string> names = {"bad", "good"}, good = {"good"};
+  dispatcher->SetServers(names, 0);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(StateOf(*dispatcher, "bad", 0).ejected);
+    dispatcher->End(Must(dispatcher->Send(RequestFor(), 0, good)).attempt, AttemptEnd::kNotStarted, 0);
+  }
+  EXPECT_TRUE(StateOf(*dispatcher, "bad", 0).ejected);
+  EXPECT_EQ(UsedFor(*dispatcher, "", kSecond), (Set{"good"}));
+  dispatcher->End(Must(dispatcher->Send(RequestFor(), 11 * kSecond, good)).attempt, AttemptEnd::kAnswered,
+                  11 * kSecond);
+  EXPECT_FALSE(StateOf(*dispatcher, "bad", 11 * kSecond).ejected);
+}
+
+// A server that drains says so, and is what it says.
+TEST(Dispatcher, ADrainDoesNotCountAgainstAServer) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1});
+  const std::vector<std::string> names = {"a", "b"}, other = {"b"};
+  dispatcher->SetServers(names, 0);
+  std::vector<Dispatcher::Attempt> attempts;
+  for (int i = 0; i < 8; ++i) attempts.push_back(Must(dispatcher->Send(RequestFor(), 0, other)).attempt);
+  ServerSnapshot drains = SnapshotWith(0);
+  drains.draining = true;
+  dispatcher->Observe("a", drains, 0);
+  for (const Dispatcher::Attempt attempt : attempts) dispatcher->End(attempt, AttemptEnd::kNotStarted, 0);
+  EXPECT_FALSE(StateOf(*dispatcher, "a", 0).ejected);
+}
+
+TEST(Dispatcher, AConversationStaysWhereItIs) {
+  const auto dispatcher = Make({.policy = "random", .most_ejected = 1});
+  dispatcher->SetServers(Names(4), 0);
+  RouteRequest request = RequestFor();
+  request.session_id = "chat-1";
+  const auto ask = [&](const RouteRequest& of, TimeNs now) {
+    const auto decision = Must(dispatcher->Send(of, now));
+    dispatcher->End(decision.attempt, AttemptEnd::kAnswered, now);
+    return decision.server;
+  };
+  const std::string first = ask(request, 0);
+  RouteRequest by_token = RequestFor();
+  by_token.session_token = SessionToken(first);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(ask(request, kSecond), first);
+    EXPECT_EQ(ask(by_token, kSecond), first);
+  }
+  for (int i = 0; i < 3; ++i) dispatcher->ObserveProbe(first, false, kSecond);
+  const std::string next = ask(request, 2 * kSecond);  // it moves with its server, and stays there
+  EXPECT_NE(next, first);
+  EXPECT_NE(ask(by_token, 2 * kSecond), first);
+  dispatcher->ObserveProbe(first, true, 3 * kSecond);
+  EXPECT_EQ(ask(request, 100 * kSecond), next);
+  std::set<std::string> others;
+  for (int i = 0; i < 50; ++i) others.insert(ask(RequestFor(), 100 * kSecond));
+  EXPECT_EQ(others.size(), 4u);
+}
+
+TEST(SessionServers, AreBoundedAndForgotten) {
+  SessionServers sessions;
+  for (std::size_t i = 0; i < SessionServers::kMost + 10; ++i) sessions.Bind(std::to_string(i), "a", 0);
+  EXPECT_EQ(sessions.size(), SessionServers::kMost);
+  EXPECT_EQ(sessions.Find("0", 0), "");
+  EXPECT_EQ(sessions.Find("10", 0), "a");
+  sessions.Bind("10", "b", kSecond);
+  EXPECT_EQ(sessions.Find("10", SessionServers::kKeptFor + kSecond), "b");
+  EXPECT_EQ(sessions.Find("11", SessionServers::kKeptFor + kSecond), "");
+  sessions.Bind(std::string(SessionServers::kMostIdBytes + 1, 'x'), "a", 0);
+  sessions.Bind("", "a", 0);
+  EXPECT_EQ(sessions.Find("", 0), "");
 }
 
 TEST(Dispatcher, ErrorsAreBetterThanNothing) {

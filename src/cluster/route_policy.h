@@ -31,6 +31,10 @@ struct RouteRequest {
   std::int64_t prompt_tokens = 0;     // counted or estimated
   std::int64_t output_tokens = 0;     // expected
   std::vector<std::uint32_t> prefix;  // PrefixBlocks of the prompt
+  TimeNs slo = 0;                     // objective for the time per token; 0: the router's own
+  // The conversation that it belongs to, as its client names it, or the server of its last answer (SessionToken). It
+  // goes there again if that server takes requests. Empty: to any.
+  std::string session_id, session_token;
 };
 
 // Requests that this router sent to a server and that the server's snapshot cannot know yet.

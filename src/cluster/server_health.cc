@@ -22,6 +22,7 @@ void ServerHealth::Succeeded(TimeNs sent_at, TimeNs now) {
   const bool proves = !Ejected(now) || sent_at >= ejected_at_;
   if (!proves) return;
   failed_requests_ = 0;
+  if (broken_ > 0) ++unbroken_;
   if (!Ejected(now) || on_trial_) return;  // Worked ends a trial
   down_ = false;
   failed_probes_ = 0;
@@ -31,7 +32,13 @@ void ServerHealth::Succeeded(TimeNs sent_at, TimeNs now) {
 void ServerHealth::Failed(TimeNs now) {
   ++failures_;
   ++failed_requests_;
-  if (!Ejected(now) && failed_requests_ >= options_.failures_to_eject) Eject(now);
+  if (broken_ == 0 || now - first_broken_ > options_.error_window) {
+    broken_ = unbroken_ = 0;
+    first_broken_ = now;
+  }
+  ++broken_;
+  const bool often = options_.errors_to_eject > 0 && broken_ >= options_.errors_to_eject && broken_ >= unbroken_;
+  if (!Ejected(now) && (often || failed_requests_ >= options_.failures_to_eject)) Eject(now);
 }
 
 void ServerHealth::Worked(TimeNs sent_at, TimeNs now) {
@@ -89,10 +96,11 @@ void ServerHealth::Eject(TimeNs now) {
   grows_from_ = ejected_until_;
   failed_requests_ = options_.failures_to_eject - 1;  // after its return one failure is enough
   trial_sent_at_ = -1;
+  broken_ = 0;
 }
 
 void ServerHealth::Restarted(TimeNs now) {
-  failed_requests_ = failed_probes_ = doublings_ = errors_ = 0;
+  failed_requests_ = failed_probes_ = doublings_ = errors_ = broken_ = 0;
   down_ = on_trial_ = false;
   trial_sent_at_ = -1;
   ejected_until_ = grows_from_ = now;

@@ -1,5 +1,5 @@
-// Whether a router trusts a server. Connection errors and time-outs count against it, and errors of its own (500 and
-// the like) in a row. Time is an argument.
+// Whether a router trusts a server. Connection errors and time-outs count against it, and, in a row, errors of its own
+// (500 and the like) and requests that it did not begin. Time is an argument.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,14 @@ class ServerHealth {
 
   // A request that was sent at `sent_at` was answered. One sent after the ejection, in panic mode, ends it.
   void Succeeded(TimeNs sent_at, TimeNs now);
-  // A connection error, a time-out, or a stream that broke.
+  // A connection error, a time-out, or a stream that broke. So many in a row eject it; so do `errors_to_eject` of them
+  // within the window if no more requests were answered meanwhile.
   void Failed(TimeNs now);
   // A request that was sent at `sent_at` got an answer, or the head of one, that is no error of the server.
   void Worked(TimeNs sent_at, TimeNs now);
-  // It got an error of the server. So many in a row, within the window, eject it, if `may_eject`. When the ejection
-  // ends, one request at a time is let through, until one works; one that does not ejects the server again, for longer.
+  // It got an error of the server, or was not begun. So many in a row, within the window, eject it, if `may_eject`.
+  // When the ejection ends, one request at a time is let through, until one works; one that does not ejects the server
+  // again, for longer.
   void Errored(TimeNs sent_at, TimeNs now, bool may_eject);
   // A request is sent. Ended must follow.
   void Sent(TimeNs now);
@@ -61,11 +63,13 @@ class ServerHealth {
 
   HealthOptions options_;
   int failed_requests_ = 0, failed_probes_ = 0;  // in a row
-  bool down_ = false;                            // probes failed, none succeeded since
-  int errors_ = 0;                               // in a row
-  TimeNs first_error_ = 0;                       // of these
-  bool on_trial_ = false;                        // errors ejected it, and no request has worked since
-  TimeNs trial_sent_at_ = -1;                    // of the one request that it has then; -1: none
+  int broken_ = 0, unbroken_ = 0;                // requests that failed, and were answered, since first_broken_
+  TimeNs first_broken_ = 0;
+  bool down_ = false;          // probes failed, none succeeded since
+  int errors_ = 0;             // in a row
+  TimeNs first_error_ = 0;     // of these
+  bool on_trial_ = false;      // errors ejected it, and no request has worked since
+  TimeNs trial_sent_at_ = -1;  // of the one request that it has then; -1: none
   TimeNs ejected_at_ = 0, ejected_until_ = 0;
   int doublings_ = 0;  // of the next ejection
   TimeNs grows_from_;  // start of the slow start

@@ -27,6 +27,28 @@ TEST(ServerHealth, EjectsAfterFailuresInARow) {
   EXPECT_EQ(health.ejections(), 1);
 }
 
+// As a server does that closes each connection after its first answer.
+TEST(ServerHealth, EjectsAServerThatFailsEverySecondRequest) {
+  ServerHealth health({}, 0, false);
+  for (int i = 0; i < 4; ++i) {
+    health.Failed(i * kSecond);
+    health.Succeeded(i * kSecond, i * kSecond);
+  }
+  EXPECT_FALSE(health.Ejected(4 * kSecond));
+  health.Failed(4 * kSecond);
+  EXPECT_TRUE(health.Ejected(4 * kSecond));
+  ServerHealth rare({}, 0, false);
+  for (int i = 0; i < 20; ++i) {  // two of three work, or the failures are far apart
+    rare.Failed(i * kSecond);
+    for (int good = 0; good < 2; ++good) rare.Succeeded(i * kSecond, i * kSecond);
+  }
+  for (int i = 2; i < 20; ++i) {
+    rare.Failed(i * 31 * kSecond);
+    rare.Succeeded(i * 31 * kSecond, i * 31 * kSecond);
+  }
+  EXPECT_EQ(rare.ejections(), 0);
+}
+
 TEST(ServerHealth, EjectionsDoubleUpToTenTimes) {
   ServerHealth health({}, 0, false);
   FailTimes(health, 3, 0);
