@@ -6,6 +6,7 @@
 #include "server/adapters/adapter_service.h"
 #include "server/dialects/dialect_routes.h"
 #include "server/guard/access.h"
+#include "server/guard/caller_gate.h"
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics_service.h"
 #include "server/openai/openai_service.h"
@@ -21,7 +22,7 @@ struct Guards {
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<TlsContext> tls;
   QuotaTable quotas;
-  bool separate_prefixes = false;
+  PrefixSharing prefix_sharing = PrefixSharing::kKeys;
 };
 
 Result<QuotaTable> LoadQuotas(const ProtectionOptions& options) {
@@ -40,25 +41,8 @@ Result<Guards> LoadGuards(const ProtectionOptions& options) {
     ASSIGN_OR_RETURN(guards.tls, TlsContext::Load(options.tls));
   }
   ASSIGN_OR_RETURN(guards.quotas, LoadQuotas(options));
-  ASSIGN_OR_RETURN(guards.separate_prefixes, SeparatesPrefixes(options.prefix_sharing, options.has_keys()));
+  ASSIGN_OR_RETURN(guards.prefix_sharing, ReadPrefixSharing(options.prefix_sharing));
   return guards;
-}
-
-HttpReply Unauthorized(bool key_given) {
-  HttpReply reply = ErrorReply(
-      401, key_given ? "Incorrect API key provided."
-                     : "No API key provided: expected a header \"Authorization: Bearer KEY\" or \"x-api-key: KEY\".");
-  reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"loramux\"");
-  return reply;
-}
-
-// Anthropic's clients send their key as x-api-key; `Authorization` comes first.
-std::optional<HttpReply> CheckKey(const AccessControl& access, HttpRequest& request) {
-  const std::string_view authorization = request.Header("authorization"), key = request.Header("x-api-key");
-  request.caller = access.Authenticate(authorization);
-  if (request.caller == nullptr) request.caller = access.AuthenticateKey(key);
-  if (request.caller != nullptr) return std::nullopt;
-  return Unauthorized(!authorization.empty() || !key.empty());
 }
 
 }  // namespace
@@ -90,7 +74,7 @@ struct Server::Impl {
                  .grammars = parts.grammars,
                  .max_sequences = protection.max_sequences_per_request,
                  .defaults = &defaults,
-                 .separate_prefixes = guards.separate_prefixes,
+                 .prefix_sharing = guards.prefix_sharing,
                  .formats = &formats,
                  .embeddings = &embeddings,
                  .prefixes = &prefixes},
@@ -100,7 +84,6 @@ struct Server::Impl {
                  .max_buffered_bytes = options.max_buffered_bytes,
                  .sse_keepalive = options.sse_keepalive,
                  .tokenizer_info = options.tokenizer_info,
-                 .trust_fairness_header = options.trust_fairness_header,
                  .spans = parts.spans}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
@@ -117,8 +100,10 @@ struct Server::Impl {
       adapters->AddRoutes(routes);
     }
     AddOpenApi(routes);
-    if (guards.access == nullptr) return;
-    routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
+    routes.SetGate(CallerGate({.access = guards.access.get(),
+                               .fleet_key = options.fleet.key,
+                               .trust_fairness_header = options.trust_fairness_header},
+                              *parts.clock));
   }
 
   // Last, when all other routes are in the table.

@@ -38,7 +38,7 @@ struct ProtectionOptions {
   QuotaLimits adapter_limits;
   QuotaLimits key_limits{.concurrency = 1024};   // of each API key, where the file of keys sets no others
   std::int64_t max_sequences_per_request = 256;  // prompts times `n`
-  std::string prefix_sharing;                    // the mode of SeparatesPrefixes
+  std::string prefix_sharing;                    // as ReadPrefixSharing reads it
   AdmissionOptions admission;
   TlsFiles tls;  // empty: plain HTTP
   bool has_keys() const { return !api_key_file.empty() || !api_keys.empty(); }

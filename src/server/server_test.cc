@@ -13,6 +13,7 @@
 
 #include "http/raw_client_for_test.h"
 #include "server/guard/tenancy.h"
+#include "server/guard/vouched_caller.h"
 #include "server/server_fixture.h"
 
 namespace loramux::server_test {
@@ -479,6 +480,7 @@ class KeyedServerTest : public ServerTest {
       const std::lock_guard lock(mutex_);
       tenants_.push_back(request.tenant);
       domains_.push_back(request.prefix_domain);
+      deadlines_.push_back(request.deadline);
       return Say("hello");
     };
   }
@@ -492,6 +494,7 @@ class KeyedServerTest : public ServerTest {
   const std::string path_ = testing::TempDir() + "loramux_keyed_server_" + std::to_string(getpid()) + ".json";
   std::mutex mutex_;
   std::vector<std::string> tenants_, domains_;
+  std::vector<TimeNs> deadlines_;
 };
 
 // A client cannot name a tenant, unless the operator trusts the header.
@@ -515,6 +518,47 @@ TEST_F(KeyedServerTest, ATrustedHeaderNamesASubTenantOfTheKey) {
   EXPECT_EQ(std::set<std::string>(tenants_.begin(), tenants_.end()).size(), 3u);
   EXPECT_EQ(tenants_.back(), "other");
   EXPECT_THAT(domains_, testing::Each(""));
+}
+
+// Keys that a router alone checks: the server keeps them apart, and believes no client.
+TEST_F(KeyedServerTest, AKeylessServerKeepsTheTenantsOfItsRouterApart) {
+  options_.protection.api_key_file.clear();
+  options_.fleet.key = "the fleet's key 0123456789";
+  Start();
+  const auto ask = [&](const VouchedCaller& caller, std::string_view key) {
+    const std::string value = Vouch(caller, key, "req-1", fixture_.clock.UnixSeconds());
+    const std::string headers = "X-Request-Id: req-1\r\n" + std::string(kVouchedCallerHeader) + ": " + value + "\r\n";
+    return Connect().Do("POST", "/v1/completions", Completion(""), headers).status;
+  };
+  EXPECT_EQ(ask({.key = "acme"}, options_.fleet.key), 200);
+  EXPECT_EQ(ask({.key = "other"}, options_.fleet.key), 200);
+  EXPECT_EQ(ask({.address = "192.0.2.7"}, options_.fleet.key), 200);
+  EXPECT_EQ(ask({.key = "acme"}, "a key that a client made up"), 401);
+  EXPECT_EQ(Connect().Do("POST", "/v1/completions", Completion("")).status, 200);
+  EXPECT_THAT(tenants_, testing::ElementsAre("acme", "other", "", ""));
+  EXPECT_EQ(domains_, tenants_);
+}
+
+TEST_F(KeyedServerTest, AHeaderSaysWhenTheFirstTokenIsWanted) {
+  options_.protection.api_key_file.clear();
+  Start();
+  const auto ask = [&](const std::string& headers, const std::string& extra = "") {
+    return Connect().Do("POST", "/v1/completions", Completion(extra), headers).status;
+  };
+  const TimeNs before = fixture_.clock.Now();
+  EXPECT_EQ(ask("x-llm-d-slo-ttft-ms: 60000\r\n"), 200);
+  EXPECT_EQ(ask("x-slo-ttft-ms: 60000.5\r\n"), 200);
+  EXPECT_EQ(ask("x-llm-d-slo-ttft-ms: 60000\r\n", R"(,"deadline_ms":500000)"), 200);
+  EXPECT_EQ(ask(""), 200);
+  EXPECT_EQ(ask("x-llm-d-slo-ttft-ms: soon\r\n"), 400);
+  ASSERT_EQ(deadlines_.size(), 4u);
+  const TimeNs now = fixture_.clock.Now();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GE(deadlines_[i], before + 60'000 * kNsPerMs);
+    EXPECT_LE(deadlines_[i], now + 60'001 * kNsPerMs);
+  }
+  EXPECT_GE(deadlines_[2], before + 500'000 * kNsPerMs);
+  EXPECT_EQ(deadlines_[3], 0);
 }
 
 TEST_F(KeyedServerTest, AKeyHasABoundedNumberOfSequences) {

@@ -285,8 +285,10 @@ Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {
   auto version = Open(name, path.string());
   if (!version.ok()) {
     spdlog::warn("adapter '{}' in --adapter-dir cannot be served: {}", name, version.error().message);
-    return Error{version.error().code, "The adapter `" + name + "` cannot be served: " + version.error().message,
-                 "model"};
+    return Error{
+        version.error().code,
+        "The adapter `" + name + "` cannot be served: " + WithoutPath(version.error().message, path.string(), name),
+        "model"};
   }
   spdlog::info("adapter '{}' found: {} (rank {}, digest {})", name, (*version)->path.string(),
                (*version)->file.max_rank, (*version)->file.digest);
@@ -325,7 +327,8 @@ std::vector<BrokenAdapter> AdapterAdmin::Broken() {
   std::vector<BrokenAdapter> broken;
   for (const OfferedAdapter& adapter : InDirectory()) {
     auto reason = checks_.WhyBroken(adapter.name, adapter.path);
-    if (reason) broken.push_back({adapter.name, adapter.path, *std::move(reason)});
+    if (!reason) continue;
+    broken.push_back({adapter.name, adapter.path, WithoutPath(*std::move(reason), adapter.path, adapter.name)});
   }
   {
     const std::lock_guard lock(mutex_);
@@ -475,11 +478,12 @@ Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
 void AdapterAdmin::RememberFailure(const JournaledAdapter& adapter, const Error& error) {
   const ErrorCode code = MayPass(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound;
   const std::lock_guard lock(mutex_);
-  failed_[adapter.name] = {
-      adapter,
-      Error{code, "The adapter `" + adapter.name + "` could not be restored after a restart: " + error.message,
-            "model"},
-      parts_.clock->Now()};
+  failed_[adapter.name] = {adapter,
+                           Error{code,
+                                 "The adapter `" + adapter.name + "` could not be restored after a restart: " +
+                                     WithoutPath(error.message, adapter.path, adapter.name),
+                                 "model"},
+                           parts_.clock->Now()};
 }
 
 bool AdapterAdmin::HasFailed(const std::string& name) const {

@@ -7,6 +7,15 @@ constexpr std::size_t kMaxModelNameInError = 256;
 
 }  // namespace
 
+std::string WithoutPath(std::string message, std::string_view path, std::string_view name) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  if (path.size() <= 1) return message;
+  for (std::size_t at = message.find(path); at != std::string::npos; at = message.find(path, at + name.size())) {
+    message.replace(at, path.size(), name);
+  }
+  return message;
+}
+
 Error UnknownModel(std::string_view name) {
   const bool too_long = name.size() > kMaxModelNameInError;
   const std::string shown = std::string(name.substr(0, kMaxModelNameInError)) + (too_long ? "..." : "");

@@ -40,6 +40,9 @@ class AdapterFinder {
   virtual std::vector<BrokenAdapter> Broken() { return {}; }
 };
 
+// Returns a message about the adapter `name` at `path` as clients may read it: with the name in the place of the path,
+// which tells how the server's disk is laid out.
+std::string WithoutPath(std::string message, std::string_view path, std::string_view name);
 // Returns the error "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);
 

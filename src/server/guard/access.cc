@@ -209,7 +209,8 @@ const ApiKey* CallerOf(const HttpRequest& request) { return static_cast<const Ap
 
 std::string WorkTenant(const HttpRequest& request) {
   const ApiKey* caller = CallerOf(request);
-  return caller == nullptr ? "address " + request.address : "key " + caller->name;
+  if (caller == nullptr) return request.tenant.empty() ? "address " + request.address : "tenant " + request.tenant;
+  return request.tenant.empty() ? "key " + caller->name : "key " + caller->name + "\n" + request.tenant;
 }
 
 }  // namespace loramux

@@ -91,10 +91,11 @@ class AccessControl {
   std::shared_ptr<const ApiKeyTable> table_;
 };
 
-// Returns the API key that the gate found for a request (Server sets the gate); null: the server has no API keys, or
-// the route is open.
+// Returns the API key that the gate (CallerGate) found for a request; null: neither this server nor a router checks
+// keys, or the route is open.
 const ApiKey* CallerOf(const HttpRequest& request);
-// Returns the tenant that the work on the request's texts belongs to: the API key, or else the client's address.
+// Returns the tenant that the work on the request's texts belongs to: the API key and the tenant within it, or else the
+// trusted tenant, or else the client's address.
 std::string WorkTenant(const HttpRequest& request);
 
 }  // namespace loramux

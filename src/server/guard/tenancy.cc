@@ -34,9 +34,10 @@ std::string PrefixDomain(std::string tenant, std::string_view salt) {
   return tenant += salt;
 }
 
-Result<bool> SeparatesPrefixes(const std::string& mode, bool has_keys) {
-  if (mode.empty()) return has_keys;
-  if (mode == "tenant" || mode == "all") return mode == "tenant";
+Result<PrefixSharing> ReadPrefixSharing(const std::string& mode) {
+  if (mode.empty()) return PrefixSharing::kKeys;
+  if (mode == "tenant") return PrefixSharing::kTenant;
+  if (mode == "all") return PrefixSharing::kAll;
   return InvalidArgument("--prefix-sharing: expected tenant or all, found '" + mode + "'", "--prefix-sharing");
 }
 

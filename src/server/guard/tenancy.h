@@ -1,6 +1,8 @@
 // Who is charged for a request (schedule/queue/fairness.h), and whose cached prefixes it may use.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,8 +11,10 @@
 
 namespace loramux {
 
-// The header that names a tenant, if the operator trusts it, and its maximum length.
+// The headers that name a tenant, if the operator trusts them: llm-d's name, and that of the Gateway API Inference
+// Extension, in messages too. And the most bytes of such a name.
 inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
+inline constexpr std::array<std::string_view, 2> kFairnessHeaders = {"x-llm-d-inference-fairness-id", kFairnessHeader};
 inline constexpr std::size_t kMaxTenantBytes = 256;
 
 // Returns the tenant of a request of the API key `caller` (null: the server has no keys) with the trusted header value
@@ -26,9 +30,15 @@ Result<std::string> TenantName(const ApiKey* caller, std::string_view id);
 // REQUIRES: `tenant` is a TenantName.
 std::string PrefixDomain(std::string tenant, std::string_view salt);
 
-// Whether the prefix cache is separate for each TenantName. `mode` is the value of --prefix-sharing: "tenant", "all",
-// or empty, which means "tenant" if there are API keys (`has_keys`) and "all" otherwise. Error: another value; the
-// message lists the valid ones.
-Result<bool> SeparatesPrefixes(const std::string& mode, bool has_keys);
+// Whose cached prefixes are shared.
+enum class PrefixSharing {
+  kKeys,    // requests with an API key: those of one TenantName; all requests without a key
+  kTenant,  // those of one TenantName
+  kAll,     // all requests
+};
+
+// Reads the value of --prefix-sharing: "tenant", "all", or empty, which is kKeys. Error: another value; the message
+// lists the valid ones.
+Result<PrefixSharing> ReadPrefixSharing(const std::string& mode);
 
 }  // namespace loramux

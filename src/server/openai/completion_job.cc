@@ -88,6 +88,9 @@ CompletionJob::CompletionJob(const ServingContext& context, DialectRequest reque
     : generation_(context.generation),
       request_(std::move(request.request)),
       received_(context.received.value_or(context.clock->Now())),
+      deadline_(request_.deadline_ms > 0 ? received_ + request_.deadline_ms * kNsPerMs
+                : context.ttft > 0       ? received_ + context.ttft
+                                         : 0),
       seed_(request_.seed ? *request_.seed : context.seeds->Next()),
       writer_(std::move(request.writer)) {}
 
@@ -114,7 +117,9 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   CompletionJob job(context, std::move(parsed));
   job.ticket_ = std::move(ticket);
   job.adapter_ = std::move(adapter);
-  job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
+  const bool separate = context.prefix_sharing == PrefixSharing::kTenant ||
+                        (context.prefix_sharing == PrefixSharing::kKeys && context.caller != nullptr);
+  job.prefix_domain_ = PrefixDomain(separate ? tenant : std::string(), job.request_.cache_salt);
   job.tenant_ = std::move(tenant);
   job.plan_ = PlanCalls(job.Formats(context), job.request_);
   job.prefixes_ = context.prefixes;
@@ -277,7 +282,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
   request.priority = request_.priority;
-  if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
+  request.deadline = deadline_;
   request.stop_token_ids = request_.stop_token_ids;
   request.max_tokens = MaxTokens(context, request.adapter, tokens.size());
   if (request_.embedding) request.pooling = embedding_.pooling;
@@ -339,7 +344,12 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
-    const Status applied = choice.stream.Apply(event);
+    Status applied = choice.stream.Apply(event);
+    if (!applied.ok() && adapter_ != nullptr) {
+      Error error = std::move(applied).error();
+      error.message = WithoutPath(std::move(error.message), adapter_->path.string(), adapter_->name);
+      applied = std::move(error);
+    }
     if (!applied.ok()) choice.metrics.End(FinishReason::kError);
     if (choice.stream.finished()) choice.metrics.End(choice.stream.finish());
     RETURN_IF_ERROR(applied);

@@ -56,16 +56,17 @@ struct ServingContext {
   GrammarCompiler* grammars = nullptr;          // null: requests for structured output are refused
   std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
   const RequestDefaults* defaults = nullptr;                   // of sampling and lengths; null: OpenAI's
-  bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
-  const OutputFormatTable* formats = nullptr;    // of calls and reasoning; null: all text is content
-  const EmbeddingOptions* embeddings = nullptr;  // null: the defaults
-  PrefixMemory* prefixes = nullptr;              // is told the prompts that were computed; null: no router can ask
-  std::string_view require_digest = {};          // the adapter's content must have this digest; empty: any will do
+  PrefixSharing prefix_sharing = PrefixSharing::kAll;          // what GenerationRequest::prefix_domain says
+  const OutputFormatTable* formats = nullptr;                  // of calls and reasoning; null: all text is content
+  const EmbeddingOptions* embeddings = nullptr;                // null: the defaults
+  PrefixMemory* prefixes = nullptr;      // is told the prompts that were computed; null: no router can ask
+  std::string_view require_digest = {};  // the adapter's content must have this digest; empty: any will do
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
   // Turns true once the client is gone: long work then stops with an error. Null: it goes on.
   const std::atomic<bool>* gone = nullptr;
   bool compile_later = false;  // Prepare leaves grammars that are not kept to CompletionJob::Finish
+  TimeNs ttft = 0;  // by which the first token is wanted, if the body has no `deadline_ms`; 0: no such time
 };
 
 // Returns the seed of choice number `choice` of a prompt: `seed` itself for choice 0, unrelated seeds for the others.
@@ -75,7 +76,7 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice);
 class CompletionJob {
  public:
   // Parses, admits and tokenizes a request. The time grows with the body, so call it off the I/O threads. Errors are
-  // meant for the client. `fairness_id` is the value of kFairnessHeader, if that is trusted (TenantName).
+  // meant for the client. `fairness_id` is HttpRequest::tenant (TenantName).
   static Result<CompletionJob> Prepare(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                        std::string_view fairness_id = {});
   // Whether Finish is to be called: a grammar is to be compiled, which takes much longer than other work.
@@ -181,6 +182,7 @@ class CompletionJob {
   GenerationService* generation_;
   OpenAiRequest request_;
   TimeNs received_ = 0;
+  TimeNs deadline_ = 0;  // of the first tokens; 0: none
   std::uint64_t seed_ = 0;
   std::string tenant_;                             // TenantName
   std::string prefix_domain_;                      // GenerationRequest::prefix_domain

@@ -130,7 +130,7 @@ TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
   const ApiKey acme{.name = "acme", .models = {"*"}};
   ServingContext context = fixture_.Context(service_);
   context.caller = &acme;
-  context.separate_prefixes = true;
+  context.prefix_sharing = PrefixSharing::kKeys;
   const std::string body = R"({"model":"sql","prompt":"a"})";
   std::vector<CompletionJob> jobs;
   for (const char* id : {"", "team"}) {
@@ -141,7 +141,7 @@ TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
   EXPECT_EQ(service_.requests[0].tenant, "acme");
   EXPECT_EQ(service_.requests[1].tenant, *TenantName(&acme, "team"));
   for (const GenerationRequest& request : service_.requests) EXPECT_EQ(request.prefix_domain, request.tenant);
-  context.separate_prefixes = false;
+  context.prefix_sharing = PrefixSharing::kAll;
   auto shared = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kCompletion), body);
   ASSERT_TRUE(shared.ok() && shared->Submit(inbox_).ok());
   EXPECT_EQ(service_.requests[2].prefix_domain, "");

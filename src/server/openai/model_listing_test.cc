@@ -14,6 +14,14 @@ Json Parse(const std::string& text) {
   return json.ok() ? *json : Json();
 }
 
+TEST(WithoutPath, HidesWhereAnAdapterLies) {
+  EXPECT_EQ(WithoutPath("'/srv/a/x/adapter_config.json': expected /srv/a/x", "/srv/a/x/", "x"),
+            "'x/adapter_config.json': expected x");
+  EXPECT_EQ(WithoutPath("the name in the name", "name", "a name"), "the a name in the a name");
+  EXPECT_EQ(WithoutPath("/ and nothing", "/", "x"), "/ and nothing");
+  EXPECT_EQ(WithoutPath("nothing", "", "x"), "nothing");
+}
+
 TEST(ModelListing, CardsOfBaseAndAdapters) {
   ModelConfig model;
   AdapterRegistry registry(model, {"base", "alias"}, {});

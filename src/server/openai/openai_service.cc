@@ -19,6 +19,7 @@
 #include "server/fleet/fleet_headers.h"
 #include "server/fleet/load_report.h"
 #include "server/guard/prompt_limit.h"
+#include "server/guard/slo_headers.h"
 #include "server/openai/model_choice.h"
 #include "server/openai/request_spans.h"
 
@@ -402,7 +403,6 @@ void OpenAiService::Trace(const HttpExchange& exchange, TimeNs received, const C
 asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange,
                                                                              const Dialect& dialect, TimeNs received) {
   const HttpRequest& request = exchange.request();
-  const std::string_view tenant = options_.trust_fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   ServingContext context = context_;
   context.caller = CallerOf(request);
   context.received = received;
@@ -410,11 +410,14 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   const std::atomic<bool>& gone = exchange.WatchClient();
   context.gone = &gone;
   context.compile_later = true;
+  const auto ttft = SloIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders);
+  if (!ttft.ok()) co_return Result<CompletionJob>(dialect.InOwnNames(ttft.error()));
+  context.ttft = *ttft;
   MissingAdapter missing;
   context.finder = finder_ == nullptr ? nullptr : &missing;
   std::optional<Result<CompletionJob>> job;
   const auto prepare = [&] {
-    job.emplace(CompletionJob::Prepare(context, dialect, request.body, tenant));
+    job.emplace(CompletionJob::Prepare(context, dialect, request.body, request.tenant));
     if (request.body.size() > kLargeBytes) malloc_trim(0);
   };
   co_await RunOn(work_, WorkTenant(request), gone, prepare);

@@ -27,9 +27,8 @@ struct OpenAiServiceOptions {
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
-  std::string tokenizer_info;          // the answer of /tokenizer_info; empty: there is none
-  bool trust_fairness_header = false;  // kFairnessHeader names the tenant (TenantName)
-  SpanExporter* spans = nullptr;       // takes the spans of requests; null: there are none
+  std::string tokenizer_info;     // the answer of /tokenizer_info; empty: there is none
+  SpanExporter* spans = nullptr;  // takes the spans of requests; null: there are none
 };
 
 // Thread-safe: one instance serves all connections.
