@@ -86,8 +86,9 @@ class Talk:
         self.messages.append(message)
         self.ready.release()
 
-    def headers(self, end=False, subset=None, raw=False):
-        fields = {":method": "GET" if end else "POST", ":path": "/v1/completions", "content-type": "application/json"}
+    def headers(self, end=False, subset=None, raw=False, more=()):
+        fields = {":method": "GET" if end else "POST", ":path": "/v1/completions", "content-type": "application/json",
+                  **dict(more)}
         headers = [base.HeaderValue(key=k, **{"raw_value": v.encode()} if raw else {"value": v}) for k, v in fields.items()]
         more = {}
         if subset is not None:
@@ -99,10 +100,14 @@ class Talk:
     def body(self, data, end=True):
         self.send(request_body=ext_proc.HttpBody(body=data, end_of_stream=end))
 
-    def response(self, served, status="200", end=False, **headers):
+    def response(self, served, status="200", end=False, by_metadata=False, **headers):
         fields = [base.HeaderValue(key=k.replace("_", "-"), raw_value=v.encode())
                   for k, v in {":status": status, **headers}.items()]
         message = {"response_headers": ext_proc.HttpHeaders(headers=base.HeaderMap(headers=fields), end_of_stream=end)}
+        if by_metadata:   # as the endpoint-picker protocol demands
+            metadata = base.Metadata()
+            metadata.filter_metadata["envoy.lb"].update({f"{DESTINATION}-served": served})
+            return self.send(**message, metadata_context=metadata)
         attributes = struct_pb2.Struct()
         attributes.update({"upstream.address": served, "response.code_details": "via_upstream"})
         self.send(**message, attributes={"envoy.filters.http.ext_proc": attributes})
@@ -153,7 +158,8 @@ class OfficialMessages(unittest.TestCase):
         return json.dumps({"model": model, "prompt": "hello", **more}).encode()
 
     def test_health(self):
-        self.assertEqual(health(self.channel, "envoy.service.ext_proc.v3.ExternalProcessor"), 1)
+        for service in ("liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"):
+            self.assertEqual(health(self.channel, service), 1, service)
         with self.assertRaises(grpc.RpcError) as unknown:
             health(self.channel, "unknown")
         self.assertEqual(unknown.exception.code(), grpc.StatusCode.NOT_FOUND)
@@ -314,8 +320,47 @@ class OfficialMessages(unittest.TestCase):
             gone.port = unused.getsockname()[1]
             picker = Picker([gone])
             with grpc.insecure_channel(address(picker)) as channel:
-                self.assertEqual(health(channel), 2)   # ready once it has heard of a server
+                for service in ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"):
+                    self.assertEqual(health(channel, service), 2, service)   # ready once it has heard of a server
+                self.assertEqual(health(channel, "liveness"), 1)
             picker.stop()
+
+    def test_readiness_goes_with_the_last_server(self):
+        server = serve()
+        picker = Picker([server])
+        with grpc.insecure_channel(address(picker)) as channel:
+            wait_for(lambda: health(channel, "readiness") == 1, "a picker that can pick")
+            server.stop()
+            wait_for(lambda: health(channel, "readiness") == 2, "a picker that says that it cannot pick")
+            self.assertEqual(health(channel, "liveness"), 1)
+        picker.stop()
+
+    def test_headers_of_llm_d(self):
+        """Another model for the body, and a conversation that comes back to its server, which the metadata name."""
+        for mode, kind in ((BUFFERED, "request_body"), (DUPLEX, "request_headers")):
+            talk = Talk(self.channel, mode)
+            talk.headers(more={"x-llm-d-model-name-rewrite": "reverse"})
+            if mode == BUFFERED:
+                talk.reply("request_headers")
+            talk.body(self.ask(model="an-alias"))
+            reply = talk.reply(kind)
+            endpoints = picked(self, reply, kind)
+            if mode == BUFFERED:
+                body = reply.request_body.response.body_mutation.body
+            else:
+                body = talk.reply("request_body").request_body.response.body_mutation.streamed_response.body
+            self.assertEqual(json.loads(body)["model"], "reverse")
+            talk.response(endpoints[-1], by_metadata=True)
+            headers = talk.reply("response_headers").response_headers.response.header_mutation.set_headers
+            token = {h.header.key: h.header.raw_value.decode() for h in headers}["x-session-token"]
+            talk.close()
+            for _ in range(3):
+                again = Talk(self.channel, BUFFERED)
+                again.headers(more={"x-session-token": token})
+                again.reply("request_headers")
+                again.body(self.ask())
+                self.assertEqual(picked(self, again.reply("request_body"), "request_body")[0], endpoints[-1])
+                again.close()
 
 
 def free_ports(count):

@@ -18,6 +18,11 @@ import sys
 import tempfile
 import unittest
 
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
 import serving
 from serving import ROOT, run_tests
 
@@ -31,7 +36,7 @@ MODEL = ["--set", "model.name=Qwen/Qwen3-0.6B"]
 FLEETS = {
     "least": MODEL,
     "all": [*MODEL, "--set", "controller.enabled=true", "--set", "etcd.urls={http://a:2379,http://b:2379}", "--set",
-            "inferencePool.enabled=true", "--set", "fleetKeySecret=fleet", "--set", "router.apiKeysSecret=keys", "--set",
+            "inferencePool.enabled=true", "--set", "inferencePool.targetPorts={8000,8001}", "--set", "fleetKeySecret=fleet", "--set", "router.apiKeysSecret=keys", "--set",
             "model.hfTokenSecret=hf", "--set", "model.existingClaim=models", "--set", "adapters.s3Secret=s3", "--set",
             "adapters.s3Region=eu-west-1", "--set", "adapters.s3EndpointUrl=https://s3.example.com", "--set",
             "adapters.allowedSources={s3://bucket/adapters,hf://org}", "--set", "servers.deviceMemory=20GiB", "--set",
@@ -137,6 +142,27 @@ class Chart(unittest.TestCase):
         self.assertEqual(given - known, set())
         self.assertEqual(known - given, {"global"})
 
+    @unittest.skipUnless(yaml, "PyYAML is not installed")
+    def test_the_objects_of_llm_d(self):
+        """Against the fields that the definitions of llm-d's router have (v1alpha2)."""
+        pool, objective, rewrite = yaml.safe_load_all((ROOT / "deploy/kubernetes/llm-d.yaml").read_text())
+        self.assertEqual([(o["apiVersion"], o["kind"]) for o in (pool, objective, rewrite)],
+                         [("inference.networking.k8s.io/v1", "InferencePool"), ("llm-d.ai/v1alpha2", "InferenceObjective"),
+                          ("llm-d.ai/v1alpha2", "InferenceModelRewrite")])
+        self.assertLessEqual(set(pool["spec"]), {"selector", "targetPorts", "appProtocol", "endpointPickerRef"})
+        self.assertTrue(all(1 <= port["number"] <= 65535 for port in pool["spec"]["targetPorts"]))
+        self.assertEqual(set(objective["spec"]), {"priority", "poolRef"})
+        self.assertEqual(set(rewrite["spec"]), {"poolRef", "rules"})
+        for rule in rewrite["spec"]["rules"]:
+            self.assertEqual([set(match["model"]) for match in rule["matches"]], [{"type", "value"}])
+            self.assertEqual({field for target in rule["targets"] for field in target}, {"modelRewrite", "weight"})
+        for object in (objective, rewrite):
+            self.assertEqual(object["spec"]["poolRef"], {"group": "inference.networking.k8s.io", "kind": pool["kind"],
+                                                         "name": pool["metadata"]["name"]})
+        labels = (CHART / "templates/_helpers.tpl").read_text()
+        for label in pool["spec"]["selector"]["matchLabels"]:
+            self.assertIn(label, labels)
+
     @unittest.skipUnless(HELM, "helm is not installed")
     def test_templates(self):
         for name, values in FLEETS.items():
@@ -145,6 +171,8 @@ class Chart(unittest.TestCase):
             for kind in ("StatefulSet", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
                 self.assertIn(f"kind: {kind}\n", rendered.stdout)
             self.assertEqual("kind: InferencePool" in rendered.stdout, name == "all")
+            if name == "all":
+                self.assertIn("    - number: 8000\n    - number: 8001\n", rendered.stdout)
             self.validate(rendered.stdout)
         for values, word in REFUSED:
             rendered = subprocess.run([HELM, "template", "fleet", str(CHART), *values], capture_output=True, text=True)

@@ -374,6 +374,40 @@ class KeysAndTlsTest(unittest.TestCase):
             router.stop()
             server.stop()
 
+    def test_servers_without_keys_keep_the_keys_of_their_router_apart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys, fleet = pathlib.Path(folder, "keys.json"), pathlib.Path(folder, "fleet.key")
+            keys.write_text(json.dumps({"keys": [
+                {"name": name, "key": f"secret-of-{name}-0123", "models": ["*"],
+                 "limits": {"requests_per_second": 0.001, "burst": 3} if name == "limited" else {}}
+                for name in ("one", "two", "limited")]}))
+            fleet.write_text("the-key-of-this-fleet-0123")
+            server = Server(*SMALL, "--fleet-key-file", str(fleet))
+            router = Router([f"127.0.0.1:{server.port}"], "--api-key-file", str(keys), "--fleet-key-file", str(fleet))
+            router.wait_for_states(ready=1)
+            prompt = {"model": "demo", "prompt": "a prompt that somebody might guess " * 8, "max_tokens": 1}
+
+            def cached(key, where=router, **headers):
+                status, body = where.json("POST", "/v1/completions", prompt, headers={
+                    **({"Authorization": f"Bearer secret-of-{key}-0123"} if key else {}), **headers})
+                self.assertEqual(status, 200, body)
+                return body["usage"]["prompt_tokens_details"]["cached_tokens"]
+            self.assertEqual(cached("one"), 0)
+            self.assertGreater(cached("one"), 0)
+            self.assertEqual(cached("two"), 0)
+            self.assertEqual(cached("two", **{"x-gateway-inference-fairness-id": "key one"}) > 0, True)
+            # A client of the server itself shares with none of them, whatever it says.
+            self.assertEqual(cached(None, server), 0)
+            forged = {"x-loramux-caller": "time=1;key=one;id=;address=;signature=00"}
+            self.assertEqual(server.json("POST", "/v1/completions", prompt, headers=forged)[0], 401)
+            self.assertEqual([router.json("POST", "/v1/completions", prompt, headers={
+                "Authorization": "Bearer secret-of-limited-0123"})[0] for _ in range(4)], [200, 200, 200, 429])
+            router.stop()
+            careless = Router([f"127.0.0.1:{server.port}"], "--api-key-file", str(keys))
+            self.assertIn("--api-key-file without --fleet-key-file", careless.text())
+            careless.stop()
+            server.stop()
+
     def test_bad_command_lines(self):
         for flags, message in ((["--servers", "nonsense"], "--servers: expected HOST:PORT"),
                                ([], "--servers: expected either servers"),

@@ -136,17 +136,17 @@ class Server:
         self.log.close()
         return text
 
-    def request(self, method, path, body=None):
+    def request(self, method, path, body=None, headers=()):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json"})
+        connection.request(method, path, data, {"Content-Type": "application/json", **dict(headers)})
         response = connection.getresponse()
         payload = response.read()
         connection.close()
         return response.status, payload
 
-    def json(self, method, path, body=None):
-        status, payload = self.request(method, path, body)
+    def json(self, method, path, body=None, headers=()):
+        status, payload = self.request(method, path, body, *([headers] if headers else []))
         try:
             return status, json.loads(payload)
         except ValueError:

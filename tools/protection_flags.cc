@@ -65,12 +65,7 @@ void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
             .group = group,
             .help = "Sequences of all adapters that may wait for their first token",
             .range = kCount});
-  line.Add({.names = "--key-concurrency",
-            .target = &protection.key_limits.concurrency,
-            .unit = "N",
-            .group = group,
-            .help = "Sequences in progress, per API key; `concurrency` in the file of keys wins over it",
-            .range = kCount});
+  AddKeyConcurrencyFlag(line, protection.key_limits, group);
   line.Add({.names = "--adapter-rate",
             .target = &each.requests_per_second,
             .unit = "REQUESTS/S",
@@ -113,6 +108,15 @@ void AddRequestFlags(CommandLine& line, ProtectionOptions& protection) {
 }
 
 }  // namespace
+
+void AddKeyConcurrencyFlag(CommandLine& line, QuotaLimits& of_each_key, const std::string& group) {
+  line.Add({.names = "--key-concurrency",
+            .target = &of_each_key.concurrency,
+            .unit = "N",
+            .group = group,
+            .help = "Sequences in progress, per API key; `concurrency` in the file of keys wins over it",
+            .range = kCount});
+}
 
 void AddHttpLimitFlags(CommandLine& line, HttpServerOptions& http) {
   const std::string group = "HTTP limits";

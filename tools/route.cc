@@ -153,6 +153,11 @@ Status Route(const RouteFlags& flags) {
   ASSIGN_OR_RETURN(ServerSources sources, ServerSources::Parse(flags.servers));
   ASSIGN_OR_RETURN(RouterOptions options, OptionsOf(flags));
   if (flags.ext_proc) return PickUntilStopped(flags, signals, options, std::move(sources));
+  if (!options.api_key_file.empty() && options.access.fleet_key.empty()) {
+    spdlog::warn(
+        "--api-key-file without --fleet-key-file: servers without keys of their own do not learn whose request is "
+        "whose, so all keys share their prefix caches and their turns; give router and servers one key");
+  }
   const OsClock clock;
   const bool tls = options.tls.enabled();
   ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Start(std::move(options), clock));
@@ -197,7 +202,8 @@ void AddServerFlags(CommandLine& line, RouteFlags& flags) {
             .target = &flags.fleet_key_file,
             .unit = "FILE",
             .group = group,
-            .help = "Key that servers with API keys want for their snapshots; they have the same flag",
+            .help = "Key that routers and servers share. The router shows it for the servers' snapshots, and signs "
+                    "with it whose request each one is; they have the same flag",
             .path = FlagPath::kExistingFile,
             .common = true});
   line.Add({.names = "--servers-ca",
@@ -270,8 +276,9 @@ void AddHealthFlags(CommandLine& line, RouteFlags& flags) {
             .unit = "N",
             .group = group,
             .help =
-                "Answers with a status of 500 or more (but for 501) in a row, within 30 seconds, after which a server "
-                "gets nothing for a while, and then one request at a time until one works; 0: such answers never count",
+                "Answers with a status of 500 or more (but for 501), or that nothing was begun, in a row, within 30 "
+                "seconds, after which a server gets nothing for a while, and then one request at a time until one "
+                "works; 0: such answers never count",
             .range = {{0, 1000}}});
   line.Add({.names = "--ejection",
             .target = &flags.ejection_seconds,
@@ -355,9 +362,10 @@ void AddAccessFlags(CommandLine& line, RouteFlags& flags) {
             .target = &flags.router.api_key_file,
             .unit = "FILE",
             .group = group,
-            .help = "JSON file of API keys that the router checks before a server is asked; without it the servers "
-                    "check the keys, which are passed on either way",
+            .help = "JSON file of API keys that the router checks, with the models and limits of each, before a server "
+                    "is asked; without it the servers check the keys, which are passed on either way",
             .path = FlagPath::kExistingFile});
+  AddKeyConcurrencyFlag(line, flags.router.key_limits, group);
   line.Add({.names = "--admin-key-file",
             .target = &flags.admin_key_file,
             .unit = "FILE",
@@ -378,10 +386,11 @@ void AddAccessFlags(CommandLine& line, RouteFlags& flags) {
             .help = "PEM file with the certificate's private key",
             .common = true});
   line.Add({.names = "--trust-fairness-header",
-            .target = &flags.router.proxy.trust_fairness_header,
+            .target = &flags.router.trust_fairness_header,
             .group = group,
-            .help = "Pass the clients' header x-gateway-inference-fairness-id on. Without it the router names each "
-                    "tenant by the API key that it checked, or by the client's address"});
+            .help = "Let the clients' header x-llm-d-inference-fairness-id or x-gateway-inference-fairness-id name the "
+                    "tenant. Without it the router names each tenant by the API key that it checked, or by the "
+                    "client's address"});
 }
 
 void AddRouteFlags(CommandLine& line, RouteFlags& flags) {

@@ -495,8 +495,8 @@ void AddFleetFlags(CommandLine& line, ServeFlags& flags) {
             .target = &flags.fleet_key_file,
             .unit = "FILE",
             .group = fleet,
-            .help = "File with the key that routers must send to read /internal/snapshot and /internal/profile. With "
-                    "API keys they are refused without it",
+            .help = "File with the key that routers must send to read /internal/snapshot and /internal/profile, and "
+                    "with which they sign whose request each one is. With API keys they are refused without it",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--drain-notice",
             .target = &flags.drain_notice_seconds,
@@ -530,8 +530,9 @@ void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   line.Add({.names = "--trust-fairness-header",
             .target = &flags.trust_fairness_header,
             .group = fairness,
-            .help = "Let the header x-gateway-inference-fairness-id name the tenant, within its API key if there are "
-                    "keys. Only behind a gateway that sets the header: a client could invent tenants"});
+            .help = "Let the header x-llm-d-inference-fairness-id or x-gateway-inference-fairness-id name the tenant, "
+                    "within its API key if there are keys. Only behind a gateway that sets the header: a client could "
+                    "invent tenants"});
 }
 
 void AddRecordingFlags(CommandLine& line, ServeFlags& flags) {

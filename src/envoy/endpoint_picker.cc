@@ -101,8 +101,10 @@ Result<Pick> EndpointPicker::Choose(RouteRequest request, const std::optional<st
     }
   }
   Pick pick;
+  RouteRequest further = request;  // a server that is only asked is not the one of the conversation
+  further.session_id.clear();
   while (pick.servers.size() <= fallbacks_) {
-    auto decision = dispatcher_->Send(request, now, barred);
+    auto decision = dispatcher_->Send(pick.servers.empty() ? request : further, now, barred);
     if (!decision.ok() && !pick.servers.empty()) break;
     if (!decision.ok()) return decision.error();
     if (pick.servers.empty()) {

@@ -1,15 +1,18 @@
 #include "envoy/exchange.h"
 
+#include <algorithm>
 #include <charconv>
-
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "cluster/session_servers.h"
 #include "envoy/picker_request.h"
 #include "http/error_body.h"
+#include "http/exchange.h"
+#include "router/route_headers.h"
 
 namespace loramux {
 namespace {
@@ -42,8 +45,9 @@ class PickerExchanges::Exchange final : public ProxyExchange {
   void TakeResponseBody(ProxyMessage message, Replies& replies);
   bool Hold(std::string piece, bool end_of_stream, Replies& replies);
   bool Choose(std::string_view body, ProxyPart part, Replies& replies);
+  void TellServer(const ProxyMessage& message, ProxyReply& reply) const;
   bool ChooseAndSendBack(Replies& replies);
-  void Refuse(int status, const Error& error, Replies& replies);
+  void Refuse(int status, const Error& error, Replies& replies, const char* dropped_reason = kDroppedNoEndpoints);
   void DropHeld();
 
   PickerExchanges& owner_;
@@ -143,7 +147,18 @@ void PickerExchanges::Exchange::TakeResponseHeaders(const ProxyMessage& message,
                                   .not_started = HeaderOf(message.headers, "x-loramux-not-started") == "1",
                                   .status = StatusIn(message)});
   if (message.end_of_stream) owner_.picker_.End(pick_, AttemptEnd::kAnswered);
-  replies.push_back({.part = ProxyPart::kResponseHeaders});
+  ProxyReply reply{.part = ProxyPart::kResponseHeaders};
+  TellServer(message, reply);
+  replies.push_back(std::move(reply));
+}
+
+// Names the server that answered, for later requests of the conversation.
+void PickerExchanges::Exchange::TellServer(const ProxyMessage& message, ProxyReply& reply) const {
+  const auto served = std::find(pick_.addresses.begin(), pick_.addresses.end(), message.served);
+  const auto at = served == pick_.addresses.end() ? 0 : served - pick_.addresses.begin();
+  const bool by_proxy = !message.details.empty() && message.details != "via_upstream";
+  if (pick_.servers.empty() || by_proxy) return;
+  reply.set_headers.emplace_back(kSessionTokenHeader, SessionToken(pick_.servers[static_cast<std::size_t>(at)]));
 }
 
 void PickerExchanges::Exchange::TakeResponseBody(ProxyMessage message, Replies& replies) {
@@ -166,7 +181,7 @@ bool PickerExchanges::Exchange::Hold(std::string piece, bool end_of_stream, Repl
   const std::size_t cost = bytes + kPieceCost;
   held_cost_ += cost;
   if (owner_.held_.fetch_add(cost) + cost > owner_.limits_.max_held) {
-    Refuse(503, Unavailable("The endpoint picker holds too many incomplete requests"), replies);
+    Refuse(503, Unavailable("The endpoint picker holds too many incomplete requests"), replies, kDroppedSaturated);
     return false;
   }
   held_.emplace_back(std::move(piece), end_of_stream);
@@ -181,12 +196,12 @@ void PickerExchanges::Exchange::DropHeld() {
 }
 
 bool PickerExchanges::Exchange::Choose(std::string_view body, ProxyPart part, Replies& replies) {
-  auto request = RouteRequestOf(headers_, body);
+  auto request = PickerRequestOf(headers_, body);
   if (!request.ok()) {
     Refuse(400, request.error(), replies);
     return false;
   }
-  auto pick = owner_.picker_.Choose(std::move(*request), subset_);
+  auto pick = owner_.picker_.Choose(std::move(request->route), subset_);
   if (!pick.ok()) {
     Refuse(HttpStatus(pick.error()), pick.error(), replies);
     return false;
@@ -196,6 +211,8 @@ bool PickerExchanges::Exchange::Choose(std::string_view body, ProxyPart part, Re
   for (const std::string& address : pick_.addresses) reply.endpoints += (reply.endpoints.empty() ? "" : ",") + address;
   reply.set_headers.emplace_back(kDestinationEndpoint, reply.endpoints);
   if (!pick_.request.digest.empty()) reply.set_headers.emplace_back("x-loramux-require-digest", pick_.request.digest);
+  if (request->body && part == ProxyPart::kRequestBody) reply.replaces_body = true;
+  if (request->body) reply.body = std::move(*request->body);
   replies.push_back(std::move(reply));
   return true;
 }
@@ -205,6 +222,11 @@ bool PickerExchanges::Exchange::ChooseAndSendBack(Replies& replies) {
   body.reserve(held_bytes_);
   for (const auto& [piece, ends] : held_) body += piece;
   if (!Choose(body, ProxyPart::kRequestHeaders, replies)) return false;
+  if (std::string other = std::exchange(replies.back().body, {}); !other.empty()) {
+    const bool ends = held_.back().second;
+    held_.clear();
+    held_.emplace_back(std::move(other), ends);
+  }
   for (auto& [piece, ends] : held_) {
     replies.push_back(
         {.part = ProxyPart::kRequestBody, .streamed = true, .end_of_stream = ends, .body = std::move(piece)});
@@ -213,7 +235,7 @@ bool PickerExchanges::Exchange::ChooseAndSendBack(Replies& replies) {
   return true;
 }
 
-void PickerExchanges::Exchange::Refuse(int status, const Error& error, Replies& replies) {
+void PickerExchanges::Exchange::Refuse(int status, const Error& error, Replies& replies, const char* dropped_reason) {
   refused_ = true;
   DropHeld();
   ProxyReply reply{
@@ -222,7 +244,11 @@ void PickerExchanges::Exchange::Refuse(int status, const Error& error, Replies& 
   if (status == 429 || status == 503) {
     reply.set_headers.emplace_back("retry-after", std::to_string(std::max(1, error.retry_after_seconds)));
   }
-  if (status == 503) reply.set_headers.emplace_back("x-loramux-not-started", "1");
+  if (status == 429) reply.set_headers.emplace_back(kDroppedReasonHeader, kDroppedSaturated);
+  if (status == 503) {
+    reply.set_headers.emplace_back(kNotStartedHeader, "1");
+    reply.set_headers.emplace_back(kDroppedReasonHeader, dropped_reason);
+  }
   replies.push_back(std::move(reply));
 }
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cluster/session_servers.h"
 #include "envoy/picker_world_for_test.h"
 
 namespace loramux::exchange_test {
@@ -32,9 +33,11 @@ class Talk {
     exchange_->Take(std::move(message), replies);
     return replies;
   }
-  std::vector<ProxyReply> Headers(bool end = false) {
+  std::vector<ProxyReply> Headers(bool end = false, ProxyHeaders headers = {}) {
+    headers.emplace_back(":method", end ? "GET" : "POST");
+    headers.emplace_back("content-type", "application/json");
     return Send({.part = ProxyPart::kRequestHeaders,
-                 .headers = {{":method", end ? "GET" : "POST"}, {"content-type", "application/json"}},
+                 .headers = std::move(headers),
                  .end_of_stream = end,
                  .request_body_mode = request_,
                  .response_body_mode = response_});
@@ -122,6 +125,39 @@ TEST(Exchange, TrailersEndADuplexBody) {
   EXPECT_EQ(replies[2].part, ProxyPart::kRequestTrailers);
 }
 
+TEST(Exchange, AHeaderPutsAnotherModelIntoTheBody) {
+  const ProxyHeaders rewrite = {{"x-llm-d-model-name-rewrite", "real"}};
+  const std::string body = R"({"model": "alias", "prompt": "hello"})";
+  const std::string rewritten = R"({"model": "real", "prompt": "hello"})";
+  PickerWorld world;
+  Talk buffered(world, ProxyBodyMode::kBuffered, ProxyBodyMode::kNone);
+  buffered.Headers(false, rewrite);
+  const auto whole = buffered.Body(body, true);
+  ASSERT_THAT(whole, SizeIs(1));
+  EXPECT_TRUE(whole[0].replaces_body);
+  EXPECT_EQ(whole[0].body, rewritten);
+  Talk duplex(world, ProxyBodyMode::kFullDuplex, ProxyBodyMode::kNone);
+  duplex.Headers(false, rewrite);
+  duplex.Body(body.substr(0, 15), false);
+  const auto pieces = duplex.Body(body.substr(15), true);
+  ASSERT_THAT(pieces, SizeIs(2));
+  EXPECT_EQ(pieces[0].body, "");
+  EXPECT_TRUE(pieces[1].streamed && pieces[1].end_of_stream);
+  EXPECT_EQ(pieces[1].body, rewritten);
+}
+
+TEST(Exchange, TheTokenOfAnAnswerBringsAConversationBack) {
+  PickerWorld world;
+  Talk first(world, ProxyBodyMode::kBuffered, ProxyBodyMode::kNone);
+  first.Headers();
+  first.Body(kBody, true);
+  const auto reply = first.Send({.part = ProxyPart::kResponseHeaders, .served = "10.0.0.3:8000"});  // a fallback
+  EXPECT_THAT(reply[0].set_headers, Contains(Pair("x-session-token", SessionToken("c"))));
+  Talk second(world, ProxyBodyMode::kBuffered, ProxyBodyMode::kNone);
+  second.Headers(false, {{"x-session-token", SessionToken("c")}});
+  EXPECT_EQ(second.Body(kBody, true)[0].endpoints, "10.0.0.3:8000,10.0.0.1:8000,10.0.0.2:8000");
+}
+
 TEST(Exchange, ARequestWithoutABodyIsPickedByItsHeaders) {
   for (const ProxyBodyMode mode : {ProxyBodyMode::kBuffered, ProxyBodyMode::kFullDuplex, ProxyBodyMode::kNone}) {
     PickerWorld world;
@@ -156,6 +192,7 @@ TEST(Exchange, NoServerIs503ThatBeganNothing) {
   EXPECT_EQ(replies[0].status, 503);
   EXPECT_THAT(replies[0].set_headers, Contains(Pair("x-loramux-not-started", "1")));
   EXPECT_THAT(replies[0].set_headers, Contains(Pair("retry-after", "1")));
+  EXPECT_THAT(replies[0].set_headers, Contains(Pair("x-llm-d-request-dropped-reason", "rejected-no-endpoints")));
 }
 
 TEST(Exchange, BodiesAreBounded) {
@@ -185,6 +222,7 @@ TEST(Exchange, AllHeldBodiesTogetherAreBounded) {
   auto two = begin(second);
   ASSERT_THAT(second, SizeIs(1));
   EXPECT_EQ(second[0].status, 503);
+  EXPECT_THAT(second[0].set_headers, Contains(Pair("x-llm-d-request-dropped-reason", "rejected-saturated")));
   one.reset();  // what it held is free again
   auto three = begin(third);
   EXPECT_THAT(third, IsEmpty());

@@ -29,7 +29,8 @@ Result<std::unique_ptr<Picker>> Picker::Start(const PickerOptions& options, cons
   picker->exchanges_ = std::make_unique<PickerExchanges>(*picker->picker_, PickerLimits{.max_body = options.max_body});
   ASSIGN_OR_RETURN(picker->server_, StartPickerServer(server_options, *picker->exchanges_));
   picker->fleet_ = std::make_unique<PickerFleet>(
-      *picker->picker_, options.access, [server = picker->server_.get()] { server->SetServing(true); }, clock);
+      *picker->picker_, options.access, [server = picker->server_.get()](bool ready) { server->SetServing(ready); },
+      clock);
   return picker;
 }
 

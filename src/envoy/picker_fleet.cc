@@ -1,5 +1,6 @@
 #include "envoy/picker_fleet.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <utility>
@@ -37,9 +38,9 @@ std::string Lookup(const Url& url) {
 
 }  // namespace
 
-PickerFleet::PickerFleet(EndpointPicker& picker, ServerAccess access, std::function<void()> on_healthy,
+PickerFleet::PickerFleet(EndpointPicker& picker, ServerAccess access, std::function<void(bool ready)> on_ready,
                          const Clock& clock)
-    : picker_(picker), access_(std::move(access)), on_healthy_(std::move(on_healthy)), clock_(clock), thread_([this] {
+    : picker_(picker), access_(std::move(access)), on_ready_(std::move(on_ready)), clock_(clock), thread_([this] {
         io_.run();
       }) {}
 
@@ -75,6 +76,7 @@ void PickerFleet::Relink(const std::vector<ServerAddress>& servers) {
   for (const auto& [name, server] : next) {
     if (!servers_.contains(name) || servers_[name] != server) server->link->Stop();
   }
+  TellReadiness();
 }
 
 std::shared_ptr<RoutedServer> PickerFleet::Link(const ServerAddress& address) {
@@ -108,7 +110,12 @@ void PickerFleet::Probed(RoutedServer& server, bool healthy, const std::string& 
   if (!healthy && server.fault != why) spdlog::warn("server {} does not answer: {}", server.address.name, why);
   server.fault = healthy ? std::string() : why;
   picker_.ObserveProbe(server.address.name, healthy);
-  if (healthy) on_healthy_();
+  TellReadiness();
+}
+
+void PickerFleet::TellReadiness() {
+  const bool ready = std::ranges::any_of(servers_, [](const auto& each) { return each.second->fault.empty(); });
+  if (std::exchange(ready_, ready) != ready) on_ready_(ready);
 }
 
 asio::awaitable<void> PickerFleet::LearnProfile(std::shared_ptr<RoutedServer> server) {

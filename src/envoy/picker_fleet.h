@@ -21,9 +21,10 @@ namespace loramux {
 
 class PickerFleet {
  public:
-  // `on_healthy` is called on the fleet's thread, each time that a server has answered. `picker` and `clock` must
-  // outlive the fleet.
-  PickerFleet(EndpointPicker& picker, ServerAccess access, std::function<void()> on_healthy, const Clock& clock);
+  // `on_ready` is called on the fleet's thread when a first server answers, and when none does any longer. `picker` and
+  // `clock` must outlive the fleet.
+  PickerFleet(EndpointPicker& picker, ServerAccess access, std::function<void(bool ready)> on_ready,
+              const Clock& clock);
   // Stops the links and joins the thread.
   ~PickerFleet();
   PickerFleet(const PickerFleet&) = delete;
@@ -39,16 +40,17 @@ class PickerFleet {
   std::shared_ptr<RoutedServer> Link(const ServerAddress& address);
   void Heard(RoutedServer& server, ServerSnapshot snapshot, TimeNs as_of);
   void Probed(RoutedServer& server, bool healthy, const std::string& why);
+  void TellReadiness();
   boost::asio::awaitable<void> LearnProfile(std::shared_ptr<RoutedServer> server);
 
   EndpointPicker& picker_;
   const ServerAccess access_;
-  const std::function<void()> on_healthy_;
+  const std::function<void(bool ready)> on_ready_;
   const Clock& clock_;
   boost::asio::io_context io_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{io_.get_executor()};
   std::map<std::string, std::shared_ptr<RoutedServer>> servers_;
-  bool knows_profile_ = false;
+  bool knows_profile_ = false, ready_ = false;
   std::thread thread_;
 };
 

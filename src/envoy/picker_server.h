@@ -26,7 +26,7 @@ class PickerServer {
   // Ends it at once, unless Shutdown did.
   virtual ~PickerServer() = default;
   virtual std::uint16_t port() const = 0;
-  // What the health service says. It begins with "not serving".
+  // What the health service says of all services but "liveness", which is always served. It begins with "not serving".
   virtual void SetServing(bool serving) = 0;
   // Takes no new exchanges, closes those that are settled, waits for the rest until `patience` is over, and cuts off
   // what remains. Returns how many it cut off.

@@ -54,12 +54,13 @@ struct ProxyMessage {
 // A message to the proxy.
 struct ProxyReply {
   ProxyPart part = ProxyPart::kOther;
-  ProxyHeaders set_headers;                 // of a request, or of the immediate response
+  ProxyHeaders set_headers;                 // of the request or response, or of the immediate response
   std::vector<std::string> remove_headers;  // of a request
   std::string endpoints;                    // the picked ones, for the dynamic metadata; empty: none
   bool streamed = false;                    // replaces the body's piece by `body`, as the duplex mode demands
   bool end_of_stream = false;               // of a streamed piece
-  std::string body;                         // of a streamed piece, or of the immediate response
+  bool replaces_body = false;               // `body` is the request's body from now on; not with `streamed`
+  std::string body;                         // of a streamed piece, of the request, or of the immediate response
   int status = 0;                           // of the immediate response
 };
 

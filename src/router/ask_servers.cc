@@ -1,6 +1,7 @@
 #include "router/ask_servers.h"
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -21,9 +22,34 @@ struct Round {
   asio::steady_timer all_ended;
 };
 
+constexpr std::chrono::milliseconds kBetweenLooks(50);
+
+// Cancels the call of a server that does not answer polls or probes for so long, while `alive` exists. The servers'
+// links notice a server that hangs within seconds, and say so in its fault.
+asio::awaitable<void> WatchSilence(std::shared_ptr<RoutedServer> server, HttpCall& call,
+                                   std::chrono::milliseconds patience, std::weak_ptr<std::string> alive) {
+  asio::steady_timer pause(co_await asio::this_coro::executor);
+  auto silent = std::chrono::milliseconds(0);
+  while (silent < patience) {
+    pause.expires_after(kBetweenLooks);
+    boost::system::error_code ignored;
+    co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    if (alive.expired()) co_return;
+    silent = server->fault.empty() ? std::chrono::milliseconds(0) : silent + kBetweenLooks;
+  }
+  if (const auto why = alive.lock()) *why = server->fault;
+  call.Cancel();
+}
+
 asio::awaitable<void> AskOne(std::shared_ptr<RoutedServer> server, HttpCallRequest request, std::size_t max_bytes,
-                             RunningQuestions* running, ServerAnswer& answer) {
+                             RunningQuestions* running, std::optional<std::chrono::milliseconds> silence_patience,
+                             ServerAnswer& answer) {
   HttpCall call(server->client, std::move(request));
+  const auto silence = std::make_shared<std::string>();  // dies before the call, and the watch with it
+  if (silence_patience) {
+    const auto executor = co_await asio::this_coro::executor;
+    asio::co_spawn(executor, WatchSilence(server, call, *silence_patience, silence), asio::detached);
+  }
   const auto forget = [running](HttpCall* ended) { running->Remove(ended); };
   const std::unique_ptr<HttpCall, decltype(forget)> listed(running == nullptr ? nullptr : &call, forget);
   if (running != nullptr) running->Add(&call);
@@ -35,7 +61,8 @@ asio::awaitable<void> AskOne(std::shared_ptr<RoutedServer> server, HttpCallReque
     answer.body += piece;
     if (answer.body.size() > max_bytes) end = {ExchangeEnd::Kind::kRefused, "its answer is too long"};
   }
-  answer.fault = end.detail;
+  answer.fault =
+      silence->empty() ? end.detail : "it answers no probes (" + *silence + "); it may do this once it goes on";
   if (!end.ok()) co_return;
   answer.status = call.status();
   for (const auto& [name, value] : call.headers()) {
@@ -57,7 +84,8 @@ void RunningQuestions::Add(HttpCall* call) {
 
 asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
                                                       HttpCallRequest request, std::size_t max_bytes,
-                                                      RunningQuestions* running) {
+                                                      RunningQuestions* running,
+                                                      std::optional<std::chrono::milliseconds> silence_patience) {
   const auto executor = co_await asio::this_coro::executor;
   request.repeatable = false;
   const auto round = std::make_shared<Round>(executor);
@@ -65,7 +93,7 @@ asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::share
   round->open = servers.size();
   for (std::size_t i = 0; i < servers.size(); ++i) {
     round->answers[i].server = servers[i]->address.name;
-    asio::co_spawn(executor, AskOne(servers[i], request, max_bytes, running, round->answers[i]),
+    asio::co_spawn(executor, AskOne(servers[i], request, max_bytes, running, silence_patience, round->answers[i]),
                    [round](const std::exception_ptr&) {
                      if (--round->open == 0) round->all_ended.cancel();
                    });

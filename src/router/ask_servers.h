@@ -1,8 +1,10 @@
 // Asks several servers the same, at the same time, and waits for all of them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,10 +46,11 @@ class RunningQuestions {
 };
 
 // The answers in the order of `servers`. An answer of more than `max_bytes` counts as none. Call it on the thread of
-// the servers' executor. `request` is sent once to each. `running`, if not null, has the questions meanwhile.
-boost::asio::awaitable<std::vector<ServerAnswer>> AskServers(std::span<const std::shared_ptr<RoutedServer>> servers,
-                                                             HttpCallRequest request, std::size_t max_bytes,
-                                                             RunningQuestions* running = nullptr);
+// the servers' executor. `request` is sent once to each. `running`, if not null, has the questions meanwhile. A server
+// that answers no poll or probe for `silence_patience` (nullopt: however long) is given up before the request's time.
+boost::asio::awaitable<std::vector<ServerAnswer>> AskServers(
+    std::span<const std::shared_ptr<RoutedServer>> servers, HttpCallRequest request, std::size_t max_bytes,
+    RunningQuestions* running = nullptr, std::optional<std::chrono::milliseconds> silence_patience = {});
 
 // The document in an answer; discarded if it is none, or nests deeper than kMaxJsonDepth.
 Json ParseAnswer(const std::string& body);

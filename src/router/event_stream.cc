@@ -1,6 +1,7 @@
 #include "router/event_stream.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include <boost/beast/core/string.hpp>
 
@@ -50,9 +51,46 @@ std::string WholeEvents::Take(std::string piece) {
   return all;
 }
 
+namespace {
+
+// The number of a field in the text of an object; -1: it has none.
+std::int64_t NumberOf(std::string_view object, std::string_view field) {
+  const std::size_t at = object.find(field);
+  if (at == std::string_view::npos) return -1;
+  const std::size_t digits = object.find_first_not_of(": ", at + field.size());
+  std::int64_t number = -1;
+  if (digits != std::string_view::npos) std::from_chars(object.data() + digits, object.data() + object.size(), number);
+  return std::max<std::int64_t>(number, -1);
+}
+
+}  // namespace
+
+// A quotation mark within a string has a backslash before it, so the pattern is never in an answer's text.
+AnswerUsage UsageIn(std::string_view text) {
+  constexpr std::string_view kUsage = "\"usage\":";
+  constexpr std::size_t kMostUsageBytes = 2048;
+  AnswerUsage usage;
+  for (std::size_t at = text.rfind(kUsage); at != std::string_view::npos && !usage.known;
+       at = at == 0 ? std::string_view::npos : text.rfind(kUsage, at - 1)) {
+    const std::string_view object = text.substr(at + kUsage.size(), kMostUsageBytes);
+    const std::size_t begin = object.find_first_not_of(' ');
+    if (begin == std::string_view::npos || object[begin] != '{') continue;
+    const std::int64_t prompt = std::max(NumberOf(object, "\"prompt_tokens\""), NumberOf(object, "\"input_tokens\""));
+    const std::int64_t output =
+        std::max(NumberOf(object, "\"completion_tokens\""), NumberOf(object, "\"output_tokens\""));
+    usage = {.known = prompt >= 0 || output >= 0,
+             .prompt = std::max<std::int64_t>(prompt, 0),
+             .output = std::max<std::int64_t>(output, 0)};
+  }
+  return usage;
+}
+
 std::string ErrorBodyOf(std::string_view path, int status, std::string_view message) {
   if (!IsMessages(path)) return ErrorBody(status, message, "");
-  const char* type = status == 503 ? "overloaded_error" : status >= 500 ? "api_error" : "invalid_request_error";
+  const char* type = status == 503   ? "overloaded_error"
+                     : status >= 500 ? "api_error"
+                     : status == 429 ? "rate_limit_error"
+                                     : "invalid_request_error";
   return DumpJson({{"type", "error"}, {"error", {{"type", type}, {"message", message}}}});
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,15 @@ class WholeEvents {
   bool between_events_ = true;
   std::int64_t events_ = 0;
 };
+
+// What an answer, or a part of one, says of its tokens.
+struct AnswerUsage {
+  bool known = false;
+  std::int64_t prompt = 0, output = 0;
+};
+// Finds the last `usage` in a JSON text or in whole events, in the words of any API: prompt_tokens and
+// completion_tokens, input_tokens and output_tokens. An object that has neither is not known.
+AnswerUsage UsageIn(std::string_view text);
 
 // What ends a stream whose server died, in the form of the API at `path`: an error event, and [DONE] where streams end
 // with it.

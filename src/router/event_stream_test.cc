@@ -42,6 +42,24 @@ TEST(WholeEvents, HoldsABoundedNumberOfBytes) {
   EXPECT_FALSE(events.between_events());
 }
 
+TEST(AnswerUsage, IsTheLastThatAnAnswerNames) {
+  const auto tokens = [](std::string_view text) {
+    const AnswerUsage usage = UsageIn(text);
+    return usage.known ? std::pair(usage.prompt, usage.output) : std::pair<std::int64_t, std::int64_t>(-1, -1);
+  };
+  using Tokens = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(tokens(R"({"choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,"completion_tokens":3}})"),
+            Tokens(7, 3));
+  EXPECT_EQ(tokens(R"({"usage": {"input_tokens": 5, "output_tokens": 6}})"), Tokens(5, 6));
+  EXPECT_EQ(
+      tokens("data: {\"usage\":null}\n\ndata: {\"usage\":{\"completion_tokens\":3}}\n\ndata: {\"usage\":null}\n\n"),
+      Tokens(0, 3));
+  for (const char* text : {"", R"({"usage":null})", R"({"text":"\"usage\":{\"prompt_tokens\":9}"})", R"({"usage":)",
+                           R"({"usage":{"prompt_tokens":-5}})", R"({"usage":{"prompt_tokens":)"}) {
+    EXPECT_EQ(tokens(text), Tokens(-1, -1)) << text;
+  }
+}
+
 TEST(StreamEnd, HasTheFormOfEachApi) {
   const std::string openai = StreamEnd("/v1/chat/completions", 502, "it \"died\"");
   EXPECT_NE(openai.find(R"("message":"it \"died\"")"), std::string::npos);

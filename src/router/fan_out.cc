@@ -91,14 +91,15 @@ std::optional<HttpReply> FanOut::Refusal(const HttpRequest& request) const {
 asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
                                                        HttpCallRequest question, RunningQuestions& running) const {
   if (!shared_catalogue_) {
-    std::vector<ServerAnswer> answers = co_await AskServers(servers, std::move(question), kMostSaidBytes, &running);
+    std::vector<ServerAnswer> answers =
+        co_await AskServers(servers, std::move(question), kMostSaidBytes, &running, pool_.access().silence_patience);
     co_return answers;
   }
   std::vector<ServerAnswer> answers;
   for (const auto& server : servers) {
     HttpCallRequest copy = question;
     const std::vector<std::shared_ptr<RoutedServer>> one = {server};
-    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes, &running);
+    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes, &running, pool_.access().silence_patience);
     if (answers.front().status != 0 || running.cancelled()) break;
   }
   co_return answers;
@@ -120,6 +121,7 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
                 : ErrorReply(404, fmt::format("`server`: there is no server {}; /health names all.", wanted));
   } else {
     HttpCallRequest question{.method = "POST", .path = request.path, .body = request.body, .timeout = kLoadPatience};
+    question.as_given = true;
     for (const char* name : {"Authorization", "Content-Type", "Origin"}) {
       const std::string_view value = request.Header(name);
       if (!value.empty()) question.headers.emplace_back(name, value);

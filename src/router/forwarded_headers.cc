@@ -6,12 +6,15 @@
 
 #include <boost/beast/core/string.hpp>
 
+#include "router/route_headers.h"
+#include "server/guard/access.h"
+#include "server/guard/tenancy.h"
+#include "server/guard/vouched_caller.h"
+
 namespace loramux {
 namespace {
 
 using boost::beast::iequals;
-
-constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
 
 template <std::size_t N>
 bool IsOneOf(std::string_view name, const std::array<std::string_view, N>& names) {
@@ -20,7 +23,7 @@ bool IsOneOf(std::string_view name, const std::array<std::string_view, N>& names
 
 // Of one connection only (RFC 9110, 7.6.1).
 bool IsOfConnection(std::string_view name) {
-  static constexpr std::array<std::string_view, 9> kNames = {
+  static constexpr std::array<std::string_view, 11> kNames = {
       "Connection", "Keep-Alive",        "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "TE",
       "Trailer",    "Transfer-Encoding", "Upgrade"};
   return IsOneOf(name, kNames);
@@ -48,15 +51,23 @@ bool Names(std::string_view options, std::string_view name) {
 }
 
 bool IsOwnOfResponse(std::string_view name) {
-  static constexpr std::array<std::string_view, 5> kNames = {"Server", "X-Request-Id", "traceparent", "tracestate",
-                                                             "x-loramux-server"};
+  static constexpr std::array<std::string_view, 6> kNames = {kSessionTokenHeader, "Server",     "X-Request-Id",
+                                                             "traceparent",       "tracestate", "x-loramux-server"};
   return IsOneOf(name, kNames) || iequals(name.substr(0, 15), "Access-Control-");
 }
 
 bool IsOwnOfRequest(std::string_view name) {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "Host",        "Content-Length", "Expect",          "X-Request-Id",
-      "traceparent", "tracestate",     "X-Forwarded-For", "x-loramux-require-digest"};
+  static constexpr std::array<std::string_view, 11> kNames = {"Host",
+                                                              "Content-Length",
+                                                              "Expect",
+                                                              "X-Request-Id",
+                                                              "traceparent",
+                                                              "tracestate",
+                                                              "X-Forwarded-For",
+                                                              "x-loramux-require-digest",
+                                                              kVouchedCallerHeader,
+                                                              "x-llm-d-model-name-rewrite",
+                                                              "x-gateway-model-name-rewrite"};
   return IsOneOf(name, kNames);
 }
 
@@ -82,20 +93,17 @@ PassedHead ReadPassedHead(const HttpFields& headers) {
   return head;
 }
 
-HttpFields RequestHeaders(const HttpExchange& exchange, bool trust_fairness_header, std::string_view tenant) {
+HttpFields RequestHeaders(const HttpExchange& exchange, std::string_view fleet_key, std::int64_t unix_seconds) {
   const HttpRequest& request = exchange.request();
   const std::string options = ConnectionOptions(request.headers);
   HttpFields headers;
-  headers.reserve(request.headers.size() + 5);
+  headers.reserve(request.headers.size() + 6);
   std::string forwarded;
-  bool named = false;
   for (const auto& [name, value] : request.headers) {
     if (iequals(name, "X-Forwarded-For")) forwarded += value + ", ";
     if (IsOfConnection(name) || IsOwnOfRequest(name) || Names(options, name)) continue;
-    if (iequals(name, kFairnessHeader)) {
-      if (!trust_fairness_header) continue;
-      named = true;
-    }
+    // The gate has read it, and took it if clients are trusted with it.
+    if (IsOneOf(name, kFairnessHeaders) && request.tenant.empty()) continue;
     // The gate read the first one; a second one would be another caller.
     const bool repeated =
         IsKey(name) && std::ranges::any_of(headers, [&](const auto& h) { return iequals(h.first, name); });
@@ -103,7 +111,13 @@ HttpFields RequestHeaders(const HttpExchange& exchange, bool trust_fairness_head
   }
   for (auto& header : exchange.trace().Headers()) headers.push_back(std::move(header));
   headers.emplace_back("X-Forwarded-For", forwarded + request.address);
-  if (!named) headers.emplace_back(kFairnessHeader, tenant);
+  if (request.tenant.empty()) headers.emplace_back(kFairnessHeader, WorkTenant(request));
+  if (!fleet_key.empty()) {
+    const ApiKey* const caller = CallerOf(request);
+    const VouchedCaller vouched{
+        .key = caller == nullptr ? std::string() : caller->name, .id = request.tenant, .address = request.address};
+    headers.emplace_back(kVouchedCallerHeader, Vouch(vouched, fleet_key, exchange.trace().request_id, unix_seconds));
+  }
   return headers;
 }
 

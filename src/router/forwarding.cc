@@ -1,13 +1,16 @@
 #include "router/forwarding.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
 #include "cluster/prefix_blocks.h"
+#include "cluster/session_servers.h"
 #include "http/run_on.h"
 #include "router/request_scan.h"
+#include "router/route_headers.h"
 #include "server/guard/access.h"
 
 namespace loramux {
@@ -19,6 +22,10 @@ constexpr std::size_t kScannedAtOnce = 256 * 1024;        // bytes of a body; a 
 constexpr std::size_t kMostWhole = std::size_t{1} << 20;  // of an answer that is sent once it is whole
 constexpr std::size_t kMostRefusal = 64 * 1024;           // of the body of an answer that began nothing
 constexpr double kBytesPerAnswerToken = 4;
+constexpr std::int64_t kMostSequences = 1 << 20;
+
+// Requests that count towards the limits of a key, as at a server: those that may generate.
+bool IsLimited(std::string_view path) { return !path.ends_with("tokenize") && !path.ends_with("/count_tokens"); }
 
 }  // namespace
 
@@ -71,20 +78,37 @@ asio::awaitable<void> Forwarding::Run() {
 // Reads what the dispatcher needs to know. False: the request has been answered.
 asio::awaitable<bool> Forwarding::Prepare() {
   const HttpRequest& request = exchange_.request();
+  const HeaderLookup header = [&request](std::string_view name) { return request.Header(name); };
+  const std::string_view rewritten = RewrittenModel(header);
   ScannedRequest scanned;
   bool read = false;
   const auto scan = [&] {
     read = ScanRequest(request.body, scanned);
+    if (read && !rewritten.empty()) {
+      body_ = WithModel(request.body, scanned, rewritten);
+      scanned.model = rewritten;
+      scanned.names.emplace_back(rewritten);
+    }
     route_.prefix = PrefixBlocks(scanned.adapter.empty() ? scanned.model : scanned.adapter, scanned.text);
   };
   if (request.body.size() <= kScannedAtOnce) {
     scan();
   } else {
-    co_await RunOn(proxy_.workers_, scan);
+    co_await RunOn(proxy_.scans_, WorkTenant(request), scan);
   }
-  const std::string& named = scanned.adapter.empty() ? scanned.model : scanned.adapter;
+  if (!rewritten.empty() && !read) {
+    co_await Fail(400, "x-llm-d-model-name-rewrite: expected a body that is a JSON object, found something else.");
+    co_return false;
+  }
+  const std::string named = scanned.adapter.empty() ? scanned.model : scanned.adapter;
   const bool allowed = co_await CheckCaller(scanned, read);
   if (!allowed) co_return false;
+  const bool admitted = co_await Admit(scanned);
+  if (!admitted) co_return false;
+  if (const Status steered = ReadRouteHeaders(header, route_); !steered.ok()) {
+    co_await Fail(steered.error());
+    co_return false;
+  }
   route_.adapter = proxy_.pool_.AdapterOf(named);
   route_.prompt_tokens = PromptTokens(scanned);
   route_.output_tokens = proxy_.lengths_.Expect(route_.adapter, scanned.max_tokens);
@@ -92,7 +116,8 @@ asio::awaitable<bool> Forwarding::Prepare() {
     const auto entry = proxy_.catalogue_.find(route_.adapter);
     if (entry != proxy_.catalogue_.end()) route_.digest = entry->second.digest;
   }
-  body_ = exchange_.TakeBody();
+  std::string original = exchange_.TakeBody();
+  if (rewritten.empty()) body_ = std::move(original);
   co_return true;
 }
 
@@ -115,10 +140,28 @@ asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, boo
   co_return true;
 }
 
+// The limits of the caller's key, which only the router may know. False: the request has been answered.
+asio::awaitable<bool> Forwarding::Admit(const ScannedRequest& scanned) {
+  const ApiKey* const caller = CallerOf(exchange_.request());
+  if (caller == nullptr || !IsLimited(path())) co_return true;
+  AdmissionRequest wanted{.key = caller->name, .key_limits = caller->limits};
+  wanted.sequences = std::clamp<std::int64_t>(scanned.choices, 1, kMostSequences) *
+                     std::clamp<std::int64_t>(scanned.prompts, 1, kMostSequences);
+  auto ticket = proxy_.admission_.Admit(wanted, Now());
+  if (!ticket.ok()) {
+    co_await Fail(ticket.error());
+    co_return false;
+  }
+  ticket_ = *std::move(ticket);
+  waiting_ = wanted.sequences;
+  co_return true;
+}
+
 HttpCallRequest Forwarding::MakeCall() {
   const HttpRequest& request = exchange_.request();
   HttpCallRequest call{.method = request.method, .path = request.target, .body = std::move(body_)};
-  call.headers = RequestHeaders(exchange_, proxy_.options_.trust_fairness_header, WorkTenant(request));
+  call.headers = RequestHeaders(exchange_, proxy_.pool_.access().fleet_key, proxy_.pool_.clock().UnixSeconds());
+  call.as_given = true;
   if (!route_.digest.empty()) call.headers.emplace_back("x-loramux-require-digest", route_.digest);
   call.idle_timeout = proxy_.options_.answer_timeout;
   call.repeatable = false;
@@ -142,6 +185,7 @@ asio::awaitable<Forwarding::Next> Forwarding::Try(Dispatcher::Attempt attempt) {
   call.TakeBody();
   exchange_.ReleaseBody();
   exchange_.AddHeader("x-loramux-server", server_->address.name);
+  exchange_.AddHeader(kSessionTokenHeader, SessionToken(server_->address.name));
   if (IsEventStream(head.content_type)) {
     std::string begun;
     co_await PassStream(call, std::move(head), std::move(begun));
@@ -194,6 +238,12 @@ asio::awaitable<Forwarding::Next> Forwarding::Refused(HttpCall& call, PassedHead
 // Where the first byte of the answer goes to the client.
 void Forwarding::SentFirst() { proxy_.metrics_.ObserveAdded(sent_at_ - arrived_ + Now() - head_at_); }
 
+// The answer has come so far that the request has cost so many tokens.
+void Forwarding::Charge(std::int64_t tokens) {
+  ticket_.Progress(std::exchange(waiting_, 0), tokens - charged_);
+  charged_ = tokens;
+}
+
 // An answer that is no stream of events: it is sent once it is whole, so that a server that dies in the middle is an
 // error and no half answer. A long one is passed on piece by piece.
 asio::awaitable<void> Forwarding::PassWhole(HttpCall& call, PassedHead head) {
@@ -216,8 +266,10 @@ asio::awaitable<void> Forwarding::PassWhole(HttpCall& call, PassedHead head) {
     co_return;
   }
   if (call.status() < 300) {
+    const AnswerUsage usage = UsageIn(body);
     const auto tokens = static_cast<std::int64_t>(static_cast<double>(body.size()) / kBytesPerAnswerToken);
-    proxy_.lengths_.Learn(route_.adapter, tokens);
+    proxy_.lengths_.Learn(route_.adapter, usage.known ? usage.output : tokens);
+    Charge(usage.known ? usage.prompt + usage.output : route_.prompt_tokens + tokens);
   }
   SentFirst();
   Count(EndWithStatus(call.status()));
@@ -239,14 +291,22 @@ asio::awaitable<void> Forwarding::PassStream(HttpCall& call, PassedHead head, st
   if (alive && !begun.empty()) alive = co_await exchange_.Write(begun);
   begun = std::string();
   std::string piece;
+  AnswerUsage usage;
   while (alive) {
     const ExchangeEnd end = co_await call.ReadPiece(piece);
     if (!end.ok()) co_return co_await EndBroken(end, is_events ? &events : nullptr);
     if (piece.empty()) break;
     if (is_events) piece = events.Take(std::move(piece));
-    if (!piece.empty()) alive = co_await exchange_.Write(piece);
+    if (piece.empty()) continue;
+    if (is_events && call.status() < 300) {
+      const AnswerUsage said = UsageIn(piece);
+      if (said.known) usage = said;
+      Charge(route_.prompt_tokens + events.events());
+    }
+    alive = co_await exchange_.Write(piece);
   }
   if (alive && !events.held().empty()) alive = co_await exchange_.Write(events.held());
+  if (usage.known) Charge(usage.prompt + usage.output);
   if (!alive) co_return Count(AttemptEnd::kCancelled);
   proxy_.lengths_.Learn(route_.adapter, events.events());
   Count(EndWithStatus(call.status()));
@@ -273,6 +333,12 @@ asio::awaitable<void> Forwarding::Fail(int status, std::string message) {
   co_await exchange_.Send(std::move(reply));
 }
 
+asio::awaitable<void> Forwarding::Fail(const Error& error) {
+  HttpReply reply = ErrorReply(error);
+  reply.body = ErrorBodyOf(path(), reply.status, error.message);
+  co_await exchange_.Send(std::move(reply));
+}
+
 // No server takes the request, and none began.
 asio::awaitable<void> Forwarding::GiveUp(std::string why) {
   proxy_.metrics_.CountRefused();
@@ -283,6 +349,7 @@ asio::awaitable<void> Forwarding::GiveUp(std::string why) {
   }
   if (!last_fault_.empty()) why = fmt::format("{}; {}: {}", why, tried_.back(), last_fault_);
   exchange_.AddHeader(kNotStartedHeader, "1");
+  exchange_.AddHeader(kDroppedReasonHeader, cut_off_ ? kDroppedShuttingDown : kDroppedNoEndpoints);
   co_await Fail(503, "No server takes the request: " + why);
 }
 

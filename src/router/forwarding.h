@@ -15,6 +15,7 @@
 #include "router/forwarded_headers.h"
 #include "router/proxy.h"
 #include "router/request_scan.h"
+#include "server/guard/admission.h"
 
 namespace loramux {
 
@@ -35,6 +36,7 @@ class Forwarding {
 
   boost::asio::awaitable<bool> Prepare();
   boost::asio::awaitable<bool> CheckCaller(const ScannedRequest& scanned, bool read);
+  boost::asio::awaitable<bool> Admit(const ScannedRequest& scanned);
   boost::asio::awaitable<Next> Try(Dispatcher::Attempt attempt);
   boost::asio::awaitable<Next> NotBegun(HttpCall& call, const ExchangeEnd& end);
   boost::asio::awaitable<Next> Refused(HttpCall& call, PassedHead head);
@@ -42,11 +44,13 @@ class Forwarding {
   boost::asio::awaitable<void> PassStream(HttpCall& call, PassedHead head, std::string begun);
   boost::asio::awaitable<void> EndBroken(const ExchangeEnd& end, WholeEvents* events);
   boost::asio::awaitable<void> Fail(int status, std::string message);
+  boost::asio::awaitable<void> Fail(const Error& error);
   boost::asio::awaitable<void> GiveUp(std::string why);
 
   HttpCallRequest MakeCall();
   void Count(AttemptEnd end);
   void SentFirst();
+  void Charge(std::int64_t tokens);
   AttemptEnd EndOf(const ExchangeEnd& end) const;
   std::string Broken(const ExchangeEnd& end) const;
   TimeNs Now() const { return proxy_.pool_.clock().Now(); }
@@ -56,6 +60,9 @@ class Forwarding {
   HttpExchange& exchange_;
   const TimeNs arrived_;
   const RouterMetrics::Gauge in_flight_;
+  AdmissionTicket ticket_;    // of the caller's key
+  std::int64_t waiting_ = 0;  // sequences of which nothing has come yet
+  std::int64_t charged_ = 0;  // tokens, so far
   RouteRequest route_;
   std::string body_;
   std::vector<std::string> tried_;

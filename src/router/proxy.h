@@ -9,28 +9,28 @@
 #include <string>
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/thread_pool.hpp>
 
 #include "http/exchange.h"
+#include "http/fair_work_queue.h"
 #include "router/answer_lengths.h"
 #include "router/catalogue.h"
 #include "router/router_metrics.h"
 #include "router/server_pool.h"
+#include "server/guard/admission.h"
 
 namespace loramux {
 
 struct ProxyOptions {
   // A server that sends nothing for so long is given up: while it works on a prompt, and between two pieces.
   std::chrono::milliseconds answer_timeout{600'000};
-  bool trust_fairness_header = false;  // clients may name their tenants
 };
 
 // Use it on the thread of the pool's executor.
 class Proxy {
  public:
   // All must outlive the proxy.
-  Proxy(ServerPool& pool, RouterMetrics& metrics, boost::asio::thread_pool& workers, ProxyOptions options)
-      : pool_(pool), metrics_(metrics), workers_(workers), options_(options) {}
+  Proxy(ServerPool& pool, RouterMetrics& metrics, ProxyOptions options)
+      : pool_(pool), metrics_(metrics), options_(options), scans_(pool.clock(), {.threads = 1}) {}
 
   // Adds the routes of the OpenAI API, and of the other APIs that servers speak.
   void AddRoutes(RouteTable& routes);
@@ -42,10 +42,11 @@ class Proxy {
 
   ServerPool& pool_;
   RouterMetrics& metrics_;
-  boost::asio::thread_pool& workers_;
   const ProxyOptions options_;
   Catalogue catalogue_;
+  Admission admission_{{.max_queued = 0}, QuotaTable()};  // of API keys alone
   AnswerLengths lengths_;
+  FairWorkQueue scans_;  // reads long bodies, whose clients take turns
 };
 
 }  // namespace loramux

@@ -1,9 +1,11 @@
 #include "router/request_scan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
 #include "cluster/prefix_blocks.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 namespace {
@@ -39,8 +41,9 @@ void AppendUtf8(std::uint32_t code, std::string& out) {
 // A position in a JSON text. After a fault it stands at the end, and every method does nothing.
 class Cursor {
  public:
-  explicit Cursor(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+  explicit Cursor(std::string_view text) : begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
+  std::size_t position() const { return static_cast<std::size_t>(at_ - begin_); }
   bool failed() const { return failed_; }
   // The next character that is no blank; 0 at the end.
   char Peek() {
@@ -183,6 +186,7 @@ class Cursor {
     if (out != nullptr) AppendUtf8(static_cast<std::uint32_t>(code), *out);
   }
 
+  const char* const begin_;
   const char* at_;
   const char* end_;
   bool failed_ = false;
@@ -214,22 +218,36 @@ class Scan {
   }
 
   void Setting(std::string_view name, bool top) {
-    if (name == "model") return Name(top ? request_.model : ignored_);
+    if (name == "model" && top) return Model();
+    if (name == "model") return Name(ignored_);
     if (name == "lora_path" || name == "adapter_id" || name == "lora") return Name(request_.adapter);
     if (name == "merged_adapters") return Name(ignored_);
     if (name == "stream") {
       request_.stream = cursor_.Peek() == 't';
       return cursor_.Skip();
     }
+    if (name == "n") return Integer(request_.choices);
     const bool limit = name == "max_tokens" || name == "max_completion_tokens" || name == "max_new_tokens" ||
                        name == "max_output_tokens";
     if (!limit) return cursor_.Skip();
+    Integer(request_.max_tokens);
+  }
+
+  // A number that is neither negative nor broken; another value is passed over.
+  void Integer(std::int64_t& into) {
     const char c = cursor_.Peek();
     if (c < '0' || c > '9') return cursor_.Skip();
     const std::string_view word = cursor_.Word();
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (error == std::errc() && end == word.data() + word.size()) request_.max_tokens = value;
+    if (error == std::errc() && end == word.data() + word.size()) into = value;
+  }
+
+  void Model() {
+    cursor_.Peek();
+    request_.model_begin = cursor_.position();
+    Name(request_.model);
+    request_.model_end = cursor_.position();
   }
 
   // A string value; another one is passed over.
@@ -248,7 +266,9 @@ class Scan {
     }
     into.clear();
     cursor_.String(into, 1024);
-    request_.names.push_back(into);
+    if (std::ranges::find(request_.names, into) != request_.names.end()) return;
+    if (request_.names.size() < ScannedRequest::kMostNames) return request_.names.push_back(into);
+    request_.names_known = false;
   }
 
   // Appends a text of the prompt. `kept`: its beginning belongs to the text that is fingerprinted.
@@ -264,8 +284,10 @@ class Scan {
     if (kind == '"') return Append(text, true);
     if (kind != '[') return cursor_.Skip();
     bool first = true;
+    std::int64_t listed = 0;
     cursor_.Array([&] {
       const char c = cursor_.Peek();
+      if (c == '"' || c == '[') ++listed;
       if (c == '"') {
         Append(text, first);
         first = false;
@@ -273,6 +295,7 @@ class Scan {
         IdOrIds(c);
       }
     });
+    request_.prompts = std::max<std::int64_t>(1, listed);
   }
   void IdOrIds(char first) {
     if (first == '[') return cursor_.Array([this] { IdOrIds('1'); });
@@ -290,13 +313,16 @@ class Scan {
       return AppendMessage("user", content, text);
     }
     if (kind != '[') return cursor_.Skip();
+    std::int64_t listed = 0;
     cursor_.Array([&] {
       const char c = cursor_.Peek();
       std::string ignored;
       if (c == '{') return Message(text);
+      if (c == '"' || c == '[') ++listed;
       if (c == '"') return Append(ignored, false);
       IdOrIds(c);
     });
+    request_.prompts = std::max<std::int64_t>(1, listed);
   }
   void Message(std::string& text) {
     std::string role, content;
@@ -353,6 +379,17 @@ class Scan {
 }  // namespace
 
 bool ScanRequest(std::string_view body, ScannedRequest& request) { return Scan(body, request).Run(); }
+
+std::string WithModel(std::string_view body, const ScannedRequest& request, std::string_view model) {
+  const std::string name = DumpJson(Json(model));
+  std::string changed(body);
+  if (request.model_begin != request.model_end) {
+    return changed.replace(request.model_begin, request.model_end - request.model_begin, name);
+  }
+  const std::size_t begin = body.find('{') + 1;
+  const bool empty = body.substr(body.find_first_not_of(" \n\r\t", begin)).starts_with('}');
+  return changed.insert(begin, "\"model\":" + name + (empty ? "" : ","));
+}
 
 std::int64_t PromptTokens(const ScannedRequest& request) {
   return request.token_ids + static_cast<std::int64_t>(static_cast<double>(request.text_bytes) / kBytesPerToken);

@@ -122,6 +122,33 @@ TEST(RequestScan, KeepsTheBeginningOfALongPromptOnly) {
   EXPECT_EQ(PromptTokens(request), 1'250'000);
 }
 
+TEST(RequestScan, CountsWhatARequestStarts) {
+  const auto starts = [](const std::string& body) {
+    const ScannedRequest request = Scanned(body);
+    return std::pair(request.choices, request.prompts);
+  };
+  using Counts = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(starts(R"({"prompt":"x","n":4})"), Counts(4, 1));
+  EXPECT_EQ(starts(R"({"prompt":["x","y","z"]})"), Counts(1, 3));
+  EXPECT_EQ(starts(R"({"prompt":[1,2,3],"n":2})"), Counts(2, 1));
+  EXPECT_EQ(starts(R"({"prompt":[[1,2],[3]],"n":null})"), Counts(1, 2));
+  EXPECT_EQ(starts(R"({"input":["x","y"]})"), Counts(1, 2));
+  EXPECT_EQ(starts(R"({"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]})"), Counts(1, 1));
+}
+
+TEST(RequestScan, KeepsFewNamesOfABodyThatRepeatsThem) {
+  std::string same = "{", many = "{";
+  for (int i = 0; i < 1000; ++i) {
+    same += R"("model":"m",)";
+    many += R"("model":")" + std::to_string(i) + "\",";
+  }
+  const ScannedRequest one = Scanned(same + R"("x":1})"), bounded = Scanned(many + R"("x":1})");
+  EXPECT_EQ(one.names, std::vector<std::string>{"m"});
+  EXPECT_TRUE(one.names_known);
+  EXPECT_EQ(bounded.names.size(), ScannedRequest::kMostNames);
+  EXPECT_FALSE(bounded.names_known);
+}
+
 TEST(AnswerLengths, LearnsAMeanAndForgetsWhatIsTooMuch) {
   AnswerLengths lengths;
   EXPECT_EQ(lengths.Expect("a", -1), 128);

@@ -14,6 +14,7 @@
 #include "router/model_list.h"
 #include "router/router_metrics.h"
 #include "server/guard/access.h"
+#include "server/guard/caller_gate.h"
 
 namespace loramux {
 namespace {
@@ -28,22 +29,12 @@ struct Guards {
 Result<Guards> LoadGuards(const RouterOptions& options) {
   Guards guards;
   if (!options.api_key_file.empty()) {
-    ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file));
+    ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file, options.key_limits));
   }
   if (options.tls.enabled()) {
     ASSIGN_OR_RETURN(guards.tls, TlsContext::Load(options.tls));
   }
   return guards;
-}
-
-std::optional<HttpReply> CheckKey(const AccessControl& access, HttpRequest& request) {
-  request.caller = access.Authenticate(request.Header("authorization"));
-  if (request.caller == nullptr) request.caller = access.AuthenticateKey(request.Header("x-api-key"));
-  if (request.caller != nullptr) return std::nullopt;
-  HttpReply reply =
-      ErrorReply(401, "This needs an API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.");
-  reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"loramux\"");
-  return reply;
 }
 
 HttpServerOptions OneThread(HttpServerOptions options, RouterMetrics& metrics) {
@@ -71,13 +62,13 @@ struct Router::Impl {
         pool(http.executor(), options.access, *dispatcher, workers, clock),
         models(pool),
         fan_out(pool, models, options.shared_catalogue, options.admin_key),
-        proxy(pool, metrics, workers, options.proxy) {
+        proxy(pool, metrics, options.proxy) {
     AddOwnRoutes();
     models.AddRoutes(routes);
     fan_out.AddRoutes(routes);
     proxy.AddRoutes(routes);
-    if (guards.access == nullptr) return;
-    routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
+    routes.SetGate(
+        CallerGate({.access = guards.access.get(), .trust_fairness_header = options.trust_fairness_header}, clock));
   }
 
   void AddOwnRoutes();
@@ -89,7 +80,7 @@ struct Router::Impl {
   std::unique_ptr<Dispatcher> dispatcher;
   RouterMetrics metrics;
   std::atomic<bool> leaving{false};
-  boost::asio::thread_pool workers{1};  // scans long bodies, parses long snapshots
+  boost::asio::thread_pool workers{1};  // parses long snapshots and lists of models
   RouteTable routes;
   HttpServer http;  // its thread runs all that follows, and has ended before that is destroyed
   ServerPool pool;

@@ -20,6 +20,7 @@
 #include "router/proxy.h"
 #include "router/server_address.h"
 #include "router/server_pool.h"
+#include "server/guard/quota.h"
 
 namespace loramux {
 
@@ -29,8 +30,10 @@ struct RouterOptions {
   DispatcherOptions dispatch;
   ServerAccess access;
   ProxyOptions proxy;
-  std::string api_key_file;  // checked before requests go to servers; empty: the servers check
-  TlsFiles tls;              // of the router itself; empty: plain HTTP
+  std::string api_key_file;                     // checked before requests go to servers; empty: the servers check
+  QuotaLimits key_limits{.concurrency = 1024};  // of each API key, where the file sets no others
+  bool trust_fairness_header = false;           // clients may name their tenants
+  TlsFiles tls;                                 // of the router itself; empty: plain HTTP
   // The servers share a catalogue of adapters, so a load or an unload at one of them reaches all.
   bool shared_catalogue = false;
   // The key that loads and unloads of adapters need, which the servers are given too. Empty: only the servers check;

@@ -12,6 +12,7 @@
 #include "cluster/default_model.h"
 #include "http/raw_client_for_test.h"
 #include "router/scripted_server_for_test.h"
+#include "server/guard/vouched_caller.h"
 
 namespace loramux::router_test {
 namespace {
@@ -420,6 +421,181 @@ TEST_F(RouterTest, ChangesNoAdaptersWhereNoKeyIsSet) {
   EXPECT_TRUE(server.ids().empty());
 }
 
+// A load that one server does not answer is answered for the others.
+TEST_F(RouterTest, AServerThatHangsDoesNotHoldALoadUp) {
+  asio::io_context context;
+  asio::ip::tcp::acceptor hanging(context, {asio::ip::make_address("127.0.0.1"), 0});  // accepts, and says nothing
+  const ServerAddress silent =
+      Must(ParseServerAddress("127.0.0.1:" + std::to_string(hanging.local_endpoint().port()), "test"));
+  ScriptedServer good(Replies(200, "Success"));
+  ScriptedServer slow([](HttpExchange& exchange) -> asio::awaitable<void> {
+    co_await SleepForTest(600ms);
+    co_await Replies(200, "Success")(exchange);
+  });
+  options_.admin_key = "";
+  options_.access.poll_patience = 50ms;
+  options_.access.silence_patience = 200ms;
+  Start({good.address(), slow.address(), silent});
+  ASSERT_TRUE(WaitUntil([&] { return Ready() == 2; }));
+  const Json answer = Client().Do("POST", "/v1/load_lora_adapter", R"({"lora_name":"a","lora_path":"/a"})").json();
+  EXPECT_FALSE(answer["ok"].get<bool>());
+  EXPECT_EQ(answer["message"], "2 of 3 servers did it") << answer.dump();
+  for (const Json& server : answer["servers"]) {
+    if (server["server"] != silent.name) continue;
+    EXPECT_NE(server["answer"].get<std::string>().find("it answers no probes"), std::string::npos) << answer.dump();
+  }
+}
+
+// What a router sends is what its client sent: nothing that a server's checks depend on is made up.
+TEST_F(RouterTest, InventsNoContentType) {
+  ScriptedServer server(Replies(200, "Success"));
+  options_.admin_key = "";
+  StartWith({&server});
+  RawHttpClient client = Client();
+  for (const char* path : {"/v1/load_lora_adapter", kChat}) {
+    client.Send("POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
+    EXPECT_EQ(client.Read().status, 200);
+    EXPECT_EQ(server.last_header("Content-Type"), "") << path;
+    EXPECT_EQ(server.last_header("User-Agent"), "") << path;
+    EXPECT_EQ(Client().Do("POST", path, "{}", "Content-Type: text/plain\r\n").status, 200);
+    EXPECT_EQ(server.last_header("Content-Type"), "text/plain") << path;
+  }
+}
+
+TEST_F(RouterTest, NoSpellingOfAPathPassesTheCheckOfTheAdministrator) {
+  ScriptedServer server(Replies(200, "Success"));
+  options_.admin_key = "secret of the administrator";
+  StartWith({&server});
+  for (const char* path :
+       {"/v1//load_lora_adapter", "/v1/./load_lora_adapter", "/v1/load_lora_adapter/", "/v1/x/../load_lora_adapter",
+        "/v1/load_lora_adapter;x=1", "/v1/%2e/load_lora_adapter", "/v1/%2fload_lora_adapter",
+        "/v1/load_lora_adapter%2f", "/v1/\\load_lora_adapter", "/v1/load_lora_adapter/."}) {
+    const ClientResponse response = Client().Do("POST", path, R"({"lora_name":"a"})");
+    EXPECT_EQ(response.status, 404) << path;
+    EXPECT_NE(response.body.find("expected the path /v1/load_lora_adapter"), std::string::npos) << response.body;
+  }
+  EXPECT_EQ(Client().Do("POST", "/v1/load%5flora_adapter", "{}").status, 401);  // is the route itself
+  EXPECT_TRUE(server.ids().empty());
+}
+
+// Whatever a router of the same bounds lets through, a server takes.
+TEST_F(RouterTest, ARequestWithinTheBoundsOfARouterIsWithinThoseOfItsServers) {
+  ScriptedServer server(Replies(200, "{}"));
+  options_.access.fleet_key = "the fleet's key 0123456789";
+  StartWith({&server});
+  std::string fields;
+  for (int i = 0; i < 93; ++i) fields += "X-" + std::to_string(i) + ": y\r\n";
+  fields += "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=b\r\n";
+  int refused = 0;
+  for (int more = 0; more < 12; ++more) {
+    const ClientResponse response = Client().Do("POST", kChat, kBody, fields);
+    refused += response.status == 431 ? 1 : 0;
+    EXPECT_TRUE(response.status == 200 || response.Header("x-loramux-server").empty()) << more;
+    fields += "X-More-" + std::to_string(more) + ": y\r\n";
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 12);
+}
+
+TEST_F(RouterTest, AServerThatAlwaysSaysNotStartedGetsNothingForAWhile) {
+  ScriptedServer refusing(Replies(503, "{}", {{"x-loramux-not-started", "1"}})), good(Replies(200, "{}"));
+  options_.dispatch.most_ejected = 1;
+  StartWith({&refusing, &good});
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(Ask().status, 200);
+  EXPECT_EQ(refusing.ids().size(), 5u);
+}
+
+// Two keys of the router, with the limits that their entries say.
+class RouterKeysTest : public RouterTest {
+ protected:
+  // `limits`: of the key "acme".
+  void UseKeys(const std::string& limits) {
+    options_.api_key_file = testing::TempDir() + "router_limits_" + std::to_string(getpid()) + ".json";
+    std::ofstream(options_.api_key_file)
+        << R"({"keys":[{"name":"acme","key":"sk-acme-0123456789","models":["*"],"limits":)" << limits
+        << R"(},{"name":"other","key":"sk-other-0123456789","models":["*"]}]})";
+  }
+  ClientResponse AskAs(const std::string& key, const std::string& body = kBody) {
+    return Ask(body, "Authorization: Bearer sk-" + key + "-0123456789\r\n");
+  }
+};
+
+TEST_F(RouterKeysTest, TheRatesOfAKeyHold) {
+  ScriptedServer server(Replies(200, R"({"usage":{"prompt_tokens":500,"completion_tokens":600}})"));
+  UseKeys(R"({"requests_per_second":0.001,"burst":3})");
+  StartWith({&server});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(AskAs("acme").status, 200);
+  const ClientResponse refused = AskAs("acme");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.json()["error"]["type"], "RateLimitError");
+  EXPECT_NE(refused.body.find("Too many requests for the API key `acme`"), std::string::npos) << refused.body;
+  EXPECT_FALSE(refused.Header("Retry-After").empty());
+  EXPECT_EQ(refused.Header("x-llm-d-request-dropped-reason"), "rejected-saturated");
+  EXPECT_EQ(AskAs("other").status, 200);
+  EXPECT_EQ(server.ids().size(), 4u);
+}
+
+TEST_F(RouterKeysTest, TokensOfAnswersAreADebt) {
+  ScriptedServer server([](HttpExchange& exchange) -> asio::awaitable<void> {
+    const bool stream = exchange.request().body.find("stream") != std::string::npos;
+    if (!stream) co_return co_await Replies(200, R"({"usage":{"prompt_tokens":50,"completion_tokens":60}})")(exchange);
+    co_await exchange.StartStream("text/event-stream");
+    for (int i = 0; i < 150; ++i) co_await exchange.Write("data: {\"n\":1}\n\n");
+    co_await exchange.EndStream();
+  });
+  UseKeys(R"({"tokens_per_second":100})");
+  StartWith({&server});
+  EXPECT_EQ(AskAs("acme").status, 200);
+  const ClientResponse refused = AskAs("acme");
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_NE(refused.body.find("Too many tokens"), std::string::npos) << refused.body;
+  ASSERT_TRUE(WaitUntil([&] { return AskAs("acme", R"({"stream":true})").status == 200; }));
+  EXPECT_EQ(AskAs("acme").status, 429);  // of a stream that does not name its tokens, its events are counted
+}
+
+TEST_F(RouterKeysTest, SequencesInProgressAreBounded) {
+  std::atomic<bool> finish{false};
+  std::atomic<int> begun{0};
+  ScriptedServer server([&](HttpExchange& exchange) -> asio::awaitable<void> {
+    ++begun;
+    while (!finish) co_await SleepForTest(1ms);
+    co_await Replies(200, "{}")(exchange);
+  });
+  UseKeys(R"({"concurrency":3})");
+  StartWith({&server});
+  EXPECT_EQ(AskAs("acme", R"({"prompt":"x","n":4})").status, 400);  // it could not fit later either
+  RawHttpClient two = Client(), one = Client();
+  const std::string key = "Authorization: Bearer sk-acme-0123456789\r\n";
+  two.Send(RawHttpClient::Format("POST", kChat, R"({"prompt":["x","y"]})", key));
+  ASSERT_TRUE(WaitUntil([&] { return begun == 1; }));
+  EXPECT_EQ(AskAs("acme", R"({"prompt":"x","n":2})").status, 429);
+  one.Send(RawHttpClient::Format("POST", kChat, kBody, key));
+  ASSERT_TRUE(WaitUntil([&] { return begun == 2; }));
+  EXPECT_EQ(AskAs("acme").status, 429);
+  finish = true;
+  EXPECT_EQ(two.Read().status, 200);
+  EXPECT_EQ(one.Read().status, 200);
+  EXPECT_TRUE(WaitUntil([&] { return AskAs("acme").status == 200; }));
+}
+
+TEST_F(RouterKeysTest, ServersLearnWhoseRequestItIs) {
+  ScriptedServer server(Replies(200, "{}"));
+  UseKeys("{}");
+  options_.access.fleet_key = "the fleet's key 0123456789";
+  options_.trust_fairness_header = true;
+  StartWith({&server});
+  const auto vouched = [&] {
+    return Must(ReadVouchedCaller(server.last_header(kVouchedCallerHeader), options_.access.fleet_key,
+                                  server.ids().back(), clock_.UnixSeconds()));
+  };
+  EXPECT_EQ(AskAs("acme").status, 200);
+  EXPECT_EQ(vouched(), (VouchedCaller{"acme", "", "127.0.0.1"}));
+  Ask(kBody,
+      "Authorization: Bearer sk-other-0123456789\r\nx-loramux-caller: forged\r\n"
+      "x-llm-d-inference-fairness-id: team\r\n");
+  EXPECT_EQ(vouched(), (VouchedCaller{"other", "team", "127.0.0.1"}));
+}
+
 TEST_F(RouterTest, AKeyForSomeModelsHoldsForEveryNameInABody) {
   ScriptedServer server(Replies(200, "{}"));
   options_.api_key_file = testing::TempDir() + "router_test_keys.json";
@@ -441,6 +617,24 @@ TEST_F(RouterTest, AKeyForSomeModelsHoldsForEveryNameInABody) {
     EXPECT_EQ(ask(body), 400) << body;
   }
   EXPECT_EQ(server.ids().size(), 2u);
+}
+
+TEST_F(RouterTest, HeadersOfLlmDSteer) {
+  const auto echo = [](HttpExchange& exchange) -> asio::awaitable<void> {
+    HttpReply reply{200, exchange.request().body};
+    co_await exchange.Send(std::move(reply));
+  };
+  ScriptedServer one(echo), two(echo);
+  StartWith({&one, &two});
+  const ClientResponse first = Ask(R"({"model":"alias","prompt":"x"})", "x-llm-d-model-name-rewrite: real\r\n");
+  EXPECT_EQ(first.body, R"({"model":"real","prompt":"x"})");
+  const std::string server = first.Header("x-loramux-server"), token = first.Header("x-session-token");
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(Ask(kBody, "x-session-token: " + token + "\r\n").Header("x-loramux-server"), server);
+  }
+  EXPECT_EQ(Ask("[]", "x-llm-d-model-name-rewrite: real\r\n").status, 400);
+  EXPECT_EQ(Ask(kBody, "x-llm-d-slo-tpot-ms: soon\r\n").status, 400);
+  EXPECT_EQ(Ask(kBody, "x-llm-d-slo-tpot-ms: 50\r\n").status, 200);
 }
 
 TEST_F(RouterTest, HealthIsThatOfTheServers) {

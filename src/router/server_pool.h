@@ -33,6 +33,9 @@ struct ServerAccess {
   std::chrono::milliseconds idle_timeout{4'000};
   std::size_t max_idle = 1024;  // kept-alive connections of each server
   bool learn_profile = false;   // take the times of servers from the first server that has a profile
+  // A server that answers no poll or probe for so long gets no time to load or unload an adapter: one that works on it
+  // answers them.
+  std::chrono::milliseconds silence_patience{5'000};
   std::chrono::milliseconds poll_wait{1'000}, poll_patience{1'000}, probe_interval{250};
 };
 
@@ -73,6 +76,7 @@ class ServerPool {
   // Grows with each change of a server or of the servers.
   std::uint64_t changes() const { return changes_; }
 
+  const ServerAccess& access() const { return access_; }
   Dispatcher& dispatcher() { return dispatcher_; }
   const Clock& clock() const { return clock_; }
   const boost::asio::any_io_executor& executor() const { return executor_; }

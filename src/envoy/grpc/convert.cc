@@ -103,8 +103,9 @@ void SetHeaders(const ProxyReply& reply, wire::HeaderMutation& mutation) {
 void FillCommon(ProxyReply& reply, wire::CommonResponse& common) {
   if (!reply.set_headers.empty() || !reply.remove_headers.empty()) {
     SetHeaders(reply, *common.mutable_header_mutation());
-    common.set_clear_route_cache(true);
+    common.set_clear_route_cache(reply.part != ProxyPart::kResponseHeaders);
   }
+  if (reply.replaces_body) common.mutable_body_mutation()->set_body(std::move(reply.body));
   if (reply.streamed) {
     wire::StreamedBodyResponse& piece = *common.mutable_body_mutation()->mutable_streamed_response();
     piece.set_body(std::move(reply.body));

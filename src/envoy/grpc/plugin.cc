@@ -19,7 +19,9 @@ using envoy::service::ext_proc::v3::ExternalProcessor;
 using envoy::service::ext_proc::v3::ProcessingRequest;
 using envoy::service::ext_proc::v3::ProcessingResponse;
 
-constexpr const char* kServices[] = {"", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"};
+constexpr const char* kServices[] = {"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
+                                     "inference-extension"};
+constexpr const char* kLiveness = "liveness";          // answers as long as anything does
 constexpr std::size_t kMemory = std::size_t{1} << 30;  // of gRPC's buffers; beyond it connections are slowed down
 constexpr int kMaxThreads = 64;
 
@@ -69,6 +71,7 @@ class GrpcPickerServer final : public PickerServer {
     }
     port_ = static_cast<std::uint16_t>(port);
     SetServing(false);
+    server_->GetHealthCheckService()->SetServingStatus(kLiveness, true);
     return Ok{};
   }
 

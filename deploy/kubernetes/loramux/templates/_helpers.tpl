@@ -39,6 +39,11 @@ capabilities: {drop: [ALL]}
 dns:{{ include "loramux.name" . }}-servers.{{ .Release.Namespace }}.svc:8000
 {{- end -}}
 
+{{/* A server at each port of the pool's pods. */}}
+{{- define "loramux.poolServers" -}}
+{{- range $i, $port := .Values.inferencePool.targetPorts }}{{ if $i }},{{ end }}dns:{{ include "loramux.name" $ }}-servers.{{ $.Release.Namespace }}.svc:{{ $port }}{{ end -}}
+{{- end -}}
+
 {{- define "loramux.etcdArgs" -}}
 {{- with .Values.etcd.urls }}
 - --etcd
