@@ -302,7 +302,8 @@ TEST_F(AdapterAdminTest, FoldersThatCannotBeServedAreListedWithTheReason) {
   std::map<std::string, std::string> reasons;
   for (const BrokenAdapter& adapter : admin_->Broken()) reasons[adapter.name] = adapter.reason;
   ASSERT_EQ(reasons.size(), 2u);
-  EXPECT_THAT(reasons["base"], HasSubstr("conflicts with a served base model: give the adapter (in --adapter-dir, its folder)"));
+  EXPECT_THAT(reasons["base"],
+              HasSubstr("conflicts with a served base model: give the adapter (in --adapter-dir, its folder)"));
   EXPECT_THAT(reasons["run"], HasSubstr("such as checkpoint-20, the last"));
   EXPECT_EQ(admin_->Offered().size(), 1u);
   EXPECT_EQ(admin_->Find("base").value(), nullptr);  // still the base model

@@ -8,7 +8,7 @@ keyless server behind a router that checks the keys; loads of adapters from a st
 key and an address of its own, and repeats its attack until the honest client is done. The honest client must get the right
 answers, and must not wait long: its TTFT may be 1.5 times what it is without the attack, plus PAUSE seconds, so that a
 machine that stands still for a moment does not fail the test (`--pause 0.02` on a quiet machine). The memory of the server
-must not grow. `--markdown` writes the figures of the run as a table. `--unchecked` demands nothing of times, memory and
+must not grow. The router's part runs with `--routed`. `--markdown` writes the figures of the run as a table. `--unchecked` demands nothing of times, memory and
 statuses: for the figures of an older program.
 """
 import contextlib
@@ -410,6 +410,7 @@ class Honest:
 SIZES = ("--max-num-seqs", "8", "--device-memory", POOL, "--host-memory", POOL)
 options = {"markdown": None, "only": "", "pause": str(PAUSE)}   # of the command line
 checked = True
+routed = False
 
 
 def keep(table):
@@ -494,6 +495,11 @@ class KeylessNeighbour(HostileNeighbour):
 class RoutedNeighbour(HostileNeighbour):
     """A router checks the keys and tells the server whose request each one is."""
     attacks = ROUTED_ATTACKS
+
+    def setUp(self):
+        if not routed:
+            self.skipTest("without --routed")
+        super().setUp()
 
     def start(self):
         fleet_key = self.folder / "fleet.key"
@@ -592,6 +598,9 @@ if __name__ == "__main__":
     if "--unchecked" in sys.argv:
         sys.argv.remove("--unchecked")
         checked = False
+    if "--routed" in sys.argv:
+        sys.argv.remove("--routed")
+        routed = True
     for option in list(options):
         if f"--{option}" in sys.argv:
             at = sys.argv.index(f"--{option}")

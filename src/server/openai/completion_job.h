@@ -66,7 +66,7 @@ struct ServingContext {
   // Turns true once the client is gone: long work then stops with an error. Null: it goes on.
   const std::atomic<bool>* gone = nullptr;
   bool compile_later = false;  // Prepare leaves grammars that are not kept to CompletionJob::Finish
-  TimeNs ttft = 0;  // by which the first token is wanted, if the body has no `deadline_ms`; 0: no such time
+  TimeNs ttft = 0;             // by which the first token is wanted, if the body has no `deadline_ms`; 0: no such time
 };
 
 // Returns the seed of choice number `choice` of a prompt: `seed` itself for choice 0, unrelated seeds for the others.

@@ -24,8 +24,8 @@ namespace loramux {
 
 // Settings of a GrammarCompiler.
 struct GrammarCompilerOptions {
-  // Of the processor, for one grammar. The largest take a third of it.
-  std::chrono::milliseconds max_time{1000};
+  // Of the processor, for one grammar. The largest take a second.
+  std::chrono::milliseconds max_time{5000};
   int mask_threads = 1;                                // that compute masks beside the forward pass
   std::size_t max_grammars = 512;                      // kept; as many refused ones too
   std::size_t max_bytes = std::size_t{256} << 20;      // of all grammars that are kept
@@ -47,7 +47,7 @@ class GrammarCompiler {
                                                          GrammarCompilerOptions options = {});
   ~GrammarCompiler();
 
-  // Returns the kept grammar, or compiles it, which takes up to some hundred milliseconds. Errors are meant for the
+  // Returns the kept grammar, or compiles it, which takes up to some seconds. Errors are meant for the
   // client and name OutputConstraint::field; they are kept too.
   Result<std::shared_ptr<const Grammar>> Compile(const OutputConstraint& constraint);
   // Whether Compile would take no time, because the grammar or its error is kept.
