@@ -101,8 +101,6 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--enable-auto-tool-choice", kHolds, "requests with tools need no switch"},
     {kVllm, "--enable-reasoning", kHolds, "requests of reasoning models need no switch"},
     {kVllm, "--tool-parser-plugin,--reasoning-parser-plugin", kRefused, "code of users never runs", kOne},
-    {kVllm, "--chat-template-content-format", kIgnored, "the content of messages is given to the template as text",
-     kOne, "auto|string"},
     {kVllm, "--response-role", kIgnored, "the role of an answer is assistant", kOne, "assistant"},
     {kVllm, "--return-tokens-as-token-ids", kRefused, "tokens are returned as text"},
     {kVllm, "--enable-prompt-tokens-details", kHolds, "usage always counts cached tokens"},

@@ -83,7 +83,10 @@ Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Toke
   messages.push_back({{"role", "user"}, {"content", flags.prompt}});
   const std::string context = nlohmann::ordered_json({{"messages", std::move(messages)}})
                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  ASSIGN_OR_RETURN(const std::string text, chat->Render(context, {.unix_seconds = OsClock().UnixSeconds()}));
+  const std::int64_t now = OsClock().UnixSeconds();
+  ASSIGN_OR_RETURN(
+      const std::string text,
+      chat->Render(context, {.unix_seconds = now, .utc_offset = LocalOffset(now), .content = chat->content_format()}));
   return tokenizer.Encode(text, /*add_special_tokens=*/false);
 }
 

@@ -98,6 +98,12 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
             .help = "Jinja file of the chat template, or the template itself",
             .default_text = "the tokenizer's",
             .common = true});
+  line.Add({.names = "--chat-template-content-format",
+            .target = &flags.content_format,
+            .unit = "FORMAT",
+            .help = "Form in which the chat template gets the content of messages: as texts (string), as lists of "
+                    "parts (openai), or as it reads it for each role (auto)",
+            .choices = {"auto", "string", "openai"}});
   line.Add({.names = "--dtype",
             .target = &flags.dtype,
             .unit = "DTYPE",
@@ -138,7 +144,9 @@ Status FetchModel(ModelFlags& flags) {
   return Ok{};
 }
 
-Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags) {
+namespace {
+
+Result<std::optional<ChatTemplate>> ReadChatTemplate(const ModelFlags& flags) {
   if (flags.chat_template.empty()) return ChatTemplate::Load(flags.text_directory());
   std::string source = flags.chat_template, label = "--chat-template";
   if (!IsTemplateText(source)) {
@@ -149,6 +157,16 @@ Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags) {
   }
   ASSIGN_OR_RETURN(ChatTemplate loaded, ChatTemplate::LoadInstead(flags.text_directory(), source, label));
   return std::optional(std::move(loaded));
+}
+
+}  // namespace
+
+Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags) {
+  static const std::map<std::string, ContentFormat> kFormats = {
+      {"auto", ContentFormat::kAuto}, {"string", ContentFormat::kText}, {"openai", ContentFormat::kParts}};
+  ASSIGN_OR_RETURN(std::optional<ChatTemplate> loaded, ReadChatTemplate(flags));
+  if (loaded) loaded->SetContentFormat(kFormats.at(flags.content_format));
+  return loaded;
 }
 
 Status CheckModelDType(const ModelFlags& flags) {

@@ -26,6 +26,8 @@ struct ModelFlags {
   std::string model_dir;      // of the base model
   std::string tokenizer;      // directory of the tokenizer; empty: the model's
   std::string chat_template;  // a file, or the template itself; empty: the tokenizer's
+  // Of the content of messages: "auto", "string" or "openai".
+  std::string content_format = "auto";
   std::string dtype = "auto";
   HubFlags hub;
   std::string model_name;  // the model as it was asked for, where model_dir became a folder of the cache

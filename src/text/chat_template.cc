@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include <array>
+#include <ctime>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -179,9 +180,13 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   const bool use_tools = impl_->with_tools != nullptr && HasTools(context_json);
   const loramux_template* chosen = use_tools ? impl_->with_tools.get() : impl_->plain.get();
   Buffer text, error;
+  const loramux_render_options render = {.add_generation_prompt = options.add_generation_prompt,
+                                         .fold_system = options.fold_system,
+                                         .content_format = static_cast<std::uint32_t>(options.content),
+                                         .unix_seconds = options.unix_seconds,
+                                         .utc_offset = options.utc_offset};
   const auto status =
-      loramux_template_render(chosen, Bytes(context_json), context_json.size(), options.add_generation_prompt,
-                              options.unix_seconds, text.out(), error.out());
+      loramux_template_render(chosen, Bytes(context_json), context_json.size(), &render, text.out(), error.out());
   if (status == LORAMUX_TEXT_OK) return text.ToString();
   Error failure = ToError(status, error, "");
   // The request made the template fail or exceed a limit, so this is an error in the client's input.
@@ -190,6 +195,12 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
 }
 
 bool ChatTemplate::Mentions(std::string_view word) const { return impl_->sources.find(word) != std::string::npos; }
+
+std::int64_t LocalOffset(std::int64_t unix_seconds) {
+  const std::time_t time = unix_seconds;
+  std::tm local = {};
+  return localtime_r(&time, &local) == nullptr ? 0 : local.tm_gmtoff;
+}
 
 Result<std::string> TokenizerInfo(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(json config, ReadJson(directory / "tokenizer_config.json"));

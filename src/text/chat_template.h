@@ -12,6 +12,14 @@
 
 namespace loramux {
 
+// The form in which a template gets the content of messages, which requests hold as a text or as a list of text parts.
+enum class ContentFormat {
+  kAsGiven,
+  kAuto,   // for each role the form that the template prints; found out by rendering small conversations
+  kText,   // texts, whose parts line breaks join
+  kParts,  // lists of parts, but for results of tools, as in vLLM
+};
+
 // Immutable after loading; thread-safe. Rendering is bounded in steps and output size, so that a hostile template
 // cannot hang the process or exhaust its memory.
 class ChatTemplate {
@@ -36,8 +44,17 @@ class ChatTemplate {
   // Options of one rendering.
   struct Options {
     bool add_generation_prompt = true;
-    std::int64_t unix_seconds = 0;  // the time that strftime_now returns (UTC)
+    std::int64_t unix_seconds = 0;  // the time that strftime_now returns
+    std::int64_t utc_offset = 0;    // seconds by which local time, in which it returns it, is ahead of UTC
+    // What the template gets of `messages`. Other forms than kAsGiven also turn ids of tool calls into what the
+    // template accepts: those of Mistral want nine letters and digits.
+    ContentFormat content = ContentFormat::kAsGiven;
+    // Merges system messages that the template does not print in their place into their neighbours.
+    bool fold_system = false;
   };
+  // The form of content that the operator wants requests rendered with.
+  ContentFormat content_format() const { return content_format_; }
+  void SetContentFormat(ContentFormat format) { content_format_ = format; }
   // Renders one conversation. `context_json` is a JSON object with "messages" and optionally "tools", "documents" and
   // any other variable (chat_template_kwargs). Key order is kept. A call of raise_exception(...) and any template error
   // return kInvalidArgument with the template's message.
@@ -50,7 +67,11 @@ class ChatTemplate {
   struct Impl;
   explicit ChatTemplate(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+  ContentFormat content_format_ = ContentFormat::kAuto;
 };
+
+// Returns by how many seconds the local time zone is ahead of UTC at that moment. Thread-safe.
+std::int64_t LocalOffset(std::int64_t unix_seconds);
 
 // Describes the tokenizer of a model's directory for clients that build prompts themselves: tokenizer_config.json as a
 // JSON object, with special tokens as texts, and with the chat template, wherever the directory has it. Errors: those

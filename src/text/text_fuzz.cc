@@ -82,8 +82,11 @@ void UseTemplate(std::string_view source, std::string_view context) {
     return;
   }
   TemplateHandle handle(raw);
-  Buffer text, render_error;
-  loramux_template_render(raw, Bytes(context), context.size(), true, 1'720'170'487, text.out(), render_error.out());
+  for (const std::uint32_t format : {0, 3}) {
+    const loramux_render_options options = {true, format != 0, format, 1'720'170'487, 3'600};
+    Buffer text, render_error;
+    loramux_template_render(raw, Bytes(context), context.size(), &options, text.out(), render_error.out());
+  }
 }
 
 // The matcher's result must not depend on how the text is split.

@@ -545,6 +545,47 @@ TEST(ChatTemplate, TellsTheTimeItIsGiven) {
   EXPECT_EQ(*Render("{{ strftime_now('%F %A') }}", "{}", 951'782'400), "2000-02-29 Tuesday");
 }
 
+// The expected texts are those of datetime.strftime of Python 3.11.
+TEST(ChatTemplate, PrintsTimesAsPythonDoes) {
+  constexpr const char* kPlain =
+      "%a|%A|%b|%B|%c|%C|%d|%D|%e|%f|%F|%g|%G|%h|%H|%I|%j|%k|%l|%m|%M|%p|%P|%r|%R|%S|%T|%u|%U|%V|"
+      "%w|%W|%x|%X|%y|%Y|%z|%Z|%%";
+  const std::pair<std::int64_t, const char*> times[] = {
+      {1609459199,
+       "Thu|Thursday|Dec|December|Thu Dec 31 23:59:59 "
+       "2020|20|31|12/31/20|31|000000|2020-12-31|20|2020|Dec|23|11|366|23|11|12|59|PM|pm|11:59:59 "
+       "PM|23:59|59|23:59:59|4|52|53|4|52|12/31/20|23:59:59|20|2020|||%"},
+      {1230771661,
+       "Thu|Thursday|Jan|January|Thu Jan  1 01:01:01 2009|20|01|01/01/09| 1|000000|2009-01-01|09|2009|Jan|01|01|001| "
+       "1| 1|01|01|AM|am|01:01:01 AM|01:01|01|01:01:01|4|00|01|4|00|01/01/09|01:01:01|09|2009|||%"},
+      {1735689599,
+       "Tue|Tuesday|Dec|December|Tue Dec 31 23:59:59 "
+       "2024|20|31|12/31/24|31|000000|2024-12-31|25|2025|Dec|23|11|366|23|11|12|59|PM|pm|11:59:59 "
+       "PM|23:59|59|23:59:59|2|52|01|2|53|12/31/24|23:59:59|24|2024|||%"},
+      {951782400,
+       "Tue|Tuesday|Feb|February|Tue Feb 29 00:00:00 2000|20|29|02/29/00|29|000000|2000-02-29|00|2000|Feb|00|12|060| "
+       "0|12|02|00|AM|am|12:00:00 AM|00:00|00|00:00:00|2|09|09|2|09|02/29/00|00:00:00|00|2000|||%"},
+  };
+  for (const auto& [time, expected] : times) {
+    EXPECT_EQ(*Render(std::string("{{ strftime_now('") + kPlain + "') }}", "{}", time), expected);
+  }
+  constexpr const char* kFlags =
+      "%-d|%_d|%0e|%-I|%_H|%^a|%^B|%#A|%#p|%10A|%05d|%_6Y|%-j|%Ey|%Od|%^c|%5%|%i|%E|%Q|%-f|%-3d";
+  EXPECT_EQ(*Render(std::string("{{ strftime_now('") + kFlags + "') }}", "{}", 1'720'170'487),
+            "5| 5|05|9| 9|FRI|JULY|FRIDAY|am|    Friday|00005|  2024|187|24|05|FRI JUL  5 09:08:07 2024|    "
+            "%|%i|%E|%Q|%-f|  5");
+}
+
+// transformers prints local time.
+TEST(ChatTemplate, TellsLocalTime) {
+  const auto parsed = ChatTemplate::Parse("{{ strftime_now('%F %H:%M %s %z') }}", "{}", "");
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(*parsed->Render("{}", {.unix_seconds = 1'720'170'487, .utc_offset = 19'800}),
+            "2024-07-05 14:38 1720170487 ");
+  EXPECT_EQ(*parsed->Render("{}", {.unix_seconds = 1'720'130'400, .utc_offset = -36'000}),
+            "2024-07-04 12:00 1720130400 ");
+}
+
 TEST(ChatTemplate, SourcesInAModelDirectory) {
   const std::filesystem::path directory = std::filesystem::temp_directory_path() / "loramux_text_test_model";
   std::filesystem::remove_all(directory);

@@ -61,6 +61,17 @@ TEST_F(DialectRoutesTest, Responses) {
   EXPECT_THAT(Post("/v1/responses", body + R"(,"stream":true})").body, HasSubstr("event: response.completed"));
 }
 
+TEST_F(DialectRoutesTest, AHeaderNamesTheToolsThatAreLeftOut) {
+  Start();
+  const std::string body =
+      R"({"model":"sql","input":"hi","tools":[{"type":"web_search"},{"type":"custom","name":"p"}])";
+  for (const char* stream : {"}", R"(,"stream":true})"}) {
+    const ClientResponse response = Post("/v1/responses", body + stream);
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.Header("X-Loramux-Left-Out-Tools"), "web_search, custom;name=p");
+  }
+}
+
 // Log-probabilities belong to the text, whole or in a stream; calls have none.
 TEST_F(DialectRoutesTest, LogprobsOfResponsesBesideCalls) {
   options_.tool_call_parsers = {"hermes"};

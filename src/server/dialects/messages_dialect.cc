@@ -213,6 +213,7 @@ class Messages final : public Dialect {
     ASSIGN_OR_RETURN(Json chat, ChatOfMessages(std::move(json), /*needs_length=*/true));
     auto request = ParseChatJson(std::move(chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
+    request->chat.fold_system = true;
     auto writer = std::make_unique<MessageWriter>("msg_" + context.number, request->model);
     return DialectRequest{std::move(*request), std::move(writer)};
   }
@@ -236,6 +237,7 @@ Result<OpenAiRequest> ParseMessagesCount(std::string_view body, const RequestLim
   ASSIGN_OR_RETURN(Json chat, ChatOfMessages(std::move(json), /*needs_length=*/false));
   auto request = ParseChatJson(std::move(chat), limits);
   if (!request.ok()) return MessagesDialect().InOwnNames(std::move(request).error());
+  request->chat.fold_system = true;
   return request;
 }
 

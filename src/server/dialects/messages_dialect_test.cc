@@ -43,8 +43,10 @@ TEST(MessagesRequest, TextsAndTheSystemPrompt) {
       Chat(Body(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
                                   {"role":"assistant","content":"c"},{"role":"user","content":"d"}])",
                 R"("system":[{"type":"text","text":"be","cache_control":{}},{"type":"text","text":"kind"}])"));
-  EXPECT_EQ(chat["messages"], Parsed(R"([{"role":"system","content":"be\nkind"},{"role":"user","content":"a\nb"},
-                                         {"role":"assistant","content":"c"},{"role":"user","content":"d"}])"));
+  EXPECT_EQ(chat["messages"], Parsed(R"([
+      {"role":"system","content":[{"type":"text","text":"be"},{"type":"text","text":"kind"}]},
+      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"assistant","content":"c"},{"role":"user","content":"d"}])"));
   EXPECT_EQ(chat["max_tokens"], 9);
   EXPECT_FALSE(chat.contains("system"));
   EXPECT_FALSE(chat.contains("continue_final_message"));
@@ -107,7 +109,7 @@ TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   for (const std::string field : {"stop", "response_format", "parallel_tool_calls"}) {
     EXPECT_THAT(Refusal(Body(kHello, "\"" + field + "\":[1]")), HasSubstr("`" + field + "`"));
   }
-  EXPECT_THAT(Refusal(Body(R"([{"role":"system","content":"x"}])")), HasSubstr("messages[0].role"));
+  EXPECT_THAT(Refusal(Body(R"([{"role":"tool","content":"x"}])")), HasSubstr("messages[0].role"));
   EXPECT_THAT(Refusal(Body(R"([{"role":"user","content":[{"type":"image","source":{}}]}])")),
               testing::AllOf(HasSubstr("messages[0].content[0].type"), HasSubstr("\"image\"")));
   EXPECT_THAT(Refusal(Body(R"([{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":
@@ -121,6 +123,33 @@ TEST(MessagesRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(Body(kHello, R"("temperature":"hot")")), HasSubstr("`temperature`"));
   EXPECT_EQ(Refusal(Body(kHello, R"("tools":[{"name":"f","input_schema":{}}])")), "accepted");
   EXPECT_EQ(Refusal(Body(kHello)), "accepted");
+}
+
+// What Claude Code sends: reminders of the role `system`, the line of its bill before its prompt, and edits that remove
+// nothing.
+TEST(MessagesRequest, WhatClaudeCodeSends) {
+  const std::string body = Body(R"([{"role":"user","content":"hi"},{"role":"system","content":"remember"},
+      {"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"system","content":[{"type":"text","text":"now"}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"t","is_error":true,
+        "content":[{"type":"text","text":"x"},{"type":"text","text":"y"}]}]}])",
+                                R"("system":[{"type":"text","text":"x-anthropic-billing-header: cc_version=2; cch=1;"},
+      {"type":"text","text":"be kind"}],"context_management":{"edits":[]})");
+  EXPECT_EQ(Chat(body)["messages"], Parsed(R"([{"role":"system","content":"be kind"},{"role":"user","content":"hi"},
+      {"role":"system","content":"remember"},
+      {"role":"assistant","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"system","content":"now"},
+      {"role":"tool","tool_call_id":"t","content":[{"type":"text","text":"Error: x"},{"type":"text","text":"y"}]}])"));
+  EXPECT_TRUE(Parse(body)->request.chat.fold_system);
+  EXPECT_TRUE(ParseMessagesCount(body, {})->chat.fold_system);
+  const auto edits = [](const std::string& list) {
+    return Body(kHello, R"("context_management":{"edits":)" + list + "}");
+  };
+  EXPECT_EQ(Refusal(edits(R"([{"type":"clear_thinking_20251015","keep":"all"}])")), "accepted");
+  EXPECT_THAT(
+      Refusal(edits(R"([{"type":"clear_thinking_20251015","keep":"all"},{"type":"clear_tool_uses_20250919"}])")),
+      HasSubstr("context_management.edits[1]"));
+  EXPECT_THAT(Refusal(edits("3")), HasSubstr("context_management"));
 }
 
 TEST(MessagesRequest, ACountNeedsNoLength) {

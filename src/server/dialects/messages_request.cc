@@ -30,7 +30,7 @@ constexpr DialectField kMessagesFields[] = {
     {"metadata", FieldUse::kAccepted},
     {"container", FieldUse::kRefused},
     {"mcp_servers", FieldUse::kRefused},
-    {"context_management", FieldUse::kRefused},
+    {"context_management", FieldUse::kServed, R"({"type": "object"})", "`edits` that remove nothing"},
     {"n", FieldUse::kRefused, "{}", {}, "1"},
     {"best_of", FieldUse::kRefused, "{}", {}, "1"},
     {"logprobs", FieldUse::kRefused},
@@ -46,6 +46,8 @@ constexpr DialectField kMessagesFields[] = {
     {"continue_final_message", FieldUse::kRefused, "{}", "end with a message of the assistant"},
 };
 
+constexpr std::string_view kBillingLine = "x-anthropic-billing-header:";
+
 std::string_view TypeOf(const FieldReader& block) {
   const Json* type = block.Find("type");
   return type != nullptr && type->is_string() ? std::string_view(type->get_ref<const std::string&>())
@@ -58,11 +60,7 @@ class MessageTranslator {
   explicit MessageTranslator(FieldReader& fields) : fields_(fields) {}
 
   void AddSystem() {
-    const Json* system = fields_.Find("system");
-    if (system == nullptr) return;
-    std::string text;
-    if (ReadTextOrParts(fields_, *system, "system", {"text"}, text))
-      Push({{"role", "system"}, {"content", std::move(text)}});
+    if (const Json* system = fields_.Find("system")) AddSystem(*system, "system");
   }
 
   void Add(const Json& message, const std::string& where) {
@@ -70,14 +68,14 @@ class MessageTranslator {
     FieldReader reader(message, "");
     std::string role;
     reader.String("role", role);
-    if (role != "user" && role != "assistant") {
-      return fields_.Expect(where + ".role", "\"user\" or \"assistant\" (`system` takes a system prompt)",
-                            reader.Find("role"));
+    if (role != "user" && role != "assistant" && role != "system") {
+      return fields_.Expect(where + ".role", "\"user\", \"assistant\" or \"system\"", reader.Find("role"));
     }
     const Json* content = reader.Find("content");
     if (content == nullptr || !(content->is_string() || content->is_array())) {
       return fields_.Expect(where + ".content", "a string or an array of content blocks", content);
     }
+    if (role == "system") return AddSystem(*content, where + ".content");
     if (content->is_string()) return Push({{"role", role}, {"content", *content}});
     role == "user" ? AddUser(*content, where + ".content") : AddAssistant(*content, where + ".content");
   }
@@ -91,6 +89,19 @@ class MessageTranslator {
 
  private:
   void Push(Json message) { messages_.push_back(std::move(message)); }
+
+  // Claude Code puts a line of its own before its prompt, which differs from request to request: with it no prefix of a
+  // prompt would ever be found in the cache.
+  void AddSystem(const Json& value, const std::string& where) {
+    Json content = "", kept = "";
+    if (!ReadContent(fields_, value, where, {"text"}, content)) return;
+    if (content.is_string()) content = Json::array({{{"text", content}}});
+    for (const Json& part : content) {
+      const auto text = part["text"].get<std::string>();
+      if (!text.starts_with(kBillingLine)) AddPart(kept, text);
+    }
+    Push({{"role", "system"}, {"content", std::move(kept)}});
+  }
 
   // Returns false, with an error, if the block is no object.
   bool IsBlock(const Json& block, const std::string& where) {
@@ -114,10 +125,10 @@ class MessageTranslator {
 
   // The results of tools become messages of their own, in their place.
   void AddUser(const Json& blocks, const std::string& where) {
-    std::string text;
+    Json content = "";
     bool any = false;
     const auto flush = [&] {
-      if (std::exchange(any, false)) Push({{"role", "user"}, {"content", std::exchange(text, {})}});
+      if (std::exchange(any, false)) Push({{"role", "user"}, {"content", std::exchange(content, "")}});
     };
     if (blocks.empty()) any = true;
     for (std::size_t i = 0; i < blocks.size() && fields_.ok(); ++i) {
@@ -125,7 +136,8 @@ class MessageTranslator {
       if (!IsBlock(blocks[i], name)) return;
       FieldReader block(blocks[i], "");
       if (TypeOf(block) == "text") {
-        AppendPart(text, any, StringOf(block, "text", name));
+        any = true;
+        AddPart(content, StringOf(block, "text", name));
       } else if (TypeOf(block) == "tool_result") {
         flush();
         AddToolResult(block, name);
@@ -138,20 +150,24 @@ class MessageTranslator {
 
   // A chat has no place for `is_error`, so the text says it.
   void AddToolResult(FieldReader& block, const std::string& where) {
-    std::string text;
+    Json text = "";
     bool failed = false;
     const std::string id = StringOf(block, "tool_use_id", where);
     const Json* content = block.Find("content");
-    if (content != nullptr && !ReadTextOrParts(fields_, *content, where + ".content", {"text"}, text)) return;
+    if (content != nullptr && !ReadContent(fields_, *content, where + ".content", {"text"}, text)) return;
     block.Boolean("is_error", failed);
     if (!block.ok()) return fields_.Expect(where + ".is_error", "true or false", block.Find("is_error"));
-    if (failed) text = "Error: " + text;
+    if (failed) {
+      Json& first = text.is_array() ? text.front()["text"] : text;
+      first = "Error: " + first.get<std::string>();
+    }
     Push({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
   }
 
   void AddAssistant(const Json& blocks, const std::string& where) {
-    std::string text, thinking;
-    bool any_text = false, any_thinking = false;
+    Json text = "";
+    std::string thinking;
+    bool any_thinking = false;
     Json calls = Json::array();
     for (std::size_t i = 0; i < blocks.size() && fields_.ok(); ++i) {
       const std::string name = ItemName(where, i);
@@ -159,7 +175,7 @@ class MessageTranslator {
       FieldReader block(blocks[i], "");
       const std::string_view type = TypeOf(block);
       if (type == "text") {
-        AppendPart(text, any_text, StringOf(block, "text", name));
+        AddPart(text, StringOf(block, "text", name));
       } else if (type == "thinking") {
         AppendPart(thinking, any_thinking, StringOf(block, "thinking", name));
       } else if (type == "tool_use") {
@@ -280,6 +296,23 @@ void TranslateOutput(FieldReader& fields, Json& chat) {
                              {"json_schema", {{"name", "output"}, {"schema", (*format)["schema"]}, {"strict", true}}}};
 }
 
+// Nothing is removed from a conversation here, so only edits that keep everything are taken.
+void CheckContextManagement(FieldReader& fields) {
+  const Json* object = fields.Object("context_management");
+  if (object == nullptr) return;
+  FieldReader management(*object, "context_management.");
+  const Json* edits = management.Array("edits");
+  for (std::size_t i = 0; edits != nullptr && i < edits->size(); ++i) {
+    const Json& edit = (*edits)[i];
+    if (edit.is_object() && edit.value("keep", Json()) == "all") continue;
+    return fields.Fail(ErrorCode::kUnsupported, "context_management." + ItemName("edits", i),
+                       "expected an edit with `keep`: \"all\", because this server removes nothing from a "
+                       "conversation, found " +
+                           DescribeJson(edit));
+  }
+  if (!management.ok()) fields.Fail(management.error().code, "context_management", "in " + management.error().message);
+}
+
 void TranslateLength(FieldReader& fields, bool needed, Json& chat) {
   std::int64_t tokens = 0;
   if (fields.Integer("max_tokens", 1, std::numeric_limits<std::int32_t>::max(), tokens)) {
@@ -312,6 +345,7 @@ Result<Json> ChatOfMessages(Json body, bool needs_length) {
   TranslateThinking(fields, chat);
   TranslateOutput(fields, chat);
   fields.Object("metadata");
+  CheckContextManagement(fields);
   TranslateMessages(fields, chat);
   if (!fields.ok()) return fields.error();
   PassOn(body, kMessagesFields, chat);

@@ -273,6 +273,7 @@ class Responses final : public Dialect {
     ASSIGN_OR_RETURN(ResponsesChat translated, ChatOfResponses(std::move(json)));
     auto request = ParseChatJson(std::move(translated.chat), context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
+    request->left_out_tools = std::move(translated.left_out_tools);
     auto writer = std::make_unique<ResponseWriter>(context, request->model, std::move(translated.echoed));
     return DialectRequest{std::move(*request), std::move(writer)};
   }

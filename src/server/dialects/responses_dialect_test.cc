@@ -47,7 +47,9 @@ TEST(ResponsesRequest, TextsAndInstructions) {
                                {"type":"message","role":"assistant","id":"x","status":"completed","content":
                                [{"type":"output_text","text":"c","annotations":[]}]},{"role":"user","content":"e"}])"))
                 .chat["messages"],
-            Parsed(R"([{"role":"developer","content":"d"},{"role":"user","content":"a\nb"},
+            Parsed(
+                R"([{"role":"developer","content":"d"},
+              {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
                        {"role":"assistant","content":"c"},{"role":"user","content":"e"}])"));
 }
 
@@ -112,6 +114,58 @@ TEST(ResponsesRequest, EveryReasoningOfATurnIsKept) {
   EXPECT_EQ(messages[2]["tool_calls"].size(), 1u);
 }
 
+// What Codex sends: tools that the model is not offered, and what they did in earlier turns.
+TEST(ResponsesRequest, ToolsOfOtherTypesAreLeftOut) {
+  const std::string tools = R"("tools":[{"type":"function","name":"f","parameters":{}},
+      {"type":"custom","name":"apply_patch","format":{"type":"grammar"}},{"type":"web_search","external_web_access":true},
+      {"type":"local_shell"},{"type":"namespace","name":"mcp\nx","tools":[{"type":"function","name":"g"}]}],
+      "tool_choice":"auto","parallel_tool_calls":true,"text":{"verbosity":"low"})";
+  const auto parsed = Parse(Body(R"("hi")", tools));
+  ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+  EXPECT_THAT(parsed->request.left_out_tools,
+              ElementsAre("custom;name=apply_patch", "web_search", "local_shell", "namespace;name=mcp?x"));
+  const Json context = Parsed(parsed->request.chat.template_context);
+  ASSERT_EQ(context["tools"].size(), 1u);
+  EXPECT_EQ(context["tools"][0]["function"]["name"], "f");
+  EXPECT_EQ(context["verbosity"], "low");
+  EXPECT_EQ(Refusal(Body(R"("hi")", R"("tools":[{"type":"web_search"}],"tool_choice":"auto")")), "accepted");
+  EXPECT_THAT(Refusal(Body(R"("hi")", R"("tools":[{"type":"web_search"}],"tool_choice":"required")")),
+              HasSubstr("`tool_choice`"));
+}
+
+TEST(ResponsesRequest, WhatOtherToolsDidIsText) {
+  const Json messages =
+      Translated(Body(R"([{"role":"user","content":"q"},{"type":"message","role":"assistant","content":
+      [{"type":"output_text","text":"I patch"}]},
+      {"type":"custom_tool_call","id":"ctc_1","status":"completed","call_id":"c1","name":"apply_patch","input":"+x"},
+      {"type":"local_shell_call","id":null,"call_id":"c2","action":{"type":"exec","command":["ls"]}},
+      {"type":"custom_tool_call_output","call_id":"c1","output":"done"},
+      {"type":"local_shell_call_output","call_id":"c2","output":"a.txt"},
+      {"type":"web_search_call","action":{"type":"search","query":"w"}},
+      {"type":"function_call","call_id":"c3","name":"f","arguments":"{}"},
+      {"type":"tool_search_call","arguments":{}}])"))
+          .chat["messages"];
+  ASSERT_EQ(messages.size(), 5u);
+  EXPECT_EQ(messages[1]["content"], Parsed(R"([{"type":"text","text":"I patch"},
+      {"type":"text","text":"{\"type\":\"custom_tool_call\",\"call_id\":\"c1\",\"name\":\"apply_patch\",\"input\":\"+x\"}"},
+      {"type":"text","text":"{\"type\":\"local_shell_call\",\"call_id\":\"c2\",\"action\":{\"type\":\"exec\",\"command\":[\"ls\"]}}"}])"));
+  EXPECT_EQ(messages[2]["role"], "user");
+  EXPECT_EQ(messages[2]["content"].size(), 2u);
+  EXPECT_THAT(messages[2]["content"][1]["text"].get<std::string>(), HasSubstr("a.txt"));
+  EXPECT_THAT(messages[3]["content"].get<std::string>(), HasSubstr("web_search_call"));
+  EXPECT_EQ(messages[3]["tool_calls"].size(), 1u);
+  EXPECT_THAT(messages[4]["content"].get<std::string>(), HasSubstr("tool_search_call"));
+  // The result of a function stays next to its call.
+  const Json both = Translated(Body(R"([{"role":"user","content":"q"},{"type":"custom_tool_call","call_id":"c1"},
+      {"type":"function_call","call_id":"c2","name":"f","arguments":"{}"},
+      {"type":"custom_tool_call_output","call_id":"c1","output":"a"},
+      {"type":"function_call_output","call_id":"c2","output":"b"}])"))
+                        .chat["messages"];
+  ASSERT_EQ(both.size(), 4u);
+  EXPECT_EQ(both[2]["role"], "tool");
+  EXPECT_EQ(both[3]["role"], "user");
+}
+
 TEST(ResponsesRequest, WhatNeedsAStoreIsRefused) {
   for (const char* field :
        {R"("previous_response_id":"r")", R"("conversation":"c")", R"("background":true)", R"("prompt":{"id":"p"})"}) {
@@ -128,10 +182,10 @@ TEST(ResponsesRequest, ErrorsNameTheFieldsOfThisApi) {
   EXPECT_THAT(Refusal(Body(R"([{"type":"function_call","call_id":"c","name":"f","arguments":"[1]"}])")),
               HasSubstr("input[0].arguments"));
   EXPECT_THAT(Refusal(Body(R"("hi")", R"("max_output_tokens":0)")), HasSubstr("max_output_tokens `max_output_tokens`"));
-  EXPECT_THAT(Refusal(Body(R"("hi")", R"("tools":[{"type":"web_search"}])")), HasSubstr("tools[0].type"));
+  EXPECT_THAT(Refusal(Body(R"("hi")", R"("tools":[{"name":"x"}])")), HasSubstr("tools[0].type"));
   EXPECT_EQ(Refusal(Body(R"("hi")", R"("tools":[{"type":"function","name":"f"}])")), "accepted");
   EXPECT_THAT(Refusal(Body(R"("hi")", R"("truncation":"auto")")), HasSubstr("`truncation`"));
-  EXPECT_THAT(Refusal(Body(R"("hi")", R"("text":{"verbosity":"low"})")), HasSubstr("`text.verbosity`"));
+  EXPECT_THAT(Refusal(Body(R"("hi")", R"("text":{"verbosity":7})")), HasSubstr("text.verbosity"));
   EXPECT_THAT(Refusal(Body(R"("hi")", R"("include":["file_search_call.results"])")), HasSubstr("`include`"));
   EXPECT_THAT(Refusal(Body(R"("hi")", R"("metadata":{"k":1})")), HasSubstr("`metadata`"));
   EXPECT_THAT(Refusal(Body(R"("hi")", R"("stop":"x")")), HasSubstr("`stop`"));

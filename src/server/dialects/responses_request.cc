@@ -10,16 +10,20 @@ namespace {
 constexpr FieldName kResponsesNames[] = {{"messages", "input"},
                                          {"max_completion_tokens", "max_output_tokens"},
                                          {"response_format", "text.format"},
-                                         {"reasoning_effort", "reasoning.effort"}};
+                                         {"reasoning_effort", "reasoning.effort"},
+                                         {"verbosity", "text.verbosity"}};
 
 // What the translation reads itself, and what it refuses.
 constexpr DialectField kResponsesFields[] = {
     {"input", FieldUse::kServed, R"({"type": ["string", "array"], "items": {"type": "object"}})",
-     "a text, or items `message`, `function_call`, `function_call_output` and `reasoning`"},
+     "a text, or items `message`, `function_call`, `function_call_output` and `reasoning`; calls of other tools and "
+     "their outputs are shown to the model as texts"},
     {"instructions", FieldUse::kServed, R"({"type": "string"})", "the system prompt"},
     {"max_output_tokens", FieldUse::kServed, R"({"type": "integer", "minimum": 1})"},
-    {"text", FieldUse::kServed, R"({"type": "object"})", "`format`: text, json_object or json_schema"},
-    {"tools", FieldUse::kServed, R"({"type": "array", "items": {"type": "object"}})", "functions"},
+    {"text", FieldUse::kServed, R"({"type": "object"})",
+     "`format`: text, json_object or json_schema; `verbosity` goes to the template"},
+    {"tools", FieldUse::kServed, R"({"type": "array", "items": {"type": "object"}})",
+     "functions; tools of other types are left out, and the header X-Loramux-Left-Out-Tools names them"},
     {"tool_choice", FieldUse::kServed, R"({"type": ["string", "object"]})"},
     {"reasoning", FieldUse::kServed, R"({"type": "object"})", "`effort` goes to the template"},
     {"include", FieldUse::kServed,
@@ -50,6 +54,8 @@ constexpr DialectField kResponsesFields[] = {
 };
 constexpr std::string_view kIncludes[] = {"message.output_text.logprobs", "reasoning.encrypted_content"};
 constexpr std::size_t kMaxMetadata = 16;
+constexpr std::size_t kMaxLeftOut = 16;      // tools that the header names
+constexpr std::size_t kMaxLeftOutName = 64;  // bytes of each
 
 // Turns items into chat messages. A chat message of the assistant holds its reasoning, its text and its calls; here
 // they are items of their own.
@@ -69,22 +75,57 @@ class ItemTranslator {
     FieldReader reader(item, "");
     std::string type = "message";
     reader.String("type", type);
-    AddOfType(type, reader, where);
+    if (type.ends_with("_output") && type != "function_call_output") {
+      AddPart(outputs_, TextOf(item));
+    } else {
+      if (type != "function_call_output") PushOutputs();
+      AddOfType(type, item, reader, where);
+    }
     if (!reader.ok()) fields_.Fail(reader.error().code, where, "in " + reader.error().message);
   }
 
-  Json Take() { return std::move(messages_); }
+  Json Take() {
+    PushOutputs();
+    return std::move(messages_);
+  }
 
  private:
-  void AddOfType(const std::string& type, FieldReader& item, const std::string& where) {
+  void AddOfType(const std::string& type, const Json& json, FieldReader& item, const std::string& where) {
     if (type == "message") return AddMessage(item, where);
     if (type == "function_call") return AddCall(item, where);
     if (type == "function_call_output") return AddCallOutput(item, where);
     if (type == "reasoning") return AddReasoning(item, where);
+    if (type.ends_with("_call")) return AddForeignCall(json);
     fields_.Fail(ErrorCode::kUnsupported, where + ".type",
-                 "expected \"message\", \"function_call\", \"function_call_output\" or \"reasoning\", which are "
-                 "supported here, found " +
+                 "expected \"message\", \"reasoning\", or the call of a tool or its output, such as "
+                 "\"function_call\" and \"function_call_output\", found " +
                      DescribeJson(Json(type)));
+  }
+
+  // The item without what says nothing to a model.
+  static std::string TextOf(const Json& item) {
+    Json shown = Json::object();
+    for (const auto& [key, value] : item.items()) {
+      if (key != "id" && key != "status" && !value.is_null()) shown[key] = value;
+    }
+    return DumpJson(shown);
+  }
+
+  // A call of a tool that is no function, such as a search of the client's: the model is not offered the tool, but the
+  // conversation goes on from there.
+  void AddForeignCall(const Json& item) {
+    Json& message = Assistant();
+    if (message.contains("tool_calls")) {  // their text would stand before these calls
+      open_ = false;
+      return AddForeignCall(item);
+    }
+    AddPart(message["content"], TextOf(item));
+  }
+
+  // The outputs of such tools are one message behind those of functions: templates want the results of calls next to
+  // these, and may want users and assistants to take turns.
+  void PushOutputs() {
+    if (outputs_ != "") Push({{"role", "user"}, {"content", std::exchange(outputs_, "")}});
   }
 
   void Push(Json message) {
@@ -104,15 +145,20 @@ class ItemTranslator {
     return value;
   }
 
+  bool ReadParts(const Json& value, const std::string& where, Json& content) {
+    return ReadContent(fields_, value, where, {"input_text", "output_text", "text", "refusal"}, content);
+  }
+
   void AddMessage(FieldReader& item, const std::string& where) {
-    std::string role, text;
+    std::string role;
+    Json text;
     item.String("role", role);
     if (role != "user" && role != "assistant" && role != "system" && role != kDeveloper) {
       return fields_.Expect(where + ".role", "\"user\", \"assistant\", \"system\" or \"developer\"", item.Find("role"));
     }
     const Json* content = item.Find("content");
     if (content == nullptr) return fields_.Expect(where + ".content", "a string or an array of parts", nullptr);
-    if (!ReadTextOrParts(fields_, *content, where + ".content", {"input_text", "output_text", "text"}, text)) return;
+    if (!ReadParts(*content, where + ".content", text)) return;
     if (role != "assistant") return Push({{"role", role}, {"content", text}});
     Json* message = &Assistant();
     if ((*message)["content"] != "" || message->contains("tool_calls")) {  // it has its text: this is the next one
@@ -134,23 +180,24 @@ class ItemTranslator {
   }
 
   void AddCallOutput(FieldReader& item, const std::string& where) {
-    std::string text;
+    Json text;
     const std::string id = StringOf(item, "call_id", where);
     const Json* output = item.Find("output");
     if (output == nullptr) return fields_.Expect(where + ".output", "a string or an array of parts", nullptr);
-    if (!ReadTextOrParts(fields_, *output, where + ".output", {"input_text", "output_text", "text"}, text)) return;
+    if (!ReadParts(*output, where + ".output", text)) return;
     Push({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
   }
 
   // The text of the reasoning, or else its summary.
   void AddReasoning(FieldReader& item, const std::string& where) {
-    std::string text;
+    Json parts;
     const Json* content = item.Array("content");
     const bool whole = content != nullptr && !content->empty();
     const char* name = whole ? ".content" : ".summary";
     const Json* list = whole ? content : item.Array("summary");
     if (list == nullptr || list->empty()) return;
-    if (!ReadTextOrParts(fields_, *list, where + name, {"reasoning_text", "summary_text", "text"}, text)) return;
+    if (!ReadContent(fields_, *list, where + name, {"reasoning_text", "summary_text", "text"}, parts)) return;
+    std::string text = JoinedText(parts);
     Json* message = &Assistant();
     if ((*message)["content"] != "" || message->contains("tool_calls")) {  // it is the reasoning of the next one
       open_ = false;
@@ -163,6 +210,7 @@ class ItemTranslator {
   FieldReader& fields_;
   Json messages_ = Json::array();
   bool open_ = false;  // the last message is the assistant's, and its next items belong to it
+  Json outputs_ = "";  // of other tools than functions, not in messages_ yet: the content of a message
 };
 
 void TranslateInput(FieldReader& fields, Json& chat) {
@@ -179,26 +227,35 @@ void TranslateInput(FieldReader& fields, Json& chat) {
   chat["messages"] = translator.Take();
 }
 
-void TranslateFunctions(FieldReader& fields, Json& chat) {
+// A tool as the header calls it: "custom;name=apply_patch".
+std::string LeftOut(std::string_view type, FieldReader& tool) {
+  std::string name;
+  const std::string plain = PlainName(type.substr(0, kMaxLeftOutName));
+  return tool.String("name", name) ? plain + ";name=" + PlainName(name.substr(0, kMaxLeftOutName)) : plain;
+}
+
+// Tools of other types than functions are left out: the model cannot call them, and clients that offer them, such as
+// Codex, do without.
+void TranslateFunctions(FieldReader& fields, ResponsesChat& translated) {
   const Json* tools = fields.Array("tools");
-  if (tools == nullptr || tools->empty()) return;
+  if (tools == nullptr) return;
   Json functions = Json::array();
   for (std::size_t i = 0; i < tools->size(); ++i) {
     const std::string where = ItemName("tools", i);
     if (!(*tools)[i].is_object()) return fields.Expect(where, "an object {\"type\", \"name\"}", &(*tools)[i]);
     FieldReader tool((*tools)[i], "");
     std::string type, name;
-    if (!tool.String("type", type) || type != "function") {
-      return fields.Fail(ErrorCode::kUnsupported, where + ".type",
-                         "expected \"function\", the only kind of tool that is supported here, found " +
-                             (tool.Find("type") == nullptr ? "nothing" : DescribeJson(*tool.Find("type"))));
+    if (!tool.String("type", type)) return fields.Expect(where + ".type", "a string", tool.Find("type"));
+    if (type != "function") {
+      if (translated.left_out_tools.size() < kMaxLeftOut) translated.left_out_tools.push_back(LeftOut(type, tool));
+      continue;
     }
     if (!tool.String("name", name)) return fields.Expect(where + ".name", "a string", tool.Find("name"));
     Json function = (*tools)[i];
     function.erase("type");
     functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
-  chat["tools"] = std::move(functions);
+  if (!functions.empty()) translated.chat["tools"] = std::move(functions);
 }
 
 void TranslateFunctionChoice(FieldReader& fields, Json& chat) {
@@ -216,19 +273,14 @@ void TranslateFunctionChoice(FieldReader& fields, Json& chat) {
   }
 }
 
-// `verbosity` other than its default would change the answer, and no open model has it.
 void TranslateText(FieldReader& fields, Json& chat) {
   const Json* object = fields.Object("text");
   if (object == nullptr) return;
   FieldReader text(*object, "text.");
-  std::string verbosity = "medium";
-  text.String("verbosity", verbosity);
-  if (verbosity != "medium") {
-    return fields.Fail(ErrorCode::kUnsupported, "text.verbosity",
-                       "this server does not support it; leave it out (found " + DescribeJson(Json(verbosity)) + ")");
-  }
+  std::string verbosity;
+  if (text.String("verbosity", verbosity)) chat["verbosity"] = verbosity;
   const Json* format = text.Object("format");
-  if (!text.ok()) return fields.Fail(text.error().code, "text.format", "in " + text.error().message);
+  if (!text.ok()) return fields.Fail(text.error().code, text.error().param, "in " + text.error().message);
   if (format == nullptr) return;
   Json schema = *format;
   Json& type = schema["type"];
@@ -320,7 +372,8 @@ std::span<const DialectField> ResponsesFields() { return kResponsesFields; }
 
 Result<ResponsesChat> ChatOfResponses(Json body) {
   FieldReader fields(body, "");
-  Json chat = Json::object();
+  ResponsesChat translated{Json::object(), {}, {}};
+  Json& chat = translated.chat;
   RefuseFields(fields, kResponsesFields);
   bool ignored = false;
   fields.Boolean("background", ignored);
@@ -328,16 +381,16 @@ Result<ResponsesChat> ChatOfResponses(Json body) {
   CheckTruncation(fields);
   CheckMetadata(fields);
   TranslateInput(fields, chat);
-  TranslateFunctions(fields, chat);
+  TranslateFunctions(fields, translated);
   TranslateFunctionChoice(fields, chat);
   TranslateText(fields, chat);
   TranslateReasoning(fields, chat);
   TranslateLogprobs(fields, chat);
   if (const Json* length = fields.Find("max_output_tokens")) chat["max_completion_tokens"] = *length;
   if (!fields.ok()) return fields.error();
-  Json echoed = EchoOf(fields);
+  translated.echoed = EchoOf(fields);
   PassOn(body, kResponsesFields, chat);
-  return ResponsesChat{std::move(chat), std::move(echoed)};
+  return translated;
 }
 
 }  // namespace loramux

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "http/json_reader.h"
@@ -19,6 +21,7 @@ std::span<const DialectField> ResponsesFields();
 struct ResponsesChat {
   Json chat;    // the chat request
   Json echoed;  // the fields that the answer repeats, with defaults for those that the client left out
+  std::vector<std::string> left_out_tools;  // OpenAiRequest::left_out_tools
 };
 
 // Translates a parsed body. Errors name the fields of the dialect. REQUIRES: `body` is an object.

@@ -11,27 +11,6 @@ bool IsEmpty(const Json& value) {
   return (value.is_array() || value.is_object()) && value.empty();
 }
 
-bool ReadPart(FieldReader& fields, const Json& part, const std::string& where,
-              std::initializer_list<std::string_view> types, std::string& text) {
-  if (!part.is_object()) {
-    fields.Expect(where, "an object {\"type\", \"text\"}", &part);
-    return false;
-  }
-  FieldReader reader(part, "");
-  std::string type;
-  reader.String("type", type);
-  if (std::find(types.begin(), types.end(), type) == types.end()) {
-    const Json* found = reader.Find("type");
-    fields.Fail(ErrorCode::kUnsupported, where + ".type",
-                "expected \"" + std::string(*types.begin()) + "\", the only kind that is supported here, found " +
-                    (found == nullptr ? "nothing" : DescribeJson(*found)));
-    return false;
-  }
-  if (reader.String("text", text)) return true;
-  fields.Expect(where + ".text", "a string", reader.Find("text"));
-  return false;
-}
-
 }  // namespace
 
 void RefuseFields(FieldReader& fields, std::span<const DialectField> table) {
@@ -63,23 +42,42 @@ void AppendPart(std::string& text, bool& any, std::string_view part) {
   text += part;
 }
 
-bool ReadTextOrParts(FieldReader& fields, const Json& value, const std::string& where,
-                     std::initializer_list<std::string_view> types, std::string& text) {
+bool ReadContent(FieldReader& fields, const Json& value, const std::string& where,
+                 std::initializer_list<std::string_view> types, Json& content) {
   if (value.is_string()) {
-    text = value.get_ref<const std::string&>();
+    content = value;
     return true;
   }
   if (!value.is_array()) {
     fields.Expect(where, "a string or an array of text parts", &value);
     return false;
   }
-  bool any = false;
+  content = "";
   for (std::size_t i = 0; i < value.size(); ++i) {
-    std::string part;
-    if (!ReadPart(fields, value[i], ItemName(where, i), types, part)) return false;
-    AppendPart(text, any, part);
+    std::string text;
+    if (!ReadTextPart(value[i], fields, ItemName(where, i), types, text)) return false;
+    AddPart(content, std::move(text));
   }
   return true;
+}
+
+void AddPart(Json& content, std::string text) {
+  const auto part = [](Json of) { return Json{{"type", "text"}, {"text", std::move(of)}}; };
+  if (content.is_array()) {
+    content.push_back(part(std::move(text)));
+  } else if (content == "") {
+    content = std::move(text);
+  } else {
+    content = Json::array({part(std::move(content)), part(std::move(text))});
+  }
+}
+
+std::string JoinedText(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string joined;
+  bool any = false;
+  for (const Json& part : content) AppendPart(joined, any, part["text"].get_ref<const std::string&>());
+  return joined;
 }
 
 std::string ItemName(std::string_view list, std::size_t index) {

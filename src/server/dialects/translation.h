@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "http/json_reader.h"
+#include "server/openai/chat_fields.h"
 #include "server/openai/request_fields.h"
 
 namespace loramux {
@@ -30,10 +31,16 @@ void RefuseFields(FieldReader& fields, std::span<const DialectField> table);
 // both dialects share, and the parser of the internal request refuses what it would refuse there.
 void PassOn(Json& from, std::span<const DialectField> table, Json& to);
 
-// Reads a text: a string, or an array of parts {"type", "text"} whose type is in `types`. Parts are joined by line
-// breaks, as in a chat. `where` names the value in errors. False after an error.
-bool ReadTextOrParts(FieldReader& fields, const Json& value, const std::string& where,
-                     std::initializer_list<std::string_view> types, std::string& text);
+// Reads the content of a chat message: a string, or an array of text parts whose type is in `types`. `where` names the
+// value in errors. False after an error.
+bool ReadContent(FieldReader& fields, const Json& value, const std::string& where,
+                 std::initializer_list<std::string_view> types, Json& content);
+
+// Adds a text part to the content of a chat message: a string while it has one part, and then an array.
+void AddPart(Json& content, std::string text);
+
+// Returns the content of a chat message as one text, whose parts line breaks join.
+std::string JoinedText(const Json& content);
 
 // Adds a part to a text of parts that are joined by line breaks.
 void AppendPart(std::string& text, bool& any, std::string_view part);

@@ -1,5 +1,8 @@
 #include "server/openai/chat_fields.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "server/openai/tool_fields.h"
 
 namespace loramux {
@@ -7,37 +10,37 @@ namespace {
 
 constexpr std::size_t kMaxTemplateVariables = 256;
 
-// Turns the content into a string, which templates expect. Text parts are joined by line breaks, as in vLLM.
+// The text parts of a message: one text, or a list of {"type": "text", "text"}, of which the template is shown what it
+// reads. Other keys of parts, such as `cache_control`, mean nothing to a template.
 void NormaliseContent(Json& message, FieldReader& fields, const std::string& where) {
-  const auto found = message.find("content");
-  if (found == message.end()) {
-    message["content"] = "";
-    return;
-  }
-  Json& content = *found;
-  if (content.is_string()) return;
-  if (content.is_null()) {
-    content = "";
-    return;
-  }
-  if (!content.is_array()) return fields.Expect(where + ".content", "a string or an array of text parts", &content);
-  std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const std::string part_name = where + ".content[" + std::to_string(i) + "]";
-    if (!content[i].is_object()) return fields.Expect(part_name, "an object {\"type\", \"text\"}", &content[i]);
-    FieldReader part(content[i], "");
-    std::string type;
-    if (!part.String("type", type)) return fields.Expect(part_name + ".type", "\"text\"", part.Find("type"));
-    if (type != "text" && type != "input_text" && type != "output_text") {
-      return fields.Fail(ErrorCode::kUnsupported, part_name + ".type",
-                         "expected \"text\", the only kind that is supported, found " + DescribeJson(Json(type)));
+  Json& content = message["content"];
+  if (content.is_null()) content = "";
+  if (content.is_array()) {
+    Json parts = Json::array();
+    for (std::size_t i = 0; i < content.size(); ++i) {
+      std::string text;
+      if (!ReadTextPart(content[i], fields, where + ".content[" + std::to_string(i) + "]",
+                        {"text", "input_text", "output_text", "refusal"}, text)) {
+        return;
+      }
+      parts.push_back({{"type", "text"}, {"text", std::move(text)}});
     }
-    std::string piece;
-    if (!part.String("text", piece)) return fields.Expect(part_name + ".text", "a string", part.Find("text"));
-    if (i > 0) text += '\n';
-    text += piece;
+    content = parts.empty() ? Json("") : std::move(parts);
+  } else if (!content.is_string()) {
+    return fields.Expect(where + ".content", "a string or an array of text parts", &content);
   }
-  content = std::move(text);
+  // OpenAI's answers say a refusal beside the content.
+  const auto refusal = message.find("refusal");
+  if (refusal != message.end() && refusal->is_string() && content == "") content = *refusal;
+}
+
+// The text parts of a message whose content is normalised.
+std::vector<std::string> TextsOf(const Json& message) {
+  const Json& content = message["content"];
+  if (content.is_string()) return {content.get<std::string>()};
+  std::vector<std::string> texts;
+  for (const Json& part : content) texts.push_back(part["text"].get<std::string>());
+  return texts;
 }
 
 // Parses the arguments of a call, which are a string of JSON in the protocol: templates iterate over objects. A call
@@ -94,7 +97,12 @@ void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, Ch
     NormaliseToolCalls(messages[i], fields, where);
   }
   if (!fields.ok()) return;
-  prompt.final_message = messages.back()["content"].get<std::string>();
+  const std::vector<std::string> texts = TextsOf(messages.back());
+  for (const std::string& text : texts) {
+    if (text.empty()) continue;
+    prompt.final_message += (prompt.final_message.empty() ? "" : "\n") + text;
+    if (texts.size() > 1) prompt.final_part = text;
+  }
   context["messages"] = std::move(messages);
 }
 
@@ -120,6 +128,8 @@ void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context)
   }
   std::string effort;
   if (fields.String("reasoning_effort", effort)) context["reasoning_effort"] = effort;
+  std::string verbosity;
+  if (fields.String("verbosity", verbosity)) context["verbosity"] = verbosity;
   const Json* extra = fields.Object("chat_template_kwargs");
   if (extra == nullptr) return;
   if (extra->size() > kMaxTemplateVariables) {
@@ -147,6 +157,32 @@ void RefuseTemplate(FieldReader& fields) {
 }
 
 }  // namespace
+
+bool ReadTextPart(const Json& part, FieldReader& fields, const std::string& where,
+                  std::initializer_list<std::string_view> types, std::string& text) {
+  if (part.is_string()) {
+    text = part.get_ref<const std::string&>();
+    return true;
+  }
+  if (!part.is_object()) {
+    fields.Expect(where, "an object {\"type\", \"text\"} or a string", &part);
+    return false;
+  }
+  FieldReader reader(part, "");
+  std::string type;
+  reader.String("type", type);
+  if (std::find(types.begin(), types.end(), type) == types.end()) {
+    const Json* found = reader.Find("type");
+    fields.Fail(ErrorCode::kUnsupported, where + ".type",
+                "expected \"" + std::string(*types.begin()) + "\", the only kind that is supported here, found " +
+                    (found == nullptr ? "nothing" : DescribeJson(*found)));
+    return false;
+  }
+  const char* name = type == "refusal" ? "refusal" : "text";
+  if (reader.String(name, text)) return true;
+  fields.Expect(where + "." + name, "a string", reader.Find(name));
+  return false;
+}
 
 void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt) {
   RefuseTemplate(fields);

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "http/json_reader.h"
 #include "server/output/tool_set.h"
@@ -23,9 +25,16 @@ struct ChatPrompt {
   // The model continues the last message instead of answering it.
   bool continue_final_message = false;
   std::string final_message;                  // content of the last message, if continue_final_message
+  std::string final_part = {};                // the last of its text parts, if it has several
+  bool fold_system = false;                   // system messages that the template has no place for join others
   bool has_developer = false;                 // a message has the role kDeveloper
   std::shared_ptr<const ToolSet> tools = {};  // the functions of `tools`; none: empty or null
 };
+
+// Reads the text of a part of a message: a plain string, or {"type", "text"} with a type of `types`, or {"type":
+// "refusal", "refusal"} if that is one of them. `where` names the part in errors. False after an error.
+bool ReadTextPart(const Json& part, FieldReader& fields, const std::string& where,
+                  std::initializer_list<std::string_view> types, std::string& text);
 
 // Reads the chat fields from `body` into `prompt`. `fields` must read the same `body`, and receives the errors. More
 // than `max_messages` messages are an error. Moves the messages out of `body`, so call this last.

@@ -62,7 +62,11 @@ Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const Ch
         "tokenizer_config.json, found neither; use /v1/completions",
         "messages");
   }
-  const ChatTemplate::Options options{prompt.add_generation_prompt, unix_seconds};
+  const ChatTemplate::Options options{.add_generation_prompt = prompt.add_generation_prompt,
+                                      .unix_seconds = unix_seconds,
+                                      .utc_offset = LocalOffset(unix_seconds),
+                                      .content = chat_template->content_format(),
+                                      .fold_system = prompt.fold_system};
   std::string renamed;
   const bool renames = prompt.has_developer && !chat_template->Mentions(kDeveloper);
   if (renames) {
@@ -71,7 +75,9 @@ Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const Ch
   auto rendered = chat_template->Render(renames ? renamed : prompt.template_context, options);
   if (!rendered.ok()) return Error{rendered.error().code, rendered.error().message, "messages"};
   if (!prompt.continue_final_message) return rendered;
-  return CutAfterFinalMessage(std::move(*rendered), prompt.final_message);
+  // A template that joins the parts of a message in its own way prints the last one as it is.
+  const bool whole = prompt.final_part.empty() || rendered->find(prompt.final_message) != std::string::npos;
+  return CutAfterFinalMessage(std::move(*rendered), whole ? prompt.final_message : prompt.final_part);
 }
 
 }  // namespace loramux

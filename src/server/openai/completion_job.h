@@ -102,6 +102,7 @@ class CompletionJob {
 
   // Fields that the server does not know and that are probably misspelt.
   const std::vector<LikelyMistake>& mistakes() const { return request_.mistakes; }
+  const std::vector<std::string>& left_out_tools() const { return request_.left_out_tools; }
 
   // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
   // was not called yet.

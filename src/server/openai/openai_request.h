@@ -123,6 +123,8 @@ struct OpenAiRequest {
   std::int32_t ScoredAlternatives() const { return std::max(prompt_logprobs, echo ? sampling.top_logprobs : -1); }
 
   std::vector<LikelyMistake> mistakes;  // unknown fields that are probably misspelt
+  // Tools of the request that the model is not offered, for a header: "custom;name=apply_patch".
+  std::vector<std::string> left_out_tools;
 };
 
 // Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never

@@ -154,19 +154,24 @@ TEST(OpenAiRequest, PromptHasFourForms) {
   EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":""})").prompts, ElementsAre(Prompt("")));
 }
 
-TEST(OpenAiRequest, ContentBecomesAString) {
+TEST(OpenAiRequest, ContentIsATextOrTextParts) {
   const OpenAiRequest request = GoodChat(R"({"model":"m","messages":[
-      {"role":"system","content":[{"type":"text","text":"a"},{"type":"input_text","text":"b"}]},
+      {"role":"system","content":[{"type":"text","text":"a","cache_control":{}},{"type":"input_text","text":"b"},"c",
+                                  {"type":"refusal","refusal":"d"}]},
       {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
         "function":{"name":"f","arguments":"{\"z\":1,\"a\":[2]}"}}]},
       {"role":"tool","tool_call_id":"1","content":"3"},
-      {"role":"assistant"}]})");
+      {"role":"assistant"},{"role":"assistant","content":null,"refusal":"no"},{"role":"user","content":[]}]})");
   const Json context = *ParseJson(request.chat.template_context);
-  EXPECT_EQ(context["messages"][0]["content"], "a\nb");
+  EXPECT_EQ(DumpJson(context["messages"][0]["content"]),
+            R"([{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"text","text":"c"},)"
+            R"({"type":"text","text":"d"}])");
   EXPECT_EQ(context["messages"][1]["content"], "");
   EXPECT_EQ(DumpJson(context["messages"][1]["tool_calls"][0]["function"]["arguments"]), R"({"z":1,"a":[2]})");
   EXPECT_EQ(context["messages"][2]["tool_call_id"], "1");
   EXPECT_EQ(context["messages"][3]["content"], "");
+  EXPECT_EQ(context["messages"][4]["content"], "no");
+  EXPECT_EQ(context["messages"][5]["content"], "");
 }
 
 // As vLLM reads what its own answers carry, and what clients make of them.
@@ -241,6 +246,12 @@ TEST(OpenAiRequest, ContinuesTheFinalMessage) {
   EXPECT_TRUE(request.chat.continue_final_message);
   EXPECT_FALSE(request.chat.add_generation_prompt);
   EXPECT_EQ(request.chat.final_message, "so");
+  EXPECT_EQ(request.chat.final_part, "");
+  const ChatPrompt parts = GoodChat(R"({"model":"m","continue_final_message":true,"messages":[{"role":"assistant",
+      "content":[{"type":"text","text":"so"},{"type":"text","text":"it"},{"type":"text","text":""}]}]})")
+                               .chat;
+  EXPECT_EQ(parts.final_message, "so\nit");
+  EXPECT_EQ(parts.final_part, "it");
 }
 
 struct Demanded {
@@ -403,7 +414,9 @@ TEST(OpenAiRequest, ChatErrorsNameTheField) {
        "found \"image_url\""},
       {R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text",
        "found nothing"},
-      {R"({"model":"m","messages":[{"role":"user","content":["x"]}]})", "messages[0].content[0]", "found \"x\""},
+      {R"({"model":"m","messages":[{"role":"user","content":[7]}]})", "messages[0].content[0]", "found 7"},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"refusal","text":"x"}]}]})",
+       "messages[0].content[0].refusal", "found nothing"},
       {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function",
        ""},
       {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]}]})",

@@ -12,6 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/log.h"
 #include "http/random_source.h"
@@ -88,6 +89,7 @@ constexpr std::size_t kMaxInlineTokens = 64;
 constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
 constexpr std::size_t kEventsPerPiece = 128;
 constexpr const char* kUnknownFieldsHeader = "X-Loramux-Unknown-Fields";
+constexpr const char* kLeftOutToolsHeader = "X-Loramux-Left-Out-Tools";
 constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // of tools and template variables
 // Beyond this, it is worth returning the freed memory of a body or an answer to the system.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
@@ -233,6 +235,11 @@ void ReportMistakes(HttpExchange& exchange, std::span<const LikelyMistake> mista
   exchange.AddHeader(kUnknownFieldsHeader, std::move(header));
 }
 
+// Names the tools that the model was not offered.
+void ReportLeftOutTools(HttpExchange& exchange, std::span<const std::string> tools) {
+  if (!tools.empty()) exchange.AddHeader(kLeftOutToolsHeader, fmt::format("{}", fmt::join(tools, ", ")));
+}
+
 // What routers and gateways read of the response: the content that answers, and the load if they ask for it.
 void TellRouters(HttpExchange& exchange, const GenerationService& generation, const Result<CompletionJob>& job) {
   if (job.ok() && !job->adapter_digest().empty()) {
@@ -375,6 +382,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, const Dial
     co_return;
   }
   ReportMistakes(exchange, (*job)->mistakes());
+  ReportLeftOutTools(exchange, (*job)->left_out_tools());
   (*job)->Count(context_.metrics, received);
   co_await Run(exchange, std::move(**job), received);
 }

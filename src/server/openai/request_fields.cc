@@ -246,7 +246,8 @@ constexpr RequestField kFields[] = {
     {"enable_thinking", kRefused, kBothBodies, "send `chat_template_kwargs`", kOnlyNull},
     {"thinking", kRefused, kBothBodies, "send `chat_template_kwargs`", kOnlyNull},
     {"reasoning", kRefused, kBothBodies, "send `chat_template_kwargs`"},
-    {"verbosity", kAccepted, kBothBodies, "of models that are trained to read it"},
+    {"verbosity", kServed, kChatBody, "goes to the template"},
+    {"verbosity", kAccepted, kCompletionBody, "of models that are trained to read it"},
     // What the response holds.
     {"logprobs", kServed},
     {"top_logprobs", kServed, kChatBody},
@@ -375,15 +376,6 @@ std::optional<std::string_view> NameMeant(std::string_view name, FieldEndpoints 
   return meant;
 }
 
-std::string Plain(std::string_view name) {
-  std::string plain(name);
-  for (char& c : plain) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!letter && c != '_' && c != '-' && c != '.') c = '?';
-  }
-  return plain;
-}
-
 }  // namespace
 
 std::span<const RequestField> RequestFields() { return kFields; }
@@ -397,13 +389,22 @@ void RefuseFields(FieldReader& fields, FieldEndpoints endpoint) {
   }
 }
 
+std::string PlainName(std::string_view name) {
+  std::string plain(name);
+  for (char& c : plain) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!letter && c != '_' && c != '-' && c != '.') c = '?';
+  }
+  return plain;
+}
+
 std::vector<LikelyMistake> LikelyMistakes(const Json& body, FieldEndpoints endpoint) {
   std::vector<LikelyMistake> mistakes;
   std::size_t unknown = 0;
   for (const auto& [name, value] : body.get_ref<const Json::object_t&>()) {
     if (FindField(name, endpoint) != nullptr) continue;
     if (++unknown > kMaxUnknownFields || mistakes.size() == kMaxMistakes) break;
-    if (const auto meant = NameMeant(name, endpoint)) mistakes.push_back({Plain(name), *meant});
+    if (const auto meant = NameMeant(name, endpoint)) mistakes.push_back({PlainName(name), *meant});
   }
   return mistakes;
 }

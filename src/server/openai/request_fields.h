@@ -50,9 +50,13 @@ std::span<const RequestField> RequestFields();
 // Records an error for the first field of the body that is refused at `endpoint` (one value).
 void RefuseFields(FieldReader& fields, FieldEndpoints endpoint);
 
+// Returns the name of a field or a tool for a header: characters other than letters, digits, '_', '-' and '.' become
+// '?'.
+std::string PlainName(std::string_view name);
+
 // A field that is in no line of the table, and the name that was probably meant.
 struct LikelyMistake {
-  std::string name;  // characters other than letters, digits, '_', '-' and '.' are replaced by '?'
+  std::string name;  // a PlainName
   std::string_view meant;
 };
 

@@ -29,7 +29,8 @@ TEST(TokenizeRequest, Messages) {
       R"({"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"add_generation_prompt":false})", {});
   ASSERT_TRUE(request.ok()) << request.error().message;
   ASSERT_TRUE(request->chat);
-  EXPECT_EQ(request->chat->template_context, R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(request->chat->template_context,
+            R"({"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]})");
   EXPECT_FALSE(request->chat->add_generation_prompt);
   EXPECT_FALSE(request->add_special_tokens);
 }

@@ -14,7 +14,9 @@ constexpr std::string_view kQuestion = "loramux-question", kThought = "loramux-t
 const Json kUserMessage = {{"role", "user"}, {"content", kQuestion}};
 
 std::string Rendered(const ChatTemplate& chat_template, const Json& context, bool add_generation_prompt) {
-  auto text = chat_template.Render(DumpJson(context), {add_generation_prompt, 0});
+  const ChatTemplate::Options options{.add_generation_prompt = add_generation_prompt,
+                                      .content = chat_template.content_format()};
+  auto text = chat_template.Render(DumpJson(context), options);
   return text.ok() ? std::move(*text) : std::string();
 }
 

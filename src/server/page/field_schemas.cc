@@ -68,6 +68,7 @@ constexpr FieldSchema kSchemas[] = {
     {"grammar", kString},
     {"json_schema", kObject},
     {"reasoning_effort", kString},
+    {"verbosity", kString},
     {"include_reasoning", kBoolean},
     {"logprobs", kBoolean, kChatBody},
     {"logprobs", R"({"type":"integer","minimum":0,"maximum":20})", kCompletionBody},

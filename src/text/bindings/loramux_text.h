@@ -92,10 +92,27 @@ loramux_text_status loramux_decode_stream_finish(loramux_decode_stream* stream, 
 loramux_text_status loramux_template_parse(const uint8_t* source, size_t source_size, const uint8_t* special_tokens,
                                            size_t special_tokens_size, loramux_template** out, loramux_buffer* error);
 void loramux_template_free(loramux_template* chat_template);
-/* Renders with the variables of the JSON object `context`, as apply_chat_template of transformers does.
- * `unix_seconds` is the time that strftime_now returns, in UTC. A call of raise_exception(m) fails with message m. */
+/* The form in which a template gets the content of messages. In all but the first, ids of tool calls become what the
+ * template accepts. */
+typedef enum loramux_content_format {
+  LORAMUX_CONTENT_AS_GIVEN = 0,
+  LORAMUX_CONTENT_AUTO = 1, /* texts or lists of parts: for each role what the template prints */
+  LORAMUX_CONTENT_TEXT = 2,
+  LORAMUX_CONTENT_PARTS = 3 /* lists, but for results of tools */
+} loramux_content_format;
+
+typedef struct loramux_render_options {
+  bool add_generation_prompt;
+  bool fold_system;        /* merges system messages that the template does not print in their place into others */
+  uint32_t content_format; /* loramux_content_format */
+  int64_t unix_seconds;    /* the time that strftime_now returns */
+  int64_t utc_offset;      /* seconds by which local time, in which it returns it, is ahead of UTC */
+} loramux_render_options;
+
+/* Renders with the variables of the JSON object `context`, as apply_chat_template of transformers does. A call of
+ * raise_exception(m) fails with message m. */
 loramux_text_status loramux_template_render(const loramux_template* chat_template, const uint8_t* context,
-                                            size_t context_size, bool add_generation_prompt, int64_t unix_seconds,
+                                            size_t context_size, const loramux_render_options* options,
                                             loramux_buffer* out, loramux_buffer* error);
 
 /* The language of a grammar. */

@@ -15,7 +15,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
 use detokenize::DecodeStream;
-use template::ChatTemplate;
+use template::{ChatTemplate, ContentFormat};
 use tokenizer::Tokenizer;
 
 /// The kind of an error; `loramux_text_status` in the header.
@@ -316,20 +316,42 @@ pub unsafe extern "C" fn loramux_template_free(template: *mut ChatTemplate) {
     }
 }
 
+/// `loramux_render_options` of the header.
+#[repr(C)]
+pub struct RenderOptions {
+    add_generation_prompt: bool,
+    fold_system: bool,
+    content_format: u32,
+    unix_seconds: i64,
+    utc_offset: i64,
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn loramux_template_render(
     template: *const ChatTemplate,
     context: *const u8,
     context_size: usize,
-    add_generation_prompt: bool,
-    unix_seconds: i64,
+    options: *const RenderOptions,
     out: *mut Buffer,
     error: *mut Buffer,
 ) -> Status {
     guard(error, || {
         memory::check()?;
         let context = text(context, context_size, "the template's variables")?;
-        let rendered = (*template).render(context, add_generation_prompt, unix_seconds)?;
+        let options = &*options;
+        let options = template::Options {
+            add_generation_prompt: options.add_generation_prompt,
+            unix_seconds: options.unix_seconds,
+            utc_offset: options.utc_offset,
+            format: match options.content_format {
+                0 => ContentFormat::AsGiven,
+                1 => ContentFormat::Auto,
+                2 => ContentFormat::Text,
+                _ => ContentFormat::Parts,
+            },
+            fold_system: options.fold_system,
+        };
+        let rendered = (*template).render(context, options)?;
         *out = Buffer::new(rendered.into_bytes());
         Ok(())
     })

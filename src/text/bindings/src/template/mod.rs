@@ -2,6 +2,7 @@
 //! what transformers adds (raise_exception, strftime_now, its own tojson, the `generation` tag, its preparation of
 //! messages), and Python's behaviour where minijinja differs.
 
+mod adapt;
 mod filters;
 mod json;
 mod operators;
@@ -12,11 +13,15 @@ mod strings;
 
 use std::cell::Cell;
 use std::io::Write;
+use std::sync::OnceLock;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value as Json};
+
+pub use adapt::ContentFormat;
+use adapt::Reads;
 
 /// Instructions that one rendering may execute: many times what real templates need; about one second.
 const FUEL: u64 = 5_000_000;
@@ -38,9 +43,9 @@ const NAME: &str = "chat template";
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 thread_local! {
-    /// The time for strftime_now during a rendering on this thread. Not a template variable, because macros would not
-    /// see it.
-    static NOW: Cell<i64> = const { Cell::new(0) };
+    /// The time for strftime_now during a rendering on this thread: Unix seconds, and the seconds by which local time is
+    /// ahead of UTC. Not a template variable, because macros would not see it.
+    static NOW: Cell<(i64, i64)> = const { Cell::new((0, 0)) };
     /// The parts of MAX_BYTES and MAX_WORK that are left for the rendering on this thread.
     static BYTES_LEFT: Cell<usize> = const { Cell::new(0) };
     static WORK_LEFT: Cell<usize> = const { Cell::new(0) };
@@ -150,10 +155,24 @@ impl Args {
     }
 }
 
+/// How one conversation is rendered.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub add_generation_prompt: bool,
+    pub unix_seconds: i64,
+    /// Seconds by which local time is ahead of UTC.
+    pub utc_offset: i64,
+    pub format: ContentFormat,
+    /// Merges system messages that the template does not print in their place into their neighbours.
+    pub fold_system: bool,
+}
+
 /// A compiled template and the special tokens it sees. Shared between threads.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     special_tokens: Map<String, Json>,
+    /// Found out when it is first needed.
+    reads: OnceLock<Reads>,
 }
 
 impl ChatTemplate {
@@ -168,20 +187,40 @@ impl ChatTemplate {
         let mut environment = environment().map_err(to_error)?;
         let rewritten = rewrite::rewrite(&preprocess(source), syntax().map_err(to_error)?).map_err(to_error)?;
         environment.add_template_owned(NAME, rewritten).map_err(to_error)?;
-        Ok(ChatTemplate { environment, special_tokens })
+        Ok(ChatTemplate { environment, special_tokens, reads: OnceLock::new() })
     }
 
-    pub fn render(&self, context: &str, add_generation_prompt: bool, unix_seconds: i64) -> crate::Result<String> {
+    pub fn render(&self, context: &str, options: Options) -> crate::Result<String> {
+        let mut context = parse_object(context, "the template's variables")?;
+        let adapts = options.fold_system || options.format != ContentFormat::AsGiven;
+        if let (true, Some(Json::Array(messages))) = (adapts, context.get_mut("messages")) {
+            self.reads().adapt(messages, options.format, options.fold_system);
+        }
+        self.render_variables(context, options)
+    }
+
+    fn reads(&self) -> &Reads {
+        let options = Options {
+            add_generation_prompt: false,
+            unix_seconds: 0,
+            utc_offset: 0,
+            format: ContentFormat::AsGiven,
+            fold_system: false,
+        };
+        self.reads.get_or_init(|| Reads::of(&|variables| self.render_variables(variables, options)))
+    }
+
+    fn render_variables(&self, context: Map<String, Json>, options: Options) -> crate::Result<String> {
         let mut variables = self.special_tokens.clone();
         for name in ["messages", "tools", "documents"] {
             variables.insert(name.into(), Json::Null);
         }
-        variables.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
-        variables.extend(parse_object(context, "the template's variables")?);
+        variables.insert("add_generation_prompt".into(), Json::Bool(options.add_generation_prompt));
+        variables.extend(context);
         if let Some(Json::Array(messages)) = variables.get_mut("messages") {
             messages.iter_mut().for_each(prepare_message);
         }
-        NOW.set(unix_seconds);
+        NOW.set((options.unix_seconds, options.utc_offset));
         BYTES_LEFT.set(MAX_BYTES);
         WORK_LEFT.set(MAX_WORK);
         let mut out = Output(Vec::new());
@@ -235,8 +274,8 @@ fn environment() -> Result<Environment<'static>, Error> {
         Err(fault("raised by the template").with_source(Raised(message)))
     });
     environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
-        charge(format.len() * 16)?;
-        Ok(strftime::format(&format, NOW.get()))
+        let (unix_seconds, utc_offset) = NOW.get();
+        strftime::format(&format, unix_seconds, utc_offset)
     });
     filters::add_to(&mut environment);
     operators::add_to(&mut environment);
