@@ -337,13 +337,13 @@ TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
 
 // What a web page can make an operator's browser send: its origin, and content types of forms.
 TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
-  AdapterService service(admin_.get(), {.allowed_origins = {"*", "https://admin.example.com"}});
+  const OsClock clock;
+  AdapterService service(admin_.get(), clock, {.allowed_origins = {"*", "https://admin.example.com"}});
   RouteTable routes;
   service.AddRoutes(routes);
   HttpServerOptions options;
   options.port = 0;
   options.linger_timeout = std::chrono::milliseconds(200);
-  const OsClock clock;
   HttpServer server(options, routes, clock);
   ASSERT_TRUE(server.Start().ok());
   const std::string body = R"({"lora_name":"x","lora_path":")" + (top_ / "a").string() + "\"}";
@@ -374,12 +374,12 @@ TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
 TEST_F(AdapterAdminTest, TheServersOwnPageMayChangeAdapters) {
   constexpr const char* kKey = "0123456789abcdef";
   for (const bool has_key : {false, true}) {
-    AdapterService service(admin_.get(), {.admin_key = has_key ? kKey : ""});
+    const OsClock clock;
+    AdapterService service(admin_.get(), clock, {.admin_key = has_key ? kKey : ""});
     RouteTable routes;
     service.AddRoutes(routes);
     HttpServerOptions options;
     options.port = 0;
-    const OsClock clock;
     HttpServer server(options, routes, clock);
     ASSERT_TRUE(server.Start().ok());
     const auto status = [&](const std::string& host, const std::string& more) {
