@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`make build` and `make wheel`, the README's ways to one's own model, in a fresh Debian that has none of the tests' packages.
 
-Usage: tests/bare_build.py        (from .ci/run; needs root, debootstrap, the network and some minutes)
+Usage: tests/bare_build.py        (needs root, debootstrap, the network and some minutes)
 
 The root file system holds a minimal Debian with `make`; all else is what `make build` installs. The program that was
 built answers a request of the demo there, and the wheel is made. Then the test libraries are installed one by one, as
@@ -19,6 +19,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MIRROR = "http://deb.debian.org/debian"
 RELEASE = "bookworm"
+# As the installer writes them: only the security updates have a Rust that is new enough.
+SOURCES = f"""deb {MIRROR} {RELEASE} main
+deb {MIRROR} {RELEASE}-updates main
+deb {MIRROR}-security {RELEASE}-security main
+"""
 MUST_BE_ABSENT = ("libgtest-dev", "libgmock-dev", "googletest", "libbenchmark-dev", "clang-14", "libgrpc++-dev", "etcd-server",
                   "nodejs")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -47,6 +52,7 @@ class BareRoot:
 
     def __enter__(self):
         call("debootstrap", "--variant=minbase", "--include=make,ca-certificates", RELEASE, self.path, MIRROR)
+        (self.path / "etc/apt/sources.list").write_text(SOURCES, encoding="utf-8")
         shutil.copy("/etc/resolv.conf", self.path / "etc/resolv.conf")
         self.mount("-t", "proc", "proc", "proc")
         self.mount("--rbind", "/dev", "dev")

@@ -87,7 +87,8 @@ install_rust() {
     hash -r
     rust_is_new_enough && return
   done
-  say "cannot install Rust 1.$min_rust_minor or later from this system's packages."
+  say "cannot install Rust 1.$min_rust_minor or later from this system's packages (Debian 12 has it as cargo-web in its"
+  say "security updates: /etc/apt/sources.list must name them)."
   say "Install it with rustup (https://rustup.rs), make sure that 'cargo' is on the PATH, and run this again."
   exit 1
 }
