@@ -83,9 +83,12 @@ struct ServeFlags {
 std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
   const bool loads = flags.adapters.enable_runtime_lora;
   const bool restores = loads || !flags.fleet.etcd.urls.empty() || !flags.adapters.state_dir.empty();
-  const bool keys = flags.protection.has_keys(), tenants = keys || flags.trust_fairness_header;
+  const bool keys = flags.protection.has_keys();
+  // A router with the fleet's key names the tenants of its callers.
+  const bool tenants = keys || flags.trust_fairness_header || !flags.fleet_key_file.empty();
   const std::string no_loads = "adapters are not loaded at run time; use --enable-runtime-lora";
-  const std::string no_tenants = "all requests are of one tenant; use --api-key-file, or --trust-fairness-header";
+  const std::string no_tenants =
+      "all requests are of one tenant; use --api-key-file, --trust-fairness-header, or a router with --fleet-key-file";
   return WarningsOfIdle(
       flags.runtime.given,
       std::vector<IdleFlags>{
