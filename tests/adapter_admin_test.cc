@@ -78,6 +78,7 @@ class AdapterAdminTest : public testing::Test {
   }
 
   fs::path Copy(const std::string& golden, const std::string& to) {
+    fs::create_directories((top_ / to).parent_path());
     fs::copy(kCase / "adapters" / golden, top_ / to, fs::copy_options::recursive);
     return top_ / to;
   }
