@@ -64,6 +64,23 @@ Result<VersionPtr> Resolve(const ServingContext& context, const ModelChoice& cho
                      choice.field);
 }
 
+// How many tokens of a prompt count at most. REQUIRES: `truncate_prompt_tokens`.
+std::int64_t TokensToKeep(const OpenAiRequest& request, const PromptLimit& limit) {
+  if (*request.truncate_prompt_tokens > 0) return *request.truncate_prompt_tokens;
+  const std::int32_t usual = request.endpoint == Endpoint::kCompletion ? kDefaultCompletionTokens : 1;
+  return std::max<std::int64_t>(1, limit.tokens - request.max_tokens.value_or(usual));
+}
+
+// The tokens of a prompt that count.
+std::vector<TokenId> Cut(const OpenAiRequest& request, const PromptLimit& limit, std::vector<TokenId> tokens) {
+  if (!request.truncate_prompt_tokens) return tokens;
+  const std::int64_t rest = static_cast<std::int64_t>(tokens.size()) - TokensToKeep(request, limit);
+  if (rest <= 0) return tokens;
+  tokens.erase(request.embedding ? tokens.end() - rest : tokens.begin(),
+               request.embedding ? tokens.end() : tokens.begin() + rest);
+  return tokens;
+}
+
 // Admits the request, or returns an error. The base model has one account for all its names.
 Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request,
                               const AdapterVersion* adapter) {
@@ -187,19 +204,13 @@ OutputFormats CompletionJob::Formats(const ServingContext& context) const {
   return context.formats->Of(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name));
 }
 
-std::int64_t CompletionJob::TokensToKeep(const PromptLimit& limit) const {
-  if (*request_.truncate_prompt_tokens > 0) return *request_.truncate_prompt_tokens;
-  const std::int32_t usual = request_.endpoint == Endpoint::kCompletion ? kDefaultCompletionTokens : 1;
-  return std::max<std::int64_t>(1, limit.tokens - request_.max_tokens.value_or(usual));
-}
-
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   const auto* text = std::get_if<std::string>(&prompt);
   std::vector<TokenId> tokens;
   if (text != nullptr) {
     ASSIGN_OR_RETURN(tokens, Encode(context, *text));
   } else {
-    tokens = Cut(context, std::get<std::vector<TokenId>>(prompt));
+    tokens = Cut(request_, LimitOf(context), std::get<std::vector<TokenId>>(prompt));
   }
   std::string echo;
   if (request_.echo && text != nullptr && !request_.truncate_prompt_tokens) {
@@ -216,16 +227,7 @@ Result<std::vector<TokenId>> CompletionJob::Encode(const ServingContext& context
   const bool special = request_.add_special_tokens;
   if (!request_.truncate_prompt_tokens) return EncodePrompt(*context.tokenizer, text, special, limit);
   const auto encode = request_.embedding ? EncodeBeginning : EncodeEndOfPrompt;
-  return encode(*context.tokenizer, text, special, limit, TokensToKeep(limit));
-}
-
-std::vector<TokenId> CompletionJob::Cut(const ServingContext& context, std::vector<TokenId> tokens) const {
-  if (!request_.truncate_prompt_tokens) return tokens;
-  const std::int64_t rest = static_cast<std::int64_t>(tokens.size()) - TokensToKeep(LimitOf(context));
-  if (rest <= 0) return tokens;
-  tokens.erase(request_.embedding ? tokens.end() - rest : tokens.begin(),
-               request_.embedding ? tokens.end() : tokens.begin() + rest);
-  return tokens;
+  return encode(*context.tokenizer, text, special, limit, TokensToKeep(request_, limit));
 }
 
 bool CompletionJob::WantsGuess(const ServingContext& context) const {

@@ -160,9 +160,6 @@ class CompletionJob {
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   // The tokens of a prompt that count.
   Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;
-  std::vector<TokenId> Cut(const ServingContext& context, std::vector<TokenId> tokens) const;
-  // How many those are at most. REQUIRES: `truncate_prompt_tokens`.
-  std::int64_t TokensToKeep(const PromptLimit& limit) const;
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
   // or not possible.
   bool WantsGuess(const ServingContext& context) const;
