@@ -94,12 +94,17 @@ class OpenAiResponses(Dialects):
 
     def test_refusals(self):
         for more in ({"previous_response_id": "resp_1"}, {"background": True}, {"conversation": "c"},
-                     {"tools": [{"type": "web_search"}]}, {"truncation": "auto"}):
+                     {"truncation": "auto"}):
             with self.assertRaises(openai.BadRequestError) as refused:
                 self.client.responses.create(model="demo", input="x", **more)
             self.assertIn(next(iter(more)), refused.exception.param)
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.create(model="unknown", input="x")
+
+    def test_tools_that_are_no_functions_are_left_out(self):
+        raw = self.client.responses.with_raw_response.create(model="demo", input="x", tools=[{"type": "web_search"}])
+        self.assertEqual(raw.headers["X-Loramux-Left-Out-Tools"], "web_search")
+        self.assertEqual(raw.parse().output[0].type, "message")
 
 
 class Anthropic(Dialects):
