@@ -14,17 +14,6 @@ packages llguidance==1.9.1 jsonschema==4.26.0
 check <<'EOF2'
 import json
 import jsonschema
-from llguidance import LLMatcher, LLTokenizer
-
-tokenizer = LLTokenizer("byte")
-
-
-def accepted(schema, text):
-    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(json.dumps(schema)), log_level=0)
-    assert not matcher.get_error(), matcher.get_error()
-    tokens = tokenizer.tokenize_str(text)
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-
 
 schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
 for text, grammar in [(r'{"n":1}', True), (r'{"n":"x"}', False), (r'{"\u006e":"x"}', True), (r'{"n":1,"\u006e":"x"}', True)]:
