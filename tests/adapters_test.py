@@ -11,10 +11,12 @@ import json
 import pathlib
 import random
 import shutil
+import subprocess
 import tempfile
 import threading
 import unittest
 
+import serving
 from serving import DEMO, PATIENCE, Server, questions, run_tests, wait_for
 
 KEY = "an-admin-key-of-the-tests"
@@ -58,6 +60,14 @@ class AdminServer(Server):
         return {card["id"]: card for card in self.json("GET", "/v1/models")[1]["data"]}
 
 
+def run_program(*arguments):
+    """What a command prints. RuntimeError: it failed."""
+    run = subprocess.run([serving.LORAMUX, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE)
+    if run.returncode != 0:
+        raise RuntimeError(run.stderr)
+    return run.stdout
+
+
 class WithFolder(unittest.TestCase):
     def setUp(self):
         self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-adapters-test-")).resolve()
@@ -66,6 +76,157 @@ class WithFolder(unittest.TestCase):
     def copy(self, adapter, to):
         shutil.copytree(DEMO / "adapters" / adapter, self.top / to)
         return self.top / to
+
+
+class OwnText(WithFolder):
+    """What TRL, Unsloth and axolotl save beside an adapter: its tokenizer, chat template, end tokens, defaults."""
+    TEMPLATE = "{{ bos_token }}{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>own:"
+
+    def saved(self, name, template=TEMPLATE, tokenizer=None, **files):
+        """A copy of `reverse` with the tokenizer of the base model, as they save it."""
+        folder = self.copy("reverse", name)
+        for file in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            if (DEMO / "model" / file).exists():
+                shutil.copy(DEMO / "model" / file, folder)
+        (folder / "chat_template.jinja").write_text(template)
+        if tokenizer:
+            state = json.loads((folder / "tokenizer.json").read_text())
+            tokenizer(state)
+            (folder / "tokenizer.json").write_text(json.dumps(state))
+        for file, content in files.items():
+            (folder / f"{file}.json").write_text(json.dumps(content))
+        return folder
+
+    def prompt(self, server, model, text="ab"):
+        """What the server makes of a chat with the model, which all of its APIs must count alike."""
+        messages = [{"role": "user", "content": text}]
+        status, tokens = server.json("POST", "/tokenize", {"model": model, "messages": messages})
+        self.assertEqual(status, 200, tokens)
+        for path, body, count in (
+                ("/v1/chat/completions", {"messages": messages}, lambda a: a["usage"]["prompt_tokens"]),
+                ("/v1/messages", {"messages": messages}, lambda a: a["usage"]["input_tokens"] +
+                 a["usage"].get("cache_read_input_tokens", 0)),
+                ("/v1/messages/count_tokens", {"messages": messages}, lambda a: a["input_tokens"]),
+                ("/v1/responses", {"input": text}, lambda a: a["usage"]["input_tokens"])):
+            limit = {"max_output_tokens": 16} if "input" in body else {} if "count" in path else {"max_tokens": 1}
+            status, answer = server.json("POST", path, {"model": model, **body, **limit})
+            self.assertEqual((status, count(answer)), (200, tokens["count"]), (path, answer))
+        return server.json("POST", "/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"]
+
+    def test_the_template_is_the_adapters(self):
+        usual, own = "<|bos|><|user|>ab<|end|><|assistant|>", "<|bos|><|user|>ab<|end|><|assistant|>own:"
+        folder = self.saved("dir/found")
+        given = self.top / "given.jinja"
+        given.write_text("<|user|>given<|assistant|>")
+        self.saved("named")
+        server = AdminServer(self.top, "--chat-template", f"named={given}", adapter_dir=self.top / "dir")
+        self.assertEqual(self.prompt(server, "found"), own)       # /tokenize is the first to ask for it
+        self.assertEqual(self.prompt(server, "demo"), usual)
+        card = server.cards()["found"]
+        self.assertEqual((card["chat_template"], card.get("eos_token_ids"), card.get("warning")),
+                         ("chat_template.jinja", None, None))
+        self.assertNotIn("chat_template", server.cards()["demo"])
+        self.assertEqual(server.load("named", self.top / "named")[0], 200)
+        self.assertEqual(self.prompt(server, "named"), "<|user|>given<|assistant|>")
+        self.assertEqual(server.cards()["named"]["chat_template"], "--chat-template")
+        # A new generation with the same weights brings a new template; without one it has the base model's.
+        (folder / "chat_template.jinja").write_text("{{ bos_token }}new")
+        self.assertEqual(server.load("found", folder, load_inplace=True)[0], 200)
+        self.assertEqual(self.prompt(server, "found"), "<|bos|>new")
+        self.assertIn("same content", server.load("found", folder, load_inplace=True)[1])
+        (folder / "chat_template.jinja").unlink()
+        self.assertEqual(server.load("found", folder, load_inplace=True)[0], 200)
+        self.assertEqual(self.prompt(server, "found"), usual)
+        server.stop()
+        forced = AdminServer(self.top, "--chat-template", str(given), adapter_dir=self.top / "dir")
+        self.saved("again")
+        self.assertEqual(forced.load("again", self.top / "again")[0], 200)
+        for model in ("demo", "again"):
+            self.assertEqual(self.prompt(forced, model), "<|user|>given<|assistant|>")
+        forced.stop()
+
+    def test_end_tokens_and_defaults(self):
+        server = AdminServer(self.top)
+        chat = {"messages": [{"role": "user", "content": PROMPTS[0]}], "temperature": 0, "logprobs": True,
+                "return_tokens_as_token_ids": True}
+
+        def tokens(model, **more):
+            status, answer = server.json("POST", "/v1/chat/completions", {"model": model, **chat, **more})
+            self.assertEqual(status, 200, answer)
+            choice = answer["choices"][0]
+            ids = [int(token["token"].removeprefix("token_id:")) for token in choice["logprobs"]["content"]]
+            return ids, choice["finish_reason"], choice.get("stop_reason")
+        usual = tokens("reverse")[0]
+        end = usual[2]
+        self.assertNotIn(end, usual[:2])
+        template = (DEMO / "model/chat_template.jinja").read_text()
+        self.saved("ends", template, generation_config={"eos_token_id": [2, end], "max_new_tokens": 5, "temperature": 0})
+        self.assertEqual(server.load("ends", self.top / "ends")[0], 200)
+        self.assertEqual(tokens("ends"), (usual[:2], "stop", None))
+        self.assertEqual(tokens("ends", ignore_eos=True, max_tokens=50)[1], "length")
+        self.assertEqual(len(tokens("ends", ignore_eos=True, max_tokens=50)[0]), 5)
+        self.assertEqual(tokens("ends", ignore_eos=True)[0][:3], usual[:3])
+        card = server.cards()["ends"]
+        self.assertEqual((card["eos_token_ids"], card["generation_config"], card.get("chat_template")),
+                         ([end], {"temperature": 0, "max_new_tokens": 5}, None))
+        shown = json.loads(run_program("inspect", self.top / "ends", "--base", DEMO / "model", "--json"))
+        self.assertEqual((shown["added_eos_token_ids"], shown["generation_config"], shown["warning"]),
+                         ([end], "temperature 0, max_new_tokens 5", ""))
+        # The tokenizer's own word for the end, and a grammar whose answer may end with it.
+        name = json.loads((DEMO / "model/tokenizer.json").read_text())["added_tokens"][6]["content"]
+        self.saved("named", template, tokenizer_config={"eos_token": name, "bos_token": "<|bos|>"})
+        self.assertEqual(server.load("named", self.top / "named")[0], 200)
+        self.assertEqual(server.cards()["named"]["eos_token_ids"], [6])
+        self.assertEqual(tokens("named", logit_bias={"6": 100}), ([], "stop", None))
+        forced = tokens("named", logit_bias={"6": 100}, structured_outputs={"regex": "ab?"})
+        self.assertEqual((len(forced[0]), forced[1:]), (1, ("stop", None)))
+        server.stop()
+
+    def test_another_tokenizer_is_said_by_name(self):
+        def add(content):
+            return lambda state: state["added_tokens"].append({
+                **state["added_tokens"][0], "content": content, "id": max(state["model"]["vocab"].values()) + 1})
+
+        def swap(state):
+            a, b = list(state["model"]["vocab"])[20:22]
+            vocab = state["model"]["vocab"]
+            vocab[a], vocab[b] = vocab[b], vocab[a]
+        self.saved("pad", tokenizer=add("<|own_pad|>"))
+        self.saved("needs", "<|im_start|>", tokenizer=add("<|im_start|>"))
+        self.saved("swapped", tokenizer=swap)
+        self.saved("broken", "{% if %}")
+        self.saved("depth", tokenizer_config=[])
+        (self.saved("link") / "chat_template.jinja").unlink()
+        (self.top / "link" / "chat_template.jinja").symlink_to("/etc/hostname")
+        server = AdminServer(self.top)
+        self.assertEqual(server.load("pad", self.top / "pad")[0], 200)
+        self.assertIn("<|own_pad|>", server.cards()["pad"]["warning"])
+        self.assertIn("own:", self.prompt(server, "pad"))
+        for name, *words in (("needs", "<|im_start|>", "--tokenizer"), ("swapped", "has the id", "the base model's"),
+                             ("broken", "chat_template.jinja"), ("depth", "tokenizer_config.json", "object"),
+                             ("link", "--allowed-adapter-root")):
+            status, body = server.load(name, self.top / name)
+            self.assertEqual(status, 400, body)
+            for word in words:
+                self.assertIn(word, json.loads(body)["error"]["message"])
+            if name != "link":
+                with self.assertRaisesRegex(RuntimeError, words[0].replace("|", r"\|")):
+                    run_program("inspect", self.top / name, "--base", DEMO / "model")
+        server.stop()
+
+    def test_generate_and_batch_take_it_too(self):
+        self.saved("own", "<|user|>" + PROMPTS[0] + "<|end|><|assistant|>")
+        flags = [str(DEMO / "model"), "--lora-modules", f"own={self.top / 'own'}", "--log-level", "error"]
+        answer = run_program("generate", *flags, "--lora", "own", "-p", "something else", "-n", "24")
+        asked = run_program("generate", *flags[:1], "--lora-modules", f"r={DEMO / 'adapters/reverse'}", "--lora",
+                                   "r", "-p", PROMPTS[0], "-n", "24", "--log-level", "error")
+        self.assertEqual(answer, asked)
+        line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions",
+                "body": {"model": "own", "messages": [{"role": "user", "content": "x"}], "max_tokens": 24, "temperature": 0}}
+        (self.top / "in.jsonl").write_text(json.dumps(line))
+        run_program("batch", str(self.top / "in.jsonl"), *flags, "-o", str(self.top / "out.jsonl"))
+        said = json.loads((self.top / "out.jsonl").read_text())["response"]["body"]["choices"][0]["message"]["content"]
+        self.assertEqual(said, asked.strip())
 
 
 class Routes(WithFolder):

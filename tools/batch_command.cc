@@ -83,25 +83,37 @@ class BatchBar {
   ProgressBar bar_{"requests", "", 1};
 };
 
-Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, std::FILE* input, BatchOutput& output) {
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
-  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, LoadChatTemplate(flags.runtime));
-  ASSIGN_OR_RETURN(const RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
+// What is read before the weights are.
+struct EarlyParts {
+  Tokenizer tokenizer;
+  ChatTemplates templates;
+  RequestDefaults defaults;
+};
+
+Result<EarlyParts> ReadEarlyParts(const BatchFlags& flags) {
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
+  ASSIGN_OR_RETURN(ChatTemplates templates, LoadChatTemplates(flags.runtime, BaseNamesOf(flags.runtime)));
+  ASSIGN_OR_RETURN(RequestDefaults defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
+  return EarlyParts{std::move(tokenizer), std::move(templates), std::move(defaults)};
+}
+
+Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const EarlyParts& early, std::FILE* input,
+                            BatchOutput& output) {
   ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
-  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, runtime);
+  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(early.tokenizer, runtime);
   ASSIGN_OR_RETURN(const OutputFormatTable formats,
-                   ReadOutputFormats(chat_template ? &*chat_template : nullptr, flags.output_formats.tool_call_parsers,
+                   ReadOutputFormats(early.templates.of_base(), flags.output_formats.tool_call_parsers,
                                      flags.output_formats.reasoning_parsers));
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
   const ServingContext context = {.clock = &runtime.clock(),
                                   .generation = &service,
                                   .registry = &runtime.registry(),
-                                  .tokenizer = &tokenizer,
-                                  .chat_template = chat_template ? &*chat_template : nullptr,
+                                  .tokenizer = &early.tokenizer,
+                                  .chat_template = early.templates.of_base(),
                                   .seeds = &seeds,
                                   .grammars = grammars.get(),
-                                  .defaults = &defaults,
+                                  .defaults = &early.defaults,
                                   .formats = &formats,
                                   .embeddings = &embeddings};
   BatchBar bar(CountLines(input), runtime.clock());
@@ -121,9 +133,13 @@ Result<std::int64_t> RunWholeBatch(BatchFlags flags) {
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const File input, OpenInput(flags));
   ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(flags.output));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
+  ASSIGN_OR_RETURN(const EarlyParts early, ReadEarlyParts(flags));
+  AdapterTextOptions text = AdapterTextOptionsOf(flags.runtime, early.tokenizer, early.templates);
+  text.defaults = DefaultsOfAdapters(flags.generation_config, early.defaults);
+  AdapterTextReader texts(std::move(text));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime, texts.Hook()));
   runtime->Start();
-  const auto progress = RunOn(*runtime, flags, input.get(), *output);
+  const auto progress = RunOn(*runtime, flags, early, input.get(), *output);
   runtime->Stop();
   const Status closed = output->Close();
   if (!progress.ok()) return progress.error();

@@ -16,6 +16,7 @@
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
+#include "tools/request_parts.h"
 #include "tools/runtime_flags.h"
 
 namespace loramux {
@@ -72,12 +73,15 @@ class EventQueue {
   std::deque<Item> items_;
 };
 
-Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Tokenizer& tokenizer) {
+Error NoTemplate() {
+  return InvalidArgument("the model has no chat template: use --raw to complete the prompt as it is", "--raw");
+}
+
+// `chat`: of the model that answers; null: it has none.
+Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Tokenizer& tokenizer,
+                                          const ChatTemplate* chat) {
   if (flags.raw) return tokenizer.Encode(flags.prompt, /*add_special_tokens=*/true);
-  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat, LoadChatTemplate(flags.runtime));
-  if (!chat) {
-    return InvalidArgument("the model has no chat template: use --raw to complete the prompt as it is", "--raw");
-  }
+  if (chat == nullptr) return NoTemplate();
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", flags.prompt}});
@@ -131,14 +135,19 @@ Status Generate(GenerateFlags flags) {
   RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
+  ASSIGN_OR_RETURN(const ChatTemplates templates, LoadChatTemplates(flags.runtime, BaseNamesOf(flags.runtime)));
+  if (!flags.raw && flags.lora.empty() && templates.of_base() == nullptr) return NoTemplate();
+  AdapterTextReader texts(AdapterTextOptionsOf(flags.runtime, tokenizer, templates));
   EventQueue events;  // outlives the engine's thread: Stop is called before it goes
   GenerationRequest request;
-  ASSIGN_OR_RETURN(request.prompt, EncodePrompt(flags, tokenizer));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime, texts.Hook()));
+  std::shared_ptr<const AdapterVersion> version;
   if (!flags.lora.empty()) {
-    ASSIGN_OR_RETURN(const auto version, runtime->registry().Resolve(flags.lora));
-    if (version != nullptr) request.adapter = version->generation;
+    ASSIGN_OR_RETURN(version, runtime->registry().Resolve(flags.lora));
   }
+  if (version != nullptr) request.adapter = version->generation;
+  if (version != nullptr && version->text != nullptr) request.eos_token_ids = version->text->end_tokens;
+  ASSIGN_OR_RETURN(request.prompt, EncodePrompt(flags, tokenizer, TemplateOf(templates.of_base(), version.get())));
   request.sampling.temperature = flags.temperature;
   request.sampling.top_k = flags.top_k;
   request.sampling.top_p = flags.top_p;

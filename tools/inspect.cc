@@ -29,7 +29,10 @@
 #include "memory/page_geometry.h"
 #include "model/model_tensors.h"
 #include "quant/model_source.h"
+#include "server/openai/adapter_text.h"
 #include "tensor/weight_format.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
 #include "tools/inspect_devices.h"
 #include "tools/inspect_report.h"
 
@@ -277,6 +280,38 @@ Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfi
   return Ok{};
 }
 
+// What the folder says of prompts and answers. Without a base model, what it would be measured by.
+Status AddOwnText(Report& report, const fs::path& directory, const fs::path& base) {
+  const ReadTextPath read = [](const fs::path& path) { return ReadAdapterText(path, kMaxAdapterTextBytes); };
+  if (base.empty()) {
+    ASSIGN_OR_RETURN(const auto own, ChatTemplate::LoadOfAdapter(directory, read, directory));
+    const std::string name = own ? fs::path(own->label()).filename().string() : std::string();
+    Add(report, "chat_template", "chat template", name, name.empty() ? "the base model's" : name);
+    return Ok{};
+  }
+  ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(base));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(base));
+  ASSIGN_OR_RETURN(const auto chat_template, ChatTemplate::Load(base));
+  AdapterTextReader reader({.tokenizer = &tokenizer,
+                            .directory = base,
+                            .chat_template = chat_template ? &*chat_template : nullptr,
+                            .defaults = RequestDefaults()});
+  ASSIGN_OR_RETURN(const auto found, reader.Read(model, directory.filename().string(), directory, {}));
+  const AdapterText text = found == nullptr ? AdapterText() : *found;
+  const auto or_base = [](const std::string& own) { return own.empty() ? std::string("the base model's") : own; };
+  Add(report, "chat_template", "chat template", text.template_name, or_base(text.template_name));
+  std::vector<std::string> ends;
+  for (const TokenId id : text.end_tokens)
+    ends.push_back(fmt::format("{} ({})", id, Printable(tokenizer.IdToToken(id))));
+  Add(report, "added_eos_token_ids", "added end tokens", text.end_tokens,
+      ends.empty() ? "none" : fmt::format("{}", fmt::join(ends, ", ")));
+  const std::string defaults = DescribeDefaults(text.own_defaults);
+  Add(report, "generation_config", "request defaults", defaults, or_base(defaults));
+  Add(report, "warning", "tokenizer", text.warning,
+      text.warning.empty() ? "agrees with the base model's" : text.warning);
+  return Ok{};
+}
+
 Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
   Report report;
   AddText(report, "kind", "kind", "adapter");
@@ -285,6 +320,7 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
     ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapterWithoutBase(directory));
     AddTrainedOn(report, adapter);
     AddModules(report, adapter);
+    RETURN_IF_ERROR(AddOwnText(report, directory, base));
     AddText(report, "digest", "digest", adapter.digest);
     return report;
   }
@@ -294,6 +330,7 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
   AddTrainedOn(report, adapter);
   AddText(report, "base", "checked against", base.string());
   AddModules(report, adapter);
+  RETURN_IF_ERROR(AddOwnText(report, directory, base));
   AddText(report, "digest", "digest", adapter.digest);
   RETURN_IF_ERROR(AddResidency(report, adapter, config, totals.base_dtype));
   return report;

@@ -15,8 +15,6 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
-
 namespace fs = std::filesystem;
 
 // Hugging Face's own folder: of its cache, and of the token that `hf auth login` keeps.
@@ -71,10 +69,6 @@ void AddHubFlags(CommandLine& line, HubFlags& flags) {
             .environment = {"HF_ENDPOINT"}});
 }
 
-bool IsTemplateText(const std::string& text) {
-  return text.find("{{") != std::string::npos || text.find("{%") != std::string::npos;
-}
-
 }  // namespace
 
 void AddModelFlags(CommandLine& line, ModelFlags& flags) {
@@ -93,10 +87,12 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
             .default_text = "the model's",
             .common = true});
   line.Add({.names = "--chat-template",
-            .target = &flags.chat_template,
+            .target = &flags.chat_templates,
             .unit = "FILE",
-            .help = "Jinja file of the chat template, or the template itself",
-            .default_text = "the tokenizer's",
+            .help = "Jinja file of the chat template, or the template itself, for all models; NAME=FILE is for one. "
+                    "Repeatable",
+            .default_text = "an adapter's own, else the tokenizer's",
+            .one_value_each = true,
             .common = true});
   line.Add({.names = "--chat-template-content-format",
             .target = &flags.content_format,
@@ -142,31 +138,6 @@ Status FetchModel(ModelFlags& flags) {
   if (flags.tokenizer.empty()) return Ok{};
   ASSIGN_OR_RETURN(flags.tokenizer, FolderOf(flags.tokenizer, flags.hub));
   return Ok{};
-}
-
-namespace {
-
-Result<std::optional<ChatTemplate>> ReadChatTemplate(const ModelFlags& flags) {
-  if (flags.chat_template.empty()) return ChatTemplate::Load(flags.text_directory());
-  std::string source = flags.chat_template, label = "--chat-template";
-  if (!IsTemplateText(source)) {
-    label = "--chat-template: " + source;
-    auto text = ReadTextFile(source, kMaxTemplateBytes);
-    if (!text.ok()) return Error{text.error().code, "--chat-template: " + text.error().message, "--chat-template"};
-    source = std::move(text).value();
-  }
-  ASSIGN_OR_RETURN(ChatTemplate loaded, ChatTemplate::LoadInstead(flags.text_directory(), source, label));
-  return std::optional(std::move(loaded));
-}
-
-}  // namespace
-
-Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags) {
-  static const std::map<std::string, ContentFormat> kFormats = {
-      {"auto", ContentFormat::kAuto}, {"string", ContentFormat::kText}, {"openai", ContentFormat::kParts}};
-  ASSIGN_OR_RETURN(std::optional<ChatTemplate> loaded, ReadChatTemplate(flags));
-  if (loaded) loaded->SetContentFormat(kFormats.at(flags.content_format));
-  return loaded;
 }
 
 Status CheckModelDType(const ModelFlags& flags) {

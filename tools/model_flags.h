@@ -4,11 +4,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "hub/hub_client.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {
@@ -23,9 +22,11 @@ struct HubFlags {
 };
 
 struct ModelFlags {
-  std::string model_dir;      // of the base model
-  std::string tokenizer;      // directory of the tokenizer; empty: the model's
-  std::string chat_template;  // a file, or the template itself; empty: the tokenizer's
+  std::string model_dir;  // of the base model
+  std::string tokenizer;  // directory of the tokenizer; empty: the model's
+  // Each a file or the template itself, for all models, or NAME=FILE for one; empty: the tokenizer's, and adapters'
+  // own.
+  std::vector<std::string> chat_templates;
   // Of the content of messages: "auto", "string" or "openai".
   std::string content_format = "auto";
   std::string dtype = "auto";
@@ -49,9 +50,6 @@ HubClientOptions HubOptionsOf(const HubFlags& flags);
 
 // A folder for `text`: itself if it exists, or that of ORG/NAME[@REVISION]. Errors: there is neither.
 Result<std::string> FolderOf(const std::string& text, const HubFlags& hub);
-
-// The template that the flags choose. nullopt: the model has none. Errors name the flag or the file.
-Result<std::optional<ChatTemplate>> LoadChatTemplate(const ModelFlags& flags);
 
 // Refuses a --dtype that is not the type of the weights: they keep the type of their file. Reads headers only.
 Status CheckModelDType(const ModelFlags& flags);

@@ -1,14 +1,21 @@
 #include "tools/request_parts.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <utility>
 
 #include "base/log.h"
 #include "formats/embedding_config.h"
+#include "formats/file.h"
 #include "formats/generation_defaults.h"
 
 namespace loramux {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
 // Returns the model's own defaults of sampling, as in vLLM.
 Result<GenerationDefaults> LoadDefaults(const std::string& source, const std::string& model_dir) {
@@ -22,6 +29,39 @@ Result<GenerationDefaults> LoadDefaults(const std::string& source, const std::st
                "--generation-config"};
 }
 
+bool IsTemplateText(const std::string& text) {
+  return text.find("{{") != std::string::npos || text.find("{%") != std::string::npos;
+}
+
+// The name and the source of NAME=FILE. A template, or a file whose path has an equals sign, has no name.
+std::pair<std::string, std::string> SplitTemplate(const std::string& value) {
+  const auto equals = value.find('=');
+  std::error_code ignored;
+  if (equals == std::string::npos || IsTemplateText(value) || fs::exists(value, ignored)) {
+    return {std::string(), value};
+  }
+  return {value.substr(0, equals), value.substr(equals + 1)};
+}
+
+ContentFormat ContentFormatOf(const ModelFlags& flags) {
+  static const std::map<std::string, ContentFormat> kFormats = {
+      {"auto", ContentFormat::kAuto}, {"string", ContentFormat::kText}, {"openai", ContentFormat::kParts}};
+  return kFormats.at(flags.content_format);
+}
+
+Result<ChatTemplate> LoadGiven(const ModelFlags& flags, std::string source) {
+  std::string label = "--chat-template";
+  if (!IsTemplateText(source)) {
+    label = "--chat-template: " + source;
+    auto text = ReadTextFile(source, kMaxTemplateBytes);
+    if (!text.ok()) return Error{text.error().code, "--chat-template: " + text.error().message, "--chat-template"};
+    source = std::move(text).value();
+  }
+  ASSIGN_OR_RETURN(ChatTemplate given, ChatTemplate::LoadInstead(flags.text_directory(), source, label));
+  given.SetContentFormat(ContentFormatOf(flags));
+  return given;
+}
+
 }  // namespace
 
 Flag GenerationConfigFlag(std::string& target) {
@@ -30,8 +70,8 @@ Flag GenerationConfigFlag(std::string& target) {
           .unit = "PATH",
           .help =
               "What requests get where they say nothing of temperature, top_p, top_k, min_p and "
-              "repetition_penalty, and the bound max_new_tokens: auto takes the model's generation_config.json, "
-              "none OpenAI's defaults, and PATH that file or directory"};
+              "repetition_penalty, and the bound max_new_tokens: auto takes the model's generation_config.json, and "
+              "on top of it the adapter's own, none OpenAI's defaults, and PATH that file or directory"};
 }
 
 Result<RequestDefaults> RequestDefaultsOf(const std::string& source, const std::string& model_dir) {
@@ -39,15 +79,11 @@ Result<RequestDefaults> RequestDefaultsOf(const std::string& source, const std::
   if (loaded == GenerationDefaults()) return RequestDefaults();
   spdlog::info("generation_config.json sets what requests do not say: {} (--generation-config none ignores it)",
                DescribeDefaults(loaded));
-  RequestDefaults defaults;
-  SamplingParams& sampling = defaults.sampling;
-  sampling.temperature = loaded.temperature.value_or(sampling.temperature);
-  sampling.top_p = loaded.top_p.value_or(sampling.top_p);
-  sampling.top_k = loaded.top_k.value_or(sampling.top_k);
-  sampling.min_p = loaded.min_p.value_or(sampling.min_p);
-  sampling.repetition_penalty = loaded.repetition_penalty.value_or(sampling.repetition_penalty);
-  defaults.max_output_tokens = loaded.max_new_tokens;
-  return defaults;
+  return WithDefaults(RequestDefaults(), loaded);
+}
+
+std::optional<RequestDefaults> DefaultsOfAdapters(const std::string& source, const RequestDefaults& base) {
+  return source == "auto" ? std::optional(base) : std::nullopt;
 }
 
 Flag PoolingFlag(std::string& target) {
@@ -81,6 +117,34 @@ std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer,
   if (compiler.ok()) return std::move(*compiler);
   spdlog::warn("structured output is not available: {}", compiler.error().message);
   return nullptr;
+}
+
+Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vector<std::string>& base_names) {
+  ChatTemplates templates;
+  for (const std::string& value : flags.chat_templates) {
+    const auto [name, source] = SplitTemplate(value);
+    ASSIGN_OR_RETURN(ChatTemplate given, LoadGiven(flags, source));
+    if (std::find(base_names.begin(), base_names.end(), name) != base_names.end()) {
+      templates.base = std::move(given);
+    } else {
+      auto& target = name.empty() ? templates.for_all : templates.by_name[name];
+      target = MakeOwnTemplate(std::move(given));
+    }
+  }
+  if (templates.of_base() != nullptr) return templates;
+  ASSIGN_OR_RETURN(templates.base, ChatTemplate::Load(flags.text_directory()));
+  if (templates.base) templates.base->SetContentFormat(ContentFormatOf(flags));
+  return templates;
+}
+
+AdapterTextOptions AdapterTextOptionsOf(const ModelFlags& flags, const Tokenizer& tokenizer,
+                                        const ChatTemplates& templates) {
+  return {.tokenizer = &tokenizer,
+          .directory = flags.text_directory(),
+          .chat_template = templates.of_base(),
+          .content_format = ContentFormatOf(flags),
+          .for_all = templates.for_all,
+          .by_name = templates.by_name};
 }
 
 }  // namespace loramux

@@ -2,16 +2,21 @@
 // output.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "runtime/runtime.h"
+#include "server/openai/adapter_text.h"
 #include "server/openai/embedding_plan.h"
 #include "server/openai/openai_request.h"
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 #include "tools/command_line/command_line.h"
+#include "tools/model_flags.h"
 
 namespace loramux {
 
@@ -19,6 +24,9 @@ namespace loramux {
 Flag GenerationConfigFlag(std::string& target);
 // Returns what requests get where they say nothing, and says so in the log. `source` is the flag's value.
 Result<RequestDefaults> RequestDefaultsOf(const std::string& source, const std::string& model_dir);
+
+// Returns what adapters' own defaults come on top of; nullopt: their files do not count.
+std::optional<RequestDefaults> DefaultsOfAdapters(const std::string& source, const RequestDefaults& base);
 
 // The flag --pooling.
 Flag PoolingFlag(std::string& target);
@@ -28,5 +36,21 @@ Result<EmbeddingOptions> EmbeddingOptionsOf(const std::string& pooling, const st
 
 // Returns null, with a line in the log, for a model whose output cannot be constrained. The tokenizer must outlive it.
 std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime);
+
+// The templates that the flags choose.
+struct ChatTemplates {
+  std::optional<ChatTemplate> base;            // the base model's where `for_all` is not
+  std::shared_ptr<const OwnTemplate> for_all;  // of all models; null: no flag names one
+  std::map<std::string, std::shared_ptr<const OwnTemplate>, std::less<>> by_name;  // of single adapters
+  // The base model's; null: it has none. Valid as long as this object.
+  const ChatTemplate* of_base() const { return base ? &*base : for_all ? &for_all->chat_template : nullptr; }
+};
+// `base_names` are those of the base model. Errors name the flag or the file.
+Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vector<std::string>& base_names);
+
+// What adapters' texts are measured by; the defaults of the base model are still to be set. The arguments must outlive
+// the reader.
+AdapterTextOptions AdapterTextOptionsOf(const ModelFlags& flags, const Tokenizer& tokenizer,
+                                        const ChatTemplates& templates);
 
 }  // namespace loramux

@@ -306,16 +306,19 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
   RETURN_IF_ERROR(CheckMaxDecodeStep(options.scheduler.max_decode_step, options.scheduler.costs.get()));
   options.model_names = NamesOfModel(flags.model_dir);
-  options.base_names = flags.served_model_names;
-  if (options.base_names.empty()) {
-    // The directory's own name, and the path as it was written: readiness probes use either. ORG/NAME as it is first.
-    const std::string& given = flags.model_name.empty() ? flags.model_dir : flags.model_name;
-    const fs::path path = fs::path(given).lexically_normal(), named = path.has_filename() ? path : path.parent_path();
-    options.base_names.push_back((IsGgufModel(named) ? named.stem() : named.filename()).string());
-    if (options.base_names[0] != given) options.base_names.push_back(given);
-    if (!flags.model_name.empty()) std::reverse(options.base_names.begin(), options.base_names.end());
-  }
+  options.base_names = BaseNamesOf(flags);
   return options;
+}
+
+std::vector<std::string> BaseNamesOf(const RuntimeFlags& flags) {
+  if (!flags.served_model_names.empty()) return flags.served_model_names;
+  // The directory's own name, and the path as it was written: readiness probes use either. ORG/NAME as it is first.
+  const std::string& given = flags.model_name.empty() ? flags.model_dir : flags.model_name;
+  const fs::path path = fs::path(given).lexically_normal(), named = path.has_filename() ? path : path.parent_path();
+  std::vector<std::string> names = {(IsGgufModel(named) ? named.stem() : named.filename()).string()};
+  if (names[0] != given) names.push_back(given);
+  if (!flags.model_name.empty()) std::reverse(names.begin(), names.end());
+  return names;
 }
 
 namespace {
@@ -584,10 +587,12 @@ void LogPeculiarities(const Runtime& runtime) {
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
+Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, AdapterRegistry::Complete complete,
+                                              FlightRecorder* recorder) {
   RETURN_IF_ERROR(CheckModelDType(flags));
   ASSIGN_OR_RETURN(RuntimeOptions options, RuntimeOptionsOf(flags));
   for (const std::string& warning : WarningsOfIdle(flags, options)) spdlog::warn("{}", warning);
+  options.complete_adapter = std::move(complete);
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.cache, options.queue.name,

@@ -79,9 +79,12 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags);
 // missing. Sources (s3://, hf://) stay what they are; for them it opens the cache.
 Status FetchNamed(RuntimeFlags& flags);
 
+// The names of the base model.
+std::vector<std::string> BaseNamesOf(const RuntimeFlags& flags);
+
 // Loads the model with a progress bar on stderr, then registers every adapter. REQUIRES: InitLogging was called.
-// `recorder`: of RuntimeOptions. Errors
-// name the flag or the file.
-Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder = nullptr);
+// `complete` and `recorder`: of RuntimeOptions. Errors name the flag or the file.
+Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, AdapterRegistry::Complete complete = {},
+                                              FlightRecorder* recorder = nullptr);
 
 }  // namespace loramux

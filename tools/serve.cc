@@ -248,7 +248,7 @@ struct EarlyParts {
   std::unique_ptr<SpanExporter> spans;  // null: not asked for
   std::optional<LengthGuesser> lengths;
   std::optional<Tokenizer> tokenizer;
-  std::optional<ChatTemplate> chat_template;
+  ChatTemplates templates;
 };
 
 Status CheckAccess(const ServeFlags& flags, const std::optional<std::string>& admin_key) {
@@ -288,10 +288,10 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   ASSIGN_OR_RETURN(parts.options.embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   ASSIGN_OR_RETURN(parts.options.tokenizer_info, TokenizerInfo(flags.runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
-  ASSIGN_OR_RETURN(parts.chat_template, LoadChatTemplate(flags.runtime));
-  if (!parts.chat_template) {
+  ASSIGN_OR_RETURN(parts.templates, LoadChatTemplates(flags.runtime, BaseNamesOf(flags.runtime)));
+  if (parts.templates.of_base() == nullptr) {
     spdlog::warn(
-        "the model has no chat template: /v1/chat/completions will refuse requests (--chat-template gives one)");
+        "the model has no chat template: /v1/chat/completions will refuse requests for it (--chat-template gives one)");
   }
   ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime.schedule));
   ASSIGN_OR_RETURN(parts.recorder, StartRecorder(flags));
@@ -334,7 +334,7 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
                      .port = server.port(),
                      .tls = flags.protection.tls.enabled(),
                      .keys = flags.protection.has_keys(),
-                     .chat = early.chat_template.has_value(),
+                     .chat = early.templates.of_base() != nullptr,
                      .page = early.options.page};
   const auto loaded = runtime.registry().List();
   const auto offered = adapters.Offered();
@@ -353,7 +353,7 @@ Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime,
        .generation = &service,
        .registry = &runtime.registry(),
        .tokenizer = &*early.tokenizer,
-       .chat_template = early.chat_template ? &*early.chat_template : nullptr,
+       .chat_template = early.templates.of_base(),
        .lengths = early.lengths ? &*early.lengths : nullptr,
        .grammars = grammars,
        .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
@@ -371,8 +371,11 @@ Status Serve(ServeFlags flags) {
   std::set_new_handler(GiveUpMemory);
   RETURN_IF_ERROR(RaiseOpenFileLimit(flags.http.max_connections));
   ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));
+  AdapterTextOptions text = AdapterTextOptionsOf(flags.runtime, *early.tokenizer, early.templates);
+  text.defaults = DefaultsOfAdapters(flags.generation_config, early.options.defaults);
+  AdapterTextReader texts(std::move(text));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
-                   StartRuntime(EagerAdapters(flags.runtime, flags.adapters), early.recorder.get()));
+                   StartRuntime(EagerAdapters(flags.runtime, flags.adapters), texts.Hook(), early.recorder.get()));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters,
                    OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);

@@ -78,6 +78,7 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
     version->warning = "it was trained on " + Quote(trained_on) + ", and the base model here is " + Quote(BaseModel()) +
                        ": the shapes fit, but its answers may be wrong";
   }
+  if (options_.complete) RETURN_IF_ERROR(options_.complete(model_, *version, path, opened));
   return version;
 }
 

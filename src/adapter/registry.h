@@ -19,6 +19,8 @@
 
 namespace loramux {
 
+struct AdapterText;  // of a room above: what an adapter's folder says of prompts and answers
+
 // One immutable version of an adapter. Shared ownership: requests in flight keep it and its open file alive after its
 // name is gone.
 struct AdapterVersion {
@@ -28,8 +30,10 @@ struct AdapterVersion {
   AdapterFile file;
   AdapterLayout layout;  // of its rows in pages
   std::int64_t created_unix_seconds = 0;
-  std::string warning;               // what may be wrong with it, for the operator; empty: nothing
-  std::shared_ptr<const void> held;  // what must live as long as its files are used; may be null
+  std::string warning;                      // what may be wrong with it, for the operator; empty: nothing
+  std::shared_ptr<const void> held;         // what must live as long as its files are used; may be null
+  std::shared_ptr<const AdapterText> text;  // null: nothing is of its own
+  std::string text_digest;                  // of the files that `text` was read from; empty: there are none
 };
 
 // Of an adapter whose files are not where the operator said: of one that was downloaded.
@@ -46,6 +50,11 @@ struct AdapterOrigin {
 // frees its file and layout.
 class AdapterRegistry {
  public:
+  // Completes a version that was opened in `directory`: its text and warning. Refuses it by an error. `check` is asked
+  // about each file. Must be thread-safe.
+  using Complete = std::function<Status(const ModelConfig& model, AdapterVersion& version,
+                                        const std::filesystem::path& directory, const OpenedFileCheck& check)>;
+
   // Settings for all adapters of the registry.
   struct Options {
     std::size_t page_bytes = 0;         // of the pools for the adapters
@@ -57,6 +66,7 @@ class AdapterRegistry {
     std::vector<std::string> model_names;
     // An additional check of opened adapters, for example against the base weights; may be empty. Must be thread-safe.
     std::function<Status(const AdapterFile&)> check;
+    Complete complete;  // may be empty
     // Called after a generation was retired, on the thread that retired it; may be empty.
     std::function<void()> on_retire;
   };

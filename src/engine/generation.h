@@ -74,6 +74,7 @@ struct GenerationRequest {
   // expected output tokens, guessed outside the engine, for the predictor; 0: unknown
   std::int32_t length_hint = 0;
   std::vector<TokenId> stop_token_ids;
+  std::vector<TokenId> eos_token_ids;  // end-of-sequence tokens beside EngineOptions::eos_token_ids
   // What the output must match; of this request alone. Null: anything. End-of-sequence tokens end the request even with
   // ignore_eos or before min_tokens, where nothing else may follow; a constraint that fails ends it with its error.
   std::shared_ptr<TokenConstraint> constraint;

@@ -83,6 +83,7 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   sequence->ignore_eos = input.ignore_eos && sequence->constraint != nullptr;
   if (!input.ignore_eos || sequence->constraint != nullptr) {
     sequence->stop_ids.insert(sequence->stop_ids.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
+    sequence->stop_ids.insert(sequence->stop_ids.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
   }
   sequence->on_event = std::move(input.on_event);
   return sequence;

@@ -14,6 +14,7 @@
 #include "formats/file.h"
 #include "formats/gguf_file.h"
 #include "formats/message.h"
+#include "formats/model_files.h"
 
 namespace loramux {
 namespace {
@@ -89,8 +90,7 @@ Result<RegularFile> OpenChecked(const std::filesystem::path& path, const OpenedF
 }
 
 Result<std::string> ReadChecked(const std::filesystem::path& path, const OpenedFileCheck& check) {
-  ASSIGN_OR_RETURN(const RegularFile file, OpenChecked(path, check));
-  return ReadText(file, kMaxConfigBytes, path);
+  return ReadAdapterText(path, kMaxConfigBytes, check);
 }
 
 // No adapter of the model (null: of any model) needs more.
@@ -328,6 +328,12 @@ Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const Mo
 Result<AdapterFile> OpenAdapterHeaders(const std::filesystem::path& directory, const ModelConfig& model,
                                        const OpenedFileCheck& check) {
   return Open(directory, &model, check);
+}
+
+Result<std::string> ReadAdapterText(const std::filesystem::path& path, std::size_t max_bytes,
+                                    const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(const RegularFile file, OpenChecked(path, check));
+  return ReadText(file, max_bytes, path);
 }
 
 Result<AdapterConfig> ReadAdapterConfig(const std::filesystem::path& directory, const OpenedFileCheck& check) {

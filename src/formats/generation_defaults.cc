@@ -1,5 +1,6 @@
 #include "formats/generation_defaults.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <type_traits>
@@ -11,6 +12,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxGenerationConfigBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxEosTokens = 1024;
 constexpr std::int64_t kMaxInt32Value = std::numeric_limits<std::int32_t>::max();
 
 Status ReadNumber(const JsonFields& fields, const char* key, double low, double high, bool open_low,
@@ -54,6 +56,33 @@ Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const 
   RETURN_IF_ERROR(ReadInteger(fields, "top_k", -1, defaults.top_k));
   RETURN_IF_ERROR(ReadInteger(fields, "max_new_tokens", 1, defaults.max_new_tokens));
   return defaults;
+}
+
+Status ReadEosTokens(const JsonFields& fields, std::int64_t vocab_size, std::vector<TokenId>& tokens) {
+  const nlohmann::json* value = fields.Find("eos_token_id");
+  if (value == nullptr) return Ok{};
+  const std::string expected = "a token id below vocab_size " + std::to_string(vocab_size) + ", or a list of them";
+  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
+  if (list.size() > kMaxEosTokens)
+    return fields.Bad("eos_token_id", "at most " + std::to_string(kMaxEosTokens) + " ids");
+  std::vector<TokenId> ids;
+  for (const nlohmann::json& item : list) {
+    const auto id = IntegerIn(item, 0, vocab_size - 1);
+    if (!id) {
+      return InvalidArgument(fields.label() + "eos_token_id: expected " + expected + ", found " + Describe(item));
+    }
+    const auto token = static_cast<TokenId>(*id);
+    if (std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
+  }
+  tokens = std::move(ids);
+  return Ok{};
+}
+
+Result<std::vector<TokenId>> ParseEosTokens(std::string_view json, const std::string& label, std::int64_t vocab_size) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label));
+  std::vector<TokenId> tokens;
+  RETURN_IF_ERROR(ReadEosTokens(JsonFields(object, label + ": "), vocab_size, tokens));
+  return tokens;
 }
 
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& path) {

@@ -6,7 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 
 namespace loramux {
@@ -25,6 +27,13 @@ struct GenerationDefaults {
 // Parses a generation_config.json. Error: it is no JSON object, or one of the fields is not as above. `label` names the
 // source in errors.
 Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const std::string& label);
+
+// Reads `eos_token_id` of a generation_config.json: an id below `vocab_size`, or a list of them. Empty: it names none.
+// Errors: as above.
+Result<std::vector<TokenId>> ParseEosTokens(std::string_view json, const std::string& label, std::int64_t vocab_size);
+// The same of an object that is parsed; where the field is absent, `tokens` stay as they are.
+class JsonFields;
+Status ReadEosTokens(const JsonFields& fields, std::int64_t vocab_size, std::vector<TokenId>& tokens);
 
 // Reads `path`: the file, or a model (a directory, or a GGUF file) with a generation_config.json. Errors: kNotFound,
 // and those of parsing.

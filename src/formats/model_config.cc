@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "formats/file.h"
+#include "formats/generation_defaults.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
 #include "formats/model_files.h"
@@ -17,7 +18,6 @@ namespace {
 // These bounds keep later products below 2^63: layers * 2 * KvDim * 64 positions * 4 bytes is at most 2^43.
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxLayers = 1024;
-constexpr std::size_t kMaxEosTokens = 1024;
 
 // The defaults of a family's class in transformers.
 struct FamilyInfo {
@@ -295,32 +295,11 @@ Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, M
   return ApplyLayerTypes(fields, window, config);
 }
 
-// Parses eos_token_id: an id, a list of ids, or null. If the field is absent, `out` is unchanged.
-Status ParseEos(const JsonFields& fields, std::int64_t vocab_size, std::vector<TokenId>& out) {
-  const nlohmann::json* value = fields.Find("eos_token_id");
-  if (value == nullptr) return Ok{};
-  const std::string expected = "a token id below vocab_size " + std::to_string(vocab_size) + ", or a list of them";
-  const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
-  if (list.size() > kMaxEosTokens)
-    return fields.Bad("eos_token_id", "at most " + std::to_string(kMaxEosTokens) + " ids");
-  std::vector<TokenId> ids;
-  for (const nlohmann::json& item : list) {
-    const auto id = IntegerIn(item, 0, vocab_size - 1);
-    if (!id) {
-      return InvalidArgument(fields.label() + "eos_token_id: expected " + expected + ", found " + Describe(item));
-    }
-    const auto token = static_cast<TokenId>(*id);
-    if (std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
-  }
-  out = std::move(ids);
-  return Ok{};
-}
-
 Status ParseTokens(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   if (family.eos >= 0 && !fields.IsExplicitNull("eos_token_id") && family.eos < config.vocab_size) {
     config.eos_token_ids = {static_cast<TokenId>(family.eos)};
   }
-  RETURN_IF_ERROR(ParseEos(fields, config.vocab_size, config.eos_token_ids));
+  RETURN_IF_ERROR(ReadEosTokens(fields, config.vocab_size, config.eos_token_ids));
   const bool bos_by_default =
       family.bos >= 0 && !fields.IsExplicitNull("bos_token_id") && family.bos < config.vocab_size;
   ASSIGN_OR_RETURN(const std::int64_t bos,
@@ -405,7 +384,7 @@ Result<ModelConfig> LoadModelConfig(const std::filesystem::path& directory) {
   }
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(*generation, generation_path.string()));
   const JsonFields fields(object, generation_path.string() + ": ");
-  RETURN_IF_ERROR(ParseEos(fields, config.vocab_size, config.eos_token_ids));
+  RETURN_IF_ERROR(ReadEosTokens(fields, config.vocab_size, config.eos_token_ids));
   return config;
 }
 

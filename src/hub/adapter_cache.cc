@@ -105,6 +105,12 @@ std::string RecordOf(const AdapterSource& source, const std::string& key, const 
       1, ' ', false, json::error_handler_t::replace);
 }
 
+// In place of a digest for an adapter with a chat template or tokenizer: with the same weights, another source may have
+// another template.
+std::string OfSourceAlone(const AdapterSource& source, const std::string& digest) {
+  return Sha256Hex(source.text + '\n' + digest);
+}
+
 struct SourceRecord {
   std::string key, digest;
   std::vector<SourceFile> files;
@@ -180,9 +186,13 @@ std::optional<CachedAdapter> AdapterCache::Find(const AdapterSource& source, con
     }
   }
   if (!IsHexDigest(digest)) return std::nullopt;
-  auto found = Entry(SmallText(directory_ / "digests" / digest));
-  if (found) found->digest = digest;
-  return found;
+  for (const std::string& name : {OfSourceAlone(source, digest), digest}) {
+    auto found = Entry(SmallText(directory_ / "digests" / name));
+    if (!found) continue;
+    found->digest = digest;
+    return found;
+  }
+  return std::nullopt;
 }
 
 Result<AdapterCache::Download> AdapterCache::Begin(const AdapterSource& source, const std::atomic<bool>* stop) const {
@@ -297,7 +307,10 @@ Result<CachedAdapter> AdapterCache::Publish(Download download, const AdapterSour
   entry->files = std::move(files);
   const std::string record = RecordOf(source, key, digest, entry->files);
   RETURN_IF_ERROR(ReplaceFile(OsFileSystem(), directory_ / "sources" / Sha256Hex(source.text), record));
-  RETURN_IF_ERROR(ReplaceFile(OsFileSystem(), directory_ / "digests" / digest, key));
+  const bool text =
+      std::any_of(entry->files.begin(), entry->files.end(), [](const auto& f) { return IsAdapterText(f.name); });
+  const std::string name = text ? OfSourceAlone(source, digest) : digest;
+  RETURN_IF_ERROR(ReplaceFile(OsFileSystem(), directory_ / "digests" / name, key));
   return *std::move(entry);
 }
 

@@ -1,7 +1,9 @@
 // Adapters from afar on this machine's disk, by their content, so that several servers on one machine share them:
 //   entries/KEY/FILE      one adapter's files; KEY is a SHA-256 of all of them. Never changed once it has this name
 //   sources/HASH          JSON: the source, what it had, and the KEY of that; HASH is the SHA-256 of the source's name
-//   digests/DIGEST        the KEY of an adapter with this digest (AdapterFile::digest)
+//   digests/DIGEST        the KEY of an adapter with this digest (AdapterFile::digest), and with nothing but weights;
+//   with
+//                         a chat template or tokenizer too: a SHA-256 of the source and the digest in place of DIGEST
 //   partial/HASH/FILE     a download of this source that has not ended
 //   trash/                what is being removed
 // A process that uses an entry or a partial download holds a lock on its folder (flock), which the system ends with the

@@ -1,7 +1,9 @@
 #include "hub/object_store.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -19,6 +21,13 @@ namespace fs = std::filesystem;
 constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
 constexpr const char* kModulesName = "modules.json";
+// What an adapter's folder may say of prompts and answers (server/openai/adapter_text.h), by name; tokenizers are
+// large.
+constexpr const char* kTokenizerName = "tokenizer.json";
+constexpr std::array kTextNames = {"added_tokens.json",      "chat_template.jinja",     "chat_template.json",
+                                   "generation_config.json", "special_tokens_map.json", kTokenizerName,
+                                   "tokenizer_config.json"};
+constexpr std::int64_t kMaxTokenizerObjectBytes = std::int64_t{64} << 20;
 constexpr int kMostChanges = 3;  // of one object while it is fetched
 constexpr std::chrono::milliseconds kFirstPause(200);
 
@@ -55,16 +64,18 @@ class S3Store final : public ObjectStore {
 
   Result<bool> IsCurrent(const AdapterSource& source, const std::vector<SourceFile>& files) override {
     time_ = TransferTime(client_->limits(), OsClock().Now());
-    bool modules = false;
+    std::set<std::string> absent(kTextNames.begin(), kTextNames.end());
+    absent.insert(kModulesName);
     for (const SourceFile& file : files) {
       ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
       if (reply.etag != file.version || reply.size != file.bytes) return false;
-      modules |= file.name == kModulesName;
+      absent.erase(file.name);
     }
-    if (modules) return true;
-    ObjectReply reply;
-    RETURN_IF_ERROR(Try(source, RequestOf(source, kModulesName, /*head=*/true), reply));
-    return reply.status != 200;
+    for (const std::string& name : absent) {
+      ASSIGN_OR_RETURN(const std::optional<ObjectReply> reply, LookFor(source, name));
+      if (reply) return false;
+    }
+    return true;
   }
 
  private:
@@ -113,6 +124,26 @@ class S3Store final : public ObjectStore {
     return reply;
   }
 
+  // The same of an object that need not be there. A store that may not be listed answers 403 for what is not there.
+  Result<std::optional<ObjectReply>> LookFor(const AdapterSource& source, const std::string& name) {
+    ObjectReply reply;
+    RETURN_IF_ERROR(Try(source, RequestOf(source, name, /*head=*/true), reply));
+    if (reply.status == 403 || reply.status == 404) return std::optional<ObjectReply>();
+    if (reply.status != 200) return Explain(source, name, reply, "");
+    return std::optional(std::move(reply));
+  }
+
+  // Removes what an earlier call left of an object that is no longer there.
+  static void Forget(const fs::path& folder, const std::string& name) {
+    std::error_code ignored;
+    fs::remove(folder / name, ignored);
+    PartialFile(folder, name).Remove();
+  }
+
+  static std::int64_t MaxBytesOf(std::string_view name) {
+    return name == kTokenizerName ? kMaxTokenizerObjectBytes : kMaxConfigObjectBytes;
+  }
+
   Result<std::vector<SourceFile>> FetchOnce(const AdapterSource& source, const fs::path& folder,
                                             const ReserveBytes& reserve) {
     ASSIGN_OR_RETURN(const ObjectReply config, Look(source, kConfigName));
@@ -127,26 +158,25 @@ class S3Store final : public ObjectStore {
       ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, limit, room));
       files.push_back(std::move(file));
     }
+    for (const char* name : kTextNames) RETURN_IF_ERROR(FetchOptional(source, name, folder, files, room));
     RETURN_IF_ERROR(FetchOptional(source, kModulesName, folder, files, room));
-    if (files.size() < 3) return files;
-    const std::string pooling = PoolingConfigName(folder / kModulesName);
+    const bool modules = files.back().name == kModulesName;
+    const std::string pooling = modules ? PoolingConfigName(folder / kModulesName) : std::string();
     if (!pooling.empty()) RETURN_IF_ERROR(FetchOptional(source, pooling, folder, files, room));
     return files;
   }
 
-  // A store that may not be listed answers 403 for what is not there. The other files came, so the keys are good.
+  // The other files came, so the keys are good.
   Status FetchOptional(const AdapterSource& source, const std::string& name, const fs::path& folder,
                        std::vector<SourceFile>& files, Room& room) {
-    ObjectReply reply;
-    RETURN_IF_ERROR(Try(source, RequestOf(source, name, /*head=*/true), reply));
-    if (reply.status == 403 || reply.status == 404) {
-      std::error_code ignored;
-      fs::remove(folder / name, ignored);
-      PartialFile(folder, name).Remove();
+    ASSIGN_OR_RETURN(const std::optional<ObjectReply> there, LookFor(source, name));
+    if (!there) {
+      Forget(folder, name);
       return Ok{};
     }
-    room.announced += std::max<std::int64_t>(0, reply.size);
-    ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, kMaxConfigObjectBytes, room));
+    RETURN_IF_ERROR(CheckSize(source, name, there->size, MaxBytesOf(name)));
+    room.announced += std::max<std::int64_t>(0, there->size);
+    ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, MaxBytesOf(name), room));
     files.push_back(std::move(file));
     return Ok{};
   }
@@ -324,7 +354,8 @@ class S3Store final : public ObjectStore {
 };
 
 bool IsAdapterFile(const std::string& name) {
-  return name == kConfigName || name == kWeightsName || name == kModulesName || IsPoolingConfig(name);
+  return IsAdapterText(name) || name == kConfigName || name == kWeightsName || name == kModulesName ||
+         IsPoolingConfig(name);
 }
 
 // The files of a repository on a model hub.
@@ -380,6 +411,10 @@ class HubStore final : public ObjectStore {
 };
 
 }  // namespace
+
+bool IsAdapterText(std::string_view name) {
+  return std::find(kTextNames.begin(), kTextNames.end(), name) != kTextNames.end();
+}
 
 Result<std::unique_ptr<ObjectStore>> OpenS3Store(S3Options options, const std::atomic<bool>* stop) {
   ASSIGN_OR_RETURN(std::unique_ptr<S3Client> client, S3Client::Create(std::move(options), stop));

@@ -525,5 +525,25 @@ TEST_F(RemoteAdaptersTest, TheEmbeddingFilesComeToo) {
   EXPECT_EQ(std::distance(fs::recursive_directory_iterator(folder_), {}), 5);
 }
 
+// What an adapter says of prompts comes with its weights, and is not taken from another source of the same weights.
+TEST_F(RemoteAdaptersTest, TheTokenizersFilesComeToo) {
+  for (const char* name : {"chat_template.jinja", "tokenizer.json", "generation_config.json"}) {
+    Change([&] { objects_[std::string("/bucket/a/") + name] = {name, std::string("\"") + name + "\""}; });
+  }
+  ASSERT_TRUE(Use("a").ok());
+  EXPECT_EQ(ReadAll(folder_ / "chat_template.jinja"), "chat_template.jinja");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 5);
+  const std::string digest = Sha256Hex(std::string(100'000, 'a'));
+  EXPECT_TRUE(remote_->cache().Find(*ParseAdapterSource("s3://bucket/a"), digest));
+  EXPECT_FALSE(remote_->cache().Find(*ParseAdapterSource("s3://bucket/other"), digest));
+  Change([&] { objects_["/bucket/a/chat_template.jinja"] = {"new", "\"new\""}; });
+  ASSERT_TRUE(Use("a").ok());
+  EXPECT_EQ(ReadAll(folder_ / "chat_template.jinja"), "new");
+  Change([&] { objects_.erase("/bucket/a/chat_template.jinja"); });
+  ASSERT_TRUE(Use("a").ok());
+  EXPECT_FALSE(fs::exists(folder_ / "chat_template.jinja"));
+  EXPECT_TRUE(fs::exists(folder_ / "tokenizer.json"));
+}
+
 }  // namespace
 }  // namespace loramux::remote_adapters_test

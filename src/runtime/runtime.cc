@@ -159,6 +159,7 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
                                .model_names = options.model_names,
                                .check = [matrices = model_->base_matrices()](
                                             const AdapterFile& file) { return CheckBaseCopies(matrices, file); },
+                               .complete = options.complete_adapter,
                                .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 

@@ -66,6 +66,7 @@ struct RuntimeOptions {
   std::vector<std::string> base_names;  // names of the base model
   // further names of it, with which those of adapters' base models are compared (AdapterRegistry::Options)
   std::vector<std::string> model_names;
+  AdapterRegistry::Complete complete_adapter;  // AdapterRegistry::Options::complete
   // Wraps each of the two transfers (adapters; keys and values). Empty: not wrapped. For injecting faults behind the
   // real interfaces.
   std::function<std::unique_ptr<PageTransfer>(std::unique_ptr<PageTransfer>)> wrap_transfer;

@@ -20,8 +20,9 @@ using text_internal::ToError;
 struct ChatTemplate::Impl {
   std::string label;
   TemplateHandle plain;
-  TemplateHandle with_tools;  // null: `plain` also serves requests with tools
-  std::string sources;        // the text of both
+  TemplateHandle with_tools;   // null: `plain` also serves requests with tools
+  std::string sources;         // the text of both
+  std::string special_tokens;  // JSON
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -43,8 +44,8 @@ struct Sources {
 };
 
 // The parsed file, or null if there is none.
-Result<json> ReadJson(const std::filesystem::path& path) {
-  auto text = ReadModelFile(path, text_internal::kMaxFileBytes);
+Result<json> ReadJson(const ReadTextPath& read, const std::filesystem::path& path) {
+  auto text = read(path);
   if (!text.ok()) {
     if (text.error().code == ErrorCode::kNotFound) return json();
     return std::move(text).error();
@@ -99,10 +100,10 @@ Status TakeTemplates(const json& value, const std::string& path, Sources& source
   return Ok{};
 }
 
-Result<Sources> FindSources(const std::filesystem::path& directory, const json& config) {
+Result<Sources> FindSources(const std::filesystem::path& directory, const ReadTextPath& read, const json& config) {
   Sources sources;
   const std::string path = (directory / "chat_template.jinja").string();
-  if (auto text = ReadModelFile(path, text_internal::kMaxFileBytes); text.ok()) {
+  if (auto text = read(path); text.ok()) {
     sources.label = path;
     sources.plain = std::move(text).value();
   } else if (text.error().code != ErrorCode::kNotFound) {
@@ -110,7 +111,7 @@ Result<Sources> FindSources(const std::filesystem::path& directory, const json& 
   }
   if (!sources.plain) {
     const std::filesystem::path json_path = directory / "chat_template.json";
-    ASSIGN_OR_RETURN(const json file, ReadJson(json_path));
+    ASSIGN_OR_RETURN(const json file, ReadJson(read, json_path));
     if (file.contains("chat_template") && !file["chat_template"].is_null()) {
       RETURN_IF_ERROR(TakeTemplates(file["chat_template"], json_path.string(), sources));
     }
@@ -119,12 +120,27 @@ Result<Sources> FindSources(const std::filesystem::path& directory, const json& 
     RETURN_IF_ERROR(TakeTemplates(config["chat_template"], (directory / "tokenizer_config.json").string(), sources));
   }
   // Newer versions of transformers keep templates other than the default here.
-  if (auto text =
-          ReadModelFile(directory / "additional_chat_templates" / "tool_use.jinja", text_internal::kMaxFileBytes);
-      text.ok()) {
+  if (auto text = read(directory / "additional_chat_templates" / "tool_use.jinja"); text.ok()) {
     sources.with_tools = std::move(text).value();
+  } else if (text.error().code != ErrorCode::kNotFound) {
+    return std::move(text).error();
   }
   return sources;
+}
+
+// The two files that name special tokens; null: there is none.
+struct TokenFiles {
+  json config, tokens_map;
+  std::string SpecialTokensJson() const {
+    return SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+};
+
+Result<TokenFiles> ReadTokenFiles(const std::filesystem::path& directory, const ReadTextPath& read) {
+  TokenFiles files;
+  ASSIGN_OR_RETURN(files.config, ReadJson(read, directory / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(files.tokens_map, ReadJson(read, directory / "special_tokens_map.json"));
+  return files;
 }
 
 Result<TemplateHandle> Compile(std::string_view source, std::string_view special_tokens, const std::string& label) {
@@ -145,22 +161,29 @@ bool HasTools(std::string_view context_json) {
 
 Result<ChatTemplate> ChatTemplate::LoadInstead(const std::filesystem::path& directory, std::string_view source,
                                                const std::string& label) {
-  ASSIGN_OR_RETURN(const json config, ReadJson(directory / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
-  return Parse(source, SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace), label);
+  ASSIGN_OR_RETURN(const TokenFiles files, ReadTokenFiles(directory, ReadTokenizerFile));
+  return Parse(source, files.SpecialTokensJson(), label);
 }
 
 Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::filesystem::path& directory) {
-  ASSIGN_OR_RETURN(const json config, ReadJson(directory / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
-  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, config));
+  return LoadOfAdapter(directory, ReadTokenizerFile, directory);
+}
+
+Result<std::optional<ChatTemplate>> ChatTemplate::LoadOfAdapter(const std::filesystem::path& directory,
+                                                                const ReadTextPath& read,
+                                                                const std::filesystem::path& base) {
+  ASSIGN_OR_RETURN(TokenFiles files, ReadTokenFiles(directory, read));
+  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, read, files.config));
   if (!sources.plain) return std::optional<ChatTemplate>();
-  const std::string special_tokens =
-      SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (files.config.is_null() && files.tokens_map.is_null()) {
+    ASSIGN_OR_RETURN(files, ReadTokenFiles(base, ReadTokenizerFile));
+  }
+  const std::string special_tokens = files.SpecialTokensJson();
   auto impl = std::make_unique<Impl>();
   impl->label = sources.label;
   ASSIGN_OR_RETURN(impl->plain, Compile(*sources.plain, special_tokens, sources.label));
   impl->sources = *sources.plain + '\n' + sources.with_tools.value_or("");
+  impl->special_tokens = special_tokens;
   if (sources.with_tools) {
     ASSIGN_OR_RETURN(impl->with_tools, Compile(*sources.with_tools, special_tokens, sources.label + " (tool_use)"));
   }
@@ -173,6 +196,7 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string_vi
   impl->label = label;
   ASSIGN_OR_RETURN(impl->plain, Compile(source, special_tokens_json, label));
   impl->sources = source;
+  impl->special_tokens = special_tokens_json;
   return ChatTemplate(std::move(impl));
 }
 
@@ -194,6 +218,13 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   return failure;
 }
 
+bool ChatTemplate::Equals(const ChatTemplate& other) const {
+  return impl_->sources == other.impl_->sources && impl_->special_tokens == other.impl_->special_tokens &&
+         (impl_->with_tools == nullptr) == (other.impl_->with_tools == nullptr);
+}
+
+const std::string& ChatTemplate::label() const { return impl_->label; }
+
 bool ChatTemplate::Mentions(std::string_view word) const { return impl_->sources.find(word) != std::string::npos; }
 
 std::int64_t LocalOffset(std::int64_t unix_seconds) {
@@ -202,12 +233,27 @@ std::int64_t LocalOffset(std::int64_t unix_seconds) {
   return localtime_r(&time, &local) == nullptr ? 0 : local.tm_gmtoff;
 }
 
+Result<std::string> ReadTokenizerFile(const std::filesystem::path& path) {
+  return ReadModelFile(path, text_internal::kMaxFileBytes);
+}
+
+Result<std::map<std::string, std::string, std::less<>>> LoadSpecialTokens(const std::filesystem::path& directory,
+                                                                          const ReadTextPath& read) {
+  ASSIGN_OR_RETURN(const TokenFiles files, ReadTokenFiles(directory, read));
+  std::map<std::string, std::string, std::less<>> tokens;
+  const json named = SpecialTokens(files.config, files.tokens_map);
+  for (const auto& [name, text] : named.items()) {
+    if (text.is_string()) tokens.emplace(name, text.get<std::string>());
+  }
+  return tokens;
+}
+
 Result<std::string> TokenizerInfo(const std::filesystem::path& directory) {
-  ASSIGN_OR_RETURN(json config, ReadJson(directory / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
-  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, config));
+  ASSIGN_OR_RETURN(TokenFiles files, ReadTokenFiles(directory, ReadTokenizerFile));
+  json& config = files.config;
+  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, ReadTokenizerFile, config));
   if (config.is_null()) config = json::object();
-  config.update(SpecialTokens(config, tokens_map));
+  config.update(SpecialTokens(config, files.tokens_map));
   if (!config.contains("tokenizer_class")) config["tokenizer_class"] = "PreTrainedTokenizerFast";
   if (sources.plain) config["chat_template"] = *sources.plain;
   return config.dump(-1, ' ', false, json::error_handler_t::replace);

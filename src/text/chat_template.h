@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +22,9 @@ enum class ContentFormat {
   kParts,  // lists of parts, but for results of tools, as in vLLM
 };
 
+// Returns the content of a text file; kNotFound: there is none.
+using ReadTextPath = std::function<Result<std::string>(const std::filesystem::path& path)>;
+
 // Immutable after loading; thread-safe. Rendering is bounded in steps and output size, so that a hostile template
 // cannot hang the process or exhaust its memory.
 class ChatTemplate {
@@ -29,6 +34,10 @@ class ChatTemplate {
   // with tools. The special tokens (bos_token, eos_token, ...) come from tokenizer_config.json (a string or an
   // AddedToken object) and special_tokens_map.json. nullopt: the model has no chat template.
   static Result<std::optional<ChatTemplate>> Load(const std::filesystem::path& directory);
+  // Loads the template of an adapter's folder DIR in the same way, by `read`. Where DIR has neither
+  // tokenizer_config.json nor special_tokens_map.json, the special tokens are those of `base`, the model's directory.
+  static Result<std::optional<ChatTemplate>> LoadOfAdapter(const std::filesystem::path& directory,
+                                                           const ReadTextPath& read, const std::filesystem::path& base);
   // Compiles `source` in place of the templates of DIR, whose special tokens it uses. `label` names the source in
   // errors.
   static Result<ChatTemplate> LoadInstead(const std::filesystem::path& directory, std::string_view source,
@@ -60,6 +69,10 @@ class ChatTemplate {
   // return kInvalidArgument with the template's message.
   Result<std::string> Render(std::string_view context_json, const Options& options) const;
 
+  // True if both have the same sources and special tokens, so that they render the same.
+  bool Equals(const ChatTemplate& other) const;
+  // What the errors call it: the path of its file, or the label of Parse.
+  const std::string& label() const;
   // True if the source of a template contains `word`, such as the name of a role.
   bool Mentions(std::string_view word) const;
 
@@ -72,6 +85,13 @@ class ChatTemplate {
 
 // Returns by how many seconds the local time zone is ahead of UTC at that moment. Thread-safe.
 std::int64_t LocalOffset(std::int64_t unix_seconds);
+
+// Returns the special tokens of a tokenizer's directory as texts, by their names in templates. Tokens with several
+// texts are left out. Errors: those of the files.
+Result<std::map<std::string, std::string, std::less<>>> LoadSpecialTokens(const std::filesystem::path& directory,
+                                                                          const ReadTextPath& read);
+// Reads a file of a model (ReadModelFile), up to the largest size that a tokenizer may have.
+Result<std::string> ReadTokenizerFile(const std::filesystem::path& path);
 
 // Describes the tokenizer of a model's directory for clients that build prompts themselves: tokenizer_config.json as a
 // JSON object, with special tokens as texts, and with the chat template, wherever the directory has it. Errors: those

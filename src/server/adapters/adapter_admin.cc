@@ -166,7 +166,9 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   if (version == nullptr) {
     ASSIGN_OR_RETURN(version, OpenForLoad(request));
   }
-  if (old != nullptr && old->path == version->path && old->file.digest == version->file.digest) {
+  const bool same = old != nullptr && old->path == version->path && old->file.digest == version->file.digest &&
+                    old->text_digest == version->text_digest;
+  if (same) {
     parts_.registry->Discard(*version);
     return ChangePin(old, request);
   }

@@ -16,6 +16,15 @@ std::string WithoutPath(std::string message, std::string_view path, std::string_
   return message;
 }
 
+Result<std::shared_ptr<const AdapterVersion>> MissingAdapter::Find(std::string_view name) {
+  name_ = name;
+  return UnknownModel(name_);
+}
+
+std::vector<OfferedAdapter> MissingAdapter::Offered() {
+  return names_ == nullptr ? std::vector<OfferedAdapter>() : names_->Offered();
+}
+
 Error UnknownModel(std::string_view name) {
   const bool too_long = name.size() > kMaxModelNameInError;
   const std::string shown = std::string(name.substr(0, kMaxModelNameInError)) + (too_long ? "..." : "");

@@ -43,6 +43,22 @@ class AdapterFinder {
 // Returns a message about the adapter `name` at `path` as clients may read it: with the name in the place of the path,
 // which tells how the server's disk is laid out.
 std::string WithoutPath(std::string message, std::string_view path, std::string_view name);
+
+// Notes the name of an adapter that is not registered, so that it can be searched for on another thread, where Find may
+// block. `names` offers the adapters; null: there are none.
+class MissingAdapter final : public AdapterFinder {
+ public:
+  explicit MissingAdapter(AdapterFinder* names = nullptr) : names_(names) {}
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
+  std::vector<OfferedAdapter> Offered() override;
+  // The name; empty: all were registered.
+  const std::string& name() const { return name_; }
+
+ private:
+  AdapterFinder* names_;
+  std::string name_;
+};
+
 // Returns the error "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);
 

@@ -48,20 +48,20 @@ Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
   adapters.insert(reasoning.begin(), reasoning.end());
   OutputFormatTable table;
   for (const auto& [adapter, unused] : adapters) {
-    ASSIGN_OR_RETURN(const OutputFormats formats,
-                     ChooseFormats(chat_template, NameFor(tools, adapter), NameFor(reasoning, adapter)));
-    if (adapter.empty()) {
-      table.base = formats;
-    } else {
-      table.adapters.emplace(adapter, formats);
-    }
+    const std::string &tool_name = NameFor(tools, adapter), &reasoning_name = NameFor(reasoning, adapter);
+    ASSIGN_OR_RETURN(const OutputFormats formats, ChooseFormats(chat_template, tool_name, reasoning_name));
+    (adapter.empty() ? table.base : table.adapters[adapter]) = {formats, tool_name == "auto", reasoning_name == "auto"};
   }
   return table;
 }
 
-const OutputFormats& OutputFormatTable::Of(std::string_view adapter) const {
+OutputFormats OutputFormatTable::Of(std::string_view adapter, const OutputFormats* own) const {
   const auto found = adapters.find(adapter);
-  return found == adapters.end() ? base : found->second;
+  const Choice& choice = found == adapters.end() ? base : found->second;
+  OutputFormats formats = choice.formats;
+  if (own != nullptr && choice.tools_by_template) formats.tools = own->tools;
+  if (own != nullptr && choice.reasoning_by_template) formats.reasoning = own->reasoning;
+  return formats;
 }
 
 std::unique_ptr<OutputParser> AnswerPlan::MakeParser() const {

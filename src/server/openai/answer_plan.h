@@ -19,10 +19,16 @@ namespace loramux {
 
 // The formats of the base model and of adapters that differ from it.
 struct OutputFormatTable {
-  OutputFormats base;
-  std::map<std::string, OutputFormats, std::less<>> adapters;
+  // `by_template`: the operator leaves it to what the chat template writes.
+  struct Choice {
+    OutputFormats formats;
+    bool tools_by_template = true, reasoning_by_template = true;
+  };
+  Choice base;
+  std::map<std::string, Choice, std::less<>> adapters;
 
-  const OutputFormats& Of(std::string_view adapter) const;
+  // `own`: what the adapter's own chat template writes; null: it has the base model's.
+  OutputFormats Of(std::string_view adapter, const OutputFormats* own = nullptr) const;
 };
 
 // Reads the operator's choices: each is "auto", "none" or a name, for all models, or ADAPTER=NAME for one adapter; the

@@ -37,10 +37,24 @@ RequestLimits LimitsOfRequest(const ServingContext& context) {
   return limits;
 }
 
-// `text` receives the beginning of the prompt's text, if routers want to know of it.
+// The version that the body asks for, if it is registered; null: the base model, or none.
+VersionPtr Registered(const AdapterRegistry& registry, const std::string& model,
+                      const std::optional<AdapterField>& adapter) {
+  const auto choice = ChooseModel(registry, model, adapter);
+  if (!choice.ok()) return nullptr;
+  auto version = registry.Resolve(choice->name);
+  return version.ok() ? *std::move(version) : nullptr;
+}
+
+// `text` receives the beginning of the prompt's text, if routers want to know of it. `version` receives the version
+// whose defaults the request has.
 Result<DialectRequest> Parse(const ServingContext& context, const Dialect& dialect, std::string_view body,
-                             std::string& text) {
+                             std::string& text, VersionPtr& version) {
   RequestLimits limits = LimitsOfRequest(context);
+  limits.defaults_of = [&](const std::string& model, const std::optional<AdapterField>& adapter) {
+    version = Registered(*context.registry, model, adapter);
+    return version == nullptr || version->text == nullptr ? nullptr : version->text->defaults.get();
+  };
   if (context.prefixes != nullptr && context.prefixes->wanted(context.clock->Now())) {
     limits.on_body = [&text](const Json& json) { text = PromptText(json); };
   }
@@ -63,6 +77,9 @@ Result<VersionPtr> Resolve(const ServingContext& context, const ModelChoice& cho
                                  choice.name, context.require_digest, digest),
                      choice.field);
 }
+
+// What the adapter's folder says of text; null: nothing.
+const AdapterText* TextOf(const VersionPtr& adapter) { return adapter == nullptr ? nullptr : adapter->text.get(); }
 
 // How many tokens of a prompt count at most. REQUIRES: `truncate_prompt_tokens`.
 std::int64_t TokensToKeep(const OpenAiRequest& request, const PromptLimit& limit) {
@@ -124,10 +141,13 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
                                           std::string_view fairness_id) {
   ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
   std::string text;
-  ASSIGN_OR_RETURN(DialectRequest parsed, Parse(context, dialect, body, text));
+  VersionPtr seen;
+  ASSIGN_OR_RETURN(DialectRequest parsed, Parse(context, dialect, body, text, seen));
   OpenAiRequest& request = parsed.request;
   ASSIGN_OR_RETURN(ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
   ASSIGN_OR_RETURN(VersionPtr adapter, Resolve(context, choice));
+  const bool reloaded = seen != nullptr && adapter != nullptr && seen != adapter && seen->name == adapter->name;
+  if (reloaded && context.require_digest.empty()) adapter = std::move(seen);  // whose defaults the request has
   request.model = std::move(choice.name);
   parsed.writer->SetModel(request.model);
   ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter.get()));
@@ -190,8 +210,8 @@ Status CompletionJob::BuildPrompts(const ServingContext& context) {
 }
 
 Status CompletionJob::AddChatPrompt(const ServingContext& context) {
-  ASSIGN_OR_RETURN(const std::string text,
-                   RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
+  ASSIGN_OR_RETURN(const std::string text, RenderChatPrompt(TemplateOf(context.chat_template, adapter_.get()),
+                                                            request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
   PlanReasoning(Formats(context), request_, *context.tokenizer, text, plan_);
   auto tokens = Encode(context, text);
@@ -201,7 +221,9 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
 
 OutputFormats CompletionJob::Formats(const ServingContext& context) const {
   if (context.formats == nullptr) return {};
-  return context.formats->Of(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name));
+  if (adapter_ == nullptr) return context.formats->Of({});
+  const bool own = TextOf(adapter_) != nullptr && TextOf(adapter_)->own != nullptr;
+  return context.formats->Of(adapter_->name, own ? &TextOf(adapter_)->own->formats : nullptr);
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
@@ -286,24 +308,36 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   request.priority = request_.priority;
   request.deadline = deadline_;
   request.stop_token_ids = request_.stop_token_ids;
+  if (TextOf(adapter_) != nullptr) request.eos_token_ids = TextOf(adapter_)->end_tokens;
   request.max_tokens = MaxTokens(context, request.adapter, tokens.size());
   if (request_.embedding) request.pooling = embedding_.pooling;
   if (grammar_ != nullptr) {
-    ASSIGN_OR_RETURN(request.constraint, grammar_->Begin());
-    if (plan_.prefix) {
-      FreePrefix prefix = *plan_.prefix;
-      prefix.excluded = context.grammars->eos();
-      request.constraint = AllowPrefix(std::move(prefix), context.grammars->vocab_size(), request.constraint);
-    }
+    ASSIGN_OR_RETURN(std::shared_ptr<TokenConstraint> answer, grammar_->Begin());
+    request.constraint = Constrain(context, std::move(answer));
   }
   return request;
+}
+
+std::shared_ptr<TokenConstraint> CompletionJob::Constrain(const ServingContext& context,
+                                                          std::shared_ptr<TokenConstraint> answer) const {
+  std::vector<TokenId> ends = context.grammars->eos();
+  if (TextOf(adapter_) != nullptr && !TextOf(adapter_)->end_tokens.empty()) {
+    if (!request_.ignore_eos) answer = AllowEnds(TextOf(adapter_)->end_tokens, ends, std::move(answer));
+    ends.insert(ends.end(), TextOf(adapter_)->end_tokens.begin(), TextOf(adapter_)->end_tokens.end());
+  }
+  if (!plan_.prefix) return answer;
+  FreePrefix prefix = *plan_.prefix;
+  prefix.excluded = std::move(ends);
+  return AllowPrefix(std::move(prefix), context.grammars->vocab_size(), std::move(answer));
 }
 
 // A number that the client sends may be beyond the model's length, which is an error then. A default is reduced to what
 // the length allows.
 std::int32_t CompletionJob::MaxTokens(const ServingContext& context, AdapterGeneration adapter,
                                       std::size_t prompt_tokens) const {
-  const auto bound = context.defaults == nullptr ? std::nullopt : context.defaults->max_output_tokens;
+  const RequestDefaults* own = TextOf(adapter_) == nullptr ? nullptr : TextOf(adapter_)->defaults.get();
+  const RequestDefaults* defaults = own == nullptr ? context.defaults : own;
+  const auto bound = defaults == nullptr ? std::nullopt : defaults->max_output_tokens;
   if (request_.max_tokens) return std::min(*request_.max_tokens, bound.value_or(*request_.max_tokens));
   const bool completion = request_.endpoint == Endpoint::kCompletion && !request_.to_model_length;
   if (!completion && !bound) return GenerationRequest().max_tokens;  // up to the model's length

@@ -24,6 +24,7 @@
 #include "server/guard/prompt_limit.h"
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics.h"
+#include "server/openai/adapter_text.h"
 #include "server/openai/answer_plan.h"
 #include "server/openai/choice_stream.h"
 #include "server/openai/dialect.h"
@@ -157,6 +158,8 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
+  std::shared_ptr<TokenConstraint> Constrain(const ServingContext& context,
+                                             std::shared_ptr<TokenConstraint> answer) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   // The tokens of a prompt that count.
   Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;

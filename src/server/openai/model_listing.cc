@@ -5,6 +5,7 @@
 
 #include "http/json_reader.h"
 #include "server/guard/access.h"
+#include "server/openai/adapter_text.h"
 
 namespace loramux {
 namespace {
@@ -47,11 +48,30 @@ OfferedAdapter AsOffered(const AdapterVersion& version) {
   return {version.name, version.path.string(), version.created_unix_seconds};
 }
 
+Json DefaultsJson(const GenerationDefaults& defaults) {
+  Json object = Json::object();
+  const auto set = [&object](const char* name, const auto& value) {
+    if (value) object[name] = *value;
+  };
+  set("temperature", defaults.temperature);
+  set("top_p", defaults.top_p);
+  set("top_k", defaults.top_k);
+  set("min_p", defaults.min_p);
+  set("repetition_penalty", defaults.repetition_penalty);
+  set("max_new_tokens", defaults.max_new_tokens);
+  return object;
+}
+
 bool Visible(std::string_view name, const ApiKey* caller) { return caller == nullptr || caller->Allows(name); }
 
 Json CardOf(const AdapterRegistry& registry, const AdapterVersion& version, const ModelListing& listing) {
   Json card = AdapterCard(registry, AsOffered(version), listing);
   if (!version.warning.empty()) card["warning"] = version.warning;
+  if (version.text == nullptr) return card;
+  const AdapterText& text = *version.text;
+  if (!text.template_name.empty()) card["chat_template"] = text.template_name;
+  if (!text.end_tokens.empty()) card["eos_token_ids"] = text.end_tokens;
+  if (text.defaults != nullptr) card["generation_config"] = DefaultsJson(text.own_defaults);
   return card;
 }
 

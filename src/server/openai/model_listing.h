@@ -20,7 +20,8 @@ struct ModelListing {
   std::int64_t max_model_len = 0;
 };
 
-// Returns the JSON body of GET /v1/models. A card of an adapter that may be wrong has the field `warning`. Adapters
+// Returns the JSON body of GET /v1/models. A card of an adapter that may be wrong has the field `warning`; one with a
+// chat template, end tokens or defaults of its own has `chat_template`, `eos_token_ids`, `generation_config`. Adapters
 // that cannot be served are listed in `broken`, beside `data`, each with the reason. Thread-safe. `finder` adds the
 // adapters that it would load on first use (null: none); it may block. With a `caller`, models that its API key does
 // not permit are left out.

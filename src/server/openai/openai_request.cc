@@ -197,8 +197,10 @@ void ReadService(FieldReader& fields, FieldEndpoints endpoint, OpenAiRequest& re
 
 void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
   ReadService(fields, request.endpoint == Endpoint::kChat ? kChatBody : kCompletionBody, request);
-  ReadLengths(fields, limits.defaults == nullptr ? std::nullopt : limits.defaults->max_output_tokens, request);
-  ReadSampling(fields, limits.defaults, request);
+  const RequestDefaults* own = limits.defaults_of ? limits.defaults_of(request.model, request.adapter) : nullptr;
+  const RequestDefaults* defaults = own == nullptr ? limits.defaults : own;
+  ReadLengths(fields, defaults == nullptr ? std::nullopt : defaults->max_output_tokens, request);
+  ReadSampling(fields, defaults, request);
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadTruncation(fields, limits, request);

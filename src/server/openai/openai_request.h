@@ -54,6 +54,9 @@ struct RequestLimits {
   // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
   std::size_t max_string = std::numeric_limits<std::size_t>::max();
   const RequestDefaults* defaults = nullptr;  // null: those of OpenAI. Not owned
+  // Those of the model that a body asks for, which must outlive the parse; null: `defaults`. May be empty.
+  std::function<const RequestDefaults*(const std::string& model, const std::optional<AdapterField>& adapter)>
+      defaults_of = {};
   // Is shown the body as the client sent it, once it is parsed and before its fields are checked; may be empty.
   std::function<void(const Json& body)> on_body = {};
   const std::atomic<bool>* gone = nullptr;  // JsonLimits::gone

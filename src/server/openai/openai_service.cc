@@ -207,20 +207,6 @@ class Responder {
   bool started_ = false;
 };
 
-// Notes the name of an adapter that is not registered, so that it can be searched for on another thread.
-class MissingAdapter final : public AdapterFinder {
- public:
-  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override {
-    name_ = name;
-    return UnknownModel(name_);
-  }
-  std::vector<OfferedAdapter> Offered() override { return {}; }
-  const std::string& name() const { return name_; }
-
- private:
-  std::string name_;
-};
-
 // Names the fields that are probably misspelt in a header of the response and in the log.
 void ReportMistakes(HttpExchange& exchange, std::span<const LikelyMistake> mistakes) {
   if (mistakes.empty()) return;
@@ -304,10 +290,10 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
     routes.AddSimple("GET", "/tokenizer_info",
                      [this](const HttpRequest&) { return JsonReply(options_.tokenizer_info); });
   }
-  AddTextRoutes(routes, TextContext(), LimitsOfText(), work_);
+  AddTextRoutes(routes, TextContext(), LimitsOfText(), {work_, finders_});
 }
 
-// The texts only ask the finder for names, which does not block.
+// The texts ask for names, which does not block, and for adapters on the threads of `finders_`.
 ServingContext OpenAiService::TextContext() const {
   ServingContext context = context_;
   context.finder = finder_;
@@ -325,7 +311,8 @@ void OpenAiService::AddDialect(RouteTable& routes, std::string path, const Diale
 }
 
 void OpenAiService::AddText(RouteTable& routes, std::string path, TextAnswer answer, const Dialect& dialect) {
-  AddTextRoute(routes, std::move(path), std::move(answer), TextContext(), LimitsOfText(), work_, FormOf(dialect));
+  AddTextRoute(routes, std::move(path), std::move(answer), TextContext(), LimitsOfText(), {work_, finders_},
+               FormOf(dialect));
 }
 
 // The text of a chat has one prompt's bytes at most, as JSON writes them, and its tools and variables some more.

@@ -24,7 +24,7 @@ bool IsOffered(const ServingContext& context, const std::string& model) {
                      [&](const OfferedAdapter& adapter) { return adapter.name == model; });
 }
 
-// Checks only that the model name is served: adapters share the base model's tokenizer.
+// Checks only that the model name is served: adapters share the base model's tokenizer. Empty: the base model.
 Status CheckModel(const ServingContext& context, const std::string& name) {
   const std::string model = AdapterOf(*context.registry, name);
   if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
@@ -32,9 +32,19 @@ Status CheckModel(const ServingContext& context, const std::string& name) {
   return UnknownModel(model);
 }
 
+// The prompt of a chat with the model `name`, by its own chat template.
+Result<std::string> ChatText(const ServingContext& context, const std::string& name, const ChatPrompt& chat) {
+  std::shared_ptr<const AdapterVersion> version;
+  if (!name.empty()) {
+    const ModelChoice choice{AdapterOf(*context.registry, name), "model"};
+    ASSIGN_OR_RETURN(version, ResolveModel(*context.registry, context.finder, context.caller, choice));
+  }
+  return RenderChatPrompt(TemplateOf(context.chat_template, version.get()), chat, context.clock->UnixSeconds());
+}
+
 Result<std::string> PromptText(const ServingContext& context, const TokenizeRequest& request) {
   if (!request.chat) return request.prompt;
-  return RenderChatPrompt(context.chat_template, *request.chat, context.clock->UnixSeconds());
+  return ChatText(context, request.model, *request.chat);
 }
 
 std::vector<std::string> TokenStrings(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
@@ -57,14 +67,30 @@ Status CheckLength(const std::string& text, const std::string& field, const Text
                          field);
 }
 
-asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, const TextLimits& limits,
+// An adapter that a chat needs and that is not loaded is loaded in between, on threads of its own.
+asio::awaitable<void> AnswerOn(TextThreads threads, ServingContext context, const TextLimits& limits,
                                const TextAnswer& answer, HttpExchange& exchange) {
   const std::atomic<bool>& gone = exchange.WatchClient();
   context.caller = CallerOf(exchange.request());
   context.gone = &gone;
+  AdapterFinder* finder = context.finder;
+  MissingAdapter missing(finder);
+  context.finder = &missing;
   std::optional<Result<std::string>> body;
-  co_await RunOn(workers, WorkTenant(exchange.request()), gone,
-                 [&] { body.emplace(answer(context, limits, exchange.request().body)); });
+  const auto work = [&] { body.emplace(answer(context, limits, exchange.request().body)); };
+  co_await RunOn(threads.work, WorkTenant(exchange.request()), gone, work);
+  if (finder != nullptr && !missing.name().empty() && !gone) {
+    Status found = Ok{};
+    co_await RunOn(threads.finders, [&] {
+      const auto adapter = finder->Find(missing.name());
+      if (!adapter.ok()) found = adapter.error();
+    });
+    if (found.ok()) {
+      co_await RunOn(threads.work, WorkTenant(exchange.request()), gone, work);
+    } else {
+      body.emplace(std::move(found).error());
+    }
+  }
   exchange.ReleaseBody();
   if (!body) co_return;
   HttpReply reply;
@@ -77,12 +103,12 @@ asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, c
 }
 
 void AddRoute(RouteTable& routes, std::string path, std::size_t characters, TextAnswer answer,
-              const ServingContext& context, const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors) {
+              const ServingContext& context, const TextLimits& limits, TextThreads threads, ErrorForm errors) {
   HttpRoute route;
   route.method = "POST";
   route.path = std::move(path);
-  route.handler = [&workers, context, limits, answer = std::move(answer)](HttpExchange& exchange) {
-    return AnswerOn(workers, context, limits, answer, exchange);
+  route.handler = [threads, context, limits, answer = std::move(answer)](HttpExchange& exchange) {
+    return AnswerOn(threads, context, limits, answer, exchange);
   };
   route.max_body_bytes = BoundedProduct(limits.max_bytes, characters, kOtherBodyBytes);
   route.error_form = std::move(errors);
@@ -108,9 +134,9 @@ RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimit
 
 Result<std::int64_t> CountChatTokens(const ServingContext& context, const TextLimits& limits,
                                      const OpenAiRequest& request) {
-  RETURN_IF_ERROR(CheckModel(context, request.model));
-  ASSIGN_OR_RETURN(const std::string text,
-                   RenderChatPrompt(context.chat_template, request.chat, context.clock->UnixSeconds()));
+  ASSIGN_OR_RETURN(const ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
+  RETURN_IF_ERROR(CheckModel(context, choice.name));
+  ASSIGN_OR_RETURN(const std::string text, ChatText(context, choice.name, request.chat));
   RETURN_IF_ERROR(CheckLength(text, "messages", limits));
   ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
   return static_cast<std::int64_t>(tokens.size());
@@ -135,15 +161,14 @@ Result<std::string> Detokenize(const ServingContext& context, const TextLimits& 
   return DetokenizeResponse(*text);
 }
 
-void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits,
-                   FairWorkQueue& workers) {
-  AddTextRoute(routes, "/tokenize", Tokenize, context, limits, workers);
-  AddRoute(routes, "/detokenize", kJsonCharactersPerId, Detokenize, context, limits, workers, nullptr);
+void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits, TextThreads threads) {
+  AddTextRoute(routes, "/tokenize", Tokenize, context, limits, threads);
+  AddRoute(routes, "/detokenize", kJsonCharactersPerId, Detokenize, context, limits, threads, nullptr);
 }
 
 void AddTextRoute(RouteTable& routes, std::string path, TextAnswer answer, const ServingContext& context,
-                  const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors) {
-  AddRoute(routes, std::move(path), kJsonCharactersPerByte, std::move(answer), context, limits, workers,
+                  const TextLimits& limits, TextThreads threads, ErrorForm errors) {
+  AddRoute(routes, std::move(path), kJsonCharactersPerByte, std::move(answer), context, limits, threads,
            std::move(errors));
 }
 

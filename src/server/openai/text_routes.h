@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include <boost/asio/thread_pool.hpp>
+
 #include "base/result.h"
 #include "http/exchange.h"
 #include "http/fair_work_queue.h"
@@ -43,12 +45,18 @@ Result<std::int64_t> CountChatTokens(const ServingContext& context, const TextLi
 using TextAnswer =
     std::function<Result<std::string>(const ServingContext& context, const TextLimits& limits, std::string_view body)>;
 
-// Adds the route POST `path` for a text of limits.max_bytes, with errors in the form `errors` (null: ErrorBody).
-// `workers` and the context are as in AddTextRoutes.
-void AddTextRoute(RouteTable& routes, std::string path, TextAnswer answer, const ServingContext& context,
-                  const TextLimits& limits, FairWorkQueue& workers, ErrorForm errors = nullptr);
+// The threads of the routes: `work` for the texts, and `finders` for adapters that are not loaded yet.
+struct TextThreads {
+  FairWorkQueue& work;
+  boost::asio::thread_pool& finders;
+};
 
-// Adds both routes. `workers` runs the work. It and what `context` points to must outlive the table's HTTP server.
-void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits, FairWorkQueue& workers);
+// Adds the route POST `path` for a text of limits.max_bytes, with errors in the form `errors` (null: ErrorBody).
+// `threads` and the context are as in AddTextRoutes.
+void AddTextRoute(RouteTable& routes, std::string path, TextAnswer answer, const ServingContext& context,
+                  const TextLimits& limits, TextThreads threads, ErrorForm errors = nullptr);
+
+// Adds both routes. `threads` and what `context` points to must outlive the table's HTTP server.
+void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits, TextThreads threads);
 
 }  // namespace loramux

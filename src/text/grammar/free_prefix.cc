@@ -72,6 +72,33 @@ class PrefixedConstraint final : public TokenConstraint {
   std::vector<std::uint32_t> either_;  // the answer's first token, or one that is not the answer's
 };
 
+class EndedConstraint final : public TokenConstraint {
+ public:
+  EndedConstraint(std::vector<TokenId> ends, std::vector<TokenId> eos, std::shared_ptr<TokenConstraint> answer)
+      : ends_(std::move(ends)), eos_(std::move(eos)), answer_(std::move(answer)) {}
+
+  void Advance(TokenId token) override { answer_->Advance(token); }
+
+  std::span<const std::uint32_t> Allowed() override {
+    const auto allowed = answer_->Allowed();
+    const auto has = [&](TokenId token) {
+      const auto id = static_cast<std::size_t>(token);
+      return token >= 0 && id / 32 < allowed.size() && (allowed[id / 32] >> (id % 32) & 1) != 0;
+    };
+    if (!std::any_of(eos_.begin(), eos_.end(), has)) return allowed;
+    mask_.assign(allowed.begin(), allowed.end());
+    for (const TokenId token : ends_) SetBit(mask_, token, true);
+    return mask_;
+  }
+
+  const Error* failure() const override { return answer_->failure(); }
+
+ private:
+  const std::vector<TokenId> ends_, eos_;
+  const std::shared_ptr<TokenConstraint> answer_;
+  std::vector<std::uint32_t> mask_;
+};
+
 }  // namespace
 
 std::optional<FreePrefix> PrefixBetween(const Tokenizer& tokenizer, std::string_view begin, std::string_view end,
@@ -83,6 +110,11 @@ std::optional<FreePrefix> PrefixBetween(const Tokenizer& tokenizer, std::string_
     if (tokens.ok() && tokens->size() == 1) prefix.gap.push_back(tokens->front());
   }
   return prefix;
+}
+
+std::shared_ptr<TokenConstraint> AllowEnds(std::vector<TokenId> ends, std::vector<TokenId> eos,
+                                           std::shared_ptr<TokenConstraint> answer) {
+  return std::make_shared<EndedConstraint>(std::move(ends), std::move(eos), std::move(answer));
 }
 
 std::shared_ptr<TokenConstraint> AllowPrefix(FreePrefix prefix, std::size_t vocab_size,

@@ -1,4 +1,5 @@
-// Text that a model may write freely before its constrained answer, such as reasoning.
+// What stands around a constrained answer: text that a model may write freely before it, such as reasoning, and the
+// tokens that end it.
 #pragma once
 
 #include <cstddef>
@@ -32,5 +33,10 @@ std::optional<FreePrefix> PrefixBetween(const Tokenizer& tokenizer, std::string_
 // has advanced by no token.
 std::shared_ptr<TokenConstraint> AllowPrefix(FreePrefix prefix, std::size_t vocab_size,
                                              std::shared_ptr<TokenConstraint> answer);
+
+// Lets one of `ends` stand where `answer` allows one of `eos`: tokens that also end a text, though the grammar does not
+// know them. REQUIRES: `answer` has advanced by no token, and never does by an end.
+std::shared_ptr<TokenConstraint> AllowEnds(std::vector<TokenId> ends, std::vector<TokenId> eos,
+                                           std::shared_ptr<TokenConstraint> answer);
 
 }  // namespace loramux

@@ -65,6 +65,17 @@ TEST_F(FreePrefixTest, WithoutAPromptThatBeginsItTheModelMay) {
   EXPECT_FALSE(Accepts(Prefix(false), {kBreak, kA}));
 }
 
+// A token that the grammar does not know ends the answer where the grammar's own end does, and nowhere else.
+TEST_F(FreePrefixTest, AnotherTokenMayEndTheAnswerToo) {
+  const auto sequence = AllowEnds({kEnd}, {kByteEos}, *grammar_->Begin());
+  EXPECT_FALSE(Allows(sequence->Allowed(), kEnd));
+  sequence->Advance(kA);
+  EXPECT_TRUE(Allows(sequence->Allowed(), kEnd));
+  EXPECT_TRUE(Allows(sequence->Allowed(), kByteEos));
+  EXPECT_TRUE(Allows(sequence->Allowed(), kB));
+  EXPECT_FALSE(Allows(sequence->Allowed(), kX));
+}
+
 // Fails with its first token.
 class Failing final : public TokenConstraint {
  public:
