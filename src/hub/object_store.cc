@@ -67,8 +67,13 @@ class S3Store final : public ObjectStore {
     std::set<std::string> absent(kTextNames.begin(), kTextNames.end());
     absent.insert(kModulesName);
     for (const SourceFile& file : files) {
-      ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
-      if (reply.etag != file.version || reply.size != file.bytes) return false;
+      if (file.name == kConfigName || file.name == kWeightsName) {
+        ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
+        if (reply.etag != file.version || reply.size != file.bytes) return false;
+      } else {
+        ASSIGN_OR_RETURN(const std::optional<ObjectReply> reply, LookFor(source, file.name));
+        if (!reply || reply->etag != file.version || reply->size != file.bytes) return false;
+      }
       absent.erase(file.name);
     }
     for (const std::string& name : absent) {

@@ -87,7 +87,11 @@ class EndedConstraint final : public TokenConstraint {
     };
     if (!std::any_of(eos_.begin(), eos_.end(), has)) return allowed;
     mask_.assign(allowed.begin(), allowed.end());
-    for (const TokenId token : ends_) SetBit(mask_, token, true);
+    for (const TokenId token : ends_) {
+      // The model may have more tokens than the grammar's tokenizer.
+      if (token >= 0) mask_.resize(std::max(mask_.size(), static_cast<std::size_t>(token) / 32 + 1));
+      SetBit(mask_, token, true);
+    }
     return mask_;
   }
 
