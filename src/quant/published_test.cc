@@ -364,5 +364,21 @@ TEST(BrokenLayers, NothingIsIgnoredSilently) {
   EXPECT_THAT(ignored.Error(), HasSubstr("leave this layer in floats"));
 }
 
+// Programs of 2023 say how the weights are packed in a file of their own, which no library reads alone.
+TEST(BrokenLayers, AConfigurationInQuantizeConfigAloneIsNamed) {
+  const fs::path model = LayersDirectory().parent_path() / "models" / "gptq" / "model";
+  json config = json::parse(std::ifstream(model / "config.json"));
+  const json alone = config["quantization_config"];
+  config.erase("quantization_config");
+  const TempFolder folder;
+  folder.Write("config.json", config.dump());
+  fs::copy_file(model / "model.safetensors", folder.path() / "model.safetensors");
+  ASSERT_TRUE(OpenModelSource(folder.path()).ok());  // its tensors are then refused one by one
+  folder.Write("quantize_config.json", alone.dump());
+  const auto source = OpenModelSource(folder.path());
+  ASSERT_FALSE(source.ok());
+  EXPECT_THAT(source.error().message, HasSubstr("quantize_config.json alone: copy that object into config.json"));
+}
+
 }  // namespace
 }  // namespace loramux::published_test

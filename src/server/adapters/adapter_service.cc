@@ -82,6 +82,7 @@ void AdapterService::AddRoutes(RouteTable& routes) {
   add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
   add("/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
   add("/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
+  add("/load_lora_adapter_from_tensors", &AdapterService::RefuseTensors, Dialect::kSglang);
 }
 
 bool AdapterService::Authorised(const HttpRequest& request) const {
@@ -168,6 +169,15 @@ std::optional<HttpReply> AdapterService::Unload(const HttpRequest& request, Dial
   if (!name.ok()) return Reply(name.error(), {}, dialect);
   const Status status = options_.changes.unload ? options_.changes.unload(*name) : admin_->Unload(*name);
   return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
+}
+
+std::optional<HttpReply> AdapterService::RefuseTensors(const HttpRequest&, Dialect dialect) {
+  return Reply(
+      Unsupported("serialized_tensors: expected an adapter on a disk or in a store, because tensors in a body "
+                  "are pickled Python objects, which run code; save the adapter (save_pretrained) and send its "
+                  "folder or address to /load_lora_adapter as lora_path",
+                  "serialized_tensors"),
+      {}, dialect);
 }
 
 HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect dialect) const {

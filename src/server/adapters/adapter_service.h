@@ -38,7 +38,7 @@ class AdapterService {
   ~AdapterService();
 
   // Adds POST /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM), and POST /load_lora_adapter and
-  // /unload_lora_adapter (SGLang).
+  // /unload_lora_adapter (SGLang), whose /load_lora_adapter_from_tensors is refused with what to do.
   void AddRoutes(RouteTable& routes);
 
  private:
@@ -51,6 +51,7 @@ class AdapterService {
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   std::optional<HttpReply> Load(const HttpRequest& request, Dialect dialect);
   std::optional<HttpReply> Unload(const HttpRequest& request, Dialect dialect);
+  std::optional<HttpReply> RefuseTensors(const HttpRequest& request, Dialect dialect);
   HttpReply LoadFromSource(const HttpRequest& request, Dialect dialect);
   HttpReply LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect);
   HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;
