@@ -208,12 +208,12 @@ class CommandLine(unittest.TestCase):
             (top / "run/checkpoint-100").mkdir(parents=True)
             (top / "run/checkpoint-100/adapter_config.json").write_text("{}")
             (top / "mlx").mkdir()
-            (top / "mlx/adapter_config.json").write_text('{"fine_tune_type": "lora", "lora_parameters": {"rank": 8}}')
+            (top / "mlx/adapters.safetensors").write_text("")
             shutil.copytree(DEMO / "model", top / "mlx_model")
             config = json.loads((DEMO / "model/config.json").read_text())
             config["quantization"] = {"group_size": 64, "bits": 4, "mode": "affine"}
             (top / "mlx_model/config.json").write_text(json.dumps(config))
-            for path, words in [("run", "such as checkpoint-100, the last"), ("mlx", "mlx_lm.fuse --dequantize"),
+            for path, words in [("run", "such as checkpoint-100, the last"), ("mlx", "is of mlx-lm"),
                                 ("mlx_model", "mlx_lm.convert --dequantize")]:
                 self.assertIn(words, self.run_program("inspect", str(top / path), status=1).stderr)
 

@@ -237,6 +237,7 @@ Result<Report> InspectModel(const fs::path& directory) {
 }
 
 void AddTrainedOn(Report& report, const AdapterFile& adapter) {
+  AddText(report, "form", "written by", AdapterFormName(adapter.config.form));
   const std::string& name = adapter.config.base_model_name;  // untrusted: no control characters to a terminal
   Add(report, "base_model_name", "trained on", name, name.empty() ? "not stated" : Printable(name));
 }

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "formats/adapter_folder.h"
+#include "formats/adapter_form.h"
 #include "formats/adapter_patterns.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
@@ -12,7 +12,6 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kMaxRank = 4096;
 constexpr std::size_t kMaxNames = 8192;  // a model has at most 1,024 layers of seven modules
 constexpr std::int64_t kMaxLayerIndex = std::int64_t{1} << 20;
 
@@ -44,9 +43,6 @@ constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "ev
 
 Status RefuseUnsupportedAdapter(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto peft_type, fields.String("peft_type"));
-  if (!peft_type && (fields.Has("lora_parameters") || fields.Has("fine_tune_type"))) {
-    return Unsupported(fields.label() + "found no peft_type, but settings of mlx-lm; " + kMlxAdapterHint);
-  }
   if (!peft_type) return fields.Missing("peft_type", "\"LORA\"");
   if (*peft_type != "LORA") {
     return Unsupported(fields.label() + "peft_type " + Quote(*peft_type) +
@@ -72,7 +68,8 @@ Status RefuseChangedBase(const JsonFields& fields) {
                      "base; save it with PEFT's path_initial_model_for_weight_conversion, which makes it a plain LoRA");
 }
 
-// Parses a list of strings or one string; null and absent leave both outputs empty.
+}  // namespace
+
 Status ParseNames(const JsonFields& fields, const char* key, std::vector<std::string>& list,
                   std::optional<std::string>& text) {
   const nlohmann::json* value = fields.Find(key);
@@ -93,6 +90,8 @@ Status ParseNames(const JsonFields& fields, const char* key, std::vector<std::st
   }
   return Ok{};
 }
+
+namespace {
 
 std::string LowerCase(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -137,10 +136,10 @@ Status ForEachPattern(const JsonFields& fields, const char* key, const MemberKey
 
 Status ParsePatterns(const JsonFields& fields, const MemberKeyOrder& order, AdapterConfig& config) {
   RETURN_IF_ERROR(ForEachPattern(fields, "rank_pattern", order, [&](const auto& key, const auto& value) -> Status {
-    const auto rank = IntegerIn(value, 1, kMaxRank);
+    const auto rank = IntegerIn(value, 1, kMaxLoraRank);
     if (!rank) {
       return InvalidArgument(fields.label() + "rank_pattern[" + Quote(key) + "]: expected a rank from 1 to " +
-                             std::to_string(kMaxRank) + ", found " + Describe(value));
+                             std::to_string(kMaxLoraRank) + ", found " + Describe(value));
     }
     config.rank_pattern.emplace_back(key, *rank);
     return Ok{};
@@ -158,8 +157,8 @@ Status ParsePatterns(const JsonFields& fields, const MemberKeyOrder& order, Adap
 
 Status ParseRankAndAlpha(const JsonFields& fields, AdapterConfig& config) {
   const nlohmann::json* r = fields.Find("r");
-  const auto rank = r == nullptr ? std::nullopt : IntegerIn(*r, 1, kMaxRank);
-  if (!rank) return fields.Bad("r", "a rank from 1 to " + std::to_string(kMaxRank));
+  const auto rank = r == nullptr ? std::nullopt : IntegerIn(*r, 1, kMaxLoraRank);
+  if (!rank) return fields.Bad("r", "a rank from 1 to " + std::to_string(kMaxLoraRank));
   config.r = *rank;
   ASSIGN_OR_RETURN(const auto alpha, fields.Number("lora_alpha"));
   if (!alpha) return fields.Bad("lora_alpha", "a finite number");
@@ -198,7 +197,7 @@ double AdapterConfig::ScaleOf(std::string_view module) const {
     const int key = patterns->FirstAlphaKey(module);
     if (key >= 0) alpha = alpha_pattern.at(static_cast<std::size_t>(key)).second;
   }
-  return alpha / (use_rslora ? std::sqrt(rank) : rank);
+  return factor.value_or(alpha / (use_rslora ? std::sqrt(rank) : rank));
 }
 
 bool AdapterConfig::Targets(std::string_view module) const {
@@ -220,6 +219,7 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
   MemberKeyOrder order;
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label, &order));
   const JsonFields fields(object, label + ": ");
+  if (IsMlxConfig(fields)) return ParseMlxConfig(fields, label);
   RETURN_IF_ERROR(RefuseUnsupportedAdapter(fields));
   RETURN_IF_ERROR(RefuseChangedBase(fields));
   AdapterConfig config;

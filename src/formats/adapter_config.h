@@ -1,5 +1,6 @@
-// PEFT adapters as saved: `adapter_config.json` and `adapter_model.safetensors`. In serving, the tensors are
-// authoritative, and the configuration is a cross-check.
+// Adapters as their tools write them: PEFT's `adapter_config.json` and `adapter_model.safetensors`, and the other forms
+// of adapter_form.h, which are read as what PEFT would write. In serving, the tensors are authoritative, and the
+// configuration is a cross-check.
 #pragma once
 
 #include <array>
@@ -37,8 +38,12 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
 
 class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
 
+// The form in which a tool writes adapters.
+enum class AdapterForm : std::uint8_t { kPeft, kMlx };
+
 // The fields of adapter_config.json that loramux uses.
 struct AdapterConfig {
+  AdapterForm form = AdapterForm::kPeft;
   std::int64_t r = 0;
   double lora_alpha = 0;
   bool use_rslora = false;
@@ -56,6 +61,11 @@ struct AdapterConfig {
   // Empty: all layers.
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
+  // mlx-lm: the adapter changes the last so many layers; nullopt: any. Opening an adapter for a model makes
+  // layers_to_transform of it.
+  std::optional<std::int64_t> last_layers;
+  // The scale of every module where the form has it and no alpha.
+  std::optional<double> factor;
   std::string base_model_name;  // informational
 
   // The compiled patterns of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig by hand
@@ -79,10 +89,13 @@ struct AdapterConfig {
   bool Targets(std::string_view module) const;
 };
 
-// Parses an adapter_config.json. Refuses by name everything that loramux does not serve (DoRA, modules_to_save, an
-// initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`: the tensors tell. r
-// and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required. `label` names the source in
-// errors.
+// The tool that writes the form, for messages: "PEFT".
+const char* AdapterFormName(AdapterForm form);
+
+// Parses an adapter_config.json of PEFT or mlx-lm. Refuses by name everything that loramux does not serve (DoRA,
+// modules_to_save, an initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`:
+// the tensors tell. r and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required. `label`
+// names the source in errors.
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label);
 
 // One LoRA pair of an adapter: y += scale * B (A x). `a` is [rank, in] and `b` is [out, rank], both as stored.
@@ -157,8 +170,8 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 // A targeted module without tensors is accepted and adds nothing, as in PEFT. Values are not checked.
 //
 // Accepts a `.default` part, a `base_layer.` part, a `language_model.` prefix and the other spellings of
-// ParseAdapterTensorName. Patterns see the module's name as in the file, without `base_model.model.`. Reads safetensors
-// only. Where the folder holds something else, such as an adapter of MLX or checkpoints, the error says what to do.
+// ParseAdapterTensorName, and the other forms (AdapterForm). Patterns see the module's name as in the file, without
+// `base_model.model.`. Where the folder holds something else, such as checkpoints, the error says what to do.
 //
 // Errors: kNotFound if DIR does not exist, otherwise kInvalidArgument, kUnsupported or kIoError.
 Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,

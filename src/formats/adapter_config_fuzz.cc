@@ -5,13 +5,14 @@
 #include "base/check.h"
 #include "base/fuzz_limits.h"
 #include "formats/adapter_config.h"
+#include "formats/adapter_form.h"
 #include "formats/adapter_tensor_name.h"
 
 namespace loramux {
 namespace {
 
 void ParseConfig(std::string_view text) {
-  const auto config = ParseAdapterConfig(text, "FILE");
+  auto config = ParseAdapterConfig(text, "FILE");
   if (!config.ok()) {
     CHECK_LT(config.error().message.size(), 8192u);
     return;
@@ -23,6 +24,21 @@ void ParseConfig(std::string_view text) {
     CHECK(std::isfinite(config->ScaleOf(module)));
     static_cast<void>(config->Targets(module));
   }
+  if (config->last_layers && ApplyLastLayers(24, "FILE", *config).ok()) {
+    CHECK_LE(config->layers_to_transform.size(), 24u);
+  }
+}
+
+void ParseNameOfForm(AdapterForm form, std::string_view text) {
+  TensorEntry tensor{.name = std::string(text), .shape = {3, 2}, .bytes = 24};
+  const Status named = AsPeft(form, "FILE", tensor);
+  if (!named.ok()) {
+    CHECK_LT(named.error().message.size(), 2048u);
+    return;
+  }
+  if (form == AdapterForm::kPeft) return;
+  CHECK(tensor.peft_name.starts_with("base_model.model."));
+  static_cast<void>(ParseAdapterTensorName(tensor.peft_name, 24, "FILE").ok());
 }
 
 void ParseName(std::string_view text) {
@@ -43,5 +59,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   loramux::ParseConfig(text);
   loramux::ParseName(text);
+  loramux::ParseNameOfForm(loramux::AdapterForm::kMlx, text);
   return 0;
 }

@@ -108,8 +108,9 @@ Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint
 template <typename Hash>
 Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vector<std::byte>& buffer, Hash& hash) {
   AddTensorHead(tensor, hash);
-  for (std::uint64_t first = 0; first < tensor.bytes; first += kPieceBytes) {
-    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, tensor.bytes - first)));
+  const std::uint64_t piece = tensor.view == nullptr ? kPieceBytes : tensor.bytes;
+  for (std::uint64_t first = 0; first < tensor.bytes; first += piece) {
+    buffer.resize(static_cast<std::size_t>(std::min(piece, tensor.bytes - first)));
     RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
     RETURN_IF_ERROR(CheckFinite(file, tensor, first, buffer));
     hash.Add(buffer);

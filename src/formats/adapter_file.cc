@@ -7,8 +7,10 @@
 #include <map>
 #include <utility>
 
+#include "base/adapter_files.h"
 #include "formats/adapter_config.h"
 #include "formats/adapter_folder.h"
+#include "formats/adapter_form.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
@@ -19,10 +21,8 @@
 namespace loramux {
 namespace {
 
-constexpr const char* kConfigFile = "adapter_config.json";
-constexpr const char* kTensorFile = "adapter_model.safetensors";
+constexpr const char* kConfigFile = kAdapterConfigFile;
 constexpr const char* kPickleFile = "adapter_model.bin";
-constexpr std::int64_t kMaxRank = 4096;
 constexpr std::int64_t kMaxLayersWithoutBase = 1024;                   // the largest number that a model may have
 constexpr std::int64_t kMaxExtentWithoutBase = std::int64_t{1} << 24;  // likewise
 // adapter_config.json with a rank for each module of the largest model takes about 60 KB.
@@ -34,6 +34,8 @@ constexpr std::uint64_t kMetadataBytes = std::uint64_t{1} << 20;
 // error that names the tensor.
 constexpr std::int64_t kMaxTensorsPerLayer = 56;
 constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
+// A tensor in another order than PEFT's is brought into it in memory.
+constexpr std::uint64_t kMaxViewBytes = std::uint64_t{1} << 30;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
@@ -61,12 +63,13 @@ bool Exists(const std::filesystem::path& path) {
 }
 
 // A file missing from a directory is an error of the directory's content, not a wrong path.
-Error AsContentError(Error error, const std::filesystem::path& directory) {
+Error AsContentError(Error error, const std::filesystem::path& directory, AdapterForm form = AdapterForm::kPeft) {
   if (error.code != ErrorCode::kNotFound) return error;
   const std::string hint = WhatAdapterFolderHolds(directory);
-  return InvalidArgument(
-      error.message + "; " +
-      (hint.empty() ? std::string("an adapter directory holds ") + kConfigFile + " and " + kTensorFile : hint));
+  return InvalidArgument(error.message + "; " +
+                         (hint.empty() ? std::string("an adapter directory of ") + AdapterFormName(form) + " holds " +
+                                             kConfigFile + " and " + AdapterTensorFileName(form)
+                                       : hint));
 }
 
 Status CheckDirectory(const std::filesystem::path& directory) {
@@ -116,21 +119,24 @@ Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory, const O
   return ParseAdapterConfig(*text, path.string());
 }
 
-Result<TensorReader> OpenTensors(const std::filesystem::path& directory, const ModelConfig* model,
+Result<TensorReader> OpenTensors(const std::filesystem::path& directory, AdapterForm form, const ModelConfig* model,
                                  const OpenedFileCheck& check) {
-  const std::filesystem::path path = directory / kTensorFile;
+  const std::filesystem::path path = directory / AdapterTensorFileName(form);
   if (!Exists(path) && Exists(directory / kPickleFile)) {
-    return Unsupported(directory.string() + ": found " + kPickleFile + " but no " + kTensorFile +
+    return Unsupported(directory.string() + ": found " + kPickleFile + " but no " + AdapterTensorFileName(form) +
                        ": loramux reads safetensors only, because unpickling runs code; save the adapter with "
                        "safe_serialization=True");
   }
   auto tensors = OpenReader(path, model, check);
-  if (!tensors.ok()) return AsContentError(std::move(tensors).error(), directory);
+  if (!tensors.ok()) return AsContentError(std::move(tensors).error(), directory, form);
+  RETURN_IF_ERROR(tensors->ChangeEach([&](TensorEntry& tensor) { return AsPeft(form, path.string(), tensor); }));
   return tensors;
 }
 
 Error TensorError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
-  return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
+  const bool transposed = tensor.view != nullptr && tensor.view->transposed;
+  return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what +
+                         (transposed ? " (both as PEFT has it; the file has it transposed)" : ""));
 }
 
 Status CheckTensor(const TensorEntry& tensor, const std::string& label) {
@@ -145,6 +151,11 @@ Status CheckTensor(const TensorEntry& tensor, const std::string& label) {
     return TensorError(label, tensor,
                        "expected extents of at most " + WithSeparators(kMaxExtentWithoutBase) +
                            ", the largest of any model; found " + ShapeToString(tensor.shape));
+  }
+  if (tensor.view != nullptr && tensor.bytes > kMaxViewBytes) {
+    return TensorError(
+        label, tensor,
+        "expected at most " + WithSeparators(kMaxViewBytes) + " bytes, found " + WithSeparators(tensor.bytes));
   }
   return Ok{};
 }
@@ -174,7 +185,8 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
   Pairs pairs;
   for (const TensorEntry& tensor : file.tensors->tensors()) {
-    ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(tensor.name, num_layers, label));
+    const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
+    ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, label));
     if (const TensorEntry** copy = CopySlot(name.part, file)) {
@@ -242,13 +254,12 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
                              const ModelConfig* model, const std::string& label) {
   RETURN_IF_ERROR(CheckComplete(pair, label));
   if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
-    std::string problem = "the module is not among target_modules of ";
-    problem += kConfigFile;
-    problem += ": one of the two is wrong";
-    return TensorError(label, *pair.a, problem);
+    return TensorError(label, *pair.a,
+                       std::string("the module is not among ") + AdapterTargetsField(config.form) + " of " +
+                           kConfigFile + ": one of the two is wrong");
   }
   const std::int64_t rank = config.RankOf(pair.module);
-  CHECK(rank >= 1 && rank <= kMaxRank);
+  CHECK(rank >= 1 && rank <= kMaxLoraRank);
   if (model != nullptr) RETURN_IF_ERROR(CheckFit(pair, TargetShape(*model, key.target), label));
   RETURN_IF_ERROR(CheckRanks(pair, rank, label));
   const double scale = config.ScaleOf(pair.module);
@@ -266,9 +277,12 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   AdapterFile file;
   file.directory = directory;
   ASSIGN_OR_RETURN(file.config, ReadConfig(directory, check));
-  ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, model, check));
+  if (model != nullptr) {
+    RETURN_IF_ERROR(ApplyLastLayers(model->num_layers, (directory / kConfigFile).string(), file.config));
+  }
+  ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, file.config.form, model, check));
   file.tensors = std::make_unique<TensorReader>(std::move(tensors));
-  const std::string label = (directory / kTensorFile).string();
+  const std::string label = file.tensors->path().string();
   ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
   if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
   RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));

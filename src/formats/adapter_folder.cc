@@ -21,7 +21,7 @@ struct Names {
   std::vector<std::string> adapters;  // sub-folders that hold one
   std::int64_t last_step = -1;        // of checkpoint-N
   bool only_checkpoints = true;       // of `adapters`
-  bool shards = false, mlx = false, gguf = false, model = false;
+  bool shards = false, mlx = false, mlx_npz = false, gguf = false, model = false;
 };
 
 // The N of "checkpoint-N"; -1: another name.
@@ -48,7 +48,8 @@ void Look(const fs::path& path, Names& names) {
   }
   names.shards |=
       name.starts_with("adapter_model") && (name.ends_with(".index.json") || name.find("-of-") != name.npos);
-  names.mlx |= name == "adapters.safetensors" || name == "adapters.npz";
+  names.mlx_npz |= name == "adapters.npz";
+  names.mlx |= name == "adapters.safetensors";
   names.gguf |= IsGgufPath(path);
   names.model |= name == "config.json";
 }
@@ -81,7 +82,15 @@ std::string WhatAdapterFolderHolds(const fs::path& directory) {
     return "the adapter is saved in several files, which loramux does not read: load it with PEFT and save it with "
            "save_pretrained and a greater max_shard_size";
   }
-  if (names.mlx) return kMlxAdapterHint;
+  if (names.mlx) {
+    return "adapters.safetensors is of mlx-lm, which writes its settings beside it as adapter_config.json: copy that "
+           "file "
+           "too";
+  }
+  if (names.mlx_npz) {
+    return "adapters.npz is of an early mlx-lm: write it again by `mx.save_safetensors(\"adapters.safetensors\", "
+           "dict(mx.load(\"adapters.npz\")))`";
+  }
   if (!names.adapters.empty()) return HintOfSubFolders(std::move(names));
   if (names.gguf) return kGgufAdapterHint;
   if (names.model)

@@ -1,4 +1,4 @@
-// What a folder holds that is no adapter as PEFT saves one, for the messages of its refusal.
+// What a folder holds that is no adapter as its tool saves one, for the messages of its refusal.
 #pragma once
 
 #include <filesystem>
@@ -10,13 +10,6 @@ namespace loramux {
 inline constexpr const char* kGgufAdapterHint =
     "a GGUF adapter was converted from an adapter of PEFT (convert_lora_to_gguf.py): give the folder that it was made "
     "from, with adapter_config.json and adapter_model.safetensors";
-
-// What to do with an adapter of mlx-lm.
-inline constexpr const char* kMlxAdapterHint =
-    "this is an adapter of mlx-lm, which loramux does not read: write it as PEFT does (each lora_a and lora_b "
-    "transposed, "
-    "as lora_A.weight and lora_B.weight; r is `rank`, lora_alpha is `scale` times `rank`), or merge it by "
-    "`mlx_lm.fuse --dequantize` and serve the result as a base model";
 
 // Looks at the names in `directory` for what people mistake for an adapter: the shards of one, an adapter of mlx-lm or
 // in GGUF, checkpoints of a training, several adapters in sub-folders, a whole model. Returns what it seems to hold and

@@ -79,7 +79,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_integer(std::int64_t) override { return Unexpected("a negative number"); }
   bool number_float(double, const std::string&) override { return Unexpected("a number that is not a 64-bit integer"); }
   bool boolean(bool) override { return Unexpected("a boolean"); }
-  bool null() override { return Unexpected("null"); }
+  // MLX writes `"__metadata__": null`.
+  bool null() override { return expect_ == Expect::kMetadata ? Next(Expect::kName) : Unexpected("null"); }
   bool binary(nlohmann::json::binary_t&) override { return Unexpected("binary data"); }
 
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {

@@ -83,6 +83,8 @@ TEST(SafetensorsTest, ReadsTensorsInHeaderOrder) {
 TEST(SafetensorsTest, AcceptsAFileWithoutTensors) {
   EXPECT_EQ(HeaderError("{}"), "accepted");
   EXPECT_EQ(HeaderError(R"({"__metadata__":{}})"), "accepted");
+  EXPECT_EQ(HeaderError(R"({"__metadata__":null})"), "accepted");
+  EXPECT_THAT(HeaderError(R"({"__metadata__":{"a":null}})"), HasSubstr("__metadata__ to hold strings only"));
 }
 
 TEST(SafetensorsTest, RefusesBadHeaders) {

@@ -46,8 +46,11 @@ Result<TensorReader> TensorReader::Open(RegularFile file, const std::filesystem:
                    ParseSafetensorsEntries(header, file_bytes - data_begin, label, limits));
   reader.tensors_.reserve(entries.size());
   for (HeaderEntry& entry : entries) {
-    reader.tensors_.push_back({std::move(entry.name), entry.dtype, std::move(entry.shape), data_begin + entry.begin,
-                               entry.end - entry.begin});
+    reader.tensors_.push_back({.name = std::move(entry.name),
+                               .dtype = entry.dtype,
+                               .shape = std::move(entry.shape),
+                               .offset = data_begin + entry.begin,
+                               .bytes = entry.end - entry.begin});
   }
   return reader;
 }
@@ -59,7 +62,33 @@ Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buf
 
 Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const {
   CHECK_LE(first + out.size(), tensor.bytes);
-  return file_.ReadAt(tensor.offset + first, out, path_);
+  if (tensor.view == nullptr) return file_.ReadAt(tensor.offset + first, out, path_);
+  if (first == 0 && out.size() == tensor.bytes) return ReadView(tensor, out);
+  std::vector<std::byte> whole(static_cast<std::size_t>(tensor.bytes));
+  RETURN_IF_ERROR(ReadView(tensor, whole));
+  std::memcpy(out.data(), whole.data() + first, out.size());
+  return Ok{};
+}
+
+Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> out) const {
+  const TensorView& view = *tensor.view;
+  const std::size_t size = DTypeSize(tensor.dtype);
+  const auto rows = static_cast<std::size_t>(view.rows), columns = static_cast<std::size_t>(view.columns);
+  CHECK_EQ(rows * columns * size, out.size());
+  if (!view.transposed) return file_.ReadAt(tensor.offset, out, path_);
+  std::vector<std::byte> stored(out.size());
+  RETURN_IF_ERROR(file_.ReadAt(tensor.offset, stored, path_));
+  for (std::size_t i = 0; i < rows; ++i) {
+    for (std::size_t j = 0; j < columns; ++j) {
+      std::memcpy(out.data() + (j * rows + i) * size, stored.data() + (i * columns + j) * size, size);
+    }
+  }
+  return Ok{};
+}
+
+Status TensorReader::ChangeEach(const std::function<Status(TensorEntry&)>& change) {
+  for (TensorEntry& tensor : tensors_) RETURN_IF_ERROR(change(tensor));
+  return Ok{};
 }
 
 }  // namespace loramux

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,13 +18,21 @@
 
 namespace loramux {
 
-// The place of one tensor in the file: row-major, little-endian.
+// How a matrix lies in its file, where that is not row-major in the order of its shape.
+struct TensorView {
+  std::int64_t rows = 0, columns = 0;  // of the stored matrix, row-major
+  bool transposed = false;             // the matrix is the stored one with rows and columns exchanged
+};
+
+// One tensor: row-major, little-endian, as Read returns it.
 struct TensorEntry {
-  std::string name;
+  std::string name;  // as in the file
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;  // every extent >= 0
-  std::uint64_t offset = 0;         // from the start of the file
-  std::uint64_t bytes = 0;          // product(shape) * DTypeSize(dtype)
+  std::vector<std::int64_t> shape;              // every extent >= 0
+  std::uint64_t offset = 0;                     // from the start of the file
+  std::uint64_t bytes = 0;                      // product(shape) * DTypeSize(dtype)
+  std::string peft_name = {};                   // the name that PEFT would give it; empty: `name`
+  std::shared_ptr<const TensorView> view = {};  // null: it lies as it is read
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
 };
 
@@ -38,11 +49,16 @@ class TensorReader {
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // Reads all bytes of a tensor; resizes `buffer` to fit.
   Status Read(const TensorEntry& tensor, std::vector<std::byte>& buffer) const;
-  // Reads `out.size()` bytes from byte `first` of the tensor on. REQUIRES: they lie in the tensor.
+  // Reads `out.size()` bytes from byte `first` of the tensor on. One with a view is read whole each time. REQUIRES:
+  // they lie in the tensor.
   Status Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const;
   const std::filesystem::path& path() const { return path_; }
+  // Calls `change` for every tensor, to give it a name and a view. Ends with its first error.
+  Status ChangeEach(const std::function<Status(TensorEntry&)>& change);
 
  private:
+  // Reads the stored matrix, and brings its elements into the order of the tensor.
+  Status ReadView(const TensorEntry& tensor, std::span<std::byte> out) const;
   TensorReader(RegularFile file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
   RegularFile file_;
   std::filesystem::path path_;

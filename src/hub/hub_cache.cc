@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/adapter_files.h"
 #include "base/text_file.h"
 
 namespace loramux {
@@ -64,7 +65,10 @@ Status Link(const fs::path& target, const fs::path& link) {
 }  // namespace
 
 bool IsCompleteSnapshot(const fs::path& folder) {
-  if (Exists(folder / "adapter_config.json")) return Exists(folder / "adapter_model.safetensors");
+  if (Exists(folder / "adapter_config.json")) {
+    return std::any_of(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(),
+                       [&](const char* name) { return Exists(folder / name); });
+  }
   if (!Exists(folder / "config.json")) return false;
   const fs::path index = folder / "model.safetensors.index.json";
   return Exists(folder / "model.safetensors") || (Exists(index) && HasAllParts(folder, index));

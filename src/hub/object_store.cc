@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/adapter_files.h"
 #include "base/bytes.h"
 #include "hub/file_digest.h"
 #include "hub/partial_file.h"
@@ -18,8 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kConfigName = "adapter_config.json";
-constexpr const char* kWeightsName = "adapter_model.safetensors";
+constexpr const char* kConfigName = kAdapterConfigFile;
 constexpr const char* kModulesName = "modules.json";
 // What an adapter's folder may say of prompts and answers (server/openai/adapter_text.h), by name; tokenizers are
 // large.
@@ -122,11 +122,14 @@ class S3Store final : public ObjectStore {
     ObjectReply reply;
     RETURN_IF_ERROR(Try(source, request, reply));
     if (reply.status != 200) return Explain(source, request.key, reply, "");
-    if (reply.size < 0 || reply.etag.empty()) {
-      return Unsupported(fmt::format("{}: {}: expected Content-Length and ETag from the store, found {}", source.text,
-                                     name, reply.size < 0 ? "no length" : "no ETag"));
-    }
+    RETURN_IF_ERROR(CheckAnnounced(source, name, reply));
     return reply;
+  }
+
+  static Status CheckAnnounced(const AdapterSource& source, const std::string& name, const ObjectReply& reply) {
+    if (reply.size >= 0 && !reply.etag.empty()) return Ok{};
+    return Unsupported(fmt::format("{}: {}: expected Content-Length and ETag from the store, found {}", source.text,
+                                   name, reply.size < 0 ? "no length" : "no ETag"));
   }
 
   // The same of an object that need not be there. A store that may not be listed answers 403 for what is not there.
@@ -136,6 +139,18 @@ class S3Store final : public ObjectStore {
     if (reply.status == 403 || reply.status == 404) return std::optional<ObjectReply>();
     if (reply.status != 200) return Explain(source, name, reply, "");
     return std::optional(std::move(reply));
+  }
+
+  // The file of tensors that is there, and what the store says of it.
+  Result<std::pair<const char*, ObjectReply>> LookForWeights(const AdapterSource& source) {
+    for (const char* name : kAdapterTensorFiles) {
+      ASSIGN_OR_RETURN(std::optional<ObjectReply> reply, LookFor(source, name));
+      if (!reply) continue;
+      RETURN_IF_ERROR(CheckAnnounced(source, name, *reply));
+      return std::pair(name, *std::move(reply));
+    }
+    ASSIGN_OR_RETURN(ObjectReply reply, Look(source, kAdapterTensorFiles.front()));  // says what is wrong
+    return std::pair(kAdapterTensorFiles.front(), std::move(reply));
   }
 
   // Removes what an earlier call left of an object that is no longer there.
@@ -152,13 +167,14 @@ class S3Store final : public ObjectStore {
   Result<std::vector<SourceFile>> FetchOnce(const AdapterSource& source, const fs::path& folder,
                                             const ReserveBytes& reserve) {
     ASSIGN_OR_RETURN(const ObjectReply config, Look(source, kConfigName));
-    ASSIGN_OR_RETURN(const ObjectReply weights, Look(source, kWeightsName));
+    ASSIGN_OR_RETURN(const auto found, LookForWeights(source));
+    const auto& [weights_name, weights] = found;
     RETURN_IF_ERROR(CheckSize(source, kConfigName, config.size, kMaxConfigObjectBytes));
-    RETURN_IF_ERROR(CheckSize(source, kWeightsName, weights.size, kMaxWeightObjectBytes));
+    RETURN_IF_ERROR(CheckSize(source, weights_name, weights.size, kMaxWeightObjectBytes));
     Room room{reserve, config.size + weights.size};
     RETURN_IF_ERROR(room.Take(0));
     std::vector<SourceFile> files;
-    for (const char* name : {kConfigName, kWeightsName}) {
+    for (const char* name : {kConfigName, weights_name}) {
       const std::int64_t limit = name == kConfigName ? kMaxConfigObjectBytes : weights.size;
       ASSIGN_OR_RETURN(SourceFile file, FetchObject(source, name, folder, limit, room));
       files.push_back(std::move(file));
@@ -338,7 +354,8 @@ class S3Store final : public ObjectStore {
           "lora_path");
     }
     if (reply.status == 404) {
-      return NotFound(fmt::format("{}: expected adapter_config.json and adapter_model.safetensors below this prefix, "
+      return NotFound(fmt::format("{}: expected adapter_config.json and adapter_model.safetensors (or mlx-lm's "
+                                  "adapters.safetensors) below this prefix, "
                                   "found no such object{}",
                                   where, code),
                       "lora_path");
@@ -358,9 +375,12 @@ class S3Store final : public ObjectStore {
   TransferTime time_;  // of all files of an adapter
 };
 
+bool IsWeights(std::string_view name) {
+  return std::find(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(), name) != kAdapterTensorFiles.end();
+}
+
 bool IsAdapterFile(const std::string& name) {
-  return IsAdapterText(name) || name == kConfigName || name == kWeightsName || name == kModulesName ||
-         IsPoolingConfig(name);
+  return IsAdapterText(name) || IsWeights(name) || name == kConfigName || name == kModulesName || IsPoolingConfig(name);
 }
 
 // The files of a repository on a model hub.
@@ -406,10 +426,16 @@ class HubStore final : public ObjectStore {
       return std::any_of(listed->files.begin(), listed->files.end(),
                          [&](const auto& file) { return file.name == name; });
     };
-    if (has(kConfigName) && has(kWeightsName)) return listed;
-    return InvalidArgument(source.text + ": expected an adapter (adapter_config.json and adapter_model.safetensors), " +
-                               "found a repository without " + (has(kConfigName) ? kWeightsName : kConfigName),
-                           "lora_path");
+    const auto* const weights = std::find_if(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(), has);
+    if (!has(kConfigName) || weights == kAdapterTensorFiles.end()) {
+      return InvalidArgument(source.text +
+                                 ": expected an adapter (adapter_config.json, and adapter_model.safetensors or "
+                                 "mlx-lm's adapters.safetensors), found a repository without " +
+                                 (has(kConfigName) ? kAdapterTensorFiles.front() : kConfigName),
+                             "lora_path");
+    }
+    std::erase_if(listed->files, [&](const RepoFile& file) { return IsWeights(file.name) && file.name != *weights; });
+    return listed;
   }
 
   const std::unique_ptr<HubClient> client_;

@@ -127,7 +127,7 @@ class RemoteAdaptersTest : public testing::Test {
     opened_.clear();
     lease_.reset();
     const auto open = [this](const fs::path& folder, const std::shared_ptr<const void>& lease) -> Result<std::string> {
-      const std::string weights = ReadAll(folder / "adapter_model.safetensors");
+      const std::string weights = ReadAll(folder / weights_name_);
       if (weights.find("bad") != std::string::npos) {
         return InvalidArgument((folder / "adapter_model.safetensors").string() + ": tensor x: expected a, found b");
       }
@@ -194,7 +194,7 @@ class RemoteAdaptersTest : public testing::Test {
   int attempts_ = 3;
   long patience_ = 60;
   fs::path top_, folder_;
-  std::string opened_;
+  std::string opened_, weights_name_ = "adapter_model.safetensors";
   std::shared_ptr<const void> lease_;
   std::unique_ptr<RemoteAdapters> remote_;
 };
@@ -258,6 +258,18 @@ TEST_F(RemoteAdaptersTest, AnObjectThatKeepsChangingIsRefused) {
   const auto failed = Use("a");
   ASSERT_FALSE(failed.ok());
   EXPECT_THAT(failed.error().message, HasSubstr("changed 3 times"));
+}
+
+TEST_F(RemoteAdaptersTest, TheFileOfTensorsMayBeThatOfMlx) {
+  Change([&] {
+    auto node = objects_.extract("/bucket/a/adapter_model.safetensors");
+    node.key() = "/bucket/a/adapters.safetensors";
+    objects_.insert(std::move(node));
+  });
+  weights_name_ = "adapters.safetensors";
+  const auto used = Use("a");
+  ASSERT_TRUE(used.ok()) << used.error().message;
+  EXPECT_EQ(opened_, std::string(100'000, 'a'));
 }
 
 TEST_F(RemoteAdaptersTest, RefusalsSaySourceFoundAndWhatToDo) {

@@ -141,7 +141,7 @@ def by_hand():
     add("adalora", ["ADALORA"], "not plain LoRA", plain_config(peft_type="ADALORA", target_r=2, init_r=4))
     add("peft_type_missing", ["peft_type"], "no peft_type", plain_config(peft_type=...))
 
-    add("mlx", ["mlx-lm", "mlx_lm.fuse"], "an adapter of mlx-lm", files={
+    add("mlx", ["model.layers.1.self_attn.q_proj.lora_a", "lora_B"], "half a pair in an adapter of mlx-lm", files={
         "adapters.safetensors": save({"model.layers.1.self_attn.q_proj.lora_a": torch.zeros(32, 2)})}, tensors=None,
         config={"fine_tune_type": "lora", "lora_parameters": {"rank": 2, "dropout": 0.0, "scale": 20.0}, "model": BASE})
 

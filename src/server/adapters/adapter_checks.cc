@@ -1,15 +1,24 @@
 #include "server/adapters/adapter_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <sys/stat.h>
 
+#include "base/adapter_files.h"
+
 namespace loramux {
+
+namespace {
+
+constexpr std::array kStampedFiles = {kAdapterConfigFile, kAdapterTensorFiles[0], kAdapterTensorFiles[1]};
+
+}  // namespace
 
 AdapterChecks::Stamp AdapterChecks::StampOf(const std::filesystem::path& path) {
   Stamp stamp{};
   std::size_t at = 0;
-  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
+  for (const char* file : kStampedFiles) {
     struct stat found {};
     if (::stat((path / file).c_str(), &found) != 0) found = {};
     for (const auto value : {static_cast<std::int64_t>(found.st_dev), static_cast<std::int64_t>(found.st_ino),

@@ -29,8 +29,8 @@ class AdapterChecks {
   std::size_t size() const;
 
  private:
-  // Device, inode, size and time of both files of an adapter.
-  using Stamp = std::array<std::int64_t, 10>;
+  // Device, inode, size and time of the files of an adapter.
+  using Stamp = std::array<std::int64_t, 15>;
   struct Outcome {
     Stamp stamp{};
     std::optional<std::string> reason;

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Writes PEFT adapters of tests/golden/models in the forms of other tools, by these tools, and adds them to case.json as
+copies of the originals. Each tool's own reader computes the logits of its file again (README.md). Run it after
+make_models.py."""
+
+
+from golden_common import HERE, fresh_dir, read_json
+
+import mlx.core as mx
+import numpy
+import torch
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.utils import load_model as load_mlx_model, save_config
+from safetensors.torch import load_file
+
+from make_models import write_case_json
+
+LARGEST = 1e-4  # difference of logits, in float32
+PLAIN = "base_model.model."
+
+
+def tensors_of(folder):
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def as_mlx(array):
+    return mx.array(array.to(torch.float32).numpy()).astype(
+        {torch.float32: mx.float32, torch.bfloat16: mx.bfloat16, torch.float16: mx.float16}[array.dtype])
+
+
+def logits_by_mlx(model, prompt):
+    return torch.from_numpy(numpy.array(model(mx.array([prompt]))[0].astype(mx.float32)))
+
+
+def write_mlx(case_dir, entry, out, default_keys):
+    """As mlx_lm.lora writes it after a training: the trainable parameters, and its arguments as the configuration."""
+    modules = entry["modules"]
+    rank, scale = next((m["r"], m["scale"]) for m in modules.values())
+    assert all((m["r"], m["scale"]) == (rank, scale) for m in modules.values())
+    model, config = load_mlx_model(case_dir / "model")
+    layers = {int(name.split(".")[2]) for name in modules}
+    count = len(model.layers)
+    assert layers == set(range(min(layers), count)), "mlx-lm adapts the last layers"
+    keys = sorted({name.split(".", 3)[3] for name in modules})
+    parameters = {"rank": rank, "dropout": 0.0, "scale": scale, **({} if default_keys else {"keys": keys})}
+    num_layers = -1 if len(layers) == count else len(layers)
+    model.freeze()
+    linear_to_lora_layers(model, num_layers, parameters)
+    stored = tensors_of(case_dir / entry["dir"])
+    weights = []
+    for name in modules:
+        for own, peft_name in (("lora_a", "lora_A"), ("lora_b", "lora_B")):
+            weights.append((f"{name}.{own}", as_mlx(stored[f"{PLAIN}{name}.{peft_name}.weight"]).T))
+    model.load_weights(weights, strict=False)
+    trainable = dict(tree_flatten(model.trainable_parameters()))
+    assert set(trainable) == {name for name, _ in weights}
+    fresh_dir(out)
+    mx.save_safetensors(str(out / "adapters.safetensors"), trainable)
+    save_config({"model": f"loramux-golden/{case_dir.name}", "train": True, "fine_tune_type": "lora",
+                 "adapter_path": "adapters", "num_layers": num_layers, "lora_parameters": parameters,
+                 "optimizer": "adam", "mask_prompt": False}, out / "adapter_config.json")
+    again, _ = load_mlx_model(case_dir / "model")
+    return load_adapters(again, str(out))
+
+
+FORMS = {  # case, adapter, name of the copy: what writes it
+    ("llama_sharded", "all_r4", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
+    ("llama_odd", "one_layer", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
+    ("qwen3", "all_r8", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
+    ("qwen3", "down_r13_bf16", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
+}
+
+
+def main():
+    cases = {}
+    for (case, adapter, kind), write in FORMS.items():
+        case_dir = HERE / "models" / case
+        stored = cases.setdefault(case, read_json(case_dir / "case.json"))
+        name = f"{adapter}-{kind}"
+        entry = next(a for a in stored["adapters"] if a["name"] == adapter)
+        compute = write(case_dir, entry, case_dir / "adapters" / name)
+        expected = load_file(case_dir / "expected.safetensors")
+        runs = [r for r in stored["runs"] if r["adapter"] == adapter]
+        worst = max((logits_by_mlx(compute, r["prompt_ids"])[r["logit_rows"]:] - expected[f"{r['key']}.logits"])
+                    .abs().max().item() for r in runs)
+        assert worst < LARGEST, (name, worst)
+        print(f"{case}/{name}: largest difference {worst:.2g}", flush=True)
+        stored["adapters"] = [a for a in stored["adapters"] if a["name"] != name]
+        stored["runs"] = [r for r in stored["runs"] if r["adapter"] != name]
+        stored["adapters"].append({**entry, "name": name, "dir": f"adapters/{name}", "same_as": adapter,
+                                   "notes": f"written by {kind}"})
+        stored["runs"] += [{**r, "adapter": name} for r in runs]
+    for case, stored in cases.items():
+        write_case_json(HERE / "models" / case / "case.json", stored)
+
+
+if __name__ == "__main__":
+    main()
