@@ -31,6 +31,10 @@ constexpr std::int64_t kMaxTokenizerObjectBytes = std::int64_t{64} << 20;
 constexpr int kMostChanges = 3;  // of one object while it is fetched
 constexpr std::chrono::milliseconds kFirstPause(200);
 
+bool IsWeights(std::string_view name) {
+  return std::find(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(), name) != kAdapterTensorFiles.end();
+}
+
 // "N_Pooling/config.json" for the pooling that a modules.json names; empty: none that a server reads.
 std::string PoolingConfigName(const fs::path& modules) {
   std::ifstream file(modules);
@@ -67,7 +71,7 @@ class S3Store final : public ObjectStore {
     std::set<std::string> absent(kTextNames.begin(), kTextNames.end());
     absent.insert(kModulesName);
     for (const SourceFile& file : files) {
-      if (file.name == kConfigName || file.name == kWeightsName) {
+      if (file.name == kConfigName || IsWeights(file.name)) {
         ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
         if (reply.etag != file.version || reply.size != file.bytes) return false;
       } else {
@@ -374,10 +378,6 @@ class S3Store final : public ObjectStore {
   const std::unique_ptr<S3Client> client_;
   TransferTime time_;  // of all files of an adapter
 };
-
-bool IsWeights(std::string_view name) {
-  return std::find(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(), name) != kAdapterTensorFiles.end();
-}
 
 bool IsAdapterFile(const std::string& name) {
   return IsAdapterText(name) || IsWeights(name) || name == kConfigName || name == kModulesName || IsPoolingConfig(name);
