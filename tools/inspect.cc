@@ -322,7 +322,8 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
     AddTrainedOn(report, adapter);
     AddModules(report, adapter);
     RETURN_IF_ERROR(AddOwnText(report, directory, base));
-    AddText(report, "digest", "digest", adapter.digest);
+    Add(report, "digest", "digest", adapter.digest,
+        adapter.rows_need_base ? "give --base: the order of its rows depends on the base model" : adapter.digest);
     return report;
   }
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(base));
@@ -337,6 +338,16 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
   return report;
 }
 
+// Whether the path is a GGUF file that says that it is an adapter, or a folder with one GGUF file and no model.
+bool IsGgufAdapter(const fs::path& path) {
+  const auto file = GgufFileOfAdapter(path);
+  if (!file) return false;
+  const auto read = GgufFile::Open(*file);
+  if (!read.ok()) return false;
+  const auto type = read->Text("general.type");
+  return type.ok() && type->value_or("") == "adapter";
+}
+
 Result<Report> Inspect(const InspectFlags& flags) {
   if (flags.devices) return InspectDevices();
   if (flags.directory.empty()) {
@@ -344,7 +355,8 @@ Result<Report> Inspect(const InspectFlags& flags) {
   }
   const fs::path directory = flags.directory;
   std::error_code ignored;
-  if (fs::exists(directory / "adapter_config.json", ignored)) return InspectAdapter(directory, flags.base);
+  if (fs::exists(directory / "adapter_config.json", ignored) || IsGgufAdapter(directory))
+    return InspectAdapter(directory, flags.base);
   if (IsGgufModel(directory) || fs::exists(directory / "config.json", ignored)) {
     if (flags.base.empty()) return InspectModel(directory);
     return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "formats/adapter_folder.h"
 #include "formats/base_model_name.h"
 #include "formats/message.h"
 #include "formats/model_files.h"
@@ -524,7 +525,7 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
   std::vector<NamedPath> found;
   for (fs::directory_iterator it(flags.adapter_dir, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
-    if (fs::exists(it->path() / "adapter_config.json", ignored)) {
+    if (fs::exists(it->path() / "adapter_config.json", ignored) || GgufFileOfAdapter(it->path())) {
       found.push_back({it->path().filename().string(), it->path().string()});
     }
   }

@@ -36,10 +36,10 @@ constexpr std::array<RefusedOption, 13> kRefusedOptions = {{
     {"fan_in_fan_out", "transposed weights"},
 }};
 
-// Values of init_lora_weights that leave the base model unchanged. The others (pissa, olora, corda, loftq, lora_ga)
-// subtract the initial LoRA product from the base's weights. Such an adapter fits the changed base only, unless it was
-// converted when saved; in that case PEFT writes `true`.
-constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "eva", "orthogonal", "mica"};
+// Values of init_lora_weights with which PEFT loads a plain LoRA for the unchanged base. The others (pissa, olora,
+// corda, loftq) subtract the initial LoRA product from the base's weights. Such an adapter fits the changed base only,
+// unless it was converted when saved; in that case PEFT writes `true`.
+constexpr std::array<const char*, 5> kHarmlessInitializations = {"gaussian", "eva", "orthogonal", "mica", "lora_ga"};
 
 Status RefuseUnsupportedAdapter(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto peft_type, fields.String("peft_type"));

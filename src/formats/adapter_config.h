@@ -39,7 +39,7 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
 class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
 
 // The form in which a tool writes adapters.
-enum class AdapterForm : std::uint8_t { kPeft, kMlx };
+enum class AdapterForm : std::uint8_t { kPeft, kMlx, kGguf };
 
 // The fields of adapter_config.json that loramux uses.
 struct AdapterConfig {
@@ -133,6 +133,8 @@ struct AdapterFile {
   // the adapter; the runtime compares them with the base's weights. Null if there is none.
   const TensorEntry* lm_head_base_copy = nullptr;
   const TensorEntry* embedding_base_copy = nullptr;
+  // The order of its rows depends on the base model, and it was opened without one: it has no digest.
+  bool rows_need_base = false;
   // How sentence-transformers makes embeddings with it; nullopt: as with the base model. An error does not keep it from
   // generating text.
   Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
@@ -157,9 +159,9 @@ Result<std::string> OldAdapterDigest(const AdapterFile& file);
 // Checks a file that was just opened, before anything is read from it. `real_path` is its real location.
 using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_path)>;
 
-// Opens DIR, parses both files, matches every tensor with the base model and checks it against the configuration. May
-// be called from any thread; may block on the disk, because it reads every byte once for the digest. `check`, if given,
-// is called for both files; if it returns an error, nothing is read.
+// Opens DIR, or a GGUF file, parses both files, matches every tensor with the base model and checks it against the
+// configuration. May be called from any thread; may block on the disk, because it reads every byte once for the digest.
+// `check`, if given, is called for both files; if it returns an error, nothing is read.
 //
 // Refuses, naming the tensor:
 // - a name that matches nothing, lora_A without lora_B, a module named twice;

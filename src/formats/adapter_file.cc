@@ -11,6 +11,7 @@
 #include "formats/adapter_config.h"
 #include "formats/adapter_folder.h"
 #include "formats/adapter_form.h"
+#include "formats/adapter_gguf.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
@@ -72,13 +73,13 @@ Error AsContentError(Error error, const std::filesystem::path& directory, Adapte
                                        : hint));
 }
 
+// Error: the path is neither a directory nor a GGUF file.
 Status CheckDirectory(const std::filesystem::path& directory) {
   std::error_code error;
   const auto status = std::filesystem::status(directory, error);
   if (!std::filesystem::exists(status)) return NotFound(directory.string() + ": no such adapter directory");
-  if (!std::filesystem::is_directory(status)) {
-    return InvalidArgument(directory.string() + ": expected an adapter directory, found a file" +
-                           (IsGgufPath(directory) ? std::string("; ") + kGgufAdapterHint : std::string()));
+  if (!std::filesystem::is_directory(status) && !IsGgufPath(directory)) {
+    return InvalidArgument(directory.string() + ": expected an adapter directory or a GGUF file, found a file");
   }
   return Ok{};
 }
@@ -270,18 +271,36 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
 }
 
-// `model` may be null: then nothing is checked against it. The result has no digest yet.
-Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
-                         const OpenedFileCheck& check) {
-  RETURN_IF_ERROR(CheckDirectory(directory));
-  AdapterFile file;
-  file.directory = directory;
+// Reads the configuration and what the files of tensors hold. `model` may be null.
+Status ReadParts(const std::filesystem::path& directory, const ModelConfig* model, const OpenedFileCheck& check,
+                 AdapterFile& file) {
+  if (const auto gguf = GgufFileOfAdapter(directory)) {
+    ASSIGN_OR_RETURN(RegularFile opened, OpenChecked(*gguf, check));
+    const TensorFileLimits limits = AdapterLimits(model);
+    ASSIGN_OR_RETURN(GgufAdapter adapter, ReadGgufAdapter(opened, *gguf, model, limits));
+    file.config = std::move(adapter.config);
+    file.rows_need_base = adapter.rows_need_base;
+    ASSIGN_OR_RETURN(TensorReader tensors,
+                     TensorReader::Of(std::move(opened), *gguf, std::move(adapter.tensors), limits));
+    file.tensors = std::make_unique<TensorReader>(std::move(tensors));
+    return Ok{};
+  }
   ASSIGN_OR_RETURN(file.config, ReadConfig(directory, check));
   if (model != nullptr) {
     RETURN_IF_ERROR(ApplyLastLayers(model->num_layers, (directory / kConfigFile).string(), file.config));
   }
   ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, file.config.form, model, check));
   file.tensors = std::make_unique<TensorReader>(std::move(tensors));
+  return Ok{};
+}
+
+// `model` may be null: then nothing is checked against it. The result has no digest yet.
+Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
+                         const OpenedFileCheck& check) {
+  RETURN_IF_ERROR(CheckDirectory(directory));
+  AdapterFile file;
+  file.directory = directory;
+  RETURN_IF_ERROR(ReadParts(directory, model, check, file));
   const std::string label = file.tensors->path().string();
   ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
   if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
@@ -298,7 +317,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
 
 // Reads every byte of the weights.
 Result<AdapterFile> WithDigest(Result<AdapterFile> file) {
-  if (!file.ok()) return file;
+  if (!file.ok() || file->rows_need_base) return file;
   ASSIGN_OR_RETURN(file->digest, ScanAdapterTensors(*file, {}, [&](std::size_t, const Sha256Digest& so_far) -> Status {
                      file->layer_digests.push_back(so_far);
                      return Ok{};

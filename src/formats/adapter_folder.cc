@@ -6,6 +6,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/adapter_files.h"
 #include "formats/gguf_file.h"
 #include "formats/message.h"
 
@@ -21,7 +22,8 @@ struct Names {
   std::vector<std::string> adapters;  // sub-folders that hold one
   std::int64_t last_step = -1;        // of checkpoint-N
   bool only_checkpoints = true;       // of `adapters`
-  bool shards = false, mlx = false, mlx_npz = false, gguf = false, model = false;
+  bool shards = false, mlx = false, mlx_npz = false, model = false;
+  std::vector<fs::path> gguf;
 };
 
 // The N of "checkpoint-N"; -1: another name.
@@ -50,8 +52,19 @@ void Look(const fs::path& path, Names& names) {
       name.starts_with("adapter_model") && (name.ends_with(".index.json") || name.find("-of-") != name.npos);
   names.mlx_npz |= name == "adapters.npz";
   names.mlx |= name == "adapters.safetensors";
-  names.gguf |= IsGgufPath(path);
+  if (IsGgufPath(path)) names.gguf.push_back(path);
   names.model |= name == "config.json";
+}
+
+Names LookAt(const fs::path& directory) {
+  Names names;
+  std::error_code error;
+  int looked = 0;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end && looked < kMostNames; ++looked) {
+    Look(it->path(), names);
+    it.increment(error);
+  }
+  return names;
 }
 
 std::string HintOfSubFolders(Names names) {
@@ -70,14 +83,23 @@ std::string HintOfSubFolders(Names names) {
 
 }  // namespace
 
-std::string WhatAdapterFolderHolds(const fs::path& directory) {
-  Names names;
+std::optional<fs::path> GgufFileOfAdapter(const fs::path& path) {
   std::error_code error;
-  int looked = 0;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end && looked < kMostNames; ++looked) {
-    Look(it->path(), names);
-    it.increment(error);
-  }
+  if (!fs::is_directory(path, error)) return IsGgufPath(path) ? std::optional(path) : std::nullopt;
+  if (fs::exists(path / kAdapterConfigFile, error) || fs::exists(path / "config.json", error)) return std::nullopt;
+  Names names = LookAt(path);
+  return names.gguf.size() == 1 ? std::optional(std::move(names.gguf.front())) : std::nullopt;
+}
+
+bool HoldsAdapter(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_regular_file(path / kAdapterConfigFile, ignored)) return true;
+  if (!fs::is_directory(path, ignored) || fs::exists(path / "config.json", ignored)) return false;
+  return !WhatAdapterFolderHolds(path).empty();
+}
+
+std::string WhatAdapterFolderHolds(const fs::path& directory) {
+  Names names = LookAt(directory);
   if (names.shards) {
     return "the adapter is saved in several files, which loramux does not read: load it with PEFT and save it with "
            "save_pretrained and a greater max_shard_size";
@@ -92,7 +114,10 @@ std::string WhatAdapterFolderHolds(const fs::path& directory) {
            "dict(mx.load(\"adapters.npz\")))`";
   }
   if (!names.adapters.empty()) return HintOfSubFolders(std::move(names));
-  if (names.gguf) return kGgufAdapterHint;
+  if (!names.gguf.empty()) {
+    return "it holds " + std::to_string(names.gguf.size()) +
+           " GGUF files: name one of them, as FOLDER/FILE.gguf, or give each adapter a folder";
+  }
   if (names.model)
     return "it holds a whole model (config.json), not an adapter: serve it as the base model of a server";
   return {};

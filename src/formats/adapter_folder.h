@@ -2,14 +2,17 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace loramux {
 
-// What to do with an adapter in a GGUF file.
-inline constexpr const char* kGgufAdapterHint =
-    "a GGUF adapter was converted from an adapter of PEFT (convert_lora_to_gguf.py): give the folder that it was made "
-    "from, with adapter_config.json and adapter_model.safetensors";
+// The GGUF file of an adapter at `path`: `path` itself, or the only one in a folder without adapter_config.json. Looks
+// at no more than some thousand names; blocks on the disk.
+std::optional<std::filesystem::path> GgufFileOfAdapter(const std::filesystem::path& path);
+
+// Whether a folder holds an adapter, or what its owner may take for one: then the check of it says what is wrong.
+bool HoldsAdapter(const std::filesystem::path& path);
 
 // Looks at the names in `directory` for what people mistake for an adapter: the shards of one, an adapter of mlx-lm or
 // in GGUF, checkpoints of a training, several adapters in sub-folders, a whole model. Returns what it seems to hold and

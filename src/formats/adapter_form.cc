@@ -26,7 +26,7 @@ struct Form {
   const char* targets;
   std::array<Suffix, 3> suffixes;  // those that are empty are unused
 };
-constexpr std::array<Form, 2> kForms = {{
+constexpr std::array<Form, 3> kForms = {{
     {AdapterForm::kPeft, "PEFT", kAdapterTensorFiles[0], "target_modules", {}},
     {AdapterForm::kMlx,
      "mlx-lm",
@@ -36,6 +36,11 @@ constexpr std::array<Form, 2> kForms = {{
      "num_layers "
      "said: then set it to -1)",
      {{{".lora_a", ".lora_A.weight", true}, {".lora_b", ".lora_B.weight", true}, {".m", ".lora_magnitude_vector"}}}},
+    {AdapterForm::kGguf,
+     "llama.cpp",
+     "",  // one file holds all
+     "the file",
+     {{{".weight.lora_a", ".lora_A.weight"}, {".weight.lora_b", ".lora_B.weight"}}}},
 }};
 
 const Form& FormOf(AdapterForm form) {
@@ -43,6 +48,36 @@ const Form& FormOf(AdapterForm form) {
       std::find_if(kForms.begin(), kForms.end(), [form](const Form& known) { return known.form == form; });
   CHECK(found != kForms.end());
   return *found;
+}
+
+// llama.cpp's names of modules, after "blk.N.".
+struct GgufModule {
+  std::string_view own;
+  std::string_view peft;
+};
+constexpr std::array<GgufModule, 8> kGgufModules = {{{"attn_q", "self_attn.q_proj"},
+                                                     {"attn_k", "self_attn.k_proj"},
+                                                     {"attn_v", "self_attn.v_proj"},
+                                                     {"attn_output", "self_attn.o_proj"},
+                                                     {"attn_qkv", "self_attn.qkv_proj"},
+                                                     {"ffn_gate", "mlp.gate_proj"},
+                                                     {"ffn_up", "mlp.up_proj"},
+                                                     {"ffn_down", "mlp.down_proj"}}};
+
+// PEFT's name of a module of the form; the form's own where there is no other.
+std::string PeftModule(AdapterForm form, std::string_view module) {
+  if (form != AdapterForm::kGguf) return std::string(module);
+  if (module == "output") return "lm_head";
+  if (module == "token_embd") return "model.embed_tokens";
+  constexpr std::string_view kBlock = "blk.";
+  const std::size_t dot = module.rfind('.');
+  if (!module.starts_with(kBlock) || dot < kBlock.size()) return std::string(module);
+  for (const GgufModule& known : kGgufModules) {
+    if (module.substr(dot + 1) != known.own) continue;
+    return "model.layers." + std::string(module.substr(kBlock.size(), dot - kBlock.size() + 1)) +
+           std::string(known.peft);
+  }
+  return std::string(module);
 }
 
 // The layers of a decoder layer that mlx-lm adapts if no keys are given.
@@ -135,7 +170,7 @@ Status AsPeft(AdapterForm form, const std::string& label, TensorEntry& tensor) {
   const std::string_view name = tensor.name;
   for (const Suffix& suffix : FormOf(form).suffixes) {
     if (suffix.own.empty() || !name.ends_with(suffix.own)) continue;
-    tensor.peft_name = "base_model.model." + std::string(name.substr(0, name.size() - suffix.own.size()));
+    tensor.peft_name = "base_model.model." + PeftModule(form, name.substr(0, name.size() - suffix.own.size()));
     tensor.peft_name += suffix.peft;
     if (suffix.transposed && tensor.shape.size() == 2) {
       tensor.view = std::make_shared<const TensorView>(

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/adapter_config.h"
+#include "formats/gguf_writer_for_test.h"
 #include "formats/test_files.h"
 
 namespace loramux::adapter_form_test {
@@ -203,6 +204,135 @@ TEST_F(MlxAdapterFiles, AFileOfTensorsThatIsMissingIsNamed) {
   folder_.Write("adapter_config.json", Mlx().dump());
   EXPECT_THAT(OpenAdapter(folder_.path(), ThreeLayers()).error().message,
               HasSubstr("an adapter directory of mlx-lm holds adapter_config.json and adapters.safetensors"));
+}
+
+// ---------------------------------------------------------------------------------------------------------- GGUF
+
+class GgufAdapterFiles : public testing::Test {
+ protected:
+  static GgufWriter Head(float alpha, const std::string& architecture = "llama") {
+    GgufWriter file;
+    file.Text("general.type", "adapter").Text("general.architecture", architecture).Text("adapter.type", "lora");
+    return file.F32("adapter.lora.alpha", alpha);
+  }
+  static std::string Counting(std::int64_t count) {
+    std::string bytes;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto value = static_cast<float>(i);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+    return bytes;
+  }
+  // Extents as in the file, the innermost first.
+  static void AddPair(GgufWriter& file, const std::string& module, std::int64_t in, std::int64_t rank,
+                      std::int64_t out) {
+    file.Tensor(module + ".weight.lora_a", 0, {in, rank}, Counting(in * rank));
+    file.Tensor(module + ".weight.lora_b", 0, {rank, out}, Counting(rank * out));
+  }
+  Result<AdapterFile> Open(const GgufWriter& file) {
+    return OpenAdapter(folder_.Write("x.gguf", file.Bytes()), ThreeLayers());
+  }
+  std::string OpenError(const GgufWriter& file) {
+    const auto adapter = Open(file);
+    return adapter.ok() ? "accepted" : adapter.error().message;
+  }
+  static std::vector<float> Values(const AdapterFile& file, const TensorEntry& tensor) {
+    std::vector<std::byte> bytes;
+    EXPECT_TRUE(file.tensors->Read(tensor, bytes).ok());
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(GgufAdapterFiles, RowsOfQueriesAndKeysAreInTheModelsOrder) {
+  GgufWriter file = Head(6);
+  AddPair(file, "blk.1.attn_q", 4, 1, 8);
+  AddPair(file, "blk.1.attn_v", 4, 1, 4);
+  const auto adapter = Open(file);
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  ASSERT_EQ(adapter->modules.size(), 2u);
+  EXPECT_EQ(adapter->modules[0].scale, 6.0F);
+  EXPECT_THAT(Values(*adapter, *adapter->modules[0].a), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(Values(*adapter, *adapter->modules[0].b), ElementsAre(0, 2, 1, 3, 4, 6, 5, 7));  // two heads of four
+  EXPECT_THAT(Values(*adapter, *adapter->modules[1].b), ElementsAre(0, 1, 2, 3));
+  GgufWriter plain = Head(6, "qwen2");
+  AddPair(plain, "blk.1.attn_q", 4, 1, 8);
+  const auto qwen = Open(plain);
+  ASSERT_TRUE(qwen.ok()) << qwen.error().message;
+  EXPECT_THAT(Values(*qwen, *qwen->modules[0].b), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST_F(GgufAdapterFiles, EachModuleHasItsOwnRankAndAlphaZeroIsTheFactorOne) {
+  GgufWriter file = Head(4);
+  AddPair(file, "blk.0.ffn_up", 4, 2, 6);
+  AddPair(file, "blk.2.ffn_up", 4, 2, 6);
+  AddPair(file, "output", 4, 1, 10);
+  const auto adapter = Open(file);
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_EQ(adapter->config.r, 2);
+  EXPECT_EQ(adapter->modules[0].scale, 2.0F);
+  EXPECT_EQ(adapter->modules[2].target, LoraTarget::kLmHead);
+  EXPECT_EQ(adapter->modules[2].rank, 1);
+  EXPECT_EQ(adapter->modules[2].scale, 4.0F);
+  GgufWriter without = Head(0);
+  AddPair(without, "blk.0.ffn_up", 4, 2, 6);
+  EXPECT_EQ(Open(without)->modules[0].scale, 1.0F);
+}
+
+TEST_F(GgufAdapterFiles, BlocksOfQ8AreReadAsFloats) {
+  GgufWriter file = Head(1);
+  std::string block("\x00\x3c", 2);  // the scale 1
+  for (int i = 0; i < 32; ++i) block += static_cast<char>(i - 16);
+  ModelConfig model = ThreeLayers();
+  model.hidden_size = 32;
+  file.Tensor("blk.0.ffn_up.weight.lora_a", 8, {32, 1}, block);
+  file.Tensor("blk.0.ffn_up.weight.lora_b", 0, {1, 6}, Counting(6));
+  const auto adapter = OpenAdapter(folder_.Write("x.gguf", file.Bytes()), model);
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  const std::vector<float> values = Values(*adapter, *adapter->modules[0].a);
+  ASSERT_EQ(values.size(), 32u);
+  EXPECT_EQ(values[0], -16);
+  EXPECT_EQ(values[31], 15);
+  EXPECT_EQ(adapter->modules[0].a->dtype, DType::kF32);
+}
+
+TEST_F(GgufAdapterFiles, RefusesByNameWhatIsNoPlainLora) {
+  GgufWriter model = Head(1);
+  model = GgufWriter().Text("general.type", "model").Text("general.architecture", "llama");
+  EXPECT_THAT(OpenError(model), HasSubstr("serve it as the base model"));
+  GgufWriter other = GgufWriter().Text("general.type", "adapter").Text("general.architecture", "llama");
+  EXPECT_THAT(OpenError(other.Text("adapter.type", "control_vector")), HasSubstr("adapter.type"));
+  GgufWriter alora = Head(1);
+  EXPECT_THAT(OpenError(alora.Numbers("adapter.alora.invocation_tokens", {1, 2})), HasSubstr("activated LoRA"));
+  GgufWriter unknown = Head(1);
+  EXPECT_THAT(OpenError(unknown.U32("adapter.lora.x", 1)), HasSubstr("'adapter.lora.x' = 1"));
+  EXPECT_THAT(OpenError(Head(1, "gpt2")), HasSubstr("general.architecture"));
+  EXPECT_THAT(OpenError(Head(1)), HasSubstr("found none"));
+  GgufWriter norm = Head(1);
+  norm.Tensor("blk.0.attn_norm.weight", 0, {4}, Counting(4));
+  EXPECT_THAT(OpenError(norm), HasSubstr("expected MODULE.weight.lora_a"));
+  GgufWriter half = Head(1);
+  half.Tensor("blk.0.ffn_up.weight.lora_a", 0, {4, 2}, Counting(8));
+  EXPECT_THAT(OpenError(half), HasSubstr("without its lora_B"));
+  GgufWriter quantised = Head(1);
+  quantised.Tensor("blk.0.ffn_up.weight.lora_a", 2, {32, 1}, std::string(18, '\0'));
+  EXPECT_THAT(OpenError(quantised), HasSubstr("found Q4_0"));
+}
+
+TEST_F(GgufAdapterFiles, AFolderWithOneFileIsAnAdapterToo) {
+  GgufWriter file = Head(1);
+  AddPair(file, "blk.1.attn_q", 4, 1, 8);
+  const auto alone = Open(file);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(OpenAdapter(folder_.path(), ThreeLayers())->digest, alone->digest);
+  const auto without_base = OpenAdapterWithoutBase(folder_.path());
+  ASSERT_TRUE(without_base.ok()) << without_base.error().message;
+  EXPECT_TRUE(without_base->rows_need_base);
+  EXPECT_EQ(without_base->digest, "");
+  folder_.Write("y.gguf", file.Bytes());
+  EXPECT_THAT(OpenAdapter(folder_.path(), ThreeLayers()).error().message, HasSubstr("name one of them"));
 }
 
 }  // namespace

@@ -113,5 +113,40 @@ TEST(AdapterGoldenTest, RefusesByName) {
   EXPECT_GE(checked, 90) << "the fixtures are incomplete: see " << kGolden / "README.md";
 }
 
+// The second column of docs/reference/adapter-fields.md, by field.
+std::map<std::string, std::string> TableOfFields() {
+  std::ifstream in(fs::path(LORAMUX_SOURCE_DIR) / "docs/reference/adapter-fields.md");
+  std::map<std::string, std::string> table;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t name = line.find("| `"), end = line.find("` | ");
+    if (name != 0 || end == std::string::npos) continue;
+    const std::size_t kind = end + 4;
+    const auto [at, is_new] = table.emplace(line.substr(3, end - 3), line.substr(kind, line.find(" |", kind) - kind));
+    EXPECT_TRUE(is_new) << at->first << " appears twice";
+  }
+  return table;
+}
+
+TEST(AdapterGoldenTest, TheTableOfFieldsIsThatOfPeftAndOfTheProgram) {
+  const nlohmann::json fields = ReadJson(kGolden / "lora_config.json").at("fields");
+  const std::map<std::string, std::string> table = TableOfFields();
+  EXPECT_EQ(table.size(), fields.size());
+  for (const auto& [name, sample] : fields.items()) {
+    SCOPED_TRACE(name);
+    const auto row = table.find(name);
+    ASSERT_NE(row, table.end()) << "docs/reference/adapter-fields.md lacks it";
+    nlohmann::json config = {{"peft_type", "LORA"}, {"r", 8}, {"lora_alpha", 8}, {"target_modules", {"q_proj"}}};
+    config[name] = sample;
+    const auto parsed = ParseAdapterConfig(config.dump(), "FILE");
+    if (row->second == "refused") {
+      ASSERT_FALSE(parsed.ok()) << "the table says that it is refused";
+      EXPECT_THAT(parsed.error().message, testing::HasSubstr(name + " is "));
+      continue;
+    }
+    EXPECT_TRUE(row->second == "used" || row->second == "harmless") << row->second;
+    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace loramux::adapter_golden_test

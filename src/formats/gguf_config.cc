@@ -10,7 +10,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "formats/adapter_folder.h"
 #include "formats/message.h"
 
 namespace loramux {
@@ -70,13 +69,15 @@ std::optional<GgufArchitecture> ArchitectureOf(const GgufFile& file) {
   return std::nullopt;
 }
 
-Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
+Status RequireModel(const GgufFile& file) {
   ASSIGN_OR_RETURN(const auto type, file.Text("general.type"));
-  if (type && *type != "model") {
-    return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type) +
-                           (*type == "adapter" ? std::string("; ") + kGgufAdapterHint : std::string()),
-                       "general.type");
-  }
+  if (!type || *type == "model") return Ok{};
+  return Unsupported(file.label() + ": expected a model, found general.type " + Quote(*type) +
+                         (*type == "adapter" ? "; name a base model, and this file by --lora-modules NAME=FILE" : ""),
+                     "general.type");
+}
+
+Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
   if (const auto found = ArchitectureOf(file)) return *found;
   ASSIGN_OR_RETURN(const auto name, file.Text("general.architecture"));
   std::string served;
@@ -300,12 +301,18 @@ Result<json> ChatTemplatesOf(const GgufFile& file) {
 
 }  // namespace
 
+Result<bool> GgufHeadsAreInterleaved(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
+  return architecture.interleaved;
+}
+
 bool HasInterleavedHeads(const GgufFile& file) {
   const auto architecture = ArchitectureOf(file);
   return architecture && architecture->interleaved;
 }
 
 Result<std::string> GgufModelConfig(const GgufFile& file) {
+  RETURN_IF_ERROR(RequireModel(file));
   ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
   ASSIGN_OR_RETURN(const json config, ConfigBuilder(file, architecture).Build());
   return Dump(config);

@@ -147,7 +147,8 @@ std::string DescribeGguf(const GgufValue& value) {
 // Reads a file from front to back. What it reads is checked against the bytes that are left.
 class GgufFile::Reader {
  public:
-  Reader(std::span<const std::byte> bytes, GgufFile& out) : bytes_(bytes), out_(out) {}
+  Reader(std::span<const std::byte> bytes, std::uint64_t file_bytes, GgufFile& out)
+      : bytes_(bytes), file_bytes_(file_bytes), out_(out) {}
 
   Status Read() {
     RETURN_IF_ERROR(ReadHeader());
@@ -160,6 +161,9 @@ class GgufFile::Reader {
  private:
   Error Fail(const std::string& what) const { return InvalidArgument(out_.label_ + ": " + what, out_.label_); }
   Error Truncated(const std::string& what) const {
+    if (bytes_.size() < file_bytes_) {
+      return Fail(what + ": expected it within the first " + WithSeparators(bytes_.size()) + " bytes");
+    }
     return Fail(what + ": the file ends at byte " + WithSeparators(bytes_.size()) + ", in the midst of it");
   }
   std::uint64_t left() const { return bytes_.size() - at_; }
@@ -310,7 +314,7 @@ class GgufFile::Reader {
 
   Status PlaceTensors() {
     const std::uint64_t start = (at_ + alignment_ - 1) / alignment_ * alignment_;
-    const std::uint64_t size = start > bytes_.size() ? 0 : bytes_.size() - start;
+    const std::uint64_t size = start > file_bytes_ ? 0 : file_bytes_ - start;
     for (std::size_t i = 0; i < offsets_.size(); ++i) {
       GgufTensor& tensor = out_.tensors_[i];
       ASSIGN_OR_RETURN(const std::uint64_t bytes, BytesOf(tensor));
@@ -319,7 +323,10 @@ class GgufFile::Reader {
                     WithSeparators(offsets_[i]) + " lies outside the " + WithSeparators(size) +
                     " bytes of data; is the file complete?");
       }
-      tensor.data = bytes_.subspan(static_cast<std::size_t>(start + offsets_[i]), static_cast<std::size_t>(bytes));
+      tensor.offset = start + offsets_[i];
+      tensor.bytes = bytes;
+      if (bytes_.size() < file_bytes_) continue;
+      tensor.data = bytes_.subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(bytes));
     }
     return CheckApart();
   }
@@ -330,13 +337,14 @@ class GgufFile::Reader {
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return offsets_[a] < offsets_[b]; });
     for (std::size_t i = 1; i < order.size(); ++i) {
       const GgufTensor& before = out_.tensors_[order[i - 1]];
-      if (offsets_[order[i - 1]] + before.data.size() <= offsets_[order[i]]) continue;
+      if (offsets_[order[i - 1]] + before.bytes <= offsets_[order[i]]) continue;
       return Fail("tensors " + Quote(before.name) + " and " + Quote(out_.tensors_[order[i]].name) + " overlap");
     }
     return Ok{};
   }
 
   std::span<const std::byte> bytes_;
+  const std::uint64_t file_bytes_;  // more than bytes_ has, if the data were not read
   GgufFile& out_;
   std::size_t at_ = 0;
   std::uint64_t num_tensors_ = 0, num_keys_ = 0, alignment_ = kDefaultAlignment;
@@ -344,8 +352,13 @@ class GgufFile::Reader {
 };
 
 Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& label) {
+  return ParseHead(bytes, bytes.size(), label);
+}
+
+Result<GgufFile> GgufFile::ParseHead(std::span<const std::byte> head, std::uint64_t file_bytes,
+                                     const std::string& label) {
   GgufFile file(label);
-  RETURN_IF_ERROR(Reader(bytes, file).Read());
+  RETURN_IF_ERROR(Reader(head, file_bytes, file).Read());
   ASSIGN_OR_RETURN(const auto parts, file.Int("split.count", 0, std::numeric_limits<std::int64_t>::max()));
   if (parts.value_or(0) > 1) {
     return Unsupported(label + ": one of " + std::to_string(*parts) +

@@ -63,7 +63,9 @@ struct GgufTensor {
   std::string name;
   const GgufType* type = nullptr;
   std::vector<std::int64_t> shape;  // 1 to 4 extents above 0, the last one that of neighbours in a row
-  std::span<const std::byte> data;  // exactly the bytes of its blocks
+  std::uint64_t offset = 0;         // from the start of the file
+  std::uint64_t bytes = 0;          // of its blocks
+  std::span<const std::byte> data;  // exactly these bytes; empty after ParseHead
 };
 
 // Owns the mapping. Immutable; thread-safe to read.
@@ -74,6 +76,10 @@ class GgufFile {
   static Result<GgufFile> Open(const std::filesystem::path& path);
   // Reads a file in memory; `label` names it in errors. `bytes` outlive the result.
   static Result<GgufFile> Parse(std::span<const std::byte> bytes, const std::string& label);
+  // Reads a file of `file_bytes` bytes of which `head` is the beginning. Error: also, metadata or descriptions of
+  // tensors lie beyond it. The tensors have no data.
+  static Result<GgufFile> ParseHead(std::span<const std::byte> head, std::uint64_t file_bytes,
+                                    const std::string& label);
 
   // How errors name the file.
   const std::string& label() const { return label_; }

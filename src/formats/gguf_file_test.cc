@@ -246,7 +246,7 @@ TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(with([](GgufWriter& w) { w.Bool("llama.attention.causal", false); }), HasSubstr("causal' = false"));
   EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.attention.value_length", 6); }), HasSubstr("value_length 6"));
   EXPECT_THAT(with([](GgufWriter& w) { w.Text("general.type", "adapter"); }), HasSubstr("'adapter'"));
-  EXPECT_THAT(with([](GgufWriter& w) { w.Text("general.type", "adapter"); }), HasSubstr("convert_lora_to_gguf.py"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.Text("general.type", "adapter"); }), HasSubstr("--lora-modules NAME=FILE"));
   EXPECT_THAT(
       with([](GgufWriter& w) { w.Text("llama.rope.scaling.type", "longrope").F32("llama.rope.scaling.factor", 4); }),
       HasSubstr("rope_type 'longrope'"));

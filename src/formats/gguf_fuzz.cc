@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/fuzz_limits.h"
+#include "formats/adapter_gguf.h"
 #include "formats/gguf_config.h"
 #include "formats/gguf_file.h"
 #include "formats/gguf_tokenizer.h"
@@ -43,6 +44,25 @@ void CheckFile(const GgufFile& file, std::span<const std::byte> bytes) {
 
 void CheckMessage(const Error& error) { CHECK_LT(error.message.size(), 4096u); }
 
+const ModelConfig kModel = [] {
+  ModelConfig model;
+  model.head_dim = 4;
+  return model;
+}();
+
+// What TensorReader reads of a file of `size` bytes must lie in it.
+void CheckAdapter(const GgufAdapter& adapter, std::uint64_t size) {
+  for (const TensorEntry& tensor : adapter.tensors) {
+    CHECK(tensor.peft_name.starts_with("base_model.model."));
+    CHECK_LE(tensor.offset, size);
+    if (tensor.view == nullptr) {
+      CHECK_LE(tensor.bytes, size - tensor.offset);
+      continue;
+    }
+    for (const std::int64_t row : tensor.view->picked) CHECK(row >= 0 && row < tensor.view->rows);
+  }
+}
+
 void ParseFile(std::span<const std::byte> bytes) {
   const auto file = GgufFile::Parse(bytes, "FILE");
   if (!file.ok()) return CheckMessage(file.error());
@@ -50,6 +70,14 @@ void ParseFile(std::span<const std::byte> bytes) {
   for (const auto& make : {GgufModelConfig, GgufGenerationConfig, GgufTokenizerConfig, GgufTokenizer}) {
     const auto text = make(*file);
     if (!text.ok()) CheckMessage(text.error());
+  }
+  for (const ModelConfig* model : {static_cast<const ModelConfig*>(nullptr), &kModel}) {
+    const auto adapter = ParseGgufAdapter(bytes, bytes.size(), model, {.max_tensors = 100}, "FILE");
+    if (adapter.ok()) {
+      CheckAdapter(*adapter, bytes.size());
+    } else {
+      CheckMessage(adapter.error());
+    }
   }
   const auto config = GgufModelConfig(*file);
   if (config.ok()) static_cast<void>(ParseModelConfig(*config, "FILE").ok());

@@ -1,7 +1,9 @@
 #include "formats/tensor_reader.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -21,6 +23,31 @@ Status CheckHoles(const RegularFile& file, const TensorFileLimits& limits, const
                          ": the file is sparse; if its zeros are meant, copy it with `cp --sparse=never`");
 }
 
+constexpr std::size_t kQ8Block = 32, kQ8BlockBytes = 34;  // a float16 and 32 integers
+
+float FloatOfHalf(std::uint16_t bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
+  if (exponent == 31) return sign * (fraction == 0 ? std::numeric_limits<float>::infinity() : std::nanf(""));
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                               : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25));
+}
+
+std::vector<std::byte> FloatsOfQ8(std::span<const std::byte> blocks) {
+  const std::size_t count = blocks.size() / kQ8BlockBytes;
+  std::vector<std::byte> floats(count * kQ8Block * sizeof(float));
+  for (std::size_t block = 0; block < count; ++block) {
+    const std::byte* const from = blocks.data() + block * kQ8BlockBytes;
+    std::uint16_t scale = 0;
+    std::memcpy(&scale, from, sizeof(scale));
+    for (std::size_t i = 0; i < kQ8Block; ++i) {
+      const float value = FloatOfHalf(scale) * static_cast<float>(static_cast<std::int8_t>(from[sizeof(scale) + i]));
+      std::memcpy(floats.data() + (block * kQ8Block + i) * sizeof(float), &value, sizeof(value));
+    }
+  }
+  return floats;
+}
+
 }  // namespace
 
 Result<TensorReader> TensorReader::Open(const std::filesystem::path& path) {
@@ -30,29 +57,45 @@ Result<TensorReader> TensorReader::Open(const std::filesystem::path& path) {
 
 Result<TensorReader> TensorReader::Open(RegularFile file, const std::filesystem::path& path,
                                         const TensorFileLimits& limits) {
+  TensorReader reader;
+  RETURN_IF_ERROR(reader.Add(std::move(file), path, limits));
+  return reader;
+}
+
+Result<TensorReader> TensorReader::Of(RegularFile file, const std::filesystem::path& path,
+                                      std::vector<TensorEntry> tensors, const TensorFileLimits& limits) {
+  RETURN_IF_ERROR(CheckHoles(file, limits, path.string()));
+  TensorReader reader;
+  reader.files_.push_back({std::move(file), path});
+  reader.tensors_ = std::move(tensors);
+  return reader;
+}
+
+Status TensorReader::Add(RegularFile file, const std::filesystem::path& path, const TensorFileLimits& limits) {
   const std::string label = path.string();
-  TensorReader reader(std::move(file), path);
   std::uint64_t header_bytes = 0;
-  const std::uint64_t file_bytes = reader.file_.size();
+  const std::uint64_t file_bytes = file.size();
   if (file_bytes >= sizeof(header_bytes)) {
-    RETURN_IF_ERROR(reader.file_.ReadAt(0, std::as_writable_bytes(std::span(&header_bytes, 1)), path));
+    RETURN_IF_ERROR(file.ReadAt(0, std::as_writable_bytes(std::span(&header_bytes, 1)), path));
   }
   RETURN_IF_ERROR(CheckSafetensorsHeaderLength(header_bytes, file_bytes, label, limits));
-  RETURN_IF_ERROR(CheckHoles(reader.file_, limits, label));
+  RETURN_IF_ERROR(CheckHoles(file, limits, label));
   std::string header(static_cast<std::size_t>(header_bytes), '\0');
-  RETURN_IF_ERROR(reader.file_.ReadAt(sizeof(header_bytes), std::as_writable_bytes(std::span(header)), path));
+  RETURN_IF_ERROR(file.ReadAt(sizeof(header_bytes), std::as_writable_bytes(std::span(header)), path));
   const std::uint64_t data_begin = sizeof(header_bytes) + header_bytes;
   ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries,
                    ParseSafetensorsEntries(header, file_bytes - data_begin, label, limits));
-  reader.tensors_.reserve(entries.size());
+  tensors_.reserve(tensors_.size() + entries.size());
   for (HeaderEntry& entry : entries) {
-    reader.tensors_.push_back({.name = std::move(entry.name),
-                               .dtype = entry.dtype,
-                               .shape = std::move(entry.shape),
-                               .offset = data_begin + entry.begin,
-                               .bytes = entry.end - entry.begin});
+    tensors_.push_back({.name = std::move(entry.name),
+                        .dtype = entry.dtype,
+                        .shape = std::move(entry.shape),
+                        .offset = data_begin + entry.begin,
+                        .bytes = entry.end - entry.begin,
+                        .file = files_.size()});
   }
-  return reader;
+  files_.push_back({std::move(file), path});
+  return Ok{};
 }
 
 Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buffer) const {
@@ -62,7 +105,8 @@ Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buf
 
 Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const {
   CHECK_LE(first + out.size(), tensor.bytes);
-  if (tensor.view == nullptr) return file_.ReadAt(tensor.offset + first, out, path_);
+  const File& file = files_[tensor.file];
+  if (tensor.view == nullptr) return file.file.ReadAt(tensor.offset + first, out, file.path);
   if (first == 0 && out.size() == tensor.bytes) return ReadView(tensor, out);
   std::vector<std::byte> whole(static_cast<std::size_t>(tensor.bytes));
   RETURN_IF_ERROR(ReadView(tensor, whole));
@@ -72,15 +116,25 @@ Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::s
 
 Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> out) const {
   const TensorView& view = *tensor.view;
+  const File& file = files_[tensor.file];
   const std::size_t size = DTypeSize(tensor.dtype);
   const auto rows = static_cast<std::size_t>(view.rows), columns = static_cast<std::size_t>(view.columns);
-  CHECK_EQ(rows * columns * size, out.size());
-  if (!view.transposed) return file_.ReadAt(tensor.offset, out, path_);
-  std::vector<std::byte> stored(out.size());
-  RETURN_IF_ERROR(file_.ReadAt(tensor.offset, stored, path_));
-  for (std::size_t i = 0; i < rows; ++i) {
-    for (std::size_t j = 0; j < columns; ++j) {
-      std::memcpy(out.data() + (j * rows + i) * size, stored.data() + (i * columns + j) * size, size);
+  std::vector<std::byte> stored(view.q8_0 ? rows * columns / kQ8Block * kQ8BlockBytes : rows * columns * size);
+  RETURN_IF_ERROR(file.file.ReadAt(tensor.offset, stored, file.path));
+  if (view.q8_0) stored = FloatsOfQ8(stored);
+  const std::size_t matrix_rows = view.transposed ? columns : rows, width = view.transposed ? rows : columns;
+  const std::size_t count = view.picked.empty() ? matrix_rows : view.picked.size();
+  CHECK_EQ(count * width * size, out.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t row = view.picked.empty() ? i : static_cast<std::size_t>(view.picked[i]);
+    CHECK_LT(row, matrix_rows);
+    std::byte* const to = out.data() + i * width * size;
+    if (!view.transposed) {
+      std::memcpy(to, stored.data() + row * width * size, width * size);
+      continue;
+    }
+    for (std::size_t j = 0; j < width; ++j) {
+      std::memcpy(to + j * size, stored.data() + (j * matrix_rows + row) * size, size);
     }
   }
   return Ok{};

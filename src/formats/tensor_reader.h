@@ -1,9 +1,10 @@
-// The tensors of one safetensors file that stays on disk; an open file, read with pread. For adapters, which come and
+// The tensors of one adapter in files that stay on disk; open files, read with pread. For adapters, which come and
 // go and whose files may be rewritten or shortened while the server runs. A read then fails or returns other bytes,
 // which the digest detects; it never raises SIGBUS as a mapping does. A file replaced by renaming stays readable.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -21,7 +22,9 @@ namespace loramux {
 // How a matrix lies in its file, where that is not row-major in the order of its shape.
 struct TensorView {
   std::int64_t rows = 0, columns = 0;  // of the stored matrix, row-major
-  bool transposed = false;             // the matrix is the stored one with rows and columns exchanged
+  bool transposed = false;             // rows and columns are exchanged when it is read
+  bool q8_0 = false;                   // stored in blocks of GGUF's Q8_0, read as F32
+  std::vector<std::int64_t> picked;    // the rows that are the tensor's, in its order; empty: all
 };
 
 // One tensor: row-major, little-endian, as Read returns it.
@@ -31,6 +34,7 @@ struct TensorEntry {
   std::vector<std::int64_t> shape;              // every extent >= 0
   std::uint64_t offset = 0;                     // from the start of the file
   std::uint64_t bytes = 0;                      // product(shape) * DTypeSize(dtype)
+  std::size_t file = 0;                         // of the reader's
   std::string peft_name = {};                   // the name that PEFT would give it; empty: `name`
   std::shared_ptr<const TensorView> view = {};  // null: it lies as it is read
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
@@ -45,6 +49,14 @@ class TensorReader {
   static Result<TensorReader> Open(RegularFile file, const std::filesystem::path& path,
                                    const TensorFileLimits& limits = {});
 
+  // Takes an open file whose tensors another reader found. `limits`: as Open.
+  static Result<TensorReader> Of(RegularFile file, const std::filesystem::path& path, std::vector<TensorEntry> tensors,
+                                 const TensorFileLimits& limits);
+  // Adds a safetensors file to those of the reader. Errors: as Open; addresses of earlier tensors change.
+  Status Add(RegularFile file, const std::filesystem::path& path, const TensorFileLimits& limits = {});
+  // Keeps a tensor that is a part of one of `tensors`; its address is as stable as theirs.
+  const TensorEntry* Keep(TensorEntry part) { return &parts_.emplace_back(std::move(part)); }
+
   // In header order. Addresses are stable as long as the reader lives, even if it is moved.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   // Reads all bytes of a tensor; resizes `buffer` to fit.
@@ -52,17 +64,23 @@ class TensorReader {
   // Reads `out.size()` bytes from byte `first` of the tensor on. One with a view is read whole each time. REQUIRES:
   // they lie in the tensor.
   Status Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const;
-  const std::filesystem::path& path() const { return path_; }
+  // The first file; the file of a tensor.
+  const std::filesystem::path& path() const { return files_.front().path; }
+  const std::filesystem::path& PathOf(const TensorEntry& tensor) const { return files_[tensor.file].path; }
   // Calls `change` for every tensor, to give it a name and a view. Ends with its first error.
   Status ChangeEach(const std::function<Status(TensorEntry&)>& change);
 
  private:
   // Reads the stored matrix, and brings its elements into the order of the tensor.
   Status ReadView(const TensorEntry& tensor, std::span<std::byte> out) const;
-  TensorReader(RegularFile file, std::filesystem::path path) : file_(std::move(file)), path_(std::move(path)) {}
-  RegularFile file_;
-  std::filesystem::path path_;
+  struct File {
+    RegularFile file;
+    std::filesystem::path path;
+  };
+  TensorReader() = default;
+  std::vector<File> files_;  // at least one
   std::vector<TensorEntry> tensors_;
+  std::deque<TensorEntry> parts_;
 };
 
 }  // namespace loramux

@@ -3,6 +3,10 @@
 copies of the originals. Each tool's own reader computes the logits of its file again (README.md). Run it after
 make_models.py."""
 
+import argparse
+import pathlib
+import subprocess
+import sys
 
 from golden_common import HERE, fresh_dir, read_json
 
@@ -64,25 +68,46 @@ def write_mlx(case_dir, entry, out, default_keys):
     return load_adapters(again, str(out))
 
 
+def write_gguf(case_dir, entry, out, outtype):
+    """By llama.cpp's converter. Its values are checked here; its forward pass rounds them."""
+    fresh_dir(out)
+    subprocess.run([sys.executable, LLAMA_CPP / "convert_lora_to_gguf.py", "--base", case_dir / "model", "--outtype", outtype,
+                    "--outfile", out / "adapter.gguf", case_dir / entry["dir"]], check=True, stderr=subprocess.DEVNULL)
+    return None
+
+
 FORMS = {  # case, adapter, name of the copy: what writes it
     ("llama_sharded", "all_r4", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
     ("llama_odd", "one_layer", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
     ("qwen3", "all_r8", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
     ("qwen3", "down_r13_bf16", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
+    ("llama_sharded", "all_r4", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
+    ("llama_bf16", "all_r8_bf16", "gguf"): lambda *a: write_gguf(*a, outtype="bf16"),
+    ("llama3", "lm_head", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
+    ("qwen2", "all_r8", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
+    ("qwen3", "all_r8", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
 }
 
 
 def main():
+    global LLAMA_CPP
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("llama_cpp", type=pathlib.Path, help="llama.cpp's source, as in the sdist of llama-cpp-python 0.3.36")
+    parser.add_argument("--only", help="only the adapters of this form")
+    args = parser.parse_args()
+    LLAMA_CPP = args.llama_cpp
     cases = {}
     for (case, adapter, kind), write in FORMS.items():
         case_dir = HERE / "models" / case
         stored = cases.setdefault(case, read_json(case_dir / "case.json"))
         name = f"{adapter}-{kind}"
         entry = next(a for a in stored["adapters"] if a["name"] == adapter)
+        if args.only and args.only != kind:
+            continue
         compute = write(case_dir, entry, case_dir / "adapters" / name)
         expected = load_file(case_dir / "expected.safetensors")
         runs = [r for r in stored["runs"] if r["adapter"] == adapter]
-        worst = max((logits_by_mlx(compute, r["prompt_ids"])[r["logit_rows"]:] - expected[f"{r['key']}.logits"])
+        worst = 0 if compute is None else max((logits_by_mlx(compute, r["prompt_ids"])[r["logit_rows"]:] - expected[f"{r['key']}.logits"])
                     .abs().max().item() for r in runs)
         assert worst < LARGEST, (name, worst)
         print(f"{case}/{name}: largest difference {worst:.2g}", flush=True)

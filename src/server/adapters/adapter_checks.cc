@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 #include <sys/stat.h>
 
 #include "base/adapter_files.h"
+#include "formats/adapter_folder.h"
 
 namespace loramux {
 
@@ -18,9 +20,11 @@ constexpr std::array kStampedFiles = {kAdapterConfigFile, kAdapterTensorFiles[0]
 AdapterChecks::Stamp AdapterChecks::StampOf(const std::filesystem::path& path) {
   Stamp stamp{};
   std::size_t at = 0;
-  for (const char* file : kStampedFiles) {
+  std::vector<std::filesystem::path> files = {GgufFileOfAdapter(path).value_or(path)};
+  for (const char* file : kStampedFiles) files.push_back(path / file);
+  for (const std::filesystem::path& file : files) {
     struct stat found {};
-    if (::stat((path / file).c_str(), &found) != 0) found = {};
+    if (::stat(file.c_str(), &found) != 0) found = {};
     for (const auto value : {static_cast<std::int64_t>(found.st_dev), static_cast<std::int64_t>(found.st_ino),
                              static_cast<std::int64_t>(found.st_size), static_cast<std::int64_t>(found.st_mtim.tv_sec),
                              static_cast<std::int64_t>(found.st_mtim.tv_nsec)}) {

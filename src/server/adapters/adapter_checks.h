@@ -30,7 +30,7 @@ class AdapterChecks {
 
  private:
   // Device, inode, size and time of the files of an adapter.
-  using Stamp = std::array<std::int64_t, 15>;
+  using Stamp = std::array<std::int64_t, 20>;
   struct Outcome {
     Stamp stamp{};
     std::optional<std::string> reason;

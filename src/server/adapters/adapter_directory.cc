@@ -14,14 +14,6 @@ constexpr TimeNs kLookInterval = kNsPerSecond;
 // necessary because a new file in a sub-directory does not change the directory's own time
 constexpr TimeNs kScanInterval = 10 * kNsPerSecond;
 
-// Whether the folder holds an adapter, or what its owner may take for one: then the check of it says what is wrong.
-bool HoldsAdapter(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::is_regular_file(path / "adapter_config.json", ignored)) return true;
-  if (!fs::is_directory(path, ignored) || fs::exists(path / "config.json", ignored)) return false;
-  return !WhatAdapterFolderHolds(path).empty();
-}
-
 std::int64_t ModifiedUnixSeconds(const fs::path& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 ? static_cast<std::int64_t>(status.st_mtime) : 0;
