@@ -396,6 +396,33 @@ TEST_F(OpenAdapterTest, LeavesOutWhatOnlyTrainingUses) {
   EXPECT_EQ(velora->digest, Open(q)->digest);
 }
 
+TEST_F(OpenAdapterTest, ReadsSeveralFilesByTheirIndex) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12), k = Pair("model.layers.1.self_attn.k_proj", 8, 6);
+  const std::string digest = Open(Join(q, k))->digest;
+  fs::remove(folder_.path() / "adapter_model.safetensors");
+  folder_.Write("adapter_model-00001-of-00002.safetensors", ZeroTensors({q[0], k[0]}));
+  folder_.Write("adapter_model-00002-of-00002.safetensors", ZeroTensors({q[1], k[1]}));
+  const auto index = [&](const std::string& second) {
+    ordered_json map;
+    for (const auto* pair : {&q, &k}) {
+      map[pair->at(0).name] = "adapter_model-00001-of-00002.safetensors";
+      map[pair->at(1).name] = second;
+    }
+    folder_.Write("adapter_model.safetensors.index.json", ordered_json({{"weight_map", map}}).dump());
+    const auto adapter = OpenAdapter(folder_.path(), SmallModel());
+    return adapter.ok() ? adapter->digest : adapter.error().message;
+  };
+  EXPECT_EQ(index("adapter_model-00002-of-00002.safetensors"), digest);
+  EXPECT_THAT(index("adapter_model-00003.safetensors"),
+              HasSubstr("names 'adapter_model-00003.safetensors', which is missing"));
+  EXPECT_THAT(index("../x.safetensors"), HasSubstr("a safetensors file beside the index"));
+  EXPECT_THAT(index("adapter_model-00001-of-00002.safetensors"), HasSubstr("lora_A without its lora_B"));
+  folder_.Write("adapter_model.safetensors.index.json", "{}");
+  EXPECT_THAT(OpenAdapter(folder_.path(), SmallModel()).error().message, HasSubstr("weight_map: expected an object"));
+  folder_.Write("adapter_model-00002-of-00002.safetensors", ZeroTensors({q[1], k[1], q[0]}));
+  EXPECT_THAT(index("adapter_model-00002-of-00002.safetensors"), HasSubstr("holds its module twice"));
+}
+
 TEST_F(OpenAdapterTest, SaysWhatElseAFolderHolds) {
   const auto error = [&](const std::vector<std::string>& files) {
     const TempFolder folder;

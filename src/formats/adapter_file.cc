@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "base/adapter_files.h"
@@ -16,6 +18,7 @@
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
 #include "formats/gguf_file.h"
+#include "formats/json_fields.h"
 #include "formats/message.h"
 #include "formats/model_files.h"
 
@@ -37,6 +40,9 @@ constexpr std::int64_t kMaxTensorsPerLayer = 56;
 constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
 // A tensor in another order than PEFT's is brought into it in memory.
 constexpr std::uint64_t kMaxViewBytes = std::uint64_t{1} << 30;
+// A large adapter in several files, and the index that names them.
+constexpr std::size_t kMaxIndexBytes = std::size_t{8} << 20;
+constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
@@ -107,6 +113,55 @@ TensorFileLimits AdapterLimits(const ModelConfig* model) {
           .max_hole_bytes = kMaxHoleBytes};
 }
 
+// The names of the files that an index names, in their order. Error: no index, or a name that is a path.
+Result<std::set<std::string>> ShardsOf(const std::filesystem::path& index, const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(const std::string text, ReadAdapterText(index, kMaxIndexBytes, check));
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(text, index.string()));
+  const auto map = object.find("weight_map");
+  if (map == object.end() || !map->is_object() || map->empty()) {
+    return InvalidArgument(index.string() + ": weight_map: expected an object of tensors and their files");
+  }
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : map->items()) {
+    const bool plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos &&
+                       file.get<std::string>().ends_with(".safetensors");
+    if (!plain) {
+      return InvalidArgument(index.string() + ": tensor " + Quote(tensor) +
+                             ": expected the name of a safetensors file beside the index, found " + Describe(file));
+    }
+    shards.insert(file.get<std::string>());
+    if (shards.size() > kMaxShards) {
+      return InvalidArgument(index.string() + ": expected at most " + std::to_string(kMaxShards) + " files");
+    }
+  }
+  return shards;
+}
+
+// Opens the files of an adapter that was saved in several. A tensor that the index names must be in one of them.
+Result<TensorReader> OpenShards(const std::filesystem::path& directory, const std::filesystem::path& index,
+                                const ModelConfig* model, const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(const std::set<std::string> shards, ShardsOf(index, check));
+  std::optional<TensorReader> reader;
+  TensorFileLimits limits = AdapterLimits(model);
+  for (const std::string& shard : shards) {
+    const std::filesystem::path path = directory / shard;
+    auto opened = OpenChecked(path, check);
+    if (!opened.ok()) {
+      return opened.error().code == ErrorCode::kNotFound
+                 ? InvalidArgument(index.string() + " names " + Quote(shard) + ", which is missing")
+                 : std::move(opened).error();
+    }
+    if (!reader) {
+      ASSIGN_OR_RETURN(reader, TensorReader::Open(std::move(opened).value(), path, limits));
+    } else {
+      RETURN_IF_ERROR(reader->Add(std::move(opened).value(), path, limits));
+    }
+    limits.max_tensors =
+        AdapterLimits(model).max_tensors - std::min(AdapterLimits(model).max_tensors, reader->tensors().size());
+  }
+  return *std::move(reader);
+}
+
 Result<TensorReader> OpenReader(const std::filesystem::path& path, const ModelConfig* model,
                                 const OpenedFileCheck& check) {
   ASSIGN_OR_RETURN(RegularFile file, OpenChecked(path, check));
@@ -128,7 +183,9 @@ Result<TensorReader> OpenTensors(const std::filesystem::path& directory, Adapter
                        ": loramux reads safetensors only, because unpickling runs code; save the adapter with "
                        "safe_serialization=True");
   }
-  auto tensors = OpenReader(path, model, check);
+  const std::filesystem::path index = path.string() + ".index.json";
+  auto tensors =
+      !Exists(path) && Exists(index) ? OpenShards(directory, index, model, check) : OpenReader(path, model, check);
   if (!tensors.ok()) return AsContentError(std::move(tensors).error(), directory, form);
   RETURN_IF_ERROR(tensors->ChangeEach([&](TensorEntry& tensor) { return AsPeft(form, path.string(), tensor); }));
   return tensors;

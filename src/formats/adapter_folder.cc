@@ -101,8 +101,9 @@ bool HoldsAdapter(const fs::path& path) {
 std::string WhatAdapterFolderHolds(const fs::path& directory) {
   Names names = LookAt(directory);
   if (names.shards) {
-    return "the adapter is saved in several files, which loramux does not read: load it with PEFT and save it with "
-           "save_pretrained and a greater max_shard_size";
+    return "the adapter is saved in several files, and their index is missing: copy "
+           "adapter_model.safetensors.index.json "
+           "too";
   }
   if (names.mlx) {
     return "adapters.safetensors is of mlx-lm, which writes its settings beside it as adapter_config.json: copy that "
