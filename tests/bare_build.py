@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MIRROR = "http://deb.debian.org/debian"
@@ -29,8 +30,11 @@ MUST_BE_ABSENT = ("libgtest-dev", "libgmock-dev", "googletest", "libbenchmark-de
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+STARTED = time.monotonic()
+
+
 def say(text):
-    print(f"bare_build: {text}", flush=True)
+    print(f"bare_build: {time.monotonic() - STARTED:.0f} s: {text}", flush=True)
 
 
 def call(*command, **more):
@@ -44,7 +48,8 @@ def call(*command, **more):
 
 
 class BareRoot:
-    """A minimal Debian in a folder, with /proc, /dev and the compiler cache of this machine. Use it in a `with`."""
+    """A minimal Debian in a folder, with /proc and the compiler cache of this machine. Use it in a `with`. Its mounts lie in
+    a namespace of this process (`in_own_namespace`), and end with it."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -53,9 +58,10 @@ class BareRoot:
     def __enter__(self):
         call("debootstrap", "--variant=minbase", "--include=make,ca-certificates", RELEASE, self.path, MIRROR)
         (self.path / "etc/apt/sources.list").write_text(SOURCES, encoding="utf-8")
-        shutil.copy("/etc/resolv.conf", self.path / "etc/resolv.conf")
+        for name in ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"):   # as the network of this machine demands
+            if pathlib.Path("/", name).exists():
+                shutil.copy(pathlib.Path("/", name), self.path / name)
         self.mount("-t", "proc", "proc", "proc")
-        self.mount("--rbind", "/dev", "dev")
         cache = call("ccache", "--get-config", "cache_dir").strip() if shutil.which("ccache") else ""
         if cache and pathlib.Path(cache).is_dir():
             self.mount("--bind", cache, "ccache")
@@ -69,8 +75,8 @@ class BareRoot:
         self.mounts.append(target)
 
     def __exit__(self, *_):
-        for target in reversed(self.mounts):
-            subprocess.run(["umount", "--recursive", "--lazy", str(target)], check=False)
+        for target in reversed(self.mounts):   # before the folder is removed: the cache must not be removed with it
+            call("umount", target)
 
     def copy_sources(self):
         """What git tracks here, as it is in the working tree."""
@@ -90,11 +96,19 @@ class BareRoot:
         return set(self.inside("dpkg-query -W -f '${Package}\\n'").split())
 
 
+def in_own_namespace():
+    """Starts this program again where mounts are its own, so that nothing is left of them whatever ends it."""
+    if "BARE_BUILD_NAMESPACE" not in os.environ:
+        os.environ["BARE_BUILD_NAMESPACE"] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, __file__, *sys.argv[1:]])
+
+
 def main():
     missing = [tool for tool in ("debootstrap", "git") if not shutil.which(tool)]
     if os.geteuid() != 0 or missing:
         print(f"SKIPPED: bare_build needs root{', and ' + ', '.join(missing) if missing else ''}")
         return
+    in_own_namespace()
     with tempfile.TemporaryDirectory() as folder, BareRoot(pathlib.Path(folder) / "root") as root:
         say("a minimal Debian is there")
         root.copy_sources()

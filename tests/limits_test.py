@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -532,6 +533,54 @@ class Shutdown(unittest.TestCase):
             self.assertNotIn(b'"error"', answer)
         self.assertEqual(server.process.wait(timeout=PATIENCE), 0)
         self.assertIn("2 requests were running; 2 ended in time, 0 were dropped", server.text())
+
+
+class LimitsOfTheSystem(unittest.TestCase):
+    """What the system allows the process (ulimit) ends at most what needs more of it."""
+
+    def start(self, *flags):
+        server = Server("--device-memory", "32MiB", "--host-memory", "32MiB", *flags)
+        self.addCleanup(server.process.kill)
+        return server
+
+    def test_files_that_may_not_grow(self):
+        with tempfile.TemporaryDirectory() as folder:
+            record = pathlib.Path(folder) / "record"
+            server = self.start("--record", str(record))
+            most = max(record.stat().st_size, len(server.text())) + 4096
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (most, most))
+            sizes = lambda: {record.stat().st_size, os.fstat(server.log.fileno()).st_size}   # the log is a file too
+            asked = 0
+            while sizes() != {most}:
+                self.assertEqual(server.request("POST", CHAT, chat_body(max_tokens=50, ignore_eos=True))[0], 200)
+                asked += 1
+                self.assertLess(asked, 500, sizes())
+            self.assertEqual(server.request("POST", CHAT, chat_body())[0], 200)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(timeout=PATIENCE), 0)
+
+    def test_memory_that_ends_while_grammars_are_compiled(self):
+        if "asan" in serving.LORAMUX or "tsan" in serving.LORAMUX:
+            self.skipTest("sanitizers reserve more address space than this allows")
+        server = self.start()
+        self.assertEqual(server.request("POST", CHAT, chat_body())[0], 200)
+        ranges = [{"type": "integer", "minimum": i, "maximum": 1000 * i + 99} for i in range(30)]
+
+        def ask(name):
+            schema = {"type": "object", "properties": {name: {"anyOf": ranges}}}
+            return server.request("POST", CHAT, chat_body(max_tokens=5, response_format={
+                "type": "json_schema", "json_schema": {"name": "s", "schema": schema}}))
+        process = server.process.pid
+        size = int(re.search(r"VmSize:\s*(\d+)", pathlib.Path(f"/proc/{process}/status").read_text(encoding="utf-8")).group(1))
+        no_limit = resource.RLIM_INFINITY
+        with concurrent.futures.ThreadPoolExecutor(8) as clients:
+            for more in (64, 200, 320):   # MiB: threads, their stacks, or what they allocate
+                resource.prlimit(process, resource.RLIMIT_AS, ((size << 10) + (more << 20), no_limit))
+                for status, body in clients.map(ask, [f"p{more}_{i}" for i in range(8)]):
+                    self.assertIn(status, (200, 503), body)
+        resource.prlimit(process, resource.RLIMIT_AS, (no_limit, no_limit))
+        self.assertEqual(ask("at_last")[0], 200)
+        server.stop()
 
 
 if __name__ == "__main__":

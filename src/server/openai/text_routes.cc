@@ -1,5 +1,7 @@
 #include "server/openai/text_routes.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -57,6 +59,9 @@ std::vector<std::string> TokenStrings(const Tokenizer& tokenizer, const std::vec
 // A body with more bytes is refused before it is received. Tools and other variables of a template may take this much
 // besides the text.
 constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;
+// Answers from this size on leave many small blocks behind, which the C library keeps for the thread unless it is
+// asked.
+constexpr std::size_t kLargeAnswer = std::size_t{256} << 10;
 // A token id in JSON, with white space.
 constexpr std::size_t kJsonCharactersPerId = 12;
 
@@ -77,7 +82,10 @@ asio::awaitable<void> AnswerOn(TextThreads threads, ServingContext context, cons
   MissingAdapter missing(finder);
   context.finder = &missing;
   std::optional<Result<std::string>> body;
-  const auto work = [&] { body.emplace(answer(context, limits, exchange.request().body)); };
+  const auto work = [&] {
+    body.emplace(answer(context, limits, exchange.request().body));
+    if (body->ok() && (*body)->size() >= kLargeAnswer) malloc_trim(0);
+  };
   co_await RunOn(threads.work, WorkTenant(exchange.request()), gone, work);
   if (finder != nullptr && !missing.name().empty() && !gone) {
     Status found = Ok{};
