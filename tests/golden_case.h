@@ -20,6 +20,7 @@
 #include "formats/adapter_config.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
+#include "model/output_vectors.h"
 #include "tensor/aligned_buffer.h"
 
 namespace loramux::golden {
@@ -29,12 +30,13 @@ namespace fs = std::filesystem;
 // An adapter's weights in the layout of the forward pass: rows of A as stored, columns of B as rows, each aligned.
 class ResidentAdapter {
  public:
-  ResidentAdapter(const AdapterFile& file, const ModelConfig& config) {
+  // REQUIRES: the vectors of `file` were computed, if it has any.
+  ResidentAdapter(const AdapterFile& file, const ModelConfig& config) : vectors_(file.vectors) {
     const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
     view_.modules.resize(num_modules);
     rows_.resize(num_modules);
-    for (const LoraModule& module : file.modules) {
-      CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures
+    for (std::size_t m = 0; m < file.modules.size(); ++m) {
+      const LoraModule& module = file.modules[m];
       const std::size_t index = LoraView::Index(module.layer, module.target, config.num_layers);
       const LinearShape shape = TargetShape(config, module.target);
       Rows& rows = rows_[index];
@@ -42,7 +44,15 @@ class ResidentAdapter {
         rows.a.push_back(Copy(file, *module.a, j * shape.in, 1, shape.in));
         rows.b.push_back(Copy(file, *module.b, j, module.rank, shape.out));
       }
-      view_.modules[index] = {module.rank, module.scale, module.a->dtype, rows.a.data(), rows.b.data()};
+      LoraWeights& weights = view_.modules[index];
+      weights = {module.rank, module.scale, DType::kF32, rows.a.data(), rows.b.data(), nullptr, nullptr};
+      if (module.a != nullptr) {
+        CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures
+        weights.dtype = module.a->dtype;
+      }
+      if (!module.has_vectors()) continue;
+      weights.gains = vectors_.at(m).gains.data();
+      weights.shifts = vectors_.at(m).shifts.data();
     }
   }
 
@@ -66,6 +76,7 @@ class ResidentAdapter {
     return row.data();
   }
 
+  std::vector<ModuleVectors> vectors_;
   LoraView view_;
   std::vector<Rows> rows_;
   std::vector<AlignedBuffer<std::byte>> memory_;
@@ -116,7 +127,8 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
   out.model_directory = directory / std::string(json["model"]["dir"]);
   out.model = Value(Model::Load(out.model_directory, weights, nullptr));
   for (const auto& adapter : json["adapters"]) {
-    const AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
+    AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
+    CHECK(ComputeVectors(BaseMatricesOf(*out.model), file).ok());
     out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
   }
   for (const auto& item : json["runs"]) {

@@ -22,7 +22,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--fully-sharded-loras", kIgnored, kOneProcess},
     {kVllm, "--lora-extra-vocab-size", kIgnored, "adapters with tokens of their own are refused by name", kOne},
     {kVllm, "--long-lora-scaling-factors", kRefused, "adapters for longer contexts are not served", kMany},
-    {kVllm, "--enable-lora-bias", kRefused, "adapters with trained biases are not served"},
+    {kVllm, "--enable-lora-bias", kHolds, "biases of adapters are served"},
     {kVllm, "--default-mm-loras", kRefused, "models of images and sound are not served", kOne},
     {kVllm, "--enable-prompt-adapter", kRefused, "prompt adapters are not served; LoRA adapters are"},
     {kVllm, "--specialize-active-lora", kHolds, "kernels are started for the adapters of each batch"},

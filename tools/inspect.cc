@@ -248,13 +248,19 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   std::set<float> scales;
   std::set<LoraTarget> targets;
   StoredTotals totals;
+  std::int64_t dora = 0, biases = 0;
   for (const LoraModule& module : adapter.modules) {
     if (module.target != LoraTarget::kLmHead) layers.insert(module.layer);
-    ranks.insert(module.rank);
-    scales.insert(module.scale);
+    if (module.a != nullptr) {
+      ranks.insert(module.rank);
+      scales.insert(module.scale);
+    }
     targets.insert(module.target);
-    totals.Add(*module.a);
-    totals.Add(*module.b);
+    for (const TensorEntry* tensor : {module.a, module.b, module.magnitude, module.b_bias, module.bias}) {
+      if (tensor != nullptr) totals.Add(*tensor);
+    }
+    dora += module.magnitude != nullptr ? 1 : 0;
+    biases += module.b_bias != nullptr || module.bias != nullptr ? 1 : 0;
   }
   std::vector<std::string> names;
   for (const LoraTarget target : targets) names.push_back(LoraTargetName(target));
@@ -265,6 +271,8 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
   Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
+  if (dora > 0) AddCount(report, "dora_modules", "with DoRA", dora);
+  if (biases > 0) AddCount(report, "modules_with_bias", "with a bias", biases);
   totals.AddTo(report);
 }
 

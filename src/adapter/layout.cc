@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "tensor/half_float.h"
@@ -51,7 +52,7 @@ std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
   std::vector<std::int32_t> pages;
   std::int32_t needed = 0;
   for (const ModulePlace& module : layout.modules) {
-    for (const auto* rows : {&module.a_rows, &module.b_rows}) {
+    for (const auto* rows : {&module.a_rows, &module.b_rows, &module.vectors}) {
       for (const RowPlace& row : *rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
     }
     if (module.target == LoraTarget::kLmHead && !pages.empty()) continue;  // used after the last layer
@@ -74,6 +75,16 @@ Error ChangedInPlace(const AdapterFile& file, const std::string& digest) {
                          "); load the adapter again to serve the new weights, and replace adapter files by renaming");
 }
 
+// Writes the vectors of a module.
+void PackVectors(const ModuleVectors& vectors, const ModulePlace& place, const std::vector<std::byte*>& pages) {
+  const auto pack = [&](const std::vector<float>& values, RowPlace row) {
+    CHECK_EQ(static_cast<std::int64_t>(values.size()), place.out);
+    std::memcpy(pages[row.page] + row.offset, values.data(), values.size() * sizeof(float));
+  };
+  pack(vectors.gains, place.vectors[0]);
+  pack(vectors.shifts, place.vectors[1]);
+}
+
 }  // namespace
 
 Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes) {
@@ -84,15 +95,19 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
   for (const ModuleShape& shape : modules) {
     const std::size_t a_bytes = static_cast<std::size_t>(shape.in) * element;
     const std::size_t b_bytes = static_cast<std::size_t>(shape.out) * element;
-    if (std::max(a_bytes, b_bytes) > page_bytes) {
+    const std::size_t vector_bytes = shape.has_vectors ? static_cast<std::size_t>(shape.out) * sizeof(float) : 0;
+    const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes});
+    if (longest > page_bytes) {
       return ResourceExhausted(std::string("a row of ") + LoraTargetName(shape.target) + " takes " +
-                               std::to_string(std::max(a_bytes, b_bytes)) + " bytes, but a page has " +
-                               std::to_string(page_bytes) + "; raise --page-tokens");
+                               std::to_string(longest) + " bytes, but a page has " + std::to_string(page_bytes) +
+                               "; raise --page-tokens");
     }
-    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}};
+    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}};
     for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
     for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
-    layout.payload_bytes += static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank;
+    if (shape.has_vectors) place.vectors = {placer.Place(vector_bytes), placer.Place(vector_bytes)};
+    layout.payload_bytes +=
+        static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank + 2 * static_cast<std::int64_t>(vector_bytes);
     layout.max_rank = std::max(layout.max_rank, shape.rank);
     layout.modules.push_back(std::move(place));
   }
@@ -105,7 +120,8 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file) {
   std::vector<ModuleShape> shapes;
   shapes.reserve(file.modules.size());
   for (const LoraModule& module : file.modules) {
-    shapes.push_back({module.layer, module.target, module.rank, module.scale, module.a->shape[1], module.b->shape[0]});
+    shapes.push_back(
+        {module.layer, module.target, module.rank, module.scale, module.in(), module.out(), module.has_vectors()});
   }
   return shapes;
 }
@@ -115,6 +131,7 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
   DType dtype = base_dtype;
   for (const LoraModule& module : file.modules) {
     for (const TensorEntry* tensor : {module.a, module.b}) {
+      if (tensor == nullptr) continue;
       if (DTypeSize(tensor->dtype) > widest) {
         widest = DTypeSize(tensor->dtype);
         dtype = tensor->dtype;
@@ -129,10 +146,14 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
                    const std::function<void(std::int32_t)>& arrived) {
   CHECK_EQ(file.modules.size(), layout.modules.size());
   CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
+  for (std::size_t m = 0; m < layout.modules.size(); ++m) {
+    if (!layout.modules[m].vectors.empty()) PackVectors(file.vectors.at(m), layout.modules[m], pages);
+  }
   const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     if (cancelled && cancelled()) return Unavailable("the load was cancelled");
     const ModulePlace& place = layout.modules[m];
     const bool is_a = &tensor == file.modules[m].a;
+    if (!is_a && &tensor != file.modules[m].b) return Ok{};  // the vectors were made of it
     const std::int64_t count = is_a ? place.in : place.out;
     for (std::int32_t j = 0; j < place.rank; ++j) {
       const RowPlace row = (is_a ? place.a_rows : place.b_rows)[static_cast<std::size_t>(j)];

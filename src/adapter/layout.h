@@ -23,7 +23,7 @@ struct RowPlace {
 };
 
 // The rows of one LoRA pair: `rank` rows of A with `in` elements each, then `rank` columns of B with `out` elements
-// each.
+// each; then the gains and shifts of its outputs, if it has any: `out` float32 each, whatever the layout's type.
 struct ModulePlace {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -31,6 +31,7 @@ struct ModulePlace {
   float scale = 0;
   std::int64_t in = 0, out = 0;
   std::vector<RowPlace> a_rows, b_rows;  // `rank` entries each
+  std::vector<RowPlace> vectors;         // two entries, or none
 };
 
 // The layout of one adapter.
@@ -52,6 +53,7 @@ struct ModuleShape {
   std::int32_t rank = 0;
   float scale = 0;
   std::int64_t in = 0, out = 0;
+  bool has_vectors = false;
 };
 
 // Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error
@@ -65,8 +67,9 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 // weights, otherwise the base model's (as in vLLM). With an f32 base model it is always the file's type.
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
-// Writes the adapter's rows into its pages; `pages[i]` is the first byte of page i. Converts each element to
-// layout.dtype (round to nearest even) and transposes B. Reads the file and may block on the disk.
+// Writes the adapter's rows into its pages, and its vectors (REQUIRES: they were computed); `pages[i]` is the first
+// byte of page i. Converts each element to layout.dtype (round to nearest even) and transposes B. Reads the file and
+// may block on the disk.
 //
 // Errors: a value is not finite after conversion (names the tensor); the bytes read do not have the digest with which
 // the adapter was opened, because the file was changed in place. After an error the content of the pages is undefined.

@@ -170,6 +170,29 @@ TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
   }
 }
 
+TEST(LayoutAdapter, VectorsOfOutputsAreFloatRowsOfTheirLayer) {
+  const auto layout = LayoutAdapter({{0, LoraTarget::kQ, 1, 1.0f, 32, 40, true},
+                                     {0, LoraTarget::kV, 0, 0.0f, 0, 16, true},
+                                     {1, LoraTarget::kQ, 1, 1.0f, 32, 40, false}},
+                                    DType::kBF16, 256);
+  ASSERT_TRUE(layout.ok());
+  ASSERT_EQ(layout->modules[0].vectors.size(), 2u);
+  ASSERT_EQ(layout->modules[1].vectors.size(), 2u);
+  EXPECT_TRUE(layout->modules[1].a_rows.empty());
+  EXPECT_TRUE(layout->modules[2].vectors.empty());
+  // 64 + 128 bytes of rows; 192 and 192; 64 and 64; 64 + 128.
+  EXPECT_EQ(layout->modules[0].vectors[0].page, 1u);
+  EXPECT_EQ(layout->modules[0].vectors[1].page, 2u);
+  EXPECT_EQ(layout->modules[1].vectors[0].page, 2u);
+  EXPECT_EQ(layout->modules[1].vectors[0].offset, 192u);
+  EXPECT_EQ(layout->modules[1].vectors[1].page, 3u);
+  EXPECT_EQ(layout->layer_pages, (std::vector<std::int32_t>{4, 4}));
+  EXPECT_EQ(layout->payload_bytes, 2 * (64 + 80) + 2 * 160 + 2 * 64);
+  const auto too_long = LayoutAdapter({{0, LoraTarget::kQ, 1, 1.0f, 32, 80, true}}, DType::kBF16, 256);
+  ASSERT_FALSE(too_long.ok());
+  EXPECT_NE(too_long.error().message.find("takes 320 bytes"), std::string::npos) << too_long.error().message;
+}
+
 TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
   OneModule module;
   // f32 values between two neighbours of each type; ties go to the even neighbour.

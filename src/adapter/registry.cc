@@ -72,7 +72,7 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   if (!file.ok()) return Explain(std::move(file).error(), path, opened);
   version->file = std::move(file).value();
   ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
-  if (options_.check) RETURN_IF_ERROR(options_.check(version->file));
+  if (options_.meet_base) RETURN_IF_ERROR(options_.meet_base(version->file));
   const std::string& trained_on = version->file.config.base_model_name;
   if (IsOfAnotherModel(trained_on)) {
     version->warning = "it was trained on " + Quote(trained_on) + ", and the base model here is " + Quote(BaseModel()) +

@@ -64,8 +64,9 @@ class AdapterRegistry {
     // Names of the base model besides base_names, such as its path (NamesOfModel). Adapters that were trained on a
     // model of another name get a warning. Empty: their base models are not compared.
     std::vector<std::string> model_names;
-    // An additional check of opened adapters, for example against the base weights; may be empty. Must be thread-safe.
-    std::function<Status(const AdapterFile&)> check;
+    // Compares an opened adapter with the base model's weights, and computes what depends on them
+    // (AdapterFile::vectors); may be empty. Must be thread-safe.
+    std::function<Status(AdapterFile&)> meet_base;
     Complete complete;  // may be empty
     // Called after a generation was retired, on the thread that retired it; may be empty.
     std::function<void()> on_retire;

@@ -312,7 +312,7 @@ void AssistPool::State::AddTargets(std::span<const LoraWeights> modules) {
     std::uint8_t changed = 0;
     const std::size_t first = static_cast<std::size_t>(layer * 7), count = layer < layout().layers ? 7 : 1;
     for (std::size_t t = 0; t < count; ++t) {
-      if (modules[first + t].rank > 0) changed |= static_cast<std::uint8_t>(1u << t);
+      if (modules[first + t].changes()) changed |= static_cast<std::uint8_t>(1u << t);
     }
     targets.push_back(changed);
     changes[static_cast<std::size_t>(layer)] |= changed;

@@ -59,6 +59,8 @@ void AnswerRequest(const AssistLayout& layout, std::uint32_t ticket, AssistJob& 
     const LoraWeights& weights = job.modules[layout.ModuleOf(request.layer, target)];
     const std::int64_t out = request.out > 0 ? request.out : layout.Shape(target).out;
     words.scale[i] = weights.rank > 0 ? weights.scale : 0;
+    words.gains[i] = weights.gains == nullptr ? nullptr : weights.gains + request.first_out;
+    words.shifts[i] = weights.shifts == nullptr ? nullptr : weights.shifts + request.first_out;
     if (weights.rank > 0) outputs[count++] = {weights, request.first_out, out, job.slot.answer + column, width};
     most_rank = std::max<std::int64_t>(most_rank, weights.rank);
     column += AssistLayout::SliceWidth(out);

@@ -20,9 +20,7 @@ struct RefusedOption {
   const char* key;
   const char* why;
 };
-constexpr std::array<RefusedOption, 13> kRefusedOptions = {{
-    {"use_dora", "DoRA (weight-decomposed LoRA)"},
-    {"lora_bias", "a bias on lora_B"},
+constexpr std::array<RefusedOption, 11> kRefusedOptions = {{
     {"modules_to_save", "fully trained copies of modules"},
     {"trainable_token_indices", "retrained rows of the embedding"},
     {"target_parameters", "LoRA on bare parameters"},
@@ -164,6 +162,11 @@ Status ParseRankAndAlpha(const JsonFields& fields, AdapterConfig& config) {
   if (!alpha) return fields.Bad("lora_alpha", "a finite number");
   config.lora_alpha = *alpha;
   ASSIGN_OR_RETURN(config.use_rslora, fields.BoolOr("use_rslora", false));
+  ASSIGN_OR_RETURN(config.use_dora, fields.BoolOr("use_dora", false));
+  ASSIGN_OR_RETURN(config.lora_bias, fields.BoolOr("lora_bias", false));
+  if (config.use_dora && config.lora_bias) {
+    return Unsupported(fields.label() + "found lora_bias beside use_dora, which PEFT does not define together");
+  }
   return Ok{};
 }
 

@@ -66,6 +66,7 @@ struct AdapterConfig {
   std::optional<std::int64_t> last_layers;
   // The scale of every module where the form has it and no alpha.
   std::optional<double> factor;
+  bool use_dora = false, lora_bias = false;
   std::string base_model_name;  // informational
 
   // The compiled patterns of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig by hand
@@ -92,20 +93,36 @@ struct AdapterConfig {
 // The tool that writes the form, for messages: "PEFT".
 const char* AdapterFormName(AdapterForm form);
 
-// Parses an adapter_config.json of PEFT or mlx-lm. Refuses by name everything that loramux does not serve (DoRA,
-// modules_to_save, an initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`:
+// Parses an adapter_config.json of PEFT or mlx-lm. Refuses by name everything that loramux does not serve
+// (modules_to_save, an initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`:
 // the tensors tell. r and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required. `label`
 // names the source in errors.
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label);
 
-// One LoRA pair of an adapter: y += scale * B (A x). `a` is [rank, in] and `b` is [out, rank], both as stored.
+// What an adapter does to one linear layer: y += scale * (B (A x) + b_bias), with `a` [rank, in], `b` [out, rank] and
+// the vectors [out], all as stored. DoRA has a `magnitude`: each row of W + scale B A is then scaled to that length. A
+// `bias` takes the place of the base layer's. The tensors belong to AdapterFile, and are null if there is none.
 struct LoraModule {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
-  std::int32_t rank = 0;
+  std::int32_t rank = 0;  // 0: a bias alone, without a and b
   float scale = 0;
-  const TensorEntry* a = nullptr;  // owned by AdapterFile
+  const TensorEntry* a = nullptr;
   const TensorEntry* b = nullptr;
+  const TensorEntry* magnitude = nullptr;
+  const TensorEntry* b_bias = nullptr;
+  const TensorEntry* bias = nullptr;
+
+  std::int64_t in() const { return a == nullptr ? 0 : a->shape[1]; }
+  std::int64_t out() const { return b == nullptr ? bias->shape[0] : b->shape[0]; }
+  // Whether its outputs have ModuleVectors.
+  bool has_vectors() const { return magnitude != nullptr || b_bias != nullptr || bias != nullptr; }
+};
+
+// What DoRA and biases make of the outputs of a linear layer with its LoRA and the base's bias: y = gains * y + shifts.
+// [out] each, or empty both.
+struct ModuleVectors {
+  std::vector<float> gains, shifts;
 };
 
 // A SHA-256.
@@ -120,6 +137,9 @@ struct AdapterFile {
   // On the heap, so that the pointers in `modules` survive a move of AdapterFile.
   std::unique_ptr<TensorReader> tensors;
   std::vector<LoraModule> modules;  // sorted by (layer, target), lm_head last; never empty
+  // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
+  // until then empty.
+  std::vector<ModuleVectors> vectors;
   std::int32_t max_rank = 0;
   // The SHA-256 of ranks, scales and weights as 64 hexadecimal digits. It identifies the content in every cache key, so
   // it must not be possible to make other content with the same one. The same content under other tensor names, or with
@@ -140,10 +160,10 @@ struct AdapterFile {
   Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
 };
 
-// Reads all weights of an adapter, tensor by tensor (A, then B of each module), and computes the digest of the bytes
-// read. Passes each tensor to `visit`, and after the modules of a layer their number so far and the digest of all that
-// was read to `after_layer` (modules of another layer follow, or none); an error from either ends the scan. Returns the
-// digest. Errors: kIoError, or theirs.
+// Reads all weights of an adapter, tensor by tensor (A, then B and the vectors of each module), and computes the digest
+// of the bytes read. Passes each tensor to `visit`, and after the modules of a layer their number so far and the digest
+// of all that was read to `after_layer` (modules of another layer follow, or none); an error from either ends the scan.
+// Returns the digest. Errors: kIoError, or theirs.
 using AdapterTensorVisitor =
     std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
 using AdapterLayerVisitor = std::function<Status(std::size_t modules, const Sha256Digest& so_far)>;
@@ -165,6 +185,8 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 //
 // Refuses, naming the tensor:
 // - a name that matches nothing, lora_A without lora_B, a module named twice;
+// - a magnitude of DoRA or a bias of lora_B that the configuration does not say, or the other way round;
+// - a bias where the base model has none;
 // - a shape that does not fit the base layer;
 // - ranks that differ between A, B and the configuration;
 // - a module that target_modules does not cover (PEFT would ignore it);

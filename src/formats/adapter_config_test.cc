@@ -185,7 +185,7 @@ TEST(AdapterConfigTest, ManyPatternsAreEachFound) {
 }
 
 TEST(AdapterConfigTest, RefusesByName) {
-  for (const char* key : {"use_dora", "lora_bias", "use_qalora", "fan_in_fan_out"}) {
+  for (const char* key : {"use_qalora", "fan_in_fan_out"}) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, true}})), HasSubstr(std::string(key) + " is true: not supported")) << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, false}})), "accepted") << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
@@ -318,12 +318,43 @@ TEST_F(OpenAdapterTest, ChecksTheConfigurationAgainstTheTensors) {
   EXPECT_THAT(Open(q, With(Targeting("all-linear"), {{"r", 5}})).error().message, HasSubstr("expected rank 5"));
 }
 
+TEST_F(OpenAdapterTest, TakesMagnitudesAndBiasesOfOutputs) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string name = "base_model.model.model.layers.0.self_attn.q_proj.";
+  const auto with = [&](const std::string& tensor, std::int64_t out) {
+    return Join(q, {{name + tensor, "F32", {out}}});
+  };
+  const auto dora = With(Targeting("all-linear"), {{"use_dora", true}});
+  const auto lora_bias = With(Targeting("all-linear"), {{"lora_bias", true}});
+  const auto plain = Open(q);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain->modules[0].has_vectors());
+  for (const char* tensor :
+       {"lora_magnitude_vector", "lora_magnitude_vector.weight", "lora_magnitude_vector.default.weight"}) {
+    const auto adapter = Open(with(tensor, 12), dora);
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    EXPECT_NE(adapter->modules[0].magnitude, nullptr);
+    EXPECT_TRUE(adapter->modules[0].has_vectors());
+    EXPECT_NE(adapter->digest, plain->digest);
+  }
+  EXPECT_NE(Open(with("lora_B.default.bias", 12), lora_bias)->modules[0].b_bias, nullptr);
+  EXPECT_THAT(Open(with("lora_magnitude_vector", 11), dora).error().message, HasSubstr("expected [12]"));
+  EXPECT_THAT(Open(with("lora_magnitude_vector", 12)).error().message, HasSubstr("expected use_dora true"));
+  EXPECT_THAT(Open(q, dora).error().message, HasSubstr("use_dora is true in adapter_config.json, but the file lacks"));
+  EXPECT_THAT(Open(with("lora_B.bias", 12)).error().message, HasSubstr("expected lora_bias true"));
+  EXPECT_THAT(Open(q, lora_bias).error().message, HasSubstr("lora_bias is true"));
+  EXPECT_THAT(Open(with("base_layer.bias", 12)).error().message, HasSubstr("the base model's layer has no bias"));
+  const std::string other = "base_model.model.model.layers.1.self_attn.q_proj.lora_magnitude_vector";
+  EXPECT_THAT(Open(Join(with("lora_magnitude_vector", 12), {{other, "F32", {12}}}), dora).error().message,
+              HasSubstr("a magnitude without lora_A"));
+}
+
 TEST_F(OpenAdapterTest, RefusesTensorsByName) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"base_model.model.model.embed_tokens.lora_embedding_A", "LoRA on an embedding"},
-      {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "lora_bias"},
-      {"base_model.model.model.layers.0.self_attn.q_proj.bias", "trained bias"},
+      {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "expected one dimension"},
+      {"base_model.model.model.norm.bias", "no linear layer"},
       {"base_model.model.lm_head.modules_to_save.weight", "modules_to_save"},
       {"base_model.model.model.embed_tokens.lora_A.weight", "give the adapter as Tinker saved it"},
       {"base_model.model.model.unembed_tokens.weight", "has an unknown name"},

@@ -82,6 +82,11 @@ void AddModule(const LoraModule& module, Hash& hash) {
   AddNumber(hash, static_cast<std::uint64_t>(module.target));
   AddNumber(hash, static_cast<std::uint64_t>(module.rank));
   AddNumber(hash, scale_bits);
+  if (!module.has_vectors()) return;
+  // No layer has such a number, so that no module without vectors looks like this one.
+  const std::uint64_t which = (module.magnitude != nullptr ? 1u : 0u) | (module.b_bias != nullptr ? 2u : 0u) |
+                              (module.bias != nullptr ? 4u : 0u);
+  AddNumber(hash, std::uint64_t{1} << 63 | which);
 }
 
 // Adds a tensor to the digest, up to its data.
@@ -97,7 +102,7 @@ Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint
   const auto index = FirstNotFinite(tensor.dtype, data);
   if (!index) return Ok{};
   const std::uint64_t element = first / DTypeSize(tensor.dtype) + *index;
-  const auto columns = static_cast<std::uint64_t>(tensor.shape[1]);
+  const auto columns = static_cast<std::uint64_t>(tensor.shape.back());
   return InvalidArgument(file.tensors->path().string() + ": tensor " + Quote(tensor.name) +
                          ": expected finite weights, found NaN or infinity at [" + std::to_string(element / columns) +
                          ", " + std::to_string(element % columns) +
@@ -126,8 +131,10 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
   std::vector<std::byte> buffer;
   AddNumber(hash, file.modules.size());
   for (std::size_t m = 0; m < file.modules.size(); ++m) {
-    AddModule(file.modules[m], hash);
-    for (const TensorEntry* tensor : {file.modules[m].a, file.modules[m].b}) {
+    const LoraModule& module = file.modules[m];
+    AddModule(module, hash);
+    for (const TensorEntry* tensor : {module.a, module.b, module.magnitude, module.b_bias, module.bias}) {
+      if (tensor == nullptr) continue;
       if (!visit) {
         RETURN_IF_ERROR(ScanInPieces(file, *tensor, buffer, hash));
         continue;

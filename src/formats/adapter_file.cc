@@ -34,8 +34,8 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 // A header has about 250 bytes for each tensor, and text in __metadata__.
 constexpr std::uint64_t kHeaderBytesPerTensor = 512;
 constexpr std::uint64_t kMetadataBytes = std::uint64_t{1} << 20;
-// A, B and a bias of each of the seven linear layers fit twice: a file that is a little too large for the model gets an
-// error that names the tensor.
+// A, B and two vectors of each of the seven linear layers fit twice: a file that is a little too large for the model
+// gets an error that names the tensor.
 constexpr std::int64_t kMaxTensorsPerLayer = 56;
 constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
 // A tensor in another order than PEFT's is brought into it in memory.
@@ -49,7 +49,7 @@ constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
                                                                    "gate_proj", "up_proj", "down_proj", "lm_head"};
 
-// Both halves of a module while the file is being read. Ordered by layer and target, lm_head last.
+// The tensors of a module while the file is being read. Ordered by layer and target, lm_head last.
 struct PairKey {
   bool is_lm_head = false;
   std::int32_t layer = 0;
@@ -61,6 +61,9 @@ struct Pair {
   std::string plain_module;
   const TensorEntry* a = nullptr;
   const TensorEntry* b = nullptr;
+  const TensorEntry* magnitude = nullptr;
+  const TensorEntry* b_bias = nullptr;
+  const TensorEntry* bias = nullptr;
 };
 using Pairs = std::map<PairKey, Pair>;
 
@@ -197,15 +200,22 @@ Error TensorError(const std::string& label, const TensorEntry& tensor, const std
                          (transposed ? " (both as PEFT has it; the file has it transposed)" : ""));
 }
 
-Status CheckTensor(const TensorEntry& tensor, const std::string& label) {
+bool IsVector(AdapterTensorName::Part part) {
+  using Part = AdapterTensorName::Part;
+  return part == Part::kMagnitude || part == Part::kLoraBBias || part == Part::kBias;
+}
+
+Status CheckTensor(const TensorEntry& tensor, bool is_vector, const std::string& label) {
   if (!IsWeightDType(tensor.dtype)) {
     return Unsupported(label + ": tensor " + Quote(tensor.name) + ": expected dtype F32, BF16 or F16, found " +
                        DTypeName(tensor.dtype));
   }
-  if (tensor.shape.size() != 2) {
-    return TensorError(label, tensor, "expected two dimensions, found " + ShapeToString(tensor.shape));
+  if (tensor.shape.size() != (is_vector ? 1 : 2)) {
+    return TensorError(label, tensor,
+                       std::string("expected ") + (is_vector ? "one dimension" : "two dimensions") + ", found " +
+                           ShapeToString(tensor.shape));
   }
-  if (tensor.shape[0] > kMaxExtentWithoutBase || tensor.shape[1] > kMaxExtentWithoutBase) {
+  if (std::ranges::any_of(tensor.shape, [](std::int64_t extent) { return extent > kMaxExtentWithoutBase; })) {
     return TensorError(label, tensor,
                        "expected extents of at most " + WithSeparators(kMaxExtentWithoutBase) +
                            ", the largest of any model; found " + ShapeToString(tensor.shape));
@@ -238,6 +248,14 @@ const TensorEntry** CopySlot(AdapterTensorName::Part part, AdapterFile& file) {
   return nullptr;
 }
 
+const TensorEntry*& SlotOf(AdapterTensorName::Part part, Pair& pair) {
+  using Part = AdapterTensorName::Part;
+  if (part == Part::kLoraA) return pair.a;
+  if (part == Part::kLoraB) return pair.b;
+  if (part == Part::kMagnitude) return pair.magnitude;
+  return part == Part::kLoraBBias ? pair.b_bias : pair.bias;
+}
+
 // Assigns every tensor to its pair; a tensor that belongs to none is an error.
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
@@ -246,7 +264,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
     ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
-    RETURN_IF_ERROR(CheckTensor(tensor, label));
+    RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part), label));
     if (const TensorEntry** copy = CopySlot(name.part, file)) {
       RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
       if (*copy != nullptr)
@@ -255,7 +273,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
       continue;
     }
     Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
-    const TensorEntry*& slot = name.part == AdapterTensorName::Part::kLoraA ? pair.a : pair.b;
+    const TensorEntry*& slot = SlotOf(name.part, pair);
     if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
       return TensorError(label, tensor,
                          "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
@@ -270,7 +288,51 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
 Status CheckComplete(const Pair& pair, const std::string& label) {
   if (pair.a != nullptr && pair.b != nullptr) return Ok{};
   if (pair.a != nullptr) return TensorError(label, *pair.a, "lora_A without its lora_B");
-  return TensorError(label, *pair.b, "lora_B without its lora_A");
+  if (pair.b != nullptr) return TensorError(label, *pair.b, "lora_B without its lora_A");
+  if (pair.magnitude != nullptr) return TensorError(label, *pair.magnitude, "a magnitude without lora_A and lora_B");
+  if (pair.b_bias != nullptr) return TensorError(label, *pair.b_bias, "a bias of lora_B without lora_A and lora_B");
+  return Ok{};
+}
+
+// PEFT ignores a tensor that the configuration does not speak of, and makes up one that the file lacks.
+Status CheckSaid(const char* option, bool said, const TensorEntry* found, const Pair& pair, const std::string& label) {
+  if (said == (found != nullptr)) return Ok{};
+  if (!said) {
+    return TensorError(label, *found,
+                       std::string("expected ") + option + " true in " + kConfigFile + ", found false or none");
+  }
+  return TensorError(
+      label, *pair.a,
+      std::string(option) + " is true in " + kConfigFile + ", but the file lacks its tensor for " + Quote(pair.module));
+}
+
+bool HasBias(const ModelConfig& model, LoraTarget target) {
+  if (target == LoraTarget::kLmHead) return false;
+  if (target == LoraTarget::kO) return model.attention_output_bias;
+  return target < LoraTarget::kO ? model.attention_qkv_bias : model.mlp_bias;
+}
+
+// `model` may be null.
+Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& config, const ModelConfig* model,
+                    const std::string& label) {
+  if (pair.a != nullptr) {
+    RETURN_IF_ERROR(CheckSaid("use_dora", config.use_dora, pair.magnitude, pair, label));
+    RETURN_IF_ERROR(CheckSaid("lora_bias", config.lora_bias, pair.b_bias, pair, label));
+  }
+  if (pair.bias != nullptr && model != nullptr && !HasBias(*model, key.target)) {
+    return TensorError(label, *pair.bias,
+                       "a trained bias (`bias` other than none), but the base model's layer has no bias: the adapter "
+                       "fits another base model");
+  }
+  for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
+    if (vector == nullptr || (model == nullptr && pair.b == nullptr)) continue;
+    const std::int64_t out = model == nullptr ? pair.b->shape[0] : TargetShape(*model, key.target).out;
+    if (vector->shape[0] == out) continue;
+    return TensorError(
+        label, *vector,
+        "expected [" + std::to_string(out) + "] for the base layer's output, found " + ShapeToString(vector->shape));
+  }
+  return Ok{};
 }
 
 Status CheckPatternWork(const Pairs& pairs, const AdapterConfig& config, const std::string& label) {
@@ -311,6 +373,9 @@ Status CheckRanks(const Pair& pair, std::int64_t rank, const std::string& label)
 Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const AdapterConfig& config,
                              const ModelConfig* model, const std::string& label) {
   RETURN_IF_ERROR(CheckComplete(pair, label));
+  RETURN_IF_ERROR(CheckVectors(key, pair, config, model, label));
+  // The bias of a layer that the adapter leaves as it is otherwise (`bias` "all").
+  if (pair.a == nullptr) return LoraModule{.layer = key.layer, .target = key.target, .bias = pair.bias};
   if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
     return TensorError(label, *pair.a,
                        std::string("the module is not among ") + AdapterTargetsField(config.form) + " of " +
@@ -325,7 +390,15 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
     return InvalidArgument(label + ": module " + Quote(pair.module) +
                            ": its scale does not fit a float; lora_alpha in " + kConfigFile + " is too large");
   }
-  return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
+  return LoraModule{.layer = key.layer,
+                    .target = key.target,
+                    .rank = static_cast<std::int32_t>(rank),
+                    .scale = static_cast<float>(scale),
+                    .a = pair.a,
+                    .b = pair.b,
+                    .magnitude = pair.magnitude,
+                    .b_bias = pair.b_bias,
+                    .bias = pair.bias};
 }
 
 // Reads the configuration and what the files of tensors hold. `model` may be null.
@@ -360,7 +433,9 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   RETURN_IF_ERROR(ReadParts(directory, model, check, file));
   const std::string label = file.tensors->path().string();
   ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
-  if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
+  if (std::ranges::none_of(pairs, [](const auto& entry) { return entry.second.a || entry.second.b; })) {
+    return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
+  }
   RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));
   for (const auto& [key, pair] : pairs) {
     ASSIGN_OR_RETURN(const LoraModule module, CheckPair(key, pair, file.config, model, label));

@@ -185,7 +185,7 @@ TEST_F(MlxAdapterFiles, WhatDoesNotFitIsNamedAsInTheFile) {
   EXPECT_THAT(OpenError(Pair("model.layers.0.self_attn.q_proj", 4, 8), With(Mlx(), {{"num_layers", 2}})),
               testing::AllOf(HasSubstr("num_layers"), HasSubstr("set it to -1")));
   EXPECT_THAT(OpenError({q[0]}), HasSubstr("without its lora_B"));
-  EXPECT_THAT(OpenError({q[0], q[1], {"model.layers.2.self_attn.q_proj.m", "F32", {8}}}), HasSubstr("DoRA"));
+  EXPECT_THAT(OpenError({q[0], q[1], {"model.layers.2.self_attn.q_proj.m", "F32", {8}}}), HasSubstr("use_dora"));
   EXPECT_THAT(OpenError({{"model.layers.2.self_attn.q_proj.weight", "F32", {8, 4}}}),
               HasSubstr("expected MODULE.lora_a, MODULE.lora_b, MODULE.m"));
   EXPECT_THAT(OpenError({{"model.layers.2.mlp.switch_mlp.up_proj.lora_a", "F32", {2, 2, 4}}}), HasSubstr("switch_mlp"));

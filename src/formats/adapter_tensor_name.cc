@@ -31,19 +31,16 @@ struct RefusedPart {
   const char* what;
   const char* advice = "";
 };
-constexpr std::array<RefusedPart, 8> kRefusedParts = {{
+constexpr std::array<RefusedPart, 5> kRefusedParts = {{
     {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)",
      "; train without embed_tokens in target_modules, or merge the adapter into the base model"},
     {"embed_tokens.lora_", "LoRA on embed_tokens, written like that of a linear layer",
      "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
      "Tinker "
      "saved it, with unembed_tokens"},
-    {"lora_magnitude_vector", "a DoRA magnitude (use_dora)"},
-    {".lora_B.bias", "a bias on lora_B (lora_bias)"},
-    {".lora_B.default.bias", "a bias on lora_B (lora_bias)"},
     {".modules_to_save.", "a fully trained module (modules_to_save)"},
     {"trainable_tokens_", "retrained token embeddings (trainable_token_indices)"},
-    {".bias", "a trained bias (`bias` other than none)"},
+    {".bias", "a bias of a module that is no linear layer of the model"},
 }};
 constexpr std::array<std::string_view, 5> kOtherTowers = {"visual.", "vision_", "multi_modal_projector.", "audio_",
                                                           "mm_projector."};
@@ -83,17 +80,22 @@ Error Refuse(std::string_view name, const std::string& label) {
 
 // Removes the part suffix from the end of the name and returns the part.
 std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
-  for (const std::string_view infix : {"", ".default"}) {
-    if (ConsumeSuffix(text, ".lora_A" + std::string(infix) + ".weight")) return AdapterTensorName::Part::kLoraA;
-    if (ConsumeSuffix(text, ".lora_B" + std::string(infix) + ".weight")) return AdapterTensorName::Part::kLoraB;
+  using Part = AdapterTensorName::Part;
+  for (const std::string infix : {"", ".default"}) {
+    if (ConsumeSuffix(text, ".lora_A" + infix + ".weight")) return Part::kLoraA;
+    if (ConsumeSuffix(text, ".lora_B" + infix + ".weight")) return Part::kLoraB;
+    if (ConsumeSuffix(text, ".lora_B" + infix + ".bias")) return Part::kLoraBBias;
+    if (ConsumeSuffix(text, ".lora_magnitude_vector" + infix + ".weight")) return Part::kMagnitude;
+    if (ConsumeSuffix(text, ".lora_magnitude_vector" + infix)) return Part::kMagnitude;
   }
-  if (ConsumeSuffix(text, ".lora_velora_embed")) return AdapterTensorName::Part::kTraining;
+  if (ConsumeSuffix(text, ".lora_velora_embed")) return Part::kTraining;
+  if (ConsumeSuffix(text, ".bias")) return Part::kBias;
   const std::string_view whole = text;
   if (!ConsumeSuffix(text, ".weight")) return std::nullopt;
   std::string_view module = text;
   ConsumeSuffix(module, ".base_layer");
-  if (IsOrEndsWith(module, "lm_head")) return AdapterTensorName::Part::kLmHeadCopy;
-  if (IsOrEndsWith(module, "embed_tokens")) return AdapterTensorName::Part::kEmbeddingCopy;
+  if (IsOrEndsWith(module, "lm_head")) return Part::kLmHeadCopy;
+  if (IsOrEndsWith(module, "embed_tokens")) return Part::kEmbeddingCopy;
   text = whole;
   return std::nullopt;
 }

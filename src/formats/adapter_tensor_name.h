@@ -11,8 +11,9 @@ namespace loramux {
 
 // The parts of a tensor's name.
 struct AdapterTensorName {
-  // lora_A, lora_B, a copy of the base's output matrix or embedding, or a tensor that only training uses.
-  enum class Part { kLoraA, kLoraB, kLmHeadCopy, kEmbeddingCopy, kTraining };
+  // lora_A, lora_B, DoRA's magnitude, lora_B's bias, the layer's bias, a copy of the base's output matrix or embedding,
+  // or a tensor that only training uses.
+  enum class Part { kLoraA, kLoraB, kMagnitude, kLoraBBias, kBias, kLmHeadCopy, kEmbeddingCopy, kTraining };
   // The module as PEFT's patterns see it: as in the file, without "base_model.model." and "base_layer".
   std::string module;
   // The module's name in a plain text model: without "language_model." and "_orig_mod." too.
@@ -22,7 +23,8 @@ struct AdapterTensorName {
   Part part = Part::kLoraA;
 };
 
-// Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`. MODULE is
+// Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
+// `MODULE.lora_B.bias` and `MODULE[.base_layer].bias`. MODULE is
 // `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, `lm_head`, or
 // `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
 // `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,

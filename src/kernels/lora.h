@@ -1,5 +1,6 @@
-// The batched LoRA product: y += scale * B (A x) for every token of a mixed batch, each adapter at its true rank. The
-// two cost shapes of CaraServe's performance models (section 5) exist as variants:
+// The batched LoRA product: y += scale * B (A x) for every token of a mixed batch, each adapter at its true rank; then,
+// where the adapter has vectors over the outputs (DoRA, biases), y = gains * y + shifts. The two cost shapes of
+// CaraServe's performance models (section 5) exist as variants:
 //   kMbgmv  segments at their true rank (S-LoRA's MBGMV): cost ~ sum of ranks
 //   kBgmv   every segment padded to the largest rank of the batch (Punica's BGMV): cost ~ segments x maximum rank
 // Both give bitwise equal results. Each adapter's rows are read once per call, however many tokens share it.
@@ -21,11 +22,16 @@ enum class LoraVariant { kMbgmv, kBgmv };
 // The weights of one adapter for one linear layer. Rows may lie anywhere (pages of the pool); each is contiguous and
 // 64-byte aligned. a_rows[j] is row j of A (`in` elements), b_rows[j] is column j of B (`out` elements). Not owning.
 struct LoraWeights {
-  std::int32_t rank = 0;  // 0: this adapter does not change this layer
+  std::int32_t rank = 0;
   float scale = 0;
   DType dtype = DType::kBF16;  // f32, bf16 or f16
   const std::byte* const* a_rows = nullptr;
   const std::byte* const* b_rows = nullptr;
+  const float* gains = nullptr;  // `out` elements each, or null both; 64-byte aligned
+  const float* shifts = nullptr;
+
+  // False: this adapter leaves this layer as it is.
+  bool changes() const { return rank > 0 || gains != nullptr; }
 };
 
 // The token rows [begin, end) of the batch that use one adapter. Segments are disjoint and ascending. Rows outside all
@@ -36,7 +42,8 @@ struct LoraSegment {
   LoraWeights weights;
 };
 
-// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], for i in each segment. x: rows of `in`
+// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], then y[i, :] = gains * y[i, :] + shifts
+// where there are vectors, for i in each segment. x: rows of `in`
 // floats, x_stride apart; y: rows of `out` floats, y_stride apart; strides in floats. workspace: at least (largest end)
 // * (largest rank) floats.
 // The result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.

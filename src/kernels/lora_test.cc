@@ -1,6 +1,7 @@
 #include "kernels/lora.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/kernel_test_support.h"
@@ -16,6 +17,7 @@ LORAMUX_INSTANTIATE_KERNEL_TEST(LoraTest);
 struct Adapter {
   AlignedBuffer<std::byte> memory;
   std::vector<const std::byte*> a, b;
+  std::vector<float> gains, shifts;
   LoraWeights weights;
 
   Adapter(std::int32_t rank, float scale, DType dtype, std::int64_t in, std::int64_t out, Prng& prng) {
@@ -34,7 +36,15 @@ struct Adapter {
       a.push_back(add(in));
       b.push_back(add(out));
     }
-    weights = {rank, scale, dtype, a.data(), b.data()};
+    weights = {rank, scale, dtype, a.data(), b.data(), nullptr, nullptr};
+  }
+  // With vectors over the outputs.
+  Adapter& WithVectors(std::int64_t out, Prng& prng) {
+    gains = RandomFloats(out, prng);
+    shifts = RandomFloats(out, prng);
+    weights.gains = gains.data();
+    weights.shifts = shifts.data();
+    return *this;
   }
 };
 
@@ -55,12 +65,30 @@ std::vector<float> Apply(const KernelContext& context, LoraVariant variant, cons
   return y;
 }
 
+// A random matrix in the format.
+PackedMatrix RandomMatrix(WeightFormat format, std::int64_t n, std::int64_t k, Prng& prng) {
+  PackedMatrix matrix(n, k, format);
+  if (!IsQuantised(format)) {
+    const DType type = matrix.dtype();
+    matrix.PackRows(0, n, RandomElements(type, n * k, prng).data());
+    return matrix;
+  }
+  GroupedRows rows(format, n, k);
+  for (std::uint8_t& code : rows.codes) code = static_cast<std::uint8_t>(1 + prng.NextBelow(15));
+  std::fill(rows.scales.begin(), rows.scales.end(), 0.125f);
+  std::fill(rows.minimums.begin(), rows.minimums.end(), format == WeightFormat::kQ8 ? -16.0f : -1.0f);
+  matrix.PackGroups(0, rows);
+  return matrix;
+}
+
 TEST_P(LoraTest, AgreesWithTheReference) {
   Prng prng(1);
   for (DType dtype : kStoredTypes) {
     for (const Case& c : kCases) {
-      const Adapter one(8, 0.5f, dtype, c.in, c.out, prng), two(13, -2.0f, dtype, c.in, c.out, prng),
+      Adapter one(8, 0.5f, dtype, c.in, c.out, prng), two(13, -2.0f, dtype, c.in, c.out, prng),
           none(0, 1.0f, dtype, c.in, c.out, prng), big(64, 0.25f, dtype, c.in, c.out, prng);
+      two.WithVectors(c.out, prng);
+      big.WithVectors(c.out, prng);
       const std::vector<LoraSegment> segments = {
           {0, 1, one.weights}, {2, 5, two.weights}, {5, 7, none.weights}, {7, 30, big.weights}, {30, 47, one.weights}};
       const auto x = RandomFloats(50 * c.in, prng);
@@ -83,10 +111,15 @@ TEST_P(LoraTest, VariantsAreBitwiseEqual) {
   Prng prng(2);
   for (DType dtype : kStoredTypes) {
     for (const Case& c : kCases) {
-      const Adapter one(3, -0.5f, dtype, c.in, c.out, prng), two(16, 2.0f, dtype, c.in, c.out, prng),
-          none(0, 1.0f, dtype, c.in, c.out, prng);
-      const std::vector<LoraSegment> segments = {
-          {0, 3, one.weights}, {3, 24, two.weights}, {25, 27, none.weights}, {27, 45, one.weights}};
+      Adapter one(3, -0.5f, dtype, c.in, c.out, prng), two(16, 2.0f, dtype, c.in, c.out, prng),
+          none(0, 1.0f, dtype, c.in, c.out, prng), shift(0, 1.0f, dtype, c.in, c.out, prng);
+      two.WithVectors(c.out, prng);
+      shift.WithVectors(c.out, prng);
+      const std::vector<LoraSegment> segments = {{0, 3, one.weights},
+                                                 {3, 24, two.weights},
+                                                 {25, 27, none.weights},
+                                                 {27, 45, one.weights},
+                                                 {45, 47, shift.weights}};
       auto x = RandomFloats(50 * c.in, prng);
       auto y = RandomFloats(50 * c.out, prng);
       std::fill_n(x.begin(), c.in, -0.0f);
@@ -105,7 +138,8 @@ TEST_P(LoraTest, RowsHaveTheSameBitsInEveryBatch) {
   Prng prng(3);
   for (DType dtype : kStoredTypes) {
     for (const Case& c : kCases) {
-      const Adapter adapter(21, 0.5f, dtype, c.in, c.out, prng), other(40, 1.5f, dtype, c.in, c.out, prng);
+      Adapter adapter(21, 0.5f, dtype, c.in, c.out, prng), other(40, 1.5f, dtype, c.in, c.out, prng);
+      adapter.WithVectors(c.out, prng);
       const auto x = RandomFloats(60 * c.in, prng);
       const auto y = RandomFloats(60 * c.out, prng);
       const auto whole = Apply(context(), LoraVariant::kMbgmv, {{0, 60, adapter.weights}}, x, y, c);
@@ -133,6 +167,58 @@ TEST_P(LoraTest, RowsWithoutAnAdapterStayAsTheyAre) {
     EXPECT_EQ(BitwiseEqual(out.data() + i * c.out, y.data() + i * c.out, c.out), i != 2) << i;
   }
   EXPECT_TRUE(BitwiseEqual(Apply(context(), LoraVariant::kMbgmv, {}, x, y, c).data(), y.data(), 10 * c.out));
+}
+
+TEST_P(LoraTest, VectorsActOnTheWholeOutputOfTheirRowsAlone) {
+  Prng prng(9);
+  const Case c = {40, 1030};
+  for (const std::int32_t rank : {0, 5}) {
+    Adapter adapter(rank, 0.5f, DType::kF32, c.in, c.out, prng);
+    const Adapter other(rank, 0.5f, DType::kF32, c.in, c.out, prng);
+    const auto x = RandomFloats(30 * c.in, prng);
+    const auto y = RandomFloats(30 * c.out, prng);
+    const auto plain =
+        Apply(context(), LoraVariant::kMbgmv, {{1, 25, adapter.weights}, {26, 28, other.weights}}, x, y, c);
+    adapter.WithVectors(c.out, prng);
+    const auto out =
+        Apply(context(), LoraVariant::kMbgmv, {{1, 25, adapter.weights}, {26, 28, other.weights}}, x, y, c);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t row = i / static_cast<std::size_t>(c.out), o = i % static_cast<std::size_t>(c.out);
+      if (row >= 1 && row < 25) {
+        ASSERT_NEAR(out[i], adapter.gains[o] * plain[i] + adapter.shifts[o], 2e-6 * (1 + std::abs(plain[i]))) << i;
+      } else {
+        ASSERT_EQ(out[i], plain[i]) << i;
+      }
+    }
+  }
+}
+
+// A product of which no adapter has rows of A, and one of which some have.
+TEST_P(LoraTest, VectorsWithTheProductEqualTheTwoCalls) {
+  Prng prng(10);
+  const std::int64_t in = 200, outs[] = {160, 70}, n = 230;
+  for (WeightFormat format : {WeightFormat::kBF16, WeightFormat::kQ4}) {
+    const PackedMatrix w = RandomMatrix(format, n, in, prng);
+    for (const std::int32_t rank : {0, 8}) {
+      Adapter first(rank, 0.7f, DType::kBF16, in, outs[0], prng), second(0, 0.7f, DType::kBF16, in, outs[1], prng);
+      first.WithVectors(outs[0], prng);
+      second.WithVectors(outs[1], prng);
+      for (std::int64_t m : {1, 5, 40, 130}) {
+        const auto x = RandomFloats(m * in, prng);
+        std::vector<float> apart(static_cast<std::size_t>(m * n)), together = apart;
+        const std::vector<LoraSegment> of_first = {{0, m, first.weights}}, of_second = {{m / 2, m, second.weights}};
+        const auto projections_of = [&](float* y) {
+          return std::vector<LoraProjection>{{of_first, y, n, outs[0]}, {of_second, y + outs[0], n, outs[1]}};
+        };
+        AlignedBuffer<float> workspace(m * 16);
+        MatMul(context(), x.data(), in, m, w, nullptr, apart.data(), n);
+        LoraMatMul(context(), LoraVariant::kMbgmv, projections_of(apart.data()), x.data(), in, in, workspace.data());
+        MatMulWithLora(context(), LoraVariant::kMbgmv, projections_of(together.data()), x.data(), in, m, w, nullptr,
+                       together.data(), n, workspace.data());
+        ASSERT_TRUE(BitwiseEqual(together.data(), apart.data(), m * n)) << WeightFormatName(format) << " m=" << m;
+      }
+    }
+  }
 }
 
 // q, k and v in one call, with their columns side by side in one y, as in the model.
@@ -166,22 +252,6 @@ TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
     LoraMatMul(context(), variant, projections, x.data(), in, in, workspace.data());
     EXPECT_TRUE(BitwiseEqual(together.data(), apart.data(), rows * y_stride));
   }
-}
-
-// A random matrix in the format.
-PackedMatrix RandomMatrix(WeightFormat format, std::int64_t n, std::int64_t k, Prng& prng) {
-  PackedMatrix matrix(n, k, format);
-  if (!IsQuantised(format)) {
-    const DType type = matrix.dtype();
-    matrix.PackRows(0, n, RandomElements(type, n * k, prng).data());
-    return matrix;
-  }
-  GroupedRows rows(format, n, k);
-  for (std::uint8_t& code : rows.codes) code = static_cast<std::uint8_t>(1 + prng.NextBelow(15));
-  std::fill(rows.scales.begin(), rows.scales.end(), 0.125f);
-  std::fill(rows.minimums.begin(), rows.minimums.end(), format == WeightFormat::kQ8 ? -16.0f : -1.0f);
-  matrix.PackGroups(0, rows);
-  return matrix;
 }
 
 // q, k and v of one matrix; k's adapters do not change all rows. Row counts reach every kind of tile, and parts of

@@ -152,7 +152,7 @@ std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std:
   segments.clear();
   for (const AdapterRowsOf<LoraView>& group : groups) {
     const LoraWeights& module = group.adapter->modules[index];
-    if (module.rank == 0) continue;
+    if (!module.changes()) continue;
     segments.push_back({group.begin, group.end, module});
     max_rank = std::max<std::int64_t>(max_rank, module.rank);
   }

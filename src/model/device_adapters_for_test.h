@@ -23,14 +23,14 @@ class DeviceAdaptersForTest {
 
   // Copies the rows and makes the table. All modules must have the same type.
   const DeviceLoraView* Copy(const LoraView& view) {
-    std::vector<std::byte> image;
+    std::vector<std::byte> image(64);  // so that no offset is null
     std::vector<DeviceLoraRows> modules;
     std::vector<std::vector<const std::byte*>> rows;  // offsets first
     DType dtype = DType::kF32;
     for (std::size_t i = 0; i < view.modules.size(); ++i) {
       const LoraWeights& from = view.modules[i];
-      if (from.rank == 0) continue;
-      dtype = from.dtype;
+      if (!from.changes()) continue;
+      if (from.rank > 0) dtype = from.dtype;
       const bool of_lm_head = i + 1 == view.modules.size();
       DeviceLoraRows to;
       to.layer = of_lm_head ? 0 : static_cast<std::int64_t>(i / 7);
@@ -39,6 +39,10 @@ class DeviceAdaptersForTest {
       const LinearShape shape = TargetShape(config_, to.target);
       rows.push_back(CopyRows(from, from.a_rows, shape.in, image));
       rows.push_back(CopyRows(from, from.b_rows, shape.out, image));
+      if (from.gains != nullptr) {
+        to.gains = CopyVector(from.gains, shape.out, image);
+        to.shifts = CopyVector(from.shifts, shape.out, image);
+      }
       modules.push_back(to);
     }
     std::byte* const base = Upload(image);
@@ -48,6 +52,9 @@ class DeviceAdaptersForTest {
     for (std::size_t i = 0; i < modules.size(); ++i) {
       modules[i].a_rows = rows[2 * i];
       modules[i].b_rows = rows[2 * i + 1];
+      for (const std::byte** vector : {&modules[i].gains, &modules[i].shifts}) {
+        if (*vector != nullptr) *vector = base + reinterpret_cast<std::uintptr_t>(*vector);
+      }
     }
     const std::size_t slot = count_++;
     CHECK(tables_.Place(stream_, slot, dtype, modules).ok());
@@ -67,6 +74,15 @@ class DeviceAdaptersForTest {
       image.resize((image.size() + 63) / 64 * 64);
     }
     return offsets;
+  }
+
+  // Likewise one vector.
+  static const std::byte* CopyVector(const float* values, std::int64_t count, std::vector<std::byte>& image) {
+    const auto* const offset = reinterpret_cast<const std::byte*>(image.size());
+    const auto* const bytes = reinterpret_cast<const std::byte*>(values);
+    image.insert(image.end(), bytes, bytes + static_cast<std::size_t>(count) * sizeof(float));
+    image.resize((image.size() + 63) / 64 * 64);
+    return offset;
   }
 
   std::byte* Upload(const std::vector<std::byte>& image) {

@@ -60,13 +60,15 @@ void DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtyp
   for (const DeviceLoraRows& module : modules) {
     CHECK_EQ(module.a_rows.size(), module.b_rows.size());
     const auto rank = static_cast<std::int32_t>(module.a_rows.size());
-    if (rank == 0) continue;
+    if (rank == 0 && module.gains == nullptr) continue;
     gpu::LoraModule& to = table[LoraView::Index(module.layer, module.target, num_layers_)];
-    CHECK_EQ(to.rank, 0);
+    CHECK(to.rank == 0 && to.gains == nullptr);
     to.a_rows = add_rows(module.a_rows);
     to.b_rows = add_rows(module.b_rows);
     to.rank = rank;
     to.scale = module.scale;
+    to.gains = reinterpret_cast<const float*>(module.gains);
+    to.shifts = reinterpret_cast<const float*>(module.shifts);
     slot.view.max_rank = std::max(slot.view.max_rank, rank);
     if (module.target == LoraTarget::kLmHead) {
       slot.view.targets.back() = 1;

@@ -43,7 +43,8 @@ struct DeviceLoraRows {
   std::int64_t layer = 0;  // of lm_head: 0
   LoraTarget target = LoraTarget::kQ;
   float scale = 0;
-  std::span<const std::byte*const> a_rows, b_rows;  // `rank` entries each
+  std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
+  const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
 };
 
 // The tables of all device-resident adapters, by slot. Device memory is taken in large pieces and used again when a

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "memory/arena.h"
 #include "tensor/half_float.h"
 #include "tensor/weight_format.h"
 
@@ -15,18 +13,6 @@ namespace {
 
 // Bytes that are read at once.
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
-
-Status ReadFromDevice(const DeviceMatrix& matrix, Device& device, std::int64_t first, std::int64_t count, float* rows) {
-  const std::int64_t elements = count * matrix.k();
-  const std::size_t size = DTypeSize(matrix.dtype()), bytes = static_cast<std::size_t>(elements) * size;
-  ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
-                   device.AllocatePinned("rows of a matrix of the base model", static_cast<std::int64_t>(bytes)));
-  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceStream> stream, device.CreateStream());
-  stream->CopyToHost(staging->base(), matrix.data() + static_cast<std::size_t>(first * matrix.k()) * size, bytes);
-  RETURN_IF_ERROR(stream->Synchronize());
-  for (std::int64_t i = 0; i < elements; ++i) rows[i] = LoadAsF32(matrix.dtype(), staging->base(), i);
-  return Ok{};
-}
 
 // By how much quantising may have changed the element `t` of a row: half a step of its group, or a whole one where the
 // search for the least error may have clipped it. 0: not at all.
@@ -37,21 +23,6 @@ float Tolerance(const BaseMatrix& matrix, const float* row, std::int64_t t) {
   constexpr float kRounding = 1.02f;  // of scales to float16
   if (matrix.format == WeightFormat::kQ4) return kRounding * (*high - *low) / 15;
   return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 127 / 2;
-}
-
-BaseMatrix MatrixOf(const PackedMatrix& matrix) {
-  return {matrix.n(), matrix.k(), matrix.format(),
-          [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
-            for (std::int64_t i = 0; i < count; ++i) matrix.UnpackRow(first + i, rows + i * matrix.k());
-            return Ok{};
-          }};
-}
-
-BaseMatrix MatrixOf(const DeviceMatrix& matrix, Device& device) {
-  return {matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
-          [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
-            return ReadFromDevice(matrix, device, first, count, rows);
-          }};
 }
 
 // `name` is that of the matrix in messages.
@@ -86,14 +57,6 @@ Status CheckCopy(const BaseMatrix& matrix, const char* name, const TensorEntry& 
 }
 
 }  // namespace
-
-BaseMatrices BaseMatricesOf(const Model& model) {
-  return {MatrixOf(model.weights().lm_head), MatrixOf(model.weights().EmbeddingRows())};
-}
-
-BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device) {
-  return {MatrixOf(model.weights().lm_head, device), MatrixOf(model.weights().EmbeddingRows(), device)};
-}
 
 Status CheckBaseCopies(const BaseMatrices& matrices, const AdapterFile& file) {
   if (file.lm_head_base_copy != nullptr) {

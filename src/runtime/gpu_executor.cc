@@ -32,6 +32,9 @@ class RowAddresses {
     for (const ModulePlace& module : layout().modules) {
       modules_.push_back(
           {module.layer, module.target, module.scale, AddressesOf(module.a_rows), AddressesOf(module.b_rows)});
+      if (module.vectors.empty()) continue;
+      modules_.back().gains = AddressOf(module.vectors[0]);
+      modules_.back().shifts = AddressOf(module.vectors[1]);
     }
   }
 
@@ -41,9 +44,11 @@ class RowAddresses {
  private:
   std::span<const std::byte* const> AddressesOf(const std::vector<RowPlace>& places) {
     const std::size_t first = addresses_.size();
-    for (const RowPlace place : places)
-      addresses_.push_back(arena_.Page(placement_.pages.pages[place.page]) + place.offset);
+    for (const RowPlace place : places) addresses_.push_back(AddressOf(place));
     return std::span(addresses_).subspan(first);
+  }
+  const std::byte* AddressOf(RowPlace place) const {
+    return arena_.Page(placement_.pages.pages[place.page]) + place.offset;
   }
 
   const AdapterPlacement& placement_;

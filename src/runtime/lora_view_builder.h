@@ -36,14 +36,20 @@ class LoraViewBuilder {
       weights.dtype = layout.dtype;
       weights.a_rows = AddRows(pages, module.a_rows, built.rows);
       weights.b_rows = AddRows(pages, module.b_rows, built.rows);
+      if (module.vectors.empty()) continue;
+      weights.gains = reinterpret_cast<const float*>(At(pages, module.vectors[0]));
+      weights.shifts = reinterpret_cast<const float*>(At(pages, module.vectors[1]));
     }
   }
 
  private:
+  const std::byte* At(const PageSet& pages, RowPlace place) const {
+    return arena_.Page(pages.pages[place.page]) + place.offset;
+  }
   const std::byte* const* AddRows(const PageSet& pages, const std::vector<RowPlace>& places,
                                   std::vector<const std::byte*>& rows) const {
     const std::size_t first = rows.size();
-    for (const RowPlace place : places) rows.push_back(arena_.Page(pages.pages[place.page]) + place.offset);
+    for (const RowPlace place : places) rows.push_back(At(pages, place));
     return rows.data() + first;
   }
 

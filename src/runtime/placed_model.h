@@ -13,9 +13,9 @@
 #include "engine/executor.h"
 #include "gpu/device.h"
 #include "memory/page_pool.h"
+#include "model/base_matrix.h"
 #include "model/device_model.h"
 #include "model/model.h"
-#include "runtime/base_copy.h"
 #include "runtime/cpu_executor.h"
 
 namespace loramux {
@@ -54,7 +54,7 @@ class PlacedModel {
   // The format of the layers' weights, and the bytes of all in memory.
   WeightFormat format() const;
   std::int64_t weight_bytes() const;
-  // The output matrix and the embedding. They refer to this object.
+  // The matrices that adapters depend on. They refer to this object.
   BaseMatrices base_matrices() const;
   // False: the model has no output layer, so it only makes embeddings.
   bool generates() const;

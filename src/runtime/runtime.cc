@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include <spdlog/spdlog.h>
 #include <sys/random.h>
 
 #include "base/check.h"
+#include "model/output_vectors.h"
 #include "runtime/base_copy.h"
 #include "schedule/presets.h"
 #include "schedule/profile/service_times.h"
@@ -30,6 +32,19 @@ Result<std::int64_t> ChooseMaxModelLen(const ModelConfig& config, std::int64_t a
   return InvalidArgument("--max-model-len: expected at most " + std::to_string(most) + why + std::to_string(asked) +
                              "; 0 takes the model's",
                          "--max-model-len");
+}
+
+// Compares the adapter with the base model, and computes what it needs of it.
+Status MeetBase(const BaseMatrices& base, const Clock& clock, AdapterFile& file) {
+  RETURN_IF_ERROR(CheckBaseCopies(base, file));
+  const TimeNs begin = clock.Now();
+  RETURN_IF_ERROR(ComputeVectors(base, file));
+  const auto dora = std::ranges::count_if(file.modules, [](const LoraModule& m) { return m.magnitude != nullptr; });
+  if (dora > 0) {
+    spdlog::info("{}: computed the rows' lengths of {} modules with DoRA in {:.1f} ms", file.directory.string(), dora,
+                 static_cast<double>(clock.Now() - begin) / 1e6);
+  }
+  return Ok{};
 }
 
 }  // namespace
@@ -157,8 +172,8 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
                                .forced_dtype = options.lora_dtype,
                                .max_rank = options.max_lora_rank,
                                .model_names = options.model_names,
-                               .check = [matrices = model_->base_matrices()](
-                                            const AdapterFile& file) { return CheckBaseCopies(matrices, file); },
+                               .meet_base = [matrices = model_->base_matrices(), clock = &clock_](
+                                                AdapterFile& file) { return MeetBase(matrices, *clock, file); },
                                .complete = options.complete_adapter,
                                .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -289,6 +290,56 @@ std::vector<T> Stored(const fs::path& file, const std::string& name) {
   std::vector<T> out(opened->Find(name)->data.size() / sizeof(T));
   std::memcpy(out.data(), opened->Find(name)->data.data(), out.size() * sizeof(T));
   return out;
+}
+
+// All runs of a golden case at once, twice, with memory for some of its adapters: they come from disk, leave the device
+// and come back from the host tier, and the second round finds prompts in the prefix cache.
+void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device, std::size_t tokens) {
+  const fs::path golden = kModels / name;
+  RuntimeOptions options = Small();
+  options.device = std::move(device);
+  options.device_memory = 112 << 10;
+  options.kv_dtype = DType::kF32;
+  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
+  const auto loaded = Runtime::Load(golden / "model", options, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  Runtime& runtime = **loaded;
+  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
+  std::map<std::string, AdapterGeneration> adapters;
+  for (const auto& adapter : json["adapters"]) {
+    const std::string id = adapter["name"];
+    const auto version = runtime.registry().Register(id, golden / std::string(adapter["dir"]), 0);
+    ASSERT_TRUE(version.ok()) << version.error().message;
+    adapters[id] = (*version)->generation;
+  }
+  runtime.Start();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::pair<std::string, std::future<Answer>>> answers;
+    for (const auto& run : json["runs"]) {
+      GenerationRequest request{.prompt = run["prompt_ids"], .max_tokens = static_cast<std::int32_t>(tokens)};
+      if (!run["adapter"].is_null()) request.adapter = adapters.at(run["adapter"]);
+      answers.emplace_back(run["key"], std::async(std::launch::async, [&runtime, r = std::move(request)]() mutable {
+                             return AnswerOf(runtime, std::move(r));
+                           }));
+    }
+    for (auto& [key, answer] : answers) {
+      auto greedy = Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy");
+      greedy.resize(tokens);
+      const std::vector<TokenId> found = answer.get().tokens;
+      EXPECT_EQ(std::vector<std::int64_t>(found.begin(), found.end()), greedy) << name << ", " << key;
+    }
+  }
+  runtime.Stop();
+  EXPECT_GT(runtime.engine().Stats().adapters.device_evictions, 0);
+  EXPECT_GT(runtime.engine().Stats().prefix.found_tokens, 0);
+}
+
+TEST(Runtime, ServesAllKindsOfAdaptersAtOnce) {
+  for (const char* name : {"kinds_llama", "kinds_qwen2", "kinds_qwen3"}) ExpectGreedyAnswers(name, nullptr, 64);
+}
+
+TEST(Runtime, ServesAllKindsOfAdaptersAtOnceOnADevice) {
+  for (const char* name : {"kinds_llama", "kinds_qwen2"}) ExpectGreedyAnswers(name, gpu::MakeEmulatedDevice({}), 6);
 }
 
 // As transformers: the prompt's length decides how its positions turn, and each answer's token turns by its own.

@@ -80,6 +80,12 @@ LAYOUTS = {
 # Of adapters with lm_head: Tinker's name for it.
 HEAD_LAYOUTS = {"unembed": lambda k: k.replace("base_model.model.lm_head.", "base_model.model.model.unembed_tokens.")}
 
+# Of adapters with DoRA and biases: an adapter's name in the tensors' names, and the biases' names before 2023.
+VECTOR_LAYOUTS = {
+    "magnitude_weight": lambda k: k.replace("lora_magnitude_vector", "lora_magnitude_vector.default.weight"),
+    "plain_bias": lambda k: k.replace(".base_layer.bias", ".bias"),
+}
+
 # The keys that PEFT wrote in 2023, without the newer ones.
 OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode",
                     "init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type",
@@ -254,6 +260,37 @@ def all_cases():
                       task_type="FEATURE_EXTRACTION", notes="scale 8/4; trained on AutoModel")],
              headless=True, notes="saved from AutoModel: Qwen3Model, names without \"model.\""),
 
+        case("kinds_llama", "llama", shape(32, 2, 1, 48, 100, attention_bias=True, mlp_bias=True, **rope()), [
+            adapter("plain_r4", r=4, lora_alpha=8, target_modules=ALL_LINEAR, notes="scale 8/4"),
+            adapter("dora_r4", r=4, lora_alpha=8, target_modules=ALL_LINEAR, use_dora=True, notes="scale 8/4; DoRA"),
+            adapter("dora_bias", r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], use_dora=True,
+                    bias="lora_only", layouts=tuple(VECTOR_LAYOUTS),
+                    notes="scale 6/3; DoRA, whose layers have trained biases"),
+            adapter("bias_all", r=2, lora_alpha=4, target_modules=["q_proj", "up_proj"], bias="all",
+                    notes="scale 4/2; trained biases of all linear layers, of most without LoRA"),
+            adapter("lora_bias_f16", r=4, lora_alpha=6, target_modules=["k_proj", "o_proj", "gate_proj"],
+                    lora_bias=True, dtype="float16", notes="scale 6/4; biases of lora_B; float16 tensors"),
+        ], notes="biases everywhere; DoRA and trained biases beside plain LoRA"),
+
+        case("kinds_qwen2", "qwen2", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, use_sliding_window=False,
+                                           **rope(1000000.0)), [
+            adapter("plain_r4", r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], notes="scale 8/4"),
+            adapter("dora_head", r=4, lora_alpha=8, target_modules=ATTENTION + ["lm_head"], use_dora=True,
+                    notes="scale 8/4; DoRA, of the tied output matrix too; saved with save_embedding_layers=False"),
+            adapter("dora_rslora_bf16", r=4, lora_alpha=4, use_rslora=True, target_modules=["k_proj", "gate_proj"],
+                    use_dora=True, dtype="bfloat16", notes="scale 4/sqrt(4); DoRA; bfloat16 tensors"),
+            adapter("bias_lora_only", r=4, lora_alpha=8, target_modules=ALL_LINEAR, bias="lora_only",
+                    notes="scale 8/4; trained biases of q, k and v, which alone have any"),
+        ], notes="biases of q, k and v; tied; DoRA and trained biases beside plain LoRA"),
+
+        case("kinds_qwen3", "qwen3", shape(32, 2, 1, 48, 100, head_dim=16, **rope(1000000.0)), [
+            adapter("dora_r8", r=8, lora_alpha=16, target_modules=ALL_LINEAR, use_dora=True, notes="scale 16/8; DoRA"),
+            adapter("lora_bias_head", r=4, lora_alpha=8, target_modules=["o_proj", "lm_head"], lora_bias=True,
+                    notes="scale 8/4; biases of lora_B where the base has none; saved with "
+                          "save_embedding_layers=False"),
+            adapter("plain_r1", r=1, lora_alpha=2, target_modules=["down_proj"], notes="scale 2/1"),
+        ], dtype="bfloat16", notes="weights stored as bfloat16; expected values computed in float32"),
+
         case("tied_embed_only", "llama", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, **rope()), [
             adapter("lm_head", r=4, lora_alpha=8, target_modules=["v_proj", "lm_head"],
                     layouts=tuple(HEAD_LAYOUTS), notes="scale 8/4; acts on the output only, not on the tied embedding; "
@@ -390,6 +427,15 @@ def random_adapter(model, seed):
         r, scale = a.shape[0], module.scaling["default"]
         a.copy_(torch.randn(a.shape, generator=gen) / a.shape[1] ** 0.5)
         b.copy_(torch.randn(b.shape, generator=gen) * 0.6 / (abs(scale) * r**0.5))
+        if module.lora_B["default"].bias is not None:
+            bias = module.lora_B["default"].bias
+            bias.copy_(torch.randn(bias.shape, generator=gen) * 0.4 / abs(scale))
+        if "default" in module.lora_magnitude_vector:
+            magnitude = module.lora_magnitude_vector["default"].weight
+            magnitude.mul_(1 + 0.3 * torch.randn(magnitude.shape, generator=gen))
+    for name, parameter in sorted(model.named_parameters()):
+        if name.endswith(".bias") and "lora_" not in name and parameter.requires_grad:
+            parameter.add_(0.4 * torch.randn(parameter.shape, generator=gen))
 
 
 def with_adapter(model_dir, adapter_dir, stored):
@@ -428,7 +474,7 @@ def store_adapter(model_dir, case_name, spec, out, headless=False):
     write_adapter(out, config, tensors)
     written = [(out.name, None)]
     for layout in spec["layouts"]:
-        renamed = {{**LAYOUTS, **HEAD_LAYOUTS}[layout](k): v for k, v in tensors.items()}
+        renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS}[layout](k): v for k, v in tensors.items()}
         assert set(renamed) != set(tensors)
         name = f"{out.name}-layout_{layout}"
         write_adapter(out.parent / name, config, renamed)
@@ -449,6 +495,11 @@ def describe_adapter(model):
         if isinstance(module, peft.tuners.lora.Linear):
             modules[name.removeprefix("base_model.model.")] = {
                 "r": module.r["default"], "scale": module.scaling["default"]}
+    if model.peft_config["default"].bias == "all":
+        for name, _ in model.named_parameters():
+            module, kind = name.removeprefix("base_model.model.").rsplit(".", 1)
+            if kind == "bias" and module not in modules and not module.endswith((".base_layer", ".lora_B.default")):
+                modules[module] = {"r": 0, "scale": 0}
     return modules
 
 

@@ -23,7 +23,6 @@ torch.set_num_threads(1)
 torch.set_grad_enabled(False)
 
 BASE = "llama3_old"          # hidden 32, 2 layers, q 32 wide, k and v 16, ffn 48, vocab 100
-BASE_WITH_BIAS = "llama_bias"
 Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
 CONFIG_FILE = "adapter_config.json"
 TENSOR_FILE = "adapter_model.safetensors"
@@ -65,12 +64,6 @@ def by_peft():
     """name -> (model case, LoraConfig arguments, strings the message must hold, why)"""
     q = dict(r=2, lora_alpha=4, target_modules=["q_proj"], layers_to_transform=[0])
     return {
-        "use_dora": (BASE, dict(q, use_dora=True), ["use_dora"], "DoRA"),
-        "bias_all": (BASE_WITH_BIAS, dict(q, bias="all"), ["trained bias"],
-                     "bias=\"all\" stores the base's biases"),
-        "bias_lora_only": (BASE_WITH_BIAS, dict(q, bias="lora_only"), ["trained bias"],
-                           "bias=\"lora_only\" stores biases of the adapted modules"),
-        "lora_bias": (BASE_WITH_BIAS, dict(q, lora_bias=True), ["lora_bias"], "a bias on lora_B"),
         "modules_to_save": (BASE, dict(q, modules_to_save=["norm"]), ["modules_to_save"],
                             "a fully trained copy of a module"),
         "trainable_token_indices": (BASE, dict(q, trainable_token_indices=[3, 5]), ["trainable_token_indices"],
@@ -190,6 +183,15 @@ def by_hand():
         tensors={**good, "stowaway.weight": torch.zeros(2)})
     add("dora_tensor_only", [f"{Q0}.lora_magnitude_vector"], "a DoRA tensor that the configuration hides",
         tensors={**good, f"{Q0}.lora_magnitude_vector": torch.ones(32)})
+    add("dora_wrong_out", ["lora_magnitude_vector", "33", "32"], "a magnitude for an output of 33",
+        plain_config(use_dora=True), {**good, f"{Q0}.lora_magnitude_vector": torch.ones(33)})
+    add("dora_and_lora_bias", ["use_dora", "lora_bias"], "both, which PEFT refuses",
+        plain_config(use_dora=True, lora_bias=True),
+        {**good, f"{Q0}.lora_magnitude_vector": torch.ones(32), f"{Q0}.lora_B.bias": torch.ones(32)})
+    add("bias_without_base_bias", [f"{Q0}.base_layer.bias", "no bias"], "a trained bias where the base has none",
+        plain_config(bias="lora_only"), {**good, f"{Q0}.base_layer.bias": torch.ones(32)})
+    add("bias_alone", ["lora_A"], "biases without any LoRA", plain_config(bias="all"),
+        {f"{Q0}.bias": torch.ones(32)})
     add("full_weight_tensor", ["base_model.model.model.norm.weight"],
         "a whole base weight that the configuration hides",
         tensors={**good, "base_model.model.model.norm.weight": torch.ones(32)})

@@ -21,13 +21,16 @@ inline constexpr int kMaxAssistSlices = 3;
 // 0. A word is 0 or a ticket; an answer has kAssistNoAnswer too if the processor cannot compute it.
 inline constexpr std::uint32_t kAssistNoAnswer = 0x8000'0000u;
 
-// The words of a slot, in pinned memory. `request` is the device's, `answered` and `scale` are the processor's; each
-// has a cache line. The host clears all before a step that uses the slot.
+// The words of a slot, in pinned memory. `request` is the device's, `answered` and what follows it is the processor's;
+// each has a cache line. The host clears all before a step that uses the slot.
 struct AssistWords {
   alignas(64) std::uint32_t request;   // the ticket of the activations that lie in the slot
   alignas(64) std::uint32_t answered;  // the ticket whose answer lies in the slot
-  float scale[kMaxAssistSlices];       // of that answer's slices; 0: the adapter does not change the linear layer
-  alignas(64) std::uint32_t failed;    // the first ticket of the step in which an answer failed to come
+  float scale[kMaxAssistSlices];       // of that answer's slices; 0: there is nothing to add
+  // Of the slices' outputs, in pinned memory; null both: none. They change the linear layer too (LoraModule).
+  const float* gains[kMaxAssistSlices];
+  const float* shifts[kMaxAssistSlices];
+  alignas(64) std::uint32_t failed;  // the first ticket of the step in which an answer failed to come
 };
 
 // Gates: which side computes a layer of a segment.
@@ -80,9 +83,10 @@ struct SendActivationsArguments {
   std::int64_t x_stride, in;
 };
 
-// For the same pieces: waits for the answer and adds it, y[row, o] += scale * answer[row][o], as LoraExpand would:
-// everything is f32, with one multiply-add. If no answer comes in time, or the processor has none, y stays as it is,
-// and AssistWords::failed is set. Then later groups of this piece do not wait.
+// For the same pieces: waits for the answer and adds it, y[row, o] += scale * answer[row][o], then y[row, o] = gains[o]
+// * y[row, o] + shifts[o] where there are vectors, as LoraExpand would: everything is f32, with one multiply-add each.
+// If no answer comes in time, or the processor has none, y stays as it is, and AssistWords::failed is set. Then later
+// groups of this piece do not wait.
 struct AddAnswersArguments {
   AssistWork work;
   std::uint32_t group;
@@ -91,7 +95,7 @@ struct AddAnswersArguments {
   std::int32_t slices;
   std::int64_t width;                    // floats from one row of answers to the next; a multiple of 4
   std::int64_t first[kMaxAssistSlices];  // column of the answers at which a slice begins; a multiple of 4, ascending
-  std::int32_t scale[kMaxAssistSlices];  // index in AssistWords::scale
+  std::int32_t scale[kMaxAssistSlices];  // index in AssistWords::scale, gains and shifts
   float* y[kMaxAssistSlices];            // [rows, out]
   std::int64_t y_stride[kMaxAssistSlices], out[kMaxAssistSlices];
 };

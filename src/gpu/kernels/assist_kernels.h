@@ -112,10 +112,12 @@ struct AddAnswersKernel {
     const std::int64_t begin = BlockY() * kAssistPart, end = begin + kAssistPart;
     for (std::int32_t slice = 0; slice < a.slices; ++slice) {
       const std::int64_t first = a.first[slice], last = first + a.out[slice];
-      const float scale = Load(&mine.words->scale[a.scale[slice]]);
+      const AssistWords& words = *mine.words;
+      const std::int32_t index = a.scale[slice];
+      const Outputs outputs = {Load(&words.scale[index]), Load(&words.gains[index]), Load(&words.shifts[index])};
       const std::int64_t from = begin > first ? begin : first, to = end < last ? end : last;
-      if (scale == 0 || from >= to) continue;
-      AddSlice(answer + first, a.width, a.y[slice] + first_row * a.y_stride[slice], a.y_stride[slice], rows, scale,
+      if ((outputs.scale == 0 && outputs.gains == nullptr) || from >= to) continue;
+      AddSlice(answer + first, a.width, a.y[slice] + first_row * a.y_stride[slice], a.y_stride[slice], rows, outputs,
                from - first, to - first);
     }
   }
@@ -132,9 +134,19 @@ struct AddAnswersKernel {
     return false;
   }
 
+  // What makes a slice's outputs of the answer and of what is there, `y`. Without scale the answer is arbitrary.
+  struct Outputs {
+    float scale;
+    const float *gains, *shifts;
+    LORAMUX_DEVICE float Of(std::int64_t o, float sum, float y) const {
+      const float whole = scale == 0 ? y : Fma(scale, sum, y);
+      return gains == nullptr ? whole : Fma(Load(gains + o), whole, Load(shifts + o));
+    }
+  };
+
   // Columns [from, to) of all rows, four at a time; `from` is a multiple of 4.
   LORAMUX_DEVICE static void AddSlice(const float* answer, std::int64_t width, float* y, std::int64_t y_stride,
-                                      std::int32_t rows, float scale, std::int64_t from, std::int64_t to) {
+                                      std::int32_t rows, const Outputs& outputs, std::int64_t from, std::int64_t to) {
     const std::int64_t groups = (to - from + 3) / 4;
     for (std::int64_t i = ThreadIndex(); i < rows * groups; i += kThreads) {
       const std::int64_t row = i / groups, column = from + i % groups * 4;
@@ -144,13 +156,15 @@ struct AddAnswersKernel {
       if (column + 4 <= to && reinterpret_cast<std::uint64_t>(at) % 16 == 0) {
         Vec4* whole = reinterpret_cast<Vec4*>(at);
         const Vec4 old = Load(whole);
-        Store(whole, Vec4{AsBits(Fma(scale, sums[0], AsFloat(old.x))), AsBits(Fma(scale, sums[1], AsFloat(old.y))),
-                          AsBits(Fma(scale, sums[2], AsFloat(old.z))), AsBits(Fma(scale, sums[3], AsFloat(old.w)))});
+        Store(whole, Vec4{AsBits(outputs.Of(column, sums[0], AsFloat(old.x))),
+                          AsBits(outputs.Of(column + 1, sums[1], AsFloat(old.y))),
+                          AsBits(outputs.Of(column + 2, sums[2], AsFloat(old.z))),
+                          AsBits(outputs.Of(column + 3, sums[3], AsFloat(old.w)))});
         continue;
       }
       LORAMUX_UNROLL
       for (int e = 0; e < 4; ++e)
-        if (column + e < to) Store(at + e, Fma(scale, sums[e], Load(at + e)));
+        if (column + e < to) Store(at + e, outputs.Of(column + e, sums[e], Load(at + e)));
     }
   }
 };

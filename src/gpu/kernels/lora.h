@@ -1,6 +1,6 @@
 // The batched LoRA product on a device: y += scale * B (A x) for the rows of a mixed batch, each adapter at its true
-// rank, in two launches for a group of linear layers that share x. Each adapter byte is read once for 64 adjacent rows
-// of one adapter.
+// rank, and y = gains * y + shifts where it has vectors over the outputs (DoRA, biases), in two launches for a group of
+// linear layers that share x. Each adapter byte is read once for 64 adjacent rows of one adapter.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,10 @@ namespace loramux::gpu {
 struct LoraModule {
   const void* const* a_rows;  // [rank]: rows of A, `in` elements each
   const void* const* b_rows;  // [rank]: columns of B, `out` elements each
-  std::int32_t rank;          // 0: the adapter does not change this layer
+  std::int32_t rank;          // 0: no rows
   float scale;
+  const float* gains = nullptr;  // [out] each, or null both
+  const float* shifts = nullptr;
 };
 
 // Rows that one item of work covers at most.
@@ -84,7 +86,8 @@ struct LoraShrinkArguments {
 };
 
 // y[row, o] += scale * sum over j ascending of v[row, j] * B[j][o], v = the sum of `partial` over the splits,
-// ascending. Everything is f32. The sizes of tiles and items do not change a row's bits.
+// ascending; then y[row, o] = gains[o] * y[row, o] + shifts[o] where there are vectors. Everything is f32. The sizes of
+// tiles and items do not change a row's bits.
 struct LoraExpandArguments {
   LoraWork work;
   std::int32_t module[kMaxLoraSlices];

@@ -1,6 +1,6 @@
-// The second kernel of the batched LoRA product, y += scale * B v; lora.h says what it computes. Outputs are
-// independent of each other, and each sums its ranks in ascending order, so that the tiles may be cut as the number of
-// rows suggests.
+// The second kernel of the batched LoRA product, y += scale * B v, and gains and shifts; lora.h says what it computes.
+// Outputs are independent of each other, and each sums its ranks in ascending order, so that the tiles may be cut as
+// the number of rows suggests.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,8 @@ namespace loramux::gpu {
 
 // The work of a block of the expand kernel.
 struct LoraExpandPart {
-  const void* const* b_rows;
+  const LoraModule* module;  // its fields are loaded where they are used, because registers are few
   std::int32_t rank, rows;
-  float scale;
   const float* partial;                       // of the first row
   std::int64_t partial_stride, split_stride;  // between rows, and between splits
   std::int64_t splits;
@@ -51,20 +50,34 @@ LORAMUX_DEVICE float LoraV(const LoraExpandPart& part, std::int32_t row, std::in
   return sum;
 }
 
-// y[o, o + 4) += scale * sums, for the outputs that exist.
-LORAMUX_DEVICE void LoraAddFour(const LoraExpandPart& part, std::int32_t row, std::int64_t o, const float (&sums)[4]) {
+// What makes an output: of what is there, `y`, and the sum of the ranks.
+struct LoraOutputs {
+  float scale;
+  const float *gains, *shifts;
+
+  LORAMUX_DEVICE explicit LoraOutputs(const LoraModule* module)
+      : scale(Load(&module->scale)), gains(Load(&module->gains)), shifts(Load(&module->shifts)) {}
+  LORAMUX_DEVICE float Of(std::int64_t o, float sum, float y) const {
+    const float whole = Fma(scale, sum, y);
+    return gains == nullptr ? whole : Fma(Load(gains + o), whole, Load(shifts + o));
+  }
+};
+
+// Makes the outputs [o, o + 4) that exist from their sums.
+LORAMUX_DEVICE void LoraAddFour(const LoraExpandPart& part, const LoraOutputs& outputs, std::int32_t row,
+                                std::int64_t o, const float (&sums)[4]) {
   float* y = part.y + row * part.y_stride + o;
   if (o + 4 <= part.out && reinterpret_cast<std::uintptr_t>(y) % 16 == 0) {
     Vec4* whole = reinterpret_cast<Vec4*>(y);
     const Vec4 old = Load(whole);
     Store(whole,
-          Vec4{AsBits(Fma(part.scale, sums[0], AsFloat(old.x))), AsBits(Fma(part.scale, sums[1], AsFloat(old.y))),
-               AsBits(Fma(part.scale, sums[2], AsFloat(old.z))), AsBits(Fma(part.scale, sums[3], AsFloat(old.w)))});
+          Vec4{AsBits(outputs.Of(o, sums[0], AsFloat(old.x))), AsBits(outputs.Of(o + 1, sums[1], AsFloat(old.y))),
+               AsBits(outputs.Of(o + 2, sums[2], AsFloat(old.z))), AsBits(outputs.Of(o + 3, sums[3], AsFloat(old.w)))});
     return;
   }
   LORAMUX_UNROLL
   for (int e = 0; e < 4; ++e)
-    if (o + e < part.out) Store(y + e, Fma(part.scale, sums[e], Load(y + e)));
+    if (o + e < part.out) Store(y + e, outputs.Of(o + e, sums[e], Load(y + e)));
 }
 
 // Few rows: a thread makes 4 outputs of all rows, and reads its part of B into registers, kAhead ranks at once.
@@ -105,7 +118,8 @@ struct LoraExpandFew {
     for (std::int32_t begin = 0; begin < part.rank; begin += kLoraFewRanks) {
       const std::int32_t ranks = part.rank - begin < kLoraFewRanks ? part.rank - begin : kLoraFewRanks;
       if (begin > 0) SyncBlock();
-      for (std::int32_t j = thread; j < ranks; j += threads) shared.b_rows[j] = Load(part.b_rows + begin + j);
+      const void* const* const b_rows = Load(&part.module->b_rows) + begin;
+      for (std::int32_t j = thread; j < ranks; j += threads) shared.b_rows[j] = Load(b_rows + j);
       for (std::int32_t i = thread; i < kLoraFewRanks * kRows; i += threads)
         shared.v[i % kLoraFewRanks][i / kLoraFewRanks] = LoraV(part, i / kLoraFewRanks, begin + i % kLoraFewRanks);
       SyncBlock();
@@ -115,9 +129,10 @@ struct LoraExpandFew {
         Add<1>(shared, ranks, o, part.out - o, sums);
     }
     if (o >= part.out) return;
+    const LoraOutputs outputs(part.module);
     LORAMUX_UNROLL
     for (int row = 0; row < kRows; ++row)
-      if (row < part.rows) LoraAddFour(part, row, o, sums[row]);
+      if (row < part.rows) LoraAddFour(part, outputs, row, o, sums[row]);
   }
 };
 
@@ -126,12 +141,12 @@ template <typename W>
 struct LoraExpandMany {
   // Brings four outputs of rank begin + j of B to their place; zeros beyond the ranks.
   template <bool kWhole>
-  LORAMUX_DEVICE static void LoadPart(LoraManyShared& shared, const LoraExpandPart& part, std::int32_t begin, int j,
-                                      int column, std::int64_t tile_begin) {
+  LORAMUX_DEVICE static void LoadPart(LoraManyShared& shared, const LoraExpandPart& part, const void* const* b_rows,
+                                      std::int32_t begin, int j, int column, std::int64_t tile_begin) {
     const std::int64_t o = tile_begin + column;
     LoraFour weights = {{0, 0, 0, 0}};
     if (begin + j < part.rank) {
-      const W* from = static_cast<const W*>(Load(part.b_rows + begin + j)) + o;
+      const W* from = static_cast<const W*>(Load(b_rows + begin + j)) + o;
       weights = kWhole ? LoraLoadFour<W, true>(from) : LoraLoadUpToFour<W, true>(from, part.out - o);
     }
     *reinterpret_cast<LoraFour*>(&shared.b[j][column]) = weights;
@@ -144,13 +159,14 @@ struct LoraExpandMany {
     float sums[8][8] = {};
     for (std::int32_t begin = 0; begin < part.rank; begin += kLoraManyRanks) {
       if (begin > 0) SyncBlock();
+      const void* const* const b_rows = Load(&part.module->b_rows);
       if (tile_begin + kLoraManyOutputs <= part.out) {
         LORAMUX_UNROLL
         for (int i = 0; i < kLoraManyRanks / 4; ++i)
-          LoadPart<true>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
+          LoadPart<true>(shared, part, b_rows, begin, i * 4 + warp, lane * 4, tile_begin);
       } else {
         for (int i = 0; i < kLoraManyRanks / 4; ++i)
-          LoadPart<false>(shared, part, begin, i * 4 + warp, lane * 4, tile_begin);
+          LoadPart<false>(shared, part, b_rows, begin, i * 4 + warp, lane * 4, tile_begin);
       }
       for (int i = thread; i < kLoraManyRanks * kLoraItemRows; i += kLoraExpandTile / 4)
         shared.v[i % kLoraManyRanks][i / kLoraManyRanks] = LoraV(part, i / kLoraManyRanks, begin + i % kLoraManyRanks);
@@ -170,6 +186,7 @@ struct LoraExpandMany {
         }
       }
     }
+    const LoraOutputs outputs(part.module);
     LORAMUX_UNROLL
     for (int row = 0; row < 8; ++row) {
       if (first_row + row >= part.rows) break;
@@ -177,22 +194,21 @@ struct LoraExpandMany {
       for (int half = 0; half < 2; ++half) {
         const float four[4] = {sums[row][half * 4], sums[row][half * 4 + 1], sums[row][half * 4 + 2],
                                sums[row][half * 4 + 3]};
-        LoraAddFour(part, first_row + row, tile_begin + half * 64 + column, four);
+        LoraAddFour(part, outputs, first_row + row, tile_begin + half * 64 + column, four);
       }
     }
   }
 };
 
-// The item's rows and a slice; rank 0 if the adapter does not change it, or the processor computes it.
+// The item's rows and a slice; without module if the adapter does not change it, or the processor computes it.
 LORAMUX_DEVICE LoraExpandPart LoraExpandPartOf(const LoraExpandArguments& arguments, const LoraItem* item,
                                                std::int32_t slice) {
   const LoraWork& work = arguments.work;
   LoraExpandPart part;
-  const LoraModule* module = Load(&item->modules) + arguments.module[slice];
+  part.module = Load(&item->modules) + arguments.module[slice];
   const std::int32_t first_row = Load(&item->first_row);
-  part.rank = LoraIsOnDevice(item) ? Load(&module->rank) : 0;
-  part.b_rows = Load(&module->b_rows);
-  part.scale = Load(&module->scale);
+  part.rank = Load(&part.module->rank);
+  if ((part.rank == 0 && Load(&part.module->gains) == nullptr) || !LoraIsOnDevice(item)) part.module = nullptr;
   part.rows = Load(&item->rows);
   part.partial_stride = static_cast<std::int64_t>(arguments.slices) * work.max_rank;
   part.split_stride = arguments.partial_rows * part.partial_stride;
@@ -229,7 +245,7 @@ struct LoraExpandKernel {
     const std::int64_t tile = static_cast<std::int64_t>(BlockX()) * kLoraExpandTile + quarter * kLoraManyOutputs;
     if (tile >= arguments.out[slice]) return;
     const LoraExpandPart part = LoraExpandPartOf(arguments, item, slice);
-    if (part.rank == 0) return;
+    if (part.module == nullptr) return;
     const DType dtype = Load(&item->dtype);
     if (dtype == DType::kF32)
       RunAs<float>(part, tile, quarters);

@@ -32,7 +32,7 @@ struct LoraPiece {
                              std::int64_t end) const {
     if (!has_adapter) return;
     LoraExpandPart part = LoraExpandPartOf(arguments, item, slice);
-    if (part.rank == 0) return;
+    if (part.module == nullptr) return;
     part.out = end;
     const DType dtype = Load(&item->dtype);
     for (std::int64_t tile = begin; tile < end; tile += BlockThreads() * 4) {

@@ -27,7 +27,7 @@ struct Batch {
     for (int i = 0; i < 5; ++i) {
       std::vector<std::int32_t> of_slices(slices, ranks[i]);
       if (i == 2 && slices > 1) of_slices[1] = 0;
-      adapters.push_back(world.AddAdapter(kTypes[i % 3], of_slices));
+      adapters.push_back(world.AddAdapter(kTypes[i % 3], of_slices, i % 2 == 0));
       if (i % 2 == 1) Add(nullptr, i);
       Add(adapters.back().get(), counts[i]);
     }

@@ -38,7 +38,7 @@ TEST(LoraKernels, EveryPairOfTypes) {
     for (const DType rows : kTypes) {
       SCOPED_TRACE(std::string(DTypeName(x)) + " x, rows of " + DTypeName(rows));
       LoraWorld world(DeviceForTest(), 299, {5, 130, 601}, 1);
-      const auto first = world.AddAdapter(rows, {1, 5, 24}), second = world.AddAdapter(rows, {16, 0, 3});
+      const auto first = world.AddAdapter(rows, {1, 5, 24}), second = world.AddAdapter(rows, {16, 0, 3}, true);
       ExpectRight(world, x, {{first.get(), 1}, {nullptr, 2}, {first.get(), 11}, {second.get(), 3}, {first.get(), 1}});
     }
 }
@@ -63,6 +63,20 @@ TEST(LoraKernels, InputsAndOutputsOfEverySize) {
         const auto adapter = world.AddAdapter(dtype, {6});
         ExpectRight(world, dtype, {{adapter.get(), 2}, {nullptr, 1}, {adapter.get(), 10}});
       }
+}
+
+TEST(LoraKernels, GainsAndShiftsOfOutputs) {
+  for (const DType dtype : kTypes) {
+    LoraWorld world(DeviceForTest(), 72, {5, 255, 601}, 7);
+    const auto adapter = world.AddAdapter(dtype, {3, 9, 70}, true), alone = world.AddAdapter(dtype, {2, 0, 0}, true);
+    ExpectRight(world, dtype,
+                {{adapter.get(), 1},
+                 {nullptr, 2},
+                 {alone.get(), 4},
+                 {adapter.get(), 8},
+                 {alone.get(), 100},
+                 {adapter.get(), 70}});
+  }
 }
 
 TEST(LoraKernels, AlignedOutputsTakeTheWidePath) {

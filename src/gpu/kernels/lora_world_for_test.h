@@ -31,6 +31,7 @@ struct AdapterForTest {
   std::vector<std::int32_t> ranks;
   std::vector<float> scales;
   std::vector<std::vector<std::vector<float>>> a, b;  // [slice][rank][in or out], as rounded
+  std::vector<std::vector<float>> gains, shifts;      // [slice][out]; empty: none
   PlacedRowsForTest a_rows, b_rows;                   // of all slices
   const LoraModule* modules = nullptr;                // on the device
 
@@ -62,7 +63,8 @@ class LoraWorld {
     return values;
   }
 
-  std::unique_ptr<AdapterForTest> AddAdapter(DType dtype, std::vector<std::int32_t> ranks) {
+  // `with_vectors`: the outputs of all slices but the first have gains and shifts.
+  std::unique_ptr<AdapterForTest> AddAdapter(DType dtype, std::vector<std::int32_t> ranks, bool with_vectors = false) {
     auto adapter = std::make_unique<AdapterForTest>();
     adapter->dtype = dtype;
     adapter->ranks = std::move(ranks);
@@ -88,7 +90,15 @@ class LoraWorld {
     const void* const* b = arrays_.Upload(adapter->b_rows.addresses);
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
       const std::int32_t rank = adapter->ranks[slice];
-      modules[slice] = {a, b, rank, adapter->scales[slice]};
+      modules[slice] = {a, b, rank, adapter->scales[slice], nullptr, nullptr};
+      adapter->gains.emplace_back();
+      adapter->shifts.emplace_back();
+      if (with_vectors && slice > 0) {
+        adapter->gains[slice] = Random(outs_[slice]);
+        adapter->shifts[slice] = Random(outs_[slice]);
+        modules[slice].gains = arrays_.Upload(adapter->gains[slice]);
+        modules[slice].shifts = arrays_.Upload(adapter->shifts[slice]);
+      }
       a += rank;
       b += rank;
     }
@@ -202,6 +212,13 @@ class LoraWorld {
           expected.y[at] += v * b;
           expected.magnitude[at] += magnitude * std::abs(b);
         }
+      }
+      for (std::size_t o = 0; o < adapter.gains[slice].size(); ++o) {
+        const std::size_t at = static_cast<std::size_t>(row * y_width() + column) + o;
+        const double gain = static_cast<double>(adapter.gains[slice][o]);
+        const double shift = static_cast<double>(adapter.shifts[slice][o]);
+        expected.y[at] = gain * expected.y[at] + shift;
+        expected.magnitude[at] = std::abs(gain) * expected.magnitude[at] + std::abs(shift);
       }
       column += outs_[slice] + 1;
     }

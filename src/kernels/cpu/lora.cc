@@ -272,7 +272,27 @@ void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float
   }
 }
 
-void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
+template <class D>
+HWY_INLINE void GainAndShift(D d, const LoraWeights& weights, std::int64_t column, float* y) {
+  const auto value =
+      hn::MulAdd(hn::LoadU(d, weights.gains + column), hn::LoadU(d, y + column), hn::LoadU(d, weights.shifts + column));
+  hn::StoreU(value, d, y + column);
+}
+
+// y = gains * y + shifts, in the piece's columns of y.
+HWY_NOINLINE void GainAndShiftRows(const LoraPiece& piece) {
+  for (std::int64_t i = piece.first_row; i < piece.end_row; ++i) {
+    std::int64_t column = piece.begin;
+    for (; column + kLanes <= piece.end; column += kLanes) {
+      GainAndShift(DF(), piece.segment->weights, column, piece.Y(i));
+    }
+    for (; column < piece.end; ++column) {
+      GainAndShift(hn::CappedTag<float, 1>(), piece.segment->weights, column, piece.Y(i));
+    }
+  }
+}
+
+void ExpandOfType(const LoraPiece& piece, const LoraPiece* following) {
   switch (piece.segment->weights.dtype) {
     case DType::kF32:
       return Expand<float>(piece, following);
@@ -281,6 +301,12 @@ void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
     default:
       return Expand<hwy::bfloat16_t>(piece, following);
   }
+}
+
+void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
+  const bool has_rows = following != nullptr && following->rank > 0;
+  if (piece.rank > 0) ExpandOfType(piece, has_rows ? following : nullptr);
+  if (piece.segment->weights.gains != nullptr) GainAndShiftRows(piece);
 }
 
 }  // namespace
@@ -379,7 +405,9 @@ void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span
   // With few rows of x and much of A and B to read, tasks that read whole rows of B use the memory better than those
   // that read it by columns, and the cost of two regions more is small beside it.
   constexpr std::int64_t kMostToRide = std::int64_t{64} << 10, kMostToRideOfRow = std::int64_t{32} << 10;
-  if (const std::int64_t elements = work.ElementsOfA(); elements > std::max(kMostToRide, kMostToRideOfRow * m)) {
+  // Without rows of A there is no shrink for the rest to wait for.
+  const std::int64_t elements = work.ElementsOfA();
+  if (elements == 0 || elements > std::max(kMostToRide, kMostToRideOfRow * m)) {
     (w.quantised() ? cpu::GroupMatMul : cpu::MatMul)(context, x, x_stride, m, w, bias, y, y_stride);
     return cpu::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
   }

@@ -187,7 +187,9 @@ class LoraWork {
         const std::int64_t tokens = segment.end - segment.begin;
         // kBgmv pads every segment to the largest rank. A segment of rank 0 is all padding, but costs the same.
         const std::int64_t rank = variant_ == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
-        if (tokens == 0 || rank == 0) continue;
+        const bool shrink = phase == LoraPhase::kShrink;
+        const std::int64_t vectors = shrink || segment.weights.gains == nullptr ? 0 : 2;
+        if (tokens == 0 || rank + vectors == 0) continue;
         const LoraPiece piece = {.projection = &projection,
                                  .segment = &segment,
                                  .rank = rank,
@@ -196,10 +198,9 @@ class LoraWork {
                                  .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_,
                                  .first_row = segment.begin,
                                  .end_row = segment.end};
-        const bool shrink = phase == LoraPhase::kShrink;
         const std::int64_t units =
             shrink ? (rank + kUnitRows - 1) / kUnitRows : (projection.out + kUnitColumns - 1) / kUnitColumns;
-        const std::int64_t elements = shrink ? kUnitRows * in_ : kUnitColumns * rank;
+        const std::int64_t elements = shrink ? kUnitRows * in_ : kUnitColumns * (rank + vectors);
         if (!fn(piece, units, elements * (kReadCost + tokens))) return;
       }
       coefficients += largest_end * largest_rank;

@@ -4,7 +4,7 @@
 namespace loramux::reference {
 namespace {
 
-// One token: s = A x row by row, and y += (scale * s[j]) * B[:, j] in ascending j.
+// One token: s = A x row by row, y += (scale * s[j]) * B[:, j] in ascending j, and y = gains * y + shifts.
 void AddOneToken(const LoraWeights& weights, const float* x, std::int64_t in, float* y, std::int64_t out) {
   for (std::int32_t j = 0; j < weights.rank; ++j) {
     float dot = 0;
@@ -12,6 +12,7 @@ void AddOneToken(const LoraWeights& weights, const float* x, std::int64_t in, fl
     const float coefficient = weights.scale * dot;
     for (std::int64_t o = 0; o < out; ++o) y[o] += coefficient * LoadAsF32(weights.dtype, weights.b_rows[j], o);
   }
+  for (std::int64_t o = 0; weights.gains != nullptr && o < out; ++o) y[o] = weights.gains[o] * y[o] + weights.shifts[o];
 }
 
 }  // namespace

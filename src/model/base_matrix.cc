@@ -1,0 +1,111 @@
+#include "model/base_matrix.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "memory/arena.h"
+#include "tensor/half_float.h"
+
+namespace loramux {
+namespace {
+
+// Copies `bytes` of device memory, and converts them.
+Status ReadFromDevice(Device& device, const std::byte* from, DType dtype, std::int64_t elements, float* to) {
+  const std::size_t bytes = static_cast<std::size_t>(elements) * DTypeSize(dtype);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
+                   device.AllocatePinned("rows of a matrix of the base model", static_cast<std::int64_t>(bytes)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceStream> stream, device.CreateStream());
+  stream->CopyToHost(staging->base(), from, bytes);
+  RETURN_IF_ERROR(stream->Synchronize());
+  for (std::int64_t i = 0; i < elements; ++i) to[i] = LoadAsF32(dtype, staging->base(), i);
+  return Ok{};
+}
+
+BaseMatrix MatrixOf(const PackedMatrix& matrix) {
+  return {matrix.n(), matrix.k(), matrix.format(),
+          [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
+            for (std::int64_t i = 0; i < count; ++i) matrix.UnpackRow(first + i, rows + i * matrix.k());
+            return Ok{};
+          }};
+}
+
+BaseMatrix MatrixOf(const DeviceMatrix& matrix, Device& device) {
+  return {matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
+          [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
+            const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
+            return ReadFromDevice(device, matrix.data() + static_cast<std::size_t>(first) * row_bytes, matrix.dtype(),
+                                  count * matrix.k(), rows);
+          }};
+}
+
+// Where a linear layer lies: its rows of a matrix, and of a vector, that others share.
+template <typename Weights>
+struct PlaceOfLinear {
+  const typename Weights::Matrix* matrix;
+  const typename Weights::Vector* bias;
+  std::int64_t first_row;
+};
+
+template <typename Weights>
+PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weights, std::int64_t layer,
+                                  LoraTarget target) {
+  if (target == LoraTarget::kLmHead) return {&weights.lm_head, &weights.no_bias, 0};
+  const typename Weights::Layer& w = weights.layers.at(static_cast<std::size_t>(layer));
+  switch (target) {
+    case LoraTarget::kQ:
+      return {&w.qkv, &w.qkv_bias, 0};
+    case LoraTarget::kK:
+      return {&w.qkv, &w.qkv_bias, config.QDim()};
+    case LoraTarget::kV:
+      return {&w.qkv, &w.qkv_bias, config.QDim() + config.KvDim()};
+    case LoraTarget::kO:
+      return {&w.o, &w.o_bias, 0};
+    case LoraTarget::kGate:
+      return {&w.gate_up, &w.gate_up_bias, 0};
+    case LoraTarget::kUp:
+      return {&w.gate_up, &w.gate_up_bias, config.intermediate_size};
+    default:
+      CHECK(target == LoraTarget::kDown);
+      return {&w.down, &w.down_bias, 0};
+  }
+}
+
+// `count` rows from `first` on of a matrix.
+BaseMatrix RowsOf(BaseMatrix matrix, std::int64_t first, std::int64_t count) {
+  CHECK_LE(first + count, matrix.n);
+  auto read = [first, whole = std::move(matrix.read)](std::int64_t row, std::int64_t rows, float* out) {
+    return whole(first + row, rows, out);
+  };
+  return {count, matrix.k, matrix.format, std::move(read)};
+}
+
+}  // namespace
+
+BaseMatrices BaseMatricesOf(const Model& model) {
+  const auto linear = [&model](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
+    const auto place = FindLinear(model.config(), model.weights(), layer, target);
+    const std::int64_t out = TargetShape(model.config(), target).out;
+    BaseLinear found{RowsOf(MatrixOf(*place.matrix), place.first_row, out), {}};
+    if (!place.bias->empty())
+      found.bias.assign(place.bias->data() + place.first_row, place.bias->data() + place.first_row + out);
+    return found;
+  };
+  return {MatrixOf(model.weights().lm_head), MatrixOf(model.weights().EmbeddingRows()), linear};
+}
+
+BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device) {
+  const auto linear = [&model, &device](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
+    const auto place = FindLinear(model.config(), model.weights(), layer, target);
+    const std::int64_t out = TargetShape(model.config(), target).out;
+    BaseLinear found{RowsOf(MatrixOf(*place.matrix, device), place.first_row, out), {}};
+    if (place.bias->data == nullptr) return found;
+    found.bias.resize(static_cast<std::size_t>(out));
+    RETURN_IF_ERROR(ReadFromDevice(device, reinterpret_cast<const std::byte*>(place.bias->data + place.first_row),
+                                   DType::kF32, out, found.bias.data()));
+    return found;
+  };
+  return {MatrixOf(model.weights().lm_head, device), MatrixOf(model.weights().EmbeddingRows(), device), linear};
+}
+
+}  // namespace loramux
