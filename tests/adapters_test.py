@@ -21,6 +21,7 @@ from serving import DEMO, PATIENCE, Server, questions, run_tests, wait_for
 
 KEY = "an-admin-key-of-the-tests"
 PROMPTS = [prompt for model, prompt, _ in questions(8) if model == "reverse"]
+TOLERANCE = 1e-4   # of log-probabilities in float32
 
 
 class AdminServer(Server):
@@ -227,6 +228,65 @@ class OwnText(WithFolder):
         run_program("batch", str(self.top / "in.jsonl"), *flags, "-o", str(self.top / "out.jsonl"))
         said = json.loads((self.top / "out.jsonl").read_text())["response"]["body"]["choices"][0]["message"]["content"]
         self.assertEqual(said, asked.strip())
+
+
+class Activated(WithFolder):
+    """Activated LoRA (aLoRA): tests/golden/make_alora.py has made what PEFT computes with the same adapters."""
+
+    def setUp(self):
+        super().setUp()
+        self.golden = json.loads((serving.ROOT / "tests/golden/alora.json").read_text())["adapters"]
+        for name, adapter in self.golden.items():
+            config = self.copy(name, f"dir/{name}") / "adapter_config.json"
+            config.write_text(json.dumps({**json.loads(config.read_text()),
+                                          "alora_invocation_tokens": adapter["invocation"]}))
+        shutil.copytree(DEMO / "adapters" / "reverse", self.top / "dir" / "plain")
+        self.server = AdminServer(self.top, "--weights", "f32", "--lora-dtype", "f32", "--kv-cache-dtype", "f32",
+                                  adapter_dir=self.top / "dir")
+        self.addCleanup(self.server.stop)
+
+    def complete(self, model, prompt, max_tokens=12, **more):
+        """Token ids, their log-probabilities, and how many tokens of the prompt were cached."""
+        status, answer = self.server.json("POST", "/v1/completions", {
+            "model": model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "logprobs": 0,
+            "ignore_eos": True, "return_tokens_as_token_ids": True, **more})
+        self.assertEqual(status, 200, answer)
+        choice = answer["choices"][0]
+        tokens = [int(token.split(":")[1]) for token in choice["logprobs"]["tokens"]]
+        return tokens, choice["logprobs"]["token_logprobs"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def expect(self, model, run):
+        tokens, logprobs, cached = self.complete(model, run["prompt"])
+        self.assertEqual(tokens, run["tokens"], model)
+        for found, expected in zip(logprobs, run["logprobs"]):
+            self.assertAlmostEqual(found, expected, delta=TOLERANCE)
+        return cached
+
+    def test_answers_and_prompts_are_those_of_peft(self):
+        for name, adapter in self.golden.items():
+            for run in adapter["runs"]:
+                self.expect(name, run)
+                status, answer = self.server.json("POST", "/v1/completions", {
+                    "model": name, "prompt": run["prompt"], "prompt_logprobs": 0, "max_tokens": 0})
+                self.assertEqual(status, 200, answer)
+                entries = answer["choices"][0]["prompt_logprobs"][1:]
+                for entry, token, expected in zip(entries, run["prompt"][1:], run["prompt_logprobs"]):
+                    self.assertAlmostEqual(entry[str(token)]["logprob"], expected, delta=TOLERANCE)
+
+    def test_a_context_is_computed_once_for_all_in_every_mix(self):
+        runs = [(name, run) for name, adapter in self.golden.items() for run in adapter["runs"]]
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            plain = [pool.submit(self.complete, "plain", run["prompt"]) for _, run in runs]
+            list(pool.map(lambda one: self.expect(*one), runs * 3))
+            alone = [self.complete("plain", run["prompt"])[:2] for _, run in runs]
+            self.assertEqual([one.result()[:2] for one in plain], alone)
+        longest = max((run for _, run in runs), key=lambda run: run["base_tokens"] or 0)
+        shared = [9 + i % 200 for i in range(500)]
+        tail = longest["prompt"][longest["base_tokens"]:]
+        self.assertEqual(self.complete("demo", shared + [10])[2], 0)
+        for name, adapter in self.golden.items():
+            self.assertEqual(self.complete(name, shared + adapter["invocation"] + tail[:1])[2], len(shared))
+        self.assertEqual(self.complete("plain", shared + tail)[2], 0)
 
 
 class Routes(WithFolder):

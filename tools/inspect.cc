@@ -268,6 +268,10 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   Add(report, "lora_alpha", "alpha", adapter.config.lora_alpha,
       fmt::format("{:g}{}", adapter.config.lora_alpha, adapter.config.use_rslora ? " (rsLoRA)" : ""));
   Add(report, "scales", scales.size() == 1 ? "scale" : "scales", scales, Joined(scales));
+  const std::vector<TokenId>& invocation = adapter.config.invocation_tokens;
+  if (!invocation.empty())
+    Add(report, "invocation_tokens", "acts from", invocation,
+        fmt::format("the tokens {}", fmt::join(invocation, ", ")));
   Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
   Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));

@@ -590,7 +590,7 @@ struct Engine::Impl {
     part.position = request.computed;
     part.pages = request.page_table;
     part.page_tokens = options.scheduler.page_tokens;
-    part.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
+    part.adapter = request.adapter == kBaseModel || chunk.by_base ? nullptr : &residency.Get(request.adapter);
     part.sampling = Samples(chunk) ? &request.sampling : nullptr;
     part.context.prompt = request.prompt();
     part.context.generated = request.generated();

@@ -33,6 +33,35 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
 }
 
+// An activated LoRA (aLoRA) finds what the base model and other activated ones have computed of a prompt before its
+// invocation, and they find what it has. KvCheckingExecutor checks each position that is read.
+TEST(Engine, ActivatedAdaptersShareTheirPromptsWithTheBase) {
+  World w(64, 8, {.prefill_chunk = 100}, {2, 2});
+  const AdapterGeneration judge = w.LoadActivated("judge", 2, {50, 51}),
+                          rewriter = w.LoadActivated("rewriter", 2, {60});
+  const auto ask = [&](AdapterGeneration adapter, const std::vector<TokenId>& prompt, AdapterGeneration acts) {
+    const RequestId id = *w.Submit(prompt, adapter.value, 6);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(acts, prompt, 6));
+    return w.outcomes[id].cached_tokens;
+  };
+  const std::vector<TokenId> shared = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};  // two full pages, and most of a third
+  const auto with = [&](std::vector<TokenId> more) {
+    more.insert(more.begin(), shared.begin(), shared.end());
+    return more;
+  };
+  EXPECT_EQ(ask(judge, with({50, 51, 12}), judge), 0);
+  EXPECT_EQ(ask(rewriter, with({60, 61}), rewriter), 8);  // the page of its invocation stays with a request
+  EXPECT_EQ(ask(kBaseModel, with({12, 13, 14}), kBaseModel), 8);
+  EXPECT_EQ(ask(judge, with({50, 51, 12}), judge), 11);      // the base model has filled that page
+  EXPECT_EQ(ask(judge, with({50, 51, 50, 51}), judge), 11);  // the last occurrence counts
+  EXPECT_EQ(ask(judge, {50, 51, 3, 4, 5}, judge), 0);        // from the first token on it is as another adapter
+  EXPECT_EQ(ask(judge, {50, 51, 3, 4, 5}, judge), 4);
+  EXPECT_EQ(ask(judge, with({12, 13, 14}), kBaseModel), 13);  // not invoked: the base model answers
+  EXPECT_EQ(ask(AdapterGeneration{1}, with({50, 51, 12}), AdapterGeneration{1}), 0);
+  w.engine->CheckIntegrity();
+}
+
 // The client is told of no cached tokens, and the host tier holds adapters alone.
 TEST(Engine, WithoutAPrefixCacheEveryPromptIsComputed) {
   World w(64, 8, {}, {2, 2}, /*prefix_cache=*/false);

@@ -16,6 +16,7 @@ struct Asked {
   std::int32_t prompt_logprobs;
   std::optional<Pooling> pooling = std::nullopt;
   bool cancelled = false;
+  bool acts = true;  // false: it lacks the adapter's invocation tokens
 };
 
 // The embedding of a prompt, as the modelled executor would compute it in one piece.
@@ -44,6 +45,7 @@ struct Fuzzed {
   EngineStats stats;
   std::int64_t cancelled = 0;
   std::int64_t embeddings = 0;
+  std::int64_t invoked = 0;        // requests that the base model begins and an activated adapter ends
   std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
   std::int64_t invalid_pages = 0;  // the most at one time
 };
@@ -108,6 +110,14 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     w.transfer.set_fault(sometimes);
     w.kv_transfer.set_fault(sometimes);
   }
+  // Activated ones, which act from the last 7, from the last two of them, or from the last 1.
+  Prng activated_prng(seed + 4);
+  const bool activated = activated_prng.NextBelow(2) == 0;
+  for (const std::vector<TokenId>& invocation : {std::vector<TokenId>{7}, {7, 7}, {1}}) {
+    if (!activated) break;
+    adapter_pages.push_back(1 + static_cast<std::int64_t>(activated_prng.NextBelow(8)));
+    w.LoadActivated("activated-" + std::to_string(adapter_pages.size()), adapter_pages.back(), invocation);
+  }
   std::map<RequestId, Asked> asked;
   int to_submit = 80;
   while (to_submit > 0 || !w.engine->Idle()) {
@@ -117,6 +127,11 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;  // many prompts begin alike
       for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(5) == 0 ? prng.NextBelow(kinds) : 7);
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
+      if (activated && activated_prng.NextBelow(3) == 0)
+        ask.adapter = 13 + static_cast<std::uint32_t>(activated_prng.NextBelow(3));
+      const auto base_tokens = w.BaseTokens(ask.prompt, AdapterGeneration{ask.adapter});
+      fuzzed.invoked += base_tokens.value_or(0) > 0;
+      ask.acts = base_tokens.has_value();
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
       ask.prompt_logprobs = score_prng.NextBelow(4) == 0 ? static_cast<std::int32_t>(score_prng.NextBelow(3)) : -1;
       if (ask.prompt_logprobs >= 0 && score_prng.NextBelow(2) == 0) ask.max_tokens = 0;
@@ -149,7 +164,8 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   for (const auto& [id, ask] : asked) {
     const World::Outcome& outcome = w.outcomes[id];
     EXPECT_EQ(outcome.ends, 1);
-    const std::vector<TokenId> expected = ExpectedTokens(AdapterGeneration{ask.adapter}, ask.prompt, ask.max_tokens);
+    const std::vector<TokenId> expected =
+        ExpectedTokens(AdapterGeneration{ask.acts ? ask.adapter : 0}, ask.prompt, ask.max_tokens);
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
       ++fuzzed.cancelled;
@@ -174,7 +190,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0,
-               copied_pages = 0, early = 0, discarded = 0, embeddings = 0;
+               copied_pages = 0, early = 0, discarded = 0, embeddings = 0, invoked = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;  // by regime
   std::map<bool, SwapStats> swaps;                                  // by whether the regime swaps proactively
@@ -199,6 +215,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     early += stats.early_admissions;
     discarded += fuzzed.discarded;
     embeddings += fuzzed.embeddings;
+    invoked += fuzzed.invoked;
     history_evictions += stats.history_evictions;
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
@@ -226,6 +243,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(early, 500);
   EXPECT_GT(discarded, 25);
   EXPECT_GT(embeddings, 1000);
+  EXPECT_GT(invoked, 2000);
   for (const CacheRegime& regime : CacheRegimes()) {
     EXPECT_GT(runs[regime.name], 15) << regime.name;
     EXPECT_GT(evicted[regime.name], 100) << regime.name;

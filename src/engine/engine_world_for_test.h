@@ -107,6 +107,22 @@ struct EngineWorld {
   AdapterGeneration Load(const std::string& name, std::int64_t pages, const std::string& digest = "") {
     return (*registry.Commit(Make(name, pages, digest)))->generation;
   }
+  AdapterGeneration LoadActivated(const std::string& name, std::int64_t pages, std::vector<TokenId> invocation) {
+    auto version = Make(name, pages);
+    version->file.config.invocation_tokens = std::move(invocation);
+    return (*registry.Commit(std::move(version)))->generation;
+  }
+  // Tokens of the prompt before the last occurrence of the adapter's invocation tokens; nullopt: there is none.
+  std::optional<std::int64_t> BaseTokens(std::span<const TokenId> prompt, AdapterGeneration adapter) const {
+    const auto version = registry.Find(adapter);
+    if (version == nullptr || version->file.config.invocation_tokens.empty()) return 0;
+    const std::vector<TokenId>& invocation = version->file.config.invocation_tokens;
+    for (std::size_t tail = invocation.size(); tail <= prompt.size(); ++tail) {
+      if (std::ranges::equal(prompt.subspan(prompt.size() - tail, invocation.size()), invocation))
+        return static_cast<std::int64_t>(prompt.size() - tail);
+    }
+    return std::nullopt;
+  }
   AdapterGeneration Replace(const std::string& name, std::int64_t pages, const std::string& digest = "") {
     return (*registry.Commit(Make(name, pages, digest), /*replace=*/true))->generation;
   }
@@ -143,7 +159,7 @@ struct EngineWorld {
     };
     const std::vector<TokenId> tokens = request.prompt;
     const auto id = engine->Submit(std::move(request));
-    if (id.ok()) executor->Expect(*id, tokens);
+    if (id.ok()) executor->Expect(*id, tokens, BaseTokens(tokens, adapter).value_or(0));
     return id;
   }
 

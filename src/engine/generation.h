@@ -55,6 +55,8 @@ using GenerationCallback = std::function<void(const GenerationEvent&)>;
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty; ids in [0, vocabulary size)
   AdapterGeneration adapter = kBaseModel;
+  // Request::base_tokens. Unset: as the adapter's invocation tokens say.
+  std::optional<std::int32_t> base_tokens;
   // charged for the request's service; empty: the adapter's name, or the base model
   std::string tenant;
   // Only requests of one domain find each other's keys and values in the prefix cache. Empty: the shared domain.

@@ -43,7 +43,11 @@ class KvCheckingExecutor final : public Executor {
     executor_->Submit(std::move(batch));
   }
   // Tells of a request's prompt, of which the cache may hold a part. Otherwise the prompt is learned from the batches.
-  void Expect(RequestId id, std::vector<TokenId> prompt) { tokens_[id] = std::move(prompt); }
+  // The base model computes its first `base_tokens`, whatever the adapter.
+  void Expect(RequestId id, std::vector<TokenId> prompt, std::int64_t base_tokens = 0) {
+    tokens_[id] = std::move(prompt);
+    base_tokens_[id] = base_tokens;
+  }
   // A real executor may copy a page at any time until now, so each source page must be unchanged.
   bool Poll(StepResult& result) override {
     if (!batch_.has_value()) return false;
@@ -146,8 +150,12 @@ class KvCheckingExecutor final : public Executor {
   }
   void CheckAndWrite(const StepSequence& sequence, std::int32_t layer) {
     const std::vector<TokenId>& tokens = tokens_.at(sequence.id);
-    std::uint64_t hash = SplitMix64(Content(sequence));
-    for (std::int64_t p = 0; p < sequence.position + sequence.tokens.size; ++p) {
+    const std::int64_t base_tokens = base_tokens_[sequence.id], end = sequence.position + sequence.tokens.size;
+    ASSERT_TRUE(sequence.position >= base_tokens || (end <= base_tokens && batch_->SegmentOf(sequence) == nullptr))
+        << "request " << sequence.id << " uses its adapter before position " << base_tokens;
+    std::uint64_t hash = SplitMix64(base_tokens > 0 ? 0 : Content(sequence));
+    for (std::int64_t p = 0; p < end; ++p) {
+      if (p == base_tokens && p > 0) hash = SplitMix64(hash ^ SplitMix64(Content(sequence)));
       hash = SplitMix64(hash ^ static_cast<std::uint64_t>(tokens[static_cast<std::size_t>(p)]));
       const auto expected = static_cast<std::uint32_t>(SplitMix64(hash + static_cast<std::uint64_t>(layer)));
       if (p >= sequence.position) {
@@ -174,6 +182,7 @@ class KvCheckingExecutor final : public Executor {
   PagePool* device_;
   std::optional<StepBatch> batch_;  // in flight
   std::map<RequestId, std::vector<TokenId>> tokens_;
+  std::map<RequestId, std::int64_t> base_tokens_;
   std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> contents_;  // by slot: load, content
   TimeNs computed_at_ = 0;
   TimeNs held_up_ = 0;

@@ -1,5 +1,7 @@
 #include "engine/make_sequence.h"
 
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,6 +47,14 @@ Status CheckOutput(const EngineOptions& options, const GenerationRequest& input)
       "model");
 }
 
+// Where an activated LoRA begins to act: at the last occurrence of its invocation tokens, as in PEFT. nullopt: nowhere.
+std::optional<std::int32_t> InvokedAt(std::span<const TokenId> prompt, std::span<const TokenId> invocation) {
+  if (invocation.empty()) return 0;
+  const auto found = std::find_end(prompt.begin(), prompt.end(), invocation.begin(), invocation.end());
+  if (found == prompt.end()) return std::nullopt;
+  return static_cast<std::int32_t>(found - prompt.begin());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, GenerationRequest input,
@@ -58,9 +68,14 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   auto sequence = std::make_unique<Sequence>();
   Sequence& request = *sequence;
   request.adapter = input.adapter;
+  std::optional<std::int32_t> base_tokens = input.base_tokens;
+  if (version != nullptr && !base_tokens) base_tokens = InvokedAt(input.prompt, version->file.config.invocation_tokens);
+  request.base_tokens = base_tokens.value_or(0);
   request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
   request.prefix_domain = std::move(input.prefix_domain);
-  sequence->version = std::move(version);
+  const bool acts = base_tokens.has_value();
+  if (!acts) request.adapter = kBaseModel;
+  sequence->version = acts ? std::move(version) : nullptr;
   request.prompt_tokens = static_cast<std::int32_t>(prompt);
   request.priority = input.priority;
   request.deadline = input.deadline;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "formats/adapter_form.h"
 #include "formats/adapter_patterns.h"
@@ -20,12 +21,11 @@ struct RefusedOption {
   const char* key;
   const char* why;
 };
-constexpr std::array<RefusedOption, 11> kRefusedOptions = {{
+constexpr std::array<RefusedOption, 10> kRefusedOptions = {{
     {"modules_to_save", "fully trained copies of modules"},
     {"trainable_token_indices", "retrained rows of the embedding"},
     {"target_parameters", "LoRA on bare parameters"},
     {"layer_replication", "a model with repeated layers"},
-    {"alora_invocation_tokens", "activated LoRA"},
     {"use_qalora", "QALoRA, which pools the input"},
     {"use_bdlora", "block-diagonal LoRA"},
     {"arrow_config", "Arrow, which routes between adapters"},
@@ -153,6 +153,26 @@ Status ParsePatterns(const JsonFields& fields, const MemberKeyOrder& order, Adap
   });
 }
 
+Status ParseInvocation(const JsonFields& fields, AdapterConfig& config) {
+  const nlohmann::json* value = fields.Find("alora_invocation_tokens");
+  if (value == nullptr || IsOff(*value)) return Ok{};
+  const auto bad = [&] {
+    return fields.Bad("alora_invocation_tokens",
+                      "1 to " + std::to_string(kMaxInvocationTokens) + " token ids in a list, or null");
+  };
+  if (!value->is_array() || value->size() > kMaxInvocationTokens) return bad();
+  for (const nlohmann::json& item : *value) {
+    const auto id = IntegerIn(item, 0, std::numeric_limits<TokenId>::max());
+    if (!id) return bad();
+    config.invocation_tokens.push_back(static_cast<TokenId>(*id));
+  }
+  if (config.use_dora) {
+    return Unsupported(fields.label() +
+                       "found alora_invocation_tokens beside use_dora, which PEFT does not define together");
+  }
+  return Ok{};
+}
+
 Status ParseRankAndAlpha(const JsonFields& fields, AdapterConfig& config) {
   const nlohmann::json* r = fields.Find("r");
   const auto rank = r == nullptr ? std::nullopt : IntegerIn(*r, 1, kMaxLoraRank);
@@ -229,6 +249,7 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
   RETURN_IF_ERROR(ParseRankAndAlpha(fields, config));
   RETURN_IF_ERROR(ParsePatterns(fields, order, config));
   RETURN_IF_ERROR(ParseTargets(fields, config));
+  RETURN_IF_ERROR(ParseInvocation(fields, config));
   ASSIGN_OR_RETURN(auto base, fields.String("base_model_name_or_path"));
   config.base_model_name = base.value_or("");
   RETURN_IF_ERROR(config.CompilePatterns(label));

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "formats/embedding_config.h"
 #include "formats/model_config.h"
@@ -68,6 +69,9 @@ struct AdapterConfig {
   std::optional<double> factor;
   bool use_dora = false, lora_bias = false;
   std::string base_model_name;  // informational
+  // Activated LoRA (aLoRA): the adapter acts from the last occurrence of these tokens in a prompt on, and not at all on
+  // a prompt without them. Empty: it acts on every token.
+  std::vector<TokenId> invocation_tokens;
 
   // The compiled patterns of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig by hand
   // must call CompilePatterns afterwards.

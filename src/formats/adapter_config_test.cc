@@ -184,14 +184,26 @@ TEST(AdapterConfigTest, ManyPatternsAreEachFound) {
   }
 }
 
+TEST(AdapterConfigTest, ReadsInvocationTokens) {
+  const auto with = [](ordered_json value) { return With(Plain(), {{"alora_invocation_tokens", std::move(value)}}); };
+  const ordered_json with_dora = With(Plain(), {{"use_dora", true}});
+  EXPECT_TRUE(Parsed(with(nullptr)).invocation_tokens.empty());
+  EXPECT_THAT(Parsed(with({7, 0, 2147483647})).invocation_tokens, testing::ElementsAre(7, 0, 2147483647));
+  EXPECT_TRUE(Parsed(with(ordered_json::array())).invocation_tokens.empty());
+  for (const char* text : {"[-1]", "[2147483648]", "[\"x\"]", "[1.5]", "[[1]]", "3", "\"a\"", "{}"}) {
+    const ordered_json bad = ordered_json::parse(text);
+    EXPECT_THAT(ErrorOf(with(bad)), HasSubstr("alora_invocation_tokens: expected 1 to 4096 token ids")) << bad;
+  }
+  EXPECT_THAT(ErrorOf(With(with_dora, {{"alora_invocation_tokens", {1}}})), HasSubstr("beside use_dora"));
+}
+
 TEST(AdapterConfigTest, RefusesByName) {
   for (const char* key : {"use_qalora", "fan_in_fan_out"}) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, true}})), HasSubstr(std::string(key) + " is true: not supported")) << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, false}})), "accepted") << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
   }
-  for (const char* key : {"modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication",
-                          "alora_invocation_tokens"}) {
+  for (const char* key : {"modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication"}) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, {"x"}}})), HasSubstr(std::string(key) + " is [\"x\"]")) << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, ordered_json::array()}})), "accepted") << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;

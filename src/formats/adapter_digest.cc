@@ -130,6 +130,7 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
   Hash hash;
   std::vector<std::byte> buffer;
   AddNumber(hash, file.modules.size());
+  for (const TokenId token : file.config.invocation_tokens) AddNumber(hash, static_cast<std::uint64_t>(token));
   for (std::size_t m = 0; m < file.modules.size(); ++m) {
     const LoraModule& module = file.modules[m];
     AddModule(module, hash);

@@ -319,6 +319,12 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
     RETURN_IF_ERROR(CheckSaid("use_dora", config.use_dora, pair.magnitude, pair, label));
     RETURN_IF_ERROR(CheckSaid("lora_bias", config.lora_bias, pair.b_bias, pair, label));
   }
+  if (pair.bias != nullptr && !config.invocation_tokens.empty()) {
+    return TensorError(
+        label, *pair.bias,
+        "a trained bias (`bias` other than none) in an activated LoRA: PEFT adds it before the invocation "
+        "too, so that the adapter could share no context; train it with bias none");
+  }
   if (pair.bias != nullptr && model != nullptr && !HasBias(*model, key.target)) {
     return TensorError(label, *pair.bias,
                        "a trained bias (`bias` other than none), but the base model's layer has no bias: the adapter "

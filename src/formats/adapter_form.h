@@ -17,6 +17,7 @@ namespace loramux {
 class JsonFields;
 
 inline constexpr std::int64_t kMaxLoraRank = 4096;
+inline constexpr std::size_t kMaxInvocationTokens = 4096;
 
 // The name of the form's file of tensors.
 const char* AdapterTensorFileName(AdapterForm form);

@@ -279,6 +279,9 @@ TEST_F(GgufAdapterFiles, EachModuleHasItsOwnRankAndAlphaZeroIsTheFactorOne) {
   GgufWriter without = Head(0);
   AddPair(without, "blk.0.ffn_up", 4, 2, 6);
   EXPECT_EQ(Open(without)->modules[0].scale, 1.0F);
+  EXPECT_TRUE(Open(without)->config.invocation_tokens.empty());
+  without.Numbers("adapter.alora.invocation_tokens", {5, 6});
+  EXPECT_THAT(Open(without)->config.invocation_tokens, ElementsAre(5, 6));
 }
 
 TEST_F(GgufAdapterFiles, BlocksOfQ8AreReadAsFloats) {
@@ -305,7 +308,7 @@ TEST_F(GgufAdapterFiles, RefusesByNameWhatIsNoPlainLora) {
   GgufWriter other = GgufWriter().Text("general.type", "adapter").Text("general.architecture", "llama");
   EXPECT_THAT(OpenError(other.Text("adapter.type", "control_vector")), HasSubstr("adapter.type"));
   GgufWriter alora = Head(1);
-  EXPECT_THAT(OpenError(alora.Numbers("adapter.alora.invocation_tokens", {1, 2})), HasSubstr("activated LoRA"));
+  EXPECT_THAT(OpenError(alora.Numbers("adapter.alora.invocation_tokens", {1, -2})), HasSubstr("token ids"));
   GgufWriter unknown = Head(1);
   EXPECT_THAT(OpenError(unknown.U32("adapter.lora.x", 1)), HasSubstr("'adapter.lora.x' = 1"));
   EXPECT_THAT(OpenError(Head(1, "gpt2")), HasSubstr("general.architecture"));

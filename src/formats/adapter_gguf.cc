@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -30,16 +31,27 @@ Status CheckGgufAdapter(const GgufFile& file) {
   }
   ASSIGN_OR_RETURN(const auto kind, file.Text("adapter.type"));
   if (kind.value_or("") != "lora") return file.Bad("adapter.type", "'lora'");
-  ASSIGN_OR_RETURN(const auto invocation, file.Array("adapter.alora.invocation_tokens", GgufArray::Element::kNumber));
-  if (invocation && invocation->size() > 0) {
-    return Unsupported(file.label() + ": metadata 'adapter.alora.invocation_tokens' is " + DescribeGguf(*invocation) +
-                       ": not supported (activated LoRA)");
-  }
   for (const std::string& key : file.keys()) {
     if (!key.starts_with("adapter.") || std::find(kAdapterKeys.begin(), kAdapterKeys.end(), key) != kAdapterKeys.end())
       continue;
     return Unsupported(file.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file.Find(key)) +
                        " may change what the adapter computes, and loramux does not know it");
+  }
+  return Ok{};
+}
+
+Status ReadInvocation(const GgufFile& file, AdapterConfig& config) {
+  constexpr const char* kKey = "adapter.alora.invocation_tokens";
+  ASSIGN_OR_RETURN(const auto invocation, file.Array(kKey, GgufArray::Element::kNumber));
+  if (!invocation) return Ok{};
+  if (invocation->size() > kMaxInvocationTokens) {
+    return file.Bad(kKey, "at most " + std::to_string(kMaxInvocationTokens) + " token ids");
+  }
+  for (const double token : invocation->Numbers()) {
+    if (!(token >= 0 && token <= std::numeric_limits<TokenId>::max()) || std::floor(token) != token) {
+      return file.Bad(kKey, "token ids");
+    }
+    config.invocation_tokens.push_back(static_cast<TokenId>(token));
   }
   return Ok{};
 }
@@ -158,6 +170,7 @@ Result<GgufAdapter> ParseGgufAdapter(std::span<const std::byte> head, std::uint6
     adapter.config.factor = 1;
     adapter.config.lora_alpha = static_cast<double>(adapter.config.r);
   }
+  RETURN_IF_ERROR(ReadInvocation(file, adapter.config));
   ASSIGN_OR_RETURN(adapter.config.base_model_name, BaseOfGgufAdapter(file));
   return adapter;
 }

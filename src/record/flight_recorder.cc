@@ -125,13 +125,14 @@ std::uint32_t FlightRecorder::NumberOf(const std::string& name) {
 void FlightRecorder::Arrived(const Request& request, const AdapterVersion* version) {
   if (!in_step_) return;
   if (version != nullptr) Know(*version);
-  std::string& content = current_.contents.emplace_back(version == nullptr ? std::string() : version->file.digest);
+  const bool by_base = version == nullptr || request.base_tokens > 0;  // what may be shared of it
+  std::string& content = current_.contents.emplace_back(by_base ? std::string() : version->file.digest);
   const std::string& domain = request.prefix_domain;
   if (!domain.empty()) content += "\n" + domain;
-  current_.step.arrivals.push_back({request.id, request.adapter, NumberOf(request.tenant_name),
-                                    domain.empty() ? 0 : NumberOf(domain) + 1, request.priority,
-                                    std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
-                                    request.reusable_tokens != Request::kAllTokens, request.tokens});
+  current_.step.arrivals.push_back(
+      {request.id, request.adapter, NumberOf(request.tenant_name), domain.empty() ? 0 : NumberOf(domain) + 1,
+       request.priority, std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
+       request.reusable_tokens != Request::kAllTokens, request.base_tokens, request.tokens});
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 

@@ -14,10 +14,11 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Version 6 lacks RecordedArrival::scores_prompt, version 5 also moves; both are read. Fields that older versions lack.
-// Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2: also after_prefill_decay,
-// spread_prompts, ridge_tokens, load_on_arrival.
-constexpr std::uint32_t kVersion = 7, kVersionWithoutScores = 6, kVersionWithoutMoves = 5;
+// Version 7 lacks RecordedArrival::base_tokens, version 6 also scores_prompt, version 5 also moves; all are read.
+// Fields that older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2:
+// also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
+constexpr std::uint32_t kVersion = 8, kVersionWithoutBaseTokens = 7, kVersionWithoutScores = 6,
+                        kVersionWithoutMoves = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
@@ -159,10 +160,11 @@ void PutArrival(std::string& out, const RecordedArrival& arrival) {
   Put(out, static_cast<std::uint64_t>(arrival.max_total_tokens));
   PutSigned(out, arrival.deadline);
   Put(out, arrival.scores_prompt);
+  Put(out, static_cast<std::uint64_t>(arrival.base_tokens));
   Put(out, arrival.prompt.size());
   for (const TokenId token : arrival.prompt) PutFixed(out, token);
 }
-RecordedArrival GetArrival(Cursor& in, bool has_scores) {
+RecordedArrival GetArrival(Cursor& in, std::uint32_t version) {
   RecordedArrival arrival;
   arrival.id = RequestId{in.Get()};
   arrival.adapter = AdapterGeneration{static_cast<std::uint32_t>(in.Get(UINT32_MAX))};
@@ -173,14 +175,15 @@ RecordedArrival GetArrival(Cursor& in, bool has_scores) {
   arrival.max_total_tokens = static_cast<std::int32_t>(in.Get(INT32_MAX));
   const auto latest = static_cast<std::int64_t>(kMaxTime);
   arrival.deadline = in.GetSigned(-latest, latest);
-  arrival.scores_prompt = has_scores && in.Get(1) == 1;
+  arrival.scores_prompt = version > kVersionWithoutScores && in.Get(1) == 1;
+  if (version > kVersionWithoutBaseTokens) arrival.base_tokens = static_cast<std::int32_t>(in.Get(INT32_MAX));
   arrival.prompt.resize(in.Count(sizeof(TokenId)));
   for (TokenId& token : arrival.prompt) {
     token = in.Fixed<TokenId>();
     if (token < 0 || token >= kStopToken) in.Fail();
   }
   const auto size = static_cast<std::int64_t>(arrival.prompt.size());
-  if (size == 0 || arrival.max_total_tokens < size) in.Fail();
+  if (size == 0 || arrival.max_total_tokens < size || arrival.base_tokens >= size) in.Fail();
   return arrival;
 }
 
@@ -276,11 +279,11 @@ void GetSection(Cursor& in, bool present, std::vector<Item>& items, GetItem get)
   for (std::size_t i = 0; i < count && !in.failed(); ++i) items.push_back(get());
 }
 
-void GetStep(Cursor& in, bool has_scores, RecordedStep& step) {
+void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   const std::uint64_t sections = in.Get(kAllSections);
   const auto has = [sections](Section section) { return (sections & section) != 0; };
   GetSection(in, has(kAdapters), step.adapters, [&] { return GetAdapter(in); });
-  GetSection(in, has(kArrivals), step.arrivals, [&] { return GetArrival(in, has_scores); });
+  GetSection(in, has(kArrivals), step.arrivals, [&] { return GetArrival(in, version); });
   GetSection(in, has(kPins), step.pins, [&] {
     const std::uint64_t value = in.Get(std::uint64_t{UINT32_MAX} * 2 + 1);
     return RecordedPin{AdapterGeneration{static_cast<std::uint32_t>(value / 2)}, value % 2 == 1};
@@ -566,14 +569,12 @@ Result<RecordingReader> RecordingReader::Open(std::string bytes) {
     return InvalidArgument("expected a recording of `loramux serve --record`, found another file");
   }
   RecordingReader reader(std::move(bytes));
-  std::uint32_t version = 0;
+  std::uint32_t& version = reader.version_;
   std::memcpy(&version, reader.bytes_.data() + kMagic.size(), sizeof(version));
   if (version < kVersionWithoutMoves || version > kVersion) {
     return InvalidArgument("recording: expected a version from " + std::to_string(kVersionWithoutMoves) + " to " +
                            std::to_string(kVersion) + ", found " + std::to_string(version));
   }
-  reader.has_moves_ = version > kVersionWithoutMoves;
-  reader.has_scores_ = version > kVersionWithoutScores;
   reader.position_ = kMagic.size() + sizeof(kVersion);
   ASSIGN_OR_RETURN(const Block setup, reader.BlockOf(kSetupBlock, "its setup"));
   ASSIGN_OR_RETURN(reader.setup_, SetupFromJson(setup.payload));
@@ -582,6 +583,8 @@ Result<RecordingReader> RecordingReader::Open(std::string bytes) {
   reader.steps_begin_ = reader.position_;
   return reader;
 }
+
+bool RecordingReader::has_moves() const { return version_ > kVersionWithoutMoves; }
 
 void RecordingReader::Rewind() {
   position_ = steps_begin_;
@@ -618,7 +621,7 @@ Status RecordingReader::ReadSteps(std::string_view payload) {
     RecordedStep& step = steps_.emplace_back();
     step.number = number += in.Get();
     step.now = static_cast<TimeNs>(now += in.Get(kMaxTime));
-    GetStep(in, has_scores_, step);
+    GetStep(in, version_, step);
     if (in.failed()) break;
     RETURN_IF_ERROR(Check(step));
   }

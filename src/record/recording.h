@@ -62,6 +62,7 @@ struct RecordedArrival {
   TimeNs deadline = 0;
   // The prompt's log-probabilities, or the mean of its hidden states, are wanted: both need all of it computed.
   bool scores_prompt = false;
+  std::int32_t base_tokens = 0;
   std::vector<TokenId> prompt;  // pseudonyms
   bool operator==(const RecordedArrival&) const = default;
 };
@@ -199,7 +200,7 @@ class RecordingReader {
   // Errors: not a recording, another version, damaged, or values that no server writes.
   static Result<RecordingReader> Open(std::string bytes);
   // Whether steps have their moves: from version 6 on.
-  bool has_moves() const { return has_moves_; }
+  bool has_moves() const;
   // The setup, including the history block.
   const RecordedSetup& setup() const { return setup_; }
   // Returns to the first step.
@@ -225,7 +226,7 @@ class RecordingReader {
   std::size_t position_ = 0;
   std::uint64_t blocks_ = 0;
   std::size_t steps_begin_ = 0;  // byte offset
-  bool has_moves_ = true, has_scores_ = true;
+  std::uint32_t version_ = 0;
   RecordedSetup setup_;
   std::vector<RecordedStep> steps_;  // of the block that was read last
   std::size_t next_step_ = 0;

@@ -257,6 +257,7 @@ class ReplayWorld final : private EngineObserver {
     GenerationRequest request;
     request.prompt = arrival.prompt;
     request.adapter = *generation;
+    request.base_tokens = arrival.base_tokens;
     request.tenant = std::to_string(arrival.tenant);
     if (arrival.prefix_domain > 0) request.prefix_domain = std::to_string(arrival.prefix_domain);
     request.max_tokens = arrival.max_total_tokens - static_cast<std::int32_t>(arrival.prompt.size());

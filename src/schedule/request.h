@@ -84,6 +84,10 @@ struct alignas(64) Request {
   // step.
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist
+  // Leading tokens on which its adapter does not act, as an activated LoRA before its invocation tokens: their keys and
+  // values are the base model's, and the tree has them in the base model's branch. Those after them depend on this
+  // place too and stay with the request. 0: the adapter acts on all. Below prompt_tokens.
+  std::int32_t base_tokens = 0;
   // Leading tokens whose keys and values it may take from the tree. Fewer than all while the log-probabilities of its
   // prompt, or the mean of its hidden states, are wanted and not known yet: they come from the computation of these
   // tokens.
@@ -99,7 +103,15 @@ struct alignas(64) Request {
   // Tokens that are known but not computed yet.
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   // Tokens whose keys and values may come from the tree. The last token's never do, because its logits are needed.
-  std::int64_t most_reused() const { return std::min(static_cast<std::int64_t>(tokens.size()) - 1, reusable_tokens); }
+  std::int64_t most_reused() const {
+    return std::min({static_cast<std::int64_t>(tokens.size()) - 1, reusable_tokens, treelike_tokens()});
+  }
+  // Leading tokens whose keys and values may be in the tree.
+  std::int64_t treelike_tokens() const { return base_tokens > 0 ? base_tokens : kAllTokens; }
+  // Of the next `count` tokens from `position` on, those that one step may compute: the adapter acts on all or none.
+  std::int64_t AlikeFrom(std::int64_t position, std::int64_t count) const {
+    return position < base_tokens ? std::min(count, base_tokens - position) : count;
+  }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }
   // Output tokens so far.
   std::span<const TokenId> generated() const {

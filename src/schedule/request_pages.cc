@@ -22,6 +22,7 @@ RequestPages::RequestPages(std::int64_t page_tokens, PagePool& device, Residency
 
 void RequestPages::Enter(Request* request) {
   request->branch = branches_.Know(request->adapter);
+  if (request->base_tokens > 0) request->branch = branches_.base();
   request->top = tree_.HoldTop(request->branch, request->prefix_domain);
   request->tail = FindTail(tree_, *request);
   tree_.Want(request->tail);
@@ -93,11 +94,11 @@ void RequestPages::Fetch(const PlannedFetch& fetch, TimeNs now) {
 void RequestPages::Fill(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(page_tokens_);
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,
-             computed = static_cast<std::size_t>(request->computed);
+             computed = static_cast<std::size_t>(std::min(request->computed, request->treelike_tokens()));
   if (computed >= done + 2 * size) {
     tree_.PrefetchInsert(request->tail, std::span<const TokenId>(request->tokens).subspan(done, computed - done));
   }
-  for (; (request->tree_pages + 1) * page_tokens_ <= request->computed; ++request->tree_pages) {
+  for (; (static_cast<std::size_t>(request->tree_pages) + 1) * size <= computed; ++request->tree_pages) {
     const auto at = static_cast<std::size_t>(request->tree_pages);
     const std::span<const TokenId> tokens = std::span<const TokenId>(request->tokens).subspan(at * size, size);
     const auto inserted = tree_.Insert(request->tail, tokens, request->pages[at], now);

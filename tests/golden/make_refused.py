@@ -70,8 +70,6 @@ def by_peft():
                                     "retrained rows of the embedding"),
         "embeddings": (BASE, dict(r=2, lora_alpha=4, target_modules=["embed_tokens"]), ["lora_embedding_"],
                        "LoRA on the embedding"),
-        "alora": (BASE, dict(q, alora_invocation_tokens=[5, 6]), ["alora_invocation_tokens"],
-                  "acts only after an invocation sequence"),
         "layer_replication": (BASE, dict(r=2, lora_alpha=4, target_modules=["q_proj"],
                                          layer_replication=[[0, 2], [1, 2]]), ["layer_replication"],
                               "builds a deeper model out of repeated layers"),
@@ -115,7 +113,6 @@ def by_hand():
         plain_config(layer_replication=[[0, 2], [1, 2]]))
     add("option_trainable_token_indices", ["trainable_token_indices"], "in its dictionary form",
         plain_config(trainable_token_indices={"embed_tokens": [1, 2]}))
-    add("option_alora", ["alora_invocation_tokens"], "alora", plain_config(alora_invocation_tokens=[5, 6]))
     add("option_use_qalora", ["use_qalora"], "QALoRA pools the input before lora_A", plain_config(use_qalora=True))
     add("option_use_bdlora", ["use_bdlora"], "block-diagonal LoRA",
         plain_config(use_bdlora={"target_modules_bd_a": ["q_proj"], "nblocks": 2}))

@@ -64,7 +64,7 @@ ColdStartCosts Admitter::CostsOf(Request& request) const {
   const PerformanceModel* const model = view.options.costs.get();
   if (view.options.cold_start_policy != ColdStartPolicy::kAuto || model == nullptr) return {};
   const std::int64_t cached = draft_.prefixes.Depth(draft_.prefixes.PlannedTail(request)) * view.options.page_tokens;
-  const std::int64_t tokens = std::max<std::int64_t>(1, draft_.ChunkTokens(request.uncomputed() - cached));
+  const std::int64_t tokens = std::max<std::int64_t>(1, draft_.ChunkTokens(request, request.uncomputed() - cached));
   const ExpectedArrival arrival =
       ExpectArrival(view.residency, view.worth.reload_costs(), request.adapter, draft_.room.now());
   const TimeNs step = view.queues.running().empty() ? 0 : view.step_floor.value();

@@ -102,9 +102,9 @@ std::size_t Prompts::ArrangeByObjective() {
 
 void Prompts::Continue(const Candidate& prefill) {
   if (draft_.budget == 0) return;
-  const std::int64_t tokens = draft_.ChunkTokens(prefill.uncomputed);
+  const std::int64_t tokens = draft_.ChunkTokens(*prefill.request, prefill.uncomputed);
   const std::int64_t positions = prefill.request->computed + tokens;
-  draft_.AddChunk(prefill.request, tokens, draft_.view.MissingPages(*prefill.request, positions));
+  draft_.AddChunk(prefill.request, prefill.uncomputed, tokens, draft_.view.MissingPages(*prefill.request, positions));
 }
 
 void Prompts::FindPrefills() {

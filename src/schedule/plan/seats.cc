@@ -87,13 +87,13 @@ void Seats::FillIdle() {
   for (Runner& runner : draft_.runners) {
     if (draft_.full()) return;
     if (!runner.paused) continue;
-    const std::int64_t tokens = draft_.ChunkTokens(runner.uncomputed);
+    const std::int64_t tokens = draft_.ChunkTokens(*runner.request, runner.uncomputed);
     const std::int64_t pages = draft_.view.MissingPages(*runner.request, runner.request->computed + tokens);
     if (!draft_.room.MakeRoom(PageCategory::kKv, pages)) continue;
     draft_.room.Take(pages);
     --draft_.free_seats;
     runner.paused = false;
-    draft_.AddChunk(runner.request, tokens, pages);
+    draft_.AddChunk(runner.request, runner.uncomputed, tokens, pages);
   }
 }
 

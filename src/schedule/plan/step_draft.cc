@@ -15,14 +15,15 @@ bool StepDraft::IsAdmitted(const Request* request) const {
                      [request](const PlannedAdmission& admission) { return admission.request == request; });
 }
 
-void StepDraft::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages) {
+void StepDraft::AddChunk(Request* request, std::int64_t uncomputed, std::int64_t tokens, std::int64_t new_pages) {
   PlannedChunk& chunk = plan.chunks.emplace_back();
   chunk.request = request;
   chunk.num_tokens = static_cast<std::int32_t>(tokens);
   chunk.new_pages = static_cast<std::int32_t>(new_pages);
-  chunk.samples = tokens == request->uncomputed();
+  chunk.samples = tokens == uncomputed;
+  chunk.by_base = uncomputed > 1 && PositionOf(*request, uncomputed) < request->base_tokens;
   plan.num_tokens += tokens;
-  if (tokens > 1 || !chunk.samples) plan.prefill_tokens += tokens;
+  if (tokens > 1 || tokens != request->uncomputed()) plan.prefill_tokens += tokens;
   budget -= tokens;
 }
 
@@ -32,10 +33,8 @@ void StepDraft::AddAdmission(const PlannedAdmission& admission, std::int64_t new
   batch_time.Add(view, *request);
   const std::int64_t uncomputed =
       request->uncomputed() - prefixes.Depth(admission.tail) * view.options.page_tokens - admission.in_page.tokens;
-  const std::int64_t tokens = ChunkTokens(uncomputed);
-  AddChunk(request, tokens, new_pages);
+  AddChunk(request, uncomputed, ChunkTokens(*request, uncomputed), new_pages);
   plan.chunks.back().admits = true;
-  plan.chunks.back().samples = tokens == uncomputed;
 }
 
 void StepDraft::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {

@@ -34,9 +34,10 @@ struct StepDraft {
   // Starts a new plan from the present state.
   void Reset(TimeNs now);
 
-  // Tokens of a chunk for a request with `uncomputed` tokens.
-  std::int64_t ChunkTokens(std::int64_t uncomputed) const {
-    return std::min({uncomputed, view.options.prefill_chunk, budget});
+  // Tokens of a chunk for the request when `uncomputed` of its tokens are.
+  std::int64_t ChunkTokens(const Request& request, std::int64_t uncomputed) const {
+    const std::int64_t tokens = std::min({uncomputed, view.options.prefill_chunk, budget});
+    return tokens <= 1 ? tokens : request.AlikeFrom(PositionOf(request, uncomputed), tokens);
   }
   // True if `prompt` more tokens of prompts would exceed whole_prompt_tokens in this step.
   bool BreaksWholePrompts(std::int64_t prompt) const {
@@ -66,8 +67,8 @@ struct StepDraft {
   // Tokens of running and admitted requests in the lane of the request.
   double& LaneUse(const Request& request) { return lane_use[static_cast<std::size_t>(request.lane)]; }
 
-  // Adds a chunk to the plan.
-  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
+  // Adds a chunk to the plan: the next tokens of the request, of which `uncomputed` are to compute.
+  void AddChunk(Request* request, std::int64_t uncomputed, std::int64_t tokens, std::int64_t new_pages);
   // Adds an admission and its first chunk to the plan.
   void AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages);
   // Adds a fetch to the plan. REQUIRES: there is room.
@@ -89,6 +90,11 @@ struct StepDraft {
   bool awaits_load = false;                     // PlanOutlook::awaits_load
   const Request* blocked = nullptr;             // the first waiting request that was kBlocked
   std::array<double, kMaxLanes> lane_use = {};  // tokens of running and of admitted requests
+
+ private:
+  static std::int64_t PositionOf(const Request& request, std::int64_t uncomputed) {
+    return static_cast<std::int64_t>(request.tokens.size()) - uncomputed;
+  }
 };
 
 }  // namespace loramux

@@ -9,7 +9,9 @@ namespace loramux {
 // takes about eight.
 void SortByAdapter(std::vector<PlannedChunk>& chunks, std::vector<PlannedChunk>& buffer) {
   std::uint32_t used_bits = 0;
-  for (PlannedChunk& chunk : chunks) used_bits |= chunk.sort_key = chunk.request->adapter.value;
+  for (PlannedChunk& chunk : chunks) {
+    used_bits |= chunk.sort_key = chunk.by_base ? kBaseModel.value : chunk.request->adapter.value;
+  }
   buffer.resize(chunks.size());
   for (int shift = 0; shift < 32 && (used_bits >> shift) != 0; shift += 8) {
     const auto digit = [shift](const PlannedChunk& chunk) { return (chunk.sort_key >> shift) & 255u; };

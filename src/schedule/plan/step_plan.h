@@ -19,6 +19,7 @@ struct PlannedChunk {
   std::int32_t new_pages = 0;   // pages to allocate before the step
   bool admits = false;          // the request starts running with this step
   bool samples = false;         // the chunk computes the last known token, so a new token is sampled
+  bool by_base = false;         // the request's adapter does not act on it (Request::base_tokens)
   std::uint32_t sort_key = 0;   // scratch of SortByAdapter, which then reads each request only once
 };
 
@@ -56,7 +57,7 @@ struct StepPlan : MemoryMoves {
   std::vector<PlannedAdmission> admissions;
   // Waiting requests that may be passed over because they cannot be on time (FirstTokens).
   std::vector<const Request*> deferred;
-  std::vector<PlannedChunk> chunks;  // requests of one adapter are adjacent, the base model's come first
+  std::vector<PlannedChunk> chunks;  // those of one adapter are adjacent, the base model's come first
   std::vector<PlannedFetch> fetches;
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;

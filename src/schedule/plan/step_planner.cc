@@ -73,7 +73,7 @@ void StepPlanner::PlanDecodes() {
     if (runner.paused || runner.uncomputed != 1) continue;
     if (runner.next_pages > 0 && !preemption_.ForGrowth(i, runner.next_pages)) continue;
     if (i >= runners.size()) return;  // the runner was preempted itself
-    draft_.AddChunk(runner.request, 1, runner.next_pages);
+    draft_.AddChunk(runner.request, /*uncomputed=*/1, /*tokens=*/1, runner.next_pages);
   }
 }
 

@@ -102,7 +102,7 @@ class Stalling final : public StepShape {
     std::vector<AdapterGeneration>& stalls = draft.plan.stalls;
     if (std::find(stalls.begin(), stalls.end(), adapter) == stalls.end()) stalls.push_back(adapter);
     --draft.free_seats;
-    draft.budget -= draft.ChunkTokens(request->uncomputed());
+    draft.budget -= draft.ChunkTokens(*request, request->uncomputed());
     adapters.Pin(adapter);
     draft.batch_time.Add(draft.view, *request);
     return AdmissionOutcome::kPassedOver;
