@@ -86,21 +86,18 @@ constexpr std::array<const char*, 7> kLinearLayers = {"self_attn.q_proj", "self_
                                                       "mlp.down_proj"};
 constexpr std::int64_t kMostLayers = std::int64_t{1} << 20;
 
-Status RefuseMlxKinds(const JsonFields& fields) {
+// Whether it is DoRA, which mlx-lm computes as PEFT does. Error: it is neither that nor LoRA.
+Result<bool> IsMlxDora(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto type, fields.String("fine_tune_type"));
   ASSIGN_OR_RETURN(const bool use_dora, fields.BoolOr("use_dora", false));
-  if (use_dora || type.value_or("") == "dora") {
-    return Unsupported(fields.label() + (use_dora ? "use_dora is true" : "fine_tune_type is \"dora\"") +
-                       ": not supported (DoRA, weight-decomposed LoRA); merge it by `mlx_lm.fuse --dequantize` and "
-                       "serve the result as a base model");
-  }
+  if (type.value_or("") == "dora") return true;
   if (type.value_or("") == "full") {
     return Unsupported(fields.label() +
                        "fine_tune_type is \"full\": the file holds whole weights, not an adapter; "
                        "merge it by `mlx_lm.fuse --dequantize` and serve the result as a base model");
   }
-  if (type && *type != "lora") return fields.Bad("fine_tune_type", "\"lora\"");
-  return Ok{};
+  if (type && *type != "lora") return fields.Bad("fine_tune_type", "\"lora\" or \"dora\"");
+  return use_dora;
 }
 
 // The layers that training changed, counted from the last. mlx-lm wrote `lora_layers` up to version 0.18.
@@ -136,12 +133,13 @@ bool IsMlxConfig(const JsonFields& fields) {
 }
 
 Result<AdapterConfig> ParseMlxConfig(const JsonFields& fields, const std::string& label) {
-  RETURN_IF_ERROR(RefuseMlxKinds(fields));
+  ASSIGN_OR_RETURN(const bool dora, IsMlxDora(fields));
   const nlohmann::json* object = fields.Find("lora_parameters");
   if (object == nullptr || !object->is_object()) return fields.Bad("lora_parameters", "an object with rank and scale");
   const JsonFields parameters(*object, fields.label() + "lora_parameters.");
   AdapterConfig config;
   config.form = AdapterForm::kMlx;
+  config.use_dora = dora;
   ASSIGN_OR_RETURN(config.r, parameters.RequiredInt("rank", 1, kMaxLoraRank));
   ASSIGN_OR_RETURN(config.factor, parameters.Number("scale"));
   if (!config.factor) return parameters.Missing("scale", "a number");

@@ -93,9 +93,14 @@ TEST(MlxAdapterConfig, KeysNameTheModules) {
   EXPECT_FALSE(config->Targets("model.layers.2.self_attn.v_proj"));
 }
 
+TEST(MlxAdapterConfig, SaysWhetherItIsDora) {
+  const auto dora = [](const ordered_json& config) { return ParseAdapterConfig(config.dump(), "FILE")->use_dora; };
+  EXPECT_FALSE(dora(Mlx()));
+  EXPECT_TRUE(dora(With(Mlx(), {{"fine_tune_type", "dora"}})));
+  EXPECT_TRUE(dora(With(Mlx(), {{"use_dora", true}})));  // mlx-lm up to 0.18
+}
+
 TEST(MlxAdapterConfig, RefusesByNameWhatIsNoLora) {
-  EXPECT_THAT(ErrorOf(With(Mlx(), {{"fine_tune_type", "dora"}})), HasSubstr("fine_tune_type is \"dora\""));
-  EXPECT_THAT(ErrorOf(With(Mlx(), {{"use_dora", true}})), HasSubstr("use_dora"));
   EXPECT_THAT(ErrorOf(With(Mlx(), {{"fine_tune_type", "full"}})), HasSubstr("mlx_lm.fuse"));
   EXPECT_THAT(ErrorOf(With(Mlx(), {{"fine_tune_type", "x"}})), HasSubstr("fine_tune_type: expected \"lora\""));
   EXPECT_THAT(ErrorOf(With(Mlx(), {{"lora_parameters", nullptr}})), HasSubstr("lora_parameters"));

@@ -299,7 +299,7 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
   RuntimeOptions options = Small();
   options.device = std::move(device);
   options.device_memory = 112 << 10;
-  options.kv_dtype = DType::kF32;
+  options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
   options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
   const auto loaded = Runtime::Load(golden / "model", options, {});
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;

@@ -50,18 +50,21 @@ def write_mlx(case_dir, entry, out, default_keys):
     parameters = {"rank": rank, "dropout": 0.0, "scale": scale, **({} if default_keys else {"keys": keys})}
     num_layers = -1 if len(layers) == count else len(layers)
     model.freeze()
-    linear_to_lora_layers(model, num_layers, parameters)
     stored = tensors_of(case_dir / entry["dir"])
+    dora = any(name.endswith("lora_magnitude_vector") for name in stored)
+    linear_to_lora_layers(model, num_layers, parameters, use_dora=dora)
     weights = []
     for name in modules:
         for own, peft_name in (("lora_a", "lora_A"), ("lora_b", "lora_B")):
             weights.append((f"{name}.{own}", as_mlx(stored[f"{PLAIN}{name}.{peft_name}.weight"]).T))
+        if dora:
+            weights.append((f"{name}.m", as_mlx(stored[f"{PLAIN}{name}.lora_magnitude_vector"])))
     model.load_weights(weights, strict=False)
     trainable = dict(tree_flatten(model.trainable_parameters()))
     assert set(trainable) == {name for name, _ in weights}
     fresh_dir(out)
     mx.save_safetensors(str(out / "adapters.safetensors"), trainable)
-    save_config({"model": f"loramux-golden/{case_dir.name}", "train": True, "fine_tune_type": "lora",
+    save_config({"model": f"loramux-golden/{case_dir.name}", "train": True, "fine_tune_type": "dora" if dora else "lora",
                  "adapter_path": "adapters", "num_layers": num_layers, "lora_parameters": parameters,
                  "optimizer": "adam", "mask_prompt": False}, out / "adapter_config.json")
     again, _ = load_mlx_model(case_dir / "model")
@@ -81,6 +84,7 @@ FORMS = {  # case, adapter, name of the copy: what writes it
     ("llama_odd", "one_layer", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
     ("qwen3", "all_r8", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
     ("qwen3", "down_r13_bf16", "mlx"): lambda *a: write_mlx(*a, default_keys=False),
+    ("kinds_llama", "dora_r4", "mlx"): lambda *a: write_mlx(*a, default_keys=True),
     ("llama_sharded", "all_r4", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
     ("llama_bf16", "all_r8_bf16", "gguf"): lambda *a: write_gguf(*a, outtype="bf16"),
     ("llama3", "lm_head", "gguf"): lambda *a: write_gguf(*a, outtype="f32"),
