@@ -188,6 +188,13 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   return fuzzed;
 }
 
+void ExpectMovesBetweenTiers(const KvTierStats& tiers) {
+  EXPECT_GT(tiers.pages_backed_up, 5000);
+  EXPECT_GT(tiers.pages_fetched, 200);
+  EXPECT_GT(tiers.fetches_ahead, 10);
+  EXPECT_GT(tiers.failed_jobs, 100);
+}
+
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0,
                copied_pages = 0, early = 0, discarded = 0, embeddings = 0, invoked = 0;
@@ -231,10 +238,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(found, 1000);
   EXPECT_GT(copied_pages, 1000);
   EXPECT_GT(history_evictions, 5000);
-  EXPECT_GT(tiers.pages_backed_up, 5000);
-  EXPECT_GT(tiers.pages_fetched, 200);
-  EXPECT_GT(tiers.fetches_ahead, 10);
-  EXPECT_GT(tiers.failed_jobs, 100);
+  ExpectMovesBetweenTiers(tiers);
   EXPECT_GT(swaps[true].history_out, 500);
   EXPECT_GT(swaps[true].adapters_out, 50);
   EXPECT_GT(swaps[true].adapters_in, 50);
