@@ -58,9 +58,11 @@ RecordedStep AnyStep(Prng& prng) {
                             0,
                             static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1),
                             flip(),
+                            0,
                             {}};
     for (std::uint64_t n = 1 + prng.NextBelow(50); n > 0; --n) arrival.prompt.push_back(token());
     arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + prng.NextBelow(100));
+    arrival.base_tokens = static_cast<std::int32_t>(prng.NextBelow(arrival.prompt.size()));
     return arrival;
   });
   MakeSome(prng, step.pins, [&] { return RecordedPin{AdapterGeneration{number32()}, flip()}; });
@@ -145,7 +147,7 @@ TEST(Recording, WhatIsWrittenIsRead) {
   }
 }
 
-// Version 5 has no moves; its other steps without arrivals are those of versions 6 and 7.
+// Version 5 has no moves; its other steps without arrivals are those of versions 6 to 8.
 TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
   RecordingEncoder encoder;
   std::string bytes = encoder.Head(SmallSetup());
@@ -160,11 +162,11 @@ TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
   EXPECT_EQ(old->Next().value(), step);
   bytes[8] = 6;
   EXPECT_TRUE(RecordingReader::Open(bytes)->has_moves());
-  for (const char version : {4, 8}) {
+  for (const char version : {4, 9}) {
     bytes[8] = version;
     const auto refused = RecordingReader::Open(bytes);
     ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected a version from 5 to 7, found"));
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected a version from 5 to 8, found"));
   }
 }
 

@@ -298,7 +298,7 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
   const fs::path golden = kModels / name;
   RuntimeOptions options = Small();
   options.device = std::move(device);
-  options.device_memory = 112 << 10;
+  options.device_memory = 84 << 10;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
   options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
   const auto loaded = Runtime::Load(golden / "model", options, {});
@@ -330,7 +330,13 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
     }
   }
   runtime.Stop();
-  EXPECT_GT(runtime.engine().Stats().adapters.device_evictions, 0);
+  std::int64_t pages = 0;
+  for (const auto& version : runtime.registry().List()) pages += version->layout.pages;
+  // Of a case whose adapters do not fit together, some must go.
+  if (pages > runtime.engine().Stats().device.capacity_pages) {
+    EXPECT_GT(runtime.engine().Stats().adapters.device_evictions, 0) << name;
+  }
+  EXPECT_EQ(pages > runtime.engine().Stats().device.capacity_pages, name == "kinds_llama");
   EXPECT_GT(runtime.engine().Stats().prefix.found_tokens, 0);
 }
 
