@@ -18,6 +18,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import textwrap
 import time
 
 import cold_starts
@@ -64,13 +65,12 @@ def page(found, repetitions):
     for name, places in (("first", [0]), ("second", [1]), ("third to last", range(2, ADAPTERS))):
         plain, activated = (statistics.median(t for i in places for t in found[kind][i]) for kind in ("plain", "activated"))
         rows.append(f"| {name} | {plain * 1e3:,.1f} | {activated * 1e3:,.1f} | {plain / activated:.1f} |")
-    return "\n".join([
-        "# Many adapters over one context", "",
-        f"Made by `bench/activated_adapters.py`: {ADAPTERS} adapters of rank {RANK} answer about one context of {CONTEXT:,} "
-        "tokens, one after another, as activated LoRA ([what that is](../guide/adapters.md#activated-lora)) and as plain LoRA "
-        "with the same weights. Model of random weights in bf16 (hidden size 768, 12 layers), "
-        f"{platform.machine()} with two cores, medians of {repetitions} contexts. TTFT in milliseconds.", "",
-        "| adapter | plain LoRA | activated LoRA | plain / activated |", "|---|---|---|---|", *rows, ""])
+    text = (f"Made by `bench/activated_adapters.py`: {ADAPTERS} adapters of rank {RANK} answer about one context of {CONTEXT:,} "
+            "tokens, one after another, as activated LoRA ([what that is](../guide/adapters.md#activated-lora)) and as plain "
+            "LoRA with the same weights. Model of random weights in bf16 (hidden size 768, 12 layers), "
+            f"{platform.machine()} with two cores, medians of {repetitions} contexts. TTFT in milliseconds.")
+    return "\n".join(["# Many adapters over one context", "", textwrap.fill(text, 120, break_on_hyphens=False), "",
+                      "| adapter | plain LoRA | activated LoRA | plain / activated |", "|---|---|---|---|", *rows, ""])
 
 
 def main():
@@ -83,7 +83,7 @@ def main():
         home = pathlib.Path(folder)
         make(home)
         server = serving.Server.run([args.program, "serve", str(home / "model"), "--port", "0", "--adapter-dir",
-                                     str(home / "adapters"), "--device-memory", "6GiB"])
+                                     str(home / "adapters"), "--device-memory", "4GiB"])
         found = asyncio.run(measure(server.port, args.repetitions, random.Random(1)))
         server.stop()
     text = page(found, args.repetitions)
