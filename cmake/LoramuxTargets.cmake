@@ -16,6 +16,8 @@ target_compile_options(loramux_options INTERFACE -Wall -Wextra -Wno-unused-param
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(loramux_options INTERFACE -Wno-array-bounds -Wno-restrict -Wno-stringop-overflow)
 endif()
+# Messages name files from the root, whatever folder it was built in; so the objects of one clone serve the next (ccache).
+target_compile_options(loramux_options INTERFACE "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")
 target_include_directories(loramux_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 target_link_libraries(loramux_options INTERFACE Threads::Threads)
 target_compile_definitions(loramux_options INTERFACE SPDLOG_FMT_EXTERNAL)
@@ -141,7 +143,8 @@ function(loramux_test name)
   loramux_unity_build(${name})
   # GoogleTest's assertions after an `if`; in a precompiled header they no longer count as a system's.
   target_compile_options(${name} PRIVATE -Wno-dangling-else)
-  target_compile_definitions(${name} PRIVATE LORAMUX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  # Tests run at the root, so that no object holds the name of the folder that it was built in.
+  target_compile_definitions(${name} PRIVATE LORAMUX_SOURCE_DIR=".")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   loramux_sanitizer_environment(${name})

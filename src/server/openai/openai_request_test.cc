@@ -202,7 +202,8 @@ TEST(OpenAiRequest, ToolsWithoutATypeAreFunctions) {
   const OpenAiRequest request =
       GoodChat(Chat(R"("tools":[{"function":{"name":"f"}},{"type":null,"function":{"name":"g"}}])"));
   EXPECT_TRUE(request.tools.offered->Has("f") && request.tools.offered->Has("g"));
-  for (const Json& tool : (*ParseJson(request.chat.template_context))["tools"]) EXPECT_EQ(tool["type"], "function");
+  const Json context = *ParseJson(request.chat.template_context);
+  for (const Json& tool : context["tools"]) EXPECT_EQ(tool["type"], "function");
 }
 
 TEST(OpenAiRequest, TemplateSeesToolsAndVariables) {
