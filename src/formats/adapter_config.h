@@ -40,7 +40,7 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
 class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
 
 // The form in which a tool writes adapters.
-enum class AdapterForm : std::uint8_t { kPeft, kMlx, kGguf };
+enum class AdapterForm : std::uint8_t { kPeft, kMlx, kGguf, kTorchtune };
 
 // The fields of adapter_config.json that loramux uses.
 struct AdapterConfig {

@@ -13,6 +13,7 @@
 #include "formats/adapter_config.h"
 #include "formats/adapter_folder.h"
 #include "formats/adapter_form.h"
+#include "formats/adapter_fused.h"
 #include "formats/adapter_gguf.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
@@ -190,7 +191,6 @@ Result<TensorReader> OpenTensors(const std::filesystem::path& directory, Adapter
   auto tensors =
       !Exists(path) && Exists(index) ? OpenShards(directory, index, model, check) : OpenReader(path, model, check);
   if (!tensors.ok()) return AsContentError(std::move(tensors).error(), directory, form);
-  RETURN_IF_ERROR(tensors->ChangeEach([&](TensorEntry& tensor) { return AsPeft(form, path.string(), tensor); }));
   return tensors;
 }
 
@@ -256,13 +256,26 @@ const TensorEntry*& SlotOf(AdapterTensorName::Part part, Pair& pair) {
   return part == Part::kLoraBBias ? pair.b_bias : pair.bias;
 }
 
+Status AddToPair(const AdapterTensorName& name, const LayerTensor& layer, const std::string& label, Pairs& pairs) {
+  Pair& pair = pairs[{layer.target == LoraTarget::kLmHead, name.layer, layer.target}];
+  const TensorEntry*& slot = SlotOf(name.part, pair);
+  if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
+    return TensorError(label, *layer.tensor,
+                       "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
+  }
+  slot = layer.tensor;
+  pair.module = name.module;
+  pair.plain_module = name.plain_module;
+  return Ok{};
+}
+
 // Assigns every tensor to its pair; a tensor that belongs to none is an error.
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
   Pairs pairs;
   for (const TensorEntry& tensor : file.tensors->tensors()) {
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
-    ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
+    ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part), label));
     if (const TensorEntry** copy = CopySlot(name.part, file)) {
@@ -272,15 +285,8 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
       *copy = &tensor;
       continue;
     }
-    Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
-    const TensorEntry*& slot = SlotOf(name.part, pair);
-    if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
-      return TensorError(label, tensor,
-                         "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
-    }
-    slot = &tensor;
-    pair.module = std::move(name.module);
-    pair.plain_module = std::move(name.plain_module);
+    ASSIGN_OR_RETURN(const auto layers, TensorsOfLayers(name, tensor, model, label, *file.tensors));
+    for (const LayerTensor& layer : layers) RETURN_IF_ERROR(AddToPair(name, layer, label, pairs));
   }
   return pairs;
 }
@@ -427,7 +433,13 @@ Status ReadParts(const std::filesystem::path& directory, const ModelConfig* mode
   }
   ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, file.config.form, model, check));
   file.tensors = std::make_unique<TensorReader>(std::move(tensors));
-  return Ok{};
+  const std::string label = file.tensors->path().string();
+  const AdapterForm form = file.config.form;
+  if (form == AdapterForm::kPeft && HasTorchtuneNames(file.tensors->tensors())) {
+    ASSIGN_OR_RETURN(file.rows_need_base, AsPeftFromTorchtune(model, label, *file.tensors, file.config));
+    return Ok{};
+  }
+  return file.tensors->ChangeEach([&](TensorEntry& tensor) { return AsPeft(form, label, tensor); });
 }
 
 // `model` may be null: then nothing is checked against it. The result has no digest yet.

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/adapter_files.h"
@@ -26,7 +27,7 @@ struct Form {
   const char* targets;
   std::array<Suffix, 3> suffixes;  // those that are empty are unused
 };
-constexpr std::array<Form, 3> kForms = {{
+constexpr std::array<Form, 4> kForms = {{
     {AdapterForm::kPeft, "PEFT", kAdapterTensorFiles[0], "target_modules", {}},
     {AdapterForm::kMlx,
      "mlx-lm",
@@ -41,6 +42,13 @@ constexpr std::array<Form, 3> kForms = {{
      "",  // one file holds all
      "the file",
      {{{".weight.lora_a", ".lora_A.weight"}, {".weight.lora_b", ".lora_B.weight"}}}},
+    {AdapterForm::kTorchtune,
+     "torchtune",
+     kAdapterTensorFiles[0],
+     "target_modules",
+     {{{".lora_a.weight", ".lora_A.weight"},
+       {".lora_b.weight", ".lora_B.weight"},
+       {".magnitude", ".lora_magnitude_vector"}}}},
 }};
 
 const Form& FormOf(AdapterForm form) {
@@ -50,32 +58,40 @@ const Form& FormOf(AdapterForm form) {
   return *found;
 }
 
-// llama.cpp's names of modules, after "blk.N.".
-struct GgufModule {
+// A form's own names of modules, after "blk.N." or "layers.N.".
+struct OwnModule {
   std::string_view own;
   std::string_view peft;
 };
-constexpr std::array<GgufModule, 8> kGgufModules = {{{"attn_q", "self_attn.q_proj"},
-                                                     {"attn_k", "self_attn.k_proj"},
-                                                     {"attn_v", "self_attn.v_proj"},
-                                                     {"attn_output", "self_attn.o_proj"},
-                                                     {"attn_qkv", "self_attn.qkv_proj"},
-                                                     {"ffn_gate", "mlp.gate_proj"},
-                                                     {"ffn_up", "mlp.up_proj"},
-                                                     {"ffn_down", "mlp.down_proj"}}};
+constexpr std::array<OwnModule, 8> kGgufModules = {{{"attn_q", "self_attn.q_proj"},
+                                                    {"attn_k", "self_attn.k_proj"},
+                                                    {"attn_v", "self_attn.v_proj"},
+                                                    {"attn_output", "self_attn.o_proj"},
+                                                    {"attn_qkv", "self_attn.qkv_proj"},
+                                                    {"ffn_gate", "mlp.gate_proj"},
+                                                    {"ffn_up", "mlp.up_proj"},
+                                                    {"ffn_down", "mlp.down_proj"}}};
+constexpr std::array<OwnModule, 7> kTorchtuneModules = {{{"attn.q_proj", "self_attn.q_proj"},
+                                                         {"attn.k_proj", "self_attn.k_proj"},
+                                                         {"attn.v_proj", "self_attn.v_proj"},
+                                                         {"attn.output_proj", "self_attn.o_proj"},
+                                                         {"mlp.w1", "mlp.gate_proj"},
+                                                         {"mlp.w2", "mlp.down_proj"},
+                                                         {"mlp.w3", "mlp.up_proj"}}};
 
 // PEFT's name of a module of the form; the form's own where there is no other.
 std::string PeftModule(AdapterForm form, std::string_view module) {
-  if (form != AdapterForm::kGguf) return std::string(module);
+  const bool gguf = form == AdapterForm::kGguf;
+  if (!gguf && form != AdapterForm::kTorchtune) return std::string(module);
   if (module == "output") return "lm_head";
-  if (module == "token_embd") return "model.embed_tokens";
-  constexpr std::string_view kBlock = "blk.";
-  const std::size_t dot = module.rfind('.');
-  if (!module.starts_with(kBlock) || dot < kBlock.size()) return std::string(module);
-  for (const GgufModule& known : kGgufModules) {
+  if (module == (gguf ? "token_embd" : "tok_embeddings")) return "model.embed_tokens";
+  const std::string_view block = gguf ? "blk." : "layers.";
+  const std::size_t dot = module.find('.', std::min(block.size(), module.size()));
+  if (!module.starts_with(block) || dot == std::string_view::npos) return std::string(module);
+  const auto modules = gguf ? std::span<const OwnModule>(kGgufModules) : std::span<const OwnModule>(kTorchtuneModules);
+  for (const OwnModule& known : modules) {
     if (module.substr(dot + 1) != known.own) continue;
-    return "model.layers." + std::string(module.substr(kBlock.size(), dot - kBlock.size() + 1)) +
-           std::string(known.peft);
+    return "model.layers." + std::string(module.substr(block.size(), dot - block.size() + 1)) + std::string(known.peft);
   }
   return std::string(module);
 }
@@ -119,6 +135,19 @@ Status RefuseUnclearAlpha(const JsonFields& fields, const JsonFields& parameters
                      "alpha: mlx-lm up to 0.13 multiplied by scale * alpha / rank, later versions by scale, and the "
                      "file does not say which version wrote it; remove alpha, and set scale to the factor itself");
 }
+
+// PEFT's name of a module in torchtune's list of targets.
+std::string PeftTarget(const std::string& target) {
+  if (target == "output") return "lm_head";
+  for (const OwnModule& known : kTorchtuneModules) {
+    if (known.own.substr(known.own.find('.') + 1) == target)
+      return std::string(known.peft.substr(known.peft.find('.') + 1));
+  }
+  return target;
+}
+
+// Whether torchtune turns the rows of queries and keys when it loads a model of the family.
+bool TurnsRows(ModelFamily family) { return family == ModelFamily::kLlama || family == ModelFamily::kMistral; }
 
 }  // namespace
 
@@ -183,6 +212,48 @@ Status AsPeft(AdapterForm form, const std::string& label, TensorEntry& tensor) {
   }
   return Unsupported(label + ": tensor " + Quote(name) + " has an unknown name in an adapter of " +
                      AdapterFormName(form) + ": expected " + expected);
+}
+
+bool HasTorchtuneNames(std::span<const TensorEntry> tensors) {
+  return std::ranges::any_of(tensors, [](const TensorEntry& tensor) {
+    return tensor.name.ends_with(".lora_a.weight") || tensor.name.ends_with(".lora_b.weight");
+  });
+}
+
+Result<bool> AsPeftFromTorchtune(const ModelConfig* model, const std::string& label, TensorReader& tensors,
+                                 AdapterConfig& config) {
+  config.form = AdapterForm::kTorchtune;
+  for (std::string& target : config.target_modules) target = PeftTarget(target);
+  bool need_base = false;
+  RETURN_IF_ERROR(tensors.ChangeEach([&](TensorEntry& tensor) -> Status {
+    RETURN_IF_ERROR(AsPeft(AdapterForm::kTorchtune, label, tensor));
+    const std::string_view name = tensor.peft_name;
+    const bool magnitude = name.ends_with(".lora_magnitude_vector");
+    config.use_dora |= magnitude;
+    const bool of_heads = name.find(".q_proj.") != name.npos || name.find(".k_proj.") != name.npos;
+    if (!of_heads || !(magnitude || name.ends_with(".lora_B.weight"))) return Ok{};
+    if (model == nullptr) {
+      need_base = true;
+    } else if (TurnsRows(model->family)) {
+      OrderInterleavedRows(model->head_dim, tensor);
+    }
+    return Ok{};
+  }));
+  RETURN_IF_ERROR(config.CompilePatterns(label));
+  return need_base;
+}
+
+void OrderInterleavedRows(std::int64_t head_dim, TensorEntry& tensor) {
+  const bool fits = !tensor.shape.empty() && tensor.shape.size() <= 2 && tensor.shape[0] % head_dim == 0;
+  if (!fits || head_dim % 2 != 0) return;
+  TensorView view{.rows = tensor.shape[0], .columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1};
+  if (tensor.view != nullptr) view = *tensor.view;
+  const std::int64_t half = head_dim / 2;
+  for (std::int64_t row = 0; row < tensor.shape[0]; ++row) {
+    const std::int64_t in_head = row % head_dim;
+    view.picked.push_back(row - in_head + in_head % half * 2 + in_head / half);
+  }
+  tensor.view = std::make_shared<const TensorView>(std::move(view));
 }
 
 }  // namespace loramux

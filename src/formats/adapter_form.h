@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,5 +41,17 @@ Status ApplyLastLayers(std::int64_t num_layers, const std::string& label, Adapte
 // Gives a tensor as the form stores it the name and the shape that PEFT gives it. `label` names the file. Error: a name
 // that the form does not have.
 Status AsPeft(AdapterForm form, const std::string& label, TensorEntry& tensor);
+
+// torchtune's own names come with a configuration in PEFT's form, which says nothing of DoRA. Whether these tensors
+// have them.
+bool HasTorchtuneNames(std::span<const TensorEntry> tensors);
+// Brings such a configuration and its tensors, for which AsPeft was called, into PEFT's form. `model` may be null.
+// Returns whether the order of rows is unknown without a model.
+Result<bool> AsPeftFromTorchtune(const ModelConfig* model, const std::string& label, TensorReader& tensors,
+                                 AdapterConfig& config);
+
+// Puts the rows of queries and keys into the model's order, where the tensor has them in that of interleaved rotary
+// embeddings: those of the two halves of a head alternate.
+void OrderInterleavedRows(std::int64_t head_dim, TensorEntry& tensor);
 
 }  // namespace loramux

@@ -343,5 +343,110 @@ TEST_F(GgufAdapterFiles, AFolderWithOneFileIsAnAdapterToo) {
   EXPECT_THAT(OpenAdapter(folder_.path(), ThreeLayers()).error().message, HasSubstr("name one of them"));
 }
 
+// ------------------------------------------------------------------------------------------------- fused, torchtune
+
+class FusedAdapterFiles : public testing::Test {
+ protected:
+  static ordered_json Config(const std::vector<std::string>& targets) {
+    return {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", targets}};
+  }
+  static std::vector<TensorSpec> Pair(const std::string& module, std::int64_t in, std::int64_t out) {
+    const std::string name = "base_model.model.model.layers.1." + module;
+    return {{name + ".lora_A.weight", "F32", {2, in}}, {name + ".lora_B.weight", "F32", {out, 2}}};
+  }
+  void Write(const std::vector<TensorSpec>& tensors, const std::vector<std::string>& targets) {
+    folder_.Write("adapter_config.json", Config(targets).dump());
+    folder_.Write("adapter_model.safetensors", CountingTensors(tensors));
+  }
+  std::string OpenError(const std::vector<TensorSpec>& tensors, const std::vector<std::string>& targets) {
+    Write(tensors, targets);
+    const auto adapter = OpenAdapter(folder_.path(), ThreeLayers());
+    return adapter.ok() ? "accepted" : adapter.error().message;
+  }
+  static std::vector<float> Values(const AdapterFile& file, const TensorEntry& tensor) {
+    std::vector<std::byte> bytes;
+    EXPECT_TRUE(file.tensors->Read(tensor, bytes).ok());
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(FusedAdapterFiles, EachLayerOfTheBaseGetsItsRows) {
+  Write(Pair("self_attn.qkv_proj", 4, 16), {"qkv_proj"});
+  const auto adapter = OpenAdapter(folder_.path(), ThreeLayers());
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  ASSERT_EQ(adapter->modules.size(), 3u);
+  const std::vector<std::pair<LoraTarget, float>> expected = {
+      {LoraTarget::kQ, 8.0F}, {LoraTarget::kK, 24.0F}, {LoraTarget::kV, 32.0F}};
+  for (std::size_t m = 0; m < expected.size(); ++m) {
+    const LoraModule& module = adapter->modules[m];
+    EXPECT_EQ(module.target, expected[m].first);
+    EXPECT_EQ(module.scale, 2.0F);
+    EXPECT_THAT(Values(*adapter, *module.a), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+    EXPECT_EQ(Values(*adapter, *module.b).front(), expected[m].second);  // after the 8 numbers of lora_A
+    EXPECT_THAT(module.b->shape, ElementsAre(m == 0 ? 8 : 4, 2));
+  }
+}
+
+TEST_F(FusedAdapterFiles, RowsOfATransposedMatrixAreCutToo) {
+  folder_.Write("adapter_config.json", With(Mlx(), {{"lora_parameters", {{"keys", {"mlp.gate_up_proj"}}}}}).dump());
+  folder_.Write("adapters.safetensors", CountingTensors({{"model.layers.0.mlp.gate_up_proj.lora_a", "F32", {4, 2}},
+                                                         {"model.layers.0.mlp.gate_up_proj.lora_b", "F32", {2, 12}}}));
+  for (const bool with_base : {true, false}) {
+    const auto adapter =
+        with_base ? OpenAdapter(folder_.path(), ThreeLayers()) : OpenAdapterWithoutBase(folder_.path());
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    ASSERT_EQ(adapter->modules.size(), 2u);
+    EXPECT_EQ(adapter->modules[1].target, LoraTarget::kUp);
+    EXPECT_THAT(Values(*adapter, *adapter->modules[1].b), ElementsAre(14, 26, 15, 27, 16, 28, 17, 29, 18, 30, 19, 31));
+  }
+}
+
+TEST_F(FusedAdapterFiles, WhatDoesNotFitIsRefusedByName) {
+  const auto fused = Pair("self_attn.qkv_proj", 4, 16);
+  EXPECT_EQ(OpenError(fused, {"qkv_proj"}), "accepted");
+  EXPECT_THAT(OpenError(fused, {"q_proj"}), HasSubstr("not among target_modules"));
+  EXPECT_THAT(OpenError(Pair("self_attn.qkv_proj", 4, 24), {"qkv_proj"}),
+              testing::AllOf(HasSubstr("expected 8 + 4 + 4 rows of the base model's q_proj, k_proj, v_proj"),
+                             HasSubstr("found [24, 2]")));
+  auto both = fused;
+  for (const TensorSpec& spec : Pair("self_attn.k_proj", 4, 4)) both.push_back(spec);
+  EXPECT_THAT(OpenError(both, {"qkv_proj", "k_proj"}), HasSubstr("holds its module twice"));
+  auto biased = fused;
+  biased.push_back({"base_model.model.model.layers.1.self_attn.qkv_proj.bias", "F32", {16}});
+  EXPECT_THAT(OpenError(biased, {"qkv_proj"}), HasSubstr("the base model's layer has no bias"));
+  Write(fused, {"qkv_proj"});
+  EXPECT_THAT(OpenAdapterWithoutBase(folder_.path()).error().message, HasSubstr("give --base"));
+  Write(Pair("mlp.gate_up_proj", 4, 0), {"gate_up_proj"});
+  EXPECT_THAT(OpenAdapterWithoutBase(folder_.path()).error().message, HasSubstr("as many rows for each"));
+  EXPECT_THAT(OpenError({{"decoder.layers.0.self_attention.linear_qkv.adapter.linear_in.weight", "F32", {2, 4}}}, {}),
+              testing::AllOf(HasSubstr("Megatron"), HasSubstr("export_adapter_ckpt")));
+}
+
+TEST_F(FusedAdapterFiles, TorchtunesRowsAreTurnedWhereItTurnsThem) {
+  folder_.Write("adapter_config.json", Config({"q_proj", "w2"}).dump());
+  folder_.Write("adapter_model.safetensors", CountingTensors({{"layers.2.attn.q_proj.lora_a.weight", "F32", {2, 4}},
+                                                              {"layers.2.attn.q_proj.lora_b.weight", "F32", {8, 2}},
+                                                              {"layers.2.mlp.w2.lora_a.weight", "F32", {2, 6}},
+                                                              {"layers.2.mlp.w2.lora_b.weight", "F32", {4, 2}}}));
+  ModelConfig model = ThreeLayers();
+  const auto llama = OpenAdapter(folder_.path(), model);
+  ASSERT_TRUE(llama.ok()) << llama.error().message;
+  EXPECT_EQ(llama->config.form, AdapterForm::kTorchtune);
+  ASSERT_EQ(llama->modules.size(), 2u);
+  EXPECT_THAT(Values(*llama, *llama->modules[0].b),
+              ElementsAre(8, 9, 12, 13, 10, 11, 14, 15, 16, 17, 20, 21, 18, 19, 22, 23));
+  EXPECT_EQ(llama->modules[1].target, LoraTarget::kDown);
+  model.family = ModelFamily::kQwen2;
+  const auto qwen = OpenAdapter(folder_.path(), model);
+  ASSERT_TRUE(qwen.ok()) << qwen.error().message;
+  EXPECT_EQ(Values(*qwen, *qwen->modules[0].b)[2], 10);
+  const auto without_base = OpenAdapterWithoutBase(folder_.path());
+  ASSERT_TRUE(without_base.ok()) << without_base.error().message;
+  EXPECT_TRUE(without_base->rows_need_base);
+}
+
 }  // namespace
 }  // namespace loramux::adapter_form_test

@@ -95,20 +95,6 @@ Result<TensorEntry> EntryOfGgufTensor(const GgufTensor& tensor, const std::strin
   return entry;
 }
 
-// Puts the rows of queries and keys into the model's order, where llama.cpp has them in that of interleaved rotary
-// embeddings.
-void OrderRows(const ModelConfig& model, TensorEntry& entry) {
-  if (entry.shape.size() != 2 || entry.shape[0] % model.head_dim != 0 || model.head_dim % 2 != 0) return;
-  TensorView view{.rows = entry.shape[0], .columns = entry.shape[1]};
-  if (entry.view != nullptr) view = *entry.view;
-  const std::int64_t half = model.head_dim / 2;
-  for (std::int64_t row = 0; row < entry.shape[0]; ++row) {
-    const std::int64_t in_head = row % model.head_dim;
-    view.picked.push_back(row - in_head + in_head % half * 2 + in_head / half);
-  }
-  entry.view = std::make_shared<const TensorView>(std::move(view));
-}
-
 bool IsTurned(std::string_view name) {
   return name.ends_with(".attn_q.weight.lora_b") || name.ends_with(".attn_k.weight.lora_b");
 }
@@ -159,7 +145,7 @@ Result<GgufAdapter> ParseGgufAdapter(std::span<const std::byte> head, std::uint6
     RETURN_IF_ERROR(AsPeft(AdapterForm::kGguf, label, entry));
     if (interleaved && IsTurned(tensor.name)) {
       adapter.rows_need_base = model == nullptr;
-      if (model != nullptr) OrderRows(*model, entry);
+      if (model != nullptr) OrderInterleavedRows(model->head_dim, entry);
     }
     adapter.tensors.push_back(std::move(entry));
   }

@@ -14,8 +14,9 @@ constexpr std::string_view kCompiled = "_orig_mod.";  // torch.compile's wrapper
 struct TargetName {
   std::string_view name;  // after "model.layers.N."
   LoraTarget target;
+  FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 7> kLayerTargets = {{
+constexpr std::array<TargetName, 9> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -23,6 +24,8 @@ constexpr std::array<TargetName, 7> kLayerTargets = {{
     {"mlp.gate_proj", LoraTarget::kGate},
     {"mlp.up_proj", LoraTarget::kUp},
     {"mlp.down_proj", LoraTarget::kDown},
+    {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
+    {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
 }};
 
 // Parts of a name that mean something that loramux refuses by name.
@@ -31,7 +34,9 @@ struct RefusedPart {
   const char* what;
   const char* advice = "";
 };
-constexpr std::array<RefusedPart, 5> kRefusedParts = {{
+constexpr std::array<RefusedPart, 6> kRefusedParts = {{
+    {".adapter.linear_", "LoRA under Megatron's names, whose rows lie in an order of its own",
+     "; export it as PEFT has it, by NeMo or by Megatron Bridge's export_adapter_ckpt"},
     {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)",
      "; train without embed_tokens in target_modules, or merge the adapter into the base model"},
     {"embed_tokens.lora_", "LoRA on embed_tokens, written like that of a linear layer",
@@ -164,6 +169,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   if (target == nullptr) return Refuse(name, label);
   result.layer = *layer;
   result.target = target->target;
+  result.fused = target->fused;
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Parses the names of tensors in an adapter file. Internal to formats.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,6 +9,9 @@
 #include "formats/adapter_config.h"
 
 namespace loramux {
+
+// Linear layers of the base model that some checkpoints hold as one: their rows one after the other.
+enum class FusedLayers : std::uint8_t { kNone, kQkv, kGateUp };
 
 // The parts of a tensor's name.
 struct AdapterTensorName {
@@ -19,18 +23,21 @@ struct AdapterTensorName {
   // The module's name in a plain text model: without "language_model." and "_orig_mod." too.
   std::string plain_module;
   std::int32_t layer = 0;
+  // The layer of the base model; of a module that fuses several, the first of them, and `fused` says which.
   LoraTarget target = LoraTarget::kQ;
+  FusedLayers fused = FusedLayers::kNone;
   Part part = Part::kLoraA;
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
 // `MODULE.lora_B.bias` and `MODULE[.base_layer].bias`. MODULE is
-// `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, `lm_head`, or
-// `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
-// `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,
-// which torch.compile adds. Also parses `lm_head[.base_layer].weight`, `model.embed_tokens[.base_layer].weight`, and
-// VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any
-// other name; the message names the tensor and what it seems to be. `label` names the file.
+// `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, these fused as
+// `self_attn.qkv_proj` and `mlp.gate_up_proj`, `lm_head`, or `model.unembed_tokens`, as Tinker calls it. There may be a
+// `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model without an
+// output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Also parses
+// `lm_head[.base_layer].weight`, `model.embed_tokens[.base_layer].weight`, and VeLoRA's `MODULE.lora_velora_embed`,
+// which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any other name; the message names the tensor
+// and what it seems to be. `label` names the file.
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label);
 

@@ -38,12 +38,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # --------------------------------------------------------------------------- what is made
 
 def adapter(name, *, dtype="float32", config_edit=None, layouts=(), save_embedding_layers=False,
-            notes="", **lora):
+            shared_a=False, notes="", **lora):
     """One adapter: LoraConfig arguments plus how it is stored. `layouts` adds copies whose tensors
-    are renamed and whose results are therefore the same; `config_edit` changes the saved JSON."""
+    are renamed and whose results are therefore the same; `config_edit` changes the saved JSON.
+    `shared_a`: layers that other models fuse have one lora_A."""
     lora.setdefault("task_type", "CAUSAL_LM")
     return dict(name=name, lora=lora, dtype=dtype, config_edit=config_edit, layouts=layouts,
-                save_embedding_layers=save_embedding_layers, notes=notes)
+                save_embedding_layers=save_embedding_layers, shared_a=shared_a, notes=notes)
 
 
 def case(name, kind, config, adapters=(), *, spelling="new", rope_key="rope_type", dtype="float32",
@@ -291,6 +292,12 @@ def all_cases():
             adapter("plain_r1", r=1, lora_alpha=2, target_modules=["down_proj"], notes="scale 2/1"),
         ], dtype="bfloat16", notes="weights stored as bfloat16; expected values computed in float32"),
 
+        case("llama_fused", "llama", shape(32, 4, 2, 48, 100, **rope()), [
+            adapter("all_r4", r=4, lora_alpha=8, target_modules=ALL_LINEAR, shared_a=True, notes="scale 8/4"),
+            adapter("dora_r4", r=4, lora_alpha=8, target_modules=ALL_LINEAR, use_dora=True, shared_a=True,
+                    notes="scale 8/4; DoRA"),
+        ], notes="q, k and v share one lora_A, and so do gate and up, as those of a model that fuses them"),
+
         case("tied_embed_only", "llama", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, **rope()), [
             adapter("lm_head", r=4, lora_alpha=8, target_modules=["v_proj", "lm_head"],
                     layouts=tuple(HEAD_LAYOUTS), notes="scale 8/4; acts on the output only, not on the tied embedding; "
@@ -438,6 +445,17 @@ def random_adapter(model, seed):
             parameter.add_(0.4 * torch.randn(parameter.shape, generator=gen))
 
 
+def share_a(model):
+    """Gives k and v the lora_A of q, and up that of gate."""
+    for name, module in model.named_modules():
+        for first, others in (("q_proj", ("k_proj", "v_proj")), ("gate_proj", ("up_proj",))):
+            if not name.endswith(first) or not isinstance(module, peft.tuners.lora.Linear):
+                continue
+            for other in others:
+                weight = model.get_submodule(name.replace(first, other)).lora_A["default"].weight
+                weight.copy_(module.lora_A["default"].weight)
+
+
 def with_adapter(model_dir, adapter_dir, stored):
     """The model of a stored case (`stored` is its case.json) with an adapter, by PEFT."""
     if not stored["model"].get("headless"):
@@ -460,6 +478,8 @@ def store_adapter(model_dir, case_name, spec, out, headless=False):
     base = load_inner(model_dir) if headless else load_model(model_dir)
     model = peft.get_peft_model(base, peft.LoraConfig(**copy.deepcopy(spec["lora"])))
     random_adapter(model, stable_seed("adapter", case_name, spec["name"]))
+    if spec["shared_a"]:
+        share_a(model)
     with tempfile.TemporaryDirectory() as tmp:
         tmp = pathlib.Path(tmp)
         model.save_pretrained(tmp, save_embedding_layers=spec["save_embedding_layers"])
