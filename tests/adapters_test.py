@@ -289,6 +289,22 @@ class Activated(WithFolder):
         self.assertEqual(self.complete("plain", shared + tail)[2], 0)
 
 
+class Conversion(WithFolder):
+    def test_any_form_is_written_as_peft_has_it(self):
+        case = serving.ROOT / "tests/golden/models/llama_sharded"
+        for form in ("mlx", "gguf"):
+            source, to = case / f"adapters/all_r4-{form}", self.top / form
+            run_program("adapter", "convert", str(source), "-o", str(to), "--base", str(case / "model"))
+            digests = {json.loads(run_program("inspect", str(path), "--base", str(case / "model"), "--json"))["digest"]
+                       for path in (source, to, case / "adapters/all_r4")}
+            self.assertEqual(len(digests), 1)
+            self.assertEqual(sorted(path.name for path in to.iterdir()),
+                             ["adapter_config.json", "adapter_model.safetensors"])
+            with self.assertRaises(RuntimeError) as caught:
+                run_program("adapter", "convert", str(source), "-o", str(to))
+            self.assertIn("expected a new or an empty folder", str(caught.exception))
+
+
 class Routes(WithFolder):
     def test_off_unless_turned_on(self):
         server = Server()

@@ -2,6 +2,7 @@
 // need.
 #include <string>
 
+#include "tools/adapter_command.h"
 #include "tools/batch_command.h"
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/last_resort.h"
@@ -35,6 +36,7 @@ int Run(int argc, char** argv) {
       "  loramux batch requests.jsonl -o answers.jsonl demo/model --adapter-dir demo/adapters\n"
       "  loramux inspect demo/model\n"
       "  loramux inspect demo/adapters/reverse --base demo/model\n"
+      "  loramux adapter convert adapter.gguf -o converted --base demo/model\n"
       "  loramux quantize demo/model --weights q4 --output demo-q4\n"
       "  loramux profile demo/model --quick --output profile.json\n"
       "  loramux bench --tasks demo/eval --concurrency 16\n"
@@ -51,6 +53,7 @@ int Run(int argc, char** argv) {
   program.commands.push_back(loramux::BatchCommand());
   program.commands.push_back(loramux::InspectCommand());
   program.commands.push_back(loramux::QuantizeCommand());
+  program.commands.push_back(loramux::AdapterCommand());
   loramux::AddLaboratory(program, std::move(command_line));
   program.commands.push_back(loramux::ReferenceCommand(program));
   return loramux::RunProgram(program, argc, argv);

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/adapter_config.h"
+#include "formats/adapter_writer.h"
+#include "formats/test_files.h"
 
 namespace loramux::adapter_golden_test {
 namespace {
@@ -75,6 +77,52 @@ TEST(AdapterGoldenTest, AcceptsWhatPeftMadeWithItsRanksAndScales) {
     }
   }
   EXPECT_GE(checked, 35) << "the fixtures are incomplete: see " << kGolden / "README.md";
+}
+
+// WriteAdapter compares the digest of what it wrote.
+TEST(AdapterGoldenTest, EveryAdapterIsWrittenInPeftsForm) {
+  const TempFolder folder;
+  int written = 0;
+  for (const fs::path& golden : SortedFolders(kGolden / "models")) {
+    const auto model = LoadModelConfig(golden / "model");
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const nlohmann::json adapters = ReadJson(golden / "case.json")["adapters"];
+    for (const nlohmann::json& expected : adapters) {
+      const fs::path source = golden / std::string(expected["dir"]);
+      SCOPED_TRACE(source);
+      const auto adapter = OpenAdapter(source, *model);
+      ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+      const fs::path to = folder.path() / std::to_string(written++);
+      const Status status = WriteAdapter(*adapter, &*model, to);
+      ASSERT_TRUE(status.ok()) << status.error().message;
+      const auto again = OpenAdapter(to, *model);
+      ASSERT_TRUE(again.ok()) << again.error().message;
+      EXPECT_EQ(again->config.form, AdapterForm::kPeft);
+      EXPECT_EQ(again->digest, adapter->digest);
+      EXPECT_EQ(again->config.base_model_name, adapter->config.base_model_name);
+      EXPECT_EQ(again->config.invocation_tokens, adapter->config.invocation_tokens);
+    }
+  }
+  EXPECT_GE(written, 60);
+}
+
+TEST(AdapterGoldenTest, NothingIsWrittenOverOrHalf) {
+  const TempFolder folder;
+  const fs::path source = kGolden / "models" / "llama_sharded" / "adapters" / "all_r4-gguf";
+  const auto without = OpenAdapterWithoutBase(source);
+  ASSERT_TRUE(without.ok()) << without.error().message;
+  EXPECT_THAT(WriteAdapter(*without, nullptr, folder.path() / "new").error().message,
+              testing::HasSubstr("name that by --base"));
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  const auto model = LoadModelConfig(kGolden / "models" / "llama_sharded" / "model");
+  const auto adapter = OpenAdapter(source, *model);
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  folder.Write("mine.txt", "x");
+  EXPECT_THAT(WriteAdapter(*adapter, &*model, folder.path()).error().message,
+              testing::HasSubstr("expected a new or an empty folder"));
+  fs::create_directory(folder.path() / "empty");
+  EXPECT_TRUE(WriteAdapter(*adapter, &*model, folder.path() / "empty/").ok());
+  EXPECT_FALSE(fs::exists(folder.path() / "empty.partial"));
 }
 
 TEST(AdapterGoldenTest, OpensTheTensorsOfEveryModel) {
