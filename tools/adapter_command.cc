@@ -13,11 +13,11 @@
 namespace loramux {
 namespace {
 
-struct AdapterFlags {
+struct ConvertFlags {
   std::string action, adapter, output, base;
 };
 
-Status Convert(const AdapterFlags& flags) {
+Status Convert(const ConvertFlags& flags) {
   RETURN_IF_ERROR(CheckNewAdapterDirectory(flags.output));
   std::optional<ModelConfig> model;
   if (!flags.base.empty()) {
@@ -31,7 +31,7 @@ Status Convert(const AdapterFlags& flags) {
   return Ok{};
 }
 
-int RunAdapter(const AdapterFlags& flags) {
+int RunAdapter(const ConvertFlags& flags) {
   const Status status = Convert(flags);
   return status.ok() ? 0 : FailCommand("adapter convert", status.error());
 }
@@ -39,7 +39,7 @@ int RunAdapter(const AdapterFlags& flags) {
 }  // namespace
 
 Command AdapterCommand() {
-  const auto flags = std::make_shared<AdapterFlags>();
+  const auto flags = std::make_shared<ConvertFlags>();
   Command command{.name = "adapter", .summary = "Convert an adapter of another tool to PEFT's form"};
   command.line.Add({.names = "action",
                     .target = &flags->action,
