@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +20,7 @@
 #include "base/check.h"
 #include "formats/adapter_config.h"
 #include "formats/safetensors.h"
+#include "model/base_copy.h"
 #include "model/model.h"
 #include "model/output_vectors.h"
 #include "tensor/aligned_buffer.h"
@@ -32,6 +34,15 @@ class ResidentAdapter {
  public:
   // REQUIRES: the vectors of `file` were computed, if it has any.
   ResidentAdapter(const AdapterFile& file, const ModelConfig& config) : vectors_(file.vectors) {
+    for (const OwnPart& part : file.own) {
+      OwnOf& own = own_.emplace_back();
+      for (const OwnRow& row : part.rows) {
+        own.tokens.push_back(row.token);
+        own.rows.push_back(Copy(file, *part.tensor, row.row * config.hidden_size, 1, config.hidden_size));
+      }
+      (part.kind == OwnKind::kEmbedding ? view_.embedding : view_.output) = {
+          static_cast<std::int64_t>(own.rows.size()), part.tensor->dtype, own.tokens.data(), own.rows.data()};
+    }
     const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
     view_.modules.resize(num_modules);
     rows_.resize(num_modules);
@@ -62,6 +73,10 @@ class ResidentAdapter {
   struct Rows {
     std::vector<const std::byte*> a, b;
   };
+  struct OwnOf {
+    std::vector<TokenId> tokens;
+    std::vector<const std::byte*> rows;
+  };
 
   // Copies the elements first, first + step, ... to an aligned row.
   const std::byte* Copy(const AdapterFile& file, const TensorEntry& tensor, std::int64_t first, std::int64_t step,
@@ -79,6 +94,7 @@ class ResidentAdapter {
   std::vector<ModuleVectors> vectors_;
   LoraView view_;
   std::vector<Rows> rows_;
+  std::deque<OwnOf> own_;
   std::vector<AlignedBuffer<std::byte>> memory_;
 };
 
@@ -128,6 +144,8 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
   out.model = Value(Model::Load(out.model_directory, weights, nullptr));
   for (const auto& adapter : json["adapters"]) {
     AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
+    CHECK(CheckBaseCopies(BaseMatricesOf(*out.model), file).ok());
+    CHECK(SelectOwnRows(BaseMatricesOf(*out.model), file).ok());
     CHECK(ComputeVectors(BaseMatricesOf(*out.model), file).ok());
     out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
   }

@@ -275,6 +275,12 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
   Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
+  for (const OwnPart& own : adapter.own) {
+    const bool of_output = own.kind == OwnKind::kOutput;
+    AddCount(report, of_output ? "own_output_rows" : "own_embedding_rows",
+             fmt::format("own rows of {}", OwnKindName(own.kind)), static_cast<std::int64_t>(own.rows.size()));
+    if (!own.tied) totals.Add(*own.tensor);
+  }
   if (dora > 0) AddCount(report, "dora_modules", "with DoRA", dora);
   if (biases > 0) AddCount(report, "modules_with_bias", "with a bias", biases);
   totals.AddTo(report);
@@ -285,7 +291,7 @@ Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfi
   const PageGeometry geometry = ChoosePageGeometry(base, base_dtype);
   const DType dtype = ChooseAdapterDType(adapter, base_dtype);
   ASSIGN_OR_RETURN(const AdapterLayout layout,
-                   LayoutAdapter(ModuleShapes(adapter), dtype, static_cast<std::size_t>(geometry.page_bytes)));
+                   LayoutAdapter(adapter, dtype, static_cast<std::size_t>(geometry.page_bytes)));
   AddText(report, "memory_dtype", "in memory as", DTypeName(dtype));
   AddCount(report, "pages", "pages", layout.pages);
   AddBytes(report, "page_bytes", "page", geometry.page_bytes);

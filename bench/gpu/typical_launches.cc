@@ -11,6 +11,7 @@
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
+#include "gpu/kernels/own_rows.h"
 #include "gpu/kernels/qkv_post.h"
 #include "gpu/kernels/read_all.h"
 #include "gpu/kernels/sampling.h"
@@ -58,6 +59,9 @@ void PrintRowWise(PrintingStream& stream, DType dtype) {
   PoolRowsArguments pool = {};
   pool.width = kHidden;
   PoolRows(stream, dtype, kRows, pool);
+  OwnProductsArguments own = {};
+  own.width = kHidden;
+  OwnProducts(stream, dtype, kRows, kRows, own);
 }
 
 void PrintAttention(PrintingStream& stream, DType dtype, std::int32_t head_dim) {
@@ -121,6 +125,9 @@ void PrintOneInstance(PrintingStream& stream) {
   GatherRowsArguments gather = {};
   gather.width = kHidden;
   GatherRows(stream, kRows, gather);
+  EmbedOwnRowsArguments own = {};
+  own.width = kHidden;
+  EmbedOwnRows(stream, kRows, own);
   AddRowsArguments add = {};
   add.width = kHidden;
   AddRows(stream, kRows, add);

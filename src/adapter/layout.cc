@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "tensor/half_float.h"
@@ -51,6 +52,13 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
 std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
   std::vector<std::int32_t> pages;
   std::int32_t needed = 0;
+  const auto need_own = [&](bool of_output) {
+    for (const OwnPlace& own : layout.own) {
+      if ((own.kind == OwnKind::kOutput) != of_output) continue;
+      for (const RowPlace& row : own.rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
+    }
+  };
+  need_own(false);
   for (const ModulePlace& module : layout.modules) {
     for (const auto* rows : {&module.a_rows, &module.b_rows, &module.vectors}) {
       for (const RowPlace& row : *rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
@@ -60,6 +68,7 @@ std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
     if (pages.size() <= layer) pages.resize(layer + 1, pages.empty() ? 0 : pages.back());
     pages[layer] = needed;
   }
+  need_own(true);
   if (!pages.empty()) pages.back() = needed;
   return pages;
 }
@@ -75,6 +84,66 @@ Error ChangedInPlace(const AdapterFile& file, const std::string& digest) {
                          "); load the adapter again to serve the new weights, and replace adapter files by renaming");
 }
 
+Error RowTooLong(const char* name, std::size_t bytes, std::size_t page_bytes) {
+  return ResourceExhausted(std::string("a row of ") + name + " takes " + std::to_string(bytes) +
+                           " bytes, but a page has " + std::to_string(page_bytes) + "; raise --page-tokens");
+}
+
+// Places the parts that come before the modules, or after them.
+Status PlaceOwn(std::span<const OwnPart> parts, bool of_output, std::size_t page_bytes, RowPlacer& placer,
+                AdapterLayout& layout) {
+  for (const OwnPart& part : parts) {
+    if ((part.kind == OwnKind::kOutput) != of_output) continue;
+    OwnPlace& own = layout.own.emplace_back(OwnPlace{.kind = part.kind, .width = part.tensor->shape[1]});
+    const std::size_t bytes = static_cast<std::size_t>(own.width) * DTypeSize(layout.dtype);
+    if (bytes > page_bytes) return RowTooLong(OwnKindName(part.kind), bytes, page_bytes);
+    for (const OwnRow& row : part.rows) {
+      own.tokens.push_back(row.token);
+      own.rows.push_back(placer.Place(bytes));
+    }
+    layout.payload_bytes += static_cast<std::int64_t>(bytes * part.rows.size());
+  }
+  return Ok{};
+}
+
+// Writes rows of the parts that an adapter brings, as they are read: each tensor from its first row on.
+class OwnPacker {
+ public:
+  OwnPacker(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages)
+      : file_(file), layout_(layout), pages_(pages) {}
+
+  // The rows from `first` on of a part's tensor. Error: one is not finite as the layout's type.
+  Status Pack(std::size_t index, std::int64_t first, std::span<const std::byte> data) {
+    const OwnPart& part = file_.own[index];
+    const OwnPlace& place = layout_.own[index];
+    if (first == 0) Begin(part);
+    const std::size_t row_bytes = static_cast<std::size_t>(place.width) * DTypeSize(part.tensor->dtype);
+    const auto end = first + static_cast<std::int64_t>(data.size() / std::max<std::size_t>(1, row_bytes));
+    for (; next_ < by_row_.size() && part.rows[by_row_[next_]].row < end; ++next_) {
+      const RowPlace to = place.rows[by_row_[next_]];
+      const std::int64_t at = (part.rows[by_row_[next_]].row - first) * place.width;
+      if (!CopyRow(part.tensor->dtype, data.data(), at, 1, place.width, layout_.dtype, pages_[to.page] + to.offset)) {
+        return NotFinite(file_, *part.tensor, layout_.dtype);
+      }
+    }
+    return Ok{};
+  }
+
+ private:
+  void Begin(const OwnPart& part) {
+    next_ = 0;
+    by_row_.resize(part.rows.size());
+    std::iota(by_row_.begin(), by_row_.end(), std::size_t{0});
+    std::ranges::sort(by_row_, {}, [&](std::size_t i) { return part.rows[i].row; });
+  }
+
+  const AdapterFile& file_;
+  const AdapterLayout& layout_;
+  const std::vector<std::byte*>& pages_;
+  std::vector<std::size_t> by_row_;  // indices of the part's rows, in the order of the tensor
+  std::size_t next_ = 0;
+};
+
 // Writes the vectors of a module.
 void PackVectors(const ModuleVectors& vectors, const ModulePlace& place, const std::vector<std::byte*>& pages) {
   const auto pack = [&](const std::vector<float>& values, RowPlace row) {
@@ -87,21 +156,23 @@ void PackVectors(const ModuleVectors& vectors, const ModulePlace& place, const s
 
 }  // namespace
 
-Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes) {
+Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes) {
+  return LayoutAdapter(ModuleShapes(file), dtype, page_bytes, file.own);
+}
+
+Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes,
+                                    std::span<const OwnPart> own) {
   AdapterLayout layout;
   layout.dtype = dtype;
   RowPlacer placer(page_bytes);
+  RETURN_IF_ERROR(PlaceOwn(own, /*of_output=*/false, page_bytes, placer, layout));
   const std::size_t element = DTypeSize(dtype);
   for (const ModuleShape& shape : modules) {
     const std::size_t a_bytes = static_cast<std::size_t>(shape.in) * element;
     const std::size_t b_bytes = static_cast<std::size_t>(shape.out) * element;
     const std::size_t vector_bytes = shape.has_vectors ? static_cast<std::size_t>(shape.out) * sizeof(float) : 0;
     const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes});
-    if (longest > page_bytes) {
-      return ResourceExhausted(std::string("a row of ") + LoraTargetName(shape.target) + " takes " +
-                               std::to_string(longest) + " bytes, but a page has " + std::to_string(page_bytes) +
-                               "; raise --page-tokens");
-    }
+    if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
     ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}};
     for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
     for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
@@ -111,6 +182,7 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
     layout.max_rank = std::max(layout.max_rank, shape.rank);
     layout.modules.push_back(std::move(place));
   }
+  RETURN_IF_ERROR(PlaceOwn(own, /*of_output=*/true, page_bytes, placer, layout));
   layout.pages = placer.pages();
   layout.layer_pages = LayerPages(layout);
   return layout;
@@ -129,15 +201,16 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file) {
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
   std::size_t widest = 0;
   DType dtype = base_dtype;
+  const auto widen = [&](const TensorEntry* tensor) {
+    if (tensor == nullptr || DTypeSize(tensor->dtype) <= widest) return;
+    widest = DTypeSize(tensor->dtype);
+    dtype = tensor->dtype;
+  };
   for (const LoraModule& module : file.modules) {
-    for (const TensorEntry* tensor : {module.a, module.b}) {
-      if (tensor == nullptr) continue;
-      if (DTypeSize(tensor->dtype) > widest) {
-        widest = DTypeSize(tensor->dtype);
-        dtype = tensor->dtype;
-      }
-    }
+    widen(module.a);
+    widen(module.b);
   }
+  for (const OwnPart& own : file.own) widen(own.tensor);
   return widest > DTypeSize(base_dtype) ? base_dtype : dtype;
 }
 
@@ -145,6 +218,7 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
                    std::size_t page_bytes, const std::function<bool()>& cancelled,
                    const std::function<void(std::int32_t)>& arrived) {
   CHECK_EQ(file.modules.size(), layout.modules.size());
+  CHECK_EQ(file.own.size(), layout.own.size());
   CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
   for (std::size_t m = 0; m < layout.modules.size(); ++m) {
     if (!layout.modules[m].vectors.empty()) PackVectors(file.vectors.at(m), layout.modules[m], pages);
@@ -175,9 +249,15 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
       arrived(layout.modules[modules].layer);
     return Ok{};
   };
+  OwnPacker own(file, layout, pages);
+  const auto pack_own = [&](std::size_t part, std::int64_t first, std::span<const std::byte> rows) -> Status {
+    if (cancelled && cancelled()) return Unavailable("the load was cancelled");
+    return own.Pack(part, first, rows);
+  };
   const bool by_layer = arrived && !file.layer_digests.empty();
-  ASSIGN_OR_RETURN(const std::string digest,
-                   ScanAdapterTensors(file, pack, by_layer ? AdapterLayerVisitor(check) : AdapterLayerVisitor()));
+  ASSIGN_OR_RETURN(
+      const std::string digest,
+      ScanAdapterTensors(file, pack, by_layer ? AdapterLayerVisitor(check) : AdapterLayerVisitor(), pack_own));
   if (digest != file.digest) return ChangedInPlace(file, digest + ", expected " + file.digest);
   if (arrived) arrived(static_cast<std::int32_t>(layout.layer_pages.size()));
   return Ok{};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -34,13 +35,22 @@ struct ModulePlace {
   std::vector<RowPlace> vectors;         // two entries, or none
 };
 
-// The layout of one adapter.
+// The rows of a matrix that the adapter brings (OwnPart), of the layout's type.
+struct OwnPlace {
+  OwnKind kind = OwnKind::kEmbedding;
+  std::int64_t width = 0;
+  std::vector<TokenId> tokens;  // ascending
+  std::vector<RowPlace> rows;   // of these tokens
+};
+
+// The layout of one adapter: own rows of the embedding, the modules, own rows of the output matrix.
 struct AdapterLayout {
   DType dtype = DType::kBF16;        // of the rows in memory
   std::vector<ModulePlace> modules;  // sorted by (layer, target)
+  std::vector<OwnPlace> own;         // as AdapterFile::own
   std::int64_t pages = 0;            // pages of the adapter
-  // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i. From the adapter's last layer on,
-  // and for lm_head, it is all pages.
+  // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i, and own rows of the embedding.
+  // From the adapter's last layer on, and for lm_head, it is all pages.
   std::vector<std::int32_t> layer_pages;
   std::int64_t payload_bytes = 0;  // bytes of the elements, without alignment and page ends
   std::int32_t max_rank = 0;
@@ -58,7 +68,10 @@ struct ModuleShape {
 
 // Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error
 // (kResourceExhausted): a row is longer than a page.
-Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes);
+Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes,
+                                    std::span<const OwnPart> own = {});
+// The same of an opened adapter.
+Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes);
 
 // The module shapes of an opened adapter.
 std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);

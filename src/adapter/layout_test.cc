@@ -193,6 +193,53 @@ TEST(LayoutAdapter, VectorsOfOutputsAreFloatRowsOfTheirLayer) {
   EXPECT_NE(too_long.error().message.find("takes 320 bytes"), std::string::npos) << too_long.error().message;
 }
 
+// Rows of the embedding come before the first layer, rows of the output matrix after all; each is where its token is.
+TEST(PackAdapter, OwnRowsLieAroundTheModules) {
+  OneModule module;
+  module.file.own = {{.kind = OwnKind::kEmbedding, .tensor = &module.a_tensor, .rows = {{2, 2}, {5, 0}}},
+                     {.kind = OwnKind::kOutput, .tensor = &module.b_tensor, .rows = {{0, 11}, {1, 3}, {9, 4}}}};
+  const auto layout = LayoutAdapter(module.file, DType::kF32, 128);  // a row of A takes a page, or three of B
+  ASSERT_TRUE(layout.ok());
+  ASSERT_EQ(layout->own.size(), 2u);
+  EXPECT_EQ(layout->own[0].tokens, (std::vector<TokenId>{2, 5}));
+  EXPECT_EQ(layout->own[0].rows[1].page, 1u);
+  EXPECT_GE(layout->modules[0].a_rows[0].page, 2u);
+  EXPECT_GE(layout->own[1].rows[0].page, layout->modules[0].b_rows[2].page);
+  EXPECT_EQ(layout->layer_pages, (std::vector<std::int32_t>{static_cast<std::int32_t>(layout->pages)}));
+  EXPECT_EQ(layout->payload_bytes, 3 * (80 + 48) + 2 * 80 + 3 * 12);
+  const auto pages = module.Pack(*layout, 128);
+  ASSERT_TRUE(pages.ok()) << pages.error().message;
+  for (const auto& [part, values] : {std::pair{0, std::span<const float>(module.a)}, {1, module.b}}) {
+    const OwnPlace& own = layout->own[static_cast<std::size_t>(part)];
+    for (std::size_t i = 0; i < own.rows.size(); ++i) {
+      const std::int32_t row = module.file.own[static_cast<std::size_t>(part)].rows[i].row;
+      EXPECT_EQ(std::memcmp((*pages)[own.rows[i].page].data() + own.rows[i].offset,
+                            &values[static_cast<std::size_t>(row * own.width)],
+                            static_cast<std::size_t>(own.width) * sizeof(float)),
+                0)
+          << part << " " << i;
+    }
+  }
+  // Another token makes another adapter; a tied output matrix does not.
+  const std::string digest = module.file.digest;
+  module.file.own[0].rows[1].token = 6;
+  EXPECT_NE(*ScanAdapterTensors(module.file, {}), digest);
+  module.file.own[0].rows[1].token = 5;
+  module.file.own.pop_back();
+  const std::string embedding_alone = *ScanAdapterTensors(module.file, {});
+  EXPECT_NE(embedding_alone, digest);
+  module.file.own.push_back(module.file.own[0]);
+  module.file.own[1].kind = OwnKind::kOutput;
+  module.file.own[1].tied = true;
+  EXPECT_EQ(*ScanAdapterTensors(module.file, {}), embedding_alone);
+  module.file.own[0].rows[0].row = 1;
+  module.a[25] = 1e6f;
+  const auto f16 = LayoutAdapter(module.file, DType::kF16, 128);
+  const auto overflow = module.Pack(*f16, 128);
+  ASSERT_FALSE(overflow.ok());
+  EXPECT_NE(overflow.error().message.find("tensor a"), std::string::npos) << overflow.error().message;
+}
+
 TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
   OneModule module;
   // f32 values between two neighbours of each type; ties go to the even neighbour.

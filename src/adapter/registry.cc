@@ -72,7 +72,13 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   if (!file.ok()) return Explain(std::move(file).error(), path, opened);
   version->file = std::move(file).value();
   ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
-  if (options_.meet_base) RETURN_IF_ERROR(options_.meet_base(version->file));
+  if (options_.meet_base) {
+    RETURN_IF_ERROR(options_.meet_base(version->file));
+    // Of own matrices, only the rows remain that differ from the base's.
+    if (!version->file.own.empty()) {
+      ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
+    }
+  }
   const std::string& trained_on = version->file.config.base_model_name;
   if (IsOfAnotherModel(trained_on)) {
     version->warning = "it was trained on " + Quote(trained_on) + ", and the base model here is " + Quote(BaseModel()) +
@@ -100,7 +106,7 @@ Result<AdapterLayout> AdapterRegistry::LayOut(const std::string& name, const std
                            "lora_path");
   }
   const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(file, options_.base_dtype));
-  auto layout = LayoutAdapter(ModuleShapes(file), dtype, options_.page_bytes);
+  auto layout = LayoutAdapter(file, dtype, options_.page_bytes);
   if (layout.ok()) return layout;
   return Error{layout.error().code, "adapter '" + name + "' (" + path.string() + "): " + layout.error().message,
                "lora_path"};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "formats/adapter_form.h"
 #include "formats/adapter_patterns.h"
@@ -21,9 +22,7 @@ struct RefusedOption {
   const char* key;
   const char* why;
 };
-constexpr std::array<RefusedOption, 10> kRefusedOptions = {{
-    {"modules_to_save", "fully trained copies of modules"},
-    {"trainable_token_indices", "retrained rows of the embedding"},
+constexpr std::array<RefusedOption, 8> kRefusedOptions = {{
     {"target_parameters", "LoRA on bare parameters"},
     {"layer_replication", "a model with repeated layers"},
     {"use_qalora", "QALoRA, which pools the input"},
@@ -153,6 +152,43 @@ Status ParsePatterns(const JsonFields& fields, const MemberKeyOrder& order, Adap
   });
 }
 
+// Reads the tokens that trainable_token_indices gives `module`.
+Status ParseTrainedTokens(const JsonFields& fields, const std::string& module, const nlohmann::json& value,
+                          AdapterConfig& config) {
+  const auto bad = [&] {
+    return InvalidArgument(fields.label() + "trainable_token_indices: expected a list of distinct token ids for " +
+                           Quote(module) + ", found " + Describe(value));
+  };
+  if (!value.is_array()) return bad();
+  std::vector<TokenId> tokens;
+  std::set<TokenId> seen;
+  for (const nlohmann::json& item : value) {
+    const auto id = IntegerIn(item, 0, std::numeric_limits<TokenId>::max());
+    if (!id || !seen.insert(static_cast<TokenId>(*id)).second) {
+      return InvalidArgument(fields.label() + "trainable_token_indices: expected distinct token ids for " +
+                             Quote(module) + ", found " + Describe(item) + (id ? " twice" : ""));
+    }
+    tokens.push_back(static_cast<TokenId>(*id));
+  }
+  config.trainable_tokens.emplace_back(module, std::move(tokens));
+  return Ok{};
+}
+
+// Reads what says of which modules the adapter has its own weights.
+Status ParseOwn(const JsonFields& fields, AdapterConfig& config) {
+  std::optional<std::string> text;
+  RETURN_IF_ERROR(ParseNames(fields, "modules_to_save", config.modules_to_save, text));
+  if (text) return fields.Bad("modules_to_save", "a list of names, or null");
+  ASSIGN_OR_RETURN(config.ensure_weight_tying, fields.BoolOr("ensure_weight_tying", false));
+  const nlohmann::json* tokens = fields.Find("trainable_token_indices");
+  if (tokens == nullptr || IsOff(*tokens)) return Ok{};
+  if (!tokens->is_object()) return ParseTrainedTokens(fields, OwnKindName(OwnKind::kEmbedding), *tokens, config);
+  for (const auto& [module, value] : tokens->items()) {
+    RETURN_IF_ERROR(ParseTrainedTokens(fields, module, value, config));
+  }
+  return Ok{};
+}
+
 Status ParseInvocation(const JsonFields& fields, AdapterConfig& config) {
   const nlohmann::json* value = fields.Find("alora_invocation_tokens");
   if (value == nullptr || IsOff(*value)) return Ok{};
@@ -169,6 +205,12 @@ Status ParseInvocation(const JsonFields& fields, AdapterConfig& config) {
   if (config.use_dora) {
     return Unsupported(fields.label() +
                        "found alora_invocation_tokens beside use_dora, which PEFT does not define together");
+  }
+  if (!config.modules_to_save.empty() || !config.trainable_tokens.empty()) {
+    return Unsupported(fields.label() + "found alora_invocation_tokens beside " +
+                       (config.modules_to_save.empty() ? "trainable_token_indices" : "modules_to_save") +
+                       ": PEFT applies those before the invocation too, so that the adapter could share no context; "
+                       "train it without");
   }
   return Ok{};
 }
@@ -238,6 +280,17 @@ bool AdapterConfig::Targets(std::string_view module) const {
   return std::binary_search(layers_to_transform.begin(), layers_to_transform.end(), layer);
 }
 
+const std::string* AdapterConfig::SavedAs(std::string_view module) const {
+  const auto named = std::ranges::find_if(modules_to_save, [&](const auto& name) { return module.ends_with(name); });
+  return named == modules_to_save.end() ? nullptr : &*named;
+}
+
+const std::vector<TokenId>* AdapterConfig::TrainedTokens(std::string_view module) const {
+  const auto named =
+      std::ranges::find_if(trainable_tokens, [&](const auto& entry) { return module.ends_with(entry.first); });
+  return named == trainable_tokens.end() ? nullptr : &named->second;
+}
+
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label) {
   MemberKeyOrder order;
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label, &order));
@@ -249,6 +302,7 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
   RETURN_IF_ERROR(ParseRankAndAlpha(fields, config));
   RETURN_IF_ERROR(ParsePatterns(fields, order, config));
   RETURN_IF_ERROR(ParseTargets(fields, config));
+  RETURN_IF_ERROR(ParseOwn(fields, config));
   RETURN_IF_ERROR(ParseInvocation(fields, config));
   ASSIGN_OR_RETURN(auto base, fields.String("base_model_name_or_path"));
   config.base_model_name = base.value_or("");

@@ -68,6 +68,13 @@ struct AdapterConfig {
   // The scale of every module where the form has it and no alpha.
   std::optional<double> factor;
   bool use_dora = false, lora_bias = false;
+  // modules_to_save: modules whose names end so were trained as a whole. With ensure_weight_tying, the output matrix of
+  // a model with tied embeddings is among them if the embedding is.
+  std::vector<std::string> modules_to_save;
+  bool ensure_weight_tying = false;
+  // trainable_token_indices: the tokens whose rows of the modules whose names end so were trained, in the order of the
+  // rows in the file.
+  std::vector<std::pair<std::string, std::vector<TokenId>>> trainable_tokens;
   std::string base_model_name;  // informational
   // Activated LoRA (aLoRA): the adapter acts from the last occurrence of these tokens in a prompt on, and not at all on
   // a prompt without them. Empty: it acts on every token.
@@ -92,15 +99,20 @@ struct AdapterConfig {
   // layers_to_transform. True where this is unknown: without target_modules, or with a regular expression that has
   // look-around or back-references. REQUIRES: as RankOf.
   bool Targets(std::string_view module) const;
+
+  // The name in modules_to_save that says that the module was trained as a whole; null: none.
+  const std::string* SavedAs(std::string_view module) const;
+  // The tokens whose rows of the module were trained; null: none.
+  const std::vector<TokenId>* TrainedTokens(std::string_view module) const;
 };
 
 // The tool that writes the form, for messages: "PEFT".
 const char* AdapterFormName(AdapterForm form);
 
 // Parses an adapter_config.json of PEFT or mlx-lm. Refuses by name everything that loramux does not serve
-// (modules_to_save, an initialization that changed the base model's weights, ...). Ignores unknown fields, and `bias`:
-// the tensors tell. r and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required. `label`
-// names the source in errors.
+// (layer_replication, an initialization that changed the base model's weights, ...). Ignores unknown fields, and
+// `bias`: the tensors tell. r and ranks must be in 1..4096, and alpha must be finite; r and lora_alpha are required.
+// `label` names the source in errors.
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label);
 
 // What an adapter does to one linear layer: y += scale * (B (A x) + b_bias), with `a` [rank, in], `b` [out, rank] and
@@ -129,6 +141,30 @@ struct ModuleVectors {
   std::vector<float> gains, shifts;
 };
 
+// What an adapter brings in place of the base model's.
+enum class OwnKind : std::uint8_t { kEmbedding, kOutput };
+inline constexpr int kNumOwnKinds = 2;
+// The name in PEFT: "embed_tokens", "lm_head".
+const char* OwnKindName(OwnKind kind);
+
+// A row of a matrix that an adapter brings.
+struct OwnRow {
+  TokenId token = 0;
+  std::int32_t row = 0;  // of the tensor
+};
+
+// A part of the model that an adapter brings: rows [hidden_size] of the embedding or of the output matrix. LoRA of the
+// output layer acts beside them. The tensor belongs to AdapterFile.
+struct OwnPart {
+  OwnKind kind = OwnKind::kEmbedding;
+  const TensorEntry* tensor = nullptr;
+  std::vector<OwnRow> rows;  // by token
+  // The tensor has a row for each token. `rows` has those that differ from the base's, once they were compared
+  // (SelectOwnRows in model/base_copy.h); until then all.
+  bool whole = false;
+  bool tied = false;  // the tensor is that of the embedding, to which the base model's output matrix is tied
+};
+
 // A SHA-256.
 using Sha256Digest = std::array<unsigned char, 32>;
 
@@ -144,6 +180,7 @@ struct AdapterFile {
   // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
   // until then empty.
   std::vector<ModuleVectors> vectors;
+  std::vector<OwnPart> own;  // by kind, at most one of each
   std::int32_t max_rank = 0;
   // The SHA-256 of ranks, scales and weights as 64 hexadecimal digits. It identifies the content in every cache key, so
   // it must not be possible to make other content with the same one. The same content under other tensor names, or with
@@ -157,6 +194,8 @@ struct AdapterFile {
   // the adapter; the runtime compares them with the base's weights. Null if there is none.
   const TensorEntry* lm_head_base_copy = nullptr;
   const TensorEntry* embedding_base_copy = nullptr;
+  // Further copies of tensors of `own`, which PEFT saves with save_embedding_layers; compared likewise.
+  std::vector<std::pair<const TensorEntry*, const TensorEntry*>> own_copies;
   // The order of its rows depends on the base model, and it was opened without one: it has no digest.
   bool rows_need_base = false;
   // How sentence-transformers makes embeddings with it; nullopt: as with the base model. An error does not keep it from
@@ -164,15 +203,19 @@ struct AdapterFile {
   Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
 };
 
-// Reads all weights of an adapter, tensor by tensor (A, then B and the vectors of each module), and computes the digest
-// of the bytes read. Passes each tensor to `visit`, and after the modules of a layer their number so far and the digest
-// of all that was read to `after_layer` (modules of another layer follow, or none); an error from either ends the scan.
+// Reads all weights of an adapter, and computes the digest of the bytes read: own rows of the embedding, then tensor by
+// tensor (A, then B and the vectors of each module), then own rows of the output matrix. Passes each tensor to `visit`,
+// rows of `own` from `first_row` on to `visit_own`, and after the modules of a layer their number so far and the digest
+// of all that was read to `after_layer` (modules of another layer follow, or none); an error from any ends the scan.
 // Returns the digest. Errors: kIoError, or theirs.
 using AdapterTensorVisitor =
     std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
 using AdapterLayerVisitor = std::function<Status(std::size_t modules, const Sha256Digest& so_far)>;
+using AdapterOwnVisitor =
+    std::function<Status(std::size_t part, std::int64_t first_row, std::span<const std::byte> rows)>;
 Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit,
-                                       const AdapterLayerVisitor& after_layer = {});
+                                       const AdapterLayerVisitor& after_layer = {},
+                                       const AdapterOwnVisitor& visit_own = {});
 
 // Digests were XXH3-128 before, which can be forged. True if `digest` is one of those.
 bool IsOldAdapterDigest(std::string_view digest);
@@ -194,6 +237,8 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 // - a shape that does not fit the base layer;
 // - ranks that differ between A, B and the configuration;
 // - a module that target_modules does not cover (PEFT would ignore it);
+// - a weight that neither modules_to_save nor trainable_token_indices names, or one that they name and the file lacks;
+// - a token that the base model does not have;
 // - a dtype other than f32, bf16 and f16.
 // A targeted module without tensors is accepted and adds nothing, as in PEFT. Values are not checked.
 //

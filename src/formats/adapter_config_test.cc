@@ -203,7 +203,7 @@ TEST(AdapterConfigTest, RefusesByName) {
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, false}})), "accepted") << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
   }
-  for (const char* key : {"modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication"}) {
+  for (const char* key : {"target_parameters", "layer_replication"}) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, {"x"}}})), HasSubstr(std::string(key) + " is [\"x\"]")) << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, ordered_json::array()}})), "accepted") << key;
     EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
@@ -369,8 +369,9 @@ TEST_F(OpenAdapterTest, RefusesTensorsByName) {
       {"base_model.model.model.norm.bias", "no linear layer"},
       {"base_model.model.lm_head.modules_to_save.weight", "modules_to_save"},
       {"base_model.model.model.embed_tokens.lora_A.weight", "give the adapter as Tinker saved it"},
-      {"base_model.model.model.unembed_tokens.weight", "has an unknown name"},
-      {"base_model.model.visual.embed_tokens.weight", "outside the language model"},
+      {"base_model.model.model.unembed_tokens.weight", "the whole weight of a module"},
+      {"base_model.model.model.layers.0.self_attn.k_proj.weight", "the whole weight of a module (modules_to_save)"},
+      {"base_model.model.score.modules_to_save.weight", "modules_to_save"},
       {"base_model.model.visual.blocks.0.attn.q_proj.lora_A.weight", "outside the language model"},
       {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
       {"base_model.model.model.layers.+1.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
@@ -410,6 +411,111 @@ TEST_F(OpenAdapterTest, TakesCopiesOfTheBaseAside) {
   EXPECT_THAT(OpenError(Join(q, {{copy.name, "F32", {20, 9}}})), HasSubstr("[20, 8], found [20, 9]"));
   const std::string resized = OpenError(Join(q, {{copy.name, "F32", {28, 8}}}));
   EXPECT_THAT(resized, HasSubstr("[20, 8], found [28, 8]: the vocabulary was resized"));
+}
+
+TEST(AdapterConfigTest, ReadsWhatTheAdapterHasOfItsOwn) {
+  const AdapterConfig config = Parsed(With(
+      Plain(),
+      {{"modules_to_save", {"lm_head", "norm"}}, {"trainable_token_indices", {7, 3}}, {"ensure_weight_tying", true}}));
+  EXPECT_EQ(*config.SavedAs("language_model.lm_head"), "lm_head");
+  EXPECT_EQ(*config.SavedAs("model.layers.0.self_attn.q_norm"), "norm");  // PEFT asks for the end of the name alone
+  EXPECT_EQ(config.SavedAs("model.embed_tokens"), nullptr);
+  EXPECT_EQ(*config.TrainedTokens("model.embed_tokens"), (std::vector<TokenId>{7, 3}));
+  EXPECT_EQ(config.TrainedTokens("lm_head"), nullptr);
+  EXPECT_TRUE(config.ensure_weight_tying);
+  const AdapterConfig both =
+      Parsed(With(Plain(), {{"trainable_token_indices", {{"lm_head", {1}}, {"embed_tokens", {0, 2}}}}}));
+  EXPECT_EQ(*both.TrainedTokens("lm_head"), std::vector<TokenId>{1});
+  const std::vector<std::pair<ordered_json, std::string>> bad = {
+      {{{"trainable_token_indices", {1, 2, 1}}}, "expected distinct token ids for 'embed_tokens', found 1 twice"},
+      {{{"trainable_token_indices", {-1}}}, "found -1"},
+      {{{"trainable_token_indices", {1.5}}}, "found 1.5"},
+      {{{"trainable_token_indices", {1LL << 31}}}, "found 2147483648"},
+      {{{"trainable_token_indices", "all"}}, "trainable_token_indices: expected a list"},
+      {{{"trainable_token_indices", {{"lm_head", 3}}}}, "for 'lm_head', found 3"},
+      {{{"modules_to_save", "norm"}}, "modules_to_save"},
+      {{{"modules_to_save", {1}}}, "modules_to_save"},
+      {{{"trainable_token_indices", {1}}, {"alora_invocation_tokens", {5}}}, "beside trainable_token_indices"},
+      {{{"modules_to_save", {"lm_head"}}, {"alora_invocation_tokens", {5}}}, "beside modules_to_save"},
+  };
+  for (const auto& [changes, why] : bad) EXPECT_THAT(ErrorOf(With(Plain(), changes)), HasSubstr(why)) << changes;
+}
+
+// The base here has 20 tokens and a hidden size of 8; its embeddings are not tied.
+TEST_F(OpenAdapterTest, TakesOwnRowsOfEmbeddingAndOutput) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string embed = "base_model.model.model.embed_tokens.", head = "base_model.model.lm_head.";
+  const std::string delta = "token_adapter.trainable_tokens_delta";
+  const auto tokens = [](const ordered_json& indices) { return With(Plain(), {{"trainable_token_indices", indices}}); };
+  const auto saved = [](const ordered_json& names) { return With(Plain(), {{"modules_to_save", names}}); };
+  const auto rows = Open(Join(q, {{embed + delta, "F32", {3, 8}}}), tokens({19, 0, 4}));
+  ASSERT_TRUE(rows.ok()) << rows.error().message;
+  ASSERT_EQ(rows->own.size(), 1u);
+  EXPECT_EQ(rows->own[0].kind, OwnKind::kEmbedding);
+  EXPECT_EQ(rows->own[0].rows[0].token, 0);
+  EXPECT_EQ(rows->own[0].rows[0].row, 1);
+  EXPECT_EQ(rows->own[0].rows[2].token, 19);
+  EXPECT_NE(rows->digest, Open(q)->digest);
+  EXPECT_NE(rows->digest, Open(Join(q, {{embed + delta, "F32", {3, 8}}}), tokens({18, 0, 4}))->digest);
+  EXPECT_EQ(rows->digest, Open(Join(q, {{embed + delta + ".default", "F32", {3, 8}}}), tokens({19, 0, 4}))->digest);
+
+  for (const char* name : {"weight", "modules_to_save.weight", "modules_to_save.default.weight"}) {
+    const auto whole = Open(Join(q, {{head + name, "F32", {20, 8}}}), saved({"lm_head"}));
+    ASSERT_TRUE(whole.ok()) << whole.error().message;
+    ASSERT_EQ(whole->own.size(), 1u);
+    EXPECT_TRUE(whole->own[0].whole);
+    EXPECT_EQ(whole->own[0].rows.size(), 20u);
+    EXPECT_EQ(whole->lm_head_base_copy, nullptr);
+  }
+  const auto copied = Open(Join(q, {{head + "weight", "F32", {20, 8}},
+                                    {head + "modules_to_save.weight", "F32", {20, 8}},
+                                    {head + "original_module.weight", "F32", {20, 8}}}),
+                           saved({"lm_head"}));
+  ASSERT_TRUE(copied.ok()) << copied.error().message;
+  EXPECT_EQ(copied->own_copies.size(), 1u);
+  EXPECT_NE(copied->lm_head_base_copy, nullptr);
+}
+
+TEST_F(OpenAdapterTest, RefusesOwnRowsThatDoNotFit) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string embed = "base_model.model.model.embed_tokens.", head = "base_model.model.lm_head.";
+  const std::string delta = "token_adapter.trainable_tokens_delta";
+  const auto tokens = [](const ordered_json& indices) { return With(Plain(), {{"trainable_token_indices", indices}}); };
+  const auto saved = [](const ordered_json& names) { return With(Plain(), {{"modules_to_save", names}}); };
+  struct Bad {
+    std::vector<TensorSpec> tensors;
+    ordered_json config;
+    std::string why;
+  };
+  const auto head_lora = Pair("lm_head", 8, 20);
+  const auto with_head = [](ordered_json config) { return With(config, {{"target_modules", {"q_proj", "lm_head"}}}); };
+  const std::vector<Bad> cases = {
+      {{{embed + delta, "F32", {1, 8}}}, tokens({20}), "expected tokens of the base model, 0 to 19"},
+      {{{embed + delta, "F32", {2, 8}}}, tokens({1}), "expected [1, 8], a row for each token"},
+      {{{embed + delta, "F32", {1, 9}}}, tokens({1}), "expected [1, 8]"},
+      {{{embed + delta, "F32", {8}}}, tokens({1}), "expected two dimensions"},
+      {{{embed + delta, "F32", {1, 8}}}, Plain(), "trainable_token_indices does not name embed_tokens"},
+      {{}, tokens({1}), "trainable_token_indices names embed_tokens, but the file lacks"},
+      {{{embed + delta, "F32", {1, 8}}}, tokens({{"embed_tokens", {1}}, {"lm_head", {1}}}), "names lm_head, but"},
+      {{{embed + delta, "F32", {1, 8}}}, tokens({{"wte", {1}}}), "names 'wte', expected embed_tokens or lm_head"},
+      {{}, saved({"lm_head"}), "modules_to_save names 'lm_head', but the file lacks"},
+      {{{head + "weight", "F32", {20, 8}}}, saved({"lm_head", "score"}), "modules_to_save names 'score'"},
+      {{{head + "weight", "F32", {24, 8}}}, saved({"lm_head"}), "the vocabulary was resized"},
+      {{{head + "modules_to_save.weight", "F32", {20, 8}}}, Plain(), "modules_to_save does not name it"},
+      {{{head + "weight", "F32", {20, 8}}, {"base_model.model.model.lm_head.weight", "F32", {20, 8}}},
+       saved({"lm_head"}),
+       ""},
+      {{{head + "weight", "F32", {20, 8}}, {head + delta, "F32", {1, 8}}},
+       With(saved({"lm_head"}), {{"trainable_token_indices", {{"lm_head", {1}}}}}),
+       "PEFT cannot compute with both"},
+      {Join(head_lora, {{head + "weight", "F32", {20, 8}}}), with_head(saved({"lm_head"})), "has LoRA beside it"},
+      {Join(head_lora, {{head + delta, "F32", {1, 8}}}), with_head(tokens({{"lm_head", {1}}})), "has LoRA beside it"},
+  };
+  for (const Bad& bad : cases) {
+    const auto adapter = Open(Join(q, bad.tensors), bad.config);
+    ASSERT_FALSE(adapter.ok()) << bad.why;
+    EXPECT_THAT(adapter.error().message, HasSubstr(bad.why));
+  }
 }
 
 // What trainers call the same module, with the same content.
@@ -658,18 +764,18 @@ TEST_F(RealAdapterTest, JudgesEveryConfigurationOfTheSurvey) {
     ordered_json config = entry;  // the survey shortens three names and keeps the others
     config.update({{"peft_type", "LORA"}, {"lora_alpha", entry["alpha"]}, {"lora_dropout", entry["dropout"]}});
     const auto parsed = ParseAdapterConfig(config.dump(), entry["repo"]);
-    const bool saves_modules = !entry["modules_to_save"].is_null();
     const bool transposed = entry["fan_in_fan_out"] == true;
-    ASSERT_EQ(parsed.ok(), !saves_modules && !transposed) << entry;
+    ASSERT_EQ(parsed.ok(), !transposed) << entry;
     if (parsed.ok()) {
       EXPECT_EQ(parsed->RankOf(kQ0), entry["r"].get<std::int64_t>());
       EXPECT_EQ(parsed->target_modules_regex.has_value(), entry["target_modules"].is_string());
+      EXPECT_EQ(parsed->modules_to_save.empty(), entry["modules_to_save"].is_null());
       continue;
     }
     ++refused;
-    EXPECT_THAT(parsed.error().message, HasSubstr(saves_modules ? "modules_to_save" : "fan_in_fan_out"));
+    EXPECT_THAT(parsed.error().message, HasSubstr("fan_in_fan_out"));
   }
-  EXPECT_EQ(refused, 5);
+  EXPECT_EQ(refused, 3);
 }
 
 }  // namespace

@@ -123,14 +123,59 @@ Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vec
   return Ok{};
 }
 
+// Reads, digests and visits own rows, as many whole rows at a time as fit a piece.
+template <typename Hash>
+Status ScanOwn(const AdapterFile& file, std::size_t index, const AdapterOwnVisitor& visit, Hash& hash) {
+  const OwnPart& part = file.own[index];
+  const TensorEntry& tensor = *part.tensor;
+  // Rows of a tied output matrix are in the digest with the embedding's: whether the base model's is tied does not
+  // change the adapter.
+  const bool counts = !part.tied;
+  if (counts) {
+    // No layer has such a number, and no token.
+    AddNumber(hash, std::uint64_t{1} << 62 | static_cast<std::uint64_t>(part.kind));
+    if (!part.whole) {
+      for (const OwnRow& row : part.rows) {
+        AddNumber(hash, static_cast<std::uint64_t>(row.token));
+        AddNumber(hash, static_cast<std::uint64_t>(row.row));
+      }
+    }
+    AddTensorHead(tensor, hash);
+  }
+  if (!counts && !visit) return Ok{};
+  const std::uint64_t row_bytes = tensor.shape[0] == 0 ? 1 : tensor.bytes / static_cast<std::uint64_t>(tensor.shape[0]);
+  const std::uint64_t piece =
+      std::max<std::uint64_t>(1, kPieceBytes / std::max<std::uint64_t>(1, row_bytes)) * row_bytes;
+  std::vector<std::byte> buffer;
+  for (std::uint64_t first = 0; first < tensor.bytes; first += piece) {
+    buffer.resize(static_cast<std::size_t>(std::min(piece, tensor.bytes - first)));
+    RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
+    if (counts) hash.Add(buffer);
+    RETURN_IF_ERROR(visit ? visit(index, static_cast<std::int64_t>(first / row_bytes), buffer)
+                          : CheckFinite(file, tensor, first, buffer));
+  }
+  return Ok{};
+}
+
+// Own rows that are read before the modules, or after them.
+template <typename Hash>
+Status ScanOwnParts(const AdapterFile& file, bool of_output, const AdapterOwnVisitor& visit, Hash& hash) {
+  for (std::size_t i = 0; i < file.own.size(); ++i) {
+    if ((file.own[i].kind == OwnKind::kOutput) == of_output) RETURN_IF_ERROR(ScanOwn(file, i, visit, hash));
+  }
+  return Ok{};
+}
+
 // Calls `after_module` with the hash after each module.
 template <typename Hash>
 Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& visit,
+                         const AdapterOwnVisitor& visit_own = {},
                          const std::function<Status(std::size_t module, const Hash& hash)>& after_module = {}) {
   Hash hash;
   std::vector<std::byte> buffer;
   AddNumber(hash, file.modules.size());
   for (const TokenId token : file.config.invocation_tokens) AddNumber(hash, static_cast<std::uint64_t>(token));
+  RETURN_IF_ERROR(ScanOwnParts(file, /*of_output=*/false, visit_own, hash));
   for (std::size_t m = 0; m < file.modules.size(); ++m) {
     const LoraModule& module = file.modules[m];
     AddModule(module, hash);
@@ -147,16 +192,17 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
     }
     if (after_module) RETURN_IF_ERROR(after_module(m, hash));
   }
+  RETURN_IF_ERROR(ScanOwnParts(file, /*of_output=*/true, visit_own, hash));
   return hash.Hex();
 }
 
 }  // namespace
 
 Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit,
-                                       const AdapterLayerVisitor& after_layer) {
-  if (!after_layer) return Scan<Sha256Hash>(file, visit);
+                                       const AdapterLayerVisitor& after_layer, const AdapterOwnVisitor& visit_own) {
+  if (!after_layer) return Scan<Sha256Hash>(file, visit, visit_own);
   const std::vector<LoraModule>& modules = file.modules;
-  return Scan<Sha256Hash>(file, visit, [&](std::size_t m, const Sha256Hash& hash) -> Status {
+  return Scan<Sha256Hash>(file, visit, visit_own, [&](std::size_t m, const Sha256Hash& hash) -> Status {
     const bool last = m + 1 == modules.size() || modules[m + 1].layer != modules[m].layer;
     return last ? after_layer(m + 1, hash.SoFar()) : Ok{};
   });

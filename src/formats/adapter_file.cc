@@ -15,6 +15,7 @@
 #include "formats/adapter_form.h"
 #include "formats/adapter_fused.h"
 #include "formats/adapter_gguf.h"
+#include "formats/adapter_own_parts.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
@@ -228,26 +229,6 @@ Status CheckTensor(const TensorEntry& tensor, bool is_vector, const std::string&
   return Ok{};
 }
 
-Status CheckBaseCopy(const TensorEntry& tensor, const ModelConfig* model, const std::string& label) {
-  if (model == nullptr) return Ok{};
-  const std::array<std::int64_t, 2> expected = {model->vocab_size, model->hidden_size};
-  if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
-  const std::string found = "expected a copy of the base model's matrix " + ShapeToString(expected) + ", found " +
-                            ShapeToString(tensor.shape);
-  if (tensor.shape[1] != model->hidden_size) return TensorError(label, tensor, found);
-  return Unsupported(
-      label + ": tensor " + Quote(tensor.name) + ": " + found +
-      ": the vocabulary was resized for the training (resize_token_embeddings), so the adapter fits only "
-      "a base model with these rows; merge it into that model, or train without added tokens");
-}
-
-// Where a copy of a matrix of the base belongs; null for the tensors of pairs.
-const TensorEntry** CopySlot(AdapterTensorName::Part part, AdapterFile& file) {
-  if (part == AdapterTensorName::Part::kLmHeadCopy) return &file.lm_head_base_copy;
-  if (part == AdapterTensorName::Part::kEmbeddingCopy) return &file.embedding_base_copy;
-  return nullptr;
-}
-
 const TensorEntry*& SlotOf(AdapterTensorName::Part part, Pair& pair) {
   using Part = AdapterTensorName::Part;
   if (part == Part::kLoraA) return pair.a;
@@ -272,22 +253,21 @@ Status AddToPair(const AdapterTensorName& name, const LayerTensor& layer, const 
 // Assigns every tensor to its pair; a tensor that belongs to none is an error.
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
+  OwnPartsReader own(file.config, model, label);
   Pairs pairs;
   for (const TensorEntry& tensor : file.tensors->tensors()) {
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
     ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part), label));
-    if (const TensorEntry** copy = CopySlot(name.part, file)) {
-      RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
-      if (*copy != nullptr)
-        return TensorError(label, tensor, "the file holds it twice, also as " + Quote((*copy)->name));
-      *copy = &tensor;
+    if (name.own) {
+      RETURN_IF_ERROR(own.Take(name, tensor));
       continue;
     }
     ASSIGN_OR_RETURN(const auto layers, TensorsOfLayers(name, tensor, model, label, *file.tensors));
     for (const LayerTensor& layer : layers) RETURN_IF_ERROR(AddToPair(name, layer, label, pairs));
   }
+  RETURN_IF_ERROR(own.Finish(file));
   return pairs;
 }
 
@@ -345,6 +325,22 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
         "expected [" + std::to_string(out) + "] for the base layer's output, found " + ShapeToString(vector->shape));
   }
   return Ok{};
+}
+
+// What PEFT makes of LoRA of the output layer beside own rows of its matrix: the sum, if they are the tied embedding's.
+Status CheckOwnOutput(const Pairs& pairs, const AdapterFile& file, const std::string& label) {
+  const auto output = std::ranges::find(file.own, OwnKind::kOutput, &OwnPart::kind);
+  const auto head = pairs.find({true, 0, LoraTarget::kLmHead});
+  if (output == file.own.end() || head == pairs.end()) return Ok{};
+  if (!output->tied) {
+    return TensorError(label, *output->tensor,
+                       "the output matrix is the adapter's own, and has LoRA beside it, which PEFT does not define");
+  }
+  if (head->second.magnitude == nullptr) return Ok{};
+  return Unsupported(
+      label + ": tensor " + Quote(head->second.magnitude->name) +
+      ": DoRA of the output layer beside trained rows of the tied embedding, of which its lengths depend, "
+      "is not supported; merge the adapter into the base model");
 }
 
 Status CheckPatternWork(const Pairs& pairs, const AdapterConfig& config, const std::string& label) {
@@ -454,6 +450,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   if (std::ranges::none_of(pairs, [](const auto& entry) { return entry.second.a || entry.second.b; })) {
     return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
   }
+  RETURN_IF_ERROR(CheckOwnOutput(pairs, file, label));
   RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));
   for (const auto& [key, pair] : pairs) {
     ASSIGN_OR_RETURN(const LoraModule module, CheckPair(key, pair, file.config, model, label));

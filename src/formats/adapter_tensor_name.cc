@@ -34,7 +34,7 @@ struct RefusedPart {
   const char* what;
   const char* advice = "";
 };
-constexpr std::array<RefusedPart, 6> kRefusedParts = {{
+constexpr std::array<RefusedPart, 7> kRefusedParts = {{
     {".adapter.linear_", "LoRA under Megatron's names, whose rows lie in an order of its own",
      "; export it as PEFT has it, by NeMo or by Megatron Bridge's export_adapter_ckpt"},
     {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)",
@@ -43,8 +43,10 @@ constexpr std::array<RefusedPart, 6> kRefusedParts = {{
      "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
      "Tinker "
      "saved it, with unembed_tokens"},
-    {".modules_to_save.", "a fully trained module (modules_to_save)"},
-    {"trainable_tokens_", "retrained token embeddings (trainable_token_indices)"},
+    {".modules_to_save.", "a fully trained module (modules_to_save) other than embed_tokens and lm_head",
+     "; merge the adapter into the base model"},
+    {".score.", "the weight of a classification head"},
+    {".classifier.", "the weight of a classification head"},
     {".bias", "a bias of a module that is no linear layer of the model"},
 }};
 constexpr std::array<std::string_view, 5> kOtherTowers = {"visual.", "vision_", "multi_modal_projector.", "audio_",
@@ -73,6 +75,10 @@ Error Refuse(std::string_view name, const std::string& label) {
     if (name.find(refused.part) == std::string_view::npos) continue;
     return Unsupported(tensor + " is " + refused.what + ", which is not supported" + refused.advice);
   }
+  if (name.ends_with(".weight") && name.find("lora_") == std::string_view::npos) {
+    return Unsupported(tensor + " is the whole weight of a module (modules_to_save): only those of embed_tokens and " +
+                       "lm_head are supported; merge the adapter into the base model");
+  }
   for (const std::string_view tower : kOtherTowers) {
     if (name.find(tower) == std::string_view::npos) continue;
     return Unsupported(tensor + " belongs to a part outside the language model, which is not supported");
@@ -81,6 +87,33 @@ Error Refuse(std::string_view name, const std::string& label) {
       tensor + " has an unknown name: expected " + std::string(kRoot) +
       "MODULE.lora_A.weight or .lora_B.weight, where MODULE is model.layers.N.self_attn.{q,k,v,o}_proj, "
       "model.layers.N.mlp.{gate,up,down}_proj or lm_head");
+}
+
+// Removes the suffix of a weight of the embedding or of the output layer.
+std::optional<AdapterTensorName::Part> ConsumeWeight(std::string_view& text) {
+  using Part = AdapterTensorName::Part;
+  struct Suffix {
+    std::string_view text;
+    Part part;
+  };
+  constexpr std::array<Suffix, 8> kSuffixes = {{
+      {".token_adapter.trainable_tokens_delta", Part::kTokenRows},
+      {".token_adapter.trainable_tokens_delta.default", Part::kTokenRows},
+      {".token_adapter.base_layer.weight", Part::kBaseWeight},
+      {".base_layer.weight", Part::kBaseWeight},
+      {".original_module.weight", Part::kBaseWeight},
+      {".modules_to_save.weight", Part::kWeightAgain},
+      {".modules_to_save.default.weight", Part::kWeightAgain},
+      {".weight", Part::kWeight},
+  }};
+  for (const Suffix& suffix : kSuffixes) {
+    std::string_view module = text;
+    if (!ConsumeSuffix(module, suffix.text)) continue;
+    if (!IsOrEndsWith(module, "lm_head") && !IsOrEndsWith(module, "embed_tokens")) continue;
+    text = module;
+    return suffix.part;
+  }
+  return std::nullopt;
 }
 
 // Removes the part suffix from the end of the name and returns the part.
@@ -95,14 +128,7 @@ std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
   }
   if (ConsumeSuffix(text, ".lora_velora_embed")) return Part::kTraining;
   if (ConsumeSuffix(text, ".bias")) return Part::kBias;
-  const std::string_view whole = text;
-  if (!ConsumeSuffix(text, ".weight")) return std::nullopt;
-  std::string_view module = text;
-  ConsumeSuffix(module, ".base_layer");
-  if (IsOrEndsWith(module, "lm_head")) return Part::kLmHeadCopy;
-  if (IsOrEndsWith(module, "embed_tokens")) return Part::kEmbeddingCopy;
-  text = whole;
-  return std::nullopt;
+  return ConsumeWeight(text);
 }
 
 // The name without the parts that wrappers of the language model add.
@@ -126,6 +152,10 @@ std::optional<std::int32_t> ConsumeLayer(std::string_view& text, std::int64_t nu
   if (error != std::errc() || end != text.data() + dot || layer < 0 || layer >= num_layers) return std::nullopt;
   text.remove_prefix(dot + 1);
   return layer;
+}
+
+bool IsWeight(AdapterTensorName::Part part) {
+  return part >= AdapterTensorName::Part::kWeight && part <= AdapterTensorName::Part::kTokenRows;
 }
 
 const TargetName* FindLayerTarget(std::string_view rest) {
@@ -155,9 +185,14 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   if (plain == "lm_head" || rest == "unembed_tokens") {
     result.plain_module = "lm_head";
     result.target = LoraTarget::kLmHead;
+    if (IsWeight(result.part)) result.own = OwnKind::kOutput;
     return result;
   }
-  if (result.part == AdapterTensorName::Part::kEmbeddingCopy && rest == "embed_tokens") return result;
+  if (IsWeight(result.part) && rest == "embed_tokens") {
+    result.plain_module = "model.embed_tokens";
+    result.own = OwnKind::kEmbedding;
+    return result;
+  }
   if (!ConsumePrefix(rest, "layers.")) return Refuse(name, label);
   result.plain_module = "model.layers." + std::string(rest);
   const auto layer = ConsumeLayer(rest, num_layers);

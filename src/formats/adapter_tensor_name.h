@@ -15,9 +15,20 @@ enum class FusedLayers : std::uint8_t { kNone, kQkv, kGateUp };
 
 // The parts of a tensor's name.
 struct AdapterTensorName {
-  // lora_A, lora_B, DoRA's magnitude, lora_B's bias, the layer's bias, a copy of the base's output matrix or embedding,
-  // or a tensor that only training uses.
-  enum class Part { kLoraA, kLoraB, kMagnitude, kLoraBBias, kBias, kLmHeadCopy, kEmbeddingCopy, kTraining };
+  // lora_A, lora_B, DoRA's magnitude, lora_B's bias, the layer's bias; the module's weight (once more: as PEFT saves it
+  // beside itself), the base model's weight, rows of trained tokens; or a tensor that only training uses.
+  enum class Part {
+    kLoraA,
+    kLoraB,
+    kMagnitude,
+    kLoraBBias,
+    kBias,
+    kWeight,
+    kWeightAgain,
+    kBaseWeight,
+    kTokenRows,
+    kTraining
+  };
   // The module as PEFT's patterns see it: as in the file, without "base_model.model." and "base_layer".
   std::string module;
   // The module's name in a plain text model: without "language_model." and "_orig_mod." too.
@@ -27,6 +38,7 @@ struct AdapterTensorName {
   LoraTarget target = LoraTarget::kQ;
   FusedLayers fused = FusedLayers::kNone;
   Part part = Part::kLoraA;
+  std::optional<OwnKind> own;  // of the four parts that are weights
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
@@ -34,10 +46,11 @@ struct AdapterTensorName {
 // `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, these fused as
 // `self_attn.qkv_proj` and `mlp.gate_up_proj`, `lm_head`, or `model.unembed_tokens`, as Tinker calls it. There may be a
 // `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model without an
-// output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Also parses
-// `lm_head[.base_layer].weight`, `model.embed_tokens[.base_layer].weight`, and VeLoRA's `MODULE.lora_velora_embed`,
-// which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any other name; the message names the tensor
-// and what it seems to be. `label` names the file.
+// output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Of `lm_head` and
+// `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`, `.token_adapter.trainable_tokens_delta`, and
+// `.weight` after `.base_layer`, `.token_adapter.base_layer` and `.original_module`; and VeLoRA's
+// `MODULE.lora_velora_embed`, which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any other name;
+// the message names the tensor and what it seems to be. `label` names the file.
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label);
 

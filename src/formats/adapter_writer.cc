@@ -33,6 +33,10 @@ std::string FullName(const LoraModule& module) {
   return "model.layers." + std::to_string(module.layer) + (attention ? ".self_attn." : ".mlp.") + ShortName(module);
 }
 
+std::string FullName(const OwnPart& part) {
+  return part.kind == OwnKind::kEmbedding ? "model.embed_tokens" : OwnKindName(part.kind);
+}
+
 struct NamedTensor {
   std::string name;
   const TensorEntry* tensor;
@@ -50,6 +54,10 @@ std::vector<NamedTensor> TensorsOf(const AdapterFile& file) {
     add(name + ".lora_B.bias", module.b_bias);
     add(name + ".lora_magnitude_vector", module.magnitude);
     add(name + (module.a == nullptr ? ".bias" : ".base_layer.bias"), module.bias);
+  }
+  for (const OwnPart& part : file.own) {
+    if (part.tied) continue;  // PEFT makes it of the embedding's
+    add(FullName(part) + (part.whole ? ".weight" : ".token_adapter.trainable_tokens_delta"), part.tensor);
   }
   return tensors;
 }
@@ -114,6 +122,23 @@ void AddTargets(const AdapterFile& file, const ModelConfig* model, ordered_json&
   config["layers_to_transform"] = std::move(layers);
 }
 
+// The weights of its own; the tokens of rows in the order of the rows.
+void AddOwn(const AdapterFile& file, ordered_json& config) {
+  ordered_json saved = ordered_json::array(), tokens = ordered_json::object();
+  for (const OwnPart& part : file.own) {
+    if (part.tied) continue;
+    if (part.whole) {
+      saved.push_back(FullName(part));
+      continue;
+    }
+    std::vector<OwnRow> rows = part.rows;
+    std::ranges::sort(rows, {}, &OwnRow::row);
+    for (const OwnRow& row : rows) tokens[FullName(part)].push_back(row.token);
+  }
+  config["modules_to_save"] = saved.empty() ? ordered_json() : std::move(saved);
+  config["trainable_token_indices"] = tokens.empty() ? ordered_json() : std::move(tokens);
+}
+
 const char* BiasOf(const AdapterFile& file) {
   const char* bias = "none";
   for (const LoraModule& module : file.modules) {
@@ -140,7 +165,7 @@ std::string ConfigOf(const AdapterFile& file, const ModelConfig* model) {
   config["fan_in_fan_out"] = false;
   config["init_lora_weights"] = true;
   config["lora_dropout"] = 0.0;
-  config["modules_to_save"] = nullptr;
+  AddOwn(file, config);
   if (!file.config.invocation_tokens.empty()) config["alora_invocation_tokens"] = file.config.invocation_tokens;
   return config.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -1,63 +1,25 @@
 #include "gpu/kernel_id.h"
 
+#include <array>
+
 namespace loramux::gpu {
+namespace {
+
+// In the order of the list.
+constexpr std::array<std::string_view, kNumKernels> kNames = {
+    "EmbedRows",       "NormRows",         "SiluMul",       "GatherRows",      "AddRows",          "PoolRows",
+    "CopyPages",       "EmbedOwnRows",     "OwnProducts",   "ReadAll",         "QkvPost",          "LoraShrink",
+    "LoraExpand",      "SkinnyMatMulLora", "LoraQkvPost",   "LoraSiluMul",     "LoraNormRows",     "DecideLayer",
+    "SendActivations", "AddAnswers",       "PublishLayers", "AttentionDecode", "AttentionCombine", "AttentionPrefill",
+    "ArgmaxRows",      "SampleRows",       "ScoreRows",
+};
+static_assert(!kNames.back().empty());
+
+}  // namespace
 
 std::string_view NameOf(Kernel kernel) {
-  switch (kernel) {
-    case Kernel::kEmbedRows:
-      return "EmbedRows";
-    case Kernel::kNormRows:
-      return "NormRows";
-    case Kernel::kSiluMul:
-      return "SiluMul";
-    case Kernel::kGatherRows:
-      return "GatherRows";
-    case Kernel::kAddRows:
-      return "AddRows";
-    case Kernel::kPoolRows:
-      return "PoolRows";
-    case Kernel::kCopyPages:
-      return "CopyPages";
-    case Kernel::kReadAll:
-      return "ReadAll";
-    case Kernel::kQkvPost:
-      return "QkvPost";
-    case Kernel::kLoraShrink:
-      return "LoraShrink";
-    case Kernel::kLoraExpand:
-      return "LoraExpand";
-    case Kernel::kSkinnyMatMulLora:
-      return "SkinnyMatMulLora";
-    case Kernel::kLoraQkvPost:
-      return "LoraQkvPost";
-    case Kernel::kLoraSiluMul:
-      return "LoraSiluMul";
-    case Kernel::kLoraNormRows:
-      return "LoraNormRows";
-    case Kernel::kDecideLayer:
-      return "DecideLayer";
-    case Kernel::kSendActivations:
-      return "SendActivations";
-    case Kernel::kAddAnswers:
-      return "AddAnswers";
-    case Kernel::kPublishLayers:
-      return "PublishLayers";
-    case Kernel::kAttentionDecode:
-      return "AttentionDecode";
-    case Kernel::kAttentionCombine:
-      return "AttentionCombine";
-    case Kernel::kAttentionPrefill:
-      return "AttentionPrefill";
-    case Kernel::kArgmaxRows:
-      return "ArgmaxRows";
-    case Kernel::kSampleRows:
-      return "SampleRows";
-    case Kernel::kScoreRows:
-      return "ScoreRows";
-    case Kernel::kCount:
-      break;
-  }
-  return "no kernel";
+  const auto index = static_cast<std::size_t>(kernel);
+  return index < kNames.size() ? kNames[index] : "no kernel";
 }
 
 }  // namespace loramux::gpu

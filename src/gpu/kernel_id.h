@@ -15,6 +15,8 @@ enum class Kernel : std::uint8_t {
   kAddRows,
   kPoolRows,
   kCopyPages,
+  kEmbedOwnRows,  // kernels/own_rows.h
+  kOwnProducts,
   kReadAll,     // kernels/read_all.h
   kQkvPost,     // kernels/qkv_post.h
   kLoraShrink,  // kernels/lora.h

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/own_rows.h"
 #include "kernels/reference/kernels.h"
 
 namespace loramux {
@@ -50,6 +51,18 @@ void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span
   }
   const auto implementation = context.backend == Backend::kReference ? reference::MatMulWithLora : cpu::MatMulWithLora;
   implementation(context, variant, projections, x, x_stride, m, w, bias, y, y_stride, workspace);
+}
+
+void OwnProducts(const KernelContext& context, std::span<const OwnSegment> segments, const float* x,
+                 std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride) {
+  CHECK(context.pool != nullptr);
+  CHECK_GT(in, 0);
+  for (const OwnSegment& segment : segments) {
+    CHECK_GE(segment.end, segment.begin);
+    CHECK(segment.own.count == 0 || IsWeightDType(segment.own.dtype));
+  }
+  const auto implementation = context.backend == Backend::kReference ? reference::OwnProducts : cpu::OwnProducts;
+  implementation(context, segments, x, x_stride, in, y, y_stride);
 }
 
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,

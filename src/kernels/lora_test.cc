@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/kernel_test_support.h"
+#include "kernels/own_rows.h"
 #include "tensor/aligned_buffer.h"
 
 namespace loramux::lora_test {
@@ -332,6 +333,53 @@ TEST_P(LoraTest, WithTheProductTakesTheRegionsOfTheProduct) {
     MatMulWithLora(context(), LoraVariant::kMbgmv, {&projection, 1}, x.data(), in, m, w, nullptr, y.data(), out,
                    workspace.data());
     EXPECT_EQ(context().pool->loops() - before, 2 * alone) << m;
+  }
+}
+
+// Rows of an adapter's own, with tokens that are not adjacent.
+struct OwnMatrix {
+  Adapter adapter;
+  std::vector<TokenId> tokens;
+  OwnRows own;
+
+  OwnMatrix(std::int32_t count, TokenId step, DType dtype, std::int64_t in, Prng& prng)
+      : adapter(count, 1.0f, dtype, in, 1, prng) {
+    for (std::int32_t j = 0; j < count; ++j) tokens.push_back(1 + j * step);
+    own = {count, dtype, tokens.data(), adapter.a.data()};
+  }
+};
+
+TEST_P(LoraTest, OwnProductsTakeThePlaceOfWhatWasThere) {
+  Prng prng(21);
+  constexpr std::int64_t kVocab = 700, kRows = 21;
+  for (DType dtype : kStoredTypes) {
+    for (const std::int64_t in : {7, 64, 100, 768}) {
+      OwnMatrix few(5, 3, dtype, in, prng), none(0, 1, dtype, in, prng), many(600, 1, dtype, in, prng);
+      const std::vector<OwnSegment> segments = {{0, 1, few.own}, {2, 5, many.own}, {5, 6, none.own}, {7, 20, few.own}};
+      const auto x = RandomFloats(kRows * in, prng), y = RandomFloats(kRows * kVocab, prng);
+      auto expected = y, actual = y;
+      OwnProducts(reference(), segments, x.data(), in, in, expected.data(), kVocab);
+      OwnProducts(context(), segments, x.data(), in, in, actual.data(), kVocab);
+      for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(actual[i], expected[i], SumTolerance(in)) << i;
+      EXPECT_EQ(few.own.Find(4), few.own.rows[1]);
+      EXPECT_EQ(few.own.Find(5), nullptr);
+      EXPECT_EQ(none.own.Find(1), nullptr);
+      // A product of its own is what the reference's dot product is; the rest is untouched.
+      float dot = 0;
+      for (std::int64_t t = 0; t < in; ++t) dot += x[t] * LoadAsF32(dtype, few.own.rows[1], t);
+      EXPECT_EQ(expected[4], dot);
+      EXPECT_EQ(expected[5], y[5]);
+      EXPECT_EQ(expected[kVocab + 4], y[kVocab + 4]);
+      // Bits do not depend on the rest of the batch.
+      for (const OwnSegment& segment : segments) {
+        for (std::int64_t i = segment.begin; i < segment.end; ++i) {
+          std::vector<float> alone(y.begin() + i * kVocab, y.begin() + (i + 1) * kVocab);
+          const OwnSegment one = {0, 1, segment.own};
+          OwnProducts(context(), std::span(&one, 1), x.data() + i * in, in, in, alone.data(), kVocab);
+          ASSERT_TRUE(std::equal(alone.begin(), alone.end(), actual.begin() + i * kVocab)) << "row " << i;
+        }
+      }
+    }
   }
 }
 

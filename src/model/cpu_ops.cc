@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "tensor/half_float.h"
 
 namespace loramux {
 namespace {
@@ -36,6 +37,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   batch.logit_adapters.reserve(max_chunks);
   batch.logit_rows.reserve(max_chunks);
   for (auto& of_target : segments) of_target.reserve(max_chunks);
+  own_segments.reserve(max_chunks);
   for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated}) buffer->Ensure(max_tokens);
   cosines.Reserve(max_tokens * config.head_dim / 2);
   sines.Reserve(max_tokens * config.head_dim / 2);
@@ -97,6 +99,24 @@ void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
   });
 }
 
+void CpuOps::EmbedOwnRows(Rows hidden) {
+  const auto brings_rows = [](const auto& group) { return group.adapter->embedding.count > 0; };
+  if (std::ranges::none_of(batch_->adapters, brings_rows)) return;
+  f_.context.pool->Run(static_cast<std::int64_t>(batch_->chunks.size()), [&](std::int64_t task, int) {
+    const SequenceChunkOf<LoraView>& chunk = batch_->chunks[static_cast<std::size_t>(task)];
+    if (chunk.adapter == nullptr || chunk.adapter->embedding.count == 0) return;
+    float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
+    for (const TokenId token : chunk.tokens) {
+      if (const std::byte* const own = chunk.adapter->embedding.Find(token)) {
+        for (std::int64_t t = 0; t < config_.hidden_size; ++t) {
+          row[t] = LoadAsF32(chunk.adapter->embedding.dtype, own, t);
+        }
+      }
+      row += hidden.stride;
+    }
+  });
+}
+
 void CpuOps::AwaitLayer(std::int64_t layer) {
   const auto is_there = [layer](const auto& arrival) {
     return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
@@ -138,6 +158,14 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
     workspace += segments.back().end * max_rank;
   }
   const float* const b = bias.empty() ? nullptr : bias.data();
+  const bool of_logits = outputs.front().target == LoraTarget::kLmHead;
+  if (of_logits && CollectOwnSegments()) {
+    MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
+    OwnProducts(f_.context, w_.own_segments, x.data, x.stride, config_.hidden_size, y.data, y.stride);
+    if (count == 0) return;
+    return LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, w.k(),
+                      EnsureFloats(w_.lora, workspace));
+  }
   if (count == 0) return MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
   MatMulWithLora(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, rows, w, b, y.data,
                  y.stride, EnsureFloats(w_.lora, workspace));
@@ -157,6 +185,15 @@ std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std:
     max_rank = std::max<std::int64_t>(max_rank, module.rank);
   }
   return max_rank;
+}
+
+// Collects the rows of logits whose adapter brings rows of the output matrix. Returns whether there are any.
+bool CpuOps::CollectOwnSegments() {
+  w_.own_segments.clear();
+  for (const AdapterRowsOf<LoraView>& group : batch_->AdaptersOf(block_)) {
+    if (group.adapter->output.count > 0) w_.own_segments.push_back({group.begin, group.end, group.adapter->output});
+  }
+  return !w_.own_segments.empty();
 }
 
 void CpuOps::Rope(Rows x, std::int64_t heads) {

@@ -13,6 +13,7 @@
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
+#include "kernels/own_rows.h"
 #include "memory/layer_progress.h"
 #include "model/forward_batch.h"
 #include "model/forward_pass.h"
@@ -60,6 +61,7 @@ struct CpuWorkspace {
   ForwardBatch<LoraView> batch;
   std::vector<AttentionSequence> sequences;
   std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
+  std::vector<OwnSegment> own_segments;                            // of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   CpuRowBuffer last_hidden;                                        // one row per row of logits
   AlignedBuffer<float> cosines, sines;                             // [num_rows, head_dim / 2]
@@ -94,12 +96,13 @@ class CpuOps {
 
   ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
+  void EmbedOwnRows(Rows hidden);
   // Blocks until the layer has arrived everywhere. After a failure the pass goes on with the pages' arbitrary content:
   // rows do not depend on each other, and the engine discards those of the affected requests.
   void AwaitLayer(std::int64_t layer);
   void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
   void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
-  // One kernel, and no work for adapters if none changes the targets.
+  // One kernel, and no work for adapters if none changes the targets. Own rows of lm_head are a kernel of their own.
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs);
   void Rope(Rows x, std::int64_t heads);
@@ -119,6 +122,7 @@ class CpuOps {
   void PrepareRope();
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
+  bool CollectOwnSegments();
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 

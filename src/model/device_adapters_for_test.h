@@ -21,7 +21,7 @@ class DeviceAdaptersForTest {
   DeviceAdaptersForTest(Device& device, DeviceStream& stream, const ModelConfig& config)
       : device_(device), stream_(stream), config_(config), tables_(device, config.num_layers) {}
 
-  // Copies the rows and makes the table. All modules must have the same type.
+  // Copies the rows and makes the table. All modules and own rows must have the same type.
   const DeviceLoraView* Copy(const LoraView& view) {
     std::vector<std::byte> image(64);  // so that no offset is null
     std::vector<DeviceLoraRows> modules;
@@ -45,7 +45,19 @@ class DeviceAdaptersForTest {
       }
       modules.push_back(to);
     }
+    std::vector<DeviceOwnRows> own;
+    std::vector<std::vector<const std::byte*>> own_rows;
+    for (const auto& [kind, from] : {std::pair{OwnKind::kEmbedding, view.embedding}, {OwnKind::kOutput, view.output}}) {
+      if (from.count == 0) continue;
+      const LoraWeights rows_only = {.rank = static_cast<std::int32_t>(from.count), .dtype = from.dtype};
+      own_rows.push_back(CopyRows(rows_only, from.rows, config_.hidden_size, image));
+      own.push_back({kind, {from.tokens, static_cast<std::size_t>(from.count)}, {}});
+    }
     std::byte* const base = Upload(image);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      for (const std::byte*& row : own_rows[i]) row = base + reinterpret_cast<std::uintptr_t>(row);
+      own[i].rows = own_rows[i];
+    }
     for (auto& of_matrix : rows) {
       for (const std::byte*& row : of_matrix) row = base + reinterpret_cast<std::uintptr_t>(row);
     }
@@ -57,7 +69,7 @@ class DeviceAdaptersForTest {
       }
     }
     const std::size_t slot = count_++;
-    CHECK(tables_.Place(stream_, slot, dtype, modules).ok());
+    CHECK(tables_.Place(stream_, slot, dtype, modules, own).ok());
     CHECK(stream_.Synchronize().ok());
     return &tables_.View(slot);
   }

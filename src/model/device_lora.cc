@@ -15,8 +15,11 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kSmallestBlock = 4096;
 
-std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules) {
+std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules,
+                       std::span<const DeviceOwnRows> own) {
   std::size_t rows = 0;
+  for (const DeviceOwnRows& part : own) rows += 2 * part.rows.size() + 2;  // tokens are smaller
+  if (!own.empty()) rows += sizeof(gpu::OwnPartsOnDevice) / sizeof(void*) + 1;
   for (const DeviceLoraRows& module : modules) rows += module.a_rows.size() + module.b_rows.size();
   return (LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
 }
@@ -27,24 +30,24 @@ DeviceLoraTables::DeviceLoraTables(Device& device, std::int64_t num_layers)
     : device_(device), num_layers_(num_layers) {}
 
 Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dtype,
-                               std::span<const DeviceLoraRows> modules) {
+                               std::span<const DeviceLoraRows> modules, std::span<const DeviceOwnRows> own) {
   CHECK(IsWeightDType(dtype));
   if (slot >= slots_.size()) slots_.resize(slot + 1);
   if (slots_[slot] == nullptr) slots_[slot] = std::make_unique<Slot>();
   Slot& place = *slots_[slot];
-  const std::size_t bytes = TableBytes(num_layers_, modules);
+  const std::size_t bytes = TableBytes(num_layers_, modules, own);
   if (place.block.bytes < bytes) {
     if (place.block.bytes > 0) free_[place.block.bytes].push_back(std::exchange(place.block, {}));
     place.view.modules = nullptr;
     ASSIGN_OR_RETURN(place.block, Take(std::bit_ceil(std::max(bytes, kSmallestBlock))));
   }
-  Write(modules, dtype, place);
+  CHECK_LE(WriteOwn(own, Write(modules, dtype, place), place), bytes);
   stream.CopyToDevice(place.block.device, place.block.image, bytes);
   return Ok{};
 }
 
 // Writes the image: the modules, then the addresses of their rows.
-void DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const {
+std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const {
   const std::size_t count = LoraView::Index(0, LoraTarget::kLmHead, num_layers_) + 1;
   auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image);
   std::fill_n(table, count, gpu::LoraModule{});
@@ -77,6 +80,30 @@ void DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtyp
           static_cast<std::uint8_t>(1u << static_cast<unsigned>(module.target));
     }
   }
+  return at;
+}
+
+// Behind the modules, the rows' addresses, their tokens, and what says where these are.
+std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) {
+  if (own.empty()) return at;
+  constexpr std::size_t kAlignment = alignof(gpu::OwnPartsOnDevice);
+  const auto add = [&](const void* from, std::size_t bytes) {
+    if (bytes > 0) std::memcpy(slot.block.image + at, from, bytes);
+    const std::byte* const on_device = slot.block.device + at;
+    at += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return on_device;
+  };
+  gpu::OwnPartsOnDevice parts = {.dtype = slot.view.dtype};
+  for (const DeviceOwnRows& part : own) {
+    CHECK_EQ(part.tokens.size(), part.rows.size());
+    gpu::OwnRowsOnDevice& to = part.kind == OwnKind::kEmbedding ? parts.embedding : parts.output;
+    to.rows = reinterpret_cast<const void* const*>(add(part.rows.data(), part.rows.size_bytes()));
+    to.tokens = reinterpret_cast<const std::int32_t*>(add(part.tokens.data(), part.tokens.size_bytes()));
+    to.count = static_cast<std::int32_t>(part.rows.size());
+  }
+  slot.view.own_outputs = parts.output.count;
+  slot.view.own = reinterpret_cast<const gpu::OwnPartsOnDevice*>(add(&parts, sizeof(parts)));
+  return at;
 }
 
 const DeviceLoraView& DeviceLoraTables::View(std::size_t slot) const {

@@ -8,11 +8,13 @@
 #include <span>
 #include <vector>
 
+#include "base/ids.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/dtype.h"
 #include "gpu/device.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/own_rows.h"
 #include "memory/arena.h"
 
 namespace loramux {
@@ -34,6 +36,10 @@ struct DeviceLoraView {
   std::int32_t assisted = -1;
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
   std::vector<std::uint8_t> targets;
+  // Rows of the embedding and of the output matrix that it brings, in device memory; null: none. How many of the output
+  // matrix.
+  const gpu::OwnPartsOnDevice* own = nullptr;
+  std::int32_t own_outputs = 0;
 
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
 };
@@ -45,6 +51,13 @@ struct DeviceLoraRows {
   float scale = 0;
   std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
   const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
+};
+
+// Rows of a matrix that an adapter brings, with the device's addresses. Not owning.
+struct DeviceOwnRows {
+  OwnKind kind = OwnKind::kEmbedding;
+  std::span<const TokenId> tokens;         // ascending
+  std::span<const std::byte* const> rows;  // of these tokens
 };
 
 // The tables of all device-resident adapters, by slot. Device memory is taken in large pieces and used again when a
@@ -59,8 +72,9 @@ class DeviceLoraTables {
   // Writes the table of the adapter whose rows are now `modules` into `slot`, in place of the one before. The copy is
   // enqueued on `stream`, before later work there. Error (kResourceExhausted): no device memory or pinned memory for
   // the table; the slot is then empty. REQUIRES: `stream` was synchronised since the slot's last Place; modules of
-  // distinct targets.
-  Status Place(DeviceStream& stream, std::size_t slot, DType dtype, std::span<const DeviceLoraRows> modules);
+  // distinct targets, own rows of distinct kinds.
+  Status Place(DeviceStream& stream, std::size_t slot, DType dtype, std::span<const DeviceLoraRows> modules,
+               std::span<const DeviceOwnRows> own = {});
   // The slot's adapter; valid until the slot's next Place. REQUIRES: Place succeeded.
   const DeviceLoraView& View(std::size_t slot) const;
   // Says who computes the slot's adapter from the next step on (DeviceLoraView::gate). REQUIRES: Place succeeded.
@@ -81,7 +95,9 @@ class DeviceLoraTables {
   };
 
   Result<Block> Take(std::size_t bytes);
-  void Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const;
+  // Both write into the image of the slot. Returns the bytes written.
+  std::size_t Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const;
+  static std::size_t WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot);
 
   Device& device_;
   std::int64_t num_layers_;

@@ -47,6 +47,7 @@ struct LoraOutput {
 //
 //   Begin(batch)                     provides the activations, and uploads what the batch needs; it stays until the end
 //   EmbedRows(table, hidden)         the rows of the embedding table of the batch's tokens
+//   EmbedOwnRows(hidden)             in their place, rows that the adapters bring, which arrive with the first layer
 //   AwaitLayer(layer)                before any read of a layer's adapters and cached keys and values; lm_head's count
 //                                    as the last layer's. Waits for arrivals (memory/layer_progress.h), or makes the
 //                                    stream wait
@@ -54,7 +55,8 @@ struct LoraOutput {
 //   NormHeads(x, heads, weight)      the same for each head, in place
 //   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
 //   target,
-//                                    the `outputs`, += scale B (A x), for the rows whose adapter changes the target
+//                                    the `outputs`, += scale B (A x), for the rows whose adapter changes the target.
+//                                    Rows of lm_head's W that an adapter brings take the place of W's
 //   Rope(x, heads)                   rotates each head in place by its row's position
 //   StoreKv(layer, k, v)             rounds to the pages' type and stores
 //   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions
@@ -72,6 +74,7 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   { ops.Begin(batch) } -> std::same_as<ForwardBuffers<typename Ops::Rows>>;
   { x.From(n) } -> std::same_as<typename Ops::Rows>;
   ops.EmbedRows(weights.EmbeddingRows(), x);
+  ops.EmbedOwnRows(x);
   ops.AwaitLayer(n);
   ops.Norm(x, n, weights.final_norm, x);
   ops.NormHeads(x, n, weights.final_norm);
@@ -108,6 +111,7 @@ class ForwardPass {
     ops_.EmbedRows(weights_.EmbeddingRows(), b_.hidden);
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
       ops_.AwaitLayer(layer);
+      if (layer == 0) ops_.EmbedOwnRows(b_.hidden);
       Attention(layer, weights_.layers[static_cast<std::size_t>(layer)]);
       Mlp(layer, weights_.layers[static_cast<std::size_t>(layer)]);
     }

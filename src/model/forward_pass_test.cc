@@ -99,6 +99,8 @@ class PlainOps {
     }
   }
 
+  void EmbedOwnRows(Rows) {}  // these adapters bring none
+
   void AwaitLayer(std::int64_t layer) {
     for (const auto& arrival : arrivals) arrival->events()->EnqueueWait(stream, layer);
   }

@@ -7,6 +7,7 @@
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
+#include "gpu/kernels/own_rows.h"
 #include "gpu/kernels/qkv_post.h"
 #include "model/lora_view.h"
 
@@ -22,6 +23,30 @@ void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
                   .hidden = hidden.wide,
                   .width = config_.hidden_size,
                   .hidden_stride = hidden.stride});
+}
+
+void GpuOps::EmbedOwnRows(Rows hidden) {
+  if (step_.own == nullptr) return;
+  gpu::EmbedOwnRows(f_.stream, step_.max_rows,
+                    {.own = step_.own,
+                     .tokens = step_.tokens,
+                     .rows = step_.rows,
+                     .hidden = hidden.wide,
+                     .width = config_.hidden_size,
+                     .hidden_stride = hidden.stride});
+}
+
+void GpuOps::PutOwnProducts(Rows x, Rows y) {
+  if (y.wide != b_.logits.wide || block_->own == nullptr) return;
+  FlushProduct();
+  gpu::OwnProducts(f_.stream, f_.dtype, block_->max_rows, block_->max_own,
+                   {.own = block_->own,
+                    .x = x.low,
+                    .rows = block_->rows,
+                    .y = y.wide,
+                    .width = config_.hidden_size,
+                    .x_stride = x.stride,
+                    .y_stride = y.stride});
 }
 
 void GpuOps::AwaitLayer(std::int64_t layer) {

@@ -52,6 +52,7 @@ class GpuOps {
 
   ForwardBuffers<Rows> Begin(const ForwardBatch<DeviceLoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
+  void EmbedOwnRows(Rows hidden);
   // The stream waits for arrivals with events; for others the host does. After a failure the pass goes on with the
   // pages' arbitrary content, as on the CPU.
   void AwaitLayer(std::int64_t layer);
@@ -60,6 +61,7 @@ class GpuOps {
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs) {
     MatMul(x, rows, w, bias, y);
+    PutOwnProducts(x, y);
     Lora(layer, x, outputs);
   }
   void Rope(Rows x, std::int64_t heads);
@@ -92,6 +94,8 @@ class GpuOps {
   bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
   void AwaitArrivals(std::int64_t layer);
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
+  // Launches nothing unless y are logits, and an adapter brings rows of the output matrix.
+  void PutOwnProducts(Rows x, Rows y);
   // Launches nothing if no adapter of the batch changes the targets.
   void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   void LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);

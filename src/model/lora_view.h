@@ -5,6 +5,7 @@
 
 #include "formats/adapter_config.h"
 #include "kernels/lora.h"
+#include "kernels/own_rows.h"
 
 namespace loramux {
 
@@ -13,6 +14,7 @@ namespace loramux {
 struct LoraView {
   // [num_layers * 7 + 1]: layer-major q, k, v, o, gate, up, down; the last is lm_head. Rank 0 for unchanged layers.
   std::vector<LoraWeights> modules;
+  OwnRows embedding, output;  // that it brings in place of the base's
 
   // The index in `modules` of a layer's target.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {

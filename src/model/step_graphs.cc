@@ -11,6 +11,7 @@ StepRoom* StepGraphs::RoomOf(const ForwardBatch<DeviceLoraView>& batch, const Fo
   if (!decodes) return nullptr;
   std::int32_t max_rank = 0;
   for (const auto& group : batch.adapters) {
+    if (group.adapter->own != nullptr) return nullptr;  // their launches are not recorded
     if (group.adapter->max_rank == 0) continue;
     max_rank = std::max(max_rank, group.adapter->max_rank);
     NoteTargets(*group.adapter);

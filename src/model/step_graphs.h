@@ -49,8 +49,9 @@ class StepGraphs {
   // A graph of a large model has some hundred nodes, about a megabyte of device memory.
   static constexpr std::size_t kMaxGraphs = 48;
 
-  // What the launches of the batch cover; null if it is not a batch of few single rows that only decodes. Notes the
-  // adapters' targets. Valid until the next call. REQUIRES: adapters of one model.
+  // What the launches of the batch cover; null if it is not a batch of few single rows that only decodes, or if an
+  // adapter brings rows of its own. Notes the adapters' targets. Valid until the next call. REQUIRES: adapters of one
+  // model.
   StepRoom* RoomOf(const ForwardBatch<DeviceLoraView>& batch, const ForwardOptions& options);
 
   // Enqueues `enqueue`'s work, which is the same at each call with the shape and `generation`

@@ -32,10 +32,11 @@ std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) 
   constexpr auto kInt = static_cast<std::int64_t>(sizeof(std::int32_t));
   // The largest item of attention's lists has three numbers.
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
-  const std::int64_t sections = 18 + 6 * attention_groups + 6 * logit_blocks;
+  const std::int64_t sections = 19 + 6 * attention_groups + 7 * logit_blocks;
   return ints * kInt + rows * head_dim * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
+         own_rows * static_cast<std::int64_t>(sizeof(void*)) +
          pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
                         hidden_size * static_cast<std::int64_t>(sizeof(double))) +
          sections * static_cast<std::int64_t>(MirroredBlock::kAlignment);
@@ -53,6 +54,7 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
                          CeilDivide(limits.max_tokens, gpu::kPrefillTile);
   most.attention_groups = 2;
   if (limits.max_rank > 0) {
+    most.own_rows = most.rows + most.logit_rows;
     // Each row may be in the list of the batch, in that of the sampled rows and in one of the scored rows.
     const auto items = [&](std::int64_t rows, std::int64_t ranges) {
       const gpu::LoraItemBounds bounds =
@@ -89,6 +91,8 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
   }
   counts.attention_groups = static_cast<std::int64_t>(attention_groups_);
   counts.logit_rows = static_cast<std::int64_t>(batch.logit_rows.size());
+  if (std::ranges::any_of(batch.adapters, [](const auto& group) { return group.adapter->own != nullptr; }))
+    counts.own_rows = counts.rows + counts.logit_rows;
   counts.logit_blocks = 1 + static_cast<std::int64_t>(batch.scored.size());
   if (pools != nullptr) counts.pool_ranges = static_cast<std::int64_t>(pools->ranges.size());
   return counts;
@@ -106,6 +110,7 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   WriteRows(batch, layout);
   WriteAngles(batch);
   WriteAttention(room);
+  step_.own = WriteOwn(batch.adapters, batch.num_rows);
   step_.lora = WriteLora(items_[0]);
   if (piece_room_ > 0) {
     step_.lora.pieces = Copy(std::span(std::as_const(pieces_)), piece_room_);
@@ -325,18 +330,33 @@ gpu::LoraWork StepUpload::WriteLora(const ItemRange& items) {
       .max_rank = items.max_rank};
 }
 
+const gpu::OwnPartsOnDevice* const* StepUpload::WriteOwn(std::span<const AdapterRowsOf<DeviceLoraView>> groups,
+                                                         std::int64_t rows) {
+  if (std::ranges::none_of(groups, [](const auto& group) { return group.adapter->own != nullptr; })) return nullptr;
+  const auto own = block_.Take<const gpu::OwnPartsOnDevice*>(static_cast<std::size_t>(rows));
+  std::fill_n(own.host, rows, nullptr);
+  for (const auto& group : groups) std::fill(own.host + group.begin, own.host + group.end, group.adapter->own);
+  return own.device;
+}
+
 void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const ItemRange& items) {
   // With a room there is one block, which has the room's rows.
   const std::int64_t max_rows = batch.scored.empty() ? counts_.logit_rows : block.count;
   const auto indices = block_.Take<std::int32_t>(static_cast<std::size_t>(max_rows));
   std::ranges::transform(batch.RowsOf(block), indices.host,
                          [](std::int64_t row) { return static_cast<std::int32_t>(row); });
+  std::int64_t max_own = 0;
+  for (const auto& group : batch.AdaptersOf(block)) {
+    max_own = std::max<std::int64_t>(max_own, group.adapter->own_outputs);
+  }
   step_.blocks.push_back({.first = block.first,
                           .count = block.count,
                           .max_rows = max_rows,
                           .rows = CopyCount(static_cast<std::size_t>(block.count)),
                           .indices = indices.device,
-                          .lora = WriteLora(items)});
+                          .lora = WriteLora(items),
+                          .own = max_own == 0 ? nullptr : WriteOwn(batch.AdaptersOf(block), block.count),
+                          .max_own = max_own});
 }
 
 void StepUpload::WritePools(const PoolBatch& pools) {

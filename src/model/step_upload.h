@@ -14,6 +14,7 @@
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/own_rows.h"
 #include "gpu/kernels/step_data.h"
 #include "model/device_limits.h"
 #include "model/device_lora.h"
@@ -39,6 +40,9 @@ struct StepLogitBlock {
   const std::int32_t* rows = nullptr;     // how many, in device memory
   const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
   gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
+  // Of each row's adapter: rows of the output matrix that it brings; null: none brings any. At most how many.
+  const gpu::OwnPartsOnDevice* const* own = nullptr;
+  std::int64_t max_own = 0;
 };
 
 // A step's data. Pointers are the device's unless said otherwise.
@@ -54,6 +58,7 @@ struct StepOnDevice {
   const float* sin = nullptr;
   gpu::LoraWork lora;                      // of the batch's rows; no items if none has an adapter
   std::vector<std::uint8_t> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
+  const gpu::OwnPartsOnDevice* const* own = nullptr;  // [rows]: what each row's adapter brings; null: nothing
   std::vector<StepAttention> attention;
   std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
   const gpu::PoolRangeOnDevice* pool_ranges = nullptr;
@@ -66,6 +71,7 @@ struct StepCounts {
   std::int64_t lora_items = 0;       // of all work lists
   std::int64_t attention_items = 0;  // likewise
   std::int64_t logit_rows = 0;       // scored ones included
+  std::int64_t own_rows = 0;         // those whose adapters may bring rows, of the batch and of logits
   std::int64_t logit_blocks = 0, attention_groups = 0, pool_ranges = 0;
 
   // The bytes of a step of a model with `hidden_size` and `head_dim`.
@@ -119,6 +125,9 @@ class StepUpload {
   void WriteAngles(const ForwardBatch<DeviceLoraView>& batch);
   void WriteAttention(const StepRoom* room);
   gpu::LoraWork WriteLora(const ItemRange& items);
+  // What the adapter of each row brings; null if none brings anything.
+  const gpu::OwnPartsOnDevice* const* WriteOwn(std::span<const AdapterRowsOf<DeviceLoraView>> groups,
+                                               std::int64_t rows);
   void WriteBlock(const ForwardBatch<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
   void WritePools(const PoolBatch& pools);
 

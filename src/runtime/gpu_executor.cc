@@ -28,6 +28,7 @@ class RowAddresses {
   RowAddresses(const AdapterPlacement& placement, const PageArena& arena) : placement_(placement), arena_(arena) {
     std::size_t count = 0;
     for (const ModulePlace& module : layout().modules) count += 2 * static_cast<std::size_t>(module.rank);
+    for (const OwnPlace& own : layout().own) count += own.rows.size();
     addresses_.reserve(count);  // the modules point into it, so it must not reallocate
     for (const ModulePlace& module : layout().modules) {
       modules_.push_back(
@@ -36,10 +37,12 @@ class RowAddresses {
       modules_.back().gains = AddressOf(module.vectors[0]);
       modules_.back().shifts = AddressOf(module.vectors[1]);
     }
+    for (const OwnPlace& own : layout().own) own_.push_back({own.kind, own.tokens, AddressesOf(own.rows)});
   }
 
   const AdapterLayout& layout() const { return placement_.version->layout; }
   std::span<const DeviceLoraRows> modules() const { return modules_; }
+  std::span<const DeviceOwnRows> own() const { return own_; }
 
  private:
   std::span<const std::byte* const> AddressesOf(const std::vector<RowPlace>& places) {
@@ -55,6 +58,7 @@ class RowAddresses {
   const PageArena& arena_;
   std::vector<const std::byte*> addresses_;
   std::vector<DeviceLoraRows> modules_;
+  std::vector<DeviceOwnRows> own_;
 };
 
 AssistLayout LayoutOf(const DeviceModel& model) {
@@ -217,7 +221,8 @@ struct GpuExecutor::State {
     const LayerProgress* const to_device = segment.to_device.get();
     const LayerEvents* const events = to_device == nullptr ? nullptr : to_device->events();
     const std::uint32_t* gate = nullptr;
-    if (assist != nullptr) {
+    // The processor computes linear layers alone.
+    if (assist != nullptr && tables.View(slot).own == nullptr) {
       const std::shared_ptr<const LoraViewBuilder::Built>& host = slots[slot].host;
       CHECK(host != nullptr);
       gate = assist->AddSegment(
@@ -263,7 +268,7 @@ struct GpuExecutor::State {
     CHECK_EQ(slot.load, adapter.load);
     if (!slot.waiting.has_value()) return Ok{};
     const RowAddresses rows(*slot.waiting, arena);
-    RETURN_IF_ERROR(tables.Place(*stream, adapter.slot, rows.layout().dtype, rows.modules()));
+    RETURN_IF_ERROR(tables.Place(*stream, adapter.slot, rows.layout().dtype, rows.modules(), rows.own()));
     slot.waiting.reset();
     return Ok{};
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "adapter/registry.h"
+#include "base/ids.h"
 #include "memory/tier.h"
 #include "model/lora_view.h"
 #include "tensor/page_arena.h"
@@ -20,12 +21,14 @@ class LoraViewBuilder {
   struct Built {
     LoraView view;
     std::vector<const std::byte*> rows;  // backing store of the view's row tables
+    std::vector<TokenId> tokens;         // likewise of its own rows
   };
 
   // REQUIRES: `pages` has all pages of the layout.
   void Build(const AdapterLayout& layout, const PageSet& pages, Built& built) const {
     std::size_t row_count = 0;
     for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
+    for (const OwnPlace& own : layout.own) row_count += own.rows.size();
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
@@ -40,9 +43,24 @@ class LoraViewBuilder {
       weights.gains = reinterpret_cast<const float*>(At(pages, module.vectors[0]));
       weights.shifts = reinterpret_cast<const float*>(At(pages, module.vectors[1]));
     }
+    BuildOwn(layout, pages, built);
   }
 
  private:
+  void BuildOwn(const AdapterLayout& layout, const PageSet& pages, Built& built) const {
+    std::size_t token_count = 0;
+    for (const OwnPlace& own : layout.own) token_count += own.tokens.size();
+    built.tokens.clear();
+    built.tokens.reserve(token_count);  // as `rows`
+    built.view.embedding = built.view.output = {};
+    for (const OwnPlace& own : layout.own) {
+      const std::size_t first = built.tokens.size();
+      built.tokens.insert(built.tokens.end(), own.tokens.begin(), own.tokens.end());
+      (own.kind == OwnKind::kEmbedding ? built.view.embedding : built.view.output) = {
+          static_cast<std::int64_t>(own.tokens.size()), layout.dtype, built.tokens.data() + first,
+          AddRows(pages, own.rows, built.rows)};
+    }
+  }
   const std::byte* At(const PageSet& pages, RowPlace place) const {
     return arena_.Page(pages.pages[place.page]) + place.offset;
   }

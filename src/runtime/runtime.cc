@@ -6,8 +6,8 @@
 #include <sys/random.h>
 
 #include "base/check.h"
+#include "model/base_copy.h"
 #include "model/output_vectors.h"
-#include "runtime/base_copy.h"
 #include "schedule/presets.h"
 #include "schedule/profile/service_times.h"
 
@@ -37,6 +37,7 @@ Result<std::int64_t> ChooseMaxModelLen(const ModelConfig& config, std::int64_t a
 // Compares the adapter with the base model, and computes what it needs of it.
 Status MeetBase(const BaseMatrices& base, const Clock& clock, AdapterFile& file) {
   RETURN_IF_ERROR(CheckBaseCopies(base, file));
+  RETURN_IF_ERROR(SelectOwnRows(base, file));
   const TimeNs begin = clock.Now();
   RETURN_IF_ERROR(ComputeVectors(base, file));
   const auto dora = std::ranges::count_if(file.modules, [](const LoraModule& m) { return m.magnitude != nullptr; });

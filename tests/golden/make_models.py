@@ -87,6 +87,10 @@ VECTOR_LAYOUTS = {
     "plain_bias": lambda k: k.replace(".base_layer.bias", ".bias"),
 }
 
+# Of adapters with trained tokens: an adapter's name in the tensors' names.
+TOKEN_LAYOUTS = {"token_default": lambda k: k.replace("trainable_tokens_delta", "trainable_tokens_delta.default")}
+SOME_TOKENS = [*range(0, 100, 3)]
+
 # The keys that PEFT wrote in 2023, without the newer ones.
 OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode",
                     "init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type",
@@ -271,7 +275,15 @@ def all_cases():
                     notes="scale 4/2; trained biases of all linear layers, of most without LoRA"),
             adapter("lora_bias_f16", r=4, lora_alpha=6, target_modules=["k_proj", "o_proj", "gate_proj"],
                     lora_bias=True, dtype="float16", notes="scale 6/4; biases of lora_B; float16 tensors"),
-        ], notes="biases everywhere; DoRA and trained biases beside plain LoRA"),
+            adapter("tokens", r=2, lora_alpha=4, target_modules=["v_proj"], use_dora=True,
+                    trainable_token_indices={"embed_tokens": [97, *range(0, 60, 2), 1], "lm_head": [*range(3, 99, 4)]},
+                    layouts=("token_default",),
+                    notes="scale 4/2; DoRA; trained rows of the embedding, in any order, and others of the output matrix"),
+            adapter("saved", r=2, lora_alpha=4, target_modules=["o_proj"], modules_to_save=["embed_tokens", "lm_head"],
+                    notes="scale 4/2; embedding and output matrix of its own, of which a third of the rows are the base's"),
+            adapter("tokens_saved_head", r=1, lora_alpha=2, target_modules=["q_proj"], trainable_token_indices=SOME_TOKENS,
+                    modules_to_save=["lm_head"], notes="scale 2/1; trained rows of the embedding, an output matrix of its own"),
+        ], notes="biases everywhere; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen2", "qwen2", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, use_sliding_window=False,
                                            **rope(1000000.0)), [
@@ -282,7 +294,26 @@ def all_cases():
                     use_dora=True, dtype="bfloat16", notes="scale 4/sqrt(4); DoRA; bfloat16 tensors"),
             adapter("bias_lora_only", r=4, lora_alpha=8, target_modules=ALL_LINEAR, bias="lora_only",
                     notes="scale 8/4; trained biases of q, k and v, which alone have any"),
-        ], notes="biases of q, k and v; tied; DoRA and trained biases beside plain LoRA"),
+            adapter("tokens", r=2, lora_alpha=4, target_modules=["v_proj"], trainable_token_indices=SOME_TOKENS,
+                    notes="scale 4/2; trained rows of the embedding, which the tied output matrix shares"),
+            adapter("tokens_apart", r=2, lora_alpha=4, target_modules=["v_proj"],
+                    trainable_token_indices={"embed_tokens": SOME_TOKENS, "lm_head": [5, 10, 11, 90]},
+                    notes="scale 4/2; rows of the embedding and others of the tied output matrix, which is then apart"),
+            adapter("tokens_head_lora", r=2, lora_alpha=4, target_modules=["v_proj", "lm_head"],
+                    trainable_token_indices=SOME_TOKENS,
+                    notes="scale 4/2; trained rows of the embedding and so of the output matrix, and LoRA of that; saved "
+                          "with save_embedding_layers=False"),
+            adapter("saved_tied", r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["lm_head"],
+                    ensure_weight_tying=True, notes="scale 4/2; one matrix of its own for both, saved twice"),
+            adapter("saved_embedding", r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens"],
+                    notes="scale 4/2; an embedding of its own; the output matrix stays the base's"),
+            adapter("saved_with_copies", r=2, lora_alpha=4, target_modules=["v_proj"],
+                    modules_to_save=["embed_tokens", "lm_head"], save_embedding_layers=True,
+                    notes="scale 4/2; both of its own; PEFT saves each twice, and the base's"),
+            adapter("tokens_with_copies", r=2, lora_alpha=4, target_modules=["v_proj"],
+                    trainable_token_indices=SOME_TOKENS, save_embedding_layers=True,
+                    notes="scale 4/2; trained rows, tied; PEFT saves them twice, and the base's"),
+        ], notes="biases of q, k and v; tied; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen3", "qwen3", shape(32, 2, 1, 48, 100, head_dim=16, **rope(1000000.0)), [
             adapter("dora_r8", r=8, lora_alpha=16, target_modules=ALL_LINEAR, use_dora=True, notes="scale 16/8; DoRA"),
@@ -290,6 +321,12 @@ def all_cases():
                     notes="scale 8/4; biases of lora_B where the base has none; saved with "
                           "save_embedding_layers=False"),
             adapter("plain_r1", r=1, lora_alpha=2, target_modules=["down_proj"], notes="scale 2/1"),
+            adapter("tokens_bf16", r=2, lora_alpha=4, target_modules=["k_proj"], dtype="bfloat16",
+                    trainable_token_indices={"lm_head": SOME_TOKENS},
+                    notes="scale 4/2; trained rows of the output matrix; bfloat16 tensors"),
+            adapter("saved_bf16", r=2, lora_alpha=4, target_modules=["k_proj"], dtype="bfloat16",
+                    modules_to_save=["model.embed_tokens", "lm_head"],
+                    notes="scale 4/2; embedding and output matrix of its own; bfloat16 tensors"),
         ], dtype="bfloat16", notes="weights stored as bfloat16; expected values computed in float32"),
 
         case("llama_fused", "llama", shape(32, 4, 2, 48, 100, **rope()), [
@@ -443,6 +480,12 @@ def random_adapter(model, seed):
     for name, parameter in sorted(model.named_parameters()):
         if name.endswith(".bias") and "lora_" not in name and parameter.requires_grad:
             parameter.add_(0.4 * torch.randn(parameter.shape, generator=gen))
+        if "trainable_tokens_delta" in name:
+            parameter.add_(0.5 * parameter.std() * torch.randn(parameter.shape, generator=gen))
+        if "modules_to_save" in name:
+            change = 0.5 * parameter.std() * torch.randn(parameter.shape, generator=gen)
+            change[::3] = 0  # rows that stay the base's
+            parameter.add_(change)
 
 
 def share_a(model):
@@ -494,7 +537,7 @@ def store_adapter(model_dir, case_name, spec, out, headless=False):
     write_adapter(out, config, tensors)
     written = [(out.name, None)]
     for layout in spec["layouts"]:
-        renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS}[layout](k): v for k, v in tensors.items()}
+        renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS, **TOKEN_LAYOUTS}[layout](k): v for k, v in tensors.items()}
         assert set(renamed) != set(tensors)
         name = f"{out.name}-layout_{layout}"
         write_adapter(out.parent / name, config, renamed)

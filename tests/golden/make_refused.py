@@ -66,8 +66,6 @@ def by_peft():
     return {
         "modules_to_save": (BASE, dict(q, modules_to_save=["norm"]), ["modules_to_save"],
                             "a fully trained copy of a module"),
-        "trainable_token_indices": (BASE, dict(q, trainable_token_indices=[3, 5]), ["trainable_token_indices"],
-                                    "retrained rows of the embedding"),
         "embeddings": (BASE, dict(r=2, lora_alpha=4, target_modules=["embed_tokens"]), ["lora_embedding_"],
                        "LoRA on the embedding"),
         "layer_replication": (BASE, dict(r=2, lora_alpha=4, target_modules=["q_proj"],
@@ -206,6 +204,40 @@ def by_hand():
         tensors={k: torch.ones(v.shape, dtype=torch.int32) for k, v in good.items()})
     add("f64_tensors", ["F64"], "double precision tensors", tensors=pair(dtype=torch.float64))
     add("no_tensors", [TENSOR_FILE], "an adapter that changes nothing", tensors={})
+
+    # embedding and output matrix of its own
+    embed, head = "base_model.model.model.embed_tokens.", "base_model.model.lm_head."
+    delta = embed + "token_adapter.trainable_tokens_delta"
+
+    def tokens(name, must, why, indices, rows, **more):
+        add(name, must, why, plain_config(trainable_token_indices=indices, **more), {**good, **rows})
+
+    tokens("tokens_out_of_range", [delta, "0 to 99", "100"], "token 100 of a vocabulary of 100", [3, 100],
+           {delta: torch.ones(2, 32)})
+    tokens("tokens_negative", ["trainable_token_indices", "-1"], "token -1", [3, -1], {delta: torch.ones(2, 32)})
+    tokens("tokens_twice", ["trainable_token_indices", "3 twice"], "token 3 twice", [3, 5, 3], {delta: torch.ones(3, 32)})
+    tokens("tokens_too_few", [delta, "[2, 32]", "[1, 32]"], "two tokens, one row", [3, 5], {delta: torch.ones(1, 32)})
+    tokens("tokens_wrong_width", [delta, "[1, 32]", "[1, 31]"], "rows of another hidden size", [3],
+           {delta: torch.ones(1, 31)})
+    tokens("tokens_nan", [delta, "NaN", "[1, 7]"], "a NaN in a row", [3, 5],
+           {delta: torch.ones(2, 32).index_put((torch.tensor(1), torch.tensor(7)), torch.tensor(float("nan")))})
+    tokens("tokens_unnamed", [delta, "trainable_token_indices"], "rows that the configuration hides", None,
+           {delta: torch.ones(1, 32)})
+    tokens("tokens_alora", ["alora_invocation_tokens", "trainable_token_indices"], "they would act before the invocation",
+           [3], {delta: torch.ones(1, 32)}, alora_invocation_tokens=[7])
+    tokens("tokens_and_saved", [embed + "weight", "both"], "rows of a matrix that is of its own as a whole", [3],
+           {delta: torch.ones(1, 32), embed + "weight": torch.ones(100, 32)}, modules_to_save=["embed_tokens"])
+    add("saved_nan", [head + "weight", "infinity", "[2, 0]"], "an infinite weight", plain_config(modules_to_save=["lm_head"]),
+        {**good, head + "weight": torch.ones(100, 32).index_put((torch.tensor(2), torch.tensor(0)), torch.tensor(float("inf")))})
+    add("saved_wrong_width", [head + "weight", "[100, 32]", "[100, 31]"], "another hidden size",
+        plain_config(modules_to_save=["lm_head"]), {**good, head + "weight": torch.ones(100, 31)})
+    add("saved_and_lora", [head + "weight", "LoRA beside it"], "LoRA on a matrix of its own",
+        plain_config(modules_to_save=["lm_head"], target_modules=["q_proj", "lm_head"]),
+        {**good, **pair("base_model.model.lm_head", fan_out=100), head + "weight": torch.ones(100, 32)})
+    add("saved_linear", ["k_proj.weight", "modules_to_save"], "a whole linear layer", plain_config(modules_to_save=["k_proj"]),
+        {**good, "base_model.model.model.layers.0.self_attn.k_proj.weight": torch.ones(16, 32)})
+    add("saved_score", ["score", "classification head"], "a classification head", plain_config(modules_to_save=["score"]),
+        {**good, "base_model.model.score.weight": torch.ones(2, 32)})
 
     # files
     add("config_missing", [CONFIG_FILE], f"no {CONFIG_FILE}", None)

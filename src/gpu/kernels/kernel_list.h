@@ -9,14 +9,15 @@
 #include "gpu/kernels/elementwise_kernels.h"
 #include "gpu/kernels/lora_fused_kernels.h"
 #include "gpu/kernels/lora_kernels.h"
+#include "gpu/kernels/own_rows_kernels.h"
 #include "gpu/kernels/qkv_post_kernel.h"
 #include "gpu/kernels/read_all_kernel.h"
 #include "gpu/kernels/sampling_kernels.h"
 #include "gpu/kernels/skinny_kernel.h"
 
 // The parts: the CUDA backend compiles each by itself.
-#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows)
-#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages)
+#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows) X(OwnProducts)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages) X(EmbedOwnRows)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)

@@ -303,6 +303,43 @@ void ExpandOfType(const LoraPiece& piece, const LoraPiece* following) {
   }
 }
 
+template <int kTokens, int kRows, typename T>
+HWY_NOINLINE void OwnTile(const OwnPiece& piece, std::int64_t first, std::int64_t row) {
+  const OwnRows& own = piece.segment->own;
+  const T* rows[kRows];
+  for (int j = 0; j < kRows; ++j) rows[j] = reinterpret_cast<const T*>(own.rows[row + j]);
+  float dots[kTokens * kRows];
+  Dot<kTokens, kRows, false, T>(piece.x + first * piece.x_stride, piece.x_stride, piece.in, rows, rows, 1.0f, dots,
+                                kRows);
+  for (int i = 0; i < kTokens; ++i) {
+    for (int j = 0; j < kRows; ++j) piece.y[(first + i) * piece.y_stride + own.tokens[row + j]] = dots[i * kRows + j];
+  }
+}
+
+template <typename T>
+void OwnProductsOfType(const OwnPiece& piece) {
+  const auto tokens = [&](auto rows, std::int64_t row) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    std::int64_t i = piece.segment->begin;
+    for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) OwnTile<kTileTokens, kRows, T>(piece, i, row);
+    for (; i < piece.segment->end; ++i) OwnTile<1, kRows, T>(piece, i, row);
+  };
+  std::int64_t row = piece.begin;
+  for (; row + 4 <= piece.end; row += 4) tokens(std::integral_constant<int, 4>(), row);
+  for (; row < piece.end; ++row) tokens(std::integral_constant<int, 1>(), row);
+}
+
+void OwnProductsOfPiece(const OwnPiece& piece) {
+  switch (piece.segment->own.dtype) {
+    case DType::kF32:
+      return OwnProductsOfType<float>(piece);
+    case DType::kF16:
+      return OwnProductsOfType<hwy::float16_t>(piece);
+    default:
+      return OwnProductsOfType<hwy::bfloat16_t>(piece);
+  }
+}
+
 void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
   const bool has_rows = following != nullptr && following->rank > 0;
   if (piece.rank > 0) ExpandOfType(piece, has_rows ? following : nullptr);
@@ -319,6 +356,7 @@ namespace loramux::cpu {
 
 HWY_EXPORT(ShrinkPiece);
 HWY_EXPORT(ExpandPiece);
+HWY_EXPORT(OwnProductsOfPiece);
 
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace) {
@@ -336,6 +374,23 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
   const std::int64_t expand_tasks = work.Tasks(LoraPhase::kExpand, threads);
   context.pool->Run(expand_tasks,
                     [&](std::int64_t task, int) { work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand); });
+}
+
+void OwnProducts(const KernelContext& context, std::span<const OwnSegment> segments, const float* x,
+                 std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride) {
+  constexpr std::int64_t kTaskRows = 256;
+  const auto tasks_of = [](const OwnSegment& segment) {
+    return segment.begin == segment.end ? 0 : (segment.own.count + kTaskRows - 1) / kTaskRows;
+  };
+  std::int64_t tasks = 0;
+  for (const OwnSegment& segment : segments) tasks += tasks_of(segment);
+  const auto compute = HWY_DYNAMIC_DISPATCH(OwnProductsOfPiece);
+  context.pool->Run(tasks, [&](std::int64_t task, int) {
+    auto segment = segments.begin();
+    for (; task >= tasks_of(*segment); ++segment) task -= tasks_of(*segment);
+    const std::int64_t begin = task * kTaskRows, end = std::min(begin + kTaskRows, segment->own.count);
+    compute({&*segment, begin, end, x, x_stride, in, y, y_stride});
+  });
 }
 
 namespace {

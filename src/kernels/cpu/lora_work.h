@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/lora.h"
+#include "kernels/own_rows.h"
 #include "tensor/aligned_buffer.h"
 
 namespace loramux::cpu {
@@ -21,6 +22,17 @@ struct IndexRange {
 // How far ahead of their use rows are prefetched. A core reads 30 GB/s or more, at a latency of up to 300 ns on a busy
 // memory.
 inline constexpr std::int64_t kLoraAheadBytes = 16 << 10;
+
+// Own rows [begin, end) of a segment with all of its rows of the batch: dot products as of shrink, each put into its
+// token's column.
+struct OwnPiece {
+  const OwnSegment* segment;
+  std::int64_t begin, end;
+  const float* x;
+  std::int64_t x_stride, in;
+  float* y;
+  std::int64_t y_stride;
+};
 
 // The two phases: coefficients = A x, then y += scale * B * coefficients.
 enum class LoraPhase { kShrink, kExpand };

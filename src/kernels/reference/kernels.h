@@ -8,6 +8,7 @@
 #include "kernels/lora.h"
 #include "kernels/lora_sums.h"
 #include "kernels/matmul.h"
+#include "kernels/own_rows.h"
 
 namespace loramux::reference {
 
@@ -23,6 +24,9 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
 void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                     const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
                     float* y, std::int64_t y_stride, float* workspace);
+
+void OwnProducts(const KernelContext& context, std::span<const OwnSegment> segments, const float* x,
+                 std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride);
 
 void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused, float* workspace);
 

@@ -35,4 +35,18 @@ void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span
   reference::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
 }
 
+void OwnProducts(const KernelContext&, std::span<const OwnSegment> segments, const float* x, std::int64_t x_stride,
+                 std::int64_t in, float* y, std::int64_t y_stride) {
+  for (const OwnSegment& segment : segments) {
+    for (std::int64_t i = segment.begin; i < segment.end; ++i) {
+      for (std::int64_t j = 0; j < segment.own.count; ++j) {
+        float dot = 0;
+        for (std::int64_t t = 0; t < in; ++t)
+          dot += x[i * x_stride + t] * LoadAsF32(segment.own.dtype, segment.own.rows[j], t);
+        y[i * y_stride + segment.own.tokens[j]] = dot;
+      }
+    }
+  }
+}
+
 }  // namespace loramux::reference

@@ -56,6 +56,8 @@ bool Admitter::BeginsCold(Request& request) const {
                          adapters.IsLoadPlanned(request.adapter) && !adapters.IsHostEvicted(request.adapter);
   if (!adapter.on_way_from_host() && !loads_now) return false;
   if (view.pages.branches().IsShared(adapter.slot)) return false;
+  // The processor beside a device computes linear layers alone, so the step would wait for the rest.
+  if (!options.reads_host_tier && !adapter.version->layout.own.empty()) return false;
   return options.reads_host_tier || BeginsFromHost(options.cold_start_policy, CostsOf(request));
 }
 

@@ -1,4 +1,4 @@
-// The check of adapters that were saved with copies of the base model's output matrix or embedding.
+// Adapters' embeddings and output matrices beside the base model's: copies of these, and own ones.
 #pragma once
 
 #include "base/result.h"
@@ -11,5 +11,9 @@ namespace loramux {
 // base, or changed the matrix itself, and would give wrong answers. A quantised matrix must be the copy's within what
 // quantising changes.
 Status CheckBaseCopies(const BaseMatrices& matrices, const AdapterFile& file);
+
+// Leaves out the rows of the adapter's own matrices (OwnPart::whole) that are the base's: as stored in the tensor's
+// type, or within what quantising changes. Error: of reads.
+Status SelectOwnRows(const BaseMatrices& matrices, AdapterFile& file);
 
 }  // namespace loramux

@@ -1,0 +1,168 @@
+#include "formats/adapter_own_parts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {"embed_tokens", "lm_head"};
+constexpr std::array<const char*, kNumOwnKinds> kOwnModules = {"model.embed_tokens", "lm_head"};
+
+const char* ModuleOf(OwnKind kind) { return kOwnModules[static_cast<std::size_t>(kind)]; }
+
+Error OwnError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
+  return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
+}
+
+}  // namespace
+
+const char* OwnKindName(OwnKind kind) { return kOwnKindNames[static_cast<std::size_t>(kind)]; }
+
+// The module of the tied output layer follows the embedding, which modules_to_save then names alone.
+bool OwnPartsReader::IsSaved(const AdapterTensorName& name) {
+  for (const std::string& module : {name.module, name.plain_module}) {
+    if (const std::string* as = config_.SavedAs(module)) {
+      saved_.insert(*as);
+      return true;
+    }
+  }
+  return name.own == OwnKind::kOutput && config_.ensure_weight_tying &&
+         config_.SavedAs(ModuleOf(OwnKind::kEmbedding)) != nullptr;
+}
+
+Status OwnPartsReader::CheckWhole(const TensorEntry& tensor) const {
+  if (model_ == nullptr) return Ok{};
+  const std::array<std::int64_t, 2> expected = {model_->vocab_size, model_->hidden_size};
+  if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
+  const std::string found =
+      "expected a matrix as the base model's, " + ShapeToString(expected) + ", found " + ShapeToString(tensor.shape);
+  if (tensor.shape[1] != model_->hidden_size) return OwnError(label_, tensor, found);
+  return Unsupported(
+      label_ + ": tensor " + Quote(tensor.name) + ": " + found +
+      ": the vocabulary was resized for the training (resize_token_embeddings), so the adapter fits only "
+      "a base model with these rows; merge it into that model, or train without added tokens");
+}
+
+Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& tensor) {
+  using Part = AdapterTensorName::Part;
+  Found& found = Of(*name.own);
+  const bool of_adapter = name.part != Part::kBaseWeight && IsSaved(name);
+  if (name.part == Part::kWeightAgain && !of_adapter) {
+    return OwnError(label_, tensor,
+                    "a fully trained module, but modules_to_save does not name it: one of the two is wrong");
+  }
+  const TensorEntry** slot = &found.base;
+  if (name.part == Part::kTokenRows) {
+    slot = &found.rows;
+  } else {
+    RETURN_IF_ERROR(CheckWhole(tensor));
+    if (of_adapter) slot = name.part == Part::kWeight ? &found.weight : &found.again;
+  }
+  if (*slot != nullptr) return OwnError(label_, tensor, "the file holds it twice, also as " + Quote((*slot)->name));
+  *slot = &tensor;
+  return Ok{};
+}
+
+Status OwnPartsReader::Finish(AdapterFile& file) {
+  RETURN_IF_ERROR(CheckAllNamed());
+  for (const OwnKind kind : {OwnKind::kEmbedding, OwnKind::kOutput}) {
+    Found& found = Of(kind);
+    if (found.weight == nullptr) found.weight = std::exchange(found.again, nullptr);
+    RETURN_IF_ERROR(found.weight != nullptr ? AddWhole(kind, file) : AddRows(kind, file));
+  }
+  file.embedding_base_copy = Of(OwnKind::kEmbedding).base;
+  file.lm_head_base_copy = Of(OwnKind::kOutput).base;
+  return Ok{};
+}
+
+// PEFT would go on with the base model's weights.
+Status OwnPartsReader::CheckAllNamed() const {
+  for (const std::string& name : config_.modules_to_save) {
+    if (saved_.contains(name)) continue;
+    return InvalidArgument(label_ + ": modules_to_save names " + Quote(name) +
+                           ", but the file lacks such a weight; of modules_to_save, embed_tokens and lm_head are "
+                           "supported");
+  }
+  for (const auto& [name, tokens] : config_.trainable_tokens) {
+    const auto ends_so = [&name = name](OwnKind kind) { return std::string_view(ModuleOf(kind)).ends_with(name); };
+    if (ends_so(OwnKind::kEmbedding) || ends_so(OwnKind::kOutput)) continue;
+    return InvalidArgument(label_ + ": trainable_token_indices names " + Quote(name) +
+                           ", expected embed_tokens or lm_head");
+  }
+  return Ok{};
+}
+
+Status OwnPartsReader::AddWhole(OwnKind kind, AdapterFile& file) {
+  const Found& found = Of(kind);
+  const bool tied_rows = kind == OwnKind::kOutput && model_ != nullptr && model_->tie_word_embeddings &&
+                         TokensOf(OwnKind::kEmbedding) != nullptr && TokensOf(kind) == nullptr;
+  if (found.rows != nullptr || TokensOf(kind) != nullptr || tied_rows) {
+    return OwnError(label_, *found.weight,
+                    std::string("trained as a whole (modules_to_save), and rows of ") + OwnKindName(kind) +
+                        " too (trainable_token_indices): PEFT cannot compute with both");
+  }
+  if (found.again != nullptr) file.own_copies.emplace_back(found.again, found.weight);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(found.weight->shape[0]));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return AddPart({.kind = kind, .tensor = found.weight, .whole = true}, tokens, file);
+}
+
+const std::vector<TokenId>* OwnPartsReader::TokensOf(OwnKind kind) const {
+  return config_.TrainedTokens(ModuleOf(kind));
+}
+
+// With tied embeddings, the embedding's rows are those of the output matrix too, unless that has others.
+Status OwnPartsReader::AddRows(OwnKind kind, AdapterFile& file) {
+  const Found& embedding = Of(OwnKind::kEmbedding);
+  const std::vector<TokenId>* tokens = TokensOf(kind);
+  const std::vector<TokenId>* const of_embedding = TokensOf(OwnKind::kEmbedding);
+  const TensorEntry* rows = Of(kind).rows;
+  const bool may_be_tied = kind == OwnKind::kOutput && (model_ == nullptr || model_->tie_word_embeddings) &&
+                           of_embedding != nullptr && embedding.rows != nullptr;
+  const bool tied = may_be_tied && (tokens == nullptr || (rows == nullptr && *tokens == *of_embedding));
+  if (tied) {
+    if (rows != nullptr) file.own_copies.emplace_back(rows, embedding.rows);
+    if (model_ == nullptr && rows == nullptr) return Ok{};  // it is not known whether they are
+    return AddPart({.kind = kind, .tensor = embedding.rows, .tied = true}, *of_embedding, file);
+  }
+  if (rows == nullptr && tokens == nullptr) return Ok{};
+  if (rows == nullptr) {
+    return InvalidArgument(label_ + ": trainable_token_indices names " + OwnKindName(kind) +
+                           ", but the file lacks its token_adapter.trainable_tokens_delta");
+  }
+  if (tokens == nullptr) {
+    return OwnError(label_, *rows,
+                    std::string("rows of trained tokens, but trainable_token_indices does not name ") +
+                        OwnKindName(kind) + ": one of the two is wrong");
+  }
+  return AddPart({.kind = kind, .tensor = rows}, *tokens, file);
+}
+
+Status OwnPartsReader::AddPart(OwnPart part, const std::vector<TokenId>& tokens, AdapterFile& file) const {
+  const TensorEntry& tensor = *part.tensor;
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (tensor.shape[0] != count || (model_ != nullptr && tensor.shape[1] != model_->hidden_size)) {
+    const std::string width = model_ == nullptr ? "hidden size" : std::to_string(model_->hidden_size);
+    return OwnError(label_, tensor,
+                    "expected [" + std::to_string(count) + ", " + width +
+                        "], a row for each token of trainable_token_indices; found " + ShapeToString(tensor.shape));
+  }
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (model_ != nullptr && tokens[i] >= model_->vocab_size) {
+      return OwnError(label_, tensor,
+                      "expected tokens of the base model, 0 to " + std::to_string(model_->vocab_size - 1) +
+                          ", in trainable_token_indices; found " + std::to_string(tokens[i]));
+    }
+    part.rows.push_back({tokens[i], static_cast<std::int32_t>(i)});
+  }
+  std::ranges::sort(part.rows, {}, &OwnRow::token);
+  file.own.push_back(std::move(part));
+  return Ok{};
+}
+
+}  // namespace loramux

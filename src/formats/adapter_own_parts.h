@@ -1,0 +1,50 @@
+// Collects what an adapter brings in place of the base model's embedding and output matrix. Internal to formats.
+#pragma once
+
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/adapter_config.h"
+#include "formats/adapter_tensor_name.h"
+
+namespace loramux {
+
+// Takes the weights in an adapter's file one after the other, then makes AdapterFile::own of them. Which weights are
+// the adapter's, and to which tokens rows belong, is PEFT's rule.
+class OwnPartsReader {
+ public:
+  // `model` may be null: then nothing is compared with it. `label` names the file of tensors.
+  OwnPartsReader(const AdapterConfig& config, const ModelConfig* model, std::string label)
+      : config_(config), model_(model), label_(std::move(label)) {}
+
+  // Takes a tensor of two dimensions whose name has an OwnKind. Error: it is there twice, or does not fit.
+  Status Take(const AdapterTensorName& name, const TensorEntry& tensor);
+  // Error: the configuration speaks of weights that the file lacks, or the other way round.
+  Status Finish(AdapterFile& file);
+
+ private:
+  // The tensors of the embedding or of the output layer.
+  struct Found {
+    const TensorEntry *weight = nullptr, *again = nullptr, *base = nullptr, *rows = nullptr;
+  };
+
+  bool IsSaved(const AdapterTensorName& name);
+  Found& Of(OwnKind kind) { return found_[static_cast<std::size_t>(kind)]; }
+  Status CheckWhole(const TensorEntry& tensor) const;
+  Status AddWhole(OwnKind kind, AdapterFile& file);
+  Status AddRows(OwnKind kind, AdapterFile& file);
+  Status AddPart(OwnPart part, const std::vector<TokenId>& tokens, AdapterFile& file) const;
+  const std::vector<TokenId>* TokensOf(OwnKind kind) const;
+  Status CheckAllNamed() const;
+
+  const AdapterConfig& config_;
+  const ModelConfig* model_;
+  const std::string label_;
+  std::array<Found, kNumOwnKinds> found_ = {};
+  std::set<std::string> saved_;  // of modules_to_save: names with a weight
+};
+
+}  // namespace loramux
