@@ -124,6 +124,7 @@ struct Flags {
   int threads = 2, repetitions = 3;
   std::int32_t output = 64;
   std::string only, instructions;
+  std::string weights = "bf16", lora_dtype = "bf16";  // of what adapters cost
 };
 
 void Row(const char* what, double value, const char* unit, double ratio, const char* of, double target) {
@@ -236,12 +237,14 @@ void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& 
   options.prefix_cache = false;
   options.scheduler.prefill_chunk = 512;
   options.base_names = {"base"};
+  options.lora_dtype = flags.lora_dtype == "int8" ? DType::kI8 : DType::kBF16;
+  const WeightFormat format = ParseWeightFormat(flags.weights).value();
   auto runtime =
-      std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options))
+      std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, format, 1)), options))
           .value();
   runtime->Start();
-  std::printf("\n%s: what adapters on q, k, v and o cost; bf16, %d threads, medians of %d rounds\n", name,
-              flags.threads, flags.repetitions);
+  std::printf("\n%s: what adapters on q, k, v and o cost; %s, adapters in %s, %d threads, medians of %d rounds\n", name,
+              flags.weights.c_str(), flags.lora_dtype.c_str(), flags.threads, flags.repetitions);
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() / ("loramux-bench-" + std::to_string(getpid()));
   int adapters = 0;
@@ -293,6 +296,12 @@ int main(int argc, char** argv) {
   app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str();
   app.add_option("--only", flags.only, "limits (against the machine's) or adapters (what they cost); default: both")
       ->check(CLI::IsMember({"limits", "adapters"}));
+  app.add_option("--weights", flags.weights, "Of the model, for what adapters cost")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16", "q8", "q4"}));
+  app.add_option("--lora-dtype", flags.lora_dtype, "Of the adapters, likewise")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--instructions", flags.instructions, "Highway's name of an instruction set, such as AVX2")
       ->check([](const std::string& set) {
         return loramux::UseInstructionSet(set) ? "" : "expected one of " + loramux::InstructionSets();

@@ -296,6 +296,13 @@ Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfi
   AddCount(report, "pages", "pages", layout.pages);
   AddBytes(report, "page_bytes", "page", geometry.page_bytes);
   AddBytes(report, "memory_bytes", "memory", layout.pages * geometry.page_bytes);
+  ASSIGN_OR_RETURN(const AdapterLayout in8,
+                   LayoutAdapter(adapter, DType::kI8, static_cast<std::size_t>(geometry.page_bytes)));
+  AddBytes(report, "int8_memory_bytes", "with --lora-dtype int8", in8.pages * geometry.page_bytes);
+  const Result<double> error = EightBitError(adapter);
+  Add(report, "int8_error", "error of int8", error.ok() ? nlohmann::ordered_json(*error) : nullptr,
+      error.ok() ? fmt::format("{:.2f} % of the weights' size (root mean square)", 100 * *error)
+                 : error.error().message);
   return Ok{};
 }
 

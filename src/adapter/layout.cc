@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "base/check.h"
@@ -48,6 +49,27 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
   return finite;
 }
 
+// The same for rows in 8 bits: rounds to multiples of a step, with which the largest magnitude is 127 of them. Returns
+// the step; NaN if an element is not finite.
+float QuantiseRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride,
+                  std::int64_t count, std::byte* target) {
+  float largest = 0;
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = LoadAsF32(source_dtype, source, first + i * stride);
+    finite &= std::isfinite(value);
+    largest = std::max(largest, std::abs(value));
+  }
+  if (!finite) return std::numeric_limits<float>::quiet_NaN();
+  const float step = largest / 127;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = LoadAsF32(source_dtype, source, first + i * stride);
+    // A step of 0 is a row of zeros, or of values that are no more than that beside float32's smallest.
+    StoreFromF32(DType::kI8, target, i, step == 0 ? 0 : std::clamp(value / step, -127.0f, 127.0f));
+  }
+  return step;
+}
+
 // Rows are in the order of modules, so the pages of the first layers come first.
 std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
   std::vector<std::int32_t> pages;
@@ -63,6 +85,7 @@ std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
     for (const auto* rows : {&module.a_rows, &module.b_rows, &module.vectors}) {
       for (const RowPlace& row : *rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
     }
+    if (module.factors) needed = std::max(needed, static_cast<std::int32_t>(module.factors->page) + 1);
     if (module.target == LoraTarget::kLmHead && !pages.empty()) continue;  // used after the last layer
     const auto layer = static_cast<std::size_t>(module.layer);
     if (pages.size() <= layer) pages.resize(layer + 1, pages.empty() ? 0 : pages.back());
@@ -95,7 +118,7 @@ Status PlaceOwn(std::span<const OwnPart> parts, bool of_output, std::size_t page
   for (const OwnPart& part : parts) {
     if ((part.kind == OwnKind::kOutput) != of_output) continue;
     OwnPlace& own = layout.own.emplace_back(OwnPlace{.kind = part.kind, .width = part.tensor->shape[1]});
-    const std::size_t bytes = static_cast<std::size_t>(own.width) * DTypeSize(layout.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(own.width) * DTypeSize(OwnRowDType(layout.dtype));
     if (bytes > page_bytes) return RowTooLong(OwnKindName(part.kind), bytes, page_bytes);
     for (const OwnRow& row : part.rows) {
       own.tokens.push_back(row.token);
@@ -110,7 +133,7 @@ Status PlaceOwn(std::span<const OwnPart> parts, bool of_output, std::size_t page
 class OwnPacker {
  public:
   OwnPacker(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages)
-      : file_(file), layout_(layout), pages_(pages) {}
+      : file_(file), layout_(layout), dtype_(OwnRowDType(layout.dtype)), pages_(pages) {}
 
   // The rows from `first` on of a part's tensor. Error: one is not finite as the layout's type.
   Status Pack(std::size_t index, std::int64_t first, std::span<const std::byte> data) {
@@ -122,8 +145,8 @@ class OwnPacker {
     for (; next_ < by_row_.size() && part.rows[by_row_[next_]].row < end; ++next_) {
       const RowPlace to = place.rows[by_row_[next_]];
       const std::int64_t at = (part.rows[by_row_[next_]].row - first) * place.width;
-      if (!CopyRow(part.tensor->dtype, data.data(), at, 1, place.width, layout_.dtype, pages_[to.page] + to.offset)) {
-        return NotFinite(file_, *part.tensor, layout_.dtype);
+      if (!CopyRow(part.tensor->dtype, data.data(), at, 1, place.width, dtype_, pages_[to.page] + to.offset)) {
+        return NotFinite(file_, *part.tensor, dtype_);
       }
     }
     return Ok{};
@@ -139,6 +162,7 @@ class OwnPacker {
 
   const AdapterFile& file_;
   const AdapterLayout& layout_;
+  DType dtype_;
   const std::vector<std::byte*>& pages_;
   std::vector<std::size_t> by_row_;  // indices of the part's rows, in the order of the tensor
   std::size_t next_ = 0;
@@ -171,14 +195,17 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
     const std::size_t a_bytes = static_cast<std::size_t>(shape.in) * element;
     const std::size_t b_bytes = static_cast<std::size_t>(shape.out) * element;
     const std::size_t vector_bytes = shape.has_vectors ? static_cast<std::size_t>(shape.out) * sizeof(float) : 0;
-    const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes});
+    const std::size_t factor_bytes =
+        dtype == DType::kI8 ? static_cast<std::size_t>(shape.rank) * sizeof(float) : 0;  // 0: there are none
+    const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes, factor_bytes});
     if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
-    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}};
+    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}, {}};
     for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
     for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
+    if (factor_bytes > 0) place.factors = placer.Place(factor_bytes);
     if (shape.has_vectors) place.vectors = {placer.Place(vector_bytes), placer.Place(vector_bytes)};
-    layout.payload_bytes +=
-        static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank + 2 * static_cast<std::int64_t>(vector_bytes);
+    layout.payload_bytes += static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank +
+                            static_cast<std::int64_t>(factor_bytes) + 2 * static_cast<std::int64_t>(vector_bytes);
     layout.max_rank = std::max(layout.max_rank, shape.rank);
     layout.modules.push_back(std::move(place));
   }
@@ -214,6 +241,32 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
   return widest > DTypeSize(base_dtype) ? base_dtype : dtype;
 }
 
+Result<double> EightBitError(const AdapterFile& file) {
+  double squares = 0, differences = 0;
+  std::vector<std::byte> row;
+  const auto measure = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
+    const LoraModule& module = file.modules[m];
+    const bool is_a = &tensor == module.a;
+    if (!is_a && &tensor != module.b) return Ok{};
+    const std::int64_t count = is_a ? module.in() : module.out(), stride = is_a ? 1 : module.rank;
+    row.resize(static_cast<std::size_t>(count));
+    for (std::int32_t j = 0; j < module.rank; ++j) {
+      const std::int64_t first = is_a ? j * count : j;
+      const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, row.data());
+      if (!std::isfinite(step)) return NotFinite(file, tensor, DType::kI8);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double value = LoadAsF32(tensor.dtype, data.data(), first + i * stride);
+        const double difference = value - static_cast<double>(step * LoadAsF32(DType::kI8, row.data(), i));
+        squares += value * value;
+        differences += difference * difference;
+      }
+    }
+    return Ok{};
+  };
+  RETURN_IF_ERROR(ScanAdapterTensors(file, measure));
+  return squares == 0 ? 0 : std::sqrt(differences / squares);
+}
+
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
                    std::size_t page_bytes, const std::function<bool()>& cancelled,
                    const std::function<void(std::int32_t)>& arrived) {
@@ -229,11 +282,18 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
     const bool is_a = &tensor == file.modules[m].a;
     if (!is_a && &tensor != file.modules[m].b) return Ok{};  // the vectors were made of it
     const std::int64_t count = is_a ? place.in : place.out;
+    float* const factors =
+        place.factors ? reinterpret_cast<float*>(pages[place.factors->page] + place.factors->offset) : nullptr;
     for (std::int32_t j = 0; j < place.rank; ++j) {
       const RowPlace row = (is_a ? place.a_rows : place.b_rows)[static_cast<std::size_t>(j)];
       CHECK_LE(row.offset + static_cast<std::size_t>(count) * DTypeSize(layout.dtype), page_bytes);
-      if (!CopyRow(tensor.dtype, data.data(), is_a ? j * place.in : j, is_a ? 1 : place.rank, count, layout.dtype,
-                   pages[row.page] + row.offset)) {
+      const std::int64_t first = is_a ? j * place.in : j, stride = is_a ? 1 : place.rank;
+      std::byte* const to = pages[row.page] + row.offset;
+      if (factors != nullptr) {
+        const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, to);
+        factors[j] = is_a ? step : factors[j] * step;  // A comes before B
+        if (!std::isfinite(step)) return NotFinite(file, tensor, layout.dtype);
+      } else if (!CopyRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to)) {
         return NotFinite(file, tensor, layout.dtype);
       }
     }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct RowPlace {
 };
 
 // The rows of one LoRA pair: `rank` rows of A with `in` elements each, then `rank` columns of B with `out` elements
-// each; then the gains and shifts of its outputs, if it has any: `out` float32 each, whatever the layout's type.
+// each; for rows in 8 bits, then a factor for each rank: `rank` float32; then the gains and shifts of its outputs, if
+// it has any: `out` float32 each, whatever the layout's type.
 struct ModulePlace {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -32,10 +34,11 @@ struct ModulePlace {
   float scale = 0;
   std::int64_t in = 0, out = 0;
   std::vector<RowPlace> a_rows, b_rows;  // `rank` entries each
+  std::optional<RowPlace> factors;       // of LoraWeights
   std::vector<RowPlace> vectors;         // two entries, or none
 };
 
-// The rows of a matrix that the adapter brings (OwnPart), of the layout's type.
+// The rows of a matrix that the adapter brings (OwnPart), of the type OwnRowDType gives.
 struct OwnPlace {
   OwnKind kind = OwnKind::kEmbedding;
   std::int64_t width = 0;
@@ -80,9 +83,13 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 // weights, otherwise the base model's (as in vLLM). With an f32 base model it is always the file's type.
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
+// How far the rows of A and B are from what they are in 8 bits: the root of the mean square of the differences,
+// relative to that of the elements. Reads the file. Errors: kIoError; a value is not finite (names the tensor).
+Result<double> EightBitError(const AdapterFile& file);
+
 // Writes the adapter's rows into its pages, and its vectors (REQUIRES: they were computed); `pages[i]` is the first
-// byte of page i. Converts each element to layout.dtype (round to nearest even) and transposes B. Reads the file and
-// may block on the disk.
+// byte of page i. Converts each element to layout.dtype (round to nearest even) and transposes B. In 8 bits, the
+// largest magnitude of each row of A and column of B becomes 127. Reads the file and may block on the disk.
 //
 // Errors: a value is not finite after conversion (names the tensor); the bytes read do not have the digest with which
 // the adapter was opened, because the file was changed in place. After an error the content of the pages is undefined.

@@ -164,6 +164,8 @@ struct OwnPart {
   bool whole = false;
   bool tied = false;  // the tensor is that of the embedding, to which the base model's output matrix is tied
 };
+// The type of own rows in memory beside rows of A and B of this type: 8 bits are for those alone.
+constexpr DType OwnRowDType(DType of_modules) { return of_modules == DType::kI8 ? DType::kBF16 : of_modules; }
 
 // A SHA-256.
 using Sha256Digest = std::array<unsigned char, 32>;

@@ -15,7 +15,7 @@ void CheckSegments(std::span<const LoraSegment> segments) {
     CHECK_GE(segment.end, segment.begin);
     CHECK_GE(segment.weights.rank, 0);
     CHECK(segment.weights.rank == 0 || (segment.weights.a_rows != nullptr && segment.weights.b_rows != nullptr &&
-                                        IsWeightDType(segment.weights.dtype)));
+                                        IsAdapterRowDType(segment.weights.dtype)));
     CHECK((segment.weights.gains == nullptr) == (segment.weights.shifts == nullptr));
     previous_end = segment.end;
   }

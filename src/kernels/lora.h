@@ -19,17 +19,23 @@ namespace loramux {
 // The padding of ranks in a batch.
 enum class LoraVariant { kMbgmv, kBgmv };
 
+// Whether the rows of adapters may have this type in memory.
+constexpr bool IsAdapterRowDType(DType dtype) { return IsWeightDType(dtype) || dtype == DType::kI8; }
+
 // The weights of one adapter for one linear layer. Rows may lie anywhere (pages of the pool); each is contiguous and
 // 64-byte aligned. a_rows[j] is row j of A (`in` elements), b_rows[j] is column j of B (`out` elements). Not owning.
 struct LoraWeights {
   std::int32_t rank = 0;
   float scale = 0;
-  DType dtype = DType::kBF16;  // f32, bf16 or f16
+  DType dtype = DType::kBF16;  // f32, bf16, f16 or i8
   const std::byte* const* a_rows = nullptr;
   const std::byte* const* b_rows = nullptr;
-  const float* gains = nullptr;  // `out` elements each, or null both; 64-byte aligned
+  const float* factors = nullptr;  // [rank]: of the product of row j of A and column j of B; null: all are 1
+  const float* gains = nullptr;    // `out` elements each, or null both; 64-byte aligned
   const float* shifts = nullptr;
 
+  // What the dot product with row j of A is multiplied with.
+  float Factor(std::int64_t j) const { return factors == nullptr ? scale : scale * factors[j]; }
   // False: this adapter leaves this layer as it is.
   bool changes() const { return rank > 0 || gains != nullptr; }
 };
@@ -42,9 +48,9 @@ struct LoraSegment {
   LoraWeights weights;
 };
 
-// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], then y[i, :] = gains * y[i, :] + shifts
-// where there are vectors, for i in each segment. x: rows of `in`
-// floats, x_stride apart; y: rows of `out` floats, y_stride apart; strides in floats. workspace: at least (largest end)
+// y[i, :] += sum over j ascending of (scale * factors[j] * dot(x[i, :], A[j, :])) * B[:, j], then y[i, :] = gains *
+// y[i, :] + shifts where there are vectors, for i in each segment. x: rows of `in` floats, x_stride apart; y: rows of
+// `out` floats, y_stride apart; strides in floats. workspace: at least (largest end)
 // * (largest rank) floats.
 // The result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,

@@ -17,7 +17,7 @@ void LoraSums(Backend backend, const LoraSumsInput& input, std::span<const LoraS
   CHECK_GT(input.in, 0);
   for (const LoraSumsOutput& output : outputs) {
     CHECK_GT(output.weights.rank, 0);
-    CHECK(IsWeightDType(output.weights.dtype));
+    CHECK(IsAdapterRowDType(output.weights.dtype));
     CHECK_GT(output.out, 0);
   }
   const auto implementation = backend == Backend::kReference ? reference::LoraSums : cpu::LoraSums;

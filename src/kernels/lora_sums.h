@@ -28,7 +28,8 @@ struct LoraSumsOutput {
   std::int64_t stride = 0;
 };
 
-// sums[i, o] = sum over j ascending of v[i, j] * B[first_out + o, j], with v = A x:
+// sums[i, o] = sum over j ascending of v[i, j] * B[first_out + o, j], with v = A x,
+// multiplied by the factors where there are any:
 //   - x is cut into splits of 2,048 elements, whose sums are added in ascending order;
 //   - a split is cut into blocks of 512, whose sums are added in ascending order;
 //   - in a block 32 lanes have 4 neighbouring elements of every 128, and sum them in ascending order; the lanes are

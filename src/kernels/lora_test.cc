@@ -18,7 +18,7 @@ LORAMUX_INSTANTIATE_KERNEL_TEST(LoraTest);
 struct Adapter {
   AlignedBuffer<std::byte> memory;
   std::vector<const std::byte*> a, b;
-  std::vector<float> gains, shifts;
+  std::vector<float> gains, shifts, factors;
   LoraWeights weights;
 
   Adapter(std::int32_t rank, float scale, DType dtype, std::int64_t in, std::int64_t out, Prng& prng) {
@@ -37,7 +37,9 @@ struct Adapter {
       a.push_back(add(in));
       b.push_back(add(out));
     }
-    weights = {rank, scale, dtype, a.data(), b.data(), nullptr, nullptr};
+    if (dtype == DType::kI8) factors = RandomFactors(dtype, rank, prng);
+    weights = {.rank = rank, .scale = scale, .dtype = dtype, .a_rows = a.data(), .b_rows = b.data()};
+    if (!factors.empty()) weights.factors = factors.data();
   }
   // With vectors over the outputs.
   Adapter& WithVectors(std::int64_t out, Prng& prng) {
@@ -84,7 +86,7 @@ PackedMatrix RandomMatrix(WeightFormat format, std::int64_t n, std::int64_t k, P
 
 TEST_P(LoraTest, AgreesWithTheReference) {
   Prng prng(1);
-  for (DType dtype : kStoredTypes) {
+  for (DType dtype : kAdapterTypes) {
     for (const Case& c : kCases) {
       Adapter one(8, 0.5f, dtype, c.in, c.out, prng), two(13, -2.0f, dtype, c.in, c.out, prng),
           none(0, 1.0f, dtype, c.in, c.out, prng), big(64, 0.25f, dtype, c.in, c.out, prng);
@@ -110,7 +112,7 @@ TEST_P(LoraTest, AgreesWithTheReference) {
 // Padding to the largest rank changes no bit: neither of -0, nor if x is infinite or NaN.
 TEST_P(LoraTest, VariantsAreBitwiseEqual) {
   Prng prng(2);
-  for (DType dtype : kStoredTypes) {
+  for (DType dtype : kAdapterTypes) {
     for (const Case& c : kCases) {
       Adapter one(3, -0.5f, dtype, c.in, c.out, prng), two(16, 2.0f, dtype, c.in, c.out, prng),
           none(0, 1.0f, dtype, c.in, c.out, prng), shift(0, 1.0f, dtype, c.in, c.out, prng);
@@ -137,7 +139,7 @@ TEST_P(LoraTest, VariantsAreBitwiseEqual) {
 
 TEST_P(LoraTest, RowsHaveTheSameBitsInEveryBatch) {
   Prng prng(3);
-  for (DType dtype : kStoredTypes) {
+  for (DType dtype : kAdapterTypes) {
     for (const Case& c : kCases) {
       Adapter adapter(21, 0.5f, dtype, c.in, c.out, prng), other(40, 1.5f, dtype, c.in, c.out, prng);
       adapter.WithVectors(c.out, prng);

@@ -31,7 +31,7 @@ DeviceLoraTables::DeviceLoraTables(Device& device, std::int64_t num_layers)
 
 Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dtype,
                                std::span<const DeviceLoraRows> modules, std::span<const DeviceOwnRows> own) {
-  CHECK(IsWeightDType(dtype));
+  CHECK(IsAdapterRowDType(dtype));
   if (slot >= slots_.size()) slots_.resize(slot + 1);
   if (slots_[slot] == nullptr) slots_[slot] = std::make_unique<Slot>();
   Slot& place = *slots_[slot];
@@ -72,6 +72,7 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
     to.scale = module.scale;
     to.gains = reinterpret_cast<const float*>(module.gains);
     to.shifts = reinterpret_cast<const float*>(module.shifts);
+    to.factors = reinterpret_cast<const float*>(module.factors);
     slot.view.max_rank = std::max(slot.view.max_rank, rank);
     if (module.target == LoraTarget::kLmHead) {
       slot.view.targets.back() = 1;
@@ -93,7 +94,7 @@ std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::
     at += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return on_device;
   };
-  gpu::OwnPartsOnDevice parts = {.dtype = slot.view.dtype};
+  gpu::OwnPartsOnDevice parts = {.dtype = OwnRowDType(slot.view.dtype)};
   for (const DeviceOwnRows& part : own) {
     CHECK_EQ(part.tokens.size(), part.rows.size());
     gpu::OwnRowsOnDevice& to = part.kind == OwnKind::kEmbedding ? parts.embedding : parts.output;

@@ -29,7 +29,7 @@ inline bool ChangesTarget(std::span<const std::uint8_t> targets, std::int64_t la
 struct DeviceLoraView {
   const gpu::LoraModule* modules = nullptr;  // in device memory, indexed as LoraView::modules
   std::int32_t max_rank = 0;
-  DType dtype = DType::kBF16;  // of the rows: f32, bf16 or f16
+  DType dtype = DType::kBF16;  // of the rows: f32, bf16, f16 or i8
   // In the step: who computes it, if that is decided layer by layer (LoraItem::gate), and then its segment in the
   // step's AssistPool.
   const std::uint32_t* gate = nullptr;
@@ -51,6 +51,7 @@ struct DeviceLoraRows {
   float scale = 0;
   std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
   const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
+  const std::byte* factors = nullptr;                   // likewise
 };
 
 // Rows of a matrix that an adapter brings, with the device's addresses. Not owning.

@@ -39,6 +39,7 @@ class LoraViewBuilder {
       weights.dtype = layout.dtype;
       weights.a_rows = AddRows(pages, module.a_rows, built.rows);
       weights.b_rows = AddRows(pages, module.b_rows, built.rows);
+      if (module.factors) weights.factors = reinterpret_cast<const float*>(At(pages, *module.factors));
       if (module.vectors.empty()) continue;
       weights.gains = reinterpret_cast<const float*>(At(pages, module.vectors[0]));
       weights.shifts = reinterpret_cast<const float*>(At(pages, module.vectors[1]));
@@ -57,7 +58,7 @@ class LoraViewBuilder {
       const std::size_t first = built.tokens.size();
       built.tokens.insert(built.tokens.end(), own.tokens.begin(), own.tokens.end());
       (own.kind == OwnKind::kEmbedding ? built.view.embedding : built.view.output) = {
-          static_cast<std::int64_t>(own.tokens.size()), layout.dtype, built.tokens.data() + first,
+          static_cast<std::int64_t>(own.tokens.size()), OwnRowDType(layout.dtype), built.tokens.data() + first,
           AddRows(pages, own.rows, built.rows)};
     }
   }

@@ -348,6 +348,47 @@ TEST(Runtime, ServesAllKindsOfAdaptersAtOnceOnADevice) {
   for (const char* name : {"kinds_llama", "kinds_qwen2"}) ExpectGreedyAnswers(name, gpu::MakeEmulatedDevice({}), 6);
 }
 
+// Answers of all runs of a golden case, with adapters in 8 bits.
+std::map<std::string, std::vector<TokenId>> AnswersIn8Bits(const fs::path& golden, std::shared_ptr<Device> device,
+                                                           std::size_t tokens) {
+  RuntimeOptions options = Small();
+  options.device = std::move(device);
+  options.kv_dtype = DType::kF32;
+  options.lora_dtype = DType::kI8;
+  const auto loaded = Runtime::Load(golden / "model", options, {});
+  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
+  Runtime& runtime = **loaded;
+  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
+  std::map<std::string, AdapterGeneration> adapters;
+  for (const auto& adapter : json["adapters"]) {
+    const auto version = runtime.registry().Register(adapter["name"], golden / std::string(adapter["dir"]), 0);
+    EXPECT_TRUE(version.ok()) << version.error().message;
+    EXPECT_EQ((*version)->layout.dtype, DType::kI8);
+    adapters[adapter["name"]] = (*version)->generation;
+  }
+  runtime.Start();
+  std::map<std::string, std::vector<TokenId>> answers;
+  for (const auto& run : json["runs"]) {
+    GenerationRequest request{.prompt = run["prompt_ids"], .max_tokens = static_cast<std::int32_t>(tokens)};
+    if (!run["adapter"].is_null()) request.adapter = adapters.at(run["adapter"]);
+    answers[run["key"]] = AnswerOf(runtime, std::move(request)).tokens;
+  }
+  runtime.Stop();
+  return answers;
+}
+
+// The values are transformers' own, of weights that are not rounded: most first tokens are the same.
+TEST(Runtime, AdaptersIn8BitsAnswerAlikeOnEveryDevice) {
+  const fs::path golden = kModels / "kinds_llama";
+  const auto on_cpu = AnswersIn8Bits(golden, nullptr, 4);
+  EXPECT_EQ(on_cpu, AnswersIn8Bits(golden, gpu::MakeEmulatedDevice({}), 4));
+  std::size_t same = 0;
+  for (const auto& [key, tokens] : on_cpu) {
+    same += tokens.at(0) == Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy").at(0);
+  }
+  EXPECT_GE(same * 10, on_cpu.size() * 9) << same << " of " << on_cpu.size();
+}
+
 // As transformers: the prompt's length decides how its positions turn, and each answer's token turns by its own.
 TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   const fs::path golden = kModels / "llama_dynamic_new";  // 32 positions, factor 4

@@ -1,5 +1,6 @@
 #include "tensor/half_float.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -44,6 +45,7 @@ float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index) {
     std::memcpy(&value, data + index * 4, 4);
     return value;
   }
+  if (dtype == DType::kI8) return static_cast<float>(static_cast<std::int8_t>(data[index]));
   std::uint16_t bits;
   std::memcpy(&bits, data + index * 2, 2);
   if (dtype == DType::kBF16) return BF16ToF32(bits);
@@ -54,6 +56,10 @@ float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index) {
 void StoreFromF32(DType dtype, std::byte* data, std::int64_t index, float value) {
   if (dtype == DType::kF32) {
     std::memcpy(data + index * 4, &value, 4);
+    return;
+  }
+  if (dtype == DType::kI8) {
+    data[index] = static_cast<std::byte>(static_cast<std::int8_t>(std::lrintf(value)));
     return;
   }
   CHECK(dtype == DType::kBF16 || dtype == DType::kF16);

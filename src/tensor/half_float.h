@@ -29,7 +29,7 @@ std::uint16_t F32ToF16(float value);
 
 // Element `index` of an array of a weight type (f32, bf16, f16); `data` may be unaligned.
 float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index);
-// Rounds `value` to `dtype` (f32, bf16, f16) and stores it as element `index`; `data` may be unaligned.
+// Rounds `value` to `dtype` (f32, bf16, f16, i8) and stores it as element `index`; `data` may be unaligned.
 void StoreFromF32(DType dtype, std::byte* data, std::int64_t index, float value);
 
 }  // namespace loramux

@@ -19,6 +19,7 @@ struct LoraModule {
   float scale;
   const float* gains = nullptr;  // [out] each, or null both
   const float* shifts = nullptr;
+  const float* factors = nullptr;  // [rank]: of the product of row j of A and column j of B; null: all are 1
 };
 
 // Rows that one item of work covers at most.
@@ -32,7 +33,7 @@ struct LoraItem {
   std::int32_t first_row, rows;  // rows: 1 ... kLoraItemRows
   std::int32_t first_rank;       // shrink: a multiple of kLoraRankTile; blocks beyond a module's rank do nothing
   std::int16_t part, parts;      // expand: the item makes quarter `part` of each tile of outputs; or (0, 1): all
-  DType dtype;                   // of the adapter's rows: f32, bf16 or f16
+  DType dtype;                   // of the adapter's rows: f32, bf16, f16 or i8
   // Null, or in device memory: the item is left out unless this is kAssistOnDevice (assist.h) when it is its turn.
   const std::uint32_t* gate;
 };
@@ -86,8 +87,8 @@ struct LoraShrinkArguments {
 };
 
 // y[row, o] += scale * sum over j ascending of v[row, j] * B[j][o], v = the sum of `partial` over the splits,
-// ascending; then y[row, o] = gains[o] * y[row, o] + shifts[o] where there are vectors. Everything is f32. The sizes of
-// tiles and items do not change a row's bits.
+// ascending, times the factors; then y[row, o] = gains[o] * y[row, o] + shifts[o] where there are vectors. Everything
+// is f32. The sizes of tiles and items do not change a row's bits.
 struct LoraExpandArguments {
   LoraWork work;
   std::int32_t module[kMaxLoraSlices];

@@ -47,7 +47,8 @@ LORAMUX_DEVICE float LoraV(const LoraExpandPart& part, std::int32_t row, std::in
   const float* from = part.partial + row * part.partial_stride + rank;
   float sum = Load(from);
   for (std::int64_t split = 1; split < part.splits; ++split) sum += Load(from + split * part.split_stride);
-  return sum;
+  const float* const factors = Load(&part.module->factors);
+  return factors == nullptr ? sum : sum * Load(factors + rank);
 }
 
 // What makes an output: of what is there, `y`, and the sum of the ranks.
@@ -251,6 +252,8 @@ struct LoraExpandKernel {
       RunAs<float>(part, tile, quarters);
     else if (dtype == DType::kBF16)
       RunAs<Bf16>(part, tile, quarters);
+    else if (dtype == DType::kI8)
+      RunAs<std::int8_t>(part, tile, quarters);
     else
       RunAs<Half>(part, tile, quarters);
   }

@@ -41,6 +41,8 @@ struct LoraPiece {
         LoraExpandFewRows<float>(part, tile);
       else if (dtype == DType::kBF16)
         LoraExpandFewRows<Bf16>(part, tile);
+      else if (dtype == DType::kI8)
+        LoraExpandFewRows<std::int8_t>(part, tile);
       else
         LoraExpandFewRows<Half>(part, tile);
     }

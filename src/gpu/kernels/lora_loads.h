@@ -23,6 +23,9 @@ inline constexpr DType kLoraDType<Bf16> = DType::kBF16;
 template <>
 inline constexpr DType kLoraDType<Half> = DType::kF16;
 
+template <>
+inline constexpr DType kLoraDType<std::int8_t> = DType::kI8;
+
 // Four neighbouring elements as floats.
 struct alignas(16) LoraFour {
   float value[4];
@@ -39,6 +42,11 @@ LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from) {
     four.value[1] = AsFloat(bits.y);
     four.value[2] = AsFloat(bits.z);
     four.value[3] = AsFloat(bits.w);
+  } else if constexpr (sizeof(T) == 1) {
+    const std::uint32_t* whole = reinterpret_cast<const std::uint32_t*>(from);
+    const std::uint32_t bits = kOnce ? LoadOnce(whole) : Load(whole);
+    LORAMUX_UNROLL
+    for (int i = 0; i < 4; ++i) four.value[i] = static_cast<float>(static_cast<std::int8_t>(bits >> (8 * i)));
   } else {
     const std::uint64_t* whole = reinterpret_cast<const std::uint64_t*>(from);
     const std::uint64_t bits = kOnce ? LoadOnce(whole) : Load(whole);
@@ -52,6 +60,12 @@ LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from) {
   return four;
 }
 
+template <typename T>
+LORAMUX_DEVICE float LoraToFloat(T value) {
+  return ToFloat(value);
+}
+LORAMUX_DEVICE float LoraToFloat(std::int8_t value) { return static_cast<float>(value); }
+
 // The same where only the first `valid` elements exist (none if it is negative); the others are 0.
 template <typename T, bool kOnce>
 LORAMUX_DEVICE LoraFour LoraLoadUpToFour(const T* from, std::int64_t valid) {
@@ -59,7 +73,7 @@ LORAMUX_DEVICE LoraFour LoraLoadUpToFour(const T* from, std::int64_t valid) {
   LoraFour four = {{0, 0, 0, 0}};
   LORAMUX_UNROLL
   for (int i = 0; i < 3; ++i)
-    if (i < valid) four.value[i] = ToFloat(kOnce ? LoadOnce(from + i) : Load(from + i));
+    if (i < valid) four.value[i] = LoraToFloat(kOnce ? LoadOnce(from + i) : Load(from + i));
   return four;
 }
 

@@ -14,35 +14,10 @@
 #include "gpu/device.h"
 #include "gpu/device_arrays_for_test.h"
 #include "gpu/kernels/lora.h"
+#include "gpu/kernels/lora_adapter_for_test.h"
 #include "tensor/half_float.h"
 
 namespace loramux::gpu {
-
-// Rows in one piece of device memory: in shuffled order, 64-byte aligned, with NaN between them.
-struct PlacedRowsForTest {
-  std::vector<const void*> addresses;
-  const std::byte* base = nullptr;
-  std::size_t bytes = 0, row_bytes = 0;  // of the piece, and of all rows
-};
-
-// One adapter: a module for each slice.
-struct AdapterForTest {
-  DType dtype = DType::kF32;
-  std::vector<std::int32_t> ranks;
-  std::vector<float> scales;
-  std::vector<std::vector<std::vector<float>>> a, b;  // [slice][rank][in or out], as rounded
-  std::vector<std::vector<float>> gains, shifts;      // [slice][out]; empty: none
-  PlacedRowsForTest a_rows, b_rows;                   // of all slices
-  const LoraModule* modules = nullptr;                // on the device
-
-  std::int32_t max_rank() const { return *std::max_element(ranks.begin(), ranks.end()); }
-};
-
-// Adjacent rows of a batch; adapter null: none.
-struct RangeForTest {
-  const AdapterForTest* adapter;
-  std::int32_t rows;
-};
 
 // One group of linear layers that share x.
 class LoraWorld {
@@ -57,9 +32,9 @@ class LoraWorld {
     return width;
   }
 
-  std::vector<float> Random(std::int64_t count) {
+  std::vector<float> Random(std::int64_t count, double range = 1) {
     std::vector<float> values(static_cast<std::size_t>(count));
-    for (float& value : values) value = static_cast<float>(prng_.NextDouble() * 2 - 1);
+    for (float& value : values) value = static_cast<float>((prng_.NextDouble() * 2 - 1) * range);
     return values;
   }
 
@@ -76,8 +51,8 @@ class LoraWorld {
       const std::size_t rank = static_cast<std::size_t>(adapter->ranks[slice]);
       adapter->scales.push_back(static_cast<float>(0.5 + prng_.NextDouble()));
       for (std::size_t j = 0; j < rank; ++j) {
-        adapter->a[slice].push_back(Random(in_));
-        adapter->b[slice].push_back(Random(outs_[slice]));
+        adapter->a[slice].push_back(Random(in_, dtype == DType::kI8 ? 127 : 1));
+        adapter->b[slice].push_back(Random(outs_[slice], dtype == DType::kI8 ? 127 : 1));
       }
     }
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
@@ -91,6 +66,7 @@ class LoraWorld {
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
       const std::int32_t rank = adapter->ranks[slice];
       modules[slice] = {a, b, rank, adapter->scales[slice], nullptr, nullptr};
+      if (dtype == DType::kI8) modules[slice].factors = arrays_.Upload(Scale(adapter->b[slice]));
       adapter->gains.emplace_back();
       adapter->shifts.emplace_back();
       if (with_vectors && slice > 0) {
@@ -191,6 +167,14 @@ class LoraWorld {
     std::byte bytes[4];
     StoreFromF32(dtype, bytes, 0, value);
     return LoadAsF32(dtype, bytes, 0);
+  }
+
+  // Random factors of ranks, with which it multiplies the reference's columns of B.
+  std::vector<float> Scale(std::vector<std::vector<float>>& b) {
+    const std::vector<float> factors = Random(static_cast<std::int64_t>(b.size()), 1.0 / (127 * 127));
+    for (std::size_t j = 0; j < b.size(); ++j)
+      for (float& value : b[j]) value *= factors[j];
+    return factors;
   }
 
   void AddReference(const AdapterForTest& adapter, std::int64_t row, const std::vector<float>& x,

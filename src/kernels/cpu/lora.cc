@@ -49,11 +49,11 @@ HWY_INLINE void FetchIntoL2(const T* row, std::int64_t at) {
   if (at % kLineElements == 0) __builtin_prefetch(row + at, 0, 2);
 }
 
-// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. With kFetch, prefetches
-// `next`, rows that are used later.
+// coefficients[i * stride + j] = factors[j] * dot(x[i], rows[j]) for kTokens tokens and kRows rows. With kFetch,
+// prefetches `next`, rows that are used later.
 template <int kTokens, int kRows, bool kFetch, typename T>
 HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
-                    float scale, float* coefficients, std::int64_t stride) {
+                    const float (&factors)[kRows], float* coefficients, std::int64_t stride) {
   VF sum[kTokens][kRows];
 #pragma GCC unroll 4
   for (int i = 0; i < kTokens; ++i) {
@@ -88,7 +88,7 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
       for (std::int64_t rest = t; rest < in; ++rest) {
         dot += x[i * x_stride + rest] * hn::GetLane(LoadWide(single, row[j] + rest));
       }
-      coefficients[i * stride + j] = scale * dot;
+      coefficients[i * stride + j] = factors[j] * dot;
     }
   }
 }
@@ -111,10 +111,11 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following,
       next[j] = rows[j];
     }
   }
-  const float scale = piece.segment->weights.scale;
+  float factors[kRows];
+  for (int j = 0; j < kRows; ++j) factors[j] = piece.Factor(first_row + j);
   std::int64_t i = piece.first_row;
   const auto run = [&](auto tokens, auto fetch) HWY_ATTR {
-    Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, scale,
+    Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, factors,
                                                                    piece.Coefficients(i) + first_row, piece.stride);
     i += decltype(tokens)::value;
   };
@@ -267,6 +268,8 @@ void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float
       return Shrink<float>(piece, following, x, x_stride, in);
     case DType::kF16:
       return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
+    case DType::kI8:
+      return Shrink<std::int8_t>(piece, following, x, x_stride, in);
     default:
       return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
   }
@@ -298,6 +301,8 @@ void ExpandOfType(const LoraPiece& piece, const LoraPiece* following) {
       return Expand<float>(piece, following);
     case DType::kF16:
       return Expand<hwy::float16_t>(piece, following);
+    case DType::kI8:
+      return Expand<std::int8_t>(piece, following);
     default:
       return Expand<hwy::bfloat16_t>(piece, following);
   }

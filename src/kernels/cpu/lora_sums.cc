@@ -59,10 +59,17 @@ HWY_INLINE void Deinterleave(const hwy::bfloat16_t* HWY_RESTRICT from, float* HW
     hn::StoreU(hn::BitCast(DF(), hn::And(high, upper)), DF(), to + 3 * kWarp + lane);
   }
 }
-HWY_INLINE void Deinterleave(const hwy::float16_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+template <typename T>
+HWY_INLINE void DeinterleaveWide(const T* HWY_RESTRICT from, float* HWY_RESTRICT to) {
   HWY_ALIGN float wide[kGroup];
   for (std::int64_t t = 0; t < kGroup; t += kLanes) hn::StoreU(LoadWide(DF(), from + t), DF(), wide + t);
   Deinterleave(wide, to);
+}
+HWY_INLINE void Deinterleave(const hwy::float16_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+  DeinterleaveWide(from, to);
+}
+HWY_INLINE void Deinterleave(const std::int8_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
+  DeinterleaveWide(from, to);
 }
 
 // The elements [begin, end) of a row, padded with zeros to a multiple of 128.
@@ -323,6 +330,11 @@ void SumsOfOutput(const LoraSumsInput& input, const LoraSumsOutput& output, cons
                   float* v) {
   const std::int64_t stride = (output.weights.rank + 15) / 16 * 16;
   ShrinkAll<kFused, T>(input, output.weights, x, x_stride, v, stride);
+  if (output.weights.factors != nullptr) {
+    for (std::int64_t row = 0; row < input.rows; ++row) {
+      for (std::int32_t j = 0; j < output.weights.rank; ++j) v[row * stride + j] *= output.weights.factors[j];
+    }
+  }
   ExpandAll<kFused, T>(output, v, stride, input.rows);
 }
 
@@ -349,6 +361,8 @@ void SumsOfOutputs(const LoraSumsInput& input, std::span<const LoraSumsOutput> o
       SumsOfOutput<kFused, float>(input, output, workspace, x_stride, v);
     } else if (output.weights.dtype == DType::kF16) {
       SumsOfOutput<kFused, hwy::float16_t>(input, output, workspace, x_stride, v);
+    } else if (output.weights.dtype == DType::kI8) {
+      SumsOfOutput<kFused, std::int8_t>(input, output, workspace, x_stride, v);
     } else {
       SumsOfOutput<kFused, hwy::bfloat16_t>(input, output, workspace, x_stride, v);
     }

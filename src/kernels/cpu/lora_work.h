@@ -44,7 +44,7 @@ struct LoraPiece {
   std::int64_t rank = 0;          // computed rank: padded in kBgmv
   float* coefficients = nullptr;  // [row of the batch][stride], of the projection
   std::int64_t stride = 0;
-  const std::byte* padding = nullptr;  // a row of negative zeros
+  const std::byte* padding = nullptr;  // a row of zeros, negative where the type has them
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t first_row = 0;  // rows of the batch [first_row, end_row): the segment's, or a part of them in expand
@@ -58,14 +58,18 @@ struct LoraPiece {
   const T* BRow(std::int64_t j) const {
     return reinterpret_cast<const T*>(j < segment->weights.rank ? segment->weights.b_rows[j] : padding);
   }
+  float Factor(std::int64_t j) const {
+    return j < segment->weights.rank ? segment->weights.Factor(j) : segment->weights.scale;
+  }
   float* Coefficients(std::int64_t token) const { return coefficients + token * stride; }
   float* Y(std::int64_t token) const { return projection->y + token * projection->y_stride; }
 };
 
-// A row of `elements` negative zeros of a type, in the calling thread's scratch memory.
-inline const std::byte* NegativeZeros(DType dtype, std::int64_t elements) {
+// A row of `elements` zeros of a type, negative where it has them, in the calling thread's scratch memory.
+inline const std::byte* PaddingRow(DType dtype, std::int64_t elements) {
   thread_local AlignedBuffer<std::uint32_t> single;
   thread_local AlignedBuffer<std::uint16_t> half;
+  thread_local AlignedBuffer<std::uint8_t> integers;
   const auto row = [elements](auto& buffer, auto value) {
     if (buffer.capacity() < elements) {
       buffer.Reserve(elements);
@@ -73,6 +77,7 @@ inline const std::byte* NegativeZeros(DType dtype, std::int64_t elements) {
     }
     return reinterpret_cast<const std::byte*>(buffer.data());
   };
+  if (dtype == DType::kI8) return row(integers, std::uint8_t{0});
   return dtype == DType::kF32 ? row(single, std::uint32_t{0x80000000u}) : row(half, std::uint16_t{0x8000u});
 }
 
@@ -82,11 +87,12 @@ class LoraWork {
   LoraWork(LoraVariant variant, std::span<const LoraProjection> projections, std::int64_t in, float* workspace)
       : variant_(variant), projections_(projections), in_(in), workspace_(workspace) {
     if (variant == LoraVariant::kMbgmv) return;
-    // Padding adds 0 * -0 = -0, which leaves every number unchanged, including -0.
+    // Padding adds 0 * -0 = -0, or -0 * 0 for integers, which leaves every number unchanged, including -0.
     std::int64_t widest = in;
     for (const LoraProjection& projection : projections) widest = std::max(widest, projection.out);
-    padding_single_ = NegativeZeros(DType::kF32, widest);
-    padding_half_ = NegativeZeros(DType::kBF16, widest);
+    padding_single_ = PaddingRow(DType::kF32, widest);
+    padding_half_ = PaddingRow(DType::kBF16, widest);
+    padding_integers_ = PaddingRow(DType::kI8, widest);
   }
 
   // The number of tasks of equal cost to divide a phase into, in a region of its own.
@@ -157,11 +163,13 @@ class LoraWork {
     if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(nullptr));
   }
 
-  // After shrink: sets the coefficients of padded rows to positive zero, whatever x (such as a NaN) made of them.
+  // After shrink: sets the coefficients of padded rows to a zero of the other sign than the padding's, whatever x (such
+  // as a NaN) made of them.
   void ClearPadding(const LoraPiece& piece) const {
     const std::int64_t begin = std::max<std::int64_t>(piece.begin, piece.segment->weights.rank);
+    const float zero = piece.segment->weights.dtype == DType::kI8 ? -0.0f : 0.0f;
     for (std::int64_t i = piece.first_row; begin < piece.end && i < piece.end_row; ++i) {
-      std::fill(piece.Coefficients(i) + begin, piece.Coefficients(i) + piece.end, 0.0f);
+      std::fill(piece.Coefficients(i) + begin, piece.Coefficients(i) + piece.end, zero);
     }
   }
 
@@ -207,7 +215,7 @@ class LoraWork {
                                  .rank = rank,
                                  .coefficients = coefficients,
                                  .stride = largest_rank,
-                                 .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_,
+                                 .padding = Padding(segment.weights.dtype),
                                  .first_row = segment.begin,
                                  .end_row = segment.end};
         const std::int64_t units =
@@ -219,12 +227,17 @@ class LoraWork {
     }
   }
 
+  const std::byte* Padding(DType dtype) const {
+    return dtype == DType::kF32 ? padding_single_ : dtype == DType::kI8 ? padding_integers_ : padding_half_;
+  }
+
   LoraVariant variant_;
   std::span<const LoraProjection> projections_;
   std::int64_t in_;
   float* workspace_;
   const std::byte* padding_single_ = nullptr;
   const std::byte* padding_half_ = nullptr;
+  const std::byte* padding_integers_ = nullptr;
 };
 
 }  // namespace loramux::cpu

@@ -4,12 +4,12 @@
 namespace loramux::reference {
 namespace {
 
-// One token: s = A x row by row, y += (scale * s[j]) * B[:, j] in ascending j, and y = gains * y + shifts.
+// One token: s = A x row by row, y += (scale * factors[j] * s[j]) * B[:, j] in ascending j, and y = gains * y + shifts.
 void AddOneToken(const LoraWeights& weights, const float* x, std::int64_t in, float* y, std::int64_t out) {
   for (std::int32_t j = 0; j < weights.rank; ++j) {
     float dot = 0;
     for (std::int64_t t = 0; t < in; ++t) dot += x[t] * LoadAsF32(weights.dtype, weights.a_rows[j], t);
-    const float coefficient = weights.scale * dot;
+    const float coefficient = weights.Factor(j) * dot;
     for (std::int64_t o = 0; o < out; ++o) y[o] += coefficient * LoadAsF32(weights.dtype, weights.b_rows[j], o);
   }
   for (std::int64_t o = 0; weights.gains != nullptr && o < out; ++o) y[o] = weights.gains[o] * y[o] + weights.shifts[o];

@@ -46,7 +46,8 @@ void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> output
       float* sums = output.sums + row * output.stride;
       std::fill_n(sums, output.out, 0.0f);
       for (std::int32_t j = 0; j < output.weights.rank; ++j) {
-        const float v = DotOfDevice(input, row, output.weights, j, fused);
+        const float dot = DotOfDevice(input, row, output.weights, j, fused);
+        const float v = output.weights.factors == nullptr ? dot : dot * output.weights.factors[j];
         for (std::int64_t o = 0; o < output.out; ++o) {
           sums[o] = MultiplyAdd(v, LoadAsF32(output.weights.dtype, output.weights.b_rows[j], output.first_out + o),
                                 sums[o], fused);
