@@ -30,7 +30,7 @@ std::size_t Correct(const std::vector<Question>& questions, const std::vector<An
 
 // A sanitizer slows everything down many times, so a part of the questions is enough.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kSlowdown = 4;
+constexpr std::size_t kSlowdown = 8;
 #else
 constexpr std::size_t kSlowdown = 1;
 #endif
