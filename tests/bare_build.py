@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`make build` and `make wheel`, the README's ways to one's own model, in a fresh Debian that has none of the tests' packages.
 
-Usage: tests/bare_build.py        (needs root, debootstrap, the network and some minutes)
+Usage: tests/bare_build.py        (needs root, the network and some minutes; installs debootstrap if it is not there)
 
 The root file system holds a minimal Debian with `make`; all else is what `make build` installs. The program that was
 built answers a request of the demo there, and the wheel is made. Then the test libraries are installed one by one, as
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MIRROR = "http://deb.debian.org/debian"
@@ -48,14 +50,12 @@ def call(*command, **more):
 
 
 class BareRoot:
-    """A minimal Debian in a folder, with /proc and the compiler cache of this machine. Use it in a `with`. Its mounts lie in
-    a namespace of this process (`in_own_namespace`), and end with it."""
+    """A minimal Debian in a folder, with /proc and the compiler cache of this machine. Its mounts and its processes end with
+    the namespaces of this process (`main`)."""
 
     def __init__(self, path):
-        self.path = pathlib.Path(path)
-        self.mounts = []
-
-    def __enter__(self):
+        self.path = path
+        self.has_cache = False
         call("debootstrap", "--variant=minbase", "--include=make,ca-certificates", RELEASE, self.path, MIRROR)
         (self.path / "etc/apt/sources.list").write_text(SOURCES, encoding="utf-8")
         for name in ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"):   # as the network of this machine demands
@@ -65,18 +65,13 @@ class BareRoot:
         cache = call("ccache", "--get-config", "cache_dir").strip() if shutil.which("ccache") else ""
         if cache and pathlib.Path(cache).is_dir():
             self.mount("--bind", cache, "ccache")
-        return self
+            self.has_cache = True
 
     def mount(self, *words):
         """The last word is the folder in this root; it is made."""
         target = self.path / words[-1]
         target.mkdir(exist_ok=True)
         call("mount", *words[:-1], target)
-        self.mounts.append(target)
-
-    def __exit__(self, *_):
-        for target in reversed(self.mounts):   # before the folder is removed: the cache must not be removed with it
-            call("umount", target)
 
     def copy_sources(self):
         """What git tracks here, as it is in the working tree."""
@@ -88,7 +83,7 @@ class BareRoot:
 
     def inside(self, script):
         environment = {"PATH": PATH, "LC_ALL": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
-        if (self.path / "ccache") in self.mounts:
+        if self.has_cache:
             environment["CCACHE_DIR"] = "/ccache"
         return call("chroot", self.path, "sh", "-euc", f"cd /src\n{script}", env=environment)
 
@@ -96,39 +91,55 @@ class BareRoot:
         return set(self.inside("dpkg-query -W -f '${Package}\\n'").split())
 
 
-def in_own_namespace():
-    """Starts this program again where mounts are its own, so that nothing is left of them whatever ends it."""
-    if "BARE_BUILD_NAMESPACE" not in os.environ:
-        os.environ["BARE_BUILD_NAMESPACE"] = "1"
-        os.execvp("unshare", ["unshare", "--mount", sys.executable, __file__, *sys.argv[1:]])
+def build_in(folder):
+    root = BareRoot(pathlib.Path(folder) / "root")
+    say("a minimal Debian is there")
+    root.copy_sources()
+    root.inside("make build")
+    found = root.installed() & set(MUST_BE_ABSENT)
+    if found:
+        sys.exit(f"bare_build: expected a build without the tests' packages, and it installed {', '.join(sorted(found))}")
+    version = root.inside("build/release/tools/loramux --version").strip()
+    say(f"make build: loramux {version}")
+    answer = root.inside("build/release/tools/loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello")
+    say(f"the adapter `reverse` answers hello with {answer.strip()!r}")
+    if "olleh" not in answer:
+        sys.exit("bare_build: expected olleh")
+    root.inside("make wheel")
+    wheel = next((root.path / "src/build/package").glob("loramux-*.whl"))
+    say(f"make wheel: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
+    root.inside("apt-get install -y -q --no-install-recommends libgtest-dev && rm build/release/CMakeCache.txt && make build")
+    if "libgmock-dev" in root.installed():
+        sys.exit("bare_build: libgtest-dev brings libgmock-dev now: the case needs another way to be made")
+    say("make build beside libgtest-dev alone: built")
+
+
+def why_not():
+    """Why it cannot run here; empty if it can."""
+    if os.geteuid() != 0:
+        return "it needs root"
+    try:
+        with urllib.request.urlopen(f"{MIRROR}/dists/{RELEASE}/Release", timeout=30):
+            pass
+    except (urllib.error.URLError, OSError) as error:
+        return f"{MIRROR} does not answer: {error}"
+    if not shutil.which("debootstrap"):
+        call("apt-get", "install", "-y", "-q", "--no-install-recommends", "debootstrap")
+    return ""
 
 
 def main():
-    missing = [tool for tool in ("debootstrap", "git") if not shutil.which(tool)]
-    if os.geteuid() != 0 or missing:
-        print(f"SKIPPED: bare_build needs root{', and ' + ', '.join(missing) if missing else ''}")
+    if sys.argv[1:2] == ["--in"]:
+        build_in(sys.argv[2])
         return
-    in_own_namespace()
-    with tempfile.TemporaryDirectory() as folder, BareRoot(pathlib.Path(folder) / "root") as root:
-        say("a minimal Debian is there")
-        root.copy_sources()
-        root.inside("make build")
-        found = root.installed() & set(MUST_BE_ABSENT)
-        if found:
-            sys.exit(f"bare_build: expected a build without the tests' packages, and it installed {', '.join(sorted(found))}")
-        version = root.inside("build/release/tools/loramux --version").strip()
-        say(f"make build: loramux {version}")
-        answer = root.inside("build/release/tools/loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello")
-        say(f"the adapter `reverse` answers hello with {answer.strip()!r}")
-        if "olleh" not in answer:
-            sys.exit("bare_build: expected olleh")
-        root.inside("make wheel")
-        wheel = next((root.path / "src/build/package").glob("loramux-*.whl"))
-        say(f"make wheel: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB")
-        root.inside("apt-get install -y -q --no-install-recommends libgtest-dev && rm build/release/CMakeCache.txt && make build")
-        if "libgmock-dev" in root.installed():
-            sys.exit("bare_build: libgtest-dev brings libgmock-dev now: the case needs another way to be made")
-        say("make build beside libgtest-dev alone: built")
+    reason = why_not()
+    if reason:
+        print(f"SKIPPED: bare_build did NOT run: {reason}", flush=True)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        # Whatever ends it, its mounts and processes end with it, before the folder is removed: the compiler cache is mounted there.
+        words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", sys.executable, __file__, "--in", folder]
+        sys.exit(subprocess.run(words, check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -313,8 +313,9 @@ HWY_NOINLINE void OwnTile(const OwnPiece& piece, std::int64_t first, std::int64_
   const OwnRows& own = piece.segment->own;
   const T* rows[kRows];
   for (int j = 0; j < kRows; ++j) rows[j] = reinterpret_cast<const T*>(own.rows[row + j]);
-  float dots[kTokens * kRows];
-  Dot<kTokens, kRows, false, T>(piece.x + first * piece.x_stride, piece.x_stride, piece.in, rows, rows, 1.0f, dots,
+  float ones[kRows], dots[kTokens * kRows];
+  std::fill_n(ones, kRows, 1.0f);
+  Dot<kTokens, kRows, false, T>(piece.x + first * piece.x_stride, piece.x_stride, piece.in, rows, rows, ones, dots,
                                 kRows);
   for (int i = 0; i < kTokens; ++i) {
     for (int j = 0; j < kRows; ++j) piece.y[(first + i) * piece.y_stride + own.tokens[row + j]] = dots[i * kRows + j];
