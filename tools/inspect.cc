@@ -316,9 +316,13 @@ Status AddOwnText(Report& report, const fs::path& directory, const fs::path& bas
     return Ok{};
   }
   ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(base));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(base));
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(base);
+  if (!tokenizer.ok()) {  // weights alone can be checked too
+    AddText(report, "warning", "tokenizer", tokenizer.error().message);
+    return Ok{};
+  }
   ASSIGN_OR_RETURN(const auto chat_template, ChatTemplate::Load(base));
-  AdapterTextReader reader({.tokenizer = &tokenizer,
+  AdapterTextReader reader({.tokenizer = &*tokenizer,
                             .directory = base,
                             .chat_template = chat_template ? &*chat_template : nullptr,
                             .defaults = RequestDefaults()});
@@ -328,7 +332,7 @@ Status AddOwnText(Report& report, const fs::path& directory, const fs::path& bas
   Add(report, "chat_template", "chat template", text.template_name, or_base(text.template_name));
   std::vector<std::string> ends;
   for (const TokenId id : text.end_tokens)
-    ends.push_back(fmt::format("{} ({})", id, Printable(tokenizer.IdToToken(id))));
+    ends.push_back(fmt::format("{} ({})", id, Printable(tokenizer->IdToToken(id))));
   Add(report, "added_eos_token_ids", "added end tokens", text.end_tokens,
       ends.empty() ? "none" : fmt::format("{}", fmt::join(ends, ", ")));
   const std::string defaults = DescribeDefaults(text.own_defaults);
