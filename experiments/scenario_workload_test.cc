@@ -52,7 +52,7 @@ TEST(ScenarioWorkload, QuestionsThatAreNoneAreAnError) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "scenario_questions";
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder / "eval");
-  std::filesystem::create_directory_symlink(kDemo / "model", folder / "model");
+  std::filesystem::create_directory_symlink(std::filesystem::absolute(kDemo / "model"), folder / "model");
   for (const char* line : {"{\"prompt\": ", "[]", "{\"answer\": \"a\"}", "{\"prompt\": 3}", "null"}) {
     std::ofstream(folder / "eval" / "task.jsonl") << "{\"prompt\": \"a word\"}\n" << line << "\n";
     const auto text = ScenarioText::Load(folder, "");
