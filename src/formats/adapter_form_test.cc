@@ -142,6 +142,17 @@ std::string CountingTensors(const std::vector<TensorSpec>& specs) {
   return bytes;
 }
 
+// The elements of an f32 tensor.
+std::vector<float> Values(const AdapterFile& file, const TensorEntry& tensor) {
+  std::vector<std::byte> bytes;
+  EXPECT_TRUE(file.tensors->Read(tensor, bytes).ok());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+std::string ErrorOf(const Result<AdapterFile>& adapter) { return adapter.ok() ? "accepted" : adapter.error().message; }
+
 class MlxAdapterFiles : public testing::Test {
  protected:
   Result<AdapterFile> Open(const std::vector<TensorSpec>& tensors, const ordered_json& config = Mlx()) {
@@ -150,8 +161,7 @@ class MlxAdapterFiles : public testing::Test {
     return OpenAdapter(folder_.path(), ThreeLayers());
   }
   std::string OpenError(const std::vector<TensorSpec>& tensors, const ordered_json& config = Mlx()) {
-    const auto adapter = Open(tensors, config);
-    return adapter.ok() ? "accepted" : adapter.error().message;
+    return ErrorOf(Open(tensors, config));
   }
   static std::vector<TensorSpec> Pair(const std::string& module, std::int64_t in, std::int64_t out) {
     return {{module + ".lora_a", "F32", {in, 2}}, {module + ".lora_b", "F32", {2, out}}};
@@ -237,17 +247,7 @@ class GgufAdapterFiles : public testing::Test {
   Result<AdapterFile> Open(const GgufWriter& file) {
     return OpenAdapter(folder_.Write("x.gguf", file.Bytes()), ThreeLayers());
   }
-  std::string OpenError(const GgufWriter& file) {
-    const auto adapter = Open(file);
-    return adapter.ok() ? "accepted" : adapter.error().message;
-  }
-  static std::vector<float> Values(const AdapterFile& file, const TensorEntry& tensor) {
-    std::vector<std::byte> bytes;
-    EXPECT_TRUE(file.tensors->Read(tensor, bytes).ok());
-    std::vector<float> values(bytes.size() / sizeof(float));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
+  std::string OpenError(const GgufWriter& file) { return ErrorOf(Open(file)); }
   TempFolder folder_;
 };
 
@@ -360,15 +360,7 @@ class FusedAdapterFiles : public testing::Test {
   }
   std::string OpenError(const std::vector<TensorSpec>& tensors, const std::vector<std::string>& targets) {
     Write(tensors, targets);
-    const auto adapter = OpenAdapter(folder_.path(), ThreeLayers());
-    return adapter.ok() ? "accepted" : adapter.error().message;
-  }
-  static std::vector<float> Values(const AdapterFile& file, const TensorEntry& tensor) {
-    std::vector<std::byte> bytes;
-    EXPECT_TRUE(file.tensors->Read(tensor, bytes).ok());
-    std::vector<float> values(bytes.size() / sizeof(float));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
+    return ErrorOf(OpenAdapter(folder_.path(), ThreeLayers()));
   }
   TempFolder folder_;
 };

@@ -292,6 +292,33 @@ std::vector<T> Stored(const fs::path& file, const std::string& name) {
   return out;
 }
 
+// A runtime with the adapters of a golden case, started, and the case's runs as requests.
+struct GoldenRuns {
+  std::unique_ptr<Runtime> runtime;
+  std::vector<std::pair<std::string, GenerationRequest>> requests;  // with the runs' keys
+};
+GoldenRuns StartGolden(const fs::path& golden, const RuntimeOptions& options, std::size_t tokens) {
+  auto loaded = Runtime::Load(golden / "model", options, {});
+  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
+  GoldenRuns runs = {.runtime = std::move(loaded).value()};
+  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
+  std::map<std::string, AdapterGeneration> adapters;
+  for (const auto& adapter : json["adapters"]) {
+    const std::string id = adapter["name"];
+    const auto version = runs.runtime->registry().Register(id, golden / std::string(adapter["dir"]), 0);
+    EXPECT_TRUE(version.ok()) << version.error().message;
+    if (options.lora_dtype) EXPECT_EQ((*version)->layout.dtype, *options.lora_dtype);
+    adapters[id] = (*version)->generation;
+  }
+  for (const auto& run : json["runs"]) {
+    GenerationRequest request{.prompt = run["prompt_ids"], .max_tokens = static_cast<std::int32_t>(tokens)};
+    if (!run["adapter"].is_null()) request.adapter = adapters.at(run["adapter"]);
+    runs.requests.emplace_back(run["key"], std::move(request));
+  }
+  runs.runtime->Start();
+  return runs;
+}
+
 // All runs of a golden case at once, twice, with memory for some of its adapters: they come from disk, leave the device
 // and come back from the host tier, and the second round finds prompts in the prefix cache.
 void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device, std::size_t tokens) {
@@ -301,24 +328,12 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
   options.device_memory = 84 << 10;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
   options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
-  const auto loaded = Runtime::Load(golden / "model", options, {});
-  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-  Runtime& runtime = **loaded;
-  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
-  std::map<std::string, AdapterGeneration> adapters;
-  for (const auto& adapter : json["adapters"]) {
-    const std::string id = adapter["name"];
-    const auto version = runtime.registry().Register(id, golden / std::string(adapter["dir"]), 0);
-    ASSERT_TRUE(version.ok()) << version.error().message;
-    adapters[id] = (*version)->generation;
-  }
-  runtime.Start();
+  const auto [started, requests] = StartGolden(golden, options, tokens);
+  Runtime& runtime = *started;
   for (int round = 0; round < 2; ++round) {
     std::vector<std::pair<std::string, std::future<Answer>>> answers;
-    for (const auto& run : json["runs"]) {
-      GenerationRequest request{.prompt = run["prompt_ids"], .max_tokens = static_cast<std::int32_t>(tokens)};
-      if (!run["adapter"].is_null()) request.adapter = adapters.at(run["adapter"]);
-      answers.emplace_back(run["key"], std::async(std::launch::async, [&runtime, r = std::move(request)]() mutable {
+    for (const auto& [key, request] : requests) {
+      answers.emplace_back(key, std::async(std::launch::async, [&runtime, r = request]() mutable {
                              return AnswerOf(runtime, std::move(r));
                            }));
     }
@@ -355,25 +370,10 @@ std::map<std::string, std::vector<TokenId>> AnswersIn8Bits(const fs::path& golde
   options.device = std::move(device);
   options.kv_dtype = DType::kF32;
   options.lora_dtype = DType::kI8;
-  const auto loaded = Runtime::Load(golden / "model", options, {});
-  EXPECT_TRUE(loaded.ok()) << loaded.error().message;
-  Runtime& runtime = **loaded;
-  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
-  std::map<std::string, AdapterGeneration> adapters;
-  for (const auto& adapter : json["adapters"]) {
-    const auto version = runtime.registry().Register(adapter["name"], golden / std::string(adapter["dir"]), 0);
-    EXPECT_TRUE(version.ok()) << version.error().message;
-    EXPECT_EQ((*version)->layout.dtype, DType::kI8);
-    adapters[adapter["name"]] = (*version)->generation;
-  }
-  runtime.Start();
+  const auto [runtime, requests] = StartGolden(golden, options, tokens);
   std::map<std::string, std::vector<TokenId>> answers;
-  for (const auto& run : json["runs"]) {
-    GenerationRequest request{.prompt = run["prompt_ids"], .max_tokens = static_cast<std::int32_t>(tokens)};
-    if (!run["adapter"].is_null()) request.adapter = adapters.at(run["adapter"]);
-    answers[run["key"]] = AnswerOf(runtime, std::move(request)).tokens;
-  }
-  runtime.Stop();
+  for (const auto& [key, request] : requests) answers[key] = AnswerOf(*runtime, request).tokens;
+  runtime->Stop();
   return answers;
 }
 
