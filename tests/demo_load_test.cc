@@ -1,6 +1,7 @@
 // The demo model under load: 200 concurrent requests over all adapters and the base model. There is so little memory
 // that adapters are evicted and requests preempted all the time. Every answer must be the one that the request gets
 // alone. The same test runs under ASan/UBSan and under TSan.
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -34,6 +35,7 @@ constexpr std::size_t kSlowdown = 8;
 #else
 constexpr std::size_t kSlowdown = 1;
 #endif
+constexpr std::size_t Fewer(std::size_t n) { return std::max<std::size_t>(n / kSlowdown, 1); }
 
 class DemoLoad : public testing::Test {
  protected:
@@ -72,7 +74,7 @@ TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
 
 // Sampled with a seed: the same tokens whatever else is in the batch, in whatever memory.
 TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
-  const std::vector<Question> questions = Questions(6 / kSlowdown + 1);
+  const std::vector<Question> questions = Questions(Fewer(6));
   const auto sampled = [](std::size_t i, GenerationRequest& request) {
     request.sampling.temperature = 1.5f;
     request.sampling.top_p = 0.95f;
@@ -165,7 +167,7 @@ TEST_F(DemoLoad, KeysAndValuesInEightBitsAnswerRight) {
 // of the load that failed.
 TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   constexpr std::size_t kTurns = 3;
-  const std::vector<Question> questions = Questions(4 / kSlowdown);
+  const std::vector<Question> questions = Questions(Fewer(4));
   World roomy(Roomy());
   const auto expected = AskSessions(roomy, questions, kTurns);
   std::int64_t failed_requests = 0, failed_moves = 0, found = 0;
@@ -200,7 +202,7 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
 // An adapter leaves the device with its last request, and comes back over a slow link: each is cold again and again.
 // First from disk, then from the host tier, where requests begin at once and the copy overtakes them in the middle.
 TEST_F(DemoLoad, EveryAdapterIsCold) {
-  const std::vector<Question> questions = Questions(4 / kSlowdown);
+  const std::vector<Question> questions = Questions(Fewer(4));
   World roomy(Roomy());
   const std::vector<Answer> alone = roomy.Ask(questions, true, LetSomeTalkOn);
   for (const auto policy : {ColdStartPolicy::kAssist, ColdStartPolicy::kAuto}) {
@@ -229,7 +231,7 @@ TEST_F(DemoLoad, EveryAdapterIsCold) {
 
 // Clients vanish at random moments. The other answers stay the same, and the pages become free.
 TEST_F(DemoLoad, CancelledRequestsDoNoHarm) {
-  const std::vector<Question> questions = Questions(8 / kSlowdown);
+  const std::vector<Question> questions = Questions(Fewer(8));
   World roomy(Roomy());
   const std::vector<Answer> alone = roomy.Ask(questions, true);
   World tight(Tight(roomy));
