@@ -35,6 +35,7 @@ constexpr std::size_t kSlowdown = 8;
 #else
 constexpr std::size_t kSlowdown = 1;
 #endif
+// Of so many, the part that is asked: never none.
 constexpr std::size_t Fewer(std::size_t n) { return std::max<std::size_t>(n / kSlowdown, 1); }
 
 class DemoLoad : public testing::Test {
@@ -74,7 +75,7 @@ TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
 
 // Sampled with a seed: the same tokens whatever else is in the batch, in whatever memory.
 TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
-  const std::vector<Question> questions = Questions(Fewer(6));
+  const std::vector<Question> questions = Questions(Fewer(7));
   const auto sampled = [](std::size_t i, GenerationRequest& request) {
     request.sampling.temperature = 1.5f;
     request.sampling.top_p = 0.95f;
@@ -195,7 +196,7 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
               static_cast<long long>(failed_requests), static_cast<long long>(failed_moves),
               static_cast<long long>(found));
   EXPECT_GT(failed_requests, 0);
-  EXPECT_GT(failed_moves, kSlowdown == 1 ? 0 : -1);  // a quarter of the load needs few
+  EXPECT_GT(failed_moves, kSlowdown == 1 ? 0 : -1);  // a part of the load may need none
   EXPECT_GT(found, 0);
 }
 
