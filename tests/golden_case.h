@@ -24,6 +24,7 @@
 #include "model/model.h"
 #include "model/output_vectors.h"
 #include "tensor/aligned_buffer.h"
+#include "tensor/half_float.h"
 
 namespace loramux::golden {
 
@@ -35,6 +36,10 @@ class ResidentAdapter {
   // REQUIRES: the vectors of `file` were computed, if it has any.
   ResidentAdapter(const AdapterFile& file, const ModelConfig& config) : vectors_(file.vectors) {
     for (const OwnPart& part : file.own) {
+      if (IsNorm(part.kind)) {
+        AddNorm(file, part, config.num_layers);
+        continue;
+      }
       OwnOf& own = own_.emplace_back();
       for (const OwnRow& row : part.rows) {
         own.tokens.push_back(row.token);
@@ -78,6 +83,15 @@ class ResidentAdapter {
     std::vector<const std::byte*> rows;
   };
 
+  void AddNorm(const AdapterFile& file, const OwnPart& part, std::int64_t num_layers) {
+    std::vector<std::byte> data;
+    CHECK(file.tensors->Read(*part.tensor, data).ok());
+    AlignedBuffer<float>& weights = norms_.emplace_back(part.width());
+    for (std::int64_t t = 0; t < part.width(); ++t) weights[t] = LoadAsF32(part.tensor->dtype, data.data(), t);
+    view_.norms.resize(LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers) + 1, nullptr);
+    view_.norms[LoraView::NormIndex(part.layer, part.kind, num_layers)] = weights.data();
+  }
+
   // Copies the elements first, first + step, ... to an aligned row.
   const std::byte* Copy(const AdapterFile& file, const TensorEntry& tensor, std::int64_t first, std::int64_t step,
                         std::int64_t count) {
@@ -95,6 +109,7 @@ class ResidentAdapter {
   LoraView view_;
   std::vector<Rows> rows_;
   std::deque<OwnOf> own_;
+  std::deque<AlignedBuffer<float>> norms_;
   std::vector<AlignedBuffer<std::byte>> memory_;
 };
 

@@ -275,7 +275,13 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
   Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
+  const auto norms = std::ranges::count_if(adapter.own, [](const OwnPart& own) { return IsNorm(own.kind); });
+  if (norms > 0) AddCount(report, "own_norms", "own norms", norms);
   for (const OwnPart& own : adapter.own) {
+    if (IsNorm(own.kind)) {
+      totals.Add(*own.tensor);
+      continue;
+    }
     const bool of_output = own.kind == OwnKind::kOutput;
     AddCount(report, of_output ? "own_output_rows" : "own_embedding_rows",
              fmt::format("own rows of {}", OwnKindName(own.kind)), static_cast<std::int64_t>(own.rows.size()));

@@ -117,8 +117,8 @@ Status PlaceOwn(std::span<const OwnPart> parts, bool of_output, std::size_t page
                 AdapterLayout& layout) {
   for (const OwnPart& part : parts) {
     if ((part.kind == OwnKind::kOutput) != of_output) continue;
-    OwnPlace& own = layout.own.emplace_back(OwnPlace{.kind = part.kind, .width = part.tensor->shape[1]});
-    const std::size_t bytes = static_cast<std::size_t>(own.width) * DTypeSize(OwnRowDType(layout.dtype));
+    OwnPlace& own = layout.own.emplace_back(OwnPlace{.kind = part.kind, .layer = part.layer, .width = part.width()});
+    const std::size_t bytes = static_cast<std::size_t>(own.width) * DTypeSize(OwnRowDType(part.kind, layout.dtype));
     if (bytes > page_bytes) return RowTooLong(OwnKindName(part.kind), bytes, page_bytes);
     for (const OwnRow& row : part.rows) {
       own.tokens.push_back(row.token);
@@ -133,7 +133,7 @@ Status PlaceOwn(std::span<const OwnPart> parts, bool of_output, std::size_t page
 class OwnPacker {
  public:
   OwnPacker(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages)
-      : file_(file), layout_(layout), dtype_(OwnRowDType(layout.dtype)), pages_(pages) {}
+      : file_(file), layout_(layout), pages_(pages) {}
 
   // The rows from `first` on of a part's tensor. Error: one is not finite as the layout's type.
   Status Pack(std::size_t index, std::int64_t first, std::span<const std::byte> data) {
@@ -141,12 +141,13 @@ class OwnPacker {
     const OwnPlace& place = layout_.own[index];
     if (first == 0) Begin(part);
     const std::size_t row_bytes = static_cast<std::size_t>(place.width) * DTypeSize(part.tensor->dtype);
+    const DType dtype = OwnRowDType(part.kind, layout_.dtype);
     const auto end = first + static_cast<std::int64_t>(data.size() / std::max<std::size_t>(1, row_bytes));
     for (; next_ < by_row_.size() && part.rows[by_row_[next_]].row < end; ++next_) {
       const RowPlace to = place.rows[by_row_[next_]];
       const std::int64_t at = (part.rows[by_row_[next_]].row - first) * place.width;
-      if (!CopyRow(part.tensor->dtype, data.data(), at, 1, place.width, dtype_, pages_[to.page] + to.offset)) {
-        return NotFinite(file_, *part.tensor, dtype_);
+      if (!CopyRow(part.tensor->dtype, data.data(), at, 1, place.width, dtype, pages_[to.page] + to.offset)) {
+        return NotFinite(file_, *part.tensor, dtype);
       }
     }
     return Ok{};
@@ -162,7 +163,6 @@ class OwnPacker {
 
   const AdapterFile& file_;
   const AdapterLayout& layout_;
-  DType dtype_;
   const std::vector<std::byte*>& pages_;
   std::vector<std::size_t> by_row_;  // indices of the part's rows, in the order of the tensor
   std::size_t next_ = 0;
@@ -237,7 +237,9 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
     widen(module.a);
     widen(module.b);
   }
-  for (const OwnPart& own : file.own) widen(own.tensor);
+  for (const OwnPart& own : file.own) {
+    if (!IsNorm(own.kind)) widen(own.tensor);
+  }
   return widest > DTypeSize(base_dtype) ? base_dtype : dtype;
 }
 

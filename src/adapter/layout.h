@@ -38,22 +38,23 @@ struct ModulePlace {
   std::vector<RowPlace> vectors;         // two entries, or none
 };
 
-// The rows of a matrix that the adapter brings (OwnPart), of the type OwnRowDType gives.
+// The rows of a matrix that the adapter brings (OwnPart), or a norm: one row. Of the type OwnRowDType gives.
 struct OwnPlace {
   OwnKind kind = OwnKind::kEmbedding;
+  std::int32_t layer = 0;
   std::int64_t width = 0;
   std::vector<TokenId> tokens;  // ascending
   std::vector<RowPlace> rows;   // of these tokens
 };
 
-// The layout of one adapter: own rows of the embedding, the modules, own rows of the output matrix.
+// The layout of one adapter: own rows of the embedding and own norms, the modules, own rows of the output matrix.
 struct AdapterLayout {
   DType dtype = DType::kBF16;        // of the rows in memory
   std::vector<ModulePlace> modules;  // sorted by (layer, target)
   std::vector<OwnPlace> own;         // as AdapterFile::own
   std::int64_t pages = 0;            // pages of the adapter
-  // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i, and own rows of the embedding.
-  // From the adapter's last layer on, and for lm_head, it is all pages.
+  // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i, and own rows and norms but those
+  // of the output matrix. From the adapter's last layer on, and for lm_head, it is all pages.
   std::vector<std::int32_t> layer_pages;
   std::int64_t payload_bytes = 0;  // bytes of the elements, without alignment and page ends
   std::int32_t max_rank = 0;

@@ -259,6 +259,14 @@ TEST(PackAdapter, OwnRowsLieAroundTheModules) {
           << part << " " << i;
     }
   }
+  // A norm is a row of float32, whatever the layout's type.
+  module.file.own.insert(module.file.own.begin() + 1,
+                         {.kind = OwnKind::kInputNorm, .layer = 3, .tensor = &module.a_tensor, .rows = {{0, 0}}});
+  const auto with_norm = LayoutAdapter(module.file, DType::kBF16, 128);
+  ASSERT_TRUE(with_norm.ok());
+  EXPECT_EQ(with_norm->own[1].layer, 3);
+  EXPECT_EQ(with_norm->payload_bytes, 3 * (40 + 24) + 2 * 40 + 80 + 3 * 6);
+  module.file.own.erase(module.file.own.begin() + 1);
   // Another token makes another adapter; a tied output matrix does not.
   const std::string digest = module.file.digest;
   module.file.own[0].rows[1].token = 6;

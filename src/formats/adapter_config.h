@@ -141,11 +141,20 @@ struct ModuleVectors {
   std::vector<float> gains, shifts;
 };
 
-// What an adapter brings in place of the base model's.
-enum class OwnKind : std::uint8_t { kEmbedding, kOutput };
-inline constexpr int kNumOwnKinds = 2;
-// The name in PEFT: "embed_tokens", "lm_head".
+// What an adapter brings in place of the base model's: rows of a matrix, or the weights of a norm.
+enum class OwnKind : std::uint8_t {
+  kEmbedding,
+  kInputNorm,
+  kPostAttentionNorm,
+  kQNorm,
+  kKNorm,
+  kFinalNorm,
+  kOutput,
+};
+inline constexpr int kNumOwnKinds = 7;
+// The name in PEFT: "embed_tokens", "input_layernorm", ..., "norm", "lm_head".
 const char* OwnKindName(OwnKind kind);
+constexpr bool IsNorm(OwnKind kind) { return kind != OwnKind::kEmbedding && kind != OwnKind::kOutput; }
 
 // A row of a matrix that an adapter brings.
 struct OwnRow {
@@ -153,19 +162,25 @@ struct OwnRow {
   std::int32_t row = 0;  // of the tensor
 };
 
-// A part of the model that an adapter brings: rows [hidden_size] of the embedding or of the output matrix. LoRA of the
-// output layer acts beside them. The tensor belongs to AdapterFile.
+// A part of the model that an adapter brings: rows [hidden_size] of the embedding or of the output matrix, or a norm.
+// LoRA of the output layer acts beside them. The tensor belongs to AdapterFile.
 struct OwnPart {
   OwnKind kind = OwnKind::kEmbedding;
+  std::int32_t layer = 0;  // of a norm of a layer
   const TensorEntry* tensor = nullptr;
-  std::vector<OwnRow> rows;  // by token
+  std::vector<OwnRow> rows;  // by token; of a norm: one
   // The tensor has a row for each token. `rows` has those that differ from the base's, once they were compared
   // (SelectOwnRows in model/base_copy.h); until then all.
   bool whole = false;
   bool tied = false;  // the tensor is that of the embedding, to which the base model's output matrix is tied
+
+  std::int64_t width() const { return tensor->shape.back(); }  // of a row
 };
-// The type of own rows in memory beside rows of A and B of this type: 8 bits are for those alone.
-constexpr DType OwnRowDType(DType of_modules) { return of_modules == DType::kI8 ? DType::kBF16 : of_modules; }
+// The type in memory of own rows beside rows of A and B of this type: 8 bits are for those alone, and norms are exact.
+constexpr DType OwnRowDType(OwnKind kind, DType of_modules) {
+  if (IsNorm(kind)) return DType::kF32;
+  return of_modules == DType::kI8 ? DType::kBF16 : of_modules;
+}
 
 // A SHA-256.
 using Sha256Digest = std::array<unsigned char, 32>;
@@ -182,7 +197,7 @@ struct AdapterFile {
   // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
   // until then empty.
   std::vector<ModuleVectors> vectors;
-  std::vector<OwnPart> own;  // by kind, at most one of each
+  std::vector<OwnPart> own;  // by kind and layer, at most one of each
   std::int32_t max_rank = 0;
   // The SHA-256 of ranks, scales and weights as 64 hexadecimal digits. It identifies the content in every cache key, so
   // it must not be possible to make other content with the same one. The same content under other tensor names, or with
@@ -205,11 +220,11 @@ struct AdapterFile {
   Result<std::optional<EmbeddingConfig>> embedding = std::optional<EmbeddingConfig>();
 };
 
-// Reads all weights of an adapter, and computes the digest of the bytes read: own rows of the embedding, then tensor by
-// tensor (A, then B and the vectors of each module), then own rows of the output matrix. Passes each tensor to `visit`,
-// rows of `own` from `first_row` on to `visit_own`, and after the modules of a layer their number so far and the digest
-// of all that was read to `after_layer` (modules of another layer follow, or none); an error from any ends the scan.
-// Returns the digest. Errors: kIoError, or theirs.
+// Reads all weights of an adapter, and computes the digest of the bytes read: own rows of the embedding and norms, then
+// tensor by tensor (A, then B and the vectors of each module), then own rows of the output matrix. Passes each tensor
+// to `visit`, rows of `own` from `first_row` on to `visit_own`, and after the modules of a layer their number so far
+// and the digest of all that was read to `after_layer` (modules of another layer follow, or none); an error from any
+// ends the scan. Returns the digest. Errors: kIoError, or theirs.
 using AdapterTensorVisitor =
     std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
 using AdapterLayerVisitor = std::function<Status(std::size_t modules, const Sha256Digest& so_far)>;

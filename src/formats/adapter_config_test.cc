@@ -476,6 +476,41 @@ TEST_F(OpenAdapterTest, TakesOwnRowsOfEmbeddingAndOutput) {
   EXPECT_NE(copied->lm_head_base_copy, nullptr);
 }
 
+TEST_F(OpenAdapterTest, TakesOwnNorms) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string root = "base_model.model.model.";
+  const auto saved = [](const ordered_json& names) { return With(Plain(), {{"modules_to_save", names}}); };
+  const auto norms = Open(Join(q, {{root + "norm.weight", "F32", {8}},
+                                   {root + "layers.1.post_attention_layernorm.weight", "BF16", {8}},
+                                   {root + "layers.1.input_layernorm.modules_to_save.weight", "F32", {8}},
+                                   {root + "layers.0.input_layernorm.weight", "F32", {8}}}),
+                          saved({"norm"}));
+  ASSERT_TRUE(norms.ok()) << norms.error().message;
+  ASSERT_EQ(norms->own.size(), 4u);
+  EXPECT_EQ(norms->own[0].kind, OwnKind::kInputNorm);
+  EXPECT_EQ(norms->own[0].layer, 0);
+  EXPECT_EQ(norms->own[1].layer, 1);
+  EXPECT_EQ(norms->own[2].kind, OwnKind::kPostAttentionNorm);
+  EXPECT_EQ(norms->own[3].kind, OwnKind::kFinalNorm);
+  EXPECT_EQ(norms->own[3].rows.size(), 1u);
+  const auto error = [&](const std::string& name, const std::vector<std::int64_t>& shape, const ordered_json& config) {
+    const auto adapter = Open(Join(q, {{root + name, "F32", shape}}), config);
+    return adapter.ok() ? std::string("accepted") : adapter.error().message;
+  };
+  EXPECT_THAT(error("norm.weight", {8}, Plain()), HasSubstr("modules_to_save does not name it"));
+  EXPECT_THAT(error("norm.weight", {9}, saved({"norm"})), HasSubstr("expected [8] as the base model's, found [9]"));
+  EXPECT_THAT(error("norm.weight", {1, 8}, saved({"norm"})), HasSubstr("expected one dimension"));
+  EXPECT_THAT(error("layers.0.norm.weight", {8}, saved({"norm"})), HasSubstr("whole weight of a module"));
+  EXPECT_THAT(error("layers.2.input_layernorm.weight", {8}, saved({"norm"})),
+              HasSubstr("expected a layer from 0 to 1"));
+  EXPECT_THAT(error("layers.0.self_attn.k_norm.weight", {6}, saved({"k_norm"})), HasSubstr("does not have"));
+  const auto twice =
+      Open(Join(q, {{root + "norm.weight", "F32", {8}}, {root + "norm.modules_to_save.weight", "F32", {8}}}),
+           saved({"norm"}));
+  ASSERT_FALSE(twice.ok());
+  EXPECT_THAT(twice.error().message, HasSubstr("holds it twice"));
+}
+
 TEST_F(OpenAdapterTest, RefusesOwnRowsThatDoNotFit) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
   const std::string embed = "base_model.model.model.embed_tokens.", head = "base_model.model.lm_head.";

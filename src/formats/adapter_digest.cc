@@ -134,6 +134,7 @@ Status ScanOwn(const AdapterFile& file, std::size_t index, const AdapterOwnVisit
   if (counts) {
     // No layer has such a number, and no token.
     AddNumber(hash, std::uint64_t{1} << 62 | static_cast<std::uint64_t>(part.kind));
+    AddNumber(hash, static_cast<std::uint64_t>(part.layer));
     if (!part.whole) {
       for (const OwnRow& row : part.rows) {
         AddNumber(hash, static_cast<std::uint64_t>(row.token));
@@ -143,9 +144,9 @@ Status ScanOwn(const AdapterFile& file, std::size_t index, const AdapterOwnVisit
     AddTensorHead(tensor, hash);
   }
   if (!counts && !visit) return Ok{};
-  const std::uint64_t row_bytes = tensor.shape[0] == 0 ? 1 : tensor.bytes / static_cast<std::uint64_t>(tensor.shape[0]);
-  const std::uint64_t piece =
-      std::max<std::uint64_t>(1, kPieceBytes / std::max<std::uint64_t>(1, row_bytes)) * row_bytes;
+  const std::uint64_t row_bytes =
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(part.width()) * DTypeSize(tensor.dtype));
+  const std::uint64_t piece = std::max<std::uint64_t>(1, kPieceBytes / row_bytes) * row_bytes;
   std::vector<std::byte> buffer;
   for (std::uint64_t first = 0; first < tensor.bytes; first += piece) {
     buffer.resize(static_cast<std::size_t>(std::min(piece, tensor.bytes - first)));

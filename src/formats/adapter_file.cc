@@ -36,9 +36,9 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 // A header has about 250 bytes for each tensor, and text in __metadata__.
 constexpr std::uint64_t kHeaderBytesPerTensor = 512;
 constexpr std::uint64_t kMetadataBytes = std::uint64_t{1} << 20;
-// A, B and two vectors of each of the seven linear layers fit twice: a file that is a little too large for the model
-// gets an error that names the tensor.
-constexpr std::int64_t kMaxTensorsPerLayer = 56;
+// A, B and two vectors of each of the seven linear layers, and four norms, fit twice: a file that is a little too large
+// for the model gets an error that names the tensor.
+constexpr std::int64_t kMaxTensorsPerLayer = 64;
 constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
 // A tensor in another order than PEFT's is brought into it in memory.
 constexpr std::uint64_t kMaxViewBytes = std::uint64_t{1} << 30;
@@ -259,7 +259,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
     ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
-    RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part), label));
+    RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part) || (name.own && IsNorm(*name.own)), label));
     if (name.own) {
       RETURN_IF_ERROR(own.Take(name, tensor));
       continue;

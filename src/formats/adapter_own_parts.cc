@@ -10,10 +10,11 @@
 namespace loramux {
 namespace {
 
-constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {"embed_tokens", "lm_head"};
-constexpr std::array<const char*, kNumOwnKinds> kOwnModules = {"model.embed_tokens", "lm_head"};
+constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {
+    "embed_tokens", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm", "norm", "lm_head"};
 
-const char* ModuleOf(OwnKind kind) { return kOwnModules[static_cast<std::size_t>(kind)]; }
+// Of the embedding or of the output layer.
+const char* ModuleOf(OwnKind kind) { return kind == OwnKind::kEmbedding ? "model.embed_tokens" : "lm_head"; }
 
 Error OwnError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
   return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
@@ -50,6 +51,7 @@ Status OwnPartsReader::CheckWhole(const TensorEntry& tensor) const {
 
 Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& tensor) {
   using Part = AdapterTensorName::Part;
+  if (IsNorm(*name.own)) return TakeNorm(name, tensor);
   Found& found = Of(*name.own);
   const bool of_adapter = name.part != Part::kBaseWeight && IsSaved(name);
   if (name.part == Part::kWeightAgain && !of_adapter) {
@@ -68,12 +70,38 @@ Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& te
   return Ok{};
 }
 
+Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor) {
+  using Part = AdapterTensorName::Part;
+  const bool is_weight = name.part == Part::kWeight || name.part == Part::kWeightAgain;
+  if (!is_weight || !IsSaved(name)) {
+    return OwnError(label_, tensor,
+                    "a fully trained norm, but modules_to_save does not name it: one of the two is wrong");
+  }
+  const bool of_heads = *name.own == OwnKind::kQNorm || *name.own == OwnKind::kKNorm;
+  const std::int64_t width = model_ == nullptr ? tensor.shape[0] : of_heads ? model_->head_dim : model_->hidden_size;
+  if (model_ != nullptr && of_heads && !model_->qk_norm) {
+    return OwnError(label_, tensor, "a norm that the base model does not have: the adapter fits another base model");
+  }
+  if (tensor.shape[0] != width) {
+    return OwnError(
+        label_, tensor,
+        "expected [" + std::to_string(width) + "] as the base model's, found " + ShapeToString(tensor.shape));
+  }
+  const auto [at, is_new] = norms_.emplace(std::pair(*name.own, name.layer), &tensor);
+  if (!is_new) return OwnError(label_, tensor, "the file holds it twice, also as " + Quote(at->second->name));
+  return Ok{};
+}
+
 Status OwnPartsReader::Finish(AdapterFile& file) {
   RETURN_IF_ERROR(CheckAllNamed());
   for (const OwnKind kind : {OwnKind::kEmbedding, OwnKind::kOutput}) {
     Found& found = Of(kind);
     if (found.weight == nullptr) found.weight = std::exchange(found.again, nullptr);
     RETURN_IF_ERROR(found.weight != nullptr ? AddWhole(kind, file) : AddRows(kind, file));
+    if (kind == OwnKind::kOutput) break;
+    for (const auto& [norm, tensor] : norms_) {
+      file.own.push_back({.kind = norm.first, .layer = norm.second, .tensor = tensor, .rows = {{0, 0}}});
+    }
   }
   file.embedding_base_copy = Of(OwnKind::kEmbedding).base;
   file.lm_head_base_copy = Of(OwnKind::kOutput).base;
@@ -85,8 +113,8 @@ Status OwnPartsReader::CheckAllNamed() const {
   for (const std::string& name : config_.modules_to_save) {
     if (saved_.contains(name)) continue;
     return InvalidArgument(label_ + ": modules_to_save names " + Quote(name) +
-                           ", but the file lacks such a weight; of modules_to_save, embed_tokens and lm_head are "
-                           "supported");
+                           ", but the file lacks such a weight; of modules_to_save, embed_tokens, lm_head and "
+                           "norms are supported");
   }
   for (const auto& [name, tokens] : config_.trainable_tokens) {
     const auto ends_so = [&name = name](OwnKind kind) { return std::string_view(ModuleOf(kind)).ends_with(name); };

@@ -1,7 +1,8 @@
-// Collects what an adapter brings in place of the base model's embedding and output matrix. Internal to formats.
+// Collects what an adapter brings in place of the base model's embedding, output matrix and norms. Internal to formats.
 #pragma once
 
 #include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ class OwnPartsReader {
   OwnPartsReader(const AdapterConfig& config, const ModelConfig* model, std::string label)
       : config_(config), model_(model), label_(std::move(label)) {}
 
-  // Takes a tensor of two dimensions whose name has an OwnKind. Error: it is there twice, or does not fit.
+  // Takes a tensor whose name has an OwnKind, of two dimensions, a norm of one. Error: it is there twice, or does not
+  // fit.
   Status Take(const AdapterTensorName& name, const TensorEntry& tensor);
   // Error: the configuration speaks of weights that the file lacks, or the other way round.
   Status Finish(AdapterFile& file);
@@ -33,6 +35,7 @@ class OwnPartsReader {
 
   bool IsSaved(const AdapterTensorName& name);
   Found& Of(OwnKind kind) { return found_[static_cast<std::size_t>(kind)]; }
+  Status TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor);
   Status CheckWhole(const TensorEntry& tensor) const;
   Status AddWhole(OwnKind kind, AdapterFile& file);
   Status AddRows(OwnKind kind, AdapterFile& file);
@@ -44,6 +47,7 @@ class OwnPartsReader {
   const ModelConfig* model_;
   const std::string label_;
   std::array<Found, kNumOwnKinds> found_ = {};
+  std::map<std::pair<OwnKind, std::int32_t>, const TensorEntry*> norms_;
   std::set<std::string> saved_;  // of modules_to_save: names with a weight
 };
 

@@ -1,5 +1,6 @@
 #include "formats/adapter_tensor_name.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -43,7 +44,7 @@ constexpr std::array<RefusedPart, 7> kRefusedParts = {{
      "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
      "Tinker "
      "saved it, with unembed_tokens"},
-    {".modules_to_save.", "a fully trained module (modules_to_save) other than embed_tokens and lm_head",
+    {".modules_to_save.", "a fully trained module (modules_to_save) other than embed_tokens, lm_head and norms",
      "; merge the adapter into the base model"},
     {".score.", "the weight of a classification head"},
     {".classifier.", "the weight of a classification head"},
@@ -76,8 +77,8 @@ Error Refuse(std::string_view name, const std::string& label) {
     return Unsupported(tensor + " is " + refused.what + ", which is not supported" + refused.advice);
   }
   if (name.ends_with(".weight") && name.find("lora_") == std::string_view::npos) {
-    return Unsupported(tensor + " is the whole weight of a module (modules_to_save): only those of embed_tokens and " +
-                       "lm_head are supported; merge the adapter into the base model");
+    return Unsupported(tensor + " is the whole weight of a module (modules_to_save): only those of embed_tokens, " +
+                       "lm_head and norms are supported; merge the adapter into the base model");
   }
   for (const std::string_view tower : kOtherTowers) {
     if (name.find(tower) == std::string_view::npos) continue;
@@ -89,7 +90,30 @@ Error Refuse(std::string_view name, const std::string& label) {
       "model.layers.N.mlp.{gate,up,down}_proj or lm_head");
 }
 
-// Removes the suffix of a weight of the embedding or of the output layer.
+struct NormName {
+  std::string_view name;  // after "model.layers.N.", or after "model."
+  OwnKind kind;
+};
+constexpr std::array<NormName, 5> kNorms = {{
+    {"input_layernorm", OwnKind::kInputNorm},
+    {"post_attention_layernorm", OwnKind::kPostAttentionNorm},
+    {"self_attn.q_norm", OwnKind::kQNorm},
+    {"self_attn.k_norm", OwnKind::kKNorm},
+    {"norm", OwnKind::kFinalNorm},
+}};
+
+// The norm of this name, of a layer or of the model; null: none.
+const NormName* FindNorm(std::string_view rest, bool of_layer) {
+  const auto* const norm = std::ranges::find(kNorms, rest, &NormName::name);
+  return norm == kNorms.end() || (norm->kind == OwnKind::kFinalNorm) == of_layer ? nullptr : norm;
+}
+
+bool MayBringWeight(std::string_view module) {
+  return IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
+         std::ranges::any_of(kNorms, [&](const NormName& norm) { return IsOrEndsWith(module, norm.name); });
+}
+
+// Removes the suffix of a weight of the embedding, of the output layer or of a norm.
 std::optional<AdapterTensorName::Part> ConsumeWeight(std::string_view& text) {
   using Part = AdapterTensorName::Part;
   struct Suffix {
@@ -109,7 +133,7 @@ std::optional<AdapterTensorName::Part> ConsumeWeight(std::string_view& text) {
   for (const Suffix& suffix : kSuffixes) {
     std::string_view module = text;
     if (!ConsumeSuffix(module, suffix.text)) continue;
-    if (!IsOrEndsWith(module, "lm_head") && !IsOrEndsWith(module, "embed_tokens")) continue;
+    if (!MayBringWeight(module)) continue;
     text = module;
     return suffix.part;
   }
@@ -193,12 +217,24 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     result.own = OwnKind::kEmbedding;
     return result;
   }
+  if (const NormName* norm = IsWeight(result.part) ? FindNorm(rest, false) : nullptr) {
+    result.plain_module = "model.norm";
+    result.own = norm->kind;
+    return result;
+  }
   if (!ConsumePrefix(rest, "layers.")) return Refuse(name, label);
   result.plain_module = "model.layers." + std::string(rest);
   const auto layer = ConsumeLayer(rest, num_layers);
   if (!layer) {
     return InvalidArgument(label + ": tensor " + Quote(name) + ": expected a layer from 0 to " +
                            std::to_string(num_layers - 1) + ", which the base model has");
+  }
+  if (IsWeight(result.part)) {
+    const NormName* const norm = FindNorm(rest, true);
+    if (norm == nullptr) return Refuse(name, label);
+    result.layer = *layer;
+    result.own = norm->kind;
+    return result;
   }
   const TargetName* target = FindLayerTarget(rest);
   if (target == nullptr) return Refuse(name, label);

@@ -34,8 +34,15 @@ std::string FullName(const LoraModule& module) {
 }
 
 std::string FullName(const OwnPart& part) {
-  return part.kind == OwnKind::kEmbedding ? "model.embed_tokens" : OwnKindName(part.kind);
+  const std::string name = OwnKindName(part.kind);
+  if (part.kind == OwnKind::kOutput) return name;
+  if (part.kind == OwnKind::kEmbedding || part.kind == OwnKind::kFinalNorm) return "model." + name;
+  const bool of_heads = part.kind == OwnKind::kQNorm || part.kind == OwnKind::kKNorm;
+  return "model.layers." + std::to_string(part.layer) + (of_heads ? ".self_attn." : ".") + name;
 }
+
+// Whether PEFT saves the module as a whole.
+bool IsSaved(const OwnPart& part) { return part.whole || IsNorm(part.kind); }
 
 struct NamedTensor {
   std::string name;
@@ -57,7 +64,7 @@ std::vector<NamedTensor> TensorsOf(const AdapterFile& file) {
   }
   for (const OwnPart& part : file.own) {
     if (part.tied) continue;  // PEFT makes it of the embedding's
-    add(FullName(part) + (part.whole ? ".weight" : ".token_adapter.trainable_tokens_delta"), part.tensor);
+    add(FullName(part) + (IsSaved(part) ? ".weight" : ".token_adapter.trainable_tokens_delta"), part.tensor);
   }
   return tensors;
 }
@@ -127,7 +134,7 @@ void AddOwn(const AdapterFile& file, ordered_json& config) {
   ordered_json saved = ordered_json::array(), tokens = ordered_json::object();
   for (const OwnPart& part : file.own) {
     if (part.tied) continue;
-    if (part.whole) {
+    if (IsSaved(part)) {
       saved.push_back(FullName(part));
       continue;
     }

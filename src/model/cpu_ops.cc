@@ -127,22 +127,46 @@ void CpuOps::AwaitLayer(std::int64_t layer) {
   waited_ += clock_.Now() - begin;
 }
 
-void CpuOps::Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
-  RmsNorm(f_.context, x.data, x.stride, rows, config_.hidden_size, weight.data(), Epsilon(), y.data, y.stride);
+template <typename F>
+void CpuOps::ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
+                         const Vector& weight, const F& fn) const {
+  const std::size_t index = LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers);
+  std::int64_t begin = 0;  // of rows with the base's weights
+  for (const AdapterRowsOf<LoraView>& group : groups) {
+    const float* const own = group.adapter->Norm(index);
+    if (own == nullptr) continue;
+    if (begin < group.begin) fn(begin, group.begin, weight.data());
+    fn(group.begin, group.end, own);
+    begin = group.end;
+  }
+  if (begin < rows) fn(begin, rows, weight.data());
+}
+
+void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+  const bool of_logits = x.data == w_.last_hidden.Ensure(0).data;
+  const auto groups = of_logits ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
+  ForEachNorm(norm, groups, rows, weight, [&](std::int64_t begin, std::int64_t end, const float* weights) {
+    RmsNorm(f_.context, x.data + begin * x.stride, x.stride, end - begin, config_.hidden_size, weights, Epsilon(),
+            y.data + begin * y.stride, y.stride);
+  });
 }
 
 // The kernel takes a single stride, so it is called per row or per head, whichever needs fewer calls (the result is the
 // same).
-void CpuOps::NormHeads(Rows x, std::int64_t heads, const Vector& weight) {
-  const std::int64_t dim = config_.head_dim, rows = batch_->num_rows;
-  const auto norm = [&](float* first, std::int64_t stride, std::int64_t count) {
-    RmsNorm(f_.context, first, stride, count, dim, weight.data(), Epsilon(), first, stride);
+void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight) {
+  const std::int64_t dim = config_.head_dim;
+  const auto norm_rows = [&](std::int64_t begin, std::int64_t end, const float* weights) {
+    const auto norm_some = [&](float* first, std::int64_t stride, std::int64_t count) {
+      RmsNorm(f_.context, first, stride, count, dim, weights, Epsilon(), first, stride);
+    };
+    if (end - begin <= heads) {
+      for (std::int64_t row = begin; row < end; ++row) norm_some(x.data + row * x.stride, dim, heads);
+    } else {
+      for (std::int64_t head = 0; head < heads; ++head)
+        norm_some(x.data + begin * x.stride + head * dim, x.stride, end - begin);
+    }
   };
-  if (rows <= heads) {
-    for (std::int64_t row = 0; row < rows; ++row) norm(x.data + row * x.stride, dim, heads);
-  } else {
-    for (std::int64_t head = 0; head < heads; ++head) norm(x.data + head * dim, x.stride, rows);
-  }
+  ForEachNorm(norm, batch_->adapters, batch_->num_rows, weight, norm_rows);
 }
 
 void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,

@@ -100,8 +100,8 @@ class CpuOps {
   // Blocks until the layer has arrived everywhere. After a failure the pass goes on with the pages' arbitrary content:
   // rows do not depend on each other, and the engine discards those of the affected requests.
   void AwaitLayer(std::int64_t layer);
-  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
-  void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y);
+  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight);
   // One kernel, and no work for adapters if none changes the targets. Own rows of lm_head are a kernel of their own.
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs);
@@ -123,6 +123,10 @@ class CpuOps {
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   bool CollectOwnSegments();
+  // Calls fn(begin, end, weights) for rows [0, rows) in runs with the same weights of a norm. Adapters as in `groups`.
+  template <typename F>
+  void ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
+                   const Vector& weight, const F& fn) const;
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 

@@ -51,7 +51,16 @@ class DeviceAdaptersForTest {
       if (from.count == 0) continue;
       const LoraWeights rows_only = {.rank = static_cast<std::int32_t>(from.count), .dtype = from.dtype};
       own_rows.push_back(CopyRows(rows_only, from.rows, config_.hidden_size, image));
-      own.push_back({kind, {from.tokens, static_cast<std::size_t>(from.count)}, {}});
+      own.push_back({kind, 0, {from.tokens, static_cast<std::size_t>(from.count)}, {}});
+    }
+    for (std::size_t i = 0; i < view.norms.size(); ++i) {
+      if (view.norms[i] == nullptr) continue;
+      const bool final = i + 1 == view.norms.size();
+      const auto kind = final ? OwnKind::kFinalNorm
+                              : static_cast<OwnKind>(static_cast<int>(OwnKind::kInputNorm) + static_cast<int>(i % 4));
+      const bool of_heads = kind == OwnKind::kQNorm || kind == OwnKind::kKNorm;
+      own_rows.push_back({CopyVector(view.norms[i], of_heads ? config_.head_dim : config_.hidden_size, image)});
+      own.push_back({kind, static_cast<std::int64_t>(i / 4), {}, {}});
     }
     std::byte* const base = Upload(image);
     for (std::size_t i = 0; i < own.size(); ++i) {

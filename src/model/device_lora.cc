@@ -19,7 +19,10 @@ std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> 
                        std::span<const DeviceOwnRows> own) {
   std::size_t rows = 0;
   for (const DeviceOwnRows& part : own) rows += 2 * part.rows.size() + 2;  // tokens are smaller
-  if (!own.empty()) rows += sizeof(gpu::OwnPartsOnDevice) / sizeof(void*) + 1;
+  if (!own.empty()) {
+    rows += sizeof(gpu::OwnPartsOnDevice) / sizeof(void*) + 1;
+    rows += LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers) + 1;
+  }
   for (const DeviceLoraRows& module : modules) rows += module.a_rows.size() + module.b_rows.size();
   return (LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
 }
@@ -85,7 +88,7 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
 }
 
 // Behind the modules, the rows' addresses, their tokens, and what says where these are.
-std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) {
+std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) const {
   if (own.empty()) return at;
   constexpr std::size_t kAlignment = alignof(gpu::OwnPartsOnDevice);
   const auto add = [&](const void* from, std::size_t bytes) {
@@ -94,14 +97,22 @@ std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::
     at += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return on_device;
   };
-  gpu::OwnPartsOnDevice parts = {.dtype = OwnRowDType(slot.view.dtype)};
+  gpu::OwnPartsOnDevice parts = {.dtype = OwnRowDType(OwnKind::kOutput, slot.view.dtype)};
+  std::vector<const std::byte*> norms;
   for (const DeviceOwnRows& part : own) {
+    if (IsNorm(part.kind)) {
+      norms.resize(LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers_) + 1, nullptr);
+      norms[LoraView::NormIndex(part.layer, part.kind, num_layers_)] = part.rows[0];
+      continue;
+    }
     CHECK_EQ(part.tokens.size(), part.rows.size());
     gpu::OwnRowsOnDevice& to = part.kind == OwnKind::kEmbedding ? parts.embedding : parts.output;
     to.rows = reinterpret_cast<const void* const*>(add(part.rows.data(), part.rows.size_bytes()));
     to.tokens = reinterpret_cast<const std::int32_t*>(add(part.tokens.data(), part.tokens.size_bytes()));
     to.count = static_cast<std::int32_t>(part.rows.size());
   }
+  if (!norms.empty())
+    parts.norms = reinterpret_cast<const float* const*>(add(norms.data(), norms.size() * sizeof(norms[0])));
   slot.view.own_outputs = parts.output.count;
   slot.view.own = reinterpret_cast<const gpu::OwnPartsOnDevice*>(add(&parts, sizeof(parts)));
   return at;

@@ -36,8 +36,8 @@ struct DeviceLoraView {
   std::int32_t assisted = -1;
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
   std::vector<std::uint8_t> targets;
-  // Rows of the embedding and of the output matrix that it brings, in device memory; null: none. How many of the output
-  // matrix.
+  // Norms, and rows of the embedding and of the output matrix, that it brings, in device memory; null: none. How many
+  // of the output matrix.
   const gpu::OwnPartsOnDevice* own = nullptr;
   std::int32_t own_outputs = 0;
 
@@ -54,9 +54,10 @@ struct DeviceLoraRows {
   const std::byte* factors = nullptr;                   // likewise
 };
 
-// Rows of a matrix that an adapter brings, with the device's addresses. Not owning.
+// Rows of a matrix, or a norm, that an adapter brings, with the device's addresses. Not owning.
 struct DeviceOwnRows {
   OwnKind kind = OwnKind::kEmbedding;
+  std::int64_t layer = 0;                  // of a norm
   std::span<const TokenId> tokens;         // ascending
   std::span<const std::byte* const> rows;  // of these tokens
 };
@@ -73,7 +74,7 @@ class DeviceLoraTables {
   // Writes the table of the adapter whose rows are now `modules` into `slot`, in place of the one before. The copy is
   // enqueued on `stream`, before later work there. Error (kResourceExhausted): no device memory or pinned memory for
   // the table; the slot is then empty. REQUIRES: `stream` was synchronised since the slot's last Place; modules of
-  // distinct targets, own rows of distinct kinds.
+  // distinct targets, own parts of distinct kinds and layers.
   Status Place(DeviceStream& stream, std::size_t slot, DType dtype, std::span<const DeviceLoraRows> modules,
                std::span<const DeviceOwnRows> own = {});
   // The slot's adapter; valid until the slot's next Place. REQUIRES: Place succeeded.
@@ -98,7 +99,7 @@ class DeviceLoraTables {
   Result<Block> Take(std::size_t bytes);
   // Both write into the image of the slot. Returns the bytes written.
   std::size_t Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const;
-  static std::size_t WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot);
+  std::size_t WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) const;
 
   Device& device_;
   std::int64_t num_layers_;

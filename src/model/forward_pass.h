@@ -42,6 +42,12 @@ struct LoraOutput {
   Rows y;
 };
 
+// A norm of the model. `layer` is of no meaning for the final one.
+struct NormOf {
+  OwnKind kind = OwnKind::kFinalNorm;
+  std::int64_t layer = 0;
+};
+
 // What a device must be able to do. None of the operations needs to have ended when it returns, as long as each sees
 // the results of the earlier ones: a device enqueues them on a stream. In all of them `rows` is a number of rows.
 //
@@ -51,8 +57,9 @@ struct LoraOutput {
 //   AwaitLayer(layer)                before any read of a layer's adapters and cached keys and values; lm_head's count
 //                                    as the last layer's. Waits for arrivals (memory/layer_progress.h), or makes the
 //                                    stream wait
-//   Norm(x, rows, weight, y)         y = x / rms(x) * weight; x and y may be the same
-//   NormHeads(x, heads, weight)      the same for each head, in place
+//   Norm(norm, x, rows, weight, y)   y = x / rms(x) * weight; x and y may be the same. Adapters may bring their weights
+//                                    of this norm
+//   NormHeads(norm, x, heads, weight) the same for each head, in place
 //   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
 //   target,
 //                                    the `outputs`, += scale B (A x), for the rows whose adapter changes the target.
@@ -76,8 +83,8 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.EmbedRows(weights.EmbeddingRows(), x);
   ops.EmbedOwnRows(x);
   ops.AwaitLayer(n);
-  ops.Norm(x, n, weights.final_norm, x);
-  ops.NormHeads(x, n, weights.final_norm);
+  ops.Norm(NormOf(), x, n, weights.final_norm, x);
+  ops.NormHeads(NormOf(), x, n, weights.final_norm);
   ops.Linear(n, x, n, weights.lm_head, weights.final_norm, x, outputs);
   ops.Rope(x, n);
   ops.StoreKv(n, x, x);
@@ -127,7 +134,7 @@ class ForwardPass {
     }
     if (pools != nullptr && !pools->ranges.empty()) {
       // Of all rows: one norm more than the pass has anyway.
-      ops_.Norm(b_.hidden, rows_, weights_.final_norm, b_.normed);
+      ops_.Norm({}, b_.hidden, rows_, weights_.final_norm, b_.normed);
       ops_.Pool(b_.normed, *pools);
     }
     return b_.logits;
@@ -142,12 +149,12 @@ class ForwardPass {
     const Rows k = b_.qkv.From(config_.QDim());
     const Rows v = b_.qkv.From(config_.QDim() + config_.KvDim());
 
-    ops_.Norm(b_.hidden, rows_, w.input_norm, b_.normed);
+    ops_.Norm({OwnKind::kInputNorm, layer}, b_.hidden, rows_, w.input_norm, b_.normed);
     Linear(layer, b_.normed, rows_, w.qkv, w.qkv_bias, b_.qkv,
            {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {LoraTarget::kV, v}});
     if (config_.qk_norm) {
-      ops_.NormHeads(q, config_.num_heads, w.q_norm);
-      ops_.NormHeads(k, config_.num_kv_heads, w.k_norm);
+      ops_.NormHeads({OwnKind::kQNorm, layer}, q, config_.num_heads, w.q_norm);
+      ops_.NormHeads({OwnKind::kKNorm, layer}, k, config_.num_kv_heads, w.k_norm);
     }
     // q and k are adjacent, so one call rotates the heads of both.
     ops_.Rope(q, config_.num_heads + config_.num_kv_heads);
@@ -162,7 +169,7 @@ class ForwardPass {
     const Rows gate = b_.gate_up;
     const Rows up = b_.gate_up.From(config_.intermediate_size);
 
-    ops_.Norm(b_.hidden, rows_, w.post_attention_norm, b_.normed);
+    ops_.Norm({OwnKind::kPostAttentionNorm, layer}, b_.hidden, rows_, w.post_attention_norm, b_.normed);
     Linear(layer, b_.normed, rows_, w.gate_up, w.gate_up_bias, b_.gate_up,
            {{LoraTarget::kGate, gate}, {LoraTarget::kUp, up}});
     ops_.SiluMul(b_.gate_up, b_.activated);
@@ -173,7 +180,7 @@ class ForwardPass {
   // lm_head(norm(hidden)) of the block's rows.
   void Logits(const LogitBlock& block) {
     ops_.GatherLogitRows(block, b_.hidden, b_.last_hidden);
-    ops_.Norm(b_.last_hidden, block.count, weights_.final_norm, b_.last_hidden);
+    ops_.Norm({}, b_.last_hidden, block.count, weights_.final_norm, b_.last_hidden);
     Linear(0, b_.last_hidden, block.count, weights_.lm_head, weights_.no_bias, b_.logits,
            {{LoraTarget::kLmHead, b_.logits}});
   }

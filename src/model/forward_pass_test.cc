@@ -105,10 +105,10 @@ class PlainOps {
     for (const auto& arrival : arrivals) arrival->events()->EnqueueWait(stream, layer);
   }
 
-  void Norm(Rows x, std::int64_t rows, const Floats& weight, Rows y) {
+  void Norm(NormOf, Rows x, std::int64_t rows, const Floats& weight, Rows y) {
     for (std::int64_t i = 0; i < rows; ++i) NormOne(x.Row(i), weight, y.Row(i));
   }
-  void NormHeads(Rows x, std::int64_t heads, const Floats& weight) {
+  void NormHeads(NormOf, Rows x, std::int64_t heads, const Floats& weight) {
     for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
       for (std::int64_t head = 0; head < heads; ++head) {
         float* const at = x.Row(i) + head * config_.head_dim;

@@ -37,7 +37,7 @@ void GpuOps::EmbedOwnRows(Rows hidden) {
 }
 
 void GpuOps::PutOwnProducts(Rows x, Rows y) {
-  if (y.wide != b_.logits.wide || block_->own == nullptr) return;
+  if (y.wide != b_.logits.wide || block_->max_own == 0) return;
   FlushProduct();
   gpu::OwnProducts(f_.stream, f_.dtype, block_->max_rows, block_->max_own,
                    {.own = block_->own,
@@ -70,7 +70,11 @@ void GpuOps::AwaitArrivals(std::int64_t layer) {
   }
 }
 
-void GpuOps::Norm(Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
+gpu::OwnNorm GpuOps::OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own) const {
+  return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers))};
+}
+
+void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
   const bool adds = added_to_.wide == x.wide;
   if (!adds) Flush();
   const gpu::NormRowsArguments arguments = {.x = x.wide,
@@ -82,7 +86,8 @@ void GpuOps::Norm(Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
                                             .x_stride = x.stride,
                                             .added_stride = added_.stride,
                                             .y_stride = y.stride,
-                                            .eps = Epsilon()};
+                                            .eps = Epsilon(),
+                                            .own = OwnOf(norm, OfLogits(x) ? block_->own : step_.own)};
   if (adds && expand_.slices == 1 && expand_.y[0] == added_.wide) {
     gpu::LoraNormRows(f_.stream, f_.dtype, {arguments, expand_});
     expand_ = {};
@@ -93,8 +98,10 @@ void GpuOps::Norm(Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
   added_ = added_to_ = {};
 }
 
-void GpuOps::NormHeads(Rows x, std::int64_t /*heads*/, const Vector& weight) {
-  (x.wide == b_.qkv.wide ? q_norm_ : k_norm_) = weight.data;
+void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const Vector& weight) {
+  const bool of_q = x.wide == b_.qkv.wide;
+  (of_q ? q_norm_ : k_norm_) = weight.data;
+  (of_q ? own_q_ : own_k_) = OwnOf(norm, step_.own);
 }
 
 void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector& bias, Rows y) {
@@ -233,7 +240,9 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .pages = Pages(),
                                            .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
                                            .rows = step_.rows,
-                                           .num_heads = static_cast<std::int32_t>(config_.num_heads)};
+                                           .num_heads = static_cast<std::int32_t>(config_.num_heads),
+                                           .own_q = own_q_,
+                                           .own_k = own_k_};
   if (expand_.slices > 0) {
     gpu::LoraQkvPost(f_.stream, f_.layout.dtype, {arguments, expand_});
     expand_ = {};

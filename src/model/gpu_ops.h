@@ -56,8 +56,8 @@ class GpuOps {
   // The stream waits for arrivals with events; for others the host does. After a failure the pass goes on with the
   // pages' arbitrary content, as on the CPU.
   void AwaitLayer(std::int64_t layer);
-  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
-  void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y);
+  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight);
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs) {
     MatMul(x, rows, w, bias, y);
@@ -93,6 +93,7 @@ class GpuOps {
   std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
   bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
   void AwaitArrivals(std::int64_t layer);
+  gpu::OwnNorm OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own) const;
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
   // Launches nothing unless y are logits, and an adapter brings rows of the output matrix.
   void PutOwnProducts(Rows x, Rows y);
@@ -118,6 +119,7 @@ class GpuOps {
   gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none
   gpu::LoraExpandArguments expand_ = {};         // the second half of a Lora that was not launched yet; slices 0: none
   const float *q_norm_ = nullptr, *k_norm_ = nullptr;
+  gpu::OwnNorm own_q_, own_k_;
   OsClock clock_;
   TimeNs waited_ = 0;
 };

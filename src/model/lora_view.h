@@ -15,12 +15,21 @@ struct LoraView {
   // [num_layers * 7 + 1]: layer-major q, k, v, o, gate, up, down; the last is lm_head. Rank 0 for unchanged layers.
   std::vector<LoraWeights> modules;
   OwnRows embedding, output;  // that it brings in place of the base's
+  // [NormIndex of the final norm + 1] weights of norms that it brings, null: the base's; or empty.
+  std::vector<const float*> norms;
 
   // The index in `modules` of a layer's target.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
     return target == LoraTarget::kLmHead ? static_cast<std::size_t>(num_layers * 7)
                                          : static_cast<std::size_t>(layer * 7 + static_cast<int>(target));
   }
+  // The index in `norms` of a layer's norm, or of the final one.
+  static std::size_t NormIndex(std::int64_t layer, OwnKind norm, std::int64_t num_layers) {
+    if (norm == OwnKind::kFinalNorm) return static_cast<std::size_t>(num_layers * 4);
+    return static_cast<std::size_t>(layer * 4 + (static_cast<int>(norm) - static_cast<int>(OwnKind::kInputNorm)));
+  }
+  // The weights of a norm that it brings; null: the base's.
+  const float* Norm(std::size_t index) const { return norms.empty() ? nullptr : norms[index]; }
 };
 
 }  // namespace loramux

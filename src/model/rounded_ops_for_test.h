@@ -21,8 +21,8 @@ class RoundedOps : public CpuOps {
     rows_ = batch.num_rows;
     return CpuOps::Begin(batch);
   }
-  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
-    CpuOps::Norm(x, rows, weight, y);
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+    CpuOps::Norm(norm, x, rows, weight, y);
     Round(y, rows, c_.hidden_size);
   }
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {

@@ -355,7 +355,7 @@ void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const I
                           .rows = CopyCount(static_cast<std::size_t>(block.count)),
                           .indices = indices.device,
                           .lora = WriteLora(items),
-                          .own = max_own == 0 ? nullptr : WriteOwn(batch.AdaptersOf(block), block.count),
+                          .own = WriteOwn(batch.AdaptersOf(block), block.count),
                           .max_own = max_own});
 }
 

@@ -40,7 +40,7 @@ struct StepLogitBlock {
   const std::int32_t* rows = nullptr;     // how many, in device memory
   const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
   gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
-  // Of each row's adapter: rows of the output matrix that it brings; null: none brings any. At most how many.
+  // What each row's adapter brings; null: nothing. At most how many rows of the output matrix.
   const gpu::OwnPartsOnDevice* const* own = nullptr;
   std::int64_t max_own = 0;
 };

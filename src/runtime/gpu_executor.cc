@@ -38,7 +38,7 @@ class RowAddresses {
       modules_.back().gains = AddressOf(module.vectors[0]);
       modules_.back().shifts = AddressOf(module.vectors[1]);
     }
-    for (const OwnPlace& own : layout().own) own_.push_back({own.kind, own.tokens, AddressesOf(own.rows)});
+    for (const OwnPlace& own : layout().own) own_.push_back({own.kind, own.layer, own.tokens, AddressesOf(own.rows)});
   }
 
   const AdapterLayout& layout() const { return placement_.version->layout; }

@@ -54,11 +54,18 @@ class LoraViewBuilder {
     built.tokens.clear();
     built.tokens.reserve(token_count);  // as `rows`
     built.view.embedding = built.view.output = {};
+    built.view.norms.clear();
     for (const OwnPlace& own : layout.own) {
+      if (IsNorm(own.kind)) {
+        built.view.norms.resize(LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers_) + 1, nullptr);
+        built.view.norms[LoraView::NormIndex(own.layer, own.kind, num_layers_)] =
+            reinterpret_cast<const float*>(At(pages, own.rows[0]));
+        continue;
+      }
       const std::size_t first = built.tokens.size();
       built.tokens.insert(built.tokens.end(), own.tokens.begin(), own.tokens.end());
       (own.kind == OwnKind::kEmbedding ? built.view.embedding : built.view.output) = {
-          static_cast<std::int64_t>(own.tokens.size()), OwnRowDType(layout.dtype), built.tokens.data() + first,
+          static_cast<std::int64_t>(own.tokens.size()), OwnRowDType(own.kind, layout.dtype), built.tokens.data() + first,
           AddRows(pages, own.rows, built.rows)};
     }
   }

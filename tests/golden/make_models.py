@@ -283,6 +283,8 @@ def all_cases():
                     notes="scale 4/2; embedding and output matrix of its own, of which a third of the rows are the base's"),
             adapter("tokens_saved_head", r=1, lora_alpha=2, target_modules=["q_proj"], trainable_token_indices=SOME_TOKENS,
                     modules_to_save=["lm_head"], notes="scale 2/1; trained rows of the embedding, an output matrix of its own"),
+            adapter("norms", r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["norm"],
+                    notes="scale 4/2; all norms of its own: \"norm\" is the end of each one's name"),
         ], notes="biases everywhere; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen2", "qwen2", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, use_sliding_window=False,
@@ -313,6 +315,9 @@ def all_cases():
             adapter("tokens_with_copies", r=2, lora_alpha=4, target_modules=["v_proj"],
                     trainable_token_indices=SOME_TOKENS, save_embedding_layers=True,
                     notes="scale 4/2; trained rows, tied; PEFT saves them twice, and the base's"),
+            adapter("norms_f16", r=2, lora_alpha=4, target_modules=["up_proj"], dtype="float16",
+                    modules_to_save=["post_attention_layernorm", "model.norm"],
+                    notes="scale 4/2; norms of its own; float16 tensors"),
         ], notes="biases of q, k and v; tied; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen3", "qwen3", shape(32, 2, 1, 48, 100, head_dim=16, **rope(1000000.0)), [
@@ -327,6 +332,9 @@ def all_cases():
             adapter("saved_bf16", r=2, lora_alpha=4, target_modules=["k_proj"], dtype="bfloat16",
                     modules_to_save=["model.embed_tokens", "lm_head"],
                     notes="scale 4/2; embedding and output matrix of its own; bfloat16 tensors"),
+            adapter("head_norms", r=2, lora_alpha=4, target_modules=["k_proj"],
+                    modules_to_save=["q_norm", "k_norm", "layers.1.input_layernorm"],
+                    notes="scale 4/2; norms of its own, of the heads of queries and keys too"),
         ], dtype="bfloat16", notes="weights stored as bfloat16; expected values computed in float32"),
 
         case("llama_fused", "llama", shape(32, 4, 2, 48, 100, **rope()), [
@@ -483,7 +491,8 @@ def random_adapter(model, seed):
         if "trainable_tokens_delta" in name:
             parameter.add_(0.5 * parameter.std() * torch.randn(parameter.shape, generator=gen))
         if "modules_to_save" in name:
-            change = 0.5 * parameter.std() * torch.randn(parameter.shape, generator=gen)
+            scale = 0.5 * parameter.std() if parameter.dim() == 2 else 0.2
+            change = scale * torch.randn(parameter.shape, generator=gen)
             change[::3] = 0  # rows that stay the base's
             parameter.add_(change)
 

@@ -64,8 +64,6 @@ def by_peft():
     """name -> (model case, LoraConfig arguments, strings the message must hold, why)"""
     q = dict(r=2, lora_alpha=4, target_modules=["q_proj"], layers_to_transform=[0])
     return {
-        "modules_to_save": (BASE, dict(q, modules_to_save=["norm"]), ["modules_to_save"],
-                            "a fully trained copy of a module"),
         "embeddings": (BASE, dict(r=2, lora_alpha=4, target_modules=["embed_tokens"]), ["lora_embedding_"],
                        "LoRA on the embedding"),
         "layer_replication": (BASE, dict(r=2, lora_alpha=4, target_modules=["q_proj"],
@@ -236,6 +234,14 @@ def by_hand():
         {**good, **pair("base_model.model.lm_head", fan_out=100), head + "weight": torch.ones(100, 32)})
     add("saved_linear", ["k_proj.weight", "modules_to_save"], "a whole linear layer", plain_config(modules_to_save=["k_proj"]),
         {**good, "base_model.model.model.layers.0.self_attn.k_proj.weight": torch.ones(16, 32)})
+    norm = "base_model.model.model.layers.1.input_layernorm.weight"
+    add("saved_norm_wrong_width", [norm, "[32]", "[31]"], "a norm of another hidden size",
+        plain_config(modules_to_save=["input_layernorm"]), {**good, norm: torch.ones(31)})
+    add("saved_norm_nan", [norm, "NaN"], "a NaN in a norm", plain_config(modules_to_save=["input_layernorm"]),
+        {**good, norm: torch.full((32,), float("nan"))})
+    q_norm = "base_model.model.model.layers.0.self_attn.q_norm.weight"
+    add("saved_norm_of_heads", [q_norm, "does not have"], "a norm that the base model lacks",
+        plain_config(modules_to_save=["q_norm"]), {**good, q_norm: torch.ones(16)})
     add("saved_score", ["score", "classification head"], "a classification head", plain_config(modules_to_save=["score"]),
         {**good, "base_model.model.score.weight": torch.ones(2, 32)})
 

@@ -7,6 +7,7 @@
 
 #include "formats/dtype.h"
 #include "gpu/device.h"
+#include "gpu/kernels/own_rows.h"
 
 namespace loramux::gpu {
 
@@ -30,6 +31,7 @@ struct NormRowsArguments {
   const std::int32_t* rows;
   std::int64_t width, x_stride, added_stride, y_stride;
   float eps;
+  OwnNorm own = {};  // in place of `weight`
 };
 // Threads of a block that norms rows: by the width alone, as the order of the sums is.
 std::uint32_t NormThreads(std::int64_t width);

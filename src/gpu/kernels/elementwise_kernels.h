@@ -6,6 +6,7 @@
 
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/own_norm.h"
 
 namespace loramux::gpu {
 
@@ -115,6 +116,7 @@ struct NormRowsKernel {
   // One row, by all threads of the block.
   LORAMUX_DEVICE static void Row(const Arguments& a, std::int64_t row) {
     const std::int64_t step = BlockThreads() * kGroup, first = ThreadIndex() * kGroup;
+    const float* weights = NormWeights(a.own, row, a.weight);
     float kept[kKept][kGroup], sum = 0;
     LORAMUX_UNROLL
     for (int i = 0; i < kKept; ++i) {
@@ -127,12 +129,12 @@ struct NormRowsKernel {
     const float scale = ReciprocalSqrt(SumBlock(sum) / static_cast<float>(a.width) + a.eps);
     LORAMUX_UNROLL
     for (int i = 0; i < kKept; ++i) {
-      if (first + i * step < a.width) StoreScaled(a, row, first + i * step, kept[i], scale);
+      if (first + i * step < a.width) StoreScaled(a, weights, row, first + i * step, kept[i], scale);
     }
     for (std::int64_t column = first + kKept * step; column < a.width; column += step) {
       float values[kGroup];
       LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
-      StoreScaled(a, row, column, values, scale);
+      StoreScaled(a, weights, row, column, values, scale);
     }
   }
 
@@ -152,10 +154,10 @@ struct NormRowsKernel {
     for (int i = 0; i < kGroup; ++i) sum = Fma(values[i], values[i], sum);
     return sum;
   }
-  LORAMUX_DEVICE static void StoreScaled(const Arguments& a, std::int64_t row, std::int64_t column,
-                                         float (&values)[kGroup], float scale) {
+  LORAMUX_DEVICE static void StoreScaled(const Arguments& a, const float* weights, std::int64_t row,
+                                         std::int64_t column, float (&values)[kGroup], float scale) {
     float weight[kGroup];
-    LoadGroup<float>({a.weight, 0}, 0, column, a.width, weight);
+    LoadGroup<float>({weights, 0}, 0, column, a.width, weight);
     LORAMUX_UNROLL
     for (int i = 0; i < kGroup; ++i) values[i] = values[i] * scale * weight[i];
     StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, values);

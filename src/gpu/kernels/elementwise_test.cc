@@ -114,6 +114,29 @@ TEST_F(Elementwise, NormRows) {
   }
 }
 
+// Rows of adapters that bring the norm take their weights, others the base model's.
+TEST_F(Elementwise, NormRowsWithWeightsOfAdapters) {
+  constexpr std::int64_t kWidth = 260;
+  const std::vector<float> x = RandomFloats(1, kRows * kWidth), base = RandomFloats(2, kWidth);
+  const std::vector<float> brought = RandomFloats(3, kWidth);
+  const std::vector<const float*> norms = {nullptr, arrays_.Upload(brought)};
+  const std::vector<OwnPartsOnDevice> parts = {{.norms = arrays_.Upload(norms)}, {}};
+  const OwnPartsOnDevice* const on_device = arrays_.Upload(parts);
+  const OwnPartsOnDevice* const* const own =
+      arrays_.Upload(std::vector<const OwnPartsOnDevice*>{on_device, nullptr, on_device + 1});
+  const auto norm = [&](const std::vector<float>& weights, OwnNorm of) {
+    float* y = arrays_.Allocate<float>(x.size());
+    NormRows(arrays_.stream(), DType::kF32, kRows,
+             {arrays_.Upload(x), nullptr, arrays_.Upload(weights), y, rows_, kWidth, kWidth, 0, kWidth, 1e-5f, of});
+    return arrays_.Download(y, x.size());
+  };
+  const std::vector<float> by_base = norm(base, {}), by_brought = norm(brought, {});
+  std::vector<float> expected = by_base;
+  std::copy_n(by_brought.begin(), kWidth, expected.begin());
+  EXPECT_EQ(norm(base, {own, 1}), expected);
+  EXPECT_EQ(norm(base, {own, 0}), by_base);  // another norm, which none brings
+}
+
 TEST_F(Elementwise, SiluMul) {
   for (const DType dtype : kTypes) {
     for (const auto& [width, stride] : kShapes) {

@@ -18,7 +18,14 @@ struct OwnRowsOnDevice {
 // What one adapter brings, in device memory.
 struct OwnPartsOnDevice {
   OwnRowsOnDevice embedding, output;
-  DType dtype;  // of the rows: f32, bf16 or f16
+  DType dtype;                // of the rows: f32, bf16 or f16
+  const float* const* norms;  // weights of norms, null: the base's; null: of all
+};
+
+// Whose weights of one norm each row of a batch takes.
+struct OwnNorm {
+  const OwnPartsOnDevice* const* own = nullptr;  // [rows]; null: none. Null: all rows take the base's
+  std::int32_t index = 0;                        // of OwnPartsOnDevice::norms
 };
 
 // hidden[i, :] = the row that the adapter of i brings for tokens[i]; as it was, where there is none. One instance: f32.

@@ -40,7 +40,7 @@ struct Brought {
       addresses.push_back(arrays.Upload(rows.back()));
     }
     const OwnRowsOnDevice own = {arrays.Upload(tokens), arrays.Upload(addresses), count};
-    on_device = arrays.Upload(std::vector<OwnPartsOnDevice>{{own, own, dtype}});
+    on_device = arrays.Upload(std::vector<OwnPartsOnDevice>{{own, own, dtype, nullptr}});
   }
   // The index of a token's row; -1: none.
   std::int64_t Find(std::int64_t token) const {

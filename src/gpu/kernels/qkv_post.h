@@ -5,6 +5,7 @@
 
 #include "formats/dtype.h"
 #include "gpu/device.h"
+#include "gpu/kernels/own_rows.h"
 #include "gpu/kernels/step_data.h"
 
 namespace loramux::gpu {
@@ -27,6 +28,7 @@ struct QkvPostArguments {
   std::int64_t layer_offset;  // bytes from the start of a page to the layer's K
   const std::int32_t* rows;
   std::int32_t num_heads;
+  OwnNorm own_q = {}, own_k = {};  // in place of q_norm and k_norm
 };
 void QkvPost(DeviceStream& stream, DType kv_dtype, std::int64_t max_rows, const QkvPostArguments& arguments);
 

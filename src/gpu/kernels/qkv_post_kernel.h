@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "gpu/kernel_api.h"
+#include "gpu/kernels/own_norm.h"
 #include "gpu/kernels/qkv_post.h"
 
 namespace loramux::gpu {
@@ -34,7 +35,8 @@ struct QkvPostKernel {
     if (is_v) {
       units.Read(from, first, x);
     } else {
-      units.NormAndRotate(is_q ? arguments.q_norm : arguments.k_norm, x);
+      const float* base = is_q ? arguments.q_norm : arguments.k_norm;
+      units.NormAndRotate(NormWeights(is_q ? arguments.own_q : arguments.own_k, row, base), x);
     }
     if (first >= head_dim) return;
     if (is_q) {
