@@ -230,20 +230,11 @@ class OwnText(WithFolder):
         self.assertEqual(said, asked.strip())
 
 
-class Activated(WithFolder):
-    """Activated LoRA (aLoRA): tests/golden/make_alora.py has made what PEFT computes with the same adapters."""
+EXACT = ("--weights", "f32", "--lora-dtype", "f32", "--kv-cache-dtype", "f32")
 
-    def setUp(self):
-        super().setUp()
-        self.golden = json.loads((serving.ROOT / "tests/golden/alora.json").read_text())["adapters"]
-        for name, adapter in self.golden.items():
-            config = self.copy(name, f"dir/{name}") / "adapter_config.json"
-            config.write_text(json.dumps({**json.loads(config.read_text()),
-                                          "alora_invocation_tokens": adapter["invocation"]}))
-        shutil.copytree(DEMO / "adapters" / "reverse", self.top / "dir" / "plain")
-        self.server = AdminServer(self.top, "--weights", "f32", "--lora-dtype", "f32", "--kv-cache-dtype", "f32",
-                                  adapter_dir=self.top / "dir")
-        self.addCleanup(self.server.stop)
+
+class Completing(WithFolder):
+    """Asks `self.server` for tokens and their log-probabilities."""
 
     def complete(self, model, prompt, max_tokens=12, **more):
         """Token ids, their log-probabilities, and how many tokens of the prompt were cached."""
@@ -254,6 +245,21 @@ class Activated(WithFolder):
         choice = answer["choices"][0]
         tokens = [int(token.split(":")[1]) for token in choice["logprobs"]["tokens"]]
         return tokens, choice["logprobs"]["token_logprobs"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class Activated(Completing):
+    """Activated LoRA (aLoRA): tests/golden/make_alora.py has made what PEFT computes with the same adapters."""
+
+    def setUp(self):
+        super().setUp()
+        self.golden = json.loads((serving.ROOT / "tests/golden/alora.json").read_text())["adapters"]
+        for name, adapter in self.golden.items():
+            config = self.copy(name, f"dir/{name}") / "adapter_config.json"
+            config.write_text(json.dumps({**json.loads(config.read_text()),
+                                          "alora_invocation_tokens": adapter["invocation"]}))
+        shutil.copytree(DEMO / "adapters" / "reverse", self.top / "dir" / "plain")
+        self.server = AdminServer(self.top, *EXACT, adapter_dir=self.top / "dir")
+        self.addCleanup(self.server.stop)
 
     def expect(self, model, run):
         tokens, logprobs, cached = self.complete(model, run["prompt"])
@@ -287,6 +293,79 @@ class Activated(WithFolder):
         for name, adapter in self.golden.items():
             self.assertEqual(self.complete(name, shared + adapter["invocation"] + tail[:1])[2], len(shared))
         self.assertEqual(self.complete("plain", shared + tail)[2], 0)
+
+
+class Sums(Completing):
+    """Several adapters in one request: tests/golden/make_sums.py has made what PEFT computes with them."""
+
+    def setUp(self):
+        super().setUp()
+        self.runs = json.loads((serving.ROOT / "tests/golden/sums.json").read_text())["runs"]
+        self.server = AdminServer(self.top, *EXACT, adapter_dir=DEMO / "adapters")
+        self.addCleanup(self.server.stop)
+
+    def lora(self, weights):
+        return {"lora": [{"id": name, "scale": weight} for name, weight in weights.items()]}
+
+    def expect_sum(self, run, **fields):
+        tokens, logprobs, _ = self.complete("demo", run["prompt"], **fields)
+        self.assertEqual(tokens, run["tokens"], fields)
+        for found, expected in zip(logprobs, run["logprobs"]):
+            self.assertAlmostEqual(found, expected, delta=TOLERANCE)
+
+    def test_sums_are_those_of_peft_in_one_batch(self):
+        shapes = [lambda run: self.lora(run["weights"]),
+                  lambda run: {"merged_adapters": {"ids": list(run["weights"]), "weights": list(run["weights"].values())}}]
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            asked = [pool.submit(self.expect_sum, run, **shape(run)) for run in self.runs * 2 for shape in shapes]
+            for one in asked:
+                one.result()
+        # The same prompt and its cached pages, under a, b, a + b and the base model.
+        prompt = [9 + i % 200 for i in range(200)]
+        kinds = [{}, self.lora({"reverse": 1}), self.lora({"upper": 1}), self.lora({"reverse": 1, "upper": 1}),
+                 self.lora({"reverse": 0.5, "upper": 1}), self.lora({"reverse": 0, "upper": 0})]
+        first = [self.complete("demo", prompt, **kind) for kind in kinds]
+        again = [self.complete("demo", prompt, **kind) for kind in kinds]
+        self.assertEqual(len({tuple(logprobs) for _, logprobs, _ in first}), 5)
+        self.assertEqual([one[:2] for one in first], [one[:2] for one in again])
+        self.assertEqual([cached for _, _, cached in first[:5]], [0] * 5)
+        self.assertEqual(first[5][:2], first[0][:2])
+        self.assertTrue(all(cached >= 190 for _, _, cached in again), again)
+        self.assertEqual(self.complete("reverse", prompt)[:2], first[1][:2])
+
+    def test_a_part_that_is_reloaded_or_unloaded_is_not_served_again(self):
+        prompt, both = self.runs[0]["prompt"], self.lora({"x": 1, "upper": 1})
+        self.assertEqual(self.server.load("x", DEMO / "adapters/reverse")[0], 200)
+        before = self.complete("demo", prompt, **both)[:2]
+        self.assertEqual(before, self.complete("demo", prompt, **self.lora({"reverse": 1, "upper": 1}))[:2])
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(self.complete, "demo", prompt, 200, **both) for _ in range(4)]
+            wait_for(lambda: self.server.metric("vllm:num_requests_running") >= 1)
+            self.assertEqual(self.server.load("x", DEMO / "adapters/rot13", load_inplace=True)[0], 200)
+            after = self.complete("demo", prompt, **both)[:2]
+            answers = [one.result()[0][:12] for one in running]
+        self.assertTrue(all(answer == before[0] for answer in answers), answers)
+        self.assertEqual(after, self.complete("demo", prompt, **self.lora({"rot13": 1, "upper": 1}))[:2])
+        self.assertNotEqual(after, before)
+        self.assertEqual(self.server.unload("x")[0], 200)
+        status, answer = self.server.json("POST", "/v1/completions", {"model": "demo", "prompt": prompt, **both})
+        self.assertEqual((status, answer["error"]["param"]), (400, "lora"))
+        self.assertIn("`x`", answer["error"]["message"])
+
+    def test_what_is_no_sum_is_refused_and_many_sums_are_served(self):
+        config = self.copy("upper", "activated") / "adapter_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "alora_invocation_tokens": [4]}))
+        self.assertEqual(self.server.load("activated", config.parent)[0], 200)
+        status, answer = self.server.json("POST", "/v1/completions", {
+            "model": "demo", "prompt": [5, 6], **self.lora({"activated": 1, "sort": 1})})
+        self.assertEqual((status, answer["error"]["param"]), (400, "lora"), answer)
+        self.assertIn("adapter 'activated' is an activated LoRA", answer["error"]["message"])
+        expected = self.complete("demo", [9, 10, 11], **self.lora({"reverse": 0.5, "upper": 1}))[:2]
+        for i in range(40):  # more than the server keeps
+            self.complete("demo", [9, 10, 11], max_tokens=1, **self.lora({"reverse": 1 + i / 64, "upper": 1}))
+        self.assertEqual(self.complete("demo", [9, 10, 11], **self.lora({"reverse": 0.5, "upper": 1}))[:2], expected)
+        names = [card["id"] for card in self.server.json("GET", "/v1/models")[1]["data"]]
+        self.assertFalse([name for name in names if "+" in name], names)
 
 
 class Conversion(WithFolder):

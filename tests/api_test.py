@@ -278,7 +278,7 @@ class Api(unittest.TestCase):
             body = self.post(CHAT, {**chat_body(prompt=prompt), "max_tokens": 100, **fields})
             self.assertEqual((body["model"], body["choices"][0]["message"]["content"]), ("reverse", answer), fields)
         for field, value in (("lora_path", "unknown"), ("lora_path", ["reverse", "upper"]), ("adapter_id", "unknown"),
-                             ("lora", [{"id": 0, "scale": 1.0}]), ("merged_adapters", {"ids": ["reverse", "upper"]})):
+                             ("lora", [{"id": 0, "scale": 1.0}]), ("merged_adapters", {"ids": ["reverse", "none"]})):
             error = self.post(CHAT, {**chat_body(), field: value}, 400)["error"]
             self.assertEqual(error["param"], field, error)
         self.assertEqual(self.post(CHAT, chat_body("upper", lora_path="reverse"), 400)["error"]["param"], "lora_path")

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "http/random_source.h"
 #include "report/progress_bar.h"
+#include "server/adapters/adapter_finder.h"
 #include "server/batch/batch_format.h"
 #include "server/batch/batch_run.h"
 #include "server/generation/engine_service.h"
@@ -97,6 +98,20 @@ Result<EarlyParts> ReadEarlyParts(const BatchFlags& flags) {
   return EarlyParts{std::move(tokenizer), std::move(templates), std::move(defaults)};
 }
 
+// Adds adapters up for requests that ask for several. All adapters are registered.
+class Composer final : public AdapterFinder {
+ public:
+  explicit Composer(Runtime& runtime) : runtime_(runtime) {}
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override { return UnknownModel(name); }
+  std::vector<OfferedAdapter> Offered() override { return {}; }
+  Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts) override {
+    return runtime_.registry().Compose(parts, runtime_.clock().UnixSeconds());
+  }
+
+ private:
+  Runtime& runtime_;
+};
+
 Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const EarlyParts& early, std::FILE* input,
                             BatchOutput& output) {
   ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
@@ -106,12 +121,14 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
                                      flags.output_formats.reasoning_parsers));
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
+  Composer composer(runtime);
   const ServingContext context = {.clock = &runtime.clock(),
                                   .generation = &service,
                                   .registry = &runtime.registry(),
                                   .tokenizer = &early.tokenizer,
                                   .chat_template = early.templates.of_base(),
                                   .seeds = &seeds,
+                                  .finder = &composer,
                                   .grammars = grammars.get(),
                                   .defaults = &early.defaults,
                                   .formats = &formats,

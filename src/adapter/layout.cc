@@ -178,6 +178,13 @@ void PackVectors(const ModuleVectors& vectors, const ModulePlace& place, const s
   pack(vectors.shifts, place.vectors[1]);
 }
 
+// Whether joining adapters made float32 of the tensor to keep what they have.
+bool IsWidened(const TensorEntry& tensor) {
+  return tensor.view != nullptr && std::ranges::any_of(tensor.view->joined, [&](const TensorPart& part) {
+           return part.factor != 1 || part.tensor.dtype != tensor.dtype;
+         });
+}
+
 }  // namespace
 
 Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::size_t page_bytes) {
@@ -234,6 +241,7 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
     dtype = tensor->dtype;
   };
   for (const LoraModule& module : file.modules) {
+    if (module.a != nullptr && (IsWidened(*module.a) || IsWidened(*module.b))) return DType::kF32;
     widen(module.a);
     widen(module.b);
   }

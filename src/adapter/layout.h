@@ -81,7 +81,8 @@ Result<AdapterLayout> LayoutAdapter(const AdapterFile& file, DType dtype, std::s
 std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 
 // The type of an adapter's rows in memory. It is the file's type if that is narrower than the type of the base model's
-// weights, otherwise the base model's (as in vLLM). With an f32 base model it is always the file's type.
+// weights, otherwise the base model's (as in vLLM). With an f32 base model it is always the file's type. Joined
+// adapters of different scales have float32 (formats/adapter_join.h).
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
 // How far the rows of A and B are from what they are in 8 bits: the root of the mean square of the differences,

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "formats/adapter_join.h"
 #include "formats/base_model_name.h"
 #include "formats/message.h"
 
@@ -194,7 +197,17 @@ void AdapterRegistry::Enter(const std::shared_ptr<AdapterVersion>& version) {
   entries_.emplace(version->generation, Entry{version, false});
 }
 
+// A composite must not outlive a part's name: the next request for it is to get the part that has the name then.
 void AdapterRegistry::Retire(AdapterGeneration generation) {
+  RetireOne(generation);
+  std::erase_if(composites_, [&](const Composite& composite) {
+    const bool has = std::ranges::any_of(composite.parts, [&](const auto& part) { return part.first == generation; });
+    if (has) RetireOne(composite.version->generation);
+    return has;
+  });
+}
+
+void AdapterRegistry::RetireOne(AdapterGeneration generation) {
   entries_.at(generation).retired = true;
   retired_.push_back(generation);
   retired_and_held_.push_back(generation);
@@ -210,6 +223,61 @@ void AdapterRegistry::ForgetUnheld() {
     return true;
   });
   forget_at_ = std::max<std::size_t>(16, 2 * retired_and_held_.size());
+}
+
+VersionPtr AdapterRegistry::FindComposite(const std::vector<WeightedAdapter>& parts) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(composites_, [&](const Composite& composite) {
+    return std::ranges::equal(composite.parts, parts, [](const auto& a, const WeightedAdapter& b) {
+      return a.first == b.version->generation && a.second == b.weight;
+    });
+  });
+  if (found == composites_.end()) return nullptr;
+  std::rotate(found, found + 1, composites_.end());
+  return composites_.back().version;
+}
+
+Result<VersionPtr> AdapterRegistry::Compose(const std::vector<WeightedAdapter>& parts, std::int64_t now_unix_seconds) {
+  CHECK(!parts.empty() && parts.size() <= kMaxWeightedAdapters);
+  const std::lock_guard composing(composing_);
+  if (VersionPtr known = FindComposite(parts)) return known;
+  auto version = std::make_shared<AdapterVersion>();
+  Composite composite;
+  std::vector<AdapterShare> shares;
+  for (const WeightedAdapter& part : parts) {
+    shares.push_back({&part.version->file, part.version->name, part.weight});
+    version->name += (version->name.empty() ? "" : "+") + part.version->name;
+    if (part.weight != 1) version->name += fmt::format("*{}", part.weight);
+    version->parts.push_back(part.version);
+    composite.parts.emplace_back(part.version->generation, part.weight);
+    if (version->text != nullptr || part.version->text == nullptr) continue;
+    version->text = part.version->text;
+    version->text_digest = part.version->text_digest;
+  }
+  version->path = version->name;
+  version->created_unix_seconds = now_unix_seconds;
+  ASSIGN_OR_RETURN(version->file, JoinAdapters(shares, version->name));
+  ASSIGN_OR_RETURN(version->layout, LayOut(version->name, version->path, version->file));
+  VersionPtr oldest;  // released after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    for (const WeightedAdapter& part : parts) {
+      const auto entry = entries_.find(part.version->generation);
+      if (entry != entries_.end() && !entry->second.retired) continue;
+      return Unavailable("The adapter `" + part.version->name +
+                         "` was unloaded or replaced meanwhile; send the request again.");
+    }
+    if (composites_.size() >= kMaxComposites) {
+      oldest = std::move(composites_.front().version);
+      composites_.erase(composites_.begin());
+      RetireOne(oldest->generation);
+    }
+    Enter(version);
+    composite.version = version;
+    composites_.push_back(std::move(composite));
+  }
+  if (oldest != nullptr && options_.on_retire) options_.on_retire();
+  return VersionPtr(std::move(version));
 }
 
 void AdapterRegistry::TakeRetired(std::vector<AdapterGeneration>& retired) {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "adapter/layout.h"
@@ -34,6 +35,17 @@ struct AdapterVersion {
   std::shared_ptr<const void> held;         // what must live as long as its files are used; may be null
   std::shared_ptr<const AdapterText> text;  // null: nothing is of its own
   std::string text_digest;                  // of the files that `text` was read from; empty: there are none
+  // Of a composite (AdapterRegistry::Compose): the adapters that it adds up. Otherwise empty.
+  std::vector<std::shared_ptr<const AdapterVersion>> parts;
+
+  // The name of the adapter that its use is counted for: of a composite, the first part's.
+  const std::string& account() const { return parts.empty() ? name : parts.front()->name; }
+};
+
+// One of the adapters of a composite.
+struct WeightedAdapter {
+  std::shared_ptr<const AdapterVersion> version;
+  double weight = 1;  // of its products
 };
 
 // Of an adapter whose files are not where the operator said: of one that was downloaded.
@@ -100,6 +112,18 @@ class AdapterRegistry {
   // Retires a prepared version that will not be published.
   void Discard(const AdapterVersion& version);
 
+  // Several adapters in one request are a composite: an adapter of its own generation, digest and pages, which adds
+  // what they do (JoinAdapters). It has no name in the registry; its text is that of the first part that has any. The
+  // registry keeps the kMaxComposites that were used last. Whoever retires a part retires its composites.
+  static constexpr std::size_t kMaxComposites = 32, kMaxWeightedAdapters = 8;
+  // Makes the composite of the parts, in their order, unless there is one. Reads all their weights; one composite is
+  // made at a time. Errors: a part is retired (kUnavailable: resolve its name again); JoinAdapters; as Prepare for
+  // ranks and rows.
+  Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts,
+                                                        std::int64_t now_unix_seconds);
+  // The composite of these parts; null: there is none yet.
+  std::shared_ptr<const AdapterVersion> FindComposite(const std::vector<WeightedAdapter>& parts) const;
+
   // For the engine: appends the generations that were retired since the last call.
   void TakeRetired(std::vector<AdapterGeneration>& retired);
   // Whether the generation is retired; also true for generations that have been freed.
@@ -127,6 +151,11 @@ class AdapterRegistry {
     std::weak_ptr<const AdapterVersion> version;
     bool retired = false;
   };
+  // A composite with what it was made of.
+  struct Composite {
+    std::vector<std::pair<AdapterGeneration, double>> parts;
+    std::shared_ptr<const AdapterVersion> version;
+  };
   static Error NameTaken(const std::string& name);
   // Opens and checks the adapter; the result has no generation yet.
   Result<std::shared_ptr<AdapterVersion>> Open(const std::string& name, const std::filesystem::path& path,
@@ -140,12 +169,15 @@ class AdapterRegistry {
   // The following REQUIRE mutex_.
   void Enter(const std::shared_ptr<AdapterVersion>& version);
   void Retire(AdapterGeneration generation);
+  void RetireOne(AdapterGeneration generation);
   void ForgetUnheld();
 
   const ModelConfig model_;
   const std::vector<std::string> base_names_;
   const Options options_;
+  std::mutex composing_;  // held while one is made; taken before mutex_
   mutable std::mutex mutex_;
+  mutable std::vector<Composite> composites_;  // the last used at the end
   std::map<std::string, std::shared_ptr<const AdapterVersion>, std::less<>> by_name_;
   std::map<AdapterGeneration, Entry> entries_;
   std::vector<AdapterGeneration> retired_;           // not yet taken by the engine

@@ -71,7 +71,7 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   std::optional<std::int32_t> base_tokens = input.base_tokens;
   if (version != nullptr && !base_tokens) base_tokens = InvokedAt(input.prompt, version->file.config.invocation_tokens);
   request.base_tokens = base_tokens.value_or(0);
-  request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
+  request.tenant_name = input.tenant.empty() && version != nullptr ? version->account() : std::move(input.tenant);
   request.prefix_domain = std::move(input.prefix_domain);
   const bool acts = base_tokens.has_value();
   if (!acts) request.adapter = kBaseModel;

@@ -1,6 +1,7 @@
 #include "formats/tensor_reader.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -48,6 +49,25 @@ std::vector<std::byte> FloatsOfQ8(std::span<const std::byte> blocks) {
   return floats;
 }
 
+// The elements as float32, times `factor`.
+std::vector<std::byte> ScaledFloats(DType dtype, std::span<const std::byte> data, float factor) {
+  const std::size_t size = DTypeSize(dtype), count = data.size() / size;
+  std::vector<std::byte> floats(count * sizeof(float));
+  for (std::size_t i = 0; i < count; ++i) {
+    float value = 0;
+    if (dtype == DType::kF32) {
+      std::memcpy(&value, data.data() + i * size, sizeof(value));
+    } else {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, data.data() + i * size, sizeof(bits));
+      value = dtype == DType::kF16 ? FloatOfHalf(bits) : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+    }
+    value *= factor;
+    std::memcpy(floats.data() + i * sizeof(value), &value, sizeof(value));
+  }
+  return floats;
+}
+
 }  // namespace
 
 Result<TensorReader> TensorReader::Open(const std::filesystem::path& path) {
@@ -66,9 +86,20 @@ Result<TensorReader> TensorReader::Of(RegularFile file, const std::filesystem::p
                                       std::vector<TensorEntry> tensors, const TensorFileLimits& limits) {
   RETURN_IF_ERROR(CheckHoles(file, limits, path.string()));
   TensorReader reader;
-  reader.files_.push_back({std::move(file), path});
+  reader.files_.push_back({std::make_shared<const RegularFile>(std::move(file)), path});
   reader.tensors_ = std::move(tensors);
   return reader;
+}
+
+TensorReader TensorReader::Sharing(std::span<const TensorReader* const> readers, const std::filesystem::path& path,
+                                   std::vector<std::size_t>& files) {
+  TensorReader shared;
+  for (const TensorReader* const reader : readers) {
+    files.push_back(shared.files_.size());
+    for (const File& file : reader->files_) shared.files_.push_back({file.file, path});
+  }
+  CHECK(!shared.files_.empty());
+  return shared;
 }
 
 Status TensorReader::Add(RegularFile file, const std::filesystem::path& path, const TensorFileLimits& limits) {
@@ -94,7 +125,7 @@ Status TensorReader::Add(RegularFile file, const std::filesystem::path& path, co
                         .bytes = entry.end - entry.begin,
                         .file = files_.size()});
   }
-  files_.push_back({std::move(file), path});
+  files_.push_back({std::make_shared<const RegularFile>(std::move(file)), path});
   return Ok{};
 }
 
@@ -106,7 +137,7 @@ Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buf
 Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const {
   CHECK_LE(first + out.size(), tensor.bytes);
   const File& file = files_[tensor.file];
-  if (tensor.view == nullptr) return file.file.ReadAt(tensor.offset + first, out, file.path);
+  if (tensor.view == nullptr) return file.file->ReadAt(tensor.offset + first, out, file.path);
   if (first == 0 && out.size() == tensor.bytes) return ReadView(tensor, out);
   std::vector<std::byte> whole(static_cast<std::size_t>(tensor.bytes));
   RETURN_IF_ERROR(ReadView(tensor, whole));
@@ -116,11 +147,12 @@ Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::s
 
 Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> out) const {
   const TensorView& view = *tensor.view;
+  if (!view.joined.empty()) return ReadJoined(tensor, out);
   const File& file = files_[tensor.file];
   const std::size_t size = DTypeSize(tensor.dtype);
   const auto rows = static_cast<std::size_t>(view.rows), columns = static_cast<std::size_t>(view.columns);
   std::vector<std::byte> stored(view.q8_0 ? rows * columns / kQ8Block * kQ8BlockBytes : rows * columns * size);
-  RETURN_IF_ERROR(file.file.ReadAt(tensor.offset, stored, file.path));
+  RETURN_IF_ERROR(file.file->ReadAt(tensor.offset, stored, file.path));
   if (view.q8_0) stored = FloatsOfQ8(stored);
   const std::size_t matrix_rows = view.transposed ? columns : rows, width = view.transposed ? rows : columns;
   const std::size_t count = view.picked.empty() ? matrix_rows : view.picked.size();
@@ -136,6 +168,30 @@ Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> ou
     for (std::size_t j = 0; j < width; ++j) {
       std::memcpy(to + j * size, stored.data() + (j * matrix_rows + row) * size, size);
     }
+  }
+  return Ok{};
+}
+
+Status TensorReader::ReadJoined(const TensorEntry& tensor, std::span<std::byte> out) const {
+  const TensorView& view = *tensor.view;
+  CHECK_EQ(tensor.shape.size(), 2u);
+  const std::size_t size = DTypeSize(tensor.dtype), row_bytes = static_cast<std::size_t>(tensor.shape[1]) * size;
+  CHECK_EQ(out.size(), static_cast<std::size_t>(tensor.shape[0]) * row_bytes);
+  std::vector<std::byte> data;
+  std::size_t first = 0;  // byte of `out`, of the part's first element
+  for (const TensorPart& part : view.joined) {
+    RETURN_IF_ERROR(Read(part.tensor, data));
+    if (part.tensor.dtype != tensor.dtype || part.factor != 1)
+      data = ScaledFloats(part.tensor.dtype, data, part.factor);
+    if (!view.beside) {
+      std::memcpy(out.data() + first, data.data(), data.size());
+      first += data.size();
+      continue;
+    }
+    const std::size_t width = static_cast<std::size_t>(part.tensor.shape[1]) * size;
+    for (std::size_t row = 0; row < static_cast<std::size_t>(tensor.shape[0]); ++row)
+      std::memcpy(out.data() + row * row_bytes + first, data.data() + row * width, width);
+    first += width;
   }
   return Ok{};
 }

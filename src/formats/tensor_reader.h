@@ -19,12 +19,17 @@
 
 namespace loramux {
 
+struct TensorPart;
+
 // How a matrix lies in its file, where that is not row-major in the order of its shape.
 struct TensorView {
   std::int64_t rows = 0, columns = 0;  // of the stored matrix, row-major
   bool transposed = false;             // rows and columns are exchanged when it is read
   bool q8_0 = false;                   // stored in blocks of GGUF's Q8_0, read as F32
   std::vector<std::int64_t> picked;    // the rows that are the tensor's, in its order; empty: all
+  // Several matrices as one: rows below rows or, with `beside`, columns beside columns. Empty: it is one matrix.
+  std::vector<TensorPart> joined;
+  bool beside = false;
 };
 
 // One tensor: row-major, little-endian, as Read returns it.
@@ -40,6 +45,12 @@ struct TensorEntry {
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
 };
 
+// A matrix of a joined one.
+struct TensorPart {
+  TensorEntry tensor;
+  float factor = 1;  // of its elements; REQUIRES: the whole is F32, or 1 and the types are the same
+};
+
 // Movable; owns one file descriptor. Thread-safe to read.
 class TensorReader {
  public:
@@ -52,6 +63,11 @@ class TensorReader {
   // Takes an open file whose tensors another reader found. `limits`: as Open.
   static Result<TensorReader> Of(RegularFile file, const std::filesystem::path& path, std::vector<TensorEntry> tensors,
                                  const TensorFileLimits& limits);
+  // Shares the open files of several readers, and has none of their tensors. `files[i]` receives the number of the
+  // first file of reader i, which TensorEntry::file of its tensors counts from. `path` stands for all in errors.
+  // REQUIRES: at least one reader.
+  static TensorReader Sharing(std::span<const TensorReader* const> readers, const std::filesystem::path& path,
+                              std::vector<std::size_t>& files);
   // Adds a safetensors file to those of the reader. Errors: as Open; addresses of earlier tensors change.
   Status Add(RegularFile file, const std::filesystem::path& path, const TensorFileLimits& limits = {});
   // Keeps a tensor that is a part of one of `tensors`; its address is as stable as theirs.
@@ -73,8 +89,9 @@ class TensorReader {
  private:
   // Reads the stored matrix, and brings its elements into the order of the tensor.
   Status ReadView(const TensorEntry& tensor, std::span<std::byte> out) const;
+  Status ReadJoined(const TensorEntry& tensor, std::span<std::byte> out) const;
   struct File {
-    RegularFile file;
+    std::shared_ptr<const RegularFile> file;
     std::filesystem::path path;
   };
   TensorReader() = default;

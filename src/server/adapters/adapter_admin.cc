@@ -358,6 +358,15 @@ std::vector<OfferedAdapter> AdapterAdmin::InDirectory() {
   return offered;
 }
 
+Result<VersionPtr> AdapterAdmin::Compose(const std::vector<WeightedAdapter>& parts) {
+  auto composite = parts_.registry->Compose(parts, parts_.clock->UnixSeconds());
+  if (composite.ok()) return composite;
+  Error error = std::move(composite).error();
+  for (const WeightedAdapter& part : parts)
+    error.message = WithoutPath(std::move(error.message), part.version->path.string(), part.version->name);
+  return error;
+}
+
 // ---- Restart ----
 
 void AdapterAdmin::Restore() {

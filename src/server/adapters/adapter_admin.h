@@ -85,6 +85,7 @@ class AdapterAdmin final : public AdapterFinder {
   // and those of Failed.
   std::vector<OfferedAdapter> Offered() override;
   std::vector<BrokenAdapter> Broken() override;
+  Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts) override;
 
   // Returns name and path of every registered adapter, sorted by name.
   std::map<std::string, std::string> Loaded() const;

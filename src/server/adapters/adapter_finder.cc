@@ -1,5 +1,7 @@
 #include "server/adapters/adapter_finder.h"
 
+#include <utility>
+
 namespace loramux {
 namespace {
 
@@ -23,6 +25,22 @@ Result<std::shared_ptr<const AdapterVersion>> MissingAdapter::Find(std::string_v
 
 std::vector<OfferedAdapter> MissingAdapter::Offered() {
   return names_ == nullptr ? std::vector<OfferedAdapter>() : names_->Offered();
+}
+
+Result<std::shared_ptr<const AdapterVersion>> MissingAdapter::Compose(const std::vector<WeightedAdapter>& parts) {
+  parts_ = parts;
+  return Unavailable("The adapters of the request are not added up yet.");
+}
+
+Status MissingAdapter::Fetch(AdapterFinder& finder) {
+  const std::string name = std::exchange(name_, {});
+  const std::vector<WeightedAdapter> parts = std::exchange(parts_, {});
+  const auto found = name.empty() ? finder.Compose(parts) : finder.Find(name);
+  return found.ok() ? Status(Ok{}) : Status(found.error());
+}
+
+Result<std::shared_ptr<const AdapterVersion>> AdapterFinder::Compose(const std::vector<WeightedAdapter>&) {
+  return Unsupported("This server takes one adapter in a request, with weight 1.");
 }
 
 Error UnknownModel(std::string_view name) {

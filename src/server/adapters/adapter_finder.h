@@ -38,25 +38,31 @@ class AdapterFinder {
   virtual std::vector<OfferedAdapter> Offered() = 0;
   // Returns the adapters that Find knows and cannot serve, sorted by name. May be a few seconds old.
   virtual std::vector<BrokenAdapter> Broken() { return {}; }
+  // As AdapterRegistry::Compose. Errors name no paths.
+  virtual Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts);
 };
 
 // Returns a message about the adapter `name` at `path` as clients may read it: with the name in the place of the path,
 // which tells how the server's disk is laid out.
 std::string WithoutPath(std::string message, std::string_view path, std::string_view name);
 
-// Notes the name of an adapter that is not registered, so that it can be searched for on another thread, where Find may
-// block. `names` offers the adapters; null: there are none.
+// Notes the name of an adapter that is not registered, or the parts of a composite that is not made, so that it can be
+// found on another thread, where that may block. `names` offers the adapters; null: there are none.
 class MissingAdapter final : public AdapterFinder {
  public:
   explicit MissingAdapter(AdapterFinder* names = nullptr) : names_(names) {}
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
   std::vector<OfferedAdapter> Offered() override;
-  // The name; empty: all were registered.
-  const std::string& name() const { return name_; }
+  Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts) override;
+  // Whether anything was noted.
+  bool noted() const { return !name_.empty() || !parts_.empty(); }
+  // Asks `finder` for what was noted, and forgets it. May block.
+  Status Fetch(AdapterFinder& finder);
 
  private:
   AdapterFinder* names_;
   std::string name_;
+  std::vector<WeightedAdapter> parts_;
 };
 
 // Returns the error "The model `x` does not exist.", for the field "model".

@@ -40,7 +40,10 @@ std::optional<ListedVersion> List(const AdapterSnapshot& adapter, std::int64_t p
                   .bytes = adapter.version.pages * page_bytes,
                   .running = adapter.running,
                   .waiting = adapter.waiting};
-  if (const auto version = registry.Find(listed.generation)) listed.entry.digest = version->file.digest;
+  if (const auto version = registry.Find(listed.generation)) {
+    if (!version->parts.empty()) return std::nullopt;  // a sum of adapters is no model that a router may ask for
+    listed.entry.digest = version->file.digest;
+  }
   return listed;
 }
 

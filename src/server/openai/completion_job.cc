@@ -42,8 +42,17 @@ VersionPtr Registered(const AdapterRegistry& registry, const std::string& model,
                       const std::optional<AdapterField>& adapter) {
   const auto choice = ChooseModel(registry, model, adapter);
   if (!choice.ok()) return nullptr;
-  auto version = registry.Resolve(choice->name);
-  return version.ok() ? *std::move(version) : nullptr;
+  if (choice->parts.empty()) {
+    auto version = registry.Resolve(choice->name);
+    return version.ok() ? *std::move(version) : nullptr;
+  }
+  std::vector<WeightedAdapter> parts;
+  for (const NamedWeight& part : choice->parts) {
+    auto version = registry.Resolve(part.name);
+    if (!version.ok() || *version == nullptr) return nullptr;
+    parts.push_back({*std::move(version), part.weight});
+  }
+  return registry.FindComposite(parts);
 }
 
 // `text` receives the beginning of the prompt's text, if routers want to know of it. `version` receives the version
@@ -103,7 +112,7 @@ Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest
                               const AdapterVersion* adapter) {
   if (context.admission == nullptr) return AdmissionTicket();
   AdmissionRequest wanted;
-  wanted.adapter = adapter == nullptr ? context.registry->base_names().front() : adapter->name;
+  wanted.adapter = adapter == nullptr ? context.registry->base_names().front() : adapter->account();
   wanted.sequences = request.n * std::max<std::int64_t>(1, static_cast<std::int64_t>(request.prompts.size()));
   if (context.caller != nullptr) {
     wanted.key = context.caller->name;
@@ -148,7 +157,7 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   ASSIGN_OR_RETURN(VersionPtr adapter, Resolve(context, choice));
   const bool reloaded = seen != nullptr && adapter != nullptr && seen != adapter && seen->name == adapter->name;
   if (reloaded && context.require_digest.empty()) adapter = std::move(seen);  // whose defaults the request has
-  request.model = std::move(choice.name);
+  request.model = choice.parts.empty() ? std::move(choice.name) : adapter->name;
   parsed.writer->SetModel(request.model);
   ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter.get()));
   CompletionJob job(context, std::move(parsed));
@@ -223,7 +232,7 @@ OutputFormats CompletionJob::Formats(const ServingContext& context) const {
   if (context.formats == nullptr) return {};
   if (adapter_ == nullptr) return context.formats->Of({});
   const bool own = TextOf(adapter_) != nullptr && TextOf(adapter_)->own != nullptr;
-  return context.formats->Of(adapter_->name, own ? &TextOf(adapter_)->own->formats : nullptr);
+  return context.formats->Of(adapter_->account(), own ? &TextOf(adapter_)->own->formats : nullptr);
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
@@ -259,7 +268,7 @@ bool CompletionJob::WantsGuess(const ServingContext& context) const {
 
 std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_view text) const {
   if (!WantsGuess(context)) return 0;
-  return context.lengths->Guess(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name), text);
+  return context.lengths->Guess(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->account()), text);
 }
 
 // Returns 0 for ids without text (the model may have more ids than the tokenizer): a missing guess is no error.
@@ -348,7 +357,7 @@ std::int32_t CompletionJob::MaxTokens(const ServingContext& context, AdapterGene
 }
 
 void CompletionJob::Count(ServerMetrics* metrics, TimeNs received) {
-  const std::string adapter = adapter_ == nullptr ? std::string() : adapter_->name;
+  const std::string adapter = adapter_ == nullptr ? std::string() : adapter_->account();
   for (Choice& choice : choices_) choice.metrics = SequenceMetrics(metrics, adapter, tenant_, received);
 }
 

@@ -13,6 +13,21 @@ bool IsBase(const AdapterRegistry& registry, std::string_view name) {
   return std::find(bases.begin(), bases.end(), name) != bases.end();
 }
 
+// The composite of the choice's parts, each of which the caller may use.
+Result<std::shared_ptr<const AdapterVersion>> ResolveSum(const AdapterRegistry& registry, AdapterFinder* finder,
+                                                         const ApiKey* caller, const ModelChoice& choice) {
+  std::vector<WeightedAdapter> parts;
+  for (const NamedWeight& part : choice.parts) {
+    ASSIGN_OR_RETURN(auto version, ResolveModel(registry, finder, caller, {part.name, choice.field}));
+    parts.push_back({std::move(version), part.weight});
+  }
+  if (auto known = registry.FindComposite(parts)) return known;
+  if (finder == nullptr) return Unavailable("The adapters changed meanwhile; send the request again.", choice.field);
+  auto made = finder->Compose(parts);
+  if (made.ok()) return made;
+  return NotServed(choice.field, made.error());
+}
+
 }  // namespace
 
 std::string AdapterOf(const AdapterRegistry& registry, const std::string& model) {
@@ -27,8 +42,8 @@ std::string AdapterOf(const AdapterRegistry& registry, const std::string& model)
 Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::string& model,
                                 const std::optional<AdapterField>& adapter) {
   std::string name = AdapterOf(registry, model);
-  if (!adapter || adapter->name == name) return ModelChoice{std::move(name), "model"};
-  if (IsBase(registry, name)) return ModelChoice{adapter->name, adapter->field};
+  if (!adapter || (adapter->name == name && adapter->parts.empty())) return ModelChoice{std::move(name), "model"};
+  if (IsBase(registry, name)) return ModelChoice{adapter->name, adapter->field, adapter->parts};
   return InvalidArgument("`" + adapter->field + "`: expected the adapter that `model` names (" +
                              DescribeJson(Json(name)) + "), or the base model in `model`, found " +
                              DescribeJson(Json(adapter->name)),
@@ -37,6 +52,7 @@ Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::stri
 
 Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry& registry, AdapterFinder* finder,
                                                            const ApiKey* caller, const ModelChoice& choice) {
+  if (!choice.parts.empty()) return ResolveSum(registry, finder, caller, choice);
   const Error unknown = NotServed(choice.field, UnknownModel(choice.name));
   if (caller != nullptr && !caller->Allows(choice.name)) return unknown;
   if (choice.field != "model" && IsBase(registry, choice.name)) return unknown;
@@ -55,8 +71,10 @@ Error Elsewhere(std::string_view digest, Error error) {
 
 Error NotServed(std::string_view field, Error error) {
   if (field == "model") return error;
-  if (error.code == ErrorCode::kNotFound) error.code = ErrorCode::kInvalidArgument;
-  error.message = "`" + std::string(field) + "`: expected the name of one adapter that is served. " + error.message;
+  const bool unknown = error.code == ErrorCode::kNotFound;
+  if (unknown) error.code = ErrorCode::kInvalidArgument;
+  const std::string expected = unknown ? "expected the name of an adapter that is served. " : "";
+  error.message = "`" + std::string(field) + "`: " + expected + error.message;
   error.param = field;
   return error;
 }

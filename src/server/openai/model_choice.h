@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "adapter/registry.h"
 #include "base/result.h"
@@ -16,8 +17,9 @@ namespace loramux {
 
 // The model that a request asks for.
 struct ModelChoice {
-  std::string name;   // of the base model or of an adapter; it may be unknown
-  std::string field;  // that named it: "model", or a field of ReadAdapterFields
+  std::string name;                     // of the base model or of an adapter; it may be unknown
+  std::string field;                    // that named it: "model", or a field of ReadAdapterFields
+  std::vector<NamedWeight> parts = {};  // AdapterField::parts
 };
 
 // Returns the name of the adapter in "BASE:ADAPTER" (SGLang), where BASE is a name of the base model. Any other name is
@@ -28,8 +30,8 @@ std::string AdapterOf(const AdapterRegistry& registry, const std::string& model)
 Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::string& model,
                                 const std::optional<AdapterField>& adapter);
 
-// Returns the version to serve; null for the base model. `finder` (may be null) searches for unknown names. Errors are
-// NotServed: the model is unknown, or the API key `caller` (null: none) does not permit it.
+// Returns the version to serve; null for the base model. `finder` (may be null) searches for unknown names, and makes
+// composites. Errors are NotServed: the model is unknown, or the API key `caller` (null: none) does not permit it.
 Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry& registry, AdapterFinder* finder,
                                                            const ApiKey* caller, const ModelChoice& choice);
 

@@ -59,10 +59,20 @@ TEST_F(ModelChoiceTest, AFieldWithAnUnknownAdapterIsABadRequest) {
     ASSERT_FALSE(version.ok()) << name;
     EXPECT_EQ(version.error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(version.error().param, "lora_path");
-    EXPECT_THAT(version.error().message, HasSubstr("`lora_path`: expected the name of one adapter that is served"));
+    EXPECT_THAT(version.error().message, HasSubstr("`lora_path`: expected the name of an adapter that is served"));
   }
   EXPECT_EQ(ResolveModel(registry_, nullptr, nullptr, *ChooseModel(registry_, "base:none", {})).error().code,
             ErrorCode::kNotFound);
+}
+
+TEST_F(ModelChoiceTest, ASumIsOfTheBaseModelsAdapters) {
+  const AdapterField sum{"lora", "sql+base:odd", {{"sql", 0.5}, {"base:odd", 1}}};
+  EXPECT_THAT(Serves("base", sum), HasSubstr("lora: The adapters changed meanwhile"));  // nobody makes it here
+  EXPECT_THAT(Serves("sql", sum), HasSubstr("lora: `lora`: expected the adapter that `model` names"));
+  EXPECT_THAT(Serves("base", AdapterField{"lora", "sql+none", {{"sql", 0.5}, {"none", 1}}}),
+              HasSubstr("lora: `lora`: expected the name of an adapter that is served. The model `none`"));
+  const ApiKey one{.name = "b", .models = {"base", "sql"}};
+  EXPECT_THAT(Serves("base", sum, &one), HasSubstr("The model `base:odd` does not exist"));
 }
 
 // A key that may not use an adapter learns nothing of it, whatever names it.

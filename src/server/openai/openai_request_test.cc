@@ -370,7 +370,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("cache_salt":"")", "cache_salt", "a string of 1 to 256 bytes, found \"\""},
       {R"("cache_salt":7)", "cache_salt", "found 7"},
       {R"("lora_path":["a","b"])", "lora_path", "the name of one adapter"},
-      {R"("merged_adapters":{"ids":["a","b"]})", "merged_adapters", "merges no adapters"},
+      {R"("merged_adapters":{"ids":["a","b"],"merge_strategy":"ties"})", "merged_adapters", "merge_strategy"},
       {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
       {R"("guided_json":[])", "guided_json", "a JSON schema"},
       {R"("guided_regex":1)", "guided_regex", "a regular expression"},

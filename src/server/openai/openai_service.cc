@@ -84,6 +84,9 @@ class HandlerScope {
   std::shared_ptr<GenerationInbox> inbox_;
 };
 
+// How often a request is prepared, with one adapter found or one composite made in between: of one with the most
+// adapters, and once more for what changes meanwhile.
+constexpr int kMostRounds = static_cast<int>(AdapterRegistry::kMaxWeightedAdapters) + 3;
 // Alternatives and tokens that a network thread turns into text by itself. More of them are work for the queue.
 constexpr std::size_t kMaxInlineTokens = 64;
 constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
@@ -415,20 +418,15 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
     job.emplace(CompletionJob::Prepare(context, dialect, request.body, request.tenant));
     if (request.body.size() > kLargeBytes) malloc_trim(0);
   };
-  co_await RunOn(work_, WorkTenant(request), gone, prepare);
-  if (!missing.name().empty() && !gone) {
+  for (int round = 0; round < kMostRounds; ++round) {
+    co_await RunOn(work_, WorkTenant(request), gone, prepare);
+    if (!missing.noted() || gone) break;
     Status found = Ok{};
-    co_await RunOn(finders_, [&] {
-      const auto adapter = finder_->Find(missing.name());
-      if (!adapter.ok()) found = adapter.error();
-    });
-    context.finder = nullptr;
-    if (found.ok()) {
-      co_await RunOn(work_, WorkTenant(request), gone, prepare);
-    } else {
-      Error unknown = Elsewhere(context.require_digest, std::move(found).error());
-      job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(unknown))));
-    }
+    co_await RunOn(finders_, [&] { found = missing.Fetch(*finder_); });
+    if (found.ok()) continue;
+    Error unknown = Elsewhere(context.require_digest, std::move(found).error());
+    job.emplace(dialect.InOwnNames(NotServed(job->error().param, std::move(unknown))));
+    break;
   }
   if (gone || !job || !job->ok() || !(*job)->unfinished()) co_return job;
   co_await RunOn(compilers_, WorkTenant(request), gone, [&] {

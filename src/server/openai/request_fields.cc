@@ -20,8 +20,8 @@ constexpr RequestField kFields[] = {
     {"model", kServed, kAllBodies, "the base model or an adapter, or BASE:ADAPTER"},
     {"lora_path", kServed, kAllBodies, "SGLang: the name of one adapter, or an array of one"},
     {"adapter_id", kServed, kAllBodies, "LoRAX: the name of one adapter"},
-    {"lora", kServed, kAllBodies, "llama.cpp: an array of one {\"id\": NAME}; its scale is 1"},
-    {"merged_adapters", kServed, kAllBodies, "LoRAX: one name in `ids`; its weight is 1"},
+    {"lora", kServed, kAllBodies, "llama.cpp: an array of {\"id\": NAME, \"scale\": NUMBER}, which are added up"},
+    {"merged_adapters", kServed, kAllBodies, "LoRAX: names in `ids` and their `weights`, added up"},
     {"adapter_source", kAccepted, kAllBodies, "where LoRAX looks for an adapter; adapters here are registered by name"},
     {"api_token", kAccepted, kAllBodies, "LoRAX's token for a hub"},
     // The prompt.

@@ -87,12 +87,9 @@ asio::awaitable<void> AnswerOn(TextThreads threads, ServingContext context, cons
     if (body->ok() && (*body)->size() >= kLargeAnswer) malloc_trim(0);
   };
   co_await RunOn(threads.work, WorkTenant(exchange.request()), gone, work);
-  if (finder != nullptr && !missing.name().empty() && !gone) {
+  if (finder != nullptr && missing.noted() && !gone) {
     Status found = Ok{};
-    co_await RunOn(threads.finders, [&] {
-      const auto adapter = finder->Find(missing.name());
-      if (!adapter.ok()) found = adapter.error();
-    });
+    co_await RunOn(threads.finders, [&] { found = missing.Fetch(*finder); });
     if (found.ok()) {
       co_await RunOn(threads.work, WorkTenant(exchange.request()), gone, work);
     } else {
