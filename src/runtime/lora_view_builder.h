@@ -65,8 +65,8 @@ class LoraViewBuilder {
       const std::size_t first = built.tokens.size();
       built.tokens.insert(built.tokens.end(), own.tokens.begin(), own.tokens.end());
       (own.kind == OwnKind::kEmbedding ? built.view.embedding : built.view.output) = {
-          static_cast<std::int64_t>(own.tokens.size()), OwnRowDType(own.kind, layout.dtype), built.tokens.data() + first,
-          AddRows(pages, own.rows, built.rows)};
+          static_cast<std::int64_t>(own.tokens.size()), OwnRowDType(own.kind, layout.dtype),
+          built.tokens.data() + first, AddRows(pages, own.rows, built.rows)};
     }
   }
   const std::byte* At(const PageSet& pages, RowPlace place) const {
