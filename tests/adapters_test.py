@@ -69,6 +69,26 @@ def run_program(*arguments):
     return run.stdout
 
 
+def read_tensors(path):
+    """The tensors of a safetensors file: {"dtype", "shape", "bytes"} by name."""
+    data = pathlib.Path(path).read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: {"dtype": about["dtype"], "shape": about["shape"],
+                   "bytes": data[8 + size:][slice(*about["data_offsets"])]} for name, about in header.items()}
+
+
+def write_tensors(path, tensors):
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        end = at + len(tensor["bytes"])
+        header[name] = {"dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(t["bytes"] for t in tensors.values()))
+
+
 class WithFolder(unittest.TestCase):
     def setUp(self):
         self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-adapters-test-")).resolve()
@@ -79,8 +99,8 @@ class WithFolder(unittest.TestCase):
         return self.top / to
 
 
-class OwnText(WithFolder):
-    """What TRL, Unsloth and axolotl save beside an adapter: its tokenizer, chat template, end tokens, defaults."""
+class WithText(WithFolder):
+    """Adapters as TRL, Unsloth and axolotl save them: with a tokenizer, chat template, end tokens, defaults."""
     TEMPLATE = "{{ bos_token }}{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>own:"
 
     def saved(self, name, template=TEMPLATE, tokenizer=None, **files):
@@ -112,8 +132,10 @@ class OwnText(WithFolder):
             limit = {"max_output_tokens": 16} if "input" in body else {} if "count" in path else {"max_tokens": 1}
             status, answer = server.json("POST", path, {"model": model, **body, **limit})
             self.assertEqual((status, count(answer)), (200, tokens["count"]), (path, answer))
-        return server.json("POST", "/detokenize", {"tokens": tokens["tokens"]})[1]["prompt"]
+        return server.json("POST", "/detokenize", {"model": model, "tokens": tokens["tokens"]})[1]["prompt"]
 
+
+class OwnText(WithText):
     def test_the_template_is_the_adapters(self):
         usual, own = "<|bos|><|user|>ab<|end|><|assistant|>", "<|bos|><|user|>ab<|end|><|assistant|>own:"
         folder = self.saved("dir/found")
@@ -203,7 +225,7 @@ class OwnText(WithFolder):
         self.assertEqual(server.load("pad", self.top / "pad")[0], 200)
         self.assertIn("<|own_pad|>", server.cards()["pad"]["warning"])
         self.assertIn("own:", self.prompt(server, "pad"))
-        for name, *words in (("needs", "<|im_start|>", "--tokenizer"), ("swapped", "has the id", "the base model's"),
+        for name, *words in (("needs", "<|im_start|>", "save_embedding_layers"), ("swapped", "has the id", "the base model's"),
                              ("broken", "chat_template.jinja"), ("depth", "tokenizer_config.json", "object"),
                              ("link", "--allowed-adapter-root")):
             status, body = server.load(name, self.top / name)
@@ -228,6 +250,85 @@ class OwnText(WithFolder):
         run_program("batch", str(self.top / "in.jsonl"), *flags, "-o", str(self.top / "out.jsonl"))
         said = json.loads((self.top / "out.jsonl").read_text())["response"]["body"]["choices"][0]["message"]["content"]
         self.assertEqual(said, asked.strip())
+
+
+class MoreTokens(WithText):
+    """Adapters trained with tokens that the base model lacks. Here the row of each is that of a token which the base
+    model has: so a prompt of the new tokens must be answered as one of the old."""
+    NEW = {"<|im_start|>": "<|user|>", "<|im_end|>": "<|end|>", "<|im_say|>": "<|assistant|>"}
+    TEMPLATE = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}<|im_say|>"
+
+    def trained(self, name, most=3):
+        """A copy of `reverse` with the new tokens, and the rows of the first `most` of them."""
+        tokenizer = json.loads((DEMO / "model/tokenizer.json").read_text())
+        ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+        base = read_tensors(DEMO / "model/model.safetensors")["model.embed_tokens.weight"]
+        shape, rows = base["shape"], base["bytes"]
+        width = len(rows) // shape[0]
+
+        def add(state):
+            for i, content in enumerate(self.NEW):
+                state["added_tokens"].append({**state["added_tokens"][0], "content": content, "id": shape[0] + i})
+        folder = self.saved(name, self.TEMPLATE, add, tokenizer_config={"eos_token": "<|im_end|>", "bos_token": "<|bos|>"})
+        tensors = read_tensors(folder / "adapter_model.safetensors")
+        more = b"".join(rows[ids[old] * width:(ids[old] + 1) * width] for old in list(self.NEW.values())[:most])
+        tensors["base_model.model.model.embed_tokens.weight"] = {
+            "dtype": base["dtype"], "shape": [shape[0] + most, shape[1]], "bytes": rows + more}
+        write_tensors(folder / "adapter_model.safetensors", tensors)
+        return folder, shape[0]
+
+    def test_its_tokens_are_read_written_and_said_as_its_own(self):
+        folder, first = self.trained("own")
+        server = AdminServer(self.top, *EXACT)
+        self.assertEqual(server.load("own", folder)[0], 200)
+        self.assertEqual(server.load("reverse", DEMO / "adapters/reverse")[0], 200)
+        card = server.cards()["own"]
+        self.assertEqual((card["eos_token_ids"], card.get("warning")), ([first + 1], None))
+        self.assertEqual(self.prompt(server, "own"), "<|bos|><|im_start|>ab<|im_end|><|im_say|>")
+        # Two tokens have the logits of <|end|> now: whichever ends it, the answer is the same.
+        for asked in PROMPTS:
+            self.assertEqual(server.answer("own", asked, temperature=0, max_tokens=24),
+                             server.answer("reverse", asked, temperature=0, max_tokens=24))
+        body = {"messages": [{"role": "user", "content": PROMPTS[0]}], "temperature": 0, "max_tokens": 3,
+                "logit_bias": {str(first): 100}, "skip_special_tokens": False}
+        status, answer = server.json("POST", "/v1/chat/completions", {"model": "own", **body})
+        self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, "<|im_start|>" * 3), answer)
+        # A token without an adapter's row is in no answer, however much one wants it.
+        for model in ("reverse", "demo"):
+            status, answer = server.json("POST", "/v1/chat/completions", {"model": model, **body})
+            usual = server.answer(model, PROMPTS[0], temperature=0, max_tokens=3)
+            self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, usual), answer)
+            status, answer = server.json("POST", "/v1/completions", {"model": model, "prompt": [1, first]})
+            self.assertEqual(status, 400, answer)
+            self.assertIn(str(first), answer["error"]["message"])
+        status, answer = server.json("POST", "/v1/completions", {"model": "own", "prompt": [1, first, 40, first + 1]})
+        self.assertEqual(status, 200, answer)
+        # Structured output goes by its tokenizer, which has another end.
+        said = server.answer("own", PROMPTS[0], temperature=0, structured_outputs={"regex": "(ab|cd)+e"})
+        self.assertRegex(said, "^(ab|cd)+e$")
+        server.stop()
+
+    def test_more_rows_than_room_and_fewer_than_tokens(self):
+        folder, first = self.trained("own")
+        some = self.trained("some", most=2)[0]     # its template writes the third
+        server = AdminServer(self.top, "--adapter-tokens", "2")
+        for name, *words in (("own", "by 3 tokens", "at most 2", "--adapter-tokens 3"),
+                             ("some", "<|im_say|>", "save_embedding_layers=True")):
+            status, body = server.load(name, self.top / name)
+            self.assertEqual(status, 400, body)
+            for word in words:
+                self.assertIn(word, json.loads(body)["error"]["message"])
+        (some / "chat_template.jinja").write_text("{{ bos_token }}<|im_start|>{{ messages[0].content }}<|im_end|>")
+        self.assertEqual(server.load("some", some)[0], 200)
+        self.assertIn("<|im_say|>", server.cards()["some"]["warning"])
+        status, answer = server.chat("some", "say <|im_say|>", max_tokens=4)
+        self.assertEqual(status, 400, answer)
+        self.assertIn(str(first + 2), answer["error"]["message"])
+        self.assertEqual(server.chat("some", "ab", max_tokens=4)[0], 200)
+        server.stop()
+        shown = json.loads(run_program("inspect", folder, "--base", DEMO / "model", "--json"))
+        self.assertEqual((shown["added_tokens"], shown["own_embedding_rows"], shown["own_output_rows"]), (3, 3, 3))
+        self.assertEqual((shown["warning"], shown["added_eos_token_ids"]), ("", [first + 1]))
 
 
 EXACT = ("--weights", "f32", "--lora-dtype", "f32", "--kv-cache-dtype", "f32")
@@ -340,7 +441,7 @@ class Sums(Completing):
         self.assertEqual(before, self.complete("demo", prompt, **self.lora({"reverse": 1, "upper": 1}))[:2])
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             running = [pool.submit(self.complete, "demo", prompt, 200, **both) for _ in range(4)]
-            wait_for(lambda: self.server.metric("vllm:num_requests_running") >= 1)
+            wait_for(lambda: self.server.metric("vllm:num_requests_running") >= 1, "a request that runs")
             self.assertEqual(self.server.load("x", DEMO / "adapters/rot13", load_inplace=True)[0], 200)
             after = self.complete("demo", prompt, **both)[:2]
             answers = [one.result()[0][:12] for one in running]

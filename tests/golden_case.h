@@ -7,6 +7,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -149,6 +150,14 @@ std::vector<T> Elements(const TensorFile& file, const std::string& name) {
   return out;
 }
 
+// Tokens of other adapters, which the model of transformers does not have, are never generated.
+inline std::vector<float> WithAllTokens(const std::vector<float>& logits, std::int64_t rows, std::int64_t vocab) {
+  const std::int64_t known = static_cast<std::int64_t>(logits.size()) / rows;
+  std::vector<float> out(static_cast<std::size_t>(rows * vocab), -std::numeric_limits<float>::infinity());
+  for (std::int64_t i = 0; i < rows; ++i) std::copy_n(logits.begin() + i * known, known, out.begin() + i * vocab);
+  return out;
+}
+
 // Reads the case in a directory. Embeddings may be missing.
 inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weights) {
   const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
@@ -156,7 +165,9 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
   const auto embeddings = TensorFile::Open(directory / "embeddings.safetensors");
   GoldenCase out;
   out.model_directory = directory / std::string(json["model"]["dir"]);
-  out.model = Value(Model::Load(out.model_directory, weights, nullptr));
+  WeightOptions options = weights;
+  options.added_tokens = json["model"].value("added_tokens", std::int64_t{0});
+  out.model = Value(Model::Load(out.model_directory, options, nullptr));
   for (const auto& adapter : json["adapters"]) {
     AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
     CHECK(CheckBaseCopies(BaseMatricesOf(*out.model), file).ok());
@@ -171,7 +182,8 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
     run.prompt = std::vector<TokenId>(item["prompt_ids"]);
     run.name = (adapter.empty() ? "base" : adapter) + ", prompt of " + std::to_string(run.prompt.size());
     run.num_logit_rows = static_cast<std::int32_t>(run.prompt.size()) - std::int32_t{item["logit_rows"]};
-    run.logits = Elements<float>(expected, std::string(item["key"]) + ".logits");
+    run.logits = WithAllTokens(Elements<float>(expected, std::string(item["key"]) + ".logits"), run.num_logit_rows,
+                               out.model->config().vocab_size);
     if (embeddings.ok()) {
       run.last = Elements<float>(*embeddings, std::string(item["key"]) + ".last");
       run.mean = Elements<float>(*embeddings, std::string(item["key"]) + ".mean");
@@ -203,10 +215,22 @@ inline float LargestDifference(std::span<const float> a, std::span<const float> 
   CHECK_EQ(a.size(), b.size());
   float largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const float difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // so that a NaN is the largest
+    const float difference = a[i] == b[i] ? 0 : std::abs(a[i] - b[i]);  // infinities are equal
+    if (!(difference <= largest)) largest = difference;                 // so that a NaN is the largest
   }
   return largest;
+}
+
+// The length of the difference, in that of `expected`. Tokens that neither has (minus infinity) do not count.
+inline double RelativeError(std::span<const float> found, std::span<const float> expected) {
+  CHECK_EQ(found.size(), expected.size());
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (found[i] == -std::numeric_limits<float>::infinity() && found[i] == expected[i]) continue;
+    difference += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    size += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(difference / size);
 }
 
 }  // namespace loramux::golden

@@ -13,6 +13,7 @@ namespace {
 
 using golden::ArgMax;
 using golden::GoldenRun;
+using golden::RelativeError;
 
 // A run being computed.
 struct Request {
@@ -29,7 +30,8 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
     golden_ = golden::LoadCase(GetParam());
     device_ = gpu::OpenDevice("emulated", {.memory = std::int64_t{512} << 20}).value();
     stream_ = device_->CreateStream().value();
-    model_ = DeviceModel::Load(golden_.model_directory, *device_, nullptr).value();
+    model_ =
+        DeviceModel::Load(golden_.model_directory, *device_, nullptr, golden_.model->config().added_tokens).value();
     const ModelConfig& c = model_->config();
     layout_ = {c.num_layers, c.num_kv_heads, c.head_dim, /*page_tokens=*/8, DType::kF32};
     adapters_ = std::make_unique<DeviceAdaptersForTest>(*device_, *stream_, c);
@@ -74,26 +76,13 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
   std::vector<Request> requests_;
 };
 
-double Length(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return std::sqrt(sum);
-}
-
-// The length of the difference, relative to that of `expected`.
-double RowError(std::span<const float> found, std::span<const float> expected) {
-  std::vector<float> difference(found.begin(), found.end());
-  for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= expected[i];
-  return Length(difference) / Length(expected);
-}
-
 TEST_P(GoldenDeviceTest, MatchesTransformers) {
   std::vector<float> logits = Step([](const Request& request) { return request.run->num_logit_rows; });
   std::span<const float> rest = logits;
   std::vector<double> errors;
   for (Request& request : requests_) {
     for (std::span<const float> expected = request.run->logits; !expected.empty();) {
-      errors.push_back(RowError(rest.first(Vocabulary()), expected.first(Vocabulary())));
+      errors.push_back(RelativeError(rest.first(Vocabulary()), expected.first(Vocabulary())));
       expected = expected.subspan(Vocabulary());
       rest = rest.subspan(Vocabulary());
     }
@@ -214,7 +203,7 @@ TEST_F(DemoModelOnDevice, IsNearTheCpus) {
   for (std::size_t first = 0; first < logits.host.size(); first += logits.vocab) {
     const auto expected = std::span(logits.host).subspan(first, logits.vocab);
     const auto found = std::span(logits.device).subspan(first, logits.vocab);
-    errors.push_back(RowError(found, expected));
+    errors.push_back(RelativeError(found, expected));
     const auto best = static_cast<std::size_t>(ArgMax(expected)), chosen = static_cast<std::size_t>(ArgMax(found));
     if (best == chosen) continue;
     ++other;

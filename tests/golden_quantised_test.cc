@@ -51,17 +51,6 @@ TEST_P(QuantisedModel, InFloatsTheLogitsAreThoseOfTransformers) {
   }
 }
 
-// The root mean square of the differences, in that of the logits.
-float RelativeError(std::span<const float> logits, std::span<const float> expected) {
-  CHECK_EQ(logits.size(), expected.size());
-  double error = 0, size = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    error += std::pow(logits[i] - expected[i], 2);
-    size += std::pow(expected[i], 2);
-  }
-  return static_cast<float>(std::sqrt(error / size));
-}
-
 // Inputs are rounded to 8 bits, which costs this small model of random weights up to 3 % of its logits. What is rounded
 // to 8 bits itself costs a little more.
 TEST_P(QuantisedModel, AsPublishedTheLogitsAreNear) {
@@ -72,8 +61,8 @@ TEST_P(QuantisedModel, AsPublishedTheLogitsAreNear) {
   for (const GoldenRun& run : golden.runs) {
     adapters += run.adapter != nullptr;
     for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
-      const float error = RelativeError(Logits(golden, run, backend), run.logits);
-      EXPECT_LT(error, GetParam() == "nf4_nested" ? 0.045f : 0.03f) << run.name;
+      const double error = RelativeError(Logits(golden, run, backend), run.logits);
+      EXPECT_LT(error, GetParam() == "nf4_nested" ? 0.045 : 0.03) << run.name;
     }
   }
   EXPECT_GT(adapters, 0);

@@ -22,6 +22,7 @@ using golden::GoldenCase;
 using golden::GoldenRun;
 using golden::LargestDifference;
 using golden::LoadCase;
+using golden::RelativeError;
 
 // Pages of keys and values, handed out in random order. Free pages are full of NaN.
 class PagePool {
@@ -206,16 +207,6 @@ void GoldenTest::ExpectBatchesChangeNothing(DType kv_dtype) {
   while (std::ranges::any_of(requests, [](const Request& request) { return request.Remaining() > 0; })) {
     ASSERT_NO_FATAL_FAILURE(AdvanceTogether(requests, pages, prng));
   }
-}
-
-// The root of the mean square of the difference, as a share of that of `exact`.
-double RelativeError(std::span<const float> values, std::span<const float> exact) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    difference += std::pow(static_cast<double>(values[i]) - exact[i], 2);
-    size += std::pow(static_cast<double>(exact[i]), 2);
-  }
-  return std::sqrt(difference / size);
 }
 
 TEST_P(GoldenTest, MatchesTransformers) {

@@ -9,6 +9,7 @@
 #include "formats/adapter_config.h"
 #include "formats/adapter_writer.h"
 #include "formats/model_config.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
@@ -22,6 +23,7 @@ Status Convert(const ConvertFlags& flags) {
   std::optional<ModelConfig> model;
   if (!flags.base.empty()) {
     ASSIGN_OR_RETURN(model, LoadModelConfig(flags.base));
+    model->AddTokens(kMostAdapterTokens);
   }
   ASSIGN_OR_RETURN(const AdapterFile file,
                    model ? OpenAdapter(flags.adapter, *model) : OpenAdapterWithoutBase(flags.adapter));

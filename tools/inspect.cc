@@ -35,6 +35,7 @@
 #include "text/tokenizer.h"
 #include "tools/inspect_devices.h"
 #include "tools/inspect_report.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
@@ -312,8 +313,17 @@ Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfi
   return Ok{};
 }
 
+void AddAddedTokens(Report& report, const AdapterFile& adapter, const ModelConfig& model) {
+  std::int64_t needed = 0;
+  for (const OwnPart& own : adapter.own) {
+    if (IsNorm(own.kind) || own.rows.empty()) continue;
+    needed = std::max<std::int64_t>(needed, own.rows.back().token + 1 - model.BaseTokens());
+  }
+  if (needed > 0) AddCount(report, "added_tokens", "tokens that the base model lacks (--adapter-tokens)", needed);
+}
+
 // What the folder says of prompts and answers. Without a base model, what it would be measured by.
-Status AddOwnText(Report& report, const fs::path& directory, const fs::path& base) {
+Status AddOwnText(Report& report, const AdapterFile& adapter, const fs::path& directory, const fs::path& base) {
   const ReadTextPath read = [](const fs::path& path) { return ReadAdapterText(path, kMaxAdapterTextBytes); };
   if (base.empty()) {
     ASSIGN_OR_RETURN(const auto own, ChatTemplate::LoadOfAdapter(directory, read, directory));
@@ -321,7 +331,8 @@ Status AddOwnText(Report& report, const fs::path& directory, const fs::path& bas
     Add(report, "chat_template", "chat template", name, name.empty() ? "the base model's" : name);
     return Ok{};
   }
-  ASSIGN_OR_RETURN(const ModelConfig model, LoadModelConfig(base));
+  ASSIGN_OR_RETURN(ModelConfig model, LoadModelConfig(base));
+  model.AddTokens(kMostAdapterTokens);
   const Result<Tokenizer> tokenizer = Tokenizer::Load(base);
   if (!tokenizer.ok()) {  // weights alone can be checked too
     AddText(report, "warning", "tokenizer", tokenizer.error().message);
@@ -332,19 +343,21 @@ Status AddOwnText(Report& report, const fs::path& directory, const fs::path& bas
                             .directory = base,
                             .chat_template = chat_template ? &*chat_template : nullptr,
                             .defaults = RequestDefaults()});
-  ASSIGN_OR_RETURN(const auto found, reader.Read(model, directory.filename().string(), directory, {}));
+  ASSIGN_OR_RETURN(const auto found, reader.Read(model, directory.filename().string(), directory, {}, adapter.own));
   const AdapterText text = found == nullptr ? AdapterText() : *found;
   const auto or_base = [](const std::string& own) { return own.empty() ? std::string("the base model's") : own; };
   Add(report, "chat_template", "chat template", text.template_name, or_base(text.template_name));
+  const Tokenizer& own = text.tokenizer == nullptr ? *tokenizer : text.tokenizer->tokenizer();
   std::vector<std::string> ends;
-  for (const TokenId id : text.end_tokens)
-    ends.push_back(fmt::format("{} ({})", id, Printable(tokenizer->IdToToken(id))));
+  for (const TokenId id : text.end_tokens) ends.push_back(fmt::format("{} ({})", id, Printable(own.IdToToken(id))));
   Add(report, "added_eos_token_ids", "added end tokens", text.end_tokens,
       ends.empty() ? "none" : fmt::format("{}", fmt::join(ends, ", ")));
   const std::string defaults = DescribeDefaults(text.own_defaults);
   Add(report, "generation_config", "request defaults", defaults, or_base(defaults));
   Add(report, "warning", "tokenizer", text.warning,
-      text.warning.empty() ? "agrees with the base model's" : text.warning);
+      !text.warning.empty()       ? text.warning
+      : text.tokenizer == nullptr ? "agrees with the base model's"
+                                  : "its own: it differs from the base model's");
   return Ok{};
 }
 
@@ -356,18 +369,20 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
     ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapterWithoutBase(directory));
     AddTrainedOn(report, adapter);
     AddModules(report, adapter);
-    RETURN_IF_ERROR(AddOwnText(report, directory, base));
+    RETURN_IF_ERROR(AddOwnText(report, adapter, directory, base));
     Add(report, "digest", "digest", adapter.digest,
         adapter.rows_need_base ? "give --base: the order of its rows depends on the base model" : adapter.digest);
     return report;
   }
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(base));
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(base));
+  config.AddTokens(kMostAdapterTokens);
   ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(base));
   ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapter(directory, config));
   AddTrainedOn(report, adapter);
   AddText(report, "base", "checked against", base.string());
   AddModules(report, adapter);
-  RETURN_IF_ERROR(AddOwnText(report, directory, base));
+  AddAddedTokens(report, adapter, config);
+  RETURN_IF_ERROR(AddOwnText(report, adapter, directory, base));
   AddText(report, "digest", "digest", adapter.digest);
   RETURN_IF_ERROR(AddResidency(report, adapter, config, totals.base_dtype));
   return report;

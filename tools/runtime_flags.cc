@@ -275,6 +275,8 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
   RETURN_IF_ERROR(CheckMemory(options));
   ASSIGN_OR_RETURN(options.weights, WeightOptionsOf(flags));
+  RETURN_IF_ERROR(CheckRange(flags.adapter_tokens, 0, kMostAdapterTokens, "--adapter-tokens"));
+  options.weights.added_tokens = flags.adapter_tokens;
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));
   ASSIGN_OR_RETURN(options.lora_dtype, DTypeOrInt8Flag(flags.lora_dtype, "--lora-dtype"));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant, options.device != nullptr));
@@ -373,6 +375,17 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "N",
             .group = adapters,
             .help = "Accepted for compatibility, with a warning; --host-memory bounds the host tier in bytes instead"});
+}
+
+// Of their weights.
+void AddAdapterWeightFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string adapters = "Adapters";
+  line.Add({.names = "--adapter-tokens",
+            .target = &flags.adapter_tokens,
+            .unit = "N",
+            .group = adapters,
+            .help = "The most tokens that an adapter may add to the base model's vocabulary, with rows of its own of "
+                    "embed_tokens and lm_head"});
   line.Add({.names = "--lora-dtype",
             .target = &flags.lora_dtype,
             .unit = "DTYPE",
@@ -508,6 +521,7 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
   line.TellGiven(&flags.given);
   AddModelFlags(line, flags);
   AddAdapterFlags(line, flags);
+  AddAdapterWeightFlags(line, flags);
   AddMemoryFlags(line, flags);
   AddBatchingFlags(line, flags);
   line.Add({.names = "--served-model-name",

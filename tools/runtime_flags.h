@@ -17,6 +17,9 @@
 
 namespace loramux {
 
+// The largest --adapter-tokens. Commands that look at one adapter take as many.
+inline constexpr std::int64_t kMostAdapterTokens = 1 << 16;
+
 struct RuntimeFlags : ModelFlags {
   std::vector<std::string> given;  // CommandLine::TellGiven
   std::vector<std::string> served_model_names;
@@ -30,6 +33,7 @@ struct RuntimeFlags : ModelFlags {
   std::string host_memory = "auto";
   std::string weights = "auto", embedding_weights = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
+  std::int64_t adapter_tokens = 256;
   std::string preset;  // FindPreset; empty: none
   // Empty: the preset's, or the default in the comment.
   std::optional<bool> prefix_cache;  // true

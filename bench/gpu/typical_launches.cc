@@ -59,6 +59,9 @@ void PrintRowWise(PrintingStream& stream, DType dtype) {
   PoolRowsArguments pool = {};
   pool.width = kHidden;
   PoolRows(stream, dtype, kRows, pool);
+  ExcludeTokensArguments exclude = {};
+  exclude.width = kRows;
+  ExcludeTokens(stream, kRows, exclude);
   OwnProductsArguments own = {};
   own.width = kHidden;
   OwnProducts(stream, dtype, kRows, kRows, own);

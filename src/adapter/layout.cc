@@ -139,7 +139,7 @@ class OwnPacker {
   Status Pack(std::size_t index, std::int64_t first, std::span<const std::byte> data) {
     const OwnPart& part = file_.own[index];
     const OwnPlace& place = layout_.own[index];
-    if (first == 0) Begin(part);
+    if (index != index_) Begin(index);
     const std::size_t row_bytes = static_cast<std::size_t>(place.width) * DTypeSize(part.tensor->dtype);
     const DType dtype = OwnRowDType(part.kind, layout_.dtype);
     const auto end = first + static_cast<std::int64_t>(data.size() / std::max<std::size_t>(1, row_bytes));
@@ -154,7 +154,9 @@ class OwnPacker {
   }
 
  private:
-  void Begin(const OwnPart& part) {
+  void Begin(std::size_t index) {
+    const OwnPart& part = file_.own[index];
+    index_ = index;
     next_ = 0;
     by_row_.resize(part.rows.size());
     std::iota(by_row_.begin(), by_row_.end(), std::size_t{0});
@@ -164,8 +166,8 @@ class OwnPacker {
   const AdapterFile& file_;
   const AdapterLayout& layout_;
   const std::vector<std::byte*>& pages_;
-  std::vector<std::size_t> by_row_;  // indices of the part's rows, in the order of the tensor
-  std::size_t next_ = 0;
+  std::vector<std::size_t> by_row_;          // indices of the part's rows, in the order of the tensor
+  std::size_t index_ = SIZE_MAX, next_ = 0;  // of the part; of its next row in by_row_
 };
 
 // Writes the vectors of a module.

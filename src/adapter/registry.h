@@ -114,7 +114,7 @@ class AdapterRegistry {
 
   // Several adapters in one request are a composite: an adapter of its own generation, digest and pages, which adds
   // what they do (JoinAdapters). It has no name in the registry; its text is that of the first part that has any. The
-  // registry keeps the kMaxComposites that were used last. Whoever retires a part retires its composites.
+  // registry keeps the kMaxComposites that were used last. A part that is retired retires its composites.
   static constexpr std::size_t kMaxComposites = 32, kMaxWeightedAdapters = 8;
   // Makes the composite of the parts, in their order, unless there is one. Reads all their weights; one composite is
   // made at a time. Errors: a part is retired (kUnavailable: resolve its name again); JoinAdapters; as Prepare for

@@ -27,10 +27,19 @@ Error TooLong(const GenerationRequest& request, std::int64_t limit, std::int64_t
                          "max_tokens");
 }
 
-Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size) {
+// Whether the adapter brings the embedding of a token.
+bool Embeds(const AdapterVersion* version, TokenId id) {
+  if (version == nullptr) return false;
+  return std::ranges::any_of(version->layout.own, [id](const OwnPlace& own) {
+    return own.kind == OwnKind::kEmbedding && std::ranges::binary_search(own.tokens, id);
+  });
+}
+
+// `vocab_size`: of the base model.
+Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size, const AdapterVersion* version) {
   if (prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
   for (const TokenId id : prompt) {
-    if (id >= 0 && id < vocab_size) continue;
+    if ((id >= 0 && id < vocab_size) || Embeds(version, id)) continue;
     return InvalidArgument(
         "prompt: expected token ids from 0 to " + std::to_string(vocab_size - 1) + ", found " + std::to_string(id),
         "prompt");
@@ -60,7 +69,7 @@ std::optional<std::int32_t> InvokedAt(std::span<const TokenId> prompt, std::span
 Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, GenerationRequest input,
                                                std::shared_ptr<const AdapterVersion> version, std::int64_t limit) {
   RETURN_IF_ERROR(CheckOutput(options, input));
-  RETURN_IF_ERROR(CheckPrompt(input.prompt, options.vocab_size));
+  RETURN_IF_ERROR(CheckPrompt(input.prompt, options.vocab_size, version.get()));
   const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
   const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;
   if (prompt + wanted > limit) return TooLong(input, limit, options.max_model_len);

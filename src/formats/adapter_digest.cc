@@ -147,8 +147,12 @@ Status ScanOwn(const AdapterFile& file, std::size_t index, const AdapterOwnVisit
   const std::uint64_t row_bytes =
       std::max<std::uint64_t>(1, static_cast<std::uint64_t>(part.width()) * DTypeSize(tensor.dtype));
   const std::uint64_t piece = std::max<std::uint64_t>(1, kPieceBytes / row_bytes) * row_bytes;
+  // Before the first row there may be the whole base model's.
+  std::uint64_t begin = 0;
+  if (!part.whole && !part.rows.empty())
+    begin = static_cast<std::uint64_t>(std::ranges::min(part.rows, {}, &OwnRow::row).row) * row_bytes;
   std::vector<std::byte> buffer;
-  for (std::uint64_t first = 0; first < tensor.bytes; first += piece) {
+  for (std::uint64_t first = begin; first < tensor.bytes; first += piece) {
     buffer.resize(static_cast<std::size_t>(std::min(piece, tensor.bytes - first)));
     RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
     if (counts) hash.Add(buffer);

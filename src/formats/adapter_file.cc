@@ -495,7 +495,7 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
     case LoraTarget::kDown:
       return {model.intermediate_size, model.hidden_size};
     case LoraTarget::kLmHead:
-      return {model.hidden_size, model.vocab_size};
+      return {model.hidden_size, model.BaseTokens()};
   }
   CHECK(false);
 }

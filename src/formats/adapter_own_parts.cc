@@ -38,15 +38,21 @@ bool OwnPartsReader::IsSaved(const AdapterTensorName& name) {
 
 Status OwnPartsReader::CheckWhole(const TensorEntry& tensor) const {
   if (model_ == nullptr) return Ok{};
-  const std::array<std::int64_t, 2> expected = {model_->vocab_size, model_->hidden_size};
-  if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
-  const std::string found =
-      "expected a matrix as the base model's, " + ShapeToString(expected) + ", found " + ShapeToString(tensor.shape);
-  if (tensor.shape[1] != model_->hidden_size) return OwnError(label_, tensor, found);
-  return Unsupported(
-      label_ + ": tensor " + Quote(tensor.name) + ": " + found +
-      ": the vocabulary was resized for the training (resize_token_embeddings), so the adapter fits only "
-      "a base model with these rows; merge it into that model, or train without added tokens");
+  const std::int64_t base = model_->BaseTokens(), rows = tensor.shape[0];
+  const bool fits = tensor.shape[1] == model_->hidden_size;
+  if (fits && rows >= base && rows <= model_->vocab_size) return Ok{};
+  const std::string found = "expected a matrix as the base model's, " +
+                            ShapeToString(std::vector<std::int64_t>{base, model_->hidden_size}) + ", found " +
+                            ShapeToString(tensor.shape);
+  if (!fits) return OwnError(label_, tensor, found);
+  const std::string resized = ": the vocabulary was resized for the training (resize_token_embeddings)";
+  if (rows < base) {
+    return Unsupported(label_ + ": tensor " + Quote(tensor.name) + ": " + found + resized +
+                       ", so the adapter fits only a base model with these rows; merge it into that model");
+  }
+  return Unsupported(label_ + ": tensor " + Quote(tensor.name) + ": " + found + resized + " by " +
+                     std::to_string(rows - base) + " tokens; expected at most " + std::to_string(model_->added_tokens) +
+                     ": start the server with --adapter-tokens " + std::to_string(rows - base));
 }
 
 Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& tensor) {
@@ -97,7 +103,9 @@ Status OwnPartsReader::Finish(AdapterFile& file) {
   for (const OwnKind kind : {OwnKind::kEmbedding, OwnKind::kOutput}) {
     Found& found = Of(kind);
     if (found.weight == nullptr) found.weight = std::exchange(found.again, nullptr);
-    RETURN_IF_ERROR(found.weight != nullptr ? AddWhole(kind, file) : AddRows(kind, file));
+    RETURN_IF_ERROR(found.weight != nullptr ? AddWhole(kind, file)
+                    : AddsTokens(kind)      ? AddAddedRows(kind, file)
+                                            : AddRows(kind, file));
     if (kind == OwnKind::kOutput) break;
     for (const auto& [norm, tensor] : norms_) {
       file.own.push_back({.kind = norm.first, .layer = norm.second, .tensor = tensor, .rows = {{0, 0}}});
@@ -105,6 +113,69 @@ Status OwnPartsReader::Finish(AdapterFile& file) {
   }
   file.embedding_base_copy = Of(OwnKind::kEmbedding).base;
   file.lm_head_base_copy = Of(OwnKind::kOutput).base;
+  return CheckAddedTokens(file);
+}
+
+// A token that one of the two matrices lacks would have the row that the training drew at random, and did not save.
+Status OwnPartsReader::CheckAddedTokens(const AdapterFile& file) const {
+  if (model_ == nullptr) return Ok{};
+  std::array<std::vector<TokenId>, kNumOwnKinds> added;
+  for (const OwnPart& part : file.own) {
+    for (const OwnRow& row : part.rows) {
+      if (!IsNorm(part.kind) && row.token >= model_->BaseTokens()) {
+        added[static_cast<std::size_t>(part.kind)].push_back(row.token);
+      }
+    }
+  }
+  const auto& embedding = added[static_cast<std::size_t>(OwnKind::kEmbedding)];
+  const auto& output = added[static_cast<std::size_t>(OwnKind::kOutput)];
+  if (embedding == output) return Ok{};
+  const auto [at, other] = std::ranges::mismatch(embedding, output);
+  const bool of_embedding = other == output.end() || (at != embedding.end() && *at < *other);
+  return InvalidArgument(label_ + ": the file has a row of " +
+                         OwnKindName(of_embedding ? OwnKind::kEmbedding : OwnKind::kOutput) + " for the token " +
+                         std::to_string(of_embedding ? *at : *other) +
+                         ", which the base model does not have, but none of " +
+                         OwnKindName(of_embedding ? OwnKind::kOutput : OwnKind::kEmbedding) +
+                         ": save the adapter with save_embedding_layers=True");
+}
+
+// A copy of the base model's matrix with more rows, in which the adapter was trained: PEFT's save_embedding_layers.
+// With tied embeddings, that of the embedding is the output matrix's too.
+bool OwnPartsReader::AddsTokens(OwnKind kind) const {
+  const TensorEntry* const copy = ResizedCopy(kind);
+  return copy != nullptr && copy->shape[0] > model_->BaseTokens();
+}
+
+const TensorEntry* OwnPartsReader::ResizedCopy(OwnKind kind) const {
+  if (model_ == nullptr) return nullptr;
+  const TensorEntry* const copy = found_[static_cast<std::size_t>(kind)].base;
+  const bool tied = kind == OwnKind::kOutput && model_->tie_word_embeddings;
+  return copy == nullptr && tied ? found_[static_cast<std::size_t>(OwnKind::kEmbedding)].base : copy;
+}
+
+// The rows beyond the base model's, unless they are trained.
+Status OwnPartsReader::AddAddedRows(OwnKind kind, AdapterFile& file) {
+  const TensorEntry& copy = *ResizedCopy(kind);
+  const std::size_t parts = file.own.size();
+  RETURN_IF_ERROR(AddRows(kind, file));
+  OwnPart added{.kind = kind, .tensor = &copy, .tied = &copy != Of(kind).base};
+  for (std::int64_t row = model_->BaseTokens(); row < copy.shape[0]; ++row) {
+    added.rows.push_back({static_cast<TokenId>(row), static_cast<std::int32_t>(row)});
+  }
+  if (file.own.size() == parts) {
+    file.own.push_back(std::move(added));
+    return Ok{};
+  }
+  std::set<TokenId> trained;
+  for (const OwnRow& row : file.own.back().rows) trained.insert(row.token);
+  for (const OwnRow& row : added.rows) {
+    if (trained.contains(row.token)) continue;
+    return OwnError(label_, copy,
+                    "it adds the token " + std::to_string(row.token) +
+                        ", and trainable_token_indices names others: "
+                        "expected all added tokens to be trained, or none; name it there too");
+  }
   return Ok{};
 }
 
@@ -183,7 +254,7 @@ Status OwnPartsReader::AddPart(OwnPart part, const std::vector<TokenId>& tokens,
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (model_ != nullptr && tokens[i] >= model_->vocab_size) {
       return OwnError(label_, tensor,
-                      "expected tokens of the base model, 0 to " + std::to_string(model_->vocab_size - 1) +
+                      "expected tokens from 0 to " + std::to_string(model_->vocab_size - 1) +
                           ", in trainable_token_indices; found " + std::to_string(tokens[i]));
     }
     part.rows.push_back({tokens[i], static_cast<std::int32_t>(i)});

@@ -39,6 +39,10 @@ class OwnPartsReader {
   Status CheckWhole(const TensorEntry& tensor) const;
   Status AddWhole(OwnKind kind, AdapterFile& file);
   Status AddRows(OwnKind kind, AdapterFile& file);
+  bool AddsTokens(OwnKind kind) const;
+  const TensorEntry* ResizedCopy(OwnKind kind) const;
+  Status AddAddedRows(OwnKind kind, AdapterFile& file);
+  Status CheckAddedTokens(const AdapterFile& file) const;
   Status AddPart(OwnPart part, const std::vector<TokenId>& tokens, AdapterFile& file) const;
   const std::vector<TokenId>* TokensOf(OwnKind kind) const;
   Status CheckAllNamed() const;

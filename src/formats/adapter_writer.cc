@@ -44,6 +44,11 @@ std::string FullName(const OwnPart& part) {
 // Whether PEFT saves the module as a whole.
 bool IsSaved(const OwnPart& part) { return part.whole || IsNorm(part.kind); }
 
+// Whether it is the rows that a copy of the base model's matrix has beyond that (save_embedding_layers).
+bool IsOfCopy(const OwnPart& part) {
+  return !IsSaved(part) && part.tensor->shape[0] != static_cast<std::int64_t>(part.rows.size());
+}
+
 struct NamedTensor {
   std::string name;
   const TensorEntry* tensor;
@@ -64,7 +69,8 @@ std::vector<NamedTensor> TensorsOf(const AdapterFile& file) {
   }
   for (const OwnPart& part : file.own) {
     if (part.tied) continue;  // PEFT makes it of the embedding's
-    add(FullName(part) + (IsSaved(part) ? ".weight" : ".token_adapter.trainable_tokens_delta"), part.tensor);
+    add(FullName(part) + (IsSaved(part) || IsOfCopy(part) ? ".weight" : ".token_adapter.trainable_tokens_delta"),
+        part.tensor);
   }
   return tensors;
 }
@@ -133,7 +139,7 @@ void AddTargets(const AdapterFile& file, const ModelConfig* model, ordered_json&
 void AddOwn(const AdapterFile& file, ordered_json& config) {
   ordered_json saved = ordered_json::array(), tokens = ordered_json::object();
   for (const OwnPart& part : file.own) {
-    if (part.tied) continue;
+    if (part.tied || IsOfCopy(part)) continue;
     if (IsSaved(part)) {
       saved.push_back(FullName(part));
       continue;

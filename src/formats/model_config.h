@@ -40,6 +40,7 @@ struct ModelConfig {
   std::int64_t head_dim = 0;      // even
   std::int64_t intermediate_size = 0;
   std::int64_t vocab_size = 0;
+  std::int64_t added_tokens = 0;  // of the vocabulary's last ones, those that only adapters have (AddTokens)
   std::int64_t max_position = 0;  // max_position_embeddings
   double rms_norm_eps = 1e-6;
   RopeConfig rope;
@@ -65,6 +66,14 @@ struct ModelConfig {
   bool TurnsAlike(std::int64_t length) const {
     return rope.scaling != RopeConfig::Scaling::kDynamic || length <= max_position;
   }
+
+  // Makes room in the vocabulary for tokens that the base model does not have: adapters bring their rows of the
+  // embedding and of the output matrix. Without an adapter's row, a token can be neither read nor generated.
+  void AddTokens(std::int64_t count) {
+    vocab_size += count;
+    added_tokens += count;
+  }
+  std::int64_t BaseTokens() const { return vocab_size - added_tokens; }
 
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }

@@ -16,6 +16,7 @@ enum class Kernel : std::uint8_t {
   kPoolRows,
   kCopyPages,
   kEmbedOwnRows,  // kernels/own_rows.h
+  kExcludeTokens,
   kOwnProducts,
   kReadAll,     // kernels/read_all.h
   kQkvPost,     // kernels/qkv_post.h

@@ -118,6 +118,9 @@ Status SelectOwnRows(const BaseMatrices& matrices, AdapterFile& file) {
                                  }
                                  return Ok{};
                                }));
+    for (std::int64_t row = matrix.n; row < part.tensor->shape[0]; ++row) {  // of tokens that the base does not have
+      part.rows.push_back({static_cast<TokenId>(row), static_cast<std::int32_t>(row)});
+    }
   }
   return Ok{};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
@@ -93,7 +94,8 @@ void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
     float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
     for (TokenId token : tokens) {
       CHECK(token >= 0 && token < config_.vocab_size);
-      table.UnpackRow(token, row);
+      // A token of an adapter alone: EmbedOwnRows writes its row.
+      if (token < config_.BaseTokens()) table.UnpackRow(token, row);
       row += hidden.stride;
     }
   });
@@ -183,6 +185,7 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   }
   const float* const b = bias.empty() ? nullptr : bias.data();
   const bool of_logits = outputs.front().target == LoraTarget::kLmHead;
+  if (of_logits) ExcludeAddedTokens(y, rows);
   if (of_logits && CollectOwnSegments()) {
     MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
     OwnProducts(f_.context, w_.own_segments, x.data, x.stride, config_.hidden_size, y.data, y.stride);
@@ -193,6 +196,14 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   if (count == 0) return MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
   MatMulWithLora(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, rows, w, b, y.data,
                  y.stride, EnsureFloats(w_.lora, workspace));
+}
+
+// What no adapter brings cannot be generated.
+void CpuOps::ExcludeAddedTokens(Rows logits, std::int64_t rows) const {
+  for (std::int64_t row = 0; config_.added_tokens > 0 && row < rows; ++row) {
+    std::fill_n(logits.data + row * logits.stride + config_.BaseTokens(), config_.added_tokens,
+                -std::numeric_limits<float>::infinity());
+  }
 }
 
 // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.

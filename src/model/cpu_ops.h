@@ -123,6 +123,7 @@ class CpuOps {
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   bool CollectOwnSegments();
+  void ExcludeAddedTokens(Rows logits, std::int64_t rows) const;
   // Calls fn(begin, end, weights) for rows [0, rows) in runs with the same weights of a norm. Adapters as in `groups`.
   template <typename F>
   void ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,

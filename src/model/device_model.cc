@@ -49,11 +49,12 @@ DeviceModel::DeviceModel(ModelConfig config, DeviceWeights weights, Device& devi
 DeviceModel::~DeviceModel() = default;
 
 Result<std::unique_ptr<DeviceModel>> DeviceModel::Load(const std::filesystem::path& directory, Device& device,
-                                                       const Progress& progress) {
+                                                       const Progress& progress, std::int64_t added_tokens) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   RETURN_IF_ERROR(CheckSupported(config));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
   ASSIGN_OR_RETURN(DeviceWeights weights, UploadModelWeights(config, *source, device, progress));
+  config.AddTokens(added_tokens);
   return std::make_unique<DeviceModel>(std::move(config), std::move(weights), device);
 }
 

@@ -35,10 +35,10 @@ class DeviceModel {
   // Takes over weights that lie on `device`. Load and Upload make them.
   DeviceModel(ModelConfig config, DeviceWeights weights, Device& device);
   ~DeviceModel();
-  // Reads a Hugging Face directory into device memory. `progress` may be empty. Errors: those of the files (as
-  // Model::Load), and kResourceExhausted if the weights do not fit.
+  // Reads a Hugging Face directory into device memory. `progress` may be empty; `added_tokens` as in WeightOptions.
+  // Errors: those of the files (as Model::Load), and kResourceExhausted if the weights do not fit.
   static Result<std::unique_ptr<DeviceModel>> Load(const std::filesystem::path& directory, Device& device,
-                                                   const Progress& progress);
+                                                   const Progress& progress, std::int64_t added_tokens = 0);
   // Copies a model of the CPU, for tests and benchmarks. Error (kResourceExhausted): it does not fit.
   static Result<std::unique_ptr<DeviceModel>> Upload(const Model& host, Device& device);
 

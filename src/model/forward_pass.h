@@ -61,9 +61,9 @@ struct NormOf {
 //                                    of this norm
 //   NormHeads(norm, x, heads, weight) the same for each head, in place
 //   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
-//   target,
-//                                    the `outputs`, += scale B (A x), for the rows whose adapter changes the target.
-//                                    Rows of lm_head's W that an adapter brings take the place of W's
+//                                    target, the `outputs`, += scale B (A x), for the rows whose adapter changes the
+//                                    target. Rows of lm_head's W that an adapter brings take the place of W's. Logits
+//                                    of added tokens (ModelConfig::AddTokens) without one are -infinity
 //   Rope(x, heads)                   rotates each head in place by its row's position
 //   StoreKv(layer, k, v)             rounds to the pages' type and stores
 //   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions

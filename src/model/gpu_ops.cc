@@ -22,7 +22,8 @@ void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
                   .rows = step_.rows,
                   .hidden = hidden.wide,
                   .width = config_.hidden_size,
-                  .hidden_stride = hidden.stride});
+                  .hidden_stride = hidden.stride,
+                  .table_rows = config_.BaseTokens()});
 }
 
 void GpuOps::EmbedOwnRows(Rows hidden) {
@@ -37,7 +38,15 @@ void GpuOps::EmbedOwnRows(Rows hidden) {
 }
 
 void GpuOps::PutOwnProducts(Rows x, Rows y) {
-  if (y.wide != b_.logits.wide || block_->max_own == 0) return;
+  if (y.wide != b_.logits.wide) return;
+  // What no adapter brings cannot be generated. The product that may not be launched yet is of other columns.
+  gpu::ExcludeTokens(f_.stream, block_->max_rows,
+                     {.rows = block_->rows,
+                      .y = y.wide,
+                      .begin = config_.BaseTokens(),
+                      .width = config_.added_tokens,
+                      .y_stride = y.stride});
+  if (block_->max_own == 0) return;
   FlushProduct();
   gpu::OwnProducts(f_.stream, f_.dtype, block_->max_rows, block_->max_own,
                    {.own = block_->own,

@@ -95,7 +95,7 @@ class GpuOps {
   void AwaitArrivals(std::int64_t layer);
   gpu::OwnNorm OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own) const;
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
-  // Launches nothing unless y are logits, and an adapter brings rows of the output matrix.
+  // Launches nothing unless y are logits, and there are tokens or rows of the output matrix that adapters bring.
   void PutOwnProducts(Rows x, Rows y);
   // Launches nothing if no adapter of the batch changes the targets.
   void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);

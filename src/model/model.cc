@@ -30,6 +30,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& director
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(directory));
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
   ASSIGN_OR_RETURN(ModelWeights weights, PackModelWeights(config, *source, options, progress));
+  config.AddTokens(options.added_tokens);
   return std::make_unique<Model>(std::move(config), std::move(weights));
 }
 

@@ -32,6 +32,7 @@ struct WeightOptions {
   // Of lm_head and the embeddings. nullopt: as they are stored, or kQ8 if `layers` is quantised: each token depends on
   // them alone, and 4 bits cost more there than they save.
   std::optional<WeightFormat> embeddings;
+  std::int64_t added_tokens = 0;  // ModelConfig::AddTokens, once the weights are read
 };
 
 // What `options` stand for.

@@ -27,7 +27,8 @@ Result<std::unique_ptr<PlacedModel>> PlacedModel::Load(const std::filesystem::pa
   if (placed->device_ == nullptr) {
     ASSIGN_OR_RETURN(placed->host_, Model::Load(directory, weights, progress));
   } else {
-    ASSIGN_OR_RETURN(placed->on_device_, DeviceModel::Load(directory, *placed->device_, progress));
+    ASSIGN_OR_RETURN(placed->on_device_,
+                     DeviceModel::Load(directory, *placed->device_, progress, weights.added_tokens));
   }
   return placed;
 }

@@ -115,7 +115,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   plane.engine = {.scheduler = options.scheduler,
                   .max_model_len = max_model_len_,
                   .eos_token_ids = config.eos_token_ids,
-                  .vocab_size = config.vocab_size,
+                  .vocab_size = config.BaseTokens(),
                   .generates = model_->generates(),
                   .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
                                 .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};

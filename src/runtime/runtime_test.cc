@@ -297,11 +297,12 @@ struct GoldenRuns {
   std::unique_ptr<Runtime> runtime;
   std::vector<std::pair<std::string, GenerationRequest>> requests;  // with the runs' keys
 };
-GoldenRuns StartGolden(const fs::path& golden, const RuntimeOptions& options, std::size_t tokens) {
+GoldenRuns StartGolden(const fs::path& golden, RuntimeOptions options, std::size_t tokens) {
+  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
+  options.weights.added_tokens = json["model"].value("added_tokens", std::int64_t{0});
   auto loaded = Runtime::Load(golden / "model", options, {});
   EXPECT_TRUE(loaded.ok()) << loaded.error().message;
   GoldenRuns runs = {.runtime = std::move(loaded).value()};
-  const auto json = nlohmann::json::parse(std::ifstream(golden / "case.json"));
   std::map<std::string, AdapterGeneration> adapters;
   for (const auto& adapter : json["adapters"]) {
     const std::string id = adapter["name"];

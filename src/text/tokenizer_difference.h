@@ -20,6 +20,9 @@ struct TokenizerDifference {
   std::vector<std::string> only_own, only_base;
   // A text that they split in different ways, or begin with different special tokens.
   std::string split;
+
+  // Whether they read or write texts in different ways, with the same ids where they agree.
+  bool IsRead() const { return conflict.empty() && !(only_own.empty() && only_base.empty() && split.empty()); }
 };
 
 // Compares all tokens, and how a few texts are split. Takes up to a second for a large vocabulary. Thread-safe.

@@ -38,13 +38,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 # --------------------------------------------------------------------------- what is made
 
 def adapter(name, *, dtype="float32", config_edit=None, layouts=(), save_embedding_layers=False,
-            shared_a=False, notes="", **lora):
+            shared_a=False, added_tokens=0, notes="", **lora):
     """One adapter: LoraConfig arguments plus how it is stored. `layouts` adds copies whose tensors
     are renamed and whose results are therefore the same; `config_edit` changes the saved JSON.
-    `shared_a`: layers that other models fuse have one lora_A."""
+    `shared_a`: layers that other models fuse have one lora_A. `added_tokens`: by how many tokens the base model's
+    vocabulary was resized before the training."""
     lora.setdefault("task_type", "CAUSAL_LM")
     return dict(name=name, lora=lora, dtype=dtype, config_edit=config_edit, layouts=layouts,
-                save_embedding_layers=save_embedding_layers, shared_a=shared_a, notes=notes)
+                save_embedding_layers=save_embedding_layers, shared_a=shared_a, added_tokens=added_tokens, notes=notes)
 
 
 def case(name, kind, config, adapters=(), *, spelling="new", rope_key="rope_type", dtype="float32",
@@ -283,6 +284,9 @@ def all_cases():
                     notes="scale 4/2; embedding and output matrix of its own, of which a third of the rows are the base's"),
             adapter("tokens_saved_head", r=1, lora_alpha=2, target_modules=["q_proj"], trainable_token_indices=SOME_TOKENS,
                     modules_to_save=["lm_head"], notes="scale 2/1; trained rows of the embedding, an output matrix of its own"),
+            adapter("more_tokens", r=2, lora_alpha=4, target_modules=["q_proj"], added_tokens=3,
+                    modules_to_save=["embed_tokens", "lm_head"],
+                    notes="scale 4/2; three tokens more than the base model, embedding and output matrix of its own"),
             adapter("norms", r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["norm"],
                     notes="scale 4/2; all norms of its own: \"norm\" is the end of each one's name"),
         ], notes="biases everywhere; DoRA, trained biases and own embeddings beside plain LoRA"),
@@ -315,6 +319,11 @@ def all_cases():
             adapter("tokens_with_copies", r=2, lora_alpha=4, target_modules=["v_proj"],
                     trainable_token_indices=SOME_TOKENS, save_embedding_layers=True,
                     notes="scale 4/2; trained rows, tied; PEFT saves them twice, and the base's"),
+            adapter("more_trained_tokens", r=2, lora_alpha=4, target_modules=["v_proj"], added_tokens=2,
+                    trainable_token_indices=[7, 100, 101], save_embedding_layers=True,
+                    notes="scale 4/2; two tokens more than the base model, tied; trained rows"),
+            adapter("more_tokens_tied", r=2, lora_alpha=4, target_modules=["v_proj"], added_tokens=4,
+                    save_embedding_layers=True, notes="scale 4/2; four tokens more than the base model, tied; not trained"),
             adapter("norms_f16", r=2, lora_alpha=4, target_modules=["up_proj"], dtype="float16",
                     modules_to_save=["post_attention_layernorm", "model.norm"],
                     notes="scale 4/2; norms of its own; float16 tensors"),
@@ -332,6 +341,8 @@ def all_cases():
             adapter("saved_bf16", r=2, lora_alpha=4, target_modules=["k_proj"], dtype="bfloat16",
                     modules_to_save=["model.embed_tokens", "lm_head"],
                     notes="scale 4/2; embedding and output matrix of its own; bfloat16 tensors"),
+            adapter("more_tokens_untied", r=2, lora_alpha=4, target_modules=["v_proj"], dtype="bfloat16", added_tokens=1,
+                    save_embedding_layers=True, notes="scale 4/2; a token more than the base model; not trained"),
             adapter("head_norms", r=2, lora_alpha=4, target_modules=["k_proj"],
                     modules_to_save=["q_norm", "k_norm", "layers.1.input_layernorm"],
                     notes="scale 4/2; norms of its own, of the heads of queries and keys too"),
@@ -467,6 +478,18 @@ def load_model(path):
     return model.eval()
 
 
+def with_added_tokens(model, count):
+    """The model after resize_token_embeddings, which draws the new rows at random."""
+    if count == 0:
+        return model
+    known = model.config.vocab_size
+    model.resize_token_embeddings(known + count, mean_resizing=False)
+    gen = torch.Generator().manual_seed(stable_seed("added tokens", count))
+    for matrix in {id(m): m for m in (model.get_input_embeddings().weight, model.get_output_embeddings().weight)}.values():
+        matrix[known:] = matrix[:known].std() * torch.randn((count, matrix.shape[1]), generator=gen)
+    return model
+
+
 # --------------------------------------------------------------------------- adapters
 
 def random_adapter(model, seed):
@@ -511,7 +534,11 @@ def share_a(model):
 def with_adapter(model_dir, adapter_dir, stored):
     """The model of a stored case (`stored` is its case.json) with an adapter, by PEFT."""
     if not stored["model"].get("headless"):
-        return peft.PeftModel.from_pretrained(load_model(model_dir), adapter_dir).eval()
+        base = load_model(model_dir)
+        added = next((a.get("added_tokens", 0) for a in stored["adapters"] if a["name"] == adapter_dir.name), 0)
+        if added:  # as people do: resize, then load; the rows come from the adapter's file
+            base.resize_token_embeddings(base.config.vocab_size + added, mean_resizing=False)
+        return peft.PeftModel.from_pretrained(base, adapter_dir).eval()
     # PEFT reads such an adapter into AutoModel. Under the names of a whole model it must give the same.
     inner = peft.PeftModel.from_pretrained(load_inner(model_dir), adapter_dir).eval()
     with tempfile.TemporaryDirectory() as tmp:
@@ -527,7 +554,7 @@ def with_adapter(model_dir, adapter_dir, stored):
 
 
 def store_adapter(model_dir, case_name, spec, out, headless=False):
-    base = load_inner(model_dir) if headless else load_model(model_dir)
+    base = load_inner(model_dir) if headless else with_added_tokens(load_model(model_dir), spec["added_tokens"])
     model = peft.get_peft_model(base, peft.LoraConfig(**copy.deepcopy(spec["lora"])))
     random_adapter(model, stable_seed("adapter", case_name, spec["name"]))
     if spec["shared_a"]:
@@ -605,13 +632,15 @@ def compute_run(model, prompt, dynamic):
     return logits, greedy, (best[:, 0] - best[:, 1]).min().item()
 
 
-def make_runs(model, case_name, adapter_name, dynamic, first_index, base=None):
+def make_runs(model, case_name, adapter_name, dynamic, first_index, base=None, added=0):
     runs, tensors, notes = [], {}, []
     for length in PROMPT_LENGTHS:
         for attempt in range(500):
             gen = torch.Generator().manual_seed(
                 stable_seed("prompt", case_name, adapter_name, length, attempt))
             prompt = torch.randint(0, model.config.vocab_size, (length,), generator=gen).tolist()
+            for i in range(added if length > added else 0):  # each of them, in prompts that have room
+                prompt[(i + 1) * length // (added + 1)] = model.config.vocab_size - added + i
             logits, greedy, gap = compute_run(model, prompt, dynamic)
             distinct = len(set(greedy.tolist()))
             if gap >= MIN_GAP and distinct >= MIN_DISTINCT:
@@ -620,7 +649,9 @@ def make_runs(model, case_name, adapter_name, dynamic, first_index, base=None):
             raise SystemExit(f"{case_name}/{adapter_name}: no prompt of {length} tokens is good enough")
         if base is not None:
             reset_rope(base)
-            change = (base(input_ids=torch.tensor([prompt]), use_cache=False).logits[0] - logits).abs().max()
+            known = [min(token, base.config.vocab_size - 1) for token in prompt]
+            of_base = base(input_ids=torch.tensor([known]), use_cache=False).logits[0]
+            change = (of_base - logits[:, :of_base.shape[1]]).abs().max()
             assert change > 0.2, f"{case_name}/{adapter_name}: the adapter changes almost nothing"
         start = 0 if length <= FULL_ROWS_UP_TO else length - FULL_ROWS_UP_TO
         key = f"run{first_index + len(runs)}"
@@ -638,21 +669,24 @@ def make_case(spec, models_dir):
     store_model(spec, model_dir)
     base = load_model(model_dir)
     dynamic = spec["config"]["rope_parameters"]["rope_type"] == "dynamic"
+    most = max((a["added_tokens"] for a in spec["adapters"]), default=0)
     model_entry = {"dir": "model", "model_type": spec["kind"], "dtype": spec["dtype"],
                    "config_spelling": spec["spelling"], **({"headless": True} if spec["headless"] else {}),
-                   "notes": spec["notes"]}
+                   **({"added_tokens": most} if most else {}), "notes": spec["notes"]}
 
     runs, tensors, notes = make_runs(base, spec["name"], None, dynamic, 0)
     print(f"{spec['name']}: base {' '.join(notes)}", flush=True)
     adapters = []
     for a in spec["adapters"]:
         written = store_adapter(model_dir, spec["name"], a, out / "adapters" / a["name"], spec["headless"])
-        model = with_adapter(model_dir, out / "adapters" / a["name"], {"model": model_entry})
-        more, more_tensors, notes = make_runs(model, spec["name"], a["name"], dynamic, len(tensors) // 2, base)
+        entry = {"name": a["name"], **({"added_tokens": a["added_tokens"]} if a["added_tokens"] else {})}
+        model = with_adapter(model_dir, out / "adapters" / a["name"], {"model": model_entry, "adapters": [entry]})
+        more, more_tensors, notes = make_runs(model, spec["name"], a["name"], dynamic, len(tensors) // 2, base,
+                                              a["added_tokens"])
         print(f"  {a['name']}: {' '.join(notes)}", flush=True)
         tensors.update(more_tensors)
         for name, same_as in written:
-            adapters.append({"name": name, "dir": f"adapters/{name}", "dtype": a["dtype"],
+            adapters.append({**entry, "name": name, "dir": f"adapters/{name}", "dtype": a["dtype"],
                              "same_as": same_as, "notes": a["notes"], "modules": describe_adapter(model)})
             runs += [{**r, "adapter": name} for r in more]
 

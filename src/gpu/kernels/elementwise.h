@@ -11,13 +11,14 @@
 
 namespace loramux::gpu {
 
-// hidden[i, :] = table[tokens[i], :]. Instance: the type of the table.
+// hidden[i, :] = table[tokens[i], :], or the last row for tokens beyond the table. Instance: the type of the table.
 struct EmbedRowsArguments {
-  const void* table;           // [vocab, width]
+  const void* table;           // [table_rows, width]
   const std::int32_t* tokens;  // [rows]
   const std::int32_t* rows;
   float* hidden;  // [rows, width]
   std::int64_t width, hidden_stride;
+  std::int64_t table_rows;
 };
 void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const EmbedRowsArguments& arguments);
 

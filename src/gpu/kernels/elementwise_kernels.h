@@ -92,8 +92,9 @@ struct EmbedRowsKernel {
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     if (IsBeyond(a.rows, a.width)) return;
     const std::int64_t row = BlockX(), column = ColumnOfThread();
+    const std::int64_t token = Load(a.tokens + row), from = token < a.table_rows ? token : a.table_rows - 1;
     float values[kGroup];
-    LoadGroup<T>({static_cast<const T*>(a.table), a.width}, Load(a.tokens + row), column, a.width, values);
+    LoadGroup<T>({static_cast<const T*>(a.table), a.width}, from, column, a.width, values);
     StoreGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
   }
 };

@@ -59,18 +59,18 @@ class Elementwise : public testing::Test {
 };
 
 TEST_F(Elementwise, EmbedRows) {
-  const std::vector<std::int32_t> tokens = {6, 0, 6, 100, 100};  // beyond kRows: no row of the table
+  const std::vector<std::int32_t> tokens = {6, 0, 9, 100, 100};  // 9: beyond the table; 100: beyond kRows
   for (const DType dtype : kTypes) {
     for (const auto& [width, stride] : kShapes) {
       const auto table = Rounded(dtype, RandomFloats(1, 7 * width));
       const std::vector<float> before = RandomFloats(2, kMaxRows * stride);
       float* hidden = arrays_.Upload(before);
       EmbedRows(arrays_.stream(), dtype, kMaxRows,
-                {arrays_.Upload(table), arrays_.Upload(tokens), rows_, hidden, width, stride});
+                {arrays_.Upload(table), arrays_.Upload(tokens), rows_, hidden, width, stride, 7});
       std::vector<float> expected = before;
       for (std::int64_t i = 0; i < kRows; ++i) {
         for (std::int64_t j = 0; j < width; ++j) {
-          expected[i * stride + j] = LoadAsF32(dtype, table.data(), tokens[i] * width + j);
+          expected[i * stride + j] = LoadAsF32(dtype, table.data(), std::min(tokens[i], 6) * width + j);
         }
       }
       EXPECT_EQ(arrays_.Download(hidden, before.size()), expected) << DTypeName(dtype) << " " << width;
@@ -243,7 +243,7 @@ TEST_F(Elementwise, NormsOfARowHaveTheSameBitsInEveryBatch) {
 
 TEST_F(Elementwise, NoRowsTouchNothing) {
   const std::int32_t* none = arrays_.Upload(std::vector<std::int32_t>{0});
-  EmbedRows(arrays_.stream(), DType::kF32, 4, {nullptr, nullptr, none, nullptr, 8, 8});
+  EmbedRows(arrays_.stream(), DType::kF32, 4, {nullptr, nullptr, none, nullptr, 8, 8, 8});
   NormRows(arrays_.stream(), DType::kBF16, 4, {nullptr, nullptr, nullptr, nullptr, none, 8, 8, 8, 8, 0});
   SiluMul(arrays_.stream(), DType::kF16, 4, {nullptr, nullptr, none, 8, 8, 8});
   GatherRows(arrays_.stream(), 4, {nullptr, nullptr, none, nullptr, 8, 8, 8});

@@ -17,7 +17,7 @@
 
 // The parts: the CUDA backend compiles each by itself.
 #define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows) X(OwnProducts)
-#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages) X(EmbedOwnRows)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages) X(EmbedOwnRows) X(ExcludeTokens)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)

@@ -13,6 +13,13 @@ void EmbedOwnRows(DeviceStream& stream, std::int64_t max_rows, const EmbedOwnRow
          {static_cast<std::uint32_t>(max_rows), static_cast<std::uint32_t>(parts), 1}, kPartThreads, 0, arguments);
 }
 
+void ExcludeTokens(DeviceStream& stream, std::int64_t max_rows, const ExcludeTokensArguments& arguments) {
+  if (max_rows == 0 || arguments.width == 0) return;
+  const std::int64_t parts = CeilDivide(arguments.width, kPartElements);
+  Launch(stream, Kernel::kExcludeTokens, DType::kF32,
+         {static_cast<std::uint32_t>(max_rows), static_cast<std::uint32_t>(parts), 1}, kPartThreads, 0, arguments);
+}
+
 void OwnProducts(DeviceStream& stream, DType dtype, std::int64_t max_rows, std::int64_t max_count,
                  const OwnProductsArguments& arguments) {
   if (max_rows == 0 || max_count == 0) return;

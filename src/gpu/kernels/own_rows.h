@@ -38,6 +38,14 @@ struct EmbedOwnRowsArguments {
 };
 void EmbedOwnRows(DeviceStream& stream, std::int64_t max_rows, const EmbedOwnRowsArguments& arguments);
 
+// y[i, token] = -infinity for the tokens from `begin` on, before OwnProducts puts those of adapters. One instance: f32.
+struct ExcludeTokensArguments {
+  const std::int32_t* rows;
+  float* y;                             // [rows, vocabulary]
+  std::int64_t begin, width, y_stride;  // width: how many tokens
+};
+void ExcludeTokens(DeviceStream& stream, std::int64_t max_rows, const ExcludeTokensArguments& arguments);
+
 // y[i, token] = sum over t of x[i, t] * row[t] for each row of the output matrix that the adapter of i brings, in place
 // of what was there. Sums in f32, in an order that depends on the width alone. Rows of one adapter are read once for
 // kOwnTileRows rows of x. Instance: the type of x.

@@ -55,6 +55,19 @@ struct EmbedOwnRowsKernel {
   }
 };
 
+template <typename T>
+struct ExcludeTokensKernel {
+  using Arguments = ExcludeTokensArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    float values[kGroup];
+    LORAMUX_UNROLL
+    for (float& value : values) value = -__builtin_inff();
+    StoreGroup<float>({a.y + a.begin, a.y_stride}, BlockX(), ColumnOfThread(), a.width, values);
+  }
+};
+
 // Block (tile, part): kOwnTileRows rows of x, and kRows own rows of each of their adapters, one a warp at a time.
 template <typename T>
 struct OwnProductsKernel {

@@ -99,6 +99,20 @@ TEST_F(OwnRowsTest, EmbedOwnRows) {
   }
 }
 
+TEST_F(OwnRowsTest, ExcludeTokens) {
+  constexpr std::int64_t kRows = 3, kStride = 1300;
+  const std::int32_t* rows = arrays_.Upload(std::vector<std::int32_t>{kRows});
+  for (const std::int64_t begin : {0, 8, 101}) {
+    for (const std::int64_t width : {0, 1, 64, 1100}) {
+      std::vector<float> y(static_cast<std::size_t>((kRows + 1) * kStride), 1.0f);
+      float* const on_device = arrays_.Upload(y);
+      ExcludeTokens(arrays_.stream(), kRows + 1, {rows, on_device, begin, width, kStride});
+      for (std::int64_t i = 0; i < kRows; ++i) std::fill_n(y.begin() + i * kStride + begin, width, -INFINITY);
+      EXPECT_EQ(arrays_.Download(on_device, y.size()), y) << begin << " " << width;
+    }
+  }
+}
+
 TEST_F(OwnRowsTest, OwnProducts) {
   for (const DType x_dtype : kTypes) {
     for (const DType dtype : kTypes) {

@@ -32,23 +32,26 @@ std::string Shown(const std::vector<std::string>& tokens) {
   return tokens.size() > kShownTokens ? fmt::format("{} and {} more", text, tokens.size() - kShownTokens) : text;
 }
 
-std::string Warning(const TokenizerDifference& difference) {
-  std::string text;
-  if (!difference.only_own.empty()) {
-    text = "its tokenizer has tokens that the base model's does not have: " + Shown(difference.only_own);
-  }
-  if (!difference.split.empty()) {
-    text += text.empty() ? "its tokenizer" : ", and";
-    text += " splits texts in another way, such as " + Quote(difference.split);
-  }
-  return text.empty() ? text : text + "; the base model's tokenizer reads its prompts";
+std::string Warning(const TokenizerDifference& difference, bool own_tokenizer) {
+  if (difference.only_own.empty()) return {};
+  return "its tokenizer has tokens that the base model does not have: " + Shown(difference.only_own) +
+         (own_tokenizer ? "; it brings no rows for them, so a prompt with one is refused"
+                        : "; without a tokenizer.json, the base model's tokenizer reads its prompts");
+}
+
+// Whether the model has the token's rows, or the adapter brings them.
+bool HasRows(const ModelConfig& model, std::span<const OwnPart> own, TokenId id) {
+  if (id < model.BaseTokens()) return true;
+  return std::ranges::any_of(own, [id](const OwnPart& part) {
+    return part.kind == OwnKind::kEmbedding && std::ranges::binary_search(part.rows, id, {}, &OwnRow::token);
+  });
 }
 
 Error NeedsToken(const fs::path& directory, const std::string& what, const std::string& token, bool only_own) {
   return InvalidArgument(
-      fmt::format("{}: {} needs the token {}, which {} tokenizer does not have: expected a base model with the "
-                  "adapter's tokens (--tokenizer DIR gives it another tokenizer)",
-                  directory.string(), what, Quote(token), only_own ? "the base model's" : "the adapter's"),
+      fmt::format("{}: {} needs the token {}, which {} does not have: expected a tokenizer.json with it beside the "
+                  "weights, and its rows of embed_tokens and lm_head in them (save_embedding_layers=True)",
+                  directory.string(), what, Quote(token), only_own ? "the base model" : "the adapter's tokenizer"),
       "lora_path");
 }
 
@@ -74,6 +77,25 @@ RequestDefaults WithDefaults(RequestDefaults base, const GenerationDefaults& own
   sampling.repetition_penalty = own.repetition_penalty.value_or(sampling.repetition_penalty);
   if (own.max_new_tokens) base.max_output_tokens = own.max_new_tokens;
   return base;
+}
+
+const Tokenizer& TokenizerOf(const Tokenizer& base, const AdapterVersion* adapter) {
+  const bool own = adapter != nullptr && adapter->text != nullptr && adapter->text->tokenizer != nullptr;
+  return own ? adapter->text->tokenizer->tokenizer() : base;
+}
+
+Result<GrammarCompiler*> OwnTokenizer::Grammars(const GrammarCompiler& base, std::int64_t vocab_size) const {
+  if (tokenizer_.VocabSize() > vocab_size) {
+    return Unsupported(
+        fmt::format("structured output: the adapter's tokenizer has token ids up to {}, expected at most "
+                    "{}; start the server with more --adapter-tokens",
+                    tokenizer_.VocabSize() - 1, vocab_size - 1));
+  }
+  const std::lock_guard lock(mutex_);
+  if (grammars_ == nullptr) {
+    ASSIGN_OR_RETURN(grammars_, GrammarCompiler::Create(tokenizer_, base.eos()));
+  }
+  return grammars_.get();
 }
 
 // Each file is read once; their names and contents make the digest.
@@ -115,7 +137,7 @@ AdapterTextReader::AdapterTextReader(AdapterTextOptions options)
 AdapterRegistry::Complete AdapterTextReader::Hook() {
   return [this](const ModelConfig& model, AdapterVersion& version, const fs::path& directory,
                 const OpenedFileCheck& check) -> Status {
-    ASSIGN_OR_RETURN(version.text, Read(model, version.name, directory, check));
+    ASSIGN_OR_RETURN(version.text, Read(model, version.name, directory, check, version.file.own));
     if (version.text == nullptr) return Ok{};
     version.text_digest = version.text->digest;
     if (version.text->warning.empty()) return Ok{};
@@ -126,11 +148,12 @@ AdapterRegistry::Complete AdapterTextReader::Hook() {
 
 Result<std::shared_ptr<const AdapterText>> AdapterTextReader::Read(const ModelConfig& model, const std::string& name,
                                                                    const fs::path& directory,
-                                                                   const OpenedFileCheck& check) {
+                                                                   const OpenedFileCheck& check,
+                                                                   std::span<const OwnPart> own) {
   Files files(directory, check);
   AdapterText text;
-  ASSIGN_OR_RETURN(const TokenizerDifference difference, Compare(files));
-  text.warning = Warning(difference);
+  ASSIGN_OR_RETURN(const TokenizerDifference difference, Compare(files, model, own, text));
+  text.warning = Warning(difference, text.tokenizer != nullptr);
   RETURN_IF_ERROR(ReadTemplate(files, name, difference, text));
   RETURN_IF_ERROR(ReadEndTokens(files, model, difference, text));
   RETURN_IF_ERROR(ReadDefaults(files, model, text));
@@ -139,21 +162,27 @@ Result<std::shared_ptr<const AdapterText>> AdapterTextReader::Read(const ModelCo
   return std::make_shared<const AdapterText>(std::move(text));
 }
 
-Result<TokenizerDifference> AdapterTextReader::CompareOnce(const std::string& json, const std::string& digest,
-                                                           const std::string& label) {
+Result<AdapterTextReader::Compared> AdapterTextReader::CompareOnce(const std::string& json, const std::string& digest,
+                                                                   const std::string& label) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto known = compared_.find(digest); known != compared_.end()) return known->second;
+    if (const auto known = compared_.find(digest); known != compared_.end()) {
+      const auto& [difference, own] = known->second;
+      Compared compared{difference, own.lock()};
+      if (compared.own != nullptr || !difference.IsRead()) return compared;
+    }
   }
-  ASSIGN_OR_RETURN(const Tokenizer own, Tokenizer::Parse(json, label));
-  TokenizerDifference difference = CompareTokenizers(*options_.tokenizer, own);
+  ASSIGN_OR_RETURN(Tokenizer own, Tokenizer::Parse(json, label));
+  Compared compared{CompareTokenizers(*options_.tokenizer, own), nullptr};
+  if (compared.difference.IsRead()) compared.own = std::make_shared<const OwnTokenizer>(std::move(own));
   const std::lock_guard lock(mutex_);
   if (compared_.size() >= kMaxCompared) compared_.clear();
-  compared_.emplace(digest, difference);
-  return difference;
+  compared_[digest] = {compared.difference, compared.own};
+  return compared;
 }
 
-Result<TokenizerDifference> AdapterTextReader::Compare(Files& files) {
+Result<TokenizerDifference> AdapterTextReader::Compare(Files& files, const ModelConfig& model,
+                                                       std::span<const OwnPart> own, AdapterText& text) {
   const fs::path path = files.directory / kTokenizerFile;
   auto json = files.Read(path);
   if (!json.ok() && json.error().code != ErrorCode::kNotFound) return std::move(json).error();
@@ -161,7 +190,16 @@ Result<TokenizerDifference> AdapterTextReader::Compare(Files& files) {
   if (!json.ok()) {
     ASSIGN_OR_RETURN(difference, CompareAddedTokens(*options_.tokenizer, files.directory, files.Reader()));
   } else {
-    ASSIGN_OR_RETURN(difference, CompareOnce(*json, files.digests.at(kTokenizerFile), path.string()));
+    ASSIGN_OR_RETURN(Compared compared, CompareOnce(*json, files.digests.at(kTokenizerFile), path.string()));
+    difference = std::move(compared.difference);
+    text.tokenizer = std::move(compared.own);
+  }
+  if (text.tokenizer != nullptr) {
+    const Tokenizer& tokenizer = text.tokenizer->tokenizer();
+    std::erase_if(difference.only_own,
+                  [&](const std::string& token) { return HasRows(model, own, tokenizer.TokenToId(token)); });
+    difference.only_base.clear();
+    difference.split.clear();
   }
   if (difference.conflict.empty()) return difference;
   return InvalidArgument(files.directory.string() + ": the adapter's tokenizer is not the base model's: expected the " +
@@ -223,8 +261,10 @@ Status AdapterTextReader::ReadEndTokens(Files& files, const ModelConfig& model, 
   if (!base_tokens_.ok()) return base_tokens_.error();
   const auto end = own.find("eos_token"), usual = base_tokens_->find("eos_token");
   if (end != own.end() && (usual == base_tokens_->end() || end->second != usual->second)) {
-    const TokenId id = options_.tokenizer->TokenToId(end->second);
-    if (id < 0) return NeedsToken(files.directory, "the end of its answers", end->second, /*only_own=*/true);
+    const Tokenizer& tokenizer = text.tokenizer == nullptr ? *options_.tokenizer : text.tokenizer->tokenizer();
+    const TokenId id = tokenizer.TokenToId(end->second);
+    if (id < 0 || Contains(difference.only_own, end->second))
+      return NeedsToken(files.directory, "the end of its answers", end->second, /*only_own=*/true);
     ends.push_back(id);
   }
   for (const TokenId id : ends) {

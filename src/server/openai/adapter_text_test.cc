@@ -141,24 +141,65 @@ TEST_F(AdapterTextTest, EndTokensBesideTheModels) {
   EXPECT_THAT(Refusal(), HasSubstr("temperature"));
 }
 
-TEST_F(AdapterTextTest, AnotherTokenizerIsRefusedOrNamed) {
+TEST_F(AdapterTextTest, TokensWithoutRowsAreRefusedOrNamed) {
+  model_.vocab_size = kEosToken + 1;
   Write("chat_template.jinja", "{{ bos_token }}<|im|>");
   WriteTokenizer(Added("<|im|>"));  // the template needs it
-  EXPECT_THAT(Refusal(), AllOf(HasSubstr("chat template"), HasSubstr("'<|im|>'"), HasSubstr("--tokenizer")));
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("chat template"), HasSubstr("'<|im|>'"), HasSubstr("save_embedding_layers")));
   WriteTokenizer(Added("<|pad|>"));  // no prompt of a chat has it
-  EXPECT_THAT(Text().warning, HasSubstr("'<|pad|>'"));
+  EXPECT_THAT(Text().warning, AllOf(HasSubstr("'<|pad|>'"), HasSubstr("a prompt with one is refused")));
   EXPECT_NE(Text().own, nullptr);
   Write("tokenizer_config.json", R"({"eos_token": "<|pad|>"})");
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("end of its answers"), HasSubstr("'<|pad|>'")));
   fs::remove(folder_ / "tokenizer_config.json");
   WriteTokenizer([](Json& json) { std::swap(json["model"]["vocab"]["a"], json["model"]["vocab"]["b"]); });
   EXPECT_THAT(Refusal(), HasSubstr("'b' has the id 97, and 98 in the base model's"));
-  WriteTokenizer([](Json& json) { json["pre_tokenizer"]["add_prefix_space"] = true; });
-  EXPECT_THAT(Text().warning, HasSubstr("splits texts in another way"));
-  WriteTokenizer([](Json& json) { json["post_processor"] = nullptr; });
-  EXPECT_THAT(Text().warning, HasSubstr("splits texts in another way"));
   Write("tokenizer.json", "{}");
   EXPECT_THAT(Refusal(), HasSubstr("tokenizer.json"));
+}
+
+// The same prompts in the same words, with the tokens that the adapter was trained with.
+TEST_F(AdapterTextTest, TheTokenizerOfTheFolderReadsPrompts) {
+  WriteTokenizer();
+  EXPECT_EQ(Text().tokenizer, nullptr);  // it agrees with the base model's
+  WriteTokenizer(Added("<|im|>"));
+  AdapterTextReader reader(Options());
+  const auto first = *Read(reader), second = *Read(reader);
+  ASSERT_NE(first->tokenizer, nullptr);
+  EXPECT_EQ(first->tokenizer, second->tokenizer);  // kept once
+  EXPECT_EQ(first->tokenizer->tokenizer().TokenToId("<|im|>"), kEosToken + 1);
+  EXPECT_EQ(&TokenizerOf(fixture_.tokenizer, nullptr), &fixture_.tokenizer);
+  AdapterVersion version;
+  version.text = first;
+  EXPECT_EQ(&TokenizerOf(fixture_.tokenizer, &version), &first->tokenizer->tokenizer());
+  WriteTokenizer([](Json& json) { json["pre_tokenizer"]["add_prefix_space"] = true; });
+  AdapterText text = Text();
+  ASSERT_NE(text.tokenizer, nullptr);
+  EXPECT_THAT(text.warning, IsEmpty());
+  EXPECT_NE(*text.tokenizer->tokenizer().Encode("a", false), *fixture_.tokenizer.Encode("a", false));
+  WriteTokenizer([](Json& json) { json["post_processor"] = nullptr; });
+  text = Text();
+  ASSERT_NE(text.tokenizer, nullptr);
+  EXPECT_THAT(text.warning, IsEmpty());
+}
+
+// A token has rows if the base model has them, or if the adapter brings its row of the embedding.
+TEST_F(AdapterTextTest, RowsOfTheAdapterMakeItsTokensWhole) {
+  model_.vocab_size = kEosToken + 1;
+  model_.AddTokens(2);
+  Write("chat_template.jinja", "{{ bos_token }}<|im|>");
+  WriteTokenizer(Added("<|im|>"));
+  EXPECT_THAT(Refusal(), HasSubstr("'<|im|>'"));
+  OwnPart rows{.kind = OwnKind::kEmbedding};
+  rows.rows.push_back({.token = kEosToken + 1});
+  AdapterTextReader reader(Options());
+  const auto text = reader.Read(model_, "own", folder_, {}, {&rows, 1});
+  ASSERT_TRUE(text.ok()) << text.error().message;
+  EXPECT_THAT((*text)->warning, IsEmpty());
+  Write("tokenizer_config.json", R"({"eos_token": "<|im|>"})");
+  const auto ended = reader.Read(model_, "own", folder_, {}, {&rows, 1});
+  ASSERT_TRUE(ended.ok()) << ended.error().message;
+  EXPECT_THAT((*ended)->end_tokens, ElementsAre(kEosToken + 1));
 }
 
 // Slow tokenizers have no tokenizer.json: their added tokens stand in other files.

@@ -20,13 +20,14 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
 constexpr std::int32_t kGuessedPrompts = 16;
 
-// The limit of a prompt without an adapter. Beside an adapter, the engine may allow less.
-PromptLimit LimitOf(const ServingContext& context) {
-  return PromptLimit::For(*context.tokenizer, context.generation->MaxSequenceTokens(kBaseModel));
+// The limit of a prompt by the adapter's tokenizer. Beside an adapter, the engine may allow less.
+PromptLimit LimitOf(const ServingContext& context, const VersionPtr& adapter) {
+  return PromptLimit::For(TokenizerOf(*context.tokenizer, adapter.get()),
+                          context.generation->MaxSequenceTokens(kBaseModel));
 }
 
 RequestLimits LimitsOfRequest(const ServingContext& context) {
-  const PromptLimit prompt = LimitOf(context);
+  const PromptLimit prompt = LimitOf(context, nullptr);
   RequestLimits limits;
   limits.vocab_size = context.registry->model().vocab_size;
   limits.max_tokens = prompt.tokens;
@@ -89,6 +90,17 @@ Result<VersionPtr> Resolve(const ServingContext& context, const ModelChoice& cho
 
 // What the adapter's folder says of text; null: nothing.
 const AdapterText* TextOf(const VersionPtr& adapter) { return adapter == nullptr ? nullptr : adapter->text.get(); }
+
+const Tokenizer& TokenizerOf(const ServingContext& context, const VersionPtr& adapter) {
+  return TokenizerOf(*context.tokenizer, adapter.get());
+}
+
+// What compiles grammars for the adapter's tokenizer. REQUIRES: the context has one for the base model's.
+Result<GrammarCompiler*> GrammarsOf(const ServingContext& context, const VersionPtr& adapter) {
+  const AdapterText* const text = TextOf(adapter);
+  if (text == nullptr || text->tokenizer == nullptr) return context.grammars;
+  return text->tokenizer->Grammars(*context.grammars, context.registry->model().vocab_size);
+}
 
 // How many tokens of a prompt count at most. REQUIRES: `truncate_prompt_tokens`.
 std::int64_t TokensToKeep(const OpenAiRequest& request, const PromptLimit& limit) {
@@ -171,7 +183,9 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   job.prefixes_ = context.prefixes;
   job.prefix_blocks_ = PrefixBlocks(job.adapter_ == nullptr ? std::string_view() : job.adapter_->name, text);
   const auto& output = job.request_.output;
-  job.unfinished_ = context.compile_later && output && context.grammars != nullptr && !context.grammars->Has(*output);
+  const bool own_tokenizer = TextOf(job.adapter_) != nullptr && TextOf(job.adapter_)->tokenizer != nullptr;
+  job.unfinished_ = context.compile_later && output && context.grammars != nullptr &&
+                    (own_tokenizer || !context.grammars->Has(*output));
   if (!job.unfinished_) RETURN_IF_ERROR(job.Build(context));
   return job;
 }
@@ -203,7 +217,8 @@ Status CompletionJob::CompileGrammar(const ServingContext& context) {
                            "log of its start gives the reason",
                        request_.output->field);
   }
-  ASSIGN_OR_RETURN(grammar_, context.grammars->Compile(*request_.output));
+  ASSIGN_OR_RETURN(GrammarCompiler* const grammars, GrammarsOf(context, adapter_));
+  ASSIGN_OR_RETURN(grammar_, grammars->Compile(*request_.output));
   return Ok{};
 }
 
@@ -222,7 +237,7 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text, RenderChatPrompt(TemplateOf(context.chat_template, adapter_.get()),
                                                             request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
-  PlanReasoning(Formats(context), request_, *context.tokenizer, text, plan_);
+  PlanReasoning(Formats(context), request_, TokenizerOf(context, adapter_), text, plan_);
   auto tokens = Encode(context, text);
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
@@ -241,24 +256,24 @@ Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& pro
   if (text != nullptr) {
     ASSIGN_OR_RETURN(tokens, Encode(context, *text));
   } else {
-    tokens = Cut(request_, LimitOf(context), std::get<std::vector<TokenId>>(prompt));
+    tokens = Cut(request_, LimitOf(context, adapter_), std::get<std::vector<TokenId>>(prompt));
   }
   std::string echo;
   if (request_.echo && text != nullptr && !request_.truncate_prompt_tokens) {
     echo = *text;
   } else if (request_.echo) {
-    ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
+    ASSIGN_OR_RETURN(echo, TokenizerOf(context, adapter_).Decode(tokens, request_.skip_special_tokens));
   }
   const std::int32_t guess = text != nullptr ? Guess(context, *text) : GuessOfTokens(context, tokens);
   return AddChoices(context, std::move(tokens), echo, guess);
 }
 
 Result<std::vector<TokenId>> CompletionJob::Encode(const ServingContext& context, const std::string& text) const {
-  const PromptLimit limit = LimitOf(context);
+  const PromptLimit limit = LimitOf(context, adapter_);
   const bool special = request_.add_special_tokens;
-  if (!request_.truncate_prompt_tokens) return EncodePrompt(*context.tokenizer, text, special, limit);
+  if (!request_.truncate_prompt_tokens) return EncodePrompt(TokenizerOf(context, adapter_), text, special, limit);
   const auto encode = request_.embedding ? EncodeBeginning : EncodeEndOfPrompt;
-  return encode(*context.tokenizer, text, special, limit, TokensToKeep(request_, limit));
+  return encode(TokenizerOf(context, adapter_), text, special, limit, TokensToKeep(request_, limit));
 }
 
 bool CompletionJob::WantsGuess(const ServingContext& context) const {
@@ -275,7 +290,7 @@ std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_vie
 std::int32_t CompletionJob::GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const {
   if (!WantsGuess(context)) return 0;
   const auto read = tokens.first(std::min(tokens.size(), context.lengths->MaxPromptBytes()));
-  const auto text = context.tokenizer->Decode(read, /*skip_special_tokens=*/false);
+  const auto text = TokenizerOf(context, adapter_).Decode(read, /*skip_special_tokens=*/false);
   return text.ok() ? Guess(context, *text) : 0;
 }
 
@@ -290,9 +305,10 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
                     "alternatives, over all choices), found {}; ask for fewer alternatives or choices",
                     kMaxPromptScores, prompt_scores_));
   }
-  if (choices_.empty()) stops_ = ChoiceStream::StopsOf(*context.tokenizer, request_, plan_);
+  if (choices_.empty()) stops_ = ChoiceStream::StopsOf(TokenizerOf(context, adapter_), request_, plan_);
   for (std::int32_t i = 0; i < request_.n; ++i) {
-    ChoiceStream stream(*context.tokenizer, request_, stops_, static_cast<std::int32_t>(choices_.size()), plan_);
+    ChoiceStream stream(TokenizerOf(context, adapter_), request_, stops_, static_cast<std::int32_t>(choices_.size()),
+                        plan_);
     if (request_.echo) stream.Prepend(echo);
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(context, tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});
@@ -322,14 +338,15 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   if (request_.embedding) request.pooling = embedding_.pooling;
   if (grammar_ != nullptr) {
     ASSIGN_OR_RETURN(std::shared_ptr<TokenConstraint> answer, grammar_->Begin());
-    request.constraint = Constrain(context, std::move(answer));
+    ASSIGN_OR_RETURN(request.constraint, Constrain(context, std::move(answer)));
   }
   return request;
 }
 
-std::shared_ptr<TokenConstraint> CompletionJob::Constrain(const ServingContext& context,
-                                                          std::shared_ptr<TokenConstraint> answer) const {
-  std::vector<TokenId> ends = context.grammars->eos();
+Result<std::shared_ptr<TokenConstraint>> CompletionJob::Constrain(const ServingContext& context,
+                                                                  std::shared_ptr<TokenConstraint> answer) const {
+  ASSIGN_OR_RETURN(const GrammarCompiler* const grammars, GrammarsOf(context, adapter_));
+  std::vector<TokenId> ends = grammars->eos();
   if (TextOf(adapter_) != nullptr && !TextOf(adapter_)->end_tokens.empty()) {
     if (!request_.ignore_eos) answer = AllowEnds(TextOf(adapter_)->end_tokens, ends, std::move(answer));
     ends.insert(ends.end(), TextOf(adapter_)->end_tokens.begin(), TextOf(adapter_)->end_tokens.end());
@@ -337,7 +354,7 @@ std::shared_ptr<TokenConstraint> CompletionJob::Constrain(const ServingContext& 
   if (!plan_.prefix) return answer;
   FreePrefix prefix = *plan_.prefix;
   prefix.excluded = std::move(ends);
-  return AllowPrefix(std::move(prefix), context.grammars->vocab_size(), std::move(answer));
+  return AllowPrefix(std::move(prefix), grammars->vocab_size(), std::move(answer));
 }
 
 // A number that the client sends may be beyond the model's length, which is an error then. A default is reduced to what

@@ -158,8 +158,8 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   OutputFormats Formats(const ServingContext& context) const;
-  std::shared_ptr<TokenConstraint> Constrain(const ServingContext& context,
-                                             std::shared_ptr<TokenConstraint> answer) const;
+  Result<std::shared_ptr<TokenConstraint>> Constrain(const ServingContext& context,
+                                                     std::shared_ptr<TokenConstraint> answer) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   // The tokens of a prompt that count.
   Result<std::vector<TokenId>> Encode(const ServingContext& context, const std::string& text) const;

@@ -67,7 +67,7 @@ TEST_F(ModelChoiceTest, AFieldWithAnUnknownAdapterIsABadRequest) {
 
 TEST_F(ModelChoiceTest, ASumIsOfTheBaseModelsAdapters) {
   const AdapterField sum{"lora", "sql+base:odd", {{"sql", 0.5}, {"base:odd", 1}}};
-  EXPECT_THAT(Serves("base", sum), HasSubstr("lora: The adapters changed meanwhile"));  // nobody makes it here
+  EXPECT_THAT(Serves("base", sum), HasSubstr("lora: The adapters changed meanwhile"));  // there is no finder
   EXPECT_THAT(Serves("sql", sum), HasSubstr("lora: `lora`: expected the adapter that `model` names"));
   EXPECT_THAT(Serves("base", AdapterField{"lora", "sql+none", {{"sql", 0.5}, {"none", 1}}}),
               HasSubstr("lora: `lora`: expected the name of an adapter that is served. The model `none`"));

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "http/run_on.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
@@ -19,34 +21,16 @@ namespace {
 
 namespace asio = boost::asio;
 
-bool IsOffered(const ServingContext& context, const std::string& model) {
-  if (context.finder == nullptr) return false;
-  const std::vector<OfferedAdapter> offered = context.finder->Offered();
-  return std::any_of(offered.begin(), offered.end(),
-                     [&](const OfferedAdapter& adapter) { return adapter.name == model; });
+// The version that the model `name` stands for; null: the base model, as for an empty name.
+Result<std::shared_ptr<const AdapterVersion>> VersionOf(const ServingContext& context, const std::string& name) {
+  if (name.empty()) return std::shared_ptr<const AdapterVersion>();
+  const ModelChoice choice{AdapterOf(*context.registry, name), "model"};
+  return ResolveModel(*context.registry, context.finder, context.caller, choice);
 }
 
-// Checks only that the model name is served: adapters share the base model's tokenizer. Empty: the base model.
-Status CheckModel(const ServingContext& context, const std::string& name) {
-  const std::string model = AdapterOf(*context.registry, name);
-  if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
-  if (model.empty() || context.registry->Resolve(model).ok() || IsOffered(context, model)) return Ok{};
-  return UnknownModel(model);
-}
-
-// The prompt of a chat with the model `name`, by its own chat template.
-Result<std::string> ChatText(const ServingContext& context, const std::string& name, const ChatPrompt& chat) {
-  std::shared_ptr<const AdapterVersion> version;
-  if (!name.empty()) {
-    const ModelChoice choice{AdapterOf(*context.registry, name), "model"};
-    ASSIGN_OR_RETURN(version, ResolveModel(*context.registry, context.finder, context.caller, choice));
-  }
-  return RenderChatPrompt(TemplateOf(context.chat_template, version.get()), chat, context.clock->UnixSeconds());
-}
-
-Result<std::string> PromptText(const ServingContext& context, const TokenizeRequest& request) {
-  if (!request.chat) return request.prompt;
-  return ChatText(context, request.model, *request.chat);
+// The prompt of a chat, by the version's own chat template.
+Result<std::string> ChatText(const ServingContext& context, const AdapterVersion* version, const ChatPrompt& chat) {
+  return RenderChatPrompt(TemplateOf(context.chat_template, version), chat, context.clock->UnixSeconds());
 }
 
 std::vector<std::string> TokenStrings(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
@@ -130,7 +114,8 @@ TextLimits TextLimitsOf(std::int64_t max_model_len, std::size_t max_bytes) {
 
 RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimits& limits) {
   RequestLimits request;
-  request.vocab_size = context.tokenizer->VocabSize();
+  // Adapters may have tokens of their own.
+  request.vocab_size = std::max(context.tokenizer->VocabSize(), context.registry->model().vocab_size);
   request.max_tokens = static_cast<std::int64_t>(limits.max_bytes);
   request.max_string = BoundedProduct(limits.max_bytes, kJsonCharactersPerByte);
   request.gone = context.gone;
@@ -140,28 +125,41 @@ RequestLimits LimitsOfTextRequest(const ServingContext& context, const TextLimit
 Result<std::int64_t> CountChatTokens(const ServingContext& context, const TextLimits& limits,
                                      const OpenAiRequest& request) {
   ASSIGN_OR_RETURN(const ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
-  RETURN_IF_ERROR(CheckModel(context, choice.name));
-  ASSIGN_OR_RETURN(const std::string text, ChatText(context, choice.name, request.chat));
+  ASSIGN_OR_RETURN(const auto version, VersionOf(context, choice.name));
+  ASSIGN_OR_RETURN(const std::string text, ChatText(context, version.get(), request.chat));
   RETURN_IF_ERROR(CheckLength(text, "messages", limits));
-  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
+  const Tokenizer& tokenizer = TokenizerOf(*context.tokenizer, version.get());
+  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.Encode(text, request.add_special_tokens));
   return static_cast<std::int64_t>(tokens.size());
 }
 
 Result<std::string> Tokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
   ASSIGN_OR_RETURN(const TokenizeRequest request, ParseTokenizeRequest(body, LimitsOfTextRequest(context, limits)));
-  RETURN_IF_ERROR(CheckModel(context, request.model));
-  ASSIGN_OR_RETURN(const std::string text, PromptText(context, request));
+  ASSIGN_OR_RETURN(const auto version, VersionOf(context, request.model));
+  std::string text = request.prompt;
+  if (request.chat) {
+    ASSIGN_OR_RETURN(text, ChatText(context, version.get(), *request.chat));
+  }
   RETURN_IF_ERROR(CheckLength(text, request.chat ? "messages" : "prompt", limits));
-  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
+  const Tokenizer& tokenizer = TokenizerOf(*context.tokenizer, version.get());
+  ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.Encode(text, request.add_special_tokens));
   std::optional<std::vector<std::string>> strings;
-  if (request.return_token_strs) strings = TokenStrings(*context.tokenizer, tokens);
+  if (request.return_token_strs) strings = TokenStrings(tokenizer, tokens);
   return TokenizeResponse(tokens, limits.max_model_len, strings);
 }
 
 Result<std::string> Detokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
   ASSIGN_OR_RETURN(const DetokenizeRequest request, ParseDetokenizeRequest(body, LimitsOfTextRequest(context, limits)));
-  RETURN_IF_ERROR(CheckModel(context, request.model));
-  const auto text = context.tokenizer->Decode(request.tokens, request.skip_special_tokens);
+  ASSIGN_OR_RETURN(const auto version, VersionOf(context, request.model));
+  const Tokenizer& tokenizer = TokenizerOf(*context.tokenizer, version.get());
+  for (std::size_t i = 0; i < request.tokens.size(); ++i) {
+    if (request.tokens[i] < tokenizer.VocabSize()) continue;
+    const std::string name = fmt::format("tokens[{}]", i);
+    return InvalidArgument(fmt::format("`{}`: expected a token of the model's tokenizer, at most {}, found {}", name,
+                                       tokenizer.VocabSize() - 1, request.tokens[i]),
+                           name);
+  }
+  const auto text = tokenizer.Decode(request.tokens, request.skip_special_tokens);
   if (!text.ok()) return Error{text.error().code, text.error().message, "tokens"};
   return DetokenizeResponse(*text);
 }
