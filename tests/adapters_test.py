@@ -8,6 +8,7 @@ import functools
 import http.client
 import itertools
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -17,6 +18,7 @@ import threading
 import unittest
 
 import serving
+from adapter_files import add_head, read_tensors, write_tensors
 from serving import DEMO, PATIENCE, Server, questions, run_tests, wait_for
 
 KEY = "an-admin-key-of-the-tests"
@@ -67,26 +69,6 @@ def run_program(*arguments):
     if run.returncode != 0:
         raise RuntimeError(run.stderr)
     return run.stdout
-
-
-def read_tensors(path):
-    """The tensors of a safetensors file: {"dtype", "shape", "bytes"} by name."""
-    data = pathlib.Path(path).read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    return {name: {"dtype": about["dtype"], "shape": about["shape"],
-                   "bytes": data[8 + size:][slice(*about["data_offsets"])]} for name, about in header.items()}
-
-
-def write_tensors(path, tensors):
-    header, at = {}, 0
-    for name, tensor in tensors.items():
-        end = at + len(tensor["bytes"])
-        header[name] = {"dtype": tensor["dtype"], "shape": tensor["shape"], "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    pathlib.Path(path).write_bytes(len(text).to_bytes(8, "little") + text + b"".join(t["bytes"] for t in tensors.values()))
 
 
 class WithFolder(unittest.TestCase):
@@ -332,6 +314,104 @@ class MoreTokens(WithText):
 
 
 EXACT = ("--weights", "f32", "--lora-dtype", "f32", "--kv-cache-dtype", "f32")
+
+
+class Heads(WithFolder):
+    """Adapters with a head for classes. The hidden states are those of /v1/embeddings by the same adapter without it."""
+    TEXTS = ["abc", "hello there", "zzzz"]
+
+    def setUp(self):
+        super().setUp()
+        chance = random.Random(5)
+        self.heads = {}
+        for name, classes, config in (("kinds", 3, {"id2label": {"0": "bad", "1": "fair", "2": "good"}}), ("reward", 1, {})):
+            folder = self.copy("reverse", name)
+            rows = [[chance.gauss(0, 0.2) for _ in range(192)] for _ in range(classes)]
+            add_head(folder, rows, **config)
+            self.heads[name] = rows
+        self.server = AdminServer(self.top, *EXACT)
+        self.addCleanup(self.server.stop)
+        for name in self.heads:
+            self.assertEqual(self.server.load(name, self.top / name)[0], 200)
+        self.assertEqual(self.server.load("reverse", DEMO / "adapters/reverse")[0], 200)
+
+    def ask(self, path, expected=200, **body):
+        status, answer = self.server.json("POST", path, body)
+        self.assertEqual(status, expected, answer)
+        return answer
+
+    def vectors(self, texts, model="reverse", **more):
+        return [entry["embedding"] for entry in self.ask("/v1/embeddings", model=model, input=texts, **more)["data"]]
+
+    def numbers(self, name, texts):
+        return [[sum(a * b for a, b in zip(row, vector)) for row in self.heads[name]]
+                for vector in self.vectors(texts, normalize=False)]
+
+    def assert_near(self, found, expected):
+        self.assertEqual(len(found), len(expected))
+        for a, b in zip(found, expected):
+            self.assertAlmostEqual(a, b, delta=2e-5 * max(1, abs(b)))
+
+    def test_classes_are_those_of_the_head(self):
+        expected = self.numbers("kinds", self.TEXTS)
+        answer = self.ask("/classify", model="kinds", input=self.TEXTS)
+        raw = self.ask("/classify", model="kinds", input=self.TEXTS, use_activation=False)
+        self.assertEqual([entry["index"] for entry in answer["data"]], [0, 1, 2])
+        for entry, plain, numbers in zip(answer["data"], raw["data"], expected):
+            powers = [math.exp(number - max(numbers)) for number in numbers]
+            self.assert_near(entry["probs"], [power / sum(powers) for power in powers])
+            self.assert_near(plain["probs"], numbers)
+            self.assertEqual((entry["label"], entry["num_classes"]),
+                             (["bad", "fair", "good"][numbers.index(max(numbers))], 3))
+        chat = [{"role": "user", "content": "abc"}]
+        tokens = self.ask("/tokenize", model="kinds", messages=chat, add_generation_prompt=False)["tokens"]
+        self.assertEqual(self.ask("/classify", model="kinds", messages=chat)["data"],
+                         self.ask("/classify", model="kinds", input=[tokens])["data"])
+
+    def test_scores_order_documents(self):
+        # The demo's tokenizer puts nothing between two texts.
+        pairs = ["q" + text for text in self.TEXTS]
+        expected = [1 / (1 + math.exp(-number)) for [number] in self.numbers("reward", pairs)]
+        for path in ("/score", "/v1/score"):
+            answer = self.ask(path, model="reward", text_1="q", text_2=self.TEXTS)
+            self.assert_near([entry["score"] for entry in answer["data"]], expected)
+        order = sorted(range(3), key=lambda i: -expected[i])
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            answer = self.ask(path, model="reward", query="q", documents=self.TEXTS, top_n=2)
+            self.assertEqual([entry["index"] for entry in answer["results"]], order[:2])
+            self.assert_near([entry["relevance_score"] for entry in answer["results"]], sorted(expected)[:0:-1])
+            self.assertEqual(answer["results"][0]["document"], {"text": self.TEXTS[order[0]]})
+        # Without a head, a score is the cosine of two vectors.
+        first, *others = self.vectors(["q", *self.TEXTS], model="demo")
+        cosines = [sum(a * b for a, b in zip(first, other)) for other in others]
+        answer = self.ask("/score", model="demo", text_1="q", text_2=self.TEXTS)
+        self.assert_near([entry["score"] for entry in answer["data"]], cosines)
+
+    def test_what_a_head_does_not_make_is_refused(self):
+        for path, model, body, *words in (
+                ("/classify", "reverse", {"input": "x"}, "reverse", "SEQ_CLS"),
+                ("/classify", "demo", {"input": "x"}, "base model"),
+                ("/score", "kinds", {"text_1": "x", "text_2": "y"}, "3 classes", "/classify"),
+                ("/score", "reward", {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_1", "(3)"),
+                ("/rerank", "reward", {"query": "x", "documents": []}, "documents"),
+                ("/v1/completions", "kinds", {"prompt": "x"}, "classification head", "/classify"),
+                ("/v1/chat/completions", "kinds", {"messages": [{"role": "user", "content": "x"}]}, "generates no text")):
+            message = self.ask(path, 400, model=model, **body)["error"]["message"]
+            for word in words:
+                self.assertIn(word, message)
+        shown = json.loads(run_program("inspect", self.top / "kinds", "--base", DEMO / "model", "--json"))
+        self.assertEqual(shown["head_classes"], 3)
+
+    def test_heads_and_texts_share_batches(self):
+        alone = self.ask("/classify", model="kinds", input=self.TEXTS)["data"]
+        said = self.server.answer("reverse", PROMPTS[0], temperature=0, max_tokens=24)
+
+        def one(i):
+            if i % 2:
+                return self.server.answer("reverse", PROMPTS[0], temperature=0, max_tokens=24) == said
+            return self.ask("/classify", model="kinds", input=self.TEXTS)["data"] == alone
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            self.assertTrue(all(threads.map(one, range(48))))
 
 
 class Completing(WithFolder):

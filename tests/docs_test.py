@@ -8,8 +8,10 @@ Fenced blocks of README.md and docs/guide/*.md whose info string begins with `sh
 - "sh server": starts a server that stays up until the next such block or the end of the page; it must end with 0.
 - "sh skip": not run; the reason stands in an HTML comment on the line before.
 HOME is a temporary folder with ~/models/Llama-3.2-1B-Instruct (the demo model) and ~/adapters/customer-01 to -50
-(the demo adapters); the current folder holds demo/; `loramux` is on the PATH. Port 8000 is replaced by a free one.
+(the demo adapters), and ~/training/toxicity (with a head for classes); the current folder holds demo/; `loramux` is on the
+PATH. Port 8000 is replaced by a free one.
 """
+import json
 import os
 import pathlib
 import re
@@ -22,6 +24,7 @@ import time
 import unittest
 
 import serving
+from adapter_files import add_head
 from markdown import name_of, runnable_pages, split_page
 from serving import DEMO
 
@@ -78,6 +81,9 @@ class Page:
         demo = sorted(path for path in (DEMO / "adapters").iterdir() if path.is_dir())
         for i in range(ADAPTERS):
             shutil.copytree(demo[i % len(demo)], home / "adapters" / f"customer-{i + 1:02}")
+        shutil.copytree(demo[0], home / "training" / "toxicity")
+        hidden = json.loads((DEMO / "model/config.json").read_text())["hidden_size"]
+        add_head(home / "training" / "toxicity", [[0.1] * hidden, [-0.1] * hidden], id2label={"0": "kind", "1": "toxic"})
         (work / "demo").symlink_to(DEMO)
         wrapper = programs / "loramux"
         wrapper.write_text(WRAPPER.format(port=self.port, program=pathlib.Path(serving.LORAMUX).resolve()))

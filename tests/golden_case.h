@@ -125,12 +125,21 @@ struct GoldenRun {
   std::vector<float> last, mean;    // embeddings of the prompt, [hidden_size]
 };
 
+// A prompt for an adapter with a head for classes, with the head's numbers.
+struct HeadRun {
+  GoldenRun run;  // without other results
+  const ClassHead* head = nullptr;
+  std::vector<float> numbers;
+};
+
 // A model with its adapters and runs.
 struct GoldenCase {
   fs::path model_directory;
   std::unique_ptr<Model> model;
   std::map<std::string, std::unique_ptr<ResidentAdapter>> adapters;
   std::vector<GoldenRun> runs;
+  std::map<std::string, AdapterFile> heads;  // adapters with one
+  std::vector<HeadRun> head_runs;
 };
 
 inline fs::path CasesDirectory() { return fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "models"; }
@@ -158,6 +167,33 @@ inline std::vector<float> WithAllTokens(const std::vector<float>& logits, std::i
   return out;
 }
 
+inline std::unique_ptr<ResidentAdapter> Resident(AdapterFile& file, const Model& model) {
+  CHECK(CheckBaseCopies(BaseMatricesOf(model), file).ok());
+  CHECK(SelectOwnRows(BaseMatricesOf(model), file).ok());
+  CHECK(ComputeVectors(BaseMatricesOf(model), file).ok());
+  return std::make_unique<ResidentAdapter>(file, model.config());
+}
+
+// Reads the runs of adapters with heads, if the case has any.
+inline void LoadHeads(const fs::path& directory, GoldenCase& out) {
+  if (!fs::exists(directory / "heads.json")) return;
+  const auto json = nlohmann::json::parse(std::ifstream(directory / "heads.json"));
+  for (const auto& item : json["runs"]) {
+    const std::string name = item["adapter"];
+    const auto [file, is_new] = out.heads.try_emplace(name);
+    if (is_new) {
+      file->second = Value(OpenAdapter(directory / "heads" / name, out.model->config()));
+      out.adapters["heads/" + name] = Resident(file->second, *out.model);
+    }
+    HeadRun& run = out.head_runs.emplace_back();
+    run.run = {.adapter = &out.adapters.at("heads/" + name)->view(),
+               .name = name,
+               .prompt = std::vector<TokenId>(item["prompt_ids"])};
+    run.head = &file->second.head.value();
+    run.numbers = std::vector<float>(item["logits"]);
+  }
+}
+
 // Reads the case in a directory. Embeddings may be missing.
 inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weights) {
   const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
@@ -170,10 +206,7 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
   out.model = Value(Model::Load(out.model_directory, options, nullptr));
   for (const auto& adapter : json["adapters"]) {
     AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
-    CHECK(CheckBaseCopies(BaseMatricesOf(*out.model), file).ok());
-    CHECK(SelectOwnRows(BaseMatricesOf(*out.model), file).ok());
-    CHECK(ComputeVectors(BaseMatricesOf(*out.model), file).ok());
-    out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
+    out.adapters[adapter["name"]] = Resident(file, *out.model);
   }
   for (const auto& item : json["runs"]) {
     GoldenRun& run = out.runs.emplace_back();
@@ -192,6 +225,7 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
       run.greedy.push_back(static_cast<TokenId>(id));
     }
   }
+  LoadHeads(directory, out);
   return out;
 }
 
@@ -204,6 +238,13 @@ inline std::vector<std::string> CaseNames(const fs::path& directory = CasesDirec
   std::error_code missing;  // then there are no parameters, which GoogleTest reports
   for (const auto& entry : fs::directory_iterator(directory, missing)) names.push_back(entry.path().filename());
   std::ranges::sort(names);
+  return names;
+}
+
+// The names of the cases with heads.
+inline std::vector<std::string> NamesOfCasesWithHeads() {
+  std::vector<std::string> names = CaseNames();
+  std::erase_if(names, [](const std::string& name) { return !fs::exists(CasesDirectory() / name / "heads.json"); });
   return names;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "adapter/class_numbers.h"
 #include "gpu/open_device.h"
 #include "model/device_adapters_for_test.h"
 #include "model/device_model.h"
@@ -38,12 +39,19 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
     std::map<const LoraView*, const DeviceLoraView*> copies = {{nullptr, nullptr}};
     for (const GoldenRun& run : golden_.runs) {
       if (!copies.contains(run.adapter)) copies[run.adapter] = adapters_->Copy(*run.adapter);
-      requests_.push_back({&run, copies[run.adapter], run.prompt});
-      const auto length = static_cast<std::int64_t>(run.prompt.size() + run.greedy.size());
-      for (std::int64_t page = 0; page < layout_.PagesFor(length); ++page) requests_.back().pages.push_back(pages_++);
+      Add(run, copies[run.adapter], requests_);
+    }
+    for (const golden::HeadRun& run : golden_.head_runs) {
+      Add(run.run, adapters_->Copy(*run.run.adapter), with_heads_);
     }
     arena_ = device_->Allocate("pages", static_cast<std::int64_t>(layout_.PageBytes()) * pages_).value();
     stream_->Fill(arena_->base(), 0xff, static_cast<std::size_t>(arena_->size()));
+  }
+
+  void Add(const GoldenRun& run, const DeviceLoraView* adapter, std::vector<Request>& to) {
+    to.push_back({&run, adapter, run.prompt});
+    const auto length = static_cast<std::int64_t>(run.prompt.size() + run.greedy.size());
+    for (std::int64_t page = 0; page < layout_.PagesFor(length); ++page) to.back().pages.push_back(pages_++);
   }
 
   // The next step of all requests. Returns the logits of the last rows of each, `rows_of` a request.
@@ -73,7 +81,7 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Arena> arena_;
   KvLayout layout_;
   std::uint32_t pages_ = 0;
-  std::vector<Request> requests_;
+  std::vector<Request> requests_, with_heads_;
 };
 
 TEST_P(GoldenDeviceTest, MatchesTransformers) {
@@ -109,7 +117,44 @@ TEST_P(GoldenDeviceTest, MatchesTransformers) {
   }
 }
 
+class GoldenDeviceTestOfHeads : public GoldenDeviceTest {};
+
+// The prompts of adapters with heads in one batch with those of all other adapters.
+TEST_P(GoldenDeviceTestOfHeads, MatchesTransformers) {
+  std::vector<DeviceSequenceChunk> chunks;
+  PoolBatch pools;
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < requests_.size() || i < with_heads_.size(); ++i) {
+    for (const auto* of : {&requests_, &with_heads_}) {
+      if (i >= of->size()) continue;
+      const Request& request = (*of)[i];
+      chunks.push_back({request.tokens, 0, request.pages.data(), request.adapter, 0,
+                        static_cast<std::int64_t>(request.run->prompt.size())});
+      rows += static_cast<std::int64_t>(request.tokens.size());
+      if (of == &with_heads_) pools.Add(rows - 1, 1, {});
+    }
+  }
+  std::vector<double> pooled;
+  const auto result = model_->Forward(*stream_, chunks, layout_, {arena_->base(), layout_.PageBytes()},
+                                      {.pools = &pools, .pooled = &pooled});
+  ASSERT_TRUE(result.ok()) << result.error().message;
+  const std::size_t hidden = pooled.size() / with_heads_.size();
+  for (std::size_t i = 0; i < with_heads_.size(); ++i) {
+    const golden::HeadRun& run = golden_.head_runs[i];
+    const auto first = pooled.begin() + static_cast<std::ptrdiff_t>(i * hidden);
+    const std::vector<float> state(first, first + static_cast<std::ptrdiff_t>(hidden));
+    const std::vector<float> numbers = ClassNumbers(*run.head, state);
+    if (model_->dtype() == DType::kF32) {
+      EXPECT_LE(golden::LargestDifference(numbers, run.numbers), 2e-5) << run.run.name;
+    } else {
+      EXPECT_LE(RelativeError(numbers, run.numbers), 3e-2) << run.run.name;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTest, ::testing::ValuesIn(golden::CaseNames()),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Models, GoldenDeviceTestOfHeads, ::testing::ValuesIn(golden::NamesOfCasesWithHeads()),
                          [](const auto& info) { return info.param; });
 
 // ---- the demo model

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 
 #include <gtest/gtest.h>
 
+#include "adapter/class_numbers.h"
 #include "base/prng.h"
 #include "model/model.h"
 #include "tensor/aligned_buffer.h"
@@ -303,6 +305,38 @@ TEST_P(GoldenTest, EmbeddingsMatchTransformers) {
   }
 }
 
+class GoldenTestOfHeads : public GoldenTest {};
+
+// The prompts of adapters with heads in one batch with those of all other adapters.
+TEST_P(GoldenTestOfHeads, MatchesTransformers) {
+  PagePool pages(golden_.model->config(), DType::kF32, kPoolPages, 5);
+  std::deque<Request> requests;
+  std::vector<SequenceChunk> chunks;
+  PoolBatch pools;
+  std::int64_t rows = 0;
+  const auto add = [&](const GoldenRun& run) {
+    Request& request = requests.emplace_back(run);
+    chunks.push_back(request.NextChunk(request.Remaining(), 0, pages));
+    rows += request.Remaining();
+  };
+  for (std::size_t i = 0; i < std::max(golden_.runs.size(), golden_.head_runs.size()); ++i) {
+    if (i < golden_.runs.size()) add(golden_.runs[i]);
+    if (i >= golden_.head_runs.size()) continue;
+    add(golden_.head_runs[i].run);
+    pools.Add(rows - 1, 1, {});
+  }
+  std::vector<double> pooled;
+  golden_.model->Forward({GetParam().backend, &two_threads_}, chunks, pages.layout(), pages.arena(),
+                         {.pools = &pools, .pooled = &pooled});
+  const std::size_t hidden = pooled.size() / golden_.head_runs.size();
+  for (std::size_t i = 0; i < golden_.head_runs.size(); ++i) {
+    const golden::HeadRun& run = golden_.head_runs[i];
+    const auto first = pooled.begin() + static_cast<std::ptrdiff_t>(i * hidden);
+    const std::vector<float> state(first, first + static_cast<std::ptrdiff_t>(hidden));
+    ASSERT_LE(LargestDifference(ClassNumbers(*run.head, state), run.numbers), kToleranceOfKinds) << run.run.name;
+  }
+}
+
 TEST_P(GoldenTest, ChunksDoNotChangeTheSumsOfEmbeddings) {
   for (const DType kv_dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
     const auto whole = SumsInChunks(1000, kv_dtype);
@@ -310,18 +344,22 @@ TEST_P(GoldenTest, ChunksDoNotChangeTheSumsOfEmbeddings) {
   }
 }
 
-std::vector<GoldenParam> AllParams() {
+std::vector<GoldenParam> Params(const std::vector<std::string>& names) {
   std::vector<GoldenParam> params;
-  for (const std::string& name : CaseNames()) {
+  for (const std::string& name : names) {
     params.push_back({name, Backend::kReference});
     params.push_back({name, Backend::kCpu});
   }
   return params;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllParams()), [](const auto& info) {
+std::string NameOf(const ::testing::TestParamInfo<GoldenParam>& info) {
   return info.param.name + (info.param.backend == Backend::kReference ? "_reference" : "_cpu");
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(Params(CaseNames())), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTestOfHeads, ::testing::ValuesIn(Params(golden::NamesOfCasesWithHeads())),
+                         NameOf);
 
 }  // namespace
 }  // namespace loramux::golden_test

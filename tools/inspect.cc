@@ -278,6 +278,10 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
   const auto norms = std::ranges::count_if(adapter.own, [](const OwnPart& own) { return IsNorm(own.kind); });
   if (norms > 0) AddCount(report, "own_norms", "own norms", norms);
+  if (adapter.head) {
+    AddCount(report, "head_classes", "classes of its head", adapter.head->classes());
+    totals.Add(*adapter.head->tensor);
+  }
   for (const OwnPart& own : adapter.own) {
     if (IsNorm(own.kind)) {
       totals.Add(*own.tensor);

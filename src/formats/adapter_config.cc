@@ -306,6 +306,8 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
   RETURN_IF_ERROR(ParseInvocation(fields, config));
   ASSIGN_OR_RETURN(auto base, fields.String("base_model_name_or_path"));
   config.base_model_name = base.value_or("");
+  ASSIGN_OR_RETURN(auto task, fields.String("task_type"));
+  config.task_type = task.value_or("");
   RETURN_IF_ERROR(config.CompilePatterns(label));
   return config;
 }

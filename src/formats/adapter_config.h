@@ -17,6 +17,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "formats/class_head.h"
 #include "formats/embedding_config.h"
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
@@ -76,6 +77,7 @@ struct AdapterConfig {
   // rows in the file.
   std::vector<std::pair<std::string, std::vector<TokenId>>> trainable_tokens;
   std::string base_model_name;  // informational
+  std::string task_type;        // the kind of head that PEFT made the model for: "CAUSAL_LM", "SEQ_CLS"; empty: unsaid
   // Activated LoRA (aLoRA): the adapter acts from the last occurrence of these tokens in a prompt on, and not at all on
   // a prompt without them. Empty: it acts on every token.
   std::vector<TokenId> invocation_tokens;
@@ -198,6 +200,7 @@ struct AdapterFile {
   // until then empty.
   std::vector<ModuleVectors> vectors;
   std::vector<OwnPart> own;  // by kind and layer, at most one of each
+  std::optional<ClassHead> head;
   std::int32_t max_rank = 0;
   // The SHA-256 of ranks, scales and weights as 64 hexadecimal digits. It identifies the content in every cache key, so
   // it must not be possible to make other content with the same one. The same content under other tensor names, or with
@@ -221,7 +224,8 @@ struct AdapterFile {
 };
 
 // Reads all weights of an adapter, and computes the digest of the bytes read: own rows of the embedding and norms, then
-// tensor by tensor (A, then B and the vectors of each module), then own rows of the output matrix. Passes each tensor
+// tensor by tensor (A, then B and the vectors of each module), then own rows of the output matrix, then the head (from
+// ClassHead::weights, where they were read: those are what is served). Passes each tensor
 // to `visit`, rows of `own` from `first_row` on to `visit_own`, and after the modules of a layer their number so far
 // and the digest of all that was read to `after_layer` (modules of another layer follow, or none); an error from any
 // ends the scan. Returns the digest. Errors: kIoError, or theirs.
@@ -255,6 +259,7 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 // - ranks that differ between A, B and the configuration;
 // - a module that target_modules does not cover (PEFT would ignore it);
 // - a weight that neither modules_to_save nor trainable_token_indices names, or one that they name and the file lacks;
+// - a head other than one matrix for the classes of a whole text, or with other labels than its config.json names;
 // - a token that the base model does not have;
 // - a dtype other than f32, bf16 and f16.
 // A targeted module without tensors is accepted and adds nothing, as in PEFT. Values are not checked.

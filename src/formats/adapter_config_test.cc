@@ -476,6 +476,66 @@ TEST_F(OpenAdapterTest, TakesOwnRowsOfEmbeddingAndOutput) {
   EXPECT_NE(copied->lm_head_base_copy, nullptr);
 }
 
+// PEFT names both heads in modules_to_save for SEQ_CLS; older versions name none.
+TEST_F(OpenAdapterTest, TakesAHeadForClasses) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string root = "base_model.model.";
+  const ordered_json both = With(Plain(), {{"task_type", "SEQ_CLS"}, {"modules_to_save", {"classifier", "score"}}});
+  const ordered_json unsaid = With(Plain(), {{"task_type", "SEQ_CLS"}, {"modules_to_save", nullptr}});
+  const auto open = [&](const std::string& name, const ordered_json& config) {
+    return Open(Join(q, {{root + name, "BF16", {3, 8}}}), config);
+  };
+  const auto score = open("score.weight", both);
+  ASSERT_TRUE(score.ok()) << score.error().message;
+  ASSERT_TRUE(score->head);
+  EXPECT_EQ(score->head->module, "score");
+  EXPECT_EQ(score->head->classes(), 3);
+  EXPECT_EQ(score->head->weights.size(), 3u * 8 * 2);
+  EXPECT_TRUE(score->own.empty());
+  EXPECT_EQ(score->head->LabelOf(2), "LABEL_2");
+  EXPECT_NE(score->digest, Open(q)->digest);
+  for (const auto& [name, config] :
+       {std::pair("score.weight", unsaid),
+        {"score.modules_to_save.weight", both},
+        {"score.modules_to_save.default.weight", With(Plain(), {{"modules_to_save", {"score"}}})},
+        {"classifier.weight", both}}) {
+    const auto other = open(name, config);
+    ASSERT_TRUE(other.ok()) << other.error().message;
+    EXPECT_EQ(other->digest, score->digest) << name;
+    EXPECT_EQ(other->head->module, std::string(name).substr(0, std::string(name).find('.')));
+  }
+  const auto with_copy =
+      Open(Join(q, {{root + "score.weight", "BF16", {3, 8}}, {root + "score.original_module.weight", "BF16", {3, 8}}}),
+           both);
+  ASSERT_TRUE(with_copy.ok()) << with_copy.error().message;
+  EXPECT_EQ(with_copy->digest, score->digest);
+  EXPECT_THAT(open("layers.0.score.weight", both).error().message, HasSubstr("classification head"));
+  const auto large = Open(Join(q, {{root + "score.weight", "F16", {4097, 8}}}), both);
+  ASSERT_FALSE(large.ok());
+  EXPECT_THAT(large.error().message, HasSubstr("with 1 to 4096 classes, found [4097, 8]"));
+}
+
+TEST_F(OpenAdapterTest, LabelsOfAHeadAreThoseOfItsConfig) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const auto tensors = Join(q, {{"base_model.model.score.weight", "F32", {2, 8}}});
+  const ordered_json config = With(Plain(), {{"task_type", "SEQ_CLS"}});
+  folder_.Write("config.json", R"({"id2label":{"0":"bad","1":"good"},"problem_type":"multi_label_classification"})");
+  const auto adapter = Open(tensors, config);
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  EXPECT_EQ(adapter->head->LabelOf(1), "good");
+  EXPECT_EQ(adapter->head->task, ClassTask::kAnyOf);
+  folder_.Write("config.json", R"({"architectures":["LlamaForSequenceClassification"],"problem_type":"regression"})");
+  EXPECT_EQ(Open(tensors, config)->head->task, ClassTask::kRegression);
+  for (const char* json : {R"({"id2label":{"0":"a"}})", R"({"id2label":{"0":"a","1":2}})", R"({"id2label":["a","b"]})",
+                           R"({"problem_type":"x"})", R"({"problem_type":3})", "[]", "{"}) {
+    folder_.Write("config.json", json);
+    const auto refused = Open(tensors, config);
+    ASSERT_FALSE(refused.ok()) << json;
+    EXPECT_THAT(refused.error().message, HasSubstr("config.json"));
+    EXPECT_TRUE(Open(q).ok()) << "without a head the file says nothing";
+  }
+}
+
 TEST_F(OpenAdapterTest, TakesOwnNorms) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
   const std::string root = "base_model.model.model.";

@@ -171,6 +171,17 @@ Status ScanOwnParts(const AdapterFile& file, bool of_output, const AdapterOwnVis
   return Ok{};
 }
 
+// Of a head that was read.
+template <typename Hash>
+Status ScanHead(const AdapterFile& file, Hash& hash) {
+  if (!file.head) return Ok{};
+  const TensorEntry& tensor = *file.head->tensor;
+  AddNumber(hash, std::uint64_t{1} << 61);  // no layer and no kind of own rows has such a number
+  AddTensorHead(tensor, hash);
+  hash.Add(file.head->weights);
+  return CheckFinite(file, tensor, 0, file.head->weights);
+}
+
 // Calls `after_module` with the hash after each module.
 template <typename Hash>
 Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& visit,
@@ -198,6 +209,7 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
     if (after_module) RETURN_IF_ERROR(after_module(m, hash));
   }
   RETURN_IF_ERROR(ScanOwnParts(file, /*of_output=*/true, visit_own, hash));
+  RETURN_IF_ERROR(ScanHead(file, hash));
   return hash.Hex();
 }
 

@@ -260,7 +260,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
     ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part) || (name.own && IsNorm(*name.own)), label));
-    if (name.own) {
+    if (name.own || name.head) {
       RETURN_IF_ERROR(own.Take(name, tensor));
       continue;
     }
@@ -438,6 +438,16 @@ Status ReadParts(const std::filesystem::path& directory, const ModelConfig* mode
   return file.tensors->ChangeEach([&](TensorEntry& tensor) { return AsPeft(form, label, tensor); });
 }
 
+// What the folder says of the head's classes.
+Status ReadHeadLabels(const std::filesystem::path& directory, const OpenedFileCheck& check, AdapterFile& file) {
+  if (!file.head) return Ok{};
+  const std::filesystem::path path = directory / "config.json";
+  const auto text = ReadChecked(path, check);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) return Ok{};
+  if (!text.ok()) return text.error();
+  return ReadClassLabels(*text, path.string(), *file.head);
+}
+
 // `model` may be null: then nothing is checked against it. The result has no digest yet.
 Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
                          const OpenedFileCheck& check) {
@@ -450,6 +460,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   if (std::ranges::none_of(pairs, [](const auto& entry) { return entry.second.a || entry.second.b; })) {
     return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
   }
+  RETURN_IF_ERROR(ReadHeadLabels(directory, check, file));
   RETURN_IF_ERROR(CheckOwnOutput(pairs, file, label));
   RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));
   for (const auto& [key, pair] : pairs) {
@@ -464,6 +475,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
 
 // Reads every byte of the weights.
 Result<AdapterFile> WithDigest(Result<AdapterFile> file) {
+  if (file.ok() && file->head) RETURN_IF_ERROR(file->tensors->Read(*file->head->tensor, file->head->weights));
   if (!file.ok() || file->rows_need_base) return file;
   ASSIGN_OR_RETURN(file->digest, ScanAdapterTensors(*file, {}, [&](std::size_t, const Sha256Digest& so_far) -> Status {
                      file->layer_digests.push_back(so_far);

@@ -31,6 +31,11 @@ Status CheckShare(const AdapterShare& share) {
                        " is an activated LoRA, which acts on a part of the prompt alone: give it alone, with "
                        "weight 1");
   }
+  if (share.file->head) {
+    return Unsupported(adapter +
+                       " brings a classification head, which cannot be added to others: give it alone, with "
+                       "weight 1");
+  }
   if (!share.file->own.empty()) {
     return Unsupported(adapter + " brings rows of " + OwnKindName(share.file->own.front().kind) +
                        " of its own, which cannot be added to others: give it alone, with weight 1");

@@ -16,6 +16,9 @@ constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {
 // Of the embedding or of the output layer.
 const char* ModuleOf(OwnKind kind) { return kind == OwnKind::kEmbedding ? "model.embed_tokens" : "lm_head"; }
 
+// PEFT adds both names to modules_to_save for the task type SEQ_CLS; a model has one of them.
+bool IsHeadName(std::string_view module) { return module == "score" || module == "classifier"; }
+
 Error OwnError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
   return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
 }
@@ -57,6 +60,7 @@ Status OwnPartsReader::CheckWhole(const TensorEntry& tensor) const {
 
 Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& tensor) {
   using Part = AdapterTensorName::Part;
+  if (name.head) return TakeHead(name, tensor);
   if (IsNorm(*name.own)) return TakeNorm(name, tensor);
   Found& found = Of(*name.own);
   const bool of_adapter = name.part != Part::kBaseWeight && IsSaved(name);
@@ -98,8 +102,39 @@ Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry
   return Ok{};
 }
 
+// PEFT knows the heads of SEQ_CLS without modules_to_save. A copy of a head before its training takes no part.
+Status OwnPartsReader::TakeHead(const AdapterTensorName& name, const TensorEntry& tensor) {
+  using Part = AdapterTensorName::Part;
+  if (name.part == Part::kBaseWeight) return Ok{};
+  if (name.part == Part::kTokenRows) return OwnError(label_, tensor, "rows of trained tokens in a classification head");
+  if (config_.task_type == "TOKEN_CLS") {
+    return Unsupported(label_ + ": tensor " + Quote(tensor.name) +
+                       ": a head for the classes of each token (task_type TOKEN_CLS) is not supported; heads for "
+                       "whole texts (SEQ_CLS) are");
+  }
+  if (!IsSaved(name) && config_.task_type != "SEQ_CLS") {
+    return OwnError(label_, tensor,
+                    "a classification head, but neither does modules_to_save name it nor is task_type SEQ_CLS: one of "
+                    "the two is wrong");
+  }
+  if (!config_.invocation_tokens.empty()) {
+    return Unsupported(label_ + ": tensor " + Quote(tensor.name) +
+                       ": a classification head in an activated LoRA, which PEFT does not define");
+  }
+  if (head_) return OwnError(label_, tensor, "a second classification head, beside " + Quote(head_->tensor->name));
+  const std::int64_t width = model_ == nullptr ? tensor.shape[1] : model_->hidden_size;
+  if (tensor.shape[1] != width || tensor.shape[0] < 1 || tensor.shape[0] > kMaxClasses) {
+    return OwnError(label_, tensor,
+                    "expected a classification head [classes, " + std::to_string(width) + "], with 1 to " +
+                        std::to_string(kMaxClasses) + " classes, found " + ShapeToString(tensor.shape));
+  }
+  head_ = ClassHead{.module = name.plain_module, .tensor = &tensor};
+  return Ok{};
+}
+
 Status OwnPartsReader::Finish(AdapterFile& file) {
   RETURN_IF_ERROR(CheckAllNamed());
+  file.head = std::move(head_);
   for (const OwnKind kind : {OwnKind::kEmbedding, OwnKind::kOutput}) {
     Found& found = Of(kind);
     if (found.weight == nullptr) found.weight = std::exchange(found.again, nullptr);
@@ -182,10 +217,10 @@ Status OwnPartsReader::AddAddedRows(OwnKind kind, AdapterFile& file) {
 // PEFT would go on with the base model's weights.
 Status OwnPartsReader::CheckAllNamed() const {
   for (const std::string& name : config_.modules_to_save) {
-    if (saved_.contains(name)) continue;
+    if (saved_.contains(name) || (head_ && IsHeadName(name))) continue;
     return InvalidArgument(label_ + ": modules_to_save names " + Quote(name) +
-                           ", but the file lacks such a weight; of modules_to_save, embed_tokens, lm_head and "
-                           "norms are supported");
+                           ", but the file lacks such a weight; of modules_to_save, embed_tokens, lm_head, norms and "
+                           "classification heads (score, classifier) are supported");
   }
   for (const auto& [name, tokens] : config_.trainable_tokens) {
     const auto ends_so = [&name = name](OwnKind kind) { return std::string_view(ModuleOf(kind)).ends_with(name); };

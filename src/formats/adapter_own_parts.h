@@ -1,8 +1,10 @@
-// Collects what an adapter brings in place of the base model's embedding, output matrix and norms. Internal to formats.
+// Collects what an adapter brings in place of the base model's embedding, output matrix and norms, and a head for
+// classes. Internal to formats.
 #pragma once
 
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,16 +15,16 @@
 
 namespace loramux {
 
-// Takes the weights in an adapter's file one after the other, then makes AdapterFile::own of them. Which weights are
-// the adapter's, and to which tokens rows belong, is PEFT's rule.
+// Takes the weights in an adapter's file one after the other, then makes AdapterFile::own and ::head of them. Which
+// weights are the adapter's, and to which tokens rows belong, is PEFT's rule.
 class OwnPartsReader {
  public:
   // `model` may be null: then nothing is compared with it. `label` names the file of tensors.
   OwnPartsReader(const AdapterConfig& config, const ModelConfig* model, std::string label)
       : config_(config), model_(model), label_(std::move(label)) {}
 
-  // Takes a tensor whose name has an OwnKind, of two dimensions, a norm of one. Error: it is there twice, or does not
-  // fit.
+  // Takes a tensor whose name has an OwnKind or is a head's, of two dimensions, a norm of one. Error: it is there
+  // twice, or does not fit.
   Status Take(const AdapterTensorName& name, const TensorEntry& tensor);
   // Error: the configuration speaks of weights that the file lacks, or the other way round.
   Status Finish(AdapterFile& file);
@@ -36,6 +38,7 @@ class OwnPartsReader {
   bool IsSaved(const AdapterTensorName& name);
   Found& Of(OwnKind kind) { return found_[static_cast<std::size_t>(kind)]; }
   Status TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor);
+  Status TakeHead(const AdapterTensorName& name, const TensorEntry& tensor);
   Status CheckWhole(const TensorEntry& tensor) const;
   Status AddWhole(OwnKind kind, AdapterFile& file);
   Status AddRows(OwnKind kind, AdapterFile& file);
@@ -52,6 +55,7 @@ class OwnPartsReader {
   const std::string label_;
   std::array<Found, kNumOwnKinds> found_ = {};
   std::map<std::pair<OwnKind, std::int32_t>, const TensorEntry*> norms_;
+  std::optional<ClassHead> head_;
   std::set<std::string> saved_;  // of modules_to_save: names with a weight
 };
 

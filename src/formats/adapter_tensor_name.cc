@@ -35,6 +35,10 @@ struct RefusedPart {
   const char* what;
   const char* advice = "";
 };
+constexpr const char* kOtherHead =
+    "of a classification head other than one matrix (a bias, as of token classification, LoRA, or further layers)";
+constexpr const char* kServedHead =
+    "; heads of one matrix without a bias are, as those of transformers' LlamaForSequenceClassification";
 constexpr std::array<RefusedPart, 7> kRefusedParts = {{
     {".adapter.linear_", "LoRA under Megatron's names, whose rows lie in an order of its own",
      "; export it as PEFT has it, by NeMo or by Megatron Bridge's export_adapter_ckpt"},
@@ -44,10 +48,11 @@ constexpr std::array<RefusedPart, 7> kRefusedParts = {{
      "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
      "Tinker "
      "saved it, with unembed_tokens"},
-    {".modules_to_save.", "a fully trained module (modules_to_save) other than embed_tokens, lm_head and norms",
+    {".score.", kOtherHead, kServedHead},
+    {".classifier.", kOtherHead, kServedHead},
+    {".modules_to_save.",
+     "a fully trained module (modules_to_save) other than embed_tokens, lm_head, norms and classification heads",
      "; merge the adapter into the base model"},
-    {".score.", "the weight of a classification head"},
-    {".classifier.", "the weight of a classification head"},
     {".bias", "a bias of a module that is no linear layer of the model"},
 }};
 constexpr std::array<std::string_view, 5> kOtherTowers = {"visual.", "vision_", "multi_modal_projector.", "audio_",
@@ -78,7 +83,8 @@ Error Refuse(std::string_view name, const std::string& label) {
   }
   if (name.ends_with(".weight") && name.find("lora_") == std::string_view::npos) {
     return Unsupported(tensor + " is the whole weight of a module (modules_to_save): only those of embed_tokens, " +
-                       "lm_head and norms are supported; merge the adapter into the base model");
+                       "lm_head, norms and classification heads (score, classifier) are supported; merge the adapter "
+                       "into the base model");
   }
   for (const std::string_view tower : kOtherTowers) {
     if (name.find(tower) == std::string_view::npos) continue;
@@ -108,12 +114,15 @@ const NormName* FindNorm(std::string_view rest, bool of_layer) {
   return norm == kNorms.end() || (norm->kind == OwnKind::kFinalNorm) == of_layer ? nullptr : norm;
 }
 
+// As the classes of transformers for sequence classification name it, beside `model`.
+bool IsHead(std::string_view module) { return module == "score" || module == "classifier"; }
+
 bool MayBringWeight(std::string_view module) {
-  return IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
+  return IsHead(module) || IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
          std::ranges::any_of(kNorms, [&](const NormName& norm) { return IsOrEndsWith(module, norm.name); });
 }
 
-// Removes the suffix of a weight of the embedding, of the output layer or of a norm.
+// Removes the suffix of a weight of the embedding, of the output layer, of a norm or of a head.
 std::optional<AdapterTensorName::Part> ConsumeWeight(std::string_view& text) {
   using Part = AdapterTensorName::Part;
   struct Suffix {
@@ -210,6 +219,11 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     result.plain_module = "lm_head";
     result.target = LoraTarget::kLmHead;
     if (IsWeight(result.part)) result.own = OwnKind::kOutput;
+    return result;
+  }
+  if (IsWeight(result.part) && IsHead(plain)) {
+    result.plain_module = plain;
+    result.head = true;
     return result;
   }
   if (IsWeight(result.part) && rest == "embed_tokens") {

@@ -39,6 +39,7 @@ struct AdapterTensorName {
   FusedLayers fused = FusedLayers::kNone;
   Part part = Part::kLoraA;
   std::optional<OwnKind> own;  // of the four parts that are weights
+  bool head = false;           // likewise: a classification head
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
@@ -48,9 +49,10 @@ struct AdapterTensorName {
 // `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model without an
 // output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Of `lm_head` and
 // `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`, `.token_adapter.trainable_tokens_delta`, and
-// `.weight` after `.base_layer`, `.token_adapter.base_layer` and `.original_module`; of norms, `.weight`; and VeLoRA's
-// `MODULE.lora_velora_embed`, which acts on gradients alone. Error (kUnsupported or kInvalidArgument): any other name;
-// the message names the tensor and what it seems to be. `label` names the file.
+// `.weight` after `.base_layer`, `.token_adapter.base_layer` and `.original_module`; of norms and of the heads `score`
+// and `classifier`, `.weight`; and VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error
+// (kUnsupported or kInvalidArgument): any other name; the message names the tensor and what it seems to be. `label`
+// names the file.
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label);
 

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 // What a folder says of prompts and answers, and how to use it.
-constexpr std::array<const char*, 8> kOtherFiles = {
-    "added_tokens.json",       "chat_template.jinja", "chat_template.json",    "generation_config.json",
+constexpr std::array<const char*, 9> kOtherFiles = {
+    "added_tokens.json",       "chat_template.jinja", "chat_template.json",    "config.json", "generation_config.json",
     "special_tokens_map.json", "tokenizer.json",      "tokenizer_config.json", "README.md"};
 constexpr std::size_t kHeaderAlignment = 8;  // of the data in safetensors
 
@@ -72,6 +72,7 @@ std::vector<NamedTensor> TensorsOf(const AdapterFile& file) {
     add(FullName(part) + (IsSaved(part) || IsOfCopy(part) ? ".weight" : ".token_adapter.trainable_tokens_delta"),
         part.tensor);
   }
+  if (file.head) add(file.head->module + ".weight", file.head->tensor);
   return tensors;
 }
 
@@ -148,6 +149,7 @@ void AddOwn(const AdapterFile& file, ordered_json& config) {
     std::ranges::sort(rows, {}, &OwnRow::row);
     for (const OwnRow& row : rows) tokens[FullName(part)].push_back(row.token);
   }
+  if (file.head) saved.push_back(file.head->module);
   config["modules_to_save"] = saved.empty() ? ordered_json() : std::move(saved);
   config["trainable_token_indices"] = tokens.empty() ? ordered_json() : std::move(tokens);
 }
@@ -163,7 +165,8 @@ const char* BiasOf(const AdapterFile& file) {
 }
 
 std::string ConfigOf(const AdapterFile& file, const ModelConfig* model) {
-  ordered_json config = {{"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}, {"inference_mode", true}};
+  ordered_json config = {
+      {"peft_type", "LORA"}, {"task_type", file.head ? "SEQ_CLS" : "CAUSAL_LM"}, {"inference_mode", true}};
   const std::string& base = file.config.base_model_name;
   config["base_model_name_or_path"] = base.empty() ? ordered_json() : ordered_json(base);
   AddRanks(file, config);

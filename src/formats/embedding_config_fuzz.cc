@@ -1,8 +1,10 @@
-// Fuzzes the parsers of a model's embedding configuration: errors are short, and a folder is never another one.
+// Fuzzes the parsers of what a folder says of embeddings and of the labels of a head for classes: errors are short, a
+// folder is never another one, and there is a label for each class.
 #include <string_view>
 
 #include "base/check.h"
 #include "base/fuzz_limits.h"
+#include "formats/class_head.h"
 #include "formats/embedding_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -17,5 +19,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const auto pooling = loramux::ParsePoolingConfig(text, "FILE");
   if (!pooling.ok()) CHECK_LT(pooling.error().message.size(), 8192u);
+  const loramux::TensorEntry tensor{.name = "score", .shape = {2, 8}};
+  loramux::ClassHead head{.module = "score", .tensor = &tensor};
+  const auto labels = loramux::ReadClassLabels(text, "FILE", head);
+  if (!labels.ok()) CHECK_LT(labels.error().message.size(), 8192u);
+  if (labels.ok()) CHECK(head.labels.empty() || head.labels.size() == 2);
   return 0;
 }

@@ -24,9 +24,10 @@ constexpr const char* kModulesName = "modules.json";
 // What an adapter's folder may say of prompts and answers (server/openai/adapter_text.h), by name; tokenizers are
 // large.
 constexpr const char* kTokenizerName = "tokenizer.json";
-constexpr std::array kTextNames = {"added_tokens.json",      "chat_template.jinja",     "chat_template.json",
-                                   "generation_config.json", "special_tokens_map.json", kTokenizerName,
-                                   "tokenizer_config.json"};
+constexpr std::array kTextNames = {"added_tokens.json",      "chat_template.jinja",
+                                   "chat_template.json",     "config.json",  // labels of a head for classes
+                                   "generation_config.json", "special_tokens_map.json",
+                                   kTokenizerName,           "tokenizer_config.json"};
 constexpr std::int64_t kMaxTokenizerObjectBytes = std::int64_t{64} << 20;
 constexpr int kMostChanges = 3;  // of one object while it is fetched
 constexpr std::chrono::milliseconds kFirstPause(200);

@@ -15,7 +15,8 @@ void Proxy::AddRoutes(RouteTable& routes) {
   const auto handler = [this](HttpExchange& exchange) { return Handle(exchange); };
   // All of /v1, because servers of others have more there than loramux has.
   routes.Add("POST", "/v1/*", handler);
-  for (const char* path : {"/tokenize", "/detokenize", "/generate", "/generate_stream", "/"}) {
+  for (const char* path : {"/tokenize", "/detokenize", "/classify", "/score", "/rerank", "/v2/rerank", "/generate",
+                           "/generate_stream", "/"}) {
     routes.Add("POST", path, handler);
   }
   for (const char* path : {"/info", "/tokenizer_info"}) routes.Add("GET", path, handler);

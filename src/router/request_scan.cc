@@ -209,6 +209,7 @@ class Scan {
     if (name == "input") return Messages(input_);
     if (name == "prompt") return Prompt(prompt_);
     if (name == "inputs") return Prompt(inputs_);
+    if (name == "query" || name == "documents" || name == "text_1" || name == "text_2") return Prompt(ignored_);
     if (name == "system") return System(system_);
     if (name == "instructions") return System(instructions_);
     if (name == "parameters" && cursor_.Peek() == '{') {

@@ -133,6 +133,9 @@ TEST(RequestScan, CountsWhatARequestStarts) {
   EXPECT_EQ(starts(R"({"prompt":[1,2,3],"n":2})"), Counts(2, 1));
   EXPECT_EQ(starts(R"({"prompt":[[1,2],[3]],"n":null})"), Counts(1, 2));
   EXPECT_EQ(starts(R"({"input":["x","y"]})"), Counts(1, 2));
+  EXPECT_EQ(starts(R"({"query":"q","documents":["x","y",{"text":"z"}]})"), Counts(1, 2));
+  EXPECT_EQ(starts(R"({"text_1":["q"],"text_2":["x","y","z"]})"), Counts(1, 3));
+  EXPECT_EQ(Scanned(R"({"query":"ab","documents":["cde",7]})").text_bytes, 5);
   EXPECT_EQ(starts(R"({"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]})"), Counts(1, 1));
 }
 

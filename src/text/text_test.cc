@@ -76,6 +76,41 @@ TEST(Tokenizer, RoundTrips) {
   }
 }
 
+// As the post-processor's template for two texts says; the longer text is cut first.
+TEST(Tokenizer, EncodesPairs) {
+  std::string json = ReadAll(kTestdata / "byte_level.json");
+  auto parsed = nlohmann::json::parse(json);
+  const TokenId end = TestTokenizer("byte_level").TokenToId("<|end|>");
+  const auto text = [](const char* id, int type) {
+    return nlohmann::json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  const nlohmann::json separator = {{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}};
+  parsed["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {separator, text("A", 0)}},
+      {"pair", {separator, text("A", 0), separator, text("B", 1)}},
+      {"special_tokens", {{"<|end|>", {{"id", "<|end|>"}, {"ids", {end}}, {"tokens", {"<|end|>"}}}}}}};
+  const Tokenizer tokenizer = ParseTokenizer(parsed.dump());
+  const std::vector<TokenId> a = *tokenizer.Encode("a quick brown fox", false), b = *tokenizer.Encode("lazy", false);
+  ASSERT_GT(a.size(), b.size() + 1);
+  const auto joined = [&](std::size_t of_a, std::size_t of_b, bool special) {
+    std::vector<TokenId> tokens(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(of_a));
+    if (special) tokens.insert(tokens.begin(), end);
+    if (special) tokens.push_back(end);
+    tokens.insert(tokens.end(), b.begin(), b.begin() + static_cast<std::ptrdiff_t>(of_b));
+    return tokens;
+  };
+  const auto encode = [&](bool special, std::size_t most) {
+    return *tokenizer.EncodePair("a quick brown fox", "lazy", special, most);
+  };
+  EXPECT_EQ(encode(true, 0), joined(a.size(), b.size(), true));
+  EXPECT_EQ(encode(false, 0), joined(a.size(), b.size(), false));
+  EXPECT_EQ(encode(true, a.size() + b.size() + 2), joined(a.size(), b.size(), true));
+  EXPECT_EQ(encode(true, a.size() + b.size() + 1), joined(a.size() - 1, b.size(), true));
+  EXPECT_EQ(encode(true, 1), joined(0, 0, true));
+  EXPECT_FALSE(tokenizer.EncodePair("a", "\xff", true, 0).ok());
+}
+
 TEST(Tokenizer, StoryModelRoundTrips) {
   if (!std::filesystem::exists(kStory)) GTEST_SKIP() << "no model in " << kStory;
   auto loaded = Tokenizer::Load(kStory);

@@ -42,6 +42,18 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_s
   return result;
 }
 
+Result<std::vector<TokenId>> Tokenizer::EncodePair(std::string_view first, std::string_view second,
+                                                   bool add_special_tokens, std::size_t max_tokens) const {
+  loramux_ids ids{};
+  Buffer error;
+  const auto status = loramux_tokenizer_encode_pair(impl_->handle.get(), Bytes(first), first.size(), Bytes(second),
+                                                    second.size(), add_special_tokens, max_tokens, &ids, error.out());
+  if (status != LORAMUX_TEXT_OK) return ToError(status, error, "");
+  std::vector<TokenId> result(ids.data, ids.data + ids.size);
+  loramux_text_ids_free(ids);
+  return result;
+}
+
 Result<std::string> Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   Buffer text, error;
   const auto status = loramux_tokenizer_decode(impl_->handle.get(), ids.data(), ids.size(), skip_special_tokens,

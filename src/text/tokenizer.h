@@ -30,6 +30,10 @@ class Tokenizer {
 
   // Encodes `text`. Error: it is not valid UTF-8.
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
+  // Encodes two texts as one, as the tokenizer's own post-processor joins them. With more than `max_tokens` tokens, the
+  // longer text loses its end first, as in Hugging Face's truncation; 0: nothing is cut. Error: as Encode.
+  Result<std::vector<TokenId>> EncodePair(std::string_view first, std::string_view second, bool add_special_tokens,
+                                          std::size_t max_tokens) const;
   // Decodes `ids`. Error: an id outside the vocabulary.
   Result<std::string> Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   // One more than the largest id, including added tokens. Every id is below it; some ids below it may be unused.

@@ -242,8 +242,39 @@ def by_hand():
     q_norm = "base_model.model.model.layers.0.self_attn.q_norm.weight"
     add("saved_norm_of_heads", [q_norm, "does not have"], "a norm that the base model lacks",
         plain_config(modules_to_save=["q_norm"]), {**good, q_norm: torch.ones(16)})
-    add("saved_score", ["score", "classification head"], "a classification head", plain_config(modules_to_save=["score"]),
-        {**good, "base_model.model.score.weight": torch.ones(2, 32)})
+    # heads for classes
+    score, classifier = "base_model.model.score.", "base_model.model.classifier."
+    classes = {score + "weight": torch.ones(2, 32)}
+
+    def head(name, must, why, tensors=classes, task="SEQ_CLS", files=None, **more):
+        add(name, must, why, plain_config(task_type=task, **{"modules_to_save": ["classifier", "score"], **more}),
+            {**good, **tensors}, files)
+
+    head("head_bias", [score + "bias", "classification head"], "a bias, which the class of transformers lacks",
+         {**classes, score + "bias": torch.ones(2)})
+    head("head_of_tokens", [score + "weight", "TOKEN_CLS"], "a head for the classes of each token", task="TOKEN_CLS")
+    head("head_layers", [classifier + "dense.weight", "classification head"], "a head of two layers",
+         {classifier + "dense.weight": torch.ones(32, 32), classifier + "out_proj.weight": torch.ones(2, 32)})
+    head("head_lora", [score + "lora_A.weight", "classification head"], "LoRA on a head",
+         {**classes, **pair("base_model.model.score", fan_out=2)}, target_modules=["q_proj", "score"])
+    head("head_wrong_width", [score + "weight", "[classes, 32]", "[2, 31]"], "a head of another hidden size",
+         {score + "weight": torch.ones(2, 31)})
+    head("head_empty", [score + "weight", "[0, 32]"], "a head without classes", {score + "weight": torch.ones(0, 32)})
+    head("head_one_dimension", [score + "weight", "two dimensions"], "a vector", {score + "weight": torch.ones(32)})
+    head("head_unnamed", [score + "weight", "modules_to_save"], "a head that the configuration hides", task="CAUSAL_LM",
+         modules_to_save=None)
+    head("head_twice", [classifier + "weight", score + "weight"], "two heads", {**classes, classifier + "weight": torch.ones(2, 32)})
+    head("head_missing", ["modules_to_save", "classifier", "lacks"], "a head that the file lacks", {})
+    head("head_alora", [score + "weight", "activated"], "a head of an activated LoRA", modules_to_save=None,
+         alora_invocation_tokens=[7])
+    head("head_nan", [score + "weight", "NaN", "[1, 3]"], "a NaN in a head",
+         {score + "weight": torch.ones(2, 32).index_put((torch.tensor(1), torch.tensor(3)), torch.tensor(float("nan")))})
+    head("head_labels", ["config.json", "id2label", "2 classes"], "three labels for two classes",
+         files={"config.json": json.dumps({"id2label": {"0": "a", "1": "b", "2": "c"}}).encode()})
+    head("head_labels_named", ["config.json", "id2label"], "labels of other classes",
+         files={"config.json": json.dumps({"id2label": {"1": "a", "2": "b"}}).encode()})
+    head("head_problem_type", ["config.json", "problem_type"], "a problem that is not known",
+         files={"config.json": json.dumps({"problem_type": "ranking"}).encode()})
 
     # files
     add("config_missing", [CONFIG_FILE], f"no {CONFIG_FILE}", None)

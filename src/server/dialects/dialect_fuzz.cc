@@ -97,7 +97,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   Check(MessagesDialect(), body);
   Check(ResponsesDialect(), body);
-  Check(EmbeddingsDialect(), body);
+  for (const Dialect* dialect : {&EmbeddingsDialect(), &ClassifyDialect(), &ScoreDialect(), &RerankDialect()}) {
+    Check(*dialect, body);
+  }
   for (const TgiPath path : {TgiPath::kGenerate, TgiPath::kGenerateStream, TgiPath::kRoot}) {
     Check(TgiDialect(path), body);
   }

@@ -1,6 +1,7 @@
 #include "server/guard/prompt_limit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -55,6 +56,21 @@ Status CheckPieces(const Tokenizer& tokenizer, std::string_view text, const Prom
   return Ok{};
 }
 
+// Error if a text that is longer than what usually fits has more tokens than the limit.
+Status CheckLongText(const Tokenizer& tokenizer, std::string_view text, const PromptLimit& limit) {
+  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, limit.tokens));
+  const std::size_t usual = BoundedProduct(count, kUsualTokenBytes);
+  return text.size() > std::max(usual, kPieceBytes) ? CheckPieces(tokenizer, text, limit) : Ok{};
+}
+
+Result<std::vector<TokenId>> Within(const PromptLimit& limit, std::vector<TokenId> tokens) {
+  if (static_cast<std::int64_t>(tokens.size()) <= limit.tokens) return tokens;
+  return InvalidArgument(
+      fmt::format("This model's maximum context length is {} tokens. However, your prompt has {}. "
+                  "Please reduce the length.",
+                  limit.tokens, tokens.size()));
+}
+
 // Returns a beginning of the text that has at least `count` tokens, whatever the cuts between its pieces add; or all of
 // it.
 Result<std::string_view> BeginningWith(const Tokenizer& tokenizer, std::string_view text, std::int64_t count) {
@@ -88,15 +104,9 @@ std::size_t BoundedProduct(std::size_t bytes, std::size_t factor, std::size_t mo
 Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
                                           const PromptLimit& limit) {
   if (text.size() > limit.bytes) return TooManyBytes(text.size(), limit);
-  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, limit.tokens));
-  const std::size_t usual = BoundedProduct(count, kUsualTokenBytes);
-  if (text.size() > std::max(usual, kPieceBytes)) RETURN_IF_ERROR(CheckPieces(tokenizer, text, limit));
+  RETURN_IF_ERROR(CheckLongText(tokenizer, text, limit));
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
-  if (static_cast<std::int64_t>(tokens.size()) <= limit.tokens) return tokens;
-  return InvalidArgument(
-      fmt::format("This model's maximum context length is {} tokens. However, your prompt has {}. "
-                  "Please reduce the length.",
-                  limit.tokens, tokens.size()));
+  return Within(limit, std::move(tokens));
 }
 
 // The tokenizer puts its special tokens before and after those of the text.
@@ -139,6 +149,22 @@ Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::
   const std::int64_t first = std::min<std::int64_t>(end - tokens.begin(), most_tokens);
   tokens.erase(tokens.begin() + first, tokens.end() - (most_tokens - first));
   return tokens;
+}
+
+Result<std::vector<TokenId>> EncodePairOfTexts(const Tokenizer& tokenizer, std::string_view first,
+                                               std::string_view second, bool add_special_tokens,
+                                               const PromptLimit& limit, std::int64_t most_tokens) {
+  for (std::string_view* text : {&first, &second}) {
+    if (text->size() > limit.bytes) return TooManyBytes(text->size(), limit);
+    if (most_tokens == 0) {
+      RETURN_IF_ERROR(CheckLongText(tokenizer, *text, limit));
+    } else if (text->size() > kPieceBytes) {
+      ASSIGN_OR_RETURN(*text, BeginningWith(tokenizer, *text, most_tokens));
+    }
+  }
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                   tokenizer.EncodePair(first, second, add_special_tokens, static_cast<std::size_t>(most_tokens)));
+  return Within(limit, std::move(tokens));
 }
 
 }  // namespace loramux

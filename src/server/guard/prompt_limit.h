@@ -48,4 +48,10 @@ Result<std::vector<TokenId>> EncodeEndOfPrompt(const Tokenizer& tokenizer, std::
 Result<std::vector<TokenId>> EncodeBeginning(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
                                              const PromptLimit& limit, std::int64_t most_tokens);
 
+// Encodes two texts as one prompt, as the tokenizer joins them. `most_tokens`: of which the longer text loses its end
+// first; 0: as many as `limit` allows, and more are an error. REQUIRES: most_tokens <= limit.tokens.
+Result<std::vector<TokenId>> EncodePairOfTexts(const Tokenizer& tokenizer, std::string_view first,
+                                               std::string_view second, bool add_special_tokens,
+                                               const PromptLimit& limit, std::int64_t most_tokens);
+
 }  // namespace loramux

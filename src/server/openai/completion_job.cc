@@ -119,6 +119,16 @@ std::vector<TokenId> Cut(const OpenAiRequest& request, const PromptLimit& limit,
   return tokens;
 }
 
+// The prompt of a second text and its first, as the tokenizer joins them. REQUIRES: prompts are texts.
+Result<std::vector<TokenId>> EncodePairOf(const ServingContext& context, const VersionPtr& adapter,
+                                          const OpenAiRequest& request, std::size_t second) {
+  const PromptLimit limit = LimitOf(context, adapter);
+  const std::size_t first = request.embedding->first == 1 ? 0 : second - request.embedding->first;
+  return EncodePairOfTexts(TokenizerOf(context, adapter), std::get<std::string>(request.prompts[first]),
+                           std::get<std::string>(request.prompts[second]), request.add_special_tokens, limit,
+                           request.truncate_prompt_tokens ? TokensToKeep(request, limit) : 0);
+}
+
 // Admits the request, or returns an error. The base model has one account for all its names.
 Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request,
                               const AdapterVersion* adapter) {
@@ -205,6 +215,8 @@ Status CompletionJob::Build(const ServingContext& context) {
     const EmbeddingOptions& options = context.embeddings == nullptr ? usual : *context.embeddings;
     ASSIGN_OR_RETURN(embedding_,
                      PlanEmbedding(options, context.registry->model(), adapter_.get(), *request_.embedding));
+  } else {
+    RETURN_IF_ERROR(CheckGenerates(adapter_.get()));
   }
   return BuildPrompts(context);
 }
@@ -224,10 +236,17 @@ Status CompletionJob::CompileGrammar(const ServingContext& context) {
 
 Status CompletionJob::BuildPrompts(const ServingContext& context) {
   if (request_.endpoint == Endpoint::kChat) return AddChatPrompt(context);
-  for (std::size_t i = 0; i < request_.prompts.size(); ++i) {
+  const bool in_pairs = embedding_.in_pairs();
+  for (std::size_t i = in_pairs ? embedding_.first : 0; i < request_.prompts.size(); ++i) {
     if (context.gone != nullptr && *context.gone) return ClientIsGone();
-    Status added = AddPrompt(context, request_.prompts[i]);
-    if (!added.ok()) return Error{added.error().code, added.error().message, "prompt"};
+    Status added = Ok{};
+    if (in_pairs) {
+      auto tokens = EncodePairOf(context, adapter_, request_, i);
+      added = tokens.ok() ? AddChoices(context, std::move(*tokens), {}, 0) : Status(std::move(tokens).error());
+    } else {
+      added = AddPrompt(context, request_.prompts[i]);
+    }
+    if (!added.ok()) return Error{added.error().code, added.error().message, i < embedding_.first ? "first" : "prompt"};
   }
   request_.prompts.clear();
   return Ok{};
@@ -237,7 +256,9 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text, RenderChatPrompt(TemplateOf(context.chat_template, adapter_.get()),
                                                             request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
-  PlanReasoning(Formats(context), request_, TokenizerOf(context, adapter_), text, plan_);
+  if (!request_.embedding) {
+    PlanReasoning(Formats(context), request_, TokenizerOf(context, adapter_), text, plan_);
+  }
   auto tokens = Encode(context, text);
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
@@ -504,9 +525,7 @@ std::string CompletionJob::TakeBody() {
   std::vector<ChoiceOutput> outputs;
   outputs.reserve(choices_.size());
   for (Choice& choice : choices_) outputs.push_back(choice.stream.TakeOutput());
-  if (request_.embedding) {
-    for (ChoiceOutput& output : outputs) FinishEmbedding(embedding_, output.embedding);
-  }
+  if (request_.embedding) FinishPooled(embedding_, outputs);
   return writer_->Body(outputs, TotalUsage());
 }
 

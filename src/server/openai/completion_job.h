@@ -197,7 +197,7 @@ class CompletionJob {
   bool unfinished_ = false;
   bool began_ = false;       // a choice was submitted
   AnswerPlan plan_;          // of chats
-  EmbeddingPlan embedding_;  // of embeddings
+  EmbeddingPlan embedding_;  // of requests that pool
   StopStringMatcher stops_;  // has seen no text; each choice has a copy
   std::unique_ptr<AnswerWriter> writer_;
 };

@@ -1,6 +1,10 @@
 // Requests for embeddings from the body to the response, over a scripted engine.
+#include <cmath>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -177,6 +181,134 @@ TEST(EmbeddingJob, ErrorsNameTheInput) {
   ASSERT_FALSE(short_one.ok());
   EXPECT_EQ(short_one.error().param, "dimensions");
   EXPECT_EQ(world.Prepare(R"({"model":"unknown","input":"a"})").error().code, ErrorCode::kNotFound);
+}
+
+// ---- Classes and scores
+
+// "grader" has a head of two classes, and "judge" one of one, which reads the last numbers: their difference is the
+// prompt's length.
+struct HeadWorld : World {
+  HeadWorld() {
+    Register("grader", {0, 0, 0, 1, 0, 0, 1, 0});
+    Register("judge", {0, 0, 0.25f, -0.25f});
+  }
+
+  void Register(const std::string& name, const std::vector<float>& weights) {
+    auto adapter = std::make_shared<AdapterVersion>();
+    adapter->name = name;
+    tensors.push_back({.name = "score", .shape = {static_cast<std::int64_t>(weights.size()) / 4, 4}});
+    adapter->file.head = ClassHead{.module = "score", .tensor = &tensors.back()};
+    adapter->file.head->weights.resize(weights.size() * sizeof(float));
+    std::memcpy(adapter->file.head->weights.data(), weights.data(), weights.size() * sizeof(float));
+    EXPECT_TRUE(registry.Commit(std::move(adapter)).ok());
+  }
+  Json Answer(const Dialect& dialect, const std::string& body) {
+    auto job = CompletionJob::Prepare(context, dialect, body);
+    EXPECT_TRUE(job.ok()) << job.error().message;
+    const auto inbox = std::make_shared<GenerationInbox>(1 << 20, [] {});
+    EXPECT_TRUE(job->Submit(inbox).ok());
+    EXPECT_TRUE(WaitUntil([&] {
+      EXPECT_TRUE(job->Apply(inbox->Take()).ok());
+      return job->finished();
+    }));
+    return *ParseJson(job->TakeBody());
+  }
+  Error Refused(const Dialect& dialect, const std::string& body) {
+    auto job = CompletionJob::Prepare(context, dialect, body);
+    EXPECT_FALSE(job.ok()) << body;
+    return job.ok() ? Internal("accepted") : std::move(job).error();
+  }
+
+  std::deque<TensorEntry> tensors;
+};
+
+double Logistic(double value) { return 1 / (1 + std::exp(-value)); }
+
+TEST(ClassifyJob, AnswersByTheAdaptersHead) {
+  HeadWorld world;
+  const EmbeddingOptions mean{.pooling = Pooling::kMean};
+  world.context.embeddings = &mean;  // heads read the last token nonetheless
+  const Json answer = world.Answer(ClassifyDialect(), R"({"model":"grader","input":[[7,8],[7]]})");
+  ASSERT_EQ(answer["data"].size(), 2u);
+  EXPECT_EQ(answer["data"][0]["label"], "LABEL_1");  // 3 times 2 tokens against 4 times 2
+  EXPECT_NEAR(answer["data"][0]["probs"][1].get<double>(), Logistic(2), 1e-6);
+  EXPECT_NEAR(answer["data"][1]["probs"][0].get<double>(), Logistic(-1), 1e-6);
+  EXPECT_EQ(answer["model"], "grader");
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 3);
+  const Json raw = world.Answer(ClassifyDialect(), R"({"model":"grader","input":"a","use_activation":false})");
+  EXPECT_EQ(raw["data"][0]["probs"], Json({6.0, 8.0}));
+  const Json chat = world.Answer(ClassifyDialect(), R"({"model":"judge","messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(chat["data"][0]["num_classes"], 1);
+  const auto prompt = world.service.submitted().back().prompt;
+  std::vector<TokenId> expected = Bytes("[user]hi");
+  expected.insert(expected.begin(), kBosToken);
+  EXPECT_EQ(prompt, expected);
+  EXPECT_NEAR(chat["data"][0]["probs"][0].get<double>(), Logistic(0.25 * static_cast<double>(expected.size())), 1e-6);
+}
+
+TEST(ScoreJob, AHeadOfOneClassReadsPairs) {
+  HeadWorld world;
+  const Json answer = world.Answer(ScoreDialect(), R"({"model":"judge","text_1":"ab","text_2":["c","def"]})");
+  ASSERT_EQ(answer["data"].size(), 2u);
+  EXPECT_NEAR(answer["data"][0]["score"].get<double>(), Logistic(0.75), 1e-6);
+  EXPECT_NEAR(answer["data"][1]["score"].get<double>(), Logistic(1.25), 1e-6);
+  EXPECT_EQ(world.service.submitted().at(1).prompt, Bytes("abdef"));  // this tokenizer puts nothing between them
+  const Json each = world.Answer(
+      ScoreDialect(), R"({"model":"judge","text_1":["ab","x"],"text_2":["c","d"],"truncate_prompt_tokens":2})");
+  EXPECT_EQ(each["data"][1]["index"], 1);
+  EXPECT_EQ(world.service.submitted().at(2).prompt, Bytes("ac"));
+  const Json sorted =
+      world.Answer(RerankDialect(), R"({"model":"judge","query":"q","documents":["a","bcd","ef"],"top_n":2})");
+  ASSERT_EQ(sorted["results"].size(), 2u);
+  EXPECT_EQ(sorted["results"][0]["document"]["text"], "bcd");
+  EXPECT_EQ(sorted["results"][1]["index"], 2);
+}
+
+TEST(ScoreJob, WithoutAHeadScoresAreCosines) {
+  HeadWorld world;
+  const Json answer = world.Answer(ScoreDialect(), R"({"model":"sql","text_1":"ab","text_2":["c","def"]})");
+  ASSERT_EQ(answer["data"].size(), 2u);
+  EXPECT_EQ(answer["data"][1]["index"], 1);
+  EXPECT_NEAR(answer["data"][1]["score"].get<double>(), 1, 1e-6);
+  EXPECT_EQ(world.service.submitted().size(), 3u);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 9);  // each text once, with its special token
+}
+
+TEST(FinishPooled, CosinesOfEachPair) {
+  std::vector<ChoiceOutput> outputs(4);
+  outputs[0].embedding = {1, 0};
+  outputs[1].embedding = {0, 0};
+  outputs[2].embedding = {3, 4};
+  outputs[3].embedding = {1, 1};
+  FinishPooled({.use = PooledUse::kScores, .first = 2}, outputs);
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_THAT(outputs[0].embedding, ElementsAre(0.6f));
+  EXPECT_THAT(outputs[1].embedding, ElementsAre(0));
+  EXPECT_EQ(outputs[1].index, 1);
+}
+
+TEST(HeadJob, RefusalsSayWhatIsExpected) {
+  HeadWorld world;
+  for (const auto& [dialect, body, what] :
+       {std::tuple{&ClassifyDialect(), R"({"model":"base","input":"a"})", "found the base model"},
+        std::tuple{&ClassifyDialect(), R"({"model":"sql","input":"a"})", "'sql' without one"},
+        std::tuple{&ScoreDialect(), R"({"model":"grader","text_1":"a","text_2":"b"})", "a head of 2 classes"},
+        std::tuple{&OpenAiDialect(Endpoint::kCompletion), R"({"model":"grader","prompt":"a"})", "generates no text"},
+        std::tuple{&OpenAiDialect(Endpoint::kChat), R"({"model":"judge","messages":[{"role":"user","content":"a"}]})",
+                   "/score or /v1/rerank"}}) {
+    const Error error = world.Refused(*dialect, body);
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.param, "model");
+    EXPECT_THAT(error.message, HasSubstr(what));
+  }
+  const std::string text(kTestMaxTokens + 1, 'a');
+  EXPECT_EQ(world.Refused(ScoreDialect(), R"({"model":"judge","text_1":"b","text_2":")" + text + R"("})").param,
+            "text_2");
+  EXPECT_EQ(world.Refused(ScoreDialect(), R"({"model":"sql","text_1":")" + text + R"(","text_2":"b"})").param,
+            "text_1");
+  EXPECT_EQ(world.Refused(RerankDialect(), R"({"model":"sql","query":"q","documents":[")" + text + R"("]})").param,
+            "documents");
+  EXPECT_TRUE(world.Answer(EmbeddingsDialect(), R"({"model":"judge","input":"a"})").contains("data"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// POST /v1/embeddings: OpenAI's form with vLLM's additions, as a completion of no token that wants embeddings.
+// POST /v1/embeddings in OpenAI's form, and /classify, /score and /rerank in vLLM's: completions of no token that want
+// what is made of hidden states.
 #pragma once
 
 #include <span>
@@ -9,6 +10,9 @@
 namespace loramux {
 
 const Dialect& EmbeddingsDialect();
+const Dialect& ClassifyDialect();
+const Dialect& ScoreDialect();
+const Dialect& RerankDialect();
 
 // Returns an embedding as JSON: an array of numbers, or a string with base64 of little-endian float32. REQUIRES: all
 // numbers are finite.

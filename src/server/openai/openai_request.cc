@@ -267,6 +267,76 @@ void ReadEmbeddingFields(FieldReader& fields, EmbeddingFields& embedding) {
   if (fields.Boolean("normalize", normalize)) embedding.normalize = normalize;
 }
 
+// ---- Classes and scores ----
+
+// What the body of a request that pools hidden states says, whatever they are for.
+void ReadPooled(FieldReader& fields, FieldEndpoints endpoint, PooledUse use, const RequestLimits& limits,
+                OpenAiRequest& request) {
+  request.endpoint = Endpoint::kCompletion;
+  request.max_tokens = 0;
+  request.embedding.emplace().use = use;
+  ReadService(fields, endpoint, request);
+  fields.Boolean("add_special_tokens", request.add_special_tokens);
+  ReadTruncation(fields, limits, request);
+  if (use != PooledUse::kVectors) fields.Boolean("use_activation", request.embedding->activate);
+}
+
+// The chat, which is classified as it stands: no answer begins unless the body says so.
+void ReadChatToClassify(Json& json, FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  request.endpoint = Endpoint::kChat;
+  if (fields.Find("add_special_tokens") == nullptr) request.add_special_tokens = false;  // the template adds them
+  if (const Json* input = fields.Find("input")) {
+    return fields.Fail(ErrorCode::kInvalidArgument, "input",
+                       "expected `input` or `messages`, found both (" + DescribeJson(*input) + ")");
+  }
+  request.chat.add_generation_prompt = false;
+  ReadChatPrompt(json, fields, limits.max_tokens, request.chat);
+}
+
+void RefuseFieldsOfChats(FieldReader& fields) {
+  for (const RequestField& field : RequestFields()) {
+    const bool of_chats = field.use == FieldUse::kServed && (field.endpoints & kTemplateBodies) == kTemplateBodies &&
+                          (field.endpoints & kEmbeddingBody) == 0;
+    if (!of_chats || fields.Find(field.name) == nullptr) continue;
+    return fields.Fail(ErrorCode::kInvalidArgument, field.name, "expected only together with `messages`");
+  }
+}
+
+// A string, or an array of them, of at most `most` in all prompts.
+void ReadTexts(FieldReader& fields, std::string_view name, const RequestLimits& limits, OpenAiRequest& request) {
+  const Json* texts = fields.Find(name);
+  if (texts != nullptr && texts->is_string()) return request.prompts.push_back(texts->get<std::string>());
+  if (texts == nullptr || !texts->is_array() || texts->empty()) {
+    return fields.Expect(name, "a string or an array of strings", texts);
+  }
+  const auto count = static_cast<std::int64_t>(texts->size() + request.prompts.size());
+  if (count > limits.max_sequences) return FailTooManySequences(fields, name, limits, count);
+  for (const Json& text : *texts) {
+    if (!text.is_string()) return fields.Expect(name, "an array of strings", &text);
+    request.prompts.push_back(text.get<std::string>());
+  }
+}
+
+// Strings, or objects with a text, as Jina's API has them.
+void ReadDocuments(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  constexpr std::string_view kExpected = "an array of strings, or of objects with a string `text`";
+  const Json* documents = fields.Find("documents");
+  if (documents == nullptr || !documents->is_array() || documents->empty()) {
+    return fields.Expect("documents", kExpected, documents);
+  }
+  const auto count = static_cast<std::int64_t>(documents->size() + request.prompts.size());
+  if (count > limits.max_sequences) return FailTooManySequences(fields, "documents", limits, count);
+  for (const Json& document : *documents) {
+    const Json* text = &document;
+    if (document.is_object()) {
+      const auto found = document.find("text");
+      text = found == document.end() || document.size() != 1 ? nullptr : &*found;
+    }
+    if (text == nullptr || !text->is_string()) return fields.Expect("documents", kExpected, &document);
+    request.prompts.push_back(text->get<std::string>());
+  }
+}
+
 }  // namespace
 
 JsonLimits BodyLimits(const RequestLimits& limits) {
@@ -333,17 +403,69 @@ Result<OpenAiRequest> ParseCompletionJson(const Json& json, const RequestLimits&
 Result<OpenAiRequest> ParseEmbeddingRequest(std::string_view body, const RequestLimits& limits) {
   ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
   OpenAiRequest request;
-  request.endpoint = Endpoint::kCompletion;
-  request.max_tokens = 0;
-  request.embedding.emplace();
   FieldReader fields(json, "");
-  ReadService(fields, kEmbeddingBody, request);
-  fields.Boolean("add_special_tokens", request.add_special_tokens);
-  ReadTruncation(fields, limits, request);
+  ReadPooled(fields, kEmbeddingBody, PooledUse::kVectors, limits, request);
   ReadEmbeddingFields(fields, *request.embedding);
   ReadPrompts(fields, "input", PromptLimits(limits, request), 1, request.prompts);
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kEmbeddingBody);
+  return request;
+}
+
+Result<OpenAiRequest> ParseClassifyRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
+  OpenAiRequest request;
+  request.mistakes = LikelyMistakes(json, kClassifyBody);
+  FieldReader fields(json, "");
+  ReadPooled(fields, kClassifyBody, PooledUse::kClasses, limits, request);
+  if (fields.Find("messages") != nullptr) {
+    ReadChatToClassify(json, fields, limits, request);
+  } else {
+    RefuseFieldsOfChats(fields);
+    ReadPrompts(fields, "input", PromptLimits(limits, request), 1, request.prompts);
+  }
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+Result<OpenAiRequest> ParseScoreRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
+  OpenAiRequest request;
+  FieldReader fields(json, "");
+  ReadPooled(fields, kScoreBody, PooledUse::kScores, limits, request);
+  ReadTexts(fields, "text_1", limits, request);
+  const std::size_t first = request.embedding->first = request.prompts.size();
+  if (fields.ok()) ReadTexts(fields, "text_2", limits, request);
+  if (fields.ok() && first != 1 && request.prompts.size() != 2 * first) {
+    fields.Fail(ErrorCode::kInvalidArgument, "text_1",
+                "expected one text, or one for each of `text_2` (" + std::to_string(request.prompts.size() - first) +
+                    "), found " + std::to_string(first));
+  }
+  if (!fields.ok()) return fields.error();
+  request.mistakes = LikelyMistakes(json, kScoreBody);
+  return request;
+}
+
+Result<OpenAiRequest> ParseRerankRequest(std::string_view body, const RequestLimits& limits, RerankReply& reply) {
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, ManyPromptsLimits(limits)));
+  OpenAiRequest request;
+  FieldReader fields(json, "");
+  ReadPooled(fields, kRerankBody, PooledUse::kScores, limits, request);
+  std::string query;
+  if (!fields.String("query", query)) fields.Expect("query", "a string", fields.Find("query"));
+  request.prompts.emplace_back(std::move(query));
+  request.embedding->first = 1;
+  ReadDocuments(fields, limits, request);
+  std::int64_t top_n = 0;
+  bool with_documents = true;
+  fields.Integer("top_n", 0, kMaxInt32, top_n);
+  fields.Boolean("return_documents", with_documents);
+  if (!fields.ok()) return fields.error();
+  request.mistakes = LikelyMistakes(json, kRerankBody);
+  reply.top_n = static_cast<std::size_t>(top_n);
+  for (std::size_t i = 1; with_documents && i < request.prompts.size(); ++i) {
+    reply.documents.push_back(std::get<std::string>(request.prompts[i]));
+  }
   return request;
 }
 

@@ -1,6 +1,6 @@
-// Parses the bodies of POST /v1/chat/completions, /v1/completions and /v1/embeddings: from untrusted JSON to typed,
-// checked fields. Supports OpenAI's fields and vLLM's additions. request_fields.h says which fields are refused;
-// unknown ones are accepted.
+// Parses the bodies of POST /v1/chat/completions, /v1/completions and /v1/embeddings, /classify, /score and /rerank:
+// from untrusted JSON to typed, checked fields. Supports OpenAI's fields and vLLM's additions. request_fields.h says
+// which fields are refused; unknown ones are accepted.
 #pragma once
 
 #include <algorithm>
@@ -67,11 +67,21 @@ JsonLimits BodyLimits(const RequestLimits& limits);
 // Parses a body, which must be an object, within `json`, and shows it to limits.on_body.
 Result<Json> ParseBody(std::string_view body, const JsonLimits& json, const RequestLimits& limits);
 
-// A prompt of /v1/completions, or an input of /v1/embeddings: text or token ids.
+// A prompt of /v1/completions, or an input of an endpoint that generates nothing: text or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
-// What a request for embeddings says of them.
+// What becomes of the hidden states that a request without generated tokens pools.
+enum class PooledUse : std::uint8_t {
+  kVectors,  // themselves: embeddings
+  kClasses,  // the classes of the adapter's head
+  kScores,   // how well texts fit: the adapter's head for each pair, or else the cosine of their embeddings
+};
+
+// What such a request says of them.
 struct EmbeddingFields {
+  PooledUse use = PooledUse::kVectors;
+  bool activate = true;   // a head's numbers become what its task says
+  std::size_t first = 0;  // of scores: so many of the prompts are the first texts: one, or one for each second text
   std::int64_t dimensions = 0;    // numbers of each; 0: as many as the model has
   std::optional<bool> normalize;  // nullopt: as the model's configuration says
   bool base64 = false;            // instead of an array of numbers
@@ -113,11 +123,11 @@ struct OpenAiRequest {
   ChatPrompt chat;
   ToolFields tools;
 
-  // For embedding requests only, which are completions of no token.
+  // For requests that pool hidden states, which are completions of no token, or chats.
   std::optional<EmbeddingFields> embedding;
 
-  // For completion and embedding requests only.
-  std::vector<Prompt> prompts;  // not empty
+  // For completions, and requests that pool. Not empty.
+  std::vector<Prompt> prompts;
   bool echo = false;
   bool to_model_length = false;  // without `max_tokens`, go on to the model's length as a chat does
 
@@ -138,5 +148,13 @@ Result<OpenAiRequest> ParseChatJson(Json body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionJson(const Json& body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseEmbeddingRequest(std::string_view body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseClassifyRequest(std::string_view body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseScoreRequest(std::string_view body, const RequestLimits& limits);
+// `reply` receives what the answer depends on.
+struct RerankReply {
+  std::size_t top_n = 0;               // 0: all
+  std::vector<std::string> documents;  // empty: they are not wanted
+};
+Result<OpenAiRequest> ParseRerankRequest(std::string_view body, const RequestLimits& limits, RerankReply& reply);
 
 }  // namespace loramux

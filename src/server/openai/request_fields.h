@@ -26,7 +26,15 @@ enum FieldEndpoints : std::uint8_t {
   kCompletionBody = 2,
   kBothBodies = 3,  // that generate text
   kEmbeddingBody = 4,
-  kAllBodies = 7,
+  kClassifyBody = 8,
+  kTemplateBodies = 9,  // that may hold a chat
+  kInputBodies = 12,    // whose texts are `input`
+  kScoreBody = 16,
+  kRerankBody = 32,
+  kPairBodies = 48,    // that compare texts
+  kHeadBodies = 56,    // that an adapter's head answers, if it has one
+  kPooledBodies = 60,  // that generate nothing
+  kAllBodies = 63,
 };
 
 // A value of RequestField::neutral: every value is refused. Null is no value.

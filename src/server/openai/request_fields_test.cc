@@ -75,6 +75,20 @@ TEST(RequestFields, ParsersRefuseByTheTable) {
       EXPECT_EQ(refused.error().param, field.name);
       EXPECT_TRUE(ParseEmbeddingRequest(Embedding(neutral), kLimits).ok()) << neutral;
     }
+    const auto check = [&](FieldEndpoints endpoint, const std::string& body, auto parse) {
+      if ((field.endpoints & endpoint) == 0) return;
+      const auto refused = parse(body + name + "7}", kLimits);
+      ASSERT_FALSE(refused.ok()) << field.name;
+      EXPECT_EQ(refused.error().param, field.name);
+      EXPECT_TRUE(parse(body + neutral + "}", kLimits).ok()) << neutral;
+    };
+    check(kClassifyBody, R"({"model":"m","input":"hi",)", ParseClassifyRequest);
+    check(kScoreBody, R"({"model":"m","text_1":"hi","text_2":"ho",)", ParseScoreRequest);
+    check(kRerankBody, R"({"model":"m","query":"hi","documents":["ho"],)",
+          [](std::string_view body, const auto& limits) {
+            RerankReply reply;
+            return ParseRerankRequest(body, limits, reply);
+          });
   }
 }
 

@@ -47,6 +47,20 @@ void CheckChat(const ChatPrompt& prompt) {
   CHECK(ParseJson(prompt.template_context, deeper).ok());
 }
 
+void CheckPooled(const Result<OpenAiRequest>& request, const RequestLimits& limits) {
+  if (!request.ok()) return CheckError(request.error());
+  const bool chat = request->endpoint == Endpoint::kChat;
+  CHECK(request->prompts.empty() == chat);
+  CHECK(request->embedding && request->embedding->dimensions >= 0);
+  CHECK(!request->truncate_prompt_tokens || *request->truncate_prompt_tokens != 0);
+  if (request->embedding->use == PooledUse::kScores) {
+    const std::size_t first = request->embedding->first;
+    CHECK(first == 1 ? request->prompts.size() > 1 : request->prompts.size() == 2 * first);
+  }
+  CheckRequest(*request, limits);
+  if (chat) CheckChat(request->chat);
+}
+
 }  // namespace
 }  // namespace loramux
 
@@ -70,14 +84,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CheckError(completion.error());
   }
   const auto embedding = ParseEmbeddingRequest(body, limits);
-  if (embedding.ok()) {
-    CHECK(!embedding->prompts.empty());
-    CHECK(embedding->embedding && embedding->embedding->dimensions >= 0);
-    CHECK(!embedding->truncate_prompt_tokens || *embedding->truncate_prompt_tokens != 0);
-    CheckRequest(*embedding, limits);
-  } else {
-    CheckError(embedding.error());
-  }
+  const auto classes = ParseClassifyRequest(body, limits);
+  const auto scores = ParseScoreRequest(body, limits);
+  RerankReply reply;
+  const auto rerank = ParseRerankRequest(body, limits, reply);
+  for (const auto* pooled : {&embedding, &classes, &scores, &rerank}) CheckPooled(*pooled, limits);
+  if (rerank.ok()) CHECK(reply.documents.empty() || reply.documents.size() + 1 == rerank->prompts.size());
   const auto tokenize = ParseTokenizeRequest(body, limits);
   if (!tokenize.ok()) CheckError(tokenize.error());
   if (tokenize.ok() && tokenize->chat) CheckChat(*tokenize->chat);

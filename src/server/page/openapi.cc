@@ -42,6 +42,12 @@ constexpr RouteText kTextOfRoutes[] = {
     {"POST", "/v1/chat/completions", kGenerate, "Answers a chat, whole or streamed", "ChatRequest"},
     {"POST", "/v1/completions", kGenerate, "Continues a text, whole or streamed", "CompletionRequest"},
     {"POST", "/v1/embeddings", kTexts, "Turns texts or token ids into vectors", "EmbeddingRequest"},
+    {"POST", "/classify", kTexts, "Classifies texts or a chat by an adapter with a head", "ClassifyRequest"},
+    {"POST", "/score", kTexts, "Says how well texts fit each other", "ScoreRequest"},
+    {"POST", "/v1/score", kTexts, "The same", "ScoreRequest"},
+    {"POST", "/rerank", kTexts, "Sorts documents by how well they fit a query", "RerankRequest"},
+    {"POST", "/v1/rerank", kTexts, "The same", "RerankRequest"},
+    {"POST", "/v2/rerank", kTexts, "The same", "RerankRequest"},
     {"GET", "/v1/models", kTexts, "Lists the base model and every adapter"},
     {"GET", "/v1/models/*", kTexts, "One model of the list"},
     {"POST", "/tokenize", kTexts, "Turns a text or messages into token ids", "TokenizeRequest"},
@@ -103,7 +109,7 @@ const char* UseName(FieldUse use) {
 
 // The body of one endpoint, from the table of fields. What is refused stands beside the properties, because a client
 // made from this description must not offer it.
-Json BodySchema(FieldEndpoints endpoint, std::string_view required) {
+Json BodySchema(FieldEndpoints endpoint, std::initializer_list<std::string_view> required) {
   Json properties = Json::object(), refused = Json::object();
   for (const RequestField& field : RequestFields()) {
     if ((field.endpoints & endpoint) == 0) continue;
@@ -118,7 +124,7 @@ Json BodySchema(FieldEndpoints endpoint, std::string_view required) {
     properties[std::string(field.name)] = std::move(property);
   }
   return {{"type", "object"},
-          {"required", {"model", required}},
+          {"required", Json(required)},
           {"properties", std::move(properties)},
           {"x-loramux-refused", std::move(refused)}};
 }
@@ -138,7 +144,7 @@ Json DialectSchema(std::span<const DialectField> table, std::optional<FieldEndpo
     properties[name] = std::move(property);
   }
   if (becomes.has_value()) {
-    const Json internal = BodySchema(*becomes, "");
+    const Json internal = BodySchema(*becomes, {});
     const auto add_others = [&](const char* part, Json& to) {
       for (const auto& [name, value] : internal[part].items()) {
         if (!properties.contains(name) && !refused.contains(name)) to[name] = value;
@@ -175,9 +181,12 @@ Json Schemas() {
                      "param": {"type": ["string", "null"]}, "code": {"type": "integer"}}}}}
   })";
   Json schemas = Json::parse(kOthers);
-  schemas["ChatRequest"] = BodySchema(kChatBody, "messages");
-  schemas["CompletionRequest"] = BodySchema(kCompletionBody, "prompt");
-  schemas["EmbeddingRequest"] = BodySchema(kEmbeddingBody, "input");
+  schemas["ChatRequest"] = BodySchema(kChatBody, {"model", "messages"});
+  schemas["CompletionRequest"] = BodySchema(kCompletionBody, {"model", "prompt"});
+  schemas["EmbeddingRequest"] = BodySchema(kEmbeddingBody, {"model", "input"});
+  schemas["ClassifyRequest"] = BodySchema(kClassifyBody, {"model"});
+  schemas["ScoreRequest"] = BodySchema(kScoreBody, {"model", "text_1", "text_2"});
+  schemas["RerankRequest"] = BodySchema(kRerankBody, {"model", "query", "documents"});
   schemas["ResponsesRequest"] = DialectSchema(ResponsesFields(), kChatBody, Json::array({"model", "input"}));
   schemas["MessagesRequest"] =
       DialectSchema(MessagesFields(), kChatBody, Json::array({"model", "messages", "max_tokens"}));

@@ -24,7 +24,8 @@ namespace loramux::openapi_test {
 namespace {
 
 constexpr std::pair<FieldEndpoints, const char*> kBodies[] = {
-    {kChatBody, "ChatRequest"}, {kCompletionBody, "CompletionRequest"}, {kEmbeddingBody, "EmbeddingRequest"}};
+    {kChatBody, "ChatRequest"},         {kCompletionBody, "CompletionRequest"}, {kEmbeddingBody, "EmbeddingRequest"},
+    {kClassifyBody, "ClassifyRequest"}, {kScoreBody, "ScoreRequest"},           {kRerankBody, "RerankRequest"}};
 
 Json Document() {
   std::vector<HttpRoute> routes(2);
@@ -125,6 +126,13 @@ TEST(OpenApi, AParserReadsEachServedFieldByItsName) {
     check(field, kChatBody, R"({"model":"m","messages":[{"role":"user","content":"x"}]})", ParseChatRequest);
     check(field, kCompletionBody, R"({"model":"m","prompt":"x"})", ParseCompletionRequest);
     check(field, kEmbeddingBody, R"({"model":"m","input":"x"})", ParseEmbeddingRequest);
+    check(field, kClassifyBody, R"({"model":"m","messages":[{"role":"user","content":"x"}]})", ParseClassifyRequest);
+    check(field, kScoreBody, R"({"model":"m","text_1":"x","text_2":"y"})", ParseScoreRequest);
+    check(field, kRerankBody, R"({"model":"m","query":"x","documents":["y"]})",
+          [](std::string_view body, const RequestLimits& given) {
+            RerankReply reply;
+            return ParseRerankRequest(body, given, reply);
+          });
   }
 }
 

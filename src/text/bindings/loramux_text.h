@@ -61,6 +61,12 @@ void loramux_tokenizer_free(loramux_tokenizer* tokenizer);
 /* Error: `text` is not valid UTF-8. */
 loramux_text_status loramux_tokenizer_encode(const loramux_tokenizer* tokenizer, const uint8_t* text, size_t text_size,
                                              bool add_special_tokens, loramux_ids* out, loramux_buffer* error);
+/* Encodes two texts as one, as the tokenizer's post-processor joins them. With more than `max_tokens` tokens, the
+ * longer text loses its end first; 0: nothing is cut. Error: as above. */
+loramux_text_status loramux_tokenizer_encode_pair(const loramux_tokenizer* tokenizer, const uint8_t* first,
+                                                  size_t first_size, const uint8_t* second, size_t second_size,
+                                                  bool add_special_tokens, size_t max_tokens, loramux_ids* out,
+                                                  loramux_buffer* error);
 /* Error: an id outside the vocabulary. */
 loramux_text_status loramux_tokenizer_decode(const loramux_tokenizer* tokenizer, const int32_t* ids, size_t ids_size,
                                              bool skip_special_tokens, loramux_buffer* out, loramux_buffer* error);

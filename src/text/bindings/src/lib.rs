@@ -184,6 +184,31 @@ pub unsafe extern "C" fn loramux_tokenizer_encode(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn loramux_tokenizer_encode_pair(
+    tokenizer: *const Arc<Tokenizer>,
+    first: *const u8,
+    first_size: usize,
+    second: *const u8,
+    second_size: usize,
+    add_special_tokens: bool,
+    max_tokens: usize,
+    out: *mut Ids,
+    error: *mut Buffer,
+) -> Status {
+    guard(error, || {
+        memory::check()?;
+        let first = text(first, first_size, "the first text to encode")?;
+        let second = text(second, second_size, "the second text to encode")?;
+        let max_tokens = Some(max_tokens).filter(|&max_tokens| max_tokens > 0);
+        let ids = (*tokenizer).encode_pair(first, second, add_special_tokens, max_tokens)?;
+        let ids = ids.into_boxed_slice();
+        let size = ids.len();
+        *out = Ids { data: Box::into_raw(ids) as *mut i32, size };
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn loramux_tokenizer_decode(
     tokenizer: *const Arc<Tokenizer>,
     ids: *const i32,

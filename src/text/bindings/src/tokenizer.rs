@@ -1,7 +1,8 @@
 //! A Hugging Face tokenizer with the checks that a server needs.
 
 use tokenizers::models::ModelWrapper;
-use tokenizers::Model;
+use tokenizers::utils::truncation::{truncate_encodings, TruncationParams};
+use tokenizers::{Model, PostProcessor};
 
 use crate::bound;
 use crate::detokenize::Plan;
@@ -48,6 +49,31 @@ impl Tokenizer {
             .inner
             .encode_fast(text, add_special_tokens)
             .map_err(|e| Error::invalid(format!("cannot encode: {e}")))?;
+        Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
+    }
+
+    /// Two texts as one, as the tokenizer's post-processor joins them. `max_tokens`: of which the longer text loses its end
+    /// first, as the library truncates them.
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        add_special_tokens: bool,
+        max_tokens: Option<usize>,
+    ) -> Result<Vec<i32>> {
+        let failed = |e| Error::invalid(format!("cannot encode: {e}"));
+        let first = self.inner.encode_fast(first, false).map_err(failed)?;
+        let second = self.inner.encode_fast(second, false).map_err(failed)?;
+        let (first, second) = match max_tokens {
+            None => (first, Some(second)),
+            Some(max_tokens) => {
+                let processor = self.inner.get_post_processor().filter(|_| add_special_tokens);
+                let added = processor.map_or(0, |processor| processor.added_tokens(true));
+                let params = TruncationParams { max_length: max_tokens.saturating_sub(added), ..Default::default() };
+                truncate_encodings(first, Some(second), &params).map_err(failed)?
+            }
+        };
+        let encoding = self.inner.post_process(first, second, add_special_tokens).map_err(failed)?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
     }
 
