@@ -16,9 +16,6 @@ constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {
 // Of the embedding or of the output layer.
 const char* ModuleOf(OwnKind kind) { return kind == OwnKind::kEmbedding ? "model.embed_tokens" : "lm_head"; }
 
-// PEFT adds both names to modules_to_save for the task type SEQ_CLS; a model has one of them.
-bool IsHeadName(std::string_view module) { return module == "score" || module == "classifier"; }
-
 Error OwnError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
   return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
 }

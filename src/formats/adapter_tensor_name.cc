@@ -114,11 +114,8 @@ const NormName* FindNorm(std::string_view rest, bool of_layer) {
   return norm == kNorms.end() || (norm->kind == OwnKind::kFinalNorm) == of_layer ? nullptr : norm;
 }
 
-// As the classes of transformers for sequence classification name it, beside `model`.
-bool IsHead(std::string_view module) { return module == "score" || module == "classifier"; }
-
 bool MayBringWeight(std::string_view module) {
-  return IsHead(module) || IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
+  return IsHeadName(module) || IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
          std::ranges::any_of(kNorms, [&](const NormName& norm) { return IsOrEndsWith(module, norm.name); });
 }
 
@@ -221,7 +218,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     if (IsWeight(result.part)) result.own = OwnKind::kOutput;
     return result;
   }
-  if (IsWeight(result.part) && IsHead(plain)) {
+  if (IsWeight(result.part) && IsHeadName(plain)) {
     result.plain_module = plain;
     result.head = true;
     return result;

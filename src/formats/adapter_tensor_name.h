@@ -56,4 +56,8 @@ struct AdapterTensorName {
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label);
 
+// Whether it is a head for classes, as the models of transformers for sequence classification name it. PEFT adds both
+// names to modules_to_save for the task type SEQ_CLS; a model has one of them.
+inline bool IsHeadName(std::string_view module) { return module == "score" || module == "classifier"; }
+
 }  // namespace loramux

@@ -106,6 +106,18 @@ TEST(EncodeBeginning, KeepsTheFirstTokensAndTheSpecialOnes) {
   EXPECT_THAT(EncodeBeginning(tokenizer, "eleven bytes", false, bytes, 4).error().message, HasSubstr("10 bytes"));
 }
 
+// The response, when all inputs are computed.
+Json AnswerOf(Result<CompletionJob> job) {
+  EXPECT_TRUE(job.ok()) << job.error().message;
+  const auto inbox = std::make_shared<GenerationInbox>(1 << 20, [] {});
+  EXPECT_TRUE(job->Submit(inbox).ok());
+  EXPECT_TRUE(WaitUntil([&] {
+    EXPECT_TRUE(job->Apply(inbox->Take()).ok());
+    return job->finished();
+  }));
+  return *ParseJson(job->TakeBody());
+}
+
 struct World : ServingFixture {
   ScriptedService service{[](const GenerationRequest&) -> Result<Script> { return Script(); }};
   ServingContext context = Context(service);
@@ -113,18 +125,7 @@ struct World : ServingFixture {
   Result<CompletionJob> Prepare(const std::string& body) {
     return CompletionJob::Prepare(context, EmbeddingsDialect(), body);
   }
-  // The response, when all inputs are computed.
-  Json Answer(const std::string& body) {
-    auto job = Prepare(body);
-    EXPECT_TRUE(job.ok()) << job.error().message;
-    const auto inbox = std::make_shared<GenerationInbox>(1 << 20, [] {});
-    EXPECT_TRUE(job->Submit(inbox).ok());
-    EXPECT_TRUE(WaitUntil([&] {
-      EXPECT_TRUE(job->Apply(inbox->Take()).ok());
-      return job->finished();
-    }));
-    return *ParseJson(job->TakeBody());
-  }
+  Json Answer(const std::string& body) { return AnswerOf(Prepare(body)); }
 };
 
 TEST(EmbeddingJob, AnswersInTheOrderOfTheInputs) {
@@ -203,15 +204,7 @@ struct HeadWorld : World {
     EXPECT_TRUE(registry.Commit(std::move(adapter)).ok());
   }
   Json Answer(const Dialect& dialect, const std::string& body) {
-    auto job = CompletionJob::Prepare(context, dialect, body);
-    EXPECT_TRUE(job.ok()) << job.error().message;
-    const auto inbox = std::make_shared<GenerationInbox>(1 << 20, [] {});
-    EXPECT_TRUE(job->Submit(inbox).ok());
-    EXPECT_TRUE(WaitUntil([&] {
-      EXPECT_TRUE(job->Apply(inbox->Take()).ok());
-      return job->finished();
-    }));
-    return *ParseJson(job->TakeBody());
+    return AnswerOf(CompletionJob::Prepare(context, dialect, body));
   }
   Error Refused(const Dialect& dialect, const std::string& body) {
     auto job = CompletionJob::Prepare(context, dialect, body);
