@@ -51,17 +51,20 @@ class ResidentAdapter {
     }
     const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
     view_.modules.resize(num_modules);
-    rows_.resize(num_modules);
+    rows_.resize(num_modules + 1);
     for (std::size_t m = 0; m < file.modules.size(); ++m) {
       const LoraModule& module = file.modules[m];
-      const std::size_t index = LoraView::Index(module.layer, module.target, config.num_layers);
-      const LinearShape shape = TargetShape(config, module.target);
+      const bool of_embedding = module.target == LoraTarget::kEmbedding;
+      const std::size_t index =
+          of_embedding ? num_modules : LoraView::Index(module.layer, module.target, config.num_layers);
+      LinearShape shape = TargetShape(config, module.target);
+      if (of_embedding) shape.in = view_.embedding_lora.tokens = module.in();
       Rows& rows = rows_[index];
       for (std::int64_t j = 0; j < module.rank; ++j) {
         rows.a.push_back(Copy(file, *module.a, j * shape.in, 1, shape.in));
         rows.b.push_back(Copy(file, *module.b, j, module.rank, shape.out));
       }
-      LoraWeights& weights = view_.modules[index];
+      LoraWeights& weights = of_embedding ? view_.embedding_lora.weights : view_.modules[index];
       weights = {module.rank, module.scale, DType::kF32, rows.a.data(), rows.b.data(), nullptr, nullptr};
       if (module.a != nullptr) {
         CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures

@@ -251,7 +251,7 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   StoredTotals totals;
   std::int64_t dora = 0, biases = 0;
   for (const LoraModule& module : adapter.modules) {
-    if (module.target != LoraTarget::kLmHead) layers.insert(module.layer);
+    if (module.target < LoraTarget::kLmHead) layers.insert(module.layer);
     if (module.a != nullptr) {
       ranks.insert(module.rank);
       scales.insert(module.scale);

@@ -102,6 +102,20 @@ TEST(AdapterLayout, RowLongerThanAPageIsRefusedWithAdvice) {
   EXPECT_NE(layout.error().message.find("--page-tokens"), std::string::npos);
 }
 
+TEST(AdapterLayout, LoraOfTheEmbeddingComesWithTheFirstLayer) {
+  const auto layout = LayoutAdapter({{0, LoraTarget::kQ, 2, 1.0F, 64, 64},
+                                     {0, LoraTarget::kEmbedding, 2, 1.0F, 250, 64},
+                                     {1, LoraTarget::kQ, 2, 1.0F, 64, 64}},
+                                    DType::kF32, 1024);
+  ASSERT_TRUE(layout.ok()) << layout.error().message;
+  const ModulePlace& embedding = layout->modules[1];
+  ASSERT_EQ(layout->layer_pages.size(), 2U);
+  for (const auto* rows : {&embedding.a_rows, &embedding.b_rows}) {
+    EXPECT_EQ(rows->size(), 2U);
+    for (const RowPlace row : *rows) EXPECT_LT(static_cast<std::int32_t>(row.page), layout->layer_pages[0]);
+  }
+}
+
 // An adapter of one module with f32 tensors, packed and read back.
 struct OneModule {
   static constexpr std::int64_t kIn = 20, kOut = 12;

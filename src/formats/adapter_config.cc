@@ -270,7 +270,8 @@ bool AdapterConfig::Targets(std::string_view module) const {
   CHECK(!needs_patterns || patterns != nullptr);
   if (InList(exclude_modules, module) || (exclude_modules_regex && patterns->MatchesExcluded(module))) return false;
   if (target_modules_regex) return patterns->MatchesTargets(module);
-  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");  // PEFT excludes the output layer
+  // PEFT excludes the output layer, and an embedding is no linear layer.
+  if (all_linear) return !InList({"lm_head", "embed_tokens"}, module);
   if (target_modules.empty()) return true;
   if (!InList(target_modules, module)) return false;
   // A name given in full is targeted in every layer, as in PEFT.

@@ -25,17 +25,19 @@
 
 namespace loramux {
 
-// The linear layers that an adapter can change. kLmHead belongs to no layer (layer index 0 is used).
-enum class LoraTarget : std::uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead };
-inline constexpr int kNumLoraTargets = 8;
-// The name in PEFT: "q_proj", ..., "down_proj", "lm_head".
+// The linear layers that an adapter can change, and the embedding. Both kLmHead and kEmbedding belong to no layer
+// (layer index 0 is used). The embedding's row of a token is as a linear layer's product with a vector that is 1 at the
+// token and 0 elsewhere: its input is the vocabulary.
+enum class LoraTarget : std::uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbedding };
+inline constexpr int kNumLoraTargets = 8;  // linear layers: all but kEmbedding
+// The name in PEFT: "q_proj", ..., "down_proj", "lm_head", "embed_tokens".
 const char* LoraTargetName(LoraTarget target);
 // Extents of a base layer W [out, in].
 struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
-// The extents of the base layer of `target`.
+// The extents of the base layer of `target`, without tokens that adapters add.
 LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
 
 class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
@@ -119,7 +121,9 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
 
 // What an adapter does to one linear layer: y += scale * (B (A x) + b_bias), with `a` [rank, in], `b` [out, rank] and
 // the vectors [out], all as stored. DoRA has a `magnitude`: each row of W + scale B A is then scaled to that length. A
-// `bias` takes the place of the base layer's. The tensors belong to AdapterFile, and are null if there is none.
+// `bias` takes the place of the base layer's. The tensors belong to AdapterFile, and are null if there is none. Of the
+// embedding, a token's row += scale * B (A's column of the token), after own rows took the place of the base's, and
+// `in` is the vocabulary with the tokens that the adapter adds.
 struct LoraModule {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -195,7 +199,8 @@ struct AdapterFile {
   std::filesystem::path directory;
   // On the heap, so that the pointers in `modules` survive a move of AdapterFile.
   std::unique_ptr<TensorReader> tensors;
-  std::vector<LoraModule> modules;  // sorted by (layer, target), lm_head last; never empty
+  // Sorted by (layer, target), lm_head last; never empty. The embedding counts as the last target of layer 0.
+  std::vector<LoraModule> modules;
   // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
   // until then empty.
   std::vector<ModuleVectors> vectors;

@@ -364,7 +364,7 @@ TEST_F(OpenAdapterTest, TakesMagnitudesAndBiasesOfOutputs) {
 TEST_F(OpenAdapterTest, RefusesTensorsByName) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"base_model.model.model.embed_tokens.lora_embedding_A", "LoRA on an embedding"},
+      {"base_model.model.model.embed_positions.lora_embedding_A", "LoRA on an embedding other"},
       {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "expected one dimension"},
       {"base_model.model.model.norm.bias", "no linear layer"},
       {"base_model.model.lm_head.modules_to_save.weight", "modules_to_save"},

@@ -48,8 +48,10 @@ constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
-constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
-                                                                   "gate_proj", "up_proj", "down_proj", "lm_head"};
+constexpr std::array<const char*, kNumLoraTargets + 1> kTargetNames = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head", "embed_tokens"};
+
+constexpr std::string_view kEmbeddingModule = "model.embed_tokens";
 
 // The tensors of a module while the file is being read. Ordered by layer and target, lm_head last.
 struct PairKey {
@@ -293,7 +295,7 @@ Status CheckSaid(const char* option, bool said, const TensorEntry* found, const 
 }
 
 bool HasBias(const ModelConfig& model, LoraTarget target) {
-  if (target == LoraTarget::kLmHead) return false;
+  if (target >= LoraTarget::kLmHead) return false;
   if (target == LoraTarget::kO) return model.attention_output_bias;
   return target < LoraTarget::kO ? model.attention_qkv_bias : model.mlp_bias;
 }
@@ -343,15 +345,60 @@ Status CheckOwnOutput(const Pairs& pairs, const AdapterFile& file, const std::st
       "is not supported; merge the adapter into the base model");
 }
 
+// LoRA of the embedding is beside the base model's matrix alone, with the rows of added tokens. `model` may be null.
+Status CheckOwnEmbedding(const Pairs& pairs, const AdapterFile& file, const ModelConfig* model,
+                         const std::string& label) {
+  const auto found = pairs.find({false, 0, LoraTarget::kEmbedding});
+  if (found == pairs.end() || found->second.a == nullptr) return Ok{};
+  const Pair& pair = found->second;
+  if (!file.config.invocation_tokens.empty()) {
+    return Unsupported(label + ": tensor " + Quote(pair.a->name) +
+                       ": LoRA of the embedding in an activated LoRA, which PEFT does not define");
+  }
+  const auto own = std::ranges::find(file.own, OwnKind::kEmbedding, &OwnPart::kind);
+  const bool has_own = own != file.own.end();
+  if (has_own && own->tensor != file.embedding_base_copy) {
+    return TensorError(label, *own->tensor,
+                       "rows of the embedding are the adapter's own, and have LoRA beside them, which PEFT does not "
+                       "define");
+  }
+  if (has_own && pair.magnitude != nullptr) {
+    return Unsupported(label + ": tensor " + Quote(pair.magnitude->name) +
+                       ": DoRA of the embedding beside rows of added tokens, of which its lengths depend, is not "
+                       "supported; merge the adapter into the base model");
+  }
+  if (model == nullptr) return Ok{};
+  const std::int64_t tokens = model->BaseTokens() + (has_own ? static_cast<std::int64_t>(own->rows.size()) : 0);
+  if (pair.a->shape[1] == tokens || pair.a->shape[1] > model->vocab_size) return Ok{};  // or CheckFit refuses it
+  return TensorError(label, *pair.a,
+                     "expected [rank, " + std::to_string(tokens) + "], a column for each row of the embedding" +
+                         (has_own ? " in the file" : "") + ", found " + ShapeToString(pair.a->shape) +
+                         ": save the adapter with save_embedding_layers=True");
+}
+
 Status CheckPatternWork(const Pairs& pairs, const AdapterConfig& config, const std::string& label) {
   std::uint64_t name_bytes = 0;
   for (const auto& [key, pair] : pairs) name_bytes += pair.module.size() + pair.plain_module.size();
   return config.patterns->CheckWork(name_bytes, label);
 }
 
+// The embedding in which the adapter was trained has more rows than the base model.
+Error TooManyTokens(const Pair& pair, const ModelConfig& model, const std::string& label) {
+  const std::int64_t added = pair.a->shape[1] - model.BaseTokens();
+  return TensorError(label, *pair.a,
+                     "expected [rank, " + std::to_string(model.BaseTokens()) + "] for the base model's tokens, found " +
+                         ShapeToString(pair.a->shape) +
+                         ": the vocabulary was resized for the training (resize_token_embeddings) by " +
+                         std::to_string(added) + " tokens; expected at most " + std::to_string(model.added_tokens) +
+                         ": start the server with --adapter-tokens " + std::to_string(added));
+}
+
 // Checks the outer extents against the base layer.
-Status CheckFit(const Pair& pair, LinearShape shape, const std::string& label) {
-  if (pair.a->shape[1] != shape.in) {
+Status CheckFit(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
+  const LinearShape shape = TargetShape(model, key.target);
+  const bool has_more = key.target == LoraTarget::kEmbedding && pair.a->shape[1] > shape.in;
+  if (has_more && pair.a->shape[1] > model.vocab_size) return TooManyTokens(pair, model, label);
+  if (pair.a->shape[1] != shape.in && !has_more) {
     return TensorError(label, *pair.a,
                        "expected [rank, " + std::to_string(shape.in) + "] for the base layer's input, found " +
                            ShapeToString(pair.a->shape));
@@ -384,14 +431,17 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   RETURN_IF_ERROR(CheckVectors(key, pair, config, model, label));
   // The bias of a layer that the adapter leaves as it is otherwise (`bias` "all").
   if (pair.a == nullptr) return LoraModule{.layer = key.layer, .target = key.target, .bias = pair.bias};
-  if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
+  // PEFT gives the tied output layer the LoRA of the embedding, without naming it, and a scale of its own.
+  const bool tied =
+      key.is_lm_head && config.ensure_weight_tying && config.Targets(kEmbeddingModule) && !config.Targets(pair.module);
+  if (!tied && !config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
     return TensorError(label, *pair.a,
                        std::string("the module is not among ") + AdapterTargetsField(config.form) + " of " +
                            kConfigFile + ": one of the two is wrong");
   }
-  const std::int64_t rank = config.RankOf(pair.module);
+  const std::int64_t rank = config.RankOf(tied ? kEmbeddingModule : pair.module);
   CHECK(rank >= 1 && rank <= kMaxLoraRank);
-  if (model != nullptr) RETURN_IF_ERROR(CheckFit(pair, TargetShape(*model, key.target), label));
+  if (model != nullptr) RETURN_IF_ERROR(CheckFit(key, pair, *model, label));
   RETURN_IF_ERROR(CheckRanks(pair, rank, label));
   const double scale = config.ScaleOf(pair.module);
   if (!(std::abs(scale) <= static_cast<double>(std::numeric_limits<float>::max()))) {
@@ -462,6 +512,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   }
   RETURN_IF_ERROR(ReadHeadLabels(directory, check, file));
   RETURN_IF_ERROR(CheckOwnOutput(pairs, file, label));
+  RETURN_IF_ERROR(CheckOwnEmbedding(pairs, file, model, label));
   RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));
   for (const auto& [key, pair] : pairs) {
     ASSIGN_OR_RETURN(const LoraModule module, CheckPair(key, pair, file.config, model, label));
@@ -508,6 +559,8 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
       return {model.intermediate_size, model.hidden_size};
     case LoraTarget::kLmHead:
       return {model.hidden_size, model.BaseTokens()};
+    case LoraTarget::kEmbedding:
+      return {model.BaseTokens(), model.hidden_size};
   }
   CHECK(false);
 }

@@ -36,6 +36,7 @@ std::vector<fs::path> SortedFolders(const fs::path& parent) {
 std::string ModuleName(const LoraModule& module) {
   const std::string target = LoraTargetName(module.target);
   if (module.target == LoraTarget::kLmHead) return target;
+  if (module.target == LoraTarget::kEmbedding) return "model." + target;
   const bool in_mlp = module.target >= LoraTarget::kGate;
   return "model.layers." + std::to_string(module.layer) + (in_mlp ? ".mlp." : ".self_attn.") + target;
 }

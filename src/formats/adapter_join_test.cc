@@ -59,6 +59,14 @@ class AdapterJoin : public testing::Test {
     EXPECT_TRUE(adapter.ok()) << adapter.error().message;
     return std::move(adapter).value();
   }
+  static void ExpectNear(const Changes& found, const Changes& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [place, change] : found) {
+      const std::vector<double>& sum = expected.at(place);
+      ASSERT_EQ(change.size(), sum.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(change[i], sum[i], 1e-6);
+    }
+  }
   static std::string ErrorOf(const std::vector<AdapterShare>& shares) {
     const auto joined = JoinAdapters(shares, "sum");
     return joined.ok() ? "accepted" : joined.error().message;
@@ -80,13 +88,21 @@ TEST_F(AdapterJoin, AddsTheProductsTimesTheirWeights) {
       for (std::size_t i = 0; i < change.size(); ++i) sum[i] += change[i];
     }
   }
-  const Changes found = ChangesOf(*joined);
-  ASSERT_EQ(found.size(), expected.size());
-  for (const auto& [place, change] : found) {
-    const std::vector<double>& sum = expected.at(place);
-    ASSERT_EQ(change.size(), sum.size());
-    for (std::size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(change[i], sum[i], 1e-6);
+  ExpectNear(ChangesOf(*joined), expected);
+}
+
+TEST_F(AdapterJoin, AddsLoraOfTheEmbedding) {
+  const AdapterFile first = Open("embedding", "kinds_qwen2"), second = Open("embedding_tied_lora", "kinds_qwen2");
+  const auto joined = JoinAdapters(std::vector<AdapterShare>{{&first, "x", 0.5}, {&second, "y", 3}}, "x*0.5+y*3");
+  ASSERT_TRUE(joined.ok()) << joined.error().message;
+  Changes expected = ChangesOf(first, 0.5);
+  for (const auto& [place, change] : ChangesOf(second, 3)) {
+    std::vector<double>& sum = expected[place];
+    sum.resize(change.size());
+    for (std::size_t i = 0; i < change.size(); ++i) sum[i] += change[i];
   }
+  EXPECT_TRUE(expected.contains({0, LoraTarget::kEmbedding}));
+  ExpectNear(ChangesOf(*joined), expected);
 }
 
 TEST_F(AdapterJoin, KeepsTheTypeWhereNothingIsScaled) {

@@ -42,8 +42,7 @@ constexpr const char* kServedHead =
 constexpr std::array<RefusedPart, 7> kRefusedParts = {{
     {".adapter.linear_", "LoRA under Megatron's names, whose rows lie in an order of its own",
      "; export it as PEFT has it, by NeMo or by Megatron Bridge's export_adapter_ckpt"},
-    {"lora_embedding_", "LoRA on an embedding (lora_embedding_A/B)",
-     "; train without embed_tokens in target_modules, or merge the adapter into the base model"},
+    {"lora_embedding_", "LoRA on an embedding other than embed_tokens"},
     {"embed_tokens.lora_", "LoRA on embed_tokens, written like that of a linear layer",
      "; Tinker's cookbook writes the LoRA of the output layer so if the embeddings are tied: give the adapter as "
      "Tinker "
@@ -146,6 +145,17 @@ std::optional<AdapterTensorName::Part> ConsumeWeight(std::string_view& text) {
   return std::nullopt;
 }
 
+// Removes the suffix of LoRA on an embedding, if it is that of the tokens.
+bool ConsumeEmbedding(std::string_view& text, const std::string& suffix) {
+  std::string_view module = text;
+  if (!ConsumeSuffix(module, suffix)) return false;
+  while (ConsumeSuffix(module, ".base_layer")) {
+  }
+  if (!IsOrEndsWith(module, "embed_tokens")) return false;
+  text = module;
+  return true;
+}
+
 // Removes the part suffix from the end of the name and returns the part.
 std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
   using Part = AdapterTensorName::Part;
@@ -155,6 +165,8 @@ std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
     if (ConsumeSuffix(text, ".lora_B" + infix + ".bias")) return Part::kLoraBBias;
     if (ConsumeSuffix(text, ".lora_magnitude_vector" + infix + ".weight")) return Part::kMagnitude;
     if (ConsumeSuffix(text, ".lora_magnitude_vector" + infix)) return Part::kMagnitude;
+    if (ConsumeEmbedding(text, ".lora_embedding_A" + infix)) return Part::kLoraA;
+    if (ConsumeEmbedding(text, ".lora_embedding_B" + infix)) return Part::kLoraB;
   }
   if (ConsumeSuffix(text, ".lora_velora_embed")) return Part::kTraining;
   if (ConsumeSuffix(text, ".bias")) return Part::kBias;
@@ -199,6 +211,7 @@ const TargetName* FindLayerTarget(std::string_view rest) {
 
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
                                                  const std::string& label) {
+  using Part = AdapterTensorName::Part;
   AdapterTensorName result;
   std::string_view module = name;
   if (!ConsumePrefix(module, kRoot)) return Refuse(name, label);
@@ -223,9 +236,11 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     result.head = true;
     return result;
   }
-  if (IsWeight(result.part) && rest == "embed_tokens") {
+  const bool of_embedding = name.find(".lora_embedding_") != std::string_view::npos;
+  if (rest == "embed_tokens" && (IsWeight(result.part) || of_embedding || result.part == Part::kMagnitude)) {
     result.plain_module = "model.embed_tokens";
-    result.own = OwnKind::kEmbedding;
+    result.target = LoraTarget::kEmbedding;
+    if (IsWeight(result.part)) result.own = OwnKind::kEmbedding;
     return result;
   }
   if (const NormName* norm = IsWeight(result.part) ? FindNorm(rest, false) : nullptr) {

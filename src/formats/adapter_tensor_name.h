@@ -43,7 +43,8 @@ struct AdapterTensorName {
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
-// `MODULE.lora_B.bias` and `MODULE[.base_layer].bias`. MODULE is
+// `MODULE.lora_B.bias` and `MODULE[.base_layer].bias`, and of `model.embed_tokens` `lora_embedding_{A,B}[.default]` and
+// the magnitude. MODULE is
 // `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, these fused as
 // `self_attn.qkv_proj` and `mlp.gate_up_proj`, `lm_head`, or `model.unembed_tokens`, as Tinker calls it. There may be a
 // `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model without an

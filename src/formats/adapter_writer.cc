@@ -29,6 +29,7 @@ std::string ShortName(const LoraModule& module) { return LoraTargetName(module.t
 
 std::string FullName(const LoraModule& module) {
   if (module.target == LoraTarget::kLmHead) return ShortName(module);
+  if (module.target == LoraTarget::kEmbedding) return "model." + ShortName(module);
   const bool attention = module.target <= LoraTarget::kO;
   return "model.layers." + std::to_string(module.layer) + (attention ? ".self_attn." : ".mlp.") + ShortName(module);
 }
@@ -61,15 +62,21 @@ std::vector<NamedTensor> TensorsOf(const AdapterFile& file) {
   };
   for (const LoraModule& module : file.modules) {
     const std::string name = FullName(module);
-    add(name + ".lora_A.weight", module.a);
-    add(name + ".lora_B.weight", module.b);
+    const bool of_embedding = module.target == LoraTarget::kEmbedding;
+    add(name + (of_embedding ? ".lora_embedding_A" : ".lora_A.weight"), module.a);
+    add(name + (of_embedding ? ".lora_embedding_B" : ".lora_B.weight"), module.b);
     add(name + ".lora_B.bias", module.b_bias);
     add(name + ".lora_magnitude_vector", module.magnitude);
     add(name + (module.a == nullptr ? ".bias" : ".base_layer.bias"), module.bias);
   }
   for (const OwnPart& part : file.own) {
     if (part.tied) continue;  // PEFT makes it of the embedding's
-    add(FullName(part) + (IsSaved(part) || IsOfCopy(part) ? ".weight" : ".token_adapter.trainable_tokens_delta"),
+    const bool beside_lora = IsOfCopy(part) && std::ranges::any_of(file.modules, [&](const LoraModule& module) {
+                               return FullName(module) == FullName(part);
+                             });
+    add(FullName(part) + (beside_lora                       ? ".base_layer.weight"
+                          : IsSaved(part) || IsOfCopy(part) ? ".weight"
+                                                            : ".token_adapter.trainable_tokens_delta"),
         part.tensor);
   }
   if (file.head) add(file.head->module + ".weight", file.head->tensor);
@@ -113,7 +120,7 @@ void AddTargets(const AdapterFile& file, const ModelConfig* model, ordered_json&
   for (const LoraModule& module : file.modules) {
     if (module.a == nullptr) continue;
     whole.insert(FullName(module));
-    if (module.target == LoraTarget::kLmHead) {
+    if (module.target >= LoraTarget::kLmHead) {
       output.insert(FullName(module));
     } else {
       of_layer[module.layer].insert(ShortName(module));

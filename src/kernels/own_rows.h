@@ -1,5 +1,5 @@
-// Rows of the embedding and of the output matrix that adapters bring in place of the base model's, for the rows of a
-// mixed batch.
+// Rows of the embedding and of the output matrix that adapters bring in place of the base model's, and LoRA of the
+// embedding, for the rows of a mixed batch.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "formats/dtype.h"
 #include "kernels/kernel_context.h"
+#include "kernels/lora.h"
 
 namespace loramux {
 
@@ -27,6 +28,17 @@ struct OwnRows {
     return at == tokens + count || *at != token ? nullptr : rows[at - tokens];
   }
 };
+
+// LoRA of the embedding. The input of `weights` is the vocabulary: a_rows have an element for each of `tokens` tokens,
+// b_rows one for each element of a hidden state.
+struct EmbeddingLora {
+  std::int64_t tokens = 0;  // the base model's and those that the adapter adds
+  LoraWeights weights;
+};
+
+// row[t] += sum over j ascending of (scale * factors[j] * A[j, token]) * B[t, j], then row[t] = gains[t] * row[t] where
+// there are vectors, for `width` elements. Does nothing for a token beyond those of `lora`.
+void AddEmbeddingLora(const EmbeddingLora& lora, TokenId token, std::int64_t width, float* row);
 
 // The rows [begin, end) of the batch whose adapter brings rows of the output matrix. Segments are disjoint.
 struct OwnSegment {

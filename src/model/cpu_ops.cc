@@ -102,11 +102,11 @@ void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
 }
 
 void CpuOps::EmbedOwnRows(Rows hidden) {
-  const auto brings_rows = [](const auto& group) { return group.adapter->embedding.count > 0; };
-  if (std::ranges::none_of(batch_->adapters, brings_rows)) return;
+  const auto changes = [](const auto& group) { return group.adapter->ChangesEmbedding(); };
+  if (std::ranges::none_of(batch_->adapters, changes)) return;
   f_.context.pool->Run(static_cast<std::int64_t>(batch_->chunks.size()), [&](std::int64_t task, int) {
     const SequenceChunkOf<LoraView>& chunk = batch_->chunks[static_cast<std::size_t>(task)];
-    if (chunk.adapter == nullptr || chunk.adapter->embedding.count == 0) return;
+    if (chunk.adapter == nullptr || !chunk.adapter->ChangesEmbedding()) return;
     float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
     for (const TokenId token : chunk.tokens) {
       if (const std::byte* const own = chunk.adapter->embedding.Find(token)) {
@@ -114,6 +114,7 @@ void CpuOps::EmbedOwnRows(Rows hidden) {
           row[t] = LoadAsF32(chunk.adapter->embedding.dtype, own, t);
         }
       }
+      AddEmbeddingLora(chunk.adapter->embedding_lora, token, config_.hidden_size, row);
       row += hidden.stride;
     }
   });

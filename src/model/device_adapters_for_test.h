@@ -45,6 +45,10 @@ class DeviceAdaptersForTest {
       }
       modules.push_back(to);
     }
+    if (view.embedding_lora.weights.rank > 0) {
+      dtype = view.embedding_lora.weights.dtype;
+      modules.push_back(CopyEmbeddingLora(view.embedding_lora, rows, image));
+    }
     std::vector<DeviceOwnRows> own;
     std::vector<std::vector<const std::byte*>> own_rows;
     for (const auto& [kind, from] : {std::pair{OwnKind::kEmbedding, view.embedding}, {OwnKind::kOutput, view.output}}) {
@@ -53,15 +57,7 @@ class DeviceAdaptersForTest {
       own_rows.push_back(CopyRows(rows_only, from.rows, config_.hidden_size, image));
       own.push_back({kind, 0, {from.tokens, static_cast<std::size_t>(from.count)}, {}});
     }
-    for (std::size_t i = 0; i < view.norms.size(); ++i) {
-      if (view.norms[i] == nullptr) continue;
-      const bool final = i + 1 == view.norms.size();
-      const auto kind = final ? OwnKind::kFinalNorm
-                              : static_cast<OwnKind>(static_cast<int>(OwnKind::kInputNorm) + static_cast<int>(i % 4));
-      const bool of_heads = kind == OwnKind::kQNorm || kind == OwnKind::kKNorm;
-      own_rows.push_back({CopyVector(view.norms[i], of_heads ? config_.head_dim : config_.hidden_size, image)});
-      own.push_back({kind, static_cast<std::int64_t>(i / 4), {}, {}});
-    }
+    CopyNorms(view, own, own_rows, image);
     std::byte* const base = Upload(image);
     for (std::size_t i = 0; i < own.size(); ++i) {
       for (const std::byte*& row : own_rows[i]) row = base + reinterpret_cast<std::uintptr_t>(row);
@@ -95,6 +91,31 @@ class DeviceAdaptersForTest {
       image.resize((image.size() + 63) / 64 * 64);
     }
     return offsets;
+  }
+
+  // Adds the norms, without the addresses of their rows.
+  void CopyNorms(const LoraView& view, std::vector<DeviceOwnRows>& own,
+                 std::vector<std::vector<const std::byte*>>& own_rows, std::vector<std::byte>& image) const {
+    for (std::size_t i = 0; i < view.norms.size(); ++i) {
+      if (view.norms[i] == nullptr) continue;
+      const bool final = i + 1 == view.norms.size();
+      const auto kind = final ? OwnKind::kFinalNorm
+                              : static_cast<OwnKind>(static_cast<int>(OwnKind::kInputNorm) + static_cast<int>(i % 4));
+      const bool of_heads = kind == OwnKind::kQNorm || kind == OwnKind::kKNorm;
+      own_rows.push_back({CopyVector(view.norms[i], of_heads ? config_.head_dim : config_.hidden_size, image)});
+      own.push_back({kind, static_cast<std::int64_t>(i / 4), {}, {}});
+    }
+  }
+
+  // The module of LoRA of the embedding, without the addresses of `rows`, to which its rows are added.
+  DeviceLoraRows CopyEmbeddingLora(const EmbeddingLora& lora, std::vector<std::vector<const std::byte*>>& rows,
+                                   std::vector<std::byte>& image) const {
+    const LoraWeights& from = lora.weights;
+    DeviceLoraRows to{.target = LoraTarget::kEmbedding, .scale = from.scale, .in = lora.tokens};
+    rows.push_back(CopyRows(from, from.a_rows, to.in, image));
+    rows.push_back(CopyRows(from, from.b_rows, config_.hidden_size, image));
+    if (from.gains != nullptr) to.gains = to.shifts = CopyVector(from.gains, config_.hidden_size, image);
+    return to;
   }
 
   // Likewise one vector.

@@ -15,11 +15,13 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kSmallestBlock = 4096;
 
+bool IsEmbedding(const DeviceLoraRows& module) { return module.target == LoraTarget::kEmbedding; }
+
 std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules,
                        std::span<const DeviceOwnRows> own) {
   std::size_t rows = 0;
   for (const DeviceOwnRows& part : own) rows += 2 * part.rows.size() + 2;  // tokens are smaller
-  if (!own.empty()) {
+  if (!own.empty() || std::ranges::any_of(modules, IsEmbedding)) {
     rows += sizeof(gpu::OwnPartsOnDevice) / sizeof(void*) + 1;
     rows += LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers) + 1;
   }
@@ -44,13 +46,16 @@ Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dty
     place.view.modules = nullptr;
     ASSIGN_OR_RETURN(place.block, Take(std::bit_ceil(std::max(bytes, kSmallestBlock))));
   }
-  CHECK_LE(WriteOwn(own, Write(modules, dtype, place), place), bytes);
+  gpu::EmbeddingLoraOnDevice embedding;
+  const std::size_t at = Write(modules, dtype, place, embedding);
+  CHECK_LE(WriteOwn(own, embedding, at, place), bytes);
   stream.CopyToDevice(place.block.device, place.block.image, bytes);
   return Ok{};
 }
 
 // Writes the image: the modules, then the addresses of their rows.
-std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const {
+std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot,
+                                    gpu::EmbeddingLoraOnDevice& embedding) const {
   const std::size_t count = LoraView::Index(0, LoraTarget::kLmHead, num_layers_) + 1;
   auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image);
   std::fill_n(table, count, gpu::LoraModule{});
@@ -67,7 +72,8 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
     CHECK_EQ(module.a_rows.size(), module.b_rows.size());
     const auto rank = static_cast<std::int32_t>(module.a_rows.size());
     if (rank == 0 && module.gains == nullptr) continue;
-    gpu::LoraModule& to = table[LoraView::Index(module.layer, module.target, num_layers_)];
+    gpu::LoraModule& to =
+        IsEmbedding(module) ? embedding.module : table[LoraView::Index(module.layer, module.target, num_layers_)];
     CHECK(to.rank == 0 && to.gains == nullptr);
     to.a_rows = add_rows(module.a_rows);
     to.b_rows = add_rows(module.b_rows);
@@ -76,6 +82,11 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
     to.gains = reinterpret_cast<const float*>(module.gains);
     to.shifts = reinterpret_cast<const float*>(module.shifts);
     to.factors = reinterpret_cast<const float*>(module.factors);
+    if (IsEmbedding(module)) {
+      embedding.tokens = static_cast<std::int32_t>(module.in);
+      embedding.dtype = dtype;
+      continue;
+    }
     slot.view.max_rank = std::max(slot.view.max_rank, rank);
     if (module.target == LoraTarget::kLmHead) {
       slot.view.targets.back() = 1;
@@ -88,8 +99,9 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
 }
 
 // Behind the modules, the rows' addresses, their tokens, and what says where these are.
-std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) const {
-  if (own.empty()) return at;
+std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, const gpu::EmbeddingLoraOnDevice& embedding,
+                                       std::size_t at, Slot& slot) const {
+  if (own.empty() && embedding.tokens == 0) return at;
   constexpr std::size_t kAlignment = alignof(gpu::OwnPartsOnDevice);
   const auto add = [&](const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(slot.block.image + at, from, bytes);
@@ -97,7 +109,7 @@ std::size_t DeviceLoraTables::WriteOwn(std::span<const DeviceOwnRows> own, std::
     at += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return on_device;
   };
-  gpu::OwnPartsOnDevice parts = {.dtype = OwnRowDType(OwnKind::kOutput, slot.view.dtype)};
+  gpu::OwnPartsOnDevice parts = {.dtype = OwnRowDType(OwnKind::kOutput, slot.view.dtype), .embedding_lora = embedding};
   std::vector<const std::byte*> norms;
   for (const DeviceOwnRows& part : own) {
     if (IsNorm(part.kind)) {

@@ -36,22 +36,23 @@ struct DeviceLoraView {
   std::int32_t assisted = -1;
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
   std::vector<std::uint8_t> targets;
-  // Norms, and rows of the embedding and of the output matrix, that it brings, in device memory; null: none. How many
-  // of the output matrix.
+  // Norms, and rows of the embedding and of the output matrix, that it brings, and its LoRA of the embedding, in device
+  // memory; null: none. How many rows of the output matrix.
   const gpu::OwnPartsOnDevice* own = nullptr;
   std::int32_t own_outputs = 0;
 
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
 };
 
-// One linear layer of an adapter, with the device's addresses of its rows. Not owning.
+// One linear layer of an adapter, or the embedding, with the device's addresses of its rows. Not owning.
 struct DeviceLoraRows {
-  std::int64_t layer = 0;  // of lm_head: 0
+  std::int64_t layer = 0;  // of lm_head and of the embedding: 0
   LoraTarget target = LoraTarget::kQ;
   float scale = 0;
   std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
   const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
   const std::byte* factors = nullptr;                   // likewise
+  std::int64_t in = 0;                                  // of the embedding: how many tokens
 };
 
 // Rows of a matrix, or a norm, that an adapter brings, with the device's addresses. Not owning.
@@ -98,8 +99,10 @@ class DeviceLoraTables {
 
   Result<Block> Take(std::size_t bytes);
   // Both write into the image of the slot. Returns the bytes written.
-  std::size_t Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot) const;
-  std::size_t WriteOwn(std::span<const DeviceOwnRows> own, std::size_t at, Slot& slot) const;
+  std::size_t Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot,
+                    gpu::EmbeddingLoraOnDevice& embedding) const;
+  std::size_t WriteOwn(std::span<const DeviceOwnRows> own, const gpu::EmbeddingLoraOnDevice& embedding, std::size_t at,
+                       Slot& slot) const;
 
   Device& device_;
   std::int64_t num_layers_;

@@ -53,7 +53,8 @@ struct NormOf {
 //
 //   Begin(batch)                     provides the activations, and uploads what the batch needs; it stays until the end
 //   EmbedRows(table, hidden)         the rows of the embedding table of the batch's tokens
-//   EmbedOwnRows(hidden)             in their place, rows that the adapters bring, which arrive with the first layer
+//   EmbedOwnRows(hidden)             in their place, rows that the adapters bring, then += scale B (A's column of the
+//                                    token) of LoRA of the embedding; both arrive with the first layer
 //   AwaitLayer(layer)                before any read of a layer's adapters and cached keys and values; lm_head's count
 //                                    as the last layer's. Waits for arrivals (memory/layer_progress.h), or makes the
 //                                    stream wait

@@ -15,10 +15,13 @@ struct LoraView {
   // [num_layers * 7 + 1]: layer-major q, k, v, o, gate, up, down; the last is lm_head. Rank 0 for unchanged layers.
   std::vector<LoraWeights> modules;
   OwnRows embedding, output;  // that it brings in place of the base's
+  EmbeddingLora embedding_lora;
   // [NormIndex of the final norm + 1] weights of norms that it brings, null: the base's; or empty.
   std::vector<const float*> norms;
 
-  // The index in `modules` of a layer's target.
+  // Whether it changes hidden states before the first layer.
+  bool ChangesEmbedding() const { return embedding.count > 0 || embedding_lora.weights.rank > 0; }
+  // The index in `modules` of a layer's target. REQUIRES: not kEmbedding.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
     return target == LoraTarget::kLmHead ? static_cast<std::size_t>(num_layers * 7)
                                          : static_cast<std::size_t>(layer * 7 + static_cast<int>(target));

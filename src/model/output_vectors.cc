@@ -79,6 +79,34 @@ class RowLengths {
   mutable ThreadPool pool_{1};  // the thread that loads; the others serve
 };
 
+// |W + scale B A| of each row, where W is the transposed embedding: of each column of its rows, to which A^T (scale
+// B)^T is added.
+Result<std::vector<float>> ColumnLengths(const LoraModule& module, const std::vector<float>& a,
+                                         const std::vector<float>& b, const BaseMatrix& w) {
+  const auto rank = static_cast<std::size_t>(module.rank), width = static_cast<std::size_t>(w.k);
+  const auto tokens = static_cast<std::size_t>(w.n);
+  const std::int64_t at_once =
+      std::clamp<std::int64_t>(kBlockBytes / static_cast<std::int64_t>(sizeof(float)) / w.k, 1, w.n);
+  std::vector<float> rows(static_cast<std::size_t>(at_once) * width);
+  std::vector<double> squares(width, 0);
+  for (std::int64_t first = 0; first < w.n; first += at_once) {
+    const std::int64_t count = std::min(at_once, w.n - first);
+    RETURN_IF_ERROR(w.read(first, count, rows.data()));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+      const std::size_t token = static_cast<std::size_t>(first) + i;
+      for (std::size_t t = 0; t < width; ++t) {
+        float change = 0;
+        for (std::size_t j = 0; j < rank; ++j) change += b[t * rank + j] * a[j * tokens + token];
+        const double value = static_cast<double>(rows[i * width + t] + module.scale * change);
+        squares[t] += value * value;
+      }
+    }
+  }
+  std::vector<float> lengths(width);
+  std::ranges::transform(squares, lengths.begin(), [](double sum) { return static_cast<float>(std::sqrt(sum)); });
+  return lengths;
+}
+
 Error BadVector(const AdapterFile& file, const TensorEntry& tensor, std::size_t row, const std::string& what) {
   return InvalidArgument(file.directory.string() + ": tensor " + Quote(tensor.name) + ": expected a finite " + what +
                              ", found none at [" + std::to_string(row) +
@@ -86,11 +114,16 @@ Error BadVector(const AdapterFile& file, const TensorEntry& tensor, std::size_t 
                          "lora_path");
 }
 
+// `w`: of the embedding, the matrix itself.
 Status ComputeGains(const AdapterFile& file, const LoraModule& module, const BaseMatrix& w, std::vector<float>& gains) {
   ASSIGN_OR_RETURN(std::vector<float> a, ReadFloats(file, *module.a));
   ASSIGN_OR_RETURN(std::vector<float> b, ReadFloats(file, *module.b));
   ASSIGN_OR_RETURN(const std::vector<float> magnitude, ReadFloats(file, *module.magnitude));
-  RETURN_IF_ERROR(RowLengths(module, std::move(a), std::move(b)).Compute(w, gains));
+  if (module.target == LoraTarget::kEmbedding) {
+    ASSIGN_OR_RETURN(gains, ColumnLengths(module, a, b, w));
+  } else {
+    RETURN_IF_ERROR(RowLengths(module, std::move(a), std::move(b)).Compute(w, gains));
+  }
   for (std::size_t row = 0; row < gains.size(); ++row) {
     gains[row] = magnitude[row] / gains[row];
     if (!std::isfinite(gains[row]))
@@ -101,6 +134,10 @@ Status ComputeGains(const AdapterFile& file, const LoraModule& module, const Bas
 
 Status ComputeModule(const AdapterFile& file, const LoraModule& module, const BaseMatrices& base,
                      ModuleVectors& vectors) {
+  if (module.target == LoraTarget::kEmbedding) {
+    vectors.shifts.assign(static_cast<std::size_t>(module.out()), 0.0f);
+    return ComputeGains(file, module, base.embedding, vectors.gains);
+  }
   ASSIGN_OR_RETURN(const BaseLinear linear, base.linear(module.layer, module.target));
   vectors.gains.assign(static_cast<std::size_t>(module.out()), 1.0f);
   if (module.magnitude != nullptr) {

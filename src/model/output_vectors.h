@@ -12,6 +12,7 @@ namespace loramux {
 //   gains = magnitude / |W + scale B A| of each row; 1 without DoRA
 //   shifts = bias + scale * b_bias - gains * base bias, where `bias` is the adapter's, else the base's: DoRA scales no
 //   bias
+// Of the embedding, W is the transposed matrix: a length is that of an element of all rows.
 // W is read in blocks, as the model computes with it, so quantised weights count as what they stand for. Takes about as
 // many multiply-adds as W has elements, times the rank. Errors: kIoError; kInvalidArgument: a row of W + scale B A has
 // no length, or a result is not finite.

@@ -33,6 +33,7 @@ class RowAddresses {
     for (const ModulePlace& module : layout().modules) {
       modules_.push_back(
           {module.layer, module.target, module.scale, AddressesOf(module.a_rows), AddressesOf(module.b_rows)});
+      modules_.back().in = module.in;
       if (module.factors) modules_.back().factors = AddressOf(*module.factors);
       if (module.vectors.empty()) continue;
       modules_.back().gains = AddressOf(module.vectors[0]);

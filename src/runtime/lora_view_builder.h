@@ -32,8 +32,12 @@ class LoraViewBuilder {
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
+    built.view.embedding_lora = {};
     for (const ModulePlace& module : layout.modules) {
-      LoraWeights& weights = built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
+      if (module.target == LoraTarget::kEmbedding) built.view.embedding_lora.tokens = module.in;
+      LoraWeights& weights = module.target == LoraTarget::kEmbedding
+                                 ? built.view.embedding_lora.weights
+                                 : built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
       weights.rank = module.rank;
       weights.scale = module.scale;
       weights.dtype = layout.dtype;

@@ -123,6 +123,7 @@ std::size_t AssistGroupOf(LoraTarget target) {
     case LoraTarget::kDown:
       return 3;
     case LoraTarget::kLmHead:
+    case LoraTarget::kEmbedding:
       break;
   }
   return 4;
@@ -186,6 +187,7 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
         elements += layers * (hidden + intermediate);
         break;
       case LoraTarget::kLmHead:
+      case LoraTarget::kEmbedding:
         elements += hidden + vocab;
         break;
     }

@@ -6,6 +6,7 @@ import argparse
 import copy
 import json
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -89,7 +90,8 @@ VECTOR_LAYOUTS = {
 }
 
 # Of adapters with trained tokens: an adapter's name in the tensors' names.
-TOKEN_LAYOUTS = {"token_default": lambda k: k.replace("trainable_tokens_delta", "trainable_tokens_delta.default")}
+TOKEN_LAYOUTS = {"token_default": lambda k: k.replace("trainable_tokens_delta", "trainable_tokens_delta.default"),
+                 "embedding_default": lambda k: re.sub("lora_embedding_[AB]", r"\g<0>.default", k)}
 SOME_TOKENS = [*range(0, 100, 3)]
 
 # The keys that PEFT wrote in 2023, without the newer ones.
@@ -289,6 +291,14 @@ def all_cases():
                     notes="scale 4/2; three tokens more than the base model, embedding and output matrix of its own"),
             adapter("norms", r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["norm"],
                     notes="scale 4/2; all norms of its own: \"norm\" is the end of each one's name"),
+            adapter("embedding", r=3, lora_alpha=6, target_modules=["embed_tokens", "q_proj"], layouts=("embedding_default",),
+                    save_embedding_layers="auto",
+                    notes="scale 6/3; LoRA of the embedding; as PEFT saves it by default: with the base's embedding"),
+            adapter("embedding_alone_f16", r=4, lora_alpha=4, use_rslora=True, target_modules=["embed_tokens"],
+                    dtype="float16", notes="scale 4/sqrt(4); LoRA of the embedding alone; float16 tensors; saved with "
+                    "save_embedding_layers=False"),
+            adapter("embedding_dora", r=2, lora_alpha=4, target_modules=["embed_tokens", "v_proj"], use_dora=True,
+                    notes="scale 4/2; DoRA, of the embedding too"),
         ], notes="biases everywhere; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen2", "qwen2", shape(32, 2, 1, 48, 100, tie_word_embeddings=True, use_sliding_window=False,
@@ -327,6 +337,14 @@ def all_cases():
             adapter("norms_f16", r=2, lora_alpha=4, target_modules=["up_proj"], dtype="float16",
                     modules_to_save=["post_attention_layernorm", "model.norm"],
                     notes="scale 4/2; norms of its own; float16 tensors"),
+            adapter("embedding", r=4, lora_alpha=8, target_modules=["embed_tokens", "v_proj"],
+                    rank_pattern={"embed_tokens": 2}, alpha_pattern={"embed_tokens": 3},
+                    notes="scale 3/2 of the embedding, whose tied output matrix stays, else 8/4"),
+            adapter("embedding_tied_lora", r=4, lora_alpha=6, target_modules=["embed_tokens"], ensure_weight_tying=True,
+                    rank_pattern={"embed_tokens": 2},
+                    notes="scale 6/2 of the embedding, and 6/4 of the tied output matrix, whose LoRA is of rank 2 too"),
+            adapter("embedding_more_tokens", r=2, lora_alpha=4, target_modules=["embed_tokens", "q_proj"], added_tokens=3,
+                    save_embedding_layers=True, notes="scale 4/2; LoRA of the embedding with three tokens more"),
         ], notes="biases of q, k and v; tied; DoRA, trained biases and own embeddings beside plain LoRA"),
 
         case("kinds_qwen3", "qwen3", shape(32, 2, 1, 48, 100, head_dim=16, **rope(1000000.0)), [
@@ -346,6 +364,8 @@ def all_cases():
             adapter("head_norms", r=2, lora_alpha=4, target_modules=["k_proj"],
                     modules_to_save=["q_norm", "k_norm", "layers.1.input_layernorm"],
                     notes="scale 4/2; norms of its own, of the heads of queries and keys too"),
+            adapter("embedding_bf16", r=2, lora_alpha=4, target_modules=["embed_tokens", "lm_head", "down_proj"],
+                    dtype="bfloat16", notes="scale 4/2; LoRA of the embedding and of the output matrix; bfloat16 tensors"),
         ], dtype="bfloat16", notes="weights stored as bfloat16; expected values computed in float32"),
 
         case("llama_fused", "llama", shape(32, 4, 2, 48, 100, **rope()), [
@@ -496,13 +516,19 @@ def random_adapter(model, seed):
     """Random A and B; B so large that the adapter changes its module's output by about half of it."""
     gen = torch.Generator().manual_seed(seed)
     for name, module in sorted(model.named_modules()):
-        if not isinstance(module, peft.tuners.lora.Linear):
+        if not isinstance(module, (peft.tuners.lora.Linear, peft.tuners.lora.Embedding)):
             continue
-        a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+        of_embedding = isinstance(module, peft.tuners.lora.Embedding)
+        if of_embedding:
+            a, b = module.lora_embedding_A["default"], module.lora_embedding_B["default"]
+        else:
+            a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
         r, scale = a.shape[0], module.scaling["default"]
         a.copy_(torch.randn(a.shape, generator=gen) / a.shape[1] ** 0.5)
         b.copy_(torch.randn(b.shape, generator=gen) * 0.6 / (abs(scale) * r**0.5))
-        if module.lora_B["default"].bias is not None:
+        if of_embedding:  # a token takes one column of A: as large as half of the rows
+            a.mul_(a.shape[1] ** 0.5 * module.base_layer.weight.std())
+        if not of_embedding and module.lora_B["default"].bias is not None:
             bias = module.lora_B["default"].bias
             bias.copy_(torch.randn(bias.shape, generator=gen) * 0.4 / abs(scale))
         if "default" in module.lora_magnitude_vector:
@@ -591,9 +617,11 @@ def describe_adapter(model):
     """Per module: rank and scale, as PEFT applies them."""
     modules = {}
     for name, module in model.named_modules():
-        if isinstance(module, peft.tuners.lora.Linear):
-            modules[name.removeprefix("base_model.model.")] = {
-                "r": module.r["default"], "scale": module.scaling["default"]}
+        if isinstance(module, (peft.tuners.lora.Linear, peft.tuners.lora.Embedding)):
+            # What a tied output layer shares with the embedding has the rank of that, whatever the module says.
+            of_embedding = isinstance(module, peft.tuners.lora.Embedding)
+            a = module.lora_embedding_A["default"] if of_embedding else module.lora_A["default"].weight
+            modules[name.removeprefix("base_model.model.")] = {"r": a.shape[0], "scale": module.scaling["default"]}
     if model.peft_config["default"].bias == "all":
         for name, _ in model.named_parameters():
             module, kind = name.removeprefix("base_model.model.").rsplit(".", 1)

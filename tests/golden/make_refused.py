@@ -64,8 +64,6 @@ def by_peft():
     """name -> (model case, LoraConfig arguments, strings the message must hold, why)"""
     q = dict(r=2, lora_alpha=4, target_modules=["q_proj"], layers_to_transform=[0])
     return {
-        "embeddings": (BASE, dict(r=2, lora_alpha=4, target_modules=["embed_tokens"]), ["lora_embedding_"],
-                       "LoRA on the embedding"),
         "layer_replication": (BASE, dict(r=2, lora_alpha=4, target_modules=["q_proj"],
                                          layer_replication=[[0, 2], [1, 2]]), ["layer_replication"],
                               "builds a deeper model out of repeated layers"),
@@ -78,7 +76,7 @@ def save_with_peft(out, models_dir, case, lora):
     torch.manual_seed(stable_seed(out.name))
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora))
     for name, p in model.named_parameters():
-        if "lora_B" in name or "lora_embedding_A" in name:
+        if "lora_B" in name:
             p.copy_(0.3 * torch.randn(p.shape))
     with tempfile.TemporaryDirectory() as tmp:
         model.save_pretrained(tmp, save_embedding_layers=False)
@@ -242,6 +240,24 @@ def by_hand():
     q_norm = "base_model.model.model.layers.0.self_attn.q_norm.weight"
     add("saved_norm_of_heads", [q_norm, "does not have"], "a norm that the base model lacks",
         plain_config(modules_to_save=["q_norm"]), {**good, q_norm: torch.ones(16)})
+    # LoRA of the embedding
+    def embedding(name, must, why, tokens=100, tensors=None, **more):
+        add(name, must, why, plain_config(**{"target_modules": ["q_proj", "embed_tokens"], **more}),
+            {**good, embed + "lora_embedding_A": torch.ones(2, tokens), embed + "lora_embedding_B": torch.ones(32, 2),
+             **(tensors or {})})
+
+    a_of_embedding = embed + "lora_embedding_A"
+    embedding("embedding_fewer_tokens", [a_of_embedding, "[rank, 100]", "[2, 99]"], "of 99 tokens, where the base has 100", 99)
+    embedding("embedding_more_tokens", [a_of_embedding, "[2, 103]", "--adapter-tokens 3"], "of 103 tokens, where the base has 100",
+              103)
+    embedding("embedding_alora", [a_of_embedding, "activated LoRA"], "in an activated LoRA, which PEFT refuses",
+              alora_invocation_tokens=[7])
+    embedding("embedding_and_tokens", [delta, "LoRA beside them"], "trained rows of the same matrix", tensors={delta: torch.ones(1, 32)},
+              trainable_token_indices=[3])
+    embedding("embedding_all_linear", [a_of_embedding, "target_modules"], "all linear layers, of which it is none",
+              target_modules="all-linear")
+    embedding("embedding_nan", [a_of_embedding, "NaN", "[1, 3]"], "a NaN", tensors={
+        a_of_embedding: torch.ones(2, 100).index_put((torch.tensor(1), torch.tensor(3)), torch.tensor(float("nan")))})
     # heads for classes
     score, classifier = "base_model.model.score.", "base_model.model.classifier."
     classes = {score + "weight": torch.ones(2, 32)}

@@ -1,11 +1,13 @@
-// Rows of the embedding and of the output matrix that adapters bring in place of the base model's, for the rows of a
-// mixed batch. All pointers are the device's; strides are in elements; `rows` and `max_rows` as in elementwise.h.
+// Rows of the embedding and of the output matrix that adapters bring in place of the base model's, and LoRA of the
+// embedding, for the rows of a mixed batch. All pointers are the device's; strides are in elements; `rows` and
+// `max_rows` as in elementwise.h.
 #pragma once
 
 #include <cstdint>
 
 #include "formats/dtype.h"
 #include "gpu/device.h"
+#include "gpu/kernels/lora.h"
 
 namespace loramux::gpu {
 
@@ -15,11 +17,18 @@ struct OwnRowsOnDevice {
   const void* const* rows;     // [count]
   std::int32_t count;
 };
+// LoRA of the embedding: `in` of the module is the vocabulary.
+struct EmbeddingLoraOnDevice {
+  std::int32_t tokens = 0;    // how many: the base model's and those that the adapter adds
+  DType dtype = DType::kF32;  // of the rows of A and B: f32, bf16, f16 or i8
+  LoraModule module = {};     // its shifts are 0
+};
 // What one adapter brings, in device memory.
 struct OwnPartsOnDevice {
   OwnRowsOnDevice embedding, output;
   DType dtype;                // of the rows: f32, bf16 or f16
   const float* const* norms;  // weights of norms, null: the base's; null: of all
+  EmbeddingLoraOnDevice embedding_lora = {};
 };
 
 // Whose weights of one norm each row of a batch takes.
@@ -28,7 +37,9 @@ struct OwnNorm {
   std::int32_t index = 0;                        // of OwnPartsOnDevice::norms
 };
 
-// hidden[i, :] = the row that the adapter of i brings for tokens[i]; as it was, where there is none. One instance: f32.
+// hidden[i, :] = the row that the adapter of i brings for tokens[i]; as it was, where there is none. Then += sum over j
+// ascending of (scale * factors[j] * A[j, tokens[i]]) * B[:, j] of its LoRA, and the sum times the gains. One instance:
+// f32.
 struct EmbedOwnRowsArguments {
   const OwnPartsOnDevice* const* own;  // [rows]; null: none
   const std::int32_t* tokens;          // [rows]

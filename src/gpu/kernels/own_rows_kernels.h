@@ -9,6 +9,14 @@
 
 namespace loramux::gpu {
 
+// Element `index` of a row of a type known at run time.
+LORAMUX_DEVICE float LoadOwnElement(DType dtype, const void* row, std::int64_t index) {
+  if (dtype == DType::kF32) return Load(static_cast<const float*>(row) + index);
+  if (dtype == DType::kBF16) return ToFloat(Load(static_cast<const Bf16*>(row) + index));
+  if (dtype == DType::kF16) return ToFloat(Load(static_cast<const Half*>(row) + index));
+  return static_cast<float>(Load(static_cast<const std::int8_t*>(row) + index));
+}
+
 // values = 8 elements of a row of a type known at run time, as LoadGroup.
 LORAMUX_DEVICE void LoadOwnGroup(DType dtype, const void* row, std::int64_t column, std::int64_t width,
                                  float (&values)[kGroup]) {
@@ -30,14 +38,47 @@ struct EmbedOwnRowsKernel {
     const std::int64_t row = BlockX(), column = ColumnOfThread();
     const OwnPartsOnDevice* own = Load(a.own + row);
     if (own == nullptr) return;
-    const void* from = Find(own->embedding, Load(a.tokens + row));
-    if (from == nullptr) return;
+    const std::int32_t token = Load(a.tokens + row);
+    const void* from = Find(own->embedding, token);
+    const bool has_lora = token < Load(&own->embedding_lora.tokens);
+    if (from == nullptr && !has_lora) return;
     float values[kGroup];
-    LoadOwnGroup(Load(&own->dtype), from, column, a.width, values);
+    if (from == nullptr) {
+      LoadGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
+    } else {
+      LoadOwnGroup(Load(&own->dtype), from, column, a.width, values);
+    }
+    if (has_lora) AddLora(own->embedding_lora, token, column, a.width, values);
     StoreGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
   }
 
  private:
+  LORAMUX_DEVICE static void AddLora(const EmbeddingLoraOnDevice& lora, std::int32_t token, std::int64_t column,
+                                     std::int64_t width, float (&values)[kGroup]) {
+    const DType dtype = Load(&lora.dtype);
+    const std::int32_t rank = Load(&lora.module.rank);
+    const float* factors = Load(&lora.module.factors);
+    for (std::int32_t j = 0; j < rank; ++j) {
+      const void* b = Load(Load(&lora.module.b_rows) + j);
+      float factor = Load(&lora.module.scale);
+      if (factors != nullptr) factor *= Load(factors + j);
+      factor *= LoadOwnElement(dtype, Load(Load(&lora.module.a_rows) + j), token);
+      float weights[kGroup] = {};
+      if (dtype != DType::kI8) {
+        LoadOwnGroup(dtype, b, column, width, weights);
+      } else {
+        for (int i = 0; i < kGroup; ++i)
+          if (column + i < width) weights[i] = LoadOwnElement(dtype, b, column + i);
+      }
+      LORAMUX_UNROLL
+      for (int i = 0; i < kGroup; ++i) values[i] = Fma(factor, weights[i], values[i]);
+    }
+    const float* gains = Load(&lora.module.gains);
+    if (gains == nullptr) return;
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i)
+      if (column + i < width) values[i] *= Load(gains + column + i);
+  }
   LORAMUX_DEVICE static const void* Find(const OwnRowsOnDevice& own, std::int32_t token) {
     const std::int32_t* tokens = Load(&own.tokens);
     const std::int32_t count = Load(&own.count);

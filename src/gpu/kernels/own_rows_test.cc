@@ -99,6 +99,78 @@ TEST_F(OwnRowsTest, EmbedOwnRows) {
   }
 }
 
+// LoRA of the embedding, on both sides.
+struct BroughtLora {
+  std::vector<std::vector<std::byte>> a, b;
+  std::vector<float> factors, gains;
+  float scale = 0.5F;
+  DType dtype;
+  const OwnPartsOnDevice* on_device = nullptr;
+
+  BroughtLora(std::int32_t rank, std::int32_t tokens, DType of, std::int64_t width, bool with_gains,
+              DeviceArrays& arrays, Prng& random)
+      : dtype(of) {
+    std::vector<const void*> a_rows, b_rows;
+    for (std::int32_t j = 0; j < rank; ++j) {
+      a_rows.push_back(arrays.Upload(a.emplace_back(RandomLoraRow(tokens, random))));
+      b_rows.push_back(arrays.Upload(b.emplace_back(RandomLoraRow(width, random))));
+      if (dtype == DType::kI8) factors.push_back(0.01F * static_cast<float>(j + 1));
+    }
+    for (std::int64_t t = 0; with_gains && t < width; ++t) gains.push_back(static_cast<float>(random.NextDouble()));
+    EmbeddingLoraOnDevice lora = {tokens, dtype, {}};
+    lora.module = {arrays.Upload(a_rows), arrays.Upload(b_rows), rank, scale};
+    if (!factors.empty()) lora.module.factors = arrays.Upload(factors);
+    if (!gains.empty()) lora.module.gains = arrays.Upload(gains);
+    on_device = arrays.Upload(std::vector<OwnPartsOnDevice>{{{}, {}, DType::kF32, nullptr, lora}});
+  }
+  std::vector<std::byte> RandomLoraRow(std::int64_t count, Prng& random) const {
+    std::vector<std::byte> row(static_cast<std::size_t>(count) * DTypeSize(dtype));
+    const double most = dtype == DType::kI8 ? 254 : 1;
+    for (std::int64_t t = 0; t < count; ++t)
+      StoreFromF32(dtype, row.data(), t, static_cast<float>((random.NextDouble() - 0.5) * most));
+    return row;
+  }
+  double Changed(double value, std::int32_t token, std::int64_t t) const {
+    for (std::size_t j = 0; j < a.size(); ++j) {
+      value += scale * (factors.empty() ? 1.0 : factors[j]) * LoadAsF32(dtype, a[j].data(), token) *
+               LoadAsF32(dtype, b[j].data(), t);
+    }
+    return gains.empty() ? value : value * gains[static_cast<std::size_t>(t)];
+  }
+};
+
+TEST_F(OwnRowsTest, LoraOfTheEmbedding) {
+  constexpr std::int32_t kTokens = 20;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+    for (const std::int64_t width : {7, 64, 1100}) {
+      const std::int64_t stride = width + 8;
+      const std::vector<BroughtLora> loras = {{1, kTokens, dtype, width, false, arrays_, random_},
+                                              {5, kTokens, dtype, width, true, arrays_, random_}};
+      const std::vector<int> of_row = {-1, 0, 1, 1, -1, 0, 0};
+      const std::vector<std::int32_t> tokens = {1, 2, 2, kTokens, 7, kTokens - 1, kTokens + 5};
+      std::vector<const OwnPartsOnDevice*> own;
+      for (const int index : of_row) own.push_back(index < 0 ? nullptr : loras[index].on_device);
+      std::vector<float> hidden(of_row.size() * static_cast<std::size_t>(stride));
+      for (float& value : hidden) value = static_cast<float>(random_.NextDouble());
+      float* const on_device = arrays_.Upload(hidden);
+      const auto rows = static_cast<std::int32_t>(of_row.size());
+      EmbedOwnRows(arrays_.stream(), rows,
+                   {arrays_.Upload(own), arrays_.Upload(tokens), arrays_.Upload(std::vector<std::int32_t>{rows}),
+                    on_device, width, stride});
+      const std::vector<float> found = arrays_.Download(on_device, hidden.size());
+      for (std::size_t i = 0; i < of_row.size(); ++i) {
+        for (std::int64_t t = 0; t < stride; ++t) {
+          const std::size_t at = i * static_cast<std::size_t>(stride) + static_cast<std::size_t>(t);
+          const bool changes = of_row[i] >= 0 && tokens[i] < kTokens && t < width;
+          const double expected = changes ? loras[of_row[i]].Changed(hidden[at], tokens[i], t) : hidden[at];
+          ASSERT_NEAR(found[at], expected, 1e-5 * std::max(1.0, std::abs(expected)))
+              << DTypeName(dtype) << " " << width << " " << i << " " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(OwnRowsTest, ExcludeTokens) {
   constexpr std::int64_t kRows = 3, kStride = 1300;
   const std::int32_t* rows = arrays_.Upload(std::vector<std::int32_t>{kRows});
