@@ -1,6 +1,7 @@
 #include "loadgen/openai_wire.h"
 
 #include <algorithm>
+#include <array>
 
 #include <nlohmann/json.hpp>
 
@@ -61,6 +62,17 @@ bool ReadChoice(const Json& choice, ApiEndpoint endpoint, bool stream, ApiPiece&
   return true;
 }
 
+// Whether all that the card says of the model's capabilities is something else than text.
+bool GeneratesNoText(const Json& card) {
+  constexpr std::array<std::string_view, 5> kOthers = {"classify", "score", "rerank", "embed", "embedding"};
+  const auto found = card.find("capabilities");
+  if (found == card.end() || !found->is_array() || found->empty()) return false;
+  return std::ranges::all_of(*found, [&](const Json& capability) {
+    return capability.is_string() &&
+           std::ranges::find(kOthers, capability.get_ref<const std::string&>()) != kOthers.end();
+  });
+}
+
 }  // namespace
 
 std::string_view EndpointPath(ApiEndpoint endpoint) {
@@ -118,7 +130,7 @@ ModelNames ParseModels(std::string_view text) {
   const Json json = Parse(text);
   if (!json.is_object() || !json.contains("data") || !json["data"].is_array()) return names;
   for (const Json& card : json["data"]) {
-    if (!card.is_object()) continue;
+    if (!card.is_object() || GeneratesNoText(card)) continue;
     const std::string id = Text(card, "id");
     if (!id.empty() && id.size() <= kMaxModelName)
       (Text(card, "parent").empty() ? names.bases : names.adapters).push_back(id);

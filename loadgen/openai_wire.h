@@ -53,8 +53,9 @@ ApiPiece ParsePiece(std::string_view json, ApiEndpoint endpoint, bool stream);
 // Returns the message of an error body, or the beginning of a body of another form.
 std::string ErrorText(std::string_view body);
 
-// The ids in a response of /v1/models: models without a parent are base models, models with one are adapters. Both
-// lists are empty if the response has another form.
+// The ids in a response of /v1/models: models without a parent are base models, models with one are adapters. Models
+// whose `capabilities` say that they generate no text are left out. Both lists are empty if the response has another
+// form.
 struct ModelNames {
   std::vector<std::string> bases, adapters;
 };

@@ -252,5 +252,16 @@ TEST(OpenAiWire, TellsBasesFromAdapters) {
   EXPECT_TRUE(ParseModels("{\"data\":3}").bases.empty());
 }
 
+TEST(OpenAiWire, LeavesOutWhatGeneratesNoText) {
+  const ModelNames names = ParseModels(
+      R"({"data":[{"id":"base"},{"id":"kinds","parent":"base","capabilities":["classify"]},)"
+      R"({"id":"reward","parent":"base","capabilities":["classify","score","rerank"]},)"
+      R"({"id":"vectors","capabilities":["embed"]},{"id":"a","parent":"base","capabilities":[]},)"
+      R"({"id":"b","parent":"base","capabilities":["completion","embed"]},)"
+      R"({"id":"c","parent":"base","capabilities":[3]},{"id":"d","parent":"base","capabilities":"classify"}]})");
+  EXPECT_EQ(names.bases, std::vector<std::string>{"base"});
+  EXPECT_EQ(names.adapters, (std::vector<std::string>{"a", "b", "c", "d"}));
+}
+
 }  // namespace
 }  // namespace loramux::load::reply_reader_test

@@ -56,8 +56,8 @@ Result<ModelNames> BenchRunner::FetchModels() {
     return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ShownText(ErrorText(body.body()))));
   ModelNames names = ParseModels(body.body());
   if (names.bases.empty() && names.adapters.empty()) {
-    return Unavailable(
-        fmt::format("{}: expected a list of models, found '{}'", where, ShownText(body.body().substr(0, 120))));
+    return Unavailable(fmt::format("{}: expected a list of models that generate text, found '{}'", where,
+                                   ShownText(body.body().substr(0, 120))));
   }
   return names;
 }

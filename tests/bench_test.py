@@ -8,6 +8,7 @@ Usage: bench_test.py PATH_OF_LORAMUX
 import json
 import pathlib
 import re
+import shutil
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ import threading
 import time
 import unittest
 
+import adapter_files
 import serving
 from serving import DEMO, PATIENCE, Server
 
@@ -33,6 +35,28 @@ class Folder(unittest.TestCase):
 
     def tearDown(self):
         self.folder.cleanup()
+
+
+class BesideHeads(Folder):
+    def test_adapters_with_a_head_for_classes_are_not_asked_for_text(self):
+        for name in ("reverse", "upper", "toxicity"):
+            shutil.copytree(DEMO / "adapters" / ("reverse" if name == "toxicity" else name), self.path / "adapters" / name)
+        adapter_files.add_head(self.path / "adapters/toxicity", [[0.1] * 192] * 2)
+        server = Server(adapter_dir=self.path / "adapters")
+
+        def cards():
+            return {card["id"]: card.get("capabilities") for card in server.json("GET", "/v1/models")[1]["data"]}
+        expected = {"demo": None, "reverse": None, "upper": None, "toxicity": ["classify"]}
+        for state in ("offered", "loaded"):
+            self.assertEqual(cards(), expected, state)
+            code, out, err = bench("--url", f"http://127.0.0.1:{server.port}", "--adapters-from-server", "--num-requests", 12,
+                                   "--concurrency", 4, "--input-tokens", 10, "--output-tokens", 2, "--warmup", "--json",
+                                   self.path / "run.json")
+            self.assertEqual(code, 0, (out, err))
+            asked = {a["name"] for a in json.loads((self.path / "run.json").read_text())["adapters"]}
+            self.assertLessEqual(asked, {"reverse", "upper", "demo"})
+            self.assertEqual(server.json("POST", "/classify", {"model": "toxicity", "input": "x"})[0], 200)
+        server.stop()
 
 
 class AgainstTheDemo(Folder):

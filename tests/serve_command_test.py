@@ -98,7 +98,8 @@ class OtherServers(unittest.TestCase):
                        "-tp", "1", "--max-running-requests", "4", "--disable-radix-cache", "--lora-strict-loading",
                        "--enable-lora-overlap-loading", "--lora-eviction-policy", "fifo", "--max-lora-chunk-size", "32",
                        "--lora-drain-wait-threshold", "2.5", "--lora-use-virtual-experts", "--lora-target-modules", "all",
-                       "--specialize-active-lora", "--enable-mixed-moe-lora-format", "--enable-moe-shared-loras", *MEMORY)
+                       "--max-lora-cls-labels", "8", "--specialize-active-lora", "--enable-mixed-moe-lora-format",
+                       "--enable-moe-shared-loras", "--lora-extra-vocab-size", "8", *MEMORY)
         try:
             cards = {card["id"]: card for card in server.json("GET", "/v1/models")[1]["data"]}
             self.assertIn("r", cards)
@@ -106,6 +107,7 @@ class OtherServers(unittest.TestCase):
         finally:
             log = server.stop()
         self.assertIn("--lora-drain-wait-threshold (a flag of SGLang): --age-bound SECONDS", log)
+        self.assertIn("--max-lora-cls-labels (a flag of vLLM): an adapter's head says", log)
         self.assertIn("--lora-target-modules (a flag of vLLM, SGLang)", log)
         for quiet in ("--lora-strict-loading", "--enable-lora-overlap-loading", "--specialize-active-lora"):
             self.assertNotIn(f"{quiet} (a flag", log)
@@ -115,7 +117,7 @@ class OtherServers(unittest.TestCase):
     def test_what_is_not_served_is_refused_with_what_to_use(self):
         for arguments, words in [
                 (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "one process"),
-                (["--lora", "x.gguf"], "--lora-modules NAME=DIR"), (["--max-lora-cls-labels", "8"], "classification head"),
+                (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
                 (["--lora-modules", '{"name": "a", "path": "/a", "is_3d_lora_weight": true}'], "is_3d_lora_weight"),
                 (["--lora-paths", '{"lora_name": "a", "lora_path": "/a", "pinned": true}'], "/v1/load_lora_adapter"),
                 (["--lora-modules", '{"name": "a", "path": "/a", "rank": 8}'], "found 'rank'"),

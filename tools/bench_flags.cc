@@ -135,7 +135,7 @@ void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
   line.Add({.names = "--adapters-from-server",
             .target = &flags.adapters_from_server,
             .group = group,
-            .help = "Send requests to every adapter that /v1/models lists"});
+            .help = "Send requests to every adapter that /v1/models lists, but those with a head for classes"});
   line.Add({.names = "--adapter-distribution",
             .target = &flags.adapter_distribution,
             .unit = "NAME",

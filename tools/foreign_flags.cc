@@ -20,7 +20,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--enable-lora", kHolds, "adapters are always served"},
     {kVllm, "--no-enable-lora", kRefused, "adapters are always served; name none to serve the base model alone"},
     {kVllm, "--fully-sharded-loras", kIgnored, kOneProcess},
-    {kVllm, "--lora-extra-vocab-size", kIgnored, "adapters with tokens of their own are refused by name", kOne},
+    {kVllm, "--lora-extra-vocab-size", kAlias, "--adapter-tokens", kOne},
     {kVllm, "--long-lora-scaling-factors", kRefused, "adapters for longer contexts are not served", kMany},
     {kVllm, "--enable-lora-bias", kHolds, "biases of adapters are served"},
     {kVllm, "--default-mm-loras", kRefused, "models of images and sound are not served", kOne},
@@ -29,8 +29,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--enable-moe-shared-loras,--enable-mixed-moe-lora-format", kIgnored, kNoExperts},
     {kVllm, "--enable-tower-connector-lora", kIgnored,
      "models of images and sound are not served; adapters for parts of them are refused by name"},
-    {kVllm, "--max-lora-cls-labels", kRefused,
-     "adapters with a classification head are not served; models generate text and embeddings", kOne},
+    {kVllm, "--max-lora-cls-labels", kIgnored, "an adapter's head says how many classes it has", kOne},
     {kBoth, "--lora-target-modules", kIgnored, "an adapter is applied to every layer that it was trained for", kMany},
     // Memory.
     {kVllm, "--gpu-memory-utilization", kIgnored, kInBytes, kOne},

@@ -91,13 +91,13 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   return version;
 }
 
-Status AdapterRegistry::Check(const std::string& name, const std::filesystem::path& path,
-                              const OpenedFileCheck& opened) const {
+Result<std::int64_t> AdapterRegistry::Check(const std::string& name, const std::filesystem::path& path,
+                                            const OpenedFileCheck& opened) const {
   RETURN_IF_ERROR(CheckName(name));
   const auto file = OpenAdapterHeaders(path, model_, opened);
   if (!file.ok()) return Explain(file.error(), path, opened);
   ASSIGN_OR_RETURN(const AdapterLayout layout, LayOut(name, path, *file));
-  return Ok{};
+  return file->head ? file->head->classes() : 0;
 }
 
 // Places the adapter in pages, if its rank is permitted.

@@ -98,8 +98,10 @@ class AdapterRegistry {
                                                         std::int64_t now_unix_seconds,
                                                         const OpenedFileCheck& opened = {}, AdapterOrigin origin = {});
 
-  // Checks the adapter in `path` as Prepare does, but without reading its weights: milliseconds. Errors: as Prepare.
-  Status Check(const std::string& name, const std::filesystem::path& path, const OpenedFileCheck& opened = {}) const;
+  // Checks the adapter in `path` as Prepare does, but without reading its weights: milliseconds. Returns how many
+  // classes its head has; 0: it has none. Errors: as Prepare.
+  Result<std::int64_t> Check(const std::string& name, const std::filesystem::path& path,
+                             const OpenedFileCheck& opened = {}) const;
 
   // Makes the version's name stand for this version. If the name is taken, `replace` retires its previous generation;
   // without `replace` a taken name is an error. REQUIRES: the version was made by Prepare and is not retired.

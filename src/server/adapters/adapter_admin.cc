@@ -144,7 +144,7 @@ Result<VersionPtr> AdapterAdmin::OpenForLoad(const LoadRequest& request) {
                          "lora_path");
 }
 
-Status AdapterAdmin::CheckFiles(const std::string& name, const std::filesystem::path& path) const {
+Result<std::int64_t> AdapterAdmin::CheckFiles(const std::string& name, const std::filesystem::path& path) const {
   ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path.string()));
   return parts_.registry->Check(name, canonical,
                                 [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
@@ -319,8 +319,10 @@ void AdapterAdmin::RememberRefusal(const std::string& name, const Error& error) 
 
 std::vector<OfferedAdapter> AdapterAdmin::Offered() {
   std::vector<OfferedAdapter> offered = InDirectory();
-  std::erase_if(offered, [this](const OfferedAdapter& adapter) {
-    return checks_.WhyBroken(adapter.name, adapter.path).has_value();
+  std::erase_if(offered, [this](OfferedAdapter& adapter) {
+    const auto classes = checks_.ClassesOf(adapter.name, adapter.path);
+    if (classes.ok()) adapter.classes = *classes;
+    return !classes.ok();
   });
   return offered;
 }

@@ -125,7 +125,7 @@ class AdapterAdmin final : public AdapterFinder {
   void RememberRefusal(const std::string& name, const Error& error);
   bool IsOffered(const std::string& name) const;
   std::vector<OfferedAdapter> InDirectory();
-  Status CheckFiles(const std::string& name, const std::filesystem::path& path) const;
+  Result<std::int64_t> CheckFiles(const std::string& name, const std::filesystem::path& path) const;
   void Forget(const std::string& name);
 
   AdapterAdminParts parts_;

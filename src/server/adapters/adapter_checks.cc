@@ -13,7 +13,9 @@ namespace loramux {
 
 namespace {
 
-constexpr std::array kStampedFiles = {kAdapterConfigFile, kAdapterTensorFiles[0], kAdapterTensorFiles[1]};
+// A head's labels lie in config.json.
+constexpr std::array kStampedFiles = {kAdapterConfigFile, kAdapterTensorFiles[0], kAdapterTensorFiles[1],
+                                      "config.json"};
 
 }  // namespace
 
@@ -35,17 +37,22 @@ AdapterChecks::Stamp AdapterChecks::StampOf(const std::filesystem::path& path) {
 }
 
 // Two threads may check the same adapter at one time; both outcomes are right.
-std::optional<std::string> AdapterChecks::WhyBroken(const std::string& name, const std::filesystem::path& path) {
+Result<std::int64_t> AdapterChecks::ClassesOf(const std::string& name, const std::filesystem::path& path) {
   const Stamp stamp = StampOf(path);
   {
     const std::lock_guard lock(mutex_);
     const auto found = outcomes_.find(name);
-    if (found != outcomes_.end() && found->second.stamp == stamp) return found->second.reason;
+    if (found != outcomes_.end() && found->second.stamp == stamp) return found->second.classes;
   }
-  const Status checked = check_(name, path);
-  Outcome outcome{stamp, checked.ok() ? std::nullopt : std::optional(checked.error().message)};
+  Result<std::int64_t> classes = check_(name, path);
   const std::lock_guard lock(mutex_);
-  return (outcomes_[name] = std::move(outcome)).reason;
+  outcomes_.insert_or_assign(name, Outcome{stamp, classes});
+  return classes;
+}
+
+std::optional<std::string> AdapterChecks::WhyBroken(const std::string& name, const std::filesystem::path& path) {
+  auto classes = ClassesOf(name, path);
+  return classes.ok() ? std::nullopt : std::optional(std::move(classes).error().message);
 }
 
 void AdapterChecks::KeepOnly(const std::vector<std::string>& names) {

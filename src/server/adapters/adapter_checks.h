@@ -1,4 +1,4 @@
-// Which adapters of a directory are broken, before a request asks for them.
+// Which adapters of a directory are broken, and which have a head for classes, before a request asks for them.
 #pragma once
 
 #include <array>
@@ -18,9 +18,12 @@ namespace loramux {
 // Remembers the outcome of a check until the adapter's files change. Thread-safe; may block on the disk.
 class AdapterChecks {
  public:
-  using Check = std::function<Status(const std::string& name, const std::filesystem::path& path)>;
+  // Returns how many classes the adapter's head has, 0 without one, or the reason why the adapter is broken.
+  using Check = std::function<Result<std::int64_t>(const std::string& name, const std::filesystem::path& path)>;
   explicit AdapterChecks(Check check) : check_(std::move(check)) {}
 
+  // Returns what the check says of the adapter in `path`.
+  Result<std::int64_t> ClassesOf(const std::string& name, const std::filesystem::path& path);
   // Returns the reason why the adapter in `path` is broken; nullopt: it passes the check.
   std::optional<std::string> WhyBroken(const std::string& name, const std::filesystem::path& path);
   // Forgets all adapters but those of `names`, which must be sorted.
@@ -30,10 +33,10 @@ class AdapterChecks {
 
  private:
   // Device, inode, size and time of the files of an adapter.
-  using Stamp = std::array<std::int64_t, 20>;
+  using Stamp = std::array<std::int64_t, 25>;
   struct Outcome {
     Stamp stamp{};
-    std::optional<std::string> reason;
+    Result<std::int64_t> classes;
   };
   static Stamp StampOf(const std::filesystem::path& path);
 

@@ -15,10 +15,10 @@ TEST(AdapterChecks, AnOutcomeIsRememberedUntilTheFilesChange) {
   std::ofstream(path / "adapter_config.json") << "{";
   int checks = 0;
   bool broken = true;
-  AdapterChecks remembered([&](const std::string& name, const std::filesystem::path&) -> Status {
+  AdapterChecks remembered([&](const std::string& name, const std::filesystem::path&) -> Result<std::int64_t> {
     ++checks;
     if (broken) return InvalidArgument(name + " is broken");
-    return Ok{};
+    return 3;
   });
   EXPECT_EQ(remembered.WhyBroken("a", path), "a is broken");
   EXPECT_EQ(remembered.WhyBroken("a", path), "a is broken");
@@ -27,10 +27,14 @@ TEST(AdapterChecks, AnOutcomeIsRememberedUntilTheFilesChange) {
   std::ofstream(path / "adapter_config.json") << "{}";
   EXPECT_EQ(remembered.WhyBroken("a", path), std::nullopt);
   EXPECT_EQ(remembered.WhyBroken("a", path), std::nullopt);
+  EXPECT_EQ(*remembered.ClassesOf("a", path), 3);
   EXPECT_EQ(checks, 2);
   std::ofstream(path / "adapter_model.safetensors") << "x";
   EXPECT_EQ(remembered.WhyBroken("a", path), std::nullopt);
   EXPECT_EQ(checks, 3);
+  std::ofstream(path / "config.json") << "{}";
+  EXPECT_EQ(remembered.WhyBroken("a", path), std::nullopt);
+  EXPECT_EQ(checks, 4);
   EXPECT_EQ(remembered.WhyBroken("b", path), std::nullopt);
   remembered.KeepOnly({"b", "c"});
   EXPECT_EQ(remembered.size(), 1u);

@@ -18,6 +18,8 @@ struct OfferedAdapter {
   std::string path;
   // When the folder was last modified.
   std::int64_t created_unix_seconds = 0;
+  // Of its head; 0: it has none, and generates text.
+  std::int64_t classes = 0;
 };
 
 // An adapter that cannot be served.

@@ -40,12 +40,16 @@ Json BaseCard(const std::string& name, const ModelListing& listing) {
 
 Json AdapterCard(const AdapterRegistry& registry, const OfferedAdapter& adapter, const ModelListing& listing) {
   const auto& bases = registry.base_names();
-  return ModelCard(adapter.name, adapter.created_unix_seconds, adapter.path,
-                   bases.empty() ? Json() : Json(bases.front()), listing.max_model_len);
+  Json card = ModelCard(adapter.name, adapter.created_unix_seconds, adapter.path,
+                        bases.empty() ? Json() : Json(bases.front()), listing.max_model_len);
+  if (adapter.classes == 1) card["capabilities"] = {"classify", "score", "rerank"};
+  if (adapter.classes > 1) card["capabilities"] = {"classify"};
+  return card;
 }
 
 OfferedAdapter AsOffered(const AdapterVersion& version) {
-  return {version.name, version.path.string(), version.created_unix_seconds};
+  return {version.name, version.path.string(), version.created_unix_seconds,
+          version.file.head ? version.file.head->classes() : 0};
 }
 
 Json DefaultsJson(const GenerationDefaults& defaults) {

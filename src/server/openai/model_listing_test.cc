@@ -53,7 +53,9 @@ TEST(ModelListing, CardsOfBaseAndAdapters) {
 class HalfBroken final : public AdapterFinder {
  public:
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override { return UnknownModel(name); }
-  std::vector<OfferedAdapter> Offered() override { return {{"good", "dir/good", 1}}; }
+  std::vector<OfferedAdapter> Offered() override {
+    return {{"good", "dir/good", 1}, {"kinds", "dir/kinds", 1, 3}, {"reward", "dir/reward", 1, 1}};
+  }
   std::vector<BrokenAdapter> Broken() override { return {{"bad", "dir/bad", "no tensors"}}; }
 };
 
@@ -62,7 +64,7 @@ TEST(ModelListing, BrokenAdaptersAreApartAndHaveTheirReason) {
   const ModelListing listing{"models/base", 11, 2048};
   HalfBroken finder;
   const Json list = Parse(ModelListBody(registry, listing, &finder));
-  ASSERT_EQ(list["data"].size(), 2u);
+  ASSERT_EQ(list["data"].size(), 4u);
   EXPECT_EQ(list["data"][1]["id"], "good");
   EXPECT_EQ(DumpJson(list["broken"]), R"([{"id":"bad","root":"dir/bad","reason":"no tensors"}])");
   EXPECT_EQ(ModelBody(registry, listing, "bad", &finder).error().message,
@@ -71,6 +73,24 @@ TEST(ModelListing, BrokenAdaptersAreApartAndHaveTheirReason) {
   EXPECT_FALSE(Parse(ModelListBody(registry, listing, &finder, &other)).contains("broken"));
   EXPECT_EQ(ModelBody(registry, listing, "bad", &finder, &other).error().message, UnknownModel("bad").message);
   EXPECT_FALSE(Parse(ModelListBody(registry, listing)).contains("broken"));
+}
+
+TEST(ModelListing, ACardSaysWhatAHeadMakesInThePlaceOfText) {
+  AdapterRegistry registry(ModelConfig(), {"base"}, {});
+  auto adapter = std::make_shared<AdapterVersion>();
+  adapter->name = "loaded";
+  const TensorEntry head{.shape = {2, 8}};
+  adapter->file.head = ClassHead{.module = "score", .tensor = &head};
+  ASSERT_TRUE(registry.Commit(std::move(adapter)).ok());
+  HalfBroken finder;
+  const auto capabilities = [&](std::string_view id) {
+    return Parse(*ModelBody(registry, {}, id, &finder)).value("capabilities", Json());
+  };
+  EXPECT_EQ(capabilities("loaded"), Json({"classify"}));
+  EXPECT_EQ(capabilities("kinds"), Json({"classify"}));
+  EXPECT_EQ(capabilities("reward"), Json({"classify", "score", "rerank"}));
+  EXPECT_TRUE(capabilities("good").is_null());
+  EXPECT_TRUE(capabilities("base").is_null());
 }
 
 TEST(ModelListing, AWarningIsInTheCard) {
