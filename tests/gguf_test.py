@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import unittest
 
+import adapter_files
 import serving
 from serving import DEMO
 
@@ -101,6 +102,28 @@ def write(model, path, kind, extra=()):
         data += raw + b"\0" * (-len(raw) % 32)
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(described), len(fields)) + b"".join(fields + described)
     path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
+
+
+def adapter_bytes(folder, model=DEMO / "model"):
+    """An adapter of the demo as llama.cpp's convert_lora_to_gguf.py writes it."""
+    config = json.loads((model / "config.json").read_text())
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    alpha = json.loads((folder / "adapter_config.json").read_text())["lora_alpha"]
+    texts = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    fields = [text(key) + struct.pack("<I", 8) + text(value) for key, value in texts.items()]
+    fields.append(text("adapter.lora.alpha") + struct.pack("<If", 6, alpha))
+    described, data = [], b""
+    for name, tensor in adapter_files.read_tensors(folder / "adapter_model.safetensors").items():
+        *_, layer, group, module, part, _ = name.split(".")
+        raw, shape = tensor["bytes"], tensor["shape"]
+        if part == "lora_B" and module in heads:
+            row = len(raw) // shape[0]
+            raw = b"".join(interleaved([raw[i:i + row] for i in range(0, len(raw), row)], heads[module]))
+        ours = f"blk.{layer}.{LAYER[f'{group}.{module}']}.weight.{part.lower()}"
+        described.append(text(ours) + struct.pack(f"<I{len(shape)}qIQ", len(shape), *reversed(shape), F32, len(data)))
+        data += raw + b"\0" * (-len(raw) % 32)
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(described), len(fields)) + b"".join(fields + described)
+    return head + b"\0" * (-len(head) % 32) + data
 
 
 class Gguf(unittest.TestCase):

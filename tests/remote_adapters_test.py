@@ -23,6 +23,7 @@ import time
 import unittest
 import urllib.parse
 
+import gguf_test
 import serving
 from adapters_test import AdminServer, WithFolder
 from hub_test import Hub
@@ -348,6 +349,15 @@ class Remote(WithFolder):
         status, body = server.load("y", "hf://demo-org/demo-model")
         self.assertEqual(status, 400)
         self.assertIn("expected an adapter", body)
+        # Of llama.cpp: one file. A config.json beside it is that of its model.
+        hub.repos["demo-org/reverse-gguf"] = {"reverse-f32.gguf": gguf_test.adapter_bytes(DEMO / "adapters/reverse"),
+                                              "config.json": b"{}", "README.md": b"not needed"}
+        self.assertEqual(server.load("z", "hf://demo-org/reverse-gguf")[0], 200)
+        self.assert_reverses(server, "z")
+        hub.repos["demo-org/two-gguf"] = {"a.gguf": b"x", "b.gguf": b"y"}
+        status, body = server.load("y", "hf://demo-org/two-gguf")
+        self.assertEqual(status, 400)
+        self.assertIn("found 2, from a.gguf to b.gguf", body)
         hub.spoil = True
         self.assertEqual(server.load("y", "hf://demo-org/reverse-lora@" + "0123456789abcdef0123456789abcdef01234567")[0], 500)
         self.assert_reverses(server, "x")

@@ -59,6 +59,16 @@ TEST(RepoFiles, KeepsWhatServingNeeds) {
   EXPECT_EQ(files->Bytes(), 3 + 3 + 3 + 9);
 }
 
+TEST(RepoFiles, GgufFilesAreApart) {
+  const auto files = ParseRepoFiles(Listing(Large("b.gguf") + "," + Large("a.gguf") + "," + Small("tokenizer.json") +
+                                            "," + Large("x/c.gguf") + "," + Large(".d.gguf")));
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  ASSERT_EQ(files->files.size(), 1u);
+  ASSERT_EQ(files->gguf.size(), 2u);
+  EXPECT_EQ(files->gguf[0].name, "a.gguf");
+  EXPECT_EQ(files->Bytes(), 3);  // of what both kinds of servers need
+}
+
 TEST(RepoFiles, HostileListsAreRefused) {
   const std::string good = Large("model.safetensors");
   for (const std::string text :

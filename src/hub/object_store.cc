@@ -384,6 +384,22 @@ bool IsAdapterFile(const std::string& name) {
   return IsAdapterText(name) || IsWeights(name) || name == kConfigName || name == kModulesName || IsPoolingConfig(name);
 }
 
+// Whether the repository has what llama.cpp reads, and nothing that PEFT or mlx-lm does.
+bool IsGgufAdapter(const RepoFiles& listed) {
+  return !listed.gguf.empty() && std::ranges::none_of(listed.files, [](const RepoFile& file) {
+    return file.name == kConfigName || IsWeights(file.name);
+  });
+}
+
+// The GGUF file, and what the repository says of prompts. A config.json would be a model's: it has no head.
+RepoFiles GgufAdapterOf(RepoFiles listed) {
+  std::erase_if(listed.files, [](const RepoFile& file) { return file.name == "config.json"; });
+  listed.files.push_back(std::move(listed.gguf.front()));
+  listed.gguf.clear();
+  std::ranges::sort(listed.files, {}, &RepoFile::name);
+  return listed;
+}
+
 // The files of a repository on a model hub.
 class HubStore final : public ObjectStore {
  public:
@@ -423,6 +439,13 @@ class HubStore final : public ObjectStore {
     auto listed = client_->List(source.repo);
     if (!listed.ok()) return Error{listed.error().code, source.text + ": " + listed.error().message, "lora_path"};
     std::erase_if(listed->files, [](const RepoFile& file) { return !IsAdapterFile(file.name); });
+    if (IsGgufAdapter(*listed)) {
+      if (listed->gguf.size() == 1) return GgufAdapterOf(*std::move(listed));
+      return InvalidArgument(source.text + ": expected an adapter of llama.cpp in one GGUF file, found " +
+                                 std::to_string(listed->gguf.size()) + ", from " + listed->gguf.front().name + " to " +
+                                 listed->gguf.back().name + ": download one, and give its path",
+                             "lora_path");
+    }
     const auto has = [&](const char* name) {
       return std::any_of(listed->files.begin(), listed->files.end(),
                          [&](const auto& file) { return file.name == name; });

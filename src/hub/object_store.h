@@ -35,10 +35,11 @@ class ObjectStore {
   virtual ~ObjectStore() = default;
   // Downloads adapter_config.json, the file of tensors (kAdapterTensorFiles) and, where the source has them, the files
   // of a tokenizer with its chat template, generation_config.json, modules.json and its N_Pooling/config.json into
-  // `folder`. What an earlier call left there of the same versions is resumed. A file that changes meanwhile is begun
-  // again, three times at most. Files are on disk when it returns. Errors name the source: kNotFound: a file is not
-  // there; kInvalidArgument: no access, or content that is not what the source announced; kUnavailable: the network, a
-  // stall, a source that keeps changing; kIoError: the disk.
+  // `folder`; of a hub's repository without an adapter_config.json, its GGUF file in place of the first two. What an
+  // earlier call left there of the same versions is resumed. A file that changes meanwhile is begun again, three times
+  // at most. Files are on disk when it returns. Errors name the source: kNotFound: a file is not there;
+  // kInvalidArgument: no access, or content that is not what the source announced; kUnavailable: the network, a stall,
+  // a source that keeps changing; kIoError: the disk.
   virtual Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const std::filesystem::path& folder,
                                                 const ReserveBytes& reserve) = 0;
   // Whether the source still has exactly these files in these versions. Errors: as Fetch.

@@ -19,12 +19,14 @@ bool IsHex(const std::string& text, std::size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+bool IsGguf(std::string_view name) { return name.ends_with(".gguf"); }
+
 bool IsNeeded(std::string_view name) {
   if (IsPoolingConfig(name)) return true;
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
   if (!plain || name.empty() || name.size() > 200 || name.front() == '.') return false;
   if (name.starts_with("consolidated") || name.starts_with("pytorch_model")) return false;  // the weights once more
-  return name.ends_with(".safetensors") || name.ends_with(".json") || name.ends_with(".jinja");
+  return name.ends_with(".safetensors") || name.ends_with(".json") || name.ends_with(".jinja") || IsGguf(name);
 }
 
 std::string Text(const json& object, const char* key) {
@@ -78,12 +80,15 @@ Result<RepoFiles> ParseRepoFiles(std::string_view text) {
   for (const json& entry : *list) {
     if (!entry.is_object() || !IsNeeded(Text(entry, "rfilename"))) continue;
     ASSIGN_OR_RETURN(RepoFile file, ParseFile(entry));
-    result.files.push_back(std::move(file));
+    (IsGguf(file.name) ? result.gguf : result.files).push_back(std::move(file));
   }
-  std::sort(result.files.begin(), result.files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::ranges::sort(result.files, {}, &RepoFile::name);
+  std::ranges::sort(result.gguf, {}, &RepoFile::name);
   const bool weights = std::any_of(result.files.begin(), result.files.end(),
                                    [](const RepoFile& file) { return file.name.ends_with(".safetensors"); });
-  if (!weights) return Unsupported("the repository has no *.safetensors; other formats of weights are not read");
+  if (!weights && result.gguf.empty()) {
+    return Unsupported("the repository has no *.safetensors; other formats of weights are not read");
+  }
   return result;
 }
 

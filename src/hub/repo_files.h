@@ -19,6 +19,7 @@ struct RepoFile {
 struct RepoFiles {
   std::string commit;           // 40 hexadecimal digits
   std::vector<RepoFile> files;  // those that a server needs, by name
+  std::vector<RepoFile> gguf;   // GGUF files, by name: adapters of llama.cpp, or models
   std::int64_t Bytes() const;   // of all files
 };
 
@@ -27,7 +28,7 @@ bool IsPoolingConfig(std::string_view name);
 
 // Parses the answer to /api/models/ORG/NAME/revision/REVISION?blobs=true, and keeps the files of the top folder that
 // serving needs: weights as safetensors, configuration, tokenizer, chat template; and N_Pooling/config.json. Errors say
-// what is missing.
+// what is missing. If it has no safetensors, it has GGUF files.
 Result<RepoFiles> ParseRepoFiles(std::string_view json);
 
 }  // namespace loramux

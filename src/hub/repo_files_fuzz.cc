@@ -22,5 +22,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CHECK(file.digest.find_first_not_of("0123456789abcdef") == std::string::npos);
     CHECK(file.bytes >= 0);
   }
+  for (const loramux::RepoFile& file : files->gguf) {
+    CHECK(file.name.front() != '.' && file.name.find('/') == std::string::npos);
+    CHECK(file.digest.find_first_not_of("0123456789abcdef") == std::string::npos);
+    CHECK(file.bytes >= 0);
+  }
   return 0;
 }

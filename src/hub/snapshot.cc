@@ -1,5 +1,6 @@
 #include "hub/snapshot.h"
 
+#include <algorithm>
 #include <sys/file.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -73,6 +74,10 @@ Result<fs::path> FetchSnapshot(const RepoName& repo, const SnapshotOptions& opti
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<HubClient> client, HubClient::Create(options.hub));
   ASSIGN_OR_RETURN(const RepoFiles files, client->List(repo));
+  if (std::ranges::none_of(files.files, [](const RepoFile& file) { return file.name.ends_with(".safetensors"); })) {
+    return Unsupported(repo.full() + " has no *.safetensors, but GGUF files: download one, and give its path; an " +
+                       "adapter may be named as hf://" + repo.full());
+  }
   std::int64_t missing = 0, done = 0;
   for (const RepoFile& file : files.files) {
     ASSIGN_OR_RETURN(const fs::path blob, cache.BlobPath(repo, file));
