@@ -348,11 +348,9 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
   runtime.Stop();
   std::int64_t pages = 0;
   for (const auto& version : runtime.registry().List()) pages += version->layout.pages;
-  // Of a case whose adapters do not fit together, some must go.
-  if (pages > runtime.engine().Stats().device.capacity_pages) {
-    EXPECT_GT(runtime.engine().Stats().adapters.device_evictions, 0) << name;
-  }
-  EXPECT_EQ(pages > runtime.engine().Stats().device.capacity_pages, name != "kinds_qwen3");
+  // They do not fit together, so some must go.
+  EXPECT_GT(pages, runtime.engine().Stats().device.capacity_pages) << name;
+  EXPECT_GT(runtime.engine().Stats().adapters.device_evictions, 0) << name;
   EXPECT_GT(runtime.engine().Stats().prefix.found_tokens, 0);
 }
 
