@@ -190,8 +190,9 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, DType dtype, doubl
   const auto q = RandomFloats(bench.prng, rows * width);
   AlignedBuffer<float> out(rows * width), expected(rows * width);
   AlignedBuffer<float> workspace(AttentionWorkspaceFloats(layout, c.heads, c.context, bench.pool.size()));
+  const ScoreForm form = {.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))};
   const auto run = [&](const KernelContext& context, std::int64_t layer, float* to) {
-    PagedAttention(context, layout, layer, arena, step, c.heads, 0, q.data(), width, to, width, workspace.data());
+    PagedAttention(context, layout, layer, arena, step, c.heads, form, q.data(), width, to, width, workspace.data());
   };
   run(bench.context, layers - 1, out.data());
   run(bench.reference, layers - 1, expected.data());
@@ -429,14 +430,16 @@ void BenchElementwise(Bench& bench) {
     AlignedBuffer<float> y(m * intermediate);
     std::fill_n(y.data(), y.capacity(), 0.0f);
     const KernelContext& context = bench.context;
-    const double norm = BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, weight.data(), 1e-5f, y.data(), n); });
-    const double rope =
-        BestSeconds(5, [&] { Rope(context, y.data(), n, m, heads, head_dim, angle.data(), angle.data()); });
-    const double silu =
-        BestSeconds(5, [&] { SiluMul(context, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
-    const double add = BestSeconds(5, [&] { AddRows(bench.context, x.data(), n, m, n, y.data(), n); });
+    const double norm =
+        BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, {weight.data()}, 1e-5f, y.data(), n); });
+    const double rope = BestSeconds(5, [&] {
+      Rope(context, y.data(), n, m, heads, {head_dim, head_dim}, angle.data(), angle.data());
+    });
+    const double silu = BestSeconds(
+        5, [&] { GateMul(context, {}, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
+    const double add = BestSeconds(5, [&] { AddRows(bench.context, 1, x.data(), n, m, n, y.data(), n); });
     std::printf(
-        "elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  SiluMul 2048 %.1f us  "
+        "elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  GateMul 2048 %.1f us  "
         "AddRows 768 %.1f us\n",
         static_cast<long long>(m), norm * 1e6, rope * 1e6, silu * 1e6, add * 1e6);
   }

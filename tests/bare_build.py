@@ -42,7 +42,7 @@ def say(text):
 def call(*command, **more):
     """Runs the command; where it fails, prints what it said, and ends."""
     run = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, text=True, errors="replace", timeout=3000, check=False, **more)
+                         stderr=subprocess.STDOUT, text=True, errors="replace", timeout=7200, check=False, **more)
     if run.returncode != 0:
         print(run.stdout[-8000:])
         sys.exit(f"bare_build: `{' '.join(map(str, command))}` ended with {run.returncode}; its output is above")

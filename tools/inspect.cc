@@ -110,9 +110,9 @@ struct StoredTotals {
   }
 };
 
-std::string DescribeRope(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  const std::string theta = fmt::format("theta {}", rope.theta);
+std::string DescribeRope(const ModelConfig& config, const RopeConfig& rope) {
+  std::string theta = fmt::format("theta {}", rope.theta);
+  if (config.RotaryDim(rope) != config.head_dim) theta += fmt::format(", {} elements of a head", rope.rotary_dim);
   switch (rope.scaling) {
     case RopeConfig::Scaling::kNone:
       return theta;
@@ -123,6 +123,11 @@ std::string DescribeRope(const ModelConfig& config) {
                                  config.max_position, config.MostPositions());
     case RopeConfig::Scaling::kLlama3:
       return theta + fmt::format(", llama3 scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
+    case RopeConfig::Scaling::kYarn:
+      return theta + fmt::format(", yarn scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
+    case RopeConfig::Scaling::kLongRope:
+      return theta + fmt::format(", longrope scaling by {:g}, with other factors beyond {}", rope.factor,
+                                 rope.original_max_position);
   }
   return theta;
 }
@@ -147,7 +152,12 @@ void AddShapes(Report& report, const ModelConfig& config) {
   AddCount(report, "intermediate_size", "feed-forward size", config.intermediate_size);
   AddCount(report, "vocab_size", "vocabulary", config.vocab_size);
   AddCount(report, "max_position", "positions", config.max_position);
-  AddText(report, "rope", "rotary embedding", DescribeRope(config));
+  AddText(report, "rope", "rotary embedding", DescribeRope(config, config.rope));
+  if (config.local_rope) {
+    AddText(report, "local_rope", "of layers with a window", DescribeRope(config, *config.local_rope));
+  }
+  const auto without = std::ranges::count(config.layer_rope, LayerRope::kNone);
+  if (without > 0) AddCount(report, "layers_without_rope", "layers without it", without);
   AddSlidingWindows(report, config);
   Add(report, "tie_word_embeddings", "tied embeddings", config.tie_word_embeddings,
       config.tie_word_embeddings ? "yes" : "no");

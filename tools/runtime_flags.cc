@@ -594,7 +594,14 @@ void LogPeculiarities(const Runtime& runtime) {
         "the model's files hold no output layer (lm_head): it makes embeddings, and requests for text are refused");
   }
   if (config.TurnsAlike(config.MostPositions())) return;
-  if (config.TurnsAlike(runtime.max_model_len())) {
+  const bool dynamic = config.rope.scaling == RopeConfig::Scaling::kDynamic;
+  if (!dynamic && config.TurnsAlike(runtime.max_model_len())) return;
+  if (!dynamic) {
+    spdlog::info(
+        "rope_type longrope: sequences beyond {0} positions turn by other factors than shorter ones, so no prefix is "
+        "cached; with --max-model-len {0} prefixes are",
+        config.TurnsAlikeUpTo());
+  } else if (config.TurnsAlike(runtime.max_model_len())) {
     spdlog::info(
         "rope_type dynamic: sequences have at most {} positions, and up to there nothing is scaled; --max-model-len "
         "serves up to {}, without prefix cache",

@@ -126,14 +126,14 @@ class ModelWorld {
     weights.embedding = matrix(config_.vocab_size, config_.hidden_size);
     weight_bytes_ = 0;  // a step reads some rows of the embedding
     weights.lm_head = matrix(config_.vocab_size, config_.hidden_size);
-    weights.final_norm = ones;
+    weights.final_norm.weight = ones;
     for (std::int64_t i = 0; i < config_.num_layers; ++i) {
       DeviceWeights::Layer layer;
       layer.qkv = matrix(config_.QDim() + 2 * config_.KvDim(), config_.hidden_size);
       layer.o = matrix(config_.hidden_size, config_.QDim());
       layer.gate_up = matrix(2 * config_.intermediate_size, config_.hidden_size);
       layer.down = matrix(config_.hidden_size, config_.intermediate_size);
-      layer.input_norm = layer.post_attention_norm = ones;
+      layer.input_norm.weight = layer.mlp_norm.weight = ones;
       weights.layers.push_back(layer);
     }
     return weights;

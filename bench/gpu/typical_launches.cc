@@ -53,9 +53,9 @@ void PrintRowWise(PrintingStream& stream, DType dtype) {
   NormRowsArguments norm = {};
   norm.width = kHidden;
   NormRows(stream, dtype, kRows, norm);
-  SiluMulArguments silu = {};
+  GateMulArguments silu = {};
   silu.width = kIntermediate;
-  SiluMul(stream, dtype, kRows, silu);
+  GateMul(stream, dtype, kRows, silu);
   PoolRowsArguments pool = {};
   pool.width = kHidden;
   PoolRows(stream, dtype, kRows, pool);
@@ -107,9 +107,9 @@ void PrintLora(PrintingStream& stream, DType dtype) {
   expand.slices = 1;
   expand.work.max_pieces = kRows;
   LoraQkvPost(stream, dtype, {qkv, expand});
-  SiluMulArguments silu = {};
+  GateMulArguments silu = {};
   silu.width = kIntermediate;
-  LoraSiluMul(stream, dtype, {silu, expand});
+  LoraGateMul(stream, dtype, {silu, expand});
   float added = 0;
   NormRowsArguments norm = {};
   norm.width = kHidden;

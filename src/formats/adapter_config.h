@@ -148,17 +148,20 @@ struct ModuleVectors {
 };
 
 // What an adapter brings in place of the base model's: rows of a matrix, or the weights of a norm.
+// Digests have the numbers.
 enum class OwnKind : std::uint8_t {
   kEmbedding,
-  kInputNorm,
-  kPostAttentionNorm,
+  kInputNorm,  // of the input of attention
+  kMlpNorm,    // of the input of the feed-forward block
   kQNorm,
   kKNorm,
   kFinalNorm,
   kOutput,
+  kAttentionOutputNorm,
+  kMlpOutputNorm,
 };
-inline constexpr int kNumOwnKinds = 7;
-// The name in PEFT: "embed_tokens", "input_layernorm", ..., "norm", "lm_head".
+inline constexpr int kNumOwnKinds = 9;
+// The name for messages, as in Llama: "embed_tokens", "input_layernorm", ..., "norm", "lm_head".
 const char* OwnKindName(OwnKind kind);
 constexpr bool IsNorm(OwnKind kind) { return kind != OwnKind::kEmbedding && kind != OwnKind::kOutput; }
 
@@ -173,6 +176,7 @@ struct OwnRow {
 struct OwnPart {
   OwnKind kind = OwnKind::kEmbedding;
   std::int32_t layer = 0;  // of a norm of a layer
+  std::string module;      // of a norm: its name in the model, "model.layers.3.input_layernorm"
   const TensorEntry* tensor = nullptr;
   std::vector<OwnRow> rows;  // by token; of a norm: one
   // The tensor has a row for each token. `rows` has those that differ from the base's, once they were compared

@@ -38,11 +38,11 @@ void ParseNameOfForm(AdapterForm form, std::string_view text) {
   }
   if (form == AdapterForm::kPeft) return;
   CHECK(tensor.peft_name.starts_with("base_model.model."));
-  static_cast<void>(ParseAdapterTensorName(tensor.peft_name, 24, "FILE").ok());
+  static_cast<void>(ParseAdapterTensorName(tensor.peft_name, 24, NormNames(), "FILE").ok());
 }
 
 void ParseName(std::string_view text) {
-  const auto name = ParseAdapterTensorName(text, 24, "FILE");
+  const auto name = ParseAdapterTensorName(text, 24, InfoOf(ModelFamily::kGemma3).norms, "FILE");
   if (!name.ok()) {
     CHECK_LT(name.error().message.size(), 2048u);
     return;

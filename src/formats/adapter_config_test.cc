@@ -550,7 +550,7 @@ TEST_F(OpenAdapterTest, TakesOwnNorms) {
   EXPECT_EQ(norms->own[0].kind, OwnKind::kInputNorm);
   EXPECT_EQ(norms->own[0].layer, 0);
   EXPECT_EQ(norms->own[1].layer, 1);
-  EXPECT_EQ(norms->own[2].kind, OwnKind::kPostAttentionNorm);
+  EXPECT_EQ(norms->own[2].kind, OwnKind::kMlpNorm);
   EXPECT_EQ(norms->own[3].kind, OwnKind::kFinalNorm);
   EXPECT_EQ(norms->own[3].rows.size(), 1u);
   const auto error = [&](const std::string& name, const std::vector<std::int64_t>& shape, const ordered_json& config) {

@@ -255,11 +255,14 @@ Status AddToPair(const AdapterTensorName& name, const LayerTensor& layer, const 
 // Assigns every tensor to its pair; a tensor that belongs to none is an error.
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
+  const NormNames& norms = model == nullptr ? GuessNormNames(file.tensors->tensors()) : InfoOf(model->family).norms;
+  const FamilyNames* const names =
+      model == nullptr ? GuessFamilyNames(file.tensors->tensors()) : NamesOf(model->family);
   OwnPartsReader own(file.config, model, label);
   Pairs pairs;
   for (const TensorEntry& tensor : file.tensors->tensors()) {
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
-    ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, label));
+    ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, norms, label, names));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
     RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part) || (name.own && IsNorm(*name.own)), label));
     if (name.own || name.head) {

@@ -146,8 +146,20 @@ std::string PeftTarget(const std::string& target) {
   return target;
 }
 
-// Whether torchtune turns the rows of queries and keys when it loads a model of the family.
-bool TurnsRows(ModelFamily family) { return family == ModelFamily::kLlama || family == ModelFamily::kMistral; }
+// Whether torchtune turns the rows of queries and keys when it loads a model of the family; nullopt: not known here.
+std::optional<bool> TurnsRows(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::kLlama:
+    case ModelFamily::kMistral:
+      return true;
+    case ModelFamily::kQwen2:
+    case ModelFamily::kQwen3:
+    case ModelFamily::kPhi3:
+      return false;
+    default:
+      return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -234,9 +246,15 @@ Result<bool> AsPeftFromTorchtune(const ModelConfig* model, const std::string& la
     if (!of_heads || !(magnitude || name.ends_with(".lora_B.weight"))) return Ok{};
     if (model == nullptr) {
       need_base = true;
-    } else if (TurnsRows(model->family)) {
-      OrderInterleavedRows(model->head_dim, tensor);
+      return Ok{};
     }
+    const std::optional<bool> turns = TurnsRows(model->family);
+    if (!turns) {
+      return Unsupported(label + ": tensor " + Quote(tensor.name) +
+                         " is named as in torchtune, whose order of the rows of " + ModelFamilyName(model->family) +
+                         " is not known; save the adapter in PEFT's form");
+    }
+    if (*turns) OrderInterleavedRows(model->head_dim, tensor);
     return Ok{};
   }));
   RETURN_IF_ERROR(config.CompilePatterns(label));

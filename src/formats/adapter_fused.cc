@@ -33,19 +33,23 @@ std::vector<std::int64_t> OutputsOf(std::span<const LoraTarget> targets, const M
   return outputs;
 }
 
-// `count` rows of a tensor from row `first` on.
-TensorEntry RowsOf(const TensorEntry& tensor, std::int64_t first, std::int64_t count) {
+// How a tensor lies that is read as it is stored.
+TensorView ViewOfAll(const TensorEntry& tensor) {
+  return {.rows = tensor.shape[0], .columns = tensor.shape.size() > 1 ? tensor.shape[1] : 1};
+}
+
+// Some rows of a tensor, in this order.
+TensorEntry RowsOf(const TensorEntry& tensor, std::vector<std::int64_t> rows) {
   TensorEntry part = tensor;
   const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(tensor.shape[0]);
+  const auto count = static_cast<std::int64_t>(rows.size());
   part.shape[0] = count;
   part.bytes = row_bytes * static_cast<std::uint64_t>(count);
-  if (tensor.view == nullptr) {
-    part.offset += row_bytes * static_cast<std::uint64_t>(first);
+  if (tensor.view == nullptr && rows.back() - rows.front() == count - 1) {
+    part.offset += row_bytes * static_cast<std::uint64_t>(rows.front());
     return part;
   }
-  TensorView view = *tensor.view;
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
-  std::iota(rows.begin(), rows.end(), first);
+  TensorView view = tensor.view == nullptr ? ViewOfAll(tensor) : *tensor.view;
   if (!view.picked.empty())
     for (std::int64_t& row : rows) row = view.picked[static_cast<std::size_t>(row)];
   view.picked = std::move(rows);
@@ -78,10 +82,16 @@ Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, 
     return InvalidArgument(which + ": expected " + (outputs.empty() ? "as many rows for each" : expected + " rows") +
                            " of the base model's " + NamesOf(targets) + ", found " + ShapeToString(tensor.shape));
   }
-  std::int64_t first = 0;
+  const bool by_heads = model != nullptr && name.fused == FusedLayers::kQkv && FusesByHeads(model->family);
+  const std::int64_t groups = by_heads ? model->num_kv_heads : 1;
+  std::vector<std::vector<std::int64_t>> rows_of(targets.size());
+  for (std::int64_t next = 0, group = 0; group < groups; ++group) {
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      for (std::int64_t row = 0; row < outputs[i] / groups; ++row) rows_of[i].push_back(next++);
+    }
+  }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    parts.push_back({targets[i], reader.Keep(RowsOf(tensor, first, outputs[i]))});
-    first += outputs[i];
+    parts.push_back({targets[i], reader.Keep(RowsOf(tensor, std::move(rows_of[i])))});
   }
   return parts;
 }

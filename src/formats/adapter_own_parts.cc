@@ -10,8 +10,15 @@
 namespace loramux {
 namespace {
 
-constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {
-    "embed_tokens", "input_layernorm", "post_attention_layernorm", "q_norm", "k_norm", "norm", "lm_head"};
+constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {"embed_tokens",
+                                                                 "input_layernorm",
+                                                                 "post_attention_layernorm",
+                                                                 "q_norm",
+                                                                 "k_norm",
+                                                                 "norm",
+                                                                 "lm_head",
+                                                                 "the norm of attention's output",
+                                                                 "the norm of the feed-forward block's output"};
 
 // Of the embedding or of the output layer.
 const char* ModuleOf(OwnKind kind) { return kind == OwnKind::kEmbedding ? "model.embed_tokens" : "lm_head"; }
@@ -77,6 +84,12 @@ Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& te
   return Ok{};
 }
 
+std::int64_t OwnPartsReader::NormWidth(OwnKind norm) const {
+  if (norm != OwnKind::kQNorm && norm != OwnKind::kKNorm) return model_->hidden_size;
+  if (model_->qk_norm != QkNorm::kRow) return model_->head_dim;
+  return norm == OwnKind::kQNorm ? model_->QDim() : model_->KvDim();
+}
+
 Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor) {
   using Part = AdapterTensorName::Part;
   const bool is_weight = name.part == Part::kWeight || name.part == Part::kWeightAgain;
@@ -84,9 +97,13 @@ Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry
     return OwnError(label_, tensor,
                     "a fully trained norm, but modules_to_save does not name it: one of the two is wrong");
   }
+  if (model_ != nullptr && model_->norm_kind == NormKind::kLayer) {
+    return Unsupported(label_ + ": tensor " + Quote(tensor.name) +
+                       ": a fully trained LayerNorm is not supported; merge the adapter into the base model");
+  }
   const bool of_heads = *name.own == OwnKind::kQNorm || *name.own == OwnKind::kKNorm;
-  const std::int64_t width = model_ == nullptr ? tensor.shape[0] : of_heads ? model_->head_dim : model_->hidden_size;
-  if (model_ != nullptr && of_heads && !model_->qk_norm) {
+  const std::int64_t width = model_ == nullptr ? tensor.shape[0] : NormWidth(*name.own);
+  if (model_ != nullptr && of_heads && model_->qk_norm == QkNorm::kNone) {
     return OwnError(label_, tensor, "a norm that the base model does not have: the adapter fits another base model");
   }
   if (tensor.shape[0] != width) {
@@ -94,8 +111,8 @@ Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry
         label_, tensor,
         "expected [" + std::to_string(width) + "] as the base model's, found " + ShapeToString(tensor.shape));
   }
-  const auto [at, is_new] = norms_.emplace(std::pair(*name.own, name.layer), &tensor);
-  if (!is_new) return OwnError(label_, tensor, "the file holds it twice, also as " + Quote(at->second->name));
+  const auto [at, is_new] = norms_.emplace(std::pair(*name.own, name.layer), Norm{name.plain_module, &tensor});
+  if (!is_new) return OwnError(label_, tensor, "the file holds it twice, also as " + Quote(at->second.tensor->name));
   return Ok{};
 }
 
@@ -139,8 +156,9 @@ Status OwnPartsReader::Finish(AdapterFile& file) {
                     : AddsTokens(kind)      ? AddAddedRows(kind, file)
                                             : AddRows(kind, file));
     if (kind == OwnKind::kOutput) break;
-    for (const auto& [norm, tensor] : norms_) {
-      file.own.push_back({.kind = norm.first, .layer = norm.second, .tensor = tensor, .rows = {{0, 0}}});
+    for (const auto& [place, norm] : norms_) {
+      file.own.push_back(
+          {.kind = place.first, .layer = place.second, .module = norm.module, .tensor = norm.tensor, .rows = {{0, 0}}});
     }
   }
   file.embedding_base_copy = Of(OwnKind::kEmbedding).base;

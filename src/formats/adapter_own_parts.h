@@ -35,7 +35,13 @@ class OwnPartsReader {
     const TensorEntry *weight = nullptr, *again = nullptr, *base = nullptr, *rows = nullptr;
   };
 
+  struct Norm {
+    std::string module;
+    const TensorEntry* tensor;
+  };
+
   bool IsSaved(const AdapterTensorName& name);
+  std::int64_t NormWidth(OwnKind norm) const;
   Found& Of(OwnKind kind) { return found_[static_cast<std::size_t>(kind)]; }
   Status TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor);
   Status TakeHead(const AdapterTensorName& name, const TensorEntry& tensor);
@@ -54,7 +60,7 @@ class OwnPartsReader {
   const ModelConfig* model_;
   const std::string label_;
   std::array<Found, kNumOwnKinds> found_ = {};
-  std::map<std::pair<OwnKind, std::int32_t>, const TensorEntry*> norms_;
+  std::map<std::pair<OwnKind, std::int32_t>, Norm> norms_;
   std::optional<ClassHead> head_;
   std::set<std::string> saved_;  // of modules_to_save: names with a weight
 };

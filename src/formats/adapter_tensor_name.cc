@@ -99,23 +99,45 @@ struct NormName {
   std::string_view name;  // after "model.layers.N.", or after "model."
   OwnKind kind;
 };
-constexpr std::array<NormName, 5> kNorms = {{
-    {"input_layernorm", OwnKind::kInputNorm},
-    {"post_attention_layernorm", OwnKind::kPostAttentionNorm},
+constexpr std::array<NormName, 3> kNormsOfAll = {{
     {"self_attn.q_norm", OwnKind::kQNorm},
     {"self_attn.k_norm", OwnKind::kKNorm},
     {"norm", OwnKind::kFinalNorm},
 }};
 
-// The norm of this name, of a layer or of the model; null: none.
-const NormName* FindNorm(std::string_view rest, bool of_layer) {
-  const auto* const norm = std::ranges::find(kNorms, rest, &NormName::name);
-  return norm == kNorms.end() || (norm->kind == OwnKind::kFinalNorm) == of_layer ? nullptr : norm;
+// Those of the layers' two blocks; a name is empty where the family has none.
+std::array<NormName, 4> NormsOfBlocks(const NormNames& norms) {
+  const auto name = [](const char* of) { return of == nullptr ? std::string_view() : std::string_view(of); };
+  return {{{name(norms.attention), OwnKind::kInputNorm},
+           {name(norms.attention_output), OwnKind::kAttentionOutputNorm},
+           {name(norms.mlp), OwnKind::kMlpNorm},
+           {name(norms.mlp_output), OwnKind::kMlpOutputNorm}}};
+}
+
+// The norm of this name, of a layer or of the model; nullopt: none.
+std::optional<OwnKind> FindNorm(std::string_view rest, bool of_layer, const NormNames& norms) {
+  const auto of_blocks = NormsOfBlocks(norms);
+  for (const std::span<const NormName> list :
+       {std::span<const NormName>(kNormsOfAll), std::span<const NormName>(of_blocks)}) {
+    const auto norm = std::ranges::find(list, rest, &NormName::name);
+    if (norm == list.end() || rest.empty()) continue;
+    return (norm->kind == OwnKind::kFinalNorm) == of_layer ? std::nullopt : std::optional(norm->kind);
+  }
+  return std::nullopt;
+}
+
+// Whether the family has a norm of this name among those of the blocks.
+bool HasNorm(const NormNames& norms, std::string_view name) {
+  return std::ranges::any_of(NormsOfBlocks(norms), [&](const NormName& norm) { return norm.name == name; });
 }
 
 bool MayBringWeight(std::string_view module) {
-  return IsHeadName(module) || IsOrEndsWith(module, "lm_head") || IsOrEndsWith(module, "embed_tokens") ||
-         std::ranges::any_of(kNorms, [&](const NormName& norm) { return IsOrEndsWith(module, norm.name); });
+  const auto ends_so = [&](std::string_view name) { return !name.empty() && IsOrEndsWith(module, name); };
+  if (IsHeadName(module) || ends_so("lm_head") || ends_so("embed_tokens")) return true;
+  if (std::ranges::any_of(kNormsOfAll, ends_so, &NormName::name)) return true;
+  return std::ranges::any_of(AllFamilies(), [&](const FamilyInfo& family) {
+    return std::ranges::any_of(NormsOfBlocks(family.norms), ends_so, &NormName::name);
+  });
 }
 
 // Removes the suffix of a weight of the embedding, of the output layer, of a norm or of a head.
@@ -209,8 +231,34 @@ const TargetName* FindLayerTarget(std::string_view rest) {
 
 }  // namespace
 
-Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
-                                                 const std::string& label) {
+const NormNames& GuessNormNames(std::span<const TensorEntry> tensors) {
+  const auto has_all = [&](const FamilyInfo& family) {
+    return std::ranges::all_of(tensors, [&](const TensorEntry& tensor) {
+      return std::ranges::all_of(AllFamilies(), [&](const FamilyInfo& other) {
+        return std::ranges::all_of(NormsOfBlocks(other.norms), [&](const NormName& norm) {
+          const bool named =
+              !norm.name.empty() && tensor.name.find("." + std::string(norm.name) + ".") != std::string::npos;
+          return !named || HasNorm(family.norms, norm.name);
+        });
+      });
+    });
+  };
+  const auto found = std::ranges::find_if(AllFamilies(), has_all);
+  return found == AllFamilies().end() ? AllFamilies().front().norms : found->norms;
+}
+
+const FamilyNames* GuessFamilyNames(std::span<const TensorEntry> tensors) {
+  for (const FamilyNames& names : AllFamilyNames()) {
+    const std::string layers = std::string(kRoot) + std::string(names.layers);
+    if (std::ranges::any_of(tensors, [&](const TensorEntry& tensor) { return tensor.name.starts_with(layers); })) {
+      return &names;
+    }
+  }
+  return nullptr;
+}
+
+Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers, const NormNames& norms,
+                                                 const std::string& label, const FamilyNames* names) {
   using Part = AdapterTensorName::Part;
   AdapterTensorName result;
   std::string_view module = name;
@@ -222,7 +270,8 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   }
   result.module = module;
 
-  const std::string plain = WithoutWrappers(module);
+  std::string plain = WithoutWrappers(module);
+  if (names != nullptr) plain = OurName(*names, plain);
   std::string_view rest = plain;
   ConsumePrefix(rest, "model.");
   if (plain == "lm_head" || rest == "unembed_tokens") {
@@ -243,9 +292,9 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     if (IsWeight(result.part)) result.own = OwnKind::kEmbedding;
     return result;
   }
-  if (const NormName* norm = IsWeight(result.part) ? FindNorm(rest, false) : nullptr) {
+  if (IsWeight(result.part) && FindNorm(rest, false, norms)) {
     result.plain_module = "model.norm";
-    result.own = norm->kind;
+    result.own = OwnKind::kFinalNorm;
     return result;
   }
   if (!ConsumePrefix(rest, "layers.")) return Refuse(name, label);
@@ -256,10 +305,9 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
                            std::to_string(num_layers - 1) + ", which the base model has");
   }
   if (IsWeight(result.part)) {
-    const NormName* const norm = FindNorm(rest, true);
-    if (norm == nullptr) return Refuse(name, label);
+    result.own = FindNorm(rest, true, norms);
+    if (!result.own) return Refuse(name, label);
     result.layer = *layer;
-    result.own = norm->kind;
     return result;
   }
   const TargetName* target = FindLayerTarget(rest);

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "formats/adapter_config.h"
+#include "formats/model_family.h"
 
 namespace loramux {
 
@@ -54,8 +56,15 @@ struct AdapterTensorName {
 // and `classifier`, `.weight`; and VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error
 // (kUnsupported or kInvalidArgument): any other name; the message names the tensor and what it seems to be. `label`
 // names the file.
-Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers,
-                                                 const std::string& label);
+// `norms`: the names of norms in the base model; `names`: those of other modules, null: as Llama's.
+Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers, const NormNames& norms,
+                                                 const std::string& label, const FamilyNames* names = nullptr);
+
+// The names of norms of the first family that has all the norms in these tensors' names. For files whose base model is
+// not known.
+const NormNames& GuessNormNames(std::span<const TensorEntry> tensors);
+// Likewise the names of other modules; null: as Llama's.
+const FamilyNames* GuessFamilyNames(std::span<const TensorEntry> tensors);
 
 // Whether it is a head for classes, as the models of transformers for sequence classification name it. PEFT adds both
 // names to modules_to_save for the task type SEQ_CLS; a model has one of them.

@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/adapter_files.h"
+#include "formats/message.h"
+#include "formats/model_family.h"
 
 namespace loramux {
 namespace {
@@ -35,11 +37,8 @@ std::string FullName(const LoraModule& module) {
 }
 
 std::string FullName(const OwnPart& part) {
-  const std::string name = OwnKindName(part.kind);
-  if (part.kind == OwnKind::kOutput) return name;
-  if (part.kind == OwnKind::kEmbedding || part.kind == OwnKind::kFinalNorm) return "model." + name;
-  const bool of_heads = part.kind == OwnKind::kQNorm || part.kind == OwnKind::kKNorm;
-  return "model.layers." + std::to_string(part.layer) + (of_heads ? ".self_attn." : ".") + name;
+  if (part.kind == OwnKind::kOutput) return "lm_head";
+  return part.kind == OwnKind::kEmbedding ? "model.embed_tokens" : part.module;
 }
 
 // Whether PEFT saves the module as a whole.
@@ -274,6 +273,12 @@ Status WriteAdapter(const AdapterFile& file, const ModelConfig* model, const fs:
     return Unsupported(
         file.directory.string() + ": the order of its rows depends on the base model; name that by --base MODEL",
         "--base");
+  }
+  if (model != nullptr && NamesOf(model->family) != nullptr) {
+    return Unsupported(file.directory.string() + ": the modules of a " + ModelFamilyName(model->family) +
+                           " have names of their own, under which converting is not supported; the adapter is served "
+                           "as it is",
+                       "--base");
   }
   const fs::path to = WithoutLastSlash(directory), growing = Growing(directory);
   std::error_code error;

@@ -1,6 +1,7 @@
 #include "formats/gguf_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -25,11 +26,27 @@ struct GgufArchitecture {
   const char* model_type;
   const char* class_name;
   bool interleaved;  // as HasInterleavedHeads
+  // Further keys that the configuration below uses.
+  std::array<std::string_view, 4> keys = {};
+  bool fuses = false;  // as FusesLayers
 };
+constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa";
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+    {"gemma2", "gemma2", "Gemma2ForCausalLM", false, {"attn_logit_softcapping", "final_logit_softcapping"}},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, {"final_logit_softcapping", kLocalTheta, kWindowPattern}},
+    {"granite",
+     "granite",
+     "GraniteForCausalLM",
+     true,
+     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}},
+    {"olmo2", "olmo2", "Olmo2ForCausalLM", false, {kLocalTheta, kWindowPattern}},
+    {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
+    {"exaone4", "exaone4", "Exaone4ForCausalLM", false, {kLocalTheta, kWindowPattern}},
+    {"phi3", "phi3", "Phi3ForCausalLM", false, {"rope.scaling.attn_factor"}, /*fuses=*/true},
+    {"glm4", "glm4", "Glm4ForCausalLM", false, {}, /*fuses=*/true},
 };
 
 // Keys of the architecture that the configuration below uses, or that change nothing.
@@ -55,6 +72,9 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
     "tensor_data_layout",
     "use_parallel_residual",
     "vocab_size",
@@ -98,7 +118,9 @@ class ConfigBuilder {
     config_ = {{"architectures", {architecture_.class_name}}, {"model_type", architecture_.model_type}};
     RETURN_IF_ERROR(AddExtents());
     RETURN_IF_ERROR(AddHeads());
+    RETURN_IF_ERROR(AddWindows());
     RETURN_IF_ERROR(AddRope());
+    RETURN_IF_ERROR(AddScales());
     RETURN_IF_ERROR(AddTokens());
     AddWhatTensorsSay();
     return std::move(config_);
@@ -109,7 +131,8 @@ class ConfigBuilder {
     for (const std::string& key : file_.keys()) {
       if (!key.starts_with(prefix_)) continue;
       const std::string_view rest = std::string_view(key).substr(prefix_.size());
-      if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), rest) != std::end(kKnownKeys)) continue;
+      if (std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys)) continue;
+      if (std::ranges::find(architecture_.keys, rest) != architecture_.keys.end()) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file_.Find(key)) +
                              " may change what the model computes, and loramux does not know it",
                          key);
@@ -168,16 +191,73 @@ class ConfigBuilder {
                              ", which is not supported",
                          prefix_ + "attention.value_length");
     }
+    return Ok{};
+  }
+
+  bool Is(std::string_view architecture) const { return architecture == architecture_.name; }
+
+  Status AddWindows() {
     ASSIGN_OR_RETURN(const auto window, file_.Int(prefix_ + "attention.sliding_window", 0, kMost));
-    if (window.value_or(0) == 0) return Ok{};
-    if (architecture_.interleaved) {  // a Mistral: its files have the architecture of Llama
+    ASSIGN_OR_RETURN(const auto pattern,
+                     file_.Array(prefix_ + std::string(kWindowPattern), GgufArray::Element::kNumber));
+    if (window.value_or(0) == 0) {
+      config_["sliding_window"] = nullptr;
+      // Without a window no layer has one, whatever the pattern of the family is.
+      if (Is("gemma2") || Is("gemma3") || Is("exaone4")) config_["layer_types"] = TypesOfLayers({});
+      return Ok{};
+    }
+    if (Is("llama")) {  // a Mistral: its files have the architecture of Llama
       config_["architectures"] = {"MistralForCausalLM"};
       config_["model_type"] = "mistral";
-    } else {
+    } else if (Is("olmo2")) {
+      config_["architectures"] = {"Olmo3ForCausalLM"};
+      config_["model_type"] = "olmo3";
+    } else if (Is("qwen2") || Is("qwen3") || Is("smollm3")) {
       config_["use_sliding_window"] = true;
       config_["max_window_layers"] = 0;
     }
     config_["sliding_window"] = *window;
+    if (!pattern) return Ok{};
+    const std::vector<double> slides = pattern->Numbers();
+    if (slides.size() != config_["num_hidden_layers"].get<std::size_t>()) {
+      return file_.Bad(prefix_ + std::string(kWindowPattern), "an array with an element for each layer");
+    }
+    config_["layer_types"] = TypesOfLayers(slides);
+    return Ok{};
+  }
+
+  json TypesOfLayers(const std::vector<double>& slides) const {
+    json types = json::array();
+    for (std::size_t layer = 0; layer < config_["num_hidden_layers"].get<std::size_t>(); ++layer) {
+      const bool window = layer < slides.size() && slides[layer] != 0;
+      types.push_back(window ? "sliding_attention" : "full_attention");
+    }
+    return types;
+  }
+
+  Status AddNumber(const char* key, const char* name) {
+    ASSIGN_OR_RETURN(const auto number, file_.Number(prefix_ + key));
+    if (number) config_[name] = *number;
+    return Ok{};
+  }
+
+  // What multiplies and caps. The scale of Gemma's attention is in no key: its programs know it by the number of
+  // layers.
+  Status AddScales() {
+    if (Is("gemma2") || Is("gemma3")) {
+      const std::int64_t by_heads = Is("gemma2") ? 46 : 62;  // the layers of the models of 27B
+      const std::int64_t hidden = config_["hidden_size"], heads = config_["num_attention_heads"];
+      config_["query_pre_attn_scalar"] = config_["num_hidden_layers"] == by_heads ? hidden / heads : head_dim_;
+    }
+    RETURN_IF_ERROR(AddNumber("attn_logit_softcapping", "attn_logit_softcapping"));
+    RETURN_IF_ERROR(AddNumber("final_logit_softcapping", "final_logit_softcapping"));
+    RETURN_IF_ERROR(AddNumber("attention.scale", "attention_multiplier"));
+    RETURN_IF_ERROR(AddNumber("embedding_scale", "embedding_multiplier"));
+    RETURN_IF_ERROR(AddNumber("residual_scale", "residual_multiplier"));
+    RETURN_IF_ERROR(AddNumber("logit_scale", "logits_scaling"));
+    if (Is("granite") && !config_.contains("attention_multiplier")) {
+      config_["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(head_dim_));
+    }
     return Ok{};
   }
 
@@ -185,6 +265,9 @@ class ConfigBuilder {
     ASSIGN_OR_RETURN(const auto theta, file_.Number(prefix_ + "rope.freq_base"));
     theta_ = theta.value_or(10000.0);
     config_["rope_theta"] = theta_;
+    if (Is("gemma3")) config_["rope_local_base_freq"] = 10000.0;
+    if (Is("olmo2") || Is("exaone4")) config_["rope_local_base_freq"] = theta_;
+    RETURN_IF_ERROR(AddNumber("rope.freq_base_swa", "rope_local_base_freq"));
     ASSIGN_OR_RETURN(const auto turned, file_.Int(prefix_ + "rope.dimension_count", 1, kMost));
     if (turned && *turned != head_dim_) {
       config_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head_dim_);
@@ -198,8 +281,50 @@ class ConfigBuilder {
       json& scaling = config_["rope_scaling"] = {{"rope_type", name}, {"factor", factor.value_or(1)}};
       ASSIGN_OR_RETURN(const auto original, file_.Int(prefix_ + "rope.scaling.original_context_length", 1, kMost));
       if (original) scaling["original_max_position_embeddings"] = *original;
+      for (const auto& [key, ours] : {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                      std::pair{"rope.scaling.yarn_beta_slow", "beta_slow"},
+                                      std::pair{"rope.scaling.yarn_attn_factor", "attention_factor"}}) {
+        ASSIGN_OR_RETURN(const auto beta, file_.Number(prefix_ + key));
+        if (beta) scaling[ours] = *beta;
+      }
     }
+    if (Is("phi3")) return AddLongRope();
     return AddRopeFactors(name);
+  }
+
+  Result<json> FactorsOf(const GgufTensor& tensor, std::int64_t count) const {
+    if (tensor.type->id != 0 || tensor.shape != std::vector<std::int64_t>{count}) {
+      return InvalidArgument(file_.label() + ": tensor " + Quote(tensor.name) + ": expected F32 [" +
+                                 std::to_string(count) + "], found " + tensor.type->name + " " +
+                                 ShapeToString(tensor.shape),
+                             tensor.name);
+    }
+    std::vector<float> factors(static_cast<std::size_t>(count));
+    std::copy(tensor.data.begin(), tensor.data.end(), reinterpret_cast<std::byte*>(factors.data()));
+    return json(factors);
+  }
+
+  // Two tensors of factors, for short and for long texts.
+  Status AddLongRope() {
+    const GgufTensor* const long_ones = file_.FindTensor("rope_factors_long.weight");
+    const GgufTensor* const short_ones = file_.FindTensor("rope_factors_short.weight");
+    if (long_ones == nullptr && short_ones == nullptr) return Ok{};
+    if (long_ones == nullptr || short_ones == nullptr) {
+      return InvalidArgument(file_.label() +
+                                 ": expected both 'rope_factors_long.weight' and "
+                                 "'rope_factors_short.weight', found one",
+                             "rope_factors_long.weight");
+    }
+    ASSIGN_OR_RETURN(const auto turned, file_.Int(prefix_ + "rope.dimension_count", 1, kMost));
+    json scaling = {{"rope_type", "longrope"}, {"factor", 1.0}};
+    ASSIGN_OR_RETURN(scaling["long_factor"], FactorsOf(*long_ones, turned.value_or(head_dim_) / 2));
+    ASSIGN_OR_RETURN(scaling["short_factor"], FactorsOf(*short_ones, turned.value_or(head_dim_) / 2));
+    ASSIGN_OR_RETURN(const std::int64_t original, Required("rope.scaling.original_context_length"));
+    scaling["original_max_position_embeddings"] = original;
+    ASSIGN_OR_RETURN(const auto attention, file_.Number(prefix_ + "rope.scaling.attn_factor"));
+    if (attention) scaling["attention_factor"] = *attention;
+    config_["rope_scaling"] = std::move(scaling);
+    return Ok{};
   }
 
   // The tensor of factors by which the wavelengths grow. Llama 3's come from four numbers, of which the metadata have
@@ -207,14 +332,8 @@ class ConfigBuilder {
   Status AddRopeFactors(const std::string& scaling) {
     const GgufTensor* tensor = file_.FindTensor("rope_freqs.weight");
     if (tensor == nullptr) return Ok{};
-    if (tensor->type->id != 0 || tensor->shape != std::vector<std::int64_t>{head_dim_ / 2}) {
-      return InvalidArgument(file_.label() + ": tensor 'rope_freqs.weight': expected F32 [" +
-                                 std::to_string(head_dim_ / 2) + "], found " + tensor->type->name + " " +
-                                 ShapeToString(tensor->shape),
-                             tensor->name);
-    }
-    std::vector<float> factors(static_cast<std::size_t>(head_dim_ / 2));
-    std::copy(tensor->data.begin(), tensor->data.end(), reinterpret_cast<std::byte*>(factors.data()));
+    ASSIGN_OR_RETURN(const json list, FactorsOf(*tensor, head_dim_ / 2));
+    const auto factors = list.get<std::vector<float>>();
     const float most = *std::max_element(factors.begin(), factors.end());
     if (scaling == "none") {
       if (std::all_of(factors.begin(), factors.end(), [](float f) { return f == 1; })) return Ok{};
@@ -268,7 +387,8 @@ class ConfigBuilder {
 
   void AddWhatTensorsSay() {
     config_["tie_word_embeddings"] = file_.FindTensor("output.weight") == nullptr;
-    config_["attention_bias"] = file_.FindTensor("blk.0.attn_q.bias") != nullptr;
+    config_["attention_bias"] =
+        file_.FindTensor("blk.0.attn_q.bias") != nullptr || file_.FindTensor("blk.0.attn_qkv.bias") != nullptr;
     config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
   }
 
@@ -309,6 +429,11 @@ Result<bool> GgufHeadsAreInterleaved(const GgufFile& file) {
 bool HasInterleavedHeads(const GgufFile& file) {
   const auto architecture = ArchitectureOf(file);
   return architecture && architecture->interleaved;
+}
+
+bool FusesLayers(const GgufFile& file) {
+  const auto architecture = ArchitectureOf(file);
+  return architecture && architecture->fuses;
 }
 
 Result<std::string> GgufModelConfig(const GgufFile& file) {

@@ -12,7 +12,9 @@ namespace loramux {
 // Whether the rows of attn_q and attn_k, and their biases, lie in the order of interleaved rotary embeddings: so they
 // do in files of the architecture "llama".
 bool HasInterleavedHeads(const GgufFile& file);
-// The same of a file that may be an adapter. Error: its architecture is none that loramux reads.
+// Whether its files hold gate and up as one matrix, under the name of up.
+bool FusesLayers(const GgufFile& file);
+// The same as HasInterleavedHeads of a file that may be an adapter. Error: its architecture is none that loramux reads.
 Result<bool> GgufHeadsAreInterleaved(const GgufFile& file);
 
 // The text of a config.json. Errors name the key: an architecture that loramux does not serve; metadata of the

@@ -1,8 +1,7 @@
 #include "formats/model_config.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -10,7 +9,9 @@
 #include "formats/generation_defaults.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
+#include "formats/model_family.h"
 #include "formats/model_files.h"
+#include "formats/rope_config.h"
 
 namespace loramux {
 namespace {
@@ -18,37 +19,6 @@ namespace {
 // These bounds keep later products below 2^63: layers * 2 * KvDim * 64 positions * 4 bytes is at most 2^43.
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxLayers = 1024;
-
-// The defaults of a family's class in transformers.
-struct FamilyInfo {
-  ModelFamily family;
-  const char* name;  // model_type
-  const char* architecture;
-  std::int64_t max_position;
-  std::int64_t num_kv_heads;    // 0: as many as heads
-  std::int64_t head_dim;        // 0: hidden_size / num_attention_heads
-  std::int64_t sliding_window;  // 0: the family has none
-  std::int64_t bos, eos;        // -1: none
-};
-constexpr std::array<FamilyInfo, 4> kFamilies = {{
-    {ModelFamily::kLlama, "llama", "LlamaForCausalLM", 2048, 0, 0, 0, 1, 2},
-    {ModelFamily::kMistral, "mistral", "MistralForCausalLM", 131072, 8, 0, 4096, 1, 2},
-    {ModelFamily::kQwen2, "qwen2", "Qwen2ForCausalLM", 32768, 32, 0, 4096, -1, -1},
-    {ModelFamily::kQwen3, "qwen3", "Qwen3ForCausalLM", 32768, 32, 128, 4096, -1, -1},
-}};
-
-const FamilyInfo& Info(ModelFamily family) {
-  const auto found =
-      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) { return info.family == family; });
-  CHECK(found != kFamilies.end());
-  return *found;
-}
-
-std::string SupportedArchitectures() {
-  std::string list;
-  for (const FamilyInfo& info : kFamilies) list += (list.empty() ? "" : ", ") + std::string(info.architecture);
-  return list;
-}
 
 Error UnknownArchitecture(const JsonFields& fields, const std::string& what) {
   return Unsupported(fields.label() + what + " is not supported; loramux serves " + SupportedArchitectures());
@@ -64,23 +34,21 @@ std::string WithoutHead(const FamilyInfo& info) {
 // config.without_head.
 Result<const FamilyInfo*> FindFamily(const JsonFields& fields, ModelConfig& config) {
   ASSIGN_OR_RETURN(const auto model_type, fields.String("model_type"));
-  const auto by_type =
-      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) { return model_type == info.name; });
+  const FamilyInfo* const by_type = model_type ? FindFamilyByType(*model_type) : nullptr;
   const nlohmann::json* architectures = fields.Find("architectures");
   if (architectures == nullptr || (architectures->is_array() && architectures->empty())) {
     if (!model_type) return fields.Missing("architectures", "a list with one of " + SupportedArchitectures());
-    if (by_type == kFamilies.end()) return UnknownArchitecture(fields, "model_type " + Quote(*model_type));
-    return &*by_type;
+    if (by_type == nullptr) return UnknownArchitecture(fields, "model_type " + Quote(*model_type));
+    return by_type;
   }
   if (!architectures->is_array() || !architectures->front().is_string()) {
     return fields.Bad("architectures", "a list with one of " + SupportedArchitectures());
   }
   const auto& name = architectures->front().get_ref<const std::string&>();
-  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) {
-    return name == info.architecture || name == WithoutHead(info);
-  });
-  if (found == kFamilies.end()) return UnknownArchitecture(fields, "the architecture " + Quote(name));
-  if (model_type && by_type != found) {
+  const auto found = std::ranges::find_if(
+      AllFamilies(), [&](const FamilyInfo& info) { return name == info.architecture || name == WithoutHead(info); });
+  if (found == AllFamilies().end()) return UnknownArchitecture(fields, "the architecture " + Quote(name));
+  if (model_type && by_type != &*found) {
     return InvalidArgument(fields.label() + "model_type " + Quote(*model_type) + " contradicts the architecture " +
                            Quote(name));
   }
@@ -102,109 +70,72 @@ Status RefuseMlx(const JsonFields& fields) {
   return Ok{};
 }
 
+const char* NameOf(Activation activation) {
+  constexpr const char* kNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu"};
+  return kNames[static_cast<std::size_t>(activation)];
+}
+
+// The names of transformers for the functions, of the tanh form of GELU both.
+bool IsActivation(std::string_view name, Activation activation) {
+  if (activation == Activation::kSilu) return name == "silu" || name == "swish";
+  if (activation == Activation::kGeluTanh) return name == "gelu_pytorch_tanh" || name == "gelu_fast";
+  return name == NameOf(activation);
+}
+
+// The same of options that single families have.
+Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
+  const auto refuse = [&](const char* key, bool wanted, bool fallback) -> Status {
+    ASSIGN_OR_RETURN(const bool value, fields.BoolOr(key, fallback));
+    if (value == wanted) return Ok{};
+    return Unsupported(fields.label() + key + " " + (value ? "true" : "false") + " is not supported");
+  };
+  if (family.family == ModelFamily::kStableLm) return refuse("qk_layernorm", false, false);
+  if (family.family == ModelFamily::kFalcon) {
+    RETURN_IF_ERROR(refuse("alibi", false, false));
+    ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
+    return newer ? Ok{} : refuse("parallel_attn", true, true);
+  }
+  if (family.family != ModelFamily::kOpt) return Ok{};
+  RETURN_IF_ERROR(refuse("do_layer_norm_before", true, true));
+  RETURN_IF_ERROR(refuse("_remove_final_layer_norm", false, false));
+  RETURN_IF_ERROR(refuse("layer_norm_elementwise_affine", true, true));
+  ASSIGN_OR_RETURN(const auto hidden, fields.Int("hidden_size", 1, kMaxExtent));
+  ASSIGN_OR_RETURN(const auto width, fields.Int("word_embed_proj_dim", 1, kMaxExtent));
+  if (!width || width == hidden) return Ok{};
+  return Unsupported(fields.label() + "word_embed_proj_dim " + std::to_string(*width) +
+                     ": embeddings of another width than hidden_size are not supported");
+}
+
 // Refuses options that change the computation in ways that the forward pass does not implement.
-Status RefuseUnsupported(const JsonFields& fields) {
+Status RefuseUnsupported(const JsonFields& fields, const FamilyInfo& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const nlohmann::json* experts = fields.Find(key);
     if (experts == nullptr || *experts == 0) continue;
     return Unsupported(fields.label() + key + " is " + Describe(*experts) + ": mixtures of experts are not supported");
   }
-  ASSIGN_OR_RETURN(const auto activation, fields.String("hidden_act"));
-  if (activation && *activation != "silu" && *activation != "swish") {
-    return Unsupported(fields.label() + "hidden_act " + Quote(*activation) + " is not supported, only silu");
+  const char* const key = family.fields.activation;
+  ASSIGN_OR_RETURN(const auto activation, fields.String(key));
+  if (activation && !IsActivation(*activation, family.activation)) {
+    return Unsupported(fields.label() + key + " " + Quote(*activation) + " is not supported, only " +
+                       NameOf(family.activation));
+  }
+  RETURN_IF_ERROR(RefuseOfFamily(fields, family));
+  const nlohmann::json* both_ways = fields.Find("use_bidirectional_attention");
+  if (both_ways != nullptr && !IsOff(*both_ways)) {
+    return Unsupported(fields.label() + "use_bidirectional_attention " + Describe(*both_ways) +
+                       " is not supported: attention is causal");
   }
   ASSIGN_OR_RETURN(const bool use_mrope, fields.BoolOr("use_mrope", false));
   if (use_mrope) return Unsupported(fields.label() + "use_mrope (multimodal rotary embedding) is not supported");
   return Ok{};
 }
 
-Status RequirePositive(const JsonFields& fields, const char* key, const std::optional<double>& number, double& out) {
-  if (!number) return Ok{};
-  if (*number <= 0) return fields.Bad(key, "a number above 0");
-  out = *number;
-  return Ok{};
+// `fallback` 0: there must be one.
+Result<std::int64_t> ReadExtent(const JsonFields& fields, const char* key, std::int64_t fallback) {
+  return fallback == 0 ? fields.RequiredInt(key, 1, kMaxExtent) : fields.IntOr(key, 1, kMaxExtent, fallback);
 }
 
-Status RequiredPositive(const JsonFields& fields, const char* key, double& out) {
-  ASSIGN_OR_RETURN(const auto number, fields.Number(key));
-  if (!number) return fields.Missing(key, "a number above 0");
-  return RequirePositive(fields, key, number, out);
-}
-
-Status CheckFullRotation(const JsonFields& fields) {
-  ASSIGN_OR_RETURN(const auto factor, fields.Number("partial_rotary_factor"));
-  if (!factor || *factor == 1.0) return Ok{};
-  return Unsupported(fields.label() + "partial_rotary_factor " + Describe(*fields.Find("partial_rotary_factor")) +
-                     " is not supported, only 1");
-}
-
-Status ParseLlama3Rope(const JsonFields& top, const JsonFields& scaling, ModelConfig& config) {
-  RopeConfig& rope = config.rope;
-  RETURN_IF_ERROR(RequiredPositive(scaling, "low_freq_factor", rope.low_freq_factor));
-  RETURN_IF_ERROR(RequiredPositive(scaling, "high_freq_factor", rope.high_freq_factor));
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
-    return scaling.Bad("high_freq_factor", "a number above low_freq_factor");
-  }
-  // As in transformers: the top-level field wins; without any, the trained length is used.
-  const bool at_top = top.Has("original_max_position_embeddings");
-  ASSIGN_OR_RETURN(
-      rope.original_max_position,
-      (at_top ? top : scaling).IntOr("original_max_position_embeddings", 1, kMaxExtent, config.max_position));
-  return Ok{};
-}
-
-Status ParseScaling(const JsonFields& top, const JsonFields& scaling, ModelConfig& config) {
-  ASSIGN_OR_RETURN(const auto new_name, scaling.String("rope_type"));
-  ASSIGN_OR_RETURN(const auto old_name, scaling.String("type"));
-  const std::string type = new_name ? *new_name : old_name.value_or("default");
-  RopeConfig& rope = config.rope;
-  if (type == "default") return Ok{};
-  if (type == "linear") {
-    rope.scaling = RopeConfig::Scaling::kLinear;
-  } else if (type == "dynamic") {
-    if (config.head_dim == 2) return Unsupported(scaling.label() + "rope_type 'dynamic' needs a head_dim above 2");
-    rope.scaling = RopeConfig::Scaling::kDynamic;
-    // transformers scales from max_position_embeddings and uses no other original length for this type.
-    rope.original_max_position = config.max_position;
-  } else if (type == "llama3") {
-    rope.scaling = RopeConfig::Scaling::kLlama3;
-    RETURN_IF_ERROR(ParseLlama3Rope(top, scaling, config));
-  } else {
-    const bool planned = type == "yarn" || type == "longrope" || type == "su";
-    return Unsupported(scaling.label() + "rope_type " + Quote(type) +
-                       " is not supported; loramux knows default, linear, dynamic and llama3" +
-                       (planned ? "; yarn and longrope are planned, with the model families that use them" : ""));
-  }
-  return RequiredPositive(scaling, "factor", rope.factor);
-}
-
-// Parses rope_scaling (transformers 4) or rope_parameters (transformers 5), which also contains rope_theta.
-Status ParseRope(const JsonFields& top, ModelConfig& config) {
-  ASSIGN_OR_RETURN(const auto top_theta, top.Number("rope_theta"));
-  RETURN_IF_ERROR(RequirePositive(top, "rope_theta", top_theta, config.rope.theta));
-  RETURN_IF_ERROR(CheckFullRotation(top));
-  const nlohmann::json* old_scaling = top.Find("rope_scaling");
-  const char* key = old_scaling != nullptr && !IsOff(*old_scaling) ? "rope_scaling" : "rope_parameters";
-  const nlohmann::json* value = top.Find(key);
-  if (value == nullptr) return Ok{};
-  if (!value->is_object()) return top.Bad(key, "an object or null");
-  for (const auto& [name, member] : value->items()) {
-    if (!member.is_object()) continue;
-    return Unsupported(top.label() + key + "." + Printable(name) +
-                       ": rotary embeddings that differ between layers are not supported");
-  }
-  const JsonFields scaling(*value, top.label() + key + ".");
-  ASSIGN_OR_RETURN(const auto theta, scaling.Number("rope_theta"));
-  RETURN_IF_ERROR(RequirePositive(scaling, "rope_theta", theta, config.rope.theta));
-  RETURN_IF_ERROR(CheckFullRotation(scaling));
-  return ParseScaling(top, scaling, config);
-}
-
-Status ParseHeads(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
-  ASSIGN_OR_RETURN(config.num_heads, fields.RequiredInt("num_attention_heads", 1, kMaxExtent));
-  const bool equal_heads = family.num_kv_heads == 0 || fields.IsExplicitNull("num_key_value_heads");
-  ASSIGN_OR_RETURN(config.num_kv_heads, fields.IntOr("num_key_value_heads", 1, kMaxExtent,
-                                                     equal_heads ? config.num_heads : family.num_kv_heads));
+Status ParseHeadDim(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   if (config.num_heads % config.num_kv_heads != 0) {
     return InvalidArgument(fields.label() + "num_key_value_heads " + std::to_string(config.num_kv_heads) +
                            " does not divide num_attention_heads " + std::to_string(config.num_heads));
@@ -230,38 +161,68 @@ Status ParseHeads(const JsonFields& fields, const FamilyInfo& family, ModelConfi
   return Ok{};
 }
 
-Status ParseBiases(const JsonFields& fields, ModelConfig& config) {
-  const bool configurable = config.family == ModelFamily::kLlama || config.family == ModelFamily::kQwen3;
-  if (configurable) {
-    ASSIGN_OR_RETURN(config.attention_qkv_bias, fields.BoolOr("attention_bias", false));
-    config.attention_output_bias = config.attention_qkv_bias;
+// num_kv_heads counts in the newer architecture alone.
+Result<std::int64_t> FalconKvHeads(const JsonFields& fields, std::int64_t num_heads) {
+  ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
+  if (newer) return fields.IntOr("num_kv_heads", 1, kMaxExtent, num_heads);
+  ASSIGN_OR_RETURN(const bool one, fields.BoolOr("multi_query", true));
+  return one ? std::int64_t{1} : num_heads;
+}
+
+Status ParseHeads(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
+  ASSIGN_OR_RETURN(config.num_heads, ReadExtent(fields, "num_attention_heads", family.num_heads));
+  if (family.family == ModelFamily::kFalcon) {
+    ASSIGN_OR_RETURN(config.num_kv_heads, FalconKvHeads(fields, config.num_heads));
+    return ParseHeadDim(fields, family, config);
   }
-  if (config.family == ModelFamily::kQwen2) config.attention_qkv_bias = true;
-  if (config.family == ModelFamily::kLlama) {
-    ASSIGN_OR_RETURN(config.mlp_bias, fields.BoolOr("mlp_bias", false));
-  }
-  config.qk_norm = config.family == ModelFamily::kQwen3;
+  const bool equal_heads = family.num_kv_heads == 0 || fields.IsExplicitNull("num_key_value_heads");
+  ASSIGN_OR_RETURN(config.num_kv_heads, fields.IntOr("num_key_value_heads", 1, kMaxExtent,
+                                                     equal_heads ? config.num_heads : family.num_kv_heads));
+  return ParseHeadDim(fields, family, config);
+}
+
+Status ParseBiases(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
+  ASSIGN_OR_RETURN(const bool biased, fields.BoolOr(family.fields.bias, family.attention_bias));
+  const BiasRule rule = family.biases;
+  const bool asked = biased && rule != BiasRule::kNone;
+  config.attention_qkv_bias = asked || rule == BiasRule::kAlwaysQkv;
+  config.attention_output_bias = asked && rule != BiasRule::kQkv && rule != BiasRule::kAlwaysQkv;
+  config.mlp_bias = rule == BiasRule::kMlpAlways || (asked && rule == BiasRule::kAllOrNone);
+  if (!family.mlp_bias) return Ok{};
+  ASSIGN_OR_RETURN(config.mlp_bias, fields.BoolOr("mlp_bias", false));
   return Ok{};
 }
 
 // The window of the layers that have one; 0 if no layer has one.
 Result<std::int64_t> ParseWindow(const JsonFields& fields, const FamilyInfo& family) {
-  if (family.sliding_window == 0 || fields.IsExplicitNull("sliding_window")) return std::int64_t{0};
-  if (family.family != ModelFamily::kMistral) {
+  if (family.windows == WindowRule::kNever || fields.IsExplicitNull("sliding_window")) return std::int64_t{0};
+  if (family.windows == WindowRule::kFrom) {
     ASSIGN_OR_RETURN(const bool use, fields.BoolOr("use_sliding_window", false));
     if (!use) return std::int64_t{0};  // sliding_window is then ignored
   }
   return fields.IntOr("sliding_window", 1, kMaxExtent, family.sliding_window);
 }
 
-// `layer_types` as saved by transformers 5 decides for the Qwen families; it must not contradict the other fields.
-Status ApplyLayerTypes(const JsonFields& fields, std::int64_t window, ModelConfig& config) {
+// How often a layer without a window comes. A number, or letters: "LLLG".
+Result<std::int64_t> ParsePattern(const JsonFields& fields, const FamilyInfo& family) {
+  const bool old = fields.Has("sliding_window_pattern");
+  const char* const key = old ? "sliding_window_pattern" : "_sliding_window_pattern";
+  const nlohmann::json* value = fields.Find(key);
+  if (value == nullptr || !value->is_string()) return fields.IntOr(key, 1, kMaxExtent, family.window_pattern);
+  const auto& letters = value->get_ref<const std::string&>();
+  const auto size = static_cast<std::int64_t>(letters.size());
+  if (size > 0 && letters == std::string(letters.size() - 1, 'L') + "G") return size;
+  return fields.Bad(key, "a number, or letters L that end in one G");
+}
+
+// `layer_types` as saved by transformers 5 decides, except for Mistral; it must not contradict the other fields.
+Status ApplyLayerTypes(const JsonFields& fields, const FamilyInfo& family, std::int64_t window, ModelConfig& config) {
   const nlohmann::json* types = fields.Find("layer_types");
   if (types == nullptr) return Ok{};
   if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_layers) {
     return fields.Bad("layer_types", "a list of num_hidden_layers = " + std::to_string(config.num_layers) + " names");
   }
-  const bool decides = config.family == ModelFamily::kQwen2 || config.family == ModelFamily::kQwen3;
+  const bool decides = family.windows == WindowRule::kFrom || family.windows == WindowRule::kButEachNth;
   for (std::size_t layer = 0; layer < types->size(); ++layer) {
     const nlohmann::json& type = (*types)[layer];
     const bool sliding = type == "sliding_attention";
@@ -284,15 +245,82 @@ Status ApplyLayerTypes(const JsonFields& fields, std::int64_t window, ModelConfi
 
 Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(const std::int64_t window, ParseWindow(fields, family));
-  std::int64_t first = 0;  // the first layer with a window
-  if (window != 0 && family.family != ModelFamily::kMistral) {
+  std::int64_t first = 0, pattern = 0;  // the first layer with a window; each pattern-th has none
+  if (window != 0 && family.windows == WindowRule::kFrom) {
     ASSIGN_OR_RETURN(first, fields.IntOr("max_window_layers", 0, kMaxExtent, 28));
+  }
+  if (family.windows == WindowRule::kButEachNth) {
+    ASSIGN_OR_RETURN(pattern, ParsePattern(fields, family));
   }
   config.sliding_window.assign(static_cast<std::size_t>(config.num_layers), 0);
   for (std::int64_t layer = first; layer < config.num_layers; ++layer) {
+    if (pattern > 0 && (layer + 1) % pattern == 0) continue;
     config.sliding_window[static_cast<std::size_t>(layer)] = window;
   }
-  return ApplyLayerTypes(fields, window, config);
+  return ApplyLayerTypes(fields, family, window, config);
+}
+
+// A number above 0 that multiplies.
+Status ReadFactor(const JsonFields& fields, const char* key, double& out) {
+  ASSIGN_OR_RETURN(const auto number, fields.Number(key));
+  if (number && *number <= 0) return fields.Bad(key, "a number above 0");
+  out = number.value_or(out);
+  return Ok{};
+}
+
+// The root of the hidden size, rounded to the type of the weights, as transformers has it.
+double EmbeddingScale(const ModelConfig& config) {
+  const double root = std::sqrt(static_cast<double>(config.hidden_size));
+  const int bits = config.dtype == "bfloat16" ? 8 : config.dtype == "float16" ? 11 : 24;  // of a number's fraction
+  int exponent = 0;
+  std::frexp(root, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(root, bits - exponent)), exponent - bits);
+}
+
+Result<BlockOrder> ParseBlockOrder(const JsonFields& fields, const FamilyInfo& family) {
+  if (family.family == ModelFamily::kFalcon) {
+    ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
+    ASSIGN_OR_RETURN(const std::int64_t norms, fields.IntOr("num_ln_in_parallel_attn", 1, 2, newer ? 2 : 1));
+    return newer && norms == 2 ? BlockOrder::kParallel : BlockOrder::kParallelOneNorm;
+  }
+  if (family.family != ModelFamily::kStableLm && family.family != ModelFamily::kGptNeoX) return BlockOrder::kSequential;
+  const bool neox = family.family == ModelFamily::kGptNeoX;
+  ASSIGN_OR_RETURN(const bool parallel, fields.BoolOr("use_parallel_residual", neox));
+  if (!parallel) return BlockOrder::kSequential;
+  return neox ? BlockOrder::kParallel : BlockOrder::kParallelOneNorm;
+}
+
+// What the family does between its products, from its row and the fields that it reads.
+Status ParseOperations(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
+  config.norm_kind = family.norm_kind;
+  config.gated = family.gated;
+  if (family.learned_positions) config.position_rows_before = 2;
+  ASSIGN_OR_RETURN(config.block_order, ParseBlockOrder(fields, family));
+  const bool before = family.norms.attention != nullptr, after = family.norms.attention_output != nullptr;
+  config.norm_places = before && after ? NormPlaces::kBoth : before ? NormPlaces::kBefore : NormPlaces::kAfter;
+  config.norm_weight_offset = family.norm_weight_offset;
+  config.qk_norm = family.qk_norm;
+  config.activation = family.activation;
+  if (family.scales_embedding) config.embedding_scale = EmbeddingScale(config);
+  if (family.query_scalar) {
+    double scalar = 256;
+    RETURN_IF_ERROR(ReadFactor(fields, "query_pre_attn_scalar", scalar));
+    config.attention_scale = 1 / std::sqrt(scalar);
+    const bool capped = family.family == ModelFamily::kGemma2;  // by default
+    if (capped && !fields.IsExplicitNull("attn_logit_softcapping")) config.attention_soft_cap = 50;
+    if (capped && !fields.IsExplicitNull("final_logit_softcapping")) config.logit_soft_cap = 30;
+    RETURN_IF_ERROR(ReadFactor(fields, "attn_logit_softcapping", config.attention_soft_cap));
+    RETURN_IF_ERROR(ReadFactor(fields, "final_logit_softcapping", config.logit_soft_cap));
+  }
+  if (!family.multipliers) return Ok{};
+  double divisor = 1;
+  config.attention_scale = 1;
+  RETURN_IF_ERROR(ReadFactor(fields, "embedding_multiplier", config.embedding_scale));
+  RETURN_IF_ERROR(ReadFactor(fields, "residual_multiplier", config.residual_scale));
+  RETURN_IF_ERROR(ReadFactor(fields, "attention_multiplier", config.attention_scale));
+  RETURN_IF_ERROR(ReadFactor(fields, "logits_scaling", divisor));
+  config.logit_scale = 1 / divisor;
+  return Ok{};
 }
 
 Status ParseTokens(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
@@ -328,18 +356,43 @@ Status ParseMatryoshka(const JsonFields& fields, ModelConfig& config) {
 Status ParseExtents(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(config.hidden_size, fields.RequiredInt("hidden_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxLayers));
-  ASSIGN_OR_RETURN(config.intermediate_size, fields.RequiredInt("intermediate_size", 1, kMaxExtent));
-  ASSIGN_OR_RETURN(config.vocab_size, fields.RequiredInt("vocab_size", 1, kMaxExtent));
+  const bool falcon = family.family == ModelFamily::kFalcon;  // four times the hidden size by default
+  ASSIGN_OR_RETURN(config.intermediate_size,
+                   ReadExtent(fields, family.fields.intermediate, falcon ? 4 * config.hidden_size : 0));
+  ASSIGN_OR_RETURN(config.vocab_size, ReadExtent(fields, "vocab_size", family.vocab_size));
   ASSIGN_OR_RETURN(config.max_position, fields.IntOr("max_position_embeddings", 1, kMaxExtent, family.max_position));
-  ASSIGN_OR_RETURN(const auto eps, fields.Number("rms_norm_eps"));
-  if (eps && (*eps <= 0 || *eps > 1)) return fields.Bad("rms_norm_eps", "a number above 0 and at most 1");
-  config.rms_norm_eps = eps.value_or(1e-6);
+  ASSIGN_OR_RETURN(const auto eps, fields.Number(family.fields.norm_eps));
+  if (eps && (*eps <= 0 || *eps > 1)) return fields.Bad(family.fields.norm_eps, "a number above 0 and at most 1");
+  config.norm_eps = eps.value_or(family.norm_eps);
   return ParseHeads(fields, family, config);
 }
 
-}  // namespace
+// Replaces the configuration of a model of text and images by that of its text part, with what stands outside of it.
+Status TakeTextPart(nlohmann::json& object, std::string& label) {
+  const JsonFields fields(object, label);
+  const nlohmann::json* architectures = fields.Find("architectures");
+  const bool named = architectures != nullptr && architectures->is_array() && !architectures->empty() &&
+                     architectures->front().is_string();
+  ASSIGN_OR_RETURN(const auto model_type, fields.String("model_type"));
+  const Wrapper* const wrapper =
+      FindWrapper(named ? architectures->front().get<std::string>() : "", model_type.value_or(""));
+  if (wrapper == nullptr) return Ok{};
+  // Older files of Qwen 2.5 VL have the text part's fields beside the others.
+  const nlohmann::json* const inner = fields.Find("text_config");
+  if (inner != nullptr && !inner->is_object()) return fields.Bad("text_config", "an object");
+  nlohmann::json part = inner == nullptr ? object : *inner;
+  for (const char* key : {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype",
+                          "quantization_config", "compression_config"}) {
+    if (fields.Has(key)) part[key] = *fields.Find(key);
+  }
+  part.erase("architectures");
+  if (inner == nullptr || !part.contains("model_type")) part["model_type"] = wrapper->text;
+  if (inner != nullptr) label += "text_config.";
+  object = std::move(part);
+  return Ok{};
+}
 
-const char* ModelFamilyName(ModelFamily family) { return Info(family).name; }
+}  // namespace
 
 std::int64_t ModelConfig::MostPositions() const {
   if (rope.scaling != RopeConfig::Scaling::kDynamic || rope.factor <= 1) return max_position;
@@ -347,28 +400,31 @@ std::int64_t ModelConfig::MostPositions() const {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label) {
-  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label));
-  const JsonFields fields(object, label + ": ");
+  ASSIGN_OR_RETURN(nlohmann::json object, ParseJsonObject(json, label));
+  std::string inner = label + ": ";
+  RETURN_IF_ERROR(TakeTextPart(object, inner));
+  const JsonFields fields(object, inner);
   ModelConfig config;
   ASSIGN_OR_RETURN(const FamilyInfo* family, FindFamily(fields, config));
   config.family = family->family;
-  RETURN_IF_ERROR(RefuseUnsupported(fields));
+  RETURN_IF_ERROR(RefuseUnsupported(fields, *family));
   RETURN_IF_ERROR(RefuseMlx(fields));
-  RETURN_IF_ERROR(ParseExtents(fields, *family, config));
-  RETURN_IF_ERROR(ParseRope(fields, config));
-  RETURN_IF_ERROR(ParseBiases(fields, config));
-  RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
-  RETURN_IF_ERROR(ParseTokens(fields, *family, config));
-  RETURN_IF_ERROR(ParseMatryoshka(fields, config));
-  ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.BoolOr("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const auto dtype, fields.String("dtype"));
   ASSIGN_OR_RETURN(const auto torch_dtype, fields.String("torch_dtype"));
+  config.dtype = dtype ? *dtype : torch_dtype.value_or("");
+  RETURN_IF_ERROR(ParseExtents(fields, *family, config));
+  RETURN_IF_ERROR(ParseBiases(fields, *family, config));
+  RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
+  RETURN_IF_ERROR(ParseRopes(fields, *family, config));
+  RETURN_IF_ERROR(ParseOperations(fields, *family, config));
+  RETURN_IF_ERROR(ParseTokens(fields, *family, config));
+  RETURN_IF_ERROR(ParseMatryoshka(fields, config));
+  ASSIGN_OR_RETURN(config.tie_word_embeddings, fields.BoolOr("tie_word_embeddings", family->tied));
   // compression_config: the older name, by compressed-tensors.
   for (const char* key : {"compression_config", "quantization_config"}) {
     const nlohmann::json* quantization = fields.Find(key);
     if (quantization != nullptr && !IsOff(*quantization)) config.quantization = quantization->dump();
   }
-  config.dtype = dtype ? *dtype : torch_dtype.value_or("");
   return config;
 }
 

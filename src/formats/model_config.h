@@ -1,8 +1,10 @@
 // The architecture of a base model, read from a Hugging Face `config.json`.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,25 +12,72 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "formats/activation.h"
 
 namespace loramux {
 
-// The supported architectures.
-enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3 };
+// The supported architectures. What they have in common and what not is a table: formats/model_family.h.
+enum class ModelFamily {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kGemma2,
+  kGemma3,
+  kGranite,
+  kOlmo2,
+  kOlmo3,
+  kSmolLm3,
+  kExaone4,
+  kPhi3,
+  kGlm,
+  kGlm4,
+  kStableLm,
+  kGptNeoX,
+  kFalcon,
+  kOpt,
+  kMinistral3,
+};
 
 // The family's name for messages.
 const char* ModelFamilyName(ModelFamily family);
 
 // Rotary position embedding. `kDynamic` is NTK scaling by the current length ("dynamic" in transformers).
 struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kDynamic, kLlama3 };
+  enum class Scaling { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;            // llama3
-  double high_freq_factor = 4.0;           // llama3
-  std::int64_t original_max_position = 0;  // llama3; dynamic (always max_position, as in transformers)
+  double low_freq_factor = 1.0;   // llama3
+  double high_freq_factor = 4.0;  // llama3
+  // llama3, yarn; longrope: longer sequences take the long factors; dynamic: always max_position, as in transformers.
+  std::int64_t original_max_position = 0;
+  double beta_fast = 32.0, beta_slow = 1.0;         // yarn
+  bool truncate = true;                             // yarn: its limits are rounded to whole pairs
+  std::vector<double> short_factors, long_factors;  // longrope: by which wavelengths grow, [rotary_dim / 2] each
+  double attention_factor = 1.0;                    // by which cosines and sines are multiplied
+  // b: the query at position p is also multiplied by 1 + b log(1 + floor(p / original_max_position)).
+  double query_beta = 0.0;
+  std::int64_t rotary_dim = 0;  // of a head, how many of its first elements turn; even, at most head_dim
+  bool adjacent_pairs = false;  // the elements 2 k and 2 k + 1 turn together, not k and k + rotary_dim / 2
 };
+
+// Which rotary embedding a layer has: ModelConfig::rope, ModelConfig::local_rope, or none.
+enum class LayerRope : std::uint8_t { kMain, kLocal, kNone };
+
+// Which norms stand around each of a layer's two blocks, attention and feed-forward: before it, after it (its output is
+// normed before it is added), or both.
+enum class NormPlaces : std::uint8_t { kBefore, kAfter, kBoth };
+
+// kRms: x / rms(x) * weight. kLayer: (x - mean) / deviation * weight + bias.
+enum class NormKind : std::uint8_t { kRms, kLayer };
+
+// How attention and the feed-forward block follow each other: the second reads what the first has added to, or both
+// read the same, under norms of their own or under one norm.
+enum class BlockOrder : std::uint8_t { kSequential, kParallel, kParallelOneNorm };
+
+// Norms of q and k: none, of each head, or of the heads of a row together.
+enum class QkNorm : std::uint8_t { kNone, kHeads, kRow };
 
 // The architecture of a base model.
 struct ModelConfig {
@@ -42,12 +91,28 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t added_tokens = 0;  // of the vocabulary's last ones, those that only adapters have (AddTokens)
   std::int64_t max_position = 0;  // max_position_embeddings
-  double rms_norm_eps = 1e-6;
+  double norm_eps = 1e-6;
+  NormKind norm_kind = NormKind::kRms;
+  double norm_weight_offset = 0.0;  // what is added to the stored weights of norms (1 in Gemma)
+  NormPlaces norm_places = NormPlaces::kBefore;
+  QkNorm qk_norm = QkNorm::kNone;
+  BlockOrder block_order = BlockOrder::kSequential;
+  Activation activation = Activation::kSilu;
+  bool gated = true;  // the feed-forward block is down(f(gate) * up), else down(f(up)) without a gate
+  // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
+  std::optional<std::int64_t> position_rows_before;
+  double embedding_scale = 1.0;     // of the rows of the embedding
+  double residual_scale = 1.0;      // of what a block adds
+  double logit_scale = 1.0;         // of logits, before the cap
+  double logit_soft_cap = 0.0;      // c: logits are c tanh(logit / c); 0: none
+  double attention_scale = 0.0;     // of the products of queries and keys; 0: 1 / sqrt(head_dim)
+  double attention_soft_cap = 0.0;  // the same of the scaled products
   RopeConfig rope;
+  std::optional<RopeConfig> local_rope;
+  std::vector<LayerRope> layer_rope;   // by layer; empty: kMain
   bool attention_qkv_bias = false;     // biases of q, k, v (Qwen2; Llama and Qwen3 with attention_bias)
   bool attention_output_bias = false;  // bias of o (Llama and Qwen3 with attention_bias)
   bool mlp_bias = false;
-  bool qk_norm = false;  // per-head RMS norm of q and k (Qwen3)
   bool tie_word_embeddings = false;
   bool without_head = false;  // the architecture has no output layer ("Qwen3Model"); tied embeddings serve as one
   // For each layer, the number of positions that attention sees, including the current one; 0: all. Size num_layers.
@@ -62,9 +127,28 @@ struct ModelConfig {
 
   // The most positions that can be computed as the model says: max_position, or `factor` times as many with kDynamic.
   std::int64_t MostPositions() const;
-  // Whether positions of a sequence up to this length turn alike whatever its length is.
-  bool TurnsAlike(std::int64_t length) const {
-    return rope.scaling != RopeConfig::Scaling::kDynamic || length <= max_position;
+  // The length up to which positions of a sequence turn alike whatever its length is; whether all up to `length` do.
+  std::int64_t TurnsAlikeUpTo(const RopeConfig& of) const {
+    if (of.scaling == RopeConfig::Scaling::kDynamic) return max_position;
+    const bool has_long = of.scaling == RopeConfig::Scaling::kLongRope;
+    return has_long ? of.original_max_position : std::numeric_limits<std::int64_t>::max();
+  }
+  std::int64_t TurnsAlikeUpTo() const { return TurnsAlikeUpTo(rope); }
+  bool TurnsAlike(std::int64_t length) const { return length <= TurnsAlikeUpTo(); }
+  LayerRope RopeOf(std::int64_t layer) const {
+    return layer_rope.empty() ? LayerRope::kMain : layer_rope[static_cast<std::size_t>(layer)];
+  }
+  // How many elements of a head turn.
+  std::int64_t RotaryDim(const RopeConfig& of) const { return of.rotary_dim == 0 ? head_dim : of.rotary_dim; }
+  // By what the query at a position is multiplied, besides.
+  float QueryScale(std::int64_t position) const {
+    if (rope.query_beta == 0 || position < rope.original_max_position) return 1.0f;
+    const auto steps = static_cast<float>(position / rope.original_max_position);
+    return 1.0f + static_cast<float>(rope.query_beta) * std::log(1.0f + steps);
+  }
+  // The scale of the products of queries and keys.
+  float AttentionScale() const {
+    return attention_scale > 0 ? static_cast<float>(attention_scale) : 1.0f / std::sqrt(static_cast<float>(head_dim));
   }
 
   // Makes room in the vocabulary for tokens that the base model does not have: adapters bring their rows of the
@@ -75,15 +159,18 @@ struct ModelConfig {
   }
   std::int64_t BaseTokens() const { return vocab_size - added_tokens; }
 
+  // The rows of gate and up together.
+  std::int64_t GateUpDim() const { return gated ? 2 * intermediate_size : intermediate_size; }
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }
 };
 
 // Parses the text of a config.json. Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) and
 // 5 (rope_parameters, dtype, layer_types); absent fields have the defaults of transformers. Errors name the field, what
-// was expected and what was found. Refused by name: an unknown architecture, an activation other than silu, a rope type
-// other than the four above, and mixtures of experts. Extents are bounded so that later products
-// cannot overflow: each extent and QDim() by 2^24, layers by 1024. `label` names the source in errors.
+// was expected and what was found. Of a model of text and images, the text part is read. Refused by name: an unknown
+// architecture, an activation or a rope type other than those above, and mixtures of experts. Extents are bounded so
+// that later products cannot overflow: each extent and QDim() by 2^24, layers by 1024. `label` names the source in
+// errors.
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label);
 
 // Reads DIR/config.json and, if present, DIR/generation_config.json (for eos_token_id, which may be a list).

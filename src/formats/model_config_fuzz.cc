@@ -24,8 +24,7 @@ void CheckConfig(const ModelConfig& config) {
   for (const TokenId token : config.eos_token_ids) CHECK(token >= 0 && token < config.vocab_size);
   CHECK(config.bos_token_id >= -1 && config.bos_token_id < config.vocab_size);
   const RopeConfig& rope = config.rope;
-  for (const double number :
-       {config.rms_norm_eps, rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor}) {
+  for (const double number : {config.norm_eps, rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor}) {
     CHECK(std::isfinite(number) && number > 0);
   }
   const bool needs_length =

@@ -9,10 +9,12 @@ namespace loramux::gpu {
 // One kernel of kernels/kernel_list.h. A name stands for three instances, one for each element type (f32, bf16, f16).
 enum class Kernel : std::uint8_t {
   kEmbedRows,  // kernels/elementwise.h
+  kEmbedPositions,
   kNormRows,
-  kSiluMul,
+  kGateMul,
   kGatherRows,
   kAddRows,
+  kScaleRows,
   kPoolRows,
   kCopyPages,
   kEmbedOwnRows,  // kernels/own_rows.h
@@ -24,7 +26,7 @@ enum class Kernel : std::uint8_t {
   kLoraExpand,
   kSkinnyMatMulLora,  // kernels/skinny.h
   kLoraQkvPost,       // kernels/lora_fused.h
-  kLoraSiluMul,
+  kLoraGateMul,
   kLoraNormRows,
   kDecideLayer,  // kernels/assist.h
   kSendActivations,

@@ -31,15 +31,16 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
 }
 
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
   CHECK(context.pool != nullptr);
   CheckSequences(layout, layer, arena, sequences);
   CHECK_GT(num_heads, 0);
   CHECK_EQ(num_heads % layout.num_kv_heads, 0);
-  CHECK_GE(window, 0);
+  CHECK_GE(form.window, 0);
+  CHECK_GT(form.scale, 0);
   const auto implementation = context.backend == Backend::kReference ? reference::PagedAttention : cpu::PagedAttention;
-  implementation(context, layout, layer, arena, sequences, num_heads, window, q, q_stride, out, out_stride, workspace);
+  implementation(context, layout, layer, arena, sequences, num_heads, form, q, q_stride, out, out_stride, workspace);
 }
 
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,

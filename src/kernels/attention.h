@@ -27,13 +27,20 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
              std::int64_t v_stride);
 
-// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over positions p' of the row's own sequence with p - window <
-// p' <= p (window 0: all p' <= p). q, out: [rows, num_heads * head_dim], strides in floats. Query head h reads
+// How attention makes scores of the products of queries and keys.
+struct ScoreForm {
+  float scale = 1;          // above 0
+  float soft_cap = 0;       // c above 0: a score is c tanh(scale * product / c)
+  std::int64_t window = 0;  // of the positions in view; 0: all earlier ones
+};
+
+// out[row, head, :] = softmax(scores(q . K)) V over positions p' of the row's own sequence with p - window < p' <= p
+// (window 0: all p' <= p). q, out: [rows, num_heads * head_dim], strides in floats. Query head h reads
 // key-value head h / (num_heads / num_kv_heads).
 // workspace: AttentionWorkspaceFloats(...) floats. The result is bitwise independent of chunking and of the rest of the
 // batch. REQUIRES: StoreKv was called for the same rows.
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
 
 // Query rows (times heads of one key-value group) of which a thread holds the scores at once.

@@ -1,13 +1,17 @@
 #include "kernels/elementwise.h"
 
 #include <cmath>
+#include <limits>
 
 #include "kernels/kernel_test_support.h"
 
 namespace loramux::elementwise_test {
 namespace {
 
-class ElementwiseTest : public KernelTest {};
+class ElementwiseTest : public KernelTest {
+ protected:
+  void CheckRope(std::int64_t half, const RopeShape& shape, Prng& prng);
+};
 LORAMUX_INSTANTIATE_KERNEL_TEST(ElementwiseTest);
 
 // Below, at and above whole vectors; the last is large enough to be shared among threads at 100 rows.
@@ -35,49 +39,68 @@ std::vector<float> CheckRowsAlone(const KernelContext& context, std::vector<floa
 
 TEST_P(ElementwiseTest, RmsNorm) {
   Prng prng(1);
+  float offset = 0;
   for (std::int64_t n : kWidths) {
     const auto x = RandomFloats(kRows * n, prng);
     const auto weight = RandomFloats(n, prng);
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      RmsNorm(c, x.data() + first * n, n, m, n, weight.data(), 1e-5f, y + first * n, n);
+      RmsNorm(c, x.data() + first * n, n, m, n, {weight.data(), offset}, 1e-5f, y + first * n, n);
     };
     const std::vector<float> zero(x.size());
     const auto actual = CheckRowsAlone(context(), zero, n, op);
     // The mean of squares has a relative error of a few roundings.
     ExpectNear(actual, CheckRowsAlone(reference(), zero, n, op), 4e-6f);
     auto in_place = x;
-    RmsNorm(context(), in_place.data(), n, kRows, n, weight.data(), 1e-5f, in_place.data(), n);
+    RmsNorm(context(), in_place.data(), n, kRows, n, {weight.data(), offset}, 1e-5f, in_place.data(), n);
     EXPECT_TRUE(BitwiseEqual(in_place.data(), actual.data(), kRows * n));
+    offset = 1 - offset;
   }
+}
+
+void ElementwiseTest::CheckRope(std::int64_t half, const RopeShape& shape, Prng& prng) {
+  const std::int64_t heads = 3, width = heads * shape.head_dim;
+  auto cos = RandomFloats(kRows * half, prng), sin = cos;
+  for (std::size_t i = 0; i < cos.size(); ++i) {
+    sin[i] = std::sin(cos[i]);
+    cos[i] = std::cos(cos[i]);
+  }
+  const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
+    Rope(c, x + first * width, width, m, heads, shape, cos.data() + first * half, sin.data() + first * half);
+  };
+  const auto x = RandomFloats(kRows * width, prng);
+  // Fused or not: one rounding of a product below 1.
+  ExpectNear(CheckRowsAlone(context(), x, width, op), CheckRowsAlone(reference(), x, width, op), 2e-7f);
 }
 
 TEST_P(ElementwiseTest, Rope) {
   Prng prng(2);
-  for (std::int64_t half : kWidths) {
-    const std::int64_t heads = 3, head_dim = 2 * half, width = heads * head_dim;
-    auto cos = RandomFloats(kRows * half, prng), sin = cos;
-    for (std::size_t i = 0; i < cos.size(); ++i) {
-      sin[i] = std::sin(cos[i]);
-      cos[i] = std::cos(cos[i]);
-    }
-    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
-      Rope(c, x + first * width, width, m, heads, head_dim, cos.data() + first * half, sin.data() + first * half);
-    };
-    const auto x = RandomFloats(kRows * width, prng);
-    // Fused or not: one rounding of a product below 1.
-    ExpectNear(CheckRowsAlone(context(), x, width, op), CheckRowsAlone(reference(), x, width, op), 2e-7f);
+  for (std::int64_t half : kWidths) CheckRope(half, {2 * half, 2 * half}, prng);
+  for (std::int64_t half : {1, 8, 24}) {
+    CheckRope(half, {2 * half + 14, 2 * half}, prng);
+    CheckRope(half, {2 * half + 14, 2 * half, /*adjacent_pairs=*/true}, prng);
+    CheckRope(half, {2 * half, 2 * half, /*adjacent_pairs=*/true}, prng);
   }
 }
 
-TEST_P(ElementwiseTest, SiluMul) {
+TEST_P(ElementwiseTest, RopeLeavesTheRestOfAHead) {
+  std::vector<float> x(2 * 8, 1.0f);
+  const std::vector<float> cos = {0.5f}, sin = {0.25f};
+  Rope(context(), x.data(), 16, 1, 2, {8, 2, /*adjacent_pairs=*/true}, cos.data(), sin.data());
+  const std::vector<float> head = {0.25f, 0.75f, 1, 1, 1, 1, 1, 1};
+  EXPECT_EQ(std::vector<float>(x.begin(), x.begin() + 8), head);
+  EXPECT_EQ(std::vector<float>(x.begin() + 8, x.end()), head);
+}
+
+TEST_P(ElementwiseTest, GateMul) {
   Prng prng(3);
   for (std::int64_t n : kWidths) {
+    const GateForm form = {static_cast<Activation>(n % 4), n % 3 != 0 && n % 4 != 2};  // the exact GELU has no gate
     auto x = RandomFloats(kRows * 2 * n, prng);
     for (float& value : x) value *= 20;
     x[0] = -150.0f;  // exp overflows
     x[static_cast<std::size_t>(2 * n)] = 150.0f;
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      SiluMul(c, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);
+      GateMul(c, form, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);
     };
     const std::vector<float> zero(static_cast<std::size_t>(kRows * n));
     // The exponential is exact to a few units in the last place.
@@ -90,10 +113,40 @@ TEST_P(ElementwiseTest, AddRows) {
   for (std::int64_t n : kWidths) {
     const auto x = RandomFloats(kRows * n, prng);
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      AddRows(c, x.data() + first * n, n, m, n, y + first * n, n);
+      AddRows(c, 1, x.data() + first * n, n, m, n, y + first * n, n);
     };
     const auto y = RandomFloats(kRows * n, prng);
     ExpectNear(CheckRowsAlone(context(), y, n, op), CheckRowsAlone(reference(), y, n, op), 0);
+  }
+}
+
+TEST_P(ElementwiseTest, AddRowsTimesAFactor) {
+  Prng prng(5);
+  for (std::int64_t n : kWidths) {
+    const auto x = RandomFloats(kRows * n, prng);
+    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
+      AddRows(c, 0.22f, x.data() + first * n, n, m, n, y + first * n, n);
+    };
+    const auto y = RandomFloats(kRows * n, prng);
+    // Fused or not: one rounding of a product below 1.
+    ExpectNear(CheckRowsAlone(context(), y, n, op), CheckRowsAlone(reference(), y, n, op), 2e-7f);
+  }
+}
+
+TEST_P(ElementwiseTest, ScaleRows) {
+  Prng prng(6);
+  for (float cap : {0.0f, 3.0f}) {
+    for (std::int64_t n : kWidths) {
+      const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
+        ScaleRows(c, 5.5f, cap, x + first * n, n, m, n);
+      };
+      auto x = RandomFloats(kRows * n, prng);
+      x[0] = -std::numeric_limits<float>::infinity();  // a token that may not be generated stays one
+      const auto actual = CheckRowsAlone(context(), x, n, op);
+      EXPECT_EQ(actual[0], x[0]);
+      const auto expected = CheckRowsAlone(reference(), x, n, op);
+      for (std::size_t i = 1; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 2e-6f) << i;
+    }
   }
 }
 
@@ -101,8 +154,8 @@ TEST_P(ElementwiseTest, RespectsStrides) {
   const std::int64_t n = 19, stride = 24;
   std::vector<float> x(3 * stride, 1.0f), y(3 * stride, -1.0f);
   const std::vector<float> weight(n, 2.0f);
-  RmsNorm(context(), x.data(), stride, 3, n, weight.data(), 0.0f, y.data(), stride);
-  AddRows(context(), x.data(), stride, 3, n, y.data(), stride);
+  RmsNorm(context(), x.data(), stride, 3, n, {weight.data()}, 0.0f, y.data(), stride);
+  AddRows(context(), 1, x.data(), stride, 3, n, y.data(), stride);
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_NEAR(y[i], static_cast<std::int64_t>(i) % stride < n ? 3.0f : -1.0f, 1e-6f) << i;
   }

@@ -64,7 +64,7 @@ PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weig
     case LoraTarget::kGate:
       return {&w.gate_up, &w.gate_up_bias, 0};
     case LoraTarget::kUp:
-      return {&w.gate_up, &w.gate_up_bias, config.intermediate_size};
+      return {&w.gate_up, &w.gate_up_bias, config.gated ? config.intermediate_size : 0};
     default:
       CHECK(target == LoraTarget::kDown);
       return {&w.down, &w.down_bias, 0};

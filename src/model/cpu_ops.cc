@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
+#include "kernels/encoder.h"
 #include "kernels/matmul.h"
 #include "tensor/half_float.h"
 
@@ -20,18 +21,21 @@ float* EnsureFloats(AlignedBuffer<float>& buffer, std::int64_t floats) {
 }  // namespace
 
 CpuWorkspace::CpuWorkspace(const ModelConfig& config)
-    : rope(config),
+    : rope(config, config.rope),
       hidden(config.hidden_size),
       normed(config.hidden_size),
       qkv(config.QDim() + 2 * config.KvDim()),
       attended(config.QDim()),
-      gate_up(2 * config.intermediate_size),
+      gate_up(config.GateUpDim()),
       activated(config.intermediate_size),
-      last_hidden(config.hidden_size) {}
+      last_hidden(config.hidden_size) {
+  if (config.local_rope) local_rope.emplace(config, *config.local_rope);
+}
 
 void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, std::int64_t max_logit_rows,
                            std::int64_t max_positions, std::int64_t max_rank, int threads) {
   rope.Reserve(max_positions);
+  if (local_rope) local_rope->Reserve(max_positions);
   const auto max_chunks = static_cast<std::size_t>(max_tokens);
   sequences.reserve(max_chunks);
   batch.adapters.reserve(max_chunks);
@@ -40,8 +44,10 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   for (auto& of_target : segments) of_target.reserve(max_chunks);
   own_segments.reserve(max_chunks);
   for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated}) buffer->Ensure(max_tokens);
-  cosines.Reserve(max_tokens * config.head_dim / 2);
-  sines.Reserve(max_tokens * config.head_dim / 2);
+  for (Angles& of_rope : angles) {
+    of_rope.cosines.Reserve(max_tokens * config.head_dim / 2);
+    of_rope.sines.Reserve(max_tokens * config.head_dim / 2);
+  }
   last_hidden.Ensure(max_logit_rows);
   logits.Reserve(max_logit_rows * config.vocab_size);
   lora.Reserve(max_tokens * max_rank * static_cast<std::int64_t>(kMaxSharedInput));
@@ -64,7 +70,8 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
   const std::int64_t rows = batch.num_rows;
   w_.attention.Reserve(
       AttentionWorkspaceFloats(f_.layout, config_.num_heads, batch.max_positions, f_.context.pool->size()));
-  PrepareRope();
+  PrepareRope(w_.rope, w_.angles[0]);
+  if (w_.local_rope) PrepareRope(*w_.local_rope, w_.angles[1]);
   return {.hidden = w_.hidden.Ensure(rows),
           .normed = w_.normed.Ensure(rows),
           .qkv = w_.qkv.Ensure(rows),
@@ -76,14 +83,14 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
 }
 
 // Computes the angles, which are the same in every layer.
-void CpuOps::PrepareRope() {
-  const std::int64_t half = config_.head_dim / 2;
-  float* cos = EnsureFloats(w_.cosines, batch_->num_rows * half);
-  float* sin = EnsureFloats(w_.sines, batch_->num_rows * half);
+void CpuOps::PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const {
+  const std::int64_t half = table.rotary_dim() / 2;
+  float* cos = EnsureFloats(angles.cosines, batch_->num_rows * half);
+  float* sin = EnsureFloats(angles.sines, batch_->num_rows * half);
   for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
     const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
     for (std::int64_t p = chunk.position; p < end; ++p, cos += half, sin += half) {
-      w_.rope.Row(p, std::max(chunk.rope_length, p + 1), cos, sin);
+      table.Row(p, std::max(chunk.rope_length, p + 1), cos, sin);
     }
   }
 }
@@ -120,6 +127,18 @@ void CpuOps::EmbedOwnRows(Rows hidden) {
   });
 }
 
+void CpuOps::EmbedPositions(const Matrix& table, Rows hidden) {
+  std::vector<float> position(static_cast<std::size_t>(config_.hidden_size));
+  float* row = hidden.data;
+  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
+    const auto size = static_cast<std::int64_t>(chunk.tokens.size());
+    for (std::int64_t p = chunk.position; p < chunk.position + size; ++p, row += hidden.stride) {
+      table.UnpackRow(p + *config_.position_rows_before, position.data());
+      for (std::int64_t t = 0; t < config_.hidden_size; ++t) row[t] += position[static_cast<std::size_t>(t)];
+    }
+  }
+}
+
 void CpuOps::AwaitLayer(std::int64_t layer) {
   const auto is_there = [layer](const auto& arrival) {
     return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
@@ -132,35 +151,43 @@ void CpuOps::AwaitLayer(std::int64_t layer) {
 
 template <typename F>
 void CpuOps::ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
-                         const Vector& weight, const F& fn) const {
+                         const NormVectors& weights, const F& fn) const {
   const std::size_t index = LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers);
+  const auto offset = static_cast<float>(config_.norm_weight_offset);
+  const NormWeights of_base = {weights.weight.data(), offset, weights.bias.empty() ? nullptr : weights.bias.data()};
   std::int64_t begin = 0;  // of rows with the base's weights
   for (const AdapterRowsOf<LoraView>& group : groups) {
     const float* const own = group.adapter->Norm(index);
     if (own == nullptr) continue;
-    if (begin < group.begin) fn(begin, group.begin, weight.data());
-    fn(group.begin, group.end, own);
+    if (begin < group.begin) fn(begin, group.begin, of_base);
+    fn(group.begin, group.end, NormWeights{own, offset});
     begin = group.end;
   }
-  if (begin < rows) fn(begin, rows, weight.data());
+  if (begin < rows) fn(begin, rows, of_base);
 }
 
-void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weights, Rows y) {
   const bool of_logits = x.data == w_.last_hidden.Ensure(0).data;
   const auto groups = of_logits ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
-  ForEachNorm(norm, groups, rows, weight, [&](std::int64_t begin, std::int64_t end, const float* weights) {
-    RmsNorm(f_.context, x.data + begin * x.stride, x.stride, end - begin, config_.hidden_size, weights, Epsilon(),
-            y.data + begin * y.stride, y.stride);
+  ForEachNorm(norm, groups, rows, weights, [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
+    const float* const from = x.data + begin * x.stride;
+    float* const to = y.data + begin * y.stride;
+    if (of_rows.bias != nullptr) {
+      LayerNorm(f_.context, from, x.stride, end - begin, config_.hidden_size, of_rows.weight, of_rows.bias, Epsilon(),
+                to, y.stride);
+    } else {
+      RmsNorm(f_.context, from, x.stride, end - begin, config_.hidden_size, of_rows, Epsilon(), to, y.stride);
+    }
   });
 }
 
 // The kernel takes a single stride, so it is called per row or per head, whichever needs fewer calls (the result is the
 // same).
-void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight) {
+void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights) {
   const std::int64_t dim = config_.head_dim;
-  const auto norm_rows = [&](std::int64_t begin, std::int64_t end, const float* weights) {
+  const auto norm_rows = [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
     const auto norm_some = [&](float* first, std::int64_t stride, std::int64_t count) {
-      RmsNorm(f_.context, first, stride, count, dim, weights, Epsilon(), first, stride);
+      RmsNorm(f_.context, first, stride, count, dim, of_rows, Epsilon(), first, stride);
     };
     if (end - begin <= heads) {
       for (std::int64_t row = begin; row < end; ++row) norm_some(x.data + row * x.stride, dim, heads);
@@ -169,7 +196,15 @@ void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& we
         norm_some(x.data + begin * x.stride + head * dim, x.stride, end - begin);
     }
   };
-  ForEachNorm(norm, batch_->adapters, batch_->num_rows, weight, norm_rows);
+  ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights, norm_rows);
+}
+
+void CpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
+  ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights,
+              [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
+                float* const first = x.data + begin * x.stride;
+                RmsNorm(f_.context, first, x.stride, end - begin, width, of_rows, Epsilon(), first, x.stride);
+              });
 }
 
 void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
@@ -232,9 +267,21 @@ bool CpuOps::CollectOwnSegments() {
   return !w_.own_segments.empty();
 }
 
-void CpuOps::Rope(Rows x, std::int64_t heads) {
-  loramux::Rope(f_.context, x.data, x.stride, batch_->num_rows, heads, config_.head_dim, w_.cosines.data(),
-                w_.sines.data());
+void CpuOps::Rope(LayerRope which, Rows x, std::int64_t heads) {
+  const bool local = which == LayerRope::kLocal;
+  const RopeTable& table = local ? *w_.local_rope : w_.rope;
+  const CpuWorkspace::Angles& angles = w_.angles[local ? 1 : 0];
+  loramux::Rope(f_.context, x.data, x.stride, batch_->num_rows, heads,
+                {config_.head_dim, table.rotary_dim(), config_.rope.adjacent_pairs}, angles.cosines.data(),
+                angles.sines.data());
+  if (config_.rope.query_beta == 0) return;
+  float* q = x.data;
+  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
+    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
+    for (std::int64_t p = chunk.position; p < end; ++p, q += x.stride) {
+      ScaleRows(f_.context, config_.QueryScale(p), 0.0f, q, x.stride, 1, config_.QDim());
+    }
+  }
 }
 
 void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
@@ -242,17 +289,23 @@ void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
 }
 
 void CpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
-  PagedAttention(f_.context, f_.layout, layer, f_.arena, w_.sequences, config_.num_heads, window, q.data, q.stride,
+  const ScoreForm form = {config_.AttentionScale(), static_cast<float>(config_.attention_soft_cap), window};
+  PagedAttention(f_.context, f_.layout, layer, f_.arena, w_.sequences, config_.num_heads, form, q.data, q.stride,
                  out.data, out.stride, w_.attention.data());
 }
 
-void CpuOps::SiluMul(Rows gate_up, Rows y) {
-  loramux::SiluMul(f_.context, gate_up.data, gate_up.stride, batch_->num_rows, config_.intermediate_size, y.data,
-                   y.stride);
+void CpuOps::GateMul(Rows gate_up, Rows y) {
+  loramux::GateMul(f_.context, {config_.activation, config_.gated}, gate_up.data, gate_up.stride, batch_->num_rows,
+                   config_.intermediate_size, y.data, y.stride);
 }
 
 void CpuOps::Add(Rows x, Rows y) {
-  AddRows(f_.context, x.data, x.stride, batch_->num_rows, config_.hidden_size, y.data, y.stride);
+  AddRows(f_.context, static_cast<float>(config_.residual_scale), x.data, x.stride, batch_->num_rows,
+          config_.hidden_size, y.data, y.stride);
+}
+
+void CpuOps::Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap) {
+  ScaleRows(f_.context, factor, cap, x.data, x.stride, rows, width);
 }
 
 void CpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -58,13 +59,18 @@ struct CpuWorkspace {
                std::int64_t max_positions, std::int64_t max_rank, int threads);
 
   RopeTable rope;
+  std::optional<RopeTable> local_rope;
   ForwardBatch<LoraView> batch;
   std::vector<AttentionSequence> sequences;
   std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
   std::vector<OwnSegment> own_segments;                            // of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   CpuRowBuffer last_hidden;                                        // one row per row of logits
-  AlignedBuffer<float> cosines, sines;                             // [num_rows, head_dim / 2]
+  // Of ModelConfig::rope and local_rope.
+  struct Angles {
+    AlignedBuffer<float> cosines, sines;  // [num_rows, rotary_dim / 2]
+  };
+  std::array<Angles, 2> angles;
   AlignedBuffer<float> logits, lora, attention;
   std::vector<SamplerScratch> sampler;   // one per thread
   std::vector<SamplingParams> sampling;  // one per thread
@@ -90,6 +96,7 @@ class CpuOps {
   using Weights = ModelWeights;
   using Matrix = ModelWeights::Matrix;
   using Vector = ModelWeights::Vector;
+  using NormVectors = ModelWeights::Norm;
 
   CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward)
       : config_(config), w_(workspace), f_(forward) {}
@@ -97,19 +104,24 @@ class CpuOps {
   ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
   void EmbedOwnRows(Rows hidden);
+  void EmbedPositions(const Matrix& table, Rows hidden);
   // Blocks until the layer has arrived everywhere. After a failure the pass goes on with the pages' arbitrary content:
   // rows do not depend on each other, and the engine discards those of the affected requests.
   void AwaitLayer(std::int64_t layer);
-  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y);
-  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight);
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weights, Rows y);
+  Rows Input(Rows x, Rows /*y*/) { return x; }
+  void NormOutput(NormOf norm, Rows x, const NormVectors& weights) { Norm(norm, x, batch_->num_rows, weights, x); }
+  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights);
+  void NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights);
   // One kernel, and no work for adapters if none changes the targets. Own rows of lm_head are a kernel of their own.
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs);
-  void Rope(Rows x, std::int64_t heads);
+  void Rope(LayerRope which, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
-  void SiluMul(Rows gate_up, Rows y);
+  void GateMul(Rows gate_up, Rows y);
   void Add(Rows x, Rows y);
+  void Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap);
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
   void Score(Rows logits, std::span<const ScoreRow> scores);
@@ -119,7 +131,7 @@ class CpuOps {
   TimeNs waited() const { return waited_; }
 
  private:
-  void PrepareRope();
+  void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   bool CollectOwnSegments();
@@ -127,9 +139,9 @@ class CpuOps {
   // Calls fn(begin, end, weights) for rows [0, rows) in runs with the same weights of a norm. Adapters as in `groups`.
   template <typename F>
   void ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
-                   const Vector& weight, const F& fn) const;
+                   const NormVectors& weights, const F& fn) const;
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
-  float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
+  float Epsilon() const { return static_cast<float>(config_.norm_eps); }
 
   const ModelConfig& config_;
   CpuWorkspace& w_;

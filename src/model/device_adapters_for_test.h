@@ -96,15 +96,25 @@ class DeviceAdaptersForTest {
   // Adds the norms, without the addresses of their rows.
   void CopyNorms(const LoraView& view, std::vector<DeviceOwnRows>& own,
                  std::vector<std::vector<const std::byte*>>& own_rows, std::vector<std::byte>& image) const {
-    for (std::size_t i = 0; i < view.norms.size(); ++i) {
-      if (view.norms[i] == nullptr) continue;
-      const bool final = i + 1 == view.norms.size();
-      const auto kind = final ? OwnKind::kFinalNorm
-                              : static_cast<OwnKind>(static_cast<int>(OwnKind::kInputNorm) + static_cast<int>(i % 4));
-      const bool of_heads = kind == OwnKind::kQNorm || kind == OwnKind::kKNorm;
-      own_rows.push_back({CopyVector(view.norms[i], of_heads ? config_.head_dim : config_.hidden_size, image)});
-      own.push_back({kind, static_cast<std::int64_t>(i / 4), {}, {}});
+    const auto copy = [&](std::int64_t layer, OwnKind kind) {
+      const float* const norm = view.Norm(LoraView::NormIndex(layer, kind, config_.num_layers));
+      if (norm == nullptr) return;
+      own_rows.push_back({CopyVector(norm, NormWidth(kind), image)});
+      own.push_back({kind, layer, {}, {}});
+    };
+    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      for (const OwnKind kind : {OwnKind::kInputNorm, OwnKind::kAttentionOutputNorm, OwnKind::kMlpNorm,
+                                 OwnKind::kMlpOutputNorm, OwnKind::kQNorm, OwnKind::kKNorm}) {
+        copy(layer, kind);
+      }
     }
+    copy(0, OwnKind::kFinalNorm);
+  }
+
+  std::int64_t NormWidth(OwnKind kind) const {
+    if (kind != OwnKind::kQNorm && kind != OwnKind::kKNorm) return config_.hidden_size;
+    if (config_.qk_norm != QkNorm::kRow) return config_.head_dim;
+    return kind == OwnKind::kQNorm ? config_.QDim() : config_.KvDim();
   }
 
   // The module of LoRA of the embedding, without the addresses of `rows`, to which its rows are added.

@@ -63,7 +63,7 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
   slot.view.targets.assign(static_cast<std::size_t>(num_layers_) + 1, 0);
   std::size_t at = count * sizeof(gpu::LoraModule);
   const auto add_rows = [&](std::span<const std::byte* const> rows) {
-    std::memcpy(slot.block.image + at, rows.data(), rows.size_bytes());
+    if (!rows.empty()) std::memcpy(slot.block.image + at, rows.data(), rows.size_bytes());
     const auto* const on_device = reinterpret_cast<const void* const*>(slot.block.device + at);
     at += rows.size_bytes();
     return on_device;

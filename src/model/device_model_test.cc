@@ -42,7 +42,8 @@ std::vector<Kind> Kinds() {
   qwen2.num_kv_heads = 4;
   ModelConfig& qwen3 = add("qwen3");
   qwen3.family = ModelFamily::kQwen3;
-  qwen3.qk_norm = qwen3.tie_word_embeddings = true;
+  qwen3.qk_norm = QkNorm::kHeads;
+  qwen3.tie_word_embeddings = true;
   qwen3.sliding_window = {0, 6};
   qwen3.head_dim = 32;
   qwen3.num_heads = 2;

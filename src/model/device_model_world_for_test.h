@@ -54,12 +54,12 @@ inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
     for (float& value : values) value += static_cast<float>(prng.NextDouble() - 0.5);
   };
   for (LayerWeights& w : weights.layers) {
-    for (auto* v : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm, &w.post_attention_norm,
-                    &w.q_norm, &w.k_norm}) {
+    for (auto* v : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm.weight, &w.mlp_norm.weight,
+                    &w.q_norm.weight, &w.k_norm.weight}) {
       shake(*v);
     }
   }
-  shake(weights.final_norm);
+  shake(weights.final_norm.weight);
   return weights;
 }
 

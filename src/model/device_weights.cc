@@ -105,6 +105,11 @@ class WeightWriter {
   std::size_t next_ = 0;
 };
 
+template <typename Norm>
+DeviceWeights::Norm WriteNorm(WeightWriter& writer, const Norm& norm) {
+  return {writer.Vector(norm.weight), writer.Vector(norm.bias)};
+}
+
 // ---- from the files
 
 // Writes the tensors of a model directory.
@@ -121,7 +126,10 @@ class TensorSource {
       w.embedding = Matrix(writer, {tensors_.embedding}, CommonDType({tensors_.embedding}));
     }
     for (const LayerTensors& layer : tensors_.layers) w.layers.push_back(WriteLayer(writer, layer));
-    w.final_norm = writer.Vector(tensors_.final_norm);
+    w.final_norm = WriteNorm(writer, tensors_.final_norm);
+    if (tensors_.positions.weight != nullptr) {
+      w.positions = Matrix(writer, {tensors_.positions}, CommonDType({tensors_.positions}));
+    }
     w.lm_head = Matrix(writer, {tensors_.lm_head}, dtype_);
     w.generates = tensors_.generates;
     return w;
@@ -132,7 +140,8 @@ class TensorSource {
   static DType TypeOf(const ModelTensors& tensors) {
     const DType dtype = CommonDType({tensors.lm_head});
     const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
-      return CommonDType({tensors.lm_head, t.q, t.k, t.v, t.o, t.gate, t.up, t.down}) == dtype;
+      return CommonDType({tensors.lm_head, t.q, t.k, t.v, t.o, t.gate.weight == nullptr ? t.up : t.gate, t.up,
+                          t.down}) == dtype;
     });
     return same ? dtype : DType::kF32;
   }
@@ -141,16 +150,18 @@ class TensorSource {
     DeviceWeights::Layer w;
     w.qkv = Matrix(writer, {t.q, t.k, t.v}, dtype_);
     w.o = Matrix(writer, {t.o}, dtype_);
-    w.gate_up = Matrix(writer, {t.gate, t.up}, dtype_);
+    w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, dtype_); });
     w.down = Matrix(writer, {t.down}, dtype_);
     w.qkv_bias = writer.Vector(StackedBias({t.q, t.k, t.v}));
     w.o_bias = writer.Vector(StackedBias({t.o}));
-    w.gate_up_bias = writer.Vector(StackedBias({t.gate, t.up}));
+    w.gate_up_bias = writer.Vector(WithGateUp(t, StackedBias));
     w.down_bias = writer.Vector(StackedBias({t.down}));
-    w.input_norm = writer.Vector(t.input_norm);
-    w.post_attention_norm = writer.Vector(t.post_attention_norm);
-    w.q_norm = writer.Vector(t.q_norm);
-    w.k_norm = writer.Vector(t.k_norm);
+    w.input_norm = WriteNorm(writer, t.input_norm);
+    w.attention_output_norm = WriteNorm(writer, t.attention_output_norm);
+    w.mlp_norm = WriteNorm(writer, t.mlp_norm);
+    w.mlp_output_norm = WriteNorm(writer, t.mlp_output_norm);
+    w.q_norm = WriteNorm(writer, t.q_norm);
+    w.k_norm = WriteNorm(writer, t.k_norm);
     return w;
   }
 
@@ -215,7 +226,8 @@ class PackedSource {
     w.dtype = dtype_;
     if (weights_.embedding.n() > 0) w.embedding = Matrix(writer, weights_.embedding, weights_.embedding.dtype());
     for (const LayerWeights& layer : weights_.layers) w.layers.push_back(WriteLayer(writer, layer));
-    w.final_norm = writer.Vector(weights_.final_norm);
+    w.final_norm = WriteNorm(writer, weights_.final_norm);
+    if (weights_.positions.n() > 0) w.positions = Matrix(writer, weights_.positions, weights_.positions.dtype());
     w.lm_head = Matrix(writer, weights_.lm_head, dtype_);
     w.generates = weights_.generates;
     return w;
@@ -240,10 +252,12 @@ class PackedSource {
     w.o_bias = writer.Vector(from.o_bias);
     w.gate_up_bias = writer.Vector(from.gate_up_bias);
     w.down_bias = writer.Vector(from.down_bias);
-    w.input_norm = writer.Vector(from.input_norm);
-    w.post_attention_norm = writer.Vector(from.post_attention_norm);
-    w.q_norm = writer.Vector(from.q_norm);
-    w.k_norm = writer.Vector(from.k_norm);
+    w.input_norm = WriteNorm(writer, from.input_norm);
+    w.attention_output_norm = WriteNorm(writer, from.attention_output_norm);
+    w.mlp_norm = WriteNorm(writer, from.mlp_norm);
+    w.mlp_output_norm = WriteNorm(writer, from.mlp_output_norm);
+    w.q_norm = WriteNorm(writer, from.q_norm);
+    w.k_norm = WriteNorm(writer, from.k_norm);
     return w;
   }
 

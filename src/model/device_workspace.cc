@@ -87,7 +87,7 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
   out.rows.normed = place.Rows(rows, config.hidden_size, true, true);
   out.rows.qkv = place.Rows(rows, config.QDim() + 2 * config.KvDim(), false, true);
   out.rows.attended = place.Rows(rows, config.QDim(), true, false);
-  out.rows.gate_up = place.Rows(rows, 2 * config.intermediate_size, false, true);
+  out.rows.gate_up = place.Rows(rows, config.GateUpDim(), false, true);
   out.rows.activated = place.Rows(rows, config.intermediate_size, true, false);
   out.rows.last_hidden = place.Rows(sizes.logit_rows, config.hidden_size, true, true);
   out.rows.logits = place.Rows(sizes.logit_rows, config.vocab_size, false, true);
@@ -117,8 +117,7 @@ ActivationSizes DeviceWorkspace::SizesFor(const DeviceModelLimits& limits) const
 
 std::int64_t DeviceWorkspace::BytesFor(const DeviceModelLimits& of) const {
   const DeviceModelLimits limits = Widened(of);
-  return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes +
-         MostCounts(limits).Bytes(config_.hidden_size, config_.head_dim) +
+  return Activations::Place(config_, dtype_, SizesFor(limits), nullptr).bytes + MostCounts(limits).Bytes(config_) +
          results.BytesFor(SizesFor(limits).logit_rows);
 }
 

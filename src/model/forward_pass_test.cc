@@ -62,7 +62,7 @@ class PlainOps {
   using Weights = PlainWeights;
 
   explicit PlainOps(const ModelConfig& config, std::int64_t page_tokens)
-      : config_(config), page_tokens_(page_tokens), rope_(config) {}
+      : config_(config), page_tokens_(page_tokens), rope_(config, config.rope) {}
 
   ForwardBuffers<Rows> Begin(const ForwardBatch<Adapter>& batch) {
     batch_ = &batch;
@@ -105,14 +105,21 @@ class PlainOps {
     for (const auto& arrival : arrivals) arrival->events()->EnqueueWait(stream, layer);
   }
 
-  void Norm(NormOf, Rows x, std::int64_t rows, const Floats& weight, Rows y) {
-    for (std::int64_t i = 0; i < rows; ++i) NormOne(x.Row(i), weight, y.Row(i));
+  // This file's models have none of what these are for.
+  Rows Input(Rows x, Rows) { return x; }
+  void NormOutput(NormOf, Rows, const PlainWeights::Norm&) {}
+  void NormRow(NormOf, Rows, std::int64_t, const PlainWeights::Norm&) {}
+  void EmbedPositions(const PlainMatrix&, Rows) {}
+  void Scale(Rows, std::int64_t, std::int64_t, float, float) {}
+
+  void Norm(NormOf, Rows x, std::int64_t rows, const PlainWeights::Norm& norm, Rows y) {
+    for (std::int64_t i = 0; i < rows; ++i) NormOne(x.Row(i), norm.weight, y.Row(i));
   }
-  void NormHeads(NormOf, Rows x, std::int64_t heads, const Floats& weight) {
+  void NormHeads(NormOf, Rows x, std::int64_t heads, const PlainWeights::Norm& norm) {
     for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
       for (std::int64_t head = 0; head < heads; ++head) {
         float* const at = x.Row(i) + head * config_.head_dim;
-        NormOne(at, weight, at);
+        NormOne(at, norm.weight, at);
       }
     }
   }
@@ -127,7 +134,7 @@ class PlainOps {
     AddAdapters(layer, x, outputs);
   }
 
-  void Rope(Rows x, std::int64_t heads) {
+  void Rope(LayerRope, Rows x, std::int64_t heads) {
     const auto half = static_cast<std::size_t>(config_.head_dim / 2);
     Floats cos(half), sin(half);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
@@ -161,7 +168,7 @@ class PlainOps {
     }
   }
 
-  void SiluMul(Rows gate_up, Rows y) {
+  void GateMul(Rows gate_up, Rows y) {
     for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
       for (std::int64_t j = 0; j < config_.intermediate_size; ++j) {
         const float gate = gate_up.Row(i)[j];
@@ -241,7 +248,7 @@ class PlainOps {
   void NormOne(const float* x, const Floats& weight, float* y) const {
     double squares = 0;
     for (std::size_t i = 0; i < weight.size(); ++i) squares += static_cast<double>(x[i]) * x[i];
-    const double inverse = 1 / std::sqrt(squares / static_cast<double>(weight.size()) + config_.rms_norm_eps);
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(weight.size()) + config_.norm_eps);
     for (std::size_t i = 0; i < weight.size(); ++i) y[i] = static_cast<float>(x[i] * inverse * weight[i]);
   }
   static void AddPair(const PlainPair& pair, const float* x, float* y) {
@@ -304,7 +311,8 @@ PlainWeights Plain(const ModelWeights& packed) {
   plain.final_norm = packed.final_norm;
   for (const LayerWeights& w : packed.layers) {
     plain.layers.push_back({Plain(w.qkv), Plain(w.o), Plain(w.gate_up), Plain(w.down), w.qkv_bias, w.o_bias,
-                            w.gate_up_bias, w.down_bias, w.input_norm, w.post_attention_norm, w.q_norm, w.k_norm});
+                            w.gate_up_bias, w.down_bias, w.input_norm, w.attention_output_norm, w.mlp_norm,
+                            w.mlp_output_norm, w.q_norm, w.k_norm});
   }
   return plain;
 }
@@ -366,7 +374,7 @@ ModelConfig Config(bool rich) {
   config.vocab_size = 50;
   config.max_position = 128;
   config.sliding_window = rich ? std::vector<std::int64_t>{0, 6, 0} : std::vector<std::int64_t>{0, 0, 0};
-  config.qk_norm = rich;
+  config.qk_norm = rich ? QkNorm::kHeads : QkNorm::kNone;
   config.attention_qkv_bias = config.attention_output_bias = config.mlp_bias = rich;
   config.tie_word_embeddings = !rich;
   return config;
@@ -379,8 +387,8 @@ ModelWeights Weights(const ModelConfig& config) {
     for (Floats* bias : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias}) {
       *bias = RandomRow(static_cast<std::int64_t>(bias->size()), prng);
     }
-    for (Floats* norm : {&w.input_norm, &w.post_attention_norm, &w.q_norm, &w.k_norm}) {
-      for (float& value : *norm) value += static_cast<float>(prng.NextDouble() - 0.5);
+    for (ModelWeights::Norm* norm : {&w.input_norm, &w.mlp_norm, &w.q_norm, &w.k_norm}) {
+      for (float& value : norm->weight) value += static_cast<float>(prng.NextDouble() - 0.5);
     }
   }
   return weights;

@@ -37,6 +37,17 @@ void GpuOps::EmbedOwnRows(Rows hidden) {
                      .hidden_stride = hidden.stride});
 }
 
+void GpuOps::EmbedPositions(const Matrix& table, Rows hidden) {
+  gpu::EmbedPositions(f_.stream, table.dtype(), step_.max_rows,
+                      {.table = table.data(),
+                       .row_position = step_.row_position,
+                       .rows = step_.rows,
+                       .hidden = hidden.wide,
+                       .width = config_.hidden_size,
+                       .hidden_stride = hidden.stride,
+                       .rows_before = *config_.position_rows_before});
+}
+
 void GpuOps::PutOwnProducts(Rows x, Rows y) {
   if (y.wide != b_.logits.wide) return;
   // What no adapter brings cannot be generated. The product that may not be launched yet is of other columns.
@@ -83,12 +94,21 @@ gpu::OwnNorm GpuOps::OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own)
   return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers))};
 }
 
-void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const Vector& weight, Rows y) {
+void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const NormVectors& weights, Rows y) {
+  LaunchNorm(x, weights, OwnOf(norm, OfLogits(x) ? block_->own : step_.own), y);
+}
+
+GpuRows GpuOps::Input(Rows x, Rows y) {
+  LaunchNorm(x, {}, {}, y);
+  return y;
+}
+
+void GpuOps::LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Rows y) {
   const bool adds = added_to_.wide == x.wide;
   if (!adds) Flush();
   const gpu::NormRowsArguments arguments = {.x = x.wide,
                                             .added = adds ? added_.wide : nullptr,
-                                            .weight = weight.data,
+                                            .weight = weights.weight.data,
                                             .y = y.low,
                                             .rows = OfLogits(x) ? block_->rows : step_.rows,
                                             .width = config_.hidden_size,
@@ -96,7 +116,10 @@ void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const Vector& weig
                                             .added_stride = added_.stride,
                                             .y_stride = y.stride,
                                             .eps = Epsilon(),
-                                            .own = OwnOf(norm, OfLogits(x) ? block_->own : step_.own)};
+                                            .own = own,
+                                            .added_scale = static_cast<float>(config_.residual_scale),
+                                            .weight_offset = NormOffset(),
+                                            .bias = weights.bias.data};
   if (adds && expand_.slices == 1 && expand_.y[0] == added_.wide) {
     gpu::LoraNormRows(f_.stream, f_.dtype, {arguments, expand_});
     expand_ = {};
@@ -107,10 +130,29 @@ void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const Vector& weig
   added_ = added_to_ = {};
 }
 
-void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const Vector& weight) {
+void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const NormVectors& weights) {
   const bool of_q = x.wide == b_.qkv.wide;
-  (of_q ? q_norm_ : k_norm_) = weight.data;
+  (of_q ? q_norm_ : k_norm_) = weights.weight.data;
   (of_q ? own_q_ : own_k_) = OwnOf(norm, step_.own);
+}
+
+void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
+  FlushProduct();
+  FlushExpand();
+  gpu::NormRows(f_.stream, DType::kF32, step_.max_rows,
+                {.x = x.wide,
+                 .added = nullptr,
+                 .weight = weights.weight.data,
+                 .y = x.wide,
+                 .rows = step_.rows,
+                 .width = width,
+                 .x_stride = x.stride,
+                 .added_stride = 0,
+                 .y_stride = x.stride,
+                 .eps = Epsilon(),
+                 .own = OwnOf(norm, step_.own),
+                 .weight_offset = NormOffset(),
+                 .bias = weights.bias.data});
 }
 
 void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector& bias, Rows y) {
@@ -219,7 +261,8 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
 }
 
 // Done by StoreKv: q and k are the heads that it finds in qkv.
-void GpuOps::Rope(Rows x, std::int64_t heads) {
+void GpuOps::Rope(LayerRope which, Rows x, std::int64_t heads) {
+  rope_ = which;
   CHECK(x.wide == b_.qkv.wide);
   CHECK_EQ(heads, config_.num_heads + config_.num_kv_heads);
 }
@@ -235,13 +278,16 @@ gpu::PagesOnDevice GpuOps::Pages() const {
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   FlushProduct();
   CHECK(k.wide == b_.qkv.wide + config_.QDim());
+  const bool local = rope_ == LayerRope::kLocal;
+  const StepOnDevice::Angles angles = rope_ ? step_.angles[local ? 1 : 0] : StepOnDevice::Angles();
+  const std::int64_t rotary_dim = config_.RotaryDim(local ? *config_.local_rope : config_.rope);
   const gpu::QkvPostArguments arguments = {.qkv = b_.qkv.wide,
                                            .qkv_stride = b_.qkv.stride,
                                            .q_norm = q_norm_,
                                            .k_norm = k_norm_,
                                            .eps = Epsilon(),
-                                           .cos = step_.cos,
-                                           .sin = step_.sin,
+                                           .cos = angles.cos,
+                                           .sin = angles.sin,
                                            .row_position = step_.row_position,
                                            .row_sequence = step_.row_sequence,
                                            .sequences = step_.sequences,
@@ -251,7 +297,11 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .rows = step_.rows,
                                            .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                            .own_q = own_q_,
-                                           .own_k = own_k_};
+                                           .own_k = own_k_,
+                                           .norm_offset = NormOffset(),
+                                           .rotary_dim = static_cast<std::int32_t>(rotary_dim),
+                                           .adjacent_pairs = config_.rope.adjacent_pairs,
+                                           .query_scale = rope_ ? step_.query_scale : nullptr};
   if (expand_.slices > 0) {
     gpu::LoraQkvPost(f_.stream, f_.layout.dtype, {arguments, expand_});
     expand_ = {};
@@ -259,6 +309,7 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
     gpu::QkvPost(f_.stream, f_.layout.dtype, step_.max_rows, arguments);
   }
   q_norm_ = k_norm_ = nullptr;
+  rope_.reset();
 }
 
 void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
@@ -276,7 +327,9 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
                                        .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
                                        .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                        .window = static_cast<std::int32_t>(window),
-                                       .partial = w_.activations().attention};
+                                       .partial = w_.activations().attention,
+                                       .scale = static_cast<float>(config_.attention_scale),
+                                       .soft_cap = static_cast<float>(config_.attention_soft_cap)};
   for (const StepAttention& group : step_.attention) {
     arguments.work = group.work;
     if (group.max_rows > 0)
@@ -285,19 +338,21 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
   }
 }
 
-void GpuOps::SiluMul(Rows gate_up, Rows y) {
+void GpuOps::GateMul(Rows gate_up, Rows y) {
   FlushProduct();
-  const gpu::SiluMulArguments arguments = {.x = gate_up.wide,
+  const gpu::GateMulArguments arguments = {.x = gate_up.wide,
                                            .y = y.low,
                                            .rows = step_.rows,
                                            .width = config_.intermediate_size,
                                            .x_stride = gate_up.stride,
-                                           .y_stride = y.stride};
+                                           .y_stride = y.stride,
+                                           .f = config_.activation,
+                                           .gated = config_.gated};
   if (expand_.slices > 0) {
-    gpu::LoraSiluMul(f_.stream, f_.dtype, {arguments, expand_});
+    gpu::LoraGateMul(f_.stream, f_.dtype, {arguments, expand_});
     expand_ = {};
   } else {
-    gpu::SiluMul(f_.stream, f_.dtype, step_.max_rows, arguments);
+    gpu::GateMul(f_.stream, f_.dtype, step_.max_rows, arguments);
   }
 }
 
@@ -316,8 +371,21 @@ void GpuOps::FlushAdd() {
                 .rows = step_.rows,
                 .width = config_.hidden_size,
                 .x_stride = added_.stride,
-                .y_stride = added_to_.stride});
+                .y_stride = added_to_.stride,
+                .factor = static_cast<float>(config_.residual_scale)});
   added_ = added_to_ = {};
+}
+
+void GpuOps::Scale(Rows x, std::int64_t /*rows*/, std::int64_t width, float factor, float cap) {
+  Flush();
+  const bool of_logits = x.wide == b_.logits.wide;
+  gpu::ScaleRows(f_.stream, of_logits ? block_->max_rows : step_.max_rows,
+                 {.x = x.wide,
+                  .rows = of_logits ? block_->rows : step_.rows,
+                  .width = width,
+                  .x_stride = x.stride,
+                  .factor = factor,
+                  .cap = cap});
 }
 
 void GpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "assist/assist_pool.h"
@@ -37,13 +38,14 @@ struct GpuForward {
 //
 // Neighbouring operations are one launch where a kernel does both: an Add goes into the Norm that follows it;
 // NormHeads, Rope and StoreKv are one; a MatMul of few rows and the first half of the Lora that follows it are one,
-// unless the device is batch-invariant; in a batch of few rows the other half goes into StoreKv, SiluMul, or Norm.
+// unless the device is batch-invariant; in a batch of few rows the other half goes into StoreKv, GateMul, or Norm.
 class GpuOps {
  public:
   using Rows = GpuRows;
   using Adapter = DeviceLoraView;
   using Weights = DeviceWeights;
   using Matrix = DeviceMatrix;
+  using NormVectors = Weights::Norm;
   using Vector = DeviceVector;
 
   // REQUIRES: workspace.Prepare succeeded. Work that is enqueued through it comes after workspace.Upload.
@@ -53,22 +55,27 @@ class GpuOps {
   ForwardBuffers<Rows> Begin(const ForwardBatch<DeviceLoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
   void EmbedOwnRows(Rows hidden);
+  void EmbedPositions(const Matrix& table, Rows hidden);
   // The stream waits for arrivals with events; for others the host does. After a failure the pass goes on with the
   // pages' arbitrary content, as on the CPU.
   void AwaitLayer(std::int64_t layer);
-  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y);
-  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const Vector& weight);
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weights, Rows y);
+  Rows Input(Rows x, Rows y);
+  void NormOutput(NormOf norm, Rows x, const NormVectors& weights) { NormRow(norm, x, config_.hidden_size, weights); }
+  void NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights);
+  void NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights);
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs) {
     MatMul(x, rows, w, bias, y);
     PutOwnProducts(x, y);
     Lora(layer, x, outputs);
   }
-  void Rope(Rows x, std::int64_t heads);
+  void Rope(LayerRope which, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
-  void SiluMul(Rows gate_up, Rows y);
+  void GateMul(Rows gate_up, Rows y);
   void Add(Rows x, Rows y);
+  void Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap);
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
   void Score(Rows logits, std::span<const ScoreRow> scores);
@@ -106,7 +113,10 @@ class GpuOps {
   AssistGroup GroupOf(Rows x, Rows y) const;
   std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
   gpu::PagesOnDevice Pages() const;
-  float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
+  // Launches a norm with the Add and the expand that wait for it. Without weights, y = x.
+  void LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Rows y);
+  float Epsilon() const { return static_cast<float>(config_.norm_eps); }
+  float NormOffset() const { return static_cast<float>(config_.norm_weight_offset); }
 
   const ModelConfig& config_;
   DeviceWorkspace& w_;
@@ -119,6 +129,7 @@ class GpuOps {
   gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none
   gpu::LoraExpandArguments expand_ = {};         // the second half of a Lora that was not launched yet; slices 0: none
   const float *q_norm_ = nullptr, *k_norm_ = nullptr;
+  std::optional<LayerRope> rope_;  // of q and k until they are stored
   gpu::OwnNorm own_q_, own_k_;
   OsClock clock_;
   TimeNs waited_ = 0;

@@ -125,13 +125,13 @@ void LengthProxy::ApplyLayer(const KernelContext& context, const Layer& layer, s
                     .head_dim = n / config_.num_heads},
                    attended.data(), n, workspace.data());
   MatMul(context, attended.data(), n, rows, layer.attention_out.weight, layer.attention_out.bias.data(), y.data(), n);
-  AddRows(context, y.data(), n, rows, n, x.data(), n);
+  AddRows(context, 1, y.data(), n, rows, n, x.data(), n);
   ApplyNorm(context, layer.attention_norm, rows, x.data());
   const std::int64_t up = config_.intermediate_size;
   MatMul(context, x.data(), n, rows, layer.up.weight, layer.up.bias.data(), inner.data(), up);
   Gelu(context, inner.data(), up, rows, up);
   MatMul(context, inner.data(), up, rows, layer.down.weight, layer.down.bias.data(), y.data(), n);
-  AddRows(context, y.data(), n, rows, n, x.data(), n);
+  AddRows(context, 1, y.data(), n, rows, n, x.data(), n);
   ApplyNorm(context, layer.output_norm, rows, x.data());
 }
 

@@ -28,8 +28,12 @@ struct LoraView {
   }
   // The index in `norms` of a layer's norm, or of the final one.
   static std::size_t NormIndex(std::int64_t layer, OwnKind norm, std::int64_t num_layers) {
-    if (norm == OwnKind::kFinalNorm) return static_cast<std::size_t>(num_layers * 4);
-    return static_cast<std::size_t>(layer * 4 + (static_cast<int>(norm) - static_cast<int>(OwnKind::kInputNorm)));
+    constexpr std::int64_t kOfLayer = 6;
+    if (norm == OwnKind::kFinalNorm) return static_cast<std::size_t>(num_layers * kOfLayer);
+    std::int64_t place = static_cast<int>(norm) - static_cast<int>(OwnKind::kInputNorm);
+    if (norm == OwnKind::kAttentionOutputNorm) place = kOfLayer - 2;
+    if (norm == OwnKind::kMlpOutputNorm) place = kOfLayer - 1;
+    return static_cast<std::size_t>(layer * kOfLayer + place);
   }
   // The weights of a norm that it brings; null: the base's.
   const float* Norm(std::size_t index) const { return norms.empty() ? nullptr : norms[index]; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/message.h"
+#include "formats/model_family.h"
 #include "formats/safetensors.h"
 
 namespace loramux {
@@ -21,33 +22,107 @@ Result<LinearTensors> FindLinear(ModelSource& source, const std::string& name, s
   return linear;
 }
 
+// A layer that a checkpoint may hold together with others, their rows one after the other.
+struct PartOfFused {
+  std::string name;
+  std::int64_t rows = 0;
+  LinearTensors* to = nullptr;
+};
+
+// Which rows of a fused layer are those of its parts: one part after the other, or the parts of a group of heads after
+// those of the group before.
+std::vector<std::vector<std::int64_t>> RowsOfParts(std::initializer_list<PartOfFused> parts, std::int64_t groups) {
+  std::vector<std::vector<std::int64_t>> rows(parts.size());
+  std::int64_t next = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    auto of_part = rows.begin();
+    for (const PartOfFused& part : parts) {
+      for (std::int64_t i = 0; i < part.rows / groups; ++i) of_part->push_back(next++);
+      ++of_part;
+    }
+  }
+  return rows;
+}
+
+// Finds the layers under their own names or, if the model has `fused`, in that, in `groups` of heads.
+Status FindParts(ModelSource& source, const std::string& fused, std::initializer_list<PartOfFused> parts,
+                 std::int64_t groups, std::int64_t in, bool bias) {
+  std::int64_t rows = 0;
+  for (const PartOfFused& part : parts) rows += part.rows;
+  ASSIGN_OR_RETURN(const std::shared_ptr<const StoredMatrix> whole, source.FindMatrix(fused, rows, in));
+  std::vector<float> all_bias;
+  if (whole != nullptr && bias) {
+    ASSIGN_OR_RETURN(all_bias, source.RequireVector(fused + ".bias", rows));
+  }
+  const auto rows_of = RowsOfParts(parts, whole == nullptr ? 1 : groups);
+  auto picked = rows_of.begin();
+  for (const PartOfFused& part : parts) {
+    if (whole == nullptr) {
+      ASSIGN_OR_RETURN(*part.to, FindLinear(source, part.name, part.rows, in, bias));
+      continue;
+    }
+    if (bias) {
+      for (const std::int64_t row : *picked) part.to->bias.push_back(all_bias[static_cast<std::size_t>(row)]);
+    }
+    part.to->weight = RowsOfMatrix(whole, *picked++);
+  }
+  return Ok{};
+}
+
+// The groups of heads of a fused layer; 1: all queries, then all keys, then all values.
+std::int64_t FusedGroups(const ModelConfig& c) { return FusesByHeads(c.family) ? c.num_kv_heads : 1; }
+
 Status FindAttention(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const std::string attention = layer + "self_attn.";
-  ASSIGN_OR_RETURN(t.q, FindLinear(source, attention + "q_proj", c.QDim(), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.k, FindLinear(source, attention + "k_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.v, FindLinear(source, attention + "v_proj", c.KvDim(), c.hidden_size, c.attention_qkv_bias));
+  RETURN_IF_ERROR(FindParts(source, attention + "qkv_proj",
+                            {{attention + "q_proj", c.QDim(), &t.q},
+                             {attention + "k_proj", c.KvDim(), &t.k},
+                             {attention + "v_proj", c.KvDim(), &t.v}},
+                            FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
   ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, c.QDim(), c.attention_output_bias));
-  if (c.qk_norm) {
-    ASSIGN_OR_RETURN(t.q_norm, source.RequireVector(attention + "q_norm.weight", c.head_dim));
-    ASSIGN_OR_RETURN(t.k_norm, source.RequireVector(attention + "k_norm.weight", c.head_dim));
-  }
+  if (c.qk_norm == QkNorm::kNone) return Ok{};
+  const bool of_heads = c.qk_norm == QkNorm::kHeads;
+  ASSIGN_OR_RETURN(t.q_norm.weight,
+                   source.RequireVector(attention + "q_norm.weight", of_heads ? c.head_dim : c.QDim()));
+  ASSIGN_OR_RETURN(t.k_norm.weight,
+                   source.RequireVector(attention + "k_norm.weight", of_heads ? c.head_dim : c.KvDim()));
   return Ok{};
 }
 
 Status FindMlp(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const std::string mlp = layer + "mlp.";
-  ASSIGN_OR_RETURN(t.gate, FindLinear(source, mlp + "gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
-  ASSIGN_OR_RETURN(t.up, FindLinear(source, mlp + "up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+  if (c.gated) {
+    RETURN_IF_ERROR(
+        FindParts(source, mlp + "gate_up_proj",
+                  {{mlp + "gate_proj", c.intermediate_size, &t.gate}, {mlp + "up_proj", c.intermediate_size, &t.up}}, 1,
+                  c.hidden_size, c.mlp_bias));
+  } else {
+    ASSIGN_OR_RETURN(t.up, FindLinear(source, mlp + "up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+  }
   ASSIGN_OR_RETURN(t.down, FindLinear(source, mlp + "down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
+  return Ok{};
+}
+
+// `name` null: the family has no such norm.
+Status FindNorm(ModelSource& source, const ModelConfig& c, const std::string& layer, const char* name,
+                NormTensors& to) {
+  if (name == nullptr) return Ok{};
+  ASSIGN_OR_RETURN(to.weight, source.RequireVector(layer + name + ".weight", c.hidden_size));
+  if (c.norm_kind == NormKind::kRms) return Ok{};
+  ASSIGN_OR_RETURN(to.bias, source.RequireVector(layer + name + ".bias", c.hidden_size));
   return Ok{};
 }
 
 Result<LayerTensors> FindLayer(ModelSource& source, const ModelConfig& c, std::int64_t index) {
   const std::string layer = "model.layers." + std::to_string(index) + ".";
   LayerTensors t;
-  ASSIGN_OR_RETURN(t.input_norm, source.RequireVector(layer + "input_layernorm.weight", c.hidden_size));
-  ASSIGN_OR_RETURN(t.post_attention_norm,
-                   source.RequireVector(layer + "post_attention_layernorm.weight", c.hidden_size));
+  const NormNames& norms = InfoOf(c.family).norms;
+  RETURN_IF_ERROR(FindNorm(source, c, layer, norms.attention, t.input_norm));
+  RETURN_IF_ERROR(FindNorm(source, c, layer, norms.attention_output, t.attention_output_norm));
+  if (c.block_order != BlockOrder::kParallelOneNorm) {
+    RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp, t.mlp_norm));
+  }
+  RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp_output, t.mlp_output_norm));
   RETURN_IF_ERROR(FindAttention(source, c, layer, t));
   RETURN_IF_ERROR(FindMlp(source, c, layer, t));
   return t;
@@ -92,7 +167,7 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
       if (linear.weight != nullptr) visit(*linear.weight);
     }
   };
-  visit_all({tensors.embedding, tensors.lm_head});
+  visit_all({tensors.embedding, tensors.positions, tensors.lm_head});
   for (const LayerTensors& t : tensors.layers) visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down});
 }
 
@@ -101,7 +176,11 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
 Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source) {
   ModelTensors t;
   RETURN_IF_ERROR(FindEmbeddings(source, config, t));
-  ASSIGN_OR_RETURN(t.final_norm, source.RequireVector("model.norm.weight", config.hidden_size));
+  RETURN_IF_ERROR(FindNorm(source, config, "model.", "norm", t.final_norm));
+  if (config.position_rows_before) {
+    const std::int64_t rows = config.max_position + *config.position_rows_before;
+    ASSIGN_OR_RETURN(t.positions.weight, source.RequireMatrix("model.embed_positions", rows, config.hidden_size));
+  }
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     ASSIGN_OR_RETURN(LayerTensors layer, FindLayer(source, config, i));
     t.layers.push_back(std::move(layer));

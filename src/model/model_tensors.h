@@ -21,11 +21,15 @@ struct LinearTensors {
   std::vector<float> bias;
 };
 
-// One decoder layer as stored.
+// A norm as stored. Empty: there is none.
+struct NormTensors {
+  std::vector<float> weight, bias;
+};
+
+// One decoder layer as stored. Without a gate, `gate` has no weight.
 struct LayerTensors {
   LinearTensors q, k, v, o, gate, up, down;
-  std::vector<float> input_norm, post_attention_norm;
-  std::vector<float> q_norm, k_norm;  // empty without qk_norm
+  NormTensors input_norm, attention_output_norm, mlp_norm, mlp_output_norm, q_norm, k_norm;
 };
 
 // A base model as stored.
@@ -33,7 +37,8 @@ struct ModelTensors {
   LinearTensors embedding;  // no weight if tied
   LinearTensors lm_head;    // the embedding if there is no output layer
   bool generates = true;    // false: there is no output layer, as in models for embeddings alone
-  std::vector<float> final_norm;
+  LinearTensors positions;  // no weight if there are none
+  NormTensors final_norm;
   std::vector<LayerTensors> layers;
 };
 
@@ -50,5 +55,11 @@ std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors);
 DType CommonDType(std::initializer_list<LinearTensors> linears);
 // The biases one after the other; empty if there are none.
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears);
+// Calls fn with gate and up, or with up alone.
+template <typename F>
+auto WithGateUp(const LayerTensors& t, const F& fn) {
+  return t.gate.weight == nullptr ? fn(std::initializer_list<LinearTensors>{t.up})
+                                  : fn(std::initializer_list<LinearTensors>{t.gate, t.up});
+}
 
 }  // namespace loramux

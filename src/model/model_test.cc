@@ -63,7 +63,7 @@ ModelConfig SmallConfig() {
   config.vocab_size = 50;
   config.max_position = 128;
   config.sliding_window = {0, 6};
-  config.qk_norm = true;
+  config.qk_norm = QkNorm::kHeads;
   return config;
 }
 

@@ -5,16 +5,25 @@
 
 namespace loramux {
 
+// The weights of a norm.
+template <typename Vector>
+struct NormWeightsOf {
+  Vector weight;
+  Vector bias;  // of NormKind::kLayer; else empty
+};
+
 // Weights of one decoder layer; q|k|v share one matrix, gate|up another. Matrices are [outputs, inputs].
 template <typename Matrix, typename Vector>
 struct LayerWeightsOf {
   Matrix qkv;                                        // [QDim + 2 KvDim, hidden]
   Matrix o;                                          // [hidden, QDim]
-  Matrix gate_up;                                    // [2 intermediate, hidden]
+  Matrix gate_up;                                    // [2 intermediate, hidden], or up alone
   Matrix down;                                       // [hidden, intermediate]
   Vector qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
-  Vector input_norm, post_attention_norm;            // [hidden]
-  Vector q_norm, k_norm;                             // [head_dim], Qwen3
+  // [hidden] each, of the inputs and the outputs of attention and of the feed-forward block; empty if none
+  NormWeightsOf<Vector> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
+  NormWeightsOf<Vector> q_norm,
+      k_norm;  // [head_dim], or [QDim] and [KvDim], as ModelConfig::qk_norm says; empty if none
 };
 
 // All weights of a base model. Matrix::n() is the number of outputs, 0 of an empty matrix.
@@ -23,12 +32,14 @@ struct ModelWeightsOf {
   using Matrix = MatrixType;
   using Vector = VectorType;
   using Layer = LayerWeightsOf<Matrix, Vector>;
+  using Norm = NormWeightsOf<Vector>;
 
   Matrix embedding;  // [vocab, hidden]; empty if tied to lm_head
   Matrix lm_head;    // [vocab, hidden]; with tied weights it serves both
+  Matrix positions;  // [rows, hidden] of ModelConfig::position_rows_before; empty if there are none
   std::vector<Layer> layers;
-  Vector final_norm;  // [hidden]
-  Vector no_bias;     // always empty: the bias of lm_head
+  Norm final_norm;  // [hidden]
+  Vector no_bias;   // always empty: the bias of lm_head
   // False: the files hold no output layer. lm_head then is the embedding, and logits mean nothing.
   bool generates = true;
 

@@ -1,6 +1,7 @@
 // A device's rounding on the CPU.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "formats/dtype.h"
@@ -21,16 +22,24 @@ class RoundedOps : public CpuOps {
     rows_ = batch.num_rows;
     return CpuOps::Begin(batch);
   }
-  void Norm(NormOf norm, Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+  void Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weight, Rows y) {
     CpuOps::Norm(norm, x, rows, weight, y);
     Round(y, rows, c_.hidden_size);
   }
+  Rows Input(Rows x, Rows y) {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      std::copy_n(x.data + row * x.stride, c_.hidden_size, y.data + row * y.stride);
+    }
+    Round(y, rows_, c_.hidden_size);
+    return y;
+  }
+  void NormOutput(NormOf norm, Rows x, const NormVectors& weight) { CpuOps::Norm(norm, x, rows_, weight, x); }
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
     CpuOps::Attention(layer, window, q, out);
     Round(out, rows_, c_.QDim());
   }
-  void SiluMul(Rows gate_up, Rows y) {
-    CpuOps::SiluMul(gate_up, y);
+  void GateMul(Rows gate_up, Rows y) {
+    CpuOps::GateMul(gate_up, y);
     Round(y, rows_, c_.intermediate_size);
   }
 

@@ -28,17 +28,19 @@ gpu::LoraItemBounds LoraRoom(std::int64_t rows, std::int32_t max_rank) {
 
 }  // namespace
 
-std::int64_t StepCounts::Bytes(std::int64_t hidden_size, std::int64_t head_dim) const {
+std::int64_t StepCounts::Bytes(const ModelConfig& config) const {
   constexpr auto kInt = static_cast<std::int64_t>(sizeof(std::int32_t));
   // The largest item of attention's lists has three numbers.
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
-  const std::int64_t sections = 19 + 6 * attention_groups + 7 * logit_blocks;
-  return ints * kInt + rows * head_dim * static_cast<std::int64_t>(sizeof(float)) +
+  const std::int64_t angles =
+      config.RotaryDim(config.rope) + (config.local_rope ? config.RotaryDim(*config.local_rope) : 0) + 1;  // of a row
+  const std::int64_t sections = 22 + 6 * attention_groups + 7 * logit_blocks;
+  return ints * kInt + rows * angles * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
          own_rows * static_cast<std::int64_t>(sizeof(void*)) +
          pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
-                        hidden_size * static_cast<std::int64_t>(sizeof(double))) +
+                        config.hidden_size * static_cast<std::int64_t>(sizeof(double))) +
          sections * static_cast<std::int64_t>(MirroredBlock::kAlignment);
 }
 
@@ -71,11 +73,12 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
 
 Status StepUpload::Reserve(const StepCounts& counts, std::int64_t max_positions) {
   rope_.Reserve(max_positions);
+  if (local_rope_) local_rope_->Reserve(max_positions);
   return Begin(counts);
 }
 
 Status StepUpload::Begin(const StepCounts& counts) {
-  return block_.Begin(device_, "what a step tells the device", counts.Bytes(config_.hidden_size, config_.head_dim));
+  return block_.Begin(device_, "what a step tells the device", counts.Bytes(config_));
 }
 
 StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const PoolBatch* pools) const {
@@ -108,7 +111,9 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
   step_.max_rows = counts_.rows;
   WriteRows(batch, layout);
-  WriteAngles(batch);
+  step_.angles[0] = WriteAngles(batch, rope_);
+  if (local_rope_) step_.angles[1] = WriteAngles(batch, *local_rope_);
+  if (config_.rope.query_beta != 0) step_.query_scale = WriteQueryScales(batch);
   WriteAttention(room);
   step_.own = WriteOwn(batch.adapters, batch.num_rows);
   step_.lora = WriteLora(items_[0]);
@@ -284,19 +289,28 @@ void StepUpload::WritePages(const Batch& batch, const KvLayout& layout) {
 }
 
 // The angles are the same in every layer.
-void StepUpload::WriteAngles(const Batch& batch) {
-  const std::int64_t half = config_.head_dim / 2;
+StepOnDevice::Angles StepUpload::WriteAngles(const Batch& batch, RopeTable& table) {
+  const std::int64_t half = table.rotary_dim() / 2;
   const auto cos = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
   const auto sin = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
   std::int64_t at = 0;
   for (const auto& chunk : batch.chunks) {
     const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
     for (std::int64_t p = chunk.position; p < end; ++p, at += half) {
-      rope_.Row(p, std::max(chunk.rope_length, p + 1), cos.host + at, sin.host + at);
+      table.Row(p, std::max(chunk.rope_length, p + 1), cos.host + at, sin.host + at);
     }
   }
-  step_.cos = cos.device;
-  step_.sin = sin.device;
+  return {cos.device, sin.device};
+}
+
+const float* StepUpload::WriteQueryScales(const Batch& batch) {
+  const auto scales = block_.Take<float>(static_cast<std::size_t>(counts_.rows));
+  float* to = scales.host;
+  for (const auto& chunk : batch.chunks) {
+    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
+    for (std::int64_t p = chunk.position; p < end; ++p) *to++ = config_.QueryScale(p);
+  }
+  return scales.device;
 }
 
 void StepUpload::WriteAttention(const StepRoom* room) {

@@ -1,8 +1,10 @@
 // What the kernels of a device read about a step. It is written into one piece of pinned memory and copied at once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,8 +56,13 @@ struct StepOnDevice {
   const std::int32_t* row_sequence = nullptr;
   const gpu::SequenceOnDevice* sequences = nullptr;
   const std::uint32_t* page_tables = nullptr;
-  const float* cos = nullptr;  // [rows, head_dim / 2]
-  const float* sin = nullptr;
+  // Of ModelConfig::rope and local_rope.
+  struct Angles {
+    const float* cos = nullptr;  // [rows, rotary_dim / 2]
+    const float* sin = nullptr;
+  };
+  std::array<Angles, 2> angles;
+  const float* query_scale = nullptr;      // [rows]; null: 1
   gpu::LoraWork lora;                      // of the batch's rows; no items if none has an adapter
   std::vector<std::uint8_t> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
   const gpu::OwnPartsOnDevice* const* own = nullptr;  // [rows]: what each row's adapter brings; null: nothing
@@ -74,15 +81,17 @@ struct StepCounts {
   std::int64_t own_rows = 0;         // those whose adapters may bring rows, of the batch and of logits
   std::int64_t logit_blocks = 0, attention_groups = 0, pool_ranges = 0;
 
-  // The bytes of a step of a model with `hidden_size` and `head_dim`.
-  std::int64_t Bytes(std::int64_t hidden_size, std::int64_t head_dim) const;
+  // The bytes of a step of the model.
+  std::int64_t Bytes(const ModelConfig& config) const;
 };
 
 // Writes steps. Memory grows to the largest step; then nothing allocates.
 class StepUpload {
  public:
   // Takes no memory yet. The device and the configuration outlive it.
-  StepUpload(Device& device, const ModelConfig& config) : device_(device), config_(config), rope_(config) {}
+  StepUpload(Device& device, const ModelConfig& config) : device_(device), config_(config), rope_(config, config.rope) {
+    if (config.local_rope) local_rope_.emplace(config, *config.local_rope);
+  }
 
   // Takes memory for steps with these counts, and angles of `max_positions` positions. Error: it does not fit.
   Status Reserve(const StepCounts& counts, std::int64_t max_positions);
@@ -122,7 +131,8 @@ class StepUpload {
   const std::int32_t* CopyCount(std::size_t value);
   void WriteRows(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
   void WritePages(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
-  void WriteAngles(const ForwardBatch<DeviceLoraView>& batch);
+  StepOnDevice::Angles WriteAngles(const ForwardBatch<DeviceLoraView>& batch, RopeTable& table);
+  const float* WriteQueryScales(const ForwardBatch<DeviceLoraView>& batch);
   void WriteAttention(const StepRoom* room);
   gpu::LoraWork WriteLora(const ItemRange& items);
   // What the adapter of each row brings; null if none brings anything.
@@ -134,6 +144,7 @@ class StepUpload {
   Device& device_;
   const ModelConfig& config_;
   RopeTable rope_;
+  std::optional<RopeTable> local_rope_;
   MirroredBlock block_;
   StepOnDevice step_;
   // What is listed before its place is known. Kept, so that nothing allocates.

@@ -19,21 +19,33 @@ namespace {
 
 // ---- packing them
 
+ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
+
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
   w.qkv = packer.Matrix({t.q, t.k, t.v}, format);
   w.o = packer.Matrix({t.o}, format);
-  w.gate_up = packer.Matrix({t.gate, t.up}, format);
+  w.gate_up = WithGateUp(t, [&](auto linears) { return packer.Matrix(linears, format); });
   w.down = packer.Matrix({t.down}, format);
   w.qkv_bias = StackedBias({t.q, t.k, t.v});
   w.o_bias = StackedBias({t.o});
-  w.gate_up_bias = StackedBias({t.gate, t.up});
+  w.gate_up_bias = WithGateUp(t, StackedBias);
   w.down_bias = StackedBias({t.down});
-  w.input_norm = t.input_norm;
-  w.post_attention_norm = t.post_attention_norm;
-  w.q_norm = t.q_norm;
-  w.k_norm = t.k_norm;
+  w.input_norm = NormOf(t.input_norm);
+  w.attention_output_norm = NormOf(t.attention_output_norm);
+  w.mlp_norm = NormOf(t.mlp_norm);
+  w.mlp_output_norm = NormOf(t.mlp_output_norm);
+  w.q_norm = NormOf(t.q_norm);
+  w.k_norm = NormOf(t.k_norm);
   return w;
+}
+
+std::int64_t FloatBytes(std::initializer_list<const ModelWeights::Norm*> norms) {
+  std::int64_t total = 0;
+  for (const auto* norm : norms) {
+    total += static_cast<std::int64_t>((norm->weight.size() + norm->bias.size()) * sizeof(float));
+  }
+  return total;
 }
 
 std::int64_t FloatBytes(std::initializer_list<const std::vector<float>*> vectors) {
@@ -110,14 +122,19 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, Prng& prng) 
   const std::int64_t qkv = c.QDim() + 2 * c.KvDim();
   w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
   w.o = RandomMatrix(c.hidden_size, c.QDim(), format, prng);
-  w.gate_up = RandomMatrix(2 * c.intermediate_size, c.hidden_size, format, prng);
+  w.gate_up = RandomMatrix(c.GateUpDim(), c.hidden_size, format, prng);
   w.down = RandomMatrix(c.hidden_size, c.intermediate_size, format, prng);
   w.qkv_bias = Zeros(c.attention_qkv_bias, qkv);
   w.o_bias = Zeros(c.attention_output_bias, c.hidden_size);
-  w.gate_up_bias = Zeros(c.mlp_bias, 2 * c.intermediate_size);
+  w.gate_up_bias = Zeros(c.mlp_bias, c.GateUpDim());
   w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
-  w.input_norm = w.post_attention_norm = Ones(c.hidden_size);
-  if (c.qk_norm) w.q_norm = w.k_norm = Ones(c.head_dim);
+  const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
+  if (c.norm_places != NormPlaces::kAfter) w.input_norm = w.mlp_norm = whole;
+  if (c.norm_places != NormPlaces::kBefore) w.attention_output_norm = w.mlp_output_norm = whole;
+  if (c.qk_norm != QkNorm::kNone) {
+    w.q_norm.weight = Ones(c.qk_norm == QkNorm::kHeads ? c.head_dim : c.QDim());
+    w.k_norm.weight = Ones(c.qk_norm == QkNorm::kHeads ? c.head_dim : c.KvDim());
+  }
   return w;
 }
 
@@ -125,11 +142,12 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, Prng& prng) 
 
 std::int64_t WeightBytes(const ModelWeights& weights) {
   std::int64_t total = static_cast<std::int64_t>(weights.embedding.bytes() + weights.lm_head.bytes()) +
-                       FloatBytes({&weights.final_norm});
+                       static_cast<std::int64_t>(weights.positions.bytes()) + FloatBytes({&weights.final_norm});
   for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
-    total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm, &w.post_attention_norm,
-                         &w.q_norm, &w.k_norm});
+    total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias});
+    total +=
+        FloatBytes({&w.input_norm, &w.attention_output_norm, &w.mlp_norm, &w.mlp_output_norm, &w.q_norm, &w.k_norm});
   }
   return total;
 }
@@ -147,7 +165,8 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
   ModelWeights weights;
   if (tensors.embedding.weight != nullptr) weights.embedding = packer.Matrix({tensors.embedding}, embeddings);
   for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer, options.layers));
-  weights.final_norm = tensors.final_norm;
+  weights.final_norm = NormOf(tensors.final_norm);
+  if (tensors.positions.weight != nullptr) weights.positions = packer.Matrix({tensors.positions}, std::nullopt);
   weights.lm_head = packer.Matrix({tensors.lm_head}, embeddings);
   weights.generates = tensors.generates;
   return weights;
@@ -161,7 +180,10 @@ ModelWeights RandomModelWeights(const ModelConfig& config, WeightFormat format, 
   if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(vocab, hidden, embeddings, prng);
   weights.lm_head = RandomMatrix(vocab, hidden, embeddings, prng);
   for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, format, prng));
-  weights.final_norm = Ones(hidden);
+  weights.final_norm = {Ones(hidden), Zeros(config.norm_kind == NormKind::kLayer, hidden)};
+  if (config.position_rows_before) {
+    weights.positions = RandomMatrix(config.max_position + *config.position_rows_before, hidden, embeddings, prng);
+  }
   return weights;
 }
 

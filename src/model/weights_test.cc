@@ -50,7 +50,7 @@ class ModelFiles {
       AddLinear(layer + "mlp.gate_proj", ffn, hidden, config.mlp_bias, dtype);
       AddLinear(layer + "mlp.up_proj", ffn, hidden, config.mlp_bias, dtype);
       AddLinear(layer + "mlp.down_proj", hidden, ffn, config.mlp_bias, dtype);
-      if (!config.qk_norm) continue;
+      if (config.qk_norm == QkNorm::kNone) continue;
       Add(layer + "self_attn.q_norm.weight", {config.head_dim}, dtype);
       Add(layer + "self_attn.k_norm.weight", {config.head_dim}, dtype);
     }
@@ -161,7 +161,7 @@ TEST(PackModelWeights, EveryTensorIsInItsPlaceInEveryType) {
     EXPECT_EQ(weights.lm_head.dtype(), dtype);
     EXPECT_EQ(Unpack(weights.embedding), files.Values("model.embed_tokens.weight"));
     EXPECT_EQ(Unpack(weights.lm_head), files.Values("lm_head.weight"));
-    EXPECT_EQ(weights.final_norm, files.Values("model.norm.weight"));
+    EXPECT_EQ(weights.final_norm.weight, files.Values("model.norm.weight"));
     ASSERT_EQ(weights.layers.size(), 2u);
     for (std::size_t i = 0; i < 2; ++i) {
       const LayerWeights& w = weights.layers[i];
@@ -174,10 +174,10 @@ TEST(PackModelWeights, EveryTensorIsInItsPlaceInEveryType) {
       EXPECT_EQ(Unpack(w.gate_up, 0, 10), files.Values(layer + "mlp.gate_proj.weight"));
       EXPECT_EQ(Unpack(w.gate_up, 10, 10), files.Values(layer + "mlp.up_proj.weight"));
       EXPECT_EQ(Unpack(w.down), files.Values(layer + "mlp.down_proj.weight"));
-      EXPECT_EQ(w.input_norm, files.Values(layer + "input_layernorm.weight"));
-      EXPECT_EQ(w.post_attention_norm, files.Values(layer + "post_attention_layernorm.weight"));
+      EXPECT_EQ(w.input_norm.weight, files.Values(layer + "input_layernorm.weight"));
+      EXPECT_EQ(w.mlp_norm.weight, files.Values(layer + "post_attention_layernorm.weight"));
       EXPECT_TRUE(w.qkv_bias.empty() && w.o_bias.empty() && w.gate_up_bias.empty() && w.down_bias.empty());
-      EXPECT_TRUE(w.q_norm.empty() && w.k_norm.empty());
+      EXPECT_TRUE(w.q_norm.weight.empty() && w.k_norm.weight.empty());
     }
   }
 }
@@ -207,7 +207,8 @@ TEST(PackModelWeights, ModelsWithoutAnOutputLayer) {
 
 TEST(PackModelWeights, BiasesAndHeadNorms) {
   ModelConfig config = SmallConfig();
-  config.attention_qkv_bias = config.attention_output_bias = config.mlp_bias = config.qk_norm = true;
+  config.attention_qkv_bias = config.attention_output_bias = config.mlp_bias = true;
+  config.qk_norm = QkNorm::kHeads;
   const ModelFiles files(config, DType::kBF16);
   const LayerWeights w = std::move(Pack(config, files).layers[1]);
   const auto stacked = [&](std::initializer_list<const char*> names) {
@@ -222,8 +223,8 @@ TEST(PackModelWeights, BiasesAndHeadNorms) {
   EXPECT_EQ(w.o_bias, stacked({"self_attn.o_proj.bias"}));
   EXPECT_EQ(w.gate_up_bias, stacked({"mlp.gate_proj.bias", "mlp.up_proj.bias"}));
   EXPECT_EQ(w.down_bias, stacked({"mlp.down_proj.bias"}));
-  EXPECT_EQ(w.q_norm, stacked({"self_attn.q_norm.weight"}));
-  EXPECT_EQ(w.k_norm, stacked({"self_attn.k_norm.weight"}));
+  EXPECT_EQ(w.q_norm.weight, stacked({"self_attn.q_norm.weight"}));
+  EXPECT_EQ(w.k_norm.weight, stacked({"self_attn.k_norm.weight"}));
 }
 
 TEST(PackModelWeights, MatricesOfMixedTypesBecomeF32) {
@@ -350,12 +351,13 @@ TEST(PackModelWeights, RealModelWithHeadOnly) {
 
 TEST(RandomModelWeights, FitTheConfigurationAndFollowTheSeed) {
   ModelConfig config = SmallConfig();
-  config.attention_qkv_bias = config.qk_norm = true;
+  config.attention_qkv_bias = true;
+  config.qk_norm = QkNorm::kHeads;
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const ModelWeights weights = RandomModelWeights(config, dtype, 3);
     EXPECT_EQ(weights.layers[0].qkv.n(), 16);
     EXPECT_EQ(weights.layers[0].qkv_bias.size(), 16u);
-    EXPECT_EQ(weights.layers[1].k_norm.size(), 4u);
+    EXPECT_EQ(weights.layers[1].k_norm.weight.size(), 4u);
     EXPECT_EQ(weights.lm_head.dtype(), dtype);
     EXPECT_EQ(Unpack(weights.lm_head), Unpack(RandomModelWeights(config, dtype, 3).lm_head));
     EXPECT_NE(Unpack(weights.lm_head), Unpack(RandomModelWeights(config, dtype, 4).lm_head));

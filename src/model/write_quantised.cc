@@ -11,6 +11,7 @@
 #include "formats/file.h"
 #include "formats/json_fields.h"
 #include "formats/model_config.h"
+#include "formats/model_family.h"
 #include "formats/model_files.h"
 #include "model/model_tensors.h"
 #include "model/packer.h"
@@ -47,8 +48,8 @@ struct OutputTensor {
 // The tensors in the order of the file. Panels come first, so that all of them are aligned.
 class OutputList {
  public:
-  OutputList(const ModelTensors& tensors, const WeightOptions& options)
-      : layers_(options.layers), embeddings_(EmbeddingFormat(options)) {
+  OutputList(const ModelConfig& config, const ModelTensors& tensors, const WeightOptions& options)
+      : norms_(InfoOf(config.family).norms), layers_(options.layers), embeddings_(EmbeddingFormat(options)) {
     // A model without an output layer keeps the names that say so; lm_head is its embedding.
     const std::string root = tensors.generates ? "model." : "";
     Matrix(root + "embed_tokens", tensors.embedding, embeddings_);
@@ -56,7 +57,8 @@ class OutputList {
       Layer(root + "layers." + std::to_string(i) + ".", tensors.layers[i]);
     }
     Matrix(tensors.generates ? "lm_head" : "embed_tokens", tensors.lm_head, embeddings_);
-    Vector(root + "norm.weight", tensors.final_norm);
+    Norm(root, "norm", tensors.final_norm);
+    Matrix(root + "embed_positions", tensors.positions, std::nullopt);
     std::stable_partition(tensors_.begin(), tensors_.end(), [](const OutputTensor& t) { return t.panels(); });
   }
 
@@ -72,10 +74,12 @@ class OutputList {
     Matrix(mlp + "gate_proj", t.gate, layers_);
     Matrix(mlp + "up_proj", t.up, layers_);
     Matrix(mlp + "down_proj", t.down, layers_);
-    Vector(attention + "q_norm.weight", t.q_norm);
-    Vector(attention + "k_norm.weight", t.k_norm);
-    Vector(prefix + "input_layernorm.weight", t.input_norm);
-    Vector(prefix + "post_attention_layernorm.weight", t.post_attention_norm);
+    Norm(attention, "q_norm", t.q_norm);
+    Norm(attention, "k_norm", t.k_norm);
+    Norm(prefix, norms_.attention, t.input_norm);
+    Norm(prefix, norms_.attention_output, t.attention_output_norm);
+    Norm(prefix, norms_.mlp, t.mlp_norm);
+    Norm(prefix, norms_.mlp_output, t.mlp_output_norm);
   }
 
   void Matrix(const std::string& name, const LinearTensors& linear, std::optional<WeightFormat> format) {
@@ -84,10 +88,17 @@ class OutputList {
     Vector(name + ".bias", linear.bias);
   }
 
+  void Norm(const std::string& prefix, const char* name, const NormTensors& norm) {
+    if (name == nullptr) return;
+    Vector(prefix + name + ".weight", norm.weight);
+    Vector(prefix + name + ".bias", norm.bias);
+  }
+
   void Vector(const std::string& name, const std::vector<float>& values) {
     if (!values.empty()) tensors_.push_back({.name = name, .vector = &values});
   }
 
+  const NormNames& norms_;
   std::optional<WeightFormat> layers_, embeddings_;
   std::vector<OutputTensor> tensors_;
 };
@@ -124,9 +135,9 @@ void WriteFloats(const OutputTensor& tensor, std::ofstream& out) {
   }
 }
 
-Status WriteWeights(const fs::path& path, const ModelTensors& tensors, const WeightOptions& options,
-                    const Progress& progress) {
-  const OutputList list(tensors, options);
+Status WriteWeights(const fs::path& path, const ModelConfig& config, const ModelTensors& tensors,
+                    const WeightOptions& options, const Progress& progress) {
+  const OutputList list(config, tensors, options);
   std::ofstream out(path, std::ios::binary);
   const std::string header = Header(list.tensors());
   out.write(header.data(), static_cast<std::streamsize>(header.size()));
@@ -203,7 +214,7 @@ Status WriteAll(const fs::path& from, const fs::path& to, const WeightOptions& o
   fs::create_directories(to, error);
   if (error) return IoError("cannot make " + to.string() + ": " + error.message());
   RETURN_IF_ERROR(CopyOthers(from, to));
-  RETURN_IF_ERROR(WriteWeights(to / "model.safetensors", tensors, options, progress));
+  RETURN_IF_ERROR(WriteWeights(to / "model.safetensors", config, tensors, options, progress));
   return WriteConfig(from, to);
 }
 

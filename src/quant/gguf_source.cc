@@ -9,6 +9,7 @@
 #include "formats/gguf_config.h"
 #include "formats/message.h"
 #include "formats/model_config.h"
+#include "formats/model_family.h"
 #include "quant/gguf_matrix.h"
 
 namespace loramux {
@@ -20,13 +21,13 @@ struct Names {
 constexpr Names kWholeModel[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 constexpr Names kOfLayers[] = {
-    {"input_layernorm", "attn_norm"},    {"post_attention_layernorm", "ffn_norm"},
-    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},      {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
+    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
+    {"self_attn.qkv_proj", "attn_qkv"},  {"mlp.down_proj", "ffn_down"},
 };
+// Of files that hold gate and up apart, and of those that hold them as one.
+constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
+constexpr Names kFused[] = {{"mlp.gate_up_proj", "ffn_up"}};
 constexpr std::string_view kLayers = "model.layers.";
 
 std::string_view Translated(std::string_view part, std::span<const Names> names) {
@@ -36,8 +37,19 @@ std::string_view Translated(std::string_view part, std::span<const Names> names)
   return {};
 }
 
+std::string_view TranslatedNorm(std::string_view part, const NormNames& norms) {
+  const std::pair<const char*, std::string_view> names[] = {{norms.attention, "attn_norm"},
+                                                            {norms.attention_output, "post_attention_norm"},
+                                                            {norms.mlp, "ffn_norm"},
+                                                            {norms.mlp_output, "post_ffw_norm"}};
+  for (const auto& [ours, gguf] : names) {
+    if (ours != nullptr && part == ours) return gguf;
+  }
+  return {};
+}
+
 // The name in GGUF files of "model.layers.3.mlp.up_proj" + `.suffix`; empty if they have none.
-std::string GgufName(std::string_view name, std::string_view suffix) {
+std::string GgufName(std::string_view name, std::string_view suffix, const NormNames& norms, bool fused) {
   std::string whole;
   std::string_view part = name;
   if (part.starts_with(kLayers)) {
@@ -45,7 +57,10 @@ std::string GgufName(std::string_view name, std::string_view suffix) {
     const std::size_t dot = part.find('.');
     if (dot == std::string_view::npos) return {};
     whole = "blk." + std::string(part.substr(0, dot)) + ".";
-    const std::string_view translated = Translated(part.substr(dot + 1), kOfLayers);
+    const std::string_view of_layer = part.substr(dot + 1);
+    std::string_view translated = Translated(of_layer, kOfLayers);
+    if (translated.empty()) translated = Translated(of_layer, fused ? std::span<const Names>(kFused) : kApart);
+    if (translated.empty()) translated = TranslatedNorm(of_layer, norms);
     return translated.empty() ? std::string() : whole + std::string(translated) + std::string(suffix);
   }
   const std::string_view translated = Translated(part, kWholeModel);
@@ -61,12 +76,15 @@ struct OwnedMatrix {
 class GgufSource : public ModelSource {
  public:
   // `interleaved_head`: as MakeGgufMatrix, for queries and keys.
-  GgufSource(GgufFile file, std::int64_t interleaved_head)
-      : file_(std::make_shared<const GgufFile>(std::move(file))), interleaved_head_(interleaved_head) {}
+  GgufSource(GgufFile file, const FamilyInfo& family, std::int64_t interleaved_head)
+      : family_(family),
+        file_(std::make_shared<const GgufFile>(std::move(file))),
+        fused_(FusesLayers(*file_)),
+        interleaved_head_(interleaved_head) {}
 
   Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
                                                          std::int64_t columns) override {
-    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(GgufName(name, ".weight"), {rows, columns}));
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(NameOf(name, ".weight"), {rows, columns}));
     std::shared_ptr<const StoredMatrix> matrix;
     if (tensor == nullptr) return matrix;
     auto owner = std::make_shared<OwnedMatrix>(OwnedMatrix{file_, MakeGgufMatrix(*tensor, HeadOf(name, rows))});
@@ -78,7 +96,7 @@ class GgufSource : public ModelSource {
     const std::size_t dot = name.rfind('.');
     if (dot == std::string::npos) return std::optional<std::vector<float>>();
     const std::string layer = name.substr(0, dot);
-    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(GgufName(layer, name.substr(dot)), {size}));
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(NameOf(layer, name.substr(dot)), {size}));
     if (tensor == nullptr) return std::optional<std::vector<float>>();
     std::vector<float> stored(static_cast<std::size_t>(size)), values(stored);
     ReadGguf(*tensor->type, tensor->data.data(), size, stored.data());
@@ -86,13 +104,18 @@ class GgufSource : public ModelSource {
     for (std::int64_t i = 0; i < size; ++i) {
       values[static_cast<std::size_t>(i)] = stored[static_cast<std::size_t>(head == 0 ? i : InterleavedRow(i, head))];
     }
+    // The files hold the sum of the weight and the offset.
+    const auto offset = static_cast<float>(family_.norm_weight_offset);
+    if (offset != 0 && layer.ends_with("norm")) {
+      for (float& value : values) value -= offset;
+    }
     return std::optional(std::move(values));
   }
 
   Status CheckAllUsed() const override {
     for (const GgufTensor& tensor : file_->tensors()) {
       // The configuration has taken these.
-      if (used_.contains(&tensor) || tensor.name == "rope_freqs.weight") continue;
+      if (used_.contains(&tensor) || tensor.name.starts_with("rope_f")) continue;
       return InvalidArgument(file_->label() + ": tensor " + Quote(tensor.name) + " " + ShapeToString(tensor.shape) +
                                  " is in the file, but the model that its metadata describe has no place for it",
                              tensor.name);
@@ -101,6 +124,10 @@ class GgufSource : public ModelSource {
   }
 
  private:
+  std::string NameOf(std::string_view name, std::string_view suffix) const {
+    return GgufName(name, suffix, family_.norms, fused_);
+  }
+
   Result<const GgufTensor*> Find(const std::string& name, const std::vector<std::int64_t>& shape) {
     const GgufTensor* tensor = name.empty() ? nullptr : file_->FindTensor(name);
     if (tensor == nullptr) return tensor;
@@ -121,7 +148,9 @@ class GgufSource : public ModelSource {
     return turned && interleaved_head_ != 0 && rows % interleaved_head_ == 0 ? interleaved_head_ : 0;
   }
 
+  const FamilyInfo& family_;
   const std::shared_ptr<const GgufFile> file_;
+  const bool fused_;
   const std::int64_t interleaved_head_;
   std::unordered_set<const GgufTensor*> used_;
 };
@@ -129,13 +158,10 @@ class GgufSource : public ModelSource {
 }  // namespace
 
 Result<std::unique_ptr<ModelSource>> MakeGgufSource(GgufFile file) {
-  std::int64_t head = 0;
-  if (HasInterleavedHeads(file)) {
-    ASSIGN_OR_RETURN(const std::string text, GgufModelConfig(file));
-    ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, file.label() + ": metadata"));
-    head = config.head_dim;
-  }
-  std::unique_ptr<ModelSource> source = std::make_unique<GgufSource>(std::move(file), head);
+  ASSIGN_OR_RETURN(const std::string text, GgufModelConfig(file));
+  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, file.label() + ": metadata"));
+  const std::int64_t head = HasInterleavedHeads(file) ? config.head_dim : 0;
+  std::unique_ptr<ModelSource> source = std::make_unique<GgufSource>(std::move(file), InfoOf(config.family), head);
   return source;
 }
 

@@ -37,7 +37,66 @@ class FloatMatrix : public StoredMatrix {
   const StoredTensor& tensor_;
 };
 
+// Some rows of another matrix.
+class RowsMatrix : public StoredMatrix {
+ public:
+  RowsMatrix(std::shared_ptr<const StoredMatrix> whole, std::vector<std::int64_t> rows)
+      : StoredMatrix(whole->name(), static_cast<std::int64_t>(rows.size()), whole->columns()),
+        whole_(std::move(whole)),
+        rows_(std::move(rows)) {}
+
+  std::int64_t bytes() const override { return whole_->bytes() / whole_->rows() * rows(); }
+  WeightFormat format() const override { return whole_->format(); }
+  void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
+    ForEachRun(first, count, [&](std::int64_t row, std::int64_t rows) {
+      whole_->ReadFloats(row, rows, out);
+      out += rows * columns();
+    });
+  }
+  GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {
+    GroupedRows all;
+    ForEachRun(first, count, [&](std::int64_t row, std::int64_t rows) {
+      GroupedRows some = whole_->ReadGroups(row, rows);
+      if (all.codes.empty()) {
+        all = std::move(some);
+      } else {
+        all.Append(some);
+      }
+    });
+    return all;
+  }
+  // Empty also if they do not follow each other.
+  std::span<const std::byte> Raw(std::int64_t first, std::int64_t count) const override {
+    std::span<const std::byte> found;
+    ForEachRun(first, count, [&](std::int64_t row, std::int64_t rows) {
+      if (rows == count) found = whole_->Raw(row, rows);
+    });
+    return found;
+  }
+
+ private:
+  // Calls fn(first row, count) for rows of the whole that follow each other.
+  template <typename F>
+  void ForEachRun(std::int64_t first, std::int64_t count, const F& fn) const {
+    for (std::int64_t begin = first; begin < first + count;) {
+      std::int64_t end = begin + 1;
+      while (end < first + count && Row(end) == Row(end - 1) + 1) ++end;
+      fn(Row(begin), end - begin);
+      begin = end;
+    }
+  }
+  std::int64_t Row(std::int64_t index) const { return rows_[static_cast<std::size_t>(index)]; }
+
+  const std::shared_ptr<const StoredMatrix> whole_;
+  const std::vector<std::int64_t> rows_;
+};
+
 }  // namespace
+
+std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMatrix> matrix,
+                                                 std::vector<std::int64_t> rows) {
+  return std::make_shared<const RowsMatrix>(std::move(matrix), std::move(rows));
+}
 
 std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor) {
   return std::make_unique<FloatMatrix>(tensor);

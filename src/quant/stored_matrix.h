@@ -54,6 +54,10 @@ class StoredMatrix {
 // outlives it.
 std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor);
 
+// Some rows of a matrix, in this order, as one of their own.
+std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMatrix> matrix,
+                                                 std::vector<std::int64_t> rows);
+
 // The elements of a tensor of floats as float32. REQUIRES: IsWeightDType(tensor.dtype).
 std::vector<float> ToFloats(const StoredTensor& tensor);
 

@@ -19,7 +19,43 @@ std::string Alternatives(const Items& items, const Text& text) {
   return list;
 }
 
+constexpr std::string_view kRoot = "model.";
+
+// The prefixes under which checkpoints hold a text model: as itself, without its root, and as the part of a model of
+// text and images of transformers 4 and 5.
+struct Place {
+  std::string_view root, outside;
+};
+constexpr Place kPlaces[] = {
+    {kRoot, ""}, {"", ""}, {"language_model.model.", "language_model."}, {"model.language_model.", ""}};
+
+// The parts beside a text model, with their projections.
+constexpr std::string_view kOtherParts[] = {"visual.", "vision_tower.", "vision_model.", "multi_modal_projector.",
+                                            "audio_tower."};
+
+// Masks and numbers of masks that older versions of transformers saved with GPT-NeoX.
+bool IsBuffer(std::string_view name) {
+  return name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias");
+}
+
+bool IsOfOtherPart(std::string_view name) {
+  if (name.starts_with(kRoot)) name.remove_prefix(kRoot.size());
+  return std::ranges::any_of(kOtherParts, [&](std::string_view part) { return name.starts_with(part); });
+}
+
 }  // namespace
+
+TensorFinder::TensorFinder(const TensorFile& file) : file_(file), root_(kRoot) {
+  for (const Place& place : kPlaces) {
+    if (file.Find(std::string(place.root) + "norm.weight") == nullptr) continue;
+    root_ = place.root;
+    outside_ = place.outside;
+    return;
+  }
+  for (const FamilyNames& names : AllFamilyNames()) {
+    if (file.Find(std::string(names.norm) + ".weight") != nullptr) names_ = &names;
+  }
+}
 
 Result<const StoredTensor*> TensorFinder::Find(const std::string& name, const Shape& shape) {
   const StoredTensor* tensor = FindAny(name);
@@ -75,9 +111,13 @@ Result<const StoredTensor*> TensorFinder::RequireTyped(const std::string& name, 
 }
 
 const StoredTensor* TensorFinder::Peek(const std::string& name) const {
-  constexpr std::string_view kInner = "model.";
-  const bool inner = bare_ && name.starts_with(kInner);
-  return file_.Find(inner ? std::string_view(name).substr(kInner.size()) : std::string_view(name));
+  if (names_ != nullptr) {
+    for (const std::string& theirs : TheirNames(*names_, name)) {
+      if (const StoredTensor* const tensor = file_.Find(theirs)) return tensor;
+    }
+    return nullptr;
+  }
+  return file_.Find(name.starts_with(kRoot) ? root_ + name.substr(kRoot.size()) : outside_ + name);
 }
 
 const StoredTensor* TensorFinder::FindAny(const std::string& name) {
@@ -96,7 +136,7 @@ std::vector<const StoredTensor*> TensorFinder::Unused() const {
 
 Status TensorFinder::CheckAllUsed(std::string_view ignored) const {
   for (const StoredTensor* tensor : Unused()) {
-    if (tensor->name.ends_with(ignored)) continue;
+    if (tensor->name.ends_with(ignored) || IsBuffer(tensor->name) || IsOfOtherPart(tensor->name)) continue;
     return InvalidArgument("tensor " + Quote(tensor->name) + " " + ShapeToString(tensor->shape) +
                                " is in the weights, but the model that config.json describes has no place for it",
                            tensor->name);

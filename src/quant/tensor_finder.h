@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "formats/model_family.h"
 #include "formats/safetensors.h"
 
 namespace loramux {
@@ -17,13 +18,13 @@ namespace loramux {
 inline constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBF16, DType::kF16};
 
 // Hands out the tensors of a file and records which ones were requested. Finds "model.NAME" as "NAME" in the file of a
-// model without an output layer (`bare`). The file outlives it. Not thread-safe.
+// model without an output layer (`bare`), and all names in the text part of a model of text and images, under the
+// prefixes that transformers gives them. The file outlives it. Not thread-safe.
 class TensorFinder {
  public:
   using Shape = std::vector<std::int64_t>;
 
-  explicit TensorFinder(const TensorFile& file)
-      : file_(file), bare_(file.Find("model.norm.weight") == nullptr && file.Find("norm.weight") != nullptr) {}
+  explicit TensorFinder(const TensorFile& file);
 
   // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
   Result<const StoredTensor*> Find(const std::string& name, const Shape& shape);
@@ -38,15 +39,18 @@ class TensorFinder {
   const StoredTensor* FindAny(const std::string& name);
   const StoredTensor* Peek(const std::string& name) const;
   // Whether the names are those of a model without an output layer ("layers.0...", not "model.layers.0...").
-  bool bare() const { return bare_; }
+  bool bare() const { return root_.empty(); }
   // The tensors that were never requested, in the order of the file.
   std::vector<const StoredTensor*> Unused() const;
-  // Error: a tensor was never requested and would silently have no effect. Names that end in `ignored` may stay.
+  // Error: a tensor was never requested and would silently have no effect. Names that end in `ignored` may stay, and
+  // those of the parts of a model that read images and sound.
   Status CheckAllUsed(std::string_view ignored) const;
 
  private:
   const TensorFile& file_;
-  const bool bare_;
+  std::string root_;                    // what the file has for "model."
+  std::string outside_;                 // what its names without "model." begin with
+  const FamilyNames* names_ = nullptr;  // of a family whose names are not Llama's
   std::unordered_set<const StoredTensor*> used_;
 };
 

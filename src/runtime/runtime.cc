@@ -26,7 +26,7 @@ std::uint64_t RandomSeed() {
 Result<std::int64_t> ChooseMaxModelLen(const ModelConfig& config, std::int64_t asked) {
   const std::int64_t most = config.MostPositions();
   if (asked <= most) return asked > 0 ? asked : config.max_position;
-  const char* const why = config.TurnsAlike(most)
+  const char* const why = most == config.max_position
                               ? ", the model's own length (max_position_embeddings in its config.json), found "
                               : ", max_position_embeddings times the factor of its dynamic rope scaling, found ";
   return InvalidArgument("--max-model-len: expected at most " + std::to_string(most) + why + std::to_string(asked) +
@@ -141,7 +141,10 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
 
 AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
   AssistSetup assist = options.assist;
-  if (model_->device() == nullptr || options.scheduler.cold_start_policy == ColdStartPolicy::kWait)
+  // The processor takes the blocks' products in their order, one after the other, with a gate.
+  const ModelConfig& model = model_->config();
+  const bool as_expected = model.block_order == BlockOrder::kSequential && model.gated;
+  if (!as_expected || model_->device() == nullptr || options.scheduler.cold_start_policy == ColdStartPolicy::kWait)
     assist.cores = 0;
   else if (assist.cores < 0)
     assist.cores = std::max(1, AvailableProcessors() / 2);

@@ -15,6 +15,15 @@ GroupedRows::GroupedRows(WeightFormat f, std::int64_t r, std::int64_t c) : forma
   minimums.assign(count, 0.0f);
 }
 
+void GroupedRows::Append(const GroupedRows& other) {
+  CHECK(other.format == format);
+  CHECK_EQ(other.columns, columns);
+  rows += other.rows;
+  codes.insert(codes.end(), other.codes.begin(), other.codes.end());
+  scales.insert(scales.end(), other.scales.begin(), other.scales.end());
+  minimums.insert(minimums.end(), other.minimums.begin(), other.minimums.end());
+}
+
 void GroupedRows::ReadRow(std::int64_t row, float* out) const {
   const std::uint8_t* code = CodesOf(row);
   const float *scale = ScalesOf(row), *minimum = MinimumsOf(row);

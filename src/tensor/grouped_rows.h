@@ -30,6 +30,8 @@ struct GroupedRows {
   float* MinimumsOf(std::int64_t row) { return minimums.data() + row * groups(); }
   const float* MinimumsOf(std::int64_t row) const { return minimums.data() + row * groups(); }
 
+  // Adds the rows of another one of the same format and columns.
+  void Append(const GroupedRows& other);
   // The values of a row, `columns` floats.
   void ReadRow(std::int64_t row, float* out) const;
 };

@@ -18,13 +18,21 @@ def embeddings_of(case_dir):
     for name in [None] + [a["name"] for a in stored["adapters"] if a["same_as"] is None]:
         model = load_model(case_dir / "model") if name is None else \
             with_adapter(case_dir / "model", case_dir / "adapters" / name, stored)
-        inner = model.model if name is None else model.get_base_model().model  # without lm_head
+        inner = (model if name is None else model.get_base_model()).base_model  # without lm_head
         for run in (r for r in stored["runs"] if r["adapter"] == name):
             reset_rope(model)
             hidden = inner(input_ids=torch.tensor([run["prompt_ids"]]), use_cache=False).last_hidden_state[0]
             tensors[f"{run['key']}.last"] = hidden[-1].clone()
             tensors[f"{run['key']}.mean"] = hidden.mean(dim=0)
     return tensors
+
+
+def store_embeddings(case_dir):
+    path = case_dir / "embeddings.safetensors"
+    tensors = embeddings_of(case_dir)
+    save_file(tensors, path)
+    path.chmod(0o644)  # safetensors writes 0600
+    print(f"{case_dir.name}: {len(tensors)} vectors", flush=True)
 
 
 def main():
@@ -35,17 +43,14 @@ def main():
     for case_dir in sorted((HERE / "models").iterdir()):
         if args.cases and case_dir.name not in args.cases:
             continue
-        path = case_dir / "embeddings.safetensors"
-        tensors = embeddings_of(case_dir)
         if args.check:
-            expected = load_file(path)
+            tensors = embeddings_of(case_dir)
+            expected = load_file(case_dir / "embeddings.safetensors")
             assert expected.keys() == tensors.keys()
             worst = max((tensors[k] - expected[k]).abs().max().item() for k in tensors)
             print(f"{case_dir.name}: largest difference {worst:.2g}", flush=True)
             continue
-        save_file(tensors, path)
-        path.chmod(0o644)  # safetensors writes 0600
-        print(f"{case_dir.name}: {len(tensors)} vectors", flush=True)
+        store_embeddings(case_dir)
 
 
 if __name__ == "__main__":

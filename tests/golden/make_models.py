@@ -7,7 +7,6 @@ import copy
 import json
 import pathlib
 import re
-import shutil
 import sys
 import tempfile
 import warnings
@@ -50,11 +49,14 @@ def adapter(name, *, dtype="float32", config_edit=None, layouts=(), save_embeddi
 
 
 def case(name, kind, config, adapters=(), *, spelling="new", rope_key="rope_type", dtype="float32",
-         stored_head="as_saved", headless=False, shard_size=None, config_edit=None, notes=""):
-    """One model. `headless`: it and its adapters are saved from AutoModel, which has no output layer."""
+         stored_head="as_saved", headless=False, shard_size=None, config_edit=None, weights=None,
+         auto="AutoModelForCausalLM", prompt_lengths=PROMPT_LENGTHS, min_distinct=MIN_DISTINCT, notes=""):
+    """One model. `headless`: it and its adapters are saved from AutoModel, which has no output layer. `weights`: what
+    draws the weights (random_weights); `auto`: the class of transformers that makes the model."""
     return dict(name=name, kind=kind, config=config, adapters=list(adapters), spelling=spelling,
                 rope_key=rope_key, dtype=dtype, stored_head=stored_head, headless=headless, shard_size=shard_size,
-                config_edit=config_edit, notes=notes)
+                config_edit=config_edit, weights=weights or random_weights, auto=auto, prompt_lengths=prompt_lengths,
+                min_distinct=min_distinct, notes=notes)
 
 
 def shape(hidden, heads, kv_heads, ffn, vocab, layers=2, **more):
@@ -93,6 +95,11 @@ VECTOR_LAYOUTS = {
 TOKEN_LAYOUTS = {"token_default": lambda k: k.replace("trainable_tokens_delta", "trainable_tokens_delta.default"),
                  "embedding_default": lambda k: re.sub("lora_embedding_[AB]", r"\g<0>.default", k)}
 SOME_TOKENS = [*range(0, 100, 3)]
+
+# Of adapters for models with images: the names of the class that has the language model alone (and of Qwen2.5-VL before
+# transformers 4.52), and those of other models before then.
+TEXT_LAYOUTS = {"text_class": lambda k: k.replace(".model.language_model.", ".model."),
+                "language_model_first": lambda k: k.replace(".model.language_model.", ".language_model.model.")}
 
 # The keys that PEFT wrote in 2023, without the newer ones.
 OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode",
@@ -430,14 +437,16 @@ def old_spelling(config, rope_key):
 
 
 def same_config(a, b, edited):
-    def essence(c):
-        d = c.to_dict()
+    def essence(d):
         ignored = ["_name_or_path", "transformers_version", "dtype", "head_dim"]
-        for key in ignored + (["sliding_window", "max_window_layers"] if edited else []):
+        for key in ignored + (["sliding_window", "max_window_layers", "partial_rotary_factor"] if edited else []):
             d.pop(key, None)
-        d["rope_parameters"] = {k: v for k, v in d["rope_parameters"].items() if k != "type"}
+        if d.get("rope_parameters"):
+            d["rope_parameters"] = {k: v for k, v in d["rope_parameters"].items() if k != "type"}
+        if "text_config" in d:
+            essence(d["text_config"])
         return d
-    return essence(a) == essence(b)
+    return essence(a.to_dict()) == essence(b.to_dict())
 
 
 def store_model(spec, out):
@@ -445,8 +454,8 @@ def store_model(spec, out):
     config_class = transformers.AutoConfig.for_model(spec["kind"]).__class__
     config = config_class(**copy.deepcopy(spec["config"]))
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    random_weights(model, stable_seed("model", spec["name"]))
+    model = getattr(transformers, spec["auto"]).from_config(config, dtype=torch.float32)
+    spec["weights"](model, stable_seed("model", spec["name"]))
     model = model.to(DTYPES[spec["dtype"]])
     model.config.dtype = DTYPES[spec["dtype"]]
     if spec["headless"]:
@@ -486,9 +495,18 @@ def load_inner(path):
     return transformers.AutoModel.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
 
 
+def auto_class(path):
+    """The class of transformers that reads the model in a directory, and the attention it is computed with."""
+    config = read_json(path / "config.json")
+    with_images = config["architectures"][0].endswith("ForConditionalGeneration")
+    auto = transformers.AutoModelForImageTextToText if with_images else transformers.AutoModelForCausalLM
+    return auto, "sdpa" if config["model_type"] == "falcon" else "eager"  # Falcon's eager one adds ALiBi twice
+
+
 def load_model(path):
-    model, report = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    auto, attention = auto_class(path)
+    model, report = auto.from_pretrained(path, dtype=torch.float32, attn_implementation=attention,
+                                         output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"], report
     assert all(p.dtype == torch.float32 for p in model.parameters())
     config = model.generation_config
@@ -599,7 +617,8 @@ def store_adapter(model_dir, case_name, spec, out, headless=False):
     write_adapter(out, config, tensors)
     written = [(out.name, None)]
     for layout in spec["layouts"]:
-        renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS, **TOKEN_LAYOUTS}[layout](k): v for k, v in tensors.items()}
+        renamed = {{**LAYOUTS, **HEAD_LAYOUTS, **VECTOR_LAYOUTS, **TOKEN_LAYOUTS,
+                   **TEXT_LAYOUTS}[layout](k): v for k, v in tensors.items()}
         assert set(renamed) != set(tensors)
         name = f"{out.name}-layout_{layout}"
         write_adapter(out.parent / name, config, renamed)
@@ -635,7 +654,7 @@ def describe_adapter(model):
 def reset_rope(model):
     """Dynamic rope keeps the longest length it has seen: every run starts from a fresh state."""
     for module in model.modules():
-        if hasattr(module, "original_inv_freq"):
+        if hasattr(module, "original_inv_freq") and hasattr(module, "original_max_seq_len"):
             module.inv_freq = module.original_inv_freq.clone()
             module.max_seq_len_cached = module.original_max_seq_len
 
@@ -660,24 +679,25 @@ def compute_run(model, prompt, dynamic):
     return logits, greedy, (best[:, 0] - best[:, 1]).min().item()
 
 
-def make_runs(model, case_name, adapter_name, dynamic, first_index, base=None, added=0):
+def make_runs(model, spec, adapter_name, dynamic, first_index, base=None, added=0):
     runs, tensors, notes = [], {}, []
-    for length in PROMPT_LENGTHS:
+    case_name, vocab_size = spec["name"], model.config.get_text_config().vocab_size
+    for length in spec["prompt_lengths"]:
         for attempt in range(500):
             gen = torch.Generator().manual_seed(
                 stable_seed("prompt", case_name, adapter_name, length, attempt))
-            prompt = torch.randint(0, model.config.vocab_size, (length,), generator=gen).tolist()
+            prompt = torch.randint(0, vocab_size, (length,), generator=gen).tolist()
             for i in range(added if length > added else 0):  # each of them, in prompts that have room
-                prompt[(i + 1) * length // (added + 1)] = model.config.vocab_size - added + i
+                prompt[(i + 1) * length // (added + 1)] = vocab_size - added + i
             logits, greedy, gap = compute_run(model, prompt, dynamic)
             distinct = len(set(greedy.tolist()))
-            if gap >= MIN_GAP and distinct >= MIN_DISTINCT:
+            if gap >= MIN_GAP and distinct >= spec["min_distinct"]:
                 break
         else:
             raise SystemExit(f"{case_name}/{adapter_name}: no prompt of {length} tokens is good enough")
         if base is not None:
             reset_rope(base)
-            known = [min(token, base.config.vocab_size - 1) for token in prompt]
+            known = [min(token, base.config.get_text_config().vocab_size - 1) for token in prompt]
             of_base = base(input_ids=torch.tensor([known]), use_cache=False).logits[0]
             change = (of_base - logits[:, :of_base.shape[1]]).abs().max()
             assert change > 0.2, f"{case_name}/{adapter_name}: the adapter changes almost nothing"
@@ -696,20 +716,20 @@ def make_case(spec, models_dir):
     model_dir = out / "model"
     store_model(spec, model_dir)
     base = load_model(model_dir)
-    dynamic = spec["config"]["rope_parameters"]["rope_type"] == "dynamic"
+    dynamic = "dynamic" in json.dumps(spec["config"])
     most = max((a["added_tokens"] for a in spec["adapters"]), default=0)
     model_entry = {"dir": "model", "model_type": spec["kind"], "dtype": spec["dtype"],
                    "config_spelling": spec["spelling"], **({"headless": True} if spec["headless"] else {}),
                    **({"added_tokens": most} if most else {}), "notes": spec["notes"]}
 
-    runs, tensors, notes = make_runs(base, spec["name"], None, dynamic, 0)
+    runs, tensors, notes = make_runs(base, spec, None, dynamic, 0)
     print(f"{spec['name']}: base {' '.join(notes)}", flush=True)
     adapters = []
     for a in spec["adapters"]:
         written = store_adapter(model_dir, spec["name"], a, out / "adapters" / a["name"], spec["headless"])
         entry = {"name": a["name"], **({"added_tokens": a["added_tokens"]} if a["added_tokens"] else {})}
         model = with_adapter(model_dir, out / "adapters" / a["name"], {"model": model_entry, "adapters": [entry]})
-        more, more_tensors, notes = make_runs(model, spec["name"], a["name"], dynamic, len(tensors) // 2, base,
+        more, more_tensors, notes = make_runs(model, spec, a["name"], dynamic, len(tensors) // 2, base,
                                               a["added_tokens"])
         print(f"  {a['name']}: {' '.join(notes)}", flush=True)
         tensors.update(more_tensors)
@@ -763,15 +783,18 @@ def write_case_json(path, value):
     path.write_text(text, encoding="utf-8")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def command(description, cases, made=lambda directory: None, more=()):
+    """Makes or checks `cases`, as the command line says. `made` is called with the directory of each one that was made,
+    and `more` has other things to do with a case: (option, help, function of its directory)."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "models", help="where the cases go")
     parser.add_argument("--list", action="store_true", help="only list the cases")
     parser.add_argument("--check", action="store_true",
                         help="write nothing: recompute the stored cases and compare")
+    for option, text, _ in more:
+        parser.add_argument(option, action="store_true", help=text)
     parser.add_argument("cases", nargs="*", help="make only these cases (all of them otherwise)")
     args = parser.parse_args()
-    cases = all_cases()
     names = [c["name"] for c in cases]
     if args.list:
         for c in cases:
@@ -784,14 +807,19 @@ def main():
         for name in args.cases or names:
             print(f"{name}: largest difference {check_case(args.out / name):.2g}", flush=True)
         return
-    if not args.cases and args.out.exists():
-        shutil.rmtree(args.out)
+    asked = [run for option, _, run in more if getattr(args, option.removeprefix("--").replace("-", "_"))]
+    for run in asked:
+        for name in args.cases or names:
+            run(args.out / name)
+    if asked:
+        return
     for c in cases:
         if not args.cases or c["name"] in args.cases:
             make_case(c, args.out)
-    for path in args.out.rglob("*.safetensors"):  # safetensors writes 0600
-        path.chmod(0o644)
+            made(args.out / c["name"])
+            for path in (args.out / c["name"]).rglob("*.safetensors"):  # safetensors writes 0600
+                path.chmod(0o644)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, all_cases())

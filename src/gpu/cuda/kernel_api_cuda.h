@@ -262,6 +262,7 @@ LORAMUX_DEVICE double AddRounded(double a, double b) { return __dadd_rn(a, b); }
 LORAMUX_DEVICE double MulRounded(double a, double b) { return __dmul_rn(a, b); }
 LORAMUX_DEVICE double DivRounded(double a, double b) { return __ddiv_rn(a, b); }
 LORAMUX_DEVICE float Exp(float value) { return expf(value); }
+LORAMUX_DEVICE float Erf(float value) { return erff(value); }
 // One instruction; relative error below 2^-22, and results below 2^-126 are 0.
 LORAMUX_DEVICE float Exp2(float value) {
   float result;

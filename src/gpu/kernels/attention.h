@@ -64,10 +64,11 @@ struct AttentionWorkLists {
   void AddPrefill(std::int32_t sequence, std::int64_t rows);
 };
 
-// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over positions p' of the row's own sequence with
-// p - window < p' <= p (window 0: all p' <= p). Query head h reads head h / (num_heads / num_kv_heads) of K and V.
-// Instance: the type of the pages. REQUIRES: head_dim is even and at most kMaxHeadDim; q_stride and out_stride are
-// even; pages are 16-byte aligned. Multiples of 8 (16-bit pages) or 4 (f32) are read 16 bytes at a time.
+// out[row, head, :] = softmax(scale q . K) V, of capped products if there is a soft cap, over positions p' of the row's
+// own sequence with p - window < p' <= p (window 0: all p' <= p). Query head h reads head h / (num_heads /
+// num_kv_heads) of K and V. Instance: the type of the pages. REQUIRES: head_dim is even and at most kMaxHeadDim;
+// q_stride and out_stride are even; pages are 16-byte aligned. Multiples of 8 (16-bit pages) or 4 (f32) are read 16
+// bytes at a time.
 struct AttentionArguments {
   const float* q;  // [rows, num_heads * head_dim]
   std::int64_t q_stride;
@@ -82,7 +83,9 @@ struct AttentionArguments {
   std::int64_t layer_offset;  // bytes from the start of a page to the layer's K; V follows K
   std::int32_t num_heads, window;
   AttentionWork work;
-  float* partial;  // decode: AttentionPartialFloats(...) floats, 16-byte aligned
+  float* partial;      // decode: AttentionPartialFloats(...) floats, 16-byte aligned
+  float scale = 0;     // 0: 1 / sqrt(head_dim)
+  float soft_cap = 0;  // c above 0: a scaled product x is c tanh(x / c)
 };
 
 // Floats of `partial` for `max_chunks` items of AttentionWork::chunks.

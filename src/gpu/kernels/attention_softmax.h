@@ -7,22 +7,30 @@
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/attention_pages.h"
+#include "gpu/kernels/tanh.h"
 
 namespace loramux::gpu {
 
 inline constexpr float kMinusInfinity = -__builtin_inff();
 
-// What a product of q and k is multiplied by, so that its power of 2 is the softmax's numerator.
-LORAMUX_DEVICE float ScaleOf(const AttentionArguments& arguments) {
+// How a product of q and k becomes a score. It is first tanh(inner * product), if `inner` is above 0. What it is then
+// multiplied by, so that its power of 2 is the softmax's numerator, is `outer`.
+struct ScoreScale {
+  float outer, inner;
+};
+LORAMUX_DEVICE ScoreScale ScaleOf(const AttentionArguments& arguments) {
   constexpr float kLog2E = 1.44269504f;
-  return kLog2E * ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
+  const float scale =
+      arguments.scale > 0 ? arguments.scale : ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
+  if (arguments.soft_cap > 0) return {kLog2E * arguments.soft_cap, scale / arguments.soft_cap};
+  return {kLog2E * scale, 0};
 }
 
 // An online softmax over some positions, of the rows g and g + 8 of a lane: values are not yet divided by the sum.
 template <int kDim>
 struct SoftmaxState {
   float values[kDim / 8][4];
-  float maximum[2];  // of the scores times ScaleOf; -inf: no position so far
+  float maximum[2];  // of the scores times ScoreScale::outer; -inf: no position so far
   float sum[2];
 
   LORAMUX_DEVICE void Clear() {
@@ -91,8 +99,9 @@ LORAMUX_DEVICE void StoreResult(const AttentionArguments& arguments, const Query
 
 // Turns a tile's scores into weights relative to the running maximum, and brings the state up to it.
 template <int kTile, int kDim>
-LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&rows)[2], std::int32_t tile, float scale,
-                              SoftmaxState<kDim>& state) {
+LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&rows)[2], std::int32_t tile,
+                              const ScoreScale& scales, SoftmaxState<kDim>& state) {
+  const float scale = scales.outer;
   LORAMUX_UNROLL
   for (int i = 0; i < 2; ++i) {
     float maximum = kMinusInfinity;
@@ -102,6 +111,7 @@ LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&ro
       for (int c = 0; c < 2; ++c) {
         const std::int32_t position = tile + n * 8 + static_cast<int>(Lane()) % 4 * 2 + c;
         float& score = scores[n][2 * i + c];
+        if (scales.inner > 0) score = Tanh(scales.inner * score);
         if (position < rows[i].first || position > rows[i].last) score = kMinusInfinity;
         maximum = Max(maximum, score);
       }

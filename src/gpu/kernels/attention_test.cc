@@ -87,6 +87,15 @@ TEST_P(AttentionTest, Windows) {
   }
 }
 
+TEST_P(AttentionTest, ScalesAndSoftCaps) {
+  for (const double soft_cap : {0.0, 2.0, 50.0}) {
+    AttentionShape shape = Shape({.head_dim = 32, .group = 2, .page_tokens = 8, .window = 100});
+    shape.scale = 0.25;
+    shape.soft_cap = soft_cap;
+    ExpectMixedBatchRight(shape, Tolerance(), 700);
+  }
+}
+
 TEST_P(AttentionTest, LongContexts) {
   const AttentionShape shape = Shape({.head_dim = 64, .num_kv_heads = 1, .group = 4});
   const SequenceForTest sequence(shape, 1500, 5);

@@ -39,8 +39,8 @@ LORAMUX_DEVICE void SyncWarps() {
 // the reverse.
 template <typename T, int kDim, int kWarps, typename ChunkDone>
 LORAMUX_DEVICE void AttendRange(AttentionShared<T, kDim, kWarps>& shared, const PositionRange& range,
-                                const QueryRow (&rows)[2], std::int32_t warp_first, std::int32_t warp_last, float scale,
-                                SoftmaxState<kDim>& state, const ChunkDone& chunk_done) {
+                                const QueryRow (&rows)[2], std::int32_t warp_first, std::int32_t warp_last,
+                                const ScoreScale& scale, SoftmaxState<kDim>& state, const ChunkDone& chunk_done) {
   using Extents = ExtentsOf<T, kDim>;
   using Products = AttentionProducts<T, kDim>;
   constexpr int kTile = Extents::kTile, kThreads = 32 * kWarps;

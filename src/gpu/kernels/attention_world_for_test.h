@@ -102,6 +102,7 @@ struct AttentionShape {
   DType dtype = DType::kF32;  // of the pages
   std::int64_t head_dim = 64, num_kv_heads = 2, group = 1, page_tokens = 16, window = 0;
   DType out_dtype = DType::kF32;
+  double scale = 0, soft_cap = 0;  // as AttentionArguments
 
   std::int64_t NumHeads() const { return num_kv_heads * group; }
   std::int64_t QWidth() const { return NumHeads() * head_dim; }
@@ -144,7 +145,9 @@ inline std::vector<double> ExpectedRow(const AttentionShape& shape, const Sequen
         const auto k = static_cast<std::size_t>(p * shape.KvWidth() + kv + d);
         dot += static_cast<double>(RoundedTo(shape.dtype, sequence.q[q])) * static_cast<double>(sequence.k[k]);
       }
-      weights.push_back(dot / std::sqrt(static_cast<double>(shape.head_dim)));
+      double score = shape.scale > 0 ? dot * shape.scale : dot / std::sqrt(static_cast<double>(shape.head_dim));
+      if (shape.soft_cap > 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
+      weights.push_back(score);
       maximum = std::max(maximum, weights.back());
     }
     for (double& weight : weights) sum += weight = std::exp(weight - maximum);
@@ -214,9 +217,8 @@ class AttentionWorld {
     a_.pages = {vectors_.Upload(pages.bytes), static_cast<std::int64_t>(pages.stride()),
                 static_cast<std::int32_t>(shape.page_tokens), static_cast<std::int32_t>(shape.num_kv_heads),
                 static_cast<std::int32_t>(shape.head_dim)};
+    SetShape();
     a_.layer_offset = static_cast<std::int64_t>(layout.KeyOffset(kLayer, 0));
-    a_.num_heads = static_cast<std::int32_t>(shape.NumHeads());
-    a_.window = static_cast<std::int32_t>(shape.window);
     a_.work = {vectors_.Upload(work.chunks), Count(max_chunks_),          vectors_.Upload(work.decode_rows),
                Count(max_decode_rows_),      vectors_.Upload(work.tiles), Count(max_tiles_)};
     const std::int64_t floats = AttentionPartialFloats(max_chunks_, shape.NumHeads(), shape.head_dim);
@@ -255,6 +257,12 @@ class AttentionWorld {
     return order;
   }
 
+  void SetShape() {
+    a_.num_heads = static_cast<std::int32_t>(shape_.NumHeads());
+    a_.window = static_cast<std::int32_t>(shape_.window);
+    a_.scale = static_cast<float>(shape_.scale);
+    a_.soft_cap = static_cast<float>(shape_.soft_cap);
+  }
   // Keys and values of all positions that the rows may see.
   void WritePages(const RowsForTest& rows, std::span<const std::uint32_t> table, PagesForTest& pages) const {
     for (std::int64_t p = 0; p < rows.position + rows.rows; ++p) {

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "gpu/kernels/elementwise_kernels.h"
+#include "gpu/kernels/norm_rows_kernel.h"
 
 namespace loramux::gpu {
 namespace {
@@ -27,6 +28,11 @@ void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const E
   LaunchParts(stream, Kernel::kEmbedRows, dtype, max_rows, arguments);
 }
 
+void EmbedPositions(DeviceStream& stream, DType dtype, std::int64_t max_rows,
+                    const EmbedPositionsArguments& arguments) {
+  LaunchParts(stream, Kernel::kEmbedPositions, dtype, max_rows, arguments);
+}
+
 std::uint32_t NormThreads(std::int64_t width) {
   const std::int64_t warps = (width + 32 * kGroup - 1) / (32 * kGroup);
   return static_cast<std::uint32_t>(std::min<std::int64_t>(warps * 32, NormRowsKernel<float>::kThreads));
@@ -38,8 +44,8 @@ void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const No
          sizeof(NormRowsKernel<float>::Memory), arguments);
 }
 
-void SiluMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const SiluMulArguments& arguments) {
-  LaunchParts(stream, Kernel::kSiluMul, dtype, max_rows, arguments);
+void GateMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const GateMulArguments& arguments) {
+  LaunchParts(stream, Kernel::kGateMul, dtype, max_rows, arguments);
 }
 
 void GatherRows(DeviceStream& stream, std::int64_t max_rows, const GatherRowsArguments& arguments) {
@@ -48,6 +54,10 @@ void GatherRows(DeviceStream& stream, std::int64_t max_rows, const GatherRowsArg
 
 void AddRows(DeviceStream& stream, std::int64_t max_rows, const AddRowsArguments& arguments) {
   LaunchParts(stream, Kernel::kAddRows, DType::kF32, max_rows, arguments);
+}
+
+void ScaleRows(DeviceStream& stream, std::int64_t max_rows, const ScaleRowsArguments& arguments) {
+  LaunchParts(stream, Kernel::kScaleRows, DType::kF32, max_rows, arguments);
 }
 
 void PoolRows(DeviceStream& stream, DType dtype, std::int64_t num_ranges, const PoolRowsArguments& arguments) {

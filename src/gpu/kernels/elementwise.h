@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "formats/activation.h"
 #include "formats/dtype.h"
 #include "gpu/device.h"
 #include "gpu/kernels/own_rows.h"
@@ -22,8 +23,21 @@ struct EmbedRowsArguments {
 };
 void EmbedRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const EmbedRowsArguments& arguments);
 
-// First x[i, :] += added[i, :] if `added` is not null; then y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + eps) * weight.
-// Instance: the type of y. Sums in f32, in an order that depends on the width alone.
+// hidden[i, :] += table[row_position[i] + rows_before, :]. Instance: the type of the table.
+struct EmbedPositionsArguments {
+  const void* table;  // [*, width]
+  const std::int32_t* row_position;
+  const std::int32_t* rows;
+  float* hidden;  // [rows, width]
+  std::int64_t width, hidden_stride, rows_before;
+};
+void EmbedPositions(DeviceStream& stream, DType dtype, std::int64_t max_rows, const EmbedPositionsArguments& arguments);
+
+// First x[i, :] += added_scale * added[i, :] if `added` is not null; then y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) +
+// eps)
+// * (weight + weight_offset), or y = x if `weight` is null, or with a `bias` the LayerNorm: (x[i, :] - mean) / sqrt(
+// variance + eps) * weight + bias. x and y may be the same. Instance: the type of y. Sums in
+// f32, in an order that depends on the width alone.
 struct NormRowsArguments {
   float* x;             // [rows, width]
   const float* added;   // [rows, width], or null
@@ -33,19 +47,23 @@ struct NormRowsArguments {
   std::int64_t width, x_stride, added_stride, y_stride;
   float eps;
   OwnNorm own = {};  // in place of `weight`
+  float added_scale = 1, weight_offset = 0;
+  const float* bias = nullptr;
 };
 // Threads of a block that norms rows: by the width alone, as the order of the sums is.
 std::uint32_t NormThreads(std::int64_t width);
 void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const NormRowsArguments& arguments);
 
-// y[i, j] = silu(x[i, j]) * x[i, width + j]. Instance: the type of y.
-struct SiluMulArguments {
-  const float* x;  // [rows, 2 width]
+// y[i, j] = f(x[i, j]) * x[i, width + j], or f(x[i, j]) if it is not `gated`. Instance: the type of y.
+struct GateMulArguments {
+  const float* x;  // [rows, 2 width], or [rows, width]
   void* y;         // [rows, width]
   const std::int32_t* rows;
   std::int64_t width, x_stride, y_stride;
+  Activation f = Activation::kSilu;
+  bool gated = true;
 };
-void SiluMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const SiluMulArguments& arguments);
+void GateMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const GateMulArguments& arguments);
 
 // y[i, :] = x[indices[i], :], f32. One instance: f32.
 struct GatherRowsArguments {
@@ -57,14 +75,25 @@ struct GatherRowsArguments {
 };
 void GatherRows(DeviceStream& stream, std::int64_t max_rows, const GatherRowsArguments& arguments);
 
-// y[i, :] += x[i, :], f32. One instance: f32.
+// y[i, :] += factor * x[i, :], f32. One instance: f32.
 struct AddRowsArguments {
   const float* x;
   float* y;
   const std::int32_t* rows;
   std::int64_t width, x_stride, y_stride;
+  float factor = 1;
 };
 void AddRows(DeviceStream& stream, std::int64_t max_rows, const AddRowsArguments& arguments);
+
+// x[i, :] *= factor; then, if cap > 0, x[i, :] = cap * tanh(x[i, :] / cap), except where it is -infinity, f32. One
+// instance: f32.
+struct ScaleRowsArguments {
+  float* x;
+  const std::int32_t* rows;
+  std::int64_t width, x_stride;
+  float factor, cap;
+};
+void ScaleRows(DeviceStream& stream, std::int64_t max_rows, const ScaleRowsArguments& arguments);
 
 // For each range: sum[:] (f64) = before[:] + the range's rows of x in ascending order. Instance: the type of x.
 struct PoolRangeOnDevice {

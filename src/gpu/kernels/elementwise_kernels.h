@@ -6,7 +6,7 @@
 
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/elementwise.h"
-#include "gpu/kernels/own_norm.h"
+#include "gpu/kernels/tanh.h"
 
 namespace loramux::gpu {
 
@@ -99,85 +99,34 @@ struct EmbedRowsKernel {
   }
 };
 
-// One block a row. Threads keep what they read: kKept groups each, and read the rest of wider rows again.
 template <typename T>
-struct NormRowsKernel {
-  using Arguments = NormRowsArguments;
-  static constexpr int kThreads = 256, kMinBlocks = 1;
-  static constexpr int kKept = 4;
-  struct Memory {
-    float sums[kThreads / 32];
-  };
-
+struct EmbedPositionsKernel {
+  using Arguments = EmbedPositionsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
   LORAMUX_DEVICE static void Run(const Arguments& a) {
-    const std::int64_t row = BlockX();
-    if (static_cast<std::int32_t>(row) < Load(a.rows)) Row(a, row);
-  }
-
-  // One row, by all threads of the block.
-  LORAMUX_DEVICE static void Row(const Arguments& a, std::int64_t row) {
-    const std::int64_t step = BlockThreads() * kGroup, first = ThreadIndex() * kGroup;
-    const float* weights = NormWeights(a.own, row, a.weight);
-    float kept[kKept][kGroup], sum = 0;
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float values[kGroup], added[kGroup];
+    LoadGroup<T>({static_cast<const T*>(a.table), a.width}, Load(a.row_position + row) + a.rows_before, column, a.width,
+                 added);
+    LoadGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
     LORAMUX_UNROLL
-    for (int i = 0; i < kKept; ++i) {
-      if (first + i * step < a.width) sum = LoadAndAdd(a, row, first + i * step, kept[i], sum);
-    }
-    for (std::int64_t column = first + kKept * step; column < a.width; column += step) {
-      float values[kGroup];
-      sum = LoadAndAdd(a, row, column, values, sum);
-    }
-    const float scale = ReciprocalSqrt(SumBlock(sum) / static_cast<float>(a.width) + a.eps);
-    LORAMUX_UNROLL
-    for (int i = 0; i < kKept; ++i) {
-      if (first + i * step < a.width) StoreScaled(a, weights, row, first + i * step, kept[i], scale);
-    }
-    for (std::int64_t column = first + kKept * step; column < a.width; column += step) {
-      float values[kGroup];
-      LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
-      StoreScaled(a, weights, row, column, values, scale);
-    }
-  }
-
- private:
-  // Reads a group of x, adds `added`, and returns `sum` with its squares.
-  LORAMUX_DEVICE static float LoadAndAdd(const Arguments& a, std::int64_t row, std::int64_t column,
-                                         float (&values)[kGroup], float sum) {
-    LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
-    if (a.added != nullptr) {
-      float added[kGroup];
-      LoadGroup<float>({a.added, a.added_stride}, row, column, a.width, added);
-      LORAMUX_UNROLL
-      for (int i = 0; i < kGroup; ++i) values[i] += added[i];
-      StoreGroup<float>({a.x, a.x_stride}, row, column, a.width, values);
-    }
-    LORAMUX_UNROLL
-    for (int i = 0; i < kGroup; ++i) sum = Fma(values[i], values[i], sum);
-    return sum;
-  }
-  LORAMUX_DEVICE static void StoreScaled(const Arguments& a, const float* weights, std::int64_t row,
-                                         std::int64_t column, float (&values)[kGroup], float scale) {
-    float weight[kGroup];
-    LoadGroup<float>({weights, 0}, 0, column, a.width, weight);
-    LORAMUX_UNROLL
-    for (int i = 0; i < kGroup; ++i) values[i] = values[i] * scale * weight[i];
-    StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, values);
-  }
-  LORAMUX_DEVICE static float SumBlock(float sum) {
-    sum = SumWarp(sum);
-    if (BlockThreads() == 32) return sum;
-    Memory& shared = Shared<Memory>();
-    if (Lane() == 0) shared.sums[Warp()] = sum;
-    SyncBlock();
-    sum = 0;
-    for (std::uint32_t warp = 0; warp < BlockThreads() / 32; ++warp) sum += shared.sums[warp];
-    return sum;
+    for (int i = 0; i < kGroup; ++i) values[i] += added[i];
+    StoreGroup<float>({a.hidden, a.hidden_stride}, row, column, a.width, values);
   }
 };
 
+LORAMUX_DEVICE float Activate(Activation f, float x) {
+  if (f == Activation::kRelu) return Max(x, 0.0f);
+  if (f == Activation::kGelu) return 0.5f * x * (1.0f + Erf(0.70710678f * x));
+  // The tanh form of GELU: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+  const float z = f == Activation::kGeluTanh ? x * Fma(x * x, 0.0713548163f, 1.59576912f) : x;
+  return x / (1.0f + Exp(-z));
+}
+
 template <typename T>
-struct SiluMulKernel {
-  using Arguments = SiluMulArguments;
+struct GateMulKernel {
+  using Arguments = GateMulArguments;
   static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     if (IsBeyond(a.rows, a.width)) return;
@@ -187,9 +136,12 @@ struct SiluMulKernel {
   LORAMUX_DEVICE static void Group(const Arguments& a, std::int64_t row, std::int64_t column) {
     float gate[kGroup], up[kGroup];
     LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, gate);
-    LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
+    if (a.gated) LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
     LORAMUX_UNROLL
-    for (int i = 0; i < kGroup; ++i) gate[i] = gate[i] / (1.0f + Exp(-gate[i])) * up[i];
+    for (int i = 0; i < kGroup; ++i) {
+      gate[i] = Activate(a.f, gate[i]);
+      if (a.gated) gate[i] *= up[i];
+    }
     StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, gate);
   }
 };
@@ -218,8 +170,26 @@ struct AddRowsKernel {
     LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, x);
     LoadGroup<float>({a.y, a.y_stride}, row, column, a.width, y);
     LORAMUX_UNROLL
-    for (int i = 0; i < kGroup; ++i) y[i] += x[i];
+    for (int i = 0; i < kGroup; ++i) y[i] = Fma(x[i], a.factor, y[i]);
     StoreGroup<float>({a.y, a.y_stride}, row, column, a.width, y);
+  }
+};
+
+template <typename T>
+struct ScaleRowsKernel {
+  using Arguments = ScaleRowsArguments;
+  static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
+  LORAMUX_DEVICE static void Run(const Arguments& a) {
+    if (IsBeyond(a.rows, a.width)) return;
+    const std::int64_t row = BlockX(), column = ColumnOfThread();
+    float x[kGroup];
+    LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, x);
+    LORAMUX_UNROLL
+    for (int i = 0; i < kGroup; ++i) {
+      x[i] *= a.factor;
+      if (a.cap > 0 && x[i] != -__builtin_inff()) x[i] = a.cap * Tanh(x[i] / a.cap);
+    }
+    StoreGroup<float>({a.x, a.x_stride}, row, column, a.width, x);
   }
 };
 

@@ -78,6 +78,92 @@ TEST_F(Elementwise, EmbedRows) {
   }
 }
 
+TEST_F(Elementwise, EmbedPositions) {
+  const std::vector<std::int32_t> positions = {4, 0, 2, 1'000'000, 1'000'000};
+  for (const DType dtype : kTypes) {
+    for (const auto& [width, stride] : kShapes) {
+      const auto table = Rounded(dtype, RandomFloats(1, 7 * width));
+      const std::vector<float> before = RandomFloats(2, kMaxRows * stride);
+      float* hidden = arrays_.Upload(before);
+      EmbedPositions(arrays_.stream(), dtype, kMaxRows,
+                     {arrays_.Upload(table), arrays_.Upload(positions), rows_, hidden, width, stride, 2});
+      std::vector<float> expected = before;
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        for (std::int64_t j = 0; j < width; ++j) {
+          expected[i * stride + j] += LoadAsF32(dtype, table.data(), (positions[i] + 2) * width + j);
+        }
+      }
+      EXPECT_EQ(arrays_.Download(hidden, before.size()), expected) << DTypeName(dtype) << " " << width;
+    }
+  }
+}
+
+// In place, with what the norms of single families have: an offset of the weights, a factor of what is added, no
+// weights.
+TEST_F(Elementwise, NormRowsInPlace) {
+  for (const auto& [width, stride] : kShapes) {
+    const std::vector<float> x = RandomFloats(1, kRows * stride), added = RandomFloats(2, kRows * stride);
+    const std::vector<float> weight = RandomFloats(3, width);
+    for (const bool weighs : {false, true}) {
+      float* y = arrays_.Upload(x);
+      NormRowsArguments arguments = {y,
+                                     arrays_.Upload(added),
+                                     weighs ? arrays_.Upload(weight) : nullptr,
+                                     y,
+                                     rows_,
+                                     width,
+                                     stride,
+                                     stride,
+                                     stride,
+                                     1e-5f};
+      arguments.added_scale = 0.22f;
+      arguments.weight_offset = 1;
+      NormRows(arrays_.stream(), DType::kF32, kRows, arguments);
+      const std::vector<float> result = arrays_.Download(y, x.size());
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        std::vector<double> sum;
+        double squares = 0;
+        for (std::int64_t j = 0; j < width; ++j) {
+          sum.push_back(x[i * stride + j] + 0.22f * static_cast<double>(added[i * stride + j]));
+          squares += sum.back() * sum.back();
+        }
+        const double scale = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
+        for (std::int64_t j = 0; j < width; ++j) {
+          const double normed = sum[static_cast<std::size_t>(j)] * scale * (1 + static_cast<double>(weight[j]));
+          const double expected = weighs ? normed : sum[static_cast<std::size_t>(j)];
+          ASSERT_NEAR(result[i * stride + j], expected, std::abs(expected) * 2e-6 + 1e-6) << width << " " << weighs;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Elementwise, LayerNorm) {
+  for (const auto& [width, stride] : kShapes) {
+    std::vector<float> x = RandomFloats(1, kRows * stride);
+    for (float& value : x) value += 3;
+    const std::vector<float> weight = RandomFloats(2, width), bias = RandomFloats(3, width);
+    float* y = arrays_.Allocate<float>(x.size());
+    NormRowsArguments arguments = {
+        arrays_.Upload(x), nullptr, arrays_.Upload(weight), y, rows_, width, stride, 0, stride, 1e-5f};
+    arguments.bias = arrays_.Upload(bias);
+    NormRows(arrays_.stream(), DType::kF32, kRows, arguments);
+    const std::vector<float> result = arrays_.Download(y, x.size());
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      double mean = 0, squares = 0;
+      for (std::int64_t j = 0; j < width; ++j)
+        mean += static_cast<double>(x[i * stride + j]) / static_cast<double>(width);
+      for (std::int64_t j = 0; j < width; ++j) squares += std::pow(static_cast<double>(x[i * stride + j]) - mean, 2);
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
+      for (std::int64_t j = 0; j < width; ++j) {
+        const double expected = (static_cast<double>(x[i * stride + j]) - mean) * scale * weight[j] + bias[j];
+        // The mean is rounded, and one column alone is its own mean.
+        ASSERT_NEAR(result[i * stride + j], expected, width == 1 ? 1e-3 : 1e-5) << width << " " << j;
+      }
+    }
+  }
+}
+
 TEST_F(Elementwise, NormRows) {
   for (const DType dtype : kTypes) {
     for (const auto& [width, stride] : kShapes) {
@@ -137,7 +223,7 @@ TEST_F(Elementwise, NormRowsWithWeightsOfAdapters) {
   EXPECT_EQ(norm(base, {own, 0}), by_base);  // another norm, which none brings
 }
 
-TEST_F(Elementwise, SiluMul) {
+TEST_F(Elementwise, GateMul) {
   for (const DType dtype : kTypes) {
     for (const auto& [width, stride] : kShapes) {
       const std::int64_t x_stride = 2 * stride;
@@ -145,7 +231,7 @@ TEST_F(Elementwise, SiluMul) {
       x[0] = -1000, x[x_stride] = 1000;  // exp overflows
       const auto before = Rounded(dtype, RandomFloats(2, kMaxRows * stride));
       std::byte* y = arrays_.Upload(before);
-      SiluMul(arrays_.stream(), dtype, kMaxRows, {arrays_.Upload(x), y, rows_, width, x_stride, stride});
+      GateMul(arrays_.stream(), dtype, kMaxRows, {arrays_.Upload(x), y, rows_, width, x_stride, stride});
       const std::vector<float> result = Widened(dtype, arrays_.Download(y, before.size()));
       const std::vector<float> untouched = Widened(dtype, before);
       for (std::int64_t i = 0; i < kMaxRows; ++i) {
@@ -156,6 +242,60 @@ TEST_F(Elementwise, SiluMul) {
           ASSERT_NEAR(result[i * stride + j], expected, std::abs(expected) * UnitOf(dtype) + 1e-6);
         }
         for (std::int64_t j = used; j < stride; ++j) ASSERT_EQ(result[i * stride + j], untouched[i * stride + j]);
+      }
+    }
+  }
+}
+
+TEST_F(Elementwise, ActivationsWithAndWithoutAGate) {
+  const auto apply = [](Activation f, double x) {
+    switch (f) {
+      case Activation::kSilu:
+        return x / (1 + std::exp(-x));
+      case Activation::kGeluTanh:
+        return x / 2 * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+      case Activation::kGelu:
+        return x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+      default:
+        return std::max(x, 0.0);
+    }
+  };
+  constexpr std::int64_t kWidth = 260;
+  std::vector<float> x = RandomFloats(1, kRows * 2 * kWidth);
+  for (float& value : x) value *= 4;
+  for (const Activation f : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu}) {
+    for (const bool gated : {false, true}) {
+      float* y = arrays_.Allocate<float>(kRows * kWidth);
+      GateMul(arrays_.stream(), DType::kF32, kRows,
+              {arrays_.Upload(x), y, rows_, kWidth, 2 * kWidth, kWidth, f, gated});
+      const std::vector<float> result = arrays_.Download(y, kRows * kWidth);
+      for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+        const std::int64_t at = i / kWidth * 2 * kWidth + i % kWidth;
+        const double expected = apply(f, x[at]) * (gated ? static_cast<double>(x[at + kWidth]) : 1.0);
+        ASSERT_NEAR(result[i], expected, 2e-6 * (1 + std::abs(expected))) << static_cast<int>(f) << gated << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(Elementwise, ScaleRows) {
+  for (const auto& [width, stride] : kShapes) {
+    for (const float cap : {0.0f, 3.0f}) {
+      std::vector<float> x = RandomFloats(1, kMaxRows * stride);
+      x[0] = -INFINITY;  // a token that may not be generated stays one
+      float* device = arrays_.Upload(x);
+      ScaleRows(arrays_.stream(), kMaxRows, {device, rows_, width, stride, 5.5f, cap});
+      const std::vector<float> result = arrays_.Download(device, x.size());
+      for (std::int64_t i = 0; i < kMaxRows * stride; ++i) {
+        const bool used = i / stride < kRows && i % stride < width;
+        const double scaled = 5.5 * static_cast<double>(x[i]);
+        const bool capped = used && cap > 0 && std::isfinite(scaled);
+        const double expected = !used ? static_cast<double>(x[i]) : capped ? cap * std::tanh(scaled / cap) : scaled;
+        if (i == 0) {
+          ASSERT_EQ(result[0], x[0]);
+        } else {
+          ASSERT_NEAR(result[i], expected, 2e-6 * (1 + std::abs(expected))) << width << " " << i;
+        }
       }
     }
   }
@@ -245,7 +385,7 @@ TEST_F(Elementwise, NoRowsTouchNothing) {
   const std::int32_t* none = arrays_.Upload(std::vector<std::int32_t>{0});
   EmbedRows(arrays_.stream(), DType::kF32, 4, {nullptr, nullptr, none, nullptr, 8, 8, 8});
   NormRows(arrays_.stream(), DType::kBF16, 4, {nullptr, nullptr, nullptr, nullptr, none, 8, 8, 8, 8, 0});
-  SiluMul(arrays_.stream(), DType::kF16, 4, {nullptr, nullptr, none, 8, 8, 8});
+  GateMul(arrays_.stream(), DType::kF16, 4, {nullptr, nullptr, none, 8, 8, 8});
   GatherRows(arrays_.stream(), 4, {nullptr, nullptr, none, nullptr, 8, 8, 8});
   AddRows(arrays_.stream(), 4, {nullptr, nullptr, none, 8, 8, 8});
   EmbedRows(arrays_.stream(), DType::kF32, 0, {});

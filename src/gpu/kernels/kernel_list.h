@@ -9,6 +9,7 @@
 #include "gpu/kernels/elementwise_kernels.h"
 #include "gpu/kernels/lora_fused_kernels.h"
 #include "gpu/kernels/lora_kernels.h"
+#include "gpu/kernels/norm_rows_kernel.h"
 #include "gpu/kernels/own_rows_kernels.h"
 #include "gpu/kernels/qkv_post_kernel.h"
 #include "gpu/kernels/read_all_kernel.h"
@@ -16,12 +17,13 @@
 #include "gpu/kernels/skinny_kernel.h"
 
 // The parts: the CUDA backend compiles each by itself.
-#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(NormRows) X(SiluMul) X(PoolRows) X(OwnProducts)
-#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) X(GatherRows) X(AddRows) X(CopyPages) X(EmbedOwnRows) X(ExcludeTokens)
+#define LORAMUX_ELEMENTWISE_KERNELS(X) X(EmbedRows) X(EmbedPositions) X(NormRows) X(GateMul) X(PoolRows) X(OwnProducts)
+#define LORAMUX_ELEMENTWISE_F32_KERNELS(X) \
+  X(GatherRows) X(AddRows) X(ScaleRows) X(CopyPages) X(EmbedOwnRows) X(ExcludeTokens)
 #define LORAMUX_LORA_KERNELS(X) X(LoraShrink)
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)
-#define LORAMUX_LORA_FUSED_KERNELS(X) X(LoraQkvPost) X(LoraSiluMul) X(LoraNormRows)
+#define LORAMUX_LORA_FUSED_KERNELS(X) X(LoraQkvPost) X(LoraGateMul) X(LoraNormRows)
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_ASSIST_KERNELS(X) X(SendActivations)
 #define LORAMUX_ASSIST_F32_KERNELS(X) X(DecideLayer) X(AddAnswers) X(PublishLayers)

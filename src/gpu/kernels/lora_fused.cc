@@ -28,9 +28,9 @@ void LoraQkvPost(DeviceStream& stream, DType kv_dtype, const LoraQkvPostArgument
          sizeof(LoraFewShared), with_tiles);
 }
 
-void LoraSiluMul(DeviceStream& stream, DType dtype, const LoraSiluMulArguments& arguments) {
-  Launch(stream, Kernel::kLoraSiluMul, dtype, Grid(CeilDivide(arguments.silu.width, kLoraExpandTile), arguments.expand),
-         LoraSiluMulKernel<float>::kThreads, sizeof(LoraFewShared), arguments);
+void LoraGateMul(DeviceStream& stream, DType dtype, const LoraGateMulArguments& arguments) {
+  Launch(stream, Kernel::kLoraGateMul, dtype, Grid(CeilDivide(arguments.gate.width, kLoraExpandTile), arguments.expand),
+         LoraGateMulKernel<float>::kThreads, sizeof(LoraFewShared), arguments);
 }
 
 void LoraNormRows(DeviceStream& stream, DType dtype, const LoraNormRowsArguments& arguments) {

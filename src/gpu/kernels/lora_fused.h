@@ -22,12 +22,12 @@ struct LoraQkvPostArguments {
 // REQUIRES: expand.work has pieces, of all rows; so for the others.
 void LoraQkvPost(DeviceStream& stream, DType kv_dtype, const LoraQkvPostArguments& arguments);
 
-// Outputs of the expand are the halves of silu.x, or one of them.
-struct LoraSiluMulArguments {
-  SiluMulArguments silu;
+// Outputs of the expand are the halves of gate.x, or one of them.
+struct LoraGateMulArguments {
+  GateMulArguments gate;
   LoraExpandArguments expand;
 };
-void LoraSiluMul(DeviceStream& stream, DType dtype, const LoraSiluMulArguments& arguments);
+void LoraGateMul(DeviceStream& stream, DType dtype, const LoraGateMulArguments& arguments);
 
 // The output of the expand is norm.added, all of it.
 struct LoraNormRowsArguments {

@@ -8,6 +8,7 @@
 #include "gpu/kernels/elementwise_kernels.h"
 #include "gpu/kernels/lora_expand_kernel.h"
 #include "gpu/kernels/lora_fused.h"
+#include "gpu/kernels/norm_rows_kernel.h"
 #include "gpu/kernels/qkv_post_kernel.h"
 
 namespace loramux::gpu {
@@ -82,22 +83,22 @@ struct LoraQkvPostKernel {
 
 // Grid: tiles of columns; pieces.
 template <typename T>
-struct LoraSiluMulKernel {
-  using Arguments = LoraSiluMulArguments;
+struct LoraGateMulKernel {
+  using Arguments = LoraGateMulArguments;
   static constexpr int kThreads = kLoraExpandTile / 4;
   static constexpr int kMinBlocks = 4;
 
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     const LoraPiece piece(a.expand.work);
     if (piece.rows == 0) return;
-    const std::int64_t begin = static_cast<std::int64_t>(BlockX()) * kLoraExpandTile, width = a.silu.width;
+    const std::int64_t begin = static_cast<std::int64_t>(BlockX()) * kLoraExpandTile, width = a.gate.width;
     const std::int64_t end = begin + kLoraExpandTile < width ? begin + kLoraExpandTile : width;
     for (std::int32_t slice = 0; slice < a.expand.slices; ++slice) piece.Expand(a.expand, slice, begin, end);
     SyncBlock();
     constexpr int kGroupsOfRow = kLoraExpandTile / static_cast<int>(kGroup);
     for (int i = static_cast<int>(ThreadIndex()); i < piece.rows * kGroupsOfRow; i += kThreads) {
       const std::int64_t column = begin + i % kGroupsOfRow * kGroup;
-      if (column < end) SiluMulKernel<T>::Group(a.silu, piece.first_row + i / kGroupsOfRow, column);
+      if (column < end) GateMulKernel<T>::Group(a.gate, piece.first_row + i / kGroupsOfRow, column);
     }
   }
 };

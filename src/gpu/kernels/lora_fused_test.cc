@@ -61,7 +61,7 @@ void Append(DeviceArrays& arrays, const T* array, std::size_t count, Image& imag
   image.insert(image.end(), bytes, bytes + count * sizeof(T));
 }
 
-TEST(LoraFused, SiluMulIsExpandAndSiluMul) {
+TEST(LoraFused, GateMulIsExpandAndGateMul) {
   for (const DType dtype : kTypes)
     for (const std::int64_t width : {8, 131, 512, 1104}) {
       SCOPED_TRACE(std::string(DTypeName(dtype)) + ", width " + std::to_string(width));
@@ -78,12 +78,12 @@ TEST(LoraFused, SiluMulIsExpandAndSiluMul) {
           expand.y[half] = x + half * width;
           expand.y_stride[half] = stride;
         }
-        const SiluMulArguments silu = {x, out, rows, width, stride, width};
+        const GateMulArguments silu = {x, out, rows, width, stride, width};
         if (fused) {
-          LoraSiluMul(arrays.stream(), dtype, {silu, expand});
+          LoraGateMul(arrays.stream(), dtype, {silu, expand});
         } else {
           LoraExpand(arrays.stream(), expand);
-          SiluMul(arrays.stream(), dtype, batch.rows, silu);
+          GateMul(arrays.stream(), dtype, batch.rows, silu);
         }
         Image image;
         Append(arrays, out, bytes, image);
@@ -214,7 +214,7 @@ TEST(LoraFused, ReadsBOnceForEightRows) {
         expand.y_stride[half] = 2200;
       }
       device->ResetTraffic();
-      LoraSiluMul(arrays.stream(), DType::kBF16,
+      LoraGateMul(arrays.stream(), DType::kBF16,
                   {{x, out, arrays.Upload<std::int32_t>({rows + 1}), 1100, 2200, 1100}, expand});
       arrays.Synchronize();
     };

@@ -10,8 +10,9 @@
 
 namespace loramux::gpu {
 
-// For each row: norms each head of q and k (if the weights are not null), rotates each head of q and k by the row's
-// angles as transformers' apply_rotary_pos_emb does (pairs t and t + head_dim / 2), leaves q in place as f32 (attention
+// For each row: norms each head of q and k (if the weights are not null), rotates the first rotary_dim elements of each
+// head of q and k by the row's angles (if they are not null) as transformers' apply_rotary_pos_emb does (pairs t and
+// t + rotary_dim / 2, or 2 t and 2 t + 1), multiplies q by the row's scale and leaves it in place as f32 (attention
 // rounds it), and stores k and v in the row's page, rounded to the pages' type. Instance: the type of the pages.
 // REQUIRES: head_dim is even and at most 256 (kMaxHeadDim of attention.h).
 struct QkvPostArguments {
@@ -19,7 +20,7 @@ struct QkvPostArguments {
   std::int64_t qkv_stride;
   const float *q_norm, *k_norm;  // [head_dim], or null
   float eps;
-  const float *cos, *sin;            // [rows, head_dim / 2]
+  const float *cos, *sin;            // [rows, rotary_dim / 2], or null
   const std::int32_t* row_position;  // [rows]
   const std::int32_t* row_sequence;  // [rows]: index of its sequence
   const SequenceOnDevice* sequences;
@@ -29,6 +30,10 @@ struct QkvPostArguments {
   const std::int32_t* rows;
   std::int32_t num_heads;
   OwnNorm own_q = {}, own_k = {};  // in place of q_norm and k_norm
+  float norm_offset = 0;           // of the weights of norms
+  std::int32_t rotary_dim = 0;     // 0: head_dim
+  bool adjacent_pairs = false;
+  const float* query_scale = nullptr;  // [rows], by which q is multiplied; null: 1
 };
 void QkvPost(DeviceStream& stream, DType kv_dtype, std::int64_t max_rows, const QkvPostArguments& arguments);
 

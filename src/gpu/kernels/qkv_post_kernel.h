@@ -40,6 +40,11 @@ struct QkvPostKernel {
     }
     if (first >= head_dim) return;
     if (is_q) {
+      if (arguments.query_scale != nullptr) {
+        const float scale = Load(arguments.query_scale + row);
+        LORAMUX_UNROLL
+        for (int i = 0; i < kUnit; ++i) x[i] *= scale;
+      }
       units.Write(from, x);
     } else {
       const int kv_head = (head - num_heads) % num_kv_heads;
@@ -54,9 +59,15 @@ struct QkvPostKernel {
     int first;  // element of the lane
     std::int32_t row;
 
+    // How many elements of a head turn.
+    LORAMUX_DEVICE int Rotary() const {
+      return arguments.rotary_dim == 0 ? arguments.pages.head_dim : arguments.rotary_dim;
+    }
+
     // Whether all units are whole and 16-byte aligned, their partners and angles too.
     LORAMUX_DEVICE bool Whole() const {
-      return arguments.pages.head_dim % (2 * kUnit) == 0 && arguments.qkv_stride % 4 == 0;
+      return arguments.pages.head_dim % (2 * kUnit) == 0 && Rotary() % (2 * kUnit) == 0 &&
+             arguments.qkv_stride % 4 == 0 && !arguments.adjacent_pairs;
     }
 
     // Elements [at, at + 8) of one head's; 0 beyond its end.
@@ -76,41 +87,49 @@ struct QkvPostKernel {
       for (int i = 0; i < kUnit; ++i) x[i] = AsFloat(words[i]);
     }
 
-    // The index of the element that is turned together with `d`, and of their angle.
+    // The index of the element that is turned together with `d`, which is below Rotary(); the index of their angle;
+    // whether `d` is the first of the two.
     LORAMUX_DEVICE int Partner(int d) const {
-      const int half = arguments.pages.head_dim / 2;
+      const int half = Rotary() / 2;
+      if (arguments.adjacent_pairs) return d % 2 == 0 ? d + 1 : d - 1;
       return d < half ? d + half : d - half;
     }
+    LORAMUX_DEVICE int Angle(int d) const { return arguments.adjacent_pairs ? d / 2 : d % (Rotary() / 2); }
+    LORAMUX_DEVICE bool IsFirst(int d) const { return arguments.adjacent_pairs ? d % 2 == 0 : d < Rotary() / 2; }
 
     // Every lane of the warp must come; the partners have been read when it returns, so q may be written in place.
     LORAMUX_DEVICE void NormAndRotate(const float* weight, float (&x)[kUnit]) const {
-      const int head_dim = arguments.pages.head_dim, half = head_dim / 2;
       float y[kUnit], cos[kUnit], sin[kUnit];
       Read(head, first, x);
-      if (Whole()) {
-        const bool there = first < head_dim;
-        const std::int64_t angle = static_cast<std::int64_t>(row) * half + (there ? first % half : 0);
-        Read(head, there ? Partner(first) : head_dim, y);
-        ReadWhole(arguments.cos + angle, cos);
-        ReadWhole(arguments.sin + angle, sin);
-      } else {
-        LORAMUX_UNROLL
-        for (int i = 0; i < kUnit; ++i) {
-          const int d = first + i;
-          const std::int64_t angle = static_cast<std::int64_t>(row) * half + d % half;
-          y[i] = d < head_dim ? Load(head + Partner(d)) : 0.0f;
-          cos[i] = d < head_dim ? Load(arguments.cos + angle) : 0.0f;
-          sin[i] = d < head_dim ? Load(arguments.sin + angle) : 0.0f;
-        }
-      }
+      ReadPartners(y, cos, sin);
       if (weight != nullptr) Norm(weight, x, y);
       LORAMUX_UNROLL
       for (int i = 0; i < kUnit; ++i) {
-        // x cos - y sin for the first half, x cos + y sin for the second.
-        const float turned = first + i < half ? -y[i] : y[i];
+        // x cos - y sin for the first of a pair, x cos + y sin for the second.
+        const float turned = IsFirst(first + i) ? -y[i] : y[i];
         x[i] = Fma(x[i], cos[i], turned * sin[i]);
       }
       SyncWarp();
+    }
+
+    // The partners of the lane's elements, and their angles: 1 and 0 where nothing turns.
+    LORAMUX_DEVICE void ReadPartners(float (&y)[kUnit], float (&cos)[kUnit], float (&sin)[kUnit]) const {
+      const int rotary = arguments.cos == nullptr ? 0 : Rotary(), half = Rotary() / 2;
+      if (Whole() && first < rotary) {
+        const std::int64_t angle = static_cast<std::int64_t>(row) * half + first % half;
+        Read(head, Partner(first), y);
+        ReadWhole(arguments.cos + angle, cos);
+        ReadWhole(arguments.sin + angle, sin);
+        return;
+      }
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        const int d = first + i;
+        const std::int64_t angle = static_cast<std::int64_t>(row) * half + Angle(d);
+        y[i] = d < rotary ? Load(head + Partner(d)) : 0.0f;
+        cos[i] = d < rotary ? Load(arguments.cos + angle) : 1.0f;
+        sin[i] = d < rotary ? Load(arguments.sin + angle) : 0.0f;
+      }
     }
 
     LORAMUX_DEVICE void Norm(const float* weight, float (&x)[kUnit], float (&y)[kUnit]) const {
@@ -123,10 +142,8 @@ struct QkvPostKernel {
       LORAMUX_UNROLL
       for (int i = 0; i < kUnit; ++i) {
         const int d = first + i;
-        if (d < head_dim) {
-          x[i] = x[i] * inverse * Load(weight + d);
-          y[i] = y[i] * inverse * Load(weight + Partner(d));
-        }
+        if (d < head_dim) x[i] = x[i] * inverse * (Load(weight + d) + arguments.norm_offset);
+        if (d < Rotary()) y[i] = y[i] * inverse * (Load(weight + Partner(d)) + arguments.norm_offset);
       }
     }
 

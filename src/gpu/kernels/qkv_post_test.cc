@@ -23,6 +23,12 @@ struct Case {
   KvLayout layout;
   std::int64_t num_heads, padding;
   bool norm;
+  std::int64_t rotary_dim = -1;  // -1: the whole head; 0: nothing turns
+  bool adjacent_pairs = false;
+  float norm_offset = 0;
+  std::vector<float> query_scale = {};
+
+  std::int64_t Rotary() const { return rotary_dim < 0 ? layout.head_dim : rotary_dim; }
 };
 
 // Two sequences in the middle of their pages.
@@ -51,7 +57,7 @@ struct Inputs {
     qkv = RandomFloats(prng, batch.rows * stride, 2);
     q_norm = RandomFloats(prng, dim, 1);
     k_norm = RandomFloats(prng, dim, 1);
-    for (std::int64_t i = 0; i < batch.rows * dim / 2; ++i) {
+    for (std::int64_t i = 0; i < batch.rows * c.Rotary() / 2; ++i) {
       const double angle = prng.NextDouble() * 6.28;
       cos.push_back(static_cast<float>(std::cos(angle)));
       sin.push_back(static_cast<float>(std::sin(angle)));
@@ -72,8 +78,14 @@ Outcome RunOn(const Case& c, Device& device, std::int64_t spare = 0) {
     a.k_norm = vectors.Upload(inputs.k_norm);
   }
   a.eps = 1e-5f;
-  a.cos = vectors.Upload(inputs.cos);
-  a.sin = vectors.Upload(inputs.sin);
+  if (c.Rotary() > 0) {
+    a.cos = vectors.Upload(inputs.cos);
+    a.sin = vectors.Upload(inputs.sin);
+  }
+  a.rotary_dim = static_cast<std::int32_t>(c.Rotary());
+  a.adjacent_pairs = c.adjacent_pairs;
+  a.norm_offset = c.norm_offset;
+  if (!c.query_scale.empty()) a.query_scale = vectors.Upload(c.query_scale);
   a.row_position = vectors.Upload(batch.row_position);
   a.row_sequence = vectors.Upload(batch.row_sequence);
   a.sequences = vectors.Upload(batch.sequences);
@@ -90,7 +102,7 @@ Outcome RunOn(const Case& c, Device& device, std::int64_t spare = 0) {
 
 // One head of one row, as the reference kernels compute it.
 std::vector<double> ExpectedHead(const Inputs& inputs, const Case& c, std::int64_t row, std::int64_t head) {
-  const std::int64_t dim = c.layout.head_dim, half = dim / 2;
+  const std::int64_t dim = c.layout.head_dim, half = c.Rotary() / 2;
   std::vector<double> x;
   for (std::int64_t d = 0; d < dim; ++d) {
     x.push_back(static_cast<double>(inputs.qkv[static_cast<std::size_t>(row * inputs.stride + head * dim + d)]));
@@ -102,16 +114,20 @@ std::vector<double> ExpectedHead(const Inputs& inputs, const Case& c, std::int64
     const std::vector<float>& weight = head < c.num_heads ? inputs.q_norm : inputs.k_norm;
     for (std::int64_t d = 0; d < dim; ++d) {
       const auto i = static_cast<std::size_t>(d);
-      x[i] *= static_cast<double>(weight[i]) / std::sqrt(squares / static_cast<double>(dim) + 1e-5);
+      x[i] *= static_cast<double>(weight[i] + c.norm_offset) / std::sqrt(squares / static_cast<double>(dim) + 1e-5);
     }
   }
   std::vector<double> turned = x;
   for (std::int64_t t = 0; t < half; ++t) {
-    const auto low = static_cast<std::size_t>(t), high = static_cast<std::size_t>(t + half);
+    const auto low = static_cast<std::size_t>(c.adjacent_pairs ? 2 * t : t);
+    const auto high = static_cast<std::size_t>(c.adjacent_pairs ? 2 * t + 1 : t + half);
     const auto angle = static_cast<std::size_t>(row * half + t);
     const auto cos = static_cast<double>(inputs.cos[angle]), sin = static_cast<double>(inputs.sin[angle]);
     turned[low] = x[low] * cos - x[high] * sin;
     turned[high] = x[high] * cos + x[low] * sin;
+  }
+  if (head < c.num_heads && !c.query_scale.empty()) {
+    for (double& value : turned) value *= static_cast<double>(c.query_scale[static_cast<std::size_t>(row)]);
   }
   return turned;
 }
@@ -169,6 +185,22 @@ TEST_P(QkvPostTest, NormsTurnsAndStores) {
         const Case c = MakeCase(GetParam(), head_dim, page_tokens, norm);
         SCOPED_TRACE(std::to_string(head_dim) + (norm ? " with norm" : ""));
         ExpectRight(c, RunOn(c, DeviceForTest(), 3));
+      }
+    }
+  }
+}
+
+TEST_P(QkvPostTest, APartOfAHeadTurnsOrNothing) {
+  for (const std::int64_t head_dim : {16, 32, 80, 96}) {
+    for (const std::int64_t rotary_dim : {0L, 2L, 16L, head_dim / 4 * 2, head_dim}) {
+      for (const bool adjacent : {false, true}) {
+        Case c = MakeCase(GetParam(), head_dim, 16, rotary_dim % 4 == 0);
+        c.rotary_dim = rotary_dim;
+        c.adjacent_pairs = adjacent;
+        c.norm_offset = 1;
+        if (adjacent) c.query_scale = {1, 0.5f, 2, 1.25f};
+        SCOPED_TRACE(std::to_string(head_dim) + ", of which turn " + std::to_string(rotary_dim));
+        ExpectRight(c, RunOn(c, DeviceForTest(), 1));
       }
     }
   }

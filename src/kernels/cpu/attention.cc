@@ -41,7 +41,7 @@ struct Problem {
   const KvLayout& layout;
   std::int64_t layer;
   const PageArena& arena;
-  std::int64_t window;
+  const ScoreForm& form;
   const float* q;
   std::int64_t q_stride;
   float* out;
@@ -68,7 +68,7 @@ struct Work {
 
   std::int64_t Last(std::int64_t row) const { return tile.sequence->position + tile.Token(row); }
   std::int64_t First(std::int64_t row) const {
-    return problem.window > 0 ? std::max<std::int64_t>(0, Last(row) - problem.window + 1) : 0;
+    return problem.form.window > 0 ? std::max<std::int64_t>(0, Last(row) - problem.form.window + 1) : 0;
   }
   // Dimension 0 of the key. Dimensions are page_tokens elements apart; positions of a page are adjacent.
   const T* Keys(std::int64_t position) const {
@@ -190,6 +190,17 @@ HWY_NOINLINE void ScoreRows(D d, const Work<T>& work, std::int64_t row) {
     ScoreBlock<kRows, kVectors>(d, work, row, position);
   }
   for (; position < work.end; position += lanes) ScoreBlock<kRows, 1>(d, work, row, position);
+}
+
+// Replaces the scores of one row in its view by tanh(inner * score).
+template <class D, typename T>
+HWY_NOINLINE void CapScores(D d, const Work<T>& work, float inner, std::int64_t row) {
+  float* HWY_RESTRICT scores = work.Scores(row);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t first = work.First(row) - work.begin, end = work.Last(row) + 1 - work.begin;
+  for (std::int64_t i = first / lanes * lanes; i < end; i += lanes) {
+    hn::StoreU(Tanh(d, hn::Mul(hn::Set(d, inner), hn::LoadU(d, scores + i))), d, scores + i);
+  }
 }
 
 // Replaces the scores of one row in its view by the weights of the values: exponentials relative to the scores'
@@ -334,9 +345,11 @@ void InterleaveWeights(const Work<T>& work, std::int64_t row) {
 template <int kRows, class D, typename T>
 void AttendRows(D d, const Work<T>& work, std::int64_t row) {
   const std::int64_t head_dim = work.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  const ScoreForm& form = work.problem.form;
+  const float scale = form.soft_cap > 0 ? form.soft_cap : form.scale;
   if constexpr (kInterleaved<kRows>) InterleaveQueries<kRows>(work, row);
   ScoreRows<kRows>(d, work, row);
+  for (int i = 0; form.soft_cap > 0 && i < kRows; ++i) CapScores(d, work, form.scale / form.soft_cap, row + i);
   float sums[kRows];
   for (int i = 0; i < kRows; ++i) sums[i] = Exponentiate(d, work, scale, row + i);
   if constexpr (kInterleaved<kRows>) InterleaveWeights<kRows>(work, row);
@@ -409,12 +422,12 @@ void AttendTyped(const KernelContext& context, const Problem<T>& problem, std::s
 }
 
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
   const std::int64_t group = num_heads / layout.num_kv_heads;
   const auto attend = [&](auto element) HWY_ATTR {
     using T = decltype(element);
-    const Problem<T> problem = {layout, layer, arena, window, q, q_stride, out, out_stride};
+    const Problem<T> problem = {layout, layer, arena, form, q, q_stride, out, out_stride};
     AttendTyped(context, problem, sequences, group, workspace);
   };
   switch (layout.dtype) {
@@ -440,10 +453,10 @@ namespace loramux::cpu {
 HWY_EXPORT(PagedAttention);
 
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
   HWY_DYNAMIC_DISPATCH(PagedAttention)
-  (context, layout, layer, arena, sequences, num_heads, window, q, q_stride, out, out_stride, workspace);
+  (context, layout, layer, arena, sequences, num_heads, form, q, q_stride, out, out_stride, workspace);
 }
 
 }  // namespace loramux::cpu

@@ -51,11 +51,12 @@ float SumOfSquares(const float* HWY_RESTRICT x, std::int64_t n) {
   return sum;
 }
 
-void RmsNormRow(const float* x, std::int64_t n, const float* weight, float eps, float* y) {
+void RmsNormRow(const float* x, std::int64_t n, NormWeights weights, float eps, float* y) {
   const float inverse = 1.0f / std::sqrt(SumOfSquares(x, n) / static_cast<float>(n) + eps);
   ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
-    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, y + i);
+    const auto weight = hn::Add(hn::LoadU(d, weights.weight + i), hn::Set(d, weights.offset));
+    hn::StoreU(hn::Mul(scaled, weight), d, y + i);
   });
 }
 
@@ -71,22 +72,79 @@ void RopeHead(float* first, std::int64_t half, const float* cos, const float* si
   });
 }
 
-void RopeRow(float* x, std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin) {
-  for (std::int64_t head = 0; head < heads; ++head) RopeHead(x + head * head_dim, head_dim / 2, cos, sin);
+// Few models have adjacent pairs, and they turn few elements.
+void RopeAdjacent(float* pairs, std::int64_t half, const float* cos, const float* sin) {
+  for (std::int64_t t = 0; t < half; ++t) {
+    const float a = pairs[2 * t], b = pairs[2 * t + 1];
+    pairs[2 * t] = a * cos[t] - b * sin[t];
+    pairs[2 * t + 1] = b * cos[t] + a * sin[t];
+  }
 }
 
-void SiluMulRow(const float* gate, const float* up, std::int64_t n, float* y) {
+void RopeRow(float* x, std::int64_t heads, const RopeShape& shape, const float* cos, const float* sin) {
+  const std::int64_t half = shape.rotary_dim / 2;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    float* const at = x + head * shape.head_dim;
+    if (shape.adjacent_pairs) {
+      RopeAdjacent(at, half, cos, sin);
+    } else {
+      RopeHead(at, half, cos, sin);
+    }
+  }
+}
+
+// y = f(gate) * up, or f(gate) without `up`. Vectors of every length are computed alike.
+template <typename F>
+HWY_INLINE void GateRow(const float* gate, const float* up, std::int64_t n, float* y, const F& f) {
   ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
-    const auto x = hn::LoadU(d, gate + i);
-    // From exp(88) on, the quotient is zero in float32.
-    const auto silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(x))));
-    hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, y + i);
+    auto value = f(d, hn::LoadU(d, gate + i));
+    if (up != nullptr) value = hn::Mul(value, hn::LoadU(d, up + i));
+    hn::StoreU(value, d, y + i);
   });
 }
 
-void AddRow(const float* x, std::int64_t n, float* y) {
-  ForEachVector(n, [&](auto d, std::int64_t i)
-                       HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i); });
+// x / (1 + exp(-z)). From exp(88) on, the quotient is zero in float32.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x, V z) {
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(z))));
+}
+
+// `up` null: there is no gate.
+void GateMulRow(Activation f, const float* gate, const float* up, std::int64_t n, float* y) {
+  switch (f) {
+    case Activation::kSilu:
+      return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR { return Sigmoid(d, x, x); });
+    case Activation::kGeluTanh:
+      // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+      return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR {
+        const auto cubic = hn::MulAdd(hn::Mul(x, x), hn::Set(d, 0.0713548163f), hn::Set(d, 1.59576912f));
+        return Sigmoid(d, x, hn::Mul(x, cubic));
+      });
+    case Activation::kGelu:
+      return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR {
+        const auto half = hn::Mul(hn::Set(d, 0.5f), x);
+        return hn::MulAdd(half, Erf(d, hn::Mul(x, hn::Set(d, 0.70710678f))), half);
+      });
+    case Activation::kRelu:
+      return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR { return hn::Max(x, hn::Zero(d)); });
+  }
+}
+
+void AddRow(float factor, const float* x, std::int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, x + i), hn::LoadU(d, y + i)), d, y + i);
+  });
+}
+
+void ScaleRow(float factor, float cap, std::int64_t n, float* x) {
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    auto value = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor));
+    if (cap > 0) {
+      const auto capped = hn::Mul(hn::Set(d, cap), Tanh(d, hn::Mul(value, hn::Set(d, 1.0f / cap))));
+      value = hn::IfThenElse(hn::IsFinite(value), capped, value);
+    }
+    hn::StoreU(value, d, x + i);
+  });
 }
 
 }  // namespace
@@ -100,8 +158,9 @@ namespace {
 
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(RopeRow);
-HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(GateMulRow);
 HWY_EXPORT(AddRow);
+HWY_EXPORT(ScaleRow);
 
 // Calls fn(row) for all rows. Runs in parallel only if that saves more than waking a thread costs (2 us); an element
 // takes about a tenth of a nanosecond.
@@ -121,30 +180,38 @@ void ForEachRow(const KernelContext& context, std::int64_t m, std::int64_t n, co
 }  // namespace
 
 void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             const float* weight, float eps, float* y, std::int64_t y_stride) {
+             NormWeights weights, float eps, float* y, std::int64_t y_stride) {
   const auto row = HWY_DYNAMIC_DISPATCH(RmsNormRow);
-  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, weight, eps, y + i * y_stride); });
+  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, weights, eps, y + i * y_stride); });
 }
 
 void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
-          std::int64_t head_dim, const float* cos, const float* sin) {
+          const RopeShape& shape, const float* cos, const float* sin) {
   const auto row = HWY_DYNAMIC_DISPATCH(RopeRow);
-  ForEachRow(context, m, heads * head_dim, [&](std::int64_t i) {
-    row(x + i * x_stride, heads, head_dim, cos + i * (head_dim / 2), sin + i * (head_dim / 2));
+  const std::int64_t half = shape.rotary_dim / 2;
+  ForEachRow(context, m, heads * shape.head_dim,
+             [&](std::int64_t i) { row(x + i * x_stride, heads, shape, cos + i * half, sin + i * half); });
+}
+
+void GateMul(const KernelContext& context, GateForm form, const float* x, std::int64_t x_stride, std::int64_t m,
+             std::int64_t n, float* y, std::int64_t y_stride) {
+  const auto row = HWY_DYNAMIC_DISPATCH(GateMulRow);
+  ForEachRow(context, m, 2 * n, [&](std::int64_t i) {
+    const float* const gate = x + i * x_stride;
+    row(form.f, gate, form.gated ? gate + n : nullptr, n, y + i * y_stride);
   });
 }
 
-void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             float* y, std::int64_t y_stride) {
-  const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
-  ForEachRow(context, m, 2 * n,
-             [&](std::int64_t i) { row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride); });
+void AddRows(const KernelContext& context, float factor, const float* x, std::int64_t x_stride, std::int64_t m,
+             std::int64_t n, float* y, std::int64_t y_stride) {
+  const auto row = HWY_DYNAMIC_DISPATCH(AddRow);
+  ForEachRow(context, m, n, [&](std::int64_t i) { row(factor, x + i * x_stride, n, y + i * y_stride); });
 }
 
-void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             float* y, std::int64_t y_stride) {
-  const auto row = HWY_DYNAMIC_DISPATCH(AddRow);
-  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, y + i * y_stride); });
+void ScaleRows(const KernelContext& context, float factor, float cap, float* x, std::int64_t x_stride, std::int64_t m,
+               std::int64_t n) {
+  const auto row = HWY_DYNAMIC_DISPATCH(ScaleRow);
+  ForEachRow(context, m, n, [&](std::int64_t i) { row(factor, cap, n, x + i * x_stride); });
 }
 
 }  // namespace loramux::cpu

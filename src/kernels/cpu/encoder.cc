@@ -55,21 +55,6 @@ void LayerNormRow(const float* x, std::int64_t n, const float* weight, const flo
   });
 }
 
-// erf with an absolute error of 1.5e-7 (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 /
-// (1 + p |x|).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Erf(D d, V x) {
-  const V size = hn::Abs(x);
-  const V t = hn::Div(hn::Set(d, 1.0f), hn::MulAdd(hn::Set(d, 0.3275911f), size, hn::Set(d, 1.0f)));
-  V p = hn::Set(d, 1.061405429f);
-  p = hn::MulAdd(p, t, hn::Set(d, -1.453152027f));
-  p = hn::MulAdd(p, t, hn::Set(d, 1.421413741f));
-  p = hn::MulAdd(p, t, hn::Set(d, -0.284496736f));
-  p = hn::MulAdd(p, t, hn::Set(d, 0.254829592f));
-  const V erf = hn::NegMulAdd(hn::Mul(p, t), Exp(d, hn::Neg(hn::Mul(size, size))), hn::Set(d, 1.0f));
-  return hn::CopySign(erf, x);
-}
-
 void GeluRow(float* x, std::int64_t n) {
   ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto value = hn::LoadU(d, x + i);

@@ -37,6 +37,34 @@ HWY_INLINE V Exp(D d, V x) {
   return hn::Mul(e, hn::BitCast(d, power));
 }
 
+// erf with an absolute error of 1.5e-7 (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 /
+// (1 + p |x|).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Erf(D d, V x) {
+  const V size = hn::Abs(x);
+  const V t = hn::Div(hn::Set(d, 1.0f), hn::MulAdd(hn::Set(d, 0.3275911f), size, hn::Set(d, 1.0f)));
+  V p = hn::Set(d, 1.061405429f);
+  p = hn::MulAdd(p, t, hn::Set(d, -1.453152027f));
+  p = hn::MulAdd(p, t, hn::Set(d, 1.421413741f));
+  p = hn::MulAdd(p, t, hn::Set(d, -0.284496736f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.254829592f));
+  const V erf = hn::NegMulAdd(hn::Mul(p, t), Exp(d, hn::Neg(hn::Mul(size, size))), hn::Set(d, 1.0f));
+  return hn::CopySign(erf, x);
+}
+
+// tanh(x), to about 2e-7 of itself: near 0, where (1 - e^-2x) / (1 + e^-2x) cancels, by its series.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Tanh(D d, V x) {
+  const V one = hn::Set(d, 1.0f), s = hn::Mul(x, x);
+  V series = hn::MulAdd(hn::Set(d, 0.0218694885f), s, hn::Set(d, -0.0539682540f));
+  series = hn::MulAdd(series, s, hn::Set(d, 0.133333333f));
+  series = hn::MulAdd(series, s, hn::Set(d, -0.333333333f));
+  series = hn::MulAdd(hn::Mul(series, s), x, x);
+  const V e = Exp(d, hn::Mul(hn::Set(d, -2.0f), hn::Abs(x)));
+  const V whole = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+  return hn::IfThenElse(hn::Lt(s, hn::Set(d, 0.09f)), series, whole);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace loramux::cpu
 HWY_AFTER_NAMESPACE();

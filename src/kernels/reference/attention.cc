@@ -57,6 +57,7 @@ struct Query {
   std::int64_t layer;
   const PageArena& arena;
   const AttentionSequence& sequence;
+  const ScoreForm& form;
   std::int64_t kv_head;
   std::int64_t first;     // first position in its view
   std::int64_t position;  // last position in its view: its own
@@ -78,12 +79,12 @@ float Value(const Query& query, std::int64_t position, std::int64_t d) {
 
 void AttendOne(const Query& query, const float* q, float* out) {
   const std::int64_t head_dim = query.layout.head_dim;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
   std::vector<float> scores;
   for (std::int64_t p = query.first; p <= query.position; ++p) {
     float dot = 0;
     for (std::int64_t d = 0; d < head_dim; ++d) dot += q[d] * Key(query, p, d);
-    scores.push_back(dot * scale);
+    const float score = dot * query.form.scale, cap = query.form.soft_cap;
+    scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
   }
   const float maximum = *std::max_element(scores.begin(), scores.end());
   float sum = 0;
@@ -113,7 +114,7 @@ void StoreKv(const KernelContext&, const KvLayout& layout, std::int64_t layer, c
 }
 
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float*) {
   const std::int64_t group = num_heads / layout.num_kv_heads;
   for (const AttentionSequence& sequence : sequences) {
@@ -121,8 +122,8 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
       const std::int64_t head = task % num_heads;
       const std::int64_t row = sequence.first_row + task / num_heads;
       const std::int64_t position = sequence.position + task / num_heads;
-      const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
-      AttendOne({layout, layer, arena, sequence, head / group, first, position},
+      const std::int64_t first = form.window > 0 ? std::max<std::int64_t>(0, position - form.window + 1) : 0;
+      AttendOne({layout, layer, arena, sequence, form, head / group, first, position},
                 q + row * q_stride + head * layout.head_dim, out + row * out_stride + head * layout.head_dim);
     });
   }

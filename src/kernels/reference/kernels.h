@@ -34,16 +34,18 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
              std::int64_t v_stride);
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
 
 void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             const float* weight, float eps, float* y, std::int64_t y_stride);
+             NormWeights weights, float eps, float* y, std::int64_t y_stride);
 void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
-          std::int64_t head_dim, const float* cos, const float* sin);
-void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             float* y, std::int64_t y_stride);
-void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             float* y, std::int64_t y_stride);
+          const RopeShape& shape, const float* cos, const float* sin);
+void GateMul(const KernelContext& context, GateForm form, const float* x, std::int64_t x_stride, std::int64_t m,
+             std::int64_t n, float* y, std::int64_t y_stride);
+void AddRows(const KernelContext& context, float factor, const float* x, std::int64_t x_stride, std::int64_t m,
+             std::int64_t n, float* y, std::int64_t y_stride);
+void ScaleRows(const KernelContext& context, float factor, float cap, float* x, std::int64_t x_stride, std::int64_t m,
+               std::int64_t n);
 
 }  // namespace loramux::reference

@@ -1,0 +1,387 @@
+#include "formats/model_family.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr NormNames kAfterBoth = {.attention_output = "post_attention_layernorm",
+                                  .mlp_output = "post_feedforward_layernorm"};
+constexpr NormNames kOfGemma = {.attention = "input_layernorm",
+                                .attention_output = "post_attention_layernorm",
+                                .mlp = "pre_feedforward_layernorm",
+                                .mlp_output = "post_feedforward_layernorm"};
+constexpr NormNames kOfGlm4 = {.attention = "input_layernorm",
+                               .attention_output = "post_self_attn_layernorm",
+                               .mlp = "post_attention_layernorm",
+                               .mlp_output = "post_mlp_layernorm"};
+
+// Source: the configuration classes and the modelling files of transformers 5.24.
+constexpr std::array<FamilyInfo, 19> kFamilies = {{
+    {.family = ModelFamily::kLlama,
+     .name = "llama",
+     .architecture = "LlamaForCausalLM",
+     .max_position = 2048,
+     .bos = 1,
+     .eos = 2,
+     .biases = BiasRule::kAttention,
+     .mlp_bias = true},
+    {.family = ModelFamily::kMistral,
+     .name = "mistral",
+     .architecture = "MistralForCausalLM",
+     .max_position = 131072,
+     .num_kv_heads = 8,
+     .sliding_window = 4096,
+     .bos = 1,
+     .eos = 2,
+     .windows = WindowRule::kAlways},
+    {.family = ModelFamily::kQwen2,
+     .name = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .max_position = 32768,
+     .num_kv_heads = 32,
+     .sliding_window = 4096,
+     .biases = BiasRule::kAlwaysQkv,
+     .windows = WindowRule::kFrom},
+    {.family = ModelFamily::kQwen3,
+     .name = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .max_position = 32768,
+     .num_kv_heads = 32,
+     .head_dim = 128,
+     .sliding_window = 4096,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .windows = WindowRule::kFrom},
+    {.family = ModelFamily::kGemma2,
+     .name = "gemma2",
+     .architecture = "Gemma2ForCausalLM",
+     .max_position = 8192,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .sliding_window = 4096,
+     .bos = 2,
+     .eos = 1,
+     .tied = true,
+     .activation = Activation::kGeluTanh,
+     .fields = {.activation = "hidden_activation"},
+     .norms = kOfGemma,
+     .norm_weight_offset = 1.0,
+     .biases = BiasRule::kAttention,
+     .windows = WindowRule::kButEachNth,
+     .window_pattern = 2,
+     .scales_embedding = true,
+     .query_scalar = true},
+    {.family = ModelFamily::kGemma3,
+     .name = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     .max_position = 131072,
+     .vocab_size = 262208,
+     .num_heads = 8,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .sliding_window = 4096,
+     .bos = 2,
+     .eos = 1,
+     .theta = 1000000.0,
+     .tied = true,
+     .activation = Activation::kGeluTanh,
+     .fields = {.activation = "hidden_activation"},
+     .norms = kOfGemma,
+     .norm_weight_offset = 1.0,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .windows = WindowRule::kButEachNth,
+     .window_pattern = 6,
+     .local_theta = 10000.0,
+     .scales_embedding = true,
+     .query_scalar = true},
+    {.family = ModelFamily::kGranite,
+     .name = "granite",
+     .architecture = "GraniteForCausalLM",
+     .max_position = 2048,
+     .bos = 1,
+     .eos = 2,
+     .biases = BiasRule::kAttention,
+     .mlp_bias = true,
+     .multipliers = true},
+    {.family = ModelFamily::kOlmo2,
+     .name = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .max_position = 2048,
+     .eos = 50279,
+     .norm_eps = 1e-5,
+     .norms = kAfterBoth,
+     .qk_norm = QkNorm::kRow,
+     .biases = BiasRule::kAttention},
+    {.family = ModelFamily::kOlmo3,
+     .name = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     .max_position = 2048,
+     .sliding_window = 4096,
+     .eos = 50279,
+     .norm_eps = 1e-5,
+     .theta = 500000.0,
+     .norms = kAfterBoth,
+     .qk_norm = QkNorm::kRow,
+     .biases = BiasRule::kAttention,
+     .windows = WindowRule::kButEachNth,
+     .window_pattern = 4,
+     .local_theta = 500000.0},
+    {.family = ModelFamily::kSmolLm3,
+     .name = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     .max_position = 32768,
+     .num_kv_heads = 4,
+     .bos = 128000,
+     .eos = 128001,
+     .theta = 2000000.0,
+     .tied = true,
+     .biases = BiasRule::kAttention,
+     .mlp_bias = true,
+     .windows = WindowRule::kFrom,
+     .ropes = RopeRule::kListed},
+    {.family = ModelFamily::kExaone4,
+     .name = "exaone4",
+     .architecture = "Exaone4ForCausalLM",
+     .max_position = 2048,
+     .sliding_window = 4096,
+     .bos = 0,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .norms = kAfterBoth,
+     .qk_norm = QkNorm::kHeads,
+     .windows = WindowRule::kButEachNth,
+     .window_pattern = 4,
+     .ropes = RopeRule::kSlidingOnly},
+    {.family = ModelFamily::kPhi3,
+     .name = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .max_position = 4096,
+     .bos = 1,
+     .eos = 32000,
+     .norm_eps = 1e-5,
+     .partial_rotary = true,
+     .windows = WindowRule::kAlways},
+    {.family = ModelFamily::kGlm,
+     .name = "glm",
+     .architecture = "GlmForCausalLM",
+     .max_position = 131072,
+     .num_kv_heads = 2,
+     .head_dim = 128,
+     .norm_eps = 1.5625e-07,
+     .attention_bias = true,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.5,
+     .biases = BiasRule::kQkv,
+     .adjacent_pairs = true},
+    {.family = ModelFamily::kGlm4,
+     .name = "glm4",
+     .architecture = "Glm4ForCausalLM",
+     .max_position = 131072,
+     .num_kv_heads = 2,
+     .head_dim = 128,
+     .norm_eps = 1.5625e-07,
+     .attention_bias = true,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.5,
+     .norms = kOfGlm4,
+     .biases = BiasRule::kQkv,
+     .adjacent_pairs = true},
+    {.family = ModelFamily::kStableLm,
+     .name = "stablelm",
+     .architecture = "StableLmForCausalLM",
+     .max_position = 4096,
+     .bos = 0,
+     .eos = 0,
+     .norm_eps = 1e-5,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.25,
+     .fields = {.norm_eps = "layer_norm_eps", .bias = "use_qkv_bias"},
+     .norm_kind = NormKind::kLayer,
+     .biases = BiasRule::kQkv},
+    {.family = ModelFamily::kGptNeoX,
+     .name = "gpt_neox",
+     .architecture = "GPTNeoXForCausalLM",
+     .max_position = 2048,
+     .bos = 0,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .attention_bias = true,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.25,
+     .activation = Activation::kGelu,
+     .gated = false,
+     .fields = {.norm_eps = "layer_norm_eps"},
+     .norm_kind = NormKind::kLayer,
+     .biases = BiasRule::kMlpAlways},
+    {.family = ModelFamily::kFalcon,
+     .name = "falcon",
+     .architecture = "FalconForCausalLM",
+     .max_position = 2048,
+     .bos = 11,
+     .eos = 11,
+     .norm_eps = 1e-5,
+     .tied = true,
+     .activation = Activation::kGelu,
+     .gated = false,
+     .fields = {.intermediate = "ffn_hidden_size",
+                .norm_eps = "layer_norm_epsilon",
+                .activation = "activation",
+                .bias = "bias"},
+     .norm_kind = NormKind::kLayer,
+     .biases = BiasRule::kAllOrNone},
+    {.family = ModelFamily::kOpt,
+     .name = "opt",
+     .architecture = "OPTForCausalLM",
+     .max_position = 2048,
+     .bos = 2,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .tied = true,
+     .attention_bias = true,
+     .activation = Activation::kRelu,
+     .gated = false,
+     .fields = {.intermediate = "ffn_dim",
+                .norm_eps = "layer_norm_eps",
+                .activation = "activation_function",
+                .bias = "enable_bias"},
+     .norm_kind = NormKind::kLayer,
+     .biases = BiasRule::kAllOrNone,
+     .learned_positions = true},
+    {.family = ModelFamily::kMinistral3,
+     .name = "ministral3",
+     .architecture = "Ministral3ForCausalLM",
+     .max_position = 262144,
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .bos = 1,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .theta = 1000000.0,
+     .windows = WindowRule::kAlways},
+}};
+
+constexpr PartName kPartsOfNeoX[] = {{"self_attn.qkv_proj", "attention.query_key_value"},
+                                     {"self_attn.o_proj", "attention.dense"},
+                                     {"mlp.up_proj", "mlp.dense_h_to_4h"},
+                                     {"mlp.down_proj", "mlp.dense_4h_to_h"}};
+constexpr PartName kPartsOfFalcon[] = {{"self_attn.qkv_proj", "self_attention.query_key_value"},
+                                       {"self_attn.o_proj", "self_attention.dense"},
+                                       {"mlp.up_proj", "mlp.dense_h_to_4h"},
+                                       {"mlp.down_proj", "mlp.dense_4h_to_h"},
+                                       {"input_layernorm", "ln_attn"},
+                                       {"post_attention_layernorm", "ln_mlp"}};
+constexpr PartName kPartsOfOpt[] = {{"self_attn.o_proj", "self_attn.out_proj"},
+                                    {"mlp.up_proj", "fc1"},
+                                    {"mlp.down_proj", "fc2"},
+                                    {"input_layernorm", "self_attn_layer_norm"},
+                                    {"post_attention_layernorm", "final_layer_norm"}};
+constexpr FamilyNames kFamilyNames[] = {
+    {ModelFamily::kGptNeoX, "gpt_neox.layers.", "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", "",
+     kPartsOfNeoX},
+    {ModelFamily::kFalcon, "transformer.h.", "transformer.word_embeddings", "transformer.ln_f", "lm_head", "",
+     kPartsOfFalcon},
+    {ModelFamily::kOpt, "model.decoder.layers.", "model.decoder.embed_tokens", "model.decoder.final_layer_norm",
+     "lm_head", "model.decoder.embed_positions", kPartsOfOpt},
+};
+
+constexpr std::string_view kLayers = "model.layers.", kEmbedding = "model.embed_tokens", kNorm = "model.norm",
+                           kHead = "lm_head", kPositions = "model.embed_positions";
+
+// What follows `whole` in `name`, which is it or goes on with a dot; nullopt: it does not.
+std::optional<std::string_view> AfterPart(std::string_view name, std::string_view whole) {
+  if (whole.empty() || !name.starts_with(whole)) return std::nullopt;
+  const std::string_view rest = name.substr(whole.size());
+  return rest.empty() || rest.front() == '.' ? std::optional(rest) : std::nullopt;
+}
+
+constexpr std::array<Wrapper, 4> kWrappers = {{
+    {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
+    {"Mistral3ForConditionalGeneration", "mistral3", "mistral"},
+    {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2"},
+    {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3"},
+}};
+
+}  // namespace
+
+const FamilyInfo& InfoOf(ModelFamily family) {
+  const auto* const found = std::ranges::find(kFamilies, family, &FamilyInfo::family);
+  CHECK(found != kFamilies.end());
+  return *found;
+}
+
+std::span<const FamilyInfo> AllFamilies() { return kFamilies; }
+
+const Wrapper* FindWrapper(std::string_view architecture, std::string_view model_type) {
+  const auto* const found = std::ranges::find_if(kWrappers, [&](const Wrapper& wrapper) {
+    return architecture.empty() ? wrapper.name == model_type : wrapper.architecture == architecture;
+  });
+  return found == kWrappers.end() ? nullptr : found;
+}
+
+const FamilyInfo* FindFamilyByType(std::string_view model_type) {
+  if (model_type == "qwen2_5_vl_text") model_type = "qwen2";
+  if (model_type == "qwen3_vl_text") model_type = "qwen3";
+  const auto* const found =
+      std::ranges::find_if(kFamilies, [&](const FamilyInfo& info) { return info.name == model_type; });
+  return found == kFamilies.end() ? nullptr : found;
+}
+
+std::string SupportedArchitectures() {
+  std::string list;
+  for (const FamilyInfo& info : kFamilies) list += (list.empty() ? "" : ", ") + std::string(info.architecture);
+  return list;
+}
+
+const FamilyNames* NamesOf(ModelFamily family) {
+  const auto* const found = std::ranges::find(kFamilyNames, family, &FamilyNames::family);
+  return found == std::end(kFamilyNames) ? nullptr : found;
+}
+
+std::span<const FamilyNames> AllFamilyNames() { return kFamilyNames; }
+
+std::vector<std::string> TheirNames(const FamilyNames& names, std::string_view ours) {
+  for (const auto& [own, theirs] : {std::pair{kEmbedding, names.embedding}, std::pair{kNorm, names.norm},
+                                    std::pair{kHead, names.head}, std::pair{kPositions, names.positions}}) {
+    if (const auto rest = AfterPart(ours, own)) return {std::string(theirs) + std::string(*rest), std::string(ours)};
+  }
+  if (!ours.starts_with(kLayers)) return {std::string(ours)};
+  const std::size_t dot = ours.find('.', kLayers.size());
+  if (dot == std::string_view::npos) return {std::string(ours)};
+  const std::string layer =
+      std::string(names.layers) + std::string(ours.substr(kLayers.size(), dot + 1 - kLayers.size()));
+  const std::string_view part = ours.substr(dot + 1);
+  std::vector<std::string> found;
+  for (const PartName& name : names.parts) {
+    if (const auto rest = AfterPart(part, name.ours))
+      found.push_back(layer + std::string(name.theirs) + std::string(*rest));
+  }
+  found.push_back(layer + std::string(part));
+  found.emplace_back(ours);  // as `loramux quantize` writes them
+  return found;
+}
+
+std::string OurName(const FamilyNames& names, std::string_view theirs) {
+  for (const auto& [own, of_family] :
+       {std::pair{kEmbedding, names.embedding}, std::pair{kNorm, names.norm}, std::pair{kHead, names.head}}) {
+    if (theirs == of_family) return std::string(own);
+  }
+  if (!theirs.starts_with(names.layers)) return std::string(theirs);
+  const std::size_t dot = theirs.find('.', names.layers.size());
+  if (dot == std::string_view::npos) return std::string(theirs);
+  std::string_view part = theirs.substr(dot + 1);
+  const auto name = std::ranges::find(names.parts, part, &PartName::theirs);
+  if (name != names.parts.end()) part = name->ours;
+  return std::string(kLayers) + std::string(theirs.substr(names.layers.size(), dot + 1 - names.layers.size())) +
+         std::string(part);
+}
+
+const char* ModelFamilyName(ModelFamily family) { return InfoOf(family).name; }
+
+}  // namespace loramux

@@ -1,0 +1,294 @@
+// What the rows of the table of families make of configurations, as transformers 4 and 5 write them.
+#include "formats/model_family.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "formats/adapter_tensor_name.h"
+
+namespace loramux::model_family_test {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr auto kMain = LayerRope::kMain, kLocal = LayerRope::kLocal, kNone = LayerRope::kNone;
+
+json Of(const std::string& architecture, const std::string& model_type, const json& more = json::object()) {
+  json config = {{"architectures", {architecture}},
+                 {"model_type", model_type},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 4},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 16},
+                 {"intermediate_size", 96},
+                 {"vocab_size", 128}};
+  config.update(more);
+  return config;
+}
+json Gemma3(const json& more = json::object()) { return Of("Gemma3ForCausalLM", "gemma3_text", more); }
+json Phi3(const json& more = json::object()) { return Of("Phi3ForCausalLM", "phi3", more); }
+
+ModelConfig Parsed(const json& config) {
+  const auto result = ParseModelConfig(config.dump(), "config.json");
+  EXPECT_TRUE(result.ok()) << result.error().message;
+  return result.ok() ? *result : ModelConfig();
+}
+std::string ErrorOf(const json& config) {
+  const auto result = ParseModelConfig(config.dump(), "config.json");
+  return result.ok() ? "accepted" : result.error().message;
+}
+
+TEST(ModelFamilyTest, EachRowIsFoundByItsNames) {
+  for (const FamilyInfo& info : AllFamilies()) {
+    EXPECT_EQ(&InfoOf(info.family), &info);
+    EXPECT_EQ(FindFamilyByType(info.name), &info);
+    const ModelConfig config = Parsed(Of(info.architecture, info.name, {{info.fields.intermediate, 96}}));
+    EXPECT_EQ(config.family, info.family) << info.name;
+    EXPECT_EQ(config.tie_word_embeddings, info.tied) << info.name;
+    const bool before = info.norms.attention != nullptr, after = info.norms.attention_output != nullptr;
+    EXPECT_EQ(before, info.norms.mlp != nullptr) << info.name;
+    EXPECT_EQ(after, info.norms.mlp_output != nullptr) << info.name;
+    EXPECT_TRUE(before || after) << info.name;
+  }
+}
+
+TEST(ModelFamilyTest, Gemma3) {
+  const ModelConfig c = Parsed(Gemma3({{"num_hidden_layers", 7}, {"sliding_window", 8}, {"dtype", "bfloat16"}}));
+  EXPECT_EQ(c.norm_places, NormPlaces::kBoth);
+  EXPECT_EQ(c.norm_weight_offset, 1.0);
+  EXPECT_EQ(c.qk_norm, QkNorm::kHeads);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.embedding_scale, 8.0);
+  EXPECT_EQ(c.attention_scale, 1.0 / 16);
+  EXPECT_EQ(c.attention_soft_cap, 0.0);
+  EXPECT_EQ(c.logit_soft_cap, 0.0);
+  EXPECT_THAT(c.sliding_window, ElementsAre(8, 8, 8, 8, 8, 0, 8));
+  EXPECT_THAT(c.layer_rope, ElementsAre(kLocal, kLocal, kLocal, kLocal, kLocal, kMain, kLocal));
+  EXPECT_EQ(c.rope.theta, 1e6);
+  ASSERT_TRUE(c.local_rope.has_value());
+  EXPECT_EQ(c.local_rope->theta, 1e4);
+}
+
+TEST(ModelFamilyTest, TheEmbeddingScaleIsRoundedToTheTypeOfTheWeights) {
+  const auto scale = [](std::int64_t hidden, const char* dtype) {
+    return Parsed(Gemma3({{"hidden_size", hidden}, {"dtype", dtype}})).embedding_scale;
+  };
+  // transformers 5.24: the scalar in the type of the embedding.
+  EXPECT_EQ(scale(640, "bfloat16"), 25.25);
+  EXPECT_EQ(scale(1152, "bfloat16"), 34.0);
+  EXPECT_EQ(scale(2560, "bfloat16"), 50.5);
+  EXPECT_EQ(scale(3840, "bfloat16"), 62.0);
+  EXPECT_EQ(scale(5376, "bfloat16"), 73.5);
+  EXPECT_EQ(scale(1152, "float32"), static_cast<double>(std::sqrt(1152.0f)));
+}
+
+TEST(ModelFamilyTest, RopesByLayerType) {
+  const json old = Gemma3({{"rope_theta", 5e5},
+                           {"rope_local_base_freq", 2e4},
+                           {"sliding_window_pattern", 2},
+                           {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8}}}});
+  const json now =
+      Gemma3({{"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
+              {"rope_parameters",
+               {{"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}},
+                {"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 5e5}}}}}});
+  for (const json& config : {old, now}) {
+    const ModelConfig c = Parsed(config);
+    EXPECT_THAT(c.layer_rope, ElementsAre(kLocal, kMain, kLocal, kMain));
+    EXPECT_EQ(c.rope.theta, 5e5);
+    EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLinear);
+    EXPECT_EQ(c.rope.factor, 8.0);
+    EXPECT_EQ(c.local_rope->theta, 2e4);
+    EXPECT_EQ(c.local_rope->scaling, RopeConfig::Scaling::kNone);
+  }
+}
+
+TEST(ModelFamilyTest, Gemma2HasSoftCapsUnlessToldOtherwise) {
+  const ModelConfig c = Parsed(Of("Gemma2ForCausalLM", "gemma2", {{"query_pre_attn_scalar", 144}}));
+  EXPECT_EQ(c.attention_soft_cap, 50.0);
+  EXPECT_EQ(c.logit_soft_cap, 30.0);
+  EXPECT_DOUBLE_EQ(c.attention_scale, 1.0 / 12);
+  EXPECT_THAT(c.sliding_window, ElementsAre(4096, 0, 4096, 0));
+  EXPECT_FALSE(c.local_rope.has_value());
+  const ModelConfig off = Parsed(
+      Of("Gemma2ForCausalLM", "gemma2", {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", 7.5}}));
+  EXPECT_EQ(off.attention_soft_cap, 0.0);
+  EXPECT_EQ(off.logit_soft_cap, 7.5);
+}
+
+TEST(ModelFamilyTest, GraniteMultiplies) {
+  const ModelConfig c = Parsed(Of("GraniteForCausalLM", "granite",
+                                  {{"embedding_multiplier", 12.0},
+                                   {"residual_multiplier", 0.22},
+                                   {"attention_multiplier", 0.0078125},
+                                   {"logits_scaling", 16.0}}));
+  EXPECT_EQ(c.embedding_scale, 12.0);
+  EXPECT_EQ(c.residual_scale, 0.22);
+  EXPECT_EQ(c.attention_scale, 0.0078125);
+  EXPECT_EQ(c.logit_scale, 1.0 / 16);
+  EXPECT_EQ(Parsed(Of("GraniteForCausalLM", "granite")).attention_scale, 1.0);
+}
+
+TEST(ModelFamilyTest, NormsAfterTheBlocks) {
+  for (const auto& [architecture, type] :
+       {std::pair{"Olmo2ForCausalLM", "olmo2"}, {"Olmo3ForCausalLM", "olmo3"}, {"Exaone4ForCausalLM", "exaone4"}}) {
+    EXPECT_EQ(Parsed(Of(architecture, type)).norm_places, NormPlaces::kAfter) << type;
+  }
+  EXPECT_EQ(Parsed(Of("Olmo2ForCausalLM", "olmo2")).qk_norm, QkNorm::kRow);
+  EXPECT_EQ(Parsed(Of("Exaone4ForCausalLM", "exaone4")).qk_norm, QkNorm::kHeads);
+}
+
+TEST(ModelFamilyTest, LayersWithoutRope) {
+  EXPECT_THAT(Parsed(Of("SmolLM3ForCausalLM", "smollm3")).layer_rope, ElementsAre(kMain, kMain, kMain, kNone));
+  const json listed = Of("SmolLM3ForCausalLM", "smollm3", {{"no_rope_layers", {0, 1, 0, 1}}});
+  EXPECT_THAT(Parsed(listed).layer_rope, ElementsAre(kNone, kMain, kNone, kMain));
+  EXPECT_THAT(ErrorOf(Of("SmolLM3ForCausalLM", "smollm3", {{"no_rope_layers", {0, 1}}})),
+              HasSubstr("no_rope_layers: expected a list of num_hidden_layers = 4 numbers"));
+  const json exaone = Of("Exaone4ForCausalLM", "exaone4", {{"sliding_window", 8}, {"sliding_window_pattern", "LLG"}});
+  EXPECT_THAT(Parsed(exaone).sliding_window, ElementsAre(8, 8, 0, 8));
+  EXPECT_THAT(Parsed(exaone).layer_rope, ElementsAre(kMain, kMain, kNone, kMain));
+  const json all = Of("Exaone4ForCausalLM", "exaone4", {{"sliding_window", nullptr}});
+  EXPECT_THAT(Parsed(all).layer_rope, ElementsAre(kMain, kMain, kMain, kMain));
+}
+
+TEST(ModelFamilyTest, PartialRotation) {
+  EXPECT_EQ(Parsed(Phi3()).rope.rotary_dim, 16);
+  EXPECT_EQ(Parsed(Phi3({{"partial_rotary_factor", 0.75}})).rope.rotary_dim, 12);
+  const ModelConfig glm = Parsed(Of("Glm4ForCausalLM", "glm4"));
+  EXPECT_EQ(glm.rope.rotary_dim, 8);
+  EXPECT_TRUE(glm.rope.adjacent_pairs);
+  EXPECT_TRUE(glm.attention_qkv_bias);
+  EXPECT_FALSE(glm.attention_output_bias);
+  EXPECT_THAT(ErrorOf(Phi3({{"partial_rotary_factor", 0.2}})), HasSubstr("expected an even number of elements"));
+  EXPECT_THAT(ErrorOf(Phi3({{"partial_rotary_factor", 1.5}})), HasSubstr("at most 1"));
+}
+
+TEST(ModelFamilyTest, LongRope) {
+  const json factors = {{"type", "longrope"},
+                        {"short_factor", json::array({1, 1, 1, 1, 1, 1, 1, 1})},
+                        {"long_factor", json::array({2, 2, 2, 2, 2, 2, 2, 2})}};
+  const json config = Phi3(
+      {{"max_position_embeddings", 131072}, {"original_max_position_embeddings", 4096}, {"rope_scaling", factors}});
+  const ModelConfig c = Parsed(config);
+  EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLongRope);
+  EXPECT_EQ(c.rope.factor, 32.0);
+  EXPECT_NEAR(c.rope.attention_factor, 1.19024, 1e-5);  // of phi-3-mini-128k
+  EXPECT_EQ(c.TurnsAlikeUpTo(), 4096);
+  EXPECT_TRUE(c.TurnsAlike(4096));
+  EXPECT_FALSE(c.TurnsAlike(4097));
+  json short_one = config;
+  short_one["rope_scaling"]["long_factor"] = {1, 2};
+  EXPECT_THAT(ErrorOf(short_one), HasSubstr("long_factor: expected a list of 8 numbers above 0"));
+}
+
+TEST(ModelFamilyTest, Yarn) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 32}, {"original_max_position_embeddings", 4096}};
+  const ModelConfig c = Parsed(Of("Qwen3ForCausalLM", "qwen3", {{"rope_scaling", yarn}}));
+  EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kYarn);
+  EXPECT_NEAR(c.rope.attention_factor, 1.34657, 1e-5);  // 0.1 ln 32 + 1
+  json temperature = yarn;
+  temperature["llama_4_scaling_beta"] = 0.1;
+  EXPECT_THAT(ErrorOf(Of("MistralForCausalLM", "mistral", {{"rope_scaling", temperature}})),
+              HasSubstr("llama_4_scaling_beta is not supported for mistral"));
+  const ModelConfig ministral = Parsed(Of("Ministral3ForCausalLM", "ministral3", {{"rope_parameters", temperature}}));
+  EXPECT_EQ(ministral.QueryScale(4095), 1.0f);
+  EXPECT_NEAR(ministral.QueryScale(4096), 1 + 0.1 * std::log(2), 1e-6);
+  EXPECT_NEAR(ministral.QueryScale(3 * 4096), 1 + 0.1 * std::log(4), 1e-6);
+}
+
+TEST(ModelFamilyTest, TheTextPartOfAModelOfTextAndImages) {
+  json text = Gemma3();
+  text.erase("architectures");
+  text.erase("num_attention_heads");  // the published files leave out what the class has
+  const json config = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                       {"model_type", "gemma3"},
+                       {"eos_token_id", {1, 106}},
+                       {"dtype", "bfloat16"},
+                       {"text_config", text},
+                       {"vision_config", {{"hidden_size", 32}}}};
+  const ModelConfig c = Parsed(config);
+  EXPECT_EQ(c.family, ModelFamily::kGemma3);
+  EXPECT_EQ(c.num_heads, 8);
+  EXPECT_EQ(c.dtype, "bfloat16");
+  EXPECT_THAT(c.eos_token_ids, ElementsAre(1, 106));
+  json broken = config;
+  broken["text_config"]["hidden_size"] = "x";
+  EXPECT_THAT(ErrorOf(broken), HasSubstr("config.json: text_config.hidden_size"));
+  // Qwen 2.5 VL as transformers 4 saved it.
+  const json flat =
+      Of("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
+         {{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {2, 3, 3}}}}, {"vision_config", {{"depth", 1}}}});
+  EXPECT_EQ(Parsed(flat).family, ModelFamily::kQwen2);
+}
+
+TEST(ModelFamilyTest, BlocksInParallel) {
+  const auto order = [](const json& config) { return Parsed(config).block_order; };
+  EXPECT_EQ(order(Of("GPTNeoXForCausalLM", "gpt_neox")), BlockOrder::kParallel);
+  EXPECT_EQ(order(Of("GPTNeoXForCausalLM", "gpt_neox", {{"use_parallel_residual", false}})), BlockOrder::kSequential);
+  EXPECT_EQ(order(Of("StableLmForCausalLM", "stablelm")), BlockOrder::kSequential);
+  EXPECT_EQ(order(Of("StableLmForCausalLM", "stablelm", {{"use_parallel_residual", true}})),
+            BlockOrder::kParallelOneNorm);
+  EXPECT_EQ(order(Of("FalconForCausalLM", "falcon")), BlockOrder::kParallelOneNorm);
+  const json falcon = Of("FalconForCausalLM", "falcon", {{"new_decoder_architecture", true}, {"num_kv_heads", 2}});
+  EXPECT_EQ(order(falcon), BlockOrder::kParallel);
+  EXPECT_EQ(Parsed(falcon).num_kv_heads, 2);
+  EXPECT_EQ(Parsed(Of("FalconForCausalLM", "falcon", {{"num_kv_heads", 4}})).num_kv_heads, 1);  // multi_query
+  EXPECT_EQ(Parsed(Of("FalconForCausalLM", "falcon", {{"multi_query", false}})).num_kv_heads, 4);
+}
+
+TEST(ModelFamilyTest, WithoutAGate) {
+  const ModelConfig neox = Parsed(Of("GPTNeoXForCausalLM", "gpt_neox", {{"rotary_pct", 0.5}, {"rotary_emb_base", 7}}));
+  EXPECT_FALSE(neox.gated);
+  EXPECT_EQ(neox.GateUpDim(), 96);
+  EXPECT_TRUE(neox.mlp_bias && neox.attention_qkv_bias && neox.attention_output_bias);
+  EXPECT_EQ(neox.rope.rotary_dim, 8);
+  EXPECT_EQ(neox.rope.theta, 7.0);
+  const ModelConfig opt = Parsed(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}}));
+  EXPECT_EQ(opt.position_rows_before, 2);
+  EXPECT_EQ(opt.RopeOf(0), kNone);
+  EXPECT_EQ(opt.activation, Activation::kRelu);
+  EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"do_layer_norm_before", false}})),
+              HasSubstr("do_layer_norm_before false is not supported"));
+  EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"word_embed_proj_dim", 32}})),
+              HasSubstr("word_embed_proj_dim 32"));
+  EXPECT_THAT(ErrorOf(Of("FalconForCausalLM", "falcon", {{"alibi", true}})), HasSubstr("alibi true is not supported"));
+}
+
+TEST(ModelFamilyTest, NamesOfModulesInFiles) {
+  const FamilyNames& neox = *NamesOf(ModelFamily::kGptNeoX);
+  EXPECT_EQ(TheirNames(neox, "model.layers.3.mlp.up_proj.weight").front(),
+            "gpt_neox.layers.3.mlp.dense_h_to_4h.weight");
+  EXPECT_EQ(TheirNames(neox, "lm_head.weight"), (std::vector<std::string>{"embed_out.weight", "lm_head.weight"}));
+  EXPECT_EQ(OurName(neox, "gpt_neox.layers.11.attention.query_key_value"), "model.layers.11.self_attn.qkv_proj");
+  EXPECT_EQ(OurName(neox, "gpt_neox.embed_in"), "model.embed_tokens");
+  EXPECT_EQ(OurName(neox, "model.layers.1.mlp.up_proj"), "model.layers.1.mlp.up_proj");
+  const FamilyNames& falcon = *NamesOf(ModelFamily::kFalcon);
+  EXPECT_EQ(TheirNames(falcon, "model.layers.0.input_layernorm.bias"),
+            (std::vector<std::string>{"transformer.h.0.ln_attn.bias", "transformer.h.0.input_layernorm.bias",
+                                      "model.layers.0.input_layernorm.bias"}));
+  EXPECT_EQ(NamesOf(ModelFamily::kLlama), nullptr);
+}
+
+TEST(ModelFamilyTest, NamesAreGuessedWithoutABase) {
+  const auto tensor = [](const char* name) { return std::vector<TensorEntry>{{.name = name}}; };
+  EXPECT_EQ(GuessFamilyNames(tensor("base_model.model.transformer.h.0.mlp.dense_h_to_4h.lora_A.weight")),
+            NamesOf(ModelFamily::kFalcon));
+  EXPECT_EQ(GuessFamilyNames(tensor("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight")), nullptr);
+  EXPECT_EQ(&GuessNormNames(tensor("base_model.model.model.layers.0.pre_feedforward_layernorm.weight")),
+            &InfoOf(ModelFamily::kGemma2).norms);
+}
+
+TEST(ModelFamilyTest, RefusesWhatItDoesNotCompute) {
+  EXPECT_THAT(ErrorOf(Gemma3({{"hidden_activation", "gelu"}})), HasSubstr("hidden_activation 'gelu' is not supported"));
+  EXPECT_THAT(ErrorOf(Gemma3({{"use_bidirectional_attention", true}})), HasSubstr("attention is causal"));
+  EXPECT_THAT(ErrorOf(Gemma3({{"final_logit_softcapping", -1}})), HasSubstr("final_logit_softcapping"));
+}
+
+}  // namespace
+}  // namespace loramux::model_family_test

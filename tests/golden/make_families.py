@@ -1,0 +1,509 @@
+#!/usr/bin/env python3
+"""Makes the cases of tests/golden/models that have other architectures than make_models.py: one or more for each family
+of models. With --faults, shows what each constant and each vector of a stored case does to its logits."""
+
+import json
+import pathlib
+import tempfile
+
+from golden_common import read_json, stable_seed, write_json
+
+import torch
+from make_embeddings import store_embeddings
+from make_models import ALL_LINEAR, ATTENTION, adapter, case, command, load_model, reset_rope, rope, shape
+
+NEOX_LINEAR = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
+OPT_LINEAR = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
+WITH_IMAGES = {"auto": "AutoModelForImageTextToText"}
+BOTH_NAMES = ("text_class", "language_model_first")
+QWEN_IMAGES = {"image_token_id": 101, "video_token_id": 102, "vision_start_token_id": 103, "vision_end_token_id": 104}
+FUSED_MLP = ["gate_up_proj", "down_proj"]
+FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight", "decoder.final_layer_norm.weight", "ln_f.weight")
+LAYER_NORMS = ("opt", "falcon", "bloom")
+LEAST_FAULT = 1e-3  # least relative change of the logits that a fault must make
+
+
+# --------------------------------------------------------------------------- what is made
+
+def family_weights(model, seed):
+    """Random weights of any architecture, as random_weights in make_models.py. No norm, bias or scale is left at the
+    value that would hide it."""
+    gen = torch.Generator().manual_seed(seed)
+    config = model.config.get_text_config()
+    tied = model.config.tie_word_embeddings
+    gains = {"v_proj": 1.2, "up_proj": 1.2, "down_proj": 1.8, "dense_4h_to_h": 1.8, "fc2": 1.8,
+             "project_in": 1.0, "project_out": 1.0}
+    around_zero = config.model_type in ("gemma2", "gemma3_text")  # norms times 1 + weight
+    scales = {n: b for n, b in model.named_buffers() if n.endswith("layer_scalar")}
+    for name, p in sorted({**dict(model.named_parameters()), **scales}.items()):
+        noise = torch.randn(p.shape, generator=gen)
+        if name.endswith("bias"):  # large ones would make all tokens alike
+            p.copy_((0.4 if any(part in name for part in ("q_proj", "k_proj", "v_proj", "query")) else 0.15) * noise)
+        elif name.endswith("layer_scalar"):
+            p.copy_(1 + 0.3 * noise)
+        elif tied and name.endswith(FINAL_NORMS):  # a mean of 0, or each token is followed by itself
+            p.copy_((0.7 if config.model_type in LAYER_NORMS else 1.5) * noise - int(around_zero))
+        elif config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+            p.copy_(0.55 + 0.2 * noise)  # whose product is not scaled
+        elif p.dim() == 1:
+            p.copy_(0.25 * noise + (0 if around_zero and "vision" not in name else 1))
+        elif any(part in name for part in ("embed_positions", "embed_tokens_per_layer")):
+            p.copy_(noise * (0.3 if "positions" in name else p.shape[1] ** -0.5 * config.num_hidden_layers ** 0.5))
+        elif any(part in name for part in ("embed_tokens", "embed_in", "word_embeddings", "lm_head")):
+            times = 1 if tied and config.model_type.startswith("gemma") else 4 if config.model_type in LAYER_NORMS else 2
+            own = 3 if config.model_type == "gpt_neox" else 1
+            p.copy_(noise * (times / p.shape[1]**0.5 if tied or "lm_head" in name else own))
+        else:
+            p.copy_(noise * gains.get(name.split(".")[-2], 1.4) / p[0].numel() ** 0.5)
+
+
+def small(layers, *, hidden=32, heads=4, kv_heads=2, ffn=40, vocab=97, **more):
+    """The sizes of most of the models; the large epsilon makes a wrong one visible."""
+    return shape(hidden, heads, kv_heads, ffn, vocab, layers, **{"rms_norm_eps": 0.01, "pad_token_id": 0, **more})
+
+
+def kinds(letters):
+    return {"layer_types": [{"s": "sliding_attention", "f": "full_attention"}[c] for c in letters]}
+
+
+def two_ropes(sliding, full):
+    return {"rope_parameters": {"sliding_attention": {"rope_type": "default", **sliding},
+                                "full_attention": {"rope_type": "default", **full}}}
+
+
+def plain(name, targets, notes="", r=4, **more):
+    return adapter(name, r=r, lora_alpha=2 * r, target_modules=targets,
+                   notes=f"scale {2 * r}/{r}" + (f"; {notes}" if notes else ""), **more)
+
+
+def family(name, kind, config, adapters, notes, **more):
+    return case(name, kind, config, adapters, weights=family_weights, notes=notes, **more)
+
+
+def text_of(linears, one, layouts=("text_class",)):
+    """Adapters for the language model of a model that reads images."""
+    return [
+        plain("all_r4", linears, exclude_modules=".*vis.*", layouts=layouts),
+        plain("regex_r4", rf".*language_model.*\.{one}", "target_modules is a regular expression"),
+    ]
+
+
+def layer_norms(config):
+    return {"layer_norm_eps": config.pop("rms_norm_eps"), **config}
+
+
+def heads_alike(config):
+    """With LayerNorm, and as many heads of keys as of queries."""
+    return layer_norms({k: v for k, v in config.items() if k != "num_key_value_heads"})
+
+
+def opt(**more):
+    return dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=3, ffn_dim=40, vocab_size=97,
+                max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0, **more)
+
+
+def falcon(rope_theta=None, **more):
+    return dict(hidden_size=32, num_attention_heads=4, num_hidden_layers=3, ffn_hidden_size=40, vocab_size=97,
+                layer_norm_epsilon=0.01, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+                **(rope(rope_theta) if rope_theta else {}), **more)
+
+
+def keep(keys, **more):
+    """An edit of a configuration: these keys only, and others."""
+    return lambda config: dict(sorted({**{k: config[k] for k in ["architectures", "model_type", *keys]}, **more}.items()))
+
+
+def old_names(keys, **more):
+    """An edit of a configuration that gives rope_theta as published models have it, drops `keys`, and adds others."""
+    def edit(config):
+        config = {k: v for k, v in config.items() if k not in ("rope_parameters", "transformers_version", *keys)}
+        return dict(sorted({**config, **more}.items()))
+    return edit
+
+
+def flat(config):
+    """Qwen2.5-VL as published: what belongs to the language model stands outside."""
+    text = old_names(["model_type", "layer_types"], rope_theta=1000000.0,
+                     rope_scaling={"type": "mrope", "mrope_section": [2, 3, 3]})(config["text_config"])
+    return dict(sorted({**text, **{k: v for k, v in config.items() if k != "text_config"}}.items()))
+
+
+def published_spellings():
+    """Configurations as the models were published with, which transformers 5 reads but does not write."""
+    sizes = ["hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "num_hidden_layers",
+             "vocab_size", "head_dim"]
+    return [
+        old("gemma3_old", "gemma3_text",
+            small(6, ffn=24, head_dim=16, query_pre_attn_scalar=256, sliding_window=8, rms_norm_eps=1e-6,
+                  tie_word_embeddings=True, **kinds("sssssf"),
+                  **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 8.0})),
+            keep([*sizes, "sliding_window", "max_position_embeddings", "bos_token_id", "eos_token_id"],
+                 rope_scaling={"factor": 8.0, "rope_type": "linear"}),
+            "little else than sizes: thetas, layer types, query_pre_attn_scalar 256, epsilon and tied embeddings are "
+            "defaults"),
+        old("gemma2_old", "gemma2",
+            small(2, head_dim=12, query_pre_attn_scalar=256, sliding_window=8, tie_word_embeddings=True, **kinds("sf"),
+                  attn_logit_softcapping=50.0, final_logit_softcapping=30.0, **rope()),
+            old_names(["layer_types", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+                       "tie_word_embeddings"], rope_theta=10000.0),
+            "no layer_types; both caps, query_pre_attn_scalar 256 and tied embeddings are defaults"),
+        old("phi3_old", "phi3",
+            small(2, original_max_position_embeddings=124,
+                  **rope(100.0, "longrope", partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.3],
+                         long_factor=[1.1, 1.9, 3.3])),
+            old_names([], rope_theta=100.0, partial_rotary_factor=0.75,
+                      rope_scaling={"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.1, 1.9, 3.3]}),
+            "rope_scaling, and partial_rotary_factor outside; otherwise as phi3_longrope",
+            prompt_lengths=(1, 60, 130)),
+        old("olmo3_old", "olmo3",
+            small(4, ffn=24, sliding_window=8, **kinds("sssf"), **two_ropes(
+                {"rope_theta": 500000.0},
+                {"rope_theta": 500000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                 "attention_factor": 1.3, "beta_fast": 2.0, "beta_slow": 0.25})),
+            old_names(["layer_types"], rope_theta=500000.0,
+                      rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                                    "attention_factor": 1.3, "beta_fast": 2.0, "beta_slow": 0.25}),
+            "rope_scaling, which is that of the full layers alone; no layer_types; attention_factor of its own"),
+        old("smollm3_old", "smollm3", small(4, ffn=24, tie_word_embeddings=True, **rope(2000000.0)),
+            old_names(["no_rope_layers", "layer_types", "tie_word_embeddings"]),
+            "no_rope_layer_interval 4 alone; theta 2000000 and tied embeddings are defaults"),
+        old("glm4_old", "glm4", small(2, head_dim=12, **rope(partial_rotary_factor=0.5)),
+            old_names([], rope_theta=10000.0, partial_rotary_factor=0.5), "rope_theta and partial_rotary_factor outside"),
+        old("gpt_neox_old", "gpt_neox", heads_alike(small(2, rms_norm_eps=0.1, **rope(5000.0, partial_rotary_factor=0.5))),
+            old_names(["attention_bias"], rotary_pct=0.5, rotary_emb_base=5000), "rotary_pct and rotary_emb_base",
+            min_distinct=4),
+        old("falcon_7b_old", "falcon", {**falcon(rope_theta=10000.0), "num_hidden_layers": 2, "ffn_hidden_size": 128},
+            old_names(["num_kv_heads", "ffn_hidden_size", "num_ln_in_parallel_attn", "tie_word_embeddings", "activation"]),
+            "no num_kv_heads, no ffn_hidden_size (four times hidden_size), no theta", min_distinct=6),
+        old("stablelm_old", "stablelm", layer_norms(small(2, heads=2, kv_heads=1, **rope(partial_rotary_factor=0.25))),
+            old_names(["use_parallel_residual", "qk_layernorm"], rope_theta=10000),
+            "partial_rotary_factor 0.25 is the default"),
+        old("qwen2_5_vl_old", "qwen2_5_vl",
+            {"text_config": small(2, heads=2, kv_heads=1, **rope(1000000.0, mrope_section=[2, 3, 3])),
+             "vision_config": {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4,
+                               "out_hidden_size": 32, "window_size": 16, "fullatt_block_indexes": [0]},
+             **QWEN_IMAGES},
+            flat, "the language model's configuration stands outside text_config; rope_scaling of type mrope",
+            **WITH_IMAGES),
+        old("gemma4_old", "gemma4_text",
+            small(4, ffn=24, head_dim=12, global_head_dim=16, num_global_key_value_heads=1, sliding_window=8,
+                  tie_word_embeddings=True, attention_k_eq_v=True, hidden_size_per_layer_input=0, **kinds("sfsf"),
+                  **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0, "rope_type": "proportional",
+                                                        "partial_rotary_factor": 0.25})),
+            lambda config: {**{k: v for k, v in config.items() if k not in ("per_layer_config", "rope_parameters")},
+                            "global_head_dim": 16, "num_global_key_value_heads": 1},
+            "global_head_dim and num_global_key_value_heads; thetas are defaults; no inputs for each layer"),
+    ]
+
+
+def old(name, kind, config, edit, notes, **more):
+    return family(name, kind, config, [], notes, config_edit=edit, spelling="published", **more)
+
+
+def all_cases():
+    return families() + published_spellings()
+
+
+def families():
+    return [
+        family("gemma3", "gemma3_text",
+               small(5, head_dim=12, query_pre_attn_scalar=20, sliding_window=8, tie_word_embeddings=True,
+                     **kinds("ssfsf"), **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0})), [
+                         plain("all_r4", ALL_LINEAR),
+                         plain("v_r4", ["v_proj"]),
+                         plain("dora_r2", ["q_proj", "o_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+                         plain("norms", ["k_proj"], "norms of its own, of which the base has four in a layer, and of heads",
+                               r=2, modules_to_save=["input_layernorm", "pre_feedforward_layernorm",
+                                                     "post_feedforward_layernorm", "q_norm", "model.norm"]),
+                     ],
+               "window 8 in three of five layers, two thetas; norms times 1 + weight; query_pre_attn_scalar 20 where "
+               "head_dim is 12; tied"),
+
+        family("gemma2", "gemma2",
+               small(4, head_dim=12, query_pre_attn_scalar=8, sliding_window=8, tie_word_embeddings=True,
+                     attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **kinds("sfsf"), **rope()), [
+                         plain("all_r4", ALL_LINEAR),
+                         plain("o_r4", ["o_proj"]),
+                         plain("norms", ["v_proj"], "norms of its own", r=2,
+                               modules_to_save=["post_attention_layernorm", "layers.1.pre_feedforward_layernorm"]),
+                     ],
+               "scores capped at 2, logits at 3; window 8 in every other layer; query_pre_attn_scalar 8 where head_dim "
+               "is 12"),
+
+        family("granite", "granite",
+               small(4, embedding_multiplier=1.7, residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=2.5,
+                     tie_word_embeddings=True, **rope()), [
+                         plain("all_r4", ALL_LINEAR),
+                         plain("qv_r4", ["q_proj", "v_proj"]),
+                         plain("dora_r2", ["q_proj", "o_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+                         plain("norms", ["k_proj"], "norms of its own", r=2,
+                               modules_to_save=["input_layernorm", "model.norm"]),
+                     ],
+               "embedding_multiplier 1.7, residual_multiplier 0.6, logits_scaling 2.5; attention_multiplier 0.25, where "
+               "1/sqrt(head_dim) is 0.354; tied"),
+
+        family("olmo2", "olmo2", small(4, **rope(500000.0)), [
+            plain("all_r4", ALL_LINEAR),
+            plain("v_r4", ["v_proj"]),
+            plain("dora_r2", ["q_proj", "o_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+            plain("norms", ["k_proj"], "norms of its own, of whole rows of queries and keys too", r=2,
+                  modules_to_save=["q_norm", "k_norm", "post_feedforward_layernorm", "model.norm"]),
+        ], "norms after attention and MLP only; q_norm and k_norm over all heads"),
+
+        family("smollm3", "smollm3", small(5, no_rope_layers=[1, 0, 1, 0, 1], tie_word_embeddings=True, **rope(2000000.0)), [
+            plain("all_r4", ALL_LINEAR),
+            plain("qv_r4", ["q_proj", "v_proj"]),
+        ], "no rope in layers 1 and 3; tied"),
+
+        family("olmo3", "olmo3",
+               small(4, heads=2, kv_heads=1, sliding_window=8, **kinds("sfsf"), **two_ropes(
+                   {"rope_theta": 10000.0},
+                   {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                    "beta_fast": 2.0, "beta_slow": 0.25})), [
+                        plain("all_r4", ALL_LINEAR),
+                        plain("qv_r4", ["q_proj", "v_proj"]),
+                    ],
+               "as olmo2, with window 8 in every other layer and yarn in the others, whose attention factor is that of "
+               "factor 4"),
+
+        family("exaone4", "exaone4",
+               small(4, head_dim=12, sliding_window=8, sliding_window_pattern=2, **kinds("sfsf"), **rope(1000000.0)), [
+                   plain("all_r4", ALL_LINEAR),
+                   plain("o_r4", ["o_proj"]),
+                   plain("norms", ["v_proj"], "norms of its own", r=2,
+                         modules_to_save=["q_norm", "post_attention_layernorm"]),
+               ],
+               "norms after attention and MLP only; window 8 and rope in every other layer, the others have neither"),
+
+        family("phi3", "phi3", small(4, sliding_window=12, **rope(partial_rotary_factor=0.75)), [
+            plain("all_r4", ["qkv_proj", "o_proj", *FUSED_MLP]),
+            plain("qkv_r4", ["qkv_proj"]),
+            plain("dora_r2", ["qkv_proj", "gate_up_proj"], "DoRA", r=2, use_dora=True),
+            plain("norms", ["o_proj"], "norms of its own", r=2, modules_to_save=["input_layernorm", "model.norm"]),
+        ], "q, k and v are one matrix, and so are gate and up; rope turns 6 of 8 dimensions; window 12 in all layers"),
+
+        family("phi3_longrope", "phi3",
+               small(3, heads=2, kv_heads=1, original_max_position_embeddings=124,
+                     **rope(100.0, "longrope", partial_rotary_factor=0.75,
+                            short_factor=[1.0, 1.02, 1.1, 1.25, 1.5, 1.6], long_factor=[1.1, 1.4, 1.9, 2.6, 3.3, 4.2])), [
+                                plain("all_r4", ["qkv_proj", "o_proj", *FUSED_MLP]),
+                            ],
+               "longrope: the prompts of 1 and 60 tokens and what follows them stay within original_max_position_embeddings "
+               "= 124 and have the short factors, the one of 130 has the long ones; 12 of 16 dimensions turn",
+               prompt_lengths=(1, 60, 130)),
+
+        family("glm4", "glm4", small(4, head_dim=12, **rope(partial_rotary_factor=0.5)), [
+            plain("all_r4", [*ATTENTION, *FUSED_MLP]),
+            plain("gate_up_r4", ["gate_up_proj"]),
+            plain("norms", ["k_proj"], "norms of its own", r=2,
+                  modules_to_save=["post_self_attn_layernorm", "post_mlp_layernorm", "input_layernorm"]),
+        ], "rope turns pairs of neighbours, in 6 of 12 dimensions; biases of q, k and v; norms before and after attention "
+           "and MLP; gate and up are one matrix"),
+
+        family("glm", "glm", small(4, head_dim=12, **rope(partial_rotary_factor=0.5)), [
+            plain("all_r4", [*ATTENTION, *FUSED_MLP]),
+            plain("qv_r4", ["q_proj", "v_proj"]),
+        ], "as glm4, with norms before attention and MLP only"),
+
+        family("gemma3_vl", "gemma3",
+               {"text_config": small(4, head_dim=12, query_pre_attn_scalar=20, sliding_window=8, **kinds("sfsf"),
+                                     **two_ropes({"rope_theta": 10000.0},
+                                                 {"rope_theta": 1000000.0, "rope_type": "linear", "factor": 2.0})),
+                "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                                  "num_attention_heads": 2, "image_size": 16, "patch_size": 8},
+                "mm_tokens_per_image": 4, "boi_token_index": 101, "eoi_token_index": 102, "image_token_index": 103,
+                "tie_word_embeddings": True}, text_of(ALL_LINEAR, "v_proj", BOTH_NAMES),
+               "Gemma 3 with images, asked with text; the full layers have rope of type linear", **WITH_IMAGES),
+
+        family("qwen2_5_vl", "qwen2_5_vl",
+               {"text_config": small(3, heads=2, kv_heads=1, **rope(1000000.0, mrope_section=[2, 3, 3])),
+                "vision_config": {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4,
+                                  "out_hidden_size": 32, "window_size": 16, "fullatt_block_indexes": [0]},
+                **QWEN_IMAGES}, text_of(ALL_LINEAR, "(q|v)_proj"),
+               "Qwen2.5-VL asked with text, whose three positions are the same; biases of q, k and v", **WITH_IMAGES),
+
+        family("qwen3_vl", "qwen3_vl",
+               {"text_config": small(3, heads=2, kv_heads=1, head_dim=20,
+                                     **rope(1000000.0, mrope_section=[4, 3, 3], mrope_interleaved=True)),
+                "vision_config": {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4,
+                                  "out_hidden_size": 32, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                **QWEN_IMAGES, "tie_word_embeddings": True}, text_of(ALL_LINEAR, "o_proj"),
+               "Qwen3-VL asked with text, whose three positions are the same; tied", **WITH_IMAGES),
+
+        family("mistral3", "mistral3",
+               {"text_config": {"model_type": "mistral",
+                                **small(3, head_dim=12, sliding_window=None, **rope(1000000.0))},
+                "vision_config": {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16,
+                                  "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8},
+                "image_token_index": 103, "spatial_merge_size": 2, "tie_word_embeddings": False},
+               text_of(ALL_LINEAR, "v_proj", BOTH_NAMES), "Mistral 3 with images, asked with text", **WITH_IMAGES),
+
+        family("ministral3", "ministral3",
+               small(3, head_dim=16, **rope(10000.0, "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=1.5,
+                                            beta_slow=0.25, truncate=False, mscale=1.2, mscale_all_dim=0.6,
+                                            llama_4_scaling_beta=0.3)), [
+                   plain("all_r4", ALL_LINEAR),
+                   plain("qv_r4", ["q_proj", "v_proj"]),
+               ], "yarn with mscale and without truncate; queries grow with the position (llama_4_scaling_beta)"),
+
+        family("stablelm", "stablelm",
+               layer_norms(small(3, heads=2, kv_heads=1, use_qkv_bias=True, **rope(partial_rotary_factor=0.25))), [
+                   plain("all_r4", ALL_LINEAR),
+                   plain("v_r4", ["v_proj"]),
+               ], "LayerNorm; biases of q, k and v; rope turns 4 of 16 dimensions"),
+        family("stablelm_parallel", "stablelm",
+               layer_norms(small(3, heads=4, kv_heads=2, hidden=48, qk_layernorm=True, use_parallel_residual=True,
+                                 **rope(partial_rotary_factor=0.5))), [
+                   plain("all_r4", ALL_LINEAR),
+               ], "attention and MLP side by side; a LayerNorm of its own for each head of queries and keys"),
+
+        family("gpt_neox", "gpt_neox",
+               heads_alike(small(3, hidden=36, heads=3, rms_norm_eps=0.1, **rope(partial_rotary_factor=0.5))), [
+                   plain("all_r4", NEOX_LINEAR),
+                   plain("qkv_r4", ["query_key_value"]),
+               ], "attention and MLP side by side; q, k and v of each head are together in one matrix", min_distinct=8),
+        family("gpt_neox_sequential", "gpt_neox",
+               heads_alike(small(3, heads=2, rms_norm_eps=0.1, use_parallel_residual=False,
+                                 **rope(1000.0, partial_rotary_factor=0.25))), [
+                   plain("all_r4", NEOX_LINEAR),
+               ], "attention, then MLP; rope turns 4 of 16 dimensions", min_distinct=4),
+
+        family("opt", "opt", opt(), [
+            plain("all_r4", OPT_LINEAR),
+            plain("out_r4", ["out_proj"]),
+        ], "learned positions from row 2 on; relu; LayerNorm; biases; tied", min_distinct=5),
+        family("opt_post_norm", "opt", opt(do_layer_norm_before=False, word_embed_proj_dim=24), [
+            plain("all_r4", [*OPT_LINEAR, "project_in", "project_out"]),
+            plain("fc_r4", ["fc1", "fc2"]),
+        ], "norms after attention and MLP, none at the end; embeddings narrower than the layers", min_distinct=4),
+
+        family("falcon_7b", "falcon", falcon(rope_theta=10000.0), [
+            plain("all_r4", NEOX_LINEAR),
+            plain("qkv_r4", ["query_key_value"]),
+        ], "attention and MLP side by side, of one norm; one head of keys and values at the end of the matrix; tied",
+           min_distinct=6),
+        family("falcon_40b", "falcon", falcon(rope_theta=20000.0, new_decoder_architecture=True, num_kv_heads=2), [
+            plain("all_r4", NEOX_LINEAR),
+            plain("qkv_r4", ["query_key_value"]),
+        ], "attention and MLP side by side, of a norm each; keys and values follow the queries of their group",
+           min_distinct=8),
+        family("falcon_11b", "falcon",
+               falcon(rope_theta=10000.0, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1), [
+                   plain("all_r4", NEOX_LINEAR),
+               ], "as falcon_40b, with one norm", min_distinct=8),
+        family("falcon_rw", "falcon", falcon(multi_query=False, parallel_attn=False, bias=True, alibi=True), [
+            plain("all_r4", NEOX_LINEAR),
+            plain("dense_r4", ["dense"]),
+        ], "ALiBi; attention, then MLP; q, k and v of each head together; biases", min_distinct=6),
+
+        family("bloom", "bloom",
+               dict(hidden_size=36, n_head=3, n_layer=3, vocab_size=97, layer_norm_epsilon=0.01, bos_token_id=1,
+                    eos_token_id=2, pad_token_id=0), [
+                        plain("all_r4", NEOX_LINEAR),
+                        plain("qkv_r4", ["query_key_value"]),
+                    ], "ALiBi with 3 heads; a norm after the embedding; biases; tied", min_distinct=8),
+
+        family("gemma4", "gemma4_text",
+               small(6, ffn=24, head_dim=12, global_head_dim=16, num_global_key_value_heads=1, sliding_window=8,
+                     tie_word_embeddings=True, attention_k_eq_v=True, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                     hidden_size_per_layer_input=8, vocab_size_per_layer_input=97, final_logit_softcapping=3.0,
+                     **kinds("sfsfsf"), **two_ropes({"rope_theta": 10000.0},
+                                                    {"rope_theta": 1000000.0, "rope_type": "proportional",
+                                                     "partial_rotary_factor": 0.25})), [
+                         plain("all_r4", [*ALL_LINEAR, "per_layer_input_gate", "per_layer_projection"]),
+                         plain("k_r4", ["k_proj"]),
+                         plain("projection_r4", ["per_layer_model_projection"]),
+                     ],
+               "full layers have one head of keys, which are the values too; the last two layers share keys and values of "
+               "those before, and have wider MLPs; inputs for each layer; logits capped at 3; tied"),
+    ]
+
+
+# --------------------------------------------------------------------------- planted faults
+
+# Keys that change no logits, or the shape of tensors.
+OTHER_KEYS = ("_token_id", "_token_index", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+              "num_attention_heads", "num_key_value_heads", "initializer_range", "dropout", "use_cache", "dtype",
+              "transformers_version", "architectures", "model_type", "_pdrop", "vision_config",
+              "max_position_embeddings", "sliding_window_pattern", "no_rope_layer_interval")
+
+
+def faults_of(value, path=()):
+    """(what, the path, another value) of every constant, in the JSON of a configuration."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not any(part in key for part in OTHER_KEYS) or "original" in key:
+                yield from faults_of(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from faults_of(item, (*path, i))
+    elif isinstance(value, bool):
+        yield path, not value
+    elif value in ("sliding_attention", "full_attention"):
+        yield path, "full_attention" if value[0] == "s" else "sliding_attention"
+    elif isinstance(value, (int, float)):
+        coarse = any(part in str(path[-1]) for part in ("eps", "beta_", "original"))  # those of yarn are rounded
+        if "no_rope_layers" in path:
+            yield path, 1 - value
+        elif "partial_rotary_factor" in path:
+            yield path, value / 2
+        else:
+            yield path, value * 2 if coarse else value + 1 if isinstance(value, int) else value * 1.05
+
+
+def changed(config, path, value):
+    config = json.loads(json.dumps(config))
+    at = config
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+    return config
+
+
+def logits_of(model, prompts):
+    out = []
+    for prompt in prompts:
+        reset_rope(model)
+        out.append(model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0])
+    return torch.cat(out)
+
+
+def show_faults(case_dir):
+    """Prints by how much (relative) the base's logits change with each constant of the configuration, and with each vector
+    set to all ones or zeros, which is what a program has that forgets it."""
+    model_dir = case_dir / "model"
+    stored = read_json(case_dir / "case.json")
+    prompts = [r["prompt_ids"] for r in stored["runs"] if r["adapter"] is None]
+    model = load_model(model_dir)
+    right = logits_of(model, prompts)
+
+    def report(what, wrong):
+        change = ((wrong - right).norm() / right.norm()).item()
+        print(f"  {'ok  ' if change > LEAST_FAULT else 'LOW '} {change:8.2g}  {what}", flush=True)
+
+    print(case_dir.name, flush=True)
+    config = read_json(model_dir / "config.json")
+    for path, value in faults_of(config):
+        what = f"{'.'.join(map(str, path))} = {value}"
+        with tempfile.TemporaryDirectory() as tmp:
+            tmp = pathlib.Path(tmp)
+            (tmp / "model.safetensors").symlink_to((model_dir / "model.safetensors").resolve())
+            write_json(tmp / "config.json", changed(config, path, value))
+            try:
+                report(what, logits_of(load_model(tmp), prompts))
+            except Exception as error:  # many values fit neither the class nor the tensors
+                print(f"  n/a            {what}: {str(error).strip().splitlines()[0][:80] if str(error) else type(error)}")
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if "vision" in name or "visual" in name or tensor.dim() > 1 and "embed_positions" not in name:
+            continue
+        kept = tensor.clone()
+        tensor.copy_(torch.full_like(kept, float(name.endswith(("norm.weight", "ln.weight", "layer_scalar")) and
+                                                 abs(kept.mean()) > 0.5)))
+        report(f"{name} = {tensor.flatten()[0].item():g}", logits_of(model, prompts))
+        tensor.copy_(kept)
+
+
+if __name__ == "__main__":
+    command(__doc__, all_cases(), store_embeddings,
+            [("--faults", "write nothing: show what each constant of the stored cases does", show_faults)])
