@@ -84,12 +84,7 @@ Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, 
   }
   const bool by_heads = model != nullptr && name.fused == FusedLayers::kQkv && FusesByHeads(model->family);
   const std::int64_t groups = by_heads ? model->num_kv_heads : 1;
-  std::vector<std::vector<std::int64_t>> rows_of(targets.size());
-  for (std::int64_t next = 0, group = 0; group < groups; ++group) {
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      for (std::int64_t row = 0; row < outputs[i] / groups; ++row) rows_of[i].push_back(next++);
-    }
-  }
+  std::vector<std::vector<std::int64_t>> rows_of = RowsOfFused(outputs, groups);
   for (std::size_t i = 0; i < targets.size(); ++i) {
     parts.push_back({targets[i], reader.Keep(RowsOf(tensor, std::move(rows_of[i])))});
   }

@@ -339,6 +339,17 @@ std::string SupportedArchitectures() {
   return list;
 }
 
+std::vector<std::vector<std::int64_t>> RowsOfFused(std::span<const std::int64_t> sizes, std::int64_t groups) {
+  std::vector<std::vector<std::int64_t>> rows(sizes.size());
+  std::int64_t next = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::size_t part = 0; part < sizes.size(); ++part) {
+      for (std::int64_t i = 0; i < sizes[part] / groups; ++i) rows[part].push_back(next++);
+    }
+  }
+  return rows;
+}
+
 const FamilyNames* NamesOf(ModelFamily family) {
   const auto* const found = std::ranges::find(kFamilyNames, family, &FamilyNames::family);
   return found == std::end(kFamilyNames) ? nullptr : found;

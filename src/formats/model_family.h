@@ -117,6 +117,10 @@ inline bool FusesByHeads(ModelFamily family) {
   return family == ModelFamily::kGptNeoX || family == ModelFamily::kFalcon;
 }
 
+// Which rows of a fused layer are those of its parts, which have `sizes` rows: one part after the other, or the parts
+// of a group of heads after those of the group before.
+std::vector<std::vector<std::int64_t>> RowsOfFused(std::span<const std::int64_t> sizes, std::int64_t groups);
+
 // The row of the family.
 const FamilyInfo& InfoOf(ModelFamily family);
 // All rows, in the order in which messages name them.

@@ -128,13 +128,13 @@ void CpuOps::EmbedOwnRows(Rows hidden) {
 }
 
 void CpuOps::EmbedPositions(const Matrix& table, Rows hidden) {
-  std::vector<float> position(static_cast<std::size_t>(config_.hidden_size));
+  float* const position = w_.normed.Ensure(batch_->num_rows).data;  // nothing is there yet
   float* row = hidden.data;
   for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
     const auto size = static_cast<std::int64_t>(chunk.tokens.size());
     for (std::int64_t p = chunk.position; p < chunk.position + size; ++p, row += hidden.stride) {
-      table.UnpackRow(p + *config_.position_rows_before, position.data());
-      for (std::int64_t t = 0; t < config_.hidden_size; ++t) row[t] += position[static_cast<std::size_t>(t)];
+      table.UnpackRow(p + *config_.position_rows_before, position);
+      for (std::int64_t t = 0; t < config_.hidden_size; ++t) row[t] += position[t];
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "model/model_tensors.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,32 +30,18 @@ struct PartOfFused {
   LinearTensors* to = nullptr;
 };
 
-// Which rows of a fused layer are those of its parts: one part after the other, or the parts of a group of heads after
-// those of the group before.
-std::vector<std::vector<std::int64_t>> RowsOfParts(std::initializer_list<PartOfFused> parts, std::int64_t groups) {
-  std::vector<std::vector<std::int64_t>> rows(parts.size());
-  std::int64_t next = 0;
-  for (std::int64_t group = 0; group < groups; ++group) {
-    auto of_part = rows.begin();
-    for (const PartOfFused& part : parts) {
-      for (std::int64_t i = 0; i < part.rows / groups; ++i) of_part->push_back(next++);
-      ++of_part;
-    }
-  }
-  return rows;
-}
-
 // Finds the layers under their own names or, if the model has `fused`, in that, in `groups` of heads.
 Status FindParts(ModelSource& source, const std::string& fused, std::initializer_list<PartOfFused> parts,
                  std::int64_t groups, std::int64_t in, bool bias) {
-  std::int64_t rows = 0;
-  for (const PartOfFused& part : parts) rows += part.rows;
+  std::vector<std::int64_t> sizes;
+  for (const PartOfFused& part : parts) sizes.push_back(part.rows);
+  const std::int64_t rows = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   ASSIGN_OR_RETURN(const std::shared_ptr<const StoredMatrix> whole, source.FindMatrix(fused, rows, in));
   std::vector<float> all_bias;
   if (whole != nullptr && bias) {
     ASSIGN_OR_RETURN(all_bias, source.RequireVector(fused + ".bias", rows));
   }
-  const auto rows_of = RowsOfParts(parts, whole == nullptr ? 1 : groups);
+  const auto rows_of = RowsOfFused(sizes, groups);
   auto picked = rows_of.begin();
   for (const PartOfFused& part : parts) {
     if (whole == nullptr) {
