@@ -165,6 +165,19 @@ test('two adapters answer side by side, by keyboard alone', async () => {
   await close(page);
 });
 
+test('adapters that write no text are not offered', async () => {
+  const page = await open(home);
+  await page.waitForSelector('.choice');
+  await page.type('#panel-playground input[type=search]', 'sentiment');
+  await waitText(page, '#panel-playground', 'No model has such a name.');
+  assert.equal(await page.$('.choice'), null);
+  await page.goto(`${home}#adapters`);
+  await page.waitForSelector('.adapters tbody tr');
+  await page.type('#panel-adapters input[type=search]', 'sentiment');
+  await page.waitForFunction(() => document.querySelectorAll('.adapters tbody tr').length === 1);
+  await close(page);
+});
+
 test('structured output, sampling settings, and stop', async () => {
   const page = await open(home);
   await choose(page, 'demo');

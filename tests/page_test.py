@@ -23,10 +23,12 @@ import unittest
 import zlib
 
 import serving
+from adapter_files import add_head
 from serving import CLIENTS, DEMO, ROOT, Server, questions
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 MANY = 150   # adapters that are offered besides the demo's
+HIDDEN = json.loads((DEMO / "model/config.json").read_text())["hidden_size"]
 API_KEY, ADMIN_KEY = "key-of-a-person-0123", "key-of-the-admin-0123"
 
 
@@ -108,6 +110,8 @@ class Page(unittest.TestCase):
             shutil.copytree(DEMO / "adapters", adapters)
             for number in range(MANY):
                 shutil.copytree(adapters / "count", adapters / f"many-{number:03}", copy_function=os.link)
+            shutil.copytree(adapters / "reverse", adapters / "sentiment")
+            add_head(adapters / "sentiment", [[0.0] * HIDDEN, [1.0] * HIDDEN])
             (adapters / "broken").mkdir()
             (adapters / "broken/adapter_config.json").write_text("{}")
             (folder / "admin").write_text(ADMIN_KEY)
@@ -118,7 +122,7 @@ class Page(unittest.TestCase):
             facts = {"browser": browser(), "key": API_KEY, "admin": ADMIN_KEY, "result": str(result), "shots": str(shots),
                      "adapters": str(adapters), "many": MANY}
             passed = serving.run_node_tests("page_test.mjs", server, json.dumps(facts))
-            self.assertEqual(passed, 10)
+            self.assertEqual(passed, 11)
 
     def test_without_the_page(self):
         server = Server("--no-page")

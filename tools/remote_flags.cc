@@ -36,7 +36,9 @@ void AddRemoteFlags(CommandLine& line, RemoteFlags& flags) {
             .target = &flags.cache_directory,
             .unit = "DIR",
             .group = adapters,
-            .help = "Keeps adapters of s3:// and hf:// sources, by their content; several servers may share it",
+            .help =
+                "Keeps adapters of s3:// and hf:// sources, by their content, and what DoRA needs of the base model; "
+                "several servers may share it",
             .default_text = "XDG_CACHE_HOME/loramux/adapters, or ~/.cache/loramux/adapters"});
   line.Add({.names = "--adapter-cache-bytes",
             .target = &flags.cache_bytes,
@@ -45,11 +47,14 @@ void AddRemoteFlags(CommandLine& line, RemoteFlags& flags) {
             .help = "Most bytes of that directory; adapters that no server uses go first, the longest unused before"});
 }
 
+std::filesystem::path AdapterCacheDirectory(const RemoteFlags& flags) {
+  return flags.cache_directory.empty() ? UserCache() / "adapters" : std::filesystem::path(flags.cache_directory);
+}
+
 Status OpenRemoteAdapters(RemoteFlags& flags, const HubFlags& hub) {
   if (flags.opened != nullptr) return Ok{};
   RemoteAdapterOptions options{.offline = hub.offline, .s3 = S3OptionsOfEnvironment(), .hub = HubOptionsOf(hub)};
-  options.cache_directory =
-      flags.cache_directory.empty() ? UserCache() / "adapters" : std::filesystem::path(flags.cache_directory);
+  options.cache_directory = AdapterCacheDirectory(flags);
   ASSIGN_OR_RETURN(options.cache_bytes, ParseBytes(flags.cache_bytes, "--adapter-cache-bytes"));
   RETURN_IF_ERROR(S3Client::Create(options.s3, nullptr));  // what is wrong with the environment shows now
   ASSIGN_OR_RETURN(flags.opened, RemoteAdapters::Open(std::move(options)));

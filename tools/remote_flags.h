@@ -1,6 +1,7 @@
 // The flags of adapters that are named by a source (s3://, hf://), and what fetches them.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,9 @@ struct RemoteFlags {
 };
 
 void AddRemoteFlags(CommandLine& line, RemoteFlags& flags);
+
+// --adapter-cache-dir, or its default.
+std::filesystem::path AdapterCacheDirectory(const RemoteFlags& flags);
 
 // Opens the cache once. The credentials of S3 come from the variables that Amazon's own programs read. Errors name the
 // flag or the variable.

@@ -293,6 +293,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   }
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
+  options.length_directory = AdapterCacheDirectory(flags.remote) / "lengths";
   if (!flags.cold_start.empty()) {
     ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
   }

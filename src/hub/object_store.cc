@@ -21,19 +21,34 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigName = kAdapterConfigFile;
 constexpr const char* kModulesName = "modules.json";
+constexpr const char* kModelConfigName = "config.json";  // the labels of a head; beside a GGUF file it is a model's
 // What an adapter's folder may say of prompts and answers (server/openai/adapter_text.h), by name; tokenizers are
 // large.
 constexpr const char* kTokenizerName = "tokenizer.json";
-constexpr std::array kTextNames = {"added_tokens.json",      "chat_template.jinja",
-                                   "chat_template.json",     "config.json",  // labels of a head for classes
-                                   "generation_config.json", "special_tokens_map.json",
-                                   kTokenizerName,           "tokenizer_config.json"};
+constexpr std::array kTextNames = {"added_tokens.json", "chat_template.jinja",    "chat_template.json",
+                                   kModelConfigName,    "generation_config.json", "special_tokens_map.json",
+                                   kTokenizerName,      "tokenizer_config.json"};
 constexpr std::int64_t kMaxTokenizerObjectBytes = std::int64_t{64} << 20;
 constexpr int kMostChanges = 3;  // of one object while it is fetched
 constexpr std::chrono::milliseconds kFirstPause(200);
 
 bool IsWeights(std::string_view name) {
   return std::find(kAdapterTensorFiles.begin(), kAdapterTensorFiles.end(), name) != kAdapterTensorFiles.end();
+}
+
+bool IsGgufObject(std::string_view name) { return name.ends_with(".gguf") && !name.starts_with('.'); }
+
+// A source that names an object, as one in the folder of that object; nullopt: the name cannot be a GGUF file's.
+struct NamedObject {
+  AdapterSource folder;
+  std::string name;
+};
+std::optional<NamedObject> GgufObjectOf(const AdapterSource& source) {
+  const std::size_t slash = source.prefix.rfind('/');
+  NamedObject object{source, source.prefix.substr(slash == std::string::npos ? 0 : slash + 1)};
+  if (!IsGgufObject(object.name)) return std::nullopt;
+  object.folder.prefix.resize(slash == std::string::npos ? 0 : slash);
+  return object;
 }
 
 // "N_Pooling/config.json" for the pooling that a modules.json names; empty: none that a server reads.
@@ -58,6 +73,10 @@ class S3Store final : public ObjectStore {
   Result<std::vector<SourceFile>> Fetch(const AdapterSource& source, const fs::path& folder,
                                         const ReserveBytes& reserve) override {
     time_ = TransferTime(client_->limits(), OsClock().Now());
+    if (const auto gguf = GgufObjectOf(source)) {
+      ASSIGN_OR_RETURN(const std::optional<ObjectReply> there, LookFor(gguf->folder, gguf->name));
+      if (there) return FetchGguf(*gguf, *there, folder, reserve);  // otherwise it is a prefix like others
+    }
     for (int change = 0; change < kMostChanges; ++change) {
       ASSIGN_OR_RETURN(auto files, FetchOnce(source, folder, reserve));
       // The configuration came first: if it is still the same, it belongs to the weights.
@@ -67,12 +86,16 @@ class S3Store final : public ObjectStore {
     return Changing(source, kConfigName);
   }
 
-  Result<bool> IsCurrent(const AdapterSource& source, const std::vector<SourceFile>& files) override {
+  Result<bool> IsCurrent(const AdapterSource& named, const std::vector<SourceFile>& files) override {
     time_ = TransferTime(client_->limits(), OsClock().Now());
     std::set<std::string> absent(kTextNames.begin(), kTextNames.end());
     absent.insert(kModulesName);
+    const auto gguf = GgufObjectOf(named);
+    const bool is_gguf = gguf && !files.empty() && files.front().name == gguf->name;
+    const AdapterSource& source = is_gguf ? gguf->folder : named;
+    if (is_gguf) absent.erase(kModelConfigName);
     for (const SourceFile& file : files) {
-      if (file.name == kConfigName || IsWeights(file.name)) {
+      if (file.name == kConfigName || IsWeights(file.name) || IsGgufObject(file.name)) {
         ASSIGN_OR_RETURN(const ObjectReply reply, Look(source, file.name));
         if (reply.etag != file.version || reply.size != file.bytes) return false;
       } else {
@@ -185,11 +208,35 @@ class S3Store final : public ObjectStore {
       files.push_back(std::move(file));
     }
     for (const char* name : kTextNames) RETURN_IF_ERROR(FetchOptional(source, name, folder, files, room));
+    RETURN_IF_ERROR(FetchPooling(source, folder, files, room));
+    return files;
+  }
+
+  // An adapter of llama.cpp, and what its folder says of prompts.
+  Result<std::vector<SourceFile>> FetchGguf(const NamedObject& gguf, const ObjectReply& there, const fs::path& folder,
+                                            const ReserveBytes& reserve) {
+    RETURN_IF_ERROR(CheckAnnounced(gguf.folder, gguf.name, there));
+    RETURN_IF_ERROR(CheckSize(gguf.folder, gguf.name, there.size, kMaxWeightObjectBytes));
+    Room room{reserve, there.size};
+    RETURN_IF_ERROR(room.Take(0));
+    std::vector<SourceFile> files;
+    ASSIGN_OR_RETURN(SourceFile file, FetchObject(gguf.folder, gguf.name, folder, there.size, room));
+    files.push_back(std::move(file));
+    // What an earlier call left of a prefix of this name.
+    for (const char* name : {kConfigName, kAdapterTensorFiles[0], kAdapterTensorFiles[1]}) Forget(folder, name);
+    for (const std::string_view name : kTextNames) {
+      if (name == kModelConfigName) continue;
+      RETURN_IF_ERROR(FetchOptional(gguf.folder, std::string(name), folder, files, room));
+    }
+    RETURN_IF_ERROR(FetchPooling(gguf.folder, folder, files, room));
+    return files;
+  }
+
+  Status FetchPooling(const AdapterSource& source, const fs::path& folder, std::vector<SourceFile>& files, Room& room) {
     RETURN_IF_ERROR(FetchOptional(source, kModulesName, folder, files, room));
     const bool modules = files.back().name == kModulesName;
     const std::string pooling = modules ? PoolingConfigName(folder / kModulesName) : std::string();
-    if (!pooling.empty()) RETURN_IF_ERROR(FetchOptional(source, pooling, folder, files, room));
-    return files;
+    return pooling.empty() ? Ok{} : FetchOptional(source, pooling, folder, files, room);
   }
 
   // The other files came, so the keys are good.
@@ -361,7 +408,7 @@ class S3Store final : public ObjectStore {
     if (reply.status == 404) {
       return NotFound(fmt::format("{}: expected adapter_config.json and adapter_model.safetensors (or mlx-lm's "
                                   "adapters.safetensors) below this prefix, "
-                                  "found no such object{}",
+                                  "or a source that names a GGUF file, found no such object{}",
                                   where, code),
                       "lora_path");
     }
@@ -393,7 +440,7 @@ bool IsGgufAdapter(const RepoFiles& listed) {
 
 // The GGUF file, and what the repository says of prompts. A config.json would be a model's: it has no head.
 RepoFiles GgufAdapterOf(RepoFiles listed) {
-  std::erase_if(listed.files, [](const RepoFile& file) { return file.name == "config.json"; });
+  std::erase_if(listed.files, [](const RepoFile& file) { return file.name == kModelConfigName; });
   listed.files.push_back(std::move(listed.gguf.front()));
   listed.gguf.clear();
   std::ranges::sort(listed.files, {}, &RepoFile::name);

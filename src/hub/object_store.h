@@ -35,7 +35,8 @@ class ObjectStore {
   virtual ~ObjectStore() = default;
   // Downloads adapter_config.json, the file of tensors (kAdapterTensorFiles) and, where the source has them, the files
   // of a tokenizer with its chat template, generation_config.json, modules.json and its N_Pooling/config.json into
-  // `folder`; of a hub's repository without an adapter_config.json, its GGUF file in place of the first two. What an
+  // `folder`; of a hub's repository without an adapter_config.json its GGUF file in place of the first two, and so of
+  // a store where the source names one, with what lies beside it. What an
   // earlier call left there of the same versions is resumed. A file that changes meanwhile is begun again, three times
   // at most. Files are on disk when it returns. Errors name the source: kNotFound: a file is not there;
   // kInvalidArgument: no access, or content that is not what the source announced; kUnavailable: the network, a stall,

@@ -272,6 +272,51 @@ TEST_F(RemoteAdaptersTest, TheFileOfTensorsMayBeThatOfMlx) {
   EXPECT_EQ(opened_, std::string(100'000, 'a'));
 }
 
+// An adapter of llama.cpp has any name, and stores are never listed: the source names it.
+TEST_F(RemoteAdaptersTest, ASourceMayNameAGgufFile) {
+  Change([&] {
+    objects_["/bucket/b/v1-f16.gguf"] = {std::string(100'000, 'g'), "\"g\""};
+    objects_["/bucket/b/v2-f16.gguf"] = {std::string(1000, 'h'), "\"h\""};
+    objects_["/bucket/b/config.json"] = {R"({"of": "a model"})", "\"m\""};
+    objects_["/bucket/b/chat_template.jinja"] = {"a template", "\"t\""};
+    cuts_ = 1;
+  });
+  weights_name_ = "v1-f16.gguf";
+  const auto used = Use("b/v1-f16.gguf");
+  ASSERT_TRUE(used.ok()) << used.error().message;
+  EXPECT_EQ(opened_, std::string(100'000, 'g'));
+  EXPECT_EQ(ReadAll(folder_ / "chat_template.jinja"), "a template");
+  EXPECT_FALSE(fs::exists(folder_ / "config.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "v2-f16.gguf"));
+  for (const auto& request : server_.seen()) EXPECT_THAT(request.path, Not(HasSubstr("list")));
+
+  server_.Forget();
+  ASSERT_TRUE(Use("b/v1-f16.gguf").ok());
+  for (const auto& request : server_.seen()) EXPECT_EQ(request.method, "HEAD") << request.path;
+  Change([&] { objects_["/bucket/b/v1-f16.gguf"] = {std::string(500, 'n'), "\"n\""}; });
+  ASSERT_TRUE(Use("b/v1-f16.gguf").ok());
+  EXPECT_EQ(opened_, std::string(500, 'n'));
+  Change([&] { objects_["/bucket/b/chat_template.jinja"] = {"another", "\"u\""}; });
+  ASSERT_TRUE(Use("b/v1-f16.gguf").ok());
+  EXPECT_EQ(ReadAll(folder_ / "chat_template.jinja"), "another");
+}
+
+TEST_F(RemoteAdaptersTest, AGgufFileAtTheTopOfABucketAndAPrefixWithSuchAName) {
+  Change([&] { objects_["/bucket/top.gguf"] = {std::string(1000, 'g'), "\"g\""}; });
+  weights_name_ = "top.gguf";
+  ASSERT_TRUE(Use("top.gguf").ok());
+  EXPECT_EQ(opened_, std::string(1000, 'g'));
+  Put("x.gguf", std::string(1000, 'x'));
+  weights_name_ = "adapter_model.safetensors";
+  ASSERT_TRUE(Use("x.gguf").ok());
+  EXPECT_EQ(opened_, std::string(1000, 'x'));
+  ASSERT_TRUE(Use("x.gguf").ok());
+  const auto none = Use("none.gguf");
+  EXPECT_EQ(none.error().code, ErrorCode::kNotFound);
+  EXPECT_THAT(none.error().message, HasSubstr("or a source that names a GGUF file"));
+  EXPECT_EQ(Use("b/.hidden.gguf").error().code, ErrorCode::kNotFound);
+}
+
 TEST_F(RemoteAdaptersTest, RefusalsSaySourceFoundAndWhatToDo) {
   const auto failed = Use("nowhere");
   EXPECT_EQ(failed.error().code, ErrorCode::kNotFound);

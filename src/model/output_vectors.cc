@@ -114,16 +114,65 @@ Error BadVector(const AdapterFile& file, const TensorEntry& tensor, std::size_t 
                          "lora_path");
 }
 
-// `w`: of the embedding, the matrix itself.
-Status ComputeGains(const AdapterFile& file, const LoraModule& module, const BaseMatrix& w, std::vector<float>& gains) {
+// The lengths of one adapter: those that the cache has, and those that are computed now.
+class AdapterLengths {
+ public:
+  // Nothing is known, and nothing is kept.
+  AdapterLengths() = default;
+  static Result<AdapterLengths> Of(const BaseMatrices& base, const AdapterFile& file, LengthCache* cache) {
+    AdapterLengths lengths;
+    if (cache == nullptr || std::ranges::none_of(file.modules, &LoraModule::magnitude)) return lengths;
+    lengths.cache_ = cache;
+    ASSIGN_OR_RETURN(lengths.name_, cache->NameOf(base, file));
+    lengths.known_ = cache->Read(lengths.name_);
+    return lengths;
+  }
+
+  // Of a module; `w`: of the embedding, the matrix itself.
+  Status Find(const LoraModule& module, std::vector<float> a, std::vector<float> b, const BaseMatrix& w,
+              std::vector<float>& lengths) {
+    if (cache_ == nullptr) return Compute(module, std::move(a), std::move(b), w, lengths);
+    const Sha256Digest key = cache_->KeyOf(module, a, b);
+    const auto known = known_.find(key);
+    const bool right = known != known_.end() && static_cast<std::int64_t>(known->second.size()) == module.out();
+    found_ += right ? 1 : 0;
+    if (right) {
+      lengths = known->second;
+    } else {
+      RETURN_IF_ERROR(Compute(module, std::move(a), std::move(b), w, lengths));
+      is_new_ = true;
+    }
+    used_[key] = lengths;
+    return Ok{};
+  }
+  // Keeps what was computed. Call it once all were found.
+  void Keep() const {
+    if (is_new_) cache_->Write(name_, used_);
+  }
+  std::int64_t found() const { return found_; }
+
+ private:
+  static Status Compute(const LoraModule& module, std::vector<float> a, std::vector<float> b, const BaseMatrix& w,
+                        std::vector<float>& lengths) {
+    if (module.target != LoraTarget::kEmbedding)
+      return RowLengths(module, std::move(a), std::move(b)).Compute(w, lengths);
+    ASSIGN_OR_RETURN(lengths, ColumnLengths(module, a, b, w));
+    return Ok{};
+  }
+
+  LengthCache* cache_ = nullptr;
+  std::string name_;
+  KnownLengths known_, used_;  // of the file; of this adapter's modules
+  std::int64_t found_ = 0;
+  bool is_new_ = false;  // used_ has what the file lacks
+};
+
+Status ComputeGains(const AdapterFile& file, const LoraModule& module, const BaseMatrix& w, AdapterLengths& lengths,
+                    std::vector<float>& gains) {
   ASSIGN_OR_RETURN(std::vector<float> a, ReadFloats(file, *module.a));
   ASSIGN_OR_RETURN(std::vector<float> b, ReadFloats(file, *module.b));
   ASSIGN_OR_RETURN(const std::vector<float> magnitude, ReadFloats(file, *module.magnitude));
-  if (module.target == LoraTarget::kEmbedding) {
-    ASSIGN_OR_RETURN(gains, ColumnLengths(module, a, b, w));
-  } else {
-    RETURN_IF_ERROR(RowLengths(module, std::move(a), std::move(b)).Compute(w, gains));
-  }
+  RETURN_IF_ERROR(lengths.Find(module, std::move(a), std::move(b), w, gains));
   for (std::size_t row = 0; row < gains.size(); ++row) {
     gains[row] = magnitude[row] / gains[row];
     if (!std::isfinite(gains[row]))
@@ -133,15 +182,15 @@ Status ComputeGains(const AdapterFile& file, const LoraModule& module, const Bas
 }
 
 Status ComputeModule(const AdapterFile& file, const LoraModule& module, const BaseMatrices& base,
-                     ModuleVectors& vectors) {
+                     AdapterLengths& lengths, ModuleVectors& vectors) {
   if (module.target == LoraTarget::kEmbedding) {
     vectors.shifts.assign(static_cast<std::size_t>(module.out()), 0.0f);
-    return ComputeGains(file, module, base.embedding, vectors.gains);
+    return ComputeGains(file, module, base.embedding, lengths, vectors.gains);
   }
   ASSIGN_OR_RETURN(const BaseLinear linear, base.linear(module.layer, module.target));
   vectors.gains.assign(static_cast<std::size_t>(module.out()), 1.0f);
   if (module.magnitude != nullptr) {
-    RETURN_IF_ERROR(ComputeGains(file, module, linear.weight, vectors.gains));
+    RETURN_IF_ERROR(ComputeGains(file, module, linear.weight, lengths, vectors.gains));
   }
   std::vector<float> bias = linear.bias, b_bias;
   if (module.bias != nullptr) {
@@ -166,13 +215,15 @@ Status ComputeModule(const AdapterFile& file, const LoraModule& module, const Ba
 
 }  // namespace
 
-Status ComputeVectors(const BaseMatrices& base, AdapterFile& file) {
+Result<std::int64_t> ComputeVectors(const BaseMatrices& base, AdapterFile& file, LengthCache* cache) {
+  ASSIGN_OR_RETURN(AdapterLengths lengths, AdapterLengths::Of(base, file, cache));
   file.vectors.assign(file.modules.size(), {});
   for (std::size_t m = 0; m < file.modules.size(); ++m) {
     if (!file.modules[m].has_vectors()) continue;
-    RETURN_IF_ERROR(ComputeModule(file, file.modules[m], base, file.vectors[m]));
+    RETURN_IF_ERROR(ComputeModule(file, file.modules[m], base, lengths, file.vectors[m]));
   }
-  return Ok{};
+  lengths.Keep();
+  return lengths.found();
 }
 
 }  // namespace loramux

@@ -105,7 +105,7 @@ TEST(OutputVectors, ARowWithoutAFiniteLengthIsRefused) {
     };
     return BaseLinear{w, {}};
   };
-  const Status refused = ComputeVectors(base, file);
+  const auto refused = ComputeVectors(base, file);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("W + scale B A"), std::string::npos) << refused.error().message;
 }

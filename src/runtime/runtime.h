@@ -40,6 +40,7 @@ struct RuntimeOptions {
   std::optional<DType> kv_dtype;                     // kI8 on the CPU only; nullopt: the base weights'
   std::optional<DType> lora_dtype;                   // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
+  std::filesystem::path length_directory;  // of a LengthCache for adapters with DoRA; empty: each load computes them
   // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
   bool verify_before_use = false;
   // The processor's part of a device's steps, unless SchedulerOptions::cold_start_policy says kWait or there is no host

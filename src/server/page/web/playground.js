@@ -5,6 +5,8 @@ import {count, milliseconds, number} from "./format.js";
 
 const MOST_MODELS = 6;
 const MOST_LISTED = 60;   // of the models that match the search
+// Capabilities of cards without text: adapters with such alone, as those with a head for classes, cannot answer.
+const WITHOUT_TEXT = ["classify", "score", "rerank", "embed", "embedding"];
 
 const SETTINGS = [
   {name: "max_tokens", label: "Most tokens", value: "200", min: 1, step: 1},
@@ -88,9 +90,11 @@ const emptyAnswers = () => el("p", {class: "empty"}, "Answers appear here, one c
 
 // ---- models ----
 
+const writesText = ({capabilities}) => !capabilities?.length || !capabilities.every((one) => WITHOUT_TEXT.includes(one));
+
 async function loadModels(state, ui) {
   try {
-    const {data} = await json("v1/models");
+    const data = (await json("v1/models")).data.filter(writesText);
     state.models = data.map((card) => ({id: card.id, base: card.parent === null}));
     state.chosen = state.chosen.filter((id) => data.some((card) => card.id === id));
     if (state.chosen.length === 0 && data.length > 0) state.chosen = [data[0].id];
