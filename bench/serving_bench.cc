@@ -219,6 +219,11 @@ struct AdapterLoad {
   double target;  // prompt of 16: least share of the decode rate; longer: most times the TTFT
 };
 
+DType AdapterDType(const Flags& flags) {
+  if (flags.lora_dtype == "int8") return DType::kI8;
+  return flags.lora_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
+}
+
 // One request at a time, or 16 at once. Loads with and without adapters take turns, so that a change of the machine's
 // speed meets both. Reports the medians, and the median of the ratios of neighbours.
 void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& flags) {
@@ -237,7 +242,7 @@ void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& 
   options.prefix_cache = false;
   options.scheduler.prefill_chunk = 512;
   options.base_names = {"base"};
-  options.lora_dtype = flags.lora_dtype == "int8" ? DType::kI8 : DType::kBF16;
+  options.lora_dtype = AdapterDType(flags);
   const WeightFormat format = ParseWeightFormat(flags.weights).value();
   auto runtime =
       std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, format, 1)), options))
@@ -301,7 +306,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"f32", "bf16", "q8", "q4"}));
   app.add_option("--lora-dtype", flags.lora_dtype, "Of the adapters, likewise")
       ->capture_default_str()
-      ->check(CLI::IsMember({"bf16", "int8"}));
+      ->check(CLI::IsMember({"bf16", "int8", "fp8"}));
   app.add_option("--instructions", flags.instructions, "Highway's name of an instruction set, such as AVX2")
       ->check([](const std::string& set) {
         return loramux::UseInstructionSet(set) ? "" : "expected one of " + loramux::InstructionSets();

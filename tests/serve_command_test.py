@@ -124,6 +124,7 @@ class OtherServers(unittest.TestCase):
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),
                 (["--speculative-config", "{}"], "draft"), (["--dtype", "int8"], "--dtype"),
                 (["--kv-cache-dtype", "fp8"], "auto, f32, bf16, f16 or int8"),
+                (["--lora-dtype", "fp4"], "auto, f32, bf16, f16, int8 or fp8"),
                 (["--kv-dtype", "int8", "--device", "emulated"], "int8 is for the CPU")]:
             done = run("serve", MODEL, "--port", "0", *arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))

@@ -307,6 +307,19 @@ void AddModules(Report& report, const AdapterFile& adapter) {
   totals.AddTo(report);
 }
 
+// How far rows move in 8 bits.
+void AddRounding(Report& report, const AdapterFile& adapter, DType dtype) {
+  const std::string name = EightBitName(dtype);
+  const auto add = [&](const std::string& key, const std::string& label, const Result<double>& error) {
+    Add(report, key, label, error.ok() ? nlohmann::ordered_json(*error) : nullptr,
+        error.ok() ? fmt::format("{:.2f} % of the weights' size (root mean square)", 100 * *error)
+                   : error.error().message);
+  };
+  const Result<RoundingError> error = ErrorInEightBits(adapter, dtype);
+  add(name + "_error", "error of " + name, error.ok() ? Result<double>(error->all) : error.error());
+  if (error.ok()) add(name + "_worst_row_error", "  in its worst row", error->worst);
+}
+
 // What the adapter takes in the pool of its base model.
 Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfig& base, DType base_dtype) {
   const PageGeometry geometry = ChoosePageGeometry(base, base_dtype);
@@ -319,11 +332,8 @@ Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfi
   AddBytes(report, "memory_bytes", "memory", layout.pages * geometry.page_bytes);
   ASSIGN_OR_RETURN(const AdapterLayout in8,
                    LayoutAdapter(adapter, DType::kI8, static_cast<std::size_t>(geometry.page_bytes)));
-  AddBytes(report, "int8_memory_bytes", "with --lora-dtype int8", in8.pages * geometry.page_bytes);
-  const Result<double> error = EightBitError(adapter);
-  Add(report, "int8_error", "error of int8", error.ok() ? nlohmann::ordered_json(*error) : nullptr,
-      error.ok() ? fmt::format("{:.2f} % of the weights' size (root mean square)", 100 * *error)
-                 : error.error().message);
+  AddBytes(report, "int8_memory_bytes", "with --lora-dtype int8 or fp8", in8.pages * geometry.page_bytes);
+  for (const DType eight : {DType::kI8, DType::kF8E4M3}) AddRounding(report, adapter, eight);
   return Ok{};
 }
 

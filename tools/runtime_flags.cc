@@ -76,10 +76,12 @@ Result<std::optional<WeightFormat>> WeightFlag(const std::string& text, const st
   return InvalidArgument(flag + ": expected auto, q8, q4, bf16, f16 or f32, found '" + text + "'", flag);
 }
 
-Result<std::optional<DType>> DTypeOrInt8Flag(const std::string& text, const std::string& flag) {
-  if (text == "int8") return std::optional(DType::kI8);
+Result<std::optional<DType>> LoraDTypeFlag(const std::string& text) {
+  const std::string flag = "--lora-dtype";
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3})
+    if (text == EightBitName(dtype)) return std::optional(dtype);
   if (auto dtype = DTypeFlag(text, flag); dtype.ok()) return dtype;
-  return InvalidArgument(flag + ": expected auto, f32, bf16, f16 or int8, found '" + text + "'", flag);
+  return InvalidArgument(flag + ": expected auto, f32, bf16, f16, int8 or fp8, found '" + text + "'", flag);
 }
 
 // Error also: int8 with a device, whose kernels do not read it.
@@ -89,7 +91,9 @@ Result<std::optional<DType>> KvDTypeFlag(const std::string& text, bool on_device
     return InvalidArgument(flag + ": int8 is for the CPU: expected auto, f32, bf16 or f16 with a device, found 'int8'",
                            flag);
   }
-  return DTypeOrInt8Flag(text, flag);
+  if (text == "int8") return std::optional(DType::kI8);
+  if (auto dtype = DTypeFlag(text, flag); dtype.ok()) return dtype;
+  return InvalidArgument(flag + ": expected auto, f32, bf16, f16 or int8, found '" + text + "'", flag);
 }
 
 // A device's kernels compute as mbgmv does, whatever the flag says.
@@ -278,7 +282,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RETURN_IF_ERROR(CheckRange(flags.adapter_tokens, 0, kMostAdapterTokens, "--adapter-tokens"));
   options.weights.added_tokens = flags.adapter_tokens;
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));
-  ASSIGN_OR_RETURN(options.lora_dtype, DTypeOrInt8Flag(flags.lora_dtype, "--lora-dtype"));
+  ASSIGN_OR_RETURN(options.lora_dtype, LoraDTypeFlag(flags.lora_dtype));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant, options.device != nullptr));
   RETURN_IF_ERROR(CheckRange(flags.prefill_chunk.value_or(256), 1, 1 << 20, "--prefill-chunk"));
   RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
@@ -392,8 +396,8 @@ void AddAdapterWeightFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "DTYPE",
             .group = adapters,
             .help = "Type of adapter weights in memory: auto (the narrower of the file's and the model's), f32, bf16, "
-                    "f16 or int8, which takes half the memory of bf16 and rounds each row of A and column of B to 8 "
-                    "bits (`loramux inspect` shows the error)"});
+                    "f16, or int8 and fp8, which take half the memory of bf16 and round each row of A and column of B "
+                    "to 8 bits: to integers, or to e4m3 (`loramux inspect` shows the error)"});
   line.Add({.names = "--lora-variant",
             .target = &flags.lora_variant,
             .unit = "NAME",
@@ -639,7 +643,9 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
     if (!version.ok()) {
       return Error{version.error().code, "adapter '" + adapter.name + "': " + version.error().message, adapter.name};
     }
-    if (!(*version)->warning.empty()) spdlog::warn("adapter '{}': {}", adapter.name, (*version)->warning);
+    const AdapterVersion& found = **version;
+    if (found.rounding) spdlog::info("adapter '{}': {}", adapter.name, Describe(*found.rounding, found.layout.dtype));
+    if (!found.warning.empty()) spdlog::warn("adapter '{}': {}", adapter.name, found.warning);
     registered.Update(++done, static_cast<std::int64_t>(adapters.size()));
   }
   registered.Finish();

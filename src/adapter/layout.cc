@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "tensor/half_float.h"
 
@@ -49,10 +51,11 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
   return finite;
 }
 
-// The same for rows in 8 bits: rounds to multiples of a step, with which the largest magnitude is 127 of them. Returns
-// the step; NaN if an element is not finite.
+// The same for rows in 8 bits: rounds to codes of `dtype` times a step, with which the largest magnitude has the
+// largest code. Returns the step; NaN if an element is not finite.
 float QuantiseRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride,
-                  std::int64_t count, std::byte* target) {
+                  std::int64_t count, DType dtype, std::byte* target) {
+  const float most = dtype == DType::kI8 ? 127 : kLargestF8E4M3;
   float largest = 0;
   bool finite = true;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -61,11 +64,11 @@ float QuantiseRow(DType source_dtype, const std::byte* source, std::int64_t firs
     largest = std::max(largest, std::abs(value));
   }
   if (!finite) return std::numeric_limits<float>::quiet_NaN();
-  const float step = largest / 127;
+  const float step = largest / most;
   for (std::int64_t i = 0; i < count; ++i) {
     const float value = LoadAsF32(source_dtype, source, first + i * stride);
     // A step of 0 is a row of zeros, or of values that are no more than that beside float32's smallest.
-    StoreFromF32(DType::kI8, target, i, step == 0 ? 0 : std::clamp(value / step, -127.0f, 127.0f));
+    StoreFromF32(dtype, target, i, step == 0 ? 0 : std::clamp(value / step, -most, most));
   }
   return step;
 }
@@ -205,7 +208,7 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
     const std::size_t b_bytes = static_cast<std::size_t>(shape.out) * element;
     const std::size_t vector_bytes = shape.has_vectors ? static_cast<std::size_t>(shape.out) * sizeof(float) : 0;
     const std::size_t factor_bytes =
-        dtype == DType::kI8 ? static_cast<std::size_t>(shape.rank) * sizeof(float) : 0;  // 0: there are none
+        HasRowFactors(dtype) ? static_cast<std::size_t>(shape.rank) * sizeof(float) : 0;  // 0: there are none
     const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes, factor_bytes});
     if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
     ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}, {}};
@@ -253,8 +256,19 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
   return widest > DTypeSize(base_dtype) ? base_dtype : dtype;
 }
 
-Result<double> EightBitError(const AdapterFile& file) {
-  double squares = 0, differences = 0;
+const char* EightBitName(DType dtype) {
+  CHECK(HasRowFactors(dtype));
+  return dtype == DType::kI8 ? "int8" : "fp8";
+}
+
+std::string Describe(const RoundingError& error, DType dtype) {
+  return fmt::format("{} is {:.2f} % off, {:.2f} % in the worst row", EightBitName(dtype), 100 * error.all,
+                     100 * error.worst);
+}
+
+Result<RoundingError> ErrorInEightBits(const AdapterFile& file, DType dtype) {
+  CHECK(HasRowFactors(dtype));
+  double squares = 0, differences = 0, worst = 0;
   std::vector<std::byte> row;
   const auto measure = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     const LoraModule& module = file.modules[m];
@@ -264,19 +278,23 @@ Result<double> EightBitError(const AdapterFile& file) {
     row.resize(static_cast<std::size_t>(count));
     for (std::int32_t j = 0; j < module.rank; ++j) {
       const std::int64_t first = is_a ? j * count : j;
-      const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, row.data());
-      if (!std::isfinite(step)) return NotFinite(file, tensor, DType::kI8);
+      const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, dtype, row.data());
+      if (!std::isfinite(step)) return NotFinite(file, tensor, dtype);
+      double of_row = 0, wrong = 0;
       for (std::int64_t i = 0; i < count; ++i) {
         const double value = LoadAsF32(tensor.dtype, data.data(), first + i * stride);
-        const double difference = value - static_cast<double>(step * LoadAsF32(DType::kI8, row.data(), i));
-        squares += value * value;
-        differences += difference * difference;
+        const double difference = value - static_cast<double>(step * LoadAsF32(dtype, row.data(), i));
+        of_row += value * value;
+        wrong += difference * difference;
       }
+      squares += of_row;
+      differences += wrong;
+      if (of_row > 0) worst = std::max(worst, wrong / of_row);
     }
     return Ok{};
   };
   RETURN_IF_ERROR(ScanAdapterTensors(file, measure));
-  return squares == 0 ? 0 : std::sqrt(differences / squares);
+  return RoundingError{squares == 0 ? 0 : std::sqrt(differences / squares), std::sqrt(worst)};
 }
 
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
@@ -302,7 +320,7 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
       const std::int64_t first = is_a ? j * place.in : j, stride = is_a ? 1 : place.rank;
       std::byte* const to = pages[row.page] + row.offset;
       if (factors != nullptr) {
-        const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, to);
+        const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to);
         factors[j] = is_a ? step : factors[j] * step;  // A comes before B
         if (!std::isfinite(step)) return NotFinite(file, tensor, layout.dtype);
       } else if (!CopyRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to)) {

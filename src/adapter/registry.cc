@@ -82,6 +82,9 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
       ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
     }
   }
+  if (HasRowFactors(version->layout.dtype)) {
+    ASSIGN_OR_RETURN(version->rounding, ErrorInEightBits(version->file, version->layout.dtype));
+  }
   const std::string& trained_on = version->file.config.base_model_name;
   if (IsOfAnotherModel(trained_on)) {
     version->warning = "it was trained on " + Quote(trained_on) + ", and the base model here is " + Quote(BaseModel()) +

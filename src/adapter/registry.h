@@ -31,6 +31,7 @@ struct AdapterVersion {
   AdapterFile file;
   AdapterLayout layout;  // of its rows in pages
   std::int64_t created_unix_seconds = 0;
+  std::optional<RoundingError> rounding;    // of rows in 8 bits; nullopt: they are not, or it is a composite
   std::string warning;                      // what may be wrong with it, for the operator; empty: nothing
   std::shared_ptr<const void> held;         // what must live as long as its files are used; may be null
   std::shared_ptr<const AdapterText> text;  // null: nothing is of its own

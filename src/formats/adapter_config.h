@@ -189,7 +189,7 @@ struct OwnPart {
 // The type in memory of own rows beside rows of A and B of this type: 8 bits are for those alone, and norms are exact.
 constexpr DType OwnRowDType(OwnKind kind, DType of_modules) {
   if (IsNorm(kind)) return DType::kF32;
-  return of_modules == DType::kI8 ? DType::kBF16 : of_modules;
+  return HasRowFactors(of_modules) ? DType::kBF16 : of_modules;
 }
 
 // A SHA-256.

@@ -39,6 +39,9 @@ constexpr bool IsWeightDType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
+// Whether rows of adapters of this type are codes of 8 bits, to which a factor belongs.
+constexpr bool HasRowFactors(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8E4M3; }
+
 // Index of the first element that is NaN or infinite; nullopt if all are finite. `data` holds whole elements and may be
 // unaligned. REQUIRES: IsWeightDType(dtype).
 std::optional<std::size_t> FirstNotFinite(DType dtype, std::span<const std::byte> data);

@@ -75,10 +75,15 @@ inline std::vector<float> RandomFloats(std::int64_t count, Prng& prng) {
   return values;
 }
 
-// `count` uniform numbers in [-1, 1), rounded to `dtype`; of i8 in [-127, 127).
+// The largest code of a type of 8 bits, else 1.
+inline float RangeOf(DType dtype) {
+  return dtype == DType::kI8 ? 127.0f : HasRowFactors(dtype) ? kLargestF8E4M3 : 1.0f;
+}
+
+// `count` uniform numbers in [-1, 1), rounded to `dtype`; of i8 in [-127, 127), of f8_e4m3 in [-448, 448).
 inline std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, Prng& prng) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * DTypeSize(dtype));
-  const double range = dtype == DType::kI8 ? 127 : 1;
+  const double range = RangeOf(dtype);
   for (std::int64_t i = 0; i < count; ++i) {
     StoreFromF32(dtype, bytes.data(), i, static_cast<float>((2 * prng.NextDouble() - 1) * range));
   }
@@ -99,12 +104,12 @@ inline float SumTolerance(std::int64_t terms) { return 8.0f * 0x1.0p-24f * stati
 // The types that weights and pages may have.
 inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 // The types that the rows of adapters may have.
-inline constexpr DType kAdapterTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8};
+inline constexpr DType kAdapterTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3};
 
-// Factors of ranks: of i8, they make numbers in [-1, 1) of the products of RandomElements.
+// Factors of ranks: of codes of 8 bits, they make numbers in [-1, 1) of the products of RandomElements.
 inline std::vector<float> RandomFactors(DType dtype, std::int64_t rank, Prng& prng) {
   std::vector<float> factors = RandomFloats(rank, prng);
-  for (float& factor : factors) factor /= dtype == DType::kI8 ? 127 * 127 : 1;
+  for (float& factor : factors) factor /= RangeOf(dtype) * RangeOf(dtype);
   return factors;
 }
 

@@ -20,14 +20,14 @@ namespace loramux {
 enum class LoraVariant { kMbgmv, kBgmv };
 
 // Whether the rows of adapters may have this type in memory.
-constexpr bool IsAdapterRowDType(DType dtype) { return IsWeightDType(dtype) || dtype == DType::kI8; }
+constexpr bool IsAdapterRowDType(DType dtype) { return IsWeightDType(dtype) || HasRowFactors(dtype); }
 
 // The weights of one adapter for one linear layer. Rows may lie anywhere (pages of the pool); each is contiguous and
 // 64-byte aligned. a_rows[j] is row j of A (`in` elements), b_rows[j] is column j of B (`out` elements). Not owning.
 struct LoraWeights {
   std::int32_t rank = 0;
   float scale = 0;
-  DType dtype = DType::kBF16;  // f32, bf16, f16 or i8
+  DType dtype = DType::kBF16;  // f32, bf16, f16, i8 or f8_e4m3
   const std::byte* const* a_rows = nullptr;
   const std::byte* const* b_rows = nullptr;
   const float* factors = nullptr;  // [rank]: of the product of row j of A and column j of B; null: all are 1

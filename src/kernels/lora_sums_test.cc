@@ -24,7 +24,7 @@ struct Weights {
     for (std::int32_t j = 0; j < rank; ++j) a.push_back(rows[static_cast<std::size_t>(j)].data());
     for (std::int32_t j = rank; j < 2 * rank; ++j) b.push_back(rows[static_cast<std::size_t>(j)].data());
     weights = {rank, 1, dtype, a.data(), b.data()};
-    if (dtype != DType::kI8) return;
+    if (!HasRowFactors(dtype)) return;
     factors = RandomFactors(dtype, rank, prng);
     weights.factors = factors.data();
   }

@@ -37,7 +37,7 @@ struct Adapter {
       a.push_back(add(in));
       b.push_back(add(out));
     }
-    if (dtype == DType::kI8) factors = RandomFactors(dtype, rank, prng);
+    if (HasRowFactors(dtype)) factors = RandomFactors(dtype, rank, prng);
     weights = {.rank = rank, .scale = scale, .dtype = dtype, .a_rows = a.data(), .b_rows = b.data()};
     if (!factors.empty()) weights.factors = factors.data();
   }

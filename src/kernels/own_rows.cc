@@ -15,6 +15,7 @@ void AddScaled(DType dtype, const std::byte* b, float weight, std::int64_t width
   if (dtype == DType::kF32) return AddScaled<DType::kF32>(b, weight, width, row);
   if (dtype == DType::kBF16) return AddScaled<DType::kBF16>(b, weight, width, row);
   if (dtype == DType::kF16) return AddScaled<DType::kF16>(b, weight, width, row);
+  if (dtype == DType::kF8E4M3) return AddScaled<DType::kF8E4M3>(b, weight, width, row);
   return AddScaled<DType::kI8>(b, weight, width, row);
 }
 

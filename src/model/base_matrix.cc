@@ -1,7 +1,12 @@
 #include "model/base_matrix.h"
 
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <utility>
+
+#include <xxhash.h>
 
 #include "base/check.h"
 #include "memory/arena.h"
@@ -10,16 +15,58 @@
 namespace loramux {
 namespace {
 
-// Copies `bytes` of device memory, and converts them.
-Status ReadFromDevice(Device& device, const std::byte* from, DType dtype, std::int64_t elements, float* to) {
-  const std::size_t bytes = static_cast<std::size_t>(elements) * DTypeSize(dtype);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
+// Copies `bytes` of device memory.
+Result<std::unique_ptr<Arena>> CopyFromDevice(Device& device, const std::byte* from, std::size_t bytes) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Arena> staging,
                    device.AllocatePinned("rows of a matrix of the base model", static_cast<std::int64_t>(bytes)));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceStream> stream, device.CreateStream());
   stream->CopyToHost(staging->base(), from, bytes);
   RETURN_IF_ERROR(stream->Synchronize());
+  return staging;
+}
+
+// The same, and converts them.
+Status ReadFromDevice(Device& device, const std::byte* from, DType dtype, std::int64_t elements, float* to) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Arena> staging,
+                   CopyFromDevice(device, from, static_cast<std::size_t>(elements) * DTypeSize(dtype)));
   for (std::int64_t i = 0; i < elements; ++i) to[i] = LoadAsF32(dtype, staging->base(), i);
   return Ok{};
+}
+
+// XXH3 of bytes, after numbers that say what they are.
+class BytesDigest {
+ public:
+  explicit BytesDigest(std::initializer_list<std::int64_t> about) : state_(XXH3_createState(), XXH3_freeState) {
+    CHECK(state_ != nullptr && XXH3_128bits_reset(state_.get()) == XXH_OK);
+    Add(reinterpret_cast<const std::byte*>(about.begin()), about.size() * sizeof(std::int64_t));
+  }
+  void Add(const std::byte* bytes, std::size_t size) {
+    CHECK(XXH3_128bits_update(state_.get(), bytes, size) == XXH_OK);
+  }
+  MatrixDigest Final() const {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+    MatrixDigest digest;
+    std::memcpy(digest.data(), canonical.digest, digest.size());
+    return digest;
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
+
+// Of the panels that hold the rows.
+MatrixDigest DigestOf(const PackedMatrix& matrix, std::int64_t first, std::int64_t count) {
+  constexpr std::int64_t kPanel = PackedMatrix::kPanel;
+  BytesDigest digest({matrix.k(), first % kPanel, count});
+  const std::byte* const end = matrix.data() + matrix.bytes();
+  for (std::int64_t p = first / kPanel; p * kPanel < first + count; ++p) {
+    const auto format = static_cast<std::byte>(matrix.format(p));
+    digest.Add(&format, 1);
+    const std::byte* const next = p + 1 < matrix.panels() ? matrix.panel(p + 1) : end;
+    digest.Add(matrix.panel(p), static_cast<std::size_t>(next - matrix.panel(p)));
+  }
+  return digest.Final();
 }
 
 BaseMatrix MatrixOf(const PackedMatrix& matrix) {
@@ -27,16 +74,36 @@ BaseMatrix MatrixOf(const PackedMatrix& matrix) {
           [&matrix](std::int64_t first, std::int64_t count, float* rows) -> Status {
             for (std::int64_t i = 0; i < count; ++i) matrix.UnpackRow(first + i, rows + i * matrix.k());
             return Ok{};
+          },
+          [&matrix](std::int64_t first, std::int64_t count) -> Result<MatrixDigest> {
+            return DigestOf(matrix, first, count);
           }};
 }
 
+Result<MatrixDigest> DigestOf(const DeviceMatrix& matrix, Device& device, std::int64_t first, std::int64_t count) {
+  constexpr std::size_t kPiece = std::size_t{8} << 20;
+  BytesDigest digest({matrix.k(), static_cast<std::int64_t>(matrix.dtype()), count});
+  const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
+  const std::byte* from = matrix.data() + static_cast<std::size_t>(first) * row_bytes;
+  for (std::size_t left = static_cast<std::size_t>(count) * row_bytes; left > 0;) {
+    const std::size_t bytes = std::min(left, kPiece);
+    ASSIGN_OR_RETURN(const std::unique_ptr<Arena> piece, CopyFromDevice(device, from, bytes));
+    digest.Add(piece->base(), bytes);
+    from += bytes;
+    left -= bytes;
+  }
+  return digest.Final();
+}
+
 BaseMatrix MatrixOf(const DeviceMatrix& matrix, Device& device) {
-  return {matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
-          [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
-            const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
-            return ReadFromDevice(device, matrix.data() + static_cast<std::size_t>(first) * row_bytes, matrix.dtype(),
-                                  count * matrix.k(), rows);
-          }};
+  return {
+      matrix.n(), matrix.k(), FormatOf(matrix.dtype()),
+      [&matrix, &device](std::int64_t first, std::int64_t count, float* rows) {
+        const std::size_t row_bytes = static_cast<std::size_t>(matrix.k()) * DTypeSize(matrix.dtype());
+        return ReadFromDevice(device, matrix.data() + static_cast<std::size_t>(first) * row_bytes, matrix.dtype(),
+                              count * matrix.k(), rows);
+      },
+      [&matrix, &device](std::int64_t first, std::int64_t count) { return DigestOf(matrix, device, first, count); }};
 }
 
 // Where a linear layer lies: its rows of a matrix, and of a vector, that others share.
@@ -77,7 +144,10 @@ BaseMatrix RowsOf(BaseMatrix matrix, std::int64_t first, std::int64_t count) {
   auto read = [first, whole = std::move(matrix.read)](std::int64_t row, std::int64_t rows, float* out) {
     return whole(first + row, rows, out);
   };
-  return {count, matrix.k, matrix.format, std::move(read)};
+  auto digest = [first, whole = std::move(matrix.digest)](std::int64_t row, std::int64_t rows) {
+    return whole(first + row, rows);
+  };
+  return {count, matrix.k, matrix.format, std::move(read), std::move(digest)};
 }
 
 }  // namespace

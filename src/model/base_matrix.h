@@ -1,6 +1,7 @@
 // The base model's matrices as rows of float32, wherever the model computes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -13,11 +14,16 @@
 
 namespace loramux {
 
+using MatrixDigest = std::array<unsigned char, 16>;
+
 // Reads rows [first, first + count) of a matrix of the base model, [n, k], as float32. Thread-safe.
 struct BaseMatrix {
   std::int64_t n = 0, k = 0;
   WeightFormat format = WeightFormat::kF32;  // in which the model keeps it
   std::function<Status(std::int64_t first, std::int64_t count, float* rows)> read;
+  // A digest of what they are read from as it lies in memory, which is faster: rows of the same digest are the same.
+  // The XXH3 can be forged, but a base model is the operator's.
+  std::function<Result<MatrixDigest>(std::int64_t first, std::int64_t count)> digest;
 };
 
 // A linear layer as the model computes it: quantised weights are what they stand for.

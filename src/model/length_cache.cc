@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -12,7 +11,6 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <spdlog/spdlog.h>
-#include <xxhash.h>
 
 #include "base/check.h"
 #include "base/file_system.h"
@@ -23,9 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Another number for each change of the form, or of how lengths are computed.
+// Another number for each change of the form, of how lengths are computed, or of how matrices lie in memory.
 constexpr std::string_view kMark = "loramux row lengths 1\n";
-constexpr std::int64_t kRowsBytes = std::int64_t{1} << 20;  // of a matrix, read at a time
 
 Sha256Digest Sha256Of(std::span<const std::byte> bytes) {
   Sha256Digest digest;
@@ -39,26 +36,6 @@ template <typename T>
 void Append(std::string& text, const T& value) {
   static_assert(std::has_unique_object_representations_v<T> || std::is_same_v<T, float>);
   text.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-Result<std::array<unsigned char, 16>> DigestOfRows(const BaseMatrix& matrix) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), XXH3_freeState);
-  CHECK(state != nullptr && XXH3_128bits_reset(state.get()) == XXH_OK);
-  const std::int64_t extents[] = {matrix.n, matrix.k};
-  CHECK(XXH3_128bits_update(state.get(), extents, sizeof(extents)) == XXH_OK);
-  const std::int64_t row_bytes = matrix.k * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t at_once = std::clamp<std::int64_t>(kRowsBytes / row_bytes, 1, matrix.n);
-  std::vector<float> rows(static_cast<std::size_t>(at_once * matrix.k));
-  for (std::int64_t first = 0; first < matrix.n; first += at_once) {
-    const std::int64_t count = std::min(at_once, matrix.n - first);
-    RETURN_IF_ERROR(matrix.read(first, count, rows.data()));
-    CHECK(XXH3_128bits_update(state.get(), rows.data(), static_cast<std::size_t>(count * row_bytes)) == XXH_OK);
-  }
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state.get()));
-  std::array<unsigned char, 16> digest;
-  std::memcpy(digest.data(), canonical.digest, digest.size());
-  return digest;
 }
 
 // Takes values from the front of a text.
@@ -131,9 +108,9 @@ Result<std::string> LengthCache::NameOf(const BaseMatrices& base, const AdapterF
     if (is_new) {
       Result<MatrixDigest> digest = IoError("not read");
       if (module.target == LoraTarget::kEmbedding) {
-        digest = DigestOfRows(base.embedding);
+        digest = base.embedding.digest(0, base.embedding.n);
       } else if (auto linear = base.linear(module.layer, module.target); linear.ok()) {
-        digest = DigestOfRows(linear->weight);
+        digest = linear->weight.digest(0, linear->weight.n);
       } else {
         digest = std::move(linear).error();
       }

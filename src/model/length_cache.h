@@ -6,7 +6,6 @@
 // another one with the same weights, whose digest names what prompts have in the prefix cache.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -47,7 +46,6 @@ class LengthCache {
   void Write(const std::string& name, const KnownLengths& lengths) const;
 
  private:
-  using MatrixDigest = std::array<unsigned char, 16>;
   using Matrix = std::pair<std::int64_t, LoraTarget>;  // layer, target
 
   std::filesystem::path PathOf(const std::string& name) const { return directory_ / (name + ".lengths"); }

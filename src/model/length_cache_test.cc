@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "gpu/open_device.h"
 #include "model/model.h"
 #include "model/output_vectors.h"
 
@@ -118,6 +120,51 @@ TEST_F(LengthCacheTest, AnotherBaseModelDoesNot) {
   EXPECT_NE(changed, expected_);
   EXPECT_EQ(changed, Compute(nullptr, 0, rounded.get()));
   ExpectFound(modules_);  // both are kept
+}
+
+// Where one weight of the base model differs, or a row lies elsewhere, the digest does.
+TEST_F(LengthCacheTest, TheDigestOfAMatrixIsThatOfItsWeights) {
+  fs::copy(kCase / "model", top_ / "base");
+  const fs::path weights = top_ / "base" / "model.safetensors";
+  std::string content = Content(weights);
+  content[content.size() - 1] ^= 0x40;
+  const auto changed = Model::Load(top_ / "base", {}, nullptr);
+  SetContent(weights, content);
+  const auto after = Model::Load(top_ / "base", {}, nullptr);
+  ASSERT_TRUE(changed.ok() && after.ok());
+  int same = 0, other = 0;
+  std::set<MatrixDigest> all;
+  const BaseMatrices before = BaseMatricesOf(*model_), twin = BaseMatricesOf(**changed), now = BaseMatricesOf(**after);
+  for (std::int64_t layer = 0; layer < model_->config().num_layers; ++layer) {
+    for (int target = 0; target < static_cast<int>(LoraTarget::kLmHead); ++target) {
+      const auto digest = [&](const BaseMatrices& base) {
+        const BaseMatrix w = base.linear(layer, static_cast<LoraTarget>(target)).value().weight;
+        return w.digest(0, w.n).value();
+      };
+      EXPECT_EQ(digest(before), digest(twin));
+      ++(digest(before) == digest(now) ? same : other);
+      EXPECT_TRUE(all.insert(digest(before)).second) << layer << ", " << target;
+    }
+  }
+  EXPECT_GT(same, 0);
+  EXPECT_LE(other, 1);  // the last tensor of the file may be none of them
+  const BaseMatrix q = before.linear(0, LoraTarget::kQ).value().weight;
+  EXPECT_NE(q.digest(0, 4).value(), q.digest(1, 4).value());
+  EXPECT_NE(q.digest(0, 4).value(), q.digest(0, 5).value());
+}
+
+TEST_F(LengthCacheTest, TheDigestsOfADeviceAreThoseOfItsWeights) {
+  const auto device = gpu::OpenDevice("emulated", {}).value();
+  const auto on_device = DeviceModel::Load(kCase / "model", *device, nullptr).value();
+  const BaseMatrices base = BaseMatricesOf(*on_device, *device);
+  LengthCache cache(Folder());
+  for (const std::int64_t found : {std::int64_t{0}, modules_}) {
+    AdapterFile file = OpenAdapter(Adapter(), model_->config()).value();
+    EXPECT_EQ(ComputeVectors(base, file, &cache).value(), found);
+    for (std::size_t m = 0; m < file.vectors.size(); ++m) EXPECT_EQ(file.vectors[m].gains, expected_[m]);
+  }
+  const BaseMatrix q = base.linear(0, LoraTarget::kQ)->weight, k = base.linear(0, LoraTarget::kK)->weight;
+  EXPECT_NE(q.digest(0, q.n).value(), k.digest(0, k.n).value());
 }
 
 // A file under another's name is whole, and yet used only for modules whose base matrix, A and B are the same.

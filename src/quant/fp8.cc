@@ -15,8 +15,6 @@
 namespace loramux {
 namespace {
 
-constexpr float kLargestFloat8 = 448;
-
 std::array<float, 256> Float8Table() {
   std::array<float, 256> table{};
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = F8E4M3ToF32(static_cast<std::uint8_t>(i));
@@ -72,9 +70,9 @@ std::int64_t CountOf(std::int64_t extent, std::int64_t block) { return (extent +
 Status CheckDivisors(const StoredTensor& scales) {
   for (std::int64_t i = 0; i < scales.ElementCount(); ++i) {
     const float scale = LoadAsF32(scales.dtype, scales.data.data(), i);
-    if (std::isfinite(kLargestFloat8 / scale)) continue;
+    if (std::isfinite(kLargestF8E4M3 / scale)) continue;
     return InvalidArgument("tensor " + Quote(scales.name) + ": expected scales by which " +
-                               std::to_string(kLargestFloat8) + " can be divided, found " + std::to_string(scale) +
+                               std::to_string(kLargestF8E4M3) + " can be divided, found " + std::to_string(scale) +
                                " as element " + std::to_string(i),
                            scales.name);
   }
@@ -82,14 +80,6 @@ Status CheckDivisors(const StoredTensor& scales) {
 }
 
 }  // namespace
-
-float F8E4M3ToF32(std::uint8_t bits) {
-  const int exponent = bits >> 3 & 0xf, mantissa = bits & 7;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  if ((bits & 0x7f) == 0x7f) value = std::numeric_limits<float>::quiet_NaN();
-  return (bits & 0x80) != 0 ? -value : value;
-}
 
 Result<std::shared_ptr<const StoredMatrix>> RequireFp8Matrix(TensorFinder& tensors, const QuantScheme& scheme,
                                                              const std::string& name, const std::string& scales,

@@ -12,9 +12,6 @@
 
 namespace loramux {
 
-// The value of 4 bits of exponent and 3 of mantissa. 0x7f and 0xff are no numbers; there is no infinity.
-float F8E4M3ToF32(std::uint8_t bits);
-
 // The matrix NAME.weight of the layer `name`, whose scales NAME.<scales> have the spread of `scheme`. Errors name the
 // tensor. The tensors outlive the matrix.
 Result<std::shared_ptr<const StoredMatrix>> RequireFp8Matrix(TensorFinder& tensors, const QuantScheme& scheme,

@@ -9,6 +9,8 @@
 #include <map>
 #include <set>
 
+#include <sys/stat.h>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +54,37 @@ void Damage(const fs::path& adapter, const TensorEntry& tensor) {
   std::fstream file(adapter / "adapter_model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(static_cast<std::streamoff>(tensor.offset) + 4 * 7 + 3);  // the exponent
   file.put('\x3f');
+}
+
+// The gains of an adapter with DoRA after a start with this folder of lengths.
+std::vector<float> GainsWith(const fs::path& lengths) {
+  RuntimeOptions options = Small();
+  options.length_directory = lengths;
+  const auto runtime = Runtime::Load(kModels / "kinds_llama/model", std::move(options), {});
+  EXPECT_TRUE(runtime.ok());
+  const auto version = (*runtime)->registry().Register("dora", kModels / "kinds_llama/adapters/dora_r4", 0);
+  EXPECT_TRUE(version.ok());
+  std::vector<float> gains;
+  for (const ModuleVectors& of : (*version)->file.vectors) gains.insert(gains.end(), of.gains.begin(), of.gains.end());
+  return gains;
+}
+
+TEST(Runtime, ARestartFindsTheLengthsOfRowsThatDoraNeeds) {
+  const ScratchAdapter scratch(kModels / "kinds_llama/adapters/dora_r4");
+  const fs::path folder = scratch.path() / "lengths";
+  const std::vector<float> computed = GainsWith({});
+  EXPECT_EQ(GainsWith(folder), computed);
+  const auto files = [&] {
+    return std::vector<fs::directory_entry>(fs::directory_iterator(folder), fs::directory_iterator());
+  };
+  ASSERT_EQ(files().size(), 1u);
+  struct stat first {
+  }, second{};
+  ASSERT_EQ(::stat(files().front().path().c_str(), &first), 0);
+  EXPECT_EQ(GainsWith(folder), computed);
+  ASSERT_EQ(files().size(), 1u);
+  ASSERT_EQ(::stat(files().front().path().c_str(), &second), 0);
+  EXPECT_EQ(first.st_ino, second.st_ino);  // it was not written again
 }
 
 // The base model in floats, and in integers that differ from the copy by their rounding.
@@ -364,11 +397,11 @@ TEST(Runtime, ServesAllKindsOfAdaptersAtOnceOnADevice) {
 
 // Answers of all runs of a golden case, with adapters in 8 bits.
 std::map<std::string, std::vector<TokenId>> AnswersIn8Bits(const fs::path& golden, std::shared_ptr<Device> device,
-                                                           std::size_t tokens) {
+                                                           DType dtype, std::size_t tokens) {
   RuntimeOptions options = Small();
   options.device = std::move(device);
   options.kv_dtype = DType::kF32;
-  options.lora_dtype = DType::kI8;
+  options.lora_dtype = dtype;
   const auto [runtime, requests] = StartGolden(golden, options, tokens);
   std::map<std::string, std::vector<TokenId>> answers;
   for (const auto& [key, request] : requests) answers[key] = AnswerOf(*runtime, request).tokens;
@@ -379,13 +412,15 @@ std::map<std::string, std::vector<TokenId>> AnswersIn8Bits(const fs::path& golde
 // The values are transformers' own, of weights that are not rounded: most first tokens are the same.
 TEST(Runtime, AdaptersIn8BitsAnswerAlikeOnEveryDevice) {
   const fs::path golden = kModels / "kinds_llama";
-  const auto on_cpu = AnswersIn8Bits(golden, nullptr, 4);
-  EXPECT_EQ(on_cpu, AnswersIn8Bits(golden, gpu::MakeEmulatedDevice({}), 4));
-  std::size_t same = 0;
-  for (const auto& [key, tokens] : on_cpu) {
-    same += tokens.at(0) == Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy").at(0);
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3}) {
+    const auto on_cpu = AnswersIn8Bits(golden, nullptr, dtype, 4);
+    EXPECT_EQ(on_cpu, AnswersIn8Bits(golden, gpu::MakeEmulatedDevice({}), dtype, 4));
+    std::size_t same = 0;
+    for (const auto& [key, tokens] : on_cpu) {
+      same += tokens.at(0) == Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy").at(0);
+    }
+    EXPECT_GE(same * 10, on_cpu.size() * 9) << same << " of " << on_cpu.size() << " in " << DTypeName(dtype);
   }
-  EXPECT_GE(same * 10, on_cpu.size() * 9) << same << " of " << on_cpu.size();
 }
 
 // As transformers: the prompt's length decides how its positions turn, and each answer's token turns by its own.

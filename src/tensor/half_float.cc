@@ -1,7 +1,9 @@
 #include "tensor/half_float.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -39,6 +41,22 @@ std::uint16_t F32ToF16(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - ((127u - 15u) << 23)) >> 13));
 }
 
+float F8E4M3ToF32(std::uint8_t bits) {
+  if ((bits & 0x7fu) == 0x7fu) return std::numeric_limits<float>::quiet_NaN();
+  // A half with these bits has an exponent that is 8 less.
+  return 256.0f * F16ToF32(static_cast<std::uint16_t>((bits & 0x80u) << 8 | (bits & 0x7fu) << 7));
+}
+
+std::uint8_t F32ToF8E4M3(float value) {
+  const std::uint32_t sign = std::signbit(value) ? 0x80u : 0u;
+  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | 0x7fu);
+  const float magnitude = std::min(std::abs(value), kLargestF8E4M3);
+  // In units in the last place: of the binade, or of the subnormals below 2^-6. The codes of neighbours are too.
+  const int exponent = magnitude < 0x1.0p-6f ? -6 : std::ilogb(magnitude);
+  const auto units = static_cast<std::uint32_t>(std::lrintf(std::ldexp(magnitude, 3 - exponent)));
+  return static_cast<std::uint8_t>(sign | (static_cast<std::uint32_t>(exponent + 6) * 8 + units));
+}
+
 float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index) {
   if (dtype == DType::kF32) {
     float value;
@@ -46,6 +64,7 @@ float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index) {
     return value;
   }
   if (dtype == DType::kI8) return static_cast<float>(static_cast<std::int8_t>(data[index]));
+  if (dtype == DType::kF8E4M3) return F8E4M3ToF32(static_cast<std::uint8_t>(data[index]));
   std::uint16_t bits;
   std::memcpy(&bits, data + index * 2, 2);
   if (dtype == DType::kBF16) return BF16ToF32(bits);
@@ -60,6 +79,10 @@ void StoreFromF32(DType dtype, std::byte* data, std::int64_t index, float value)
   }
   if (dtype == DType::kI8) {
     data[index] = static_cast<std::byte>(static_cast<std::int8_t>(std::lrintf(value)));
+    return;
+  }
+  if (dtype == DType::kF8E4M3) {
+    data[index] = static_cast<std::byte>(F32ToF8E4M3(value));
     return;
   }
   CHECK(dtype == DType::kBF16 || dtype == DType::kF16);

@@ -9,6 +9,31 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+TEST(F8E4M3, EveryCodeIsKeptAndNumbersBetweenGoToTheNearer) {
+  for (int code = 0; code < 256; ++code) {
+    const auto bits = static_cast<std::uint8_t>(code);
+    const float value = F8E4M3ToF32(bits);
+    if ((code & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_TRUE(std::isnan(F8E4M3ToF32(F32ToF8E4M3(value))));
+      continue;
+    }
+    EXPECT_EQ(F32ToF8E4M3(value), bits) << code;
+    if ((code & 0x7f) >= 0x7e) continue;
+    const float next = F8E4M3ToF32(static_cast<std::uint8_t>(code + 1)), middle = (value + next) / 2;
+    EXPECT_EQ(F32ToF8E4M3(middle), code % 2 == 0 ? bits : bits + 1) << code;  // ties to even
+    EXPECT_EQ(F32ToF8E4M3(middle + (next - value) / 16), bits + 1) << code;
+    EXPECT_EQ(F32ToF8E4M3(middle - (next - value) / 16), bits) << code;
+  }
+  EXPECT_EQ(F8E4M3ToF32(0x38), 1.0f);
+  EXPECT_EQ(F8E4M3ToF32(0x01), 0x1.0p-9f);
+  EXPECT_EQ(F8E4M3ToF32(0x08), 0x1.0p-6f);
+  EXPECT_EQ(F8E4M3ToF32(0xfe), -448.0f);
+  EXPECT_EQ(F32ToF8E4M3(1e30f), 0x7e);
+  EXPECT_EQ(F32ToF8E4M3(-std::numeric_limits<float>::infinity()), 0xfe);
+  EXPECT_EQ(F32ToF8E4M3(-0.0f), 0x80);
+}
+
 TEST(HalfFloat, BF16RoundTripsEveryPattern) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);

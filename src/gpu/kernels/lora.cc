@@ -20,7 +20,7 @@ GridSize Grid(std::int64_t x, std::int64_t y, std::int64_t z) {
 void AppendLoraItems(const LoraModule* modules, DType dtype, std::int32_t max_rank, std::int32_t first_row,
                      std::int32_t rows, std::vector<LoraItem>& shrink, std::vector<LoraItem>& expand,
                      const std::uint32_t* gate) {
-  CHECK(IsWeightDType(dtype) || dtype == DType::kI8);
+  CHECK(IsWeightDType(dtype) || HasRowFactors(dtype));
   for (std::int32_t begin = 0; begin < rows && max_rank > 0; begin += kLoraItemRows) {
     LoraItem item = {};
     item.modules = modules;

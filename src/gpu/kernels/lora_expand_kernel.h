@@ -254,6 +254,8 @@ struct LoraExpandKernel {
       RunAs<Bf16>(part, tile, quarters);
     else if (dtype == DType::kI8)
       RunAs<std::int8_t>(part, tile, quarters);
+    else if (dtype == DType::kF8E4M3)
+      RunAs<Float8>(part, tile, quarters);
     else
       RunAs<Half>(part, tile, quarters);
   }

@@ -44,6 +44,8 @@ struct LoraPiece {
         LoraExpandFewRows<Bf16>(part, tile);
       else if (dtype == DType::kI8)
         LoraExpandFewRows<std::int8_t>(part, tile);
+      else if (dtype == DType::kF8E4M3)
+        LoraExpandFewRows<Float8>(part, tile);
       else
         LoraExpandFewRows<Half>(part, tile);
     }

@@ -26,6 +26,20 @@ inline constexpr DType kLoraDType<Half> = DType::kF16;
 template <>
 inline constexpr DType kLoraDType<std::int8_t> = DType::kI8;
 
+// A code of float8_e4m3fn; tensor/half_float.h has its conversions.
+struct Float8 {
+  std::uint8_t bits;
+};
+template <>
+inline constexpr DType kLoraDType<Float8> = DType::kF8E4M3;
+
+// The two codes in the low half of `word`: as halves, whose exponent is 8 less.
+LORAMUX_DEVICE Pair LoraUnpackFloat8(std::uint32_t word) {
+  const std::uint32_t apart = (word & 0xffu) | (word & 0xff00u) << 8;
+  const Pair halves = Unpack<Half>((apart & 0x800080u) << 8 | (apart & 0x7f007fu) << 7);
+  return {halves.low * 256.0F, halves.high * 256.0F};
+}
+
 // Four neighbouring elements as floats.
 struct alignas(16) LoraFour {
   float value[4];
@@ -45,8 +59,13 @@ LORAMUX_DEVICE LoraFour LoraLoadFour(const T* from) {
   } else if constexpr (sizeof(T) == 1) {
     const std::uint32_t* whole = reinterpret_cast<const std::uint32_t*>(from);
     const std::uint32_t bits = kOnce ? LoadOnce(whole) : Load(whole);
-    LORAMUX_UNROLL
-    for (int i = 0; i < 4; ++i) four.value[i] = static_cast<float>(static_cast<std::int8_t>(bits >> (8 * i)));
+    if constexpr (kLoraDType<T> == DType::kF8E4M3) {
+      const Pair low = LoraUnpackFloat8(bits), high = LoraUnpackFloat8(bits >> 16);
+      four = {{low.low, low.high, high.low, high.high}};
+    } else {
+      LORAMUX_UNROLL
+      for (int i = 0; i < 4; ++i) four.value[i] = static_cast<float>(static_cast<std::int8_t>(bits >> (8 * i)));
+    }
   } else {
     const std::uint64_t* whole = reinterpret_cast<const std::uint64_t*>(from);
     const std::uint64_t bits = kOnce ? LoadOnce(whole) : Load(whole);
@@ -65,6 +84,7 @@ LORAMUX_DEVICE float LoraToFloat(T value) {
   return ToFloat(value);
 }
 LORAMUX_DEVICE float LoraToFloat(std::int8_t value) { return static_cast<float>(value); }
+LORAMUX_DEVICE float LoraToFloat(Float8 value) { return LoraUnpackFloat8(value.bits).low; }
 
 // The same where only the first `valid` elements exist (none if it is negative); the others are 0.
 template <typename T, bool kOnce>

@@ -272,6 +272,8 @@ LORAMUX_DEVICE void LoraShrinkUnit(const LoraShrinkArguments& arguments, std::in
     LoraPlainShrink<T, Bf16>::Run(part, x, arguments.x_stride);
   else if (dtype == DType::kI8)
     LoraPlainShrink<T, std::int8_t>::Run(part, x, arguments.x_stride);
+  else if (dtype == DType::kF8E4M3)
+    LoraPlainShrink<T, Float8>::Run(part, x, arguments.x_stride);
   else
     LoraPlainShrink<T, Half>::Run(part, x, arguments.x_stride);
 }

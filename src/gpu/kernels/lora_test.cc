@@ -13,9 +13,9 @@ namespace loramux::gpu {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
-constexpr DType kRowTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8};
+constexpr DType kRowTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3};
 // A type of x for rows of a type: the same where x may have it.
-DType XOf(DType rows) { return rows == DType::kI8 ? DType::kF32 : rows; }
+DType XOf(DType rows) { return HasRowFactors(rows) ? DType::kF32 : rows; }
 
 // Runs a batch of random rows and compares every float of y, those between the rows' outputs included.
 void ExpectRight(LoraWorld& world, DType dtype, const std::vector<RangeForTest>& ranges) {
@@ -100,7 +100,7 @@ TEST(LoraKernels, ManyAdaptersOfDifferentTypesRanksAndModules) {
       std::vector<std::int32_t> ranks;
       for (int slice = 0; slice < 3; ++slice)
         ranks.push_back(prng.NextBelow(3) == 0 ? 0 : static_cast<std::int32_t>(1 + prng.NextBelow(40)));
-      adapters.push_back(world.AddAdapter(kRowTypes[prng.NextBelow(4)], ranks));
+      adapters.push_back(world.AddAdapter(kRowTypes[prng.NextBelow(std::size(kRowTypes))], ranks));
       if (prng.NextBelow(4) == 0) ranges.push_back({nullptr, static_cast<std::int32_t>(1 + prng.NextBelow(3))});
       ranges.push_back({adapters.back().get(), static_cast<std::int32_t>(1 + prng.NextBelow(4))});
     }

@@ -51,8 +51,9 @@ class LoraWorld {
       const std::size_t rank = static_cast<std::size_t>(adapter->ranks[slice]);
       adapter->scales.push_back(static_cast<float>(0.5 + prng_.NextDouble()));
       for (std::size_t j = 0; j < rank; ++j) {
-        adapter->a[slice].push_back(Random(in_, dtype == DType::kI8 ? 127 : 1));
-        adapter->b[slice].push_back(Random(outs_[slice], dtype == DType::kI8 ? 127 : 1));
+        const float most = dtype == DType::kI8 ? 127 : HasRowFactors(dtype) ? kLargestF8E4M3 : 1;
+        adapter->a[slice].push_back(Random(in_, most));
+        adapter->b[slice].push_back(Random(outs_[slice], most));
       }
     }
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
@@ -66,7 +67,7 @@ class LoraWorld {
     for (std::size_t slice = 0; slice < outs_.size(); ++slice) {
       const std::int32_t rank = adapter->ranks[slice];
       modules[slice] = {a, b, rank, adapter->scales[slice], nullptr, nullptr};
-      if (dtype == DType::kI8) modules[slice].factors = arrays_.Upload(Scale(adapter->b[slice]));
+      if (HasRowFactors(dtype)) modules[slice].factors = arrays_.Upload(Scale(adapter->b[slice]));
       adapter->gains.emplace_back();
       adapter->shifts.emplace_back();
       if (with_vectors && slice > 0) {

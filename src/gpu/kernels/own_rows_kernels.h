@@ -5,6 +5,7 @@
 
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/elementwise_kernels.h"
+#include "gpu/kernels/lora_loads.h"
 #include "gpu/kernels/own_rows.h"
 
 namespace loramux::gpu {
@@ -14,6 +15,7 @@ LORAMUX_DEVICE float LoadOwnElement(DType dtype, const void* row, std::int64_t i
   if (dtype == DType::kF32) return Load(static_cast<const float*>(row) + index);
   if (dtype == DType::kBF16) return ToFloat(Load(static_cast<const Bf16*>(row) + index));
   if (dtype == DType::kF16) return ToFloat(Load(static_cast<const Half*>(row) + index));
+  if (dtype == DType::kF8E4M3) return LoraToFloat(Load(static_cast<const Float8*>(row) + index));
   return static_cast<float>(Load(static_cast<const std::int8_t*>(row) + index));
 }
 
@@ -64,7 +66,7 @@ struct EmbedOwnRowsKernel {
       if (factors != nullptr) factor *= Load(factors + j);
       factor *= LoadOwnElement(dtype, Load(Load(&lora.module.a_rows) + j), token);
       float weights[kGroup] = {};
-      if (dtype != DType::kI8) {
+      if (dtype != DType::kI8 && dtype != DType::kF8E4M3) {
         LoadOwnGroup(dtype, b, column, width, weights);
       } else {
         for (int i = 0; i < kGroup; ++i)

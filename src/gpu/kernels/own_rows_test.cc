@@ -114,7 +114,9 @@ struct BroughtLora {
     for (std::int32_t j = 0; j < rank; ++j) {
       a_rows.push_back(arrays.Upload(a.emplace_back(RandomLoraRow(tokens, random))));
       b_rows.push_back(arrays.Upload(b.emplace_back(RandomLoraRow(width, random))));
-      if (dtype == DType::kI8) factors.push_back(0.01F * static_cast<float>(j + 1));
+      // So that the products of codes are as large in both types.
+      const float step = dtype == DType::kI8 ? 0.01F : 0.0008F;
+      if (HasRowFactors(dtype)) factors.push_back(step * static_cast<float>(j + 1));
     }
     for (std::int64_t t = 0; with_gains && t < width; ++t) gains.push_back(static_cast<float>(random.NextDouble()));
     EmbeddingLoraOnDevice lora = {tokens, dtype, {}};
@@ -125,7 +127,7 @@ struct BroughtLora {
   }
   std::vector<std::byte> RandomLoraRow(std::int64_t count, Prng& random) const {
     std::vector<std::byte> row(static_cast<std::size_t>(count) * DTypeSize(dtype));
-    const double most = dtype == DType::kI8 ? 254 : 1;
+    const double most = dtype == DType::kI8 ? 254 : HasRowFactors(dtype) ? 896 : 1;
     for (std::int64_t t = 0; t < count; ++t)
       StoreFromF32(dtype, row.data(), t, static_cast<float>((random.NextDouble() - 0.5) * most));
     return row;
@@ -141,7 +143,7 @@ struct BroughtLora {
 
 TEST_F(OwnRowsTest, LoraOfTheEmbedding) {
   constexpr std::int32_t kTokens = 20;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8, DType::kF8E4M3}) {
     for (const std::int64_t width : {7, 64, 1100}) {
       const std::int64_t stride = width + 8;
       const std::vector<BroughtLora> loras = {{1, kTokens, dtype, width, false, arrays_, random_},

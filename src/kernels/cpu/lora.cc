@@ -270,6 +270,8 @@ void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float
       return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
     case DType::kI8:
       return Shrink<std::int8_t>(piece, following, x, x_stride, in);
+    case DType::kF8E4M3:
+      return Shrink<F8E4M3>(piece, following, x, x_stride, in);
     default:
       return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
   }
@@ -303,6 +305,8 @@ void ExpandOfType(const LoraPiece& piece, const LoraPiece* following) {
       return Expand<hwy::float16_t>(piece, following);
     case DType::kI8:
       return Expand<std::int8_t>(piece, following);
+    case DType::kF8E4M3:
+      return Expand<F8E4M3>(piece, following);
     default:
       return Expand<hwy::bfloat16_t>(piece, following);
   }

@@ -71,6 +71,7 @@ HWY_INLINE void Deinterleave(const hwy::float16_t* HWY_RESTRICT from, float* HWY
 HWY_INLINE void Deinterleave(const std::int8_t* HWY_RESTRICT from, float* HWY_RESTRICT to) {
   DeinterleaveWide(from, to);
 }
+HWY_INLINE void Deinterleave(const F8E4M3* HWY_RESTRICT from, float* HWY_RESTRICT to) { DeinterleaveWide(from, to); }
 
 // The elements [begin, end) of a row, padded with zeros to a multiple of 128.
 template <typename T>
@@ -363,6 +364,8 @@ void SumsOfOutputs(const LoraSumsInput& input, std::span<const LoraSumsOutput> o
       SumsOfOutput<kFused, hwy::float16_t>(input, output, workspace, x_stride, v);
     } else if (output.weights.dtype == DType::kI8) {
       SumsOfOutput<kFused, std::int8_t>(input, output, workspace, x_stride, v);
+    } else if (output.weights.dtype == DType::kF8E4M3) {
+      SumsOfOutput<kFused, F8E4M3>(input, output, workspace, x_stride, v);
     } else {
       SumsOfOutput<kFused, hwy::bfloat16_t>(input, output, workspace, x_stride, v);
     }

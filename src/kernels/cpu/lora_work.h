@@ -69,7 +69,7 @@ struct LoraPiece {
 inline const std::byte* PaddingRow(DType dtype, std::int64_t elements) {
   thread_local AlignedBuffer<std::uint32_t> single;
   thread_local AlignedBuffer<std::uint16_t> half;
-  thread_local AlignedBuffer<std::uint8_t> integers;
+  thread_local AlignedBuffer<std::uint8_t> integers, eighth;
   const auto row = [elements](auto& buffer, auto value) {
     if (buffer.capacity() < elements) {
       buffer.Reserve(elements);
@@ -78,6 +78,7 @@ inline const std::byte* PaddingRow(DType dtype, std::int64_t elements) {
     return reinterpret_cast<const std::byte*>(buffer.data());
   };
   if (dtype == DType::kI8) return row(integers, std::uint8_t{0});
+  if (dtype == DType::kF8E4M3) return row(eighth, std::uint8_t{0x80});
   return dtype == DType::kF32 ? row(single, std::uint32_t{0x80000000u}) : row(half, std::uint16_t{0x8000u});
 }
 
@@ -93,6 +94,7 @@ class LoraWork {
     padding_single_ = PaddingRow(DType::kF32, widest);
     padding_half_ = PaddingRow(DType::kBF16, widest);
     padding_integers_ = PaddingRow(DType::kI8, widest);
+    padding_eighth_ = PaddingRow(DType::kF8E4M3, widest);
   }
 
   // The number of tasks of equal cost to divide a phase into, in a region of its own.
@@ -228,7 +230,8 @@ class LoraWork {
   }
 
   const std::byte* Padding(DType dtype) const {
-    return dtype == DType::kF32 ? padding_single_ : dtype == DType::kI8 ? padding_integers_ : padding_half_;
+    if (HasRowFactors(dtype)) return dtype == DType::kI8 ? padding_integers_ : padding_eighth_;
+    return dtype == DType::kF32 ? padding_single_ : padding_half_;
   }
 
   LoraVariant variant_;
@@ -238,6 +241,7 @@ class LoraWork {
   const std::byte* padding_single_ = nullptr;
   const std::byte* padding_half_ = nullptr;
   const std::byte* padding_integers_ = nullptr;
+  const std::byte* padding_eighth_ = nullptr;
 };
 
 }  // namespace loramux::cpu

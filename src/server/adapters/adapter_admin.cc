@@ -51,6 +51,11 @@ Error AlreadyLoaded(const std::string& name) {
   return InvalidArgument("The lora adapter '" + name + "' has already been loaded.", "lora_name");
 }
 
+// Of rows in 8 bits, for the log: what rounding did to them, after a comma.
+std::string RoundingIn(const AdapterVersion& version) {
+  return version.rounding ? ", " + Describe(*version.rounding, version.layout.dtype) : std::string();
+}
+
 }  // namespace
 
 // Holds a name for one operation: waits until no other operation holds it.
@@ -181,8 +186,9 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   Forget(request.name);
   const std::lock_guard lock(mutex_);
   if (request.pinned) pinned_.insert(request.name);
-  spdlog::info("adapter '{}' {}: {} (rank {}, digest {}{})", request.name, old == nullptr ? "loaded" : "reloaded",
-               version->path.string(), version->file.max_rank, version->file.digest, request.pinned ? ", pinned" : "");
+  spdlog::info("adapter '{}' {}: {} (rank {}, digest {}{}{})", request.name, old == nullptr ? "loaded" : "reloaded",
+               version->path.string(), version->file.max_rank, version->file.digest, RoundingIn(*version),
+               request.pinned ? ", pinned" : "");
   return old == nullptr ? LoadOutcome::kLoaded : LoadOutcome::kReloaded;
 }
 
@@ -292,8 +298,8 @@ Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {
         "The adapter `" + name + "` cannot be served: " + WithoutPath(version.error().message, path.string(), name),
         "model"};
   }
-  spdlog::info("adapter '{}' found: {} (rank {}, digest {})", name, (*version)->path.string(),
-               (*version)->file.max_rank, (*version)->file.digest);
+  spdlog::info("adapter '{}' found: {} (rank {}, digest {}{})", name, (*version)->path.string(),
+               (*version)->file.max_rank, (*version)->file.digest, RoundingIn(**version));
   return parts_.registry->Publish(*version, /*replace=*/false);
 }
 

@@ -71,6 +71,11 @@ bool Visible(std::string_view name, const ApiKey* caller) { return caller == nul
 Json CardOf(const AdapterRegistry& registry, const AdapterVersion& version, const ModelListing& listing) {
   Json card = AdapterCard(registry, AsOffered(version), listing);
   if (!version.warning.empty()) card["warning"] = version.warning;
+  if (version.rounding) {
+    card["rounding"] = {{"dtype", EightBitName(version.layout.dtype)},
+                        {"error", version.rounding->all},
+                        {"worst_row", version.rounding->worst}};
+  }
   if (version.text == nullptr) return card;
   const AdapterText& text = *version.text;
   if (!text.template_name.empty()) card["chat_template"] = text.template_name;

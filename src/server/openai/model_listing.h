@@ -20,11 +20,11 @@ struct ModelListing {
   std::int64_t max_model_len = 0;
 };
 
-// Returns the JSON body of GET /v1/models. A card of an adapter that may be wrong has the field `warning`; one with a
-// chat template, end tokens or defaults of its own has `chat_template`, `eos_token_ids`, `generation_config`. Adapters
-// that cannot be served are listed in `broken`, beside `data`, each with the reason. Thread-safe. `finder` adds the
-// adapters that it would load on first use (null: none); it may block. With a `caller`, models that its API key does
-// not permit are left out.
+// Returns the JSON body of GET /v1/models. A card of an adapter that may be wrong has the field `warning`; one in 8
+// bits `rounding`; one with a chat template, end tokens or defaults of its own has `chat_template`, `eos_token_ids`,
+// `generation_config`. Adapters that cannot be served are listed in `broken`, beside `data`, each with the reason.
+// Thread-safe. `finder` adds the adapters that it would load on first use (null: none); it may block. With a `caller`,
+// models that its API key does not permit are left out.
 std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder = nullptr,
                           const ApiKey* caller = nullptr);
 // Returns the JSON body of GET /v1/models/{id}, with the same parameters. Error: kNotFound for an unknown name.

@@ -75,6 +75,18 @@ TEST(ModelListing, BrokenAdaptersAreApartAndHaveTheirReason) {
   EXPECT_FALSE(Parse(ModelListBody(registry, listing)).contains("broken"));
 }
 
+TEST(ModelListing, ACardSaysWhatRoundingDidToRowsIn8Bits) {
+  AdapterRegistry registry(ModelConfig(), {"base"}, {});
+  auto adapter = std::make_shared<AdapterVersion>();
+  adapter->name = "rounded";
+  adapter->layout.dtype = DType::kF8E4M3;
+  adapter->rounding = RoundingError{0.25, 0.5};
+  ASSERT_TRUE(registry.Commit(adapter).ok());
+  EXPECT_EQ(Parse(*ModelBody(registry, {}, "rounded"))["rounding"],
+            Json::parse(R"({"dtype":"fp8","error":0.25,"worst_row":0.5})"));
+  EXPECT_FALSE(Parse(*ModelBody(registry, {}, "base")).contains("rounding"));
+}
+
 TEST(ModelListing, ACardSaysWhatAHeadMakesInThePlaceOfText) {
   AdapterRegistry registry(ModelConfig(), {"base"}, {});
   auto adapter = std::make_shared<AdapterVersion>();
