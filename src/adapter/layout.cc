@@ -51,24 +51,38 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
   return finite;
 }
 
-// The same for rows in 8 bits: rounds to codes of `dtype` times a step, with which the largest magnitude has the
-// largest code. Returns the step; NaN if an element is not finite.
-float QuantiseRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride,
-                  std::int64_t count, DType dtype, std::byte* target) {
+// Elements `first`, `first + stride`, ... as floats, for loops without a branch on the type.
+void ReadRow(DType dtype, const std::byte* source, std::int64_t first, std::int64_t stride, std::span<float> row) {
+  const auto read = [&](auto element) {
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = element(first + static_cast<std::int64_t>(i) * stride);
+  };
+  if (dtype != DType::kBF16) return read([&](std::int64_t at) { return LoadAsF32(dtype, source, at); });
+  read([&](std::int64_t at) {
+    std::uint16_t bits;
+    std::memcpy(&bits, source + at * 2, 2);
+    return BF16ToF32(bits);
+  });
+}
+
+// CopyRow for rows in 8 bits: rounds to codes of `dtype` times a step, with which the largest magnitude has the largest
+// code. Returns the step; NaN if an element is not finite.
+float QuantiseRow(std::span<const float> row, DType dtype, std::byte* target) {
   const float most = dtype == DType::kI8 ? 127 : kLargestF8E4M3;
   float largest = 0;
   bool finite = true;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float value = LoadAsF32(source_dtype, source, first + i * stride);
+  for (const float value : row) {
     finite &= std::isfinite(value);
     largest = std::max(largest, std::abs(value));
   }
   if (!finite) return std::numeric_limits<float>::quiet_NaN();
   const float step = largest / most;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float value = LoadAsF32(source_dtype, source, first + i * stride);
-    // A step of 0 is a row of zeros, or of values that are no more than that beside float32's smallest.
-    StoreFromF32(dtype, target, i, step == 0 ? 0 : std::clamp(value / step, -most, most));
+  // A step of 0 is a row of zeros, or of values that are no more than that beside float32's smallest.
+  const auto code = [&](float value) { return step == 0 ? 0 : std::clamp(value / step, -most, most); };
+  if (dtype == DType::kI8) {
+    for (const float value : row)
+      *target++ = static_cast<std::byte>(static_cast<std::int8_t>(std::lrintf(code(value))));
+  } else {
+    for (const float value : row) *target++ = static_cast<std::byte>(F32ToF8E4M3(code(value)));
   }
   return step;
 }
@@ -269,21 +283,23 @@ std::string Describe(const RoundingError& error, DType dtype) {
 Result<RoundingError> ErrorInEightBits(const AdapterFile& file, DType dtype) {
   CHECK(HasRowFactors(dtype));
   double squares = 0, differences = 0, worst = 0;
-  std::vector<std::byte> row;
+  std::vector<float> row;
+  std::vector<std::byte> codes;
   const auto measure = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     const LoraModule& module = file.modules[m];
     const bool is_a = &tensor == module.a;
     if (!is_a && &tensor != module.b) return Ok{};
     const std::int64_t count = is_a ? module.in() : module.out(), stride = is_a ? 1 : module.rank;
     row.resize(static_cast<std::size_t>(count));
+    codes.resize(row.size());
     for (std::int32_t j = 0; j < module.rank; ++j) {
-      const std::int64_t first = is_a ? j * count : j;
-      const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, dtype, row.data());
+      ReadRow(tensor.dtype, data.data(), is_a ? j * count : j, stride, row);
+      const float step = QuantiseRow(row, dtype, codes.data());
       if (!std::isfinite(step)) return NotFinite(file, tensor, dtype);
       double of_row = 0, wrong = 0;
       for (std::int64_t i = 0; i < count; ++i) {
-        const double value = LoadAsF32(tensor.dtype, data.data(), first + i * stride);
-        const double difference = value - static_cast<double>(step * LoadAsF32(dtype, row.data(), i));
+        const double value = static_cast<double>(row[static_cast<std::size_t>(i)]);
+        const double difference = value - static_cast<double>(step * LoadAsF32(dtype, codes.data(), i));
         of_row += value * value;
         wrong += difference * difference;
       }
@@ -306,6 +322,7 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
   for (std::size_t m = 0; m < layout.modules.size(); ++m) {
     if (!layout.modules[m].vectors.empty()) PackVectors(file.vectors.at(m), layout.modules[m], pages);
   }
+  std::vector<float> row_of_codes;
   const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     if (cancelled && cancelled()) return Unavailable("the load was cancelled");
     const ModulePlace& place = layout.modules[m];
@@ -320,7 +337,9 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
       const std::int64_t first = is_a ? j * place.in : j, stride = is_a ? 1 : place.rank;
       std::byte* const to = pages[row.page] + row.offset;
       if (factors != nullptr) {
-        const float step = QuantiseRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to);
+        row_of_codes.resize(static_cast<std::size_t>(count));
+        ReadRow(tensor.dtype, data.data(), first, stride, row_of_codes);
+        const float step = QuantiseRow(row_of_codes, layout.dtype, to);
         factors[j] = is_a ? step : factors[j] * step;  // A comes before B
         if (!std::isfinite(step)) return NotFinite(file, tensor, layout.dtype);
       } else if (!CopyRow(tensor.dtype, data.data(), first, stride, count, layout.dtype, to)) {

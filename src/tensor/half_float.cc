@@ -48,13 +48,19 @@ float F8E4M3ToF32(std::uint8_t bits) {
 }
 
 std::uint8_t F32ToF8E4M3(float value) {
-  const std::uint32_t sign = std::signbit(value) ? 0x80u : 0u;
-  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | 0x7fu);
-  const float magnitude = std::min(std::abs(value), kLargestF8E4M3);
-  // In units in the last place: of the binade, or of the subnormals below 2^-6. The codes of neighbours are too.
-  const int exponent = magnitude < 0x1.0p-6f ? -6 : std::ilogb(magnitude);
-  const auto units = static_cast<std::uint32_t>(std::lrintf(std::ldexp(magnitude, 3 - exponent)));
-  return static_cast<std::uint8_t>(sign | (static_cast<std::uint32_t>(exponent + 6) * 8 + units));
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 24 & 0x80u;
+  std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint8_t>(sign | 0x7fu);
+  magnitude = std::min(magnitude, std::bit_cast<std::uint32_t>(kLargestF8E4M3));
+  if (magnitude < std::bit_cast<std::uint32_t>(0x1.0p-6f)) {
+    // Subnormal: the unit in the last place of [2^14, 2^15) is that of the result, 2^-9.
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1.0p14f;
+    return static_cast<std::uint8_t>(sign |
+                                     (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0x1.0p14f)));
+  }
+  const std::uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+  return static_cast<std::uint8_t>(sign | ((rounded - ((127u - 7u) << 23)) >> 20));
 }
 
 float LoadAsF32(DType dtype, const std::byte* data, std::int64_t index) {
