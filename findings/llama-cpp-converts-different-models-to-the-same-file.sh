@@ -5,8 +5,9 @@
 #             of disk while it runs)
 # Behaviour   llama.cpp has in its code, by the name of the family, which layers have a window or no rope, and by what scores
 #             are divided. The converter takes the configuration to agree, and checks nothing. It leaves out: Qwen2's
-#             window (use_sliding_window), SmolLM3's no_rope_layers, Gemma 3's layer_types, and Gemma 2's rope_theta and
-#             query_pre_attn_scalar. Its log is the same for both models of each pair.
+#             window (use_sliding_window), SmolLM3's no_rope_layers, Gemma 3's layer_types, Gemma 2's rope_theta and
+#             query_pre_attn_scalar, norm_topk_prob of Qwen3-MoE, Qwen2-MoE and OLMoE, and gpt-oss's swiglu_limit and
+#             truncate. Its log is the same for both models of each pair.
 # Why         The file of a model that a maker changed in one of these loads and writes. It is another model than the
 #             one that its adapters were trained on.
 # What to do  Compare these keys with the family's usual values before a conversion. The file cannot tell.
@@ -31,7 +32,15 @@ SHAPE = dict(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_lay
              num_key_value_heads=2, initializer_range=0.3)
 HEADS = dict(head_dim=8, sliding_window=4)
 KINDS = {"s": "sliding_attention", "f": "full_attention"}
+EXPERTS = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[])
+OSS = dict(num_local_experts=8, num_experts_per_tok=2, pad_token_id=0, **HEADS)
+YARN = dict(rope_type="yarn", rope_theta=1000.0, factor=32.0, original_max_position_embeddings=64, beta_fast=4.0, beta_slow=1.0)
 PAIRS = [
+    ("qwen3_moe", "norm_topk_prob", True, False, EXPERTS),
+    ("qwen2_moe", "norm_topk_prob", False, True, dict(shared_expert_intermediate_size=32, **EXPERTS)),
+    ("olmoe", "norm_topk_prob", False, True, dict(num_experts=8, num_experts_per_tok=2)),
+    ("gpt_oss", "swiglu_limit", 7.0, 0.5, OSS),
+    ("gpt_oss", "rope_parameters", {**YARN, "truncate": False}, {**YARN, "truncate": True}, OSS),
     ("qwen2", "use_sliding_window", False, True, dict(sliding_window=4, max_window_layers=0)),
     ("smollm3", "no_rope_layers", [1, 1, 1, 0], [1, 0, 1, 0], dict(pad_token_id=0, tie_word_embeddings=True)),
     ("gemma3_text", "layer_types", [KINDS[k] for k in "ssss"], [KINDS[k] for k in "sfsf"], HEADS),
