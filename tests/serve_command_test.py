@@ -118,7 +118,6 @@ class OtherServers(unittest.TestCase):
         for arguments, words in [
                 (["--quantization", "fp8"], "--weights q8"), (["--tensor-parallel-size", "2"], "one process"),
                 (["--lora", "x.gguf"], "--lora-modules NAME=DIR"),
-                (["--lora-modules", '{"name": "a", "path": "/a", "is_3d_lora_weight": true}'], "is_3d_lora_weight"),
                 (["--lora-paths", '{"lora_name": "a", "lora_path": "/a", "pinned": true}'], "/v1/load_lora_adapter"),
                 (["--lora-modules", '{"name": "a", "path": "/a", "rank": 8}'], "found 'rank'"),
                 (["--ssl-ca-certs", "x"], "--api-key"), (["--tokenizer-mode", "mistral"], "Hugging Face"),

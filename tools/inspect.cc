@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <fmt/core.h>
@@ -143,13 +144,31 @@ void AddSlidingWindows(Report& report, const ModelConfig& config) {
       windows.empty() ? "none" : Joined(windows) + " in layers " + Ranges(layers));
 }
 
+void AddExperts(Report& report, const ModelConfig& config) {
+  if (!config.experts) {
+    AddCount(report, "intermediate_size", "feed-forward size", config.intermediate_size);
+    return;
+  }
+  const ExpertsConfig& experts = *config.experts;
+  AddCount(report, "experts", "experts", experts.route.experts);
+  AddCount(report, "experts_per_token", "experts per token", experts.route.per_token);
+  AddCount(report, "expert_intermediate_size", "expert size", experts.intermediate_size);
+  if (experts.shared_size > 0) {
+    AddCount(report, "shared_expert_intermediate_size", "shared expert size", experts.shared_size);
+  }
+  const auto without = std::ranges::count(experts.layers, false);
+  if (without == 0) return;
+  AddCount(report, "layers_without_experts", "layers without experts", without);
+  AddCount(report, "intermediate_size", "their feed-forward size", config.intermediate_size);
+}
+
 void AddShapes(Report& report, const ModelConfig& config) {
   AddCount(report, "hidden_size", "hidden size", config.hidden_size);
   AddCount(report, "num_layers", "layers", config.num_layers);
   AddCount(report, "num_heads", "query heads", config.num_heads);
   AddCount(report, "num_kv_heads", "key/value heads", config.num_kv_heads);
   AddCount(report, "head_dim", "head size", config.head_dim);
-  AddCount(report, "intermediate_size", "feed-forward size", config.intermediate_size);
+  AddExperts(report, config);
   AddCount(report, "vocab_size", "vocabulary", config.vocab_size);
   AddCount(report, "max_position", "positions", config.max_position);
   AddText(report, "rope", "rotary embedding", DescribeRope(config, config.rope));
@@ -253,11 +272,25 @@ void AddTrainedOn(Report& report, const AdapterFile& adapter) {
   Add(report, "base_model_name", "trained on", name, name.empty() ? "not stated" : Printable(name));
 }
 
+// Targets, and whether they are those of experts.
+using Targets = std::set<std::tuple<LoraTarget, bool>>;
+
+std::vector<std::string> NamesOf(const Targets& targets) {
+  std::vector<std::string> names;
+  for (const auto& [target, of_experts] : targets) {
+    names.emplace_back(target == LoraTarget::kRouter ? "router" : LoraTargetName(target));
+    if (of_experts) names.back() += " of experts";
+  }
+  return names;
+}
+
 void AddModules(Report& report, const AdapterFile& adapter) {
   std::set<std::int64_t> layers;
   std::set<std::int32_t> ranks;
   std::set<float> scales;
-  std::set<LoraTarget> targets;
+  Targets targets;
+  std::set<const TensorEntry*> counted;  // gate and up of all experts share their lora_A
+  std::set<std::int32_t> experts;
   StoredTotals totals;
   std::int64_t dora = 0, biases = 0;
   for (const LoraModule& module : adapter.modules) {
@@ -266,15 +299,15 @@ void AddModules(Report& report, const AdapterFile& adapter) {
       ranks.insert(module.rank);
       scales.insert(module.scale);
     }
-    targets.insert(module.target);
+    targets.insert({module.target, module.expert >= 0});
+    if (module.expert >= 0) experts.insert(module.expert);
     for (const TensorEntry* tensor : {module.a, module.b, module.magnitude, module.b_bias, module.bias}) {
-      if (tensor != nullptr) totals.Add(*tensor);
+      if (tensor != nullptr && counted.insert(tensor).second) totals.Add(*tensor);
     }
     dora += module.magnitude != nullptr ? 1 : 0;
     biases += module.b_bias != nullptr || module.bias != nullptr ? 1 : 0;
   }
-  std::vector<std::string> names;
-  for (const LoraTarget target : targets) names.push_back(LoraTargetName(target));
+  const std::vector<std::string> names = NamesOf(targets);
   Add(report, "ranks", ranks.size() == 1 ? "rank" : "ranks", ranks, Joined(ranks));
   Add(report, "lora_alpha", "alpha", adapter.config.lora_alpha,
       fmt::format("{:g}{}", adapter.config.lora_alpha, adapter.config.use_rslora ? " (rsLoRA)" : ""));
@@ -285,6 +318,7 @@ void AddModules(Report& report, const AdapterFile& adapter) {
         fmt::format("the tokens {}", fmt::join(invocation, ", ")));
   Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
   Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
+  if (!experts.empty()) AddCount(report, "experts", "experts", static_cast<std::int64_t>(experts.size()));
   AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
   const auto norms = std::ranges::count_if(adapter.own, [](const OwnPart& own) { return IsNorm(own.kind); });
   if (norms > 0) AddCount(report, "own_norms", "own norms", norms);

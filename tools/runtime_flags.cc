@@ -150,13 +150,6 @@ Status CheckModuleKeys(const nlohmann::json& module) {
                                  "\"pinned\": true, which --enable-runtime-lora serves",
                              flag);
     }
-    if (key == "is_3d_lora_weight" && asks) {
-      return InvalidArgument(flag +
-                                 ": is_3d_lora_weight: expected false, because mixtures of experts are not served; "
-                                 "found " +
-                                 value.dump(),
-                             flag);
-    }
     static constexpr std::array kKnown = {
         "name", "path", "lora_name", "lora_path", "base_model_name", "pinned", "is_3d_lora_weight"};
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end()) {

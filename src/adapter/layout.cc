@@ -225,7 +225,8 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
         HasRowFactors(dtype) ? static_cast<std::size_t>(shape.rank) * sizeof(float) : 0;  // 0: there are none
     const std::size_t longest = std::max({a_bytes, b_bytes, vector_bytes, factor_bytes});
     if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
-    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}, {}, {}};
+    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in,    shape.out,
+                      {},          {},           {},         {},          shape.expert};
     for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
     for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
     if (factor_bytes > 0) place.factors = placer.Place(factor_bytes);
@@ -245,8 +246,8 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file) {
   std::vector<ModuleShape> shapes;
   shapes.reserve(file.modules.size());
   for (const LoraModule& module : file.modules) {
-    shapes.push_back(
-        {module.layer, module.target, module.rank, module.scale, module.in(), module.out(), module.has_vectors()});
+    shapes.push_back({module.layer, module.target, module.rank, module.scale, module.in(), module.out(),
+                      module.has_vectors(), module.expert});
   }
   return shapes;
 }

@@ -36,6 +36,7 @@ struct ModulePlace {
   std::vector<RowPlace> a_rows, b_rows;  // `rank` entries each
   std::optional<RowPlace> factors;       // of LoraWeights
   std::vector<RowPlace> vectors;         // two entries, or none
+  std::int32_t expert = -1;              // of LoraModule
 };
 
 // The rows of a matrix that the adapter brings (OwnPart), or a norm: one row. Of the type OwnRowDType gives.
@@ -50,7 +51,7 @@ struct OwnPlace {
 // The layout of one adapter: own rows of the embedding and own norms, the modules, own rows of the output matrix.
 struct AdapterLayout {
   DType dtype = DType::kBF16;        // of the rows in memory
-  std::vector<ModulePlace> modules;  // sorted by (layer, target)
+  std::vector<ModulePlace> modules;  // sorted as AdapterFile::modules
   std::vector<OwnPlace> own;         // as AdapterFile::own
   std::int64_t pages = 0;            // pages of the adapter
   // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i, and own rows and norms but those
@@ -68,6 +69,7 @@ struct ModuleShape {
   float scale = 0;
   std::int64_t in = 0, out = 0;
   bool has_vectors = false;
+  std::int32_t expert = -1;  // of LoraModule
 };
 
 // Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error

@@ -131,7 +131,7 @@ struct OneModule {
     for (float& x : b) x = static_cast<float>(prng.NextDouble() - 0.5);
     a_tensor = {"a", DType::kF32, {kRank, kIn}, 0, sizeof(float) * a.size()};
     b_tensor = {"b", DType::kF32, {kOut, kRank}, sizeof(float) * a.size(), sizeof(float) * b.size()};
-    file.modules.push_back({0, LoraTarget::kQ, kRank, 2.0f, &a_tensor, &b_tensor});
+    file.modules.push_back({.rank = kRank, .scale = 2.0f, .a = &a_tensor, .b = &b_tensor});
     file.max_rank = kRank;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -22,8 +23,7 @@ struct RefusedOption {
   const char* key;
   const char* why;
 };
-constexpr std::array<RefusedOption, 8> kRefusedOptions = {{
-    {"target_parameters", "LoRA on bare parameters"},
+constexpr std::array<RefusedOption, 7> kRefusedOptions = {{
     {"layer_replication", "a model with repeated layers"},
     {"use_qalora", "QALoRA, which pools the input"},
     {"use_bdlora", "block-diagonal LoRA"},
@@ -95,6 +95,15 @@ std::string LowerCase(std::string text) {
   return text;
 }
 
+// Whether a version of PEFT such as "0.18.1" or "0.21.3.dev0" comes before 0.19.
+bool IsBefore0_19(std::string_view version) {
+  constexpr std::string_view kMajor = "0.";
+  if (!version.starts_with(kMajor)) return false;
+  int minor = 0;
+  const char* const begin = version.data() + kMajor.size();
+  return std::from_chars(begin, version.data() + version.size(), minor).ec == std::errc() && minor < 19;
+}
+
 Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
   RETURN_IF_ERROR(ParseNames(fields, "target_modules", config.target_modules, config.target_modules_regex));
   if (config.target_modules_regex && LowerCase(*config.target_modules_regex) == "all-linear") {
@@ -104,6 +113,11 @@ Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
   RETURN_IF_ERROR(ParseNames(fields, "exclude_modules", config.exclude_modules, config.exclude_modules_regex));
   if (config.exclude_modules_regex && config.exclude_modules_regex->empty()) config.exclude_modules_regex.reset();
   std::optional<std::string> one_pattern;
+  RETURN_IF_ERROR(ParseNames(fields, "target_parameters", config.target_parameters, one_pattern));
+  if (one_pattern) return fields.Bad("target_parameters", "a list of names");
+  // Versions before 0.18 do not say theirs.
+  ASSIGN_OR_RETURN(const auto version, fields.String("peft_version"));
+  config.before_peft_0_19 = !version || IsBefore0_19(*version);
   RETURN_IF_ERROR(ParseNames(fields, "layers_pattern", config.layers_pattern, one_pattern));
   if (one_pattern && !one_pattern->empty()) config.layers_pattern = {*one_pattern};
   const nlohmann::json* layers = fields.Find("layers_to_transform");
@@ -264,6 +278,8 @@ double AdapterConfig::ScaleOf(std::string_view module) const {
   }
   return factor.value_or(alpha / (use_rslora ? std::sqrt(rank) : rank));
 }
+
+bool AdapterConfig::TargetsParameter(std::string_view parameter) const { return InList(target_parameters, parameter); }
 
 bool AdapterConfig::Targets(std::string_view module) const {
   const bool needs_patterns = target_modules_regex || exclude_modules_regex || !layers_to_transform.empty();

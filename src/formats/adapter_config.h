@@ -28,17 +28,20 @@ namespace loramux {
 // The linear layers that an adapter can change, and the embedding. Both kLmHead and kEmbedding belong to no layer
 // (layer index 0 is used). The embedding's row of a token is as a linear layer's product with a vector that is 1 at the
 // token and 0 elsewhere: its input is the vocabulary.
-enum class LoraTarget : std::uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbedding };
-inline constexpr int kNumLoraTargets = 8;  // linear layers: all but kEmbedding
-// The name in PEFT: "q_proj", ..., "down_proj", "lm_head", "embed_tokens".
+// kGate, kUp and kDown are those of a layer's own feed-forward block, or of one expert; kRouter is the product that
+// chooses experts, and kSharedGate that of a shared expert's gate.
+enum class LoraTarget : std::uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown, kLmHead, kEmbedding, kRouter, kSharedGate };
+constexpr bool IsOfRouting(LoraTarget target) { return target >= LoraTarget::kRouter; }
+inline constexpr int kNumLoraTargets = 8;  // linear layers that every model has: those before kEmbedding
+// The name in PEFT: "q_proj", ..., "down_proj", "lm_head", "embed_tokens", "gate", ...
 const char* LoraTargetName(LoraTarget target);
 // Extents of a base layer W [out, in].
 struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
-// The extents of the base layer of `target`, without tokens that adapters add.
-LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
+// The extents of the base layer of `target`, without tokens that adapters add; of an expert if there is one.
+LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_t layer = 0, std::int32_t expert = -1);
 
 class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
 
@@ -65,6 +68,8 @@ struct AdapterConfig {
   // Empty: all layers.
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
+  std::vector<std::string> target_parameters;  // such as those of all experts of a layer
+  bool before_peft_0_19 = false;               // which exchanged in and out of all experts' lora_A and lora_B
   // mlx-lm: the adapter changes the last so many layers; nullopt: any. Opening an adapter for a model makes
   // layers_to_transform of it.
   std::optional<std::int64_t> last_layers;
@@ -84,8 +89,7 @@ struct AdapterConfig {
   // a prompt without them. Empty: it acts on every token.
   std::vector<TokenId> invocation_tokens;
 
-  // The compiled patterns of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig by hand
-  // must call CompilePatterns afterwards.
+  // Of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig must call CompilePatterns.
   std::shared_ptr<const AdapterPatterns> patterns;
 
   // Compiles the patterns; `label` names the source in errors. Error: a pattern of rank_pattern, alpha_pattern or
@@ -103,10 +107,11 @@ struct AdapterConfig {
   // layers_to_transform. True where this is unknown: without target_modules, or with a regular expression that has
   // look-around or back-references. REQUIRES: as RankOf.
   bool Targets(std::string_view module) const;
-
-  // The name in modules_to_save that says that the module was trained as a whole; null: none.
+  // The same of a parameter and target_parameters: "model.layers.0.mlp.experts.down_proj".
+  bool TargetsParameter(std::string_view parameter) const;
+  // The name in modules_to_save that says that the module was trained as a whole; null: none. Likewise the tokens whose
+  // rows of the module were trained.
   const std::string* SavedAs(std::string_view module) const;
-  // The tokens whose rows of the module were trained; null: none.
   const std::vector<TokenId>* TrainedTokens(std::string_view module) const;
 };
 
@@ -127,7 +132,8 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
 struct LoraModule {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
-  std::int32_t rank = 0;  // 0: a bias alone, without a and b
+  std::int32_t expert = -1;  // of the layer; -1: none
+  std::int32_t rank = 0;     // 0: a bias alone, without a and b
   float scale = 0;
   const TensorEntry* a = nullptr;
   const TensorEntry* b = nullptr;
@@ -203,7 +209,7 @@ struct AdapterFile {
   std::filesystem::path directory;
   // On the heap, so that the pointers in `modules` survive a move of AdapterFile.
   std::unique_ptr<TensorReader> tensors;
-  // Sorted by (layer, target), lm_head last; never empty. The embedding counts as the last target of layer 0.
+  // Sorted by (layer, target, expert), lm_head last; never empty. The embedding counts as the last target of layer 0.
   std::vector<LoraModule> modules;
   // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
   // until then empty.
@@ -288,9 +294,7 @@ Result<AdapterFile> OpenAdapterHeaders(const std::filesystem::path& directory, c
 
 // Reads DIR/adapter_config.json alone. Errors: as OpenAdapter.
 Result<AdapterConfig> ReadAdapterConfig(const std::filesystem::path& directory, const OpenedFileCheck& check = {});
-
-// The same as OpenAdapter without a base model: shapes are checked only among themselves. For `loramux inspect`; an
-// adapter that this function accepts may fit no model.
+// OpenAdapter without a base model, for `loramux inspect`: checks shapes among themselves; it may fit no model.
 Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory);
 
 }  // namespace loramux

@@ -82,6 +82,8 @@ void AddModule(const LoraModule& module, Hash& hash) {
   AddNumber(hash, static_cast<std::uint64_t>(module.target));
   AddNumber(hash, static_cast<std::uint64_t>(module.rank));
   AddNumber(hash, scale_bits);
+  // No layer has such a number.
+  if (module.expert >= 0) AddNumber(hash, std::uint64_t{1} << 60 | static_cast<std::uint64_t>(module.expert));
   if (!module.has_vectors()) return;
   // No layer has such a number, so that no module without vectors looks like this one.
   const std::uint64_t which = (module.magnitude != nullptr ? 1u : 0u) | (module.b_bias != nullptr ? 2u : 0u) |
@@ -111,11 +113,17 @@ Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint
 
 // Reads, checks and digests a tensor piece by piece: its size is that of the file, not of memory.
 template <typename Hash>
-Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vector<std::byte>& buffer, Hash& hash) {
+Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, TensorReader::Stored& last,
+                    std::vector<std::byte>& buffer, Hash& hash) {
   AddTensorHead(tensor, hash);
-  const std::uint64_t piece = tensor.view == nullptr ? kPieceBytes : tensor.bytes;
-  for (std::uint64_t first = 0; first < tensor.bytes; first += piece) {
-    buffer.resize(static_cast<std::size_t>(std::min(piece, tensor.bytes - first)));
+  if (tensor.view != nullptr) {
+    RETURN_IF_ERROR(file.tensors->Read(tensor, buffer, &last));
+    RETURN_IF_ERROR(CheckFinite(file, tensor, 0, buffer));
+    hash.Add(buffer);
+    return Ok{};
+  }
+  for (std::uint64_t first = 0; first < tensor.bytes; first += kPieceBytes) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, tensor.bytes - first)));
     RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
     RETURN_IF_ERROR(CheckFinite(file, tensor, first, buffer));
     hash.Add(buffer);
@@ -188,6 +196,7 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
                          const AdapterOwnVisitor& visit_own = {},
                          const std::function<Status(std::size_t module, const Hash& hash)>& after_module = {}) {
   Hash hash;
+  TensorReader::Stored last;
   std::vector<std::byte> buffer;
   AddNumber(hash, file.modules.size());
   for (const TokenId token : file.config.invocation_tokens) AddNumber(hash, static_cast<std::uint64_t>(token));
@@ -198,10 +207,10 @@ Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& vi
     for (const TensorEntry* tensor : {module.a, module.b, module.magnitude, module.b_bias, module.bias}) {
       if (tensor == nullptr) continue;
       if (!visit) {
-        RETURN_IF_ERROR(ScanInPieces(file, *tensor, buffer, hash));
+        RETURN_IF_ERROR(ScanInPieces(file, *tensor, last, buffer, hash));
         continue;
       }
-      RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer));
+      RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer, &last));
       AddTensorHead(*tensor, hash);
       hash.Add(buffer);
       RETURN_IF_ERROR(visit(m, *tensor, buffer));

@@ -48,8 +48,9 @@ constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
-constexpr std::array<const char*, kNumLoraTargets + 1> kTargetNames = {
-    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head", "embed_tokens"};
+constexpr std::array<const char*, kNumLoraTargets + 3> kTargetNames = {
+    "q_proj",    "k_proj",  "v_proj",       "o_proj", "gate_proj",         "up_proj",
+    "down_proj", "lm_head", "embed_tokens", "gate",   "shared_expert_gate"};
 
 constexpr std::string_view kEmbeddingModule = "model.embed_tokens";
 
@@ -58,10 +59,12 @@ struct PairKey {
   bool is_lm_head = false;
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
+  std::int32_t expert = -1;
   auto operator<=>(const PairKey&) const = default;
 };
 struct Pair {
-  std::string module;  // as in the file, for the patterns
+  std::string module;  // as in the file, for the patterns; with the parameter, if it is of all experts
+  bool of_parameter = false;
   std::string plain_module;
   const TensorEntry* a = nullptr;
   const TensorEntry* b = nullptr;
@@ -113,7 +116,10 @@ Result<std::string> ReadChecked(const std::filesystem::path& path, const OpenedF
 // No adapter of the model (null: of any model) needs more.
 TensorFileLimits AdapterLimits(const ModelConfig* model) {
   std::int64_t tensors = kMaxTensorsWithoutBase;
-  if (model != nullptr) tensors = std::min(tensors, kMaxTensorsPerLayer * (model->num_layers + 1));
+  if (model != nullptr) {
+    const std::int64_t of_experts = model->experts ? 6 * model->experts->route.experts : 0;
+    tensors = std::min(tensors, (kMaxTensorsPerLayer + of_experts) * (model->num_layers + 1));
+  }
   const auto count = static_cast<std::uint64_t>(tensors);
   return {.max_header_bytes = kMetadataBytes + count * kHeaderBytesPerTensor,
           .max_tensors = static_cast<std::size_t>(count),
@@ -240,15 +246,20 @@ const TensorEntry*& SlotOf(AdapterTensorName::Part part, Pair& pair) {
 }
 
 Status AddToPair(const AdapterTensorName& name, const LayerTensor& layer, const std::string& label, Pairs& pairs) {
-  Pair& pair = pairs[{layer.target == LoraTarget::kLmHead, name.layer, layer.target}];
-  const TensorEntry*& slot = SlotOf(name.part, pair);
-  if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
+  Pair& pair = pairs[{layer.target == LoraTarget::kLmHead, name.layer, layer.target, layer.expert}];
+  using Part = AdapterTensorName::Part;
+  const Part part = !layer.exchanged ? name.part : name.part == Part::kLoraA ? Part::kLoraB : Part::kLoraA;
+  const TensorEntry*& slot = SlotOf(part, pair);
+  const std::string parameter = layer.parameter == nullptr ? "" : "." + std::string(layer.parameter);
+  const std::string module = name.module + parameter;
+  if (slot != nullptr || (!pair.module.empty() && pair.module != module)) {
     return TensorError(label, *layer.tensor,
                        "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
   }
   slot = layer.tensor;
-  pair.module = name.module;
-  pair.plain_module = name.plain_module;
+  pair.module = module;
+  pair.plain_module = name.plain_module + parameter;
+  pair.of_parameter = layer.parameter != nullptr;
   return Ok{};
 }
 
@@ -269,7 +280,7 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
       RETURN_IF_ERROR(own.Take(name, tensor));
       continue;
     }
-    ASSIGN_OR_RETURN(const auto layers, TensorsOfLayers(name, tensor, model, label, *file.tensors));
+    ASSIGN_OR_RETURN(const auto layers, TensorsOfLayers(name, tensor, file.config, model, label, *file.tensors));
     for (const LayerTensor& layer : layers) RETURN_IF_ERROR(AddToPair(name, layer, label, pairs));
   }
   RETURN_IF_ERROR(own.Finish(file));
@@ -310,6 +321,13 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
     RETURN_IF_ERROR(CheckSaid("use_dora", config.use_dora, pair.magnitude, pair, label));
     RETURN_IF_ERROR(CheckSaid("lora_bias", config.lora_bias, pair.b_bias, pair, label));
   }
+  const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
+  for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
+    if (vector == nullptr || !of_experts) continue;
+    return Unsupported(label + ": tensor " + Quote(vector->name) +
+                       ": of experts and routers, only LoRA is supported, without DoRA and trained biases; merge the "
+                       "adapter into the base model");
+  }
   if (pair.bias != nullptr && !config.invocation_tokens.empty()) {
     return TensorError(
         label, *pair.bias,
@@ -323,7 +341,8 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
   }
   for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
     if (vector == nullptr || (model == nullptr && pair.b == nullptr)) continue;
-    const std::int64_t out = model == nullptr ? pair.b->shape[0] : TargetShape(*model, key.target).out;
+    const std::int64_t out =
+        model == nullptr ? pair.b->shape[0] : TargetShape(*model, key.target, key.layer, key.expert).out;
     if (vector->shape[0] == out) continue;
     return TensorError(
         label, *vector,
@@ -396,9 +415,40 @@ Error TooManyTokens(const Pair& pair, const ModelConfig& model, const std::strin
                          ": start the server with --adapter-tokens " + std::to_string(added));
 }
 
+bool IsOfFeedForward(LoraTarget target) {
+  return target == LoraTarget::kGate || target == LoraTarget::kUp || target == LoraTarget::kDown;
+}
+
+// A layer has a block of its own, a shared expert, or neither.
+Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
+  if (key.is_lm_head) return Ok{};
+  const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
+  const bool has_it = key.target == LoraTarget::kSharedGate
+                          ? model.HasExperts(key.layer) && model.experts->shared_gate
+                          : model.HasExperts(key.layer) && key.expert < model.experts->route.experts;
+  if (of_experts && has_it) return Ok{};
+  const TensorEntry& tensor = pair.a != nullptr ? *pair.a : *pair.bias;
+  if (of_experts) {
+    const std::string has = model.HasExperts(key.layer) ? std::to_string(model.experts->route.experts) : "no";
+    return TensorError(label, tensor,
+                       "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
+                           std::to_string(key.layer) + " has " + has + " experts" +
+                           (key.target == LoraTarget::kSharedGate ? " and no gate of a shared one" : ""));
+  }
+  if (!IsOfFeedForward(key.target)) return Ok{};
+  const bool of_shared = pair.plain_module.find(".shared_expert.") != std::string::npos;
+  if (model.HasOwnBlock(key.layer) && of_shared == model.HasExperts(key.layer)) return Ok{};
+  const char* const has = !model.HasExperts(key.layer)   ? "one feed-forward block, mlp"
+                          : model.HasOwnBlock(key.layer) ? "experts and a shared one, mlp.shared_expert"
+                                                         : "experts, mlp.experts, and no other feed-forward block";
+  return TensorError(label, tensor,
+                     "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
+                         std::to_string(key.layer) + " has " + has);
+}
+
 // Checks the outer extents against the base layer.
 Status CheckFit(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
-  const LinearShape shape = TargetShape(model, key.target);
+  const LinearShape shape = TargetShape(model, key.target, key.layer, key.expert);
   const bool has_more = key.target == LoraTarget::kEmbedding && pair.a->shape[1] > shape.in;
   if (has_more && pair.a->shape[1] > model.vocab_size) return TooManyTokens(pair, model, label);
   if (pair.a->shape[1] != shape.in && !has_more) {
@@ -431,13 +481,19 @@ Status CheckRanks(const Pair& pair, std::int64_t rank, const std::string& label)
 Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const AdapterConfig& config,
                              const ModelConfig* model, const std::string& label) {
   RETURN_IF_ERROR(CheckComplete(pair, label));
+  if (model != nullptr) RETURN_IF_ERROR(CheckBlock(key, pair, *model, label));
   RETURN_IF_ERROR(CheckVectors(key, pair, config, model, label));
   // The bias of a layer that the adapter leaves as it is otherwise (`bias` "all").
   if (pair.a == nullptr) return LoraModule{.layer = key.layer, .target = key.target, .bias = pair.bias};
   // PEFT gives the tied output layer the LoRA of the embedding, without naming it, and a scale of its own.
   const bool tied =
       key.is_lm_head && config.ensure_weight_tying && config.Targets(kEmbeddingModule) && !config.Targets(pair.module);
-  if (!tied && !config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
+  // The matrix of a module may be named as a parameter: routers are no linear layers to newer versions of PEFT.
+  const bool as_parameter = config.TargetsParameter(pair.module + ".weight");
+  const bool targeted = pair.of_parameter
+                            ? config.TargetsParameter(pair.module)
+                            : config.Targets(pair.module) || config.Targets(pair.plain_module) || as_parameter;
+  if (!tied && !targeted) {
     return TensorError(label, *pair.a,
                        std::string("the module is not among ") + AdapterTargetsField(config.form) + " of " +
                            kConfigFile + ": one of the two is wrong");
@@ -453,6 +509,7 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   }
   return LoraModule{.layer = key.layer,
                     .target = key.target,
+                    .expert = key.expert,
                     .rank = static_cast<std::int32_t>(rank),
                     .scale = static_cast<float>(scale),
                     .a = pair.a,
@@ -546,7 +603,8 @@ const char* LoraTargetName(LoraTarget target) {
   return kTargetNames[index];
 }
 
-LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
+LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_t layer, std::int32_t expert) {
+  const std::int64_t between = expert < 0 ? model.BlockSize(layer) : model.experts->intermediate_size;
   switch (target) {
     case LoraTarget::kQ:
       return {model.hidden_size, model.QDim()};
@@ -557,13 +615,17 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
       return {model.QDim(), model.hidden_size};
     case LoraTarget::kGate:
     case LoraTarget::kUp:
-      return {model.hidden_size, model.intermediate_size};
+      return {model.hidden_size, between};
     case LoraTarget::kDown:
-      return {model.intermediate_size, model.hidden_size};
+      return {between, model.hidden_size};
     case LoraTarget::kLmHead:
       return {model.hidden_size, model.BaseTokens()};
     case LoraTarget::kEmbedding:
       return {model.BaseTokens(), model.hidden_size};
+    case LoraTarget::kRouter:
+      return {model.hidden_size, model.experts ? model.experts->route.experts : 0};
+    case LoraTarget::kSharedGate:
+      return {model.hidden_size, 1};
   }
   CHECK(false);
 }

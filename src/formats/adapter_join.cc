@@ -22,7 +22,7 @@ struct Piece {
   std::size_t first_file;  // of the share's, in the shared reader
   double scale;            // its own, times the weight
 };
-using Pieces = std::map<std::tuple<bool, std::int32_t, LoraTarget>, std::vector<Piece>>;
+using Pieces = std::map<std::tuple<bool, std::int32_t, LoraTarget, std::int32_t>, std::vector<Piece>>;
 
 Status CheckShare(const AdapterShare& share) {
   const std::string adapter = "adapter " + Quote(share.name);
@@ -124,7 +124,7 @@ Result<AdapterFile> JoinAdapters(std::span<const AdapterShare> shares, const std
   Pieces pieces;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     for (const LoraModule& module : shares[i].file->modules) {
-      pieces[{module.target == LoraTarget::kLmHead, module.layer, module.target}].push_back(
+      pieces[{module.target == LoraTarget::kLmHead, module.layer, module.target, module.expert}].push_back(
           {&shares[i], &module, files[i], static_cast<double>(module.scale) * shares[i].weight});
     }
   }

@@ -17,7 +17,7 @@ struct TargetName {
   LoraTarget target;
   FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 9> kLayerTargets = {{
+constexpr std::array<TargetName, 12> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -25,6 +25,9 @@ constexpr std::array<TargetName, 9> kLayerTargets = {{
     {"mlp.gate_proj", LoraTarget::kGate},
     {"mlp.up_proj", LoraTarget::kUp},
     {"mlp.down_proj", LoraTarget::kDown},
+    {"mlp.shared_expert.gate_proj", LoraTarget::kGate},
+    {"mlp.shared_expert.up_proj", LoraTarget::kUp},
+    {"mlp.shared_expert.down_proj", LoraTarget::kDown},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
 }};
@@ -222,6 +225,34 @@ bool IsWeight(AdapterTensorName::Part part) {
   return part >= AdapterTensorName::Part::kWeight && part <= AdapterTensorName::Part::kTokenRows;
 }
 
+// Whether it is a part of a mixture of experts.
+bool ParseExperts(std::string_view rest, AdapterTensorName& result) {
+  constexpr std::string_view kRouters[] = {"mlp.gate", "mlp.router", "block_sparse_moe.gate", "block_sparse_moe.router",
+                                           "block_sparse_moe.router.layer"};
+  if (std::ranges::find(kRouters, rest) != std::end(kRouters)) {
+    result.target = LoraTarget::kRouter;
+    return true;
+  }
+  if (rest == "mlp.shared_expert_gate") {
+    result.target = LoraTarget::kSharedGate;
+    return true;
+  }
+  if (!ConsumePrefix(rest, "mlp.experts") && !ConsumePrefix(rest, "block_sparse_moe.experts")) return false;
+  if (rest.empty()) return result.of_all_experts = true;
+  constexpr std::int32_t kMostExperts = 1 << 16;
+  if (!ConsumePrefix(rest, ".")) return false;
+  const auto expert = ConsumeLayer(rest, kMostExperts);
+  if (!expert) return false;
+  constexpr TargetName kParts[] = {{"gate_proj", LoraTarget::kGate}, {"up_proj", LoraTarget::kUp},
+                                   {"down_proj", LoraTarget::kDown}, {"w1", LoraTarget::kGate},
+                                   {"w3", LoraTarget::kUp},          {"w2", LoraTarget::kDown}};
+  const auto* const part = std::ranges::find(kParts, rest, &TargetName::name);
+  if (part == std::end(kParts)) return false;
+  result.expert = *expert;
+  result.target = part->target;
+  return true;
+}
+
 const TargetName* FindLayerTarget(std::string_view rest) {
   for (const TargetName& target : kLayerTargets) {
     if (rest == target.name) return &target;
@@ -266,8 +297,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   const auto part = ConsumePart(module);
   if (!part) return Refuse(name, label);
   result.part = *part;
-  while (ConsumeSuffix(module, ".base_layer")) {
-  }
+  while (ConsumeSuffix(module, ".base_layer")) result.inner = true;
   result.module = module;
 
   std::string plain = WithoutWrappers(module);
@@ -310,9 +340,10 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
     result.layer = *layer;
     return result;
   }
+  result.layer = *layer;
+  if (ParseExperts(rest, result)) return result;
   const TargetName* target = FindLayerTarget(rest);
   if (target == nullptr) return Refuse(name, label);
-  result.layer = *layer;
   result.target = target->target;
   result.fused = target->fused;
   return result;

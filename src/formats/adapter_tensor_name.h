@@ -42,16 +42,22 @@ struct AdapterTensorName {
   Part part = Part::kLoraA;
   std::optional<OwnKind> own;  // of the four parts that are weights
   bool head = false;           // likewise: a classification head
+  // Of a mixture of experts: which expert; or all of a layer, in one tensor. Of those, a wrapper within another is
+  // named `base_layer`.
+  std::int32_t expert = -1;
+  bool of_all_experts = false, inner = false;
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
 // `MODULE.lora_B.bias` and `MODULE[.base_layer].bias`, and of `model.embed_tokens` `lora_embedding_{A,B}[.default]` and
 // the magnitude. MODULE is
 // `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, these fused as
-// `self_attn.qkv_proj` and `mlp.gate_up_proj`, `lm_head`, or `model.unembed_tokens`, as Tinker calls it. There may be a
-// `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model without an
-// output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Of `lm_head` and
-// `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`, `.token_adapter.trainable_tokens_delta`, and
+// `self_attn.qkv_proj` and `mlp.gate_up_proj`, parts of experts (`mlp.experts.M.{gate,up,down}_proj`,
+// `block_sparse_moe.experts.M.w{1,3,2}`), of all experts (`mlp.experts`) and of routers (`mlp.gate`), `lm_head`, or
+// `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
+// `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,
+// which torch.compile adds. Of `lm_head` and `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`,
+// `.token_adapter.trainable_tokens_delta`, and
 // `.weight` after `.base_layer`, `.token_adapter.base_layer` and `.original_module`; of norms and of the heads `score`
 // and `classifier`, `.weight`; and VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error
 // (kUnsupported or kInvalidArgument): any other name; the message names the tensor and what it seems to be. `label`

@@ -274,6 +274,16 @@ Status WriteAdapter(const AdapterFile& file, const ModelConfig* model, const fs:
         file.directory.string() + ": the order of its rows depends on the base model; name that by --base MODEL",
         "--base");
   }
+  const bool of_experts = std::ranges::any_of(file.modules, [&](const LoraModule& module) {
+    const bool feeds = module.target >= LoraTarget::kGate && module.target <= LoraTarget::kDown;
+    const bool of_shared = feeds && model != nullptr && model->HasExperts(module.layer);
+    return module.expert >= 0 || IsOfRouting(module.target) || of_shared;
+  });
+  if (of_experts) {
+    return Unsupported(file.directory.string() +
+                       " changes experts or routers of a mixture of experts, whose adapters loramux reads as they are "
+                       "and does not write");
+  }
   if (model != nullptr && NamesOf(model->family) != nullptr) {
     return Unsupported(file.directory.string() + ": the modules of a " + ModelFamilyName(model->family) +
                            " have names of their own, under which converting is not supported; the adapter is served "

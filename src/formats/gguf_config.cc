@@ -30,7 +30,8 @@ struct GgufArchitecture {
   std::array<std::string_view, 4> keys = {};
   bool fuses = false;  // as FusesLayers
 };
-constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa";
+constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa",
+                           kExpertSize = "expert_feed_forward_length";
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
@@ -45,6 +46,15 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"olmo2", "olmo2", "Olmo2ForCausalLM", false, {kLocalTheta, kWindowPattern}},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", true},
     {"exaone4", "exaone4", "Exaone4ForCausalLM", false, {kLocalTheta, kWindowPattern}},
+    {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", false, {kExpertSize, "expert_shared_feed_forward_length"}},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", false, {kExpertSize}},
+    {"olmoe", "olmoe", "OlmoeForCausalLM", false},
+    {"granitemoe",
+     "granitemoe",
+     "GraniteMoeForCausalLM",
+     true,
+     {"attention.scale", "embedding_scale", "residual_scale", "logit_scale"}},
+    {"gpt-oss", "gpt_oss", "GptOssForCausalLM", false, {kExpertSize}},
     {"phi3", "phi3", "Phi3ForCausalLM", false, {"rope.scaling.attn_factor"}, /*fuses=*/true},
     {"glm4", "glm4", "Glm4ForCausalLM", false, {}, /*fuses=*/true},
 };
@@ -119,6 +129,7 @@ class ConfigBuilder {
     RETURN_IF_ERROR(AddExtents());
     RETURN_IF_ERROR(AddHeads());
     RETURN_IF_ERROR(AddWindows());
+    RETURN_IF_ERROR(AddExperts());
     RETURN_IF_ERROR(AddRope());
     RETURN_IF_ERROR(AddScales());
     RETURN_IF_ERROR(AddTokens());
@@ -145,11 +156,25 @@ class ConfigBuilder {
                              " is not supported",
                          prefix_ + name);
     }
+    return Ok{};
+  }
+
+  // What llama.cpp does with the router's weights is in its program, not in the file.
+  Status AddExperts() {
     ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
     if (experts.value_or(0) == 0) return Ok{};
-    return Unsupported(file_.label() + ": " + prefix_ + "expert_count is " + std::to_string(*experts) +
-                           ": mixtures of experts are not supported",
-                       prefix_ + "expert_count");
+    if (Is("llama")) {
+      config_["architectures"] = {"MixtralForCausalLM"};
+      config_["model_type"] = "mixtral";
+    }
+    config_["num_experts"] = *experts;
+    ASSIGN_OR_RETURN(config_["num_experts_per_tok"], Required("expert_used_count"));
+    config_["norm_topk_prob"] = Is("qwen3moe");
+    ASSIGN_OR_RETURN(const auto size, file_.Int(prefix_ + std::string(kExpertSize), 1, kMost));
+    if (size) config_[Is("gpt-oss") ? "intermediate_size" : "moe_intermediate_size"] = *size;
+    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + "expert_shared_feed_forward_length", 1, kMost));
+    if (shared) config_["shared_expert_intermediate_size"] = *shared;
+    return Ok{};
   }
 
   Result<std::int64_t> Required(const char* name) const {
@@ -203,7 +228,7 @@ class ConfigBuilder {
     if (window.value_or(0) == 0) {
       config_["sliding_window"] = nullptr;
       // Without a window no layer has one, whatever the pattern of the family is.
-      if (Is("gemma2") || Is("gemma3") || Is("exaone4")) config_["layer_types"] = TypesOfLayers({});
+      if (Is("gemma2") || Is("gemma3") || Is("exaone4") || Is("gpt-oss")) config_["layer_types"] = TypesOfLayers({});
       return Ok{};
     }
     if (Is("llama")) {  // a Mistral: its files have the architecture of Llama
@@ -255,7 +280,7 @@ class ConfigBuilder {
     RETURN_IF_ERROR(AddNumber("embedding_scale", "embedding_multiplier"));
     RETURN_IF_ERROR(AddNumber("residual_scale", "residual_multiplier"));
     RETURN_IF_ERROR(AddNumber("logit_scale", "logits_scaling"));
-    if (Is("granite") && !config_.contains("attention_multiplier")) {
+    if ((Is("granite") || Is("granitemoe")) && !config_.contains("attention_multiplier")) {
       config_["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(head_dim_));
     }
     return Ok{};
@@ -288,6 +313,8 @@ class ConfigBuilder {
         if (beta) scaling[ours] = *beta;
       }
     }
+    // Its limits are not rounded: what llama.cpp computes with rounds them.
+    if (Is("gpt-oss") && name == "yarn") config_["rope_scaling"]["truncate"] = false;
     if (Is("phi3")) return AddLongRope();
     return AddRopeFactors(name);
   }

@@ -57,7 +57,7 @@ constexpr GgufType kTypes[] = {
     {23, "IQ4_XS", 256, 136, kFour}, {24, "I8", 1, 1, "Q8_0"},        {25, "I16", 1, 2, "F32"},
     {26, "I32", 1, 4, "F32"},        {27, "I64", 1, 8, "F32"},        {28, "F64", 1, 8, "F32"},
     {29, "IQ1_M", 256, 56, kFour},   {30, "BF16", 1, 2, nullptr},     {34, "TQ1_0", 256, 54, kFour},
-    {35, "TQ2_0", 256, 66, kFour},   {39, "MXFP4", 32, 17, kFour},
+    {35, "TQ2_0", 256, 66, kFour},   {39, "MXFP4", 32, 17, nullptr},
 };
 
 double NumberAt(std::uint32_t type, const std::byte* at) {

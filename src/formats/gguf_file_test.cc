@@ -241,7 +241,7 @@ TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {
             "accepted");
   EXPECT_THAT(with([](GgufWriter& w) { w.F32("llama.attn_logit_softcapping", 50); }),
               HasSubstr("'llama.attn_logit_softcapping' = 50.000000 may change"));
-  EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.expert_count", 8); }), HasSubstr("mixtures of experts"));
+  EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.expert_count", 8); }), HasSubstr("llama.expert_used_count"));
   EXPECT_THAT(with([](GgufWriter& w) { w.Bool("llama.attention.causal", false); }), HasSubstr("causal' = false"));
   EXPECT_THAT(with([](GgufWriter& w) { w.U32("llama.attention.value_length", 6); }), HasSubstr("value_length 6"));
   EXPECT_THAT(with([](GgufWriter& w) { w.Text("general.type", "adapter"); }), HasSubstr("'adapter'"));

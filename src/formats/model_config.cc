@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "formats/experts_config.h"
 #include "formats/file.h"
 #include "formats/generation_defaults.h"
 #include "formats/json_fields.h"
@@ -71,13 +72,15 @@ Status RefuseMlx(const JsonFields& fields) {
 }
 
 const char* NameOf(Activation activation) {
-  constexpr const char* kNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu"};
+  constexpr const char* kNames[] = {"silu", "gelu_pytorch_tanh", "gelu", "relu", "silu"};
   return kNames[static_cast<std::size_t>(activation)];
 }
 
 // The names of transformers for the functions, of the tanh form of GELU both.
 bool IsActivation(std::string_view name, Activation activation) {
-  if (activation == Activation::kSilu) return name == "silu" || name == "swish";
+  // gpt-oss calls its own function so.
+  const bool silu = activation == Activation::kSilu || activation == Activation::kClampedSwiglu;
+  if (silu) return name == "silu" || name == "swish";
   if (activation == Activation::kGeluTanh) return name == "gelu_pytorch_tanh" || name == "gelu_fast";
   return name == NameOf(activation);
 }
@@ -90,6 +93,14 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
     return Unsupported(fields.label() + key + " " + (value ? "true" : "false") + " is not supported");
   };
   if (family.family == ModelFamily::kStableLm) return refuse("qk_layernorm", false, false);
+  // Which of its layers then have a window is in layer_types alone.
+  if (family.family == ModelFamily::kQwen2Moe && !fields.Has("layer_types")) {
+    return refuse("use_sliding_window", false, false);
+  }
+  const nlohmann::json* const clip = fields.Find("clip_qkv");
+  if (clip != nullptr) {
+    return Unsupported(fields.label() + "clip_qkv " + Describe(*clip) + " is not supported, only null");
+  }
   if (family.family == ModelFamily::kFalcon) {
     RETURN_IF_ERROR(refuse("alibi", false, false));
     ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
@@ -108,11 +119,6 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
 
 // Refuses options that change the computation in ways that the forward pass does not implement.
 Status RefuseUnsupported(const JsonFields& fields, const FamilyInfo& family) {
-  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    const nlohmann::json* experts = fields.Find(key);
-    if (experts == nullptr || *experts == 0) continue;
-    return Unsupported(fields.label() + key + " is " + Describe(*experts) + ": mixtures of experts are not supported");
-  }
   const char* const key = family.fields.activation;
   ASSIGN_OR_RETURN(const auto activation, fields.String(key));
   if (activation && !IsActivation(*activation, family.activation)) {
@@ -196,7 +202,7 @@ Status ParseBiases(const JsonFields& fields, const FamilyInfo& family, ModelConf
 // The window of the layers that have one; 0 if no layer has one.
 Result<std::int64_t> ParseWindow(const JsonFields& fields, const FamilyInfo& family) {
   if (family.windows == WindowRule::kNever || fields.IsExplicitNull("sliding_window")) return std::int64_t{0};
-  if (family.windows == WindowRule::kFrom) {
+  if (family.windows == WindowRule::kFrom || family.windows == WindowRule::kAllIfUsed) {
     ASSIGN_OR_RETURN(const bool use, fields.BoolOr("use_sliding_window", false));
     if (!use) return std::int64_t{0};  // sliding_window is then ignored
   }
@@ -301,6 +307,13 @@ Status ParseOperations(const JsonFields& fields, const FamilyInfo& family, Model
   config.norm_weight_offset = family.norm_weight_offset;
   config.qk_norm = family.qk_norm;
   config.activation = family.activation;
+  config.sinks = family.sinks;
+  if (config.activation == Activation::kClampedSwiglu) {
+    config.swiglu_alpha = 1.702;
+    config.swiglu_limit = 7;
+    RETURN_IF_ERROR(ReadFactor(fields, "swiglu_alpha", config.swiglu_alpha));
+    RETURN_IF_ERROR(ReadFactor(fields, "swiglu_limit", config.swiglu_limit));
+  }
   if (family.scales_embedding) config.embedding_scale = EmbeddingScale(config);
   if (family.query_scalar) {
     double scalar = 256;
@@ -413,6 +426,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   ASSIGN_OR_RETURN(const auto torch_dtype, fields.String("torch_dtype"));
   config.dtype = dtype ? *dtype : torch_dtype.value_or("");
   RETURN_IF_ERROR(ParseExtents(fields, *family, config));
+  RETURN_IF_ERROR(ParseExperts(fields, *family, config));
   RETURN_IF_ERROR(ParseBiases(fields, *family, config));
   RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
   RETURN_IF_ERROR(ParseRopes(fields, *family, config));

@@ -1,6 +1,7 @@
 // The architecture of a base model, read from a Hugging Face `config.json`.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "formats/activation.h"
+#include "formats/routing.h"
 
 namespace loramux {
 
@@ -37,6 +39,12 @@ enum class ModelFamily {
   kFalcon,
   kOpt,
   kMinistral3,
+  kMixtral,
+  kQwen2Moe,
+  kQwen3Moe,
+  kOlmoe,
+  kGraniteMoe,
+  kGptOss,
 };
 
 // The family's name for messages.
@@ -79,15 +87,28 @@ enum class BlockOrder : std::uint8_t { kSequential, kParallel, kParallelOneNorm 
 // Norms of q and k: none, of each head, or of the heads of a row together.
 enum class QkNorm : std::uint8_t { kNone, kHeads, kRow };
 
+// A mixture of experts: what the chosen experts of a token give is added, each times its weight.
+struct ExpertsConfig {
+  RouteForm route;
+  bool router_bias = false;            // of the router's logits
+  bool biases = false;                 // of the experts' matrices
+  std::int64_t intermediate_size = 0;  // of one expert
+  // Such a layer also has a feed-forward block of its own for all tokens, the shared expert; its output is multiplied
+  // by the sigmoid of a product with the input if it has a gate.
+  std::int64_t shared_size = 0;  // 0: there is none
+  bool shared_gate = false;
+  std::vector<bool> layers;  // by layer: whether it has experts
+};
+
 // The architecture of a base model.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;  // divides num_heads
-  std::int64_t head_dim = 0;      // even
-  std::int64_t intermediate_size = 0;
+  std::int64_t num_kv_heads = 0;       // divides num_heads
+  std::int64_t head_dim = 0;           // even
+  std::int64_t intermediate_size = 0;  // of layers without experts; if all have some, of the shared expert, or of one
   std::int64_t vocab_size = 0;
   std::int64_t added_tokens = 0;  // of the vocabulary's last ones, those that only adapters have (AddTokens)
   std::int64_t max_position = 0;  // max_position_embeddings
@@ -99,6 +120,9 @@ struct ModelConfig {
   BlockOrder block_order = BlockOrder::kSequential;
   Activation activation = Activation::kSilu;
   bool gated = true;  // the feed-forward block is down(f(gate) * up), else down(f(up)) without a gate
+  double swiglu_alpha = 0.0, swiglu_limit = 0.0;  // of Activation::kClampedSwiglu
+  bool sinks = false;                             // each head has one more logit, which has no value (gpt-oss)
+  std::optional<ExpertsConfig> experts;
   // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
   std::optional<std::int64_t> position_rows_before;
   double embedding_scale = 1.0;     // of the rows of the embedding
@@ -159,8 +183,20 @@ struct ModelConfig {
   }
   std::int64_t BaseTokens() const { return vocab_size - added_tokens; }
 
-  // The rows of gate and up together.
-  std::int64_t GateUpDim() const { return gated ? 2 * intermediate_size : intermediate_size; }
+  // Whether a layer has experts; whether it has a feed-forward block that is none.
+  bool HasExperts(std::int64_t layer) const { return experts && experts->layers[static_cast<std::size_t>(layer)]; }
+  bool HasOwnBlock(std::int64_t layer) const { return !HasExperts(layer) || experts->shared_size > 0; }
+  // The size of that block; of the largest, or of an expert if that is larger.
+  std::int64_t BlockSize(std::int64_t layer) const {
+    return HasExperts(layer) && experts->shared_size > 0 ? experts->shared_size : intermediate_size;
+  }
+  std::int64_t MostBlockSize() const {
+    if (!experts) return intermediate_size;
+    return std::max({intermediate_size, experts->shared_size, experts->intermediate_size});
+  }
+
+  // The rows of gate and up of such a block together.
+  std::int64_t GateUpDim(std::int64_t block_size) const { return gated ? 2 * block_size : block_size; }
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }
 };
@@ -168,7 +204,7 @@ struct ModelConfig {
 // Parses the text of a config.json. Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) and
 // 5 (rope_parameters, dtype, layer_types); absent fields have the defaults of transformers. Errors name the field, what
 // was expected and what was found. Of a model of text and images, the text part is read. Refused by name: an unknown
-// architecture, an activation or a rope type other than those above, and mixtures of experts. Extents are bounded so
+// architecture, an activation or a rope type other than those above. Extents are bounded so
 // that later products cannot overflow: each extent and QDim() by 2^24, layers by 1024. `label` names the source in
 // errors.
 Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& label);

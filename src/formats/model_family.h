@@ -26,6 +26,7 @@ enum class WindowRule : std::uint8_t {
   kAlways,      // Mistral
   kFrom,        // from max_window_layers on, if use_sliding_window says so (Qwen)
   kButEachNth,  // all but each n-th: n is sliding_window_pattern
+  kAllIfUsed,   // all, if use_sliding_window says so
 };
 
 // Which layers turn queries and keys.
@@ -51,6 +52,19 @@ struct FieldNames {
   const char* norm_eps = "rms_norm_eps";
   const char* activation = "hidden_act";
   const char* bias = "attention_bias";
+};
+
+// What a family's mixtures of experts are.
+struct ExpertRule {
+  const char* count = nullptr;  // the field; null: the family has none
+  const char* other_count = nullptr;
+  std::int64_t default_count = 0, default_per_token = 0;
+  const char* intermediate = "intermediate_size";  // the field of the size of an expert
+  std::int64_t default_intermediate = 0;           // 0: required
+  bool always_renormalises = false;                // else norm_topk_prob says it
+  bool sparse_step = false;                        // decoder_sparse_step and mlp_only_layers say which layers
+  std::int64_t default_shared = 0;  // of shared_expert_intermediate_size; 0: the family has no shared one
+  bool biases = false;              // of router and experts
 };
 
 // One row of the table.
@@ -90,6 +104,8 @@ struct FamilyInfo {
   bool query_scalar = false;       // query_pre_attn_scalar says the scale of attention; soft caps
   bool multipliers = false;        // those of Granite
   bool learned_positions = false;  // those of OPT: two rows before the first
+  bool sinks = false;
+  ExpertRule experts = {};
 };
 
 // A part of a layer, after "model.layers.N.": as this program calls it, and as a family's checkpoints do.

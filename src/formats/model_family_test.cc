@@ -48,7 +48,9 @@ TEST(ModelFamilyTest, EachRowIsFoundByItsNames) {
   for (const FamilyInfo& info : AllFamilies()) {
     EXPECT_EQ(&InfoOf(info.family), &info);
     EXPECT_EQ(FindFamilyByType(info.name), &info);
-    const ModelConfig config = Parsed(Of(info.architecture, info.name, {{info.fields.intermediate, 96}}));
+    json with = {{info.fields.intermediate, 96}};
+    if (info.experts.count != nullptr) with[info.experts.count] = 8;
+    const ModelConfig config = Parsed(Of(info.architecture, info.name, with));
     EXPECT_EQ(config.family, info.family) << info.name;
     EXPECT_EQ(config.tie_word_embeddings, info.tied) << info.name;
     const bool before = info.norms.attention != nullptr, after = info.norms.attention_output != nullptr;
@@ -245,7 +247,7 @@ TEST(ModelFamilyTest, BlocksInParallel) {
 TEST(ModelFamilyTest, WithoutAGate) {
   const ModelConfig neox = Parsed(Of("GPTNeoXForCausalLM", "gpt_neox", {{"rotary_pct", 0.5}, {"rotary_emb_base", 7}}));
   EXPECT_FALSE(neox.gated);
-  EXPECT_EQ(neox.GateUpDim(), 96);
+  EXPECT_EQ(neox.GateUpDim(neox.intermediate_size), 96);
   EXPECT_TRUE(neox.mlp_bias && neox.attention_qkv_bias && neox.attention_output_bias);
   EXPECT_EQ(neox.rope.rotary_dim, 8);
   EXPECT_EQ(neox.rope.theta, 7.0);
@@ -258,6 +260,65 @@ TEST(ModelFamilyTest, WithoutAGate) {
   EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"word_embed_proj_dim", 32}})),
               HasSubstr("word_embed_proj_dim 32"));
   EXPECT_THAT(ErrorOf(Of("FalconForCausalLM", "falcon", {{"alibi", true}})), HasSubstr("alibi true is not supported"));
+}
+
+TEST(ModelFamilyTest, Experts) {
+  const ModelConfig mixtral = Parsed(Of("MixtralForCausalLM", "mixtral", {{"num_local_experts", 6}}));
+  ASSERT_TRUE(mixtral.experts);
+  EXPECT_EQ(mixtral.experts->route.experts, 6);
+  EXPECT_EQ(mixtral.experts->route.per_token, 2);
+  EXPECT_TRUE(mixtral.experts->route.renormalise);
+  EXPECT_EQ(mixtral.experts->intermediate_size, 96);
+  EXPECT_TRUE(mixtral.HasExperts(0));
+  EXPECT_FALSE(mixtral.HasOwnBlock(3));
+
+  const auto qwen3 = [](const json& more) { return Parsed(Of("Qwen3MoeForCausalLM", "qwen3_moe", more)); };
+  const ModelConfig published = qwen3({{"num_experts", 16}, {"moe_intermediate_size", 32}});
+  EXPECT_EQ(published.experts->route.per_token, 8);
+  EXPECT_FALSE(published.experts->route.renormalise);
+  EXPECT_EQ(published.experts->intermediate_size, 32);
+  EXPECT_EQ(published.intermediate_size, 32);  // no layer has a block of 96
+  EXPECT_EQ(qwen3({{"num_local_experts", 16}}).experts->route.experts, 16);
+  const ModelConfig mixed = qwen3({{"num_experts", 16}, {"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}});
+  EXPECT_THAT(mixed.experts->layers, ElementsAre(false, true, false, false));
+  EXPECT_EQ(mixed.BlockSize(0), 96);
+  EXPECT_FALSE(qwen3({{"num_experts", 16}, {"mlp_only_layers", {0, 1, 2, 3}}}).experts);
+
+  const ModelConfig qwen2 = Parsed(
+      Of("Qwen2MoeForCausalLM", "qwen2_moe", {{"shared_expert_intermediate_size", 40}, {"mlp_only_layers", {1}}}));
+  EXPECT_TRUE(qwen2.attention_qkv_bias);
+  EXPECT_TRUE(qwen2.experts->shared_gate);
+  EXPECT_EQ(qwen2.BlockSize(0), 40);
+  EXPECT_EQ(qwen2.BlockSize(1), 96);
+  EXPECT_EQ(qwen2.MostBlockSize(), 1408);  // the default size of an expert
+}
+
+TEST(ModelFamilyTest, GptOss) {
+  const ModelConfig config =
+      Parsed(Of("GptOssForCausalLM", "gpt_oss", {{"num_local_experts", 4}, {"swiglu_limit", 5.0}}));
+  EXPECT_EQ(config.activation, Activation::kClampedSwiglu);
+  EXPECT_EQ(config.swiglu_alpha, 1.702);
+  EXPECT_EQ(config.swiglu_limit, 5);
+  EXPECT_TRUE(config.sinks);
+  EXPECT_TRUE(config.attention_output_bias);
+  EXPECT_TRUE(config.experts->biases && config.experts->router_bias && config.experts->route.renormalise);
+  EXPECT_THAT(config.sliding_window, ElementsAre(128, 0, 128, 0));
+}
+
+TEST(ModelFamilyTest, ExpertsThatCannotBe) {
+  const auto error = [](const json& more) { return ErrorOf(Of("Qwen3MoeForCausalLM", "qwen3_moe", more)); };
+  EXPECT_THAT(error({{"num_experts", 4}}), HasSubstr("the default is 8"));
+  EXPECT_THAT(error({{"num_experts", 4}, {"num_experts_per_tok", 5}}), HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(error({{"num_experts", 16}, {"num_local_experts", 8}}), HasSubstr("contradicts"));
+  EXPECT_THAT(error({{"num_experts", 16}, {"mlp_only_layers", {4}}}), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(error({{"num_experts", 16}, {"mlp_only_layers", 1}}), HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(error({{"num_experts", 16}, {"decoder_sparse_step", 0}}), HasSubstr("decoder_sparse_step"));
+  EXPECT_THAT(error({{"num_experts", 16}, {"moe_intermediate_size", 0}}), HasSubstr("moe_intermediate_size"));
+  EXPECT_THAT(error({{"num_experts", 1 << 20}}), HasSubstr("num_experts"));
+  EXPECT_THAT(ErrorOf(Gemma3({{"num_experts", 4}})), HasSubstr("not supported for gemma3_text"));
+  EXPECT_THAT(ErrorOf(Of("OlmoeForCausalLM", "olmoe", {{"clip_qkv", 8.0}})), HasSubstr("clip_qkv"));
+  EXPECT_THAT(ErrorOf(Of("Qwen2MoeForCausalLM", "qwen2_moe", {{"use_sliding_window", true}})),
+              HasSubstr("use_sliding_window"));
 }
 
 TEST(ModelFamilyTest, NamesOfModulesInFiles) {

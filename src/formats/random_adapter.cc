@@ -27,18 +27,27 @@ struct Tensor {
 
 std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const std::vector<LoraTarget>& targets) {
   std::vector<Tensor> tensors;
-  const auto add = [&](const std::string& module, LoraTarget target) {
-    const LinearShape shape = TargetShape(model, target);
+  const auto add = [&](const std::string& module, LoraTarget target, std::int64_t layer, std::int32_t expert = -1) {
+    const LinearShape shape = TargetShape(model, target, layer, expert);
     tensors.push_back({"base_model.model." + module + ".lora_A.weight", rank, shape.in});
     tensors.push_back({"base_model.model." + module + ".lora_B.weight", shape.out, rank});
   };
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
       if (target == LoraTarget::kLmHead) continue;
-      add("model.layers." + std::to_string(layer) + "." + ModuleParent(target) + LoraTargetName(target), target);
+      const std::string name = LoraTargetName(target);
+      const std::string parent = "model.layers." + std::to_string(layer) + "." + ModuleParent(target);
+      if (target < LoraTarget::kGate || !model.HasExperts(layer)) {
+        add(parent + name, target, layer);
+        continue;
+      }
+      for (std::int32_t e = 0; e < model.experts->route.experts; ++e) {
+        add(parent + "experts." + std::to_string(e) + "." + name, target, layer, e);
+      }
+      if (model.HasOwnBlock(layer)) add(parent + "shared_expert." + name, target, layer);
     }
   }
-  if (std::ranges::find(targets, LoraTarget::kLmHead) != targets.end()) add("lm_head", LoraTarget::kLmHead);
+  if (std::ranges::find(targets, LoraTarget::kLmHead) != targets.end()) add("lm_head", LoraTarget::kLmHead, 0);
   return tensors;
 }
 

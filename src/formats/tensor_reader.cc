@@ -129,8 +129,9 @@ Status TensorReader::Add(RegularFile file, const std::filesystem::path& path, co
   return Ok{};
 }
 
-Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buffer) const {
+Status TensorReader::Read(const TensorEntry& tensor, std::vector<std::byte>& buffer, Stored* last) const {
   buffer.resize(static_cast<std::size_t>(tensor.bytes));
+  if (tensor.view != nullptr && last != nullptr) return ReadView(tensor, buffer, *last);
   return Read(tensor, 0, buffer);
 }
 
@@ -138,35 +139,46 @@ Status TensorReader::Read(const TensorEntry& tensor, std::uint64_t first, std::s
   CHECK_LE(first + out.size(), tensor.bytes);
   const File& file = files_[tensor.file];
   if (tensor.view == nullptr) return file.file->ReadAt(tensor.offset + first, out, file.path);
-  if (first == 0 && out.size() == tensor.bytes) return ReadView(tensor, out);
+  Stored stored;
+  if (first == 0 && out.size() == tensor.bytes) return ReadView(tensor, out, stored);
   std::vector<std::byte> whole(static_cast<std::size_t>(tensor.bytes));
-  RETURN_IF_ERROR(ReadView(tensor, whole));
+  RETURN_IF_ERROR(ReadView(tensor, whole, stored));
   std::memcpy(out.data(), whole.data() + first, out.size());
   return Ok{};
 }
 
-Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> out) const {
+Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> out, Stored& last) const {
   const TensorView& view = *tensor.view;
   if (!view.joined.empty()) return ReadJoined(tensor, out);
   const File& file = files_[tensor.file];
   const std::size_t size = DTypeSize(tensor.dtype);
   const auto rows = static_cast<std::size_t>(view.rows), columns = static_cast<std::size_t>(view.columns);
-  std::vector<std::byte> stored(view.q8_0 ? rows * columns / kQ8Block * kQ8BlockBytes : rows * columns * size);
-  RETURN_IF_ERROR(file.file->ReadAt(tensor.offset, stored, file.path));
-  if (view.q8_0) stored = FloatsOfQ8(stored);
+  if (last.bytes.empty() || last.offset != tensor.offset || last.file != tensor.file) {
+    last = {{}, tensor.offset, tensor.file};
+    std::vector<std::byte> stored(view.q8_0 ? rows * columns / kQ8Block * kQ8BlockBytes : rows * columns * size);
+    RETURN_IF_ERROR(file.file->ReadAt(tensor.offset, stored, file.path));
+    last.bytes = view.q8_0 ? FloatsOfQ8(stored) : std::move(stored);
+  }
+  const std::vector<std::byte>& stored = last.bytes;
+  CHECK_EQ(stored.size(), rows * columns * size);
   const std::size_t matrix_rows = view.transposed ? columns : rows, width = view.transposed ? rows : columns;
   const std::size_t count = view.picked.empty() ? matrix_rows : view.picked.size();
-  CHECK_EQ(count * width * size, out.size());
+  const auto begin = static_cast<std::size_t>(view.first_column), step = static_cast<std::size_t>(view.column_step);
+  const std::size_t read = view.columns_read == 0 ? width : static_cast<std::size_t>(view.columns_read);
+  CHECK_EQ(count * read * size, out.size());
+  CHECK(read == 0 || begin + (read - 1) * step < width);
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t row = view.picked.empty() ? i : static_cast<std::size_t>(view.picked[i]);
     CHECK_LT(row, matrix_rows);
-    std::byte* const to = out.data() + i * width * size;
-    if (!view.transposed) {
+    std::byte* const to = out.data() + i * read * size;
+    if (!view.transposed && view.columns_read == 0) {
       std::memcpy(to, stored.data() + row * width * size, width * size);
       continue;
     }
-    for (std::size_t j = 0; j < width; ++j) {
-      std::memcpy(to + j * size, stored.data() + (j * matrix_rows + row) * size, size);
+    for (std::size_t j = 0; j < read; ++j) {
+      const std::size_t column = begin + j * step;
+      const std::size_t at = view.transposed ? column * matrix_rows + row : row * width + column;
+      std::memcpy(to + j * size, stored.data() + at * size, size);
     }
   }
   return Ok{};

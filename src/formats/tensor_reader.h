@@ -27,6 +27,8 @@ struct TensorView {
   bool transposed = false;             // rows and columns are exchanged when it is read
   bool q8_0 = false;                   // stored in blocks of GGUF's Q8_0, read as F32
   std::vector<std::int64_t> picked;    // the rows that are the tensor's, in its order; empty: all
+  // Of rows that are not exchanged: the columns first_column, first_column + column_step, ...; columns_read 0: all.
+  std::int64_t first_column = 0, column_step = 1, columns_read = 0;
   // Several matrices as one: rows below rows or, with `beside`, columns beside columns. Empty: it is one matrix.
   std::vector<TensorPart> joined;
   bool beside = false;
@@ -75,8 +77,15 @@ class TensorReader {
 
   // In header order. Addresses are stable as long as the reader lives, even if it is moved.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  // Reads all bytes of a tensor; resizes `buffer` to fit.
-  Status Read(const TensorEntry& tensor, std::vector<std::byte>& buffer) const;
+  // A stored matrix that was read last. Many views may be cut from one.
+  struct Stored {
+    std::vector<std::byte> bytes;  // empty: none
+    std::uint64_t offset = 0;
+    std::size_t file = 0;
+  };
+  // Reads all bytes of a tensor; resizes `buffer` to fit. A view is cut from `last` if that is its matrix, which else
+  // becomes the one read.
+  Status Read(const TensorEntry& tensor, std::vector<std::byte>& buffer, Stored* last = nullptr) const;
   // Reads `out.size()` bytes from byte `first` of the tensor on. One with a view is read whole each time. REQUIRES:
   // they lie in the tensor.
   Status Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const;
@@ -88,7 +97,7 @@ class TensorReader {
 
  private:
   // Reads the stored matrix, and brings its elements into the order of the tensor.
-  Status ReadView(const TensorEntry& tensor, std::span<std::byte> out) const;
+  Status ReadView(const TensorEntry& tensor, std::span<std::byte> out, Stored& last) const;
   Status ReadJoined(const TensorEntry& tensor, std::span<std::byte> out) const;
   struct File {
     std::shared_ptr<const RegularFile> file;

@@ -32,6 +32,8 @@ struct ScoreForm {
   float scale = 1;          // above 0
   float soft_cap = 0;       // c above 0: a score is c tanh(scale * product / c)
   std::int64_t window = 0;  // of the positions in view; 0: all earlier ones
+  // [num_heads]: a further score of each head, not scaled, for which there is no value; null: none.
+  const float* sinks = nullptr;
 };
 
 // out[row, head, :] = softmax(scores(q . K)) V over positions p' of the row's own sequence with p - window < p' <= p

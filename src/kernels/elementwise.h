@@ -36,6 +36,7 @@ void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::in
 struct GateForm {
   Activation f = Activation::kSilu;
   bool gated = true;
+  float alpha = 0, limit = 0;  // of kClampedSwiglu
 };
 void GateMul(const KernelContext& context, GateForm form, const float* x, std::int64_t x_stride, std::int64_t m,
              std::int64_t n, float* y, std::int64_t y_stride);

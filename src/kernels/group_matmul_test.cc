@@ -19,7 +19,7 @@ struct Shape {
 
 // Complete and partial panels and groups.
 constexpr Shape kShapes[] = {{1, 1}, {31, 7}, {32, 64}, {33, 256}, {96, 300}, {200, 96}, {330, 40}};
-constexpr WeightFormat kFormats[] = {WeightFormat::kQ8, WeightFormat::kQ4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kQ8, WeightFormat::kQ4, WeightFormat::kMx4};
 constexpr std::int64_t kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 24, 37, 100};
 
 // Codes over the whole range, the extremes included.
@@ -29,11 +29,12 @@ GroupedRows RandomGroups(WeightFormat format, Shape shape, Prng& prng) {
   for (std::uint8_t& code : out.codes) {
     const auto random = static_cast<int>(prng.NextDouble() * 4 * most) - most;
     code = static_cast<std::uint8_t>(std::clamp(random, least, most));
+    if (format == WeightFormat::kMx4) code = kMx4Codes[code];
   }
   for (std::size_t g = 0; g < out.scales.size(); ++g) {
     out.scales[g] = F16ToF32(F32ToF16(static_cast<float>(prng.NextDouble()) / static_cast<float>(most)));
-    out.minimums[g] = format == WeightFormat::kQ8 ? -128 * out.scales[g]
-                                                  : F16ToF32(F32ToF16(static_cast<float>(prng.NextDouble() - 1)));
+    out.minimums[g] =
+        IsCentred(format) ? -128 * out.scales[g] : F16ToF32(F32ToF16(static_cast<float>(prng.NextDouble() - 1)));
   }
   return out;
 }

@@ -23,6 +23,8 @@ float Tolerance(const BaseMatrix& matrix, const float* row, std::int64_t t) {
   const std::int64_t begin = t / kWeightGroup * kWeightGroup, end = std::min(begin + kWeightGroup, matrix.k);
   const auto [low, high] = std::minmax_element(row + begin, row + end);
   constexpr float kRounding = 1.02f;  // of scales to float16
+  // The largest steps are a third of the largest value.
+  if (matrix.format == WeightFormat::kMx4) return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 3;
   if (matrix.format == WeightFormat::kQ4) return kRounding * (*high - *low) / 15;
   return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 127 / 2;
 }

@@ -131,7 +131,7 @@ PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weig
     case LoraTarget::kGate:
       return {&w.gate_up, &w.gate_up_bias, 0};
     case LoraTarget::kUp:
-      return {&w.gate_up, &w.gate_up_bias, config.gated ? config.intermediate_size : 0};
+      return {&w.gate_up, &w.gate_up_bias, config.gated ? config.BlockSize(layer) : 0};
     default:
       CHECK(target == LoraTarget::kDown);
       return {&w.down, &w.down_bias, 0};
@@ -155,7 +155,7 @@ BaseMatrix RowsOf(BaseMatrix matrix, std::int64_t first, std::int64_t count) {
 BaseMatrices BaseMatricesOf(const Model& model) {
   const auto linear = [&model](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
     const auto place = FindLinear(model.config(), model.weights(), layer, target);
-    const std::int64_t out = TargetShape(model.config(), target).out;
+    const std::int64_t out = TargetShape(model.config(), target, layer).out;
     BaseLinear found{RowsOf(MatrixOf(*place.matrix), place.first_row, out), {}};
     if (!place.bias->empty())
       found.bias.assign(place.bias->data() + place.first_row, place.bias->data() + place.first_row + out);
@@ -167,7 +167,7 @@ BaseMatrices BaseMatricesOf(const Model& model) {
 BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device) {
   const auto linear = [&model, &device](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
     const auto place = FindLinear(model.config(), model.weights(), layer, target);
-    const std::int64_t out = TargetShape(model.config(), target).out;
+    const std::int64_t out = TargetShape(model.config(), target, layer).out;
     BaseLinear found{RowsOf(MatrixOf(*place.matrix, device), place.first_row, out), {}};
     if (place.bias->data == nullptr) return found;
     found.bias.resize(static_cast<std::size_t>(out));

@@ -26,9 +26,13 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
       normed(config.hidden_size),
       qkv(config.QDim() + 2 * config.KvDim()),
       attended(config.QDim()),
-      gate_up(config.GateUpDim()),
-      activated(config.intermediate_size),
-      last_hidden(config.hidden_size) {
+      gate_up(config.GateUpDim(config.MostBlockSize())),
+      activated(config.MostBlockSize()),
+      last_hidden(config.hidden_size),
+      router(config.experts ? config.experts->route.experts + 1 : 0),
+      chosen(config.experts ? config.hidden_size : 0),
+      chosen_up(config.experts ? 2 * config.experts->intermediate_size : 0),
+      chosen_between(config.experts ? config.experts->intermediate_size : 0) {
   if (config.local_rope) local_rope.emplace(config, *config.local_rope);
 }
 
@@ -47,6 +51,20 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   for (Angles& of_rope : angles) {
     of_rope.cosines.Reserve(max_tokens * config.head_dim / 2);
     of_rope.sines.Reserve(max_tokens * config.head_dim / 2);
+  }
+  if (config.experts) {
+    const RouteForm& form = config.experts->route;
+    const std::int64_t pairs = max_tokens * form.per_token;
+    router.Ensure(max_tokens);
+    for (CpuRowBuffer* buffer : {&chosen, &chosen_up, &chosen_between}) buffer->Ensure(pairs);
+    experts.reserve(static_cast<std::size_t>(pairs));
+    expert_weights.reserve(static_cast<std::size_t>(pairs));
+    expert_runs.reserve(static_cast<std::size_t>(pairs));
+    for (auto& of_target : segments) of_target.reserve(static_cast<std::size_t>(pairs));
+    lora.Reserve(pairs * max_rank * 2);
+    chosen_rows.begins.reserve(static_cast<std::size_t>(form.experts) + 1);
+    chosen_rows.rows.reserve(static_cast<std::size_t>(pairs));
+    chosen_rows.places.reserve(static_cast<std::size_t>(pairs));
   }
   last_hidden.Ensure(max_logit_rows);
   logits.Reserve(max_logit_rows * config.vocab_size);
@@ -67,7 +85,7 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
     w_.sequences.push_back({first_row, size, chunk.position, chunk.pages});
     first_row += size;
   }
-  const std::int64_t rows = batch.num_rows;
+  const std::int64_t rows = batch.num_rows, pairs = config_.experts ? rows * config_.experts->route.per_token : 0;
   w_.attention.Reserve(
       AttentionWorkspaceFloats(f_.layout, config_.num_heads, batch.max_positions, f_.context.pool->size()));
   PrepareRope(w_.rope, w_.angles[0]);
@@ -78,6 +96,10 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
           .attended = w_.attended.Ensure(rows),
           .gate_up = w_.gate_up.Ensure(rows),
           .activated = w_.activated.Ensure(rows),
+          .router = w_.router.Ensure(rows),
+          .chosen = w_.chosen.Ensure(pairs),
+          .chosen_up = w_.chosen_up.Ensure(pairs),
+          .chosen_between = w_.chosen_between.Ensure(pairs),
           .last_hidden = w_.last_hidden.Ensure(batch.MostLogitRows()),
           .logits = {EnsureFloats(w_.logits, batch.MostLogitRows() * config_.vocab_size), config_.vocab_size}};
 }
@@ -216,11 +238,11 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
     std::vector<LoraSegment>& segments = w_.segments[count];
     const std::int64_t max_rank = CollectSegments(layer, output.target, segments);
     if (segments.empty()) continue;
-    projections[count++] = {segments, output.y.data, output.y.stride, TargetShape(config_, output.target).out};
+    projections[count++] = {segments, output.y.data, output.y.stride, TargetShape(config_, output.target, layer).out};
     workspace += segments.back().end * max_rank;
   }
   const float* const b = bias.empty() ? nullptr : bias.data();
-  const bool of_logits = outputs.front().target == LoraTarget::kLmHead;
+  const bool of_logits = !outputs.empty() && outputs.front().target == LoraTarget::kLmHead;
   if (of_logits) ExcludeAddedTokens(y, rows);
   if (of_logits && CollectOwnSegments()) {
     MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
@@ -246,14 +268,47 @@ void CpuOps::ExcludeAddedTokens(Rows logits, std::int64_t rows) const {
 std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
   const std::span<const AdapterRowsOf<LoraView>> groups =
       target == LoraTarget::kLmHead ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
-  const std::size_t index = LoraView::Index(layer, target, config_.num_layers);
   std::int64_t max_rank = 0;
   segments.clear();
   for (const AdapterRowsOf<LoraView>& group : groups) {
-    const LoraWeights& module = group.adapter->modules[index];
-    if (!module.changes()) continue;
-    segments.push_back({group.begin, group.end, module});
-    max_rank = std::max<std::int64_t>(max_rank, module.rank);
+    const LoraWeights* const module = group.adapter->Find(layer, target, config_.num_layers);
+    if (module == nullptr || !module->changes()) continue;
+    segments.push_back({group.begin, group.end, *module});
+    max_rank = std::max<std::int64_t>(max_rank, module->rank);
+  }
+  return max_rank;
+}
+
+// The places of an expert are in the order of rows, and so are the adapters.
+void CpuOps::CollectExpertRuns() {
+  w_.expert_runs.clear();
+  if (std::ranges::none_of(batch_->adapters, [](const auto& g) { return g.adapter->experts_of_layer > 0; })) return;
+  const ChosenRows& chosen = w_.chosen_rows;
+  for (std::size_t e = 0; e + 1 < chosen.begins.size(); ++e) {
+    auto group = batch_->adapters.begin();
+    for (std::int64_t place = chosen.begins[e]; place < chosen.begins[e + 1]; ++place) {
+      const std::int64_t row = chosen.rows[static_cast<std::size_t>(place)];
+      while (group != batch_->adapters.end() && group->end <= row) ++group;
+      if (group == batch_->adapters.end()) break;
+      if (row < group->begin || group->adapter->experts_of_layer == 0) continue;
+      const auto expert = static_cast<std::int64_t>(e);
+      const bool continues = !w_.expert_runs.empty() && w_.expert_runs.back().expert == expert &&
+                             w_.expert_runs.back().adapter == group->adapter && w_.expert_runs.back().end == place;
+      if (!continues) w_.expert_runs.push_back({expert, place, place, group->adapter});
+      w_.expert_runs.back().end = place + 1;
+    }
+  }
+}
+
+std::int64_t CpuOps::CollectExpertSegments(std::int64_t layer, LoraTarget target,
+                                           std::vector<LoraSegment>& segments) const {
+  std::int64_t max_rank = 0;
+  segments.clear();
+  for (const CpuWorkspace::ExpertRun& run : w_.expert_runs) {
+    const LoraWeights* const module = run.adapter->OfExpert(layer, run.expert, target);
+    if (module == nullptr || !module->changes()) continue;
+    segments.push_back({run.begin, run.end, *module});
+    max_rank = std::max<std::int64_t>(max_rank, module->rank);
   }
   return max_rank;
 }
@@ -288,15 +343,56 @@ void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
   loramux::StoreKv(f_.context, f_.layout, layer, f_.arena, w_.sequences, k.data, k.stride, v.data, v.stride);
 }
 
-void CpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
-  const ScoreForm form = {config_.AttentionScale(), static_cast<float>(config_.attention_soft_cap), window};
+void CpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
+  const ScoreForm form = {config_.AttentionScale(), static_cast<float>(config_.attention_soft_cap), window,
+                          sinks.empty() ? nullptr : sinks.data()};
   PagedAttention(f_.context, f_.layout, layer, f_.arena, w_.sequences, config_.num_heads, form, q.data, q.stride,
                  out.data, out.stride, w_.attention.data());
 }
 
-void CpuOps::GateMul(Rows gate_up, Rows y) {
-  loramux::GateMul(f_.context, {config_.activation, config_.gated}, gate_up.data, gate_up.stride, batch_->num_rows,
-                   config_.intermediate_size, y.data, y.stride);
+void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
+  const GateForm form = {config_.activation, config_.gated, static_cast<float>(config_.swiglu_alpha),
+                         static_cast<float>(config_.swiglu_limit)};
+  loramux::GateMul(f_.context, form, gate_up.data, gate_up.stride, rows, width, y.data, y.stride);
+}
+
+void CpuOps::Route(Rows router, Rows x, Rows chosen) {
+  const RouteForm& form = config_.experts->route;
+  const std::int64_t rows = batch_->num_rows;
+  w_.experts.resize(static_cast<std::size_t>(rows * form.per_token));
+  w_.expert_weights.resize(w_.experts.size());
+  ChooseExperts(f_.context, form, router.data, router.stride, rows, nullptr, w_.experts.data(),
+                w_.expert_weights.data());
+  w_.chosen_rows.Sort(form, rows, w_.experts.data());
+  CollectExpertRuns();
+  GatherRows(f_.context, w_.chosen_rows.rows, x.data, x.stride, config_.hidden_size, chosen.data, chosen.stride);
+}
+
+void CpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
+                          Rows y, std::span<const LoraOutput<Rows>> outputs) {
+  ExpertMatMul(f_.context, w_.chosen_rows.begins, x.data, x.stride, w, bias, y.data, y.stride);
+  LoraProjection projections[kMaxSharedInput];
+  std::size_t count = 0;
+  std::int64_t workspace = 0;
+  for (const LoraOutput<Rows>& output : outputs) {
+    std::vector<LoraSegment>& segments = w_.segments[count];
+    const std::int64_t max_rank = CollectExpertSegments(layer, output.target, segments);
+    if (segments.empty()) continue;
+    projections[count++] = {segments, output.y.data, output.y.stride,
+                            TargetShape(config_, output.target, layer, 0).out};
+    workspace += segments.back().end * max_rank;
+  }
+  if (count == 0) return;
+  LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, w.front().k(),
+             EnsureFloats(w_.lora, workspace));
+}
+
+void CpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
+  const ExpertsConfig& experts = *config_.experts;
+  const CombineForm form = {experts.route.per_token, experts.shared_size > 0,
+                            experts.shared_gate ? router.data + experts.route.experts : nullptr, router.stride};
+  CombineExperts(f_.context, form, w_.chosen_rows.places, w_.expert_weights.data(), chosen.data, chosen.stride,
+                 batch_->num_rows, config_.hidden_size, y.data, y.stride);
 }
 
 void CpuOps::Add(Rows x, Rows y) {

@@ -12,6 +12,7 @@
 #include "base/pool_batch.h"
 #include "base/sample_batch.h"
 #include "kernels/attention.h"
+#include "kernels/experts.h"
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
 #include "kernels/own_rows.h"
@@ -66,6 +67,18 @@ struct CpuWorkspace {
   std::vector<OwnSegment> own_segments;                            // of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   CpuRowBuffer last_hidden;                                        // one row per row of logits
+  // Of mixtures of experts: the router's rows, one per token, and the chosen experts, per_token for each; the rows of
+  // the chosen, sorted by expert.
+  CpuRowBuffer router, chosen, chosen_up, chosen_between;
+  std::vector<std::int32_t> experts;
+  std::vector<float> expert_weights;
+  ChosenRows chosen_rows;
+  // Places of the chosen that one expert and one adapter have.
+  struct ExpertRun {
+    std::int64_t expert = 0, begin = 0, end = 0;
+    const LoraView* adapter = nullptr;
+  };
+  std::vector<ExpertRun> expert_runs;
   // Of ModelConfig::rope and local_rope.
   struct Angles {
     AlignedBuffer<float> cosines, sines;  // [num_rows, rotary_dim / 2]
@@ -118,8 +131,12 @@ class CpuOps {
               std::span<const LoraOutput<Rows>> outputs);
   void Rope(LayerRope which, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
-  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
-  void GateMul(Rows gate_up, Rows y);
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out);
+  void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
+  void Route(Rows router, Rows x, Rows chosen);
+  void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
+                    std::span<const LoraOutput<Rows>> outputs);
+  void CombineChosen(Rows chosen, Rows router, Rows y);
   void Add(Rows x, Rows y);
   void Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap);
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
@@ -135,6 +152,9 @@ class CpuOps {
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   bool CollectOwnSegments();
+  // Finds ChosenRows' runs of the batch's adapters; the rows of what they change.
+  void CollectExpertRuns();
+  std::int64_t CollectExpertSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) const;
   void ExcludeAddedTokens(Rows logits, std::int64_t rows) const;
   // Calls fn(begin, end, weights) for rows [0, rows) in runs with the same weights of a norm. Adapters as in `groups`.
   template <typename F>

@@ -15,6 +15,11 @@ namespace {
 
 // Error: a model that the kernels cannot compute.
 Status CheckSupported(const ModelConfig& config) {
+  if (config.experts || config.sinks) {
+    return Unsupported(std::string("a device does not compute mixtures of experts yet, and the model is of family ") +
+                           ModelFamilyName(config.family) + "; start with --device cpu",
+                       "num_experts");
+  }
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +
                          " elements, but the model has head_dim " + std::to_string(config.head_dim) +

@@ -53,7 +53,7 @@ std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes)
   const auto rank = static_cast<std::int32_t>(sizes.max_rank);
   return std::max({gpu::LoraPartialFloats(rows, config.hidden_size, 3, rank),  // q, k and v
                    gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
-                   gpu::LoraPartialFloats(rows, config.intermediate_size, 1, rank)});
+                   gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
 }
 
 // With room for what the launches of recorded steps cover.
@@ -87,8 +87,8 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
   out.rows.normed = place.Rows(rows, config.hidden_size, true, true);
   out.rows.qkv = place.Rows(rows, config.QDim() + 2 * config.KvDim(), false, true);
   out.rows.attended = place.Rows(rows, config.QDim(), true, false);
-  out.rows.gate_up = place.Rows(rows, config.GateUpDim(), false, true);
-  out.rows.activated = place.Rows(rows, config.intermediate_size, true, false);
+  out.rows.gate_up = place.Rows(rows, config.GateUpDim(config.MostBlockSize()), false, true);
+  out.rows.activated = place.Rows(rows, config.MostBlockSize(), true, false);
   out.rows.last_hidden = place.Rows(sizes.logit_rows, config.hidden_size, true, true);
   out.rows.logits = place.Rows(sizes.logit_rows, config.vocab_size, false, true);
   out.lora = place.Floats(LoraFloats(config, sizes));

@@ -6,10 +6,10 @@
 // program that serves on several devices chooses among executors, once a step, and not among operations.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "base/check.h"
 #include "base/pool_batch.h"
@@ -17,97 +17,9 @@
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 #include "model/forward_batch.h"
-#include "model/model_weights.h"
+#include "model/forward_ops.h"
 
 namespace loramux {
-
-// The activations of a batch. Rows is a matrix with one row for each token (last_hidden and logits: for each row of
-// logits); where it lies, and in which type, is the ops' affair. Rows::From(column) are the same rows from there on.
-template <typename Rows>
-struct ForwardBuffers {
-  Rows hidden, normed;       // [hidden_size]
-  Rows qkv;                  // [QDim + 2 KvDim]
-  Rows attended;             // [QDim]
-  Rows gate_up, activated;   // [GateUpDim], [intermediate_size]
-  Rows last_hidden, logits;  // [hidden_size], [vocab_size]; as many rows as the largest block of logits
-};
-
-// The most linear layers that share an input: q, k and v.
-inline constexpr std::size_t kMaxSharedInput = 3;
-
-// The target of a LoRA product and the rows that it adds to.
-template <typename Rows>
-struct LoraOutput {
-  LoraTarget target = LoraTarget::kQ;
-  Rows y;
-};
-
-// A norm of the model. `layer` is of no meaning for the final one.
-struct NormOf {
-  OwnKind kind = OwnKind::kFinalNorm;
-  std::int64_t layer = 0;
-};
-
-// What a device must be able to do. None of the operations needs to have ended when it returns, as long as each sees
-// the results of the earlier ones: a device enqueues them on a stream. In all of them `rows` is a number of rows.
-//
-//   Begin(batch)                     provides the activations, and uploads what the batch needs; it stays until the end
-//   EmbedRows(table, hidden)         the rows of the embedding table of the batch's tokens
-//   EmbedOwnRows(hidden)             in their place, rows that the adapters bring, then += scale B (A's column of the
-//                                    token) of LoRA of the embedding; both arrive with the first layer
-//   AwaitLayer(layer)                before any read of a layer's adapters and cached keys and values; lm_head's count
-//                                    as the last layer's. Waits for arrivals (memory/layer_progress.h), or makes the
-//                                    stream wait
-//   EmbedPositions(table, hidden)    adds the rows of a table of positions
-//   Norm(norm, x, rows, weights, y)  y = the model's kind of norm of x: the input of products; x and y may be the same.
-//                                    Adapters may bring their weights of this norm
-//   Input(x, y)                      x itself as the input of products, in y or where it is: returns where
-//   NormOutput(norm, x, weights)     the norm in place, of what products have written
-//   NormHeads(norm, x, heads, weights) the same for each head
-//   NormRow(norm, x, width, weights) the same for the columns [0, width) of x together
-//   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
-//                                    target, the `outputs`, += scale B (A x), for the rows whose adapter changes the
-//                                    target. Rows of lm_head's W that an adapter brings take the place of W's. Logits
-//                                    of added tokens (ModelConfig::AddTokens) without one are -infinity
-//   Rope(which, x, heads)            rotates each head in place by its row's position, by one of the model's embeddings
-//   StoreKv(layer, k, v)             rounds to the pages' type and stores
-//   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions
-//   GateMul(gate_up, y)              y = f(gate) * up, or f(up) without a gate, with the model's activation f
-//   Add(x, y)                        y += x times the model's residual scale
-//   Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap tanh(x / cap), except where it is
-//                                    -infinity
-//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear of lm_head means them
-//   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
-//   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
-//   Pool(normed, pools)              adds the rows of each range of `pools` to its sum, in their order
-template <typename Ops>
-concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
-                              const typename Ops::Weights& weights, std::int64_t n,
-                              std::span<const LoraOutput<typename Ops::Rows>> outputs, const LogitBlock& block,
-                              const SampleBatch& samples, std::span<const ScoreRow> scores, const PoolBatch& pools) {
-  { ops.Begin(batch) } -> std::same_as<ForwardBuffers<typename Ops::Rows>>;
-  { x.From(n) } -> std::same_as<typename Ops::Rows>;
-  ops.EmbedRows(weights.EmbeddingRows(), x);
-  ops.EmbedOwnRows(x);
-  ops.EmbedPositions(weights.positions, x);
-  ops.AwaitLayer(n);
-  ops.Norm(NormOf(), x, n, weights.final_norm, x);
-  { ops.Input(x, x) } -> std::same_as<typename Ops::Rows>;
-  ops.NormOutput(NormOf(), x, weights.final_norm);
-  ops.NormHeads(NormOf(), x, n, weights.final_norm);
-  ops.NormRow(NormOf(), x, n, weights.final_norm);
-  ops.Linear(n, x, n, weights.lm_head, weights.no_bias, x, outputs);
-  ops.Rope(LayerRope::kMain, x, n);
-  ops.StoreKv(n, x, x);
-  ops.Attention(n, n, x, x);
-  ops.GateMul(x, x);
-  ops.Add(x, x);
-  ops.Scale(x, n, n, 1.0f, 0.0f);
-  ops.GatherLogitRows(block, x, x);
-  ops.Sample(x, samples);
-  ops.Score(x, scores);
-  ops.Pool(x, pools);
-};
 
 // One forward pass over a batch of any adapters, prefill and decode together. Not owning.
 template <ForwardOps Ops>
@@ -185,20 +97,20 @@ class ForwardPass {
     }
   }
 
-  // hidden += norm(o(attention(norm(hidden)))); hidden += norm(down(activated(norm(hidden)))), with those of the norms
+  // hidden += norm(o(attention(norm(hidden)))); hidden += norm(feed-forward(norm(hidden))), with those of the norms
   // that the model has. In parallel, both read the hidden state before either is added; nothing needs a buffer of its
   // own, because what a block reads of `normed` is used up before its output is there.
   void Blocks(std::int64_t layer, const Layer& w) {
     const Rows x = Attention(layer, w);
     if (config_.block_order == BlockOrder::kSequential) {
       AttentionOutput(layer, w);
-      MlpInput(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
+      FeedForward(layer, w, BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
     } else {
       const bool one_norm = config_.block_order == BlockOrder::kParallelOneNorm;
       MlpInput(layer, w, one_norm ? x : BlockInput({OwnKind::kMlpNorm, layer}, w.mlp_norm));
       AttentionOutput(layer, w);
+      MlpOutput(layer, w);
     }
-    Linear(layer, b_.activated, rows_, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
     AddOutput({OwnKind::kMlpOutputNorm, layer}, w.mlp_output_norm);
   }
 
@@ -215,7 +127,7 @@ class ForwardPass {
     const LayerRope rope = config_.RopeOf(layer);
     if (rope != LayerRope::kNone) ops_.Rope(rope, q, config_.num_heads + config_.num_kv_heads);
     ops_.StoreKv(layer, k, v);
-    ops_.Attention(layer, config_.sliding_window[static_cast<std::size_t>(layer)], q, b_.attended);
+    ops_.Attention(layer, config_.sliding_window[static_cast<std::size_t>(layer)], w.sinks, q, b_.attended);
     return x;
   }
 
@@ -224,16 +136,44 @@ class ForwardPass {
     AddOutput({OwnKind::kAttentionOutputNorm, layer}, w.attention_output_norm);
   }
 
+  // normed = the output of the feed-forward block of x, of the layer's experts, or of both.
+  void FeedForward(std::int64_t layer, const Layer& w, const Rows& x) {
+    if (!config_.HasExperts(layer)) {
+      MlpInput(layer, w, x);
+      return MlpOutput(layer, w);
+    }
+    const ExpertsConfig& experts = *config_.experts;
+    Linear(layer, x, rows_, w.router, w.router_bias, b_.router, {{LoraTarget::kRouter, b_.router}});
+    if (experts.shared_gate) {
+      const Rows gate = b_.router.From(experts.route.experts);
+      Linear(layer, x, rows_, w.shared_gate, weights_.no_bias, gate, {{LoraTarget::kSharedGate, gate}});
+    }
+    ops_.Route(b_.router, x, b_.chosen);
+    if (experts.shared_size > 0) MlpInput(layer, w, x);
+    const Rows up = b_.chosen_up.From(experts.intermediate_size);
+    ExpertLinear(layer, b_.chosen, w.expert_gate_up, w.expert_gate_up_bias, b_.chosen_up,
+                 {{LoraTarget::kGate, b_.chosen_up}, {LoraTarget::kUp, up}});
+    ops_.GateMul(b_.chosen_up, rows_ * experts.route.per_token, experts.intermediate_size, b_.chosen_between);
+    ExpertLinear(layer, b_.chosen_between, w.expert_down, w.expert_down_bias, b_.chosen,
+                 {{LoraTarget::kDown, b_.chosen}});
+    if (experts.shared_size > 0) MlpOutput(layer, w);
+    ops_.CombineChosen(b_.chosen, b_.router, b_.normed);
+  }
+
+  void MlpOutput(std::int64_t layer, const Layer& w) {
+    Linear(layer, b_.activated, rows_, w.down, w.down_bias, b_.normed, {{LoraTarget::kDown, b_.normed}});
+  }
+
   // activated = f(gate(x)) * up(x), or f(up(x))
   void MlpInput(std::int64_t layer, const Layer& w, const Rows& x) {
     if (config_.gated) {
-      const Rows up = b_.gate_up.From(config_.intermediate_size);
+      const Rows up = b_.gate_up.From(config_.BlockSize(layer));
       Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up,
              {{LoraTarget::kGate, b_.gate_up}, {LoraTarget::kUp, up}});
     } else {
       Linear(layer, x, rows_, w.gate_up, w.gate_up_bias, b_.gate_up, {{LoraTarget::kUp, b_.gate_up}});
     }
-    ops_.GateMul(b_.gate_up, b_.activated);
+    ops_.GateMul(b_.gate_up, rows_, config_.BlockSize(layer), b_.activated);
   }
 
   // lm_head(norm(hidden)) of the block's rows.
@@ -251,6 +191,12 @@ class ForwardPass {
               const typename Ops::Weights::Vector& bias, const Rows& y,
               std::initializer_list<LoraOutput<Rows>> outputs) {
     ops_.Linear(layer, x, rows, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
+  }
+
+  void ExpertLinear(std::int64_t layer, const Rows& x, const std::vector<typename Ops::Weights::Matrix>& w,
+                    const std::vector<typename Ops::Weights::Vector>& bias, const Rows& y,
+                    std::initializer_list<LoraOutput<Rows>> outputs) {
+    ops_.ExpertLinear(layer, x, w, bias, y, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
   }
 
   const ModelConfig& config_;

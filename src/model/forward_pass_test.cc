@@ -159,7 +159,7 @@ class PlainOps {
     }
   }
 
-  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+  void Attention(std::int64_t layer, std::int64_t window, const Floats& /*sinks*/, Rows q, Rows out) {
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       for (std::int64_t head = 0; head < config_.num_heads; ++head) {
         const auto row = static_cast<std::int64_t>(i);
@@ -168,14 +168,20 @@ class PlainOps {
     }
   }
 
-  void GateMul(Rows gate_up, Rows y) {
-    for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
-      for (std::int64_t j = 0; j < config_.intermediate_size; ++j) {
+  void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < width; ++j) {
         const float gate = gate_up.Row(i)[j];
-        y.Row(i)[j] = gate / (1 + std::exp(-gate)) * gate_up.Row(i)[config_.intermediate_size + j];
+        y.Row(i)[j] = gate / (1 + std::exp(-gate)) * gate_up.Row(i)[width + j];
       }
     }
   }
+
+  // Its models have no experts: golden_test has some that do.
+  void Route(Rows /*router*/, Rows /*x*/, Rows /*chosen*/) {}
+  void ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<PlainMatrix>& /*w*/,
+                    const std::vector<Floats>& /*bias*/, Rows /*y*/, std::span<const LoraOutput<Rows>> /*outputs*/) {}
+  void CombineChosen(Rows /*chosen*/, Rows /*router*/, Rows /*y*/) {}
 
   void Add(Rows x, Rows y) {
     for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
@@ -310,9 +316,20 @@ PlainWeights Plain(const ModelWeights& packed) {
   plain.lm_head = Plain(packed.lm_head);
   plain.final_norm = packed.final_norm;
   for (const LayerWeights& w : packed.layers) {
-    plain.layers.push_back({Plain(w.qkv), Plain(w.o), Plain(w.gate_up), Plain(w.down), w.qkv_bias, w.o_bias,
-                            w.gate_up_bias, w.down_bias, w.input_norm, w.attention_output_norm, w.mlp_norm,
-                            w.mlp_output_norm, w.q_norm, w.k_norm});
+    plain.layers.push_back({.qkv = Plain(w.qkv),
+                            .o = Plain(w.o),
+                            .gate_up = Plain(w.gate_up),
+                            .down = Plain(w.down),
+                            .qkv_bias = w.qkv_bias,
+                            .o_bias = w.o_bias,
+                            .gate_up_bias = w.gate_up_bias,
+                            .down_bias = w.down_bias,
+                            .input_norm = w.input_norm,
+                            .attention_output_norm = w.attention_output_norm,
+                            .mlp_norm = w.mlp_norm,
+                            .mlp_output_norm = w.mlp_output_norm,
+                            .q_norm = w.q_norm,
+                            .k_norm = w.k_norm});
   }
   return plain;
 }

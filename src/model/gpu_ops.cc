@@ -12,6 +12,20 @@
 #include "model/lora_view.h"
 
 namespace loramux {
+namespace {
+
+// The matrices of which y = W x is one.
+AssistGroup GroupOf(const ForwardBuffers<GpuRows>& b, GpuRows x, GpuRows y) {
+  if (y.wide == b.qkv.wide) return AssistGroup::kQkv;
+  if (y.wide == b.gate_up.wide) return AssistGroup::kGateUp;
+  return x.low == b.attended.low ? AssistGroup::kO : AssistGroup::kDown;
+}
+
+gpu::OwnNorm OwnOf(const ModelConfig& config, NormOf norm, const gpu::OwnPartsOnDevice* const* own) {
+  return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config.num_layers))};
+}
+
+}  // namespace
 
 ForwardBuffers<GpuRows> GpuOps::Begin(const ForwardBatch<DeviceLoraView>& /*batch*/) { return b_; }
 
@@ -90,12 +104,8 @@ void GpuOps::AwaitArrivals(std::int64_t layer) {
   }
 }
 
-gpu::OwnNorm GpuOps::OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own) const {
-  return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers))};
-}
-
 void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const NormVectors& weights, Rows y) {
-  LaunchNorm(x, weights, OwnOf(norm, OfLogits(x) ? block_->own : step_.own), y);
+  LaunchNorm(x, weights, OwnOf(config_, norm, OfLogits(x) ? block_->own : step_.own), y);
 }
 
 GpuRows GpuOps::Input(Rows x, Rows y) {
@@ -133,7 +143,7 @@ void GpuOps::LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Ro
 void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const NormVectors& weights) {
   const bool of_q = x.wide == b_.qkv.wide;
   (of_q ? q_norm_ : k_norm_) = weights.weight.data;
-  (of_q ? own_q_ : own_k_) = OwnOf(norm, step_.own);
+  (of_q ? own_q_ : own_k_) = OwnOf(config_, norm, step_.own);
 }
 
 void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
@@ -150,7 +160,7 @@ void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors&
                  .added_stride = 0,
                  .y_stride = x.stride,
                  .eps = Epsilon(),
-                 .own = OwnOf(norm, step_.own),
+                 .own = OwnOf(config_, norm, step_.own),
                  .weight_offset = NormOffset(),
                  .bias = weights.bias.data});
 }
@@ -195,17 +205,11 @@ void GpuOps::FlushExpand() {
   expand_ = {};
 }
 
-AssistGroup GpuOps::GroupOf(Rows x, Rows y) const {
-  if (y.wide == b_.qkv.wide) return AssistGroup::kQkv;
-  if (y.wide == b_.gate_up.wide) return AssistGroup::kGateUp;
-  return x.low == b_.attended.low ? AssistGroup::kO : AssistGroup::kDown;
-}
-
 void GpuOps::SendActivations(Rows x, Rows y) {
   if (y.wide == b_.logits.wide)
     f_.assist->SendHead(f_.stream, Block(), x.low, x.stride);
   else
-    f_.assist->Send(f_.stream, GroupOf(x, y), layer_, x.low, x.stride);
+    f_.assist->Send(f_.stream, GroupOf(b_, x, y), layer_, x.low, x.stride);
 }
 
 void GpuOps::AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
@@ -215,7 +219,7 @@ void GpuOps::AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<R
   std::size_t count = 0;
   for (const LoraOutput<Rows>& output : outputs)
     of_group[count++] = {.target = output.target, .y = output.y.wide, .y_stride = output.y.stride};
-  f_.assist->Add(f_.stream, GroupOf(x, outputs.front().y), layer, std::span(of_group, count));
+  f_.assist->Add(f_.stream, GroupOf(b_, x, outputs.front().y), layer, std::span(of_group, count));
 }
 
 void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
@@ -232,7 +236,7 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
   if (work.max_expand == 0) return FlushProduct();
   gpu::LoraShrinkArguments shrink = {.x = x.low,
                                      .x_stride = x.stride,
-                                     .in = TargetShape(config_, first).in,
+                                     .in = TargetShape(config_, first, layer).in,
                                      .work = work,
                                      .partial = w_.activations().lora,
                                      .partial_rows = of_lm_head ? block_->max_rows : step_.max_rows};
@@ -245,7 +249,7 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
         static_cast<std::int32_t>(LoraView::Index(layer, output.target, config_.num_layers));
     expand.y[slice] = output.y.wide;
     expand.y_stride[slice] = output.y.stride;
-    expand.out[slice] = TargetShape(config_, output.target).out;
+    expand.out[slice] = TargetShape(config_, output.target, layer).out;
   }
   if (shrink.slices == 0) return FlushProduct();
   expand.slices = shrink.slices;
@@ -312,7 +316,8 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   rope_.reset();
 }
 
-void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
+  CHECK(sinks.data == nullptr);
   FlushProduct();
   gpu::AttentionArguments arguments = {.q = q.wide,
                                        .q_stride = q.stride,
@@ -338,12 +343,20 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out
   }
 }
 
-void GpuOps::GateMul(Rows gate_up, Rows y) {
+void GpuOps::Route(Rows /*router*/, Rows /*x*/, Rows /*chosen*/) { CHECK(false); }
+void GpuOps::ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<Matrix>& /*w*/,
+                          const std::vector<Vector>& /*bias*/, Rows /*y*/,
+                          std::span<const LoraOutput<Rows>> /*outputs*/) {
+  CHECK(false);
+}
+void GpuOps::CombineChosen(Rows /*chosen*/, Rows /*router*/, Rows /*y*/) { CHECK(false); }
+
+void GpuOps::GateMul(Rows gate_up, std::int64_t /*rows*/, std::int64_t width, Rows y) {
   FlushProduct();
   const gpu::GateMulArguments arguments = {.x = gate_up.wide,
                                            .y = y.low,
                                            .rows = step_.rows,
-                                           .width = config_.intermediate_size,
+                                           .width = width,
                                            .x_stride = gate_up.stride,
                                            .y_stride = y.stride,
                                            .f = config_.activation,

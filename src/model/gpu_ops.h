@@ -72,8 +72,12 @@ class GpuOps {
   }
   void Rope(LayerRope which, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
-  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
-  void GateMul(Rows gate_up, Rows y);
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out);
+  void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
+  void Route(Rows router, Rows x, Rows chosen);
+  void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
+                    std::span<const LoraOutput<Rows>> outputs);
+  void CombineChosen(Rows chosen, Rows router, Rows y);
   void Add(Rows x, Rows y);
   void Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap);
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
@@ -100,7 +104,6 @@ class GpuOps {
   std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
   bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
   void AwaitArrivals(std::int64_t layer);
-  gpu::OwnNorm OwnOf(NormOf norm, const gpu::OwnPartsOnDevice* const* own) const;
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
   // Launches nothing unless y are logits, and there are tokens or rows of the output matrix that adapters bring.
   void PutOwnProducts(Rows x, Rows y);
@@ -110,7 +113,6 @@ class GpuOps {
   // The processor's part of the products that follow x: hands x over, and adds the answers.
   void SendActivations(Rows x, Rows y);
   void AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
-  AssistGroup GroupOf(Rows x, Rows y) const;
   std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
   gpu::PagesOnDevice Pages() const;
   // Launches a norm with the Add and the expand that wait for it. Without weights, y = x.

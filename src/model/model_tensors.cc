@@ -67,6 +67,9 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, const std::strin
                              {attention + "v_proj", c.KvDim(), &t.v}},
                             FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
   ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, c.QDim(), c.attention_output_bias));
+  if (c.sinks) {
+    ASSIGN_OR_RETURN(t.sinks, source.RequireVector(attention + "sinks", c.num_heads));
+  }
   if (c.qk_norm == QkNorm::kNone) return Ok{};
   const bool of_heads = c.qk_norm == QkNorm::kHeads;
   ASSIGN_OR_RETURN(t.q_norm.weight,
@@ -76,18 +79,136 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, const std::strin
   return Ok{};
 }
 
-Status FindMlp(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
-  const std::string mlp = layer + "mlp.";
+// The layer's own block, at `mlp`.
+Status FindBlock(ModelSource& source, const ModelConfig& c, std::int64_t size, const std::string& mlp,
+                 BlockTensors& t) {
   if (c.gated) {
-    RETURN_IF_ERROR(
-        FindParts(source, mlp + "gate_up_proj",
-                  {{mlp + "gate_proj", c.intermediate_size, &t.gate}, {mlp + "up_proj", c.intermediate_size, &t.up}}, 1,
-                  c.hidden_size, c.mlp_bias));
+    RETURN_IF_ERROR(FindParts(source, mlp + "gate_up_proj",
+                              {{mlp + "gate_proj", size, &t.gate}, {mlp + "up_proj", size, &t.up}}, 1, c.hidden_size,
+                              c.mlp_bias));
   } else {
-    ASSIGN_OR_RETURN(t.up, FindLinear(source, mlp + "up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias));
+    ASSIGN_OR_RETURN(t.up, FindLinear(source, mlp + "up_proj", size, c.hidden_size, c.mlp_bias));
   }
-  ASSIGN_OR_RETURN(t.down, FindLinear(source, mlp + "down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias));
+  ASSIGN_OR_RETURN(t.down, FindLinear(source, mlp + "down_proj", c.hidden_size, size, c.mlp_bias));
   return Ok{};
+}
+
+// The names of the parts of a mixture of experts, after "model.layers.N.".
+struct ExpertNames {
+  const char* router;
+  const char* each;  // what the number of an expert follows
+  const char *gate, *up, *down;
+};
+constexpr ExpertNames kExpertNames[] = {
+    {"mlp.gate", "mlp.experts.", ".gate_proj", ".up_proj", ".down_proj"},
+    {"block_sparse_moe.gate", "block_sparse_moe.experts.", ".w1", ".w3", ".w2"},
+};
+
+// A matrix [experts * parts * rows, columns] of all experts, whose rows are those of the parts of the first expert, and
+// so on. With `alternating`, the rows of an expert's parts alternate.
+struct StackedExperts {
+  std::shared_ptr<const StoredMatrix> matrix;
+  std::vector<float> bias;  // by row, or empty
+  std::int64_t parts = 1, rows = 0;
+  bool alternating = false;
+
+  LinearTensors Part(std::int64_t expert, std::int64_t part) const {
+    std::vector<std::int64_t> picked(static_cast<std::size_t>(rows));
+    LinearTensors linear;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const std::int64_t in_expert = alternating ? i * parts + part : part * rows + i;
+      const std::int64_t row = picked[static_cast<std::size_t>(i)] = expert * parts * rows + in_expert;
+      if (!bias.empty()) linear.bias.push_back(bias[static_cast<std::size_t>(row)]);
+    }
+    linear.weight = RowsOfMatrix(matrix, std::move(picked));
+    return linear;
+  }
+};
+
+// Finds a matrix of all experts; null if there is none.
+Result<StackedExperts> FindStacked(ModelSource& source, const ModelConfig& c, const std::string& name,
+                                   std::int64_t parts, std::int64_t rows, std::int64_t columns) {
+  const ModelSource::StackedShape shape = {c.experts->route.experts, parts * rows, columns,
+                                           c.family == ModelFamily::kGptOss};
+  StackedExperts found{.parts = parts, .rows = rows};
+  ASSIGN_OR_RETURN(const ModelSource::Stacked stacked, source.FindStacked(name, shape));
+  found.matrix = stacked.matrix;
+  found.alternating = stacked.alternating;
+  if (found.matrix == nullptr || !c.experts->biases) return found;
+  ASSIGN_OR_RETURN(found.bias, source.RequireStackedBias(name, shape));
+  return found;
+}
+
+// Experts in matrices of all of them: gate and up together or apart. Leaves `t` as it is if there are none.
+Status FindStackedExperts(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  const std::int64_t size = c.experts->intermediate_size;
+  for (const auto& [gate_up, down] : {std::pair{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"},
+                                      std::pair{"block_sparse_moe.input_linear", "block_sparse_moe.output_linear"}}) {
+    StackedExperts gates, ups;
+    ASSIGN_OR_RETURN(const auto both, FindStacked(source, c, layer + gate_up, 2, size, c.hidden_size));
+    if (both.matrix == nullptr) {
+      ASSIGN_OR_RETURN(gates, FindStacked(source, c, layer + "mlp.experts.gate_proj", 1, size, c.hidden_size));
+      ASSIGN_OR_RETURN(ups, FindStacked(source, c, layer + "mlp.experts.up_proj", 1, size, c.hidden_size));
+    }
+    if (both.matrix == nullptr && (gates.matrix == nullptr || ups.matrix == nullptr)) continue;
+    ASSIGN_OR_RETURN(const auto downs, FindStacked(source, c, layer + down, 1, c.hidden_size, size));
+    if (downs.matrix == nullptr) {
+      return InvalidArgument("tensor " + Quote(layer + down) + " is missing from the weights", layer + down);
+    }
+    for (std::int64_t e = 0; e < c.experts->route.experts; ++e) {
+      const bool fused = both.matrix != nullptr;
+      t.experts.push_back(
+          {fused ? both.Part(e, 0) : gates.Part(e, 0), fused ? both.Part(e, 1) : ups.Part(e, 0), downs.Part(e, 0)});
+    }
+    return Ok{};
+  }
+  return Ok{};
+}
+
+// Each expert in matrices of its own.
+Status FindSplitExperts(ModelSource& source, const ModelConfig& c, const std::string& layer, const ExpertNames& names,
+                        LayerTensors& t) {
+  const std::int64_t size = c.experts->intermediate_size, hidden = c.hidden_size;
+  const bool bias = c.experts->biases;
+  for (std::int64_t e = 0; e < c.experts->route.experts; ++e) {
+    const std::string expert = layer + names.each + std::to_string(e);
+    BlockTensors block;
+    ASSIGN_OR_RETURN(block.gate, FindLinear(source, expert + names.gate, size, hidden, bias));
+    ASSIGN_OR_RETURN(block.up, FindLinear(source, expert + names.up, size, hidden, bias));
+    ASSIGN_OR_RETURN(block.down, FindLinear(source, expert + names.down, hidden, size, bias));
+    t.experts.push_back(std::move(block));
+  }
+  return Ok{};
+}
+
+Status FindRouter(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  const std::int64_t count = c.experts->route.experts;
+  for (const char* name : {"mlp.gate", "block_sparse_moe.gate", "mlp.router", "block_sparse_moe.router.layer"}) {
+    ASSIGN_OR_RETURN(t.router.weight, source.FindMatrix(layer + name, count, c.hidden_size));
+    if (t.router.weight == nullptr) continue;
+    if (!c.experts->router_bias) return Ok{};
+    ASSIGN_OR_RETURN(t.router.bias, source.RequireVector(layer + name + ".bias", count));
+    return Ok{};
+  }
+  ASSIGN_OR_RETURN(t.router.weight, source.RequireMatrix(layer + "mlp.gate", count, c.hidden_size));
+  return Ok{};
+}
+
+Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
+               LayerTensors& t) {
+  if (!c.HasExperts(index)) return FindBlock(source, c, c.intermediate_size, layer + "mlp.", t);
+  RETURN_IF_ERROR(FindRouter(source, c, layer, t));
+  RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
+  if (t.experts.empty()) {
+    const std::string second = layer + kExpertNames[1].router;
+    ASSIGN_OR_RETURN(const auto router, source.FindMatrix(second, c.experts->route.experts, c.hidden_size));
+    RETURN_IF_ERROR(FindSplitExperts(source, c, layer, kExpertNames[router == nullptr ? 0 : 1], t));
+  }
+  if (c.experts->shared_size == 0) return Ok{};
+  if (c.experts->shared_gate) {
+    ASSIGN_OR_RETURN(t.shared_gate, FindLinear(source, layer + "mlp.shared_expert_gate", 1, c.hidden_size, false));
+  }
+  return FindBlock(source, c, c.experts->shared_size, layer + "mlp.shared_expert.", t);
 }
 
 // `name` null: the family has no such norm.
@@ -111,7 +232,7 @@ Result<LayerTensors> FindLayer(ModelSource& source, const ModelConfig& c, std::i
   }
   RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp_output, t.mlp_output_norm));
   RETURN_IF_ERROR(FindAttention(source, c, layer, t));
-  RETURN_IF_ERROR(FindMlp(source, c, layer, t));
+  RETURN_IF_ERROR(FindMlp(source, c, index, layer, t));
   return t;
 }
 
@@ -155,7 +276,10 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
     }
   };
   visit_all({tensors.embedding, tensors.positions, tensors.lm_head});
-  for (const LayerTensors& t : tensors.layers) visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down});
+  for (const LayerTensors& t : tensors.layers) {
+    visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate});
+    for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
+  }
 }
 
 }  // namespace

@@ -26,9 +26,17 @@ struct NormTensors {
   std::vector<float> weight, bias;
 };
 
-// One decoder layer as stored. Without a gate, `gate` has no weight.
-struct LayerTensors {
-  LinearTensors q, k, v, o, gate, up, down;
+// The matrices of a feed-forward block, or of one expert. Without a gate, `gate` has no weight.
+struct BlockTensors {
+  LinearTensors gate, up, down;
+};
+
+// One decoder layer as stored. What it lacks has no weight.
+struct LayerTensors : BlockTensors {
+  LinearTensors q, k, v, o;
+  LinearTensors router, shared_gate;
+  std::vector<BlockTensors> experts;
+  std::vector<float> sinks;
   NormTensors input_norm, attention_output_norm, mlp_norm, mlp_output_norm, q_norm, k_norm;
 };
 
@@ -57,7 +65,7 @@ DType CommonDType(std::initializer_list<LinearTensors> linears);
 std::vector<float> StackedBias(std::initializer_list<LinearTensors> linears);
 // Calls fn with gate and up, or with up alone.
 template <typename F>
-auto WithGateUp(const LayerTensors& t, const F& fn) {
+auto WithGateUp(const BlockTensors& t, const F& fn) {
   return t.gate.weight == nullptr ? fn(std::initializer_list<LinearTensors>{t.up})
                                   : fn(std::initializer_list<LinearTensors>{t.gate, t.up});
 }

@@ -20,6 +20,14 @@ struct LayerWeightsOf {
   Matrix gate_up;                                    // [2 intermediate, hidden], or up alone
   Matrix down;                                       // [hidden, intermediate]
   Vector qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
+  // A mixture of experts; empty if the layer has none, as gate_up and down are if it has nothing else.
+  Matrix router;                       // [experts, hidden]
+  Matrix shared_gate;                  // [1, hidden], of the shared expert, which gate_up and down are
+  std::vector<Matrix> expert_gate_up;  // of each: [2 intermediate, hidden]
+  std::vector<Matrix> expert_down;     // [hidden, intermediate]
+  Vector router_bias;                  // empty if none
+  std::vector<Vector> expert_gate_up_bias, expert_down_bias;
+  Vector sinks;  // [heads]; empty if none
   // [hidden] each, of the inputs and the outputs of attention and of the feed-forward block; empty if none
   NormWeightsOf<Vector> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   NormWeightsOf<Vector> q_norm,

@@ -34,13 +34,13 @@ class RoundedOps : public CpuOps {
     return y;
   }
   void NormOutput(NormOf norm, Rows x, const NormVectors& weight) { CpuOps::Norm(norm, x, rows_, weight, x); }
-  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
-    CpuOps::Attention(layer, window, q, out);
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
+    CpuOps::Attention(layer, window, sinks, q, out);
     Round(out, rows_, c_.QDim());
   }
-  void GateMul(Rows gate_up, Rows y) {
-    CpuOps::GateMul(gate_up, y);
-    Round(y, rows_, c_.intermediate_size);
+  void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
+    CpuOps::GateMul(gate_up, rows, width, y);
+    Round(y, rows, width);
   }
 
  private:

@@ -25,12 +25,27 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   LayerWeights w;
   w.qkv = packer.Matrix({t.q, t.k, t.v}, format);
   w.o = packer.Matrix({t.o}, format);
-  w.gate_up = WithGateUp(t, [&](auto linears) { return packer.Matrix(linears, format); });
-  w.down = packer.Matrix({t.down}, format);
+  const auto matrix = [&](std::initializer_list<LinearTensors> linears) { return packer.Matrix(linears, format); };
+  if (t.down.weight != nullptr) {
+    w.gate_up = WithGateUp(t, matrix);
+    w.down = matrix({t.down});
+    w.gate_up_bias = WithGateUp(t, StackedBias);
+    w.down_bias = t.down.bias;
+  }
+  for (const BlockTensors& expert : t.experts) {
+    w.expert_gate_up.push_back(WithGateUp(expert, matrix));
+    w.expert_down.push_back(matrix({expert.down}));
+    if (expert.down.bias.empty()) continue;
+    w.expert_gate_up_bias.push_back(WithGateUp(expert, StackedBias));
+    w.expert_down_bias.push_back(expert.down.bias);
+  }
+  // What decides is small, and is kept as it is.
+  if (t.router.weight != nullptr) w.router = packer.Matrix({t.router}, std::nullopt);
+  if (t.shared_gate.weight != nullptr) w.shared_gate = packer.Matrix({t.shared_gate}, std::nullopt);
+  w.router_bias = t.router.bias;
+  w.sinks = t.sinks;
   w.qkv_bias = StackedBias({t.q, t.k, t.v});
   w.o_bias = StackedBias({t.o});
-  w.gate_up_bias = WithGateUp(t, StackedBias);
-  w.down_bias = StackedBias({t.down});
   w.input_norm = NormOf(t.input_norm);
   w.attention_output_norm = NormOf(t.attention_output_norm);
   w.mlp_norm = NormOf(t.mlp_norm);
@@ -117,17 +132,38 @@ std::vector<float> Zeros(bool wanted, std::int64_t n) {
 
 std::vector<float> Ones(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n), 1.0f); }
 
-LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, Prng& prng) {
+void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerWeights& w) {
+  const ExpertsConfig& experts = *c.experts;
+  const std::int64_t count = experts.route.experts, size = experts.intermediate_size, hidden = c.hidden_size;
+  const WeightFormat floats = IsQuantised(format) ? WeightFormat::kBF16 : format;
+  w.router = RandomMatrix(count, hidden, floats, prng);
+  w.router_bias = Zeros(experts.router_bias, count);
+  if (experts.shared_gate) w.shared_gate = RandomMatrix(1, hidden, floats, prng);
+  for (std::int64_t e = 0; e < count; ++e) {
+    w.expert_gate_up.push_back(RandomMatrix(2 * size, hidden, format, prng));
+    w.expert_down.push_back(RandomMatrix(hidden, size, format, prng));
+    if (!experts.biases) continue;
+    w.expert_gate_up_bias.push_back(Zeros(true, 2 * size));
+    w.expert_down_bias.push_back(Zeros(true, hidden));
+  }
+}
+
+LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t index, Prng& prng) {
   LayerWeights w;
   const std::int64_t qkv = c.QDim() + 2 * c.KvDim();
   w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
   w.o = RandomMatrix(c.hidden_size, c.QDim(), format, prng);
-  w.gate_up = RandomMatrix(c.GateUpDim(), c.hidden_size, format, prng);
-  w.down = RandomMatrix(c.hidden_size, c.intermediate_size, format, prng);
+  if (c.HasOwnBlock(index)) {
+    const std::int64_t size = c.BlockSize(index), rows = c.GateUpDim(size);
+    w.gate_up = RandomMatrix(rows, c.hidden_size, format, prng);
+    w.down = RandomMatrix(c.hidden_size, size, format, prng);
+    w.gate_up_bias = Zeros(c.mlp_bias, rows);
+    w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
+  }
+  if (c.HasExperts(index)) RandomExperts(c, format, prng, w);
   w.qkv_bias = Zeros(c.attention_qkv_bias, qkv);
   w.o_bias = Zeros(c.attention_output_bias, c.hidden_size);
-  w.gate_up_bias = Zeros(c.mlp_bias, c.GateUpDim());
-  w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
+  w.sinks = Zeros(c.sinks, c.num_heads);
   const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
   if (c.norm_places != NormPlaces::kAfter) w.input_norm = w.mlp_norm = whole;
   if (c.norm_places != NormPlaces::kBefore) w.attention_output_norm = w.mlp_output_norm = whole;
@@ -145,7 +181,14 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
                        static_cast<std::int64_t>(weights.positions.bytes()) + FloatBytes({&weights.final_norm});
   for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
-    total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias});
+    total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.sinks});
+    total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes());
+    for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) {
+      for (const PackedMatrix& matrix : *experts) total += static_cast<std::int64_t>(matrix.bytes());
+    }
+    for (const auto* biases : {&w.expert_gate_up_bias, &w.expert_down_bias}) {
+      for (const auto& bias : *biases) total += FloatBytes({&bias});
+    }
     total +=
         FloatBytes({&w.input_norm, &w.attention_output_norm, &w.mlp_norm, &w.mlp_output_norm, &w.q_norm, &w.k_norm});
   }
@@ -179,7 +222,7 @@ ModelWeights RandomModelWeights(const ModelConfig& config, WeightFormat format, 
   ModelWeights weights;
   if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(vocab, hidden, embeddings, prng);
   weights.lm_head = RandomMatrix(vocab, hidden, embeddings, prng);
-  for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, format, prng));
+  for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, format, i, prng));
   weights.final_norm = {Ones(hidden), Zeros(config.norm_kind == NormKind::kLayer, hidden)};
   if (config.position_rows_before) {
     weights.positions = RandomMatrix(config.max_position + *config.position_rows_before, hidden, embeddings, prng);

@@ -71,15 +71,24 @@ class OutputList {
     Matrix(attention + "k_proj", t.k, layers_);
     Matrix(attention + "v_proj", t.v, layers_);
     Matrix(attention + "o_proj", t.o, layers_);
-    Matrix(mlp + "gate_proj", t.gate, layers_);
-    Matrix(mlp + "up_proj", t.up, layers_);
-    Matrix(mlp + "down_proj", t.down, layers_);
+    Block(t.router.weight == nullptr ? mlp : mlp + "shared_expert.", t);
+    const std::string experts = mlp + "experts.";
+    Matrix(mlp + "gate", t.router, std::nullopt);
+    Matrix(mlp + "shared_expert_gate", t.shared_gate, std::nullopt);
+    for (std::size_t e = 0; e < t.experts.size(); ++e) Block(experts + std::to_string(e) + ".", t.experts[e]);
+    Vector(attention + "sinks", t.sinks);
     Norm(attention, "q_norm", t.q_norm);
     Norm(attention, "k_norm", t.k_norm);
     Norm(prefix, norms_.attention, t.input_norm);
     Norm(prefix, norms_.attention_output, t.attention_output_norm);
     Norm(prefix, norms_.mlp, t.mlp_norm);
     Norm(prefix, norms_.mlp_output, t.mlp_output_norm);
+  }
+
+  void Block(const std::string& prefix, const BlockTensors& t) {
+    Matrix(prefix + "gate_proj", t.gate, layers_);
+    Matrix(prefix + "up_proj", t.up, layers_);
+    Matrix(prefix + "down_proj", t.down, layers_);
   }
 
   void Matrix(const std::string& name, const LinearTensors& linear, std::optional<WeightFormat> format) {

@@ -29,6 +29,24 @@ class FloatSource : public ModelSource {
     return matrix;
   }
 
+  // The tensor "NAME" or "NAME.weight" [experts, rows, columns].
+  Result<Stacked> FindStacked(const std::string& name, const StackedShape& shape) override {
+    for (const char* suffix : {"", ".weight"}) {
+      const auto stored = shape.as_gpt_oss ? TensorFinder::Shape{shape.experts, shape.columns, shape.rows}
+                                           : TensorFinder::Shape{shape.experts, shape.rows, shape.columns};
+      ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Find(name + suffix, stored));
+      if (tensor == nullptr) continue;
+      return Stacked{shape.as_gpt_oss ? MakeTransposedMatrices(*tensor) : MakeFloatMatrix(*tensor), shape.as_gpt_oss};
+    }
+    return Stacked{};
+  }
+
+  // The tensor "NAME_bias" [experts, rows].
+  Result<std::vector<float>> RequireStackedBias(const std::string& name, const StackedShape& shape) override {
+    ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Require(name + "_bias", {shape.experts, shape.rows}));
+    return ToFloats(*tensor);
+  }
+
   Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
     ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Find(name, {size}));
     std::optional<std::vector<float>> values;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "quant/mxfp4.h"
 #include "quant/quantise.h"
 #include "tensor/half_float.h"
 
@@ -26,6 +27,7 @@ enum Type : std::uint32_t {
   kTypeQ5_K = 13,
   kTypeQ6_K = 14,
   kTypeBF16 = 30,
+  kTypeMXFP4 = 39,
 };
 
 constexpr std::int64_t kSmallBlock = 32, kBigBlock = 256;
@@ -50,7 +52,21 @@ int FifthBit(const std::byte* bits, std::int64_t t) { return ByteAt(bits, t / 8)
 
 int SignedAt(const std::byte* at, std::int64_t t) { return static_cast<std::int8_t>(at[t]); }
 
+// As in memory, where scales are float16.
+Mx4Group MxGroupOf(const std::byte* block) {
+  Mx4Group group = ReadMx4Group(static_cast<std::uint8_t>(block[0]), block + 1, /*halves=*/true);
+  if (static_cast<int>(block[0]) > kMostMx4Exponent) group.scale = std::numeric_limits<float>::quiet_NaN();
+  return group;
+}
+
 void ReadSmallBlock(std::uint32_t type, const std::byte* block, float* out) {
+  if (type == kTypeMXFP4) {
+    const Mx4Group group = MxGroupOf(block);
+    for (std::int64_t t = 0; t < kSmallBlock; ++t) {
+      out[t] = group.scale * static_cast<float>(static_cast<int>(group.codes[t]) - kQ8Zero);
+    }
+    return;
+  }
   const float scale = HalfAt(block);
   const float minimum = type == kTypeQ4_1 || type == kTypeQ5_1 ? HalfAt(block + 2) : 0.0f;
   for (std::int64_t t = 0; t < kSmallBlock; ++t) {
@@ -155,6 +171,13 @@ void CopyGroup(std::uint32_t type, const std::byte* block, std::int64_t group, c
     for (std::int64_t t = 0; t < 32; ++t) to.codes[t] = static_cast<std::uint8_t>(GroupNibble(block + 16, group, t));
     return;
   }
+  if (type == kTypeMXFP4) {
+    const Mx4Group mx4 = MxGroupOf(block);
+    *to.scale = mx4.scale;
+    *to.minimum = -static_cast<float>(kQ8Zero) * mx4.scale;
+    std::ranges::copy(mx4.codes, to.codes);
+    return;
+  }
   const float scale = HalfAt(block);
   const bool wide = type == kTypeQ8_0 || type == kTypeQ5_0;
   *to.scale = scale;
@@ -174,7 +197,8 @@ void CopyGroup(std::uint32_t type, const std::byte* block, std::int64_t group, c
 }
 
 bool HoldsGroups(std::uint32_t type) {
-  return type == kTypeQ8_0 || type == kTypeQ5_0 || type == kTypeQ4_0 || type == kTypeQ4_1 || type == kTypeQ4_K;
+  return type == kTypeMXFP4 || type == kTypeQ8_0 || type == kTypeQ5_0 || type == kTypeQ4_0 || type == kTypeQ4_1 ||
+         type == kTypeQ4_K;
 }
 
 WeightFormat FormatOfType(std::uint32_t type) {
@@ -189,6 +213,8 @@ WeightFormat FormatOfType(std::uint32_t type) {
     case kTypeQ4_1:
     case kTypeQ4_K:
       return WeightFormat::kQ4;
+    case kTypeMXFP4:
+      return WeightFormat::kMx4;
     default:
       return WeightFormat::kQ8;
   }
@@ -197,10 +223,11 @@ WeightFormat FormatOfType(std::uint32_t type) {
 class GgufMatrix : public StoredMatrix {
  public:
   GgufMatrix(const GgufTensor& tensor, std::int64_t interleaved_head)
-      : StoredMatrix(tensor.name, tensor.shape[0], tensor.shape[1]),
+      : StoredMatrix(tensor.name, tensor.shape.size() == 3 ? tensor.shape[0] * tensor.shape[1] : tensor.shape[0],
+                     tensor.shape.back()),
         tensor_(tensor),
         head_(interleaved_head),
-        row_bytes_(tensor.data.size() / static_cast<std::size_t>(tensor.shape[0])) {}
+        row_bytes_(tensor.data.size() / static_cast<std::size_t>(rows())) {}
 
   std::int64_t bytes() const override { return static_cast<std::int64_t>(tensor_.data.size()); }
   WeightFormat format() const override { return FormatOfType(tensor_.type->id); }
@@ -272,7 +299,7 @@ void ReadGguf(const GgufType& type, const std::byte* data, std::int64_t count, f
 }
 
 std::unique_ptr<StoredMatrix> MakeGgufMatrix(const GgufTensor& tensor, std::int64_t interleaved_head) {
-  CHECK(tensor.type->instead == nullptr && tensor.shape.size() == 2);
+  CHECK(tensor.type->instead == nullptr && (tensor.shape.size() == 2 || tensor.shape.size() == 3));
   CHECK(interleaved_head % 2 == 0);
   CHECK(interleaved_head == 0 || tensor.shape[0] % interleaved_head == 0);
   return std::make_unique<GgufMatrix>(tensor, interleaved_head);

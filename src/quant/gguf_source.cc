@@ -21,9 +21,24 @@ struct Names {
 constexpr Names kWholeModel[] = {
     {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
 constexpr Names kOfLayers[] = {
-    {"self_attn.q_proj", "attn_q"},      {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"}, {"self_attn.k_norm", "attn_k_norm"},
-    {"self_attn.qkv_proj", "attn_qkv"},  {"mlp.down_proj", "ffn_down"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"attn_sinks", "attn_sinks"},
+    {"post_attention_norm", "post_attention_norm"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"mlp.down_proj", "ffn_down"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.up_proj", "ffn_up_exps"},
+    {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
 };
 // Of files that hold gate and up apart, and of those that hold them as one.
 constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
@@ -92,7 +107,28 @@ class GgufSource : public ModelSource {
     return matrix;
   }
 
+  Result<Stacked> FindStacked(const std::string& name, const StackedShape& shape) override {
+    ASSIGN_OR_RETURN(const GgufTensor* tensor,
+                     Find(NameOf(name, ".weight"), {shape.experts, shape.rows, shape.columns}));
+    if (tensor == nullptr) return Stacked{};
+    auto owner = std::make_shared<OwnedMatrix>(OwnedMatrix{file_, MakeGgufMatrix(*tensor, 0)});
+    return Stacked{{owner, owner->matrix.get()}};
+  }
+
+  Result<std::vector<float>> RequireStackedBias(const std::string& name, const StackedShape& shape) override {
+    const std::string bias = NameOf(name, ".bias");
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(bias, {shape.experts, shape.rows}));
+    if (tensor == nullptr) {
+      return InvalidArgument(file_->label() + ": tensor " + Quote(bias) + " is missing", bias);
+    }
+    std::vector<float> values(static_cast<std::size_t>(shape.experts * shape.rows));
+    ReadGguf(*tensor->type, tensor->data.data(), shape.experts * shape.rows, values.data());
+    return values;
+  }
+
   Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
+    if (name.ends_with(kSinks))
+      return FindVector(name.substr(0, name.size() - kSinks.size()) + "attn_sinks.weight", size);
     const std::size_t dot = name.rfind('.');
     if (dot == std::string::npos) return std::optional<std::vector<float>>();
     const std::string layer = name.substr(0, dot);
@@ -124,7 +160,14 @@ class GgufSource : public ModelSource {
   }
 
  private:
+  static constexpr std::string_view kSinks = "self_attn.sinks";
+
   std::string NameOf(std::string_view name, std::string_view suffix) const {
+    // llama.cpp has the same name for the input of gpt-oss's experts as for the output of others' attention.
+    if (family_.family == ModelFamily::kGptOss && name.ends_with(family_.norms.mlp)) {
+      name.remove_suffix(std::string_view(family_.norms.mlp).size());
+      return GgufName(std::string(name) + "post_attention_norm", suffix, family_.norms, fused_);
+    }
     return GgufName(name, suffix, family_.norms, fused_);
   }
 

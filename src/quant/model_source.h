@@ -24,6 +24,21 @@ class ModelSource {
   // not supported, with the nearest that is.
   virtual Result<std::shared_ptr<const StoredMatrix>> FindMatrix(const std::string& name, std::int64_t rows,
                                                                  std::int64_t columns) = 0;
+  // The matrices of all experts of a layer, [rows, columns] each, as the rows of one, expert after expert. Null if
+  // there are none under this name ("model.layers.0.mlp.experts.gate_up_proj").
+  struct Stacked {
+    std::shared_ptr<const StoredMatrix> matrix;
+    bool alternating = false;  // rows of gate and up alternate within each expert
+  };
+  struct StackedShape {
+    std::int64_t experts = 0, rows = 0, columns = 0;
+    bool as_gpt_oss = false;  // a checkpoint in floats has each matrix transposed, and gate and up alternate
+  };
+  virtual Result<Stacked> FindStacked(const std::string& /*name*/, const StackedShape& /*shape*/) { return Stacked{}; }
+  // The biases of such matrices, expert after expert. Error also: there are none.
+  virtual Result<std::vector<float>> RequireStackedBias(const std::string& name, const StackedShape& shape) {
+    return RequireVector(name + ".bias", shape.experts * shape.rows);
+  }
   // A norm or a bias by its whole name ("model.norm.weight"); nullopt if there is none. Errors as above.
   virtual Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) = 0;
   // Error: a tensor was never requested and would silently have no effect.

@@ -35,7 +35,7 @@ class PanelMatrix : public StoredMatrix {
       for (std::int64_t g = 0; g < out.groups(); ++g) {
         const OutputGroup group = ReadGroup(format_, Panel(row), row % kPanelOutputs, g);
         out.ScalesOf(r)[g] = group.scale;
-        out.MinimumsOf(r)[g] = format_ == WeightFormat::kQ8 ? -kQ8Zero * group.scale : group.minimum;
+        out.MinimumsOf(r)[g] = IsCentred(format_) ? -kQ8Zero * group.scale : group.minimum;
         std::memcpy(out.CodesOf(r) + g * kWeightGroup, group.codes, kWeightGroup);
       }
     }
@@ -63,7 +63,7 @@ class PanelMatrix : public StoredMatrix {
 Result<std::unique_ptr<StoredMatrix>> MakePanelMatrix(const StoredTensor& tensor, std::int64_t rows,
                                                       std::int64_t columns, std::shared_ptr<const void> owner) {
   std::string expected;
-  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4, WeightFormat::kMx4}) {
     const std::vector<std::int64_t> shape = {PanelsOf(rows), PanelBytes(format, columns)};
     if (tensor.dtype == DType::kU8 && tensor.shape == shape) {
       std::unique_ptr<StoredMatrix> matrix =

@@ -15,6 +15,7 @@
 #include "quant/float_source.h"
 #include "quant/fp8.h"
 #include "quant/gptq.h"
+#include "quant/mxfp4.h"
 
 namespace loramux {
 namespace {
@@ -30,6 +31,14 @@ class PublishedSource : public FloatSource {
     ASSIGN_OR_RETURN(auto matrix, FindQuantised(name, rows, columns));
     if (matrix != nullptr) return matrix;
     return FloatSource::FindMatrix(name, rows, columns);
+  }
+
+  Result<Stacked> FindStacked(const std::string& name, const StackedShape& shape) override {
+    if (config_.method == QuantMethod::kMxfp4) {
+      ASSIGN_OR_RETURN(auto matrix, FindMxfp4Experts(finder(), name, shape));
+      if (matrix != nullptr) return Stacked{std::move(matrix), shape.as_gpt_oss};
+    }
+    return FloatSource::FindStacked(name, shape);
   }
 
   Status CheckAllUsed() const override {
@@ -56,6 +65,8 @@ class PublishedSource : public FloatSource {
         return FindFp8Matrix(finder(), config_, name, rows, columns);
       case QuantMethod::kBitsAndBytes:
         return FindBitsAndBytesMatrix(finder(), config_, name, rows, columns);
+      case QuantMethod::kMxfp4:  // experts alone are: FindStacked
+        return std::shared_ptr<const StoredMatrix>();
     }
     CHECK(false);
     return std::shared_ptr<const StoredMatrix>();

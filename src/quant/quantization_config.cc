@@ -18,7 +18,8 @@ using Spread = QuantScheme::Spread;
 
 constexpr std::int64_t kMostGroup = std::int64_t{1} << 24;
 constexpr const char* kMethods =
-    "gptq, awq, compressed-tensors, fp8, fbgemm_fp8 and bitsandbytes; or give weights in f32, bf16 or f16 and round "
+    "gptq, awq, compressed-tensors, fp8, fbgemm_fp8, mxfp4 and bitsandbytes; or give weights in f32, bf16 or f16 and "
+    "round "
     "them "
     "with --weights q8 or q4";
 
@@ -431,6 +432,7 @@ const std::vector<Method>& Methods() {
         "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "bnb_4bit_compute_dtype", "bnb_4bit_quant_type",
         "bnb_4bit_use_double_quant", "bnb_4bit_quant_storage"},
        ParseBitsAndBytes},
+      {"mxfp4", {}, [](const JsonFields&) { return Result<QuantizationConfig>({.method = QuantMethod::kMxfp4}); }},
   };
   return methods;
 }
@@ -460,12 +462,14 @@ std::string DescribeScheme(const QuantScheme& scheme) {
 }  // namespace
 
 const char* QuantMethodName(QuantMethod method) {
-  static constexpr std::array<const char*, 5> kNames = {"gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes"};
+  static constexpr std::array<const char*, 6> kNames = {"gptq", "awq",          "compressed-tensors",
+                                                        "fp8",  "bitsandbytes", "mxfp4"};
   return kNames[static_cast<std::size_t>(method)];
 }
 
 std::string Describe(const QuantizationConfig& config) {
   std::string text = QuantMethodName(config.method);
+  if (config.method == QuantMethod::kMxfp4) return text + ", experts in 4 bits";
   if (config.groups.empty()) return text + ", " + DescribeScheme(config.scheme);
   for (const QuantGroup& group : config.groups) {
     const std::string scheme = DescribeScheme(group.scheme);

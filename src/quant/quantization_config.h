@@ -15,7 +15,7 @@ namespace loramux {
 class ModuleNames;
 
 // The libraries that wrote the files; fbgemm_fp8 counts as kFp8.
-enum class QuantMethod { kGptq, kAwq, kCompressedTensors, kFp8, kBitsAndBytes };
+enum class QuantMethod { kGptq, kAwq, kCompressedTensors, kFp8, kBitsAndBytes, kMxfp4 };
 
 // "gptq", "compressed-tensors": as quant_method says it.
 const char* QuantMethodName(QuantMethod method);

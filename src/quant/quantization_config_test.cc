@@ -208,7 +208,7 @@ TEST(QuantizationConfig, RefusesWhatCompressedTensorsMayHold) {
 
 TEST(QuantizationConfig, RefusesOtherMethodsByName) {
   for (const char* method :
-       {"aqlm", "hqq", "eetq", "quanto", "bitnet", "mxfp4", "torchao", "vptq", "higgs", "modelopt"}) {
+       {"aqlm", "hqq", "eetq", "quanto", "bitnet", "nvfp4", "torchao", "vptq", "higgs", "modelopt"}) {
     const std::string error = ErrorOf({{"quant_method", method}, {"bits", 4}});
     EXPECT_THAT(error, HasSubstr("quantization_config.quant_method: found \"" + std::string(method) + "\""));
     EXPECT_THAT(error, HasSubstr("gptq, awq, compressed-tensors"));

@@ -11,7 +11,7 @@ namespace {
 class FloatMatrix : public StoredMatrix {
  public:
   explicit FloatMatrix(const StoredTensor& tensor)
-      : StoredMatrix(tensor.name, tensor.shape[0], tensor.shape[1]), tensor_(tensor) {
+      : StoredMatrix(tensor.name, tensor.ElementCount() / tensor.shape.back(), tensor.shape.back()), tensor_(tensor) {
     CHECK(IsWeightDType(tensor.dtype));
   }
 
@@ -31,6 +31,35 @@ class FloatMatrix : public StoredMatrix {
   std::span<const std::byte> Raw(std::int64_t first, std::int64_t count) const override {
     const std::size_t row = static_cast<std::size_t>(columns()) * DTypeSize(tensor_.dtype);
     return tensor_.data.subspan(static_cast<std::size_t>(first) * row, static_cast<std::size_t>(count) * row);
+  }
+
+ private:
+  const StoredTensor& tensor_;
+};
+
+class TransposedMatrices : public StoredMatrix {
+ public:
+  explicit TransposedMatrices(const StoredTensor& tensor)
+      : StoredMatrix(tensor.name, tensor.shape[0] * tensor.shape[2], tensor.shape[1]), tensor_(tensor) {
+    CHECK(IsWeightDType(tensor.dtype));
+  }
+
+  std::int64_t bytes() const override { return static_cast<std::int64_t>(tensor_.data.size()); }
+  WeightFormat format() const override { return FormatOf(tensor_.dtype); }
+
+  void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
+    const std::int64_t rows_of_one = tensor_.shape[2];
+    for (std::int64_t row = first; row < first + count; ++row, out += columns()) {
+      const std::int64_t begin = row / rows_of_one * columns() * rows_of_one + row % rows_of_one;
+      for (std::int64_t t = 0; t < columns(); ++t) {
+        out[t] = LoadAsF32(tensor_.dtype, tensor_.data.data(), begin + t * rows_of_one);
+      }
+    }
+  }
+
+  GroupedRows ReadGroups(std::int64_t, std::int64_t) const override {
+    CHECK(false);
+    return {};
   }
 
  private:
@@ -100,6 +129,10 @@ std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMat
 
 std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor) {
   return std::make_unique<FloatMatrix>(tensor);
+}
+
+std::unique_ptr<StoredMatrix> MakeTransposedMatrices(const StoredTensor& tensor) {
+  return std::make_unique<TransposedMatrices>(tensor);
 }
 
 std::vector<float> ToFloats(const StoredTensor& tensor) {

@@ -50,9 +50,13 @@ class StoredMatrix {
   std::int64_t rows_, columns_;
 };
 
-// A matrix of floats: a tensor of a safetensors file. REQUIRES: IsWeightDType(tensor.dtype), two extents; `tensor`
-// outlives it.
+// A matrix of floats: a tensor of a safetensors file. With three extents, matrices one after the other. REQUIRES:
+// IsWeightDType(tensor.dtype), two or three extents; `tensor` outlives it.
 std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor);
+
+// Matrices that a tensor [count, columns, rows] holds transposed, one after the other: [count * rows, columns].
+// REQUIRES: as above, with three extents.
+std::unique_ptr<StoredMatrix> MakeTransposedMatrices(const StoredTensor& tensor);
 
 // Some rows of a matrix, in this order, as one of their own.
 std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMatrix> matrix,

@@ -1,6 +1,7 @@
 // Adapters in pages that the processor reads, as its kernels see them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,13 +32,18 @@ class LoraViewBuilder {
     for (const OwnPlace& own : layout.own) row_count += own.rows.size();
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
-    built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
-    built.view.embedding_lora = {};
+    std::int64_t experts = 0;
+    bool routers = false;
+    for (const ModulePlace& module : layout.modules) {
+      experts = std::max<std::int64_t>(experts, module.expert + 1);
+      routers |= IsOfRouting(module.target);
+    }
+    built.view.Clear(num_layers_, experts, routers);
     for (const ModulePlace& module : layout.modules) {
       if (module.target == LoraTarget::kEmbedding) built.view.embedding_lora.tokens = module.in;
       LoraWeights& weights = module.target == LoraTarget::kEmbedding
                                  ? built.view.embedding_lora.weights
-                                 : built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
+                                 : built.view.PlaceOf(module.layer, module.target, module.expert, num_layers_);
       weights.rank = module.rank;
       weights.scale = module.scale;
       weights.dtype = layout.dtype;

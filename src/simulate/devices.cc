@@ -1,5 +1,6 @@
 #include "simulate/devices.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -69,6 +70,18 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"llama-34b", 48, 8192, 64, 8, 22016, 32000},  // CodeLlama-34B: the only Llama of that size
     {"llama-70b", 80, 8192, 64, 8, 28672, 32000},
     {"llama-3-8b", 32, 4096, 32, 8, 14336, 128256},
+    {"mistral-7b", 32, 4096, 32, 8, 14336, 32000},
+    {"qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064},
+    {"qwen3-4b", 36, 2560, 32, 8, 9728, 151936, 128, /*tied=*/true},
+    {"qwen3-8b", 36, 4096, 32, 8, 12288, 151936, 128},
+    {"gemma-3-4b", 34, 2560, 8, 4, 10240, 262208, 256, /*tied=*/true},
+    {"gemma-3-12b", 48, 3840, 16, 8, 15360, 262208, 256, /*tied=*/true},
+    {"gemma-3-27b", 62, 5376, 32, 16, 21504, 262208, 128, /*tied=*/true},
+    {"phi-4", 40, 5120, 40, 10, 17920, 100352},
+    {"smollm3-3b", 36, 2048, 16, 4, 11008, 128256, 0, /*tied=*/true},
+    {"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 0, false, 8, 2},
+    {"qwen3-30b-a3b", 48, 2048, 32, 4, 768, 151936, 128, false, 128, 8},
+    {"gpt-oss-20b", 24, 2880, 64, 8, 2880, 201088, 64, false, 32, 4},
 });
 
 template <typename Shape>
@@ -85,13 +98,14 @@ Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, c
 // Rates of `n` devices: n times those of one device, plus two all-reduces per layer.
 PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
   const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
-  const double token_flops = 2.0 * static_cast<double>(model.MatmulParameters());
+  const double token_flops = 2.0 * static_cast<double>(model.ActiveParameters());
   const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
   // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice per layer, in 16 bits.
   const double reduced_bytes = 2 * layers * 2 * (n - 1) / n * hidden * 2;
   const double reduce_token = n > 1 ? reduced_bytes / (device.peer_link * kPeerLinkShare) : 0;
   PerformanceModel result;
   result.step = kStepSeconds + (n > 1 ? 2 * layers * kAllReduceSeconds : 0);
+  // Of a mixture of experts: what a batch reads whose tokens take every expert.
   result.dense_floor = static_cast<double>(2 * model.MatmulParameters()) / bandwidth;
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
   result.per_decode_sequence = result.per_prefill_token;
@@ -124,6 +138,8 @@ std::size_t AssistGroupOf(LoraTarget target) {
       return 3;
     case LoraTarget::kLmHead:
     case LoraTarget::kEmbedding:
+    case LoraTarget::kRouter:
+    case LoraTarget::kSharedGate:
       break;
   }
   return 4;
@@ -163,8 +179,13 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span
 }  // namespace
 
 std::int64_t ModelShape::MatmulParameters() const {
-  const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth()), feed_forward = 3 * hidden * intermediate;
+  const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
+  const std::int64_t feed_forward = 3 * hidden * intermediate * std::max<std::int64_t>(1, experts) + hidden * experts;
   return layers * (attention + feed_forward) + hidden * vocab;
+}
+
+std::int64_t ModelShape::ActiveParameters() const {
+  return MatmulParameters() - layers * 3 * hidden * intermediate * (experts - experts_per_token);
 }
 
 std::int64_t ModelShape::Parameters() const { return MatmulParameters() + (tied ? 0 : hidden * vocab); }
@@ -184,11 +205,14 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
       case LoraTarget::kGate:
       case LoraTarget::kUp:
       case LoraTarget::kDown:
-        elements += layers * (hidden + intermediate);
+        elements += layers * (hidden + intermediate) * std::max<std::int64_t>(1, experts);
         break;
       case LoraTarget::kLmHead:
       case LoraTarget::kEmbedding:
         elements += hidden + vocab;
+        break;
+      case LoraTarget::kRouter:  // of no model with a shape here
+      case LoraTarget::kSharedGate:
         break;
     }
   }
@@ -201,10 +225,12 @@ ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
           .hidden = config.hidden_size,
           .heads = config.num_heads,
           .kv_heads = config.num_kv_heads,
-          .intermediate = config.intermediate_size,
+          .intermediate = config.experts ? config.experts->intermediate_size : config.intermediate_size,
           .vocab = config.vocab_size,
           .head_dim = config.head_dim,
-          .tied = config.tie_word_embeddings};
+          .tied = config.tie_word_embeddings,
+          .experts = config.experts ? config.experts->route.experts : 0,
+          .experts_per_token = config.experts ? config.experts->route.per_token : 0};
 }
 
 Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {

@@ -25,12 +25,15 @@ struct ModelShape {
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::int64_t head_dim = 0;  // 0: hidden / heads
   bool tied = false;          // whether the embedding matrix is also the output matrix
+  // Of a mixture of experts, in all layers, of which `intermediate` is the size of one; 0: it is none.
+  std::int64_t experts = 0, experts_per_token = 0;
 
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
   std::int64_t Parameters() const;        // including embeddings and output matrix
-  std::int64_t MatmulParameters() const;  // without the embeddings: the parameters each token is multiplied with
+  std::int64_t MatmulParameters() const;  // without the embeddings
+  std::int64_t ActiveParameters() const;  // of those, the ones that each token is multiplied with
   std::int64_t WeightBytes() const { return 2 * Parameters(); }
   std::int64_t KvBytesPerToken() const { return 2 * 2 * layers * KvWidth(); }
   // Bytes per unit of rank of an adapter with these targets: both matrices, 16 bits, all layers. (Rank 32 on q, k, v,

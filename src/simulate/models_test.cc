@@ -36,6 +36,16 @@ TEST(Devices, ShapesGiveThePublishedSizes) {
   EXPECT_NEAR(static_cast<double>(FindModel("llama-34b").value().Parameters()), 33.7e9, 0.1e9);
   EXPECT_NEAR(static_cast<double>(FindModel("llama-70b").value().Parameters()), 68.98e9, 0.1e9);
   EXPECT_NEAR(static_cast<double>(FindModel("llama-3-8b").value().Parameters()), 8.03e9, 0.01e9);
+  // As the models' cards say; of Gemma 3 the language model.
+  const std::map<std::string_view, double> cards = {
+      {"mistral-7b", 7.24e9}, {"qwen2.5-7b", 7.62e9},   {"qwen3-4b", 4.02e9},      {"qwen3-8b", 8.19e9},
+      {"gemma-3-4b", 3.88e9}, {"gemma-3-12b", 11.8e9},  {"gemma-3-27b", 27.0e9},   {"phi-4", 14.7e9},
+      {"smollm3-3b", 3.08e9}, {"mixtral-8x7b", 46.7e9}, {"qwen3-30b-a3b", 30.5e9}, {"gpt-oss-20b", 20.9e9}};
+  for (const auto& [name, parameters] : cards) {
+    EXPECT_NEAR(static_cast<double>(FindModel(name).value().Parameters()), parameters, 0.01 * parameters) << name;
+  }
+  EXPECT_NEAR(static_cast<double>(FindModel("mixtral-8x7b").value().ActiveParameters()), 12.7e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("qwen3-30b-a3b").value().ActiveParameters()), 3.04e9, 0.05e9);
   EXPECT_EQ(FindModel("llama-7b").value().KvBytesPerToken(), 512 * 1024);
   EXPECT_EQ(FindModel("llama-3-8b").value().KvBytesPerToken(), 128 * 1024);
 }

@@ -2,17 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
+#include "base/check.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
 namespace {
 
 std::int64_t GroupBytes(WeightFormat format) {
+  if (format == WeightFormat::kMx4) return kMx4PanelGroupBytes;
   return format == WeightFormat::kQ8 ? kQ8PanelGroupBytes : kQ4PanelGroupBytes;
 }
 
-std::int64_t CodesOffset(WeightFormat format) { return format == WeightFormat::kQ8 ? kHalfsBytes : 2 * kHalfsBytes; }
+std::int64_t CodesOffset(WeightFormat format) { return IsCentred(format) ? kHalfsBytes : 2 * kHalfsBytes; }
+
+// The code in memory of one in GroupedRows, and back.
+int StoredCode(WeightFormat format, std::uint8_t code) {
+  if (format != WeightFormat::kMx4) return code;
+  const auto* const found = std::ranges::find(kMx4Codes, code);
+  CHECK(found != std::end(kMx4Codes));
+  return static_cast<int>(found - std::begin(kMx4Codes));
+}
+std::uint8_t CodeOf(WeightFormat format, int stored) {
+  if (format == WeightFormat::kQ8) return static_cast<std::uint8_t>(stored);
+  return format == WeightFormat::kMx4 ? kMx4Codes[stored & 0xf] : static_cast<std::uint8_t>(stored & 0xf);
+}
 
 void StoreHalf(std::byte* to, std::int64_t index, float value) {
   const std::uint16_t bits = F32ToF16(value);
@@ -50,7 +65,8 @@ void PackGroupRow(const GroupedRows& source, std::int64_t row, std::int64_t outp
       const CodePlace place = PlaceOf(format, output, t);
       const int mask = format == WeightFormat::kQ8 ? 0xff : 0xf << place.shift;
       const int before = static_cast<int>(to[place.byte]);
-      to[place.byte] = static_cast<std::byte>((before & ~mask) | ((codes[t] << place.shift) & mask));
+      to[place.byte] =
+          static_cast<std::byte>((before & ~mask) | ((StoredCode(format, codes[t]) << place.shift) & mask));
     }
   }
 }
@@ -60,12 +76,11 @@ OutputGroup ReadGroup(WeightFormat format, const std::byte* panel, std::int64_t 
   OutputGroup out;
   out.scale = LoadHalf(panel, output);
   if (format == WeightFormat::kQ4) out.minimum = LoadHalf(panel + kHalfsBytes, output);
-  if (format == WeightFormat::kQ8) out.zero = kQ8Zero;
+  if (IsCentred(format)) out.zero = kQ8Zero;
   const std::byte* const codes = panel + CodesOffset(format);
   for (std::int64_t t = 0; t < kWeightGroup; ++t) {
     const CodePlace place = PlaceOf(format, output, t);
-    const int code = static_cast<int>(codes[place.byte]) >> place.shift;
-    out.codes[t] = static_cast<std::uint8_t>(format == WeightFormat::kQ8 ? code : code & 0xf);
+    out.codes[t] = CodeOf(format, static_cast<int>(codes[place.byte]) >> place.shift);
   }
   return out;
 }

@@ -9,7 +9,7 @@ GroupedRows::GroupedRows(WeightFormat f, std::int64_t r, std::int64_t c) : forma
   CHECK_GT(rows, 0);
   CHECK_GT(columns, 0);
   const auto count = static_cast<std::size_t>(rows * groups());
-  const int zero = format == WeightFormat::kQ8 ? kQ8Zero : 0;
+  const int zero = IsCentred(format) ? kQ8Zero : 0;
   codes.assign(count * kWeightGroup, static_cast<std::uint8_t>(zero));
   scales.assign(count, 0.0f);
   minimums.assign(count, 0.0f);
@@ -27,7 +27,7 @@ void GroupedRows::Append(const GroupedRows& other) {
 void GroupedRows::ReadRow(std::int64_t row, float* out) const {
   const std::uint8_t* code = CodesOf(row);
   const float *scale = ScalesOf(row), *minimum = MinimumsOf(row);
-  const bool symmetric = format == WeightFormat::kQ8;
+  const bool symmetric = IsCentred(format);
   for (std::int64_t t = 0; t < columns; ++t) {
     const std::int64_t group = t / kWeightGroup;
     out[t] = symmetric ? scale[group] * static_cast<float>(static_cast<int>(code[t]) - kQ8Zero)

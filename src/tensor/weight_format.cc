@@ -11,6 +11,7 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBF16, We
 // Bytes of a group of an output: its codes, a scale, and a minimum.
 constexpr std::size_t kQ8GroupBytes = kWeightGroup + 2;
 constexpr std::size_t kQ4GroupBytes = kWeightGroup / 2 + 2 + 2;
+constexpr std::size_t kMx4GroupBytes = kWeightGroup / 2 + 2;
 
 }  // namespace
 
@@ -29,6 +30,7 @@ DType DTypeOf(WeightFormat format) {
 std::size_t WeightRowBytes(WeightFormat format, std::int64_t k) {
   if (format == WeightFormat::kQ8) return static_cast<std::size_t>(WeightGroups(k)) * kQ8GroupBytes;
   if (format == WeightFormat::kQ4) return static_cast<std::size_t>(WeightGroups(k)) * kQ4GroupBytes;
+  if (format == WeightFormat::kMx4) return static_cast<std::size_t>(WeightGroups(k)) * kMx4GroupBytes;
   return static_cast<std::size_t>(k) * DTypeSize(DTypeOf(format));
 }
 
@@ -44,6 +46,8 @@ const char* WeightFormatName(WeightFormat format) {
       return "q8";
     case WeightFormat::kQ4:
       return "q4";
+    case WeightFormat::kMx4:
+      return "mxfp4";
   }
   return "";
 }

@@ -39,7 +39,7 @@ def fresh_dir(path):
 def tidy_adapter_config(config, base_name):
     """Makes a saved adapter_config.json the same on every run and free of local paths."""
     config["base_model_name_or_path"] = base_name
-    for key in ("target_modules", "exclude_modules", "modules_to_save"):
+    for key in ("target_modules", "target_parameters", "exclude_modules", "modules_to_save"):
         if isinstance(config.get(key), list):
             config[key] = sorted(config[key])
     return config

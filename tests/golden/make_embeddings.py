@@ -18,7 +18,7 @@ def embeddings_of(case_dir):
     for name in [None] + [a["name"] for a in stored["adapters"] if a["same_as"] is None]:
         model = load_model(case_dir / "model") if name is None else \
             with_adapter(case_dir / "model", case_dir / "adapters" / name, stored)
-        inner = (model if name is None else model.get_base_model()).base_model  # without lm_head
+        inner = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model  # without lm_head
         for run in (r for r in stored["runs"] if r["adapter"] == name):
             reset_rope(model)
             hidden = inner(input_ids=torch.tensor([run["prompt_ids"]]), use_cache=False).last_hidden_state[0]

@@ -20,7 +20,8 @@ from golden_common import HERE, stable_seed
 import torch
 import transformers
 from make_families import family_weights, kinds, small, two_ropes
-from make_models import load_model, reset_rope, rope
+from make_models import far_apart, load_model, reset_rope, rope
+from routers import router_gaps
 from safetensors.torch import save_file
 
 OUT = HERE / "gguf" / "families"
@@ -67,12 +68,13 @@ def models():
     yield "smollm3", "smollm3", small(
         5, ffn=20, no_rope_layers=[1, 1, 1, 0, 1], tie_word_embeddings=True, **rope(2000000.0)), PROMPTS
     # As the larger model: every fourth layer is full and has no rope. (llama.cpp has the window only in models of 64
-    # layers, as that one.) As the smaller model: no window, rope everywhere.
+    # layers, as that one.) As the smaller model: no window, rope everywhere. (llama.cpp reads no head_dim but hidden_size
+    # / heads.)
     yield "exaone4", "exaone4", two_heads(
         4, sliding_window=WINDOW, sliding_window_pattern=4, **kinds("sssf"),
         **rope(10000.0, "llama3", **LLAMA3)), PROMPTS
     yield "exaone4_full", "exaone4", four_heads(
-        3, head_dim=16, sliding_window=None, sliding_window_pattern=None, tie_word_embeddings=True, **kinds("fff"),
+        3, head_dim=8, sliding_window=None, sliding_window_pattern=None, tie_word_embeddings=True, **kinds("fff"),
         **rope(10000.0, "llama3", **LLAMA3)), PROMPTS
     # llama.cpp reads this window and does without it.
     yield "phi3", "phi3", four_heads(3, sliding_window=12, original_max_position_embeddings=256,
@@ -115,7 +117,7 @@ def converter_of(folder):
     from conversion import ModelBase, get_model_class
     from conversion.base import ModelType, get_model_architecture, gguf
 
-    def convert(model_dir, out):
+    def convert(model_dir, out, numbers="ALL_F32"):
         architecture = get_model_architecture(ModelBase.load_hparams(model_dir, False), ModelType.TEXT)
         kind = get_model_class(architecture)
         kind.set_vocab = add_vocabulary
@@ -123,31 +125,44 @@ def converter_of(folder):
         (model_dir / "tokenizer.json").write_text(json.dumps(
             {"model": {"vocab": {token: id for id, token in enumerate(tokens())}}, "added_tokens": []}))
         with torch.inference_mode():
-            kind(model_dir, gguf.LlamaFileType.ALL_F32, out, eager=True).write()
+            kind(model_dir, gguf.LlamaFileType[numbers], out, eager=True).write()
     return convert, gguf
 
 
-def store(name, kind, config, lengths, convert):
+def random_prompt(name, length, gen, model):
+    """A prompt; in a mixture of experts, one whose tokens' experts no rounding decides."""
+    for _ in range(500):
+        prompt = torch.randint(3, VOCAB, (length,), generator=gen)
+        gaps = router_gaps(model, prompt.tolist())
+        if gaps is None or far_apart(gaps):
+            return prompt
+    raise SystemExit(f"{name}: no prompt of {length} tokens is good enough")
+
+
+def store(name, kind, config, lengths, convert, *, weights=family_weights, edit=lambda model_dir: None, numbers="ALL_F32",
+          max_bytes=MAX_BYTES):
+    """`edit` changes the saved model before it is read and converted; `numbers` is llama.cpp's name of a type of file."""
     with tempfile.TemporaryDirectory() as tmp:
         model_dir = pathlib.Path(tmp) / name
         made = transformers.AutoModelForCausalLM.from_config(
             transformers.AutoConfig.for_model(kind).__class__(**config), dtype=torch.float32)
-        family_weights(made, stable_seed("gguf family", name))
+        weights(made, stable_seed("gguf family", name))
         made.save_pretrained(model_dir)
         (model_dir / "generation_config.json").unlink(missing_ok=True)
+        edit(model_dir)
         model = load_model(model_dir)
         gen = torch.Generator().manual_seed(stable_seed("prompts", name))
         expected = {}
         for i, length in enumerate(lengths):
-            prompt = torch.randint(3, VOCAB, (length,), generator=gen)
+            prompt = random_prompt(name, length, gen, model)
             reset_rope(model)
             expected[f"prompt_{i}"] = prompt
             expected[f"logits_{i}"] = model(input_ids=prompt[None], use_cache=False).logits[0].contiguous()
-        convert(model_dir, OUT / f"{name}.gguf")
+        convert(model_dir, OUT / f"{name}.gguf", numbers)
     save_file(expected, OUT / f"{name}.safetensors")
     for path in (OUT / f"{name}.gguf", OUT / f"{name}.safetensors"):
         path.chmod(0o644)
-        assert path.stat().st_size < MAX_BYTES, f"{path.name}: {path.stat().st_size} bytes"
+        assert path.stat().st_size < max_bytes, f"{path.name}: {path.stat().st_size} bytes"
 
 
 def show(path, gguf):
@@ -160,8 +175,9 @@ def show(path, gguf):
                            if not t.name.startswith("blk.") or t.name.startswith("blk.0.")))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command(description, models):
+    """Makes or lists `models`, pairs of arguments of store without `convert`, as the command line says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("converter", type=pathlib.Path, help="the folder of convert_hf_to_gguf.py")
     parser.add_argument("--list", action="store_true",
                         help="write nothing: print metadata and tensors of the stored files")
@@ -169,13 +185,13 @@ def main():
     args = parser.parse_args()
     convert, gguf = converter_of(args.converter)
     OUT.mkdir(parents=True, exist_ok=True)
-    for name, kind, config, lengths in models():
+    for (name, kind, config, lengths), more in models:
         if args.names and name not in args.names:
             continue
         if not args.list:
-            store(name, kind, config, lengths, convert)
+            store(name, kind, config, lengths, convert, **more)
         show(OUT / f"{name}.gguf", gguf)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, [(model, {}) for model in models()])

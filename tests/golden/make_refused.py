@@ -89,16 +89,14 @@ def save_with_peft(out, models_dir, case, lora):
 # --------------------------------------------------------------------------- made by hand
 
 def by_hand():
-    """name -> (config: dict, text or None; tensors: dict, bytes or None; must_mention; why; more files)"""
+    """name -> (config: dict, text or None; tensors: dict, bytes or None; must_mention; why; more files; model case)"""
     good = pair()
     cases = {}
 
-    def add(name, must, why, config=plain_config(), tensors=good, files=None):
-        cases[name] = (config, tensors, must, why, files or {})
+    def add(name, must, why, config=plain_config(), tensors=good, files=None, base=BASE):
+        cases[name] = (config, tensors, must, why, files or {}, base)
 
     # options: the tensors are those of a plain adapter, so only the configuration tells
-    add("target_parameters", ["target_parameters"], "LoRA on a bare parameter",
-        plain_config(target_parameters=["mlp.up_proj.weight"]))
     add("option_use_dora", ["use_dora"], "use_dora without its tensors", plain_config(use_dora=True))
     add("option_lora_bias", ["lora_bias"], "lora_bias without its tensors", plain_config(lora_bias=True))
     add("option_modules_to_save", ["modules_to_save"], "modules_to_save without its tensors",
@@ -292,6 +290,51 @@ def by_hand():
     head("head_problem_type", ["config.json", "problem_type"], "a problem that is not known",
          files={"config.json": json.dumps({"problem_type": "ranking"}).encode()})
 
+    # mixtures of experts: mixtral has 8 experts with gate_up_proj [64, 32] and down_proj [32, 32], and 2 layers
+    def experts(name, must, why, tensors, base="mixtral", targets=("w1", "gate_proj", "gate", "down_proj"), **more):
+        add(name, must, why, plain_config(base_model_name_or_path=f"loramux-golden/{base}", target_modules=list(targets), **more),
+            tensors, base=base)
+
+    mlp = "base_model.model.model.layers.0.mlp."
+    moe = "base_model.model.model.layers.0.block_sparse_moe."
+    experts("experts_of_dense", [f"{mlp[17:]}experts.1.gate_proj", "no experts"], "an expert of a dense model",
+            pair(mlp + "experts.1.gate_proj", fan_out=48), base=BASE)
+    experts("experts_all_of_dense", [mlp + "experts.lora_A.weight", "none"], "all experts of a dense model",
+            pair(mlp + "experts", r=16), base=BASE, target_parameters=["mlp.experts.down_proj"])
+    experts("experts_router_of_dense", [f"{mlp[17:]}gate", "no experts"], "a router of a dense model", pair(mlp + "gate", fan_out=8),
+            base=BASE)
+    experts("experts_out_of_range", [f"{moe[17:]}experts.8.w1", "8 experts"], "expert 8 of 8", pair(moe + "experts.8.w1"))
+    experts("experts_number_huge", [moe + "experts.99999999999.w1"], "an expert beyond 32 bits", pair(moe + "experts.99999999999.w1"))
+    experts("experts_wrong_part", [moe + "experts.1.w4"], "a part that experts lack", pair(moe + "experts.1.w4"))
+    experts("experts_dense_block", [f"{mlp[17:]}gate_proj", "no other feed-forward block"], "a dense block of a layer with experts",
+            pair(mlp + "gate_proj"))
+    experts("experts_shared_where_none", ["shared_expert.gate_proj", "no other feed-forward block"], "a shared expert of Mixtral",
+            pair(mlp + "shared_expert.gate_proj"))
+    experts("experts_shared_gate_where_none", ["shared_expert_gate", "no gate of a shared one"], "its gate",
+            pair(mlp + "shared_expert_gate", fan_out=1), targets=["shared_expert_gate"])
+    both = {**pair(mlp + "experts.base_layer", r=16, fan_out=64), **pair(mlp + "experts", r=16)}
+    experts("experts_ranks_not_whole", [mlp + "experts.lora_A.weight", "[15, 32]", "8 experts"], "15 rows for 8 experts",
+            pair(mlp + "experts", r=15), target_parameters=["mlp.experts.down_proj"])
+    experts("experts_no_rows", [mlp + "experts.lora_A.weight", "[0, 32]"], "no rows", pair(mlp + "experts", r=0),
+            target_parameters=["mlp.experts.down_proj"])
+    experts("experts_wrong_width", [mlp + "experts.lora_A.weight", "[16, 31]"], "another hidden size", pair(mlp + "experts", r=16, fan_in=31),
+            target_parameters=["mlp.experts.down_proj"])
+    experts("experts_unsaid", [mlp + "experts.", "target_parameters"], "parameters that the configuration hides", both)
+    experts("experts_half", ["lora_A", "lora_B"], "lora_A of all experts alone",
+            {k: v for k, v in pair(mlp + "experts", r=16).items() if "lora_A" in k}, target_parameters=["mlp.experts.down_proj"])
+    experts("experts_other_rank", ["rank 4", "2"], "rank 2, where the configuration says 4", both, r=4,
+            target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
+    experts("experts_dora", ["lora_magnitude_vector", "of experts"], "DoRA of an expert",
+            {**pair(moe + "experts.1.w1"), moe + "experts.1.w1.lora_magnitude_vector": torch.ones(32)}, use_dora=True)
+    experts("experts_magnitude_of_all", ["lora_magnitude_vector", "of experts"], "DoRA of all experts",
+            {**pair(mlp + "experts", r=16), mlp + "experts.lora_magnitude_vector": torch.ones(32)},
+            target_parameters=["mlp.experts.down_proj"], use_dora=True)
+    experts("experts_nan", [mlp + "experts.lora_A.weight", "NaN"], "a NaN in the fourth expert", {
+        **pair(mlp + "experts", r=16),
+        mlp + "experts.lora_A.weight": torch.ones(16, 32).index_put((torch.tensor(7), torch.tensor(3)), torch.tensor(float("nan")))},
+            target_parameters=["mlp.experts.down_proj"])
+    add("target_parameters_text", ["target_parameters"], "a text instead of a list", plain_config(target_parameters="mlp.experts"))
+
     # files
     add("config_missing", [CONFIG_FILE], f"no {CONFIG_FILE}", None)
     add("config_not_json", [CONFIG_FILE], f"{CONFIG_FILE} is YAML", "peft_type: LORA\nr: 2\n")
@@ -400,10 +443,10 @@ def main():
         out = fresh_dir(args.out / name)
         save_with_peft(out, args.models, case, lora)
         write_json(out / "expect.json", {"model": case, "must_mention": must, "why": why})
-    for name, (config, tensors, must, why, files) in by_hand().items():
+    for name, (config, tensors, must, why, files, base) in by_hand().items():
         out = fresh_dir(args.out / name)
         write_by_hand(out, config, tensors, files)
-        write_json(out / "expect.json", {"model": BASE, "must_mention": must, "why": why})
+        write_json(out / "expect.json", {"model": base, "must_mention": must, "why": why})
         if name.startswith("file_"):
             verdict = library_verdict(out / TENSOR_FILE)
             if args.verdicts:

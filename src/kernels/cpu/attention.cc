@@ -204,7 +204,8 @@ HWY_NOINLINE void CapScores(D d, const Work<T>& work, float inner, std::int64_t 
 }
 
 // Replaces the scores of one row in its view by the weights of the values: exponentials relative to the scores'
-// maximum, times the values' scales. Returns the sum of the exponentials, taken lane by lane in order of position.
+// maximum, times the values' scales. Returns the sum of the exponentials, taken lane by lane in order of position, and
+// of that of the head's sink.
 template <class D, typename T>
 HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int64_t row) {
   float* HWY_RESTRICT scores = work.Scores(row);
@@ -218,7 +219,9 @@ HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int6
   const std::int64_t begin = first / lanes * lanes;
   const auto factor = hn::Set(d, scale);  // positive, so the maximum may be taken before scaling
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  auto maximum = lowest;
+  const float* const sinks = work.problem.form.sinks;
+  const float sink = sinks == nullptr ? 0 : sinks[work.tile.Head(row)] / scale;
+  auto maximum = sinks == nullptr ? lowest : hn::Set(d, sink);
   for (std::int64_t i = begin; i < end; i += lanes) {
     auto value = hn::LoadU(d, scores + i);
     if (i < first || i + lanes > end) value = hn::IfThenElse(seen(i), value, lowest);
@@ -233,7 +236,9 @@ HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int6
     const auto scales = ScalesOf<T>(d, [&] { return work.ValueScales(work.begin + i); });
     hn::StoreU(Scaled<T>(value, scales), d, scores + i);
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  const float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  if (sinks == nullptr) return total;
+  return total + hn::GetLane(Exp(d, hn::Mul(factor, hn::Sub(hn::Set(d, sink), maximum))));
 }
 
 // How many positions ahead values are prefetched: a position takes about 5 to 15 cycles, memory several hundred.

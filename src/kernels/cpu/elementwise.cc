@@ -109,9 +109,21 @@ HWY_INLINE V Sigmoid(D d, V x, V z) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(z))));
 }
 
+void ClampedSwigluRow(const GateForm& form, const float* gate, const float* up, std::int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto limit = hn::Set(d, form.limit);
+    const auto g = hn::Min(hn::LoadU(d, gate + i), limit);
+    const auto u = hn::Max(hn::Min(hn::LoadU(d, up + i), limit), hn::Neg(limit));
+    const auto glu = Sigmoid(d, g, hn::Mul(hn::Set(d, form.alpha), g));
+    hn::StoreU(hn::Mul(glu, hn::Add(u, hn::Set(d, 1.0f))), d, y + i);
+  });
+}
+
 // `up` null: there is no gate.
-void GateMulRow(Activation f, const float* gate, const float* up, std::int64_t n, float* y) {
-  switch (f) {
+void GateMulRow(const GateForm& form, const float* gate, const float* up, std::int64_t n, float* y) {
+  switch (form.f) {
+    case Activation::kClampedSwiglu:
+      return ClampedSwigluRow(form, gate, up, n, y);
     case Activation::kSilu:
       return GateRow(gate, up, n, y, [](auto d, auto x) HWY_ATTR { return Sigmoid(d, x, x); });
     case Activation::kGeluTanh:
@@ -198,7 +210,7 @@ void GateMul(const KernelContext& context, GateForm form, const float* x, std::i
   const auto row = HWY_DYNAMIC_DISPATCH(GateMulRow);
   ForEachRow(context, m, 2 * n, [&](std::int64_t i) {
     const float* const gate = x + i * x_stride;
-    row(form.f, gate, form.gated ? gate + n : nullptr, n, y + i * y_stride);
+    row(form, gate, form.gated ? gate + n : nullptr, n, y + i * y_stride);
   });
 }
 

@@ -58,9 +58,36 @@ struct GroupTileWork {
   const float* bias = nullptr;  // of output 0, or null
 };
 
-template <bool kWide>
+// kWide: zero has a code of its own in the middle, and codes need 8 bits when they are multiplied.
+template <WeightFormat kFormat>
+constexpr bool kWide = IsCentred(kFormat);
+
+template <WeightFormat kFormat>
 constexpr std::int64_t PanelGroupBytes() {
-  return kWide ? kQ8PanelGroupBytes : kQ4PanelGroupBytes;
+  if (kFormat == WeightFormat::kMx4) return kMx4PanelGroupBytes;
+  return kFormat == WeightFormat::kQ8 ? kQ8PanelGroupBytes : kQ4PanelGroupBytes;
+}
+
+// The codes of kQ8 for codes of kMx4, one a byte.
+HWY_INLINE DotVec LookUpMx4(DotVec codes) {
+#if HWY_TARGET == HWY_SCALAR
+  const auto four = static_cast<std::uint32_t>(hn::GetLane(codes));
+  std::uint32_t found = 0;
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    found |= static_cast<std::uint32_t>(kMx4Codes[four >> shift & 0xf]) << shift;
+  }
+  return hn::Set(DotTag(), static_cast<std::int32_t>(found));
+#else
+  const auto table = hn::LoadDup128(DotBytes(), kMx4Codes);
+  return hn::BitCast(DotTag(), hn::TableLookupBytes(table, hn::BitCast(DotBytes(), codes)));
+#endif
+}
+
+// Codes of 4 bits, one a byte, as they are multiplied.
+template <WeightFormat kFormat>
+HWY_INLINE QuadCodes PrepareNibbles(DotVec codes) {
+  if constexpr (kFormat == WeightFormat::kMx4) codes = LookUpMx4(codes);
+  return PrepareCodes<kWide<kFormat>>(codes);
 }
 
 HWY_INLINE DotVec LoadCodes(const std::byte* codes, int vector) {
@@ -74,33 +101,33 @@ HWY_INLINE DotVec BroadcastQuad(const RoundedGroup& x, std::int64_t quad) {
 }
 
 // Adds the products of one quad to the sums of all rows.
-template <bool kWide, int kRows>
+template <WeightFormat kFormat, int kRows>
 HWY_INLINE void AddQuad(const RoundedGroup* const (&x)[kRows], std::int64_t quad, const QuadCodes (&w)[kAtOnce],
                         DotVec (&dot)[kRows][kAtOnce]) {
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     const DotVec four = BroadcastQuad(*x[i], quad);
 #pragma GCC unroll 8
-    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = AddDot<kWide>(dot[i][v], w[v], four);
+    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = AddDot<kWide<kFormat>>(dot[i][v], w[v], four);
   }
 }
 
 // The integer sums of a group for outputs of vectors [first, first + kAtOnce).
-template <bool kWide, int kRows>
+template <WeightFormat kFormat, int kRows>
 HWY_INLINE void DotGroup(const RoundedGroup* const (&x)[kRows], const std::byte* codes, int first,
                          DotVec (&dot)[kRows][kAtOnce]) {
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = StartDot<kWide>(x[i]->total);
+    for (int v = 0; v < kAtOnce; ++v) dot[i][v] = StartDot<kWide<kFormat>>(x[i]->total);
   }
   QuadCodes w[kAtOnce];
-  if constexpr (kWide) {
+  if constexpr (kFormat == WeightFormat::kQ8) {
 #pragma GCC unroll 8
     for (std::int64_t quad = 0; quad < kQuads; ++quad, codes += kQuadBytes) {
 #pragma GCC unroll 8
       for (int v = 0; v < kAtOnce; ++v) w[v] = PrepareCodes<true>(LoadCodes(codes, first + v));
-      AddQuad<kWide>(x, quad, w, dot);
+      AddQuad<kFormat>(x, quad, w, dot);
     }
   } else {
     const auto low = hn::Set(DotTag(), 0x0f0f0f0f);
@@ -110,38 +137,39 @@ HWY_INLINE void DotGroup(const RoundedGroup* const (&x)[kRows], const std::byte*
 #pragma GCC unroll 8
       for (int v = 0; v < kAtOnce; ++v) {
         both[v] = LoadCodes(codes, first + v);
-        w[v] = PrepareCodes<false>(hn::And(both[v], low));
+        w[v] = PrepareNibbles<kFormat>(hn::And(both[v], low));
       }
-      AddQuad<kWide>(x, quad, w, dot);
+      AddQuad<kFormat>(x, quad, w, dot);
 #pragma GCC unroll 8
-      for (int v = 0; v < kAtOnce; ++v) w[v] = PrepareCodes<false>(hn::And(hn::ShiftRight<4>(both[v]), low));
-      AddQuad<kWide>(x, quad + 1, w, dot);
+      for (int v = 0; v < kAtOnce; ++v) w[v] = PrepareNibbles<kFormat>(hn::And(hn::ShiftRight<4>(both[v]), low));
+      AddQuad<kFormat>(x, quad + 1, w, dot);
     }
   }
 }
 
 // Adds one group to the outputs of vectors [first, first + kAtOnce).
-template <bool kWide, int kRows>
+template <WeightFormat kFormat, int kRows>
 HWY_INLINE void AddGroup(const RoundedGroup* const (&x)[kRows], const std::byte* group, int first,
                          DotFloat (&sum)[kRows][kDotVectors]) {
   DotVec dot[kRows][kAtOnce];
-  DotGroup<kWide>(x, group + (kWide ? 1 : 2) * kHalfsBytes, first, dot);
+  constexpr bool kCentred = kWide<kFormat>;
+  DotGroup<kFormat>(x, group + (kCentred ? 1 : 2) * kHalfsBytes, first, dot);
   const auto* const halves = reinterpret_cast<const hwy::float16_t*>(group);
 #pragma GCC unroll 8
   for (int v = 0; v < kAtOnce; ++v) {
     const DotFloat scale = LoadWide(DotFloats(), halves + (first + v) * kDotLanes);
-    const DotFloat minimum = LoadWide(DotFloats(), halves + (kWide ? 0 : kPanel) + (first + v) * kDotLanes);
+    const DotFloat minimum = LoadWide(DotFloats(), halves + (kCentred ? 0 : kPanel) + (first + v) * kDotLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const DotFloat product = hn::ConvertTo(DotFloats(), FinishDot<kWide>(dot[i][v]));
-      const DotFloat value = kWide ? hn::Mul(scale, product)
-                                   : hn::MulAdd(scale, product, hn::Mul(minimum, hn::Set(DotFloats(), x[i]->sum)));
+      const DotFloat product = hn::ConvertTo(DotFloats(), FinishDot<kCentred>(dot[i][v]));
+      const DotFloat value = kCentred ? hn::Mul(scale, product)
+                                      : hn::MulAdd(scale, product, hn::Mul(minimum, hn::Set(DotFloats(), x[i]->sum)));
       sum[i][first + v] = hn::MulAdd(hn::Set(DotFloats(), x[i]->scale), value, sum[i][first + v]);
     }
   }
 }
 
-template <bool kWide, int kRows, bool kFetch>
+template <WeightFormat kFormat, int kRows, bool kFetch>
 HWY_NOINLINE void GroupTile(const GroupTileWork& work) {
   DotFloat sum[kRows][kDotVectors];
   const RoundedGroup* x[kRows];
@@ -152,14 +180,14 @@ HWY_NOINLINE void GroupTile(const GroupTileWork& work) {
     for (int v = 0; v < kDotVectors; ++v) sum[i][v] = hn::Zero(DotFloats());
   }
   const std::byte* group = work.panel;
-  for (std::int64_t g = 0; g < work.groups; ++g, group += PanelGroupBytes<kWide>()) {
+  for (std::int64_t g = 0; g < work.groups; ++g, group += PanelGroupBytes<kFormat>()) {
     if constexpr (kFetch) {
-      for (std::int64_t line = 0; line < PanelGroupBytes<kWide>(); line += 64) {
+      for (std::int64_t line = 0; line < PanelGroupBytes<kFormat>(); line += 64) {
         hwy::Prefetch(group + kDotFetchAhead + line);
       }
     }
 #pragma GCC unroll 8
-    for (int first = 0; first < kDotVectors; first += kAtOnce) AddGroup<kWide>(x, group, first, sum);
+    for (int first = 0; first < kDotVectors; first += kAtOnce) AddGroup<kFormat>(x, group, first, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) ++x[i];
   }
@@ -177,12 +205,12 @@ HWY_NOINLINE void GroupTile(const GroupTileWork& work) {
 }
 
 // Computes `rows` (1 to kRows) rows of a panel.
-template <bool kWide, bool kFetch, int kRows = kMaxDotRows>
+template <WeightFormat kFormat, bool kFetch, int kRows = kMaxDotRows>
 HWY_INLINE void TileOfGroups(std::int64_t rows, const GroupTileWork& work) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return TileOfGroups<kWide, kFetch, kRows - 1>(rows, work);
+    if (rows < kRows) return TileOfGroups<kFormat, kFetch, kRows - 1>(rows, work);
   }
-  GroupTile<kWide, kRows, kFetch>(work);
+  GroupTile<kFormat, kRows, kFetch>(work);
 }
 
 // As loramux::RoundRow, for one group of `x`.
@@ -241,7 +269,7 @@ const RoundedGroup* RoundRows(const KernelContext& context, const float* x, std:
 }
 
 // All rows of a panel, tile by tile. The first tile reads the weights from memory and fetches ahead.
-template <bool kWide>
+template <WeightFormat kFormat>
 void MultiplyPanel(std::int64_t m, GroupTileWork work) {
   const std::int64_t tiles = (m + kMaxDotRows - 1) / kMaxDotRows;
   const RoundedGroup* const x = work.x;
@@ -251,9 +279,9 @@ void MultiplyPanel(std::int64_t m, GroupTileWork work) {
     work.x = x + row * work.groups;
     work.y = y + row * work.y_stride;
     if (tile == 0) {
-      TileOfGroups<kWide, true>(rows, work);
+      TileOfGroups<kFormat, true>(rows, work);
     } else {
-      TileOfGroups<kWide, false>(rows, work);
+      TileOfGroups<kFormat, false>(rows, work);
     }
   }
 }
@@ -277,10 +305,15 @@ void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_st
                                   .y_stride = y_stride,
                                   .columns = std::min(kPanel, w.n() - p * kPanel),
                                   .bias = bias == nullptr ? nullptr : bias + p * kPanel};
-      if (w.format(p) == WeightFormat::kQ8) {
-        MultiplyPanel<true>(m, work);
-      } else {
-        MultiplyPanel<false>(m, work);
+      switch (w.format(p)) {
+        case WeightFormat::kQ8:
+          MultiplyPanel<WeightFormat::kQ8>(m, work);
+          break;
+        case WeightFormat::kMx4:
+          MultiplyPanel<WeightFormat::kMx4>(m, work);
+          break;
+        default:
+          MultiplyPanel<WeightFormat::kQ4>(m, work);
       }
     }
     rider.Expand({0, m}, columns);

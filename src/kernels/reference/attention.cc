@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/reference/kernels.h"
@@ -59,6 +60,7 @@ struct Query {
   const AttentionSequence& sequence;
   const ScoreForm& form;
   std::int64_t kv_head;
+  float sink;             // of its head; -infinity: none
   std::int64_t first;     // first position in its view
   std::int64_t position;  // last position in its view: its own
 };
@@ -86,8 +88,8 @@ void AttendOne(const Query& query, const float* q, float* out) {
     const float score = dot * query.form.scale, cap = query.form.soft_cap;
     scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
   }
-  const float maximum = *std::max_element(scores.begin(), scores.end());
-  float sum = 0;
+  const float maximum = std::max(query.sink, *std::max_element(scores.begin(), scores.end()));
+  float sum = std::exp(query.sink - maximum);
   for (float& score : scores) sum += score = std::exp(score - maximum);
   for (std::int64_t d = 0; d < head_dim; ++d) {
     float value = 0;
@@ -123,7 +125,8 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
       const std::int64_t row = sequence.first_row + task / num_heads;
       const std::int64_t position = sequence.position + task / num_heads;
       const std::int64_t first = form.window > 0 ? std::max<std::int64_t>(0, position - form.window + 1) : 0;
-      AttendOne({layout, layer, arena, sequence, form, head / group, first, position},
+      const float sink = form.sinks == nullptr ? -std::numeric_limits<float>::infinity() : form.sinks[head];
+      AttendOne({layout, layer, arena, sequence, form, head / group, sink, first, position},
                 q + row * q_stride + head * layout.head_dim, out + row * out_stride + head * layout.head_dim);
     });
   }

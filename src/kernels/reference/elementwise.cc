@@ -41,17 +41,22 @@ void Rope(const KernelContext&, float* x, std::int64_t x_stride, std::int64_t m,
 void GateMul(const KernelContext&, GateForm form, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
              float* y, std::int64_t y_stride) {
   // In float, 1 + erf and 1 + tanh lose what they are for negative numbers.
-  const auto apply = [f = form.f](float gate) {
+  const auto apply = [f = form.f, form](float gate) {
     if (f == Activation::kSilu) return gate / (1.0f + std::exp(-gate));
     if (f == Activation::kRelu) return std::max(gate, 0.0f);
     const double x = gate;
+    if (f == Activation::kClampedSwiglu) {
+      const double g = std::min(x, static_cast<double>(form.limit));
+      return static_cast<float>(g / (1 + std::exp(-static_cast<double>(form.alpha) * g)));
+    }
     if (f == Activation::kGelu) return static_cast<float>(x / 2 * std::erfc(-x / std::numbers::sqrt2));
     const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
     return static_cast<float>(x / (1 + std::exp(-2 * inner)));
   };
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
-      const float up = form.gated ? x[i * x_stride + n + j] : 1.0f;
+      float up = form.gated ? x[i * x_stride + n + j] : 1.0f;
+      if (form.f == Activation::kClampedSwiglu) up = std::clamp(up, -form.limit, form.limit) + 1;
       y[i * y_stride + j] = apply(x[i * x_stride + j]) * up;
     }
   }

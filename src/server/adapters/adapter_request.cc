@@ -28,13 +28,9 @@ Result<AdapterAdmin::LoadRequest> ParseLoadRequest(std::string_view body) {
   fields.Boolean("load_inplace", request.replace);
   fields.Boolean("pinned", request.pinned);
   fields.String("lora_digest", request.digest);
-  bool fused_experts = false;
+  bool fused_experts = false;  // the tensors tell
   fields.Boolean("is_3d_lora_weight", fused_experts);
   if (!fields.ok()) return fields.error();
-  if (fused_experts) {
-    return InvalidArgument("is_3d_lora_weight: expected false, because mixtures of experts are not served; found true",
-                           "is_3d_lora_weight");
-  }
   if (request.name.empty() || request.path.empty()) {
     return InvalidArgument("Both 'lora_name' and 'lora_path' must be provided.", "lora_name");
   }
