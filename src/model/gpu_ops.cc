@@ -317,7 +317,7 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
 }
 
 void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
-  CHECK(sinks.data == nullptr);
+  CHECK(sinks.data == nullptr);  // DeviceModel refuses models with sinks, as those with experts below
   FlushProduct();
   gpu::AttentionArguments arguments = {.q = q.wide,
                                        .q_stride = q.stride,
@@ -343,6 +343,8 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   }
 }
 
+// ForwardPass asks for these in layers with experts alone, and DeviceModel refuses models that have some: by name,
+// before it reads a weight.
 void GpuOps::Route(Rows /*router*/, Rows /*x*/, Rows /*chosen*/) { CHECK(false); }
 void GpuOps::ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<Matrix>& /*w*/,
                           const std::vector<Vector>& /*bias*/, Rows /*y*/,
