@@ -44,7 +44,8 @@ class ResidentAdapter {
       OwnOf& own = own_.emplace_back();
       for (const OwnRow& row : part.rows) {
         own.tokens.push_back(row.token);
-        own.rows.push_back(Copy(file, *part.tensor, row.row * config.hidden_size, 1, config.hidden_size));
+        const std::int64_t width = config.EmbeddingSize();
+        own.rows.push_back(Copy(file, *part.tensor, row.row * width, 1, width));
       }
       (part.kind == OwnKind::kEmbedding ? view_.embedding : view_.output) = {
           static_cast<std::int64_t>(own.rows.size()), part.tensor->dtype, own.tokens.data(), own.rows.data()};

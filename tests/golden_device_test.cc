@@ -40,6 +40,12 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
       ASSERT_THAT(loaded.error().message, testing::HasSubstr("does not compute mixtures of experts"));
       GTEST_SKIP() << "refused by name";
     }
+    if (golden_.model->config().other_heads) {
+      ASSERT_FALSE(loaded.ok());
+      ASSERT_THAT(loaded.error().message, testing::HasSubstr("does not compute models of family gemma4_text"));
+      GTEST_SKIP() << "refused by name";
+    }
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     model_ = std::move(loaded).value();
     const ModelConfig& c = model_->config();
     layout_ = {c.num_layers, c.num_kv_heads, c.head_dim, /*page_tokens=*/8, DType::kF32};

@@ -126,6 +126,8 @@ std::string DescribeRope(const ModelConfig& config, const RopeConfig& rope) {
       return theta + fmt::format(", llama3 scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
     case RopeConfig::Scaling::kYarn:
       return theta + fmt::format(", yarn scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
+    case RopeConfig::Scaling::kProportional:
+      return theta + fmt::format(", the first {} of {} pairs turn", rope.turning_pairs, config.RotaryDim(rope) / 2);
     case RopeConfig::Scaling::kLongRope:
       return theta + fmt::format(", longrope scaling by {:g}, with other factors beyond {}", rope.factor,
                                  rope.original_max_position);
@@ -171,6 +173,15 @@ void AddShapes(Report& report, const ModelConfig& config) {
   AddExperts(report, config);
   AddCount(report, "vocab_size", "vocabulary", config.vocab_size);
   AddCount(report, "max_position", "positions", config.max_position);
+  if (config.other_heads) {
+    AddText(
+        report, "other_heads", config.other_slide ? "of layers with a window" : "of full layers",
+        fmt::format("{} key/value heads of size {}", config.other_heads->num_kv_heads, config.other_heads->head_dim));
+  }
+  if (config.shared_kv_layers > 0) {
+    AddCount(report, "shared_kv_layers", "layers without keys of their own", config.shared_kv_layers);
+  }
+  if (config.alibi != Alibi::kNone) AddText(report, "positions", "positions", "linear biases (ALiBi)");
   AddText(report, "rope", "rotary embedding", DescribeRope(config, config.rope));
   if (config.local_rope) {
     AddText(report, "local_rope", "of layers with a window", DescribeRope(config, *config.local_rope));

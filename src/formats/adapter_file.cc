@@ -428,6 +428,18 @@ Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model
                           : model.HasExperts(key.layer) && key.expert < model.experts->route.experts;
   if (of_experts && has_it) return Ok{};
   const TensorEntry& tensor = pair.a != nullptr ? *pair.a : *pair.bias;
+  if (key.target == LoraTarget::kV && model.ValuesAreKeys(key.layer)) {
+    return TensorError(label, tensor,
+                       "the base model has no module " + Quote(pair.plain_module) + ": the values of its layer " +
+                           std::to_string(key.layer) + " are the keys");
+  }
+  const bool of_keys = key.target == LoraTarget::kK || key.target == LoraTarget::kV;
+  if (of_keys && model.SharesKv(key.layer)) {
+    return TensorError(label, tensor,
+                       "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
+                           std::to_string(key.layer) + " reads the keys and values of layer " +
+                           std::to_string(model.KvSource(key.layer)));
+  }
   if (of_experts) {
     const std::string has = model.HasExperts(key.layer) ? std::to_string(model.experts->route.experts) : "no";
     return TensorError(label, tensor,
@@ -607,21 +619,21 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_
   const std::int64_t between = expert < 0 ? model.BlockSize(layer) : model.experts->intermediate_size;
   switch (target) {
     case LoraTarget::kQ:
-      return {model.hidden_size, model.QDim()};
+      return {model.hidden_size, model.QDim(layer)};
     case LoraTarget::kK:
     case LoraTarget::kV:
-      return {model.hidden_size, model.KvDim()};
+      return {model.hidden_size, model.KvDim(layer)};
     case LoraTarget::kO:
-      return {model.QDim(), model.hidden_size};
+      return {model.QDim(layer), model.hidden_size};
     case LoraTarget::kGate:
     case LoraTarget::kUp:
       return {model.hidden_size, between};
     case LoraTarget::kDown:
       return {between, model.hidden_size};
     case LoraTarget::kLmHead:
-      return {model.hidden_size, model.BaseTokens()};
+      return {model.EmbeddingSize(), model.BaseTokens()};
     case LoraTarget::kEmbedding:
-      return {model.BaseTokens(), model.hidden_size};
+      return {model.BaseTokens(), model.EmbeddingSize()};
     case LoraTarget::kRouter:
       return {model.hidden_size, model.experts ? model.experts->route.experts : 0};
     case LoraTarget::kSharedGate:

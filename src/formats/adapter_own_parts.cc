@@ -46,10 +46,10 @@ bool OwnPartsReader::IsSaved(const AdapterTensorName& name) {
 Status OwnPartsReader::CheckWhole(const TensorEntry& tensor) const {
   if (model_ == nullptr) return Ok{};
   const std::int64_t base = model_->BaseTokens(), rows = tensor.shape[0];
-  const bool fits = tensor.shape[1] == model_->hidden_size;
+  const bool fits = tensor.shape[1] == model_->EmbeddingSize();
   if (fits && rows >= base && rows <= model_->vocab_size) return Ok{};
   const std::string found = "expected a matrix as the base model's, " +
-                            ShapeToString(std::vector<std::int64_t>{base, model_->hidden_size}) + ", found " +
+                            ShapeToString(std::vector<std::int64_t>{base, model_->EmbeddingSize()}) + ", found " +
                             ShapeToString(tensor.shape);
   if (!fits) return OwnError(label_, tensor, found);
   const std::string resized = ": the vocabulary was resized for the training (resize_token_embeddings)";
@@ -84,9 +84,9 @@ Status OwnPartsReader::Take(const AdapterTensorName& name, const TensorEntry& te
   return Ok{};
 }
 
-std::int64_t OwnPartsReader::NormWidth(OwnKind norm) const {
+std::int64_t OwnPartsReader::NormWidth(OwnKind norm, std::int64_t layer) const {
   if (norm != OwnKind::kQNorm && norm != OwnKind::kKNorm) return model_->hidden_size;
-  if (model_->qk_norm != QkNorm::kRow) return model_->head_dim;
+  if (model_->qk_norm != QkNorm::kRow) return model_->HeadsOf(layer).head_dim;
   return norm == OwnKind::kQNorm ? model_->QDim() : model_->KvDim();
 }
 
@@ -102,7 +102,7 @@ Status OwnPartsReader::TakeNorm(const AdapterTensorName& name, const TensorEntry
                        ": a fully trained LayerNorm is not supported; merge the adapter into the base model");
   }
   const bool of_heads = *name.own == OwnKind::kQNorm || *name.own == OwnKind::kKNorm;
-  const std::int64_t width = model_ == nullptr ? tensor.shape[0] : NormWidth(*name.own);
+  const std::int64_t width = model_ == nullptr ? tensor.shape[0] : NormWidth(*name.own, name.layer);
   if (model_ != nullptr && of_heads && model_->qk_norm == QkNorm::kNone) {
     return OwnError(label_, tensor, "a norm that the base model does not have: the adapter fits another base model");
   }
@@ -136,7 +136,7 @@ Status OwnPartsReader::TakeHead(const AdapterTensorName& name, const TensorEntry
                        ": a classification head in an activated LoRA, which PEFT does not define");
   }
   if (head_) return OwnError(label_, tensor, "a second classification head, beside " + Quote(head_->tensor->name));
-  const std::int64_t width = model_ == nullptr ? tensor.shape[1] : model_->hidden_size;
+  const std::int64_t width = model_ == nullptr ? tensor.shape[1] : model_->EmbeddingSize();
   if (tensor.shape[1] != width || tensor.shape[0] < 1 || tensor.shape[0] > kMaxClasses) {
     return OwnError(label_, tensor,
                     "expected a classification head [classes, " + std::to_string(width) + "], with 1 to " +
@@ -295,8 +295,8 @@ Status OwnPartsReader::AddRows(OwnKind kind, AdapterFile& file) {
 Status OwnPartsReader::AddPart(OwnPart part, const std::vector<TokenId>& tokens, AdapterFile& file) const {
   const TensorEntry& tensor = *part.tensor;
   const auto count = static_cast<std::int64_t>(tokens.size());
-  if (tensor.shape[0] != count || (model_ != nullptr && tensor.shape[1] != model_->hidden_size)) {
-    const std::string width = model_ == nullptr ? "hidden size" : std::to_string(model_->hidden_size);
+  if (tensor.shape[0] != count || (model_ != nullptr && tensor.shape[1] != model_->EmbeddingSize())) {
+    const std::string width = model_ == nullptr ? "hidden size" : std::to_string(model_->EmbeddingSize());
     return OwnError(label_, tensor,
                     "expected [" + std::to_string(count) + ", " + width +
                         "], a row for each token of trainable_token_indices; found " + ShapeToString(tensor.shape));

@@ -41,7 +41,7 @@ class OwnPartsReader {
   };
 
   bool IsSaved(const AdapterTensorName& name);
-  std::int64_t NormWidth(OwnKind norm) const;
+  std::int64_t NormWidth(OwnKind norm, std::int64_t layer) const;
   Found& Of(OwnKind kind) { return found_[static_cast<std::size_t>(kind)]; }
   Status TakeNorm(const AdapterTensorName& name, const TensorEntry& tensor);
   Status TakeHead(const AdapterTensorName& name, const TensorEntry& tensor);

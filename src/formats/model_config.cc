@@ -1,6 +1,7 @@
 #include "formats/model_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -92,7 +93,6 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
     if (value == wanted) return Ok{};
     return Unsupported(fields.label() + key + " " + (value ? "true" : "false") + " is not supported");
   };
-  if (family.family == ModelFamily::kStableLm) return refuse("qk_layernorm", false, false);
   // Which of its layers then have a window is in layer_types alone.
   if (family.family == ModelFamily::kQwen2Moe && !fields.Has("layer_types")) {
     return refuse("use_sliding_window", false, false);
@@ -101,20 +101,11 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
   if (clip != nullptr) {
     return Unsupported(fields.label() + "clip_qkv " + Describe(*clip) + " is not supported, only null");
   }
-  if (family.family == ModelFamily::kFalcon) {
-    RETURN_IF_ERROR(refuse("alibi", false, false));
-    ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
-    return newer ? Ok{} : refuse("parallel_attn", true, true);
+  if (family.of_gemma4) {
+    return refuse("enable_moe_block", false, false);
   }
-  if (family.family != ModelFamily::kOpt) return Ok{};
-  RETURN_IF_ERROR(refuse("do_layer_norm_before", true, true));
-  RETURN_IF_ERROR(refuse("_remove_final_layer_norm", false, false));
-  RETURN_IF_ERROR(refuse("layer_norm_elementwise_affine", true, true));
-  ASSIGN_OR_RETURN(const auto hidden, fields.Int("hidden_size", 1, kMaxExtent));
-  ASSIGN_OR_RETURN(const auto width, fields.Int("word_embed_proj_dim", 1, kMaxExtent));
-  if (!width || width == hidden) return Ok{};
-  return Unsupported(fields.label() + "word_embed_proj_dim " + std::to_string(*width) +
-                     ": embeddings of another width than hidden_size are not supported");
+  if (family.family == ModelFamily::kBloom) return refuse("apply_residual_connection_post_layernorm", false, false);
+  return family.family == ModelFamily::kOpt ? refuse("layer_norm_elementwise_affine", true, true) : Ok{};
 }
 
 // Refuses options that change the computation in ways that the forward pass does not implement.
@@ -127,7 +118,9 @@ Status RefuseUnsupported(const JsonFields& fields, const FamilyInfo& family) {
   }
   RETURN_IF_ERROR(RefuseOfFamily(fields, family));
   const nlohmann::json* both_ways = fields.Find("use_bidirectional_attention");
-  if (both_ways != nullptr && !IsOff(*both_ways)) {
+  // Gemma 4's images alone see both ways.
+  const bool of_images = family.of_gemma4 && both_ways != nullptr && *both_ways == "vision";
+  if (both_ways != nullptr && !IsOff(*both_ways) && !of_images) {
     return Unsupported(fields.label() + "use_bidirectional_attention " + Describe(*both_ways) +
                        " is not supported: attention is causal");
   }
@@ -163,6 +156,100 @@ Status ParseHeadDim(const JsonFields& fields, const FamilyInfo& family, ModelCon
     return InvalidArgument(fields.label() + "num_attention_heads * head_dim: expected at most " +
                            WithSeparators(kMaxExtent) + ", found " +
                            WithSeparators(static_cast<std::uint64_t>(config.QDim())));
+  }
+  return Ok{};
+}
+
+// The layer that a key of `per_layer_config` names, with zeros before the number; nullopt: none.
+std::optional<std::size_t> LayerOfKey(std::string_view name, std::int64_t num_layers) {
+  std::size_t layer = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && layer < static_cast<std::size_t>(num_layers) ? std::optional(layer) : std::nullopt;
+}
+
+// `per_layer_config` as transformers 5 saves it: {"05": {"head_dim": .., "num_key_value_heads": ..}}. Changes those
+// of `heads`, which are by layer.
+Status ParseHeadsByLayer(const JsonFields& fields, const nlohmann::json& all, std::vector<HeadShape>& heads) {
+  if (!all.is_object()) return fields.Bad("per_layer_config", "an object");
+  for (const auto& [name, value] : all.items()) {
+    const std::string label = fields.label() + "per_layer_config." + Printable(name);
+    const auto layer = LayerOfKey(name, static_cast<std::int64_t>(heads.size()));
+    if (!layer || !value.is_object()) {
+      return InvalidArgument(label + ": expected an object for a layer below num_hidden_layers = " +
+                             std::to_string(heads.size()) + ", found " + Describe(value));
+    }
+    for (const auto& [key, ignored] : value.items()) {
+      if (key == "head_dim" || key == "num_key_value_heads") continue;
+      return Unsupported(label + "." + Printable(key) + " is not supported, only head_dim and num_key_value_heads");
+    }
+    const JsonFields own(value, label + ".");
+    HeadShape& to = heads[*layer];
+    ASSIGN_OR_RETURN(to.head_dim, own.IntOr("head_dim", 1, kMaxExtent, to.head_dim));
+    ASSIGN_OR_RETURN(to.num_kv_heads, own.IntOr("num_key_value_heads", 1, kMaxExtent, to.num_kv_heads));
+  }
+  return Ok{};
+}
+
+// Gives layers with and without a window their heads: the pages are made for the larger ones.
+Status TakeHeadsOfKinds(const JsonFields& fields, const HeadShape& slides, const HeadShape& full, ModelConfig& config) {
+  const auto elements = [](const HeadShape& heads) { return heads.num_kv_heads * heads.head_dim; };
+  config.other_slide = elements(full) > elements(slides);
+  const HeadShape& larger = config.other_slide ? full : slides;
+  const HeadShape& other = config.other_slide ? slides : full;
+  const bool divides = config.num_heads % full.num_kv_heads == 0 && full.head_dim % 2 == 0;
+  const bool fits = other.num_kv_heads <= larger.num_kv_heads && config.num_heads * full.head_dim <= kMaxExtent;
+  if (!divides || !fits) {
+    const auto text = [](const HeadShape& heads) {
+      return std::to_string(heads.num_kv_heads) + " heads of keys of " + std::to_string(heads.head_dim) + " elements";
+    };
+    return Unsupported(fields.label() + "global_head_dim, per_layer_config: full layers have " + text(full) +
+                       " and others " + text(slides) + ": expected divisors of num_attention_heads " +
+                       std::to_string(config.num_heads) + ", even sizes, and that the kind with more elements has " +
+                       "at least as many heads");
+  }
+  config.num_kv_heads = larger.num_kv_heads;
+  config.head_dim = larger.head_dim;
+  config.other_heads = other;
+  return Ok{};
+}
+
+// The heads of Gemma 4's full layers. Those of layers with a window are already there, and so are the windows.
+Status ParseFullHeads(const JsonFields& fields, ModelConfig& config) {
+  ASSIGN_OR_RETURN(config.keys_are_values, fields.BoolOr("attention_k_eq_v", false));
+  const HeadShape usual = {config.num_kv_heads, config.head_dim};
+  HeadShape full = usual;
+  ASSIGN_OR_RETURN(full.head_dim, fields.IntOr("global_head_dim", 1, kMaxExtent, 512));
+  ASSIGN_OR_RETURN(const auto kv_heads, fields.Int("num_global_key_value_heads", 1, kMaxExtent));
+  if (config.keys_are_values) full.num_kv_heads = kv_heads.value_or(usual.num_kv_heads);
+  const auto slides = [&](std::size_t layer) { return config.sliding_window[layer] != 0; };
+  std::vector<HeadShape> heads(config.sliding_window.size(), usual);
+  const nlohmann::json* const by_layer = fields.Find("per_layer_config");
+  for (std::size_t layer = 0; layer < heads.size(); ++layer) {
+    if (by_layer == nullptr && !slides(layer)) heads[layer] = full;
+  }
+  if (by_layer != nullptr) RETURN_IF_ERROR(ParseHeadsByLayer(fields, *by_layer, heads));
+  for (std::size_t layer = 0; layer < heads.size(); ++layer) {
+    if (heads[layer] == (slides(layer) ? usual : heads.back())) continue;
+    return Unsupported(fields.label() + "per_layer_config: layer " + std::to_string(layer) +
+                       " has other heads than other layers of its kind, which is not supported");
+  }
+  return TakeHeadsOfKinds(fields, usual, heads.back(), config);
+}
+
+// Which of Gemma 4's layers read the keys and values of others.
+Status ParseSharing(const JsonFields& fields, ModelConfig& config) {
+  ASSIGN_OR_RETURN(config.shared_kv_layers, fields.IntOr("num_kv_shared_layers", 0, config.num_layers - 1, 0));
+  ASSIGN_OR_RETURN(config.shared_are_wide, fields.BoolOr("use_double_wide_mlp", false));
+  if (config.shared_kv_layers == 0) config.shared_are_wide = false;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    bool found = !config.SharesKv(layer);
+    for (std::int64_t other = 0; !config.SharesKv(other); ++other) {
+      found |= config.Slides(other) == config.Slides(layer);
+    }
+    if (found) continue;
+    return InvalidArgument(fields.label() + "num_kv_shared_layers " + std::to_string(config.shared_kv_layers) +
+                           ": no layer before has keys and values for layer " + std::to_string(layer));
   }
   return Ok{};
 }
@@ -255,7 +342,9 @@ Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, M
   if (window != 0 && family.windows == WindowRule::kFrom) {
     ASSIGN_OR_RETURN(first, fields.IntOr("max_window_layers", 0, kMaxExtent, 28));
   }
-  if (family.windows == WindowRule::kButEachNth) {
+  if (family.of_gemma4) {
+    pattern = family.window_pattern;
+  } else if (family.windows == WindowRule::kButEachNth) {
     ASSIGN_OR_RETURN(pattern, ParsePattern(fields, family));
   }
   config.sliding_window.assign(static_cast<std::size_t>(config.num_layers), 0);
@@ -263,7 +352,11 @@ Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, M
     if (pattern > 0 && (layer + 1) % pattern == 0) continue;
     config.sliding_window[static_cast<std::size_t>(layer)] = window;
   }
-  return ApplyLayerTypes(fields, family, window, config);
+  RETURN_IF_ERROR(ApplyLayerTypes(fields, family, window, config));
+  if (!family.of_gemma4) return Ok{};
+  config.sliding_window.back() = 0;  // whatever layer_types says
+  RETURN_IF_ERROR(ParseFullHeads(fields, config));
+  return ParseSharing(fields, config);
 }
 
 // A number above 0 that multiplies.
@@ -274,9 +367,9 @@ Status ReadFactor(const JsonFields& fields, const char* key, double& out) {
   return Ok{};
 }
 
-// The root of the hidden size, rounded to the type of the weights, as transformers has it.
-double EmbeddingScale(const ModelConfig& config) {
-  const double root = std::sqrt(static_cast<double>(config.hidden_size));
+// The root of the embedding's width, rounded to the type of the weights, as transformers has it.
+double EmbeddingScale(const ModelConfig& config, std::int64_t width) {
+  const double root = std::sqrt(static_cast<double>(width));
   const int bits = config.dtype == "bfloat16" ? 8 : config.dtype == "float16" ? 11 : 24;  // of a number's fraction
   int exponent = 0;
   std::frexp(root, &exponent);
@@ -287,6 +380,8 @@ Result<BlockOrder> ParseBlockOrder(const JsonFields& fields, const FamilyInfo& f
   if (family.family == ModelFamily::kFalcon) {
     ASSIGN_OR_RETURN(const bool newer, fields.BoolOr("new_decoder_architecture", false));
     ASSIGN_OR_RETURN(const std::int64_t norms, fields.IntOr("num_ln_in_parallel_attn", 1, 2, newer ? 2 : 1));
+    ASSIGN_OR_RETURN(const bool parallel, fields.BoolOr("parallel_attn", true));
+    if (!newer && !parallel) return BlockOrder::kSequential;
     return newer && norms == 2 ? BlockOrder::kParallel : BlockOrder::kParallelOneNorm;
   }
   if (family.family != ModelFamily::kStableLm && family.family != ModelFamily::kGptNeoX) return BlockOrder::kSequential;
@@ -294,6 +389,35 @@ Result<BlockOrder> ParseBlockOrder(const JsonFields& fields, const FamilyInfo& f
   ASSIGN_OR_RETURN(const bool parallel, fields.BoolOr("use_parallel_residual", neox));
   if (!parallel) return BlockOrder::kSequential;
   return neox ? BlockOrder::kParallel : BlockOrder::kParallelOneNorm;
+}
+
+// What single families do besides.
+Status ParseOfFamily(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
+  if (family.family == ModelFamily::kStableLm) {
+    ASSIGN_OR_RETURN(const bool normed, fields.BoolOr("qk_layernorm", false));
+    if (normed) config.qk_norm = QkNorm::kLayerOfHeads;
+  }
+  if (family.of_gemma4) {
+    config.attention_scale = 1;
+    config.value_norm = config.layer_scales = true;
+    RETURN_IF_ERROR(ReadFactor(fields, "final_logit_softcapping", config.logit_soft_cap));
+    ASSIGN_OR_RETURN(config.layer_input_size, fields.IntOr("hidden_size_per_layer_input", 0, 1 << 14, 256));
+    config.layer_input_scale = EmbeddingScale(config, config.layer_input_size);
+    ASSIGN_OR_RETURN(const std::int64_t tokens,
+                     fields.IntOr("vocab_size_per_layer_input", 1, kMaxExtent, family.vocab_size));
+    if (config.layer_input_size > 0 && tokens != config.vocab_size) {
+      return Unsupported(fields.label() + "vocab_size_per_layer_input " + std::to_string(tokens) +
+                         " is not supported, only vocab_size " + std::to_string(config.vocab_size));
+    }
+  }
+  if (family.family != ModelFamily::kOpt) return Ok{};
+  ASSIGN_OR_RETURN(const bool before, fields.BoolOr("do_layer_norm_before", true));
+  ASSIGN_OR_RETURN(const bool removed, fields.BoolOr("_remove_final_layer_norm", false));
+  if (!before) config.norm_places = NormPlaces::kOfSum;
+  config.final_norm = before && !removed;
+  ASSIGN_OR_RETURN(const std::int64_t width, fields.IntOr("word_embed_proj_dim", 1, kMaxExtent, config.hidden_size));
+  if (width != config.hidden_size) config.embedding_size = width;
+  return Ok{};
 }
 
 // What the family does between its products, from its row and the fields that it reads.
@@ -308,13 +432,15 @@ Status ParseOperations(const JsonFields& fields, const FamilyInfo& family, Model
   config.qk_norm = family.qk_norm;
   config.activation = family.activation;
   config.sinks = family.sinks;
+  config.embedding_norm = family.embedding_norm;
+  RETURN_IF_ERROR(ParseOfFamily(fields, family, config));
   if (config.activation == Activation::kClampedSwiglu) {
     config.swiglu_alpha = 1.702;
     config.swiglu_limit = 7;
     RETURN_IF_ERROR(ReadFactor(fields, "swiglu_alpha", config.swiglu_alpha));
     RETURN_IF_ERROR(ReadFactor(fields, "swiglu_limit", config.swiglu_limit));
   }
-  if (family.scales_embedding) config.embedding_scale = EmbeddingScale(config);
+  if (family.scales_embedding) config.embedding_scale = EmbeddingScale(config, config.hidden_size);
   if (family.query_scalar) {
     double scalar = 256;
     RETURN_IF_ERROR(ReadFactor(fields, "query_pre_attn_scalar", scalar));
@@ -355,11 +481,12 @@ Status ParseMatryoshka(const JsonFields& fields, ModelConfig& config) {
   if (any) config.matryoshka.emplace();
   const nlohmann::json* list = fields.Find("matryoshka_dimensions");
   if (list == nullptr) return Ok{};
-  const std::string expected = "an array of lengths from 1 to hidden_size (" + std::to_string(config.hidden_size) + ")";
+  const std::string expected =
+      "an array of lengths from 1 to hidden_size (" + std::to_string(config.EmbeddingSize()) + ")";
   if (!list->is_array() || list->empty()) return fields.Bad("matryoshka_dimensions", expected);
   config.matryoshka.emplace();
   for (const nlohmann::json& item : *list) {
-    const auto length = IntegerIn(item, 1, config.hidden_size);
+    const auto length = IntegerIn(item, 1, config.EmbeddingSize());
     if (!length) return fields.Bad("matryoshka_dimensions", expected);
     config.matryoshka->push_back(*length);
   }
@@ -369,9 +496,10 @@ Status ParseMatryoshka(const JsonFields& fields, ModelConfig& config) {
 Status ParseExtents(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(config.hidden_size, fields.RequiredInt("hidden_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxLayers));
-  const bool falcon = family.family == ModelFamily::kFalcon;  // four times the hidden size by default
+  // Four times the hidden size by default, in Bloom always.
+  const bool fourfold = family.family == ModelFamily::kFalcon || family.family == ModelFamily::kBloom;
   ASSIGN_OR_RETURN(config.intermediate_size,
-                   ReadExtent(fields, family.fields.intermediate, falcon ? 4 * config.hidden_size : 0));
+                   ReadExtent(fields, family.fields.intermediate, fourfold ? 4 * config.hidden_size : 0));
   ASSIGN_OR_RETURN(config.vocab_size, ReadExtent(fields, "vocab_size", family.vocab_size));
   ASSIGN_OR_RETURN(config.max_position, fields.IntOr("max_position_embeddings", 1, kMaxExtent, family.max_position));
   ASSIGN_OR_RETURN(const auto eps, fields.Number(family.fields.norm_eps));
@@ -405,6 +533,29 @@ Status TakeTextPart(nlohmann::json& object, std::string& label) {
   return Ok{};
 }
 
+// Gives the fields of Bloom's files the names that other families have.
+void TakeUsualNames(nlohmann::json& object) {
+  const auto type = object.find("model_type");
+  if (type == object.end() || *type != "bloom") return;
+  for (const auto& [theirs, usual] :
+       {std::pair{"n_embed", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"}}) {
+    const auto found = object.find(theirs);
+    if (found != object.end() && !found->is_null()) object[usual] = *found;
+  }
+  // How far they were trained; nothing in them ends there.
+  const auto length = object.find("seq_length");
+  if (length != object.end()) object["max_position_embeddings"] = *length;
+}
+
+// ALiBi, of which the rows of families and Falcon's files say whether a model has it.
+Status ParseAlibi(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
+  config.alibi = family.alibi;
+  if (family.family != ModelFamily::kFalcon) return Ok{};
+  ASSIGN_OR_RETURN(const bool alibi, fields.BoolOr("alibi", false));
+  if (alibi) config.alibi = Alibi::kBf16;
+  return Ok{};
+}
+
 }  // namespace
 
 std::int64_t ModelConfig::MostPositions() const {
@@ -416,6 +567,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   ASSIGN_OR_RETURN(nlohmann::json object, ParseJsonObject(json, label));
   std::string inner = label + ": ";
   RETURN_IF_ERROR(TakeTextPart(object, inner));
+  TakeUsualNames(object);
   const JsonFields fields(object, inner);
   ModelConfig config;
   ASSIGN_OR_RETURN(const FamilyInfo* family, FindFamily(fields, config));
@@ -429,6 +581,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   RETURN_IF_ERROR(ParseExperts(fields, *family, config));
   RETURN_IF_ERROR(ParseBiases(fields, *family, config));
   RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
+  RETURN_IF_ERROR(ParseAlibi(fields, *family, config));
   RETURN_IF_ERROR(ParseRopes(fields, *family, config));
   RETURN_IF_ERROR(ParseOperations(fields, *family, config));
   RETURN_IF_ERROR(ParseTokens(fields, *family, config));

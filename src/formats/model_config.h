@@ -26,6 +26,7 @@ enum class ModelFamily {
   kQwen3,
   kGemma2,
   kGemma3,
+  kGemma4,
   kGranite,
   kOlmo2,
   kOlmo3,
@@ -38,6 +39,7 @@ enum class ModelFamily {
   kGptNeoX,
   kFalcon,
   kOpt,
+  kBloom,
   kMinistral3,
   kMixtral,
   kQwen2Moe,
@@ -52,7 +54,7 @@ const char* ModelFamilyName(ModelFamily family);
 
 // Rotary position embedding. `kDynamic` is NTK scaling by the current length ("dynamic" in transformers).
 struct RopeConfig {
-  enum class Scaling { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
+  enum class Scaling { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope, kProportional };
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
@@ -68,14 +70,16 @@ struct RopeConfig {
   double query_beta = 0.0;
   std::int64_t rotary_dim = 0;  // of a head, how many of its first elements turn; even, at most head_dim
   bool adjacent_pairs = false;  // the elements 2 k and 2 k + 1 turn together, not k and k + rotary_dim / 2
+  // proportional: how many of the pairs turn, the first ones; the frequencies are those of a whole head.
+  std::int64_t turning_pairs = 0;
 };
 
 // Which rotary embedding a layer has: ModelConfig::rope, ModelConfig::local_rope, or none.
 enum class LayerRope : std::uint8_t { kMain, kLocal, kNone };
 
 // Which norms stand around each of a layer's two blocks, attention and feed-forward: before it, after it (its output is
-// normed before it is added), or both.
-enum class NormPlaces : std::uint8_t { kBefore, kAfter, kBoth };
+// normed before it is added), or both; or after it, of the sum, which the next block reads and adds to.
+enum class NormPlaces : std::uint8_t { kBefore, kAfter, kBoth, kOfSum };
 
 // kRms: x / rms(x) * weight. kLayer: (x - mean) / deviation * weight + bias.
 enum class NormKind : std::uint8_t { kRms, kLayer };
@@ -84,8 +88,20 @@ enum class NormKind : std::uint8_t { kRms, kLayer };
 // read the same, under norms of their own or under one norm.
 enum class BlockOrder : std::uint8_t { kSequential, kParallel, kParallelOneNorm };
 
-// Norms of q and k: none, of each head, or of the heads of a row together.
-enum class QkNorm : std::uint8_t { kNone, kHeads, kRow };
+// Norms of q and k: none, of each head, or of the heads of a row together. kLayerOfHeads: a LayerNorm without a bias,
+// of each head with weights of its own.
+enum class QkNorm : std::uint8_t { kNone, kHeads, kRow, kLayerOfHeads };
+
+// Attention with linear biases: the further a key lies back, the lower its score. kExact: by a slope of the head for
+// each position. kBf16: products of queries and keys, before they are scaled, get the product of slope and position in
+// bfloat16 more, as Falcon was trained. model/alibi.h has the slopes.
+enum class Alibi : std::uint8_t { kNone, kExact, kBf16 };
+
+// The heads of a layer.
+struct HeadShape {
+  std::int64_t num_kv_heads = 0, head_dim = 0;
+  friend bool operator==(const HeadShape&, const HeadShape&) = default;
+};
 
 // A mixture of experts: what the chosen experts of a token give is added, each times its weight.
 struct ExpertsConfig {
@@ -106,8 +122,17 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;       // divides num_heads
-  std::int64_t head_dim = 0;           // even
+  std::int64_t num_kv_heads = 0;  // divides num_heads
+  std::int64_t head_dim = 0;      // even
+  // Those of layers with a window (`other_slide`), or of those without, if these are other heads. Their keys are no
+  // longer, so that pages have room for them.
+  std::optional<HeadShape> other_heads;
+  bool other_slide = false;
+  // The last layers have no keys and values, but read those of the last layer before them that sees as far.
+  std::int64_t shared_kv_layers = 0;
+  bool shared_are_wide = false;        // their feed-forward blocks are twice as large
+  std::int64_t layer_input_size = 0;   // of the inputs that each layer has of its own (Gemma 4); 0: none
+  double layer_input_scale = 1.0;      // of the rows of their embedding
   std::int64_t intermediate_size = 0;  // of layers without experts; if all have some, of the shared expert, or of one
   std::int64_t vocab_size = 0;
   std::int64_t added_tokens = 0;  // of the vocabulary's last ones, those that only adapters have (AddTokens)
@@ -122,9 +147,17 @@ struct ModelConfig {
   bool gated = true;  // the feed-forward block is down(f(gate) * up), else down(f(up)) without a gate
   double swiglu_alpha = 0.0, swiglu_limit = 0.0;  // of Activation::kClampedSwiglu
   bool sinks = false;                             // each head has one more logit, which has no value (gpt-oss)
+  Alibi alibi = Alibi::kNone;
+  bool value_norm = false;       // each head of v is normed, without weights
+  bool keys_are_values = false;  // in layers without a window, v is k before its norm
+  bool layer_scales = false;     // a layer's result is multiplied by a number of its own
   std::optional<ExpertsConfig> experts;
   // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
   std::optional<std::int64_t> position_rows_before;
+  // The width of the embedding and of the output layer, which projections turn into hidden_size and back; 0: that.
+  std::int64_t embedding_size = 0;
+  bool embedding_norm = false;      // the embedding is normed
+  bool final_norm = true;           // the result of the last layer is
   double embedding_scale = 1.0;     // of the rows of the embedding
   double residual_scale = 1.0;      // of what a block adds
   double logit_scale = 1.0;         // of logits, before the cap
@@ -188,17 +221,50 @@ struct ModelConfig {
   bool HasOwnBlock(std::int64_t layer) const { return !HasExperts(layer) || experts->shared_size > 0; }
   // The size of that block; of the largest, or of an expert if that is larger.
   std::int64_t BlockSize(std::int64_t layer) const {
-    return HasExperts(layer) && experts->shared_size > 0 ? experts->shared_size : intermediate_size;
+    if (HasExperts(layer) && experts->shared_size > 0) return experts->shared_size;
+    return shared_are_wide && SharesKv(layer) ? 2 * intermediate_size : intermediate_size;
   }
   std::int64_t MostBlockSize() const {
-    if (!experts) return intermediate_size;
+    if (!experts) return shared_are_wide ? 2 * intermediate_size : intermediate_size;
     return std::max({intermediate_size, experts->shared_size, experts->intermediate_size});
   }
 
   // The rows of gate and up of such a block together.
   std::int64_t GateUpDim(std::int64_t block_size) const { return gated ? 2 * block_size : block_size; }
+  // The width of a row of the embedding, of what goes into the output layer, and of the model's last hidden state.
+  std::int64_t EmbeddingSize() const { return embedding_size == 0 ? hidden_size : embedding_size; }
+
+  // The rows of q, and of k or v, of layers without other heads.
   std::int64_t QDim() const { return num_heads * head_dim; }
   std::int64_t KvDim() const { return num_kv_heads * head_dim; }
+  bool Slides(std::int64_t layer) const { return sliding_window[static_cast<std::size_t>(layer)] != 0; }
+  // The heads of layers with or without a window; of a layer.
+  HeadShape HeadsOfKind(bool slides) const {
+    return other_heads && other_slide == slides ? *other_heads : HeadShape{num_kv_heads, head_dim};
+  }
+  HeadShape HeadsOf(std::int64_t layer) const {
+    return other_heads ? HeadsOfKind(Slides(layer)) : HeadShape{num_kv_heads, head_dim};
+  }
+  std::int64_t QDim(std::int64_t layer) const { return num_heads * HeadsOf(layer).head_dim; }
+  std::int64_t KvDim(std::int64_t layer) const { return HeadsOf(layer).num_kv_heads * HeadsOf(layer).head_dim; }
+  std::int64_t QkvDim(std::int64_t layer) const { return QDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer)); }
+  // The most of all layers.
+  std::int64_t MostHeadDim() const { return std::max(head_dim, other_heads ? other_heads->head_dim : 0); }
+  std::int64_t MostQDim() const { return num_heads * MostHeadDim(); }
+  std::int64_t MostQkvDim() const {
+    const std::int64_t other = other_heads ? (num_heads + 2 * other_heads->num_kv_heads) * other_heads->head_dim : 0;
+    return std::max(QDim() + 2 * KvDim(), other);
+  }
+  // Whether a layer's values are its keys before their norm.
+  bool ValuesAreKeys(std::int64_t layer) const { return keys_are_values && !Slides(layer); }
+  // Whether a layer has no keys and values; the layer whose it reads.
+  bool SharesKv(std::int64_t layer) const { return layer >= num_layers - shared_kv_layers; }
+  std::int64_t KvSource(std::int64_t layer) const {
+    if (!SharesKv(layer)) return layer;
+    std::int64_t source = num_layers - shared_kv_layers - 1;
+    while (Slides(source) != Slides(layer)) --source;
+    return source;
+  }
 };
 
 // Parses the text of a config.json. Accepts the spellings of transformers 4 (rope_theta, rope_scaling, torch_dtype) and

@@ -19,6 +19,16 @@ void CheckConfig(const ModelConfig& config) {
   CHECK_LE(config.num_layers, 1024);
   CHECK_EQ(config.num_heads % config.num_kv_heads, 0);
   CHECK_EQ(config.head_dim % 2, 0);
+  CHECK(config.EmbeddingSize() >= 1 && config.EmbeddingSize() <= kMaxExtent);
+  CHECK(config.shared_kv_layers >= 0 && config.shared_kv_layers < config.num_layers);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) CHECK(config.KvSource(layer) >= 0);
+  if (config.other_heads) {
+    const HeadShape& heads = *config.other_heads;
+    CHECK(heads.num_kv_heads >= 1 && heads.head_dim >= 1 && heads.head_dim % 2 == 0);
+    CHECK_EQ(config.num_heads % heads.num_kv_heads, 0);
+    CHECK_LE(heads.num_kv_heads * heads.head_dim, config.KvDim());
+    CHECK_LE(config.MostQDim(), kMaxExtent);
+  }
   CHECK_EQ(config.sliding_window.size(), static_cast<std::size_t>(config.num_layers));
   for (const std::int64_t window : config.sliding_window) CHECK(window >= 0 && window <= kMaxExtent);
   for (const TokenId token : config.eos_token_ids) CHECK(token >= 0 && token < config.vocab_size);

@@ -186,7 +186,7 @@ TEST(ModelConfigTest, SlidingWindows) {
 TEST(ModelConfigTest, RefusesOtherModelsByName) {
   EXPECT_THAT(ErrorOf(Family("GPT2LMHeadModel", "gpt2")),
               HasSubstr("'GPT2LMHeadModel' is not supported; loramux serves LlamaForCausalLM"));
-  EXPECT_THAT(ErrorOf(Family("BloomForCausalLM", "mixtral")), HasSubstr("BloomForCausalLM"));
+  EXPECT_THAT(ErrorOf(Family("GPTJForCausalLM", "mixtral")), HasSubstr("GPTJForCausalLM"));
   EXPECT_THAT(ErrorOf(Family("LlamaForCausalLM", "mistral")), HasSubstr("contradicts"));
   EXPECT_THAT(ErrorOf(With(Llama(), {{"architectures", nullptr}, {"model_type", "bert"}})),
               HasSubstr("model_type 'bert'"));

@@ -22,7 +22,7 @@ constexpr NormNames kOfGlm4 = {.attention = "input_layernorm",
                                .mlp_output = "post_mlp_layernorm"};
 
 // Source: the configuration classes and the modelling files of transformers 5.24.
-constexpr std::array<FamilyInfo, 25> kFamilies = {{
+constexpr std::array<FamilyInfo, 27> kFamilies = {{
     {.family = ModelFamily::kLlama,
      .name = "llama",
      .architecture = "LlamaForCausalLM",
@@ -101,6 +101,29 @@ constexpr std::array<FamilyInfo, 25> kFamilies = {{
      .local_theta = 10000.0,
      .scales_embedding = true,
      .query_scalar = true},
+    {.family = ModelFamily::kGemma4,
+     .name = "gemma4_text",
+     .architecture = "Gemma4ForCausalLM",
+     .max_position = 131072,
+     .vocab_size = 262144,
+     .num_heads = 8,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .sliding_window = 512,
+     .bos = 2,
+     .eos = 1,
+     .theta = 1000000.0,
+     .tied = true,
+     .activation = Activation::kGeluTanh,
+     .fields = {.activation = "hidden_activation"},
+     .norms = kOfGemma,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .windows = WindowRule::kButEachNth,
+     .window_pattern = 6,
+     .local_theta = 10000.0,
+     .scales_embedding = true,
+     .of_gemma4 = true},
     {.family = ModelFamily::kGranite,
      .name = "granite",
      .architecture = "GraniteForCausalLM",
@@ -254,6 +277,23 @@ constexpr std::array<FamilyInfo, 25> kFamilies = {{
      .norm_kind = NormKind::kLayer,
      .biases = BiasRule::kAllOrNone,
      .learned_positions = true},
+    {.family = ModelFamily::kBloom,
+     .name = "bloom",
+     .architecture = "BloomForCausalLM",
+     .max_position = 2048,
+     .vocab_size = 250880,
+     .bos = 1,
+     .eos = 2,
+     .norm_eps = 1e-5,
+     .tied = true,
+     .attention_bias = true,
+     .activation = Activation::kGeluTanh,
+     .gated = false,
+     .fields = {.norm_eps = "layer_norm_epsilon"},
+     .norm_kind = NormKind::kLayer,
+     .biases = BiasRule::kMlpAlways,
+     .alibi = Alibi::kExact,
+     .embedding_norm = true},
     {.family = ModelFamily::kMinistral3,
      .name = "ministral3",
      .architecture = "Ministral3ForCausalLM",
@@ -370,22 +410,28 @@ constexpr PartName kPartsOfFalcon[] = {{"self_attn.qkv_proj", "self_attention.qu
                                        {"mlp.down_proj", "mlp.dense_4h_to_h"},
                                        {"input_layernorm", "ln_attn"},
                                        {"post_attention_layernorm", "ln_mlp"}};
+constexpr PartName kOthersOfBloom[] = {{"model.embed_norm", "transformer.word_embeddings_layernorm"}};
+constexpr PartName kOthersOfOpt[] = {{"model.embed_positions", "model.decoder.embed_positions"},
+                                     {"model.project_in", "model.decoder.project_in"},
+                                     {"model.project_out", "model.decoder.project_out"}};
 constexpr PartName kPartsOfOpt[] = {{"self_attn.o_proj", "self_attn.out_proj"},
                                     {"mlp.up_proj", "fc1"},
                                     {"mlp.down_proj", "fc2"},
                                     {"input_layernorm", "self_attn_layer_norm"},
                                     {"post_attention_layernorm", "final_layer_norm"}};
 constexpr FamilyNames kFamilyNames[] = {
-    {ModelFamily::kGptNeoX, "gpt_neox.layers.", "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", "",
+    {ModelFamily::kGptNeoX, "gpt_neox.layers.", "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out",
      kPartsOfNeoX},
-    {ModelFamily::kFalcon, "transformer.h.", "transformer.word_embeddings", "transformer.ln_f", "lm_head", "",
-     kPartsOfFalcon},
+    {ModelFamily::kFalcon, "transformer.h.", "transformer.word_embeddings", "transformer.ln_f", "lm_head",
+     kPartsOfFalcon, kOthersOfBloom},
+    {ModelFamily::kBloom, "transformer.h.", "transformer.word_embeddings", "transformer.ln_f", "lm_head",
+     kPartsOfFalcon, kOthersOfBloom},
     {ModelFamily::kOpt, "model.decoder.layers.", "model.decoder.embed_tokens", "model.decoder.final_layer_norm",
-     "lm_head", "model.decoder.embed_positions", kPartsOfOpt},
+     "lm_head", kPartsOfOpt, kOthersOfOpt},
 };
 
 constexpr std::string_view kLayers = "model.layers.", kEmbedding = "model.embed_tokens", kNorm = "model.norm",
-                           kHead = "lm_head", kPositions = "model.embed_positions";
+                           kHead = "lm_head";
 
 // What follows `whole` in `name`, which is it or goes on with a dot; nullopt: it does not.
 std::optional<std::string_view> AfterPart(std::string_view name, std::string_view whole) {
@@ -394,8 +440,9 @@ std::optional<std::string_view> AfterPart(std::string_view name, std::string_vie
   return rest.empty() || rest.front() == '.' ? std::optional(rest) : std::nullopt;
 }
 
-constexpr std::array<Wrapper, 4> kWrappers = {{
+constexpr std::array<Wrapper, 5> kWrappers = {{
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
+    {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text"},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral"},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2"},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3"},
@@ -451,9 +498,12 @@ const FamilyNames* NamesOf(ModelFamily family) {
 std::span<const FamilyNames> AllFamilyNames() { return kFamilyNames; }
 
 std::vector<std::string> TheirNames(const FamilyNames& names, std::string_view ours) {
-  for (const auto& [own, theirs] : {std::pair{kEmbedding, names.embedding}, std::pair{kNorm, names.norm},
-                                    std::pair{kHead, names.head}, std::pair{kPositions, names.positions}}) {
-    if (const auto rest = AfterPart(ours, own)) return {std::string(theirs) + std::string(*rest), std::string(ours)};
+  std::vector<PartName> whole = {{kEmbedding, names.embedding}, {kNorm, names.norm}, {kHead, names.head}};
+  whole.insert(whole.end(), names.others.begin(), names.others.end());
+  for (const PartName& name : whole) {
+    if (const auto rest = AfterPart(ours, name.ours)) {
+      return {std::string(name.theirs) + std::string(*rest), std::string(ours)};
+    }
   }
   if (!ours.starts_with(kLayers)) return {std::string(ours)};
   const std::size_t dot = ours.find('.', kLayers.size());

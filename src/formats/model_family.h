@@ -105,6 +105,9 @@ struct FamilyInfo {
   bool multipliers = false;        // those of Granite
   bool learned_positions = false;  // those of OPT: two rows before the first
   bool sinks = false;
+  Alibi alibi = Alibi::kNone;
+  bool embedding_norm = false;
+  bool of_gemma4 = false;  // its norm of values, its scales of layers, its heads of full layers
   ExpertRule experts = {};
 };
 
@@ -114,11 +117,12 @@ struct PartName {
 };
 
 // How a family's checkpoints call what Llama's call "model.layers.", "model.embed_tokens", "model.norm" and "lm_head".
+// The first part of these names is missing in the files of a model without an output layer.
 struct FamilyNames {
   ModelFamily family;
   std::string_view layers, embedding, norm, head;
-  std::string_view positions;  // the matrix of positions; empty: none
   std::span<const PartName> parts;
+  std::span<const PartName> others = {};  // outside the layers, by their whole names
 };
 // The names of the family; null: as Llama's. All of them.
 const FamilyNames* NamesOf(ModelFamily family);
@@ -130,7 +134,7 @@ std::string OurName(const FamilyNames& names, std::string_view theirs);
 
 // Whether its qkv_proj has the queries, keys and values of a group of heads after those of the group before.
 inline bool FusesByHeads(ModelFamily family) {
-  return family == ModelFamily::kGptNeoX || family == ModelFamily::kFalcon;
+  return family == ModelFamily::kGptNeoX || family == ModelFamily::kFalcon || family == ModelFamily::kBloom;
 }
 
 // Which rows of a fused layer are those of its parts, which have `sizes` rows: one part after the other, or the parts

@@ -48,7 +48,8 @@ TEST(ModelFamilyTest, EachRowIsFoundByItsNames) {
   for (const FamilyInfo& info : AllFamilies()) {
     EXPECT_EQ(&InfoOf(info.family), &info);
     EXPECT_EQ(FindFamilyByType(info.name), &info);
-    json with = {{info.fields.intermediate, 96}};
+    json with = {{info.fields.intermediate, 96}, {"hidden_size_per_layer_input", 0}, {"global_head_dim", 32}};
+    if (info.of_gemma4) with["attention_k_eq_v"] = true, with["num_global_key_value_heads"] = 1;
     if (info.experts.count != nullptr) with[info.experts.count] = 8;
     const ModelConfig config = Parsed(Of(info.architecture, info.name, with));
     EXPECT_EQ(config.family, info.family) << info.name;
@@ -255,11 +256,126 @@ TEST(ModelFamilyTest, WithoutAGate) {
   EXPECT_EQ(opt.position_rows_before, 2);
   EXPECT_EQ(opt.RopeOf(0), kNone);
   EXPECT_EQ(opt.activation, Activation::kRelu);
-  EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"do_layer_norm_before", false}})),
-              HasSubstr("do_layer_norm_before false is not supported"));
-  EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"word_embed_proj_dim", 32}})),
-              HasSubstr("word_embed_proj_dim 32"));
-  EXPECT_THAT(ErrorOf(Of("FalconForCausalLM", "falcon", {{"alibi", true}})), HasSubstr("alibi true is not supported"));
+  EXPECT_TRUE(opt.norm_places == NormPlaces::kBefore && opt.final_norm);
+  EXPECT_EQ(opt.EmbeddingSize(), 64);
+  const ModelConfig small = Parsed(
+      Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"do_layer_norm_before", false}, {"word_embed_proj_dim", 32}}));
+  EXPECT_EQ(small.norm_places, NormPlaces::kOfSum);
+  EXPECT_FALSE(small.final_norm);
+  EXPECT_EQ(small.EmbeddingSize(), 32);
+  EXPECT_EQ(small.hidden_size, 64);
+  EXPECT_FALSE(Parsed(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"_remove_final_layer_norm", true}})).final_norm);
+  EXPECT_THAT(ErrorOf(Of("OPTForCausalLM", "opt", {{"ffn_dim", 96}, {"layer_norm_elementwise_affine", false}})),
+              HasSubstr("layer_norm_elementwise_affine false is not supported"));
+}
+
+TEST(ModelFamilyTest, NormsOfHeads) {
+  EXPECT_EQ(Parsed(Of("StableLmForCausalLM", "stablelm")).qk_norm, QkNorm::kNone);
+  EXPECT_EQ(Parsed(Of("StableLmForCausalLM", "stablelm", {{"qk_layernorm", true}})).qk_norm, QkNorm::kLayerOfHeads);
+}
+
+TEST(ModelFamilyTest, LinearBiases) {
+  const json sequential = {{"alibi", true}, {"multi_query", false}, {"parallel_attn", false}};
+  const ModelConfig falcon = Parsed(Of("FalconForCausalLM", "falcon", sequential));
+  EXPECT_EQ(falcon.alibi, Alibi::kBf16);
+  EXPECT_EQ(falcon.RopeOf(0), kNone);
+  EXPECT_EQ(falcon.block_order, BlockOrder::kSequential);
+  EXPECT_EQ(Parsed(Of("FalconForCausalLM", "falcon")).alibi, Alibi::kNone);
+
+  // As transformers 5 saves it, and as it was published.
+  json saved = Of("BloomForCausalLM", "bloom", {{"n_layer", 3}, {"n_head", 8}});
+  for (const char* key : {"num_hidden_layers", "num_attention_heads", "intermediate_size", "head_dim"})
+    saved.erase(key);
+  const ModelConfig bloom = Parsed(saved);
+  EXPECT_EQ(bloom.alibi, Alibi::kExact);
+  EXPECT_EQ(bloom.num_layers, 3);
+  EXPECT_EQ(bloom.num_heads, 8);
+  EXPECT_EQ(bloom.intermediate_size, 256);
+  EXPECT_EQ(bloom.max_position, 2048);
+  EXPECT_TRUE(bloom.embedding_norm && bloom.tie_word_embeddings && bloom.mlp_bias && bloom.attention_output_bias);
+  json published = saved;
+  published.erase("hidden_size");
+  published.erase("n_head");
+  published.update({{"n_embed", 32}, {"num_attention_heads", 4}, {"seq_length", 512}});
+  const ModelConfig old = Parsed(published);
+  EXPECT_EQ(old.hidden_size, 32);
+  EXPECT_EQ(old.num_heads, 4);
+  EXPECT_EQ(old.max_position, 512);
+  saved["apply_residual_connection_post_layernorm"] = true;
+  EXPECT_THAT(ErrorOf(saved), HasSubstr("apply_residual_connection_post_layernorm true is not supported"));
+}
+
+json Gemma4(const json& more = json::object()) {
+  json config = Of("Gemma4ForCausalLM", "gemma4_text",
+                   {{"hidden_size_per_layer_input", 0}, {"attention_k_eq_v", true}, {"sliding_window", 8}});
+  config.update(more);
+  return config;
+}
+
+TEST(ModelFamilyTest, Gemma4) {
+  const json heads = {{"head_dim", 32}, {"num_key_value_heads", 1}};
+  const json types = {"full_attention", "sliding_attention", "sliding_attention", "sliding_attention"};
+  const json by_layer = {{"layer_types", types}, {"per_layer_config", {{"00", heads}, {"03", heads}}}};
+  const json old = {{"layer_types", types}, {"global_head_dim", 32}, {"num_global_key_value_heads", 1}};
+  for (const json& more : {by_layer, old}) {
+    const ModelConfig c = Parsed(Gemma4(more));
+    EXPECT_THAT(c.sliding_window, ElementsAre(0, 8, 8, 0));  // the last layer sees all
+    EXPECT_EQ(c.HeadsOf(0), (HeadShape{1, 32}));
+    EXPECT_EQ(c.HeadsOf(1), (HeadShape{2, 16}));
+    EXPECT_TRUE(c.ValuesAreKeys(0) && c.ValuesAreKeys(3) && !c.ValuesAreKeys(1));
+    EXPECT_EQ(c.QDim(0), 128);
+    EXPECT_EQ(c.MostQkvDim(), 192);
+    EXPECT_EQ(c.attention_scale, 1);
+    EXPECT_TRUE(c.value_norm && c.layer_scales);
+    EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kProportional);
+    EXPECT_EQ(c.rope.turning_pairs, 4);
+    EXPECT_EQ(c.rope.theta, 1000000.0);
+    EXPECT_EQ(c.local_rope->theta, 10000.0);
+    EXPECT_EQ(c.RotaryDim(c.rope), 32);
+    EXPECT_EQ(c.RotaryDim(*c.local_rope), 16);
+  }
+  EXPECT_EQ(Parsed(Gemma4({{"global_head_dim", 16}, {"use_bidirectional_attention", "vision"}})).logit_soft_cap, 0);
+  EXPECT_THAT(ErrorOf(Gemma4({{"enable_moe_block", true}})), HasSubstr("enable_moe_block true is not supported"));
+  EXPECT_THAT(ErrorOf(Gemma4({{"use_bidirectional_attention", "all"}})), HasSubstr("attention is causal"));
+  // What cannot be, or has no room.
+  EXPECT_THAT(ErrorOf(Gemma4({{"num_global_key_value_heads", 1}, {"num_key_value_heads", 4}})),
+              HasSubstr("full layers have 1 heads of keys of 512 elements"));
+  EXPECT_THAT(ErrorOf(Gemma4({{"per_layer_config", {{"4", heads}}}})), HasSubstr("per_layer_config.4"));
+  EXPECT_THAT(ErrorOf(Gemma4({{"per_layer_config", {{"01", heads}}}})), HasSubstr("layer 1 has other heads"));
+  EXPECT_THAT(ErrorOf(Gemma4({{"per_layer_config", {{"3", {{"v_head_dim", 8}}}}}})), HasSubstr("v_head_dim"));
+  EXPECT_THAT(ErrorOf(Gemma3({{"rope_parameters", {{"rope_type", "proportional"}}}})), HasSubstr("proportional"));
+}
+
+// As its models of few parameters.
+TEST(ModelFamilyTest, Gemma4WithInputsOfLayers) {
+  const json types = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+  const json small = {{"hidden_size_per_layer_input", 8},
+                      {"vocab_size_per_layer_input", 128},
+                      {"num_kv_shared_layers", 2},
+                      {"use_double_wide_mlp", true},
+                      {"attention_k_eq_v", false},
+                      {"global_head_dim", 32},
+                      {"layer_types", types}};
+  const ModelConfig c = Parsed(Gemma4(small));
+  EXPECT_EQ(c.layer_input_size, 8);
+  EXPECT_NEAR(c.layer_input_scale, std::sqrt(8.0), 1e-6);
+  EXPECT_FALSE(c.ValuesAreKeys(1));
+  EXPECT_EQ(c.HeadsOf(0), (HeadShape{2, 16}));
+  EXPECT_EQ(c.HeadsOf(1), (HeadShape{2, 32}));
+  EXPECT_EQ(c.KvDim(), 64);  // pages have room for the larger
+  EXPECT_TRUE(c.SharesKv(2) && !c.SharesKv(1));
+  EXPECT_EQ(c.KvSource(2), 0);
+  EXPECT_EQ(c.KvSource(3), 1);
+  EXPECT_EQ(c.BlockSize(1), 96);
+  EXPECT_EQ(c.BlockSize(2), 192);
+  EXPECT_EQ(c.QkvDim(2), 64);
+  EXPECT_EQ(c.QkvDim(0), 128);
+  json wrong = small;
+  wrong["num_kv_shared_layers"] = 3;
+  EXPECT_THAT(ErrorOf(Gemma4(wrong)), HasSubstr("no layer before has keys and values for layer 1"));
+  wrong = small;
+  wrong["vocab_size_per_layer_input"] = 64;
+  EXPECT_THAT(ErrorOf(Gemma4(wrong)), HasSubstr("vocab_size_per_layer_input 64 is not supported"));
 }
 
 TEST(ModelFamilyTest, Experts) {
@@ -333,6 +449,10 @@ TEST(ModelFamilyTest, NamesOfModulesInFiles) {
   EXPECT_EQ(TheirNames(falcon, "model.layers.0.input_layernorm.bias"),
             (std::vector<std::string>{"transformer.h.0.ln_attn.bias", "transformer.h.0.input_layernorm.bias",
                                       "model.layers.0.input_layernorm.bias"}));
+  EXPECT_EQ(TheirNames(*NamesOf(ModelFamily::kBloom), "model.embed_norm.bias").front(),
+            "transformer.word_embeddings_layernorm.bias");
+  EXPECT_EQ(TheirNames(*NamesOf(ModelFamily::kOpt), "model.project_in.weight").front(),
+            "model.decoder.project_in.weight");
   EXPECT_EQ(NamesOf(ModelFamily::kLlama), nullptr);
 }
 

@@ -35,6 +35,8 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
       if (target == LoraTarget::kLmHead) continue;
+      const bool of_keys = target == LoraTarget::kK || target == LoraTarget::kV;
+      if (of_keys && (model.SharesKv(layer) || (target == LoraTarget::kV && model.ValuesAreKeys(layer)))) continue;
       const std::string name = LoraTargetName(target);
       const std::string parent = "model.layers." + std::to_string(layer) + "." + ModuleParent(target);
       if (target < LoraTarget::kGate || !model.HasExperts(layer)) {

@@ -38,16 +38,18 @@ Status RequiredPositive(const JsonFields& fields, const char* key, double& out) 
 // One set of parameters. `top`: the fields of the whole model.
 class RopeParser {
  public:
-  RopeParser(const JsonFields& top, const JsonFields& fields, const FamilyInfo& family, const ModelConfig& config)
-      : top_(top), fields_(fields), family_(family), config_(config) {}
+  RopeParser(const JsonFields& top, const JsonFields& fields, const FamilyInfo& family, const ModelConfig& config,
+             std::int64_t head_dim)
+      : top_(top), fields_(fields), family_(family), config_(config), head_dim_(head_dim) {}
 
   Status Parse(RopeConfig& rope) {
     RETURN_IF_ERROR(ReadPositive(fields_, "rope_theta", rope.theta));
-    RETURN_IF_ERROR(ParseShare(rope));
-    RETURN_IF_ERROR(ParseTemperature(rope));
     ASSIGN_OR_RETURN(const auto new_name, fields_.String("rope_type"));
     ASSIGN_OR_RETURN(const auto old_name, fields_.String("type"));
     const std::string type = new_name ? *new_name : old_name.value_or("default");
+    if (type == "proportional" && family_.of_gemma4) return ParseProportional(rope);
+    RETURN_IF_ERROR(ParseShare(rope));
+    RETURN_IF_ERROR(ParseTemperature(rope));
     // Of the text part of Qwen's models of text and images: text alone turns as without it.
     const bool may_be_mrope = family_.family == ModelFamily::kQwen2 || family_.family == ModelFamily::kQwen3;
     if (type == "default" || (type == "mrope" && may_be_mrope)) return Ok{};
@@ -61,6 +63,17 @@ class RopeParser {
   }
 
  private:
+  // All of a head turns, most of it by nothing.
+  Status ParseProportional(RopeConfig& rope) {
+    rope.scaling = Scaling::kProportional;
+    RETURN_IF_ERROR(ReadPositive(fields_, "factor", rope.factor));
+    ASSIGN_OR_RETURN(const auto share, fields_.Number("partial_rotary_factor"));
+    if (share && (*share < 0 || *share > 1)) return fields_.Bad("partial_rotary_factor", "a number from 0 to 1");
+    rope.rotary_dim = head_dim_;
+    rope.turning_pairs = static_cast<std::int64_t>(share.value_or(1.0) * static_cast<double>(head_dim_) / 2);
+    return Ok{};
+  }
+
   Status ParseShare(RopeConfig& rope) {
     for (const JsonFields* fields : {&top_, &fields_}) {
       ASSIGN_OR_RETURN(const auto factor, fields->Number("partial_rotary_factor"));
@@ -73,7 +86,7 @@ class RopeParser {
                            Describe(*fields->Find("partial_rotary_factor")) + " is not supported for " + family_.name +
                            ", only 1");
       }
-      rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config_.head_dim) * *factor);
+      rope.rotary_dim = static_cast<std::int64_t>(static_cast<double>(head_dim_) * *factor);
     }
     if (rope.rotary_dim >= 2 && rope.rotary_dim % 2 == 0) return Ok{};
     return Unsupported(fields_.label() +
@@ -197,6 +210,7 @@ class RopeParser {
   const JsonFields& fields_;
   const FamilyInfo& family_;
   const ModelConfig& config_;
+  const std::int64_t head_dim_;
 };
 
 // Whether the parameters differ between kinds of layers.
@@ -212,10 +226,15 @@ Status ParseByLayerType(const JsonFields& top, const FamilyInfo& family, const n
                        ", found " + Describe(member));
   }
   for (const auto& [name, rope] : {std::pair{kOfOthers, &config.rope}, std::pair{kOfWindows, &*config.local_rope}}) {
+    const std::int64_t head_dim = config.HeadsOfKind(rope != &config.rope).head_dim;
+    if (family.of_gemma4) rope->rotary_dim = head_dim;
     const auto found = parameters.find(name);
-    if (found == parameters.end() || found->is_null()) continue;
+    if (found == parameters.end() || found->is_null()) {
+      if (family.of_gemma4 && rope == &config.rope) return InvalidArgument(label + name + " is missing");
+      continue;
+    }
     const JsonFields fields(*found, label + name + ".");
-    RETURN_IF_ERROR(RopeParser(top, fields, family, config).Parse(*rope));
+    RETURN_IF_ERROR(RopeParser(top, fields, family, config, head_dim).Parse(*rope));
   }
   return Ok{};
 }
@@ -251,7 +270,8 @@ Status Distribute(const JsonFields& fields, const FamilyInfo& family, ModelConfi
     if (slides && config.local_rope) config.layer_rope[layer] = LayerRope::kLocal;
     if (family.ropes == RopeRule::kSlidingOnly && any_window && !slides) config.layer_rope[layer] = LayerRope::kNone;
   }
-  if (family.learned_positions) config.layer_rope.assign(config.layer_rope.size(), LayerRope::kNone);
+  if (family.learned_positions || config.alibi != Alibi::kNone)
+    config.layer_rope.assign(config.layer_rope.size(), LayerRope::kNone);
   return family.ropes == RopeRule::kListed ? ApplyList(fields, config) : Ok{};
 }
 
@@ -279,6 +299,9 @@ Status ParseRopes(const JsonFields& top, const FamilyInfo& family, ModelConfig& 
   const char* key = old_scaling != nullptr && !IsOff(*old_scaling) ? "rope_scaling" : "rope_parameters";
   const nlohmann::json* value = top.Find(key);
   if (value != nullptr && !value->is_object()) return top.Bad(key, "an object or null");
+  const nlohmann::json of_gemma4 = {
+      {kOfOthers, {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1000000.0}}}};
+  if (value == nullptr && family.of_gemma4) value = &of_gemma4;
   const std::string label = top.label() + key + ".";
   const bool by_type = value != nullptr && may_differ && IsByLayerType(*value);
   if (by_type || family.local_theta > 0) {
@@ -293,11 +316,12 @@ Status ParseRopes(const JsonFields& top, const FamilyInfo& family, ModelConfig& 
   } else {
     const nlohmann::json none = nlohmann::json::object();
     const JsonFields fields(value == nullptr ? none : *value, label);
+    if (family.of_gemma4) return InvalidArgument(label + kOfOthers + " is missing");
     if (value != nullptr && IsByLayerType(*value)) {
       return Unsupported(label.substr(0, label.size() - 1) +
                          ": rotary embeddings that differ between layers are not supported for " + family.name);
     }
-    RETURN_IF_ERROR(RopeParser(top, fields, family, config).Parse(rope));
+    RETURN_IF_ERROR(RopeParser(top, fields, family, config, config.head_dim).Parse(rope));
   }
   const auto depends = [](const RopeConfig& of) {
     return of.scaling == Scaling::kDynamic || of.scaling == Scaling::kLongRope;

@@ -34,6 +34,10 @@ struct ScoreForm {
   std::int64_t window = 0;  // of the positions in view; 0: all earlier ones
   // [num_heads]: a further score of each head, not scaled, for which there is no value; null: none.
   const float* sinks = nullptr;
+  // [num_heads] slopes of ALiBi; null: none. A product of a query and a key gets slope * (position of the key - that of
+  // the query) more, before it is scaled; with `rounds_bias` slope * position of the key, in bfloat16 like both.
+  const float* slopes = nullptr;
+  bool rounds_bias = false;
 };
 
 // out[row, head, :] = softmax(scores(q . K)) V over positions p' of the row's own sequence with p - window < p' <= p

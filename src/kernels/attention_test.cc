@@ -5,6 +5,7 @@
 
 #include "kernels/kernel_test_support.h"
 #include "tensor/aligned_buffer.h"
+#include "tensor/half_float.h"
 
 namespace loramux::attention_test {
 namespace {
@@ -69,9 +70,18 @@ Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<
   return f;
 }
 
+// Slopes of the heads; none if it is empty.
+struct Biases {
+  std::vector<float> slopes;
+  bool rounds = false;
+};
+
 std::vector<float> Attend(const KernelContext& context, const Fixture& f,
-                          const std::vector<AttentionSequence>& sequences, std::int64_t window, float soft_cap = 0) {
-  const ScoreForm form = {1.0f / std::sqrt(static_cast<float>(f.layout.head_dim)), soft_cap, window};
+                          const std::vector<AttentionSequence>& sequences, std::int64_t window, float soft_cap = 0,
+                          const Biases& biases = {}) {
+  const float* const slopes = biases.slopes.empty() ? nullptr : biases.slopes.data();
+  const float scale = 1.0f / std::sqrt(static_cast<float>(f.layout.head_dim));
+  const ScoreForm form = {scale, soft_cap, window, nullptr, slopes, biases.rounds};
   std::vector<float> out(static_cast<std::size_t>(f.Rows() * f.Width()), -5.0f);
   const std::int64_t longest = *std::max_element(f.lengths.begin(), f.lengths.end());
   AlignedBuffer<float> workspace(AttentionWorkspaceFloats(f.layout, f.num_heads, longest, context.pool->size()));
@@ -140,6 +150,51 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
       }
     }
   });
+}
+
+// ALiBi, with positions beyond 256 that bfloat16 does not have, and the bits of each row alone.
+TEST_P(AttentionTest, LinearBiases) {
+  for (const Geometry& g : kGeometries) {
+    const KvLayout layout = {.num_layers = 2,
+                             .num_kv_heads = g.num_kv_heads,
+                             .head_dim = g.head_dim,
+                             .page_tokens = g.page_tokens,
+                             .dtype = DType::kF32};
+    const Fixture f = MakeFixture(layout, g.num_heads, {300, 9}, 13);
+    Store(context(), f, f.All());
+    Biases biases;
+    for (std::int64_t head = 0; head < g.num_heads; ++head) {
+      biases.slopes.push_back(BF16ToF32(F32ToBF16(0.3f / static_cast<float>(head + 1))));
+    }
+    std::vector<std::vector<float>> results = {Attend(context(), f, f.All(), 0)};
+    for (const bool rounds : {false, true}) {
+      biases.rounds = rounds;
+      for (std::int64_t window : {0, 20}) {
+        const float soft_cap = window == 0 ? 0.0f : 5.0f;
+        const auto expected = Attend(reference(), f, f.All(), window, soft_cap, biases);
+        const auto actual = Attend(context(), f, f.All(), window, soft_cap, biases);
+        for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 3e-5f) << i;
+        if (window == 0) results.push_back(actual);
+        for (std::int64_t position : {0, 3, 200, 299}) {
+          AttentionSequence row = f.Whole(0);
+          row.position = row.first_row = position;
+          row.num_tokens = 1;
+          const auto alone = Attend(context(), f, {row}, window, soft_cap, biases);
+          const auto at = static_cast<std::size_t>(position * f.Width());
+          ASSERT_TRUE(BitwiseEqual(alone.data() + at, actual.data() + at, f.Width())) << position;
+        }
+      }
+    }
+    const auto differ = [&](std::size_t a, std::size_t b) {
+      float most = 0;
+      for (std::size_t i = 0; i < results[a].size(); ++i) {
+        most = std::max(most, std::abs(results[a][i] - results[b][i]));
+      }
+      return most;
+    };
+    EXPECT_GT(differ(0, 1), 0.1f);   // the biases matter,
+    EXPECT_GT(differ(1, 2), 0.01f);  // and so does their rounding
+  }
 }
 
 // A prompt in one piece, in chunks, or token by token, alone and beside others, gives the same bits.

@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t kMaxPageBytes = std::size_t{640} << 10;
 
 std::size_t LongestAdapterRowBytes(const ModelConfig& model, DType dtype) {
-  const std::int64_t elements = std::max({model.hidden_size, model.MostBlockSize(), model.QDim(), model.vocab_size});
+  const std::int64_t elements =
+      std::max({model.hidden_size, model.MostBlockSize(), model.MostQDim(), model.vocab_size});
   return static_cast<std::size_t>(elements) * DTypeSize(dtype);
 }
 

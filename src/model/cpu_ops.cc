@@ -1,6 +1,7 @@
 #include "model/cpu_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -24,10 +25,16 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
     : rope(config, config.rope),
       hidden(config.hidden_size),
       normed(config.hidden_size),
-      qkv(config.QDim() + 2 * config.KvDim()),
-      attended(config.QDim()),
+      qkv(config.MostQkvDim()),
+      attended(config.MostQDim()),
       gate_up(config.GateUpDim(config.MostBlockSize())),
       activated(config.MostBlockSize()),
+      embedded(config.embedding_size),
+      last_embedded(config.embedding_size),
+      layer_inputs(config.num_layers * config.layer_input_size),
+      layer_context(config.num_layers * config.layer_input_size),
+      layer_gate(2 * config.layer_input_size),
+      layer_gated(config.layer_input_size),
       last_hidden(config.hidden_size),
       router(config.experts ? config.experts->route.experts + 1 : 0),
       chosen(config.experts ? config.hidden_size : 0),
@@ -47,10 +54,13 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   batch.logit_rows.reserve(max_chunks);
   for (auto& of_target : segments) of_target.reserve(max_chunks);
   own_segments.reserve(max_chunks);
-  for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated}) buffer->Ensure(max_tokens);
+  for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated, &embedded, &layer_inputs,
+                               &layer_context, &layer_gate, &layer_gated}) {
+    buffer->Ensure(max_tokens);
+  }
   for (Angles& of_rope : angles) {
-    of_rope.cosines.Reserve(max_tokens * config.head_dim / 2);
-    of_rope.sines.Reserve(max_tokens * config.head_dim / 2);
+    of_rope.cosines.Reserve(max_tokens * config.MostHeadDim() / 2);
+    of_rope.sines.Reserve(max_tokens * config.MostHeadDim() / 2);
   }
   if (config.experts) {
     const RouteForm& form = config.experts->route;
@@ -67,10 +77,11 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
     chosen_rows.places.reserve(static_cast<std::size_t>(pairs));
   }
   last_hidden.Ensure(max_logit_rows);
+  last_embedded.Ensure(max_logit_rows);
   logits.Reserve(max_logit_rows * config.vocab_size);
   lora.Reserve(max_tokens * max_rank * static_cast<std::int64_t>(kMaxSharedInput));
   // The page size is not known yet; assume the largest.
-  const KvLayout layout = {config.num_layers, config.num_kv_heads, config.head_dim, 64, DType::kF32};
+  const KvLayout layout = {config.num_layers, config.num_kv_heads, config.MostHeadDim(), 64, DType::kF32};
   attention.Reserve(AttentionWorkspaceFloats(layout, config.num_heads, max_positions, threads));
   sampler.resize(static_cast<std::size_t>(threads));
   sampling.resize(static_cast<std::size_t>(threads));
@@ -86,12 +97,19 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
     first_row += size;
   }
   const std::int64_t rows = batch.num_rows, pairs = config_.experts ? rows * config_.experts->route.per_token : 0;
+  KvLayout widest = f_.layout;
+  widest.head_dim = config_.MostHeadDim();
   w_.attention.Reserve(
-      AttentionWorkspaceFloats(f_.layout, config_.num_heads, batch.max_positions, f_.context.pool->size()));
+      AttentionWorkspaceFloats(widest, config_.num_heads, batch.max_positions, f_.context.pool->size()));
   PrepareRope(w_.rope, w_.angles[0]);
   if (w_.local_rope) PrepareRope(*w_.local_rope, w_.angles[1]);
   return {.hidden = w_.hidden.Ensure(rows),
           .normed = w_.normed.Ensure(rows),
+          .embedded = w_.embedded.Ensure(rows),
+          .layer_inputs = w_.layer_inputs.Ensure(rows),
+          .layer_context = w_.layer_context.Ensure(rows),
+          .layer_gate = w_.layer_gate.Ensure(rows),
+          .layer_gated = w_.layer_gated.Ensure(rows),
           .qkv = w_.qkv.Ensure(rows),
           .attended = w_.attended.Ensure(rows),
           .gate_up = w_.gate_up.Ensure(rows),
@@ -101,6 +119,7 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
           .chosen_up = w_.chosen_up.Ensure(pairs),
           .chosen_between = w_.chosen_between.Ensure(pairs),
           .last_hidden = w_.last_hidden.Ensure(batch.MostLogitRows()),
+          .last_embedded = w_.last_embedded.Ensure(batch.MostLogitRows()),
           .logits = {EnsureFloats(w_.logits, batch.MostLogitRows() * config_.vocab_size), config_.vocab_size}};
 }
 
@@ -123,8 +142,12 @@ void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
     float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
     for (TokenId token : tokens) {
       CHECK(token >= 0 && token < config_.vocab_size);
-      // A token of an adapter alone: EmbedOwnRows writes its row.
-      if (token < config_.BaseTokens()) table.UnpackRow(token, row);
+      // A token of an adapter alone: EmbedOwnRows writes its row. Layers have no input of it.
+      if (token < config_.BaseTokens()) {
+        table.UnpackRow(token, row);
+      } else {
+        std::fill_n(row, table.k(), 0.0f);
+      }
       row += hidden.stride;
     }
   });
@@ -139,11 +162,11 @@ void CpuOps::EmbedOwnRows(Rows hidden) {
     float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
     for (const TokenId token : chunk.tokens) {
       if (const std::byte* const own = chunk.adapter->embedding.Find(token)) {
-        for (std::int64_t t = 0; t < config_.hidden_size; ++t) {
+        for (std::int64_t t = 0; t < config_.EmbeddingSize(); ++t) {
           row[t] = LoadAsF32(chunk.adapter->embedding.dtype, own, t);
         }
       }
-      AddEmbeddingLora(chunk.adapter->embedding_lora, token, config_.hidden_size, row);
+      AddEmbeddingLora(chunk.adapter->embedding_lora, token, config_.EmbeddingSize(), row);
       row += hidden.stride;
     }
   });
@@ -179,7 +202,7 @@ void CpuOps::ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> g
   const NormWeights of_base = {weights.weight.data(), offset, weights.bias.empty() ? nullptr : weights.bias.data()};
   std::int64_t begin = 0;  // of rows with the base's weights
   for (const AdapterRowsOf<LoraView>& group : groups) {
-    const float* const own = group.adapter->Norm(index);
+    const float* const own = norm.of_base_alone ? nullptr : group.adapter->Norm(index);
     if (own == nullptr) continue;
     if (begin < group.begin) fn(begin, group.begin, of_base);
     fn(group.begin, group.end, NormWeights{own, offset});
@@ -206,7 +229,15 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
 // The kernel takes a single stride, so it is called per row or per head, whichever needs fewer calls (the result is the
 // same).
 void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights) {
-  const std::int64_t dim = config_.head_dim;
+  const std::int64_t dim = config_.HeadsOf(norm.layer).head_dim;
+  if (config_.qk_norm == QkNorm::kLayerOfHeads) {  // of which adapters bring no weights
+    for (std::int64_t head = 0; head < heads; ++head) {
+      float* const first = x.data + head * dim;
+      LayerNorm(f_.context, first, x.stride, batch_->num_rows, dim, weights.weight.data() + head * dim,
+                weights.bias.data() + head * dim, Epsilon(), first, x.stride);
+    }
+    return;
+  }
   const auto norm_rows = [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
     const auto norm_some = [&](float* first, std::int64_t stride, std::int64_t count) {
       RmsNorm(f_.context, first, stride, count, dim, of_rows, Epsilon(), first, stride);
@@ -246,7 +277,7 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   if (of_logits) ExcludeAddedTokens(y, rows);
   if (of_logits && CollectOwnSegments()) {
     MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
-    OwnProducts(f_.context, w_.own_segments, x.data, x.stride, config_.hidden_size, y.data, y.stride);
+    OwnProducts(f_.context, w_.own_segments, x.data, x.stride, config_.EmbeddingSize(), y.data, y.stride);
     if (count == 0) return;
     return LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, w.k(),
                       EnsureFloats(w_.lora, workspace));
@@ -322,13 +353,13 @@ bool CpuOps::CollectOwnSegments() {
   return !w_.own_segments.empty();
 }
 
-void CpuOps::Rope(LayerRope which, Rows x, std::int64_t heads) {
-  const bool local = which == LayerRope::kLocal;
+void CpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
+  const bool local = config_.RopeOf(layer) == LayerRope::kLocal;
   const RopeTable& table = local ? *w_.local_rope : w_.rope;
   const CpuWorkspace::Angles& angles = w_.angles[local ? 1 : 0];
   loramux::Rope(f_.context, x.data, x.stride, batch_->num_rows, heads,
-                {config_.head_dim, table.rotary_dim(), config_.rope.adjacent_pairs}, angles.cosines.data(),
-                angles.sines.data());
+                {config_.HeadsOf(layer).head_dim, table.rotary_dim(), config_.rope.adjacent_pairs},
+                angles.cosines.data(), angles.sines.data());
   if (config_.rope.query_beta == 0) return;
   float* q = x.data;
   for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
@@ -339,15 +370,33 @@ void CpuOps::Rope(LayerRope which, Rows x, std::int64_t heads) {
   }
 }
 
-void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
-  loramux::StoreKv(f_.context, f_.layout, layer, f_.arena, w_.sequences, k.data, k.stride, v.data, v.stride);
+CpuOps::PagesOfLayer CpuOps::PagesOf(std::int64_t layer) const {
+  const HeadShape heads = config_.HeadsOf(layer);
+  if (heads.head_dim == f_.layout.head_dim && heads.num_kv_heads == f_.layout.num_kv_heads) {
+    return {f_.layout, f_.arena, layer};
+  }
+  // In the part of a page that is the layer's, which its heads need not fill.
+  const KvLayout own = {1, heads.num_kv_heads, heads.head_dim, f_.layout.page_tokens, f_.layout.dtype};
+  return {own, {f_.arena.base + f_.layout.KeyOffset(layer, 0), f_.arena.page_stride}, 0};
 }
 
-void CpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
-  const ScoreForm form = {config_.AttentionScale(), static_cast<float>(config_.attention_soft_cap), window,
-                          sinks.empty() ? nullptr : sinks.data()};
-  PagedAttention(f_.context, f_.layout, layer, f_.arena, w_.sequences, config_.num_heads, form, q.data, q.stride,
-                 out.data, out.stride, w_.attention.data());
+void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
+  const PagesOfLayer pages = PagesOf(layer);
+  loramux::StoreKv(f_.context, pages.layout, pages.layer, pages.arena, w_.sequences, k.data, k.stride, v.data,
+                   v.stride);
+}
+
+void CpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q,
+                       Rows out) {
+  const ScoreForm form = {config_.AttentionScale(),
+                          static_cast<float>(config_.attention_soft_cap),
+                          window,
+                          sinks.empty() ? nullptr : sinks.data(),
+                          slopes.empty() ? nullptr : slopes.data(),
+                          config_.alibi == Alibi::kBf16};
+  const PagesOfLayer pages = PagesOf(layer);
+  PagedAttention(f_.context, pages.layout, pages.layer, pages.arena, w_.sequences, config_.num_heads, form, q.data,
+                 q.stride, out.data, out.stride, w_.attention.data());
 }
 
 void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
@@ -393,6 +442,29 @@ void CpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
                             experts.shared_gate ? router.data + experts.route.experts : nullptr, router.stride};
   CombineExperts(f_.context, form, w_.chosen_rows.places, w_.expert_weights.data(), chosen.data, chosen.stride,
                  batch_->num_rows, config_.hidden_size, y.data, y.stride);
+}
+
+void CpuOps::MixLayerInputs(Rows context, const NormVectors& weights, Rows inputs) {
+  const std::int64_t rows = batch_->num_rows, size = config_.layer_input_size, all = config_.num_layers * size;
+  const float to_hidden = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
+  ScaleRows(f_.context, to_hidden, 0.0f, context.data, context.stride, rows, all);
+  for (std::int64_t first = 0; first < all; first += size) {
+    float* const of_layer = context.data + first;
+    RmsNorm(f_.context, of_layer, context.stride, rows, size, {weights.weight.data()}, Epsilon(), of_layer,
+            context.stride);
+  }
+  ScaleRows(f_.context, static_cast<float>(config_.layer_input_scale), 0.0f, inputs.data, inputs.stride, rows, all);
+  AddRows(f_.context, 1.0f, context.data, context.stride, rows, all, inputs.data, inputs.stride);
+  ScaleRows(f_.context, std::sqrt(0.5f), 0.0f, inputs.data, inputs.stride, rows, all);
+}
+
+void CpuOps::GateLayerInput(std::int64_t layer, Rows gate, Rows y) {
+  const std::int64_t rows = batch_->num_rows, size = config_.layer_input_size;
+  const CpuRows input = CpuRows(w_.layer_inputs.Ensure(rows)).From(layer * size);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(input.data + row * input.stride, size, gate.data + row * gate.stride + size);
+  }
+  loramux::GateMul(f_.context, {config_.activation, true}, gate.data, gate.stride, rows, size, y.data, y.stride);
 }
 
 void CpuOps::Add(Rows x, Rows y) {
@@ -451,10 +523,10 @@ void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
 }
 
 // Threads share the columns, never the rows: the order of a sum is fixed.
-void CpuOps::Pool(Rows normed, const PoolBatch& pools) {
+void CpuOps::Pool(Rows x, const PoolBatch& pools) {
   CHECK(f_.pooled != nullptr);
   constexpr std::int64_t kColumns = 512;  // of one task
-  const std::int64_t hidden = config_.hidden_size, pieces = (hidden + kColumns - 1) / kColumns;
+  const std::int64_t hidden = config_.EmbeddingSize(), pieces = (hidden + kColumns - 1) / kColumns;
   f_.pooled->resize(pools.ranges.size() * static_cast<std::size_t>(hidden));
   f_.context.pool->Run(static_cast<std::int64_t>(pools.ranges.size()) * pieces, [&](std::int64_t task, int) {
     const auto index = static_cast<std::size_t>(task / pieces);
@@ -469,8 +541,8 @@ void CpuOps::Pool(Rows normed, const PoolBatch& pools) {
       std::copy_n(before.data() + first, columns, sum);
     }
     for (std::int64_t row = range.first_row; row < range.first_row + range.rows; ++row) {
-      const float* const x = normed.data + row * normed.stride + first;
-      for (std::int64_t i = 0; i < columns; ++i) sum[i] += static_cast<double>(x[i]);
+      const float* const from = x.data + row * x.stride + first;
+      for (std::int64_t i = 0; i < columns; ++i) sum[i] += static_cast<double>(from[i]);
     }
   });
 }

@@ -66,7 +66,8 @@ struct CpuWorkspace {
   std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
   std::vector<OwnSegment> own_segments;                            // of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
-  CpuRowBuffer last_hidden;                                        // one row per row of logits
+  CpuRowBuffer embedded, last_embedded, layer_inputs, layer_context, layer_gate, layer_gated;
+  CpuRowBuffer last_hidden;  // one row per row of logits
   // Of mixtures of experts: the router's rows, one per token, and the chosen experts, per_token for each; the rows of
   // the chosen, sorted by expert.
   CpuRowBuffer router, chosen, chosen_up, chosen_between;
@@ -122,32 +123,41 @@ class CpuOps {
   // rows do not depend on each other, and the engine discards those of the affected requests.
   void AwaitLayer(std::int64_t layer);
   void Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weights, Rows y);
-  Rows Input(Rows x, Rows /*y*/) { return x; }
+  Rows Input(Rows x, std::int64_t /*rows*/, std::int64_t /*width*/, Rows /*y*/) { return x; }
   void NormOutput(NormOf norm, Rows x, const NormVectors& weights) { Norm(norm, x, batch_->num_rows, weights, x); }
   void NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights);
   void NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights);
   // One kernel, and no work for adapters if none changes the targets. Own rows of lm_head are a kernel of their own.
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
               std::span<const LoraOutput<Rows>> outputs);
-  void Rope(LayerRope which, Rows x, std::int64_t heads);
+  void Rope(std::int64_t layer, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
-  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out);
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
   void Route(Rows router, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
                     std::span<const LoraOutput<Rows>> outputs);
   void CombineChosen(Rows chosen, Rows router, Rows y);
+  void MixLayerInputs(Rows context, const NormVectors& weights, Rows inputs);
+  void GateLayerInput(std::int64_t layer, Rows gate, Rows y);
   void Add(Rows x, Rows y);
   void Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap);
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
   void Score(Rows logits, std::span<const ScoreRow> scores);
-  void Pool(Rows normed, const PoolBatch& pools);
+  void Pool(Rows x, const PoolBatch& pools);
 
   // Time that AwaitLayer waited.
   TimeNs waited() const { return waited_; }
 
  private:
+  // The pages of a layer, as its own heads lie in them.
+  struct PagesOfLayer {
+    KvLayout layout;
+    PageArena arena;
+    std::int64_t layer = 0;
+  };
+  PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
   std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;

@@ -20,6 +20,11 @@ Status CheckSupported(const ModelConfig& config) {
                            ModelFamilyName(config.family) + "; start with --device cpu",
                        "num_experts");
   }
+  if (config.other_heads || config.value_norm || config.layer_scales || config.layer_input_size > 0) {
+    return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
+                           " yet, whose layers differ in their heads; start with --device cpu",
+                       "per_layer_config");
+  }
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +
                          " elements, but the model has head_dim " + std::to_string(config.head_dim) +

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "model/alibi.h"
 #include "model/model_tensors.h"
 #include "tensor/half_float.h"
 
@@ -115,8 +116,12 @@ DeviceWeights::Norm WriteNorm(WeightWriter& writer, const Norm& norm) {
 // Writes the tensors of a model directory.
 class TensorSource {
  public:
-  TensorSource(const ModelTensors& tensors, const Progress& progress)
-      : tensors_(tensors), progress_(progress), total_(MatrixBytes(tensors)), dtype_(TypeOf(tensors)) {}
+  TensorSource(const ModelTensors& tensors, std::vector<float> slopes, const Progress& progress)
+      : tensors_(tensors),
+        slopes_(std::move(slopes)),
+        progress_(progress),
+        total_(MatrixBytes(tensors)),
+        dtype_(TypeOf(tensors)) {}
 
   DeviceWeights Write(WeightWriter& writer, bool report) {
     report_ = report;
@@ -130,6 +135,12 @@ class TensorSource {
     if (tensors_.positions.weight != nullptr) {
       w.positions = Matrix(writer, {tensors_.positions}, CommonDType({tensors_.positions}));
     }
+    w.embedding_norm = WriteNorm(writer, tensors_.embedding_norm);
+    w.slopes = writer.Vector(slopes_);
+    if (tensors_.project_in.weight != nullptr) {
+      w.project_in = Matrix(writer, {tensors_.project_in}, dtype_);
+      w.project_out = Matrix(writer, {tensors_.project_out}, dtype_);
+    }
     w.lm_head = Matrix(writer, {tensors_.lm_head}, dtype_);
     w.generates = tensors_.generates;
     return w;
@@ -138,7 +149,9 @@ class TensorSource {
  private:
   // Of all products: their inputs have one type.
   static DType TypeOf(const ModelTensors& tensors) {
-    const DType dtype = CommonDType({tensors.lm_head});
+    const bool projects = tensors.project_in.weight != nullptr;
+    const DType dtype = projects ? CommonDType({tensors.lm_head, tensors.project_in, tensors.project_out})
+                                 : CommonDType({tensors.lm_head});
     const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
       return CommonDType({tensors.lm_head, t.q, t.k, t.v, t.o, t.gate.weight == nullptr ? t.up : t.gate, t.up,
                           t.down}) == dtype;
@@ -207,6 +220,7 @@ class TensorSource {
   }
 
   const ModelTensors& tensors_;
+  const std::vector<float> slopes_;
   const Progress& progress_;
   const std::int64_t total_;
   const DType dtype_;
@@ -228,6 +242,12 @@ class PackedSource {
     for (const LayerWeights& layer : weights_.layers) w.layers.push_back(WriteLayer(writer, layer));
     w.final_norm = WriteNorm(writer, weights_.final_norm);
     if (weights_.positions.n() > 0) w.positions = Matrix(writer, weights_.positions, weights_.positions.dtype());
+    w.embedding_norm = WriteNorm(writer, weights_.embedding_norm);
+    w.slopes = writer.Vector(weights_.slopes);
+    if (weights_.project_in.n() > 0) {
+      w.project_in = Matrix(writer, weights_.project_in, dtype_);
+      w.project_out = Matrix(writer, weights_.project_out, dtype_);
+    }
     w.lm_head = Matrix(writer, weights_.lm_head, dtype_);
     w.generates = weights_.generates;
     return w;
@@ -236,6 +256,8 @@ class PackedSource {
  private:
   static DType TypeOf(const ModelWeights& weights) {
     const DType dtype = weights.lm_head.dtype();
+    const bool projects = weights.project_in.n() > 0;
+    if (projects && (weights.project_in.dtype() != dtype || weights.project_out.dtype() != dtype)) return DType::kF32;
     const bool same = std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
       return w.qkv.dtype() == dtype && w.o.dtype() == dtype && w.gate_up.dtype() == dtype && w.down.dtype() == dtype;
     });
@@ -294,7 +316,7 @@ Result<DeviceWeights> WriteWeights(Source source, Device& device) {
 Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
-  return WriteWeights(TensorSource(tensors, progress), device);
+  return WriteWeights(TensorSource(tensors, AlibiSlopes(config), progress), device);
 }
 
 Result<DeviceWeights> UploadModelWeights(const ModelWeights& weights, Device& device) {

@@ -51,9 +51,10 @@ std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes)
   if (sizes.max_rank == 0) return 0;
   const std::int64_t rows = std::max(sizes.rows, sizes.logit_rows);
   const auto rank = static_cast<std::int32_t>(sizes.max_rank);
-  return std::max({gpu::LoraPartialFloats(rows, config.hidden_size, 3, rank),  // q, k and v
-                   gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
-                   gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
+  return std::max(
+      {gpu::LoraPartialFloats(rows, std::max(config.hidden_size, config.EmbeddingSize()), 3, rank),  // q, k and v
+       gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
+       gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
 }
 
 // With room for what the launches of recorded steps cover.
@@ -85,6 +86,10 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
   const std::int64_t rows = sizes.rows;
   out.rows.hidden = place.Rows(rows, config.hidden_size, false, true);
   out.rows.normed = place.Rows(rows, config.hidden_size, true, true);
+  if (config.embedding_size != 0) {
+    out.rows.embedded = place.Rows(rows, config.embedding_size, true, true);
+    out.rows.last_embedded = place.Rows(sizes.logit_rows, config.embedding_size, true, true);
+  }
   out.rows.qkv = place.Rows(rows, config.QDim() + 2 * config.KvDim(), false, true);
   out.rows.attended = place.Rows(rows, config.QDim(), true, false);
   out.rows.gate_up = place.Rows(rows, config.GateUpDim(config.MostBlockSize()), false, true);

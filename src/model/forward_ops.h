@@ -18,15 +18,20 @@ namespace loramux {
 // logits); where it lies, and in which type, is the ops' affair. Rows::From(column) are the same rows from there on.
 template <typename Rows>
 struct ForwardBuffers {
-  Rows hidden, normed;      // [hidden_size]
-  Rows qkv;                 // [QDim + 2 KvDim]
-  Rows attended;            // [QDim]
+  Rows hidden, normed;  // [hidden_size]
+  Rows embedded;        // [EmbeddingSize], if that is not hidden_size
+  // Of ModelConfig::layer_input_size: of all layers; of one layer, the gate (with room for twice that) and what it lets
+  // through.
+  Rows layer_inputs, layer_context, layer_gate, layer_gated;
+  Rows qkv;                 // [QDim + 2 KvDim] of a layer
+  Rows attended;            // [QDim] of a layer
   Rows gate_up, activated;  // of a feed-forward block that is no expert: [GateUpDim], [BlockSize]
   // Of mixtures of experts: the router's logits and that of the shared expert's gate; then rows for each chosen expert
   // of each token, sorted by expert: its input and its output, and what lies between.
   Rows router;                             // [experts + 1]
   Rows chosen, chosen_up, chosen_between;  // [hidden_size], [2 intermediate_size], [intermediate_size] of an expert
-  Rows last_hidden, logits;                // [hidden_size], [vocab_size]; as many rows as the largest block of logits
+  // As many rows as the largest block of logits.
+  Rows last_hidden, last_embedded, logits;  // [hidden_size], [EmbeddingSize] as above, [vocab_size]
 };
 
 // The most linear layers that share an input: q, k and v.
@@ -43,6 +48,7 @@ struct LoraOutput {
 struct NormOf {
   OwnKind kind = OwnKind::kFinalNorm;
   std::int64_t layer = 0;
+  bool of_base_alone = false;  // adapters bring no weights of it; kind is of no meaning then
 };
 
 // What a device must be able to do. None of the operations needs to have ended when it returns, as long as each sees
@@ -58,30 +64,32 @@ struct NormOf {
 //   EmbedPositions(table, hidden)    adds the rows of a table of positions
 //   Norm(norm, x, rows, weights, y)  y = the model's kind of norm of x: the input of products; x and y may be the same.
 //                                    Adapters may bring their weights of this norm
-//   Input(x, y)                      x itself as the input of products, in y or where it is: returns where
-//   NormOutput(norm, x, weights)     the norm in place, of what products have written
-//   NormHeads(norm, x, heads, weights) the same for each head
+//   Input(x, rows, width, y)         x itself as the input of products, in y or where it is: returns where
+//   NormOutput(norm, x, weights)     the norm in place, of what products have written, or of the hidden state
+//   NormHeads(norm, x, heads, weights) the same for each head of the norm's layer
 //   NormRow(norm, x, width, weights) the same for the columns [0, width) of x together
 //   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
 //                                    target, the `outputs`, += scale B (A x), for the rows whose adapter changes the
 //                                    target. Rows of lm_head's W that an adapter brings take the place of W's. Logits
 //                                    of added tokens (ModelConfig::AddTokens) without one are -infinity
-//   Rope(which, x, heads)            rotates each head in place by its row's position, by one of the model's embeddings
+//   Rope(layer, x, heads)            rotates each head in place by its row's position, by the layer's embedding
 //   StoreKv(layer, k, v)             rounds to the pages' type and stores
-//   Attention(layer, window, sinks, q, out) causal, over pages; window 0: all earlier positions; sinks: one more logit
-//                                    for each head, without a value; empty: none
+//   Attention(layer, window, sinks, slopes, q, out) causal, over pages; window 0: all earlier positions; sinks: one
+//                                    more logit for each head, without a value; slopes: AlibiSlopes; empty: none
 //   GateMul(gate_up, rows, width, y) y = f(gate) * up, or f(up) without a gate, with the model's activation f
 //   Route(router, x, chosen)         chooses experts for the rows of the batch by their logits; the rows of x that they
 //   get ExpertLinear(layer, x, w, bias, y, outputs) Linear of the rows of the chosen, each by its expert's matrix
 //   CombineChosen(chosen, router, y) y = (y times the sigmoid of the gate's logit, if the layer has a shared expert) +
 //                                    the rows of its chosen experts, each times its weight
-//   Add(x, y)                        y += x times the model's residual scale
-//   Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap tanh(x / cap), except where it is
+//   MixLayerInputs(context, weights, inputs) inputs, which are rows of the layers' embedding, become those of the
+//   layers GateLayerInput(layer, gate, y)   y = f(gate) * the layer's input, with the model's activation f Add(x, y) y
+//   += x times the model's residual scale Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap
+//   tanh(x / cap), except where it is
 //                                    -infinity
 //   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear of lm_head means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
 //   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
-//   Pool(normed, pools)              adds the rows of each range of `pools` to its sum, in their order
+//   Pool(x, pools)                   adds the rows [EmbeddingSize] of each range of `pools` to its sum, in their order
 template <typename Ops>
 concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
                               const typename Ops::Weights& weights, std::int64_t n,
@@ -94,18 +102,20 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.EmbedPositions(weights.positions, x);
   ops.AwaitLayer(n);
   ops.Norm(NormOf(), x, n, weights.final_norm, x);
-  { ops.Input(x, x) } -> std::same_as<typename Ops::Rows>;
+  { ops.Input(x, n, n, x) } -> std::same_as<typename Ops::Rows>;
   ops.NormOutput(NormOf(), x, weights.final_norm);
   ops.NormHeads(NormOf(), x, n, weights.final_norm);
   ops.NormRow(NormOf(), x, n, weights.final_norm);
   ops.Linear(n, x, n, weights.lm_head, weights.no_bias, x, outputs);
-  ops.Rope(LayerRope::kMain, x, n);
+  ops.Rope(n, x, n);
   ops.StoreKv(n, x, x);
-  ops.Attention(n, n, weights.no_bias, x, x);
+  ops.Attention(n, n, weights.no_bias, weights.slopes, x, x);
   ops.GateMul(x, n, n, x);
   ops.Route(x, x, x);
   ops.ExpertLinear(n, x, weights.layers[0].expert_gate_up, weights.layers[0].expert_gate_up_bias, x, outputs);
   ops.CombineChosen(x, x, x);
+  ops.MixLayerInputs(x, weights.final_norm, x);
+  ops.GateLayerInput(n, x, x);
   ops.Add(x, x);
   ops.Scale(x, n, n, 1.0f, 0.0f);
   ops.GatherLogitRows(block, x, x);

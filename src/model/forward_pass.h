@@ -39,10 +39,11 @@ class ForwardPass {
            const PoolBatch* pools = nullptr) {
     rows_ = batch.num_rows;
     b_ = ops_.Begin(batch);
-    ops_.EmbedRows(weights_.EmbeddingRows(), b_.hidden);
+    const Rows embedded = Projects() ? b_.embedded : b_.hidden;
+    ops_.EmbedRows(weights_.EmbeddingRows(), embedded);
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
       ops_.AwaitLayer(layer);
-      if (layer == 0) EmbedRest();
+      if (layer == 0) EmbedRest(embedded);
       Blocks(layer, weights_.layers[static_cast<std::size_t>(layer)]);
     }
     if (batch.num_logit_rows > 0) Logits(batch.logits);
@@ -57,8 +58,8 @@ class ForwardPass {
     }
     if (pools != nullptr && !pools->ranges.empty()) {
       // Of all rows: one norm more than the pass has anyway.
-      ops_.Norm({}, b_.hidden, rows_, weights_.final_norm, b_.normed);
-      ops_.Pool(b_.normed, *pools);
+      const Rows last = LastInput(b_.hidden, rows_, b_.normed);
+      ops_.Pool(Projects() ? ProjectOut(last, rows_, b_.embedded) : last, *pools);
     }
     return b_.logits;
   }
@@ -66,35 +67,75 @@ class ForwardPass {
  private:
   using Layer = typename Ops::Weights::Layer;
 
-  void EmbedRest() {
-    ops_.EmbedOwnRows(b_.hidden);
+  bool Projects() const { return config_.embedding_size != 0; }
+
+  void EmbedRest(const Rows& embedded) {
+    ops_.EmbedOwnRows(embedded);
+    if (Projects()) {
+      const Rows x = ops_.Input(embedded, rows_, config_.EmbeddingSize(), embedded);
+      Linear(0, x, rows_, weights_.project_in, weights_.no_bias, b_.hidden, {});
+    }
+    if (config_.embedding_norm) ops_.NormOutput({.of_base_alone = true}, b_.hidden, weights_.embedding_norm);
     if (config_.position_rows_before) ops_.EmbedPositions(weights_.positions, b_.hidden);
-    if (config_.embedding_scale == 1) return;
-    ops_.Scale(b_.hidden, rows_, config_.hidden_size, static_cast<float>(config_.embedding_scale), 0.0f);
+    if (config_.embedding_scale != 1) {
+      ops_.Scale(b_.hidden, rows_, config_.hidden_size, static_cast<float>(config_.embedding_scale), 0.0f);
+    }
+    if (config_.layer_input_size == 0) return;
+    ops_.EmbedRows(weights_.layer_embedding, b_.layer_inputs);
+    const Rows x = ops_.Input(b_.hidden, rows_, config_.hidden_size, b_.normed);
+    Linear(0, x, rows_, weights_.layer_context, weights_.no_bias, b_.layer_context, {});
+    ops_.MixLayerInputs(b_.layer_context, weights_.layer_context_norm, b_.layer_inputs);
+  }
+
+  // Adds what a layer makes of its own input.
+  void AddLayerInput(std::int64_t layer, const Layer& w) {
+    const Rows x = ops_.Input(b_.hidden, rows_, config_.hidden_size, b_.normed);
+    Linear(layer, x, rows_, w.input_gate, weights_.no_bias, b_.layer_gate, {});
+    ops_.GateLayerInput(layer, b_.layer_gate, b_.layer_gated);
+    Linear(layer, b_.layer_gated, rows_, w.input_projection, weights_.no_bias, b_.normed, {});
+    ops_.NormOutput({.of_base_alone = true}, b_.normed, w.layer_input_norm);
+    ops_.Add(b_.normed, b_.hidden);
+  }
+
+  // What the last layer gives, as the input of products.
+  Rows LastInput(const Rows& x, std::int64_t rows, const Rows& y) {
+    if (!config_.final_norm) return ops_.Input(x, rows, config_.hidden_size, y);
+    ops_.Norm({}, x, rows, weights_.final_norm, y);
+    return y;
+  }
+
+  Rows ProjectOut(const Rows& x, std::int64_t rows, const Rows& y) {
+    Linear(0, x, rows, weights_.project_out, weights_.no_bias, y, {});
+    return ops_.Input(y, rows, config_.EmbeddingSize(), y);
   }
 
   // The input of a block.
   Rows BlockInput(NormOf norm, const typename Ops::Weights::Norm& weight) {
-    if (config_.norm_places == NormPlaces::kAfter) return ops_.Input(b_.hidden, b_.normed);
+    const bool before = config_.norm_places == NormPlaces::kBefore || config_.norm_places == NormPlaces::kBoth;
+    if (!before) return ops_.Input(b_.hidden, rows_, config_.hidden_size, b_.normed);
     ops_.Norm(norm, b_.hidden, rows_, weight, b_.normed);
     return b_.normed;
   }
 
   // Adds the output of a block, which is in `normed`.
   void AddOutput(NormOf norm, const typename Ops::Weights::Norm& weight) {
-    if (config_.norm_places != NormPlaces::kBefore) ops_.NormOutput(norm, b_.normed, weight);
+    const bool after = config_.norm_places == NormPlaces::kAfter || config_.norm_places == NormPlaces::kBoth;
+    if (after) ops_.NormOutput(norm, b_.normed, weight);
     ops_.Add(b_.normed, b_.hidden);
+    if (config_.norm_places == NormPlaces::kOfSum) ops_.NormOutput(norm, b_.hidden, weight);
   }
 
-  void NormQk(std::int64_t layer, const Layer& w, const Rows& q, const Rows& k) {
+  void NormQkv(std::int64_t layer, const Layer& w, const Rows& q, const Rows& k, const Rows& v) {
     const NormOf of_q = {OwnKind::kQNorm, layer}, of_k = {OwnKind::kKNorm, layer};
-    if (config_.qk_norm == QkNorm::kHeads) {
+    const std::int64_t kv_heads = config_.HeadsOf(layer).num_kv_heads;
+    if (config_.qk_norm == QkNorm::kHeads || config_.qk_norm == QkNorm::kLayerOfHeads) {
       ops_.NormHeads(of_q, q, config_.num_heads, w.q_norm);
-      ops_.NormHeads(of_k, k, config_.num_kv_heads, w.k_norm);
+      ops_.NormHeads(of_k, k, kv_heads, w.k_norm);
     } else if (config_.qk_norm == QkNorm::kRow) {
-      ops_.NormRow(of_q, q, config_.QDim(), w.q_norm);
-      ops_.NormRow(of_k, k, config_.KvDim(), w.k_norm);
+      ops_.NormRow(of_q, q, config_.QDim(layer), w.q_norm);
+      ops_.NormRow(of_k, k, config_.KvDim(layer), w.k_norm);
     }
+    if (config_.value_norm) ops_.NormHeads({.layer = layer, .of_base_alone = true}, v, kv_heads, w.v_norm);
   }
 
   // hidden += norm(o(attention(norm(hidden)))); hidden += norm(feed-forward(norm(hidden))), with those of the norms
@@ -112,23 +153,41 @@ class ForwardPass {
       MlpOutput(layer, w);
     }
     AddOutput({OwnKind::kMlpOutputNorm, layer}, w.mlp_output_norm);
+    if (config_.layer_input_size > 0) AddLayerInput(layer, w);
+    if (config_.layer_scales) ops_.Scale(b_.hidden, rows_, config_.hidden_size, w.scale, 0.0f);
   }
 
   // attended = attention(rope(norm(qkv(x)))) of the block's input x, which it returns.
   Rows Attention(std::int64_t layer, const Layer& w) {
     const Rows q = b_.qkv;
-    const Rows k = b_.qkv.From(config_.QDim());
-    const Rows v = b_.qkv.From(config_.QDim() + config_.KvDim());
+    const Rows k = b_.qkv.From(config_.QDim(layer));
+    const Rows v = b_.qkv.From(config_.QDim(layer) + config_.KvDim(layer));
+    // Where v is k before its norm, the matrix has those rows twice, and what changes the one changes the other.
+    const LoraTarget of_v = config_.ValuesAreKeys(layer) ? LoraTarget::kK : LoraTarget::kV;
 
     const Rows x = BlockInput({OwnKind::kInputNorm, layer}, w.input_norm);
-    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {LoraTarget::kV, v}});
-    NormQk(layer, w, q, k);
+    if (config_.SharesKv(layer)) {
+      AttentionOfQueries(layer, w, x);
+      return x;
+    }
+    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {of_v, v}});
+    NormQkv(layer, w, q, k, v);
     // q and k are adjacent, so one call rotates the heads of both.
-    const LayerRope rope = config_.RopeOf(layer);
-    if (rope != LayerRope::kNone) ops_.Rope(rope, q, config_.num_heads + config_.num_kv_heads);
+    const std::int64_t heads = config_.num_heads + config_.HeadsOf(layer).num_kv_heads;
+    if (config_.RopeOf(layer) != LayerRope::kNone) ops_.Rope(layer, q, heads);
     ops_.StoreKv(layer, k, v);
-    ops_.Attention(layer, config_.sliding_window[static_cast<std::size_t>(layer)], w.sinks, q, b_.attended);
+    const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+    ops_.Attention(layer, window, w.sinks, weights_.slopes, q, b_.attended);
     return x;
+  }
+
+  // Of a layer that reads the keys and values of an earlier one.
+  void AttentionOfQueries(std::int64_t layer, const Layer& w, const Rows& x) {
+    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, b_.qkv}});
+    ops_.NormHeads({OwnKind::kQNorm, layer}, b_.qkv, config_.num_heads, w.q_norm);
+    ops_.Rope(layer, b_.qkv, config_.num_heads);
+    const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
+    ops_.Attention(config_.KvSource(layer), window, w.sinks, weights_.slopes, b_.qkv, b_.attended);
   }
 
   void AttentionOutput(std::int64_t layer, const Layer& w) {
@@ -179,9 +238,9 @@ class ForwardPass {
   // lm_head(norm(hidden)) of the block's rows.
   void Logits(const LogitBlock& block) {
     ops_.GatherLogitRows(block, b_.hidden, b_.last_hidden);
-    ops_.Norm({}, b_.last_hidden, block.count, weights_.final_norm, b_.last_hidden);
-    Linear(0, b_.last_hidden, block.count, weights_.lm_head, weights_.no_bias, b_.logits,
-           {{LoraTarget::kLmHead, b_.logits}});
+    Rows x = LastInput(b_.last_hidden, block.count, b_.last_hidden);
+    if (Projects()) x = ProjectOut(x, block.count, b_.last_embedded);
+    Linear(0, x, block.count, weights_.lm_head, weights_.no_bias, b_.logits, {{LoraTarget::kLmHead, b_.logits}});
     if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
     ops_.Scale(b_.logits, block.count, config_.vocab_size, static_cast<float>(config_.logit_scale),
                static_cast<float>(config_.logit_soft_cap));

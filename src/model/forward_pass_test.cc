@@ -106,7 +106,7 @@ class PlainOps {
   }
 
   // This file's models have none of what these are for.
-  Rows Input(Rows x, Rows) { return x; }
+  Rows Input(Rows x, std::int64_t, std::int64_t, Rows) { return x; }
   void NormOutput(NormOf, Rows, const PlainWeights::Norm&) {}
   void NormRow(NormOf, Rows, std::int64_t, const PlainWeights::Norm&) {}
   void EmbedPositions(const PlainMatrix&, Rows) {}
@@ -134,7 +134,7 @@ class PlainOps {
     AddAdapters(layer, x, outputs);
   }
 
-  void Rope(LayerRope, Rows x, std::int64_t heads) {
+  void Rope(std::int64_t, Rows x, std::int64_t heads) {
     const auto half = static_cast<std::size_t>(config_.head_dim / 2);
     Floats cos(half), sin(half);
     for (std::size_t i = 0; i < positions_.size(); ++i) {
@@ -159,7 +159,8 @@ class PlainOps {
     }
   }
 
-  void Attention(std::int64_t layer, std::int64_t window, const Floats& /*sinks*/, Rows q, Rows out) {
+  void Attention(std::int64_t layer, std::int64_t window, const Floats& /*sinks*/, const Floats& /*slopes*/, Rows q,
+                 Rows out) {
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       for (std::int64_t head = 0; head < config_.num_heads; ++head) {
         const auto row = static_cast<std::int64_t>(i);
@@ -177,10 +178,12 @@ class PlainOps {
     }
   }
 
-  // Its models have no experts: golden_test has some that do.
+  // Its models have neither experts nor inputs of layers: golden_test has some that do.
   void Route(Rows /*router*/, Rows /*x*/, Rows /*chosen*/) {}
   void ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<PlainMatrix>& /*w*/,
                     const std::vector<Floats>& /*bias*/, Rows /*y*/, std::span<const LoraOutput<Rows>> /*outputs*/) {}
+  void MixLayerInputs(Rows /*context*/, const PlainWeights::Norm& /*norm*/, Rows /*inputs*/) {}
+  void GateLayerInput(std::int64_t /*layer*/, Rows /*gate*/, Rows /*y*/) {}
   void CombineChosen(Rows /*chosen*/, Rows /*router*/, Rows /*y*/) {}
 
   void Add(Rows x, Rows y) {

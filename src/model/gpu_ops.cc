@@ -22,6 +22,7 @@ AssistGroup GroupOf(const ForwardBuffers<GpuRows>& b, GpuRows x, GpuRows y) {
 }
 
 gpu::OwnNorm OwnOf(const ModelConfig& config, NormOf norm, const gpu::OwnPartsOnDevice* const* own) {
+  if (norm.of_base_alone) return {};
   return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config.num_layers))};
 }
 
@@ -35,7 +36,7 @@ void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
                   .tokens = step_.tokens,
                   .rows = step_.rows,
                   .hidden = hidden.wide,
-                  .width = config_.hidden_size,
+                  .width = config_.EmbeddingSize(),
                   .hidden_stride = hidden.stride,
                   .table_rows = config_.BaseTokens()});
 }
@@ -47,11 +48,12 @@ void GpuOps::EmbedOwnRows(Rows hidden) {
                      .tokens = step_.tokens,
                      .rows = step_.rows,
                      .hidden = hidden.wide,
-                     .width = config_.hidden_size,
+                     .width = config_.EmbeddingSize(),
                      .hidden_stride = hidden.stride});
 }
 
 void GpuOps::EmbedPositions(const Matrix& table, Rows hidden) {
+  Flush();
   gpu::EmbedPositions(f_.stream, table.dtype(), step_.max_rows,
                       {.table = table.data(),
                        .row_position = step_.row_position,
@@ -78,7 +80,7 @@ void GpuOps::PutOwnProducts(Rows x, Rows y) {
                     .x = x.low,
                     .rows = block_->rows,
                     .y = y.wide,
-                    .width = config_.hidden_size,
+                    .width = config_.EmbeddingSize(),
                     .x_stride = x.stride,
                     .y_stride = y.stride});
 }
@@ -105,15 +107,15 @@ void GpuOps::AwaitArrivals(std::int64_t layer) {
 }
 
 void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const NormVectors& weights, Rows y) {
-  LaunchNorm(x, weights, OwnOf(config_, norm, OfLogits(x) ? block_->own : step_.own), y);
+  LaunchNorm(x, config_.hidden_size, weights, OwnOf(config_, norm, OfLogits(x) ? block_->own : step_.own), y);
 }
 
-GpuRows GpuOps::Input(Rows x, Rows y) {
-  LaunchNorm(x, {}, {}, y);
+GpuRows GpuOps::Input(Rows x, std::int64_t /*rows*/, std::int64_t width, Rows y) {
+  LaunchNorm(x, width, {}, {}, y);
   return y;
 }
 
-void GpuOps::LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Rows y) {
+void GpuOps::LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, gpu::OwnNorm own, Rows y) {
   const bool adds = added_to_.wide == x.wide;
   if (!adds) Flush();
   const gpu::NormRowsArguments arguments = {.x = x.wide,
@@ -121,7 +123,7 @@ void GpuOps::LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Ro
                                             .weight = weights.weight.data,
                                             .y = y.low,
                                             .rows = OfLogits(x) ? block_->rows : step_.rows,
-                                            .width = config_.hidden_size,
+                                            .width = width,
                                             .x_stride = x.stride,
                                             .added_stride = added_.stride,
                                             .y_stride = y.stride,
@@ -147,8 +149,7 @@ void GpuOps::NormHeads(NormOf norm, Rows x, std::int64_t /*heads*/, const NormVe
 }
 
 void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
-  FlushProduct();
-  FlushExpand();
+  Flush();
   gpu::NormRows(f_.stream, DType::kF32, step_.max_rows,
                 {.x = x.wide,
                  .added = nullptr,
@@ -167,7 +168,7 @@ void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors&
 
 void GpuOps::MatMul(Rows x, std::int64_t /*rows*/, const Matrix& w, const Vector& bias, Rows y) {
   Flush();
-  const bool of_logits = y.wide == b_.logits.wide;
+  const bool of_logits = OfLogits(y);
   const std::int64_t rows = of_logits ? block_->max_rows : step_.max_rows;
   CHECK(w.dtype() == f_.dtype);
   if (f_.assist != nullptr) SendActivations(x, y);
@@ -265,8 +266,8 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
 }
 
 // Done by StoreKv: q and k are the heads that it finds in qkv.
-void GpuOps::Rope(LayerRope which, Rows x, std::int64_t heads) {
-  rope_ = which;
+void GpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
+  rope_ = config_.RopeOf(layer);
   CHECK(x.wide == b_.qkv.wide);
   CHECK_EQ(heads, config_.num_heads + config_.num_kv_heads);
 }
@@ -305,7 +306,8 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .norm_offset = NormOffset(),
                                            .rotary_dim = static_cast<std::int32_t>(rotary_dim),
                                            .adjacent_pairs = config_.rope.adjacent_pairs,
-                                           .query_scale = rope_ ? step_.query_scale : nullptr};
+                                           .query_scale = rope_ ? step_.query_scale : nullptr,
+                                           .centers = config_.qk_norm == QkNorm::kLayerOfHeads};
   if (expand_.slices > 0) {
     gpu::LoraQkvPost(f_.stream, f_.layout.dtype, {arguments, expand_});
     expand_ = {};
@@ -316,7 +318,8 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   rope_.reset();
 }
 
-void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
+void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q,
+                       Rows out) {
   CHECK(sinks.data == nullptr);  // DeviceModel refuses models with sinks, as those with experts below
   FlushProduct();
   gpu::AttentionArguments arguments = {.q = q.wide,
@@ -334,7 +337,9 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
                                        .window = static_cast<std::int32_t>(window),
                                        .partial = w_.activations().attention,
                                        .scale = static_cast<float>(config_.attention_scale),
-                                       .soft_cap = static_cast<float>(config_.attention_soft_cap)};
+                                       .soft_cap = static_cast<float>(config_.attention_soft_cap),
+                                       .slopes = slopes.data,
+                                       .rounds_bias = config_.alibi == Alibi::kBf16};
   for (const StepAttention& group : step_.attention) {
     arguments.work = group.work;
     if (group.max_rows > 0)
@@ -429,16 +434,16 @@ void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
   w_.results.Score(f_.stream, logits, scores, *f_.options.scores);
 }
 
-void GpuOps::Pool(Rows normed, const PoolBatch& pools) {
+void GpuOps::Pool(Rows x, const PoolBatch& pools) {
   FlushProduct();
   CHECK(f_.options.pooled != nullptr);
   const StepPlace<double>& sums = step_.pool_sums;
   gpu::PoolRows(f_.stream, f_.dtype, static_cast<std::int64_t>(pools.ranges.size()),
-                {.x = normed.low,
+                {.x = x.low,
                  .ranges = step_.pool_ranges,
                  .sums = sums.device,
-                 .width = config_.hidden_size,
-                 .x_stride = normed.stride});
+                 .width = config_.EmbeddingSize(),
+                 .x_stride = x.stride});
   f_.stream.CopyToHost(sums.host, sums.device, sums.count * sizeof(double));
 }
 

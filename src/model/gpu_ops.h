@@ -6,6 +6,7 @@
 #include <span>
 
 #include "assist/assist_pool.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "gpu/device.h"
@@ -34,12 +35,21 @@ struct GpuForward {
   AssistPool* assist = nullptr;  // with the batch's segments, uploaded; null: there are none
 };
 
+// ForwardPass asks for these in models with inputs of layers alone, which DeviceModel refuses by name, before it reads
+// a weight.
+struct NoLayerInputs {
+  static void MixLayerInputs(GpuRows /*context*/, const DeviceWeights::Norm& /*weights*/, GpuRows /*inputs*/) {
+    CHECK(false);
+  }
+  static void GateLayerInput(std::int64_t /*layer*/, GpuRows /*gate*/, GpuRows /*y*/) { CHECK(false); }
+};
+
 // The operations; lives as long as one forward pass. Nothing has ended when they return, but what Finish says.
 //
 // Neighbouring operations are one launch where a kernel does both: an Add goes into the Norm that follows it;
 // NormHeads, Rope and StoreKv are one; a MatMul of few rows and the first half of the Lora that follows it are one,
 // unless the device is batch-invariant; in a batch of few rows the other half goes into StoreKv, GateMul, or Norm.
-class GpuOps {
+class GpuOps : public NoLayerInputs {
  public:
   using Rows = GpuRows;
   using Adapter = DeviceLoraView;
@@ -60,7 +70,7 @@ class GpuOps {
   // pages' arbitrary content, as on the CPU.
   void AwaitLayer(std::int64_t layer);
   void Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& weights, Rows y);
-  Rows Input(Rows x, Rows y);
+  Rows Input(Rows x, std::int64_t rows, std::int64_t width, Rows y);
   void NormOutput(NormOf norm, Rows x, const NormVectors& weights) { NormRow(norm, x, config_.hidden_size, weights); }
   void NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights);
   void NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights);
@@ -68,11 +78,11 @@ class GpuOps {
               std::span<const LoraOutput<Rows>> outputs) {
     MatMul(x, rows, w, bias, y);
     PutOwnProducts(x, y);
-    Lora(layer, x, outputs);
+    if (!outputs.empty()) Lora(layer, x, outputs);
   }
-  void Rope(LayerRope which, Rows x, std::int64_t heads);
+  void Rope(std::int64_t layer, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
-  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out);
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
   void Route(Rows router, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
@@ -83,7 +93,7 @@ class GpuOps {
   void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
   void Score(Rows logits, std::span<const ScoreRow> scores);
-  void Pool(Rows normed, const PoolBatch& pools);
+  void Pool(Rows x, const PoolBatch& pools);
 
   // Waits for the stream and completes the results. Error: the device is lost.
   Status Finish();
@@ -102,7 +112,10 @@ class GpuOps {
   }
   // Rows of a launch over the batch's rows, or over those of a block of logits, which `x` tells apart.
   std::int64_t MaxRows(Rows x) const { return OfLogits(x) ? block_->max_rows : step_.max_rows; }
-  bool OfLogits(Rows x) const { return x.wide == b_.last_hidden.wide; }
+  bool OfLogits(Rows x) const {
+    const bool of_block = x.wide == b_.last_hidden.wide || x.wide == b_.logits.wide || x.wide == b_.last_embedded.wide;
+    return x.wide != nullptr && of_block;
+  }
   void AwaitArrivals(std::int64_t layer);
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
   // Launches nothing unless y are logits, and there are tokens or rows of the output matrix that adapters bring.
@@ -116,7 +129,7 @@ class GpuOps {
   std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
   gpu::PagesOnDevice Pages() const;
   // Launches a norm with the Add and the expand that wait for it. Without weights, y = x.
-  void LaunchNorm(Rows x, const NormVectors& weights, gpu::OwnNorm own, Rows y);
+  void LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, gpu::OwnNorm own, Rows y);
   float Epsilon() const { return static_cast<float>(config_.norm_eps); }
   float NormOffset() const { return static_cast<float>(config_.norm_weight_offset); }
 

@@ -59,23 +59,82 @@ Status FindParts(ModelSource& source, const std::string& fused, std::initializer
 // The groups of heads of a fused layer; 1: all queries, then all keys, then all values.
 std::int64_t FusedGroups(const ModelConfig& c) { return FusesByHeads(c.family) ? c.num_kv_heads : 1; }
 
-Status FindAttention(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+// The norms of heads, one after the other, with biases of zero.
+Status FindNormsOfHeads(ModelSource& source, const std::string& norms, std::int64_t heads, std::int64_t head_dim,
+                        NormTensors& to) {
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const std::string name = norms + std::to_string(head) + ".weight";
+    ASSIGN_OR_RETURN(const std::vector<float> weight, source.RequireVector(name, head_dim));
+    to.weight.insert(to.weight.end(), weight.begin(), weight.end());
+  }
+  to.bias.assign(to.weight.size(), 0.0f);
+  return Ok{};
+}
+
+// Of a layer that reads the keys and values of another. What a file has of its own is not used, as in transformers.
+Status FindQueries(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& attention,
+                   LayerTensors& t) {
+  const std::int64_t head_dim = c.HeadsOf(index).head_dim;
+  ASSIGN_OR_RETURN(t.q, FindLinear(source, attention + "q_proj", c.QDim(index), c.hidden_size, c.attention_qkv_bias));
+  ASSIGN_OR_RETURN(t.o,
+                   FindLinear(source, attention + "o_proj", c.hidden_size, c.QDim(index), c.attention_output_bias));
+  ASSIGN_OR_RETURN(t.q_norm.weight, source.RequireVector(attention + "q_norm.weight", head_dim));
+  for (const char* unused : {"k_proj", "v_proj"}) {
+    ASSIGN_OR_RETURN(const auto ignored, source.FindMatrix(attention + unused, c.KvDim(index), c.hidden_size));
+  }
+  ASSIGN_OR_RETURN(const auto ignored, source.FindVector(attention + "k_norm.weight", head_dim));
+  return Ok{};
+}
+
+// What Gemma 4 has in a layer besides.
+Status FindLayerInput(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  if (c.layer_scales) {
+    ASSIGN_OR_RETURN(t.scale, source.RequireVector(layer + "layer_scalar", 1));
+  }
+  const std::int64_t size = c.layer_input_size, hidden = c.hidden_size;
+  if (size == 0) return Ok{};
+  ASSIGN_OR_RETURN(t.input_gate, FindLinear(source, layer + "per_layer_input_gate", size, hidden, false));
+  ASSIGN_OR_RETURN(t.input_projection, FindLinear(source, layer + "per_layer_projection", hidden, size, false));
+  ASSIGN_OR_RETURN(t.layer_input_norm.weight, source.RequireVector(layer + "post_per_layer_input_norm.weight", hidden));
+  return Ok{};
+}
+
+// What the inputs of all layers are made of.
+Status FindLayerInputs(ModelSource& source, const ModelConfig& c, ModelTensors& t) {
+  const std::int64_t all = c.num_layers * c.layer_input_size;
+  if (all == 0) return Ok{};
+  ASSIGN_OR_RETURN(t.layer_embedding.weight, source.RequireMatrix("model.embed_tokens_per_layer", c.vocab_size, all));
+  ASSIGN_OR_RETURN(t.layer_context, FindLinear(source, "model.per_layer_model_projection", all, c.hidden_size, false));
+  ASSIGN_OR_RETURN(t.layer_context_norm.weight,
+                   source.RequireVector("model.per_layer_projection_norm.weight", c.layer_input_size));
+  return Ok{};
+}
+
+Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
+                     LayerTensors& t) {
   const std::string attention = layer + "self_attn.";
-  RETURN_IF_ERROR(FindParts(source, attention + "qkv_proj",
-                            {{attention + "q_proj", c.QDim(), &t.q},
-                             {attention + "k_proj", c.KvDim(), &t.k},
-                             {attention + "v_proj", c.KvDim(), &t.v}},
-                            FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
-  ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, c.QDim(), c.attention_output_bias));
+  const std::int64_t q_dim = c.QDim(index), kv_dim = c.KvDim(index);
+  if (c.SharesKv(index)) return FindQueries(source, c, index, attention, t);
+  // What has no name of its own has that of the keys.
+  const char* const values = c.ValuesAreKeys(index) ? "k_proj" : "v_proj";
+  RETURN_IF_ERROR(FindParts(
+      source, attention + "qkv_proj",
+      {{attention + "q_proj", q_dim, &t.q}, {attention + "k_proj", kv_dim, &t.k}, {attention + values, kv_dim, &t.v}},
+      FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
+  ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, q_dim, c.attention_output_bias));
   if (c.sinks) {
     ASSIGN_OR_RETURN(t.sinks, source.RequireVector(attention + "sinks", c.num_heads));
   }
+  if (c.value_norm) t.v_norm.weight.assign(static_cast<std::size_t>(c.HeadsOf(index).head_dim), 1.0f);
   if (c.qk_norm == QkNorm::kNone) return Ok{};
+  if (c.qk_norm == QkNorm::kLayerOfHeads) {
+    RETURN_IF_ERROR(FindNormsOfHeads(source, attention + "q_layernorm.norms.", c.num_heads, c.head_dim, t.q_norm));
+    return FindNormsOfHeads(source, attention + "k_layernorm.norms.", c.num_kv_heads, c.head_dim, t.k_norm);
+  }
   const bool of_heads = c.qk_norm == QkNorm::kHeads;
-  ASSIGN_OR_RETURN(t.q_norm.weight,
-                   source.RequireVector(attention + "q_norm.weight", of_heads ? c.head_dim : c.QDim()));
-  ASSIGN_OR_RETURN(t.k_norm.weight,
-                   source.RequireVector(attention + "k_norm.weight", of_heads ? c.head_dim : c.KvDim()));
+  const std::int64_t head_dim = c.HeadsOf(index).head_dim;
+  ASSIGN_OR_RETURN(t.q_norm.weight, source.RequireVector(attention + "q_norm.weight", of_heads ? head_dim : q_dim));
+  ASSIGN_OR_RETURN(t.k_norm.weight, source.RequireVector(attention + "k_norm.weight", of_heads ? head_dim : kv_dim));
   return Ok{};
 }
 
@@ -196,7 +255,7 @@ Status FindRouter(ModelSource& source, const ModelConfig& c, const std::string& 
 
 Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                LayerTensors& t) {
-  if (!c.HasExperts(index)) return FindBlock(source, c, c.intermediate_size, layer + "mlp.", t);
+  if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer + "mlp.", t);
   RETURN_IF_ERROR(FindRouter(source, c, layer, t));
   RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
   if (t.experts.empty()) {
@@ -225,13 +284,16 @@ Result<LayerTensors> FindLayer(ModelSource& source, const ModelConfig& c, std::i
   const std::string layer = "model.layers." + std::to_string(index) + ".";
   LayerTensors t;
   const NormNames& norms = InfoOf(c.family).norms;
-  RETURN_IF_ERROR(FindNorm(source, c, layer, norms.attention, t.input_norm));
+  // A norm of the sum has the name of one of the input.
+  const bool of_sum = c.norm_places == NormPlaces::kOfSum;
+  RETURN_IF_ERROR(FindNorm(source, c, layer, norms.attention, of_sum ? t.attention_output_norm : t.input_norm));
   RETURN_IF_ERROR(FindNorm(source, c, layer, norms.attention_output, t.attention_output_norm));
   if (c.block_order != BlockOrder::kParallelOneNorm) {
-    RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp, t.mlp_norm));
+    RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp, of_sum ? t.mlp_output_norm : t.mlp_norm));
   }
   RETURN_IF_ERROR(FindNorm(source, c, layer, norms.mlp_output, t.mlp_output_norm));
-  RETURN_IF_ERROR(FindAttention(source, c, layer, t));
+  RETURN_IF_ERROR(FindAttention(source, c, index, layer, t));
+  RETURN_IF_ERROR(FindLayerInput(source, c, layer, t));
   RETURN_IF_ERROR(FindMlp(source, c, index, layer, t));
   return t;
 }
@@ -242,24 +304,24 @@ constexpr const char* kLmHeadName = "lm_head";
 Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t) {
   std::shared_ptr<const StoredMatrix>&embedding = t.embedding.weight, &lm_head = t.lm_head.weight;
   if (!c.tie_word_embeddings) {
-    ASSIGN_OR_RETURN(embedding, source.RequireMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));
-    ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+    ASSIGN_OR_RETURN(embedding, source.RequireMatrix(kEmbeddingName, c.vocab_size, c.EmbeddingSize()));
+    ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.EmbeddingSize()));
     if (lm_head != nullptr) return Ok{};
     // Elsewhere a file without an output layer is an incomplete one.
     if (!c.without_head && !source.WithoutHead()) {
-      ASSIGN_OR_RETURN(lm_head, source.RequireMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+      ASSIGN_OR_RETURN(lm_head, source.RequireMatrix(kLmHeadName, c.vocab_size, c.EmbeddingSize()));
     }
     std::swap(lm_head, embedding);
     t.generates = false;
     return Ok{};
   }
-  ASSIGN_OR_RETURN(embedding, source.FindMatrix(kEmbeddingName, c.vocab_size, c.hidden_size));
-  ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.hidden_size));
+  ASSIGN_OR_RETURN(embedding, source.FindMatrix(kEmbeddingName, c.vocab_size, c.EmbeddingSize()));
+  ASSIGN_OR_RETURN(lm_head, source.FindMatrix(kLmHeadName, c.vocab_size, c.EmbeddingSize()));
   if (lm_head == nullptr && embedding == nullptr) {
     const std::string name = std::string(kEmbeddingName) + ".weight";
     return InvalidArgument("the weights hold neither " + Quote(name) + " nor " +
                                Quote(std::string(kLmHeadName) + ".weight") + " of shape " +
-                               ShapeToString(std::vector<std::int64_t>{c.vocab_size, c.hidden_size}) +
+                               ShapeToString(std::vector<std::int64_t>{c.vocab_size, c.EmbeddingSize()}) +
                                " (tied embeddings are stored as either)",
                            name);
   }
@@ -275,9 +337,10 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
       if (linear.weight != nullptr) visit(*linear.weight);
     }
   };
-  visit_all({tensors.embedding, tensors.positions, tensors.lm_head});
+  visit_all({tensors.embedding, tensors.positions, tensors.project_in, tensors.project_out, tensors.lm_head});
+  visit_all({tensors.layer_embedding, tensors.layer_context});
   for (const LayerTensors& t : tensors.layers) {
-    visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate});
+    visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate, t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
   }
 }
@@ -287,7 +350,14 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
 Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source) {
   ModelTensors t;
   RETURN_IF_ERROR(FindEmbeddings(source, config, t));
-  RETURN_IF_ERROR(FindNorm(source, config, "model.", "norm", t.final_norm));
+  RETURN_IF_ERROR(FindNorm(source, config, "model.", config.final_norm ? "norm" : nullptr, t.final_norm));
+  RETURN_IF_ERROR(FindNorm(source, config, "model.", config.embedding_norm ? "embed_norm" : nullptr, t.embedding_norm));
+  RETURN_IF_ERROR(FindLayerInputs(source, config, t));
+  if (config.embedding_size != 0) {
+    const std::int64_t width = config.embedding_size, hidden = config.hidden_size;
+    ASSIGN_OR_RETURN(t.project_in.weight, source.RequireMatrix("model.project_in", hidden, width));
+    ASSIGN_OR_RETURN(t.project_out.weight, source.RequireMatrix("model.project_out", width, hidden));
+  }
   if (config.position_rows_before) {
     const std::int64_t rows = config.max_position + *config.position_rows_before;
     ASSIGN_OR_RETURN(t.positions.weight, source.RequireMatrix("model.embed_positions", rows, config.hidden_size));

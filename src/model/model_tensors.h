@@ -37,16 +37,21 @@ struct LayerTensors : BlockTensors {
   LinearTensors router, shared_gate;
   std::vector<BlockTensors> experts;
   std::vector<float> sinks;
-  NormTensors input_norm, attention_output_norm, mlp_norm, mlp_output_norm, q_norm, k_norm;
+  NormTensors input_norm, attention_output_norm, mlp_norm, mlp_output_norm, q_norm, k_norm, v_norm;
+  std::vector<float> scale;  // one number, or none
+  LinearTensors input_gate, input_projection;
+  NormTensors layer_input_norm;
 };
 
 // A base model as stored.
 struct ModelTensors {
-  LinearTensors embedding;  // no weight if tied
-  LinearTensors lm_head;    // the embedding if there is no output layer
-  bool generates = true;    // false: there is no output layer, as in models for embeddings alone
-  LinearTensors positions;  // no weight if there are none
-  NormTensors final_norm;
+  LinearTensors embedding;                // no weight if tied
+  LinearTensors lm_head;                  // the embedding if there is no output layer
+  bool generates = true;                  // false: there is no output layer, as in models for embeddings alone
+  LinearTensors positions;                // no weight if there are none
+  LinearTensors project_in, project_out;  // likewise
+  LinearTensors layer_embedding, layer_context;
+  NormTensors final_norm, embedding_norm, layer_context_norm;
   std::vector<LayerTensors> layers;
 };
 

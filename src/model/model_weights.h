@@ -9,13 +9,13 @@ namespace loramux {
 template <typename Vector>
 struct NormWeightsOf {
   Vector weight;
-  Vector bias;  // of NormKind::kLayer; else empty
+  Vector bias;  // of NormKind::kLayer and QkNorm::kLayerOfHeads; else empty
 };
 
 // Weights of one decoder layer; q|k|v share one matrix, gate|up another. Matrices are [outputs, inputs].
 template <typename Matrix, typename Vector>
 struct LayerWeightsOf {
-  Matrix qkv;                                        // [QDim + 2 KvDim, hidden]
+  Matrix qkv;                                        // [QkvDim, hidden]
   Matrix o;                                          // [hidden, QDim]
   Matrix gate_up;                                    // [2 intermediate, hidden], or up alone
   Matrix down;                                       // [hidden, intermediate]
@@ -30,8 +30,12 @@ struct LayerWeightsOf {
   Vector sinks;  // [heads]; empty if none
   // [hidden] each, of the inputs and the outputs of attention and of the feed-forward block; empty if none
   NormWeightsOf<Vector> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
-  NormWeightsOf<Vector> q_norm,
-      k_norm;  // [head_dim], or [QDim] and [KvDim], as ModelConfig::qk_norm says; empty if none
+  // [head_dim], or [QDim] and [KvDim], as ModelConfig::qk_norm says; empty if none. v_norm: [head_dim], of ones.
+  NormWeightsOf<Vector> q_norm, k_norm, v_norm;
+  float scale = 1;  // of ModelConfig::layer_scales
+  // Of ModelConfig::layer_input_size: [that, hidden], [hidden, that], and a norm [hidden] of what comes out.
+  Matrix input_gate, input_projection;
+  NormWeightsOf<Vector> layer_input_norm;
 };
 
 // All weights of a base model. Matrix::n() is the number of outputs, 0 of an empty matrix.
@@ -42,11 +46,19 @@ struct ModelWeightsOf {
   using Layer = LayerWeightsOf<Matrix, Vector>;
   using Norm = NormWeightsOf<Vector>;
 
-  Matrix embedding;  // [vocab, hidden]; empty if tied to lm_head
-  Matrix lm_head;    // [vocab, hidden]; with tied weights it serves both
+  Matrix embedding;  // [vocab, EmbeddingSize]; empty if tied to lm_head
+  Matrix lm_head;    // [vocab, EmbeddingSize]; with tied weights it serves both
   Matrix positions;  // [rows, hidden] of ModelConfig::position_rows_before; empty if there are none
+  // [hidden, EmbeddingSize] and back; empty if these are the same.
+  Matrix project_in, project_out;
+  Norm embedding_norm;  // [hidden] of the embedding; empty if it is not normed
+  Vector slopes;        // AlibiSlopes
+  // What the layers' own inputs are made of: rows by token, and a matrix of the embedding, both with those of all
+  // layers one after the other; the norm of each.
+  Matrix layer_embedding, layer_context;
+  Norm layer_context_norm;
   std::vector<Layer> layers;
-  Norm final_norm;  // [hidden]
+  Norm final_norm;  // [hidden]; empty if there is none
   Vector no_bias;   // always empty: the bias of lm_head
   // False: the files hold no output layer. lm_head then is the embedding, and logits mean nothing.
   bool generates = true;

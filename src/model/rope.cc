@@ -72,6 +72,11 @@ void ComputeFrequencies(const ModelConfig& config, const RopeConfig& rope, std::
     if (rope.scaling == Scaling::kLinear) frequency /= static_cast<float>(rope.factor);
     if (rope.scaling == Scaling::kLlama3) frequency = Llama3Frequency(rope, frequency);
   }
+  if (rope.scaling == Scaling::kProportional) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = static_cast<std::int64_t>(i) < rope.turning_pairs ? out[i] / static_cast<float>(rope.factor) : 0.0f;
+    }
+  }
   if (rope.scaling == Scaling::kYarn) ScaleAsYarn(rope, dim, out);
   if (rope.scaling != Scaling::kLongRope) return;
   const std::vector<double>& factors = length > rope.original_max_position ? rope.long_factors : rope.short_factors;

@@ -26,17 +26,21 @@ class RoundedOps : public CpuOps {
     CpuOps::Norm(norm, x, rows, weight, y);
     Round(y, rows, c_.hidden_size);
   }
-  Rows Input(Rows x, Rows y) {
-    for (std::int64_t row = 0; row < rows_; ++row) {
-      std::copy_n(x.data + row * x.stride, c_.hidden_size, y.data + row * y.stride);
+  Rows Input(Rows x, std::int64_t rows, std::int64_t width, Rows y) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(x.data + row * x.stride, width, y.data + row * y.stride);
     }
-    Round(y, rows_, c_.hidden_size);
+    Round(y, rows, width);
     return y;
   }
   void NormOutput(NormOf norm, Rows x, const NormVectors& weight) { CpuOps::Norm(norm, x, rows_, weight, x); }
-  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, Rows q, Rows out) {
-    CpuOps::Attention(layer, window, sinks, q, out);
-    Round(out, rows_, c_.QDim());
+  void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out) {
+    CpuOps::Attention(layer, window, sinks, slopes, q, out);
+    Round(out, rows_, c_.QDim(layer));
+  }
+  void GateLayerInput(std::int64_t layer, Rows gate, Rows y) {
+    CpuOps::GateLayerInput(layer, gate, y);
+    Round(y, rows_, c_.layer_input_size);
   }
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
     CpuOps::GateMul(gate_up, rows, width, y);

@@ -40,7 +40,7 @@ std::int64_t StepCounts::Bytes(const ModelConfig& config) const {
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
          own_rows * static_cast<std::int64_t>(sizeof(void*)) +
          pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
-                        config.hidden_size * static_cast<std::int64_t>(sizeof(double))) +
+                        config.EmbeddingSize() * static_cast<std::int64_t>(sizeof(double))) +
          sections * static_cast<std::int64_t>(MirroredBlock::kAlignment);
 }
 
@@ -374,7 +374,7 @@ void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const I
 }
 
 void StepUpload::WritePools(const PoolBatch& pools) {
-  const auto hidden = static_cast<std::size_t>(config_.hidden_size);
+  const auto hidden = static_cast<std::size_t>(config_.EmbeddingSize());
   const auto ranges = block_.Take<gpu::PoolRangeOnDevice>(pools.ranges.size());
   step_.pool_sums = block_.Take<double>(pools.ranges.size() * hidden);
   double* sum = step_.pool_sums.host;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "model/alibi.h"
 #include "model/model_tensors.h"
 #include "model/packer.h"
 #include "tensor/half_float.h"
@@ -23,7 +24,8 @@ ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
 
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
-  w.qkv = packer.Matrix({t.q, t.k, t.v}, format);
+  const bool has_keys = t.k.weight != nullptr;
+  w.qkv = has_keys ? packer.Matrix({t.q, t.k, t.v}, format) : packer.Matrix({t.q}, format);
   w.o = packer.Matrix({t.o}, format);
   const auto matrix = [&](std::initializer_list<LinearTensors> linears) { return packer.Matrix(linears, format); };
   if (t.down.weight != nullptr) {
@@ -52,6 +54,13 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   w.mlp_output_norm = NormOf(t.mlp_output_norm);
   w.q_norm = NormOf(t.q_norm);
   w.k_norm = NormOf(t.k_norm);
+  w.v_norm = NormOf(t.v_norm);
+  if (!t.scale.empty()) w.scale = t.scale.front();
+  if (t.input_gate.weight != nullptr) {
+    w.input_gate = matrix({t.input_gate});
+    w.input_projection = matrix({t.input_projection});
+    w.layer_input_norm = NormOf(t.layer_input_norm);
+  }
   return w;
 }
 
@@ -150,9 +159,9 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
 
 LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t index, Prng& prng) {
   LayerWeights w;
-  const std::int64_t qkv = c.QDim() + 2 * c.KvDim();
+  const std::int64_t qkv = c.QkvDim(index);
   w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
-  w.o = RandomMatrix(c.hidden_size, c.QDim(), format, prng);
+  w.o = RandomMatrix(c.hidden_size, c.QDim(index), format, prng);
   if (c.HasOwnBlock(index)) {
     const std::int64_t size = c.BlockSize(index), rows = c.GateUpDim(size);
     w.gate_up = RandomMatrix(rows, c.hidden_size, format, prng);
@@ -165,11 +174,21 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t
   w.o_bias = Zeros(c.attention_output_bias, c.hidden_size);
   w.sinks = Zeros(c.sinks, c.num_heads);
   const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
-  if (c.norm_places != NormPlaces::kAfter) w.input_norm = w.mlp_norm = whole;
+  const bool before = c.norm_places == NormPlaces::kBefore || c.norm_places == NormPlaces::kBoth;
+  if (before) w.input_norm = w.mlp_norm = whole;
   if (c.norm_places != NormPlaces::kBefore) w.attention_output_norm = w.mlp_output_norm = whole;
+  const std::int64_t head_dim = c.HeadsOf(index).head_dim;
   if (c.qk_norm != QkNorm::kNone) {
-    w.q_norm.weight = Ones(c.qk_norm == QkNorm::kHeads ? c.head_dim : c.QDim());
-    w.k_norm.weight = Ones(c.qk_norm == QkNorm::kHeads ? c.head_dim : c.KvDim());
+    const bool shared = c.qk_norm == QkNorm::kHeads, centers = c.qk_norm == QkNorm::kLayerOfHeads;
+    const std::int64_t q = shared ? head_dim : c.QDim(index), k = shared ? head_dim : c.KvDim(index);
+    w.q_norm = {Ones(q), Zeros(centers, q)};
+    w.k_norm = {Ones(k), Zeros(centers, k)};
+  }
+  if (c.value_norm) w.v_norm.weight = Ones(head_dim);
+  if (c.layer_input_size > 0) {
+    w.input_gate = RandomMatrix(c.layer_input_size, c.hidden_size, format, prng);
+    w.input_projection = RandomMatrix(c.hidden_size, c.layer_input_size, format, prng);
+    w.layer_input_norm.weight = Ones(c.hidden_size);
   }
   return w;
 }
@@ -178,19 +197,24 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t
 
 std::int64_t WeightBytes(const ModelWeights& weights) {
   std::int64_t total = static_cast<std::int64_t>(weights.embedding.bytes() + weights.lm_head.bytes()) +
-                       static_cast<std::int64_t>(weights.positions.bytes()) + FloatBytes({&weights.final_norm});
+                       static_cast<std::int64_t>(weights.positions.bytes() + weights.project_in.bytes()) +
+                       static_cast<std::int64_t>(weights.project_out.bytes() + weights.layer_embedding.bytes()) +
+                       static_cast<std::int64_t>(weights.layer_context.bytes()) +
+                       FloatBytes({&weights.layer_context_norm}) +
+                       FloatBytes({&weights.final_norm, &weights.embedding_norm}) + FloatBytes({&weights.slopes});
   for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
     total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.sinks});
     total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes());
+    total += static_cast<std::int64_t>(w.input_gate.bytes() + w.input_projection.bytes());
     for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) {
       for (const PackedMatrix& matrix : *experts) total += static_cast<std::int64_t>(matrix.bytes());
     }
     for (const auto* biases : {&w.expert_gate_up_bias, &w.expert_down_bias}) {
       for (const auto& bias : *biases) total += FloatBytes({&bias});
     }
-    total +=
-        FloatBytes({&w.input_norm, &w.attention_output_norm, &w.mlp_norm, &w.mlp_output_norm, &w.q_norm, &w.k_norm});
+    total += FloatBytes({&w.input_norm, &w.attention_output_norm, &w.mlp_norm, &w.mlp_output_norm, &w.q_norm, &w.k_norm,
+                         &w.v_norm, &w.layer_input_norm});
   }
   return total;
 }
@@ -209,6 +233,17 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
   if (tensors.embedding.weight != nullptr) weights.embedding = packer.Matrix({tensors.embedding}, embeddings);
   for (const LayerTensors& layer : tensors.layers) weights.layers.push_back(PackLayer(packer, layer, options.layers));
   weights.final_norm = NormOf(tensors.final_norm);
+  weights.embedding_norm = NormOf(tensors.embedding_norm);
+  weights.slopes = AlibiSlopes(config);
+  if (tensors.project_in.weight != nullptr) {
+    weights.project_in = packer.Matrix({tensors.project_in}, options.layers);
+    weights.project_out = packer.Matrix({tensors.project_out}, options.layers);
+  }
+  if (tensors.layer_embedding.weight != nullptr) {
+    weights.layer_embedding = packer.Matrix({tensors.layer_embedding}, embeddings);
+    weights.layer_context = packer.Matrix({tensors.layer_context}, options.layers);
+    weights.layer_context_norm = NormOf(tensors.layer_context_norm);
+  }
   if (tensors.positions.weight != nullptr) weights.positions = packer.Matrix({tensors.positions}, std::nullopt);
   weights.lm_head = packer.Matrix({tensors.lm_head}, embeddings);
   weights.generates = tensors.generates;
@@ -218,12 +253,24 @@ Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& so
 ModelWeights RandomModelWeights(const ModelConfig& config, WeightFormat format, std::uint64_t seed) {
   Prng prng(seed);
   const WeightFormat embeddings = IsQuantised(format) ? WeightFormat::kQ8 : format;
-  const std::int64_t vocab = config.vocab_size, hidden = config.hidden_size;
+  const std::int64_t vocab = config.vocab_size, hidden = config.hidden_size, width = config.EmbeddingSize();
   ModelWeights weights;
-  if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(vocab, hidden, embeddings, prng);
-  weights.lm_head = RandomMatrix(vocab, hidden, embeddings, prng);
+  if (!config.tie_word_embeddings) weights.embedding = RandomMatrix(vocab, width, embeddings, prng);
+  weights.lm_head = RandomMatrix(vocab, width, embeddings, prng);
   for (std::int64_t i = 0; i < config.num_layers; ++i) weights.layers.push_back(RandomLayer(config, format, i, prng));
-  weights.final_norm = {Ones(hidden), Zeros(config.norm_kind == NormKind::kLayer, hidden)};
+  const ModelWeights::Norm norm = {Ones(hidden), Zeros(config.norm_kind == NormKind::kLayer, hidden)};
+  if (config.final_norm) weights.final_norm = norm;
+  if (config.embedding_norm) weights.embedding_norm = norm;
+  weights.slopes = AlibiSlopes(config);
+  if (config.embedding_size != 0) {
+    weights.project_in = RandomMatrix(hidden, width, format, prng);
+    weights.project_out = RandomMatrix(width, hidden, format, prng);
+  }
+  if (const std::int64_t all = config.num_layers * config.layer_input_size; all > 0) {
+    weights.layer_embedding = RandomMatrix(vocab, all, embeddings, prng);
+    weights.layer_context = RandomMatrix(all, hidden, format, prng);
+    weights.layer_context_norm.weight = Ones(config.layer_input_size);
+  }
   if (config.position_rows_before) {
     weights.positions = RandomMatrix(config.max_position + *config.position_rows_before, hidden, embeddings, prng);
   }

@@ -1,6 +1,7 @@
 #include "model/write_quantised.h"
 
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -49,15 +50,24 @@ struct OutputTensor {
 class OutputList {
  public:
   OutputList(const ModelConfig& config, const ModelTensors& tensors, const WeightOptions& options)
-      : norms_(InfoOf(config.family).norms), layers_(options.layers), embeddings_(EmbeddingFormat(options)) {
+      : config_(config),
+        norms_(InfoOf(config.family).norms),
+        layers_(options.layers),
+        embeddings_(EmbeddingFormat(options)) {
     // A model without an output layer keeps the names that say so; lm_head is its embedding.
     const std::string root = tensors.generates ? "model." : "";
     Matrix(root + "embed_tokens", tensors.embedding, embeddings_);
     for (std::size_t i = 0; i < tensors.layers.size(); ++i) {
-      Layer(root + "layers." + std::to_string(i) + ".", tensors.layers[i]);
+      Layer(static_cast<std::int64_t>(i), root + "layers." + std::to_string(i) + ".", tensors.layers[i]);
     }
     Matrix(tensors.generates ? "lm_head" : "embed_tokens", tensors.lm_head, embeddings_);
     Norm(root, "norm", tensors.final_norm);
+    Norm(root, "embed_norm", tensors.embedding_norm);
+    Matrix(root + "embed_tokens_per_layer", tensors.layer_embedding, embeddings_);
+    Matrix(root + "per_layer_model_projection", tensors.layer_context, layers_);
+    Norm(root, "per_layer_projection_norm", tensors.layer_context_norm);
+    Matrix(root + "project_in", tensors.project_in, layers_);
+    Matrix(root + "project_out", tensors.project_out, layers_);
     Matrix(root + "embed_positions", tensors.positions, std::nullopt);
     std::stable_partition(tensors_.begin(), tensors_.end(), [](const OutputTensor& t) { return t.panels(); });
   }
@@ -65,11 +75,11 @@ class OutputList {
   const std::vector<OutputTensor>& tensors() const { return tensors_; }
 
  private:
-  void Layer(const std::string& prefix, const LayerTensors& t) {
+  void Layer(std::int64_t index, const std::string& prefix, const LayerTensors& t) {
     const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
     Matrix(attention + "q_proj", t.q, layers_);
     Matrix(attention + "k_proj", t.k, layers_);
-    Matrix(attention + "v_proj", t.v, layers_);
+    if (!config_.ValuesAreKeys(index)) Matrix(attention + "v_proj", t.v, layers_);
     Matrix(attention + "o_proj", t.o, layers_);
     Block(t.router.weight == nullptr ? mlp : mlp + "shared_expert.", t);
     const std::string experts = mlp + "experts.";
@@ -77,12 +87,31 @@ class OutputList {
     Matrix(mlp + "shared_expert_gate", t.shared_gate, std::nullopt);
     for (std::size_t e = 0; e < t.experts.size(); ++e) Block(experts + std::to_string(e) + ".", t.experts[e]);
     Vector(attention + "sinks", t.sinks);
-    Norm(attention, "q_norm", t.q_norm);
-    Norm(attention, "k_norm", t.k_norm);
-    Norm(prefix, norms_.attention, t.input_norm);
+    if (config_.qk_norm == QkNorm::kLayerOfHeads) {
+      NormsOfHeads(attention + "q_layernorm.norms.", t.q_norm);
+      NormsOfHeads(attention + "k_layernorm.norms.", t.k_norm);
+    } else {
+      Norm(attention, "q_norm", t.q_norm);
+      Norm(attention, "k_norm", t.k_norm);
+    }
+    // A norm of the sum has the name of one of the input.
+    const bool of_sum = config_.norm_places == NormPlaces::kOfSum;
+    Norm(prefix, norms_.attention, of_sum ? t.attention_output_norm : t.input_norm);
     Norm(prefix, norms_.attention_output, t.attention_output_norm);
-    Norm(prefix, norms_.mlp, t.mlp_norm);
+    Norm(prefix, norms_.mlp, of_sum ? t.mlp_output_norm : t.mlp_norm);
     Norm(prefix, norms_.mlp_output, t.mlp_output_norm);
+    Vector(prefix + "layer_scalar", t.scale);
+    Matrix(prefix + "per_layer_input_gate", t.input_gate, layers_);
+    Matrix(prefix + "per_layer_projection", t.input_projection, layers_);
+    Norm(prefix, "post_per_layer_input_norm", t.layer_input_norm);
+  }
+
+  void NormsOfHeads(const std::string& prefix, const NormTensors& norm) {
+    const auto size = static_cast<std::ptrdiff_t>(config_.head_dim);
+    std::int64_t head = 0;
+    for (auto from = norm.weight.begin(); from != norm.weight.end(); from += size, ++head) {
+      Vector(prefix + std::to_string(head) + ".weight", parts_.emplace_back(from, from + size));
+    }
   }
 
   void Block(const std::string& prefix, const BlockTensors& t) {
@@ -107,7 +136,9 @@ class OutputList {
     if (!values.empty()) tensors_.push_back({.name = name, .vector = &values});
   }
 
+  const ModelConfig& config_;
   const NormNames& norms_;
+  std::deque<std::vector<float>> parts_;  // that vectors refer to
   std::optional<WeightFormat> layers_, embeddings_;
   std::vector<OutputTensor> tensors_;
 };

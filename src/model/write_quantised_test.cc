@@ -63,6 +63,20 @@ TEST_F(WriteQuantisedTest, TheDirectoryIsTheModelQuantisedAtLoad) {
   }
 }
 
+// What single families have besides: norms of heads, projections of the embedding, its norm, values that are keys.
+TEST_F(WriteQuantisedTest, AllTensorsOfAFamilyAreWritten) {
+  for (const char* name : {"stablelm_parallel", "opt_post_norm", "bloom", "falcon_rw", "gemma4", "gemma4_small"}) {
+    SCOPED_TRACE(name);
+    const fs::path from = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models" / name / "model";
+    const WeightOptions options = {.layers = WeightFormat::kQ8};
+    const Status written = WriteQuantisedModel(from, directory_ / name, options, nullptr);
+    ASSERT_TRUE(written.ok()) << written.error().message;
+    const auto from_file = Load(directory_ / name), at_load = Load(from, options);
+    ASSERT_TRUE(from_file && at_load);
+    EXPECT_EQ(Logits(*from_file).logits, Logits(*at_load).logits);
+  }
+}
+
 // The embedding does not become an output layer.
 TEST_F(WriteQuantisedTest, AModelWithoutAnOutputLayerStaysOne) {
   const fs::path golden = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/qwen3_headless/model";

@@ -30,8 +30,8 @@ constexpr Place kPlaces[] = {
     {kRoot, ""}, {"", ""}, {"language_model.model.", "language_model."}, {"model.language_model.", ""}};
 
 // The parts beside a text model, with their projections.
-constexpr std::string_view kOtherParts[] = {"visual.", "vision_tower.", "vision_model.", "multi_modal_projector.",
-                                            "audio_tower."};
+constexpr std::string_view kOtherParts[] = {"visual.",      "vision_tower.", "vision_model.", "multi_modal_projector.",
+                                            "audio_tower.", "embed_vision.", "embed_audio."};
 
 // Masks and numbers of masks that older versions of transformers saved with GPT-NeoX.
 bool IsBuffer(std::string_view name) {
@@ -53,8 +53,21 @@ TensorFinder::TensorFinder(const TensorFile& file) : file_(file), root_(kRoot) {
     return;
   }
   for (const FamilyNames& names : AllFamilyNames()) {
-    if (file.Find(std::string(names.norm) + ".weight") != nullptr) names_ = &names;
+    for (const std::size_t missing : {std::size_t{0}, names.layers.find('.') + 1}) {
+      names_ = &names;
+      missing_root_ = missing;
+      // Not all of them norm the last layer's result.
+      for (const std::string_view name : {names.norm, names.embedding}) {
+        if (FindTheirs(std::string(name) + ".weight") != nullptr) return;
+      }
+    }
   }
+  names_ = nullptr;
+}
+
+const StoredTensor* TensorFinder::FindTheirs(std::string_view theirs) const {
+  const bool begins = theirs.starts_with(names_->layers.substr(0, missing_root_));
+  return file_.Find(theirs.substr(begins ? missing_root_ : 0));
 }
 
 Result<const StoredTensor*> TensorFinder::Find(const std::string& name, const Shape& shape) {
@@ -113,7 +126,7 @@ Result<const StoredTensor*> TensorFinder::RequireTyped(const std::string& name, 
 const StoredTensor* TensorFinder::Peek(const std::string& name) const {
   if (names_ != nullptr) {
     for (const std::string& theirs : TheirNames(*names_, name)) {
-      if (const StoredTensor* const tensor = file_.Find(theirs)) return tensor;
+      if (const StoredTensor* const tensor = FindTheirs(theirs)) return tensor;
     }
     return nullptr;
   }

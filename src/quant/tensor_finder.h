@@ -47,10 +47,13 @@ class TensorFinder {
   Status CheckAllUsed(std::string_view ignored) const;
 
  private:
+  const StoredTensor* FindTheirs(std::string_view theirs) const;
+
   const TensorFile& file_;
   std::string root_;                    // what the file has for "model."
   std::string outside_;                 // what its names without "model." begin with
   const FamilyNames* names_ = nullptr;  // of a family whose names are not Llama's
+  std::size_t missing_root_ = 0;        // how much of their beginning the file leaves out
   std::unordered_set<const StoredTensor*> used_;
 };
 

@@ -108,6 +108,20 @@ def falcon(rope_theta=None, **more):
                 **(rope(rope_theta) if rope_theta else {}), **more)
 
 
+def bloom(hidden, heads, layers):
+    return dict(hidden_size=hidden, n_head=heads, n_layer=layers, vocab_size=97, layer_norm_epsilon=0.01, bos_token_id=1,
+                eos_token_id=2, pad_token_id=0)
+
+
+def gemma4(letters, **more):
+    """As its dense models of more than ten billion parameters are: without inputs for each layer, and no layer shares keys
+    and values with another."""
+    return small(len(letters), ffn=24, head_dim=12, global_head_dim=16, num_global_key_value_heads=1, sliding_window=8,
+                 attention_k_eq_v=True, hidden_size_per_layer_input=0, **kinds(letters),
+                 **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0, "rope_type": "proportional",
+                                                       "partial_rotary_factor": 0.25}), **more)
+
+
 def keep(keys, **more):
     """An edit of a configuration: these keys only, and others."""
     return lambda config: dict(sorted({**{k: config[k] for k in ["architectures", "model_type", *keys]}, **more}.items()))
@@ -185,11 +199,14 @@ def published_spellings():
              **QWEN_IMAGES},
             flat, "the language model's configuration stands outside text_config; rope_scaling of type mrope",
             **WITH_IMAGES),
+        old("bloom_old", "bloom", bloom(36, 3, 2),
+            lambda config: {**{k: v for k, v in config.items() if k not in ("hidden_size", "n_head", "transformers_version")},
+                            "n_embed": 36, "num_attention_heads": 3, "n_inner": None, "offset_alibi": 100,
+                            "seq_length": 2048},
+            "n_embed and num_attention_heads; tensors without \"transformer.\"",
+            tensors_edit=lambda tensors: {k.removeprefix("transformer."): v for k, v in tensors.items()}, min_distinct=8),
         old("gemma4_old", "gemma4_text",
-            small(4, ffn=24, head_dim=12, global_head_dim=16, num_global_key_value_heads=1, sliding_window=8,
-                  tie_word_embeddings=True, attention_k_eq_v=True, hidden_size_per_layer_input=0, **kinds("sfsf"),
-                  **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0, "rope_type": "proportional",
-                                                        "partial_rotary_factor": 0.25})),
+            gemma4("sfsf", tie_word_embeddings=True),
             lambda config: {**{k: v for k, v in config.items() if k not in ("per_layer_config", "rope_parameters")},
                             "global_head_dim": 16, "num_global_key_value_heads": 1},
             "global_head_dim and num_global_key_value_heads; thetas are defaults; no inputs for each layer"),
@@ -373,7 +390,7 @@ def families():
             plain("out_r4", ["out_proj"]),
         ], "learned positions from row 2 on; relu; LayerNorm; biases; tied", min_distinct=5),
         family("opt_post_norm", "opt", opt(do_layer_norm_before=False, word_embed_proj_dim=24), [
-            plain("all_r4", [*OPT_LINEAR, "project_in", "project_out"]),
+            plain("all_r4", OPT_LINEAR),
             plain("fc_r4", ["fc1", "fc2"]),
         ], "norms after attention and MLP, none at the end; embeddings narrower than the layers", min_distinct=4),
 
@@ -391,31 +408,47 @@ def families():
                falcon(rope_theta=10000.0, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1), [
                    plain("all_r4", NEOX_LINEAR),
                ], "as falcon_40b, with one norm", min_distinct=8),
-        family("falcon_rw", "falcon", falcon(multi_query=False, parallel_attn=False, bias=True, alibi=True), [
+        family("falcon_rw", "falcon",
+               {**falcon(multi_query=False, parallel_attn=False, bias=True, alibi=True), "hidden_size": 48,
+                "num_attention_heads": 12}, [
+                    plain("all_r4", NEOX_LINEAR),
+                    plain("dense_r4", ["dense"]),
+                ], "ALiBi in bfloat16, whose 12 slopes and positions beyond 256 are rounded; attention, then MLP; q, k and v "
+                   "of each head together; biases", prompt_lengths=(1, 7, 270), min_distinct=6),
+
+        family("bloom", "bloom", bloom(36, 3, 3), [
             plain("all_r4", NEOX_LINEAR),
-            plain("dense_r4", ["dense"]),
-        ], "ALiBi; attention, then MLP; q, k and v of each head together; biases", min_distinct=6),
+            plain("qkv_r4", ["query_key_value"]),
+        ], "ALiBi with 3 heads; a norm after the embedding; biases; tied", min_distinct=8),
 
-        family("bloom", "bloom",
-               dict(hidden_size=36, n_head=3, n_layer=3, vocab_size=97, layer_norm_epsilon=0.01, bos_token_id=1,
-                    eos_token_id=2, pad_token_id=0), [
-                        plain("all_r4", NEOX_LINEAR),
-                        plain("qkv_r4", ["query_key_value"]),
-                    ], "ALiBi with 3 heads; a norm after the embedding; biases; tied", min_distinct=8),
+        family("gemma4", "gemma4_text", gemma4("sfsfsf", tie_word_embeddings=True, final_logit_softcapping=3.0), [
+            plain("all_r4", ALL_LINEAR),
+            plain("k_r4", ["k_proj"], "of full layers, their values too"),
+            plain("dora_r2", ["q_proj", "k_proj", "down_proj"], "DoRA", r=2, use_dora=True),
+            plain("norms", ["v_proj"], "norms of its own", r=2,
+                  modules_to_save=["q_norm", "k_norm", "post_feedforward_layernorm"]),
+        ], "full layers have other heads than those with window 8, and one head of keys, which are the values too; a norm of "
+           "values; a quarter of the pairs turn in full layers; each layer's result is multiplied; logits capped at 3; tied"),
 
-        family("gemma4", "gemma4_text",
-               small(6, ffn=24, head_dim=12, global_head_dim=16, num_global_key_value_heads=1, sliding_window=8,
-                     tie_word_embeddings=True, attention_k_eq_v=True, num_kv_shared_layers=2, use_double_wide_mlp=True,
-                     hidden_size_per_layer_input=8, vocab_size_per_layer_input=97, final_logit_softcapping=3.0,
-                     **kinds("sfsfsf"), **two_ropes({"rope_theta": 10000.0},
-                                                    {"rope_theta": 1000000.0, "rope_type": "proportional",
-                                                     "partial_rotary_factor": 0.25})), [
-                         plain("all_r4", [*ALL_LINEAR, "per_layer_input_gate", "per_layer_projection"]),
-                         plain("k_r4", ["k_proj"]),
-                         plain("projection_r4", ["per_layer_model_projection"]),
-                     ],
-               "full layers have one head of keys, which are the values too; the last two layers share keys and values of "
-               "those before, and have wider MLPs; inputs for each layer; logits capped at 3; tied"),
+        family("gemma4_small", "gemma4_text",
+               {**gemma4("sfsfsf", tie_word_embeddings=True, final_logit_softcapping=3.0), "attention_k_eq_v": False,
+                "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 8,
+                "vocab_size_per_layer_input": 97}, [
+                    plain("all_r4", ALL_LINEAR),
+                    plain("kv_r4", ["k_proj", "v_proj"]),
+                    plain("down_r4", ["down_proj"]),
+                ],
+               "as its models of few parameters: inputs for each layer; the last two layers take keys and values of those "
+               "before, and have wider MLPs; full layers have larger heads"),
+
+        family("gemma4_vl", "gemma4",
+               {"text_config": gemma4("sfsf"),
+                "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                                  "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4,
+                                  "position_embedding_size": 16, "pooling_kernel_size": 2},
+                "audio_config": None, "boi_token_id": 101, "eoi_token_id": 102, "image_token_id": 103, "video_token_id": 104,
+                "boa_token_id": 105, "eoa_token_index": 106, "audio_token_id": 107, "tie_word_embeddings": True},
+               text_of(ALL_LINEAR, "o_proj", ("text_class",)), "Gemma 4 with images, asked with text", **WITH_IMAGES),
     ]
 
 

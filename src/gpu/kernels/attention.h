@@ -86,6 +86,9 @@ struct AttentionArguments {
   float* partial;      // decode: AttentionPartialFloats(...) floats, 16-byte aligned
   float scale = 0;     // 0: 1 / sqrt(head_dim)
   float soft_cap = 0;  // c above 0: a scaled product x is c tanh(x / c)
+  // [num_heads] slopes of ALiBi; null: none. As ScoreForm of kernels/attention.h has them.
+  const float* slopes = nullptr;
+  bool rounds_bias = false;
 };
 
 // Floats of `partial` for `max_chunks` items of AttentionWork::chunks.

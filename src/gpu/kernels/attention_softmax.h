@@ -17,13 +17,22 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 // multiplied by, so that its power of 2 is the softmax's numerator, is `outer`.
 struct ScoreScale {
   float outer, inner;
+  const float* slopes;  // of AttentionArguments
+  bool rounds_bias;
 };
 LORAMUX_DEVICE ScoreScale ScaleOf(const AttentionArguments& arguments) {
   constexpr float kLog2E = 1.44269504f;
   const float scale =
       arguments.scale > 0 ? arguments.scale : ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
-  if (arguments.soft_cap > 0) return {kLog2E * arguments.soft_cap, scale / arguments.soft_cap};
-  return {kLog2E * scale, 0};
+  const bool capped = arguments.soft_cap > 0;
+  return {kLog2E * (capped ? arguments.soft_cap : scale), capped ? scale / arguments.soft_cap : 0, arguments.slopes,
+          arguments.rounds_bias};
+}
+
+// What ALiBi adds to the product of a row's query, which is at `own`, with the key at `position`.
+LORAMUX_DEVICE float BiasOf(const ScoreScale& scales, float slope, std::int32_t position, std::int32_t own) {
+  if (!scales.rounds_bias) return slope * static_cast<float>(position - own);
+  return ToFloat(FromFloat<Bf16>(slope * ToFloat(FromFloat<Bf16>(static_cast<float>(position)))));
 }
 
 // An online softmax over some positions, of the rows g and g + 8 of a lane: values are not yet divided by the sum.
@@ -105,12 +114,15 @@ LORAMUX_DEVICE void AddScores(float (&scores)[kTile / 8][4], const QueryRow (&ro
   LORAMUX_UNROLL
   for (int i = 0; i < 2; ++i) {
     float maximum = kMinusInfinity;
+    const bool biased = scales.slopes != nullptr && rows[i].last >= 0;
+    const float slope = biased ? Load(scales.slopes + rows[i].head) : 0.0f;
     LORAMUX_UNROLL
     for (int n = 0; n < kTile / 8; ++n) {
       LORAMUX_UNROLL
       for (int c = 0; c < 2; ++c) {
         const std::int32_t position = tile + n * 8 + static_cast<int>(Lane()) % 4 * 2 + c;
         float& score = scores[n][2 * i + c];
+        if (biased) score = AddRounded(score, BiasOf(scales, slope, position, rows[i].last));
         if (scales.inner > 0) score = Tanh(scales.inner * score);
         if (position < rows[i].first || position > rows[i].last) score = kMinusInfinity;
         maximum = Max(maximum, score);

@@ -96,6 +96,27 @@ TEST_P(AttentionTest, ScalesAndSoftCaps) {
   }
 }
 
+// Slopes so small that far keys count, and as bfloat16 has them.
+std::vector<float> SlopesForTest(std::int64_t heads) {
+  std::vector<float> slopes;
+  for (std::int64_t head = 0; head < heads; ++head) {
+    slopes.push_back(RoundedTo(DType::kBF16, 0.021f / static_cast<float>(head + 1)));
+  }
+  return slopes;
+}
+
+TEST_P(AttentionTest, LinearBiases) {
+  for (const bool rounds : {false, true}) {
+    for (const double soft_cap : {0.0, 5.0}) {
+      AttentionShape shape = Shape({.head_dim = 32, .group = 2, .page_tokens = 8, .window = soft_cap > 0 ? 100 : 0});
+      shape.slopes = SlopesForTest(shape.NumHeads());
+      shape.rounds_bias = rounds;
+      shape.soft_cap = soft_cap;
+      ExpectMixedBatchRight(shape, Tolerance(), 700);
+    }
+  }
+}
+
 TEST_P(AttentionTest, LongContexts) {
   const AttentionShape shape = Shape({.head_dim = 64, .num_kv_heads = 1, .group = 4});
   const SequenceForTest sequence(shape, 1500, 5);
@@ -121,7 +142,8 @@ TEST_P(AttentionTest, ResultsOf16Bits) {
 
 TEST_P(AttentionTest, EveryCutOfAPromptAndBothKernelsGiveTheSameBits) {
   for (const std::int64_t window : {0, 100}) {
-    const AttentionShape shape = Shape({.head_dim = 32, .num_kv_heads = 1, .group = 3, .window = window});
+    AttentionShape shape = Shape({.head_dim = 32, .num_kv_heads = 1, .group = 3, .window = window});
+    if (window > 0) shape.slopes = SlopesForTest(shape.NumHeads());
     constexpr std::int64_t kPositions = 530;
     const SequenceForTest sequence(shape, kPositions, 7);
     const std::vector<float> whole = RunBatch(shape, {{&sequence, 0, kPositions}});

@@ -14,51 +14,11 @@
 #include "base/prng.h"
 #include "gpu/device.h"
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/device_vectors_for_test.h"
 #include "tensor/half_float.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux::gpu {
-
-// Copies of vectors to and from a device. What was uploaded lives as long as this.
-class DeviceVectors {
- public:
-  explicit DeviceVectors(Device& device) : device_(device), stream_(device.CreateStream().value()) {}
-
-  DeviceStream& stream() { return *stream_; }
-
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    const std::size_t bytes = std::max<std::size_t>(16, values.size() * sizeof(T));
-    arenas_.push_back(device_.Allocate("test", static_cast<std::int64_t>(bytes)).value());
-    const auto pinned = device_.AllocatePinned("test", static_cast<std::int64_t>(bytes)).value();
-    if (!values.empty()) std::memcpy(pinned->base(), values.data(), values.size() * sizeof(T));
-    stream_->CopyToDevice(arenas_.back()->base(), pinned->base(), bytes);
-    Synchronize();
-    return reinterpret_cast<T*>(arenas_.back()->base());
-  }
-  template <typename T>
-  std::vector<T> Download(const T* device, std::size_t count) {
-    if (count == 0) {
-      Synchronize();
-      return {};
-    }
-    const auto pinned = device_.AllocatePinned("test", static_cast<std::int64_t>(count * sizeof(T))).value();
-    stream_->CopyToHost(pinned->base(), device, count * sizeof(T));
-    Synchronize();
-    std::vector<T> values(count);
-    std::memcpy(values.data(), pinned->base(), count * sizeof(T));
-    return values;
-  }
-  void Synchronize() {
-    const Status status = stream_->Synchronize();
-    if (!status.ok()) CheckFailed(__FILE__, __LINE__, status.error().message);
-  }
-
- private:
-  Device& device_;
-  std::unique_ptr<DeviceStream> stream_;
-  std::vector<std::unique_ptr<Arena>> arenas_;
-};
 
 // `value` as an element of `dtype` has it.
 inline float RoundedTo(DType dtype, float value) {
@@ -103,6 +63,8 @@ struct AttentionShape {
   std::int64_t head_dim = 64, num_kv_heads = 2, group = 1, page_tokens = 16, window = 0;
   DType out_dtype = DType::kF32;
   double scale = 0, soft_cap = 0;  // as AttentionArguments
+  std::vector<float> slopes = {};  // of ALiBi; empty: none
+  bool rounds_bias = false;
 
   std::int64_t NumHeads() const { return num_kv_heads * group; }
   std::int64_t QWidth() const { return NumHeads() * head_dim; }
@@ -144,6 +106,12 @@ inline std::vector<double> ExpectedRow(const AttentionShape& shape, const Sequen
         const auto q = static_cast<std::size_t>(position * shape.QWidth() + at + d);
         const auto k = static_cast<std::size_t>(p * shape.KvWidth() + kv + d);
         dot += static_cast<double>(RoundedTo(shape.dtype, sequence.q[q])) * static_cast<double>(sequence.k[k]);
+      }
+      if (!shape.slopes.empty()) {
+        const float slope = shape.slopes[static_cast<std::size_t>(head)];
+        const float whole = RoundedTo(DType::kBF16, slope * RoundedTo(DType::kBF16, static_cast<float>(p)));
+        dot += shape.rounds_bias ? static_cast<double>(whole)
+                                 : static_cast<double>(slope) * static_cast<double>(p - position);
       }
       double score = shape.scale > 0 ? dot * shape.scale : dot / std::sqrt(static_cast<double>(shape.head_dim));
       if (shape.soft_cap > 0) score = shape.soft_cap * std::tanh(score / shape.soft_cap);
@@ -262,6 +230,8 @@ class AttentionWorld {
     a_.window = static_cast<std::int32_t>(shape_.window);
     a_.scale = static_cast<float>(shape_.scale);
     a_.soft_cap = static_cast<float>(shape_.soft_cap);
+    a_.slopes = shape_.slopes.empty() ? nullptr : vectors_.Upload(shape_.slopes);
+    a_.rounds_bias = shape_.rounds_bias;
   }
   // Keys and values of all positions that the rows may see.
   void WritePages(const RowsForTest& rows, std::span<const std::uint32_t> table, PagesForTest& pages) const {

@@ -10,15 +10,16 @@
 
 namespace loramux::gpu {
 
-// For each row: norms each head of q and k (if the weights are not null), rotates the first rotary_dim elements of each
-// head of q and k by the row's angles (if they are not null) as transformers' apply_rotary_pos_emb does (pairs t and
-// t + rotary_dim / 2, or 2 t and 2 t + 1), multiplies q by the row's scale and leaves it in place as f32 (attention
-// rounds it), and stores k and v in the row's page, rounded to the pages' type. Instance: the type of the pages.
-// REQUIRES: head_dim is even and at most 256 (kMaxHeadDim of attention.h).
+// For each row: norms each head of q and k (if the weights are not null; by RMS, or with `centers` as a LayerNorm
+// without a bias, whose weights differ from head to head), rotates the first rotary_dim elements of each head of q and
+// k by the row's angles (if they are not null) as transformers' apply_rotary_pos_emb does (pairs t and t + rotary_dim /
+// 2, or 2 t and 2 t + 1), multiplies q by the row's scale and leaves it in place as f32 (attention rounds it), and
+// stores k and v in the row's page, rounded to the pages' type. Instance: the type of the pages. REQUIRES: head_dim is
+// even and at most 256 (kMaxHeadDim of attention.h).
 struct QkvPostArguments {
   float* qkv;  // [rows, (num_heads + 2 num_kv_heads) * head_dim]
   std::int64_t qkv_stride;
-  const float *q_norm, *k_norm;  // [head_dim], or null
+  const float *q_norm, *k_norm;  // [head_dim], with `centers` of each head; or null
   float eps;
   const float *cos, *sin;            // [rows, rotary_dim / 2], or null
   const std::int32_t* row_position;  // [rows]
@@ -34,6 +35,7 @@ struct QkvPostArguments {
   std::int32_t rotary_dim = 0;     // 0: head_dim
   bool adjacent_pairs = false;
   const float* query_scale = nullptr;  // [rows], by which q is multiplied; null: 1
+  bool centers = false;
 };
 void QkvPost(DeviceStream& stream, DType kv_dtype, std::int64_t max_rows, const QkvPostArguments& arguments);
 

@@ -36,6 +36,7 @@ struct QkvPostKernel {
       units.Read(from, first, x);
     } else {
       const float* base = is_q ? arguments.q_norm : arguments.k_norm;
+      if (arguments.centers && base != nullptr) base += (is_q ? head : head - num_heads) * head_dim;
       units.NormAndRotate(NormWeights(is_q ? arguments.own_q : arguments.own_k, row, base), x);
     }
     if (first >= head_dim) return;
@@ -132,8 +133,23 @@ struct QkvPostKernel {
       }
     }
 
+    // Takes the mean of the head from the lane's elements and their partners.
+    LORAMUX_DEVICE void Center(float (&x)[kUnit], float (&y)[kUnit]) const {
+      const int head_dim = arguments.pages.head_dim;
+      float sum = 0;
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) sum += x[i];
+      const float mean = SumWarp(sum) / static_cast<float>(head_dim);
+      LORAMUX_UNROLL
+      for (int i = 0; i < kUnit; ++i) {
+        x[i] = first + i < head_dim ? x[i] - mean : 0.0f;
+        y[i] -= mean;
+      }
+    }
+
     LORAMUX_DEVICE void Norm(const float* weight, float (&x)[kUnit], float (&y)[kUnit]) const {
       const int head_dim = arguments.pages.head_dim;
+      if (arguments.centers) Center(x, y);
       float squares = 0;
       LORAMUX_UNROLL
       for (int i = 0; i < kUnit; ++i) squares = Fma(x[i], x[i], squares);

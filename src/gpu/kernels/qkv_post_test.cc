@@ -27,6 +27,7 @@ struct Case {
   bool adjacent_pairs = false;
   float norm_offset = 0;
   std::vector<float> query_scale = {};
+  bool centers = false;
 
   std::int64_t Rotary() const { return rotary_dim < 0 ? layout.head_dim : rotary_dim; }
 };
@@ -55,8 +56,8 @@ struct Inputs {
     const std::int64_t dim = c.layout.head_dim;
     stride = (c.num_heads + 2 * c.layout.num_kv_heads) * dim + c.padding;
     qkv = RandomFloats(prng, batch.rows * stride, 2);
-    q_norm = RandomFloats(prng, dim, 1);
-    k_norm = RandomFloats(prng, dim, 1);
+    q_norm = RandomFloats(prng, c.centers ? dim * c.num_heads : dim, 1);
+    k_norm = RandomFloats(prng, c.centers ? dim * c.layout.num_kv_heads : dim, 1);
     for (std::int64_t i = 0; i < batch.rows * c.Rotary() / 2; ++i) {
       const double angle = prng.NextDouble() * 6.28;
       cos.push_back(static_cast<float>(std::cos(angle)));
@@ -85,6 +86,7 @@ Outcome RunOn(const Case& c, Device& device, std::int64_t spare = 0) {
   a.rotary_dim = static_cast<std::int32_t>(c.Rotary());
   a.adjacent_pairs = c.adjacent_pairs;
   a.norm_offset = c.norm_offset;
+  a.centers = c.centers;
   if (!c.query_scale.empty()) a.query_scale = vectors.Upload(c.query_scale);
   a.row_position = vectors.Upload(batch.row_position);
   a.row_sequence = vectors.Upload(batch.row_sequence);
@@ -109,12 +111,18 @@ std::vector<double> ExpectedHead(const Inputs& inputs, const Case& c, std::int64
   }
   if (head >= c.num_heads + c.layout.num_kv_heads) return x;
   if (c.norm) {
-    double squares = 0;
+    double squares = 0, sum = 0;
+    for (const double value : x) sum += value;
+    if (c.centers) {
+      for (double& value : x) value -= sum / static_cast<double>(dim);
+    }
     for (const double value : x) squares += value * value;
     const std::vector<float>& weight = head < c.num_heads ? inputs.q_norm : inputs.k_norm;
+    const std::int64_t first = c.centers ? (head < c.num_heads ? head : head - c.num_heads) * dim : 0;
     for (std::int64_t d = 0; d < dim; ++d) {
       const auto i = static_cast<std::size_t>(d);
-      x[i] *= static_cast<double>(weight[i] + c.norm_offset) / std::sqrt(squares / static_cast<double>(dim) + 1e-5);
+      x[i] *= static_cast<double>(weight[static_cast<std::size_t>(first + d)] + c.norm_offset) /
+              std::sqrt(squares / static_cast<double>(dim) + 1e-5);
     }
   }
   std::vector<double> turned = x;
@@ -203,6 +211,16 @@ TEST_P(QkvPostTest, APartOfAHeadTurnsOrNothing) {
         ExpectRight(c, RunOn(c, DeviceForTest(), 1));
       }
     }
+  }
+}
+
+TEST_P(QkvPostTest, LayerNormsOfHeads) {
+  for (const std::int64_t head_dim : {8, 12, 16, 64, 80, 200, 256}) {
+    Case c = MakeCase(GetParam(), head_dim, 16, true);
+    c.centers = true;
+    c.rotary_dim = head_dim / 8 * 4;
+    SCOPED_TRACE(head_dim);
+    ExpectRight(c, RunOn(c, DeviceForTest(), 1));
   }
 }
 

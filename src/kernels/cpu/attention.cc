@@ -192,6 +192,36 @@ HWY_NOINLINE void ScoreRows(D d, const Work<T>& work, std::int64_t row) {
   for (; position < work.end; position += lanes) ScoreBlock<kRows, 1>(d, work, row, position);
 }
 
+// x rounded to bfloat16, nearest even. REQUIRES: finite.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V RoundToBf16(D d, V x) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto carried = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
+  return hn::BitCast(d, hn::And(carried, hn::Set(du, 0xffff0000u)));
+}
+
+// Adds ALiBi's biases to the scores of one row in its view.
+template <class D, typename T>
+HWY_NOINLINE void AddBiases(D d, const Work<T>& work, float slope, std::int64_t row) {
+  float* HWY_RESTRICT scores = work.Scores(row);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t first = work.First(row) - work.begin, end = work.Last(row) + 1 - work.begin;
+  const bool rounds = work.problem.form.rounds_bias;
+  const std::int64_t origin = work.begin - (rounds ? 0 : work.Last(row));
+  const auto index = hn::Iota(d, 0.0f), factor = hn::Set(d, slope);
+  for (std::int64_t i = first / lanes * lanes; i < end; i += lanes) {
+    auto bias = hn::Add(index, hn::Set(d, static_cast<float>(origin + i)));
+    if (rounds) {
+      bias = RoundToBf16(d, hn::Mul(factor, RoundToBf16(d, bias)));
+    } else {
+      bias = hn::Mul(factor, bias);
+    }
+    hn::StoreU(hn::Add(hn::LoadU(d, scores + i), bias), d, scores + i);
+  }
+}
+
 // Replaces the scores of one row in its view by tanh(inner * score).
 template <class D, typename T>
 HWY_NOINLINE void CapScores(D d, const Work<T>& work, float inner, std::int64_t row) {
@@ -354,6 +384,9 @@ void AttendRows(D d, const Work<T>& work, std::int64_t row) {
   const float scale = form.soft_cap > 0 ? form.soft_cap : form.scale;
   if constexpr (kInterleaved<kRows>) InterleaveQueries<kRows>(work, row);
   ScoreRows<kRows>(d, work, row);
+  for (int i = 0; form.slopes != nullptr && i < kRows; ++i) {
+    AddBiases(d, work, form.slopes[work.tile.Head(row + i)], row + i);
+  }
   for (int i = 0; form.soft_cap > 0 && i < kRows; ++i) CapScores(d, work, form.scale / form.soft_cap, row + i);
   float sums[kRows];
   for (int i = 0; i < kRows; ++i) sums[i] = Exponentiate(d, work, scale, row + i);

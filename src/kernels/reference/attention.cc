@@ -61,6 +61,7 @@ struct Query {
   const ScoreForm& form;
   std::int64_t kv_head;
   float sink;             // of its head; -infinity: none
+  float slope;            // of its head; 0: none
   std::int64_t first;     // first position in its view
   std::int64_t position;  // last position in its view: its own
 };
@@ -79,12 +80,20 @@ float Value(const Query& query, std::int64_t position, std::int64_t d) {
   return LoadElement(layout, page + layout.ValueOffset(query.layer, query.kv_head), slot, slot * layout.head_dim + d);
 }
 
+// What ALiBi adds to the product with a key.
+float Bias(const Query& query, std::int64_t position) {
+  if (!query.form.rounds_bias) return query.slope * static_cast<float>(position - query.position);
+  const auto rounded = [](float value) { return BF16ToF32(F32ToBF16(value)); };
+  return rounded(query.slope * rounded(static_cast<float>(position)));
+}
+
 void AttendOne(const Query& query, const float* q, float* out) {
   const std::int64_t head_dim = query.layout.head_dim;
   std::vector<float> scores;
   for (std::int64_t p = query.first; p <= query.position; ++p) {
     float dot = 0;
     for (std::int64_t d = 0; d < head_dim; ++d) dot += q[d] * Key(query, p, d);
+    dot += Bias(query, p);
     const float score = dot * query.form.scale, cap = query.form.soft_cap;
     scores.push_back(cap > 0 ? cap * std::tanh(score / cap) : score);
   }
@@ -126,7 +135,8 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
       const std::int64_t position = sequence.position + task / num_heads;
       const std::int64_t first = form.window > 0 ? std::max<std::int64_t>(0, position - form.window + 1) : 0;
       const float sink = form.sinks == nullptr ? -std::numeric_limits<float>::infinity() : form.sinks[head];
-      AttendOne({layout, layer, arena, sequence, form, head / group, sink, first, position},
+      const float slope = form.slopes == nullptr ? 0.0f : form.slopes[head];
+      AttendOne({layout, layer, arena, sequence, form, head / group, sink, slope, first, position},
                 q + row * q_stride + head * layout.head_dim, out + row * out_stride + head * layout.head_dim);
     });
   }

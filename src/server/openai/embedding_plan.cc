@@ -27,7 +27,7 @@ Result<EmbeddingConfig> ConfigOf(const EmbeddingOptions& options, const AdapterV
 }
 
 std::string LengthsOf(const ModelConfig& model) {
-  const std::string all = std::to_string(model.hidden_size);
+  const std::string all = std::to_string(model.EmbeddingSize());
   if (!model.matryoshka) return all + ", because this model is not trained for shorter embeddings";
   if (model.matryoshka->empty()) return "1 to " + all;
   std::string lengths;
@@ -36,8 +36,8 @@ std::string LengthsOf(const ModelConfig& model) {
 }
 
 bool HasLength(const ModelConfig& model, std::int64_t length) {
-  if (length == model.hidden_size) return true;
-  if (!model.matryoshka || length > model.hidden_size) return false;
+  if (length == model.EmbeddingSize()) return true;
+  if (!model.matryoshka || length > model.EmbeddingSize()) return false;
   return model.matryoshka->empty() ||
          std::find(model.matryoshka->begin(), model.matryoshka->end(), length) != model.matryoshka->end();
 }
