@@ -352,6 +352,19 @@ def by_hand():
     fine = {A0: entry([2, 32], 0, 256), B0: entry([32, 2], 256, 512)}
     whole = raw_file(fine, body)
 
+    def of_family(name, must, why, base, module, fan_in, fan_out):
+        config = plain_config(base_model_name_or_path=f"loramux-golden/{base}", target_modules=[module.split(".")[-1]])
+        add(name, [module, *must], why, config, pair("base_model.model." + module, fan_in=fan_in, fan_out=fan_out), base=base)
+
+    of_family("family_values_are_keys", ["the values of its layer 1 are the keys"], "values of a layer of Gemma 4 without any",
+              "gemma4", "model.layers.1.self_attn.v_proj", 32, 16)
+    of_family("family_keys_of_another_layer", ["reads the keys and values of layer 2"], "keys of a layer without any",
+              "gemma4_small", "model.layers.4.self_attn.k_proj", 32, 24)
+    of_family("family_layer_input", ["unknown name"], "what makes a layer's own input of Gemma 4", "gemma4_small",
+              "model.layers.0.per_layer_input_gate", 32, 8)
+    of_family("family_projection", ["unknown name"], "the projection of OPT-350M's embedding", "opt_post_norm",
+              "model.decoder.project_in", 24, 32)
+
     def bad(name, why, data, must=()):
         add(f"file_{name}", [TENSOR_FILE, *must], why, tensors=data)
 
