@@ -10,7 +10,8 @@ void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
             .target = &flags.tool_call_parsers,
             .unit = "NAME",
             .group = output,
-            .help = "How the model writes calls of tools: hermes, llama3_json, mistral, qwen3_coder, none, or auto, "
+            .help = "How the model writes calls of tools: granite, hermes, llama3_json, mistral, phi4_mini_json, "
+                    "qwen3_coder, none, or auto, "
                     "which is what the chat template writes. ADAPTER=NAME is for one adapter. Repeatable",
             .default_text = "auto",
             .one_value_each = true});

@@ -13,6 +13,12 @@ constexpr std::string_view kQuestion = "loramux-question", kThought = "loramux-t
 
 const Json kUserMessage = {{"role", "user"}, {"content", kQuestion}};
 
+const Json kTools = [] {
+  const Json schema = {{"type", "object"}, {"properties", {{"key", {{"type", "string"}, {"description", "d"}}}}}};
+  return Json::array(
+      {{{"type", "function"}, {"function", {{"name", kTool}, {"description", "d"}, {"parameters", schema}}}}});
+}();
+
 std::string Rendered(const ChatTemplate& chat_template, const Json& context, bool add_generation_prompt) {
   const ChatTemplate::Options options{.add_generation_prompt = add_generation_prompt,
                                       .content = chat_template.content_format()};
@@ -22,13 +28,10 @@ std::string Rendered(const ChatTemplate& chat_template, const Json& context, boo
 
 // What the template writes for an answer that calls a tool; empty if it refuses.
 std::string RenderedCall(const ChatTemplate& chat_template, const Json& content) {
-  const Json schema = {{"type", "object"}, {"properties", {{"key", {{"type", "string"}, {"description", "d"}}}}}};
-  const Json tool = {{"type", "function"},
-                     {"function", {{"name", kTool}, {"description", "d"}, {"parameters", schema}}}};
   const Json call = {
       {"id", "abcdefghi"}, {"type", "function"}, {"function", {{"name", kTool}, {"arguments", {{"key", kValue}}}}}};
   const Json answer = {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}};
-  const Json context = {{"messages", Json::array({kUserMessage, answer})}, {"tools", Json::array({tool})}};
+  const Json context = {{"messages", Json::array({kUserMessage, answer})}, {"tools", kTools}};
   const std::string text = Rendered(chat_template, context, false);
   const auto question = text.rfind(kQuestion);
   return question == std::string::npos ? std::string() : text.substr(question);
@@ -46,11 +49,21 @@ const ToolFormat* FormatOfCall(std::string_view text) {
   return has("\"parameters\"") ? FindToolFormat("llama3_json") : nullptr;
 }
 
+// Of templates that write no calls: the format that they ask the model for when they offer tools.
+const ToolFormat* FormatOfOffer(const ChatTemplate& chat_template) {
+  const Json context = {{"messages", Json::array({kUserMessage})}, {"tools", kTools}};
+  const std::string text = Rendered(chat_template, context, true);
+  if (text.find(kTool) == std::string::npos) return nullptr;
+  if (text.find("functools[") != std::string::npos) return FindToolFormat("phi4_mini_json");
+  if (text.find("<|tool|>") != std::string::npos) return FindToolFormat("phi4_mini_json");
+  return text.find("<|tool_call|>") == std::string::npos ? nullptr : FindToolFormat("granite");
+}
+
 const ToolFormat* DetectTools(const ChatTemplate& chat_template) {
   for (const Json& content : {Json(""), Json(nullptr)}) {
     if (const ToolFormat* format = FormatOfCall(RenderedCall(chat_template, content))) return format;
   }
-  return nullptr;
+  return FormatOfOffer(chat_template);
 }
 
 // A template for reasoning drops it from earlier answers, or opens it in the answer to come.

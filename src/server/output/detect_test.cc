@@ -40,6 +40,15 @@ TEST(Detect, CallsAsTheTemplateWritesThem) {
   EXPECT_EQ(ToolsOf(Detect(TemplateWith("[TOOL_CALLS]NAME[ARGS]ARGUMENTS"))), "mistral");
   EXPECT_EQ(ToolsOf(Detect(TemplateWith("<tool_call><function=NAME><parameter=all>ARGUMENTS</parameter>"))),
             "qwen3_coder");
+  // Granite and Phi-4-mini: the template asks for calls, and writes none.
+  const auto offers = [](const std::string& text) {
+    return "{% if tools %}" + text +
+           "{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
+  };
+  EXPECT_EQ(ToolsOf(Detect(offers("Respond with <|tool_call|> and a JSON list of tools."))), "granite");
+  EXPECT_EQ(ToolsOf(Detect(offers("<|tool|>"))), "phi4_mini_json");
+  EXPECT_EQ(ToolsOf(Detect(offers("Answer with functools[...]"))), "phi4_mini_json");
+  EXPECT_EQ(ToolsOf(Detect(offers("These are tools."))), "none");
   EXPECT_EQ(ToolsOf(Detect(TemplateWith("CALL NAME WITH ARGUMENTS"))), "none");
   EXPECT_EQ(ToolsOf(Detect("{% for m in messages %}{{ m.content }}{% endfor %}")), "none");
   EXPECT_EQ(ToolsOf(Detect("{{ raise_exception('no') }}")), "none");

@@ -6,6 +6,8 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kHermesTokens[] = {"<tool_call>", "</tool_call>"};
+constexpr std::string_view kGraniteTokens[] = {"<|tool_call|>", "<tool_call>"};
+constexpr std::string_view kPhiTokens[] = {"<|tool_call|>", "<|/tool_call|>"};
 constexpr std::string_view kLlamaTokens[] = {"<|python_tag|>"};
 constexpr std::string_view kMistralTokens[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
 
@@ -13,9 +15,11 @@ constexpr CallText kHermesText = {"<tool_call>\n{\"name\": ", ", \"arguments\": 
 constexpr CallText kLlamaText = {"{\"name\": ", ", \"parameters\": ", "}", "; "};
 
 const ToolFormat kToolFormats[] = {
+    {"granite", kGraniteTokens, &kGraniteCalls},
     {"hermes", kHermesTokens, &kHermesCalls, false, &kHermesText},
     {"llama3_json", kLlamaTokens, &kLlamaCalls, false, &kLlamaText},
     {"mistral", kMistralTokens, &kMistralCalls, /*short_ids=*/true},
+    {"phi4_mini_json", kPhiTokens, &kPhiCalls},
     {"qwen3_coder", kHermesTokens, &kQwenCoderCalls},
 };
 

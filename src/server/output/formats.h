@@ -44,6 +44,6 @@ std::vector<std::string> ToolFormatNames();
 std::vector<std::string> ReasoningFormatNames();
 
 // The grammars of the families; each in a file of its own.
-extern const CallGrammar kHermesCalls, kLlamaCalls, kMistralCalls, kQwenCoderCalls;
+extern const CallGrammar kGraniteCalls, kHermesCalls, kLlamaCalls, kMistralCalls, kPhiCalls, kQwenCoderCalls;
 
 }  // namespace loramux

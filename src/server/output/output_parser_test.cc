@@ -180,6 +180,26 @@ TEST(OutputParser, Mistral) {
        {"[TOOL] [TOOL_CALL", "[TOOL] [TOOL_CALL"}});
 }
 
+TEST(OutputParser, Granite) {
+  Check(
+      "granite",
+      {{R"(<|tool_call|>[{"name": "weather", "arguments": {"city": "Bern"}}])", R"(#weather{"city": "Bern"}.)"},
+       {R"(<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": 1}}])", R"(#a{}.#b{"x": 1}.)"},
+       {R"(Well. <|tool_call|> {"name": "a", "arguments": {}})", "Well.#a{}."},
+       {"<|tool_call|>[]", "<|tool_call|>[]"},
+       {"<|tool_call|> nothing", "<|tool_call|> nothing"},
+       {"<|tool_call|>[{\"name\": \"a\", \"arguments\": {}}, oops", "#a{}., oops"}});
+}
+
+TEST(OutputParser, PhiMini) {
+  Check("phi4_mini_json",
+        {{R"(functools[{"name": "weather", "arguments": {"city": "Bern"}}])", R"(#weather{"city": "Bern"}.)"},
+         {R"(functools[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": 1}}])", R"(#a{}.#b{"x": 1}.)"},
+         {R"(<|tool_call|>[{"name": "a", "arguments": {}}]<|/tool_call|>)", "#a{}."},
+         {"import functools", "import functools"},
+         {"functools[0] is no call", "functools[0] is no call"}});
+}
+
 TEST(OutputParser, QwenCoder) {
   Check("qwen3_coder",
         {{"<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
@@ -399,6 +419,8 @@ TEST(OutputParser, EachCutOfRightCalls) {
       {"hermes", "Ü <tool_call>\n{\"name\": \"x\", \"arguments\": {\"a\": \"é\\\"}\"}}\n</tool_call>\n"},
       {"llama3_json", R"({"name": "x", "parameters": {"a": [{}, -0.5]}}; <|python_tag|>x.call(a='é'))"},
       {"mistral", R"(Ü [TOOL_CALLS] [{"name": "x", "arguments": {"a": "]"}}] [TOOL_CALLS]y[CALL_ID]1[ARGS]{})"},
+      {"granite", R"(Ü <|tool_call|> [{"name": "x", "arguments": {"a": "]"}}] end)"},
+      {"phi4_mini_json", R"(Ü functools[{"name": "x", "arguments": {"a": "]"}}] functional)"},
       {"qwen3_coder",
        "<tool_call>\n<function=weather>\n<parameter=city>\né\n\n</parameter>\n</function>\n</tool_call>"}};
   for (const auto& [format, text] : texts) {
@@ -413,7 +435,7 @@ TEST(OutputParser, EachCutOfRightCalls) {
 // Arguments leave the parser while the model still writes them, and half a marker never does.
 TEST(OutputParser, GivesWhatItCan) {
   for (const std::string& format : ToolFormatNames()) {
-    const std::string begun(1, format == "mistral" ? '[' : '<');
+    const std::string begun(1, format == "mistral" ? '[' : format == "phi4_mini_json" ? 'f' : '<');
     const auto parser = Make(format);
     OutputEvents events;
     parser->Push("Hello " + begun, events);
@@ -481,7 +503,8 @@ TEST(PythonCall, ReadsLiterals) {
 }
 
 TEST(Formats, HaveNames) {
-  EXPECT_EQ(ToolFormatNames(), (std::vector<std::string>{"hermes", "llama3_json", "mistral", "qwen3_coder"}));
+  EXPECT_EQ(ToolFormatNames(),
+            (std::vector<std::string>{"granite", "hermes", "llama3_json", "mistral", "phi4_mini_json", "qwen3_coder"}));
   EXPECT_EQ(ReasoningFormatNames(), (std::vector<std::string>{"deepseek_r1", "qwen3"}));
   EXPECT_EQ(FindToolFormat("x"), nullptr);
 }
