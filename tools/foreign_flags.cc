@@ -12,7 +12,7 @@ constexpr std::string_view kOneProcess =
     "one process computes everything, and there is no other to share the work with";
 constexpr std::string_view kInTheFile =
     "the format of quantised weights is found in config.json; use --weights q8 or q4 to round floats";
-constexpr std::string_view kNoExperts = "mixtures of experts are not served";
+constexpr std::string_view kAnyExperts = "adapters of experts are read in every form that the guide to adapters lists";
 constexpr std::string_view kInBytes = "memory is given in bytes: --device-memory, and --host-memory for what leaves it";
 
 constexpr ForeignFlag kFlags[] = {
@@ -26,7 +26,7 @@ constexpr ForeignFlag kFlags[] = {
     {kVllm, "--default-mm-loras", kRefused, "models of images and sound are not served", kOne},
     {kVllm, "--enable-prompt-adapter", kRefused, "prompt adapters are not served; LoRA adapters are"},
     {kVllm, "--specialize-active-lora", kHolds, "kernels are started for the adapters of each batch"},
-    {kVllm, "--enable-moe-shared-loras,--enable-mixed-moe-lora-format", kIgnored, kNoExperts},
+    {kVllm, "--enable-moe-shared-loras,--enable-mixed-moe-lora-format", kHolds, kAnyExperts},
     {kVllm, "--enable-tower-connector-lora", kIgnored,
      "models of images and sound are not served; adapters for parts of them are refused by name"},
     {kVllm, "--max-lora-cls-labels", kIgnored, "an adapter's head says how many classes it has", kOne},
@@ -130,7 +130,7 @@ constexpr ForeignFlag kFlags[] = {
      "--age-bound SECONDS bounds how long a request waits for others, whatever its adapter", kOne, "0|0.0"},
     {kSglang, "--lora-strict-loading", kHolds, "a tensor that cannot be used fails the load by name"},
     {kSglang, "--enable-lora-overlap-loading", kHolds, "adapters load while steps compute"},
-    {kSglang, "--lora-use-virtual-experts,--experts-shared-outer-loras", kIgnored, kNoExperts},
+    {kSglang, "--lora-use-virtual-experts,--experts-shared-outer-loras", kHolds, kAnyExperts},
     {kSglang, "--context-length", kAlias, "--max-model-len", kOne},
     {kSglang, "--max-running-requests", kAlias, "--max-num-seqs", kOne},
     {kSglang, "--chunked-prefill-size", kAlias, "--prefill-chunk", kOne},

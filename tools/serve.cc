@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "formats/dtype.h"
 #include "formats/file.h"
 #include "formats/model_config.h"
@@ -330,6 +331,7 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
                      .weight_bytes = runtime.weight_bytes(),
                      .device_bytes = stats.device.capacity_pages * page_bytes,
                      .host_bytes = stats.host.capacity_pages * page_bytes,
+                     .weight_memory = runtime.on_device() ? 0 : MachineMemory(),
                      .host = flags.http.host,
                      .port = server.port(),
                      .tls = flags.protection.tls.enabled(),

@@ -45,8 +45,12 @@ std::string ClientUrl(const StartupFacts& facts) {
 std::string StartupTable(const StartupFacts& facts) {
   std::string adapters = fmt::format("{} served", facts.adapters);
   if (facts.broken_adapters > 0) adapters += fmt::format(", {} broken (the log above says why)", facts.broken_adapters);
-  std::string memory = fmt::format("weights {}; pool of KV cache and adapters {}", FormatBytes(facts.weight_bytes),
-                                   FormatBytes(facts.device_bytes));
+  // Only files that are mapped can be larger (WeightOptions::memory).
+  const bool beyond = facts.weight_memory > 0 && facts.weight_bytes > facts.weight_memory;
+  const std::string waits = fmt::format(" in mapped files, beyond the machine's {}: steps wait for the disk",
+                                        FormatBytes(facts.weight_memory));
+  std::string memory = fmt::format("weights {}{}; pool of KV cache and adapters {}", FormatBytes(facts.weight_bytes),
+                                   beyond ? waits : "", FormatBytes(facts.device_bytes));
   if (facts.host_bytes > 0) memory += fmt::format("; host tier {}", FormatBytes(facts.host_bytes));
   return Row("model", fmt::format("{} ({}, {}, up to {} tokens)", Printable(facts.name), facts.family, facts.dtype,
                                   facts.max_model_len)) +

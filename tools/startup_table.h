@@ -12,6 +12,7 @@ struct StartupFacts {
   std::string family, dtype;       // of the weights
   std::int64_t max_model_len = 0;  // tokens
   std::int64_t weight_bytes = 0, device_bytes = 0, host_bytes = 0;
+  std::int64_t weight_memory = 0;  // bytes of the machine's memory if the weights lie there; 0: on a device
   std::int64_t adapters = 0, broken_adapters = 0;
   std::string first_adapter;  // for the example; empty: there is none
   std::string host;

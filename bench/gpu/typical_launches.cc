@@ -9,6 +9,7 @@
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/attention_extents.h"
 #include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/own_rows.h"
@@ -92,6 +93,18 @@ void PrintLora(PrintingStream& stream, DType dtype) {
     skinny.max_rows = rows;
     SkinnyMatMulLora(stream, dtype, 132, skinny);
     ++stream.variant;
+  }
+  stream.variant = 0;
+  ExpertMatMulArguments experts = {};
+  experts.k = experts.n = kHidden;
+  for (const bool mx4 : {false, true}) {
+    constexpr std::uint8_t kScale = 0;
+    experts.scales = mx4 ? &kScale : nullptr;
+    for (const std::int32_t rows : {8, 16, 32, 64}) {
+      experts.max_rows = rows;
+      ExpertMatMul(stream, dtype, 132, kRows, experts);
+      ++stream.variant;
+    }
   }
   stream.variant = 0;
   SendActivationsArguments send = {};

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -227,12 +229,19 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
     if (longest > page_bytes) return RowTooLong(LoraTargetName(shape.target), longest, page_bytes);
     ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in,    shape.out,
                       {},          {},           {},         {},          shape.expert};
-    for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
-    for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
+    const auto place_rows = [&](std::size_t bytes, std::int32_t same, std::vector<RowPlace> ModulePlace::*rows) {
+      if (same >= 0) {
+        place.*rows = layout.modules[static_cast<std::size_t>(same)].*rows;
+        return;
+      }
+      for (std::int32_t j = 0; j < shape.rank; ++j) (place.*rows).push_back(placer.Place(bytes));
+      layout.payload_bytes += static_cast<std::int64_t>(bytes) * shape.rank;
+    };
+    place_rows(a_bytes, shape.same_a, &ModulePlace::a_rows);
+    place_rows(b_bytes, shape.same_b, &ModulePlace::b_rows);
     if (factor_bytes > 0) place.factors = placer.Place(factor_bytes);
     if (shape.has_vectors) place.vectors = {placer.Place(vector_bytes), placer.Place(vector_bytes)};
-    layout.payload_bytes += static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank +
-                            static_cast<std::int64_t>(factor_bytes) + 2 * static_cast<std::int64_t>(vector_bytes);
+    layout.payload_bytes += static_cast<std::int64_t>(factor_bytes) + 2 * static_cast<std::int64_t>(vector_bytes);
     layout.max_rank = std::max(layout.max_rank, shape.rank);
     layout.modules.push_back(std::move(place));
   }
@@ -245,9 +254,19 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
 std::vector<ModuleShape> ModuleShapes(const AdapterFile& file) {
   std::vector<ModuleShape> shapes;
   shapes.reserve(file.modules.size());
+  std::map<std::pair<std::int32_t, const TensorEntry*>, std::int32_t> first;  // by layer and tensor: the first module
   for (const LoraModule& module : file.modules) {
-    shapes.push_back({module.layer, module.target, module.rank, module.scale, module.in(), module.out(),
-                      module.has_vectors(), module.expert});
+    ModuleShape& shape =
+        shapes.emplace_back(ModuleShape{module.layer, module.target, module.rank, module.scale, module.in(),
+                                        module.out(), module.has_vectors(), module.expert});
+    const auto index = static_cast<std::int32_t>(shapes.size()) - 1;
+    const auto same = [&](const TensorEntry* tensor) {
+      if (tensor == nullptr) return -1;
+      const auto [at, is_new] = first.try_emplace({module.layer, tensor}, index);
+      return is_new ? -1 : at->second;
+    };
+    shape.same_a = same(module.a);
+    shape.same_b = same(module.b);
   }
   return shapes;
 }

@@ -70,6 +70,8 @@ struct ModuleShape {
   std::int64_t in = 0, out = 0;
   bool has_vectors = false;
   std::int32_t expert = -1;  // of LoraModule
+  // The index of an earlier module of the layer that has the same A, or the same B; -1: none. Its rows serve both.
+  std::int32_t same_a = -1, same_b = -1;
 };
 
 // Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error

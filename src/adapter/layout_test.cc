@@ -95,6 +95,22 @@ TEST(AdapterLayout, RowsNeverStraddleOrOverlap) {
   }
 }
 
+// As experts do that share A: its rows lie in one place.
+TEST(AdapterLayout, ModulesWithTheSameMatrixShareItsRows) {
+  ModuleShape first = {0, LoraTarget::kGate, 3, 1.0f, 40, 24};
+  first.expert = 0;
+  ModuleShape second = first;
+  second.expert = 1;
+  second.same_a = 0;
+  const AdapterLayout layout = LayoutAdapter({first, second}, DType::kF32, 4096).value();
+  const ModulePlace &a = layout.modules[0], &b = layout.modules[1];
+  for (std::size_t j = 0; j < 3; ++j) {
+    EXPECT_EQ(a.a_rows[j].offset, b.a_rows[j].offset);
+    EXPECT_NE(a.b_rows[j].offset, b.b_rows[j].offset);
+  }
+  EXPECT_EQ(layout.payload_bytes, 3 * (40 + 24 + 24) * 4);
+}
+
 TEST(AdapterLayout, RowLongerThanAPageIsRefusedWithAdvice) {
   const auto layout = LayoutAdapter({{0, LoraTarget::kLmHead, 4, 1.0f, 64, 4096}}, DType::kF32, 1024);
   ASSERT_FALSE(layout.ok());

@@ -214,15 +214,16 @@ bool IsVector(AdapterTensorName::Part part) {
   return part == Part::kMagnitude || part == Part::kLoraBBias || part == Part::kBias;
 }
 
-Status CheckTensor(const TensorEntry& tensor, bool is_vector, const std::string& label) {
+// `dimensions`: that its part has, at most three.
+Status CheckTensor(const TensorEntry& tensor, std::size_t dimensions, const std::string& label) {
   if (!IsWeightDType(tensor.dtype)) {
     return Unsupported(label + ": tensor " + Quote(tensor.name) + ": expected dtype F32, BF16 or F16, found " +
                        DTypeName(tensor.dtype));
   }
-  if (tensor.shape.size() != (is_vector ? 1 : 2)) {
+  if (tensor.shape.size() != dimensions) {
+    constexpr const char* kExpected[] = {"", "one dimension", "two dimensions", "three dimensions"};
     return TensorError(label, tensor,
-                       std::string("expected ") + (is_vector ? "one dimension" : "two dimensions") + ", found " +
-                           ShapeToString(tensor.shape));
+                       std::string("expected ") + kExpected[dimensions] + ", found " + ShapeToString(tensor.shape));
   }
   if (std::ranges::any_of(tensor.shape, [](std::int64_t extent) { return extent > kMaxExtentWithoutBase; })) {
     return TensorError(label, tensor,
@@ -275,7 +276,8 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
     const std::string& peft_name = tensor.peft_name.empty() ? tensor.name : tensor.peft_name;
     ASSIGN_OR_RETURN(const AdapterTensorName name, ParseAdapterTensorName(peft_name, num_layers, norms, label, names));
     if (name.part == AdapterTensorName::Part::kTraining) continue;
-    RETURN_IF_ERROR(CheckTensor(tensor, IsVector(name.part) || (name.own && IsNorm(*name.own)), label));
+    const bool is_vector = IsVector(name.part) || (name.own && IsNorm(*name.own));
+    RETURN_IF_ERROR(CheckTensor(tensor, is_vector ? 1 : name.stacked ? 3 : 2, label));
     if (name.own || name.head) {
       RETURN_IF_ERROR(own.Take(name, tensor));
       continue;

@@ -267,10 +267,12 @@ void OrderInterleavedRows(std::int64_t head_dim, TensorEntry& tensor) {
   TensorView view{.rows = tensor.shape[0], .columns = tensor.shape.size() == 2 ? tensor.shape[1] : 1};
   if (tensor.view != nullptr) view = *tensor.view;
   const std::int64_t half = head_dim / 2;
+  std::vector<std::int64_t> rows;
   for (std::int64_t row = 0; row < tensor.shape[0]; ++row) {
     const std::int64_t in_head = row % head_dim;
-    view.picked.push_back(row - in_head + in_head % half * 2 + in_head / half);
+    rows.push_back(row - in_head + in_head % half * 2 + in_head / half);
   }
+  view.picked = std::make_shared<const std::vector<std::int64_t>>(std::move(rows));
   tensor.view = std::make_shared<const TensorView>(std::move(view));
 }
 

@@ -417,6 +417,67 @@ TEST_F(FusedAdapterFiles, WhatDoesNotFitIsRefusedByName) {
               testing::AllOf(HasSubstr("Megatron"), HasSubstr("export_adapter_ckpt")));
 }
 
+// As Tinker saves them: A of gate and up, and B of down, are those of all experts.
+class StackedAdapterFiles : public FusedAdapterFiles {
+ protected:
+  static ModelConfig WithExperts() {
+    ModelConfig model = ThreeLayers();
+    model.family = ModelFamily::kQwen3Moe;
+    model.experts =
+        ExpertsConfig{.route = {.experts = 3, .per_token = 1}, .intermediate_size = 5, .layers = {false, true, true}};
+    return model;
+  }
+  static TensorSpec Of(const std::string& layer_and_part, const char* side, std::vector<std::int64_t> shape) {
+    return {"base_model.model.model.layers." + layer_and_part + side, "F32", std::move(shape)};
+  }
+  static constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
+};
+
+TEST_F(StackedAdapterFiles, EachExpertGetsItsMatrixOrThatOfAll) {
+  folder_.Write("adapter_config.json", With(Config({}), {{"target_modules", "all-linear"}}).dump());
+  folder_.Write("adapter_model.safetensors",
+                CountingTensors({Of("1.attn.q_proj", kA, {2, 4}), Of("1.attn.q_proj", kB, {8, 2}),
+                                 Of("1.mlp.experts.w1", kA, {1, 2, 4}), Of("1.mlp.experts.w1", kB, {3, 5, 2}),
+                                 Of("1.mlp.experts.w2", kA, {3, 2, 5}), Of("1.mlp.experts.w2", kB, {1, 4, 2})}));
+  const auto adapter = OpenAdapter(folder_.path(), WithExperts());
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  ASSERT_EQ(adapter->modules.size(), 7u);
+  EXPECT_EQ(adapter->modules[0].target, LoraTarget::kQ);
+  const LoraModule& gate_of_first = adapter->modules[1];
+  const LoraModule& down_of_first = adapter->modules[4];
+  for (std::size_t m = 1; m < 7; ++m) {
+    const LoraModule& module = adapter->modules[m];
+    const auto expert = static_cast<float>(module.expert);
+    const bool of_gate = module.target == LoraTarget::kGate;
+    EXPECT_EQ(module.target, of_gate ? LoraTarget::kGate : LoraTarget::kDown);
+    // 24 numbers come before w1, 32 before its B, 62 before w2, 92 before its B.
+    EXPECT_EQ(Values(*adapter, *module.a).front(), of_gate ? 24.0F : 62 + 10 * expert);
+    EXPECT_EQ(Values(*adapter, *module.b).front(), of_gate ? 32 + 10 * expert : 92.0F);
+    EXPECT_THAT(module.a->shape, ElementsAre(2, of_gate ? 4 : 5));
+    EXPECT_THAT(module.b->shape, ElementsAre(of_gate ? 5 : 4, 2));
+    // What all share is one tensor, so that its rows need one place in memory.
+    if (of_gate) EXPECT_EQ(module.a, gate_of_first.a);
+    if (!of_gate) EXPECT_EQ(module.b, down_of_first.b);
+  }
+}
+
+TEST_F(StackedAdapterFiles, WhatDoesNotFitIsRefusedByName) {
+  const auto error = [&](std::vector<std::int64_t> a, std::vector<std::int64_t> b, const std::string& layer = "1") {
+    const std::string module = layer + ".mlp.experts.w1";
+    Write({Of(module, kA, std::move(a)), Of(module, kB, std::move(b))}, {"w1"});
+    return ErrorOf(OpenAdapter(folder_.path(), WithExperts()));
+  };
+  EXPECT_EQ(error({1, 2, 4}, {3, 5, 2}), "accepted");
+  EXPECT_THAT(error({2, 2, 4}, {3, 5, 2}), HasSubstr("a matrix for each of 3 experts, or one that all share"));
+  EXPECT_THAT(error({0, 2, 4}, {3, 5, 2}), HasSubstr("found [0, 2, 4]"));
+  EXPECT_THAT(error({2, 4}, {3, 5, 2}), HasSubstr("expected three dimensions, found [2, 4]"));
+  EXPECT_THAT(error({1, 2, 4}, {3, 5, 2}, "0"), HasSubstr("layer 0 of the base model has none"));
+  EXPECT_THAT(error({1, 2, 4}, {3, 6, 2}), HasSubstr("5"));
+  EXPECT_THAT(error({1, 3, 4}, {3, 5, 3}), HasSubstr("rank"));
+  Write({Of("1.mlp.experts.w1", kA, {1, 2, 4}), Of("1.mlp.experts.w1", kB, {3, 5, 2})}, {"w1"});
+  EXPECT_THAT(OpenAdapterWithoutBase(folder_.path()).error().message, HasSubstr("give --base"));
+}
+
 TEST_F(FusedAdapterFiles, TorchtunesRowsAreTurnedWhereItTurnsThem) {
   folder_.Write("adapter_config.json", Config({"q_proj", "w2"}).dump());
   folder_.Write("adapter_model.safetensors", CountingTensors({{"layers.2.attn.q_proj.lora_a.weight", "F32", {2, 4}},

@@ -40,20 +40,28 @@ TensorView ViewOfAll(const TensorEntry& tensor) {
 }
 
 // Some rows of a tensor, in this order.
-TensorEntry RowsOf(const TensorEntry& tensor, std::vector<std::int64_t> rows) {
+using RowList = std::shared_ptr<const std::vector<std::int64_t>>;
+RowList Share(std::vector<std::int64_t> rows) {
+  return std::make_shared<const std::vector<std::int64_t>>(std::move(rows));
+}
+TensorEntry RowsOf(const TensorEntry& tensor, const RowList& rows) {
   TensorEntry part = tensor;
   const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(tensor.shape[0]);
-  const auto count = static_cast<std::int64_t>(rows.size());
+  const auto count = static_cast<std::int64_t>(rows->size());
   part.shape[0] = count;
   part.bytes = row_bytes * static_cast<std::uint64_t>(count);
-  if (tensor.view == nullptr && rows.back() - rows.front() == count - 1) {
-    part.offset += row_bytes * static_cast<std::uint64_t>(rows.front());
+  if (tensor.view == nullptr && rows->back() - rows->front() == count - 1) {
+    part.offset += row_bytes * static_cast<std::uint64_t>(rows->front());
     return part;
   }
   TensorView view = tensor.view == nullptr ? ViewOfAll(tensor) : *tensor.view;
-  if (!view.picked.empty())
-    for (std::int64_t& row : rows) row = view.picked[static_cast<std::size_t>(row)];
-  view.picked = std::move(rows);
+  if (view.picked == nullptr) {
+    view.picked = rows;
+  } else {
+    std::vector<std::int64_t> of_picked;
+    for (const std::int64_t row : *rows) of_picked.push_back((*view.picked)[static_cast<std::size_t>(row)]);
+    view.picked = Share(std::move(of_picked));
+  }
   part.view = std::make_shared<const TensorView>(std::move(view));
   return part;
 }
@@ -94,13 +102,13 @@ TensorEntry MatrixOfExpert(const TensorEntry& tensor, bool of_rows, bool transpo
     const auto of_rank = static_cast<std::int64_t>(j);
     rows[j] = of_rows ? expert * rank + of_rank : of_rank * experts + expert;
   }
-  if (of_rows && !transposed) return RowsOf(tensor, std::move(rows));
+  if (of_rows && !transposed) return RowsOf(tensor, Share(std::move(rows)));
   TensorEntry part = tensor;
   TensorView view = ViewOfAll(tensor);
   view.transposed = transposed;
   const std::int64_t other = tensor.shape[of_rows ? 1 : 0];
   if (transposed && !of_rows) {
-    view.picked = std::move(rows);
+    view.picked = Share(std::move(rows));
     part.shape = {rank, other};
   } else {
     view.first_column = rows.front();
@@ -114,14 +122,14 @@ TensorEntry MatrixOfExpert(const TensorEntry& tensor, bool of_rows, bool transpo
 }
 
 // The rows of gate (0) or up (1) in the parameter of both.
-std::vector<std::int64_t> RowsOfPart(const ModelConfig& model, int part) {
+RowList RowsOfPart(const ModelConfig& model, int part) {
   const bool alternate = model.family == ModelFamily::kGptOss;
   std::vector<std::int64_t> rows(static_cast<std::size_t>(model.experts->intermediate_size));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto row = static_cast<std::int64_t>(i);
     rows[i] = alternate ? 2 * row + part : part * model.experts->intermediate_size + row;
   }
-  return rows;
+  return Share(std::move(rows));
 }
 
 // Error: target_parameters names no parameter that the tensor may be of. `which` names the tensor.
@@ -132,6 +140,29 @@ Status CheckNamed(const AdapterTensorName& name, const AdapterConfig& config, co
       which + " is of a parameter of all experts, but target_parameters of adapter_config.json " +
       (name.inner ? "does not name " + Quote(gate_up) : "names neither " + Quote(gate_up) + " nor " + Quote(down)) +
       ": one of the two is wrong");
+}
+
+// The matrices of a stacked tensor. `which` names it.
+Result<std::vector<LayerTensor>> MatricesOfStack(const AdapterTensorName& name, const TensorEntry& tensor,
+                                                 std::int64_t experts, const std::string& which, TensorReader& reader) {
+  const std::int64_t count = tensor.shape[0];
+  if (count != experts && count != 1) {
+    return InvalidArgument(which + ": expected a matrix for each of " + std::to_string(experts) +
+                           " experts, or one that all share, found " + ShapeToString(tensor.shape));
+  }
+  std::vector<LayerTensor> parts;
+  const TensorEntry* matrix = nullptr;
+  for (std::int32_t e = 0; e < experts; ++e) {
+    if (e < count) {
+      TensorEntry of_expert = tensor;
+      of_expert.shape.erase(of_expert.shape.begin());
+      of_expert.bytes = tensor.bytes / static_cast<std::uint64_t>(count);
+      of_expert.offset += of_expert.bytes * static_cast<std::uint64_t>(e);
+      matrix = reader.Keep(std::move(of_expert));
+    }
+    parts.push_back({name.target, matrix, e});
+  }
+  return parts;
 }
 
 // The parts of a tensor of all experts of a layer.
@@ -153,6 +184,7 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
       (name.part != Part::kLoraA && name.part != Part::kLoraB)) {
     return Unsupported(which + ": of experts, loramux knows lora_A and lora_B of at most 1 GiB");
   }
+  if (name.stacked) return MatricesOfStack(name, tensor, model->experts->route.experts, which, reader);
   RETURN_IF_ERROR(CheckNamed(name, config, which));
   const OfAllExperts found = FindParameter(name, tensor, config, *model);
   const std::int64_t experts = model->experts->route.experts;
@@ -174,6 +206,7 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
   }
   std::vector<LayerTensor> parts;
   const bool is_a = of_rows != found.exchanged;
+  const RowList of_part[] = {RowsOfPart(*model, 0), RowsOfPart(*model, 1)};
   for (std::int32_t e = 0; e < experts; ++e) {
     TensorEntry of_expert = MatrixOfExpert(tensor, of_rows, found.exchanged, e, experts, rank);
     const auto add = [&](LoraTarget target, const TensorEntry* mine) {
@@ -185,7 +218,7 @@ Result<std::vector<LayerTensor>> TensorsOfExperts(const AdapterTensorName& name,
     }
     const TensorEntry* const both = is_a ? reader.Keep(of_expert) : nullptr;
     for (const int part : {0, 1}) {
-      const TensorEntry* const mine = is_a ? both : reader.Keep(RowsOf(of_expert, RowsOfPart(*model, part)));
+      const TensorEntry* const mine = is_a ? both : reader.Keep(RowsOf(of_expert, of_part[part]));
       add(part == 0 ? LoraTarget::kGate : LoraTarget::kUp, mine);
     }
   }
@@ -222,7 +255,7 @@ Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, 
   const std::int64_t groups = by_heads ? model->num_kv_heads : 1;
   std::vector<std::vector<std::int64_t>> rows_of = RowsOfFused(outputs, groups);
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    parts.push_back({targets[i], reader.Keep(RowsOf(tensor, std::move(rows_of[i])))});
+    parts.push_back({targets[i], reader.Keep(RowsOf(tensor, Share(std::move(rows_of[i]))))});
   }
   return parts;
 }

@@ -29,7 +29,8 @@ struct LayerTensor {
 // Of all experts (PEFT's target_parameters), A [experts * rank, in] has the rows of one expert after the other's, and B
 // [out, rank * experts] the columns of all experts of one rank after those of the rank before. Outputs of gate and up
 // lie as in the base model's parameter: one after the other, or alternating (gpt-oss). Before PEFT 0.19, A had the
-// outputs, and B the inputs.
+// outputs, and B the inputs. Stacked, A is [experts, rank, in] and B [experts, out, rank]; one of [1, ...] is that of
+// every expert, and the same tensor for all of them (Tinker shares the outer side: A of gate and up, B of down).
 Result<std::vector<LayerTensor>> TensorsOfLayers(const AdapterTensorName& name, const TensorEntry& tensor,
                                                  const AdapterConfig& config, const ModelConfig* model,
                                                  const std::string& label, TensorReader& reader);

@@ -49,12 +49,14 @@ std::string ModuleName(const LoraModule& module) {
 void AddNamesOfExperts(const LoraModule& module, std::vector<std::string>& names) {
   const std::string layer = "model.layers." + std::to_string(module.layer) + ".";
   const bool of_down = module.target == LoraTarget::kDown;
+  if (module.target <= LoraTarget::kO) names.push_back(layer + "attn." + LoraTargetName(module.target));
   for (const std::string block : {"mlp.", "block_sparse_moe."}) {
     if (module.target == LoraTarget::kRouter) {
       for (const char* router : {"gate", "router", "router.layer"}) names.push_back(layer + block + router);
     } else if (module.expert >= 0) {
       const char* const old = of_down ? "w2" : module.target == LoraTarget::kUp ? "w3" : "w1";
       names.push_back(layer + block + "experts." + std::to_string(module.expert) + "." + old);
+      names.push_back(layer + block + "experts." + old);
       names.push_back(layer + block + "experts." + (of_down ? "down_proj" : "gate_up_proj"));
     } else if (module.target >= LoraTarget::kGate && module.target <= LoraTarget::kDown) {
       names.push_back(layer + "mlp.shared_expert." + LoraTargetName(module.target));

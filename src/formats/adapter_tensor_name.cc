@@ -17,7 +17,7 @@ struct TargetName {
   LoraTarget target;
   FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 12> kLayerTargets = {{
+constexpr std::array<TargetName, 16> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -28,6 +28,10 @@ constexpr std::array<TargetName, 12> kLayerTargets = {{
     {"mlp.shared_expert.gate_proj", LoraTarget::kGate},
     {"mlp.shared_expert.up_proj", LoraTarget::kUp},
     {"mlp.shared_expert.down_proj", LoraTarget::kDown},
+    {"attn.q_proj", LoraTarget::kQ},  // of gpt-oss, as Tinker saves it
+    {"attn.k_proj", LoraTarget::kK},
+    {"attn.v_proj", LoraTarget::kV},
+    {"attn.o_proj", LoraTarget::kO},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
 }};
@@ -242,14 +246,17 @@ bool ParseExperts(std::string_view rest, AdapterTensorName& result) {
   constexpr std::int32_t kMostExperts = 1 << 16;
   if (!ConsumePrefix(rest, ".")) return false;
   const auto expert = ConsumeLayer(rest, kMostExperts);
-  if (!expert) return false;
   constexpr TargetName kParts[] = {{"gate_proj", LoraTarget::kGate}, {"up_proj", LoraTarget::kUp},
                                    {"down_proj", LoraTarget::kDown}, {"w1", LoraTarget::kGate},
                                    {"w3", LoraTarget::kUp},          {"w2", LoraTarget::kDown}};
   const auto* const part = std::ranges::find(kParts, rest, &TargetName::name);
   if (part == std::end(kParts)) return false;
-  result.expert = *expert;
   result.target = part->target;
+  if (expert) {
+    result.expert = *expert;
+  } else {
+    result.of_all_experts = result.stacked = true;
+  }
   return true;
 }
 

@@ -46,6 +46,7 @@ struct AdapterTensorName {
   // named `base_layer`.
   std::int32_t expert = -1;
   bool of_all_experts = false, inner = false;
+  bool stacked = false;  // of all experts, and of `target` alone: a matrix for each, or one that all share
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
@@ -53,7 +54,8 @@ struct AdapterTensorName {
 // the magnitude. MODULE is
 // `model.layers.N.self_attn.{q,k,v,o}_proj`, `model.layers.N.mlp.{gate,up,down}_proj`, these fused as
 // `self_attn.qkv_proj` and `mlp.gate_up_proj`, parts of experts (`mlp.experts.M.{gate,up,down}_proj`,
-// `block_sparse_moe.experts.M.w{1,3,2}`), of all experts (`mlp.experts`) and of routers (`mlp.gate`), `lm_head`, or
+// `block_sparse_moe.experts.M.w{1,3,2}`), of all experts (`mlp.experts`, or `mlp.experts.w1` as Tinker has it) and of
+// routers (`mlp.gate`), `lm_head`, or
 // `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
 // `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,
 // which torch.compile adds. Of `lm_head` and `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`,

@@ -59,7 +59,8 @@ void CheckAdapter(const GgufAdapter& adapter, std::uint64_t size) {
       CHECK_LE(tensor.bytes, size - tensor.offset);
       continue;
     }
-    for (const std::int64_t row : tensor.view->picked) CHECK(row >= 0 && row < tensor.view->rows);
+    if (tensor.view->picked == nullptr) continue;
+    for (const std::int64_t row : *tensor.view->picked) CHECK(row >= 0 && row < tensor.view->rows);
   }
 }
 

@@ -162,13 +162,13 @@ Status TensorReader::ReadView(const TensorEntry& tensor, std::span<std::byte> ou
   const std::vector<std::byte>& stored = last.bytes;
   CHECK_EQ(stored.size(), rows * columns * size);
   const std::size_t matrix_rows = view.transposed ? columns : rows, width = view.transposed ? rows : columns;
-  const std::size_t count = view.picked.empty() ? matrix_rows : view.picked.size();
+  const std::size_t count = view.picked == nullptr ? matrix_rows : view.picked->size();
   const auto begin = static_cast<std::size_t>(view.first_column), step = static_cast<std::size_t>(view.column_step);
   const std::size_t read = view.columns_read == 0 ? width : static_cast<std::size_t>(view.columns_read);
   CHECK_EQ(count * read * size, out.size());
   CHECK(read == 0 || begin + (read - 1) * step < width);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t row = view.picked.empty() ? i : static_cast<std::size_t>(view.picked[i]);
+    const std::size_t row = view.picked == nullptr ? i : static_cast<std::size_t>((*view.picked)[i]);
     CHECK_LT(row, matrix_rows);
     std::byte* const to = out.data() + i * read * size;
     if (!view.transposed && view.columns_read == 0) {

@@ -26,7 +26,8 @@ struct TensorView {
   std::int64_t rows = 0, columns = 0;  // of the stored matrix, row-major
   bool transposed = false;             // rows and columns are exchanged when it is read
   bool q8_0 = false;                   // stored in blocks of GGUF's Q8_0, read as F32
-  std::vector<std::int64_t> picked;    // the rows that are the tensor's, in its order; empty: all
+  // The rows that are the tensor's, in its order; null: all. Many tensors may share them.
+  std::shared_ptr<const std::vector<std::int64_t>> picked;
   // Of rows that are not exchanged: the columns first_column, first_column + column_step, ...; columns_read 0: all.
   std::int64_t first_column = 0, column_step = 1, columns_read = 0;
   // Several matrices as one: rows below rows or, with `beside`, columns beside columns. Empty: it is one matrix.

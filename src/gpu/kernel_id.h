@@ -28,6 +28,11 @@ enum class Kernel : std::uint8_t {
   kLoraQkvPost,       // kernels/lora_fused.h
   kLoraGateMul,
   kLoraNormRows,
+  kRouteRows,  // kernels/experts.h
+  kSortChosen,
+  kListExperts,
+  kExpertMatMul,
+  kCombineChosen,
   kDecideLayer,  // kernels/assist.h
   kSendActivations,
   kAddAnswers,

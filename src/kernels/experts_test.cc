@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "formats/routing_for_test.h"
 #include "kernels/kernel_test_support.h"
 
 namespace loramux::experts_test {
@@ -13,60 +14,6 @@ namespace {
 
 class ExpertsTest : public KernelTest {};
 LORAMUX_INSTANTIATE_KERNEL_TEST(ExpertsTest);
-
-struct Choice {
-  std::vector<std::int32_t> experts;
-  std::vector<float> weights;
-};
-
-// The contract in double, by sorting.
-Choice Expected(const RouteForm& form, const float* logits, const float* bias) {
-  const auto count = static_cast<std::size_t>(form.experts);
-  std::vector<double> scores(count);
-  double total = 0;
-  for (std::size_t e = 0; e < count; ++e) {
-    const double x = logits[e];
-    scores[e] = form.score == RouteForm::Score::kSigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
-    total += scores[e];
-  }
-  if (form.score == RouteForm::Score::kSoftmax) {
-    for (double& score : scores) score /= total;
-  }
-  std::vector<double> choosing = scores;
-  for (std::size_t e = 0; bias != nullptr && e < count; ++e) choosing[e] += static_cast<double>(bias[e]);
-  const auto best_of = [](const std::vector<double>& of) {
-    std::vector<std::int32_t> order(of.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) {
-      return of[static_cast<std::size_t>(a)] > of[static_cast<std::size_t>(b)];
-    });
-    return order;
-  };
-  if (form.groups > 1) {
-    const std::size_t size = count / static_cast<std::size_t>(form.groups);
-    std::vector<double> of_groups;
-    for (std::size_t g = 0; g < count; g += size) {
-      std::vector<double> group(choosing.begin() + static_cast<std::ptrdiff_t>(g),
-                                choosing.begin() + static_cast<std::ptrdiff_t>(g + size));
-      std::ranges::sort(group, std::greater());
-      of_groups.push_back(group[0] + (size > 1 ? group[1] : 0));
-    }
-    const std::vector<std::int32_t> order = best_of(of_groups);
-    for (std::size_t g = static_cast<std::size_t>(form.chosen_groups); g < order.size(); ++g) {
-      std::fill_n(choosing.begin() + order[g] * static_cast<std::ptrdiff_t>(size), size, -1e9);
-    }
-  }
-  Choice choice;
-  double sum = 0;
-  choice.experts = best_of(choosing);
-  choice.experts.resize(static_cast<std::size_t>(form.per_token));
-  for (const std::int32_t e : choice.experts) sum += scores[static_cast<std::size_t>(e)];
-  for (const std::int32_t e : choice.experts) {
-    const double weight = scores[static_cast<std::size_t>(e)] / (form.renormalise ? sum : 1);
-    choice.weights.push_back(static_cast<float>(weight * static_cast<double>(form.scale)));
-  }
-  return choice;
-}
 
 TEST_P(ExpertsTest, ChoosesAsTheContractSays) {
   using enum RouteForm::Score;
@@ -84,7 +31,7 @@ TEST_P(ExpertsTest, ChoosesAsTheContractSays) {
       std::vector<float> weights(experts.size());
       ChooseExperts(context(), form, logits.data(), stride, kRows, added, experts.data(), weights.data());
       for (std::int64_t i = 0; i < kRows; ++i) {
-        const Choice expected = Expected(form, logits.data() + i * stride, added);
+        const ChoiceForTest expected = ExpectedChoice(form, logits.data() + i * stride, added);
         for (std::int64_t c = 0; c < k; ++c) {
           const auto at = static_cast<std::size_t>(i * k + c), of = static_cast<std::size_t>(c);
           ASSERT_EQ(experts[at], expected.experts[of]) << i << " " << c;

@@ -27,16 +27,11 @@ class DeviceAdaptersForTest {
     std::vector<DeviceLoraRows> modules;
     std::vector<std::vector<const std::byte*>> rows;  // offsets first
     DType dtype = DType::kF32;
-    for (std::size_t i = 0; i < view.modules.size(); ++i) {
-      const LoraWeights& from = view.modules[i];
-      if (!from.changes()) continue;
+    ForEachModule(view, [&](DeviceLoraRows to, const LoraWeights& from) {
+      if (!from.changes()) return;
       if (from.rank > 0) dtype = from.dtype;
-      const bool of_lm_head = i + 1 == view.modules.size();
-      DeviceLoraRows to;
-      to.layer = of_lm_head ? 0 : static_cast<std::int64_t>(i / 7);
-      to.target = of_lm_head ? LoraTarget::kLmHead : static_cast<LoraTarget>(i % 7);
       to.scale = from.scale;
-      const LinearShape shape = TargetShape(config_, to.target);
+      const LinearShape shape = TargetShape(config_, to.target, to.layer, to.expert);
       rows.push_back(CopyRows(from, from.a_rows, shape.in, image));
       rows.push_back(CopyRows(from, from.b_rows, shape.out, image));
       if (from.gains != nullptr) {
@@ -44,7 +39,7 @@ class DeviceAdaptersForTest {
         to.shifts = CopyVector(from.shifts, shape.out, image);
       }
       modules.push_back(to);
-    }
+    });
     if (view.embedding_lora.weights.rank > 0) {
       dtype = view.embedding_lora.weights.dtype;
       modules.push_back(CopyEmbeddingLora(view.embedding_lora, rows, image));
@@ -80,6 +75,29 @@ class DeviceAdaptersForTest {
   }
 
  private:
+  // Calls fn(place, module) for the modules of all places but the embedding.
+  template <typename F>
+  void ForEachModule(const LoraView& view, const F& fn) const {
+    const auto visit = [&](std::int64_t layer, LoraTarget target) {
+      if (const LoraWeights* const module = view.Find(layer, target, config_.num_layers)) {
+        fn(DeviceLoraRows{.layer = layer, .target = target}, *module);
+      }
+    };
+    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      for (int target = 0; target < static_cast<int>(LoraTarget::kLmHead); ++target) {
+        visit(layer, static_cast<LoraTarget>(target));
+      }
+      visit(layer, LoraTarget::kRouter);
+      visit(layer, LoraTarget::kSharedGate);
+      for (std::int32_t expert = 0; expert < view.experts_of_layer; ++expert) {
+        for (const LoraTarget target : {LoraTarget::kGate, LoraTarget::kUp, LoraTarget::kDown}) {
+          fn(DeviceLoraRows{layer, target, expert}, *view.OfExpert(layer, expert, target));
+        }
+      }
+    }
+    visit(0, LoraTarget::kLmHead);
+  }
+
   // Appends the rows, each aligned; returns their offsets.
   static std::vector<const std::byte*> CopyRows(const LoraWeights& from, const std::byte* const* rows,
                                                 std::int64_t count, std::vector<std::byte>& image) {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/lora_view.h"
 
 namespace loramux {
 namespace {
@@ -15,7 +14,29 @@ namespace {
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kSmallestBlock = 4096;
 
+constexpr std::int64_t kExpertTargets = 3;  // gate, up, down
+
 bool IsEmbedding(const DeviceLoraRows& module) { return module.target == LoraTarget::kEmbedding; }
+
+// How many experts of a layer are changed, at most: those before the last that is.
+std::int64_t ExpertsOf(std::span<const DeviceLoraRows> modules) {
+  std::int64_t experts = 0;
+  for (const DeviceLoraRows& module : modules) experts = std::max<std::int64_t>(experts, module.expert + 1);
+  return experts;
+}
+
+std::size_t ModuleCount(std::int64_t num_layers) {
+  return DeviceLoraView::Index(num_layers, LoraTarget::kRouter, num_layers);
+}
+
+void Fill(const DeviceLoraRows& from, gpu::LoraModule& to) {
+  CHECK(to.rank == 0 && to.gains == nullptr);
+  to.rank = static_cast<std::int32_t>(from.a_rows.size());
+  to.scale = from.scale;
+  to.gains = reinterpret_cast<const float*>(from.gains);
+  to.shifts = reinterpret_cast<const float*>(from.shifts);
+  to.factors = reinterpret_cast<const float*>(from.factors);
+}
 
 std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> modules,
                        std::span<const DeviceOwnRows> own) {
@@ -26,7 +47,12 @@ std::size_t TableBytes(std::int64_t num_layers, std::span<const DeviceLoraRows> 
     rows += LoraView::NormIndex(0, OwnKind::kFinalNorm, num_layers) + 1;
   }
   for (const DeviceLoraRows& module : modules) rows += module.a_rows.size() + module.b_rows.size();
-  return (LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
+  std::size_t bytes = ModuleCount(num_layers) * sizeof(gpu::LoraModule) + rows * sizeof(void*);
+  if (const std::int64_t experts = ExpertsOf(modules); experts > 0) {
+    bytes += static_cast<std::size_t>(experts * num_layers * kExpertTargets) * sizeof(gpu::LoraModule);
+    bytes += sizeof(gpu::ExpertLoraOnDevice);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -56,12 +82,20 @@ Status DeviceLoraTables::Place(DeviceStream& stream, std::size_t slot, DType dty
 // Writes the image: the modules, then the addresses of their rows.
 std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot,
                                     gpu::EmbeddingLoraOnDevice& embedding) const {
-  const std::size_t count = LoraView::Index(0, LoraTarget::kLmHead, num_layers_) + 1;
+  const std::size_t count = ModuleCount(num_layers_);
   auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image);
   std::fill_n(table, count, gpu::LoraModule{});
   slot.view = {.modules = reinterpret_cast<const gpu::LoraModule*>(slot.block.device), .dtype = dtype};
   slot.view.targets.assign(static_cast<std::size_t>(num_layers_) + 1, 0);
   std::size_t at = count * sizeof(gpu::LoraModule);
+  gpu::LoraModule* const of_experts = PlaceExperts(modules, dtype, at, slot);
+  const auto place_of = [&](const DeviceLoraRows& module) -> gpu::LoraModule& {
+    if (IsEmbedding(module)) return embedding.module;
+    if (module.expert < 0) return table[DeviceLoraView::Index(module.layer, module.target, num_layers_)];
+    const std::int64_t target = static_cast<int>(module.target) - static_cast<int>(LoraTarget::kGate);
+    CHECK(target >= 0 && target < kExpertTargets);
+    return of_experts[(module.expert * num_layers_ + module.layer) * kExpertTargets + target];
+  };
   const auto add_rows = [&](std::span<const std::byte* const> rows) {
     if (!rows.empty()) std::memcpy(slot.block.image + at, rows.data(), rows.size_bytes());
     const auto* const on_device = reinterpret_cast<const void* const*>(slot.block.device + at);
@@ -72,30 +106,44 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
     CHECK_EQ(module.a_rows.size(), module.b_rows.size());
     const auto rank = static_cast<std::int32_t>(module.a_rows.size());
     if (rank == 0 && module.gains == nullptr) continue;
-    gpu::LoraModule& to =
-        IsEmbedding(module) ? embedding.module : table[LoraView::Index(module.layer, module.target, num_layers_)];
-    CHECK(to.rank == 0 && to.gains == nullptr);
+    gpu::LoraModule& to = place_of(module);
+    Fill(module, to);
     to.a_rows = add_rows(module.a_rows);
     to.b_rows = add_rows(module.b_rows);
-    to.rank = rank;
-    to.scale = module.scale;
-    to.gains = reinterpret_cast<const float*>(module.gains);
-    to.shifts = reinterpret_cast<const float*>(module.shifts);
-    to.factors = reinterpret_cast<const float*>(module.factors);
     if (IsEmbedding(module)) {
       embedding.tokens = static_cast<std::int32_t>(module.in);
       embedding.dtype = dtype;
       continue;
     }
-    slot.view.max_rank = std::max(slot.view.max_rank, rank);
+    if (module.expert < 0) slot.view.max_rank = std::max(slot.view.max_rank, rank);
     if (module.target == LoraTarget::kLmHead) {
       slot.view.targets.back() = 1;
     } else {
       slot.view.targets[static_cast<std::size_t>(module.layer)] |=
-          static_cast<std::uint8_t>(1u << static_cast<unsigned>(module.target));
+          static_cast<LayerTargets>(1u << static_cast<unsigned>(module.target));
     }
   }
   return at;
+}
+
+gpu::LoraModule* DeviceLoraTables::PlaceExperts(std::span<const DeviceLoraRows> modules, DType dtype, std::size_t& at,
+                                                Slot& slot) const {
+  const std::int64_t experts = ExpertsOf(modules);
+  if (experts == 0) return nullptr;
+  for (const DeviceLoraRows& module : modules) {
+    if (module.expert < 0) continue;
+    slot.view.expert_rank = std::max(slot.view.expert_rank, static_cast<std::int32_t>(module.a_rows.size()));
+  }
+  const auto count = static_cast<std::size_t>(experts * num_layers_ * kExpertTargets);
+  auto* const table = reinterpret_cast<gpu::LoraModule*>(slot.block.image + at);
+  std::fill_n(table, count, gpu::LoraModule{});
+  const gpu::ExpertLoraOnDevice lora = {reinterpret_cast<const gpu::LoraModule*>(slot.block.device + at),
+                                        static_cast<std::int32_t>(experts), slot.view.expert_rank, dtype};
+  at += count * sizeof(gpu::LoraModule);
+  std::memcpy(slot.block.image + at, &lora, sizeof(lora));
+  slot.view.experts = reinterpret_cast<const gpu::ExpertLoraOnDevice*>(slot.block.device + at);
+  at += sizeof(lora);
+  return table;
 }
 
 // Behind the modules, the rows' addresses, their tokens, and what says where these are.

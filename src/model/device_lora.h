@@ -1,6 +1,7 @@
 // Adapters as the kernels of a device see them: tables in device memory that say where each row of A and B lies.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -13,41 +14,56 @@
 #include "formats/adapter_config.h"
 #include "formats/dtype.h"
 #include "gpu/device.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/own_rows.h"
 #include "memory/arena.h"
+#include "model/lora_view.h"
 
 namespace loramux {
 
+// What of one layer is changed: bit t is that of LoraTarget t, of an expert too.
+using LayerTargets = std::uint16_t;
 // Whether bits as DeviceLoraView::targets have the one of a layer's target.
-inline bool ChangesTarget(std::span<const std::uint8_t> targets, std::int64_t layer, LoraTarget target) {
+inline bool ChangesTarget(std::span<const LayerTargets> targets, std::int64_t layer, LoraTarget target) {
   if (target == LoraTarget::kLmHead) return (targets.back() & 1) != 0;
   return (targets[static_cast<std::size_t>(layer)] >> static_cast<int>(target) & 1) != 0;
 }
 
 // One device-resident adapter: a table in device memory, and what the host must know of it to launch kernels.
 struct DeviceLoraView {
-  const gpu::LoraModule* modules = nullptr;  // in device memory, indexed as LoraView::modules
+  const gpu::LoraModule* modules = nullptr;  // in device memory, by Index
   std::int32_t max_rank = 0;
+  // What it does to experts, in device memory; null: nothing. Their largest rank.
+  const gpu::ExpertLoraOnDevice* experts = nullptr;
+  std::int32_t expert_rank = 0;
   DType dtype = DType::kBF16;  // of the rows: f32, bf16, f16 or i8
   // In the step: who computes it, if that is decided layer by layer (LoraItem::gate), and then its segment in the
   // step's AssistPool.
   const std::uint32_t* gate = nullptr;
   std::int32_t assisted = -1;
   // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
-  std::vector<std::uint8_t> targets;
+  std::vector<LayerTargets> targets;
   // Norms, and rows of the embedding and of the output matrix, that it brings, and its LoRA of the embedding, in device
   // memory; null: none. How many rows of the output matrix.
   const gpu::OwnPartsOnDevice* own = nullptr;
   std::int32_t own_outputs = 0;
 
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
+  std::int32_t MostRank() const { return std::max(max_rank, expert_rank); }
+  // Of a layer's target: the place of LoraView::modules, and behind these that of LoraView::routers. REQUIRES: not the
+  // embedding's.
+  static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
+    if (!IsOfRouting(target)) return LoraView::Index(layer, target, num_layers);
+    return LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1 + LoraView::RouterIndex(layer, target);
+  }
 };
 
 // One linear layer of an adapter, or the embedding, with the device's addresses of its rows. Not owning.
 struct DeviceLoraRows {
   std::int64_t layer = 0;  // of lm_head and of the embedding: 0
   LoraTarget target = LoraTarget::kQ;
+  std::int32_t expert = -1;  // -1: none
   float scale = 0;
   std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
   const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
@@ -101,6 +117,9 @@ class DeviceLoraTables {
   // Both write into the image of the slot. Returns the bytes written.
   std::size_t Write(std::span<const DeviceLoraRows> modules, DType dtype, Slot& slot,
                     gpu::EmbeddingLoraOnDevice& embedding) const;
+  // Places an empty table of experts behind the first `at` bytes, if any are changed; else returns null.
+  gpu::LoraModule* PlaceExperts(std::span<const DeviceLoraRows> modules, DType dtype, std::size_t& at,
+                                Slot& slot) const;
   std::size_t WriteOwn(std::span<const DeviceOwnRows> own, const gpu::EmbeddingLoraOnDevice& embedding, std::size_t at,
                        Slot& slot) const;
 

@@ -66,7 +66,7 @@ TEST_F(DeviceLoraTest, TheTableSaysWhereRowsLie) {
 TEST_F(DeviceLoraTest, LmHeadBelongsToNoLayer) {
   ASSERT_TRUE(Place(0, 0, LoraTarget::kLmHead, 2).ok());
   EXPECT_TRUE(tables_.View(0).Changes(0, LoraTarget::kLmHead));
-  EXPECT_EQ(tables_.View(0).targets, (std::vector<std::uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(tables_.View(0).targets, (std::vector<LayerTargets>{0, 0, 0, 1}));
 }
 
 TEST_F(DeviceLoraTest, MemoryOfReplacedTablesIsUsedAgain) {

@@ -6,6 +6,7 @@
 #include "assist/assist_pool.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/experts.h"
 #include "model/device_workspace.h"
 #include "model/gpu_ops.h"
 #include "model/step_graphs.h"
@@ -13,13 +14,29 @@
 namespace loramux {
 namespace {
 
+Status CheckExperts(const ExpertsConfig& experts, std::int64_t hidden_size) {
+  const auto refuse = [](const std::string& what, std::int64_t most, std::int64_t found, const char* param) {
+    return Unsupported("a device computes mixtures of experts with " + what + " " + std::to_string(most) +
+                           ", but the model has " + std::to_string(found) + "; the CPU computes it",
+                       param);
+  };
+  constexpr std::int64_t kMultiple = 8;  // rows of the experts' matrices are read 16 bytes at a time
+  if (experts.route.experts > gpu::kMostExperts)
+    return refuse("a number of experts of at most", gpu::kMostExperts, experts.route.experts, "num_experts");
+  if (experts.route.per_token > gpu::kMostChosen)
+    return refuse("experts for each token of at most", gpu::kMostChosen, experts.route.per_token,
+                  "num_experts_per_tok");
+  if (experts.intermediate_size % kMultiple != 0)
+    return refuse("an intermediate size that is a multiple of", kMultiple, experts.intermediate_size,
+                  "moe_intermediate_size");
+  if (hidden_size % kMultiple != 0)
+    return refuse("a hidden size that is a multiple of", kMultiple, hidden_size, "hidden_size");
+  return Ok{};
+}
+
 // Error: a model that the kernels cannot compute.
 Status CheckSupported(const ModelConfig& config) {
-  if (config.experts || config.sinks) {
-    return Unsupported(std::string("a device does not compute mixtures of experts yet, and the model is of family ") +
-                           ModelFamilyName(config.family) + "; start with --device cpu",
-                       "num_experts");
-  }
+  if (config.experts) RETURN_IF_ERROR(CheckExperts(*config.experts, config.hidden_size));
   if (config.other_heads || config.value_norm || config.layer_scales || config.layer_input_size > 0) {
     return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
                            " yet, whose layers differ in their heads; start with --device cpu",

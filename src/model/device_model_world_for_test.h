@@ -12,11 +12,9 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "base/token_constraint.h"
 #include "gpu/device_for_test.h"
 #include "gpu/emulated/emulated_device.h"
 #include "gpu/open_device.h"
-#include "memory/layer_progress.h"
 #include "model/device_adapters_for_test.h"
 #include "model/device_model.h"
 #include "model/model.h"
@@ -46,6 +44,18 @@ inline ModelConfig SmallConfig() {
   return c;
 }
 
+// The second layer has experts, and a shared one with a gate.
+inline ModelConfig SmallConfigWithExperts() {
+  ModelConfig c = SmallConfig();
+  c.family = ModelFamily::kQwen2Moe;
+  c.experts = ExpertsConfig{.route = {.experts = 6, .per_token = 2, .renormalise = true},
+                            .intermediate_size = 40,
+                            .shared_size = 48,
+                            .shared_gate = true,
+                            .layers = {false, true}};
+  return c;
+}
+
 // Random weights with norms and biases that matter.
 inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
   ModelWeights weights = RandomModelWeights(config, dtype, 1);
@@ -63,23 +73,25 @@ inline ModelWeights RandomWeights(const ModelConfig& config, DType dtype) {
   return weights;
 }
 
-// Random pairs for some targets of all layers.
+// Random pairs for some targets of all layers, and of two thirds of the experts.
 class HostAdapter {
  public:
   HostAdapter(const ModelConfig& config, std::int32_t rank, std::span<const LoraTarget> targets, DType dtype,
               std::uint64_t seed)
       : prng_(seed), dtype_(dtype) {
-    view_.modules.resize(LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1);
+    const std::int64_t experts = config.experts ? config.experts->route.experts : 0;
+    view_.Clear(config.num_layers, experts, /*of_routers=*/experts > 0);
     for (const LoraTarget target : targets) {
       for (std::int64_t layer = 0; layer < (target == LoraTarget::kLmHead ? 1 : config.num_layers); ++layer) {
-        const LinearShape shape = TargetShape(config, target);
-        // Ranks may differ between layers.
+        // Ranks may differ between layers, and between experts.
         const std::int32_t own = layer == 1 ? std::max(1, rank / 2) : rank;
-        const float a_size = std::sqrt(3.0f / static_cast<float>(shape.in)),
-                    b_size = std::sqrt(3.0f / static_cast<float>(own));
-        const std::byte* const* a = Rows(own, shape.in, a_size);
-        const std::byte* const* b = Rows(own, shape.out, b_size);
-        view_.modules[LoraView::Index(layer, target, config.num_layers)] = {own, 0.5f, dtype, a, b};
+        view_.PlaceOf(layer, target, -1, config.num_layers) = Pair(own, TargetShape(config, target, layer));
+        const bool of_block = target == LoraTarget::kGate || target == LoraTarget::kUp || target == LoraTarget::kDown;
+        for (std::int32_t e = 0; of_block && config.HasExperts(layer) && e < experts; ++e) {
+          if (e % 3 == 2) continue;
+          view_.PlaceOf(layer, target, e, config.num_layers) =
+              Pair(std::max(1, own - e), TargetShape(config, target, layer, e));
+        }
       }
     }
   }
@@ -87,6 +99,14 @@ class HostAdapter {
   const LoraView& view() const { return view_; }
 
  private:
+  LoraWeights Pair(std::int32_t rank, const LinearShape& shape) {
+    const float a_size = std::sqrt(3.0f / static_cast<float>(shape.in)),
+                b_size = std::sqrt(3.0f / static_cast<float>(rank));
+    const std::byte* const* a = Rows(rank, shape.in, a_size);
+    const std::byte* const* b = Rows(rank, shape.out, b_size);
+    return {rank, 0.5f, dtype_, a, b};
+  }
+
   const std::byte* const* Rows(std::int32_t rank, std::int64_t count, float size) {
     std::vector<const std::byte*>& rows = rows_.emplace_back();
     for (std::int32_t j = 0; j < rank; ++j) {
@@ -251,30 +271,6 @@ class Twins {
   std::unique_ptr<Arena> pages_;
   std::unique_ptr<DeviceAdaptersForTest> adapters_;
   std::vector<const DeviceLoraView*> device_adapters_;
-};
-
-// Allows every third token.
-class EveryThird final : public TokenConstraint {
- public:
-  EveryThird() {
-    for (std::size_t id = 0; id < 96; id += 3) mask_[id / 32] |= 1u << (id % 32);
-  }
-  void Advance(TokenId /*token*/) override {}
-  std::span<const std::uint32_t> Allowed() override { return mask_; }
-  const Error* failure() const override { return nullptr; }
-
- private:
-  std::uint32_t mask_[3] = {};
-};
-
-// Counts the waits that are enqueued.
-class CountingEvents final : public LayerEvents {
- public:
-  explicit CountingEvents(std::vector<std::int64_t>& waits) : waits_(waits) {}
-  void EnqueueWait(DeviceStream& /*stream*/, std::int64_t layer) const override { waits_.push_back(layer); }
-
- private:
-  std::vector<std::int64_t>& waits_;
 };
 
 }  // namespace loramux::device_model_test

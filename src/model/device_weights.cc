@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,7 +14,9 @@
 #include "base/check.h"
 #include "model/alibi.h"
 #include "model/model_tensors.h"
+#include "tensor/grouped_rows.h"
 #include "tensor/half_float.h"
+#include "tensor/weight_format.h"
 
 namespace loramux {
 namespace {
@@ -56,6 +60,17 @@ class WeightWriter {
       CopyPiece(to + row * row_bytes, rows * row_bytes, [&](std::byte* out) { fill(row, rows, out); });
     }
     return {to, n, k, dtype};
+  }
+
+  // MXFP4: codes, then scales. `fill` writes the codes of rows, or their scales.
+  template <typename FillMx4>
+  DeviceMatrix Mx4(std::int64_t n, std::int64_t k, DType dtype, const FillMx4& fill) {
+    const auto part = [&](bool scales) {
+      return Matrix(n, scales ? k / kWeightGroup : k / 2, DType::kI8,
+                    [&](std::int64_t first, std::int64_t rows, std::byte* out) { fill(scales, first, rows, out); });
+    };
+    const DeviceMatrix codes = part(false), scales = part(true);
+    return {codes.data(), n, k, dtype, reinterpret_cast<const std::uint8_t*>(scales.data())};
   }
 
   // No vector if there are no values.
@@ -106,6 +121,37 @@ class WeightWriter {
   std::size_t next_ = 0;
 };
 
+// The experts' parts of a matrix, or of a vector, of all of them.
+std::vector<DeviceMatrix> SplitMatrix(const DeviceMatrix& all, std::size_t experts) {
+  std::vector<DeviceMatrix> split;
+  const std::int64_t rows = all.n() / static_cast<std::int64_t>(experts);
+  for (std::size_t e = 0; e < experts; ++e) split.push_back(all.Rows(static_cast<std::int64_t>(e) * rows, rows));
+  return split;
+}
+std::vector<DeviceVector> SplitVector(DeviceVector all, std::int64_t values, std::size_t experts) {
+  std::vector<DeviceVector> split;
+  for (std::size_t e = 0; all.data != nullptr && e < experts; ++e) {
+    split.push_back({all.data + static_cast<std::int64_t>(e) * values});
+  }
+  return split;
+}
+
+// Rows of MXFP4 as the kernels read them: codes of kQ8 become its own, scales the exponent of their float.
+void WriteMx4(const GroupedRows& rows, bool scales, std::byte* out) {
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    const std::uint8_t* const codes = rows.CodesOf(row);
+    for (std::int64_t i = 0; !scales && i < rows.columns; i += 2) {
+      const auto code = [&](std::int64_t at) {
+        return std::ranges::find(kMx4Codes, codes[at]) - std::begin(kMx4Codes);
+      };
+      *out++ = static_cast<std::byte>(code(i) | code(i + 1) << 4);
+    }
+    for (std::int64_t g = 0; scales && g < rows.groups(); ++g) {
+      *out++ = static_cast<std::byte>(std::bit_cast<std::uint32_t>(rows.ScalesOf(row)[g]) >> 23);
+    }
+  }
+}
+
 template <typename Norm>
 DeviceWeights::Norm WriteNorm(WeightWriter& writer, const Norm& norm) {
   return {writer.Vector(norm.weight), writer.Vector(norm.bias)};
@@ -152,23 +198,46 @@ class TensorSource {
     const bool projects = tensors.project_in.weight != nullptr;
     const DType dtype = projects ? CommonDType({tensors.lm_head, tensors.project_in, tensors.project_out})
                                  : CommonDType({tensors.lm_head});
+    const auto has = [&](const LinearTensors& linear) {
+      return linear.weight == nullptr || CommonDType({linear}) == dtype;
+    };
+    const auto block_has = [&](const BlockTensors& t) { return has(t.gate) && has(t.up) && has(t.down); };
     const bool same = std::ranges::all_of(tensors.layers, [&](const LayerTensors& t) {
-      return CommonDType({tensors.lm_head, t.q, t.k, t.v, t.o, t.gate.weight == nullptr ? t.up : t.gate, t.up,
-                          t.down}) == dtype;
+      return has(t.q) && has(t.k) && has(t.v) && has(t.o) && block_has(t) &&
+             std::ranges::all_of(t.experts, block_has) && (has(t.router) || Holds(dtype, *t.router.weight)) &&
+             (has(t.shared_gate) || Holds(dtype, *t.shared_gate.weight));
     });
     return same ? dtype : DType::kF32;
+  }
+
+  // Whether rounding changes no value.
+  static bool Holds(DType dtype, const StoredMatrix& matrix) {
+    std::vector<float> row(static_cast<std::size_t>(matrix.columns()));
+    for (std::int64_t r = 0; r < matrix.rows(); ++r) {
+      matrix.ReadFloats(r, 1, row.data());
+      for (const float value : row) {
+        std::byte rounded[sizeof(float)];
+        StoreFromF32(dtype, rounded, 0, value);
+        if (LoadAsF32(dtype, rounded, 0) != value) return false;
+      }
+    }
+    return true;
   }
 
   DeviceWeights::Layer WriteLayer(WeightWriter& writer, const LayerTensors& t) {
     DeviceWeights::Layer w;
     w.qkv = Matrix(writer, {t.q, t.k, t.v}, dtype_);
     w.o = Matrix(writer, {t.o}, dtype_);
-    w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, dtype_); });
-    w.down = Matrix(writer, {t.down}, dtype_);
+    if (t.down.weight != nullptr) {
+      w.gate_up = WithGateUp(t, [&](auto linears) { return Matrix(writer, linears, dtype_); });
+      w.down = Matrix(writer, {t.down}, dtype_);
+      w.gate_up_bias = writer.Vector(WithGateUp(t, StackedBias));
+      w.down_bias = writer.Vector(StackedBias({t.down}));
+    }
+    if (!t.experts.empty()) WriteExperts(writer, t, w);
+    w.sinks = writer.Vector(t.sinks);
     w.qkv_bias = writer.Vector(StackedBias({t.q, t.k, t.v}));
     w.o_bias = writer.Vector(StackedBias({t.o}));
-    w.gate_up_bias = writer.Vector(WithGateUp(t, StackedBias));
-    w.down_bias = writer.Vector(StackedBias({t.down}));
     w.input_norm = WriteNorm(writer, t.input_norm);
     w.attention_output_norm = WriteNorm(writer, t.attention_output_norm);
     w.mlp_norm = WriteNorm(writer, t.mlp_norm);
@@ -178,26 +247,83 @@ class TensorSource {
     return w;
   }
 
-  // Stacks the weights by output rows.
+  void WriteExperts(WeightWriter& writer, const LayerTensors& t, DeviceWeights::Layer& w) {
+    const std::size_t count = t.experts.size();
+    w.router = Matrix(writer, {t.router}, dtype_);
+    w.router_bias = writer.Vector(t.router.bias);
+    if (t.shared_gate.weight != nullptr) w.shared_gate = Matrix(writer, {t.shared_gate}, dtype_);
+    std::vector<LinearTensors> gate_up, down;
+    std::vector<float> gate_up_bias, down_bias;
+    for (const BlockTensors& expert : t.experts) {
+      gate_up.insert(gate_up.end(), {expert.gate, expert.up});
+      down.push_back(expert.down);
+      std::ranges::copy(StackedBias({expert.gate, expert.up}), std::back_inserter(gate_up_bias));
+      std::ranges::copy(expert.down.bias, std::back_inserter(down_bias));
+    }
+    w.expert_gate_up = SplitMatrix(Experts(writer, gate_up), count);
+    w.expert_down = SplitMatrix(Experts(writer, down), count);
+    w.expert_gate_up_bias = SplitVector(writer.Vector(gate_up_bias), w.expert_gate_up[0].n(), count);
+    w.expert_down_bias = SplitVector(writer.Vector(down_bias), w.expert_down[0].n(), count);
+  }
+
+  // Of all experts: in MXFP4 if all are.
+  DeviceMatrix Experts(WeightWriter& writer, std::span<const LinearTensors> linears) {
+    const bool mx4 = std::ranges::all_of(
+        linears, [](const LinearTensors& linear) { return linear.weight->format() == WeightFormat::kMx4; });
+    if (!mx4) return Matrix(writer, linears, dtype_);
+    return writer.Mx4(RowsOf(linears), linears[0].weight->columns(), dtype_,
+                      [&](bool scales, std::int64_t first_row, std::int64_t rows, std::byte* out) {
+                        ForEachPart(linears, first_row, rows,
+                                    [&](const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
+                                      WriteMx4(matrix.ReadGroups(first, count), scales, out);
+                                      out += count * matrix.columns() / (scales ? kWeightGroup : 2);
+                                      if (!scales) Report(matrix, count);
+                                    });
+                      });
+  }
+
   DeviceMatrix Matrix(WeightWriter& writer, std::initializer_list<LinearTensors> linears, DType dtype) {
-    std::int64_t n = 0;
-    for (const LinearTensors& linear : linears) n += linear.weight->rows();
-    return writer.Matrix(n, linears.begin()->weight->columns(), dtype,
+    return Matrix(writer, std::span(linears.begin(), linears.size()), dtype);
+  }
+
+  // Stacks the weights by output rows.
+  DeviceMatrix Matrix(WeightWriter& writer, std::span<const LinearTensors> linears, DType dtype) {
+    return writer.Matrix(RowsOf(linears), linears[0].weight->columns(), dtype,
                          [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
                            FillStacked(linears, first_row, rows, dtype, out);
                          });
   }
 
-  void FillStacked(std::initializer_list<LinearTensors> linears, std::int64_t first_row, std::int64_t rows, DType dtype,
-                   std::byte* out) {
+  static std::int64_t RowsOf(std::span<const LinearTensors> linears) {
+    std::int64_t rows = 0;
+    for (const LinearTensors& linear : linears) rows += linear.weight->rows();
+    return rows;
+  }
+
+  // Calls fn(matrix, first, count) for the parts of the rows [first_row, first_row + rows) of all matrices together.
+  template <typename F>
+  static void ForEachPart(std::span<const LinearTensors> linears, std::int64_t first_row, std::int64_t rows,
+                          const F& fn) {
     std::int64_t tensor_row = 0;  // where the tensor begins
     for (const LinearTensors& linear : linears) {
       const StoredMatrix& matrix = *linear.weight;
       const std::int64_t begin = std::max(first_row, tensor_row);
       const std::int64_t end = std::min(first_row + rows, tensor_row + matrix.rows());
-      if (begin < end) out = CopyRows(matrix, begin - tensor_row, end - begin, dtype, out);
+      if (begin < end) fn(matrix, begin - tensor_row, end - begin);
       tensor_row += matrix.rows();
     }
+  }
+
+  void FillStacked(std::span<const LinearTensors> linears, std::int64_t first_row, std::int64_t rows, DType dtype,
+                   std::byte* out) {
+    ForEachPart(linears, first_row, rows, [&](const StoredMatrix& matrix, std::int64_t first, std::int64_t count) {
+      out = CopyRows(matrix, first, count, dtype, out);
+    });
+  }
+
+  void Report(const StoredMatrix& matrix, std::int64_t rows) {
+    done_ += matrix.bytes() / matrix.rows() * rows;
+    if (report_ && progress_) progress_(done_, total_);
   }
 
   // Returns the end of what it wrote.
@@ -214,8 +340,7 @@ class TensorSource {
         for (std::int64_t t = 0; t < k; ++t) StoreFromF32(dtype, out, r * k + t, row[static_cast<std::size_t>(t)]);
       }
     }
-    done_ += matrix.bytes() / matrix.rows() * rows;
-    if (report_ && progress_) progress_(done_, total_);
+    Report(matrix, rows);
     return out + count * static_cast<std::int64_t>(DTypeSize(dtype));
   }
 
@@ -259,7 +384,9 @@ class PackedSource {
     const bool projects = weights.project_in.n() > 0;
     if (projects && (weights.project_in.dtype() != dtype || weights.project_out.dtype() != dtype)) return DType::kF32;
     const bool same = std::ranges::all_of(weights.layers, [&](const LayerWeights& w) {
-      return w.qkv.dtype() == dtype && w.o.dtype() == dtype && w.gate_up.dtype() == dtype && w.down.dtype() == dtype;
+      const auto has = [&](const PackedMatrix& matrix) { return matrix.n() == 0 || matrix.dtype() == dtype; };
+      return has(w.qkv) && has(w.o) && has(w.gate_up) && has(w.down) && has(w.router) && has(w.shared_gate) &&
+             std::ranges::all_of(w.expert_gate_up, has) && std::ranges::all_of(w.expert_down, has);
     });
     return same ? dtype : DType::kF32;
   }
@@ -268,8 +395,12 @@ class PackedSource {
     DeviceWeights::Layer w;
     w.qkv = Matrix(writer, from.qkv, dtype_);
     w.o = Matrix(writer, from.o, dtype_);
-    w.gate_up = Matrix(writer, from.gate_up, dtype_);
-    w.down = Matrix(writer, from.down, dtype_);
+    if (from.down.n() > 0) {
+      w.gate_up = Matrix(writer, from.gate_up, dtype_);
+      w.down = Matrix(writer, from.down, dtype_);
+    }
+    if (!from.expert_down.empty()) WriteExperts(writer, from, w);
+    w.sinks = writer.Vector(from.sinks);
     w.qkv_bias = writer.Vector(from.qkv_bias);
     w.o_bias = writer.Vector(from.o_bias);
     w.gate_up_bias = writer.Vector(from.gate_up_bias);
@@ -283,11 +414,35 @@ class PackedSource {
     return w;
   }
 
+  void WriteExperts(WeightWriter& writer, const LayerWeights& from, DeviceWeights::Layer& w) const {
+    const std::size_t count = from.expert_down.size();
+    w.router = Matrix(writer, from.router, dtype_);
+    w.router_bias = writer.Vector(from.router_bias);
+    if (from.shared_gate.n() > 0) w.shared_gate = Matrix(writer, from.shared_gate, dtype_);
+    w.expert_gate_up = SplitMatrix(Matrix(writer, from.expert_gate_up, dtype_), count);
+    w.expert_down = SplitMatrix(Matrix(writer, from.expert_down, dtype_), count);
+    const auto bias = [&](std::span<const std::vector<float>> biases, std::int64_t values) {
+      std::vector<float> all;
+      for (const std::vector<float>& of_expert : biases) all.insert(all.end(), of_expert.begin(), of_expert.end());
+      return SplitVector(writer.Vector(all), values, count);
+    };
+    w.expert_gate_up_bias = bias(from.expert_gate_up_bias, from.expert_gate_up[0].n());
+    w.expert_down_bias = bias(from.expert_down_bias, from.expert_down[0].n());
+  }
+
   static DeviceMatrix Matrix(WeightWriter& writer, const PackedMatrix& from, DType dtype) {
+    return Matrix(writer, std::span(&from, 1), dtype);
+  }
+
+  // Matrices of equal extents, one after the other.
+  static DeviceMatrix Matrix(WeightWriter& writer, std::span<const PackedMatrix> all, DType dtype) {
+    const PackedMatrix& from = all[0];
     std::vector<float> floats(static_cast<std::size_t>(from.k()));
-    return writer.Matrix(from.n(), from.k(), dtype, [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
+    const std::int64_t n = from.n() * static_cast<std::int64_t>(all.size());
+    return writer.Matrix(n, from.k(), dtype, [&](std::int64_t first_row, std::int64_t rows, std::byte* out) {
       for (std::int64_t row = 0; row < rows; ++row) {
-        from.UnpackRow(first_row + row, floats.data());
+        const std::int64_t at = first_row + row;
+        all[static_cast<std::size_t>(at / from.n())].UnpackRow(at % from.n(), floats.data());
         // The values have this type already, so nothing is rounded.
         for (std::int64_t i = 0; i < from.k(); ++i) {
           StoreFromF32(dtype, out, row * from.k() + i, floats[static_cast<std::size_t>(i)]);
@@ -312,6 +467,13 @@ Result<DeviceWeights> WriteWeights(Source source, Device& device) {
 }
 
 }  // namespace
+
+DeviceMatrix DeviceMatrix::Rows(std::int64_t first, std::int64_t rows) const {
+  const std::int64_t values = first * k_;
+  if (data_ == nullptr) return {nullptr, rows, k_, dtype_};
+  if (scales_ == nullptr) return {data_ + values * static_cast<std::int64_t>(DTypeSize(dtype_)), rows, k_, dtype_};
+  return {data_ + values / 2, rows, k_, dtype_, scales_ + values / kWeightGroup};
+}
 
 Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress) {

@@ -20,16 +20,21 @@ namespace loramux {
 class DeviceMatrix {
  public:
   DeviceMatrix() = default;
-  DeviceMatrix(const std::byte* data, std::int64_t n, std::int64_t k, DType dtype)
-      : data_(data), n_(n), k_(k), dtype_(dtype) {}
+  // `scales`: null, or of MXFP4 (gpu::ExpertMatMulArguments); `dtype` is then that of the product's input.
+  DeviceMatrix(const std::byte* data, std::int64_t n, std::int64_t k, DType dtype, const std::uint8_t* scales = nullptr)
+      : data_(data), scales_(scales), n_(n), k_(k), dtype_(dtype) {}
 
   const std::byte* data() const { return data_; }
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   DType dtype() const { return dtype_; }
+  const std::uint8_t* scales() const { return scales_; }
+  // The rows from `first` on. REQUIRES: a multiple of whole bytes.
+  DeviceMatrix Rows(std::int64_t first, std::int64_t rows) const;
 
  private:
   const std::byte* data_ = nullptr;
+  const std::uint8_t* scales_ = nullptr;
   std::int64_t n_ = 0, k_ = 0;
   DType dtype_ = DType::kF32;
 };
@@ -39,7 +44,7 @@ struct DeviceVector {
   const float* data = nullptr;
 };
 
-// All weights, in one piece of device memory.
+// All weights, in one piece of device memory. Matrices of a layer's experts lie one after the other, and so do biases.
 struct DeviceWeights : ModelWeightsOf<DeviceMatrix, DeviceVector> {
   DType dtype = DType::kF32;  // of every matrix but the embedding
   std::unique_ptr<Arena> arena;
@@ -47,7 +52,9 @@ struct DeviceWeights : ModelWeightsOf<DeviceMatrix, DeviceVector> {
 
 // Reads the weights of an opened model directory into device memory. Checks and errors as PackModelWeights; and
 // kResourceExhausted if they do not fit. Matrices keep their stored type if all but the embedding have the same;
-// otherwise they become float32, which holds all values exactly. Quantised ones become bf16. `progress` may be empty.
+// otherwise they become float32, which holds all values exactly. Quantised ones become bf16, but experts in
+// MXFP4 stay as they are. A router that is stored wider than the other matrices is rounded only if that changes no
+// value. `progress` may be empty.
 Result<DeviceWeights> UploadModelWeights(const ModelConfig& config, ModelSource& source, Device& device,
                                          const Progress& progress);
 

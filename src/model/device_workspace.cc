@@ -32,7 +32,11 @@ class PiecePlacer {
     if (wide) out.wide = Floats(rows * stride);
     return out;
   }
-  float* Floats(std::int64_t count) { return reinterpret_cast<float*>(Take(count * kFloat)); }
+  float* Floats(std::int64_t count) { return Array<float>(count); }
+  template <typename T>
+  T* Array(std::int64_t count) {
+    return reinterpret_cast<T*>(Take(count * static_cast<std::int64_t>(sizeof(T))));
+  }
   std::int64_t bytes() const { return bytes_; }
 
  private:
@@ -51,10 +55,39 @@ std::int64_t LoraFloats(const ModelConfig& config, const ActivationSizes& sizes)
   if (sizes.max_rank == 0) return 0;
   const std::int64_t rows = std::max(sizes.rows, sizes.logit_rows);
   const auto rank = static_cast<std::int32_t>(sizes.max_rank);
-  return std::max(
-      {gpu::LoraPartialFloats(rows, std::max(config.hidden_size, config.EmbeddingSize()), 3, rank),  // q, k and v
-       gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
-       gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
+  std::int64_t of_experts = 0;
+  if (config.experts) {
+    const std::int64_t places = sizes.rows * config.experts->route.per_token;
+    of_experts = std::max(gpu::LoraPartialFloats(places, config.hidden_size, 2, rank),
+                          gpu::LoraPartialFloats(places, config.experts->intermediate_size, 1, rank));
+  }
+  return std::max({of_experts,
+                   gpu::LoraPartialFloats(rows, std::max(config.hidden_size, config.EmbeddingSize()), 3, rank),  // qkv
+                   gpu::LoraPartialFloats(rows, config.QDim(), 1, rank),
+                   gpu::LoraPartialFloats(rows, config.MostBlockSize(), 1, rank)});
+}
+
+// What the layers with experts need beside.
+void PlaceExperts(const ModelConfig& config, const ActivationSizes& sizes, PiecePlacer& place, Activations& out) {
+  const ExpertsConfig& experts = *config.experts;
+  const gpu::ExpertBounds most =
+      gpu::MaxExpertWork(experts.route, sizes.rows, sizes.rows, static_cast<std::int32_t>(sizes.max_rank));
+  const std::int64_t count = experts.route.experts;
+  out.places = most.places;
+  out.rows.router = place.Rows(sizes.rows, count + 1, false, true);
+  out.rows.chosen = place.Rows(most.places, config.hidden_size, true, true);
+  out.rows.chosen_up = place.Rows(most.places, 2 * experts.intermediate_size, false, true);
+  out.rows.chosen_between = place.Rows(most.places, experts.intermediate_size, true, false);
+  out.experts = {.experts = place.Array<std::int32_t>(most.places),
+                 .weights = place.Floats(most.places),
+                 .begins = place.Array<std::int32_t>(count + 1),
+                 .place_row = place.Array<std::int32_t>(most.places),
+                 .places = place.Array<std::int32_t>(most.places),
+                 .tiles = place.Array<gpu::ExpertTile>(most.tiles),
+                 .shrink = place.Array<gpu::LoraItem>(most.shrink),
+                 .expand = place.Array<gpu::LoraItem>(most.expand),
+                 .counts = place.Array<std::int32_t>(3 * count),
+                 .totals = place.Array<std::int32_t>(3)};
 }
 
 // With room for what the launches of recorded steps cover.
@@ -96,6 +129,7 @@ Activations Activations::Place(const ModelConfig& config, DType dtype, const Act
   out.rows.activated = place.Rows(rows, config.MostBlockSize(), true, false);
   out.rows.last_hidden = place.Rows(sizes.logit_rows, config.hidden_size, true, true);
   out.rows.logits = place.Rows(sizes.logit_rows, config.vocab_size, false, true);
+  if (config.experts) PlaceExperts(config, sizes, place, out);
   out.lora = place.Floats(LoraFloats(config, sizes));
   out.attention = place.Floats(gpu::AttentionPartialFloats(sizes.chunks, config.num_heads, config.head_dim));
   out.bytes = place.bytes();
@@ -167,7 +201,7 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& op
     sizes = {.rows = room->rows, .logit_rows = room->logit_rows, .max_rank = room->max_rank};
   }
   for (const auto& group : batch.adapters) {
-    sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->max_rank);
+    sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->MostRank());
   }
   std::int64_t chunks = 0;
   for (const auto& chunk : batch.chunks) {

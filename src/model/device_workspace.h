@@ -9,6 +9,7 @@
 #include "formats/dtype.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
+#include "gpu/kernels/experts.h"
 #include "memory/arena.h"
 #include "model/device_limits.h"
 #include "model/device_results.h"
@@ -37,6 +38,8 @@ struct Activations {
   ForwardBuffers<GpuRows> rows;
   float* lora = nullptr;       // partial sums of gpu::LoraShrink
   float* attention = nullptr;  // of gpu::AttentionDecode
+  gpu::ExpertLists experts = {};
+  std::int64_t places = 0;  // that the rows of chosen experts have room for
   std::int64_t bytes = 0;
 
   // Places them from `base` on; null: only adds up the bytes. `dtype`: of the inputs of products.

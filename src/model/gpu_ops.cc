@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/lora_fused.h"
 #include "gpu/kernels/own_rows.h"
@@ -24,6 +25,49 @@ AssistGroup GroupOf(const ForwardBuffers<GpuRows>& b, GpuRows x, GpuRows y) {
 gpu::OwnNorm OwnOf(const ModelConfig& config, NormOf norm, const gpu::OwnPartsOnDevice* const* own) {
   if (norm.of_base_alone) return {};
   return {own, static_cast<std::int32_t>(LoraView::NormIndex(norm.layer, norm.kind, config.num_layers))};
+}
+
+// How many rows of chosen experts there are, in device memory.
+const std::int32_t* Places(const ModelConfig& config, const Activations& activations) {
+  return activations.experts.begins + config.experts->route.experts;
+}
+
+// The LoRA products of the experts that the rows of x go to.
+void LaunchExpertLora(const GpuForward& f, const ModelConfig& config, const Activations& activations,
+                      const StepOnDevice& step, std::int64_t layer, GpuRows x,
+                      std::span<const LoraOutput<GpuRows>> outputs) {
+  if (step.experts == nullptr) return;
+  const gpu::ExpertBounds& most = step.expert_work;
+  const gpu::ExpertLists& lists = activations.experts;
+  const std::int32_t* const totals = lists.totals;
+  const gpu::LoraWork work = {.shrink = lists.shrink,
+                              .expand = lists.expand,
+                              .shrink_count = totals + 1,
+                              .expand_count = totals + 2,
+                              .max_shrink = most.shrink,
+                              .max_expand = most.expand,
+                              .max_rank = step.expert_rank};
+  gpu::LoraShrinkArguments shrink = {.x = x.low,
+                                     .x_stride = x.stride,
+                                     .in = TargetShape(config, outputs.front().target, layer, 0).in,
+                                     .work = work,
+                                     .partial = activations.lora,
+                                     .partial_rows = most.places};
+  gpu::LoraExpandArguments expand = {
+      .work = work, .partial = shrink.partial, .partial_rows = shrink.partial_rows, .in = shrink.in};
+  for (const LoraOutput<GpuRows>& output : outputs) {
+    if (!ChangesTarget(step.lora_targets, layer, output.target)) continue;
+    const std::int32_t slice = shrink.slices++;
+    shrink.module[slice] = expand.module[slice] =
+        static_cast<std::int32_t>(3 * layer + static_cast<int>(output.target) - static_cast<int>(LoraTarget::kGate));
+    expand.y[slice] = output.y.wide;
+    expand.y_stride[slice] = output.y.stride;
+    expand.out[slice] = TargetShape(config, output.target, layer, 0).out;
+  }
+  expand.slices = shrink.slices;
+  if (shrink.slices == 0) return;
+  gpu::LoraShrink(f.stream, f.dtype, shrink);
+  gpu::LoraExpand(f.stream, expand);
 }
 
 }  // namespace
@@ -247,7 +291,7 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
     if (!of_lm_head && !ChangesTarget(step_.lora_targets, layer, output.target)) continue;
     const std::int32_t slice = shrink.slices++;
     shrink.module[slice] = expand.module[slice] =
-        static_cast<std::int32_t>(LoraView::Index(layer, output.target, config_.num_layers));
+        static_cast<std::int32_t>(DeviceLoraView::Index(layer, output.target, config_.num_layers));
     expand.y[slice] = output.y.wide;
     expand.y_stride[slice] = output.y.stride;
     expand.out[slice] = TargetShape(config_, output.target, layer).out;
@@ -320,7 +364,6 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
 
 void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q,
                        Rows out) {
-  CHECK(sinks.data == nullptr);  // DeviceModel refuses models with sinks, as those with experts below
   FlushProduct();
   gpu::AttentionArguments arguments = {.q = q.wide,
                                        .q_stride = q.stride,
@@ -338,6 +381,7 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
                                        .partial = w_.activations().attention,
                                        .scale = static_cast<float>(config_.attention_scale),
                                        .soft_cap = static_cast<float>(config_.attention_soft_cap),
+                                       .sinks = sinks.data,
                                        .slopes = slopes.data,
                                        .rounds_bias = config_.alibi == Alibi::kBf16};
   for (const StepAttention& group : step_.attention) {
@@ -348,31 +392,94 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   }
 }
 
-// ForwardPass asks for these in layers with experts alone, and DeviceModel refuses models that have some: by name,
-// before it reads a weight.
-void GpuOps::Route(Rows /*router*/, Rows /*x*/, Rows /*chosen*/) { CHECK(false); }
-void GpuOps::ExpertLinear(std::int64_t /*layer*/, Rows /*x*/, const std::vector<Matrix>& /*w*/,
-                          const std::vector<Vector>& /*bias*/, Rows /*y*/,
-                          std::span<const LoraOutput<Rows>> /*outputs*/) {
-  CHECK(false);
+void GpuOps::Route(Rows router, Rows x, Rows chosen) {
+  Flush();
+  const RouteForm& form = config_.experts->route;
+  const gpu::ExpertLists& lists = w_.activations().experts;
+  gpu::RouteRows(f_.stream, step_.max_rows,
+                 {.logits = router.wide,
+                  .stride = router.stride,
+                  .bias = nullptr,
+                  .rows = step_.rows,
+                  .form = form,
+                  .experts = lists.experts,
+                  .weights = lists.weights});
+  gpu::ListChosen(f_.stream, {.lists = lists,
+                              .rows = step_.rows,
+                              .per_token = form.per_token,
+                              .experts = form.experts,
+                              .adapters = step_.experts,
+                              .modules = static_cast<std::int32_t>(3 * config_.num_layers)});
+  // The input of products, as words.
+  const std::int64_t in_word = static_cast<std::int64_t>(sizeof(float) / DTypeSize(f_.dtype));
+  gpu::GatherRows(f_.stream, step_.expert_work.places,
+                  {.x = reinterpret_cast<const float*>(x.low),
+                   .indices = lists.place_row,
+                   .rows = Places(config_, w_.activations()),
+                   .y = reinterpret_cast<float*>(chosen.low),
+                   .width = config_.hidden_size / in_word,
+                   .x_stride = x.stride / in_word,
+                   .y_stride = chosen.stride / in_word});
 }
-void GpuOps::CombineChosen(Rows /*chosen*/, Rows /*router*/, Rows /*y*/) { CHECK(false); }
+
+void GpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
+                          Rows y, std::span<const LoraOutput<Rows>> outputs) {
+  const Matrix& first = w.front();
+  const gpu::ExpertLists& lists = w_.activations().experts;
+  gpu::ExpertMatMul(
+      f_.stream, f_.dtype, f_.device.multiprocessors, step_.expert_work.tiles,
+      {.x = x.low,
+       .x_stride = x.stride,
+       .k = first.k(),
+       .w = first.data(),
+       .scales = first.scales(),
+       .bias = bias.empty() ? nullptr : bias.front().data,
+       .n = first.n(),
+       .y = y.wide,
+       .y_stride = y.stride,
+       .tiles = lists.tiles,
+       .tile_count = lists.totals,
+       .max_rows = static_cast<std::int32_t>(std::min<std::int64_t>(step_.max_rows, gpu::kExpertTileRows))});
+  LaunchExpertLora(f_, config_, w_.activations(), step_, layer, x, outputs);
+}
+
+void GpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
+  Flush();
+  const ExpertsConfig& experts = *config_.experts;
+  const gpu::ExpertLists& lists = w_.activations().experts;
+  gpu::CombineChosen(f_.stream, step_.max_rows,
+                     {.x = chosen.wide,
+                      .places = lists.places,
+                      .weights = lists.weights,
+                      .rows = step_.rows,
+                      .y = y.wide,
+                      .width = config_.hidden_size,
+                      .x_stride = chosen.stride,
+                      .y_stride = y.stride,
+                      .per_token = experts.route.per_token,
+                      .keeps = experts.shared_size > 0,
+                      .gates = experts.shared_gate ? router.wide + experts.route.experts : nullptr,
+                      .gate_stride = router.stride});
+}
 
 void GpuOps::GateMul(Rows gate_up, std::int64_t /*rows*/, std::int64_t width, Rows y) {
   FlushProduct();
+  const bool of_experts = config_.experts && gate_up.wide == b_.chosen_up.wide;
   const gpu::GateMulArguments arguments = {.x = gate_up.wide,
                                            .y = y.low,
-                                           .rows = step_.rows,
+                                           .rows = of_experts ? Places(config_, w_.activations()) : step_.rows,
                                            .width = width,
                                            .x_stride = gate_up.stride,
                                            .y_stride = y.stride,
                                            .f = config_.activation,
-                                           .gated = config_.gated};
+                                           .gated = config_.gated,
+                                           .alpha = static_cast<float>(config_.swiglu_alpha),
+                                           .limit = static_cast<float>(config_.swiglu_limit)};
   if (expand_.slices > 0) {
     gpu::LoraGateMul(f_.stream, f_.dtype, {arguments, expand_});
     expand_ = {};
   } else {
-    gpu::GateMul(f_.stream, f_.dtype, step_.max_rows, arguments);
+    gpu::GateMul(f_.stream, f_.dtype, of_experts ? step_.expert_work.places : step_.max_rows, arguments);
   }
 }
 

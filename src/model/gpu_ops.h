@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "gpu/device.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/skinny.h"
 #include "model/device_lora.h"
 #include "model/device_weights.h"

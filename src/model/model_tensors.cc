@@ -330,15 +330,18 @@ Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t
   return Ok{};
 }
 
+// Calls visit(matrix, of_layer).
 template <typename Visit>
 void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
+  bool of_layer = false;
   const auto visit_all = [&](std::initializer_list<LinearTensors> linears) {
     for (const LinearTensors& linear : linears) {
-      if (linear.weight != nullptr) visit(*linear.weight);
+      if (linear.weight != nullptr) visit(*linear.weight, of_layer);
     }
   };
   visit_all({tensors.embedding, tensors.positions, tensors.project_in, tensors.project_out, tensors.lm_head});
   visit_all({tensors.layer_embedding, tensors.layer_context});
+  of_layer = true;
   for (const LayerTensors& t : tensors.layers) {
     visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate, t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
@@ -372,15 +375,26 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 
 std::int64_t MatrixBytes(const ModelTensors& tensors) {
   std::int64_t total = 0;
-  ForEachMatrix(tensors, [&](const StoredMatrix& matrix) { total += matrix.bytes(); });
+  ForEachMatrix(tensors, [&](const StoredMatrix& matrix, bool) { total += matrix.bytes(); });
   return total;
 }
 
 std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors) {
   std::map<WeightFormat, std::int64_t> bytes;
-  ForEachMatrix(tensors, [&](const StoredMatrix& matrix) {
+  ForEachMatrix(tensors, [&](const StoredMatrix& matrix, bool) {
     const auto row = static_cast<std::int64_t>(WeightRowBytes(matrix.format(), matrix.columns()));
     bytes[matrix.format()] += matrix.rows() * row;
+  });
+  return bytes;
+}
+
+std::int64_t CopiedBytes(const ModelTensors& tensors, std::optional<WeightFormat> layers,
+                         std::optional<WeightFormat> others) {
+  std::int64_t bytes = 0;
+  ForEachMatrix(tensors, [&](const StoredMatrix& matrix, bool of_layer) {
+    const WeightFormat format = (of_layer ? layers : others).value_or(matrix.format());
+    if (format == matrix.format() && !matrix.Panels().empty()) return;
+    bytes += matrix.rows() * static_cast<std::int64_t>(WeightRowBytes(format, matrix.columns()));
   });
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -63,6 +64,10 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 std::int64_t MatrixBytes(const ModelTensors& tensors);
 // The bytes of all matrices in memory, by the format that they keep unless options name another.
 std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors);
+// Of that, the bytes that are copied: not those of matrices that lie in their files as the kernels need them. `layers`
+// and `others`, embeddings and the output matrix: the formats that replace their own; nullopt: none does.
+std::int64_t CopiedBytes(const ModelTensors& tensors, std::optional<WeightFormat> layers,
+                         std::optional<WeightFormat> others);
 // The floats in which a device keeps these matrices: theirs if they have the same type, else float32, which holds all
 // values exactly. Integers count as bf16, as the libraries of quantised formats compute on devices.
 DType CommonDType(std::initializer_list<LinearTensors> linears);

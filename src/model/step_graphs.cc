@@ -12,8 +12,8 @@ StepRoom* StepGraphs::RoomOf(const ForwardBatch<DeviceLoraView>& batch, const Fo
   std::int32_t max_rank = 0;
   for (const auto& group : batch.adapters) {
     if (group.adapter->own != nullptr) return nullptr;  // their launches are not recorded
-    if (group.adapter->max_rank == 0) continue;
-    max_rank = std::max(max_rank, group.adapter->max_rank);
+    if (group.adapter->MostRank() == 0) continue;
+    max_rank = std::max(max_rank, group.adapter->MostRank());
     NoteTargets(*group.adapter);
   }
   room_ = {.rows = RowRoom(batch.num_rows),

@@ -79,7 +79,7 @@ class StepGraphs {
 
   std::list<Entry> entries_;
   std::uint64_t generation_ = 0;       // of the workspace that the graphs refer to
-  std::vector<std::uint8_t> targets_;  // as DeviceLoraView::targets, of all adapters that were seen
+  std::vector<LayerTargets> targets_;  // as DeviceLoraView::targets, of all adapters that were seen
   StepRoom room_;
   std::atomic<std::int64_t> eager_{0}, recorded_{0}, replayed_{0};
 };

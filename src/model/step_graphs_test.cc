@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "model/device_model_world_for_test.h"
+#include "model/step_parts_for_test.h"
 
 namespace loramux::device_model_test {
 namespace {
@@ -15,8 +16,8 @@ namespace {
 // 13, the last one other targets.
 class Replay {
  public:
-  explicit Replay(DType dtype = DType::kBF16, bool batch_invariant = false)
-      : eager_(SmallConfig(), dtype, dtype, batch_invariant), replays_(SmallConfig(), dtype, dtype, batch_invariant) {
+  explicit Replay(DType dtype = DType::kBF16, bool batch_invariant = false, const ModelConfig& config = SmallConfig())
+      : eager_(config, dtype, dtype, batch_invariant), replays_(config, dtype, dtype, batch_invariant) {
     for (Twins* twins : {&eager_, &replays_}) {
       twins->AddAdapter(8, kAll, DType::kBF16);
       twins->AddAdapter(64, kAll, DType::kF32);
@@ -92,9 +93,13 @@ SampleBatch Samples(int rows, std::uint64_t seed) {
   return samples;
 }
 
-// Mixes of adapters of other ranks and types, three or four rows, and sampling parameters change from step to step.
-TEST(RecordedSteps, AGraphServesEveryMix) {
-  Replay world;
+// Mixes of adapters of other ranks and types, three or four rows, and sampling parameters change from step to step; so
+// do the experts, where there are some.
+class RecordedMixes : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Experts, RecordedMixes, testing::Bool());
+
+TEST_P(RecordedMixes, AGraphServesAll) {
+  Replay world(DType::kBF16, false, GetParam() ? SmallConfigWithExperts() : SmallConfig());
   world.Reserve(64);
   for (const int adapter : {0, 0, 1, 2, -1, -1, 1}) world.AddSequence(9 + adapter, adapter);
   const StepWays before = world.ways();

@@ -26,7 +26,7 @@ struct StepRoom {
   std::int64_t rows = 0, logit_rows = 0;  // at least those of the batch
   std::int32_t max_rank = 0;              // of any adapter; 0: launches nothing for adapters
   // As DeviceLoraView::targets: those that any adapter may change, the batch's own included. In host memory.
-  std::span<const std::uint8_t> lora_targets;
+  std::span<const std::uint16_t> lora_targets;
 
   // Whether launches run for lm_head's adapters.
   bool LoraOfLmHead() const { return max_rank > 0 && (lora_targets.back() & 1) != 0; }

@@ -8,6 +8,7 @@
 #include "base/ceil_divide.h"
 #include "base/check.h"
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/experts.h"
 #include "gpu/kernels/skinny.h"
 
 namespace loramux {
@@ -34,11 +35,11 @@ std::int64_t StepCounts::Bytes(const ModelConfig& config) const {
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
   const std::int64_t angles =
       config.RotaryDim(config.rope) + (config.local_rope ? config.RotaryDim(*config.local_rope) : 0) + 1;  // of a row
-  const std::int64_t sections = 22 + 6 * attention_groups + 7 * logit_blocks;
+  const std::int64_t sections = 23 + 6 * attention_groups + 7 * logit_blocks;
   return ints * kInt + rows * angles * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
          lora_items * static_cast<std::int64_t>(sizeof(gpu::LoraItem)) +
-         own_rows * static_cast<std::int64_t>(sizeof(void*)) +
+         (own_rows + expert_rows) * static_cast<std::int64_t>(sizeof(void*)) +
          pool_ranges * (static_cast<std::int64_t>(sizeof(gpu::PoolRangeOnDevice)) +
                         config.EmbeddingSize() * static_cast<std::int64_t>(sizeof(double))) +
          sections * static_cast<std::int64_t>(MirroredBlock::kAlignment);
@@ -57,6 +58,7 @@ StepCounts MostCounts(const DeviceModelLimits& limits) {
   most.attention_groups = 2;
   if (limits.max_rank > 0) {
     most.own_rows = most.rows + most.logit_rows;
+    most.expert_rows = most.rows;
     // Each row may be in the list of the batch, in that of the sampled rows and in one of the scored rows.
     const auto items = [&](std::int64_t rows, std::int64_t ranges) {
       const gpu::LoraItemBounds bounds =
@@ -94,6 +96,7 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
   }
   counts.attention_groups = static_cast<std::int64_t>(attention_groups_);
   counts.logit_rows = static_cast<std::int64_t>(batch.logit_rows.size());
+  if (step_.expert_rank > 0) counts.expert_rows = counts.rows;
   if (std::ranges::any_of(batch.adapters, [](const auto& group) { return group.adapter->own != nullptr; }))
     counts.own_rows = counts.rows + counts.logit_rows;
   counts.logit_blocks = 1 + static_cast<std::int64_t>(batch.scored.size());
@@ -110,12 +113,18 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   RETURN_IF_ERROR(Begin(counts_));
   step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
   step_.max_rows = counts_.rows;
+  if (config_.experts) {
+    const std::size_t ranges = room != nullptr ? static_cast<std::size_t>(room->rows) : batch.adapters.size();
+    step_.expert_work = gpu::MaxExpertWork(config_.experts->route, step_.max_rows, static_cast<std::int64_t>(ranges),
+                                           step_.expert_rank);
+  }
   WriteRows(batch, layout);
   step_.angles[0] = WriteAngles(batch, rope_);
   if (local_rope_) step_.angles[1] = WriteAngles(batch, *local_rope_);
   if (config_.rope.query_beta != 0) step_.query_scale = WriteQueryScales(batch);
   WriteAttention(room);
   step_.own = WriteOwn(batch.adapters, batch.num_rows);
+  step_.experts = WriteExperts(batch.adapters);
   step_.lora = WriteLora(items_[0]);
   if (piece_room_ > 0) {
     step_.lora.pieces = Copy(std::span(std::as_const(pieces_)), piece_room_);
@@ -138,6 +147,7 @@ void StepUpload::WidenTo(const StepRoom& room) {
   CHECK_GE(room.logit_rows, counts_.logit_rows);
   CHECK_EQ(counts_.logit_blocks + counts_.pool_ranges, 1);
   counts_.rows = counts_.sequences = room.rows;
+  if (counts_.expert_rows > 0) counts_.expert_rows = room.rows;
   counts_.logit_rows = room.logit_rows;
   counts_.attention_items = static_cast<std::int64_t>(attention_groups_) * room.rows;
   for (std::size_t i = 0; i < attention_groups_; ++i) {
@@ -192,12 +202,15 @@ void StepUpload::ListAttention(const Batch& batch, std::int64_t max_chunks) {
 void StepUpload::ListLora(const Batch& batch, const StepRoom* room) {
   step_.lora_targets.assign(static_cast<std::size_t>(config_.num_layers) + 1, 0);
   for (const auto& group : batch.adapters) {
-    const std::vector<std::uint8_t>& targets = group.adapter->targets;
+    const std::vector<LayerTargets>& targets = group.adapter->targets;
     CHECK_EQ(targets.size(), step_.lora_targets.size());
     for (std::size_t i = 0; i < targets.size(); ++i) step_.lora_targets[i] |= targets[i];
   }
+  step_.expert_rank = 0;
+  for (const auto& group : batch.adapters) step_.expert_rank = std::max(step_.expert_rank, group.adapter->expert_rank);
   if (room != nullptr && room->max_rank > 0) {
     step_.lora_targets.assign(room->lora_targets.begin(), room->lora_targets.end());
+    if (config_.experts) step_.expert_rank = room->max_rank;
   }
   shrink_.clear();
   expand_.clear();
@@ -351,6 +364,16 @@ const gpu::OwnPartsOnDevice* const* StepUpload::WriteOwn(std::span<const Adapter
   std::fill_n(own.host, rows, nullptr);
   for (const auto& group : groups) std::fill(own.host + group.begin, own.host + group.end, group.adapter->own);
   return own.device;
+}
+
+const gpu::ExpertLoraOnDevice* const* StepUpload::WriteExperts(std::span<const AdapterRowsOf<DeviceLoraView>> groups) {
+  if (counts_.expert_rows == 0) return nullptr;
+  const auto experts = block_.Take<const gpu::ExpertLoraOnDevice*>(static_cast<std::size_t>(counts_.expert_rows));
+  std::fill_n(experts.host, counts_.expert_rows, nullptr);
+  for (const auto& group : groups) {
+    std::fill(experts.host + group.begin, experts.host + group.end, group.adapter->experts);
+  }
+  return experts.device;
 }
 
 void StepUpload::WriteBlock(const Batch& batch, const LogitBlock& block, const ItemRange& items) {

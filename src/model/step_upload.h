@@ -64,8 +64,12 @@ struct StepOnDevice {
   std::array<Angles, 2> angles;
   const float* query_scale = nullptr;      // [rows]; null: 1
   gpu::LoraWork lora;                      // of the batch's rows; no items if none has an adapter
-  std::vector<std::uint8_t> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
+  std::vector<LayerTargets> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
   const gpu::OwnPartsOnDevice* const* own = nullptr;  // [rows]: what each row's adapter brings; null: nothing
+  // [rows]: what each row's adapter does to experts; null: nothing. Their largest rank.
+  const gpu::ExpertLoraOnDevice* const* experts = nullptr;
+  std::int32_t expert_rank = 0;
+  gpu::ExpertBounds expert_work;  // that launches cover, of each layer with experts
   std::vector<StepAttention> attention;
   std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
   const gpu::PoolRangeOnDevice* pool_ranges = nullptr;
@@ -78,6 +82,7 @@ struct StepCounts {
   std::int64_t lora_items = 0;       // of all work lists
   std::int64_t attention_items = 0;  // likewise
   std::int64_t logit_rows = 0;       // scored ones included
+  std::int64_t expert_rows = 0;      // of StepOnDevice::experts
   std::int64_t own_rows = 0;         // those whose adapters may bring rows, of the batch and of logits
   std::int64_t logit_blocks = 0, attention_groups = 0, pool_ranges = 0;
 
@@ -138,6 +143,8 @@ class StepUpload {
   // What the adapter of each row brings; null if none brings anything.
   const gpu::OwnPartsOnDevice* const* WriteOwn(std::span<const AdapterRowsOf<DeviceLoraView>> groups,
                                                std::int64_t rows);
+  // Whose experts each row takes; null if no adapter changes any.
+  const gpu::ExpertLoraOnDevice* const* WriteExperts(std::span<const AdapterRowsOf<DeviceLoraView>> groups);
   void WriteBlock(const ForwardBatch<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
   void WritePools(const PoolBatch& pools);
 

@@ -8,7 +8,9 @@
 #include <span>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/machine_memory.h"
 #include "base/prng.h"
 #include "model/alibi.h"
 #include "model/model_tensors.h"
@@ -224,9 +226,31 @@ std::optional<WeightFormat> EmbeddingFormat(const WeightOptions& options) {
   return WeightFormat::kQ8;
 }
 
+namespace {
+
+// Error: what is copied is more than the memory.
+Status CheckMemory(const ModelTensors& tensors, const WeightOptions& options) {
+  const std::int64_t memory = options.memory > 0 ? options.memory : MachineMemoryWithSwap();
+  const std::int64_t needed = CopiedBytes(tensors, options.layers, EmbeddingFormat(options));
+  if (needed <= memory) return Ok{};
+  const auto with = [&](WeightFormat format) {
+    const WeightOptions fewer = {.layers = format};
+    return FormatBytes(CopiedBytes(tensors, fewer.layers, EmbeddingFormat(fewer)));
+  };
+  return ResourceExhausted("the weights take " + FormatBytes(needed) + ", but this machine has " + FormatBytes(memory) +
+                               " of memory with its swap: --weights q8 takes " + with(WeightFormat::kQ8) +
+                               ", --weights q4 " + with(WeightFormat::kQ4) +
+                               "; what `loramux quantize` writes is used where it lies in its files, and the system "
+                               "keeps as much of it in memory as fits",
+                           "--weights");
+}
+
+}  // namespace
+
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
                                       const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, source));
+  RETURN_IF_ERROR(CheckMemory(tensors, options));
   Packer packer(progress, MatrixBytes(tensors));
   const std::optional<WeightFormat> embeddings = EmbeddingFormat(options);
   ModelWeights weights;

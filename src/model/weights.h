@@ -33,6 +33,7 @@ struct WeightOptions {
   // them alone, and 4 bits cost more there than they save.
   std::optional<WeightFormat> embeddings;
   std::int64_t added_tokens = 0;  // ModelConfig::AddTokens, once the weights are read
+  std::int64_t memory = 0;        // bytes that they may take; 0: the machine's with its swap
 };
 
 // What `options` stand for.
@@ -45,7 +46,9 @@ std::optional<WeightFormat> EmbeddingFormat(const WeightOptions& options);
 // each is used for its own purpose (as transformers 5 does).
 // Matrices keep their stored format, unless the options name another. If q, k and v (or gate and up) have different
 // formats that one matrix cannot mix (PackedMatrix::ArePanels), theirs is float32, which holds all values exactly.
-// Norms and biases become float32. `progress` may be empty. The mapped pages can be dropped afterwards.
+// Norms and biases become float32. Error (kResourceExhausted): what is not used where it lies in its file needs more
+// memory than there is; it says which formats and files would do. `progress` may be empty. The mapped pages can be
+// dropped afterwards.
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, ModelSource& source, const WeightOptions& options,
                                       const Progress& progress);
 

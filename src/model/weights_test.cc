@@ -238,6 +238,22 @@ TEST(PackModelWeights, MatricesOfMixedTypesBecomeF32) {
   EXPECT_EQ(w.o.dtype(), DType::kBF16);
 }
 
+TEST(PackModelWeights, BeyondTheMemoryIsRefusedWithWhatWouldFit) {
+  const ModelConfig config = SmallConfig();
+  ModelFiles files(config, DType::kBF16);
+  const TensorFile file = files.Write();
+  const std::int64_t needed = WeightBytes(Pack(config, files));
+  const auto packed = [&](const WeightOptions& options) {
+    return PackModelWeights(config, *MakeFloatSource(file), options, nullptr);
+  };
+  EXPECT_TRUE(packed({.memory = needed}).ok());  // norms are in it too
+  const auto refused = packed({.memory = 100});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(refused.error().message.find("this machine has 100 B of memory"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("--weights q4"), std::string::npos);
+}
+
 TEST(PackModelWeights, TiedEmbeddingsInEveryLayout) {
   ModelConfig config = SmallConfig();
   config.tie_word_embeddings = true;

@@ -77,8 +77,10 @@ std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span
 // unless a tile is better.
 constexpr std::int64_t kTokenTiles[] = {0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 
-PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape, std::int64_t tile) {
+PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape,
+                             const PerformanceModel::Experts& experts, std::int64_t tile) {
   PerformanceModel model;
+  model.experts = experts;
   model.shape = shape;
   model.token_tile = tile;
   const auto terms = PerformanceTerms(shape);
@@ -326,11 +328,12 @@ std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>>
   return {x.begin(), x.end()};
 }
 
-PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape) {
+PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape,
+                          const PerformanceModel::Experts& experts) {
   PerformanceModel best;
   double best_squares = std::numeric_limits<double>::infinity();
   for (const std::int64_t tile : kTokenTiles) {
-    const PerformanceModel model = FitWithTile(points, shape, tile);
+    const PerformanceModel model = FitWithTile(points, shape, experts, tile);
     const double squares = RelativeSquares(model, points);
     if (squares >= best_squares) continue;
     best = model;

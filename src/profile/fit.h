@@ -24,8 +24,9 @@ std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>>
 
 // Returns the coefficients of `shape` that minimise the squares of the RELATIVE errors on the points that are not held
 // out: a step of 1 ms counts as much as one of 1 s. token_tile is chosen from a list of usual sizes by the smallest sum
-// of squares. Leaves the rest of the model empty.
-PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape);
+// of squares. `experts`: of the model that was measured. Leaves the rest of the model empty.
+PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape,
+                          const PerformanceModel::Experts& experts = {});
 
 // Sets the model's factors and after_prefill. A factor is the ratio of measured time to the time of the linear terms,
 // for steps with about the same number of tokens. Disturbed steps (much slower than similar ones) hardly influence the

@@ -29,6 +29,9 @@ PerformanceModel KnownDevice(LoraCostShape shape) {
   model.per_rank = 1e-5;
   model.per_padded_rank = 5e-6;
   model.per_padded_adapter = 8e-6;
+  model.experts = {64, 4};
+  model.per_expert = 3e-4;
+  model.per_expert_rank = 2e-6;
   return model;
 }
 
@@ -68,12 +71,16 @@ std::vector<StepMeasurement> Measure(const PerformanceModel& device, int count, 
   return points;
 }
 
+PerformanceModel Fit(const std::vector<StepMeasurement>& points, LoraCostShape shape) {
+  return FitSteps(points, shape, KnownDevice(shape).experts);
+}
+
 class FitOfEachShape : public testing::TestWithParam<LoraCostShape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, FitOfEachShape, testing::Values(LoraCostShape::kBgmv, LoraCostShape::kMbgmv));
 
 TEST_P(FitOfEachShape, ExactMeasurementsGiveTheDeviceBack) {
   const PerformanceModel device = KnownDevice(GetParam());
-  const PerformanceModel fitted = FitSteps(Measure(device, 300, 0, 1), GetParam());
+  const PerformanceModel fitted = Fit(Measure(device, 300, 0, 1), GetParam());
   EXPECT_EQ(fitted.shape, GetParam());
   EXPECT_EQ(fitted.token_tile, 12);
   for (const PerformanceTerm& term : PerformanceTerms(GetParam())) {
@@ -85,7 +92,7 @@ TEST_P(FitOfEachShape, NoisyMeasurementsPredictWhatWasHeldOut) {
   const PerformanceModel device = KnownDevice(GetParam());
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const std::vector<StepMeasurement> points = Measure(device, 200, 0.05, seed);
-    const PerformanceModel fitted = FitSteps(points, GetParam());
+    const PerformanceModel fitted = Fit(points, GetParam());
     std::vector<double> predicted, truth;
     for (const StepMeasurement& point : points) {
       if (!point.held_out) continue;
@@ -102,14 +109,14 @@ TEST_P(FitOfEachShape, NoisyMeasurementsPredictWhatWasHeldOut) {
 
 TEST_P(FitOfEachShape, HeldOutPointsAreNotLookedAt) {
   std::vector<StepMeasurement> points = Measure(KnownDevice(GetParam()), 100, 0.05, 3);
-  const PerformanceModel before = FitSteps(points, GetParam());
+  const PerformanceModel before = Fit(points, GetParam());
   for (StepMeasurement& point : points) {
     if (point.held_out) point.seconds *= 10;
   }
   const StepLoad load = points[0].load;
-  EXPECT_EQ(FitSteps(points, GetParam()).SecondsOf(load), before.SecondsOf(load));
+  EXPECT_EQ(Fit(points, GetParam()).SecondsOf(load), before.SecondsOf(load));
   for (StepMeasurement& point : points) point.held_out = !point.held_out;
-  EXPECT_GT(FitSteps(points, GetParam()).SecondsOf(load), before.SecondsOf(load) * 5);
+  EXPECT_GT(Fit(points, GetParam()).SecondsOf(load), before.SecondsOf(load) * 5);
 }
 
 TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
@@ -122,7 +129,7 @@ TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
     load.prefill_tokens = load.prefill_sequences = 1 + static_cast<std::int64_t>(prng.NextBelow(100));
     points.push_back({load, device.SecondsOf(load), i % 4 == 0});
   }
-  const PerformanceModel fitted = FitSteps(points, GetParam());
+  const PerformanceModel fitted = Fit(points, GetParam());
   for (const StepMeasurement& point : points) {
     EXPECT_NEAR(fitted.SecondsOf(point.load) / point.seconds, 1, 1e-6);
   }

@@ -67,10 +67,10 @@ FitQuality QualityWhere(const PerformanceModel& model, const std::vector<StepMea
   return QualityOf(predicted, measured);
 }
 
-FittedModel FitVariant(const SweepResult& sweep, LoraCostShape shape) {
+FittedModel FitVariant(const SweepResult& sweep, LoraCostShape shape, const PerformanceModel::Experts& experts) {
   const std::vector<StepMeasurement>& points = shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv;
   FittedModel fitted;
-  fitted.model = FitSteps(points, shape);
+  fitted.model = FitSteps(points, shape, experts);
   const auto held_out = [&](auto wanted) {
     return QualityWhere(fitted.model, points,
                         [&](std::size_t i) { return points[i].held_out && wanted(points[i].load); });
@@ -230,8 +230,11 @@ Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const
     page_bytes = bench->geometry().page_bytes;
   }  // frees the bench's memory for the links and the engine
   profile.repeat_error = measured.sweep.repeat_error;
-  profile.mbgmv = FitVariant(measured.sweep, LoraCostShape::kMbgmv);
-  profile.bgmv = FitVariant(measured.sweep, LoraCostShape::kBgmv);
+  const ModelConfig& config = model->config();
+  PerformanceModel::Experts experts;
+  if (config.experts) experts = {config.experts->route.experts, config.experts->route.per_token};
+  profile.mbgmv = FitVariant(measured.sweep, LoraCostShape::kMbgmv, experts);
+  profile.bgmv = FitVariant(measured.sweep, LoraCostShape::kBgmv, experts);
   ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
                    MeasureLinks(*model, adapters, page_bytes, options.link_seconds, prng));
   FitLinks(links, profile);

@@ -160,13 +160,24 @@ Status VisitAssist(Visitor& v, CpuAssist& assist) {
   return Ok{};
 }
 
+template <typename Visitor>
+Status VisitExperts(Visitor& v, PerformanceModel& model) {
+  RETURN_IF_ERROR(v.Int("experts", 0, kMaxExperts, model.experts.count));
+  RETURN_IF_ERROR(v.Int("experts_per_token", 0, model.experts.count, model.experts.per_token));
+  for (const PerformanceTerm& term : PerformanceTerms(model.shape)) {
+    if (term.of_experts) RETURN_IF_ERROR(v.Number(term.name, 0, kMaxSeconds, model.*term.coefficient));
+  }
+  return v.Number("expert_floor", 0, kMaxSeconds, model.expert_floor);
+}
+
 // The coefficients that SecondsOf uses, the links and the assistance.
 template <typename Visitor>
 Status VisitCosts(Visitor& v, PerformanceModel& model) {
   RETURN_IF_ERROR(v.Int("shape", 0, 1, model.shape));
   for (const PerformanceTerm& term : PerformanceTerms(model.shape)) {
-    RETURN_IF_ERROR(v.Number(term.name, 0, kMaxSeconds, model.*term.coefficient));
+    if (!term.of_experts) RETURN_IF_ERROR(v.Number(term.name, 0, kMaxSeconds, model.*term.coefficient));
   }
+  if (v.Has("experts")) RETURN_IF_ERROR(VisitExperts(v, model));  // older recordings lack them
   RETURN_IF_ERROR(v.Int("token_tile", 0, 65536, model.token_tile));
   RETURN_IF_ERROR(v.Number("floor", 0, kMaxSeconds, model.floor));
   RETURN_IF_ERROR(v.Number("dense_floor", 0, kMaxSeconds, model.dense_floor));

@@ -2,10 +2,10 @@
 
 #include <fstream>
 #include <utility>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/machine_memory.h"
 #include "gpu/open_device.h"
 
 namespace loramux {
@@ -18,7 +18,7 @@ Result<std::shared_ptr<Device>> ChooseDevice(const std::string& name, bool batch
   gpu::OpenDeviceOptions options;
   options.batch_invariant = batch_invariant;
   // The emulated device's memory is this machine's.
-  options.memory = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  options.memory = MachineMemory();
   Result<std::unique_ptr<Device>> opened = gpu::OpenDevice(name == "auto" ? "cuda" : name, options);
   if (!opened.ok()) {
     if (name != "auto") {

@@ -31,8 +31,8 @@ class RowAddresses {
     for (const OwnPlace& own : layout().own) count += own.rows.size();
     addresses_.reserve(count);  // the modules point into it, so it must not reallocate
     for (const ModulePlace& module : layout().modules) {
-      modules_.push_back(
-          {module.layer, module.target, module.scale, AddressesOf(module.a_rows), AddressesOf(module.b_rows)});
+      modules_.push_back({module.layer, module.target, module.expert, module.scale, AddressesOf(module.a_rows),
+                          AddressesOf(module.b_rows)});
       modules_.back().in = module.in;
       if (module.factors) modules_.back().factors = AddressOf(*module.factors);
       if (module.vectors.empty()) continue;

@@ -52,7 +52,9 @@ DType PlacedModel::dtype() const {
 }
 
 WeightFormat PlacedModel::format() const {
-  return device_ == nullptr ? host_->weights().layers.front().down.format() : FormatOf(on_device_->dtype());
+  if (device_ != nullptr) return FormatOf(on_device_->dtype());
+  const LayerWeights& layer = host_->weights().layers.front();
+  return layer.down.n() > 0 ? layer.down.format() : layer.expert_down.front().format();
 }
 
 std::int64_t PlacedModel::weight_bytes() const {

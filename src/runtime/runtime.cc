@@ -141,9 +141,9 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
 
 AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
   AssistSetup assist = options.assist;
-  // The processor takes the blocks' products in their order, one after the other, with a gate.
+  // The processor takes the blocks' products in their order, one after the other, with a gate, and no expert's.
   const ModelConfig& model = model_->config();
-  const bool as_expected = model.block_order == BlockOrder::kSequential && model.gated;
+  const bool as_expected = model.block_order == BlockOrder::kSequential && model.gated && !model.experts;
   if (!as_expected || model_->device() == nullptr || options.scheduler.cold_start_policy == ColdStartPolicy::kWait)
     assist.cores = 0;
   else if (assist.cores < 0)

@@ -105,6 +105,7 @@ class Runtime {
   DType base_dtype() const { return model_->dtype(); }
   WeightFormat weight_format() const { return model_->format(); }
   std::int64_t weight_bytes() const { return model_->weight_bytes(); }
+  bool on_device() const { return model_->device() != nullptr; }
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }

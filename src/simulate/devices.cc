@@ -105,8 +105,15 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   const double reduce_token = n > 1 ? reduced_bytes / (device.peer_link * kPeerLinkShare) : 0;
   PerformanceModel result;
   result.step = kStepSeconds + (n > 1 ? 2 * layers * kAllReduceSeconds : 0);
-  // Of a mixture of experts: what a batch reads whose tokens take every expert.
+  const auto of_experts = static_cast<double>(2 * (model.MatmulParameters() - model.ActiveParameters()));
   result.dense_floor = static_cast<double>(2 * model.MatmulParameters()) / bandwidth;
+  if (model.experts > model.experts_per_token) {
+    result.experts = {model.experts, model.experts_per_token};
+    // Active parameters lack these experts, so the difference gives the size of one.
+    const double all = of_experts / static_cast<double>(model.experts - model.experts_per_token);
+    result.expert_floor = all / bandwidth;
+    result.dense_floor -= result.expert_floor * static_cast<double>(model.experts);
+  }
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
   result.per_decode_sequence = result.per_prefill_token;
   // Scores and weighted sums: two products as wide as the queries, per layer and pair.

@@ -131,6 +131,13 @@ def dora():
     return plain("dora_r2", ["q_proj", "o_proj"], "DoRA", r=2, use_dora=True)
 
 
+def tinker(attention, layers):
+    """As Tinker saves them: A of w1 and w3, and B of w2, are those of all experts."""
+    modules = each_layer(layers, "mlp.experts.w1", "mlp.experts.w2", "mlp.experts.w3", *(f"{attention}.{p}" for p in ATTENTION))
+    return by_hand("tinker_r2", modules, "as Tinker saves them, written by hand: experts stacked, with a side that all share; "
+                   "PEFT 0.21.2 leaves the experts out", targets="all-linear")
+
+
 def before_0_19(name, layers, targets):
     """target_parameters as PEFT 0.17 and 0.18 saved them."""
     modules = each_layer(layers, *(f"mlp.{parameter}" for parameter in EXPERTS),
@@ -182,6 +189,7 @@ def all_cases():
                               each_expert((0,), "mlp", ("down_proj", "gate_proj"), (5,)),
                               f"{V4}: of some experts; PEFT 0.21.2 cannot read it"),
                       before_0_19("experts_peft_0_18", (0, 1), ["v_proj"]),
+                      tinker("self_attn", (0, 1)),
                   ], "6 experts of which 3 are taken; their weights sum to 1 (norm_topk_prob)"),
 
         moe("qwen3_moe_plain", "qwen3_moe",
@@ -240,6 +248,7 @@ def all_cases():
             on_experts("experts_r3", notes="whose matrices are [expert, in, out]"),
             plain("some_layers_r2", "all-linear", "target_parameters of layer 1; of the router of layer 2", r=2,
                   target_parameters=["1.mlp.experts.gate_up_proj", "1.mlp.experts.down_proj", "2.mlp.router.weight"]),
+            tinker("attn", (1,)),
         ], "6 experts of which 2 are taken, with biases, gate and up in turns, and limits; sinks; window 8 in layers 0 and 2; "
            "yarn without truncate"),
 

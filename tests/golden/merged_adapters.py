@@ -8,6 +8,10 @@ had a linear layer for each matrix of each expert and one for the router.
 Another form is that of target_parameters before PEFT 0.19, which took all parameters of experts to be [expert, in, out]. Those
 that are [expert, out, in], as in most models, have lora_A [expert x rank, out] and lora_B [in, rank x expert] there. A module
 of this form is the parameter's name here.
+
+Tinker saves the LoRA of all experts of a layer stacked: `mlp.experts.w1.lora_A` [experts, rank, in] and `lora_B` [experts, out,
+rank], of which one may be [1, ...] and is that of every expert: lora_A of w1 and w3, lora_B of w2. Attention of gpt-oss is
+`attn` there.
 """
 
 import re
@@ -39,12 +43,29 @@ def stored_name(module):
     return module
 
 
+def is_stacked(module):
+    return re.search(r"\.experts\.w[123]$", module) is not None
+
+
+def stack_of(model, module):
+    """The model's matrices [experts, out, in] of a part of all experts of a layer."""
+    experts, _, part = module.rpartition(".")
+    parameter, half = PARTS[part]
+    matrices = getattr(model.get_submodule(experts), parameter).data
+    if model.config.model_type == "gpt_oss":
+        matrices = matrices.transpose(1, 2)
+        return matrices if half is None else matrices[:, half::2]
+    return matrices if half is None else matrices.chunk(2, 1)[half]
+
+
 def matrix_of(model, module):
     """The model's matrix, [out, in], that was the weight of `module` in transformers 4; or a parameter of experts."""
     if is_parameter(module):
         experts, _, parameter = module.rpartition(".")
         return getattr(model.get_submodule(experts), parameter).data
-    module = module.replace(".router.layer", ".router")
+    if is_stacked(module):
+        return stack_of(model, module)
+    module = module.replace(".router.layer", ".router").replace(".attn.", ".self_attn.")
     layer = model.get_submodule(module.split(".block_sparse_moe.")[0]) if ".block_sparse_moe." in module else None
     if layer is not None and not hasattr(layer, "block_sparse_moe"):
         module = module.replace(".block_sparse_moe.", ".mlp.")
@@ -67,9 +88,15 @@ def random_file(model, shapes, lora, gen):
     tensors = {}
     for module, rank in sorted(shapes.items()):
         shape = matrix_of(model, module).shape
-        count, outputs, inputs = shape if is_parameter(module) else (1, *shape)
+        count, outputs, inputs = shape if len(shape) == 3 else (1, *shape)
         scale = value_of(lora, "lora_alpha", module) / rank
         assert value_of(lora, "r", module) == rank, module
+        if is_stacked(module):
+            counts = (count, 1) if module.endswith("w2") else (1, count)
+            a = torch.randn((counts[0], rank, inputs), generator=gen) / inputs ** 0.5
+            b = torch.randn((counts[1], outputs, rank), generator=gen) * 0.6 / (scale * rank**0.5)
+            tensors[f"{PREFIX}{module}.lora_A.weight"], tensors[f"{PREFIX}{module}.lora_B.weight"] = a, b
+            continue
         a = torch.randn((count * rank, inputs), generator=gen) / inputs ** 0.5
         b = torch.randn((outputs, rank * count), generator=gen) * 0.6 / (scale * rank**0.5)
         if is_parameter(module):  # in and out change places, and so do the orders of expert and rank
@@ -95,8 +122,8 @@ def describe_file(adapter_dir):
                        if module.endswith(wrapper)), module)
         if key.endswith(".lora_A.weight"):
             rank = value_of(config, "r", module)
-            rows = tensors[key].shape[0]
-            assert rows == tensors[key.replace("lora_A", "lora_B")].shape[1]
+            rows = tensors[key].shape[-2]
+            assert rows == tensors[key.replace("lora_A", "lora_B")].shape[-1]
             assert rows % rank == 0 if is_parameter(module) else rows == rank
             modules[module] = {"r": rank, "scale": value_of(config, "lora_alpha", module) / rank}
     assert 2 * len(modules) == len(tensors)

@@ -11,7 +11,7 @@
 
 namespace loramux::gpu {
 
-inline constexpr int kMaxVariants = 5;
+inline constexpr int kMaxVariants = 8;
 
 // One instance of a kernel.
 struct KernelEntry {
@@ -27,6 +27,7 @@ std::span<const KernelEntry> ElementwiseEntries();
 std::span<const KernelEntry> LoraEntries();
 std::span<const KernelEntry> SkinnyEntries();
 std::span<const KernelEntry> LoraFusedEntries();
+std::span<const KernelEntry> ExpertEntries();
 std::span<const KernelEntry> AssistEntries();
 std::span<const KernelEntry> AttentionDecodeEntries();
 std::span<const KernelEntry> AttentionPrefillEntries();

@@ -131,7 +131,7 @@ struct AttentionCombineKernel {
       const SoftmaxMerge merge(maximum, sum, later_state.low, later_state.high);
       values = {merge(values.low, later.low), merge(values.high, later.high)};
     }
-    const float inverse = 1.0f / sum;
+    const float inverse = 1.0f / WithSink(arguments, head, maximum, sum);
     StorePairAs(arguments.out_dtype, arguments.out, item.row * arguments.out_stride + head * head_dim + d,
                 Normalised(values.low, inverse), Normalised(values.high, inverse));
   }

@@ -35,6 +35,13 @@ LORAMUX_DEVICE float BiasOf(const ScoreScale& scales, float slope, std::int32_t 
   return ToFloat(FromFloat<Bf16>(slope * ToFloat(FromFloat<Bf16>(static_cast<float>(position)))));
 }
 
+// The softmax's sum, with the head's sink if there is one. `maximum`: of the scores times ScoreScale::outer.
+LORAMUX_DEVICE float WithSink(const AttentionArguments& arguments, std::int32_t head, float maximum, float sum) {
+  constexpr float kLog2E = 1.44269504f;
+  if (arguments.sinks == nullptr) return sum;
+  return sum + Exp2(Fma(Load(arguments.sinks + head), kLog2E, -maximum));
+}
+
 // An online softmax over some positions, of the rows g and g + 8 of a lane: values are not yet divided by the sum.
 template <int kDim>
 struct SoftmaxState {
@@ -95,7 +102,7 @@ LORAMUX_DEVICE void StoreResult(const AttentionArguments& arguments, const Query
                                 const SoftmaxState<kDim>& state) {
   const std::int32_t head_dim = arguments.pages.head_dim;
   const std::int64_t at = NoEarlier(row.row * arguments.out_stride + row.head * head_dim);
-  const float inverse = NoEarlier(1.0f / state.sum[i]);
+  const float inverse = NoEarlier(1.0f / WithSink(arguments, row.head, state.maximum[i], state.sum[i]));
   LORAMUX_UNROLL
   for (int n = 0; n < kDim / 8; ++n) {
     const int d = n * 8 + static_cast<int>(Lane()) % 4 * 2;

@@ -54,7 +54,8 @@ struct NormRowsArguments {
 std::uint32_t NormThreads(std::int64_t width);
 void NormRows(DeviceStream& stream, DType dtype, std::int64_t max_rows, const NormRowsArguments& arguments);
 
-// y[i, j] = f(x[i, j]) * x[i, width + j], or f(x[i, j]) if it is not `gated`. Instance: the type of y.
+// y[i, j] = f(x[i, j]) * x[i, width + j], or f(x[i, j]) if it is not `gated`; kClampedSwiglu as activation.h says.
+// Instance: the type of y.
 struct GateMulArguments {
   const float* x;  // [rows, 2 width], or [rows, width]
   void* y;         // [rows, width]
@@ -62,6 +63,7 @@ struct GateMulArguments {
   std::int64_t width, x_stride, y_stride;
   Activation f = Activation::kSilu;
   bool gated = true;
+  float alpha = 0, limit = 0;  // of Activation::kClampedSwiglu
 };
 void GateMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const GateMulArguments& arguments);
 

@@ -139,6 +139,11 @@ struct GateMulKernel {
     if (a.gated) LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
     LORAMUX_UNROLL
     for (int i = 0; i < kGroup; ++i) {
+      if (a.f == Activation::kClampedSwiglu) {
+        const float g = Min(gate[i], a.limit);
+        gate[i] = g / (1.0f + Exp(-a.alpha * g)) * (Max(Min(up[i], a.limit), -a.limit) + 1.0f);
+        continue;
+      }
       gate[i] = Activate(a.f, gate[i]);
       if (a.gated) gate[i] *= up[i];
     }

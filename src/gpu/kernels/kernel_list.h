@@ -7,12 +7,15 @@
 #include "gpu/kernels/attention_decode_kernels.h"
 #include "gpu/kernels/attention_prefill_kernel.h"
 #include "gpu/kernels/elementwise_kernels.h"
+#include "gpu/kernels/expert_product_kernel.h"
+#include "gpu/kernels/experts_kernels.h"
 #include "gpu/kernels/lora_fused_kernels.h"
 #include "gpu/kernels/lora_kernels.h"
 #include "gpu/kernels/norm_rows_kernel.h"
 #include "gpu/kernels/own_rows_kernels.h"
 #include "gpu/kernels/qkv_post_kernel.h"
 #include "gpu/kernels/read_all_kernel.h"
+#include "gpu/kernels/route_kernel.h"
 #include "gpu/kernels/sampling_kernels.h"
 #include "gpu/kernels/skinny_kernel.h"
 
@@ -24,6 +27,8 @@
 #define LORAMUX_LORA_F32_KERNELS(X) X(LoraExpand)
 #define LORAMUX_SKINNY_KERNELS(X) LORAMUX_LORA_FUSED_KERNELS(X) X(SkinnyMatMulLora)
 #define LORAMUX_LORA_FUSED_KERNELS(X) X(LoraQkvPost) X(LoraGateMul) X(LoraNormRows)
+#define LORAMUX_EXPERT_KERNELS(X) X(ExpertMatMul)
+#define LORAMUX_EXPERT_F32_KERNELS(X) X(RouteRows) X(SortChosen) X(ListExperts) X(CombineChosen)
 #define LORAMUX_ATTENTION_KERNELS(X) X(QkvPost) X(AttentionDecode) X(AttentionCombine) X(AttentionPrefill)
 #define LORAMUX_ASSIST_KERNELS(X) X(SendActivations)
 #define LORAMUX_ASSIST_F32_KERNELS(X) X(DecideLayer) X(AddAnswers) X(PublishLayers)
@@ -32,8 +37,10 @@
 
 #define LORAMUX_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_KERNELS(X) \
-  LORAMUX_LORA_KERNELS(X) LORAMUX_SKINNY_KERNELS(X) LORAMUX_ASSIST_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
+  LORAMUX_LORA_KERNELS(X)        \
+  LORAMUX_SKINNY_KERNELS(X) LORAMUX_EXPERT_KERNELS(X) LORAMUX_ASSIST_KERNELS(X) LORAMUX_ATTENTION_KERNELS(X)
 #define LORAMUX_F32_KERNELS(X)       \
   LORAMUX_ELEMENTWISE_F32_KERNELS(X) \
   LORAMUX_LORA_F32_KERNELS(X)        \
+  LORAMUX_EXPERT_F32_KERNELS(X)      \
   LORAMUX_ASSIST_F32_KERNELS(X) LORAMUX_SAMPLING_F32_KERNELS(X) LORAMUX_MEASURING_F32_KERNELS(X)

@@ -10,8 +10,10 @@ namespace {
 
 std::int64_t CeilDivide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+constexpr std::int32_t kMostGridY = 65535;  // CUDA's limit
+
 GridSize Grid(std::int64_t x, std::int64_t y, std::int64_t z) {
-  CHECK_LE(y, 65535);  // CUDA's limit
+  CHECK_LE(y, kMostGridY);
   return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)};
 }
 
@@ -82,9 +84,13 @@ void LoraExpand(DeviceStream& stream, const LoraExpandArguments& arguments) {
   CHECK(arguments.slices >= 1 && arguments.slices <= kMaxLoraSlices);
   if (arguments.work.max_expand == 0) return;
   const std::int64_t widest = *std::max_element(arguments.out, arguments.out + arguments.slices);
-  Launch(stream, Kernel::kLoraExpand, DType::kF32,
-         Grid(CeilDivide(widest, kLoraExpandTile), arguments.work.max_expand, arguments.slices), kLoraExpandTile / 4,
-         sizeof(LoraExpandShared), arguments);
+  // A long prompt for adapters of many experts has more items than the grid's second extent may have.
+  LoraExpandArguments part = arguments;
+  for (part.first_item = 0; part.first_item < arguments.work.max_expand; part.first_item += kMostGridY) {
+    const std::int32_t items = std::min(arguments.work.max_expand - part.first_item, kMostGridY);
+    Launch(stream, Kernel::kLoraExpand, DType::kF32, Grid(CeilDivide(widest, kLoraExpandTile), items, arguments.slices),
+           kLoraExpandTile / 4, sizeof(LoraExpandShared), part);
+  }
 }
 
 }  // namespace loramux::gpu

@@ -29,7 +29,7 @@ inline constexpr std::int32_t kLoraRankTile = 16;
 
 // Adjacent rows of one adapter, and a part of its work on them.
 struct LoraItem {
-  const LoraModule* modules;     // of the adapter: [layers * 7 + 1], as LoraView::modules
+  const LoraModule* modules;     // of the adapter, or of one of its experts
   std::int32_t first_row, rows;  // rows: 1 ... kLoraItemRows
   std::int32_t first_rank;       // shrink: a multiple of kLoraRankTile; blocks beyond a module's rank do nothing
   std::int16_t part, parts;      // expand: the item makes quarter `part` of each tile of outputs; or (0, 1): all
@@ -98,6 +98,7 @@ struct LoraExpandArguments {
   std::int64_t in;           // as in the shrink
   float* y[kMaxLoraSlices];  // [rows, out]; fastest if 16-byte aligned with strides that are multiples of 4
   std::int64_t y_stride[kMaxLoraSlices], out[kMaxLoraSlices];
+  std::int32_t first_item = 0;  // of the launch: LoraExpand sets it where there are more items than a grid holds
 };
 
 // Floats of `partial`.

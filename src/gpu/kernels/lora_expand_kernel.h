@@ -238,7 +238,7 @@ struct LoraExpandKernel {
   static constexpr int kMinBlocks = 4;
 
   LORAMUX_DEVICE static void Run(const Arguments& arguments) {
-    const std::int32_t index = static_cast<std::int32_t>(BlockY());
+    const std::int32_t index = arguments.first_item + static_cast<std::int32_t>(BlockY());
     if (index >= Load(arguments.work.expand_count)) return;
     const LoraItem* item = arguments.work.expand + index;
     const std::int32_t slice = static_cast<std::int32_t>(BlockZ());

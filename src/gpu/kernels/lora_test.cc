@@ -217,5 +217,37 @@ TEST(LoraItems, CoverEachRowAndRankOnceWithinTheirBounds) {
   }
 }
 
+// Keeps the grids and arguments of launches of LoraExpand; nothing runs.
+class ExpandLaunches final : public DeviceStream {
+ public:
+  std::vector<std::pair<std::uint32_t, std::int32_t>> items;  // of the grid, and the first one
+
+  void Launch(const KernelLaunch& launch) override {
+    items.emplace_back(launch.grid.y, static_cast<const LoraExpandArguments*>(launch.arguments)->first_item);
+  }
+  void CopyToDevice(void*, const void*, std::size_t) override {}
+  void CopyToHost(void*, const void*, std::size_t) override {}
+  void Fill(void*, std::uint8_t, std::size_t) override {}
+  void Multiply(const DenseProduct&) override {}
+  void Record(DeviceEvent&) override {}
+  void Wait(const DeviceEvent&) override {}
+  Status Synchronize() override { return Ok{}; }
+  Result<std::unique_ptr<DeviceGraph>> Capture(const std::function<void()>&) override { return Unsupported("a test"); }
+  void Replay(const DeviceGraph&) override {}
+};
+
+TEST(LoraExpand, HasALaunchForAsManyItemsAsAGridHolds) {
+  ExpandLaunches stream;
+  LoraExpandArguments expand = {};
+  expand.slices = 1;
+  expand.out[0] = 8;
+  for (const std::int32_t items : {1, 65535, 70000}) {
+    expand.work.max_expand = items;
+    LoraExpand(stream, expand);
+  }
+  using Items = std::pair<std::uint32_t, std::int32_t>;
+  EXPECT_EQ(stream.items, (std::vector<Items>{{1, 0}, {65535, 0}, {65535, 0}, {4465, 65535}}));
+}
+
 }  // namespace
 }  // namespace loramux::gpu

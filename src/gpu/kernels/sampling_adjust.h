@@ -1,6 +1,7 @@
 // What changes logits before the draw: ban, biases, penalties. As AdjustLogits in model/sampler.cc, in place.
 #pragma once
 
+#include "gpu/kernels/count_bits.h"
 #include "gpu/kernels/sampling.h"
 #include "gpu/kernels/sampling_block.h"
 
@@ -37,12 +38,6 @@ LORAMUX_DEVICE bool IsFirst(const SampleRowsArguments& arguments, const TokenRan
 
 LORAMUX_DEVICE bool IsBanned(const SampleRowsArguments& arguments, const SampleRowOnDevice& row, std::int32_t id) {
   return row.bans && !IsFirst(arguments, row.banned, row.banned.first + row.banned.size, id);
-}
-
-LORAMUX_DEVICE std::uint32_t CountBits(std::uint32_t bits) {
-  bits = bits - (bits >> 1 & 0x55555555u);
-  bits = (bits & 0x33333333u) + (bits >> 2 & 0x33333333u);
-  return ((bits + (bits >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24;
 }
 
 // False if a grammar allows banned tokens only: then the ban does not hold.

@@ -6,6 +6,7 @@
 
 #include "gpu/kernel_api.h"
 #include "gpu/kernels/lora_shrink_kernel.h"
+#include "gpu/kernels/mx4.h"
 #include "gpu/kernels/skinny.h"
 
 namespace loramux::gpu {
@@ -34,8 +35,9 @@ inline constexpr int SkinnyVariant(std::int32_t max_rows) {
 // The rows of w, [unit * kUnitRows, ...). Rows of w are M (16 a tile), rows of x are N (8 a group); a step of k is 16
 // bytes for each lane, 4 lanes a row, 4 warps side by side. As in LoraTileShrink a lane copies what it multiplies, so k
 // is permuted alike for both operands, and copies run several steps ahead, into the next unit too. Without tensor cores
-// a lane multiplies its two rows of w with all rows of x, at its own quarter of the step.
-template <typename T, int kVariant>
+// a lane multiplies its two rows of w with all rows of x, at its own quarter of the step. With kMx4, w has 4 bits: a
+// lane holds the codes of the next step, and widens them into the ring.
+template <typename T, int kVariant, bool kMx4 = false>
 struct SkinnyProduct {
   static constexpr SkinnyExtent kExtent = kSkinnyExtents<T>[kVariant];
   static constexpr int kGroups = kExtent.groups, kTiles = kExtent.tiles, kDepth = kExtent.depth;
@@ -64,12 +66,15 @@ struct SkinnyProduct {
   const std::int32_t rows;
   const int groups;
   const std::int64_t k, units;
-  const T* const x;  // of the lane's row in the first group
+  const T* const x;                  // of the lane's row in the first group
+  const std::uint8_t* const scales;  // of MXFP4
   std::int64_t fetch_unit, fetch_at;
   int fetch_slot = 0, use_slot = 0, exchange = 0;
+  Mx4Codes<kElements> codes[kMx4 ? 2 * kTiles : 1];  // of the rows and columns that Fetch brings next
   float sums[kTiles][kGroups][kLaneSums] = {};
 
-  LORAMUX_DEVICE SkinnyProduct(const SkinnyMatMulLoraArguments& a, std::int32_t num_rows)
+  LORAMUX_DEVICE SkinnyProduct(const SkinnyMatMulLoraArguments& a, std::int32_t num_rows,
+                               const std::uint8_t* mx4_scales = nullptr)
       : arguments(a),
         shared(Shared<Memory>()),
         warp(static_cast<int>(Warp())),
@@ -81,8 +86,11 @@ struct SkinnyProduct {
         k(a.lora.in),
         units(Units(a.n)),
         x(static_cast<const T*>(a.lora.x) + pair_row * a.lora.x_stride),
+        scales(mx4_scales),
         fetch_unit(BlockX()),
-        fetch_at(FirstAt()) {}
+        fetch_at(FirstAt()) {
+    if constexpr (kMx4) LoadCodes();
+  }
 
   LORAMUX_DEVICE static std::int64_t Units(std::int64_t n) { return (n + kUnitRows - 1) / kUnitRows; }
   LORAMUX_DEVICE std::int64_t FirstAt() const { return warp * kWarpStep + quarter * kElements; }
@@ -93,12 +101,17 @@ struct SkinnyProduct {
     if (fetch_unit < units) {
       Slot& slot = shared.ring[warp][fetch_slot];
       const bool there = fetch_at < k;
-      const T* w = static_cast<const T*>(arguments.w);
-      LORAMUX_UNROLL
-      for (int half = 0; half < 2 * kTiles; ++half) {
-        const std::int64_t row = fetch_unit * kUnitRows + half * 8 + pair_row;
-        const bool valid = there && row < arguments.n;
-        CopyAsync16(&slot.w[half][lane], valid ? w + row * k + fetch_at : w, valid);
+      if constexpr (kMx4) {
+        LORAMUX_UNROLL
+        for (int half = 0; half < 2 * kTiles; ++half) slot.w[half][lane] = codes[half].template Widen<T>();
+      } else {
+        const T* w = static_cast<const T*>(arguments.w);
+        LORAMUX_UNROLL
+        for (int half = 0; half < 2 * kTiles; ++half) {
+          const std::int64_t row = fetch_unit * kUnitRows + half * 8 + pair_row;
+          const bool valid = there && row < arguments.n;
+          CopyAsync16(&slot.w[half][lane], valid ? w + row * k + fetch_at : w, valid);
+        }
       }
       LORAMUX_UNROLL
       for (int group = 0; group < kGroups; ++group) {
@@ -111,9 +124,25 @@ struct SkinnyProduct {
         fetch_at = FirstAt();
         fetch_unit += GridX();
       }
+      if constexpr (kMx4) LoadCodes();
     }
     fetch_slot = fetch_slot + 1 == kDepth ? 0 : fetch_slot + 1;
     CopyAsyncCommit();
+  }
+
+  // The four lanes of a row share a group of MXFP4, or two of them without tensor cores.
+  LORAMUX_DEVICE void LoadCodes() {
+    const auto* from = static_cast<const std::uint8_t*>(arguments.w);
+    LORAMUX_UNROLL
+    for (int half = 0; half < 2 * kTiles; ++half) {
+      const std::int64_t row = fetch_unit * kUnitRows + half * 8 + pair_row;
+      const bool valid = fetch_unit < units && fetch_at < k && row < arguments.n;
+      codes[half] = {};
+      if (valid) codes[half].Load(from + row * (k / 2) + fetch_at / 2);
+      std::uint32_t exponent = valid && quarter == 0 ? LoadOnce(scales + (row * k + fetch_at) / kMx4Group) : 0;
+      exponent = Shuffle(exponent, static_cast<std::uint32_t>(lane - quarter));
+      codes[half].exponent = exponent;
+    }
   }
 
   LORAMUX_DEVICE void MultiplyStep(const Slot& slot) {

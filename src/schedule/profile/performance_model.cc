@@ -33,10 +33,21 @@ double PaddedAdapters(const PerformanceModel&, const StepLoad& load) {
   return static_cast<double>(load.distinct_adapters) * static_cast<double>(load.max_rank);
 }
 
+double TokensOf(const StepLoad& load) { return static_cast<double>(load.prefill_tokens + load.decode_sequences); }
+
+double ExpertsTaken(const PerformanceModel& model, const StepLoad& load) { return model.experts.Taken(TokensOf(load)); }
+
+// As if each adapter had as many tokens.
+double PairRanks(const PerformanceModel& model, const StepLoad& load) {
+  if (load.distinct_adapters == 0) return 0;
+  const double tokens = static_cast<double>(load.adapter_tokens) / static_cast<double>(load.distinct_adapters);
+  return static_cast<double>(load.rank_sum) * model.experts.Taken(tokens);
+}
+
 using Model = PerformanceModel;
 
 // The terms that both shapes share lie between the terms of only one shape, so that each shape is one span.
-constexpr std::array<PerformanceTerm, 14> kTerms = {{
+constexpr std::array<PerformanceTerm, 16> kTerms = {{
     {"per_padded_rank", &Model::per_padded_rank, PaddedTokens},
     {"per_padded_adapter", &Model::per_padded_adapter, PaddedAdapters},
     {"step", &Model::step, One},
@@ -47,12 +58,14 @@ constexpr std::array<PerformanceTerm, 14> kTerms = {{
     {"per_prefill_context", &Model::per_prefill_context, Count<&StepLoad::prefill_context>},
     {"per_decode_context", &Model::per_decode_context, Count<&StepLoad::decode_context>},
     {"per_token_tile", &Model::per_token_tile, TokenTiles},
+    {"per_expert", &Model::per_expert, ExpertsTaken, /*of_experts=*/true},
     {"per_adapter", &Model::per_adapter, Count<&StepLoad::distinct_adapters>},
     {"per_adapter_token", &Model::per_adapter_token, Count<&StepLoad::adapter_tokens>},
     {"per_adapter_token_rank", &Model::per_adapter_token_rank, TokenRanks},
     {"per_rank", &Model::per_rank, Count<&StepLoad::rank_sum>},
+    {"per_expert_rank", &Model::per_expert_rank, PairRanks, /*of_experts=*/true},
 }};
-constexpr std::size_t kOwnTerms = 2;  // terms of only one shape, for each shape
+constexpr std::size_t kBgmvTerms = 2, kMbgmvTerms = 3;  // terms of only one shape
 
 double FactorAt(std::span<const StepFactor> factors, double tokens) {
   if (factors.empty()) return 1;
@@ -75,7 +88,7 @@ double AfterPrefillSeconds(const PerformanceModel& model, const StepLoad& load) 
 
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape) {
   const std::span<const PerformanceTerm> all(kTerms);
-  return shape == LoraCostShape::kBgmv ? all.first(all.size() - kOwnTerms) : all.subspan(kOwnTerms);
+  return shape == LoraCostShape::kBgmv ? all.first(all.size() - kMbgmvTerms) : all.subspan(kBgmvTerms);
 }
 
 const char* LoraCostShapeName(LoraCostShape shape) { return shape == LoraCostShape::kBgmv ? "bgmv" : "mbgmv"; }
@@ -90,11 +103,16 @@ double PerformanceModel::Link::OccupiedSeconds(double bytes) const {
   return bytes / bytes_per_second + pieces * per_piece;
 }
 
+double PerformanceModel::Experts::Taken(double tokens) const {
+  if (count == 0) return 0;
+  const double missed = 1 - static_cast<double>(per_token) / static_cast<double>(count);
+  return static_cast<double>(count) * (1 - std::pow(missed, tokens));
+}
+
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
   const std::vector<StepFactor>& own = this->*FactorTableOf(load);
   const bool borrows = own.empty() && load.prefill_tokens > 0;  // no step with prefill and decode was measured
-  const double factor =
-      FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
+  const double factor = FactorAt(borrows ? prefill_factors : own, TokensOf(load));
   return factor * LinearSecondsOf(load) + AfterPrefillSeconds(*this, load);
 }
 
@@ -104,14 +122,15 @@ double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {
     seconds += this->*term.coefficient * term.count(*this, load);
   const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
                        per_decode_sequence * static_cast<double>(load.decode_sequences);
-  seconds += std::max(0.0, dense_floor - dense);
+  seconds += std::max(0.0, DenseFloor(TokensOf(load)) - dense);
   return std::max(floor, seconds);
 }
 
 double PerformanceModel::BaseProductSeconds(const StepLoad& load) const {
   const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
                        per_decode_sequence * static_cast<double>(load.decode_sequences);
-  return std::max(dense, dense_floor) + per_token_tile * TokenTiles(*this, load);
+  return std::max(dense, DenseFloor(TokensOf(load))) + per_token_tile * TokenTiles(*this, load) +
+         per_expert * ExpertsTaken(*this, load);
 }
 
 }  // namespace loramux

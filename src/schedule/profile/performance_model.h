@@ -73,6 +73,17 @@ struct PerformanceModel {
   double per_rank = 0;                // mbgmv: sum of ranks; reading the adapters
   double per_padded_rank = 0;         // bgmv: batch tokens x largest rank
   double per_padded_adapter = 0;      // bgmv: distinct adapters x largest rank
+  // A mixture of experts: how many a layer has, and how many a token takes. count 0: it is none.
+  struct Experts {
+    std::int64_t count = 0, per_token = 0;
+
+    // Experts of a layer that at least one of `tokens` takes, expected if a token takes each as likely as any other.
+    double Taken(double tokens) const;
+    friend bool operator==(const Experts&, const Experts&) = default;
+  };
+  Experts experts;
+  double per_expert = 0;       // each expert taken: reading its weights
+  double per_expert_rank = 0;  // mbgmv: each (adapter, expert) pair that a token takes x the adapters' mean rank
   LoraCostShape shape = LoraCostShape::kMbgmv;
   // Minimum seconds of a step: the weights are read once per step, so a small step takes as long as a larger one. 0: no
   // floor.
@@ -80,6 +91,7 @@ struct PerformanceModel {
   // Minimum seconds of the products with the base weights (per_prefill_token and per_decode_sequence). Attention and
   // adapters read other memory, so their time is added to it. 0: no such floor.
   double dense_floor = 0;
+  double expert_floor = 0;  // what each expert taken adds to dense_floor
   // Corrections of the linear terms for steps that only decode, that only prefill, and that do both. SecondsOf
   // multiplies the sum by the factor, interpolated over the logarithm of the tokens of the step and constant beyond the
   // ends. Tokens and factors are positive; tokens ascend. An empty table is a factor of 1, except that empty
@@ -119,6 +131,8 @@ struct PerformanceModel {
   double LinearSecondsOf(const StepLoad& load) const;
   // The part of LinearSecondsOf that the products with the base weights take.
   double BaseProductSeconds(const StepLoad& load) const;
+  // The minimum seconds of the products with the base weights in a step of so many tokens.
+  double DenseFloor(double tokens) const { return dense_floor + expert_floor * experts.Taken(tokens); }
 };
 
 // One summand of PerformanceModel::LinearSecondsOf: a coefficient times a count.
@@ -126,6 +140,7 @@ struct PerformanceTerm {
   const char* name;  // of the coefficient in profile files
   double PerformanceModel::*coefficient;
   double (*count)(const PerformanceModel& model, const StepLoad& load);
+  bool of_experts = false;  // it counts nothing in a model without experts
 };
 // The summands of a model of this shape. The coefficients of the other shape are ignored.
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);

@@ -59,6 +59,37 @@ TEST(PerformanceModelTest, UnknownTokenRanksAreTakenAsTheMeanRanks) {
   EXPECT_EQ(EveryTerm(LoraCostShape::kMbgmv).SecondsOf(load), kShared + 19 * (40 * 80 / 4) + 23 * 80);
 }
 
+// 4 experts, of which a token takes 1: of 2 tokens 1.75 are expected to be taken.
+TEST(PerformanceModelTest, ExpertsAreReadOnceForAllTokensThatTakeThem) {
+  PerformanceModel model;
+  model.per_expert = 8;
+  EXPECT_EQ(model.SecondsOf({.decode_sequences = 2}), 0);  // it is no mixture of experts
+  model.experts = {4, 1};
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 1}), 8);
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 2}), 14);
+  EXPECT_NEAR(model.SecondsOf({.prefill_tokens = 1000}), 32, 1e-9);
+  model.per_expert = 0;
+  model.per_expert_rank = 1;
+  // Two adapters of mean rank 12 with two tokens each.
+  const StepLoad load = {.decode_sequences = 4, .adapter_tokens = 4, .rank_sum = 24, .distinct_adapters = 2};
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 24 * 1.75);
+  model.shape = LoraCostShape::kBgmv;
+  EXPECT_EQ(model.SecondsOf(load), 0);
+}
+
+TEST(PerformanceModelTest, TheFloorOfTheWeightsGrowsWithTheExpertsTaken) {
+  PerformanceModel model;
+  model.experts = {4, 1};
+  model.dense_floor = 3;
+  model.expert_floor = 2;
+  model.per_decode_sequence = 1;
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 1}), 5);
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 2}), 3 + 3.5);
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 20}), 20);
+  model.per_prefill_token = 0.1;
+  EXPECT_EQ(RidgeTokens(model), 110);  // all experts
+}
+
 TEST(PerformanceModelTest, NoLessThanTheFloor) {
   PerformanceModel model;
   model.per_decode_sequence = 1;

@@ -154,11 +154,34 @@ Status ReadQuality(StrictFields& fields, const char* key, FitQuality& quality) {
   return fields.Object(key, [&](StrictFields& inner) { return ReadQuality(inner, quality); });
 }
 
+// Only mixtures of experts have them.
+Status ReadExperts(StrictFields& fields, PerformanceModel& model) {
+  if (!fields.Has("experts")) return Ok{};
+  return fields.Object("experts", [&](StrictFields& inner) -> Status {
+    RETURN_IF_ERROR(inner.Int("count", 1, kMaxExperts, model.experts.count));
+    RETURN_IF_ERROR(inner.Int("per_token", 1, model.experts.count, model.experts.per_token));
+    for (const PerformanceTerm& term : PerformanceTerms(model.shape)) {
+      if (term.of_experts) RETURN_IF_ERROR(inner.Number(term.name, 0, kMaxSeconds, model.*term.coefficient));
+    }
+    return inner.Number("floor", 0, kMaxSeconds, model.expert_floor);
+  });
+}
+
+ordered_json ExpertsJson(const PerformanceModel& model) {
+  ordered_json experts = {{"count", model.experts.count}, {"per_token", model.experts.per_token}};
+  for (const PerformanceTerm& term : PerformanceTerms(model.shape)) {
+    if (term.of_experts) experts[term.name] = model.*term.coefficient;
+  }
+  experts["floor"] = model.expert_floor;
+  return experts;
+}
+
 Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted) {
   fitted.model.shape = shape;
   double sum = 0;
   RETURN_IF_ERROR(fields.Object("seconds", [&](StrictFields& seconds) -> Status {
     for (const PerformanceTerm& term : PerformanceTerms(shape)) {
+      if (term.of_experts) continue;
       RETURN_IF_ERROR(seconds.Number(term.name, 0, kMaxSeconds, fitted.model.*term.coefficient));
       sum += fitted.model.*term.coefficient;
     }
@@ -170,6 +193,7 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
                            ".seconds: expected at least one value above 0, found none");
   }
   RETURN_IF_ERROR(fields.Int("token_tile", 0, 65536, fitted.model.token_tile));
+  RETURN_IF_ERROR(ReadExperts(fields, fitted.model));
   RETURN_IF_ERROR(ReadQuality(fields, "fitted", fitted.fitted));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out", fitted.held_out));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out_prefill", fitted.held_out_prefill));
@@ -301,27 +325,29 @@ ordered_json QualityJson(const FitQuality& quality) {
 ordered_json ModelJson(const FittedModel& fitted) {
   ordered_json seconds = ordered_json::object();
   for (const PerformanceTerm& term : PerformanceTerms(fitted.model.shape)) {
-    seconds[term.name] = fitted.model.*term.coefficient;
+    if (!term.of_experts) seconds[term.name] = fitted.model.*term.coefficient;
   }
   seconds["dense_floor"] = fitted.model.dense_floor;
   seconds["floor"] = fitted.model.floor;
-  return {{"seconds", std::move(seconds)},
-          {"token_tile", fitted.model.token_tile},
-          {"fitted", QualityJson(fitted.fitted)},
-          {"held_out", QualityJson(fitted.held_out)},
-          {"held_out_prefill", QualityJson(fitted.held_out_prefill)},
-          {"held_out_decode", QualityJson(fitted.held_out_decode)},
-          {"held_out_mixed", QualityJson(fitted.held_out_mixed)},
-          {"caraserve_decode", QualityJson(fitted.caraserve_decode)},
-          {"engine",
-           {{"decode_factors", FactorsAsJson<ordered_json>(fitted.model.decode_factors)},
-            {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
-            {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
-            {"after_prefill_seconds", fitted.model.after_prefill},
-            {"after_prefill_decay", fitted.model.after_prefill_decay},
-            {"after_prefill_per_sequence_seconds", fitted.model.after_prefill_per_sequence},
-            {"held_out", QualityJson(fitted.engine)},
-            {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
+  ordered_json out = {{"seconds", std::move(seconds)},
+                      {"token_tile", fitted.model.token_tile},
+                      {"fitted", QualityJson(fitted.fitted)},
+                      {"held_out", QualityJson(fitted.held_out)},
+                      {"held_out_prefill", QualityJson(fitted.held_out_prefill)},
+                      {"held_out_decode", QualityJson(fitted.held_out_decode)},
+                      {"held_out_mixed", QualityJson(fitted.held_out_mixed)},
+                      {"caraserve_decode", QualityJson(fitted.caraserve_decode)},
+                      {"engine",
+                       {{"decode_factors", FactorsAsJson<ordered_json>(fitted.model.decode_factors)},
+                        {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
+                        {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
+                        {"after_prefill_seconds", fitted.model.after_prefill},
+                        {"after_prefill_decay", fitted.model.after_prefill_decay},
+                        {"after_prefill_per_sequence_seconds", fitted.model.after_prefill_per_sequence},
+                        {"held_out", QualityJson(fitted.engine)},
+                        {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
+  if (fitted.model.experts.count > 0) out["experts"] = ExpertsJson(fitted.model);
+  return out;
 }
 
 ordered_json LinkJson(const PerformanceModel::Link& link, const FitQuality& quality) {

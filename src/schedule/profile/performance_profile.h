@@ -23,7 +23,7 @@ inline constexpr double kMaxDecay = 0.99;
 inline constexpr std::size_t kMaxPaceChanges = 8192;
 inline constexpr TimeNs kMaxPacePeriod = TimeNs{86400} * kNsPerSecond;
 // Bounds of CpuAssist's counts in a file.
-inline constexpr std::int64_t kMaxAssistLayers = 65536, kMaxAssistCores = 65536;
+inline constexpr std::int64_t kMaxAssistLayers = 65536, kMaxAssistCores = 65536, kMaxExperts = 65536;
 // Bounds of the bandwidth of a link in a file.
 inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 

@@ -52,6 +52,9 @@ PerformanceProfile SomeProfile() {
     fitted->model.device = profile.device;
     for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape))
       fitted->model.*term.coefficient = next *= 1.7;
+    fitted->model.experts =
+        fitted == &profile.bgmv ? PerformanceModel::Experts{8, 2} : PerformanceModel::Experts{64, 6};
+    fitted->model.expert_floor = next *= 1.7;
     fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
     fitted->model.dense_floor = next *= 1.7;
     fitted->model.floor = next *= 1.7;

@@ -26,7 +26,8 @@ void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions
 
 std::int64_t RidgeTokens(const PerformanceModel& model) {
   if (model.per_prefill_token <= 0) return 0;
-  const double tokens = model.dense_floor / model.per_prefill_token;
+  const double floor = model.dense_floor + model.expert_floor * static_cast<double>(model.experts.count);
+  const double tokens = floor / model.per_prefill_token;
   return static_cast<std::int64_t>(std::min(tokens, kMostRidgeTokens));
 }
 
