@@ -349,7 +349,7 @@ TEST_F(ToolCallsTest, UnknownParsersAreNamed) {
     const auto server = Server::Start(
         options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
     ASSERT_FALSE(server.ok());
-    EXPECT_THAT(server.error().message, HasSubstr("--tool-call-parser: expected auto, none, hermes"));
+    EXPECT_THAT(server.error().message, HasSubstr("--tool-call-parser: expected auto, none, granite, hermes"));
   }
 }
 

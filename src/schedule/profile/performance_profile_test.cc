@@ -51,19 +51,19 @@ PerformanceProfile SomeProfile() {
     fitted->model.shape = fitted == &profile.bgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
     fitted->model.device = profile.device;
     for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape))
-      fitted->model.*term.coefficient = next *= 1.7;
+      fitted->model.*term.coefficient = next *= 1.6;
     fitted->model.experts =
         fitted == &profile.bgmv ? PerformanceModel::Experts{8, 2} : PerformanceModel::Experts{64, 6};
-    fitted->model.expert_floor = next *= 1.7;
+    fitted->model.expert_floor = next *= 1.6;
     fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
-    fitted->model.dense_floor = next *= 1.7;
-    fitted->model.floor = next *= 1.7;
+    fitted->model.dense_floor = next *= 1.6;
+    fitted->model.floor = next *= 1.6;
     fitted->model.decode_factors = {{1, 1.25}, {4.5, 0.75 + next}};
     fitted->model.prefill_factors = {{32.25, 1 + next}};
     fitted->model.mixed_factors = {{2, 1 + next}, {3, 1.5}, {4, 0.5}};
-    fitted->model.after_prefill = next *= 1.7;
+    fitted->model.after_prefill = next *= 1.6;
     fitted->model.after_prefill_decay = 0.6;
-    fitted->model.after_prefill_per_sequence = next *= 1.7;
+    fitted->model.after_prefill_per_sequence = next *= 1.6;
     fitted->model.between_steps = 3e-5;
     fitted->model.submit_latency = 5e-5;
     fitted->model.disk = {0.001, 1.5e9};
@@ -74,7 +74,7 @@ PerformanceProfile SomeProfile() {
     for (FitQuality* quality :
          {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
           &fitted->held_out_mixed, &fitted->caraserve_decode, &fitted->engine, &fitted->engine_linear}) {
-      *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.7, .p90_error = next *= 1.7};
+      *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.6, .p90_error = next *= 1.6};
     }
   }
   profile.between_steps = 3e-5;
