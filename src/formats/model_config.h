@@ -94,7 +94,7 @@ enum class QkNorm : std::uint8_t { kNone, kHeads, kRow, kLayerOfHeads };
 
 // Attention with linear biases: the further a key lies back, the lower its score. kExact: by a slope of the head for
 // each position. kBf16: products of queries and keys, before they are scaled, get the product of slope and position in
-// bfloat16 more, as Falcon was trained. model/alibi.h has the slopes.
+// bfloat16 more, as in Falcon. model/alibi.h has the slopes.
 enum class Alibi : std::uint8_t { kNone, kExact, kBf16 };
 
 // The heads of a layer.
