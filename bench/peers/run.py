@@ -11,12 +11,14 @@ mixtures of experts:
 
     bench/peers/make_models.py FOLDER --llama-quantize PATH --shapes mixtral,qwen3-moe
     bench/peers/run.py FOLDER --loramux build/release/tools/loramux --llama-server PATH --shapes mixtral,qwen3-moe \
-        --pairs --formats q8,q4 --peers Q8_0,Q4_K_M --loads "one stream;16 streams;16 adapters;experts" --page docs/results
+        --pairs --formats q8,q4 --peers Q8_0,Q4_K_M --loads "one stream;16 streams;16 adapters;experts" \
+        --page docs/results
 
 Prints medians with their ranges, and the ratios. llama.cpp is not part of loramux: build it from its repository.
 """
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -234,7 +236,7 @@ def show(folder, name, load, value):
     print(f"{folder.name:9} {name:18} {load:30} {value:8.1f} tokens/s", flush=True)
 
 
-def run_shape(args, folder):
+def run_shape(args, folder, save):
     vocabulary, figures, memory = vocabulary_of(folder), {}, {}
     for repetition in range(args.repetitions):
         for name, system in systems_of(args, folder).items():
@@ -248,10 +250,10 @@ def run_shape(args, folder):
                     show(folder, name, load, value)
             memory[name] = server.resident_bytes()
             server.stop()
-    return {"tokens_per_second": figures, "resident_bytes": memory}
+        save({"tokens_per_second": figures, "resident_bytes": memory})
 
 
-def run_pairs(args, folder):
+def run_pairs(args, folder, save):
     """As run_shape, but both servers of a pair run at once. They take turns at being the first with a load."""
     vocabulary, memory = vocabulary_of(folder), {}
     figures, by_time, others = {}, {}, {}
@@ -263,7 +265,7 @@ def run_pairs(args, folder):
         for name in names:  # warms up, and loads adapters
             for load in loads_of(args):
                 if systems[name].serves(LOADS[load][3]):
-                    ask(systems[name], servers[name], load, vocabulary, random.Random(-1), 4)
+                    ask(systems[name], servers[name], load, vocabulary, random.Random(-1), 2)
         for repetition in range(args.repetitions):
             for load in loads_of(args):
                 wait_until_quiet(servers[names[0]], args.patience)
@@ -280,8 +282,8 @@ def run_pairs(args, folder):
         for name in names:
             memory[name] = servers[name].resident_bytes()
             servers[name].stop()
-    return {"tokens_per_second": figures, "tokens_per_processor_second": by_time, "others_busy": others,
-            "resident_bytes": memory, "pairs": pairs}
+        save({"tokens_per_second": figures, "tokens_per_processor_second": by_time, "others_busy": others,
+              "resident_bytes": memory, "pairs": pairs[:pairs.index(pair) + 1]})
 
 
 def cell(values, digits=1):
@@ -388,14 +390,15 @@ def page(args, results, load_average):
     passive = ", with OMP_WAIT_POLICY=passive: its threads spin otherwise" if args.passive else ""
     tables = "\n\n".join(f"### {name}\n" + "\n\n".join(pairs_table(result, kind) for kind in KINDS)
                          for name, result in results.items())
-    how = wrap(f"""Made by `bench/peers/run.py` on {time.strftime("%Y-%m-%d")}; its head has the commands. Random weights,
-        the same values for both programs. {args.threads} threads each, on a machine of {machine()}.""")
-    loads = wrap(f"""Prompts have 16 tokens and answers {args.tokens}. Both servers of a pair run at once. Every load runs
-        on one and right after it on the other, {args.repetitions} times; ratios are those of such neighbours. Medians,
+    how = wrap(f"""Made by `bench/peers/run.py` on {time.strftime("%Y-%m-%d")}; its head has the commands. Random
+        weights, the same values for both programs. {args.threads} threads each, on a machine of {machine()}.""")
+    loads = wrap(f"""Prompts have 16 tokens and answers {args.tokens}. Both servers of a pair run at once. Every load
+        runs on one and right after it on the other, {args.repetitions} times; ratios are those of such neighbours.
+        Medians,
         with their ranges. Adapters of attention have ranks 8 to 128 on q, k, v and o. Those of experts have ranks 8 to
         32 on all matrices of all experts; llama.cpp has none.""")
-    others = wrap(f"""{state} other programs kept {cell(busy, 2)} processors busy during the loads. The load average, with
-        what was measured, was {load_average[0]:.1f} at first and {load_average[1]:.1f} at the end.""")
+    others = wrap(f"""{state} other programs kept {cell(busy, 2)} processors busy during the loads. The load average,
+        with what was measured, was {load_average[0]:.1f} at first and {load_average[1]:.1f} at the end.""")
     return f"""# Mixtures of experts, beside llama.cpp
 {how}
 
@@ -458,12 +461,17 @@ def main():
         parser.error("--pairs needs --llama-server, and --page needs --pairs")
     for load, (streams, prompt, tokens, adapters) in LOADS.items():
         LOADS[load] = (streams, prompt, min(tokens, args.tokens), adapters)
-    run, before = run_pairs if args.pairs else run_shape, os.getloadavg()[0]
-    results = {name: run(args, args.folder / name) for name in args.shapes.split(",")}
+    run, before, results = run_pairs if args.pairs else run_shape, os.getloadavg()[0], {}
+
+    def save(name, result):
+        results[name] = result
+        if args.output:
+            args.output.write_text(json.dumps(results, indent=1) + "\n")
+
+    for name in args.shapes.split(","):
+        run(args, args.folder / name, functools.partial(save, name))
     for name, result in results.items():
         print(f"\n{name}\n{table(result)}")
-    if args.output:
-        args.output.write_text(json.dumps(results, indent=1) + "\n")
     if args.page:
         write_page(args.page, page(args, results, (before, os.getloadavg()[0])))
 
