@@ -1,0 +1,108 @@
+// Layers that carry a state from token to token in place of keys and values: a causal convolution and the gated delta
+// rule, with what stands around them. What is computed for a token depends on the state before it and on its own row
+// alone, so that the result has the same bits however a prompt is cut into steps, and whatever else the batch has.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "kernels/kernel_context.h"
+#include "tensor/page_arena.h"
+
+namespace loramux {
+
+// The rows of the batch that belong to one sequence in this step, and where its states lie.
+struct StateSequence {
+  std::int64_t first_row = 0;  // rows [first_row, first_row + num_tokens) of the batch
+  std::int64_t num_tokens = 0;
+  bool begins = false;                   // at position 0: the state before it is zero, whatever the pages hold
+  const std::uint32_t* pages = nullptr;  // in which its states lie one after the other
+};
+
+// The states of one kind and layer: floats in the pages of each sequence, `first` floats after the first page's begin.
+struct StatePlace {
+  PageArena arena;
+  std::int64_t page_floats = 0;  // of a page, that states use
+  std::int64_t first = 0;
+
+  // Calls fn(address, done, count) for the pieces of floats [at, at + count) of the place.
+  template <typename F>
+  void ForEachPiece(const std::uint32_t* pages, std::int64_t at, std::int64_t count, const F& fn) const {
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t from = first + at + done, in_page = from % page_floats;
+      const std::int64_t piece = std::min(count - done, page_floats - in_page);
+      fn(reinterpret_cast<float*>(arena.Page(pages[from / page_floats])) + in_page, done, piece);
+      done += piece;
+    }
+  }
+  // Reads floats of a sequence's state, zeros if it begins; writes them.
+  void Read(const StateSequence& of, std::int64_t at, std::int64_t count, float* to) const {
+    if (of.begins) {
+      std::fill_n(to, count, 0.0f);
+      return;
+    }
+    ForEachPiece(of.pages, at, count, [&](const float* from, std::int64_t done, std::int64_t piece) {
+      std::memcpy(to + done, from, static_cast<std::size_t>(piece) * sizeof(float));
+    });
+  }
+  void Write(const StateSequence& of, std::int64_t at, std::int64_t count, const float* from) const {
+    ForEachPiece(of.pages, at, count, [&](float* to, std::int64_t done, std::int64_t piece) {
+      std::memcpy(to, from + done, static_cast<std::size_t>(piece) * sizeof(float));
+    });
+  }
+};
+
+// The heads of the gated delta rule. Key head j serves value heads j r to j r + r - 1, with r = value_heads /
+// key_heads.
+struct DeltaShape {
+  std::int64_t key_heads = 0, value_heads = 0;
+  std::int64_t key_dim = 0, value_dim = 0;
+
+  // A row of what goes into it: all queries, all keys, all values.
+  std::int64_t Keys() const { return key_heads * key_dim; }
+  std::int64_t Values() const { return value_heads * value_dim; }
+  std::int64_t Channels() const { return 2 * Keys() + Values(); }
+  std::int64_t HeadFloats() const { return key_dim * value_dim; }  // of the state of a value head: [key_dim, value_dim]
+};
+
+// y[t, c] = silu(sum over j of weights[j, c] x[t - width + 1 + j, c]) for each sequence's rows t; what lies before them
+// is its state [width - 1, channels], which then has its last rows. weights: [width, channels]. Strides in floats; x
+// and y do not overlap.
+void CausalConv(const KernelContext& context, std::int64_t channels, std::int64_t width, const float* weights,
+                const StatePlace& place, std::span<const StateSequence> sequences, const float* x,
+                std::int64_t x_stride, float* y, std::int64_t y_stride);
+
+// How a value head's state decays and learns: by exp(rate softplus(a + bias)) before each token, and by sigmoid(b) of
+// the difference. rate, bias: [value_heads].
+struct DeltaGates {
+  const float* rate = nullptr;  // below 0
+  const float* bias = nullptr;
+};
+
+// The gated delta rule, for each value head and token in turn: S *= decay; S += k ((v - S^T k) beta)^T; out = S^T q /
+// sqrt(key_dim), where q and k are divided by the root of the sum of their squares + 1e-6. x: [rows, Channels()];
+// gates: [rows, 2 value_heads], b of all heads and then a; out: [rows, Values()]. The state: [value_heads,
+// HeadFloats()]. workspace: threads times DeltaWorkspaceFloats.
+void DeltaRule(const KernelContext& context, const DeltaShape& shape, const DeltaGates& form, const StatePlace& place,
+               std::span<const StateSequence> sequences, const float* x, std::int64_t x_stride, const float* gates,
+               std::int64_t gates_stride, float* out, std::int64_t out_stride, float* workspace);
+inline std::int64_t DeltaWorkspaceFloats(const DeltaShape& shape) {
+  return (shape.HeadFloats() + 2 * shape.key_dim + shape.value_dim + 15) / 16 * 16;
+}
+
+// y = y / sqrt(mean(y^2) + eps) * weight * silu(z) for each head [dim] of each of m rows. weight: [dim].
+void GatedRmsNorm(const KernelContext& context, std::int64_t heads, std::int64_t dim, const float* weight, float eps,
+                  const float* z, std::int64_t z_stride, std::int64_t m, float* y, std::int64_t y_stride);
+
+// y[i, :] *= sigmoid(gate[i, :]) for m rows of n elements.
+void MulSigmoid(const KernelContext& context, const float* gate, std::int64_t gate_stride, std::int64_t m,
+                std::int64_t n, float* y, std::int64_t y_stride);
+
+// x: m rows of `heads` pairs of a query [dim] and its gate [dim]. Moves the queries to the end of the 2 heads dim
+// elements and copies the gates to y.
+void SplitGates(const KernelContext& context, std::int64_t heads, std::int64_t dim, std::int64_t m, float* x,
+                std::int64_t x_stride, float* y, std::int64_t y_stride);
+
+}  // namespace loramux

@@ -1,0 +1,197 @@
+#include "kernels/states.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/kernel_test_support.h"
+
+namespace loramux::states_test {
+namespace {
+
+class StatesTest : public KernelTest {};
+LORAMUX_INSTANTIATE_KERNEL_TEST(StatesTest);
+
+// Pages of states, none of which is where the one before it is. They are full of NaN.
+class Pages {
+ public:
+  static constexpr std::int64_t kFloats = 48;  // of a page; states end within one
+
+  Pages(std::int64_t first, std::int64_t floats, std::int64_t sequences)
+      : first_(first),
+        pages_((first + floats + kFloats - 1) / kFloats),
+        memory_(static_cast<std::size_t>(pages_ * sequences * kFloats), std::numeric_limits<float>::quiet_NaN()) {
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      std::vector<std::uint32_t>& table = tables_.emplace_back();
+      for (std::int64_t p = 0; p < pages_; ++p)
+        table.push_back(static_cast<std::uint32_t>((pages_ - p) * sequences - 1 - s));
+    }
+  }
+  StatePlace place() {
+    return {{reinterpret_cast<std::byte*>(memory_.data()), kFloats * sizeof(float)}, kFloats, first_};
+  }
+  const std::uint32_t* table(std::size_t sequence) const { return tables_[sequence].data(); }
+
+ private:
+  std::int64_t first_, pages_;
+  std::vector<float> memory_;
+  std::vector<std::vector<std::uint32_t>> tables_;
+};
+
+constexpr std::int64_t kSequences = 3;
+constexpr std::int64_t kTokens[kSequences] = {1, 9, 23};
+constexpr std::int64_t kAllTokens = 33;
+
+// Calls step(sequences) until all rows are computed: each sequence's next ones, `chunk` at most. Rows of a sequence are
+// adjacent, as in one step of all.
+template <typename Step>
+void InSteps(const Pages& pages, std::int64_t chunk, const Step& step) {
+  std::int64_t done[kSequences] = {};
+  for (bool more = true; more;) {
+    more = false;
+    std::vector<StateSequence> sequences;
+    std::int64_t first = 0;
+    for (std::size_t s = 0; s < kSequences; first += kTokens[s++]) {
+      const std::int64_t rows = std::min(chunk, kTokens[s] - done[s]);
+      if (rows == 0) continue;
+      sequences.push_back({first + done[s], rows, done[s] == 0, pages.table(s)});
+      done[s] += rows;
+      more |= done[s] < kTokens[s];
+    }
+    if (!sequences.empty()) step(sequences);
+  }
+}
+
+void ExpectClose(const std::vector<float>& actual, const std::vector<float>& expected, float tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], tolerance) << i;
+}
+
+// Runs `op(context, place, sequences, y)` over all rows at once by the reference, and in steps of many sizes by the
+// variant under test: close to each other, and the same bits in whatever steps.
+template <typename Op>
+void CheckSteps(const KernelContext& context, const KernelContext& reference, std::int64_t state_floats,
+                std::int64_t width, const Op& op) {
+  constexpr std::int64_t kFirst = 17;
+  const std::vector<float> none(static_cast<std::size_t>(kAllTokens * width));
+  std::vector<float> expected = none, whole;
+  Pages of_reference(kFirst, state_floats, kSequences);
+  InSteps(of_reference, kAllTokens,
+          [&](const auto& sequences) { op(reference, of_reference.place(), sequences, expected.data()); });
+  for (const std::int64_t chunk : {kAllTokens, std::int64_t{1}, std::int64_t{2}, std::int64_t{5}}) {
+    SCOPED_TRACE(chunk);
+    Pages pages(kFirst, state_floats, kSequences);
+    std::vector<float> actual = none;
+    InSteps(pages, chunk, [&](const auto& sequences) { op(context, pages.place(), sequences, actual.data()); });
+    ASSERT_NO_FATAL_FAILURE(ExpectClose(actual, expected, 2e-6f));
+    if (whole.empty()) whole = actual;
+    ASSERT_TRUE(BitwiseEqual(actual.data(), whole.data(), kAllTokens * width));
+  }
+}
+
+TEST_P(StatesTest, CausalConvHasTheSameBitsInWhateverSteps) {
+  Prng prng(1);
+  for (const std::int64_t channels : {1, 20, 300}) {
+    for (const std::int64_t width : {2, 4}) {
+      const auto x = RandomFloats(kAllTokens * channels, prng), weights = RandomFloats(width * channels, prng);
+      CheckSteps(
+          context(), reference(), (width - 1) * channels, channels,
+          [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
+            CausalConv(c, channels, width, weights.data(), place, sequences, x.data(), channels, y, channels);
+          });
+    }
+  }
+}
+
+TEST_P(StatesTest, CausalConvSeesTheRowsBefore) {
+  Pages pages(0, 6, 1);
+  const std::vector<float> x = {1, 10, 2, 20, 3, 30, 4, 40};           // two channels
+  const std::vector<float> weights = {1, 0, 0, 0, 0, 0.5f, 0.25f, 0};  // three rows before, one before, itself
+  std::vector<float> y(8);
+  const StateSequence sequence = {0, 4, true, pages.table(0)};
+  CausalConv(context(), 2, 4, weights.data(), pages.place(), std::span(&sequence, 1), x.data(), 2, y.data(), 2);
+  const float sums[] = {0.25f, 0, 0.5f, 5, 0.75f, 10, 2, 15};
+  for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], sums[i] / (1 + std::exp(-sums[i])), 1e-5f) << i;
+}
+
+TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
+  Prng prng(2);
+  for (const DeltaShape& shape :
+       {DeltaShape{1, 1, 8, 4}, DeltaShape{2, 4, 8, 12}, DeltaShape{1, 3, 33, 70}, DeltaShape{2, 2, 64, 128}}) {
+    const std::int64_t channels = shape.Channels(), heads = shape.value_heads, width = shape.Values();
+    const auto x = RandomFloats(kAllTokens * channels, prng), bias = RandomFloats(heads, prng);
+    auto gates = RandomFloats(kAllTokens * 2 * heads, prng), rate = RandomFloats(heads, prng);
+    for (float& value : rate) value = -0.3f - 0.2f * value;
+    gates[static_cast<std::size_t>(heads)] = 30;  // beyond which softplus is its argument
+    std::vector<float> workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
+    CheckSteps(
+        context(), reference(), heads * shape.HeadFloats(), width,
+        [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
+          DeltaRule(c, shape, {rate.data(), bias.data()}, place, sequences, x.data(), channels, gates.data(), 2 * heads,
+                    y, width, workspace.data());
+        });
+  }
+}
+
+// A value comes back by its key, until it has decayed or the key has another one.
+TEST_P(StatesTest, DeltaRuleRemembers) {
+  const DeltaShape shape = {1, 1, 2, 1};
+  Pages pages(0, 2, 1);
+  const float rate = -1, bias = 0;
+  const float none = -100, always = 100;
+  // q, k, v by row; b, a by row. The keys are orthogonal; nothing decays where a is far below 0.
+  const std::vector<float> x = {1, 0, 1, 0, 5, 1, 0, 0, 1, 7, 1, 0, 1, 0, 3, 0, 1, 0, 1, 0};
+  const std::vector<float> gates = {always, none, always, none, always, none, none, 0};
+  std::vector<float> y(4), workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
+  const StateSequence sequence = {0, 4, true, pages.table(0)};
+  DeltaRule(context(), shape, {&rate, &bias}, pages.place(), std::span(&sequence, 1), x.data(), 5, gates.data(), 2,
+            y.data(), 1, workspace.data());
+  const float root = std::sqrt(0.5f);  // 1 / sqrt(key_dim)
+  EXPECT_NEAR(y[0], 5 * root, 1e-4f);
+  EXPECT_NEAR(y[1], 5 * root, 1e-4f);
+  EXPECT_NEAR(y[2], 3 * root, 1e-4f);
+  EXPECT_NEAR(y[3], 7 * root / 2, 1e-4f);  // exp(-log(2)), and beta 0
+}
+
+TEST_P(StatesTest, GatedRmsNorm) {
+  Prng prng(3);
+  for (const std::int64_t dim : {1, 12, 16, 128}) {
+    const std::int64_t heads = 3, rows = 50, width = heads * dim;
+    auto z = RandomFloats(rows * width, prng);
+    for (float& value : z) value *= 5;
+    const auto weight = RandomFloats(dim, prng), x = RandomFloats(rows * width, prng);
+    const auto run = [&](const KernelContext& c) {
+      std::vector<float> y = x;
+      GatedRmsNorm(c, heads, dim, weight.data(), 0.01f, z.data(), width, rows, y.data(), width);
+      return y;
+    };
+    const std::vector<float> actual = run(context());
+    ExpectClose(actual, run(reference()), 4e-6f);
+    float squares = 0;
+    for (std::int64_t i = 0; i < dim; ++i) squares += x[static_cast<std::size_t>(i)] * x[static_cast<std::size_t>(i)];
+    const float gate = z[0] / (1 + std::exp(-z[0]));
+    EXPECT_NEAR(actual[0], x[0] / std::sqrt(squares / static_cast<float>(dim) + 0.01f) * weight[0] * gate, 4e-6f);
+  }
+}
+
+TEST_P(StatesTest, MulSigmoid) {
+  Prng prng(4);
+  for (const std::int64_t n : {1, 16, 33, 2000}) {
+    const auto gate = RandomFloats(30 * n, prng), x = RandomFloats(30 * n, prng);
+    std::vector<float> y = x;
+    MulSigmoid(context(), gate.data(), n, 30, n, y.data(), n);
+    for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], x[i] / (1 + std::exp(-gate[i])), 1e-6f);
+  }
+}
+
+TEST_P(StatesTest, SplitGates) {
+  std::vector<float> x, y(2 * 6, -1);
+  for (int i = 0; i < 2 * 13; ++i) x.push_back(static_cast<float>(i));
+  SplitGates(context(), 3, 2, 2, x.data(), 13, y.data(), 6);
+  EXPECT_EQ(std::vector<float>(x.begin() + 6, x.begin() + 13), (std::vector<float>{0, 1, 4, 5, 8, 9, 12}));
+  EXPECT_EQ(std::vector<float>(x.begin() + 19, x.end()), (std::vector<float>{13, 14, 17, 18, 21, 22, 25}));
+  EXPECT_EQ(y, (std::vector<float>{2, 3, 6, 7, 10, 11, 15, 16, 19, 20, 23, 24}));
+}
+
+}  // namespace
+}  // namespace loramux::states_test
