@@ -11,6 +11,7 @@
 
 #include "adapter/class_numbers.h"
 #include "base/prng.h"
+#include "memory/page_geometry.h"
 #include "model/model.h"
 #include "tensor/aligned_buffer.h"
 #include "tests/golden_case.h"
@@ -30,7 +31,7 @@ using golden::RelativeError;
 class PagePool {
  public:
   PagePool(const ModelConfig& config, DType dtype, std::int64_t num_pages, std::uint64_t seed)
-      : layout_{config.num_layers, config.num_kv_heads, config.head_dim, /*page_tokens=*/8, dtype},
+      : layout_(KvLayoutOf(config, /*page_tokens=*/8, dtype)),
         stride_((layout_.PageBytes() + 63) / 64 * 64),
         memory_(static_cast<std::int64_t>(stride_) * num_pages),
         prng_(seed) {

@@ -218,6 +218,9 @@ DType GgufBaseDType(const GgufFile& file) {
 void AddPages(Report& report, const PageGeometry& geometry) {
   AddText(report, "kv_dtype", "keys and values in", DTypeName(geometry.kv.dtype));
   AddBytes(report, "kv_bytes_per_token", "bytes per token", static_cast<std::int64_t>(geometry.kv.BytesPerToken()));
+  if (geometry.kv.state_pages > 0) {
+    AddCount(report, "state_pages", "pages of a sequence's states", geometry.kv.state_pages);
+  }
   AddCount(report, "page_tokens", "tokens per page", geometry.kv.page_tokens);
   AddBytes(report, "page_bytes", "page", geometry.page_bytes);
 }

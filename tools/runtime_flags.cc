@@ -591,6 +591,12 @@ void LogPeculiarities(const Runtime& runtime) {
     spdlog::warn(
         "the model's files hold no output layer (lm_head): it makes embeddings, and requests for text are refused");
   }
+  if (config.recurrent) {
+    spdlog::info(
+        "linear attention: a sequence's states take {} pages of {} each beside its keys and values, and no prefix is "
+        "cached; a preempted request is computed again from its beginning",
+        runtime.geometry().kv.state_pages, FormatBytes(runtime.geometry().page_bytes));
+  }
   if (config.TurnsAlike(config.MostPositions())) return;
   const bool dynamic = config.rope.scaling == RopeConfig::Scaling::kDynamic;
   if (!dynamic && config.TurnsAlike(runtime.max_model_len())) return;

@@ -503,7 +503,7 @@ struct Engine::Impl {
     return own + version->layout.pages;
   }
   std::int64_t PagesOf(std::int64_t tokens) const {
-    return (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
+    return options.scheduler.state_pages + (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
   }
   // Device pages reserved for adapters; 0: adapters share the pool with keys and values.
   std::int64_t AdapterShare() const {
@@ -590,6 +590,7 @@ struct Engine::Impl {
     part.position = request.computed;
     part.pages = request.page_table;
     part.page_tokens = options.scheduler.page_tokens;
+    part.state_pages = options.scheduler.state_pages;
     part.adapter = request.adapter == kBaseModel || chunk.by_base ? nullptr : &residency.Get(request.adapter);
     part.sampling = Samples(chunk) ? &request.sampling : nullptr;
     part.context.prompt = request.prompt();
@@ -790,7 +791,8 @@ std::shared_ptr<const EngineSnapshot> Engine::Snapshot(std::chrono::milliseconds
 
 std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
   const std::lock_guard lock(impl_->inbox.mutex);
-  const std::int64_t fitting = impl_->PagesBesideAdapter(adapter) * impl_->options.scheduler.page_tokens;
+  const SchedulerOptions& scheduler = impl_->options.scheduler;
+  const std::int64_t fitting = (impl_->PagesBesideAdapter(adapter) - scheduler.state_pages) * scheduler.page_tokens;
   return std::min(impl_->options.max_model_len, std::max<std::int64_t>(0, fitting));
 }
 

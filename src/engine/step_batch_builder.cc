@@ -18,7 +18,8 @@ FlatRange AppendTo(std::vector<T>& array, std::span<const T> more) {
 
 void StepBatchBuilder::Add(const SequencePart& part) {
   const auto count = static_cast<std::int64_t>(part.tokens.size());
-  const auto pages = static_cast<std::size_t>((part.position + count + part.page_tokens - 1) / part.page_tokens);
+  const auto pages =
+      static_cast<std::size_t>(part.state_pages + (part.position + count + part.page_tokens - 1) / part.page_tokens);
   CHECK_LE(pages, part.pages.size());
   StepSequence& sequence = batch_.sequences.emplace_back();
   sequence.id = part.id;

@@ -48,9 +48,10 @@ constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
-constexpr std::array<const char*, kNumLoraTargets + 3> kTargetNames = {
-    "q_proj",    "k_proj",  "v_proj",       "o_proj", "gate_proj",         "up_proj",
-    "down_proj", "lm_head", "embed_tokens", "gate",   "shared_expert_gate"};
+constexpr std::array<const char*, kNumLoraTargets + 8> kTargetNames = {
+    "q_proj",    "k_proj",    "v_proj",       "o_proj",  "gate_proj",          "up_proj",
+    "down_proj", "lm_head",   "embed_tokens", "gate",    "shared_expert_gate", "in_proj_qkv",
+    "in_proj_z", "in_proj_b", "in_proj_a",    "out_proj"};
 
 constexpr std::string_view kEmbeddingModule = "model.embed_tokens";
 
@@ -325,10 +326,11 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
   }
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
-    if (vector == nullptr || !of_experts) continue;
-    return Unsupported(label + ": tensor " + Quote(vector->name) +
-                       ": of experts and routers, only LoRA is supported, without DoRA and trained biases; merge the "
-                       "adapter into the base model");
+    if (vector == nullptr || (!of_experts && !IsOfStates(key.target))) continue;
+    return Unsupported(label + ": tensor " + Quote(vector->name) + ": of " +
+                       (of_experts ? "experts and routers" : "linear attention") +
+                       ", only LoRA is supported, without DoRA and trained biases; merge the adapter into the base "
+                       "model");
   }
   if (pair.bias != nullptr && !config.invocation_tokens.empty()) {
     return TensorError(
@@ -421,9 +423,21 @@ bool IsOfFeedForward(LoraTarget target) {
   return target == LoraTarget::kGate || target == LoraTarget::kUp || target == LoraTarget::kDown;
 }
 
+// A layer has attention or is recurrent.
+Status CheckAttentionKind(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
+  const bool recurrent = model.IsRecurrent(key.layer), of_states = IsOfStates(key.target);
+  if (of_states == recurrent || (!of_states && key.target > LoraTarget::kO)) return Ok{};
+  return TensorError(label, pair.a != nullptr ? *pair.a : *pair.bias,
+                     "the base model has no module " + Quote(pair.plain_module) + ": its layer " +
+                         std::to_string(key.layer) + " has " +
+                         (recurrent ? "linear attention, linear_attn" : "full attention, self_attn"));
+}
+
 // A layer has a block of its own, a shared expert, or neither.
 Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
   if (key.is_lm_head) return Ok{};
+  RETURN_IF_ERROR(CheckAttentionKind(key, pair, model, label));
+  if (IsOfStates(key.target)) return Ok{};
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   const bool has_it = key.target == LoraTarget::kSharedGate
                           ? model.HasExperts(key.layer) && model.experts->shared_gate
@@ -621,7 +635,7 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_
   const std::int64_t between = expert < 0 ? model.BlockSize(layer) : model.experts->intermediate_size;
   switch (target) {
     case LoraTarget::kQ:
-      return {model.hidden_size, model.QDim(layer)};
+      return {model.hidden_size, model.QProjDim(layer)};
     case LoraTarget::kK:
     case LoraTarget::kV:
       return {model.hidden_size, model.KvDim(layer)};
@@ -640,6 +654,15 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_
       return {model.hidden_size, model.experts ? model.experts->route.experts : 0};
     case LoraTarget::kSharedGate:
       return {model.hidden_size, 1};
+    case LoraTarget::kInQkv:
+      return {model.hidden_size, model.recurrent ? model.recurrent->Channels() : 0};
+    case LoraTarget::kInZ:
+      return {model.hidden_size, model.recurrent ? model.recurrent->Values() : 0};
+    case LoraTarget::kInB:
+    case LoraTarget::kInA:
+      return {model.hidden_size, model.recurrent ? model.recurrent->value_heads : 0};
+    case LoraTarget::kOut:
+      return {model.recurrent ? model.recurrent->Values() : 0, model.hidden_size};
   }
   CHECK(false);
 }

@@ -40,8 +40,9 @@ std::string ModuleName(const LoraModule& module) {
   if (module.target == LoraTarget::kLmHead) return target;
   if (module.target == LoraTarget::kEmbedding) return "model." + target;
   const bool in_mlp = module.target >= LoraTarget::kGate;
+  const char* const block = IsOfStates(module.target) ? ".linear_attn." : in_mlp ? ".mlp." : ".self_attn.";
   const std::string expert = module.expert < 0 ? "" : "experts." + std::to_string(module.expert) + ".";
-  return "model.layers." + std::to_string(module.layer) + (in_mlp ? ".mlp." : ".self_attn.") + expert + target;
+  return "model.layers." + std::to_string(module.layer) + block + expert + target;
 }
 
 // What a module of a mixture of experts may be called: a part of all experts, under Mixtral's names, or of the shared
@@ -176,6 +177,23 @@ TEST(AdapterGoldenTest, EveryAdapterIsWrittenInPeftsForm) {
     }
   }
   EXPECT_GE(written, 64);
+}
+
+// Layers of attention and recurrent ones have no linear layers in common.
+TEST(AdapterGoldenTest, AModuleMustBeOfTheLayersKind) {
+  const fs::path golden = kGolden / "models" / "qwen3_5";
+  const auto model = LoadModelConfig(golden / "model");
+  ASSERT_TRUE(model.ok() && model->IsRecurrent(0) && !model->IsRecurrent(2));
+  for (const auto& [layer, kind] :
+       {std::pair{0, "layer 0 has full attention, self_attn"}, {2, "layer 2 has linear attention, linear_attn"}}) {
+    ModelConfig other = *model;
+    other.recurrent->layers[static_cast<std::size_t>(layer)].flip();
+    EXPECT_THAT(OpenAdapter(golden / "adapters/all_r4", other).error().message, testing::HasSubstr(kind));
+  }
+  ModelConfig wider = *model;
+  wider.recurrent->value_dim = 16;
+  EXPECT_THAT(OpenAdapter(golden / "adapters/delta_r2", wider).error().message,
+              testing::HasSubstr("expected [96, rank]"));
 }
 
 TEST(AdapterGoldenTest, NothingIsWrittenOverOrHalf) {

@@ -17,7 +17,7 @@ struct TargetName {
   LoraTarget target;
   FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 16> kLayerTargets = {{
+constexpr std::array<TargetName, 21> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -32,6 +32,11 @@ constexpr std::array<TargetName, 16> kLayerTargets = {{
     {"attn.k_proj", LoraTarget::kK},
     {"attn.v_proj", LoraTarget::kV},
     {"attn.o_proj", LoraTarget::kO},
+    {"linear_attn.in_proj_qkv", LoraTarget::kInQkv},
+    {"linear_attn.in_proj_z", LoraTarget::kInZ},
+    {"linear_attn.in_proj_b", LoraTarget::kInB},
+    {"linear_attn.in_proj_a", LoraTarget::kInA},
+    {"linear_attn.out_proj", LoraTarget::kOut},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
 }};

@@ -33,7 +33,8 @@ std::string FullName(const LoraModule& module) {
   if (module.target == LoraTarget::kLmHead) return ShortName(module);
   if (module.target == LoraTarget::kEmbedding) return "model." + ShortName(module);
   const bool attention = module.target <= LoraTarget::kO;
-  return "model.layers." + std::to_string(module.layer) + (attention ? ".self_attn." : ".mlp.") + ShortName(module);
+  const char* const block = attention ? ".self_attn." : IsOfStates(module.target) ? ".linear_attn." : ".mlp.";
+  return "model.layers." + std::to_string(module.layer) + block + ShortName(module);
 }
 
 std::string FullName(const OwnPart& part) {

@@ -13,6 +13,7 @@
 #include "formats/message.h"
 #include "formats/model_family.h"
 #include "formats/model_files.h"
+#include "formats/recurrent_fields.h"
 #include "formats/rope_config.h"
 
 namespace loramux {
@@ -104,6 +105,7 @@ Status RefuseOfFamily(const JsonFields& fields, const FamilyInfo& family) {
   if (family.of_gemma4) {
     return refuse("enable_moe_block", false, false);
   }
+  if (family.of_deltanet) return refuse("attn_output_gate", true, true);
   if (family.family == ModelFamily::kBloom) return refuse("apply_residual_connection_post_layernorm", false, false);
   return family.family == ModelFamily::kOpt ? refuse("layer_norm_elementwise_affine", true, true) : Ok{};
 }
@@ -311,7 +313,7 @@ Result<std::int64_t> ParsePattern(const JsonFields& fields, const FamilyInfo& fa
 // `layer_types` as saved by transformers 5 decides, except for Mistral; it must not contradict the other fields.
 Status ApplyLayerTypes(const JsonFields& fields, const FamilyInfo& family, std::int64_t window, ModelConfig& config) {
   const nlohmann::json* types = fields.Find("layer_types");
-  if (types == nullptr) return Ok{};
+  if (types == nullptr || family.of_deltanet) return Ok{};  // ParseRecurrent reads it
   if (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.num_layers) {
     return fields.Bad("layer_types", "a list of num_hidden_layers = " + std::to_string(config.num_layers) + " names");
   }
@@ -579,6 +581,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view json, const std::string& l
   config.dtype = dtype ? *dtype : torch_dtype.value_or("");
   RETURN_IF_ERROR(ParseExtents(fields, *family, config));
   RETURN_IF_ERROR(ParseExperts(fields, *family, config));
+  RETURN_IF_ERROR(ParseRecurrent(fields, *family, config));
   RETURN_IF_ERROR(ParseBiases(fields, *family, config));
   RETURN_IF_ERROR(ParseSlidingWindows(fields, *family, config));
   RETURN_IF_ERROR(ParseAlibi(fields, *family, config));

@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "formats/activation.h"
+#include "formats/recurrent_config.h"
 #include "formats/routing.h"
 
 namespace loramux {
@@ -47,6 +48,7 @@ enum class ModelFamily {
   kOlmoe,
   kGraniteMoe,
   kGptOss,
+  kQwen35,
 };
 
 // The family's name for messages.
@@ -152,6 +154,9 @@ struct ModelConfig {
   bool keys_are_values = false;  // in layers without a window, v is k before its norm
   bool layer_scales = false;     // a layer's result is multiplied by a number of its own
   std::optional<ExpertsConfig> experts;
+  std::optional<RecurrentConfig> recurrent;
+  // What attention gives is multiplied by the sigmoid of gates; q_proj has the gates of each head after its queries.
+  bool output_gate = false;
   // Positions are rows of a matrix, this many before that of position 0, and are added to the embedding; nullopt: not.
   std::optional<std::int64_t> position_rows_before;
   // The width of the embedding and of the output layer, which projections turn into hidden_size and back; 0: that.
@@ -247,14 +252,27 @@ struct ModelConfig {
   }
   std::int64_t QDim(std::int64_t layer) const { return num_heads * HeadsOf(layer).head_dim; }
   std::int64_t KvDim(std::int64_t layer) const { return HeadsOf(layer).num_kv_heads * HeadsOf(layer).head_dim; }
-  std::int64_t QkvDim(std::int64_t layer) const { return QDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer)); }
+  // The rows of q_proj; of all that is computed of a layer's input at first: q_proj, k_proj and v_proj, or in_proj_qkv
+  // and in_proj_z of a recurrent layer.
+  std::int64_t QProjDim(std::int64_t layer) const { return output_gate ? 2 * QDim(layer) : QDim(layer); }
+  std::int64_t QkvDim(std::int64_t layer) const {
+    if (IsRecurrent(layer)) return recurrent->Channels() + recurrent->Values();
+    return QProjDim(layer) + (SharesKv(layer) ? 0 : 2 * KvDim(layer));
+  }
+  // The width of what goes into o_proj, or into out_proj.
+  std::int64_t MostAttended() const { return std::max(MostQDim(), recurrent ? recurrent->Values() : 0); }
   // The most of all layers.
   std::int64_t MostHeadDim() const { return std::max(head_dim, other_heads ? other_heads->head_dim : 0); }
   std::int64_t MostQDim() const { return num_heads * MostHeadDim(); }
   std::int64_t MostQkvDim() const {
     const std::int64_t other = other_heads ? (num_heads + 2 * other_heads->num_kv_heads) * other_heads->head_dim : 0;
-    return std::max(QDim() + 2 * KvDim(), other);
+    const std::int64_t states = recurrent ? recurrent->Channels() + recurrent->Values() : 0;
+    return std::max({QDim() * (output_gate ? 2 : 1) + 2 * KvDim(), other, states});
   }
+  // Whether a layer has a state in place of keys and values; how many have these, and how many of them before a layer.
+  bool IsRecurrent(std::int64_t layer) const { return recurrent && recurrent->layers[static_cast<std::size_t>(layer)]; }
+  std::int64_t KvIndex(std::int64_t layer) const { return layer - (recurrent ? recurrent->Before(layer) : 0); }
+  std::int64_t KvLayers() const { return KvIndex(num_layers); }
   // Whether a layer's values are its keys before their norm.
   bool ValuesAreKeys(std::int64_t layer) const { return keys_are_values && !Slides(layer); }
   // Whether a layer has no keys and values; the layer whose it reads.

@@ -22,7 +22,7 @@ constexpr NormNames kOfGlm4 = {.attention = "input_layernorm",
                                .mlp_output = "post_mlp_layernorm"};
 
 // Source: the configuration classes and the modelling files of transformers 5.24.
-constexpr std::array<FamilyInfo, 27> kFamilies = {{
+constexpr std::array<FamilyInfo, 28> kFamilies = {{
     {.family = ModelFamily::kLlama,
      .name = "llama",
      .architecture = "LlamaForCausalLM",
@@ -398,6 +398,20 @@ constexpr std::array<FamilyInfo, 27> kFamilies = {{
                  .default_per_token = 4,
                  .always_renormalises = true,
                  .biases = true}},
+    {.family = ModelFamily::kQwen35,
+     .name = "qwen3_5_text",
+     .architecture = "Qwen3_5ForCausalLM",
+     .max_position = 32768,
+     .vocab_size = 248320,
+     .num_heads = 16,
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .partial_rotary = true,
+     .partial_rotary_factor = 0.25,
+     .norm_weight_offset = 1.0,
+     .qk_norm = QkNorm::kHeads,
+     .biases = BiasRule::kAttention,
+     .of_deltanet = true},
 }};
 
 constexpr PartName kPartsOfNeoX[] = {{"self_attn.qkv_proj", "attention.query_key_value"},
@@ -440,12 +454,13 @@ std::optional<std::string_view> AfterPart(std::string_view name, std::string_vie
   return rest.empty() || rest.front() == '.' ? std::optional(rest) : std::nullopt;
 }
 
-constexpr std::array<Wrapper, 5> kWrappers = {{
+constexpr std::array<Wrapper, 6> kWrappers = {{
     {"Gemma3ForConditionalGeneration", "gemma3", "gemma3_text"},
     {"Gemma4ForConditionalGeneration", "gemma4", "gemma4_text"},
     {"Mistral3ForConditionalGeneration", "mistral3", "mistral"},
     {"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2"},
     {"Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3"},
+    {"Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text"},
 }};
 
 }  // namespace

@@ -107,7 +107,8 @@ struct FamilyInfo {
   bool sinks = false;
   Alibi alibi = Alibi::kNone;
   bool embedding_norm = false;
-  bool of_gemma4 = false;  // its norm of values, its scales of layers, its heads of full layers
+  bool of_gemma4 = false;    // its norm of values, its scales of layers, its heads of full layers
+  bool of_deltanet = false;  // recurrent layers beside those of attention, which have an output gate
   ExpertRule experts = {};
 };
 

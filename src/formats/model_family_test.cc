@@ -346,6 +346,52 @@ TEST(ModelFamilyTest, Gemma4) {
   EXPECT_THAT(ErrorOf(Gemma3({{"rope_parameters", {{"rope_type", "proportional"}}}})), HasSubstr("proportional"));
 }
 
+json Qwen35(const json& more = json::object()) {
+  json config = Of("Qwen3_5ForCausalLM", "qwen3_5_text",
+                   {{"linear_num_key_heads", 2}, {"linear_num_value_heads", 6}, {"linear_key_head_dim", 8}});
+  config.update(more);
+  return config;
+}
+
+TEST(ModelFamilyTest, Qwen35) {
+  const ModelConfig c = Parsed(Qwen35());
+  EXPECT_THAT(c.recurrent->layers, ElementsAre(true, true, true, false));  // each fourth has keys and values
+  EXPECT_EQ(c.recurrent->Channels(), 2 * 2 * 8 + 6 * 128);
+  EXPECT_EQ(c.recurrent->conv_width, 4);
+  EXPECT_EQ(c.KvLayers(), 1);
+  EXPECT_EQ(c.KvIndex(3), 0);
+  EXPECT_EQ(c.QkvDim(0), 2 * 2 * 8 + 2 * 6 * 128);
+  EXPECT_EQ(c.QkvDim(3), 2 * c.QDim() + 2 * c.KvDim());  // a gate for each query
+  EXPECT_EQ(c.MostAttended(), 6 * 128);
+  EXPECT_EQ(c.rope.rotary_dim, c.head_dim / 4);
+  EXPECT_EQ(c.norm_weight_offset, 1);
+  // 3 layers of 3 rows of channels and 6 heads of 8 x 128, by 64 bytes.
+  EXPECT_EQ(c.recurrent->StateBytes(), 3 * (2400 + 6144) * 4);
+  const json types = {"full_attention", "linear_attention", "full_attention", "linear_attention"};
+  const ModelConfig listed = Parsed(Qwen35({{"layer_types", types}, {"full_attention_interval", 2}}));
+  EXPECT_THAT(listed.recurrent->layers, ElementsAre(false, true, false, true));
+  EXPECT_EQ(listed.KvIndex(2), 1);
+  EXPECT_EQ(listed.recurrent->Before(3), 1);
+  const ModelConfig halves = Parsed(Qwen35({{"full_attention_interval", 2}}));
+  EXPECT_THAT(halves.recurrent->layers, ElementsAre(true, false, true, false));
+}
+
+TEST(ModelFamilyTest, Qwen35RefusesByName) {
+  EXPECT_THAT(ErrorOf(Qwen35({{"linear_num_value_heads", 5}})), HasSubstr("linear_num_key_heads 2 does not divide"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"linear_conv_kernel_dim", 9}})), HasSubstr("linear_conv_kernel_dim"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"full_attention_interval", 5}})), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"layer_types", {"mamba", "mamba", "mamba", "full_attention"}}})),
+              HasSubstr("layer_types[0]: \"mamba\" is not supported"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"layer_types", {"full_attention"}}})), HasSubstr("a list of num_hidden_layers = 4"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"attn_output_gate", false}})), HasSubstr("attn_output_gate false is not supported"));
+  EXPECT_THAT(ErrorOf(Qwen35({{"num_experts", 8}})), HasSubstr("mixtures of experts are not supported"));
+  for (const auto& [architecture, type] : {std::pair{"Qwen3NextForCausalLM", "qwen3_next"},
+                                           {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"},
+                                           {"GraniteMoeHybridForCausalLM", "granitemoehybrid"}}) {
+    EXPECT_THAT(ErrorOf(Of(architecture, type)), HasSubstr(architecture));
+  }
+}
+
 // As its models of few parameters.
 TEST(ModelFamilyTest, Gemma4WithInputsOfLayers) {
   const json types = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};

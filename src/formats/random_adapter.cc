@@ -16,7 +16,7 @@ const char* ModuleParent(LoraTarget target) {
     case LoraTarget::kDown:
       return "mlp.";
     default:
-      return "self_attn.";
+      return IsOfStates(target) ? "linear_attn." : "self_attn.";
   }
 }
 
@@ -35,11 +35,13 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
   for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
     for (const LoraTarget target : targets) {
       if (target == LoraTarget::kLmHead) continue;
+      const bool of_block = target <= LoraTarget::kO || IsOfStates(target);
+      if (of_block && IsOfStates(target) != model.IsRecurrent(layer)) continue;
       const bool of_keys = target == LoraTarget::kK || target == LoraTarget::kV;
       if (of_keys && (model.SharesKv(layer) || (target == LoraTarget::kV && model.ValuesAreKeys(layer)))) continue;
       const std::string name = LoraTargetName(target);
       const std::string parent = "model.layers." + std::to_string(layer) + "." + ModuleParent(target);
-      if (target < LoraTarget::kGate || !model.HasExperts(layer)) {
+      if (of_block || !model.HasExperts(layer)) {
         add(parent + name, target, layer);
         continue;
       }

@@ -51,7 +51,8 @@ class RopeParser {
     RETURN_IF_ERROR(ParseShare(rope));
     RETURN_IF_ERROR(ParseTemperature(rope));
     // Of the text part of Qwen's models of text and images: text alone turns as without it.
-    const bool may_be_mrope = family_.family == ModelFamily::kQwen2 || family_.family == ModelFamily::kQwen3;
+    const bool may_be_mrope = family_.family == ModelFamily::kQwen2 || family_.family == ModelFamily::kQwen3 ||
+                              family_.family == ModelFamily::kQwen35;
     if (type == "default" || (type == "mrope" && may_be_mrope)) return Ok{};
     if (type == "linear") return ParseLinear(rope);
     if (type == "dynamic") return ParseDynamic(rope);

@@ -14,6 +14,10 @@ struct PageGeometry {
   std::int64_t page_bytes = 0;  // size of every page: kv.PageBytes() rounded up to 64
 };
 
+// The layout of the model's pages. Where a part of its layers is recurrent, the others alone have keys and values, and
+// the states take whole pages.
+KvLayout KvLayoutOf(const ModelConfig& model, std::int64_t page_tokens, DType dtype);
+
 // Returns the geometry for `page_tokens` positions a page: 4, 8, 16, 32 or 64. With 0 it chooses. It starts at 16 and
 // halves down to 4 while a page exceeds 640 KiB, so that adapters waste at most 5 % in their last page (computed by
 // adapter_test). Then it doubles up to 64 while the longest adapter row does not fit. That is the row of lm_head, with

@@ -46,5 +46,21 @@ TEST(PageGeometry, PagesInEightBitsHoldRowsOfWiderAdapters) {
   EXPECT_EQ(ChoosePageGeometry(model, DType::kI8, 0, DType::kF32).kv.page_tokens, 32);
 }
 
+TEST(PageGeometry, StatesTakeWholePagesBesideTheKeysOfOtherLayers) {
+  ModelConfig model = Llama1B();
+  model.recurrent = RecurrentConfig{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128};
+  for (int layer = 0; layer < 16; ++layer) model.recurrent->layers.push_back(layer % 4 != 3);
+  for (const DType dtype : {DType::kBF16, DType::kI8}) {
+    const KvLayout kv = ChoosePageGeometry(model, dtype).kv;
+    EXPECT_EQ(kv.num_layers, 4);
+    const std::int64_t bytes = kv.state_pages * kv.StateFloats() * 4;
+    EXPECT_GE(bytes, model.recurrent->StateBytes());
+    EXPECT_LT(bytes - kv.StateFloats() * 4, model.recurrent->StateBytes());
+    EXPECT_EQ(kv.PagesFor(0), kv.state_pages);
+    EXPECT_EQ(kv.PagesFor(kv.page_tokens + 1), kv.state_pages + 2);
+  }
+  EXPECT_EQ(ChoosePageGeometry(Llama1B(), DType::kBF16).kv.state_pages, 0);
+}
+
 }  // namespace
 }  // namespace loramux::page_geometry_test

@@ -123,9 +123,9 @@ PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weig
     case LoraTarget::kQ:
       return {&w.qkv, &w.qkv_bias, 0};
     case LoraTarget::kK:
-      return {&w.qkv, &w.qkv_bias, config.QDim(layer)};
+      return {&w.qkv, &w.qkv_bias, config.QProjDim(layer)};
     case LoraTarget::kV:
-      return {&w.qkv, &w.qkv_bias, config.QDim(layer) + config.KvDim(layer)};
+      return {&w.qkv, &w.qkv_bias, config.QProjDim(layer) + config.KvDim(layer)};
     case LoraTarget::kO:
       return {&w.o, &w.o_bias, 0};
     case LoraTarget::kGate:

@@ -19,6 +19,10 @@ float* EnsureFloats(AlignedBuffer<float>& buffer, std::int64_t floats) {
   return buffer.data();
 }
 
+DeltaShape ShapeOf(const RecurrentConfig& config) {
+  return {config.key_heads, config.value_heads, config.key_dim, config.value_dim};
+}
+
 }  // namespace
 
 CpuWorkspace::CpuWorkspace(const ModelConfig& config)
@@ -26,7 +30,7 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
       hidden(config.hidden_size),
       normed(config.hidden_size),
       qkv(config.MostQkvDim()),
-      attended(config.MostQDim()),
+      attended(config.MostAttended()),
       gate_up(config.GateUpDim(config.MostBlockSize())),
       activated(config.MostBlockSize()),
       embedded(config.embedding_size),
@@ -35,6 +39,9 @@ CpuWorkspace::CpuWorkspace(const ModelConfig& config)
       layer_context(config.num_layers * config.layer_input_size),
       layer_gate(2 * config.layer_input_size),
       layer_gated(config.layer_input_size),
+      output_gates(config.output_gate ? config.MostQDim() : 0),
+      mixed(config.recurrent ? config.recurrent->Channels() : 0),
+      state_gates(config.recurrent ? 2 * config.recurrent->value_heads : 0),
       last_hidden(config.hidden_size),
       router(config.experts ? config.experts->route.experts + 1 : 0),
       chosen(config.experts ? config.hidden_size : 0),
@@ -49,13 +56,14 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   if (local_rope) local_rope->Reserve(max_positions);
   const auto max_chunks = static_cast<std::size_t>(max_tokens);
   sequences.reserve(max_chunks);
+  state_sequences.reserve(max_chunks);
   batch.adapters.reserve(max_chunks);
   batch.logit_adapters.reserve(max_chunks);
   batch.logit_rows.reserve(max_chunks);
   for (auto& of_target : segments) of_target.reserve(max_chunks);
   own_segments.reserve(max_chunks);
   for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated, &embedded, &layer_inputs,
-                               &layer_context, &layer_gate, &layer_gated}) {
+                               &layer_context, &layer_gate, &layer_gated, &output_gates, &mixed, &state_gates}) {
     buffer->Ensure(max_tokens);
   }
   for (Angles& of_rope : angles) {
@@ -83,6 +91,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   // The page size is not known yet; assume the largest.
   const KvLayout layout = {config.num_layers, config.num_kv_heads, config.MostHeadDim(), 64, DType::kF32};
   attention.Reserve(AttentionWorkspaceFloats(layout, config.num_heads, max_positions, threads));
+  if (config.recurrent) states.Reserve(DeltaWorkspaceFloats(ShapeOf(*config.recurrent)) * threads);
   sampler.resize(static_cast<std::size_t>(threads));
   sampling.resize(static_cast<std::size_t>(threads));
 }
@@ -90,10 +99,12 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
 ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
   batch_ = &batch;
   w_.sequences.clear();
+  w_.state_sequences.clear();
   std::int64_t first_row = 0;
   for (const SequenceChunkOf<LoraView>& chunk : batch.chunks) {
     const auto size = static_cast<std::int64_t>(chunk.tokens.size());
-    w_.sequences.push_back({first_row, size, chunk.position, chunk.pages});
+    w_.sequences.push_back({first_row, size, chunk.position, chunk.pages + f_.layout.state_pages});
+    if (config_.recurrent) w_.state_sequences.push_back({first_row, size, chunk.position == 0, chunk.pages});
     first_row += size;
   }
   const std::int64_t rows = batch.num_rows, pairs = config_.experts ? rows * config_.experts->route.per_token : 0;
@@ -118,6 +129,9 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
           .chosen = w_.chosen.Ensure(pairs),
           .chosen_up = w_.chosen_up.Ensure(pairs),
           .chosen_between = w_.chosen_between.Ensure(pairs),
+          .output_gates = w_.output_gates.Ensure(rows),
+          .mixed = w_.mixed.Ensure(rows),
+          .state_gates = w_.state_gates.Ensure(rows),
           .last_hidden = w_.last_hidden.Ensure(batch.MostLogitRows()),
           .last_embedded = w_.last_embedded.Ensure(batch.MostLogitRows()),
           .logits = {EnsureFloats(w_.logits, batch.MostLogitRows() * config_.vocab_size), config_.vocab_size}};
@@ -373,7 +387,7 @@ void CpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
 CpuOps::PagesOfLayer CpuOps::PagesOf(std::int64_t layer) const {
   const HeadShape heads = config_.HeadsOf(layer);
   if (heads.head_dim == f_.layout.head_dim && heads.num_kv_heads == f_.layout.num_kv_heads) {
-    return {f_.layout, f_.arena, layer};
+    return {f_.layout, f_.arena, config_.KvIndex(layer)};
   }
   // In the part of a page that is the layer's, which its heads need not fill.
   const KvLayout own = {1, heads.num_kv_heads, heads.head_dim, f_.layout.page_tokens, f_.layout.dtype};
@@ -397,6 +411,34 @@ void CpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
   const PagesOfLayer pages = PagesOf(layer);
   PagedAttention(f_.context, pages.layout, pages.layer, pages.arena, w_.sequences, config_.num_heads, form, q.data,
                  q.stride, out.data, out.stride, w_.attention.data());
+}
+
+void CpuOps::SplitGates(std::int64_t layer, Rows x, Rows gates) {
+  loramux::SplitGates(f_.context, config_.num_heads, config_.HeadsOf(layer).head_dim, batch_->num_rows, x.data,
+                      x.stride, gates.data, gates.stride);
+}
+
+void CpuOps::MulSigmoid(std::int64_t layer, Rows gates, Rows y) {
+  loramux::MulSigmoid(f_.context, gates.data, gates.stride, batch_->num_rows, config_.QDim(layer), y.data, y.stride);
+}
+
+void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed,
+                       Rows out) {
+  const RecurrentConfig& config = *config_.recurrent;
+  const DeltaShape shape = ShapeOf(config);
+  CHECK_GE(f_.layout.state_pages * f_.layout.StateFloats() * static_cast<std::int64_t>(sizeof(float)),
+           config.StateBytes());
+  const StatePlace conv = {f_.arena, f_.layout.StateFloats(), config.Before(layer) * config.LayerFloats()};
+  StatePlace heads = conv;
+  heads.first += config.ConvFloats();
+  const Rows z = x.From(shape.Channels());
+  CausalConv(f_.context, shape.Channels(), config.conv_width, weights.conv.data(), conv, w_.state_sequences, x.data,
+             x.stride, mixed.data, mixed.stride);
+  DeltaRule(f_.context, shape, {weights.rate.data(), weights.dt_bias.data()}, heads, w_.state_sequences, mixed.data,
+            mixed.stride, gates.data, gates.stride, out.data, out.stride,
+            EnsureFloats(w_.states, DeltaWorkspaceFloats(shape) * f_.context.pool->size()));
+  GatedRmsNorm(f_.context, shape.value_heads, shape.value_dim, weights.norm.data(), Epsilon(), z.data, z.stride,
+               batch_->num_rows, out.data, out.stride);
 }
 
 void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {

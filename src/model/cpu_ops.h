@@ -16,6 +16,7 @@
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
 #include "kernels/own_rows.h"
+#include "kernels/states.h"
 #include "memory/layer_progress.h"
 #include "model/forward_batch.h"
 #include "model/forward_pass.h"
@@ -63,10 +64,12 @@ struct CpuWorkspace {
   std::optional<RopeTable> local_rope;
   ForwardBatch<LoraView> batch;
   std::vector<AttentionSequence> sequences;
+  std::vector<StateSequence> state_sequences;
   std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
   std::vector<OwnSegment> own_segments;                            // of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   CpuRowBuffer embedded, last_embedded, layer_inputs, layer_context, layer_gate, layer_gated;
+  CpuRowBuffer output_gates, mixed, state_gates;
   CpuRowBuffer last_hidden;  // one row per row of logits
   // Of mixtures of experts: the router's rows, one per token, and the chosen experts, per_token for each; the rows of
   // the chosen, sorted by expert.
@@ -85,7 +88,7 @@ struct CpuWorkspace {
     AlignedBuffer<float> cosines, sines;  // [num_rows, rotary_dim / 2]
   };
   std::array<Angles, 2> angles;
-  AlignedBuffer<float> logits, lora, attention;
+  AlignedBuffer<float> logits, lora, attention, states;
   std::vector<SamplerScratch> sampler;   // one per thread
   std::vector<SamplingParams> sampling;  // one per thread
 };
@@ -133,6 +136,9 @@ class CpuOps {
   void Rope(std::int64_t layer, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
+  void SplitGates(std::int64_t layer, Rows x, Rows gates);
+  void MulSigmoid(std::int64_t layer, Rows gates, Rows y);
+  void MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed, Rows out);
   void GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y);
   void Route(Rows router, Rows x, Rows chosen);
   void ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias, Rows y,
@@ -182,6 +188,6 @@ class CpuOps {
   TimeNs waited_ = 0;
 };
 
-static_assert(ForwardOps<CpuOps>);
+static_assert(ForwardOps<CpuOps> && StateOps<CpuOps>);
 
 }  // namespace loramux

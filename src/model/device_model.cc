@@ -42,6 +42,11 @@ Status CheckSupported(const ModelConfig& config) {
                            " yet, whose layers differ in their heads; start with --device cpu",
                        "per_layer_config");
   }
+  if (config.recurrent) {
+    return Unsupported(std::string("a device does not compute models of family ") + ModelFamilyName(config.family) +
+                           ", whose layers of linear attention have no kernels there; start with --device cpu",
+                       "layer_types");
+  }
   if (config.head_dim <= gpu::kMaxHeadDim) return Ok{};
   return Unsupported("a device computes heads of at most " + std::to_string(gpu::kMaxHeadDim) +
                          " elements, but the model has head_dim " + std::to_string(config.head_dim) +

@@ -30,6 +30,8 @@ struct ForwardBuffers {
   // of each token, sorted by expert: its input and its output, and what lies between.
   Rows router;                             // [experts + 1]
   Rows chosen, chosen_up, chosen_between;  // [hidden_size], [2 intermediate_size], [intermediate_size] of an expert
+  Rows output_gates = {};                  // of ModelConfig::output_gate: [QDim]
+  Rows mixed = {}, state_gates = {};  // of recurrent layers: what the convolution gives, [Channels()]; [2 value_heads]
   // As many rows as the largest block of logits.
   Rows last_hidden, last_embedded, logits;  // [hidden_size], [EmbeddingSize] as above, [vocab_size]
 };
@@ -122,6 +124,23 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.Sample(x, samples);
   ops.Score(x, scores);
   ops.Pool(x, pools);
+};
+
+// What a device must be able to do besides for models with recurrent layers, whose states lie in the first pages of
+// each sequence (KvLayout::state_pages).
+//
+//   SplitGates(layer, x, gates)      x: the rows of a q_proj with gates: moves the queries of all heads to the end of
+//                                    its columns, and copies the gates
+//   MulSigmoid(layer, gates, y)      y *= the sigmoid of the gates, for the columns of a layer's queries
+//   MixStates(layer, weights, x, gates, mixed, out) the recurrence of a layer over each sequence's rows, whose states
+//                                    it updates: x: what in_proj_qkv and in_proj_z give; gates: in_proj_b and
+//                                    in_proj_a; out: the input of out_proj. A sequence's state begins with zeros at
+//                                    position 0
+template <typename Ops>
+concept StateOps = requires(Ops& ops, typename Ops::Rows x, const typename Ops::Weights& weights, std::int64_t n) {
+  ops.SplitGates(n, x, x);
+  ops.MulSigmoid(n, x, x);
+  ops.MixStates(n, weights.layers[0].states, x, x, x, x);
 };
 
 }  // namespace loramux

@@ -29,7 +29,9 @@ class ForwardPass {
   using Batch = ForwardBatch<typename Ops::Adapter>;
 
   ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
-      : config_(config), weights_(weights), ops_(ops) {}
+      : config_(config), weights_(weights), ops_(ops) {
+    CHECK(StateOps<Ops> || (!config.recurrent && !config.output_gate));
+  }
 
   // Computes the batch: stores keys and values of all its tokens, computes the logits, and samples `samples` from them.
   // `samples` is null, or has one row for each row of logits. `scores` has one for each scored row of the batch.
@@ -159,18 +161,26 @@ class ForwardPass {
 
   // attended = attention(rope(norm(qkv(x)))) of the block's input x, which it returns.
   Rows Attention(std::int64_t layer, const Layer& w) {
-    const Rows q = b_.qkv;
-    const Rows k = b_.qkv.From(config_.QDim(layer));
-    const Rows v = b_.qkv.From(config_.QDim(layer) + config_.KvDim(layer));
+    const std::int64_t q_columns = config_.QProjDim(layer);
+    const Rows q = b_.qkv.From(q_columns - config_.QDim(layer));  // behind which the gates make room
+    const Rows k = b_.qkv.From(q_columns);
+    const Rows v = b_.qkv.From(q_columns + config_.KvDim(layer));
     // Where v is k before its norm, the matrix has those rows twice, and what changes the one changes the other.
     const LoraTarget of_v = config_.ValuesAreKeys(layer) ? LoraTarget::kK : LoraTarget::kV;
 
     const Rows x = BlockInput({OwnKind::kInputNorm, layer}, w.input_norm);
+    if (config_.IsRecurrent(layer)) {
+      Recurrence(layer, w, x);
+      return x;
+    }
     if (config_.SharesKv(layer)) {
       AttentionOfQueries(layer, w, x);
       return x;
     }
-    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {of_v, v}});
+    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, b_.qkv}, {LoraTarget::kK, k}, {of_v, v}});
+    if constexpr (StateOps<Ops>) {
+      if (config_.output_gate) ops_.SplitGates(layer, b_.qkv, b_.output_gates);
+    }
     NormQkv(layer, w, q, k, v);
     // q and k are adjacent, so one call rotates the heads of both.
     const std::int64_t heads = config_.num_heads + config_.HeadsOf(layer).num_kv_heads;
@@ -178,7 +188,22 @@ class ForwardPass {
     ops_.StoreKv(layer, k, v);
     const std::int64_t window = config_.sliding_window[static_cast<std::size_t>(layer)];
     ops_.Attention(layer, window, w.sinks, weights_.slopes, q, b_.attended);
+    if constexpr (StateOps<Ops>) {
+      if (config_.output_gate) ops_.MulSigmoid(layer, b_.output_gates, b_.attended);
+    }
     return x;
+  }
+
+  // attended = what a recurrent layer makes of the block's input x and of its states.
+  void Recurrence(std::int64_t layer, const Layer& w, const Rows& x) {
+    const std::int64_t heads = config_.recurrent->value_heads;
+    const Rows z = b_.qkv.From(config_.recurrent->Channels()), a = b_.state_gates.From(heads);
+    Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kInQkv, b_.qkv}, {LoraTarget::kInZ, z}});
+    Linear(layer, x, rows_, w.state_gates, weights_.no_bias, b_.state_gates,
+           {{LoraTarget::kInB, b_.state_gates}, {LoraTarget::kInA, a}});
+    if constexpr (StateOps<Ops>) {
+      ops_.MixStates(layer, w.states, b_.qkv, b_.state_gates, b_.mixed, b_.attended);
+    }
   }
 
   // Of a layer that reads the keys and values of an earlier one.
@@ -191,7 +216,8 @@ class ForwardPass {
   }
 
   void AttentionOutput(std::int64_t layer, const Layer& w) {
-    Linear(layer, b_.attended, rows_, w.o, w.o_bias, b_.normed, {{LoraTarget::kO, b_.normed}});
+    const LoraTarget target = config_.IsRecurrent(layer) ? LoraTarget::kOut : LoraTarget::kO;
+    Linear(layer, b_.attended, rows_, w.o, w.o_bias, b_.normed, {{target, b_.normed}});
     AddOutput({OwnKind::kAttentionOutputNorm, layer}, w.attention_output_norm);
   }
 

@@ -9,7 +9,7 @@ namespace loramux {
 namespace {
 
 void CheckLayout(const ModelConfig& config, const KvLayout& layout) {
-  CHECK_EQ(layout.num_layers, config.num_layers);
+  CHECK_EQ(layout.num_layers, config.KvLayers());
   CHECK_EQ(layout.num_kv_heads, config.num_kv_heads);
   CHECK_EQ(layout.head_dim, config.head_dim);
 }

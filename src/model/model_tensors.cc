@@ -1,6 +1,7 @@
 #include "model/model_tensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -110,16 +111,40 @@ Status FindLayerInputs(ModelSource& source, const ModelConfig& c, ModelTensors& 
   return Ok{};
 }
 
+// Of a recurrent layer.
+Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+  const RecurrentConfig& r = *c.recurrent;
+  const std::string name = layer + "linear_attn.";
+  const std::int64_t channels = r.Channels(), hidden = c.hidden_size;
+  ASSIGN_OR_RETURN(t.in_qkv, FindLinear(source, name + "in_proj_qkv", channels, hidden, false));
+  ASSIGN_OR_RETURN(t.in_z, FindLinear(source, name + "in_proj_z", r.Values(), hidden, false));
+  ASSIGN_OR_RETURN(t.in_b, FindLinear(source, name + "in_proj_b", r.value_heads, hidden, false));
+  ASSIGN_OR_RETURN(t.in_a, FindLinear(source, name + "in_proj_a", r.value_heads, hidden, false));
+  ASSIGN_OR_RETURN(t.o, FindLinear(source, name + "out_proj", hidden, r.Values(), false));
+  ASSIGN_OR_RETURN(const auto conv, source.RequireConv(name + "conv1d.weight", channels, r.conv_width));
+  for (std::int64_t position = 0; position < r.conv_width; ++position) {
+    for (std::int64_t c_at = 0; c_at < channels; ++c_at) {
+      t.conv.push_back(conv[static_cast<std::size_t>(c_at * r.conv_width + position)]);
+    }
+  }
+  ASSIGN_OR_RETURN(t.rate, source.RequireVector(name + "A_log", r.value_heads));
+  for (float& rate : t.rate) rate = -std::exp(rate);
+  ASSIGN_OR_RETURN(t.dt_bias, source.RequireVector(name + "dt_bias", r.value_heads));
+  ASSIGN_OR_RETURN(t.state_norm, source.RequireVector(name + "norm.weight", r.value_dim));
+  return Ok{};
+}
+
 Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                      LayerTensors& t) {
   const std::string attention = layer + "self_attn.";
-  const std::int64_t q_dim = c.QDim(index), kv_dim = c.KvDim(index);
+  const std::int64_t q_dim = c.QDim(index), kv_dim = c.KvDim(index), q_rows = c.QProjDim(index);
+  if (c.IsRecurrent(index)) return FindRecurrent(source, c, layer, t);
   if (c.SharesKv(index)) return FindQueries(source, c, index, attention, t);
   // What has no name of its own has that of the keys.
   const char* const values = c.ValuesAreKeys(index) ? "k_proj" : "v_proj";
   RETURN_IF_ERROR(FindParts(
       source, attention + "qkv_proj",
-      {{attention + "q_proj", q_dim, &t.q}, {attention + "k_proj", kv_dim, &t.k}, {attention + values, kv_dim, &t.v}},
+      {{attention + "q_proj", q_rows, &t.q}, {attention + "k_proj", kv_dim, &t.k}, {attention + values, kv_dim, &t.v}},
       FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
   ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, q_dim, c.attention_output_bias));
   if (c.sinks) {
@@ -343,7 +368,8 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
   visit_all({tensors.layer_embedding, tensors.layer_context});
   of_layer = true;
   for (const LayerTensors& t : tensors.layers) {
-    visit_all({t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate, t.input_gate, t.input_projection});
+    visit_all({t.in_qkv, t.in_z, t.in_b, t.in_a, t.q, t.k, t.v, t.o, t.gate, t.up, t.down, t.router, t.shared_gate,
+               t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
   }
 }

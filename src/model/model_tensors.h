@@ -42,6 +42,9 @@ struct LayerTensors : BlockTensors {
   std::vector<float> scale;  // one number, or none
   LinearTensors input_gate, input_projection;
   NormTensors layer_input_norm;
+  // Of a recurrent layer, which has no q, k and v; `o` is its out_proj. The vectors are those of StateWeightsOf.
+  LinearTensors in_qkv, in_z, in_b, in_a;
+  std::vector<float> conv, rate, dt_bias, state_norm;
 };
 
 // A base model as stored.

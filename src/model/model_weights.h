@@ -12,11 +12,19 @@ struct NormWeightsOf {
   Vector bias;  // of NormKind::kLayer and QkNorm::kLayerOfHeads; else empty
 };
 
+// What a recurrent layer has beside matrices; formats/recurrent_config.h has the extents.
+template <typename Vector>
+struct StateWeightsOf {
+  Vector conv;           // [conv_width, Channels()], a row for each position in view, the earliest first
+  Vector rate, dt_bias;  // [value_heads]: -exp(A_log), and what is added to a
+  Vector norm;           // [value_dim]
+};
+
 // Weights of one decoder layer; q|k|v share one matrix, gate|up another. Matrices are [outputs, inputs].
 template <typename Matrix, typename Vector>
 struct LayerWeightsOf {
-  Matrix qkv;                                        // [QkvDim, hidden]
-  Matrix o;                                          // [hidden, QDim]
+  Matrix qkv;                                        // [QkvDim, hidden]; of a recurrent layer in_proj_qkv|in_proj_z
+  Matrix o;                                          // [hidden, QDim], or out_proj
   Matrix gate_up;                                    // [2 intermediate, hidden], or up alone
   Matrix down;                                       // [hidden, intermediate]
   Vector qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
@@ -36,6 +44,9 @@ struct LayerWeightsOf {
   // Of ModelConfig::layer_input_size: [that, hidden], [hidden, that], and a norm [hidden] of what comes out.
   Matrix input_gate, input_projection;
   NormWeightsOf<Vector> layer_input_norm;
+  // Of a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a; the rest.
+  Matrix state_gates;
+  StateWeightsOf<Vector> states;
 };
 
 // All weights of a base model. Matrix::n() is the number of outputs, 0 of an empty matrix.

@@ -19,7 +19,7 @@ constexpr std::int64_t kStep = 128;
 class WindowPages {
  public:
   WindowPages(const ModelConfig& config, std::int64_t window)
-      : layout_{config.num_layers, config.num_kv_heads, config.head_dim, 16, DType::kF32},
+      : layout_(KvLayoutOf(config, 16, DType::kF32)),
         memory_(layout_.PagesFor(window) * static_cast<std::int64_t>(layout_.PageBytes())),
         pages_(static_cast<std::size_t>(layout_.PagesFor(window))) {
     std::iota(pages_.begin(), pages_.end(), 0u);

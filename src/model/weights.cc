@@ -26,8 +26,15 @@ ModelWeights::Norm NormOf(const NormTensors& t) { return {t.weight, t.bias}; }
 
 LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<WeightFormat> format) {
   LayerWeights w;
-  const bool has_keys = t.k.weight != nullptr;
-  w.qkv = has_keys ? packer.Matrix({t.q, t.k, t.v}, format) : packer.Matrix({t.q}, format);
+  if (t.in_qkv.weight != nullptr) {
+    w.qkv = packer.Matrix({t.in_qkv, t.in_z}, format);
+    // What decides is small, and is kept as it is.
+    w.state_gates = packer.Matrix({t.in_b, t.in_a}, std::nullopt);
+    w.states = {t.conv, t.rate, t.dt_bias, t.state_norm};
+  } else {
+    const bool has_keys = t.k.weight != nullptr;
+    w.qkv = has_keys ? packer.Matrix({t.q, t.k, t.v}, format) : packer.Matrix({t.q}, format);
+  }
   w.o = packer.Matrix({t.o}, format);
   const auto matrix = [&](std::initializer_list<LinearTensors> linears) { return packer.Matrix(linears, format); };
   if (t.down.weight != nullptr) {
@@ -43,7 +50,7 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
     w.expert_gate_up_bias.push_back(WithGateUp(expert, StackedBias));
     w.expert_down_bias.push_back(expert.down.bias);
   }
-  // What decides is small, and is kept as it is.
+  // Likewise.
   if (t.router.weight != nullptr) w.router = packer.Matrix({t.router}, std::nullopt);
   if (t.shared_gate.weight != nullptr) w.shared_gate = packer.Matrix({t.shared_gate}, std::nullopt);
   w.router_bias = t.router.bias;
@@ -159,11 +166,24 @@ void RandomExperts(const ModelConfig& c, WeightFormat format, Prng& prng, LayerW
   }
 }
 
+void RandomStates(const ModelConfig& c, WeightFormat format, Prng& prng, LayerWeights& w) {
+  const RecurrentConfig& r = *c.recurrent;
+  const WeightFormat floats = IsQuantised(format) ? WeightFormat::kBF16 : format;
+  w.o = RandomMatrix(c.hidden_size, r.Values(), format, prng);
+  w.state_gates = RandomMatrix(2 * r.value_heads, c.hidden_size, floats, prng);
+  w.states = {Ones(r.conv_width * r.Channels()), Ones(r.value_heads), Zeros(true, r.value_heads), Ones(r.value_dim)};
+  for (float& rate : w.states.rate) rate = -0.2f;
+}
+
 LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t index, Prng& prng) {
   LayerWeights w;
   const std::int64_t qkv = c.QkvDim(index);
   w.qkv = RandomMatrix(qkv, c.hidden_size, format, prng);
-  w.o = RandomMatrix(c.hidden_size, c.QDim(index), format, prng);
+  if (c.IsRecurrent(index)) {
+    RandomStates(c, format, prng, w);
+  } else {
+    w.o = RandomMatrix(c.hidden_size, c.QDim(index), format, prng);
+  }
   if (c.HasOwnBlock(index)) {
     const std::int64_t size = c.BlockSize(index), rows = c.GateUpDim(size);
     w.gate_up = RandomMatrix(rows, c.hidden_size, format, prng);
@@ -172,15 +192,15 @@ LayerWeights RandomLayer(const ModelConfig& c, WeightFormat format, std::int64_t
     w.down_bias = Zeros(c.mlp_bias, c.hidden_size);
   }
   if (c.HasExperts(index)) RandomExperts(c, format, prng, w);
-  w.qkv_bias = Zeros(c.attention_qkv_bias, qkv);
-  w.o_bias = Zeros(c.attention_output_bias, c.hidden_size);
+  w.qkv_bias = Zeros(c.attention_qkv_bias && !c.IsRecurrent(index), qkv);
+  w.o_bias = Zeros(c.attention_output_bias && !c.IsRecurrent(index), c.hidden_size);
   w.sinks = Zeros(c.sinks, c.num_heads);
   const ModelWeights::Norm whole = {Ones(c.hidden_size), Zeros(c.norm_kind == NormKind::kLayer, c.hidden_size)};
   const bool before = c.norm_places == NormPlaces::kBefore || c.norm_places == NormPlaces::kBoth;
   if (before) w.input_norm = w.mlp_norm = whole;
   if (c.norm_places != NormPlaces::kBefore) w.attention_output_norm = w.mlp_output_norm = whole;
   const std::int64_t head_dim = c.HeadsOf(index).head_dim;
-  if (c.qk_norm != QkNorm::kNone) {
+  if (c.qk_norm != QkNorm::kNone && !c.IsRecurrent(index)) {
     const bool shared = c.qk_norm == QkNorm::kHeads, centers = c.qk_norm == QkNorm::kLayerOfHeads;
     const std::int64_t q = shared ? head_dim : c.QDim(index), k = shared ? head_dim : c.KvDim(index);
     w.q_norm = {Ones(q), Zeros(centers, q)};
@@ -207,7 +227,8 @@ std::int64_t WeightBytes(const ModelWeights& weights) {
   for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
     total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.router_bias, &w.sinks});
-    total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes());
+    total += static_cast<std::int64_t>(w.router.bytes() + w.shared_gate.bytes() + w.state_gates.bytes());
+    total += FloatBytes({&w.states.conv, &w.states.rate, &w.states.dt_bias, &w.states.norm});
     total += static_cast<std::int64_t>(w.input_gate.bytes() + w.input_projection.bytes());
     for (const auto* experts : {&w.expert_gate_up, &w.expert_down}) {
       for (const PackedMatrix& matrix : *experts) total += static_cast<std::int64_t>(matrix.bytes());

@@ -248,6 +248,10 @@ Status CopyOthers(const fs::path& from, const fs::path& to) {
 
 Status WriteAll(const fs::path& from, const fs::path& to, const WeightOptions& options, const Progress& progress) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(from));
+  if (config.recurrent) {
+    return Unsupported(from.string() + ": models of family " + ModelFamilyName(config.family) +
+                       ", which have layers of linear attention, are served as they are and not written");
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(from));
   ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
   std::error_code error;

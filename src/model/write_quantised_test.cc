@@ -77,6 +77,13 @@ TEST_F(WriteQuantisedTest, AllTensorsOfAFamilyAreWritten) {
   }
 }
 
+TEST_F(WriteQuantisedTest, AHybridModelIsRefused) {
+  const fs::path from = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/qwen3_5/model";
+  const Status written = WriteQuantisedModel(from, directory_ / "hybrid", {.layers = WeightFormat::kQ8}, nullptr);
+  ASSERT_FALSE(written.ok());
+  EXPECT_NE(written.error().message.find("layers of linear attention"), std::string::npos) << written.error().message;
+}
+
 // The embedding does not become an output layer.
 TEST_F(WriteQuantisedTest, AModelWithoutAnOutputLayerStaysOne) {
   const fs::path golden = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/qwen3_headless/model";

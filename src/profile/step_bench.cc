@@ -37,6 +37,10 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const O
   StepBench& b = *bench;
   b.threads_ = options.threads > 0 ? options.threads : AvailableProcessors();
   const ModelConfig& config = model.config();
+  if (config.recurrent) {
+    return Unsupported(std::string("models of family ") + ModelFamilyName(config.family) +
+                       " are not measured: a performance profile knows no states of linear attention");
+  }
   b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(model.dtype()), options.page_tokens,
                                    options.lora_dtype.value_or(model.dtype()));
   b.space_.max_batch_tokens = options.max_batch_tokens;

@@ -54,6 +54,11 @@ class FloatSource : public ModelSource {
     return values;
   }
 
+  Result<std::vector<float>> RequireConv(const std::string& name, std::int64_t channels, std::int64_t width) override {
+    ASSIGN_OR_RETURN(const StoredTensor* tensor, finder_.Require(name, {channels, 1, width}));
+    return ToFloats(*tensor);
+  }
+
   Status CheckAllUsed() const override { return finder_.CheckAllUsed(kIgnored); }
   bool WithoutHead() const override { return finder_.bare(); }
 

@@ -87,6 +87,11 @@ Result<std::shared_ptr<const StoredMatrix>> ModelSource::RequireMatrix(const std
   return matrix;
 }
 
+Result<std::vector<float>> ModelSource::RequireConv(const std::string& name, std::int64_t channels,
+                                                    std::int64_t width) {
+  return Missing(name, {channels, 1, width});
+}
+
 Result<std::vector<float>> ModelSource::RequireVector(const std::string& name, std::int64_t size) {
   ASSIGN_OR_RETURN(auto values, FindVector(name, size));
   if (!values) return Missing(name, {size});

@@ -41,6 +41,9 @@ class ModelSource {
   }
   // A norm or a bias by its whole name ("model.norm.weight"); nullopt if there is none. Errors as above.
   virtual Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) = 0;
+  // The weights of a convolution of each channel alone, [channels, width] without the dimension between. Errors as
+  // above; there is none.
+  virtual Result<std::vector<float>> RequireConv(const std::string& name, std::int64_t channels, std::int64_t width);
   // Error: a tensor was never requested and would silently have no effect.
   virtual Status CheckAllUsed() const = 0;
   // Whether the tensors were saved from a model without an output layer (transformers' AutoModel): their names lack

@@ -29,9 +29,9 @@ struct Place {
 constexpr Place kPlaces[] = {
     {kRoot, ""}, {"", ""}, {"language_model.model.", "language_model."}, {"model.language_model.", ""}};
 
-// The parts beside a text model, with their projections.
+// The parts beside a text model, with their projections, and layers that predict further tokens at once.
 constexpr std::string_view kOtherParts[] = {"visual.",      "vision_tower.", "vision_model.", "multi_modal_projector.",
-                                            "audio_tower.", "embed_vision.", "embed_audio."};
+                                            "audio_tower.", "embed_vision.", "embed_audio.",  "mtp."};
 
 // Masks and numbers of masks that older versions of transformers saved with GPT-NeoX.
 bool IsBuffer(std::string_view name) {

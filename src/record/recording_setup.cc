@@ -210,6 +210,7 @@ Status VisitConstants(Visitor& v, SchedulerOptions& o) {
 template <typename Visitor>
 Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("page_tokens", 1, 65536, o.page_tokens));
+  if (v.Has("state_pages")) RETURN_IF_ERROR(v.Int("state_pages", 0, 1 << 20, o.state_pages));  // older ones lack it
   RETURN_IF_ERROR(v.Int("max_running", 1, 1 << 20, o.max_running));
   RETURN_IF_ERROR(v.Int("max_batch_tokens", 1, kMaxTokens, o.max_batch_tokens));
   RETURN_IF_ERROR(v.Int("prefill_chunk", 1, kMaxTokens, o.prefill_chunk));

@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/random.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "model/base_copy.h"
 #include "model/output_vectors.h"
@@ -95,6 +96,7 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens,
                                  options.lora_dtype.value_or(base_dtype()));
   options.scheduler.page_tokens = geometry_.kv.page_tokens;
+  options.scheduler.state_pages = geometry_.kv.state_pages;
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);
   ApplyConstants(options.constants, options.scheduler, options.queue);
@@ -117,12 +119,14 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
                   .eos_token_ids = config.eos_token_ids,
                   .vocab_size = config.BaseTokens(),
                   .generates = model_->generates(),
-                  .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
+                  .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
                                 .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
   plane.eviction = regime.policy;
   plane.queue = QueueOptions(options, plane.device->capacity_pages());
-  // Beyond that length, keys of equal prefixes differ between prompts of different lengths.
-  plane.prefix_cache = options.prefix_cache && regime.keep_history && config.TurnsAlike(max_model_len_);
+  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. States are not kept by
+  // prefix.
+  plane.prefix_cache =
+      options.prefix_cache && regime.keep_history && config.TurnsAlike(max_model_len_) && !config.recurrent;
   plane.hash_seed = RandomSeed();
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   return Ok{};
@@ -163,6 +167,12 @@ void Runtime::PlanAssist(RuntimeOptions& options) const {
 Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {
   RETURN_IF_ERROR(model_->Reserve(ExecutorOptionsOf(options), geometry_.kv.page_tokens));
   ASSIGN_OR_RETURN(plane.device, model_->MakeDevicePool(options.device_memory, geometry_.page_bytes));
+  if (plane.device->capacity_pages() <= geometry_.kv.state_pages) {
+    return ResourceExhausted("--device-memory: expected more than " +
+                                 FormatBytes(geometry_.kv.state_pages * geometry_.page_bytes) +
+                                 ", which the states of one sequence take, found " + FormatBytes(options.device_memory),
+                             "--device-memory");
+  }
   if (options.host_memory == 0) return Ok{};
   ASSIGN_OR_RETURN(plane.host, model_->MakeHostPool(options.host_memory, geometry_.page_bytes));
   return Ok{};
@@ -218,7 +228,7 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
           .cache = options.cache,
           .length_predictor = options.length_predictor,
           .max_model_len = max_model_len_,
-          .kv_slices = {.layers = static_cast<std::int32_t>(config().num_layers),
+          .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
                         .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),

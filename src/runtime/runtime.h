@@ -51,7 +51,8 @@ struct RuntimeOptions {
   std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
   DocumentConstants constants;            // ApplyConstants, after the preset
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
-  // Use a prefix cache if the regime has one. Always off with dynamic rope scaling, where keys depend on the whole
+  // Use a prefix cache if the regime has one. Always off for models with recurrent layers, whose states are of a whole
+  // sequence, and with dynamic rope scaling, where keys depend on the whole
   // length.
   bool prefix_cache = true;
   bool whole_prompts = false;  // compute each prompt in one step, however long (ComputePromptsWhole)

@@ -447,6 +447,52 @@ TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   EXPECT_EQ((*runtime)->engine().Stats().prefix.found_tokens, 0);
 }
 
+// All runs at once, with memory for few of them: states lie in their sequences' pages, and who is preempted begins
+// again.
+TEST(Runtime, AHybridModelIsServedFromStates) {
+  const fs::path golden = kModels / "qwen3_5";
+  RuntimeOptions options = Small();
+  options.device_memory = 160 << 10;
+  options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
+  options.scheduler.max_batch_tokens = 24;              // long prompts come in pieces
+  constexpr std::size_t kTokens = 64;
+  const auto [started, requests] = StartGolden(golden, options, kTokens);
+  Runtime& runtime = *started;
+  EXPECT_EQ(runtime.geometry().kv.num_layers, 2);
+  EXPECT_GT(runtime.geometry().kv.state_pages, 0);
+  for (int round = 0; round < 2; ++round) {  // the second would find a prefix, if there were one
+    std::vector<std::pair<std::string, std::future<Answer>>> answers;
+    for (const auto& [key, request] : requests) {
+      answers.emplace_back(key, std::async(std::launch::async, [&runtime, r = request]() mutable {
+                             return AnswerOf(runtime, std::move(r));
+                           }));
+    }
+    for (auto& [key, answer] : answers) {
+      auto greedy = Stored<std::int64_t>(golden / "expected.safetensors", key + ".greedy");
+      greedy.resize(kTokens);
+      const std::vector<TokenId> found = answer.get().tokens;
+      EXPECT_EQ(std::vector<std::int64_t>(found.begin(), found.end()), greedy) << key;
+    }
+  }
+  runtime.Stop();
+  EXPECT_GT(runtime.engine().Stats().preemptions, 0);
+  EXPECT_EQ(runtime.engine().Stats().prefix.found_tokens, 0);
+  EXPECT_EQ(runtime.engine().Stats().device.used(PageCategory::kKv), 0);
+}
+
+TEST(Runtime, AHybridModelIsRefusedOnADeviceAndWithoutMemoryForAState) {
+  RuntimeOptions options = Small();
+  options.device_memory = 8 << 10;  // a page
+  const auto too_small = Runtime::Load(kModels / "qwen3_5/model", options, {});
+  ASSERT_FALSE(too_small.ok());
+  EXPECT_EQ(too_small.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(too_small.error().message.find("states of one sequence"), std::string::npos) << too_small.error().message;
+  options.device = gpu::MakeEmulatedDevice({});
+  const auto runtime = Runtime::Load(kModels / "qwen3_5/model", options, {});
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_NE(runtime.error().message.find("linear attention"), std::string::npos) << runtime.error().message;
+}
+
 TEST(Runtime, AModelWithoutAnOutputLayerMakesEmbeddingsOnly) {
   const fs::path golden = kModels / "qwen3_headless";
   EXPECT_TRUE((*Runtime::Load(golden / "model", Small(), {}))->generates());  // its embeddings are tied

@@ -18,6 +18,7 @@ namespace loramux {
 // Options of Scheduler.
 struct SchedulerOptions {
   std::int64_t page_tokens = 16;        // positions in a page
+  std::int64_t state_pages = 0;         // of a request beside those of its positions (KvLayout::state_pages)
   std::int64_t max_running = 256;       // requests in a batch
   std::int64_t max_batch_tokens = 512;  // tokens computed in a step
   std::int64_t prefill_chunk = 512;     // tokens of one request in a step

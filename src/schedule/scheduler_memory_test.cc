@@ -40,6 +40,29 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   w.RunToEnd();
 }
 
+// ---------------------------------------------------------------- States
+
+// Each request has 3 pages beside those of its tokens; with 28 tokens it has 10 in the end, so that two of them fill
+// the device.
+TEST(Scheduler, StatesTakePagesOfEachRequest) {
+  World w(20, {.state_pages = 3, .max_batch_tokens = 16});
+  std::vector<Request*> requests;
+  for (int i = 0; i < 2; ++i) requests.push_back(w.Add(8, 0, 20));
+  w.Step();
+  for (const Request* request : requests) EXPECT_EQ(request->pages.size(), 3u + 3u);  // 9 tokens: the next one too
+  w.RunToEnd();
+  EXPECT_EQ(w.scheduler.stats().preemptions, 0);
+  for (int i = 0; i < 3; ++i) requests.push_back(w.Add(8, 0, 20));
+  while (!w.scheduler.running().empty() || !w.scheduler.waiting().empty()) {
+    w.Step();
+    for (const Request* request : w.scheduler.running()) {
+      ASSERT_GE(4 * (static_cast<std::int64_t>(request->pages.size()) - 3), request->computed);
+    }
+  }
+  EXPECT_GT(w.scheduler.stats().preemptions, 0);
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), 0);
+}
+
 // ---------------------------------------------------------------- Copied pages
 
 // Has a dependency tree. Prompts are given as tokens.

@@ -147,6 +147,11 @@ std::size_t AssistGroupOf(LoraTarget target) {
     case LoraTarget::kEmbedding:
     case LoraTarget::kRouter:
     case LoraTarget::kSharedGate:
+    case LoraTarget::kInQkv:
+    case LoraTarget::kInZ:
+    case LoraTarget::kInB:
+    case LoraTarget::kInA:
+    case LoraTarget::kOut:
       break;
   }
   return 4;
@@ -220,6 +225,11 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
         break;
       case LoraTarget::kRouter:  // of no model with a shape here
       case LoraTarget::kSharedGate:
+      case LoraTarget::kInQkv:
+      case LoraTarget::kInZ:
+      case LoraTarget::kInB:
+      case LoraTarget::kInA:
+      case LoraTarget::kOut:
         break;
     }
   }

@@ -28,6 +28,9 @@ struct KvLayout {
   std::int64_t head_dim = 0;
   std::int64_t page_tokens = 16;  // 4, 8, 16, 32 or 64
   DType dtype = DType::kBF16;     // kF32, kBF16, kF16 or kI8
+  // Pages of a sequence with the states of recurrent layers, before those of its positions; num_layers counts none of
+  // these layers.
+  std::int64_t state_pages = 0;
 
   // Error: page_tokens or dtype outside the lists above, or an extent that is not positive.
   Status Validate() const;
@@ -49,8 +52,10 @@ struct KvLayout {
   }
   // Byte offset of the scales, bf16 [page_tokens], from the K or V of their head. REQUIRES: has_scales().
   std::size_t ScalesOffset() const { return static_cast<std::size_t>(head_dim * page_tokens); }
-  // Pages that `tokens` positions need.
-  std::int64_t PagesFor(std::int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
+  // Pages of a sequence of `tokens` positions.
+  std::int64_t PagesFor(std::int64_t tokens) const { return state_pages + (tokens + page_tokens - 1) / page_tokens; }
+  // Floats of states that a page holds.
+  std::int64_t StateFloats() const { return static_cast<std::int64_t>(PageBytes() / sizeof(float)); }
 
  private:
   // Bytes of K or V of one head: of a position, and in a page.

@@ -13,12 +13,14 @@ from make_embeddings import store_embeddings
 from make_models import ALL_LINEAR, ATTENTION, adapter, case, command, load_model, reset_rope, rope, shape
 
 NEOX_LINEAR = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
+DELTA_LINEAR = [f"in_proj_{part}" for part in ("qkv", "z", "a", "b")] + ["out_proj"]
 OPT_LINEAR = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 WITH_IMAGES = {"auto": "AutoModelForImageTextToText"}
 BOTH_NAMES = ("text_class", "language_model_first")
 QWEN_IMAGES = {"image_token_id": 101, "video_token_id": 102, "vision_start_token_id": 103, "vision_end_token_id": 104}
 FUSED_MLP = ["gate_up_proj", "down_proj"]
 FINAL_NORMS = ("model.norm.weight", "language_model.norm.weight", "decoder.final_layer_norm.weight", "ln_f.weight")
+PLAIN_NORMS = ("vision", "visual", "linear_attn")
 LAYER_NORMS = ("opt", "falcon", "bloom")
 LEAST_FAULT = 1e-3  # least relative change of the logits that a fault must make
 
@@ -33,20 +35,24 @@ def family_weights(model, seed):
     tied = model.config.tie_word_embeddings
     gains = {"v_proj": 1.2, "up_proj": 1.2, "down_proj": 1.8, "dense_4h_to_h": 1.8, "fc2": 1.8,
              "project_in": 1.0, "project_out": 1.0}
-    around_zero = config.model_type in ("gemma2", "gemma3_text")  # norms times 1 + weight
+    around_zero = config.model_type in ("gemma2", "gemma3_text", "qwen3_5_text")  # norms times 1 + weight
     scales = {n: b for n, b in model.named_buffers() if n.endswith("layer_scalar")}
     for name, p in sorted({**dict(model.named_parameters()), **scales}.items()):
         noise = torch.randn(p.shape, generator=gen)
-        if name.endswith("bias"):  # large ones would make all tokens alike
+        if name.endswith("A_log"):  # states that last for some tokens
+            p.copy_(0.6 * noise - 1.5)
+        elif name.endswith("dt_bias"):
+            p.copy_(0.5 * noise)
+        elif name.endswith("bias"):  # large ones would make all tokens alike
             p.copy_((0.4 if any(part in name for part in ("q_proj", "k_proj", "v_proj", "query")) else 0.15) * noise)
         elif name.endswith("layer_scalar"):
             p.copy_(1 + 0.3 * noise)
         elif tied and name.endswith(FINAL_NORMS):  # a mean of 0, or each token is followed by itself
-            p.copy_((0.7 if config.model_type in LAYER_NORMS else 1.5) * noise - int(around_zero))
+            p.copy_((0.7 if config.model_type in (*LAYER_NORMS, "qwen3_5_text") else 1.5) * noise - int(around_zero))
         elif config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
             p.copy_(0.55 + 0.2 * noise)  # whose product is not scaled
         elif p.dim() == 1:
-            p.copy_(0.25 * noise + (0 if around_zero and "vision" not in name else 1))
+            p.copy_(0.25 * noise + (0 if around_zero and not any(part in name for part in PLAIN_NORMS) else 1))
         elif any(part in name for part in ("embed_positions", "embed_tokens_per_layer")):
             p.copy_(noise * (0.3 if "positions" in name else p.shape[1] ** -0.5 * config.num_hidden_layers ** 0.5))
         elif any(part in name for part in ("embed_tokens", "embed_in", "word_embeddings", "lm_head")):
@@ -63,7 +69,8 @@ def small(layers, *, hidden=32, heads=4, kv_heads=2, ffn=40, vocab=97, **more):
 
 
 def kinds(letters):
-    return {"layer_types": [{"s": "sliding_attention", "f": "full_attention"}[c] for c in letters]}
+    names = {"s": "sliding_attention", "f": "full_attention", "l": "linear_attention"}
+    return {"layer_types": [names[c] for c in letters]}
 
 
 def two_ropes(sliding, full):
@@ -120,6 +127,12 @@ def gemma4(letters, **more):
                  attention_k_eq_v=True, hidden_size_per_layer_input=0, **kinds(letters),
                  **two_ropes({"rope_theta": 10000.0}, {"rope_theta": 1000000.0, "rope_type": "proportional",
                                                        "partial_rotary_factor": 0.25}), **more)
+
+
+def qwen3_5(letters, **more):
+    """Two value heads for each key head; no width of one kind is that of another."""
+    return small(len(letters), head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+                 linear_value_head_dim=12, linear_conv_kernel_dim=4, **kinds(letters), **more)
 
 
 def keep(keys, **more):
@@ -199,6 +212,10 @@ def published_spellings():
              **QWEN_IMAGES},
             flat, "the language model's configuration stands outside text_config; rope_scaling of type mrope",
             **WITH_IMAGES),
+        old("qwen3_5_old", "qwen3_5_text", qwen3_5("llfl", vocab=264, **rope(10000.0, partial_rotary_factor=0.25)),
+            old_names(["layer_types", "linear_conv_kernel_dim"], rope_theta=10000.0, full_attention_interval=3),
+            "full_attention_interval, and no layer_types; the convolution's width and the share of a head that turns are "
+            "defaults; as many tokens as the demo's tokenizer has"),
         old("bloom_old", "bloom", bloom(36, 3, 2),
             lambda config: {**{k: v for k, v in config.items() if k not in ("hidden_size", "n_head", "transformers_version")},
                             "n_embed": 36, "num_attention_heads": 3, "n_inner": None, "offset_alibi": 100,
@@ -346,6 +363,25 @@ def families():
                                   "out_hidden_size": 32, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
                 **QWEN_IMAGES, "tie_word_embeddings": True}, text_of(ALL_LINEAR, "o_proj"),
                "Qwen3-VL asked with text, whose three positions are the same; tied", **WITH_IMAGES),
+
+        family("qwen3_5", "qwen3_5_text",
+               qwen3_5("llflf", **rope(100.0, partial_rotary_factor=0.5)), [
+                   plain("all_r4", [*DELTA_LINEAR, *ALL_LINEAR]),
+                   plain("delta_r2", ["in_proj_qkv", "in_proj_b"], r=2),
+                   plain("qz_r4", ["q_proj", "in_proj_z", "out_proj"]),
+                   plain("norms", ["in_proj_a"], "norms of its own", r=2,
+                         modules_to_save=["input_layernorm", "q_norm", "model.norm"]),
+               ],
+               "three of five layers are gated DeltaNet with two value heads for each key head, the others have an output "
+               "gate; rope turns 8 of 16 dimensions; norms times 1 + weight, but not that of DeltaNet"),
+
+        family("qwen3_5_vl", "qwen3_5",
+               {"text_config": qwen3_5("llfl", **rope(1000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
+                                                      mrope_interleaved=True)),
+                "vision_config": {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4,
+                                  "out_hidden_size": 32, "num_position_embeddings": 16},
+                **QWEN_IMAGES, "tie_word_embeddings": True}, text_of([*DELTA_LINEAR, *ALL_LINEAR], "in_proj_z"),
+               "Qwen3.5 with images asked with text, whose three positions are the same; tied", **WITH_IMAGES),
 
         family("mistral3", "mistral3",
                {"text_config": {"model_type": "mistral",

@@ -24,11 +24,12 @@ void OutputReservation::Begin(const PlanningView& view) {
   for (const Request* request : view.queues.running()) Add(view, *request);
 }
 
-// Tokens take whole pages: each request may leave a page but for one token unused.
+// Tokens take whole pages: each request may leave a page but for one token unused. States count as tokens.
 void OutputReservation::Add(const PlanningView& view, const Request& request) {
   const auto tokens = static_cast<std::int64_t>(request.tokens.size());
+  const std::int64_t states = view.options.state_pages * view.options.page_tokens;
   requests_.push_back(
-      {tokens + view.options.page_tokens - 1, std::max<std::int64_t>(0, request.max_total_tokens - tokens)});
+      {states + tokens + view.options.page_tokens - 1, std::max<std::int64_t>(0, request.max_total_tokens - tokens)});
   if (request.adapter == kBaseModel) return;
   const std::uint32_t adapter = request.adapter.value;
   if (std::find(adapters_.begin(), adapters_.end(), adapter) != adapters_.end()) return;

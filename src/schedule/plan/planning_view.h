@@ -39,7 +39,8 @@ struct PlanningView {
   // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
   // that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
-    const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options.page_tokens;
+    const std::int64_t has = static_cast<std::int64_t>(request.pages.size()) - options.state_pages;
+    const std::int64_t missing = positions - has * options.page_tokens;
     return missing <= 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
   }
   // True if its adapter is absent from the device and not loading.

@@ -1,0 +1,37 @@
+// The layers of a hybrid model that carry a state from token to token in place of keys and values: gated DeltaNet.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace loramux {
+
+// What these layers have. Queries, keys and values pass a causal convolution together; each head of keys then serves
+// value_heads / key_heads heads of values, one after the other.
+struct RecurrentConfig {
+  std::int64_t conv_width = 4;  // positions that the convolution sees
+  std::int64_t key_heads = 0, value_heads = 0;
+  std::int64_t key_dim = 0, value_dim = 0;  // of a head
+  std::vector<bool> layers;                 // by layer: whether it is one of these
+
+  std::int64_t Values() const { return value_heads * value_dim; }
+  // The rows of queries, keys and values together.
+  std::int64_t Channels() const { return 2 * key_heads * key_dim + Values(); }
+  // How many layers before `layer` are of these.
+  std::int64_t Before(std::int64_t layer) const { return std::count(layers.begin(), layers.begin() + layer, true); }
+
+  // The floats of a sequence's state in one layer: what the convolution has seen [conv_width - 1, Channels()], and from
+  // ConvFloats() on the heads [value_heads, key_dim, value_dim]. Both begin on cache lines.
+  std::int64_t ConvFloats() const { return RoundUp((conv_width - 1) * Channels()); }
+  std::int64_t LayerFloats() const { return ConvFloats() + RoundUp(value_heads * key_dim * value_dim); }
+  // The bytes in all layers.
+  std::int64_t StateBytes() const {
+    return std::count(layers.begin(), layers.end(), true) * LayerFloats() * static_cast<std::int64_t>(sizeof(float));
+  }
+
+ private:
+  static std::int64_t RoundUp(std::int64_t floats) { return (floats + 15) / 16 * 16; }
+};
+
+}  // namespace loramux
