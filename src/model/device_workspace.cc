@@ -73,7 +73,6 @@ void PlaceExperts(const ModelConfig& config, const ActivationSizes& sizes, Piece
   const gpu::ExpertBounds most =
       gpu::MaxExpertWork(experts.route, sizes.rows, sizes.rows, static_cast<std::int32_t>(sizes.max_rank));
   const std::int64_t count = experts.route.experts;
-  out.places = most.places;
   out.rows.router = place.Rows(sizes.rows, count + 1, false, true);
   out.rows.chosen = place.Rows(most.places, config.hidden_size, true, true);
   out.rows.chosen_up = place.Rows(most.places, 2 * experts.intermediate_size, false, true);

@@ -39,7 +39,6 @@ struct Activations {
   float* lora = nullptr;       // partial sums of gpu::LoraShrink
   float* attention = nullptr;  // of gpu::AttentionDecode
   gpu::ExpertLists experts = {};
-  std::int64_t places = 0;  // that the rows of chosen experts have room for
   std::int64_t bytes = 0;
 
   // Places them from `base` on; null: only adds up the bytes. `dtype`: of the inputs of products.

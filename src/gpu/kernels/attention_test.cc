@@ -117,6 +117,16 @@ TEST_P(AttentionTest, LinearBiases) {
   }
 }
 
+// In one chunk, in several, and in prompts; sinks far above the scores, among them, and far below.
+TEST_P(AttentionTest, Sinks) {
+  for (const std::int64_t window : {0, 100}) {
+    AttentionShape shape = Shape({.head_dim = 32, .group = 2, .page_tokens = 8, .window = window});
+    for (std::int64_t head = 0; head < shape.NumHeads(); ++head)
+      shape.sinks.push_back(static_cast<float>(head % 3 == 0 ? 9 : head % 3 == 1 ? 0.5 : -40));
+    ExpectMixedBatchRight(shape, Tolerance(), 700);
+  }
+}
+
 TEST_P(AttentionTest, LongContexts) {
   const AttentionShape shape = Shape({.head_dim = 64, .num_kv_heads = 1, .group = 4});
   const SequenceForTest sequence(shape, 1500, 5);

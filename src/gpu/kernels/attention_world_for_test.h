@@ -64,6 +64,7 @@ struct AttentionShape {
   DType out_dtype = DType::kF32;
   double scale = 0, soft_cap = 0;  // as AttentionArguments
   std::vector<float> slopes = {};  // of ALiBi; empty: none
+  std::vector<float> sinks = {};   // empty: none
   bool rounds_bias = false;
 
   std::int64_t NumHeads() const { return num_kv_heads * group; }
@@ -119,6 +120,8 @@ inline std::vector<double> ExpectedRow(const AttentionShape& shape, const Sequen
       maximum = std::max(maximum, weights.back());
     }
     for (double& weight : weights) sum += weight = std::exp(weight - maximum);
+    if (!shape.sinks.empty())
+      sum += std::exp(static_cast<double>(shape.sinks[static_cast<std::size_t>(head)]) - maximum);
     for (std::int64_t p = first; p <= position; ++p) {
       for (std::int64_t d = 0; d < shape.head_dim; ++d) {
         const auto v = static_cast<std::size_t>(p * shape.KvWidth() + kv + d);
@@ -232,6 +235,7 @@ class AttentionWorld {
     a_.soft_cap = static_cast<float>(shape_.soft_cap);
     a_.slopes = shape_.slopes.empty() ? nullptr : vectors_.Upload(shape_.slopes);
     a_.rounds_bias = shape_.rounds_bias;
+    a_.sinks = shape_.sinks.empty() ? nullptr : vectors_.Upload(shape_.sinks);
   }
   // Keys and values of all positions that the rows may see.
   void WritePages(const RowsForTest& rows, std::span<const std::uint32_t> table, PagesForTest& pages) const {

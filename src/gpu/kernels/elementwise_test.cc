@@ -278,6 +278,22 @@ TEST_F(Elementwise, ActivationsWithAndWithoutAGate) {
   }
 }
 
+TEST_F(Elementwise, ClampedSwiglu) {
+  constexpr std::int64_t kWidth = 260;
+  constexpr float kAlpha = 1.4f, kLimit = 1.5f;
+  std::vector<float> x = RandomFloats(1, kRows * 2 * kWidth);
+  for (float& value : x) value *= 4;  // beyond the limits on both sides
+  float* y = arrays_.Allocate<float>(kRows * kWidth);
+  GateMul(arrays_.stream(), DType::kF32, kRows,
+          {arrays_.Upload(x), y, rows_, kWidth, 2 * kWidth, kWidth, Activation::kClampedSwiglu, true, kAlpha, kLimit});
+  const std::vector<float> result = arrays_.Download(y, kRows * kWidth);
+  for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+    const std::int64_t at = i / kWidth * 2 * kWidth + i % kWidth;
+    const double gate = std::min(x[at], kLimit), up = std::clamp(x[at + kWidth], -kLimit, kLimit);
+    ASSERT_NEAR(result[i], gate / (1 + std::exp(-static_cast<double>(kAlpha) * gate)) * (up + 1), 1e-5) << i;
+  }
+}
+
 TEST_F(Elementwise, ScaleRows) {
   for (const auto& [width, stride] : kShapes) {
     for (const float cap : {0.0f, 3.0f}) {
