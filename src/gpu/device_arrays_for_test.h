@@ -40,7 +40,10 @@ class DeviceArrays {
   template <typename T>
   std::vector<T> Download(const T* array, std::size_t count) {
     std::vector<T> values(count);
-    if (count == 0) return values;
+    if (count == 0) {
+      Synchronize();  // launches may still read arrays that end with this object
+      return values;
+    }
     const std::unique_ptr<Arena> pinned = Pinned(count * sizeof(T));
     stream_->CopyToHost(pinned->base(), array, count * sizeof(T));
     Synchronize();

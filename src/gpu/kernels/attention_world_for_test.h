@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "gpu/device.h"
+#include "gpu/device_arrays_for_test.h"
 #include "gpu/kernels/attention.h"
-#include "gpu/kernels/device_vectors_for_test.h"
 #include "tensor/half_float.h"
 #include "tensor/kv_layout.h"
 
@@ -260,7 +260,7 @@ class AttentionWorld {
   }
 
   AttentionShape shape_;
-  DeviceVectors vectors_;
+  DeviceArrays vectors_;
   AttentionArguments a_ = {};
   std::int64_t rows_ = 0, max_chunks_ = 0, max_decode_rows_ = 0, max_tiles_ = 0;
   std::size_t page_bytes_ = 0;

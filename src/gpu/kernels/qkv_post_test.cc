@@ -69,7 +69,7 @@ struct Inputs {
 Outcome RunOn(const Case& c, Device& device, std::int64_t spare = 0) {
   const Batch batch;
   const Inputs inputs(c, batch);
-  DeviceVectors vectors(device);
+  DeviceArrays vectors(device);
   PagesForTest pages(c.layout, batch.num_pages);
   QkvPostArguments a = {};
   a.qkv = vectors.Upload(inputs.qkv);
