@@ -10,7 +10,8 @@
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
 - No file names unfinished business. C++ has no tab and no line over 120 columns, and is formatted (`make format`).
 - Comments and pages avoid the words that made them hard to read. Sentences of README and docs/guide have at most 45
-  words, README has at most 900. Links and anchors of all pages lead somewhere.
+  words, README has at most 900. Links and anchors of all pages lead somewhere. Files and members that comments and pages
+  name exist (names.py).
 """
 import pathlib
 import re
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import urllib.parse
 
+import names
 import rooms as room_diagram
 import sizes
 from markdown import ROOT, all_pages, links, name_of, paragraphs, runnable_pages, sentences, slugs, split_page, visible, words
@@ -314,6 +316,7 @@ def main():
     findings += check_pages()
     findings += check_links()
     findings += check_sizes(list(cpp_files()))
+    findings += names.findings()
     findings += room_diagram.findings()
     findings += check_unique_types(list(cpp_files()))
     findings += check_tests_run()

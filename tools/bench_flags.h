@@ -10,7 +10,7 @@
 
 namespace loramux::load {
 
-// The flags as given. The help texts (flags.cc) describe each.
+// The flags as given. The help texts (bench_flags.cc) describe each.
 struct BenchFlags {
   // The server.
   std::string url = "http://127.0.0.1:8000", model, endpoint = "chat", api_key, api_key_file;

@@ -51,7 +51,7 @@ LORAMUX_DEVICE auto VisitHeadDim(std::int32_t head_dim, const Visit& visit) {
   return visit.template operator()<256>();
 }
 
-// The entries of a kernel whose variants are these widths: Kernel::AtWidth<kDim>(arguments) is one thread.
+// The entries of a kernel whose variants are these widths: `Kernel` has AtWidth<kDim>(arguments), one thread.
 template <typename Kernel, typename KernelArguments>
 struct KernelOfHeadDims {
   using Arguments = KernelArguments;

@@ -1,6 +1,6 @@
 // Predicts the output length of a request from the outputs of similar requests: same adapter content, and a prompt of
 // about the same length. Learns while serving. The state can be kept across restarts (Serialise, Restore;
-// history_file.h).
+// runtime/history_keeper.h).
 //
 // There are four levels, from general to special: all requests; all requests with such a prompt; the adapter's
 // requests; the adapter's requests with such a prompt. Each level keeps a mean of the logarithm of output lengths.
