@@ -105,7 +105,7 @@ class ThreadedTransfer final : public PageTransfer {
   std::unique_ptr<State> state_;
 };
 
-// Runs each job inside Submit. Deterministic; for one-shot generation and for tests on a virtual clock.
+// Runs each job inside Submit. Deterministic: for tests on a virtual clock.
 class InlineTransfer final : public PageTransfer {
  public:
   explicit InlineTransfer(const TierMemory& memory) : memory_(memory) {}

@@ -9,8 +9,8 @@
 namespace loramux {
 
 // The beginning of the prompt in a request's parsed body, at most kMaxPrefixBlocks blocks of it:
-// - a chat: for each of `messages` its role, the byte 0x1f, the text of its content, and the byte 0x1e. Parts of a
-//   content that are no text are left out. Before them, `system` of Anthropic's API as such a message;
+// - a chat: Anthropic's `system` as a message of the role "system", then `messages`. For each, its role, the byte 0x1f,
+//   the text of its content, without images and other parts, and the byte 0x1e;
 // - /v1/responses: `instructions` as a message of the role "system", then `input`: its messages, or one of the user;
 // - a completion: the first prompt that is a string; of TGI, its `inputs`.
 // Empty if the body has none of these. Never fails: what is malformed is left out.

@@ -1,6 +1,6 @@
 // How many servers should hold each adapter. A cold adapter belongs to one server, so that the fleet's memory holds as
-// many adapters as possible. A hot one gets more as its load grows, and gives them back as it falls, later and at a
-// lower load than it got them, so that a load near a limit changes nothing.
+// many adapters as possible. A hot one gets more as its load grows. It gives them back at a lower load than it got
+// them, and some time after the last change, so that a load near a limit does not move adapters to and fro.
 #pragma once
 
 #include <cstdint>

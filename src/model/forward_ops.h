@@ -70,23 +70,23 @@ struct NormOf {
 //   NormOutput(norm, x, weights)     the norm in place, of what products have written, or of the hidden state
 //   NormHeads(norm, x, heads, weights) the same for each head of the norm's layer
 //   NormRow(norm, x, width, weights) the same for the columns [0, width) of x together
-//   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. Then columns of y that are a
-//                                    target, the `outputs`, += scale B (A x), for the rows whose adapter changes the
-//                                    target. Rows of lm_head's W that an adapter brings take the place of W's. Logits
-//                                    of added tokens (ModelConfig::AddTokens) without one are -infinity
+//   Linear(layer, x, rows, w, bias, y, outputs) y = x W^T + bias; bias may be empty. `outputs` are columns of y, one
+//                                    entry for each target: in rows whose adapter changes it, they += scale B (A x).
+//                                    Rows of lm_head's W that an adapter brings take the place of W's. Logits of added
+//                                    tokens (ModelConfig::AddTokens) without such a row are -infinity
 //   Rope(layer, x, heads)            rotates each head in place by its row's position, by the layer's embedding
 //   StoreKv(layer, k, v)             rounds to the pages' type and stores
 //   Attention(layer, window, sinks, slopes, q, out) causal, over pages; window 0: all earlier positions; sinks: one
 //                                    more logit for each head, without a value; slopes: AlibiSlopes; empty: none
 //   GateMul(gate_up, rows, width, y) y = f(gate) * up, or f(up) without a gate, with the model's activation f
-//   Route(router, x, chosen)         chooses experts for the rows of the batch by their logits; the rows of x that they
-//   get ExpertLinear(layer, x, w, bias, y, outputs) Linear of the rows of the chosen, each by its expert's matrix
+//   Route(router, x, chosen)         chooses each row's experts by its logits (router); chosen: the rows they get
+//   ExpertLinear(layer, x, w, bias, y, outputs) as Linear, for the chosen rows, each by its expert's matrix
 //   CombineChosen(chosen, router, y) y = (y times the sigmoid of the gate's logit, if the layer has a shared expert) +
 //                                    the rows of its chosen experts, each times its weight
-//   MixLayerInputs(context, weights, inputs) inputs, which are rows of the layers' embedding, become those of the
-//   layers GateLayerInput(layer, gate, y)   y = f(gate) * the layer's input, with the model's activation f Add(x, y) y
-//   += x times the model's residual scale Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap
-//   tanh(x / cap), except where it is
+//   MixLayerInputs(context, weights, inputs) turns rows of the layers' embedding into the layers' inputs, in place
+//   GateLayerInput(layer, gate, y)   y = f(gate) * the layer's input, with the model's activation f
+//   Add(x, y)                        y += x times the model's residual scale
+//   Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap tanh(x / cap), except where it is
 //                                    -infinity
 //   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear of lm_head means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits

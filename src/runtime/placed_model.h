@@ -70,9 +70,9 @@ class PlacedModel {
   // A transfer between the two pools, and from disk. Calls `on_completion` on threads of its own. Error: no memory.
   Result<std::unique_ptr<PageTransfer>> MakeTransfer(const TierMemory& memory, const TransferOptions& options,
                                                      std::function<void()> on_completion) const;
-  // An executor over the pool of the device tier, whose pages `layout` describes, and the memory of the host tier, from
-  // which the CPU computes adapters in place, and a device's executor until they are there; without a base: none. Calls
-  // `on_completion` on its thread. Error: no memory. REQUIRES: Reserve with these limits.
+  // Makes the executor of steps. `layout` describes `pages`, the pool of the device tier. `host` is the memory of the
+  // host tier, whose adapters the processor computes in place; on a device, only until they have arrived. No base: no
+  // host tier. Calls `on_completion` on the executor's thread. Error: no memory. REQUIRES: Reserve with these limits.
   Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorOptions& options, const KvLayout& layout,
                                                  const PagePool& pages, const PageArena& host,
                                                  std::function<void()> on_completion);

@@ -23,7 +23,7 @@ struct WorkloadRequest {
   std::int32_t output_tokens = 0;
   std::int32_t next = -1;                         // index of the next turn; -1: the session ends
   bool follows = false;                           // it is such a later turn
-  std::uint32_t first_block = 0, num_blocks = 0;  // range of Workblocks; empty: the prompt is unlike any other
+  std::uint32_t first_block = 0, num_blocks = 0;  // in Workload::blocks; 0 blocks: the prompt is unlike any other
   std::int32_t tenant = -1;                       // the tenant that is charged; -1: the adapter
   std::int32_t prefix_domain = -1;                // the domain that shares its cached prefixes; -1: all requests
   std::int32_t priority = 0;                      // GenerationRequest::priority
@@ -35,7 +35,7 @@ struct WorkloadRequest {
 struct Workload {
   std::string what;                       // human-readable
   std::vector<WorkloadRequest> requests;  // those that do not follow another one ascend by arrival
-  std::vector<std::int32_t> blocks;       // contents of prompts, 512 tokens each (TraceRequest::blocks)
+  std::vector<std::int32_t> blocks;       // contents of prompts, 512 tokens each (Arrival::blocks)
   // by request: its input_tokens token ids, if known; empty: made from blocks, or unlike any other
   std::vector<std::vector<TokenId>> prompts;
   std::vector<std::int64_t> adapter_ranks;  // by adapter

@@ -467,8 +467,8 @@ void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span
                     const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
                     float* y, std::int64_t y_stride, float* workspace) {
   const LoraWork work(variant, projections, w.k(), workspace);
-  // With few rows of x and much of A and B to read, tasks that read whole rows of B use the memory better than those
-  // that read it by columns, and the cost of two regions more is small beside it.
+  // With few rows of x and large A and B, reading memory takes the time. LoraMatMul reads whole rows of B, a ridden
+  // product reads B by columns. That gains more than the two parallel regions of LoraMatMul cost.
   constexpr std::int64_t kMostToRide = std::int64_t{64} << 10, kMostToRideOfRow = std::int64_t{32} << 10;
   // Without rows of A there is no shrink for the rest to wait for.
   const std::int64_t elements = work.ElementsOfA();

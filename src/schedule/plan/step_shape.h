@@ -1,6 +1,6 @@
-// What the steps of other systems do otherwise than those of continuous batching: S-LoRA's loop and vLLM-LoRA's
-// ensure_loaded. StepPlanner asks the shape at fixed points and does not know which
-// one it has. The base class is continuous batching: it does nothing.
+// How the steps of other systems differ from continuous batching: S-LoRA's steps of prompts and of decodes take turns,
+// and a step of vLLM-LoRA waits for the adapters of the requests that it admits. StepPlanner calls these functions at
+// fixed points of every plan, whatever the system. The base class is continuous batching: it changes nothing.
 #pragma once
 
 #include <memory>

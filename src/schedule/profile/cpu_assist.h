@@ -18,14 +18,14 @@ struct CpuAssist {
   // Linear layers that share an input. The device sends it to the host once, and adds the answers before whatever needs
   // the sum.
   struct Group {
-    double hand_off = 0;        // seconds of a step with such a group: signals both ways, in all layers
+    double hand_off = 0;        // seconds of the signals to the host and back, in all layers of a step
     double per_token_rank = 0;  // seconds of one core, in all layers
-    double base_share = 0;      // of the step's products with the base weights: beside these the host computes
+    double base_share = 0;      // share of the step's base products beside which the host computes this group
   };
   static constexpr std::array<std::string_view, 5> kGroupNames = {"qkv", "o", "gate_up", "down", "lm_head"};
 
-  std::int64_t layers = 0;  // of the model; 0: not measured
-  std::int64_t cores = 0;   // that may compute, at most; 0: the device reads the host's copy in place, at no cost
+  std::int64_t layers = 0;  // layers of the model; 0: not measured
+  std::int64_t cores = 0;   // most cores that may compute; 0: the device reads the host's copy in place, at no cost
   // Seconds to copy a token's activations to the host and the answers back, in all layers. No product is beside this.
   double per_token = 0;
   std::array<Group, kGroupNames.size()> groups;  // as kGroupNames
