@@ -84,7 +84,7 @@ struct World {
   explicit World(const Case& c) : options(c) {
     const CacheRegime regime = *FindCacheRegime(c.cache == nullptr ? "lru" : c.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
-    SchedulerOptions scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
+    SystemSpec scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
     ApplyRegime(regime, scheduling);
     const bool keeps_history = c.cache != nullptr && regime.keep_history, host_tier = c.host_pages > 0;
     tree = keeps_history ? std::make_unique<DependencyTree>(scheduling.page_tokens, device.get(),

@@ -134,7 +134,7 @@ struct Outcome {
 class Replay {
  public:
   Replay(const Flags& flags, const CacheRegime& regime, std::int64_t pages) {
-    SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
+    SystemSpec scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
     scheduler.fetch_ahead = flags.fetch_ahead;
     scheduler.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();

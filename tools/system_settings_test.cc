@@ -11,7 +11,7 @@ namespace loramux::system_settings_test {
 namespace {
 
 struct Made {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   QueueOrderOptions queue;
 };
 
@@ -28,14 +28,14 @@ Made Simulated(SimulationOptions options, std::string_view preset, std::string_v
   options.preset = FindPreset(preset).value();
   if (!queue.empty()) options.preset.queue = queue;
   Made made;
-  made.scheduler = SchedulerOptionsOf(options, {.max_model_len = max_model_len}, made.queue);
+  made.scheduler = SpecOf(options, {.max_model_len = max_model_len}, made.queue);
   return made;
 }
 
 // Left out are: the ridge and the policy for cold starts, of which only the simulator knows a data sheet and only the
 // server an executor; the size of a page and of the memory.
 void ExpectSame(const Made& served, const Made& simulated) {
-  const SchedulerOptions &a = served.scheduler, &b = simulated.scheduler;
+  const SystemSpec &a = served.scheduler, &b = simulated.scheduler;
   EXPECT_EQ(a.max_running, b.max_running);
   EXPECT_EQ(a.max_batch_tokens, b.max_batch_tokens);
   EXPECT_EQ(a.prefill_chunk, b.prefill_chunk);

@@ -9,7 +9,7 @@ namespace loramux::adapter_lifecycle_test {
 namespace {
 
 struct World : EngineWorld {
-  explicit World(SchedulerOptions scheduler = {}, std::string_view cache = "lru", double host_bytes_per_second = 10e9)
+  explicit World(SystemSpec scheduler = {}, std::string_view cache = "lru", double host_bytes_per_second = 10e9)
       : EngineWorld({.scheduler = scheduler,
                      .max_model_len = 60,
                      .cache = std::string(cache),
@@ -238,7 +238,7 @@ struct FuzzTotals {
 
 void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   Prng prng(seed);
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12));
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));

@@ -50,7 +50,7 @@ struct Inbox {
 
 // Whether adapters that are read from disk are used layer by layer. They may go through the host tier, so steps must
 // compute there.
-bool ReadsByLayer(const SchedulerOptions& options) {
+bool ReadsByLayer(const SystemSpec& options) {
   return options.disk_by_layer && options.reads_host_tier && options.cold_start_policy != ColdStartPolicy::kWait;
 }
 
@@ -791,7 +791,7 @@ std::shared_ptr<const EngineSnapshot> Engine::Snapshot(std::chrono::milliseconds
 
 std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
   const std::lock_guard lock(impl_->inbox.mutex);
-  const SchedulerOptions& scheduler = impl_->options.scheduler;
+  const SystemSpec& scheduler = impl_->options.scheduler;
   const std::int64_t fitting = (impl_->PagesBesideAdapter(adapter) - scheduler.state_pages) * scheduler.page_tokens;
   return std::min(impl_->options.max_model_len, std::max<std::int64_t>(0, fitting));
 }

@@ -78,7 +78,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
   for (int i = 0; i < 12; ++i) adapter_pages.push_back(1 + static_cast<std::int64_t>(prng.NextBelow(8)));
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(16));
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.prefill_chunk = 1 + static_cast<std::int64_t>(prng.NextBelow(30));
@@ -401,7 +401,7 @@ TEST(Engine, ThePredictorLearnsFromRequestsThatEndByThemselves) {
 
 // A last token needs only itself to be computed, a mean all of them. Neither generates a token.
 TEST(Engine, AnEmbeddingReusesWhatItsPoolingAllows) {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   scheduler.prefill_chunk = 5;
   World w(64, 8, scheduler, {});
   const std::vector<TokenId> prompt = {9, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144};
@@ -437,7 +437,7 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(first->waiting_tokens, 3);
   EXPECT_EQ(first->running_prompt_tokens, 2);  // of the step in flight
   EXPECT_EQ(first->running_context, 0);
-  EXPECT_EQ(first->max_batch_tokens, SchedulerOptions().max_batch_tokens);
+  EXPECT_EQ(first->max_batch_tokens, SystemSpec().max_batch_tokens);
   EXPECT_EQ(ask(), first);
   world.Drain();
   world.clock.Advance(kNsPerSecond);
@@ -449,7 +449,7 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(last->adapters[0].device, TierState::kResident);
   EXPECT_EQ(last->adapters[0].waiting + last->adapters[0].running, 0);
   EXPECT_EQ(last->waiting_tokens + last->running_prompt_tokens + last->running_context, 0);
-  EXPECT_EQ(last->stats.max_running, SchedulerOptions().Seats());
+  EXPECT_EQ(last->stats.max_running, SystemSpec().Seats());
   EXPECT_GT(last->stats.idle_adapter_pages, 0);
   EXPECT_LE(last->stats.idle_adapter_pages, last->stats.device.used(PageCategory::kAdapter));
   std::int64_t loads = 0;
@@ -476,7 +476,7 @@ class CountingConstraint final : public TokenConstraint {
 // With so little memory that requests are preempted: a constraint sees each token once, and one that fails ends its
 // request alone.
 TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   scheduler.max_running = 16;
   World w(24, 8, scheduler, {});
   struct Case {

@@ -34,7 +34,7 @@ struct EngineWorld {
 
   struct Options {
     std::int64_t device_pages = 40, host_pages = 20;
-    SchedulerOptions scheduler = {};
+    SystemSpec scheduler = {};
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
@@ -187,7 +187,7 @@ struct EngineWorld {
 
 // A world with adapters of the given sizes in pages, generations 1, 2, ...
 struct AdapterWorld : EngineWorld {
-  AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
+  AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SystemSpec scheduler,
                const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true,
                const std::string& cache = "lru", double host_bytes_per_second = 10e9)
       : EngineWorld({.device_pages = device_pages,

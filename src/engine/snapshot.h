@@ -34,7 +34,7 @@ struct EngineStats {
   SwapStats swaps;
   // requests that started while layers of their adapter or history were still arriving
   std::int64_t early_admissions = 0;
-  std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SchedulerOptions::load_on_arrival)
+  std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SystemSpec::load_on_arrival)
   std::int64_t cold_starts = 0;       // SchedulerStats::cold_starts
   ColdBegins cold_begins;             // SchedulerStats::cold_begins
   TimeNs step_wait_total = 0;         // time that steps waited for such layers
@@ -44,7 +44,7 @@ struct EngineStats {
   std::int64_t history_evictions = 0;  // pages
   std::int64_t idle_adapter_pages =
       0;                         // device pages of adapters that no running request uses, and that may be evicted
-  std::int64_t max_running = 0;  // requests in a batch at most (SchedulerOptions::Seats)
+  std::int64_t max_running = 0;  // requests in a batch at most (SystemSpec::Seats)
   PoolStats device, host;
   AdapterStats adapters;
   AdapterPrefetchStats prefetches;
@@ -88,7 +88,7 @@ struct EngineSnapshot {
   std::int64_t page_tokens = 0;
   std::vector<AdapterSnapshot> adapters;   // by residency slot
   std::vector<std::int64_t> lane_waiting;  // requests in the queue, by lane
-  std::int64_t max_batch_tokens = 0;       // SchedulerOptions::max_batch_tokens
+  std::int64_t max_batch_tokens = 0;       // SystemSpec::max_batch_tokens
   std::int64_t waiting_tokens = 0;         // that the requests in the queue have to compute
   // Of the requests in the batch: prompt tokens that are not computed yet, and positions that are.
   std::int64_t running_prompt_tokens = 0, running_context = 0;

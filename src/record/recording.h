@@ -32,7 +32,7 @@ struct RecordedSetup {
   std::string program;  // version
   std::string model;    // name of the model's directory
   std::int64_t started_unix_seconds = 0;
-  SchedulerOptions scheduler;  // with the regime's options; the tenants of `fairness.weights` are named "0", "1", ...
+  SystemSpec scheduler;  // with the regime's options; the tenants of `fairness.weights` are named "0", "1", ...
   QueueOrderOptions queue;
   std::string cache = "lru";              // name of the regime
   std::string length_predictor = "none";  // "history", "proxy" or "none"

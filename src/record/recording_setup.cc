@@ -195,7 +195,7 @@ Status VisitCosts(Visitor& v, PerformanceModel& model) {
 
 // What the documents give: DocumentConstants.
 template <typename Visitor>
-Status VisitConstants(Visitor& v, SchedulerOptions& o) {
+Status VisitConstants(Visitor& v, SystemSpec& o) {
   RETURN_IF_ERROR(v.Number("swap_lower", 0, 1, o.swapping.lower));
   RETURN_IF_ERROR(v.Number("swap_upper", 0, 1, o.swapping.upper));
   RETURN_IF_ERROR(v.Int("swap_interval", 1, kMaxSetupTime, o.swapping.interval));
@@ -208,7 +208,7 @@ Status VisitConstants(Visitor& v, SchedulerOptions& o) {
 }
 
 template <typename Visitor>
-Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
+Status VisitScheduler(Visitor& v, SystemSpec& o) {
   RETURN_IF_ERROR(v.Int("page_tokens", 1, 65536, o.page_tokens));
   if (v.Has("state_pages")) RETURN_IF_ERROR(v.Int("state_pages", 0, 1 << 20, o.state_pages));  // older ones lack it
   RETURN_IF_ERROR(v.Int("max_running", 1, 1 << 20, o.max_running));
@@ -298,7 +298,7 @@ Status VisitSetup(Visitor& v, RecordedSetup& setup) {
 
 // Checks that the fields fit together.
 Status CheckSetup(const RecordedSetup& setup) {
-  const SchedulerOptions& scheduler = setup.scheduler;
+  const SystemSpec& scheduler = setup.scheduler;
   RETURN_IF_ERROR(FindCacheRegime(setup.cache));
   const auto names = QueueOrderNames();
   if (std::find(names.begin(), names.end(), setup.queue.name) == names.end()) {

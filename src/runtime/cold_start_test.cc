@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kAdapterPages = 8;
 const std::vector<TokenId> kPrompt(9, 5);
 
-SchedulerOptions InPlace(ColdStartPolicy policy = ColdStartPolicy::kAuto) {
-  SchedulerOptions options;
+SystemSpec InPlace(ColdStartPolicy policy = ColdStartPolicy::kAuto) {
+  SystemSpec options;
   options.cold_start_policy = policy;
   options.reads_host_tier = true;
   return options;
@@ -28,7 +28,7 @@ SchedulerOptions InPlace(ColdStartPolicy policy = ColdStartPolicy::kAuto) {
 
 // An adapter takes 20 ms from the host tier to the device. The device has room for one of two.
 struct World : EngineWorld {
-  explicit World(const SchedulerOptions& scheduler, std::int64_t host_pages = 64)
+  explicit World(const SystemSpec& scheduler, std::int64_t host_pages = 64)
       : EngineWorld({.device_pages = 14,
                      .host_pages = host_pages,
                      .scheduler = scheduler,
@@ -71,7 +71,7 @@ TEST(ColdStart, AnAdapterInTheHostTierIsAsFastAsOnTheDevice) {
 // The host tier has room for one copy, which a step reads. Its load ends within the step. A request that arrives then
 // loads another adapter beside the step, past the host tier.
 TEST(ColdStart, TheCopyStaysWhileAStepReadsIt) {
-  SchedulerOptions options = InPlace();
+  SystemSpec options = InPlace();
   options.load_on_arrival = true;
   EngineWorld w({.device_pages = 40, .host_pages = 4, .scheduler = options, .prefix_cache = false, .cache = "s-lora"});
   const AdapterGeneration x = w.Load("x", 4), z = w.Load("z", 4);

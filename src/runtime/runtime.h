@@ -43,7 +43,7 @@ struct RuntimeOptions {
   std::filesystem::path length_directory;  // of a LengthCache for adapters with DoRA; empty: each load computes them
   // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
   bool verify_before_use = false;
-  // The processor's part of a device's steps, unless SchedulerOptions::cold_start_policy says kWait or there is no host
+  // The processor's part of a device's steps, unless SystemSpec::cold_start_policy says kWait or there is no host
   // tier. cores -1: half of the processors, at least one.
   AssistSetup assist = {.cores = -1};
   // Positions; 0: the model's own. With dynamic rope scaling up to `factor` times as many, then without prefix cache.
@@ -56,7 +56,7 @@ struct RuntimeOptions {
   // length.
   bool prefix_cache = true;
   bool whole_prompts = false;  // compute each prompt in one step, however long (ComputePromptsWhole)
-  SchedulerOptions scheduler;  // page_tokens and the regime's options are filled in
+  SystemSpec scheduler;        // page_tokens and the regime's options are filled in
   // order of admission; the age bound and costs come from `scheduler`, the token count from the device
   QueueOrderOptions queue;
   std::string length_predictor = "history";  // "history", "proxy" (hints of requests, else history) or "none"

@@ -74,8 +74,8 @@ Scale RandomScale(Prng& prng, const Overload& overload) {
           .objective = (40 + below(80)) * kNsPerMs};
 }
 
-SchedulerOptions RandomOptions(Prng& prng, const Scale& scale) {
-  SchedulerOptions options;
+SystemSpec RandomOptions(Prng& prng, const Scale& scale) {
+  SystemSpec options;
   options.page_tokens = 4;
   options.max_running = scale.max_running;
   options.max_batch_tokens = scale.max_batch_tokens;
@@ -114,7 +114,7 @@ std::uint64_t Digest(const StepPlan& plan) {
 struct Load {
   Prng prng;
   Scale scale;
-  SchedulerOptions options;
+  SystemSpec options;
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
   ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};

@@ -161,7 +161,7 @@ Result<Preset> FindPreset(std::string_view name) {
   return InvalidArgument("preset: expected one of " + valid + ", found '" + std::string(name) + "'", "--preset");
 }
 
-void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+void ApplySettings(const SystemSettings& settings, SystemSpec& scheduler, QueueOrderOptions& queue) {
   scheduler.max_running = settings.max_running;
   scheduler.max_batch_tokens = settings.max_batch_tokens;
   scheduler.prefill_chunk = settings.prefill_chunk.value_or(settings.max_batch_tokens);
@@ -172,21 +172,20 @@ void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, 
   scheduler.max_decode_step = settings.max_decode_step;
 }
 
-void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together) {
+void ComputePromptsWhole(std::int64_t max_model_len, SystemSpec& scheduler, std::int64_t together) {
   scheduler.whole_prompt_tokens = together > 0 ? together : kWholePromptTokens;
   scheduler.prefill_chunk = max_model_len;
   scheduler.max_batch_tokens = std::max(max_model_len, scheduler.whole_prompt_tokens) + scheduler.max_running;
 }
 
-void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler,
-                 QueueOrderOptions& queue) {
+void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SystemSpec& scheduler, QueueOrderOptions& queue) {
   ApplyRegime(FindCacheRegime(preset.cache).value(), scheduler);
   ApplyPresetOrder(preset, scheduler, queue);
   if (!preset.chunked_prefill) ComputePromptsWhole(max_model_len, scheduler, preset.whole_prompt_tokens);
   queue.age_bound = scheduler.age_bound;
 }
 
-void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+void ApplyPresetOrder(const Preset& preset, SystemSpec& scheduler, QueueOrderOptions& queue) {
   scheduler.lookahead = preset.lookahead;
   scheduler.max_loads_in_flight = preset.max_loads_in_flight;
   scheduler.max_distinct_adapters = preset.max_distinct_adapters;
@@ -202,7 +201,7 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   queue.lanes.form = preset.size_form;
 }
 
-void ApplyConstants(const DocumentConstants& constants, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+void ApplyConstants(const DocumentConstants& constants, SystemSpec& scheduler, QueueOrderOptions& queue) {
   scheduler.score_weights = constants.score;
   scheduler.expectation = constants.expectation;
   scheduler.swapping = constants.swapping;

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "schedule/options.h"
 #include "schedule/queue/queue_order.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
@@ -25,7 +25,7 @@ struct ProgramCosts {
   double request_seconds = 0;
 };
 
-// A system. Fields without a comment are the fields of SchedulerOptions with the same name.
+// A system. Fields without a comment are the fields of SystemSpec with the same name.
 struct Preset {
   std::string_view name;            // unique
   std::string_view what;            // description, with the source
@@ -59,7 +59,7 @@ struct DocumentConstants {
   std::optional<std::int64_t> adapters_in_batch;   // vLLM-LoRA: 32; none: the preset's
 };
 // Sets the options that the constants stand for; after ApplyPreset, whose values they replace where they are given.
-void ApplyConstants(const DocumentConstants& constants, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+void ApplyConstants(const DocumentConstants& constants, SystemSpec& scheduler, QueueOrderOptions& queue);
 
 // What an operator sets beside a preset. `serve` and `simulate` make options of it by the same function, so that a
 // setting means the same in both.
@@ -68,11 +68,11 @@ struct SystemSettings {
   std::optional<std::int64_t> prefill_chunk;  // none: max_batch_tokens
   TimeNs age_bound = 30 * kNsPerSecond, fairness_max_wait = 30 * kNsPerSecond;
   TimeNs objective = 5 * kNsPerSecond;                  // of the order "objective", and of lanes
-  TimeNs max_decode_step = 0;                           // SchedulerOptions::max_decode_step; needs a performance model
+  TimeNs max_decode_step = 0;                           // SystemSpec::max_decode_step; needs a performance model
   CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
 };
 // Sets these options. Call it before prompts are made whole, which replaces some of them.
-void ApplySettings(const SystemSettings& settings, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+void ApplySettings(const SystemSettings& settings, SystemSpec& scheduler, QueueOrderOptions& queue);
 
 // All presets, those of loramux first.
 std::span<const Preset> Presets();
@@ -81,16 +81,15 @@ Result<Preset> FindPreset(std::string_view name);
 
 // Sets the options so that prompts are computed whole. `max_model_len`: the most positions of a sequence. `together`:
 // the most tokens of several prompts in one step; 0: 4096. REQUIRES: max_model_len > 0.
-void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together = 0);
+void ComputePromptsWhole(std::int64_t max_model_len, SystemSpec& scheduler, std::int64_t together = 0);
 
 // Sets the options of a preset for admission, loads and order: all but its cache regime and whether prompts are
 // computed whole.
-void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+void ApplyPresetOrder(const Preset& preset, SystemSpec& scheduler, QueueOrderOptions& queue);
 
 // Sets the options of a preset and of its regime. The caller makes the eviction policy (MakeEvictionPolicy with the
 // regime's policy), and a DependencyTree if both preset and regime keep history. `max_model_len`: as in
 // ComputePromptsWhole. REQUIRES: preset.cache names a regime.
-void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler,
-                 QueueOrderOptions& queue);
+void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SystemSpec& scheduler, QueueOrderOptions& queue);
 
 }  // namespace loramux

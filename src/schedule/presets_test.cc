@@ -27,7 +27,7 @@ TEST(Presets, NameThingsThatExist) {
 }
 
 TEST(Presets, FillInOptions) {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   QueueOrderOptions queue;
   ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
   EXPECT_EQ(queue.name, "mlq");
@@ -66,18 +66,18 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.whole_prompt_tokens, 0);
   EXPECT_FALSE(scheduler.shape.separate_phases);
   EXPECT_EQ(scheduler.shape.cold_start, ColdStart::kStall);
-  EXPECT_EQ(scheduler.max_batch_tokens, SchedulerOptions{}.max_batch_tokens);
+  EXPECT_EQ(scheduler.max_batch_tokens, SystemSpec{}.max_batch_tokens);
 }
 
 // The defaults are what the options have anyway; what a preset says stays unless it is given.
 TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   QueueOrderOptions queue;
   ApplyPreset(FindPreset("vllm-lora-batch32").value(), 2048, scheduler, queue);
   ApplyConstants({}, scheduler, queue);
   EXPECT_EQ(scheduler.max_distinct_adapters, 32);
   EXPECT_EQ(scheduler.shape.prefetch_lookahead, 10);
-  EXPECT_EQ(scheduler.batch_window, SchedulerOptions().batch_window);
+  EXPECT_EQ(scheduler.batch_window, SystemSpec().batch_window);
   EXPECT_EQ(scheduler.swapping.interval, SwapThresholds().interval);
   EXPECT_EQ(queue.lanes.refresh, SizeLanesOptions().refresh);
   EXPECT_EQ(queue.lanes.output_weight, SizeLanesOptions().output_weight);
@@ -101,7 +101,7 @@ TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
 }
 
 TEST(Presets, SettingsFillInOptions) {
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   QueueOrderOptions queue;
   ApplySettings({.max_running = 7,
                  .max_batch_tokens = 100,

@@ -11,7 +11,7 @@ namespace loramux {
 namespace {
 
 // If each side evicts only its own pages, no adapter can stay until its history is gone.
-SchedulerOptions Consistent(SchedulerOptions options) {
+SystemSpec Consistent(SystemSpec options) {
   options.maintain_dependency = options.maintain_dependency && options.adapter_share <= 0;
   return options;
 }
@@ -32,7 +32,7 @@ TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool& host) {
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
+Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
     : options_(Consistent(std::move(options))),
       device_(parts.device),
       residency_(parts.residency),

@@ -14,7 +14,6 @@
 #include <span>
 #include <vector>
 
-#include "schedule/options.h"
 #include "schedule/plan/arrival.h"
 #include "schedule/plan/background_planner.h"
 #include "schedule/plan/move_plan.h"
@@ -27,6 +26,7 @@
 #include "schedule/queue/request_queues.h"
 #include "schedule/request_pages.h"
 #include "schedule/scheduler_stats.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
@@ -46,7 +46,7 @@ struct SchedulerParts {
 class Scheduler {
  public:
   // REQUIRES: the tree's pages are of the device and hold options.page_tokens positions.
-  Scheduler(SchedulerOptions options, const SchedulerParts& parts);
+  Scheduler(SystemSpec options, const SchedulerParts& parts);
   // The tree keeps its pages.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -97,7 +97,7 @@ class Scheduler {
   std::span<Request* const> waiting() const { return queues_.waiting(); }
   const QueueOrder& queue() const { return queues_.order(); }
   const TenantCounters& tenants() const { return queues_.tenants(); }
-  const SchedulerOptions& options() const { return options_; }
+  const SystemSpec& options() const { return options_; }
   const DependencyTree& tree() const { return tree_; }
   const KvTiers& tiers() const { return tiers_; }
   SchedulerStats stats() const;
@@ -135,7 +135,7 @@ class Scheduler {
   // Refreshes what the policies know of all candidates, if it is old.
   void RefreshWorth(TimeNs now);
 
-  const SchedulerOptions options_;
+  const SystemSpec options_;
   PagePool& device_;
   ResidencyManager& residency_;
   DependencyTree& tree_;

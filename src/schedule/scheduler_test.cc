@@ -43,7 +43,7 @@ TEST(Scheduler, PartsThatDoNothingCountNothing) {
 class SpreadPromptsTest : public testing::Test {
  protected:
   // Tokens of the first chunk of a prompt, beside one request that decodes. `next_prompt` > 0: another request waits.
-  static std::int32_t FirstChunk(SchedulerOptions options, std::int64_t prompt, std::int64_t next_prompt,
+  static std::int32_t FirstChunk(SystemSpec options, std::int64_t prompt, std::int64_t next_prompt,
                                  std::int64_t pages) {
     options.max_batch_tokens = options.prefill_chunk = 1000;
     World w(pages, options);
@@ -59,7 +59,7 @@ class SpreadPromptsTest : public testing::Test {
     w.RunToEnd();
     return tokens;
   }
-  const SchedulerOptions kSpread = {.ridge_tokens = 8, .spread_prompts = true};
+  const SystemSpec kSpread = {.ridge_tokens = 8, .spread_prompts = true};
 };
 
 TEST_F(SpreadPromptsTest, WhereMemoryLetsNobodyElseInDecodingStepsAreFilled) {

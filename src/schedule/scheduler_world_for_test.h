@@ -27,7 +27,7 @@ struct SchedulerWorld {
   std::deque<Request> requests;
   std::uint64_t next_id = 1;
 
-  explicit SchedulerWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 64)
+  explicit SchedulerWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 64)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency(*device, *host, transfer),
@@ -44,7 +44,7 @@ struct SchedulerWorld {
             .predictor = predictor};
   }
   // The options with pages of 4 tokens.
-  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+  static SystemSpec WithPageTokens(SystemSpec options) {
     options.page_tokens = 4;
     return options;
   }

@@ -14,7 +14,7 @@ namespace loramux {
 class PlanChecker final : public EngineObserver {
  public:
   // `options`: those the engine's scheduler was created with. `device_pages`: capacity of its device pool.
-  PlanChecker(SchedulerOptions options, std::int64_t device_pages)
+  PlanChecker(SystemSpec options, std::int64_t device_pages)
       : options_(std::move(options)), device_pages_(device_pages) {}
   void Planned(const PlannedStep& step) override;
 
@@ -46,7 +46,7 @@ class PlanChecker final : public EngineObserver {
   void Digest(const View& view);
   void Expect(bool holds, const View& view, const std::string& what);
 
-  const SchedulerOptions options_;
+  const SystemSpec options_;
   const std::int64_t device_pages_;
   std::vector<std::string> violations_;
   std::uint64_t digest_ = 0;

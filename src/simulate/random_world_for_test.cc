@@ -130,14 +130,14 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   return world;
 }
 
-SchedulerOptions SchedulerOptionsOf(const RandomWorld& world) {
+SystemSpec SpecOf(const RandomWorld& world) {
   const SimulationOptions& options = world.options;
-  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens,
-                             .max_running = options.max_running,
-                             .max_batch_tokens = options.max_batch_tokens,
-                             .prefill_chunk = options.max_batch_tokens,
-                             .adapter_prefetch = options.adapter_prefetch,
-                             .age_bound = options.age_bound};
+  SystemSpec scheduler{.page_tokens = options.device.page_tokens,
+                       .max_running = options.max_running,
+                       .max_batch_tokens = options.max_batch_tokens,
+                       .prefill_chunk = options.max_batch_tokens,
+                       .adapter_prefetch = options.adapter_prefetch,
+                       .age_bound = options.age_bound};
   scheduler.fairness.max_wait = options.fairness_max_wait;
   QueueOrderOptions order;
   ApplyPreset(options.preset, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens()), scheduler, order);

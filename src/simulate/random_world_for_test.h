@@ -18,6 +18,6 @@ struct RandomWorld {
 RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed);
 
 // The scheduler options that Simulate makes from this world's options.
-SchedulerOptions SchedulerOptionsOf(const RandomWorld& world);
+SystemSpec SpecOf(const RandomWorld& world);
 
 }  // namespace loramux

@@ -44,7 +44,7 @@ struct Outcome {
 };
 
 Outcome RunWorld(RandomWorld& world) {
-  PlanChecker checker(SchedulerOptionsOf(world), world.options.device.device_pages);
+  PlanChecker checker(SpecOf(world), world.options.device.device_pages);
   world.options.observer = &checker;
   SimulationResult result = Simulate(world.options, world.workload).value();
   return {std::move(result), checker.violations(), checker.digest()};

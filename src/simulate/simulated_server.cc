@@ -107,9 +107,8 @@ Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const Simulatio
   return server;
 }
 
-SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const SimulatedLimits& limits,
-                                    QueueOrderOptions& queue) {
-  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens, .adapter_prefetch = options.adapter_prefetch};
+SystemSpec SpecOf(const SimulationOptions& options, const SimulatedLimits& limits, QueueOrderOptions& queue) {
+  SystemSpec scheduler{.page_tokens = options.device.page_tokens, .adapter_prefetch = options.adapter_prefetch};
   queue = {.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens)};
   ApplySettings({.max_running = options.max_running,
                  .max_batch_tokens = options.max_batch_tokens,
@@ -139,7 +138,7 @@ Status SimulatedServer::Build() {
   if (options_.host_bytes > 0) {
     ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", ArenaWithoutBytes(host_bytes), page_bytes));
   }
-  const SchedulerOptions scheduler = SchedulerOptionsOf(options_, limits_, plane.queue);
+  const SystemSpec scheduler = SpecOf(options_, limits_, plane.queue);
   plane.engine = {.scheduler = scheduler,
                   .max_model_len = limits_.max_model_len,
                   .eos_token_ids = {},

@@ -67,8 +67,7 @@ struct SimulatedPlace {
 };
 
 // The options of the scheduler and of its queue in a simulated server. REQUIRES: options.preset.cache names a regime.
-SchedulerOptions SchedulerOptionsOf(const SimulationOptions& options, const SimulatedLimits& limits,
-                                    QueueOrderOptions& queue);
+SystemSpec SpecOf(const SimulationOptions& options, const SimulatedLimits& limits, QueueOrderOptions& queue);
 
 // The server. Not thread-safe.
 class SimulatedServer {

@@ -43,11 +43,11 @@ struct SimulationOptions {
   double predictor_accuracy = 0.8;  // of OraclePredictor (Chameleon's predictor reaches about 80 %)
   TimeNs age_bound = 30 * kNsPerSecond;
   TimeNs fairness_max_wait = 30 * kNsPerSecond;               // FairnessOptions::max_wait
-  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SchedulerOptions::adapter_prefetch
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SystemSpec::adapter_prefetch
   DocumentConstants constants;
   TimeNs slo = 5 * kNsPerSecond;                        // SizeLanesOptions::slo
   CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
-  // SchedulerOptions::max_decode_step. Without `costs` plans then go by the device's own model.
+  // SystemSpec::max_decode_step. Without `costs` plans then go by the device's own model.
   TimeNs max_decode_step = 0;
   std::uint64_t seed = 1;  // of the predictor and the tree
   // steps between integrity checks; 0: only at the end

@@ -47,7 +47,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
 // arrived.
 bool Admitter::BeginsCold(Request& request) const {
   const PlanningView& view = draft_.view;
-  const SchedulerOptions& options = view.options;
+  const SystemSpec& options = view.options;
   if (options.cold_start_policy == ColdStartPolicy::kWait || options.shape.cold_start != ColdStart::kPassOver)
     return false;
   const AdapterResidency& adapter = view.residency.Get(request.adapter);

@@ -56,7 +56,7 @@ class Admitter {
 
   StepDraft& draft_;
   const StepShape& shape_;
-  OutputReservation reservation_;  // with SchedulerOptions::reserve_output
+  OutputReservation reservation_;  // with SystemSpec::reserve_output
 };
 
 }  // namespace loramux

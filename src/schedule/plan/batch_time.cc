@@ -31,7 +31,7 @@ void BatchTime::AddTo(StepLoad& load, const PlanningView& view, const Request& r
 }
 
 bool BatchTime::Exceeds(const PlanningView& view, const Request& request) const {
-  const SchedulerOptions& options = view.options;
+  const SystemSpec& options = view.options;
   if (options.max_decode_step == 0 || load_.decode_sequences == 0) return false;
   StepLoad with = load_;
   AddTo(with, view, request);

@@ -15,7 +15,7 @@ namespace loramux {
 // arguments.
 class BatchTime {
  public:
-  // Starts a new plan: the requests that run. Does nothing without SchedulerOptions::max_decode_step. Requests that the
+  // Starts a new plan: the requests that run. Does nothing without SystemSpec::max_decode_step. Requests that the
   // plan preempts must be gone from `runners`; paused ones count, because they come back.
   void Begin(const PlanningView& view, const Runners& runners);
   // True if a step would take longer than max_decode_step with this request as well. Never for the first request of a

@@ -22,15 +22,15 @@ void AddAdapters(World& w, const std::vector<std::int32_t>& ranks) {
   }
 }
 
-SchedulerOptions BoundedBy(PerformanceModel model, TimeNs most) {
-  SchedulerOptions options;
+SystemSpec BoundedBy(PerformanceModel model, TimeNs most) {
+  SystemSpec options;
   options.max_decode_step = most;
   options.costs = std::make_shared<const PerformanceModel>(std::move(model));
   return options;
 }
 
 // The largest batch while a request for each adapter runs to its end.
-std::size_t LargestBatch(const SchedulerOptions& options, const std::vector<std::int32_t>& ranks) {
+std::size_t LargestBatch(const SystemSpec& options, const std::vector<std::int32_t>& ranks) {
   World w(400, options);
   AddAdapters(w, ranks);
   for (std::uint32_t g = 1; g <= ranks.size(); ++g) w.Add(2, g, 30);
@@ -46,7 +46,7 @@ std::size_t LargestBatch(const SchedulerOptions& options, const std::vector<std:
 // At true ranks a step of 1 ms takes 10 us more for each rank, so 2 ms are 100 ranks: 12 adapters of rank 8, or three
 // of rank 32.
 TEST(BatchTime, AtTrueRanksItBoundsTheirSum) {
-  const SchedulerOptions options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
+  const SystemSpec options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
   EXPECT_EQ(LargestBatch(options, std::vector<std::int32_t>(16, 8)), 12u);
   EXPECT_EQ(LargestBatch(options, std::vector<std::int32_t>(16, 32)), 3u);
   EXPECT_EQ(LargestBatch({}, std::vector<std::int32_t>(16, 32)), 16u);
@@ -54,7 +54,7 @@ TEST(BatchTime, AtTrueRanksItBoundsTheirSum) {
 
 // Padded, each request costs the largest rank of the batch: three of rank 32, whatever the others have.
 TEST(BatchTime, PaddedItBoundsTheLargestRankTimesTheRequests) {
-  const SchedulerOptions options =
+  const SystemSpec options =
       BoundedBy({.step = 1e-3, .per_padded_rank = 1e-5, .shape = LoraCostShape::kBgmv}, 2 * kNsPerMs);
   EXPECT_EQ(LargestBatch(options, std::vector<std::int32_t>(16, 8)), 12u);
   EXPECT_EQ(LargestBatch(options, {32, 8, 8, 8, 8}), 3u);
@@ -75,14 +75,14 @@ TEST(BatchTime, AnAdapterCountsOnce) {
 
 // A request that alone takes longer than the bound still runs, alone.
 TEST(BatchTime, NobodyIsTooLargeForAnEmptyBatch) {
-  const SchedulerOptions options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
+  const SystemSpec options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
   EXPECT_EQ(LargestBatch(options, {128, 128, 8}), 1u);
 }
 
 // Small ranks may pass a large one where presets let requests pass, but not once it has waited for the age bound.
 TEST(BatchTime, SmallRanksPassALargeOneForAWhile) {
   for (const bool skips : {true, false}) {
-    SchedulerOptions options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
+    SystemSpec options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
     options.shape.skip_beyond_distinct = skips;
     options.age_bound = 20 * 1000;  // 40 steps
     World w(400, options);

@@ -69,7 +69,7 @@ std::size_t Lanes::AdmitFrom(std::size_t lane, std::size_t first, double& tokens
 
 // Assumes that the prediction is right.
 double Lanes::RunTimeOf(const Request& request) const {
-  const SchedulerOptions& options = draft_.view.options;
+  const SystemSpec& options = draft_.view.options;
   const auto outputs = static_cast<double>(
       std::max<std::int64_t>(1, request.predicted_output - static_cast<std::int64_t>(request.generated().size())));
   if (options.costs == nullptr) {

@@ -202,7 +202,7 @@ struct Admission {
   std::unique_ptr<StepShape> shape;
   std::unique_ptr<Admitter> admitter;
 
-  explicit Admission(std::int64_t pages, const SchedulerOptions& options = {})
+  explicit Admission(std::int64_t pages, const SystemSpec& options = {})
       : w(pages, options), shape(MakeStepShape(options.shape)) {}
   AdmissionOutcome Try(Request* request) {
     admitter = std::make_unique<Admitter>(w.Begin(), *shape);
@@ -304,7 +304,7 @@ TEST(StepShape, SLorasLoopTakesTurns) {
 }
 
 TEST(StepShape, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
-  const SchedulerOptions options{.shape = {.cold_start = ColdStart::kStall}};
+  const SystemSpec options{.shape = {.cold_start = ColdStart::kStall}};
   Admission a(20, options);
   const AdapterGeneration adapter = a.w.AddAdapter(1, 5, /*resident=*/false);
   Request* const request = a.w.Wait(4, 1);
@@ -329,7 +329,7 @@ struct Background {
   PlanOutlook outlook;
   BackgroundPlanner planner;
 
-  explicit Background(std::int64_t pages, const SchedulerOptions& options = {})
+  explicit Background(std::int64_t pages, const SystemSpec& options = {})
       : w(pages, options), planner(w.view(), w.draft().room, shape, outlook) {}
 };
 

@@ -7,20 +7,20 @@
 #include "cache/dependency_tree.h"
 #include "cache/kv_tiers.h"
 #include "memory/page_pool.h"
-#include "schedule/options.h"
 #include "schedule/plan/arrival.h"
 #include "schedule/plan/prompt_pace.h"
 #include "schedule/predict/adapter_worth.h"
 #include "schedule/predict/expected_adapters.h"
 #include "schedule/queue/request_queues.h"
 #include "schedule/request_pages.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
 // Everything that a plan is a function of, besides the time. Planning changes none of it, except that a request notes
 // where it was last found in the tree (Request::found). All that is referred to outlives the view.
 struct PlanningView {
-  const SchedulerOptions& options;
+  const SystemSpec& options;
   const PagePool& device;
   const ResidencyManager& residency;
   const DependencyTree& tree;

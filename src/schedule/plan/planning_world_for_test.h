@@ -20,7 +20,7 @@ namespace loramux {
 // Pages hold 4 tokens; policies are LRU. Sizes are in pages. Owns everything.
 class PlanningWorld {
  public:
-  explicit PlanningWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 256,
+  explicit PlanningWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 256,
                          const QueueOrderOptions& order = {})
       : options_(WithPageTokens(std::move(options))),
         device_(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
@@ -102,7 +102,7 @@ class PlanningWorld {
   void set_discardable(double tokens) { discardable_ = tokens; }
 
  private:
-  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+  static SystemSpec WithPageTokens(SystemSpec options) {
     options.page_tokens = 4;
     return options;
   }
@@ -120,7 +120,7 @@ class PlanningWorld {
     pages_.Admit({.request = request, .tail = request->tail}, clock_.Now());
   }
 
-  const SchedulerOptions options_;
+  const SystemSpec options_;
   VirtualClock clock_;
   std::unique_ptr<PagePool> device_, host_;
   ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}};

@@ -74,7 +74,7 @@ void Prompts::Merge(bool with_waiting) {
 // Beyond the age bound no prompt is passed over. That a tenant is overdue would not suffice: its turns may all go to
 // younger requests, and a begun prompt would get a chunk in each.
 std::size_t Prompts::ArrangeByObjective() {
-  const SchedulerOptions& options = draft_.view.options;
+  const SystemSpec& options = draft_.view.options;
   const TimeNs objective = draft_.view.queues.order().objective(), now = draft_.room.now();
   const bool applies = options.prompts_by_objective && objective > 0 && draft_.budget > 0 &&
                        draft_.plan.preemptions.empty() && options.whole_prompt_tokens == 0;

@@ -18,7 +18,7 @@ class Prompts {
  public:
   Prompts(StepDraft& draft, Admitter& admitter) : draft_(draft), admitter_(admitter), lanes_(draft, admitter) {}
 
-  // Lowers the token budget for prompts (SchedulerOptions::spread_prompts). Up to ridge_tokens, a step takes constant
+  // Lowers the token budget for prompts (SystemSpec::spread_prompts). Up to ridge_tokens, a step takes constant
   // time, because it is bound by reading all weights. If memory admits only as many requests as finish, steps that only
   // decode stay below that, and only prompts can fill them. To compute all prompts in one step would make that step
   // longer and the others no shorter. So the prompts are spread, but over at most about eight steps, so that the

@@ -29,7 +29,7 @@ const StepPlan& StepPlanner::Plan(TimeNs now) {
 }
 
 void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
-  const SchedulerOptions& options = draft_.view.options;
+  const SystemSpec& options = draft_.view.options;
   draft_.Reset(now);
   draft_.turns.Order(now);
   admitter_.LookAtArrivals();

@@ -128,7 +128,7 @@ TEST(PerformanceModelTest, FromTheRidgeOnAStepTakesLongerForMoreTokens) {
   EXPECT_EQ(RidgeTokens(model), 1 << 20);
   model.per_prefill_token = 0;
   EXPECT_EQ(RidgeTokens(model), 0);
-  SchedulerOptions scheduler;
+  SystemSpec scheduler;
   QueueOrderOptions queue;
   model.per_prefill_token = 1e-4;
   PlanByModel(std::make_shared<PerformanceModel>(model), scheduler, queue);

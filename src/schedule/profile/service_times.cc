@@ -18,7 +18,7 @@ ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_
 
 }  // namespace
 
-void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& scheduler, QueueOrderOptions& queue) {
   queue.lanes.costs = model;
   scheduler.ridge_tokens = model == nullptr ? 0 : RidgeTokens(*model);
   scheduler.costs = std::move(model);

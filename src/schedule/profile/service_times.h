@@ -6,15 +6,15 @@
 #include <memory>
 
 #include "cache/reload_costs.h"
-#include "schedule/options.h"
 #include "schedule/profile/performance_model.h"
 #include "schedule/queue/queue_order.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
 // Sets the options that depend on the model, so that planning uses it. Null: planning uses measured times alone. Serve,
 // simulate and replay all call this.
-void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions& scheduler, QueueOrderOptions& queue);
+void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& scheduler, QueueOrderOptions& queue);
 
 // The number of tokens up to which a step takes constant time, because it is bound by reading the weights. 0: there is
 // no such bound.

@@ -41,7 +41,7 @@ struct World {
   std::deque<Request> requests;
   std::vector<Request*> begun;  // in the order of their first admission
 
-  World(const std::string& name, std::int64_t device_pages, SchedulerOptions options = {}, SizeLanesOptions lanes = {},
+  World(const std::string& name, std::int64_t device_pages, SystemSpec options = {}, SizeLanesOptions lanes = {},
         double quota_tokens = 0, bool history = false)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
@@ -63,7 +63,7 @@ struct World {
                                             .queue = *order,
                                             .predictor = hints}) {}
 
-  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+  static SystemSpec WithPageTokens(SystemSpec options) {
     options.page_tokens = 4;
     return options;
   }
@@ -370,7 +370,7 @@ TEST(QueueOrder, BypassBySeconds) {
   model.per_prefill_token = 5e-3;  // a prompt of four takes as long as 20 steps
   for (const bool by_profile : {false, true}) {
     SCOPED_TRACE(by_profile);
-    SchedulerOptions options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
+    SystemSpec options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
     if (by_profile) options.costs = std::make_shared<const PerformanceModel>(model);
     World w("mlq", 24, options, {}, /*quota_tokens=*/1000);
     w.AddAdapter(1, 4);

@@ -15,7 +15,7 @@ constexpr std::int64_t kFewestLoads = 4;
 
 // The default burst is the tokens of two steps, so that a few requests that arrive together need not wait for the
 // shares of other tenants.
-FairnessOptions WithBurst(const SchedulerOptions& options) {
+FairnessOptions WithBurst(const SystemSpec& options) {
   FairnessOptions fairness = options.fairness;
   if (fairness.burst == 0) fairness.burst = static_cast<double>(2 * options.max_batch_tokens);
   return fairness;
@@ -59,7 +59,7 @@ class LoadTimes final : public AdapterLoads {
 
 }  // namespace
 
-RequestQueues::RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder& order,
+RequestQueues::RequestQueues(const SystemSpec& options, const ResidencyManager& residency, QueueOrder& order,
                              LengthPredictor& predictor)
     : options_(options),
       residency_(residency),

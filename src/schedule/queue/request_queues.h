@@ -9,11 +9,11 @@
 
 #include "adapter/residency.h"
 #include "cache/reload_costs.h"
-#include "schedule/options.h"
 #include "schedule/predict/length_predictor.h"
 #include "schedule/queue/fairness.h"
 #include "schedule/queue/queue_order.h"
 #include "schedule/request.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
@@ -22,7 +22,7 @@ namespace loramux {
 class RequestQueues {
  public:
   // Owns none of the arguments.
-  RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder& order,
+  RequestQueues(const SystemSpec& options, const ResidencyManager& residency, QueueOrder& order,
                 LengthPredictor& predictor);
 
   // A new request begins to wait. `cached_tokens`: tokens of its prompt that need not be computed. REQUIRES: ids
@@ -79,7 +79,7 @@ class RequestQueues {
   void CheckLanes() const;
   void Place(Request& request) const { PlaceInQueue(order_, options_.age_bound, request); }
 
-  const SchedulerOptions& options_;
+  const SystemSpec& options_;
   const ResidencyManager& residency_;
   QueueOrder& order_;
   LengthPredictor& predictor_;

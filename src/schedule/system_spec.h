@@ -1,4 +1,4 @@
-// Options of the scheduler.
+// A description of a system: how it schedules, queues and caches.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace loramux {
 
-// Options of Scheduler.
-struct SchedulerOptions {
+// What a system does.
+struct SystemSpec {
   std::int64_t page_tokens = 16;        // positions in a page
   std::int64_t state_pages = 0;         // of a request beside those of its positions (KvLayout::state_pages)
   std::int64_t max_running = 256;       // requests in a batch
@@ -84,7 +84,7 @@ inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacit
 }
 
 // Sets the options that the regime decides. The caller makes the regime's EvictionPolicy and DependencyTree.
-inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
+inline void ApplyRegime(const CacheRegime& regime, SystemSpec& options) {
   options.adapter_share = regime.adapter_share;
   options.keep_idle_adapters = regime.keep_idle_adapters;
   options.maintain_dependency = regime.maintain_dependency;
