@@ -80,7 +80,7 @@ struct AdapterConfig {
   // a prompt without them. Empty: it acts on every token.
   std::vector<TokenId> invocation_tokens;
 
-  // Of the fields above, set by ParseAdapterConfig. Code that changes an AdapterConfig must call CompilePatterns.
+  // The patterns of the fields above, set by ParseAdapterConfig. Code that changes a field must call CompilePatterns.
   std::shared_ptr<const AdapterPatterns> patterns;
 
   // Compiles the patterns; `label` names the source in errors. Error: a pattern of rank_pattern, alpha_pattern or
@@ -123,7 +123,7 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
 struct LoraModule {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
-  std::int32_t expert = -1;  // of the layer; -1: none
+  std::int32_t expert = -1;  // index of an expert in the layer; -1: the layer's own matrix
   std::int32_t rank = 0;     // 0: a bias alone, without a and b
   float scale = 0;
   const TensorEntry* a = nullptr;
@@ -148,8 +148,8 @@ struct ModuleVectors {
 // Digests have the numbers.
 enum class OwnKind : std::uint8_t {
   kEmbedding,
-  kInputNorm,  // of the input of attention
-  kMlpNorm,    // of the input of the feed-forward block
+  kInputNorm,  // the norm before attention
+  kMlpNorm,    // the norm before the feed-forward block
   kQNorm,
   kKNorm,
   kFinalNorm,
@@ -165,23 +165,23 @@ constexpr bool IsNorm(OwnKind kind) { return kind != OwnKind::kEmbedding && kind
 // A row of a matrix that an adapter brings.
 struct OwnRow {
   TokenId token = 0;
-  std::int32_t row = 0;  // of the tensor
+  std::int32_t row = 0;  // index of the row in the tensor
 };
 
 // A part of the model that an adapter brings: rows [hidden_size] of the embedding or of the output matrix, or a norm.
 // LoRA of the output layer acts beside them. The tensor belongs to AdapterFile.
 struct OwnPart {
   OwnKind kind = OwnKind::kEmbedding;
-  std::int32_t layer = 0;  // of a norm of a layer
-  std::string module;      // of a norm: its name in the model, "model.layers.3.input_layernorm"
+  std::int32_t layer = 0;  // the layer that a norm belongs to
+  std::string module;      // the name of a norm in the model, "model.layers.3.input_layernorm"
   const TensorEntry* tensor = nullptr;
-  std::vector<OwnRow> rows;  // by token; of a norm: one
+  std::vector<OwnRow> rows;  // ascending by token; a norm is a single row
   // The tensor has a row for each token. `rows` has those that differ from the base's, once they were compared
   // (SelectOwnRows in model/base_copy.h); until then all.
   bool whole = false;
   bool tied = false;  // the tensor is that of the embedding, to which the base model's output matrix is tied
 
-  std::int64_t width() const { return tensor->shape.back(); }  // of a row
+  std::int64_t width() const { return tensor->shape.back(); }  // elements of a row
 };
 // The type in memory of own rows beside rows of A and B of this type: 8 bits are for those alone, and norms are exact.
 constexpr DType OwnRowDType(OwnKind kind, DType of_modules) {
@@ -202,8 +202,8 @@ struct AdapterFile {
   std::unique_ptr<TensorReader> tensors;
   // Sorted by (layer, target, expert), lm_head last; never empty. The embedding counts as the last target of layer 0.
   std::vector<LoraModule> modules;
-  // Of each module, once they were computed from the base model's weights (ComputeVectors in model/output_vectors.h);
-  // until then empty.
+  // Gains and shifts of each module, from the base model's weights (ComputeVectors in model/output_vectors.h); empty
+  // until they are computed.
   std::vector<ModuleVectors> vectors;
   std::vector<OwnPart> own;  // by kind and layer, at most one of each
   std::optional<ClassHead> head;

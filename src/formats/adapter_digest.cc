@@ -179,7 +179,7 @@ Status ScanOwnParts(const AdapterFile& file, bool of_output, const AdapterOwnVis
   return Ok{};
 }
 
-// Of a head that was read.
+// Adds a classification head to the digest.
 template <typename Hash>
 Status ScanHead(const AdapterFile& file, Hash& hash) {
   if (!file.head) return Ok{};

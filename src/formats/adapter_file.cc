@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kConfigFile = kAdapterConfigFile;
 constexpr const char* kPickleFile = "adapter_model.bin";
 constexpr std::int64_t kMaxLayersWithoutBase = 1024;                   // the largest number that a model may have
-constexpr std::int64_t kMaxExtentWithoutBase = std::int64_t{1} << 24;  // likewise
+constexpr std::int64_t kMaxExtentWithoutBase = std::int64_t{1} << 24;  // the largest extent that a module may have
 // adapter_config.json with a rank for each module of the largest model takes about 60 KB.
 constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 // A header has about 250 bytes for each tensor, and text in __metadata__.

@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostNames = 4096;          // that are looked at
+constexpr int kMostNames = 4096;          // names that a message lists
 constexpr std::size_t kNamedFolders = 3;  // in a message
 
 struct Names {
   std::vector<std::string> adapters;  // sub-folders that hold one
-  std::int64_t last_step = -1;        // of checkpoint-N
-  bool only_checkpoints = true;       // of `adapters`
+  std::int64_t last_step = -1;        // the largest N of a folder checkpoint-N; -1: there is none
+  bool only_checkpoints = true;       // all `adapters` are named checkpoint-N
   bool shards = false, mlx = false, mlx_npz = false, model = false;
   std::vector<fs::path> gguf;
 };

@@ -114,7 +114,7 @@ TEST(MlxAdapterConfig, RefusesByNameWhatIsNoLora) {
   EXPECT_THAT(ErrorOf(With(Mlx(), {{"num_layers", 1.5}})), HasSubstr("num_layers"));
 }
 
-// Of the versions that wrote lora_layers, the early ones multiplied by alpha / rank.
+// Among the versions that wrote lora_layers, the early ones multiplied by alpha / rank.
 TEST(MlxAdapterConfig, RefusesAnAlphaThatTwoVersionsReadDifferently) {
   ordered_json old = Mlx();
   old.erase("fine_tune_type");

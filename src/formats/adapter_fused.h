@@ -16,7 +16,7 @@ struct LayerTensor {
   LoraTarget target;
   const TensorEntry* tensor;
   std::int32_t expert = -1;
-  // Of a tensor of all experts: which of their parameters it changes, "gate_up_proj" or "down_proj".
+  // The parameter that a tensor of all experts changes: "gate_up_proj" or "down_proj".
   const char* parameter = nullptr;
   bool exchanged = false;  // lora_A is what the file calls lora_B, and the other way round
 };
@@ -26,8 +26,8 @@ struct LayerTensor {
 // to `reader`. `model` may be null, and `label` names the file. Errors (tensor named): the rows are not those of the
 // base's layers; without a model, they do not tell where to cut. REQUIRES: the tensor has the dimensions of its part.
 //
-// Of all experts (PEFT's target_parameters), A [experts * rank, in] has the rows of one expert after the other's, and B
-// [out, rank * experts] the columns of all experts of one rank after those of the rank before. Outputs of gate and up
+// For all experts (PEFT's target_parameters), A [experts * rank, in] has the rows of one expert after the other's, and
+// B [out, rank * experts] the columns of all experts of one rank after those of the rank before. Outputs of gate and up
 // lie as in the base model's parameter: one after the other, or alternating (gpt-oss). Before PEFT 0.19, A had the
 // outputs, and B the inputs. Stacked, A is [experts, rank, in] and B [experts, out, rank]; one of [1, ...] is that of
 // every expert, and the same tensor for all of them (Tinker shares the outer side: A of gate and up, B of down).

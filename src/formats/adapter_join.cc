@@ -19,7 +19,7 @@ namespace {
 struct Piece {
   const AdapterShare* share;
   const LoraModule* module;
-  std::size_t first_file;  // of the share's, in the shared reader
+  std::size_t first_file;  // index of the share's first file in the shared reader
   double scale;            // its own, times the weight
 };
 using Pieces = std::map<std::tuple<bool, std::int32_t, LoraTarget, std::int32_t>, std::vector<Piece>>;

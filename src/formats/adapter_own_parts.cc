@@ -20,7 +20,7 @@ constexpr std::array<const char*, kNumOwnKinds> kOwnKindNames = {"embed_tokens",
                                                                  "the norm of attention's output",
                                                                  "the norm of the feed-forward block's output"};
 
-// Of the embedding or of the output layer.
+// The module whose rows an adapter replaces: the embedding or the output layer.
 const char* ModuleOf(OwnKind kind) { return kind == OwnKind::kEmbedding ? "model.embed_tokens" : "lm_head"; }
 
 Error OwnError(const std::string& label, const TensorEntry& tensor, const std::string& what) {

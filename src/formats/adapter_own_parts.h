@@ -62,7 +62,7 @@ class OwnPartsReader {
   std::array<Found, kNumOwnKinds> found_ = {};
   std::map<std::pair<OwnKind, std::int32_t>, Norm> norms_;
   std::optional<ClassHead> head_;
-  std::set<std::string> saved_;  // of modules_to_save: names with a weight
+  std::set<std::string> saved_;  // names of modules_to_save whose weight was read
 };
 
 }  // namespace loramux

@@ -63,7 +63,7 @@ class AdapterPatterns {
   std::vector<std::unique_ptr<const re2::RE2>> layer_patterns_;
   std::unique_ptr<const re2::RE2> targets_;  // null: none, or RE2 cannot evaluate it
   std::unique_ptr<const re2::RE2> excluded_;
-  std::uint64_t instructions_ = 0;  // of all expressions
+  std::uint64_t instructions_ = 0;  // size of all compiled expressions in RE2's instructions
 };
 
 }  // namespace loramux

@@ -28,7 +28,7 @@ constexpr std::array<TargetName, 21> kLayerTargets = {{
     {"mlp.shared_expert.gate_proj", LoraTarget::kGate},
     {"mlp.shared_expert.up_proj", LoraTarget::kUp},
     {"mlp.shared_expert.down_proj", LoraTarget::kDown},
-    {"attn.q_proj", LoraTarget::kQ},  // of gpt-oss, as Tinker saves it
+    {"attn.q_proj", LoraTarget::kQ},  // gpt-oss as Tinker saves it
     {"attn.k_proj", LoraTarget::kK},
     {"attn.v_proj", LoraTarget::kV},
     {"attn.o_proj", LoraTarget::kO},

@@ -40,13 +40,13 @@ struct AdapterTensorName {
   LoraTarget target = LoraTarget::kQ;
   FusedLayers fused = FusedLayers::kNone;
   Part part = Part::kLoraA;
-  std::optional<OwnKind> own;  // of the four parts that are weights
-  bool head = false;           // likewise: a classification head
-  // Of a mixture of experts: which expert; or all of a layer, in one tensor. Of those, a wrapper within another is
-  // named `base_layer`.
+  std::optional<OwnKind> own;  // what a whole weight replaces: the embedding, the output layer or a norm
+  bool head = false;           // the weight belongs to a classification head
+  // In a mixture of experts: which expert; or all experts of a layer, in one tensor. Such a tensor is `inner` if it
+  // belongs to a wrapper within another one, which is named `base_layer`.
   std::int32_t expert = -1;
   bool of_all_experts = false, inner = false;
-  bool stacked = false;  // of all experts, and of `target` alone: a matrix for each, or one that all share
+  bool stacked = false;  // a tensor of all experts for `target` alone: a matrix for each expert, or one that all share
 };
 
 // Parses `base_model.model.MODULE[.base_layer].lora_{A,B}[.default].weight`, `MODULE.lora_magnitude_vector`,
@@ -71,7 +71,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
 // The names of norms of the first family that has all the norms in these tensors' names. For files whose base model is
 // not known.
 const NormNames& GuessNormNames(std::span<const TensorEntry> tensors);
-// Likewise the names of other modules; null: as Llama's.
+// The names of the other modules, guessed in the same way; null: as Llama's.
 const FamilyNames* GuessFamilyNames(std::span<const TensorEntry> tensors);
 
 // Whether it is a head for classes, as the models of transformers for sequence classification name it. PEFT adds both

@@ -25,7 +25,7 @@ using nlohmann::ordered_json;
 constexpr std::array<const char*, 9> kOtherFiles = {
     "added_tokens.json",       "chat_template.jinja", "chat_template.json",    "config.json", "generation_config.json",
     "special_tokens_map.json", "tokenizer.json",      "tokenizer_config.json", "README.md"};
-constexpr std::size_t kHeaderAlignment = 8;  // of the data in safetensors
+constexpr std::size_t kHeaderAlignment = 8;  // bytes; safetensors aligns the data that follows the header
 
 std::string ShortName(const LoraModule& module) { return LoraTargetName(module.target); }
 

@@ -28,7 +28,7 @@ struct ClassHead {
   // The tensor's bytes, once they were read; until then empty. They lie in host memory and on no page, because the
   // product takes place where the hidden state arrives.
   std::vector<std::byte> weights;
-  std::vector<std::string> labels;  // of the classes; empty: LABEL_0, LABEL_1, ...
+  std::vector<std::string> labels;  // names of the classes; empty: LABEL_0, LABEL_1, ...
   ClassTask task = ClassTask::kOneOf;
 
   std::int64_t classes() const { return tensor->shape[0]; }

@@ -22,7 +22,7 @@ struct EmbeddingConfig {
 
 // What a modules.json says.
 struct EmbeddingModules {
-  std::string pooling_folder;  // of the pooling module's config.json: one plain name, such as "1_Pooling"
+  std::string pooling_folder;  // folder of the pooling module's config.json: one plain name, such as "1_Pooling"
   bool normalize = false;
   bool operator==(const EmbeddingModules&) const = default;
 };

@@ -348,7 +348,7 @@ class GgufFile::Reader {
   GgufFile& out_;
   std::size_t at_ = 0;
   std::uint64_t num_tensors_ = 0, num_keys_ = 0, alignment_ = kDefaultAlignment;
-  std::vector<std::uint64_t> offsets_;  // of the tensors
+  std::vector<std::uint64_t> offsets_;  // offset of each tensor in the data section, in bytes
 };
 
 Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& label) {

@@ -26,7 +26,7 @@ struct GgufType {
   const char* name;          // "Q4_K"
   std::int64_t block;        // elements of a block
   std::int64_t block_bytes;  // bytes of a block
-  const char* instead;       // of types that loramux cannot read: the nearest that it can; else null
+  const char* instead;       // the nearest type that loramux reads, if it cannot read this one; else null
 };
 
 // The type with this number; null if there is none.
@@ -64,7 +64,7 @@ struct GgufTensor {
   const GgufType* type = nullptr;
   std::vector<std::int64_t> shape;  // 1 to 4 extents above 0, the last one that of neighbours in a row
   std::uint64_t offset = 0;         // from the start of the file
-  std::uint64_t bytes = 0;          // of its blocks
+  std::uint64_t bytes = 0;          // bytes of the tensor's blocks
   std::span<const std::byte> data;  // exactly these bytes; empty after ParseHead
 };
 

@@ -24,7 +24,7 @@ using nlohmann::json;
 constexpr const char* kGiveTokenizer = "; give the model's own with --tokenizer DIR";
 constexpr std::size_t kMaxTokens = std::size_t{1} << 20;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
-constexpr std::size_t kMaxPieceBytes = 256;     // of SentencePiece: their merges take time as the square
+constexpr std::size_t kMaxPieceBytes = 256;     // longest SentencePiece token: merging takes its square
 constexpr const char* kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 // Kinds of tokens in tokenizer.ggml.token_type.

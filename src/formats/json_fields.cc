@@ -20,7 +20,7 @@ class KeyRecorder : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 1) {
       member_ = key;
       seen_.clear();
-      order_.erase(key);  // of equal keys the last one counts
+      order_.erase(key);  // if a key occurs twice, the last one counts
     } else if (depth_ == 2 && seen_.insert(key).second) {
       order_[member_].push_back(key);
     }

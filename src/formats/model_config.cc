@@ -372,7 +372,7 @@ Status ReadFactor(const JsonFields& fields, const char* key, double& out) {
 // The root of the embedding's width, rounded to the type of the weights, as transformers has it.
 double EmbeddingScale(const ModelConfig& config, std::int64_t width) {
   const double root = std::sqrt(static_cast<double>(width));
-  const int bits = config.dtype == "bfloat16" ? 8 : config.dtype == "float16" ? 11 : 24;  // of a number's fraction
+  const int bits = config.dtype == "bfloat16" ? 8 : config.dtype == "float16" ? 11 : 24;  // significant bits
   int exponent = 0;
   std::frexp(root, &exponent);
   return std::ldexp(std::nearbyint(std::ldexp(root, bits - exponent)), exponent - bits);

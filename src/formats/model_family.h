@@ -14,9 +14,9 @@ namespace loramux {
 
 // The names of a layer's norms after "model.layers.N."; null: the family has no such norm.
 struct NormNames {
-  const char* attention = nullptr;         // of the input of attention
-  const char* attention_output = nullptr;  // of its output
-  const char* mlp = nullptr;               // of the input of the feed-forward block
+  const char* attention = nullptr;         // the norm before attention
+  const char* attention_output = nullptr;  // the norm of attention's output
+  const char* mlp = nullptr;               // the norm before the feed-forward block
   const char* mlp_output = nullptr;
 };
 
@@ -63,8 +63,8 @@ struct ExpertRule {
   std::int64_t default_intermediate = 0;           // 0: required
   bool always_renormalises = false;                // else norm_topk_prob says it
   bool sparse_step = false;                        // decoder_sparse_step and mlp_only_layers say which layers
-  std::int64_t default_shared = 0;  // of shared_expert_intermediate_size; 0: the family has no shared one
-  bool biases = false;              // of router and experts
+  std::int64_t default_shared = 0;                 // shared_expert_intermediate_size, if missing; 0: no shared expert
+  bool biases = false;                             // router and experts have biases
 };
 
 // One row of the table.
@@ -82,7 +82,7 @@ struct FamilyInfo {
   double norm_eps = 1e-6;
   double theta = 10000.0;
   bool tied = false;            // tie_word_embeddings
-  bool attention_bias = false;  // of BiasRule
+  bool attention_bias = false;  // whether layers have the biases of `biases`, if the configuration does not say it
   bool partial_rotary = false;  // partial_rotary_factor counts
   double partial_rotary_factor = 1.0;
   // What the family computes.
@@ -98,11 +98,11 @@ struct FamilyInfo {
   WindowRule windows = WindowRule::kNever;
   std::int64_t window_pattern = 0;  // the default n of kButEachNth
   RopeRule ropes = RopeRule::kAll;
-  double local_theta = 0.0;        // of layers with a window, which have an embedding of their own; 0: that of all
-  bool adjacent_pairs = false;     // RopeConfig::adjacent_pairs
-  bool scales_embedding = false;   // by the root of hidden_size
-  bool query_scalar = false;       // query_pre_attn_scalar says the scale of attention; soft caps
-  bool multipliers = false;        // those of Granite
+  double local_theta = 0.0;       // theta of layers with a window, which have an embedding of their own; 0: that of all
+  bool adjacent_pairs = false;    // RopeConfig::adjacent_pairs
+  bool scales_embedding = false;  // by the root of hidden_size
+  bool query_scalar = false;      // query_pre_attn_scalar says the scale of attention; soft caps
+  bool multipliers = false;       // those of Granite
   bool learned_positions = false;  // those of OPT: two rows before the first
   bool sinks = false;
   Alibi alibi = Alibi::kNone;

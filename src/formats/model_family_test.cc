@@ -181,7 +181,7 @@ TEST(ModelFamilyTest, LongRope) {
   const ModelConfig c = Parsed(config);
   EXPECT_EQ(c.rope.scaling, RopeConfig::Scaling::kLongRope);
   EXPECT_EQ(c.rope.factor, 32.0);
-  EXPECT_NEAR(c.rope.attention_factor, 1.19024, 1e-5);  // of phi-3-mini-128k
+  EXPECT_NEAR(c.rope.attention_factor, 1.19024, 1e-5);  // the factor of phi-3-mini-128k
   EXPECT_EQ(c.TurnsAlikeUpTo(), 4096);
   EXPECT_TRUE(c.TurnsAlike(4096));
   EXPECT_FALSE(c.TurnsAlike(4097));

@@ -12,7 +12,7 @@ namespace loramux {
 struct RecurrentConfig {
   std::int64_t conv_width = 4;  // positions that the convolution sees
   std::int64_t key_heads = 0, value_heads = 0;
-  std::int64_t key_dim = 0, value_dim = 0;  // of a head
+  std::int64_t key_dim = 0, value_dim = 0;  // elements of a head
   std::vector<bool> layers;                 // by layer: whether it is one of these
 
   std::int64_t Values() const { return value_heads * value_dim; }

@@ -50,7 +50,7 @@ class RopeParser {
     if (type == "proportional" && family_.of_gemma4) return ParseProportional(rope);
     RETURN_IF_ERROR(ParseShare(rope));
     RETURN_IF_ERROR(ParseTemperature(rope));
-    // Of the text part of Qwen's models of text and images: text alone turns as without it.
+    // "mrope" turns text beside images (the text part of some models of Qwen's). Text alone turns as by "default".
     const bool may_be_mrope = family_.family == ModelFamily::kQwen2 || family_.family == ModelFamily::kQwen3 ||
                               family_.family == ModelFamily::kQwen35;
     if (type == "default" || (type == "mrope" && may_be_mrope)) return Ok{};
@@ -276,7 +276,7 @@ Status Distribute(const JsonFields& fields, const FamilyInfo& family, ModelConfi
   return family.ropes == RopeRule::kListed ? ApplyList(fields, config) : Ok{};
 }
 
-// Of GPT-NeoX as transformers 4 saved it.
+// Reads the fields of GPT-NeoX that transformers 4 saved.
 Status ReadOldNeoX(const JsonFields& top, ModelConfig& config) {
   RETURN_IF_ERROR(ReadPositive(top, "rotary_emb_base", config.rope.theta));
   ASSIGN_OR_RETURN(const auto share, top.Number("rotary_pct"));

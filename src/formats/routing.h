@@ -6,9 +6,9 @@
 namespace loramux {
 
 // From the logits of a token, one for each expert: its scores, the experts with the highest ones, and their weights.
-// Of equal scores the lower number comes first.
+// If scores are equal, the lower number comes first.
 struct RouteForm {
-  // Of the logits: over all experts, or of each by itself (DeepSeek-V3).
+  // How scores are made of logits: over all experts together, or from each logit alone (DeepSeek-V3).
   enum class Score : std::uint8_t { kSoftmax, kSigmoid };
 
   std::int32_t experts = 0;

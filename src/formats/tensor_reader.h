@@ -23,12 +23,12 @@ struct TensorPart;
 
 // How a matrix lies in its file, where that is not row-major in the order of its shape.
 struct TensorView {
-  std::int64_t rows = 0, columns = 0;  // of the stored matrix, row-major
+  std::int64_t rows = 0, columns = 0;  // extents of the stored matrix, row-major
   bool transposed = false;             // rows and columns are exchanged when it is read
   bool q8_0 = false;                   // stored in blocks of GGUF's Q8_0, read as F32
   // The rows that are the tensor's, in its order; null: all. Many tensors may share them.
   std::shared_ptr<const std::vector<std::int64_t>> picked;
-  // Of rows that are not exchanged: the columns first_column, first_column + column_step, ...; columns_read 0: all.
+  // If not transposed, the columns first_column, first_column + column_step, ... are read; columns_read 0: all.
   std::int64_t first_column = 0, column_step = 1, columns_read = 0;
   // Several matrices as one: rows below rows or, with `beside`, columns beside columns. Empty: it is one matrix.
   std::vector<TensorPart> joined;
@@ -40,9 +40,9 @@ struct TensorEntry {
   std::string name;  // as in the file
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;              // every extent >= 0
-  std::uint64_t offset = 0;                     // from the start of the file
+  std::uint64_t offset = 0;                     // bytes from the start of the file
   std::uint64_t bytes = 0;                      // product(shape) * DTypeSize(dtype)
-  std::size_t file = 0;                         // of the reader's
+  std::size_t file = 0;                         // index of the reader's file that holds it
   std::string peft_name = {};                   // the name that PEFT would give it; empty: `name`
   std::shared_ptr<const TensorView> view = {};  // null: it lies as it is read
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
@@ -51,7 +51,7 @@ struct TensorEntry {
 // A matrix of a joined one.
 struct TensorPart {
   TensorEntry tensor;
-  float factor = 1;  // of its elements; REQUIRES: the whole is F32, or 1 and the types are the same
+  float factor = 1;  // factor of its elements. REQUIRES: the whole is F32, or 1 and the types are the same
 };
 
 // Movable; owns one file descriptor. Thread-safe to read.
