@@ -30,7 +30,7 @@ struct KernelLaunch {
   gpu::Kernel kernel = gpu::Kernel::kCount;
   DType dtype = DType::kF32;  // which instance
   GridSize grid;
-  std::uint32_t threads = 128;      // of a block; a multiple of 32, at most 1,024
+  std::uint32_t threads = 128;      // threads of a block; a multiple of 32, at most 1,024
   std::size_t shared_bytes = 0;     // dynamic shared memory of a block
   const void* arguments = nullptr;  // the kernel's argument struct
   std::size_t argument_bytes = 0;

@@ -12,7 +12,7 @@ namespace loramux::gpu {
 
 // Options of OpenDevice.
 struct OpenDeviceOptions {
-  int index = 0;            // of the GPU, as the driver counts them
+  int index = 0;            // number of the GPU, as the driver counts them
   std::int64_t memory = 0;  // emulated: bytes of device memory; 0: 4 GiB
   std::uint64_t seed = 1;   // emulated: order of lanes and blocks; 0: ascending
   // A row of a dense product has the same bits whatever else is in the batch, at some cost: each matrix has one way to

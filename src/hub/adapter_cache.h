@@ -27,7 +27,7 @@ class LockedFolder;
 
 // An adapter in the cache. Its folder stays as long as `lease` or a copy of it lives.
 struct CachedAdapter {
-  std::string digest;  // of the adapter (AdapterFile::digest)
+  std::string digest;  // digest of the adapter (AdapterFile::digest)
   std::filesystem::path folder;
   std::vector<SourceFile> files;  // as the source had them; empty: another source brought the same content
   std::shared_ptr<const void> lease;

@@ -15,8 +15,8 @@ struct AdapterSource {
   enum class Kind { kS3, kHub };
   Kind kind = Kind::kS3;
   std::string text;            // the whole name, without a slash at its end: what errors and the journal show
-  std::string bucket, prefix;  // of kS3; the files are at PREFIX/NAME, or at NAME where PREFIX is empty
-  RepoName repo;               // of kHub
+  std::string bucket, prefix;  // kS3 alone; the files are at PREFIX/NAME, or at NAME where PREFIX is empty
+  RepoName repo;               // kHub alone
 };
 
 // True for a text of the form SCHEME://..., except file://: no path of this machine.

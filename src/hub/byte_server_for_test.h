@@ -21,7 +21,7 @@ namespace loramux {
 struct ScriptedRequest {
   std::string method, path;
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // of a request with a Content-Length
+  std::string body;                            // body of a request with a Content-Length
 };
 
 // The bytes to send, after which the connection ends. `drip`: a few bytes each 50 ms, until the client goes.

@@ -66,7 +66,7 @@ TEST(RepoFiles, GgufFilesAreApart) {
   ASSERT_EQ(files->files.size(), 1u);
   ASSERT_EQ(files->gguf.size(), 2u);
   EXPECT_EQ(files->gguf[0].name, "a.gguf");
-  EXPECT_EQ(files->Bytes(), 3);  // of what both kinds of servers need
+  EXPECT_EQ(files->Bytes(), 3);  // bytes of what both kinds of servers need
 }
 
 TEST(RepoFiles, HostileListsAreRefused) {

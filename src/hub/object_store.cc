@@ -29,7 +29,7 @@ constexpr std::array kTextNames = {"added_tokens.json", "chat_template.jinja",  
                                    kModelConfigName,    "generation_config.json", "special_tokens_map.json",
                                    kTokenizerName,      "tokenizer_config.json"};
 constexpr std::int64_t kMaxTokenizerObjectBytes = std::int64_t{64} << 20;
-constexpr int kMostChanges = 3;  // of one object while it is fetched
+constexpr int kMostChanges = 3;  // times that an object may change while it is fetched
 constexpr std::chrono::milliseconds kFirstPause(200);
 
 bool IsWeights(std::string_view name) {
@@ -267,7 +267,7 @@ class S3Store final : public ObjectStore {
     Status disk = Ok{};
     std::optional<Error> refusal;  // the reply cannot be used, and no other try helps
     bool changed = false;          // the object is not the one that the partial file is of
-    std::int64_t size = -1;        // of the whole object
+    std::int64_t size = -1;        // bytes of the whole object; -1: not known yet
     std::string sha256;
   };
 
@@ -424,7 +424,7 @@ class S3Store final : public ObjectStore {
   }
 
   const std::unique_ptr<S3Client> client_;
-  TransferTime time_;  // of all files of an adapter
+  TransferTime time_;  // time that all files of an adapter may take
 };
 
 bool IsAdapterFile(const std::string& name) {

@@ -20,7 +20,7 @@ struct RepoFiles {
   std::string commit;           // 40 hexadecimal digits
   std::vector<RepoFile> files;  // those that a server needs, by name
   std::vector<RepoFile> gguf;   // GGUF files, by name: adapters of llama.cpp, or models
-  std::int64_t Bytes() const;   // of all files
+  std::int64_t Bytes() const;   // size of all files
 };
 
 // Whether it is the configuration of sentence-transformers' pooling, such as "1_Pooling/config.json".

@@ -27,10 +27,10 @@ struct ObjectReply {
   std::string etag;
   std::int64_t size = -1;      // bytes of the whole object; -1: the store did not say
   std::int64_t first = 0;      // index of the first byte that came
-  std::string sha256;          // of the whole object, as hexadecimal digits; empty: the store did not say
-  std::string location;        // of a redirect: its host
-  std::string correct_region;  // of a redirect or an error, where the store names it
-  std::string code;            // of an error: S3's name of it, such as NoSuchKey
+  std::string sha256;          // SHA-256 of the whole object, in hexadecimal digits; empty: the store did not say
+  std::string location;        // the host that a redirect names
+  std::string correct_region;  // the region that a redirect or an error names, if any
+  std::string code;            // S3's name of an error, such as NoSuchKey
 };
 
 // One thread uses it. Waits for the network. Redirects are not followed, so no signature reaches another host.

@@ -41,7 +41,7 @@ class AwqMatrix : public IntegerMatrix {
   }
 
  private:
-  // Of output `output` in line `line` of a packed tensor.
+  // The code of output `output` in line `line` of a packed tensor.
   std::uint8_t Code(const StoredTensor& tensor, std::int64_t line, std::int64_t output) const {
     const std::int64_t words = rows() / kOutputsOfWord;
     const std::uint32_t word = LoadWord(tensor.data.data(), line * words + output / kOutputsOfWord);

@@ -18,7 +18,7 @@ constexpr std::int64_t kMostBlock = std::int64_t{1} << 24;
 
 struct NibbleTensors {
   const StoredTensor *weight = nullptr, *map = nullptr;
-  const StoredTensor* scales = nullptr;  // of blocks: floats, or codes of nested_map
+  const StoredTensor* scales = nullptr;  // scales of blocks: floats, or codes of nested_map
   const StoredTensor *nested_map = nullptr, *nested_scales = nullptr;
   std::int64_t block = 64, nested_block = 256;
   float nested_offset = 0;

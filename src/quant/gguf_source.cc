@@ -40,7 +40,7 @@ constexpr Names kOfLayers[] = {
     {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
 };
-// Of files that hold gate and up apart, and of those that hold them as one.
+// Names in files that hold gate and up apart, and in files that hold them as one.
 constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
 constexpr Names kFused[] = {{"mlp.gate_up_proj", "ffn_up"}};
 constexpr std::string_view kLayers = "model.layers.";

@@ -17,9 +17,9 @@ struct IntegerLayout {
   int bits = 4;                     // 4 or 8
   std::int64_t group_size = 0;      // neighbouring inputs that share a scale and a zero point; above 0
   std::vector<std::int32_t> order;  // the group of each input, if groups are not neighbours; else empty
-  std::int64_t groups = 1;          // of an output
+  std::int64_t groups = 1;          // groups of an output
   bool middle_zero = false;         // 8 bits: every zero point is kQ8Zero
-  std::int64_t bytes = 0;           // in the file
+  std::int64_t bytes = 0;           // size in the file
 };
 
 // value = scale * (code - zero). It is kQ4 or kQ8 with the stored integers if the groups of 32 inputs fit into those of
@@ -58,7 +58,7 @@ struct Int8Tensors {
   const StoredTensor* scales = nullptr;  // floats; element row * scale_stride + group
   const StoredTensor* zeros = nullptr;   // int8, as scales; null: all zero
   std::int64_t scale_stride = 1;
-  float factor = 1;  // of every scale
+  float factor = 1;  // factor of every scale
 };
 // `layout.bytes` and `layout.middle_zero` are set here. The tensors outlive the matrix.
 std::unique_ptr<StoredMatrix> MakeInt8Matrix(const std::string& name, std::int64_t rows, std::int64_t columns,

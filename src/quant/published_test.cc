@@ -118,7 +118,7 @@ TEST_P(PublishedLayer, GroupsHoldTheValues) {
   EXPECT_EQ(matrix_->format(), four ? WeightFormat::kQ4 : WeightFormat::kQ8);
   const GroupedRows groups = matrix_->ReadGroups(0, rows_);
   std::vector<float> row(static_cast<std::size_t>(columns_));
-  constexpr float kHalf = 1.0f / 2048;  // of a rounded float16
+  constexpr float kHalf = 1.0f / 2048;  // relative error of rounding to float16
   for (std::size_t i = 0; i < values_.size(); ++i) {
     const auto column = i % row.size();
     if (column == 0) groups.ReadRow(static_cast<std::int64_t>(i / row.size()), row.data());
@@ -181,8 +181,8 @@ class BrokenLayer {
     }
   }
 
-  // Of opening the directory, finding the layer [40, columns], or checking that all is used. `values` receives the
-  // layer's if it is not null.
+  // The error of opening the directory, finding the layer [40, columns], or checking that all is used. `values`
+  // receives the layer's if it is not null.
   std::string Error(std::int64_t columns = 96, std::vector<float>* values = nullptr) const {
     const TempFolder folder;
     json header;

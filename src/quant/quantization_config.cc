@@ -58,7 +58,7 @@ Status RefuseOptions(const JsonFields& fields, std::initializer_list<const char*
 
 // Keys that say how a model was made or is run elsewhere: what they hold changes no stored value.
 constexpr std::string_view kNeutralKeys[] = {
-    // of every method
+    // keys of every method
     "quant_method", "method", "version", "backend", "meta", "quantizer", "uri", "dequantize", "dataset", "tokenizer",
     "modules_to_not_convert", "modules_to_convert", "ignored_layers", "lm_head", "quant_lm_head", "batch_size",
     "provider", "producer",

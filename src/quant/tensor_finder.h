@@ -35,7 +35,7 @@ class TensorFinder {
                                         std::initializer_list<DType> types);
   Result<const StoredTensor*> RequireTyped(const std::string& name, std::initializer_list<Shape> shapes,
                                            std::initializer_list<DType> types);
-  // Of any shape and type; null if there is none. Peek does not count it as requested.
+  // Find a tensor of any shape and type; null if there is none. Peek does not count it as requested.
   const StoredTensor* FindAny(const std::string& name);
   const StoredTensor* Peek(const std::string& name) const;
   // Whether the names are those of a model without an output layer ("layers.0...", not "model.layers.0...").
@@ -52,7 +52,7 @@ class TensorFinder {
   const TensorFile& file_;
   std::string root_;                    // what the file has for "model."
   std::string outside_;                 // what its names without "model." begin with
-  const FamilyNames* names_ = nullptr;  // of a family whose names are not Llama's
+  const FamilyNames* names_ = nullptr;  // names of a family, if they are not Llama's
   std::size_t missing_root_ = 0;        // how much of their beginning the file leaves out
   std::unordered_set<const StoredTensor*> used_;
 };

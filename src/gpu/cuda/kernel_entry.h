@@ -17,10 +17,10 @@ inline constexpr int kMaxVariants = 8;
 struct KernelEntry {
   Kernel kernel;
   DType dtype;
-  std::array<const void*, kMaxVariants> functions;  // of the variants, for cudaLaunchKernelExC; null: no more
+  std::array<const void*, kMaxVariants> functions;  // a function for each variant (cudaLaunchKernelExC); null: no more
   int (*variant_of)(const void* arguments);
   std::size_t argument_bytes;
-  int max_threads;  // of a block
+  int max_threads;  // most threads of a block
 };
 
 std::span<const KernelEntry> ElementwiseEntries();

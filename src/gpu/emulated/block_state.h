@@ -62,7 +62,7 @@ struct WarpLanes {
   std::uint32_t phase = 0, arrived = 0;
   emulated::Meeting meeting = emulated::Meeting::kNone;
   std::uint32_t runnable = 0;  // bit i: lane order[i] can go on
-  std::uint32_t position = 0;  // of the lane that runs, or ran last
+  std::uint32_t position = 0;  // index in `order` of the lane that runs, or ran last
   const std::uint8_t* order = nullptr;
 };
 

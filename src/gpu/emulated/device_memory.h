@@ -24,7 +24,7 @@ Result<std::shared_ptr<std::byte>> HostMemory(std::string_view name, std::int64_
 struct MemoryRegion {
   std::uintptr_t begin = 0, end = 0;  // device addresses
   std::uint32_t watch = 0;            // 0: unnamed
-  std::string name;                   // of the allocation
+  std::string name;                   // name of the allocation
   std::uintptr_t allocation_end = 0;
   std::shared_ptr<std::byte> memory;  // a snapshot keeps memory that is freed meanwhile
 };

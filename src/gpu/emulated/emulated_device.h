@@ -17,9 +17,9 @@ namespace loramux::gpu {
 struct EmulatedDeviceOptions {
   std::int64_t memory = std::int64_t{4} << 30;           // bytes
   std::uint64_t seed = 1;                                // order of lanes, warps and blocks; 0: ascending
-  int threads = 0;                                       // that run blocks; 0: one a processor, at most 8
+  int threads = 0;                                       // threads that run blocks; 0: one a processor, at most 8
   std::uint32_t pause_one_in = 0;                        // a stream sleeps before one of so many operations; 0: never
-  std::size_t max_shared_bytes = std::size_t{99} << 10;  // of a block
+  std::size_t max_shared_bytes = std::size_t{99} << 10;  // most shared memory of a block, in bytes
   bool batch_invariant = false;                          // what properties() says
 };
 
@@ -50,7 +50,7 @@ class EmulatedDevice final : public Device {
   void Watch(std::string_view name, const void* base, std::size_t bytes);
   // REQUIRES: Watch has been called with this name.
   Traffic TrafficOf(std::string_view name) const { return work_.memory.TrafficOf(name); }
-  // Of all memory since the first Watch or ResetTraffic.
+  // Traffic of all memory since the first Watch or ResetTraffic.
   Traffic Total() const { return work_.memory.Total(); }
   void ResetTraffic() { work_.memory.ResetTraffic(); }
 

@@ -30,7 +30,7 @@ enum class Plant {
   kReadBefore,
   kMisalignedVector,
   kAsyncCopyUnwaited,
-  kAsyncCopyOutside,  // of shared memory
+  kAsyncCopyOutside,  // an asynchronous copy to a place outside of shared memory
   kTooMuchShared,
   kRowsFromOutside,  // LoadMatrices
 };

@@ -12,9 +12,9 @@ namespace loramux::gpu {
 
 // One instance of a kernel.
 struct EmulatedKernel {
-  std::string_view name;               // of the kernel; must outlive its launches
+  std::string_view name;               // name of the kernel; must outlive its launches
   void (*run)(const void*) = nullptr;  // what one thread does; null: there is no such instance
-  std::uint32_t max_threads = 0;       // of a block
+  std::uint32_t max_threads = 0;       // most threads of a block
   std::size_t argument_bytes = 0;
 };
 

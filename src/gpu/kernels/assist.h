@@ -26,8 +26,8 @@ inline constexpr std::uint32_t kAssistNoAnswer = 0x8000'0000u;
 struct AssistWords {
   alignas(64) std::uint32_t request;   // the ticket of the activations that lie in the slot
   alignas(64) std::uint32_t answered;  // the ticket whose answer lies in the slot
-  float scale[kMaxAssistSlices];       // of that answer's slices; 0: there is nothing to add
-  // Of the slices' outputs, in pinned memory; null both: none. They change the linear layer too (LoraModule).
+  float scale[kMaxAssistSlices];       // scale of each slice of that answer; 0: there is nothing to add
+  // What is multiplied with and added to the slices' outputs (LoraModule), in pinned memory; null both: nothing.
   const float* gains[kMaxAssistSlices];
   const float* shifts[kMaxAssistSlices];
   alignas(64) std::uint32_t failed;  // the first ticket of the step in which an answer failed to come
@@ -47,8 +47,8 @@ struct AssistPiece {
   void* x;        // [kAssistPieceRows][in], contiguous; elements as the activations
   float* answer;  // [kAssistPieceRows][width]: the slices of a group side by side
   AssistWords* words;
-  std::int32_t first_row, rows;  // of the batch, or of the block of logits
-  std::int32_t segment;          // of AssistWork::segments
+  std::int32_t first_row, rows;  // rows of the batch, or of the block of logits
+  std::int32_t segment;          // index in AssistWork::segments
   std::int32_t unused;
 };
 

@@ -166,7 +166,7 @@ TEST(Assist, AnswersAreAddedOnceTheyCome) {
   AddAnswers(world.arrays.stream(), add);
   SlotWorld::Answer(*world.pieces[1].words, kFirstTicket + 2);
   std::this_thread::yield();
-  SlotWorld::Answer(*world.pieces[0].words, kFirstTicket + 1);  // of an earlier group
+  SlotWorld::Answer(*world.pieces[0].words, kFirstTicket + 1);  // the answer to an earlier group: it must be ignored
   SlotWorld::Answer(*world.pieces[0].words, kFirstTicket + 2);
   const std::vector<float> found = world.arrays.Download(on_device, y.size());
   const bool fused = world.device.properties().major > 0;

@@ -11,7 +11,7 @@ namespace loramux::gpu {
 
 // Positions [begin, end) of one head of one sequence, not empty.
 struct PositionRange {
-  const std::byte *keys, *values;  // of the head in page 0
+  const std::byte *keys, *values;  // where the head begins in page 0
   const std::uint32_t* table;      // pages of positions [0, T), [T, 2T), ...
   std::uint32_t page_stride;
   std::int32_t page_shift, row_bytes, begin, end;

@@ -17,7 +17,7 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 // multiplied by, so that its power of 2 is the softmax's numerator, is `outer`.
 struct ScoreScale {
   float outer, inner;
-  const float* slopes;  // of AttentionArguments
+  const float* slopes;  // AttentionArguments::slopes
   bool rounds_bias;
 };
 LORAMUX_DEVICE ScoreScale ScaleOf(const AttentionArguments& arguments) {
@@ -46,7 +46,7 @@ LORAMUX_DEVICE float WithSink(const AttentionArguments& arguments, std::int32_t 
 template <int kDim>
 struct SoftmaxState {
   float values[kDim / 8][4];
-  float maximum[2];  // of the scores times ScoreScale::outer; -inf: no position so far
+  float maximum[2];  // largest score times ScoreScale::outer; -inf: no position so far
   float sum[2];
 
   LORAMUX_DEVICE void Clear() {

@@ -42,7 +42,7 @@ class PagesForTest {
         bytes(static_cast<std::size_t>(num_pages) * stride_, std::byte{0xff}) {}
 
   std::size_t stride() const { return stride_; }
-  // Of K (half 0) or V (half 1) of a position, in elements of the page.
+  // Where K (half 0) or V (half 1) of a position begins, in elements of the page.
   std::int64_t Index(std::int64_t half, std::int64_t head, std::int64_t slot) const {
     return ((half * layout_.num_kv_heads + head) * layout_.page_tokens + slot) * layout_.head_dim;
   }
@@ -59,11 +59,11 @@ class PagesForTest {
 };
 
 struct AttentionShape {
-  DType dtype = DType::kF32;  // of the pages
+  DType dtype = DType::kF32;  // type of the pages
   std::int64_t head_dim = 64, num_kv_heads = 2, group = 1, page_tokens = 16, window = 0;
   DType out_dtype = DType::kF32;
   double scale = 0, soft_cap = 0;  // as AttentionArguments
-  std::vector<float> slopes = {};  // of ALiBi; empty: none
+  std::vector<float> slopes = {};  // slopes of ALiBi; empty: no ALiBi
   std::vector<float> sinks = {};   // empty: none
   bool rounds_bias = false;
 

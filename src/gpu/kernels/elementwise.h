@@ -63,7 +63,7 @@ struct GateMulArguments {
   std::int64_t width, x_stride, y_stride;
   Activation f = Activation::kSilu;
   bool gated = true;
-  float alpha = 0, limit = 0;  // of Activation::kClampedSwiglu
+  float alpha = 0, limit = 0;  // constants of Activation::kClampedSwiglu
 };
 void GateMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const GateMulArguments& arguments);
 

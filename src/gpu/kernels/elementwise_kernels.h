@@ -230,7 +230,7 @@ template <typename T>
 struct CopyPagesKernel {
   using Arguments = CopyPagesArguments;
   static constexpr int kThreads = kPartThreads, kMinBlocks = 1;
-  static constexpr int kVectors = 8;  // of 16 bytes, for each thread
+  static constexpr int kVectors = 8;  // vectors of 16 bytes that each thread copies
   static constexpr std::int64_t kPart = std::int64_t{16} * kThreads * kVectors;
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     const std::byte* from = a.base + Load(a.pairs + 2 * BlockX()) * a.page_stride;

@@ -24,9 +24,9 @@ inline constexpr std::int32_t kExpertTileRows = 64;
 // What one adapter does to experts.
 struct ExpertLoraOnDevice {
   const LoraModule* modules;  // [experts][layers][3]: gate, up, down
-  std::int32_t experts;       // of each layer that it may change: the first ones
+  std::int32_t experts;       // experts of each layer that it may change: the first ones
   std::int32_t max_rank;
-  DType dtype;  // of the rows, as LoraItem::dtype
+  DType dtype;  // type of the rows, as LoraItem::dtype
 };
 
 // Adjacent places of one expert.
@@ -37,12 +37,12 @@ struct ExpertTile {
 // The lists of a layer's work, which RouteRows and ListChosen write.
 struct ExpertLists {
   std::int32_t* experts;    // [rows, per_token]: the chosen, best first
-  float* weights;           // likewise
+  float* weights;           // [rows, per_token]: the weights of the chosen
   std::int32_t* begins;     // [experts + 1]: where each expert's places begin; the last is the number of places
   std::int32_t* place_row;  // by place: the row
   std::int32_t* places;     // [rows, per_token]: the place
   ExpertTile* tiles;
-  LoraItem* shrink;  // of adapters that change experts; rows are places
+  LoraItem* shrink;  // items for adapters that change experts; their rows are places
   LoraItem* expand;
   std::int32_t* counts;  // [experts, 3]: for the kernels alone
   std::int32_t* totals;  // how many tiles, shrink items and expand items there are
@@ -51,7 +51,7 @@ struct ExpertLists {
 struct ExpertBounds {
   std::int32_t places = 0, tiles = 0, shrink = 0, expand = 0;
 };
-// Of `rows` rows in at most `ranges` ranges of one adapter. max_rank 0: no adapter changes experts.
+// Bounds for `rows` rows in at most `ranges` ranges of one adapter. max_rank 0: no adapter changes experts.
 ExpertBounds MaxExpertWork(const RouteForm& form, std::int64_t rows, std::int64_t ranges, std::int32_t max_rank);
 
 // Chooses experts for each row of logits, as ChooseExperts of kernels/experts.h does. One instance: f32.
@@ -93,7 +93,7 @@ struct ExpertMatMulArguments {
   std::int64_t y_stride;
   const ExpertTile* tiles;
   const std::int32_t* tile_count;
-  std::int32_t max_rows;  // of a tile
+  std::int32_t max_rows;  // most rows of a tile
 };
 // `max_tiles` bounds their number.
 void ExpertMatMul(DeviceStream& stream, DType dtype, int multiprocessors, std::int64_t max_tiles,

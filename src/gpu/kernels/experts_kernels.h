@@ -56,7 +56,7 @@ struct SortChosenKernel {
     const auto expert = static_cast<std::int32_t>(BlockX()), warp = static_cast<std::int32_t>(Warp());
     const auto lane = static_cast<std::int32_t>(Lane());
     const std::int32_t pairs = Load(a.rows) * a.per_token;
-    const std::int32_t part = (pairs + kThreads - 1) / kThreads * 32;  // of a warp
+    const std::int32_t part = (pairs + kThreads - 1) / kThreads * 32;  // pairs that a warp counts
     const std::int32_t begin = warp * part, end = begin + part < pairs ? begin + part : pairs;
     std::uint32_t equal = 0, less = 0;
     for (std::int32_t i = begin + lane; i < end; i += 32) {
@@ -138,7 +138,7 @@ struct ListExpertsKernel {
 
   LORAMUX_DEVICE static void Run(const Arguments& a) {
     const auto expert = static_cast<std::int32_t>(BlockX()), lane = static_cast<std::int32_t>(Lane());
-    std::int32_t at[3];  // of tiles, shrink items, expand items
+    std::int32_t at[3];  // next place for tiles, shrink items, expand items
     LORAMUX_UNROLL
     for (int kind = 0; kind < 3; ++kind) {
       std::uint32_t before = 0;

@@ -259,7 +259,7 @@ struct Experts {
   std::int64_t count, n, k;
   std::vector<float> w, bias;
   std::vector<std::byte> bytes;
-  std::vector<std::uint8_t> scales;  // of MXFP4
+  std::vector<std::uint8_t> scales;  // scales of MXFP4; else empty
 
   Experts(DType dtype, bool mx4, std::int64_t experts, std::int64_t outputs, std::int64_t inputs, Prng& random)
       : count(experts), n(outputs), k(inputs), bias(Random(experts * outputs, random)) {

@@ -29,11 +29,11 @@ inline constexpr std::int32_t kLoraRankTile = 16;
 
 // Adjacent rows of one adapter, and a part of its work on them.
 struct LoraItem {
-  const LoraModule* modules;     // of the adapter, or of one of its experts
+  const LoraModule* modules;     // modules of the adapter, or of one of its experts
   std::int32_t first_row, rows;  // rows: 1 ... kLoraItemRows
   std::int32_t first_rank;       // shrink: a multiple of kLoraRankTile; blocks beyond a module's rank do nothing
   std::int16_t part, parts;      // expand: the item makes quarter `part` of each tile of outputs; or (0, 1): all
-  DType dtype;                   // of the adapter's rows: f32, bf16, f16 or i8
+  DType dtype;                   // type of the adapter's rows: f32, bf16, f16 or i8
   // Null, or in device memory: the item is left out unless this is kAssistOnDevice (assist.h) when it is its turn.
   const std::uint32_t* gate;
 };
@@ -46,7 +46,7 @@ struct LoraWork {
   const std::int32_t* expand_count;
   std::int32_t max_shrink, max_expand;  // bound the counts, and size the grids
   std::int32_t max_rank;                // at least any module's rank: the width of `partial`'s slices
-  // Of a batch of few rows: all of its rows, adapters or not, for the kernels of lora_fused.h.
+  // In a batch of few rows: all of its rows, adapters or not, for the kernels of lora_fused.h.
   const LoraItem* pieces;
   const std::int32_t* piece_count;
   std::int32_t max_pieces;  // 0: there are none
@@ -98,7 +98,7 @@ struct LoraExpandArguments {
   std::int64_t in;           // as in the shrink
   float* y[kMaxLoraSlices];  // [rows, out]; fastest if 16-byte aligned with strides that are multiples of 4
   std::int64_t y_stride[kMaxLoraSlices], out[kMaxLoraSlices];
-  std::int32_t first_item = 0;  // of the launch: LoraExpand sets it where there are more items than a grid holds
+  std::int32_t first_item = 0;  // where the launch begins: LoraExpand sets it if there are more items than a grid holds
 };
 
 // Floats of `partial`.

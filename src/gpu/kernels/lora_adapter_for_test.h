@@ -15,7 +15,7 @@ namespace loramux::gpu {
 struct PlacedRowsForTest {
   std::vector<const void*> addresses;
   const std::byte* base = nullptr;
-  std::size_t bytes = 0, row_bytes = 0;  // of the piece, and of all rows
+  std::size_t bytes = 0, row_bytes = 0;  // bytes of the piece; bytes of its rows alone
 };
 
 // One adapter: a module for each slice.
@@ -25,7 +25,7 @@ struct AdapterForTest {
   std::vector<float> scales;
   std::vector<std::vector<std::vector<float>>> a, b;  // [slice][rank][in or out], as rounded
   std::vector<std::vector<float>> gains, shifts;      // [slice][out]; empty: none
-  PlacedRowsForTest a_rows, b_rows;                   // of all slices
+  PlacedRowsForTest a_rows, b_rows;                   // rows of all slices
   const LoraModule* modules = nullptr;                // on the device
 
   std::int32_t max_rank() const { return *std::max_element(ranks.begin(), ranks.end()); }

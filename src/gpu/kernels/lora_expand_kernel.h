@@ -15,10 +15,10 @@ namespace loramux::gpu {
 struct LoraExpandPart {
   const LoraModule* module;  // its fields are loaded where they are used, because registers are few
   std::int32_t rank, rows;
-  const float* partial;                       // of the first row
-  std::int64_t partial_stride, split_stride;  // between rows, and between splits
+  const float* partial;                       // sums of the first row
+  std::int64_t partial_stride, split_stride;  // floats between rows, and between splits
   std::int64_t splits;
-  float* y;  // of the first row and output 0
+  float* y;  // output 0 of the first row
   std::int64_t y_stride, out;
 };
 

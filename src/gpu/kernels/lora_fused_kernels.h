@@ -63,7 +63,7 @@ struct LoraQkvPostKernel {
     const LoraPiece piece(a.expand.work);
     if (piece.rows == 0) return;
     const int head_dim = a.qkv.pages.head_dim, of_tile = a.heads_of_tile;
-    int tile = static_cast<int>(BlockX()), first = 0, heads = a.qkv.num_heads;  // of q, k or v
+    int tile = static_cast<int>(BlockX()), first = 0, heads = a.qkv.num_heads;  // heads of q, then of k, then of v
     while (tile >= (heads + of_tile - 1) / of_tile) {
       tile -= (heads + of_tile - 1) / of_tile;
       first += heads;

@@ -14,12 +14,12 @@ namespace loramux::gpu {
 
 // The work of a block of the shrink kernel.
 struct LoraShrinkPart {
-  const void* const* a_rows;     // of the first rank
+  const void* const* a_rows;     // rows of A from the first rank on
   std::int32_t ranks;            // 1 ... kLoraRankTile
-  std::int32_t first_row, rows;  // of the batch
+  std::int32_t first_row, rows;  // rows of the batch
   std::int64_t begin, end;       // elements of x
-  float* partial;                // of the first row and rank
-  std::int64_t partial_stride;   // between rows
+  float* partial;                // sum of the first row and the first rank
+  std::int64_t partial_stride;   // floats between rows
 };
 
 // The tensor cores' shrink: T is Bf16 or Half, as the rows. Ranks are M (16), rows N (8 at a time), and k goes in steps
@@ -47,7 +47,7 @@ struct LoraTileShrink {
   LoraTileShared& shared;
   const int warp, lane;
   const int pair_row, quarter;         // the lane's rank (and the one 8 above), or row of x; its 8 of 32 elements
-  const int groups;                    // of 8 rows of x
+  const int groups;                    // groups of 8 rows of x
   const std::int64_t tail;             // elements beyond a multiple of 8
   const T *top_row, *low_row, *x_row;  // ranks pair_row and pair_row + 8, and the first row of x
   const std::int64_t x_stride;
@@ -183,7 +183,7 @@ struct LoraTileShrink {
 // The shrink of any pair of types: x of X, rows of A of W. A warp has 4 of the ranks. It holds 512 elements of each in
 // registers, 16 a lane, and passes over the rows; the sums over the lanes gather in shared memory, where only one lane
 // touches each.
-inline constexpr int kLoraLoads = 4;  // of 4 elements
+inline constexpr int kLoraLoads = 4;  // loads of 4 elements
 inline constexpr int kLoraWarpRanks = kLoraRankTile / kLoraWarps;
 
 struct LoraPlainShared {

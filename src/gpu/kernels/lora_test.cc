@@ -220,7 +220,7 @@ TEST(LoraItems, CoverEachRowAndRankOnceWithinTheirBounds) {
 // Keeps the grids and arguments of launches of LoraExpand; nothing runs.
 class ExpandLaunches final : public DeviceStream {
  public:
-  std::vector<std::pair<std::uint32_t, std::int32_t>> items;  // of the grid, and the first one
+  std::vector<std::pair<std::uint32_t, std::int32_t>> items;  // number of items of the grid, and index of the first one
 
   void Launch(const KernelLaunch& launch) override {
     items.emplace_back(launch.grid.y, static_cast<const LoraExpandArguments*>(launch.arguments)->first_item);

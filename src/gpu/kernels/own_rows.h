@@ -20,13 +20,13 @@ struct OwnRowsOnDevice {
 // LoRA of the embedding: `in` of the module is the vocabulary.
 struct EmbeddingLoraOnDevice {
   std::int32_t tokens = 0;    // how many: the base model's and those that the adapter adds
-  DType dtype = DType::kF32;  // of the rows of A and B: f32, bf16, f16 or i8
+  DType dtype = DType::kF32;  // type of the rows of A and B: f32, bf16, f16 or i8
   LoraModule module = {};     // its shifts are 0
 };
 // What one adapter brings, in device memory.
 struct OwnPartsOnDevice {
   OwnRowsOnDevice embedding, output;
-  DType dtype;                // of the rows: f32, bf16 or f16
+  DType dtype;                // type of the rows: f32, bf16 or f16
   const float* const* norms;  // weights of norms, null: the base's; null: of all
   EmbeddingLoraOnDevice embedding_lora = {};
 };
@@ -34,7 +34,7 @@ struct OwnPartsOnDevice {
 // Whose weights of one norm each row of a batch takes.
 struct OwnNorm {
   const OwnPartsOnDevice* const* own = nullptr;  // [rows]; null: none. Null: all rows take the base's
-  std::int32_t index = 0;                        // of OwnPartsOnDevice::norms
+  std::int32_t index = 0;                        // index in OwnPartsOnDevice::norms
 };
 
 // hidden[i, :] = the row that the adapter of i brings for tokens[i]; as it was, where there is none. Then += sum over j

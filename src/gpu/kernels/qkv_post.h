@@ -31,7 +31,7 @@ struct QkvPostArguments {
   const std::int32_t* rows;
   std::int32_t num_heads;
   OwnNorm own_q = {}, own_k = {};  // in place of q_norm and k_norm
-  float norm_offset = 0;           // of the weights of norms
+  float norm_offset = 0;           // added to the weights of norms
   std::int32_t rotary_dim = 0;     // 0: head_dim
   bool adjacent_pairs = false;
   const float* query_scale = nullptr;  // [rows], by which q is multiplied; null: 1

@@ -9,7 +9,7 @@
 namespace loramux::gpu {
 
 struct ReadAllShared {
-  std::uint32_t sums[kReadAllThreads / 32];  // of the warps
+  std::uint32_t sums[kReadAllThreads / 32];  // sum of each warp
 };
 
 template <typename T>

@@ -28,7 +28,7 @@ struct RouteRowsKernel {
     }
     SyncWarp();
     if (a.form.groups > 1) KeepBestGroups(a.form, choosing, choosing + a.form.experts);
-    std::int32_t mine = 0;  // of lane c: choice c
+    std::int32_t mine = 0;  // the lane's choice: lane c has choice c
     float sum = 0;
     for (std::int32_t c = 0; c < a.form.per_token; ++c) {
       const std::int32_t best = TakeBest(choosing, a.form.experts);
@@ -60,7 +60,7 @@ struct RouteRowsKernel {
     SyncWarp();
   }
 
-  // Of an index, higher for higher scores, and for equal ones higher for the first. Never 0.
+  // The sort key of an index: higher for higher scores, and for equal ones higher for the first. Never 0.
   LORAMUX_DEVICE static std::uint64_t KeyOf(float score, std::int32_t index) {
     const std::uint32_t bits = AsBits(score + 0.0f);  // -0 becomes +0
     const std::uint32_t ordered = bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);

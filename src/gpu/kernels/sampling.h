@@ -44,7 +44,7 @@ struct DeviceSampleRow {
   std::int32_t logits_row = 0;     // which row of the logits
   std::int32_t mask = -1;          // which mask says what a grammar allows; -1: any token
   TokenRange biases;
-  TokenRange prompt, generated, banned;  // of SampleRowsArguments::tokens
+  TokenRange prompt, generated, banned;  // ranges in SampleRowsArguments::tokens
 };
 
 // One token whose log-probability is wanted.
@@ -59,8 +59,8 @@ struct SampledOnDevice {
   double total = 0;  // sum of e^(logit - max)
   std::int32_t token = 0;
   // The rest is set only if the row wants log-probabilities; of the raw logits that a grammar allows, NaN as -infinity.
-  std::int32_t rank = 0;  // of a score: tokens at least as likely
-  float logit = 0;        // of the token
+  std::int32_t rank = 0;  // tokens at least as likely; only of a score
+  float logit = 0;        // the token's logit
   float max = 0;          // not finite: there is no distribution
   std::int32_t top_tokens[kMaxTopOnDevice] = {};
   float top_logits[kMaxTopOnDevice] = {};  // descending

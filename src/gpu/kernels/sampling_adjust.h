@@ -45,7 +45,7 @@ LORAMUX_DEVICE bool BanHolds(SamplingShared& shared, const SampleRowsArguments& 
                              const TokenRange& banned) {
   if (banned.size == 0) return false;
   if (logits.mask == nullptr) return true;
-  std::int32_t possible = 0;  // of the thread's share: allowed tokens, less those that are banned
+  std::int32_t possible = 0;  // tokens of this thread's share that are allowed and not banned
   for (std::int64_t word = ThreadOfBlock(); word < logits.mask_words; word += kSamplingThreads) {
     possible += static_cast<std::int32_t>(CountBits(Load(logits.mask + word)));
   }

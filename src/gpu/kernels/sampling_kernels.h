@@ -84,7 +84,7 @@ LORAMUX_DEVICE float WeightAt(const LogitRow& row, std::int32_t id, const DrawWe
 
 struct ChunkOfDraw {
   std::int32_t chunk;
-  double left;  // of the share, at its beginning
+  double left;  // what is left of the draw where the chunk begins
 };
 
 // The chunk that holds the share; by rounding, the last with a weight.

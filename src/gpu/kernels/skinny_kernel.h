@@ -15,10 +15,10 @@ namespace loramux::gpu {
 // memory, so a unit then has more rows of w for each row of x. The order of sums is the same in all of them.
 inline constexpr int kSkinnyVariants = 4;
 struct SkinnyExtent {
-  int groups;  // of 8 rows of x, at most
-  int tiles;   // of 16 rows of w that a unit has
+  int groups;  // most groups of 8 rows of x
+  int tiles;   // tiles of 16 rows of w that a unit has
   int depth;   // steps of k in the ring
-  int blocks;  // that a multiprocessor holds: bounds the registers
+  int blocks;  // blocks that a multiprocessor holds: bounds the registers
 };
 template <typename T>
 inline constexpr SkinnyExtent kSkinnyExtents[kSkinnyVariants] = {
@@ -42,11 +42,11 @@ struct SkinnyProduct {
   static constexpr SkinnyExtent kExtent = kSkinnyExtents<T>[kVariant];
   static constexpr int kGroups = kExtent.groups, kTiles = kExtent.tiles, kDepth = kExtent.depth;
   static constexpr bool kTensor = sizeof(T) == 2;
-  static constexpr int kElements = 16 / static_cast<int>(sizeof(T));  // of a lane's copy
+  static constexpr int kElements = 16 / static_cast<int>(sizeof(T));  // elements of a lane's copy
   static constexpr int kWarpStep = 4 * kElements;
   static constexpr int kStep = kLoraWarps * kWarpStep;
   static constexpr int kUnitRows = 16 * kTiles;
-  static constexpr int kParts = kTensor ? kLoraWarps : 4 * kLoraWarps;  // of a sum, added in this order at the end
+  static constexpr int kParts = kTensor ? kLoraWarps : 4 * kLoraWarps;  // parts of a sum, added in order at the end
   // Sums of a lane for a group. Tensor cores: of rows of x 2 quarter, + 1; others: of all 8, for the lane's quarter of
   // k.
   static constexpr int kLaneSums = kTensor ? 4 : 16;
@@ -66,11 +66,11 @@ struct SkinnyProduct {
   const std::int32_t rows;
   const int groups;
   const std::int64_t k, units;
-  const T* const x;                  // of the lane's row in the first group
-  const std::uint8_t* const scales;  // of MXFP4
+  const T* const x;                  // the lane's row in the first group
+  const std::uint8_t* const scales;  // MXFP4's scales
   std::int64_t fetch_unit, fetch_at;
   int fetch_slot = 0, use_slot = 0, exchange = 0;
-  Mx4Codes<kElements> codes[kMx4 ? 2 * kTiles : 1];  // of the rows and columns that Fetch brings next
+  Mx4Codes<kElements> codes[kMx4 ? 2 * kTiles : 1];  // codes of the rows and columns that Fetch brings next
   float sums[kTiles][kGroups][kLaneSums] = {};
 
   LORAMUX_DEVICE SkinnyProduct(const SkinnyMatMulLoraArguments& a, std::int32_t num_rows,

@@ -36,7 +36,7 @@ struct Matrix {
 };
 
 struct Results {
-  std::vector<float> y;     // of the matrix: [rows][n + 3], NaN where nothing may be written
+  std::vector<float> y;     // result of the product: [rows][n + 3], NaN where nothing may be written
   std::vector<float> lora;  // as LoraWorld::Run
 };
 

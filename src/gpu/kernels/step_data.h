@@ -8,9 +8,9 @@ namespace loramux::gpu {
 
 // One sequence's rows in this step.
 struct SequenceOnDevice {
-  std::int32_t first_row, rows;  // of the batch
-  std::int32_t position;         // of the first row
-  std::int32_t first_page;       // of the page tables: pages of positions [0, T), [T, 2T), ...
+  std::int32_t first_row, rows;  // rows of the batch
+  std::int32_t position;         // position of the first row
+  std::int32_t first_page;       // index in the page tables: pages of positions [0, T), [T, 2T), ...
 };
 
 // The layout of keys and values in a device's page, from its first byte:
