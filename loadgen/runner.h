@@ -26,8 +26,8 @@ struct RunOptions {
   bool stream = true;
   double temperature = 0;
   int concurrency = 0;        // concurrent sessions of a closed loop; 0: open loop
-  std::int64_t sessions = 0;  // of a closed loop; 0: no limit
-  double duration_s = 0;      // of a closed loop; 0: no limit
+  std::int64_t sessions = 0;  // sessions of a closed loop; 0: no limit
+  double duration_s = 0;      // seconds that a closed loop runs; 0: no limit
   double think_s = 0;         // pause between the turns of a session
 };
 

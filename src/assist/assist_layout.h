@@ -26,17 +26,17 @@ constexpr AssistGroup AssistGroupOf(LoraTarget target) {
 
 // What one request of the device means.
 struct AssistRequest {
-  std::int64_t layer = 0;  // of lm_head: the number of layers
+  std::int64_t layer = 0;  // index of the layer; lm_head counts as the layer after the last
   LoraTarget first = LoraTarget::kQ;
   int targets = 1;
-  std::int64_t first_out = 0, out = 0;  // of lm_head: the columns of its part; else all
+  std::int64_t first_out = 0, out = 0;  // the columns of lm_head's part; 0: all outputs
 };
 
 // The linear layers of a model, and the layout that follows. Plain data: processes share it.
 struct AssistLayout {
   std::int64_t layers = 0;
   std::array<LinearShape, kNumLoraTargets> shapes = {};  // by LoraTarget
-  DType dtype = DType::kBF16;                            // of the activations
+  DType dtype = DType::kBF16;                            // type of the activations
   bool fused = false;                                    // multiply-adds round once, as the device's
 
   static constexpr LoraTarget FirstOf(AssistGroup group) {

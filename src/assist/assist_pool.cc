@@ -39,12 +39,12 @@ struct AssistWorker {
 struct SlotInPool {
   AssistSlot slot;
   AssistWorker* worker = nullptr;  // null: free
-  std::int32_t segment = -1;       // of this step
+  std::int32_t segment = -1;       // index of the step's segment; -1: none
   std::int32_t first_row = 0, rows = 0;
 };
 
 struct SegmentInPool {
-  std::int32_t first_slot = 0, slots = 0;  // of `used`
+  std::int32_t first_slot = 0, slots = 0;  // range of slots in `used`
   const std::uint32_t* arrived = nullptr;
 };
 
@@ -76,7 +76,7 @@ struct StepImage {
   T* OnDevice(std::int64_t at) const {
     return reinterpret_cast<T*>(device->base() + at);
   }
-  // Of the layers (block -1) or of a block of logits.
+  // Where the pieces of the layers (block -1) or of a block of logits begin.
   std::int64_t PiecesOf(std::int32_t block) const {
     return PiecesAt() + std::int64_t{block + 1} * slots * static_cast<std::int64_t>(sizeof(gpu::AssistPiece));
   }
@@ -128,7 +128,7 @@ struct AssistPool::State {
   bool ChangesBlock(std::int32_t block) const;
   void SendHeadPart(DeviceStream& stream, std::int32_t block, std::int64_t part, const void* x, std::int64_t x_stride);
   Status MakeRoom();
-  // Of the layers (block -1) or of a block of logits.
+  // The work on the layers (block -1) or on a block of logits.
   gpu::AssistWork WorkOf(std::int32_t block) const;
   AssistJob& JobOf(const SlotInPool& slot) const;
 };

@@ -60,15 +60,15 @@ struct AssistedSegment {
 // Rows whose answers failed to come. Their sequences' part of the step is garbage.
 struct AssistFailure {
   std::int32_t segment = 0;              // index, in the order of AddSegment
-  std::int32_t first_row = 0, rows = 0;  // of the batch
+  std::int32_t first_row = 0, rows = 0;  // rows of the batch
 };
 
 // What the workers did since Create.
 struct AssistCounts {
-  std::int64_t answers = 0;  // of pieces: one for each group
+  std::int64_t answers = 0;  // pieces that were answered: one for each group
   std::int64_t answered_rows = 0;
-  std::int64_t failures = 0;  // of pieces
-  std::int64_t busy_ns = 0;   // that workers computed, all together
+  std::int64_t failures = 0;  // pieces whose answer failed to come
+  std::int64_t busy_ns = 0;   // time that workers computed, all together
 };
 
 // Output of one linear layer of a group.

@@ -17,11 +17,11 @@ namespace loramux {
 // A slot in a worker's hands for one step.
 struct AssistJob {
   AssistSlot slot;
-  std::uint32_t first_ticket = 0;             // of the step
-  std::int64_t rows = 0;                      // of the layers' groups
+  std::uint32_t first_ticket = 0;             // ticket of the step's first request
+  std::int64_t rows = 0;                      // rows of the slot in the layers' groups
   std::vector<std::int32_t> head_rows;        // by block of logits
   std::span<const LoraWeights> modules;       // as LoraView::modules
-  std::shared_ptr<const void> owner;          // of the modules
+  std::shared_ptr<const void> owner;          // keeps `modules` alive
   std::shared_ptr<const LayerProgress> host;  // layers of the copy in host memory that arrive; null: it is whole
   std::uint32_t answered = 0;                 // the last ticket; 0: none
 };

@@ -18,8 +18,8 @@ enum class Pooling : std::uint8_t {
 // Adjacent rows of a batch whose hidden states, after the final norm, are added to a sum one after the other. The order
 // is that of the positions and the sum goes on from step to step, so the result does not depend on the chunks.
 struct PoolRange {
-  std::int64_t first_row = 0, rows = 0;  // of the batch; at least one row
-  FlatRange sum;                         // of PoolBatch::sums: over the earlier positions; empty: zero
+  std::int64_t first_row = 0, rows = 0;  // rows of the batch; at least one row
+  FlatRange sum;                         // range of PoolBatch::sums: the sum over the earlier positions; empty: zero
 };
 
 // The sums of a step. Memory is kept by Clear. Sums are double, so that those of long prompts lose nothing.

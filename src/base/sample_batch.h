@@ -26,9 +26,9 @@ struct SampleRow {
   float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::int32_t top_k = 0, top_logprobs = -1;
   std::uint32_t generated_count = 0;    // tokens that the sequence has generated: the number of the draw
-  std::int32_t constraint = -1;         // of SampleBatch::constraints; -1: none
-  FlatRange bias;                       // of SampleBatch::biases
-  FlatRange prompt, generated, banned;  // of SampleBatch::tokens; prompt and generated are empty if no penalty is set
+  std::int32_t constraint = -1;         // index in SampleBatch::constraints; -1: none
+  FlatRange bias;                       // range of SampleBatch::biases
+  FlatRange prompt, generated, banned;  // ranges of SampleBatch::tokens; empty prompt and generated: no penalty is set
 };
 
 // A row of logits of which the log-probability of a given token is wanted: the prompt's next one.

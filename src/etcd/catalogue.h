@@ -34,7 +34,7 @@ Result<FleetAdapter> ParseFleetAdapter(std::string_view json);
 // What etcd holds under a name, as a change of it needs to know.
 struct CatalogueRecord {
   std::optional<FleetAdapter> entry;  // nullopt: nothing
-  std::int64_t mod_revision = 0;      // of the key; 0: nothing
+  std::int64_t mod_revision = 0;      // revision of the key's last change; 0: nothing
   std::int64_t store_revision = 0;
 };
 

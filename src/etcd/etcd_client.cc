@@ -75,7 +75,7 @@ struct EtcdClient::Impl {
     CHECK(!options.endpoints.empty());
     for (const Url& url : options.endpoints) {
       HttpClientOptions http{.url = url, .timeout = options.timeout, .idle_timeout = 30s, .max_idle = 4};
-      http.connect_timeout = std::min<std::chrono::nanoseconds>(options.timeout, 3s);  // of a watch too
+      http.connect_timeout = std::min<std::chrono::nanoseconds>(options.timeout, 3s);  // also limits a watch
       clients.push_back(std::make_unique<HttpClient>(context.get_executor(), std::move(http), clock));
       names += (names.empty() ? "" : ", ") + std::string(url.tls ? "https://" : "http://") + url.authority();
     }
@@ -161,7 +161,7 @@ struct EtcdClient::Impl {
   std::vector<std::unique_ptr<HttpClient>> clients;  // by endpoint
   std::vector<bool> resolved;
   std::size_t preferred = 0;
-  std::string token;  // of the user; empty: none yet
+  std::string token;  // token of the user; empty: none yet
   std::thread thread;
 };
 

@@ -24,8 +24,8 @@ namespace loramux {
 struct EtcdOptions {
   std::vector<Url> endpoints;                           // not empty
   std::string user, password;                           // empty: without authentication
-  std::chrono::nanoseconds timeout{5'000'000'000};      // of a call, all endpoints together
-  std::chrono::nanoseconds watch_time{60'000'000'000};  // after which a watch ends; a dead connection is found then
+  std::chrono::nanoseconds timeout{5'000'000'000};      // longest time of a call, all endpoints together
+  std::chrono::nanoseconds watch_time{60'000'000'000};  // when a watch ends; a dead connection is found then
 };
 
 // Reads the values of --etcd. Errors name the flag.

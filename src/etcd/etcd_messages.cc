@@ -11,7 +11,7 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr std::size_t kShownBytes = 200;  // of a foreign message
+constexpr std::size_t kShownBytes = 200;  // bytes of a foreign message that an error shows
 const JsonLimits kReplyLimits = {.max_depth = 16, .subject = "etcd's reply", .quote = false};
 
 Error Unexpected(std::string_view what) {
@@ -291,7 +291,7 @@ EtcdFailure ParseEtcdFailure(int http_status, std::string_view text) {
   const auto parsed = ParseObject(text);
   if (!parsed.ok()) return failure;
   const Json* json = &*parsed;
-  const auto inner = json->find("error");  // of a stream it is an object
+  const auto inner = json->find("error");  // in a stream it is an object
   if (inner != json->end() && inner->is_object()) json = &*inner;
   std::optional<Error> ignored;
   for (const char* name : {"code", "grpc_code"}) {

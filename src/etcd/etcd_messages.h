@@ -13,10 +13,10 @@
 
 namespace loramux {
 
-// Of every reply: whose state it is, and how new.
+// The head of every reply: whose state it is, and how new.
 struct EtcdHeader {
   std::uint64_t cluster_id = 0;
-  std::int64_t revision = 0;  // of the whole store; ascends with each change
+  std::int64_t revision = 0;  // revision of the whole store; ascends with each change
   friend bool operator==(const EtcdHeader&, const EtcdHeader&) = default;
 };
 
@@ -45,9 +45,9 @@ struct EtcdRangeReply {
 // Puts or deletes a key if it has not changed since `mod_revision`.
 struct EtcdSwapRequest {
   std::string key;
-  std::int64_t mod_revision = 0;     // of the change that the caller has seen; 0: there is no such key
+  std::int64_t mod_revision = 0;     // revision of the change that the caller has seen; 0: there is no such key
   std::optional<std::string> value;  // nullopt: delete
-  std::int64_t lease = 0;            // of the new value; 0: none
+  std::int64_t lease = 0;            // lease of the new value; 0: none
 };
 
 struct EtcdSwapReply {
@@ -62,7 +62,7 @@ struct EtcdLeaseReply {
 
 struct EtcdEvent {
   bool deleted = false;
-  EtcdKeyValue key_value;  // of a deletion: key and mod_revision alone
+  EtcdKeyValue key_value;  // if deleted, key and mod_revision alone
 };
 
 // One message of a watch.
@@ -102,7 +102,7 @@ Result<std::string> ParseEtcdToken(std::string_view text);
 
 // What a reply that is no success says.
 struct EtcdFailure {
-  std::int64_t code = 0;  // of gRPC; 0: unknown
+  std::int64_t code = 0;  // status code of gRPC; 0: unknown
   std::string message;
 };
 EtcdFailure ParseEtcdFailure(int http_status, std::string_view text);

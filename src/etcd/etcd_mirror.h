@@ -25,8 +25,8 @@ inline constexpr char kHistoryKey[] = "/loramux/v1/history";
 
 struct EtcdMirrorState {
   std::map<std::string, EtcdKeyValue> values;  // by the key without the prefix
-  std::int64_t revision = 0;                   // that the copy has come to
-  std::uint64_t epoch = 0;                     // of the store's history; 0: nothing was read yet
+  std::int64_t revision = 0;                   // revision that the copy has come to
+  std::uint64_t epoch = 0;                     // number of the store's history; 0: nothing was read yet
 };
 
 class EtcdMirror {
@@ -61,7 +61,7 @@ class EtcdMirror {
   const std::string prefix_, name_;
   const OnChange on_change_;
   EtcdMirrorState state_;  // changed by the thread, and by the client's while the thread watches
-  std::string history_;    // of the present epoch
+  std::string history_;    // value of kHistoryKey in the present epoch
   std::atomic<bool> in_touch_ = false;
   std::atomic<bool> heard_ = false;  // since the watch began
   std::atomic<std::int64_t> reads_ = 0;

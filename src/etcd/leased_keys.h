@@ -61,11 +61,11 @@ class LeasedKeys {
   std::mutex mutex_;
   std::condition_variable_any woken_;
   std::map<std::string, std::optional<std::string>> wanted_;  // nullopt: to be deleted
-  std::uint64_t changes_ = 0;                                 // of wanted_
+  std::uint64_t changes_ = 0;                                 // number of changes of wanted_
   bool withdrawn_ = false;
   std::int64_t lease_ = 0;  // 0: none
 
-  // Of the thread alone.
+  // What the thread alone uses.
   std::map<std::string, std::string> written_;  // on the present lease
   TimeNs renew_at_ = 0;
   std::jthread thread_;

@@ -24,7 +24,7 @@ struct Member {
   std::string address;   // HOST:PORT, or https://HOST:PORT
   std::string instance;  // random, new with each start of the server
   std::string model;     // name of the base model
-  double weight = 1;     // of its share of the load
+  double weight = 1;     // its share of the load, relative to the others' weights
   friend bool operator==(const Member&, const Member&) = default;
 };
 

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostNames = 4096;          // names that a message lists
-constexpr std::size_t kNamedFolders = 3;  // in a message
+constexpr int kMostNames = 4096;          // entries of a folder that are looked at
+constexpr std::size_t kNamedFolders = 3;  // names of folders that a message lists
 
 struct Names {
   std::vector<std::string> adapters;  // sub-folders that hold one

@@ -70,7 +70,7 @@ struct RopeConfig {
   double attention_factor = 1.0;                    // by which cosines and sines are multiplied
   // b: the query at position p is also multiplied by 1 + b log(1 + floor(p / original_max_position)).
   double query_beta = 0.0;
-  std::int64_t rotary_dim = 0;  // of a head, how many of its first elements turn; even, at most head_dim
+  std::int64_t rotary_dim = 0;  // elements at the begin of each head that turn; even, at most head_dim
   bool adjacent_pairs = false;  // the elements 2 k and 2 k + 1 turn together, not k and k + rotary_dim / 2
   // proportional: how many of the pairs turn, the first ones; the frequencies are those of a whole head.
   std::int64_t turning_pairs = 0;
@@ -108,9 +108,9 @@ struct HeadShape {
 // A mixture of experts: what the chosen experts of a token give is added, each times its weight.
 struct ExpertsConfig {
   RouteForm route;
-  bool router_bias = false;            // of the router's logits
-  bool biases = false;                 // of the experts' matrices
-  std::int64_t intermediate_size = 0;  // of one expert
+  bool router_bias = false;            // the router's logits have a bias
+  bool biases = false;                 // the experts' matrices have biases
+  std::int64_t intermediate_size = 0;  // width of one expert's feed-forward block
   // Such a layer also has a feed-forward block of its own for all tokens, the shared expert; its output is multiplied
   // by the sigmoid of a product with the input if it has a gate.
   std::int64_t shared_size = 0;  // 0: there is none
@@ -133,11 +133,11 @@ struct ModelConfig {
   // The last layers have no keys and values, but read those of the last layer before them that sees as far.
   std::int64_t shared_kv_layers = 0;
   bool shared_are_wide = false;        // their feed-forward blocks are twice as large
-  std::int64_t layer_input_size = 0;   // of the inputs that each layer has of its own (Gemma 4); 0: none
-  double layer_input_scale = 1.0;      // of the rows of their embedding
-  std::int64_t intermediate_size = 0;  // of layers without experts; if all have some, of the shared expert, or of one
+  std::int64_t layer_input_size = 0;   // width of each layer's own inputs (Gemma 4); 0: layers have none
+  double layer_input_scale = 1.0;      // factor of the embedding rows that make these inputs
+  std::int64_t intermediate_size = 0;  // feed-forward width; if all layers have experts, the shared expert's or one's
   std::int64_t vocab_size = 0;
-  std::int64_t added_tokens = 0;  // of the vocabulary's last ones, those that only adapters have (AddTokens)
+  std::int64_t added_tokens = 0;  // tokens at the end of the vocabulary that only adapters have (AddTokens)
   std::int64_t max_position = 0;  // max_position_embeddings
   double norm_eps = 1e-6;
   NormKind norm_kind = NormKind::kRms;
@@ -147,7 +147,7 @@ struct ModelConfig {
   BlockOrder block_order = BlockOrder::kSequential;
   Activation activation = Activation::kSilu;
   bool gated = true;  // the feed-forward block is down(f(gate) * up), else down(f(up)) without a gate
-  double swiglu_alpha = 0.0, swiglu_limit = 0.0;  // of Activation::kClampedSwiglu
+  double swiglu_alpha = 0.0, swiglu_limit = 0.0;  // constants of Activation::kClampedSwiglu
   bool sinks = false;                             // each head has one more logit, which has no value (gpt-oss)
   Alibi alibi = Alibi::kNone;
   bool value_norm = false;       // each head of v is normed, without weights
@@ -162,13 +162,13 @@ struct ModelConfig {
   // The width of the embedding and of the output layer, which projections turn into hidden_size and back; 0: that.
   std::int64_t embedding_size = 0;
   bool embedding_norm = false;      // the embedding is normed
-  bool final_norm = true;           // the result of the last layer is
-  double embedding_scale = 1.0;     // of the rows of the embedding
-  double residual_scale = 1.0;      // of what a block adds
-  double logit_scale = 1.0;         // of logits, before the cap
+  bool final_norm = true;           // the result of the last layer is normed
+  double embedding_scale = 1.0;     // factor of the rows of the embedding
+  double residual_scale = 1.0;      // factor of what each block adds
+  double logit_scale = 1.0;         // factor of the logits, before the cap
   double logit_soft_cap = 0.0;      // c: logits are c tanh(logit / c); 0: none
-  double attention_scale = 0.0;     // of the products of queries and keys; 0: 1 / sqrt(head_dim)
-  double attention_soft_cap = 0.0;  // the same of the scaled products
+  double attention_scale = 0.0;     // factor of the products of queries and keys; 0: 1 / sqrt(head_dim)
+  double attention_soft_cap = 0.0;  // c: scaled products are c tanh(product / c); 0: none
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;
   std::vector<LayerRope> layer_rope;   // by layer; empty: kMain

@@ -168,7 +168,7 @@ class ClientConnection {
   }
 
   bool reused = false;     // it has carried a request before
-  bool got_bytes = false;  // of the response to the current request
+  bool got_bytes = false;  // bytes of the response to the current request have come
   TimeNs idle_since = 0;
 
  private:

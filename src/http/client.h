@@ -35,7 +35,7 @@ using HttpFields = std::vector<std::pair<std::string, std::string>>;
 struct HttpClientOptions {
   Url url;  // the server; its prefix begins every path
   std::string user_agent = "loramux";
-  HttpFields headers;                                            // of every request
+  HttpFields headers;                                            // header fields of every request
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // for a whole exchange
   std::optional<std::chrono::nanoseconds> connect_timeout;       // with look-up and TLS handshake; absent: as `timeout`
   std::chrono::nanoseconds idle_timeout = std::chrono::hours(1);  // a connection that was idle for longer is not used
@@ -79,7 +79,7 @@ class HttpCall {
   bool sent() const { return sent_; }
   // Takes the request's body back. REQUIRES: no operation runs, and none follows but ReadPiece.
   std::string TakeBody();
-  // Of the response. REQUIRES: Begin succeeded.
+  // What the response says. REQUIRES: Begin succeeded.
   int status() const { return status_; }
   const HttpFields& headers() const { return headers_; }
   // Reads the next piece of the body, as it arrived; an empty piece is its end, and returns the connection to the
@@ -107,7 +107,7 @@ class HttpCall {
   std::unique_ptr<ClientConnection> connection_;
   int status_ = 0;
   HttpFields headers_;
-  boost::system::error_code pending_;  // of a read that brought a piece too
+  boost::system::error_code pending_;  // error of a read that brought a piece too: the next read returns it
   bool opened_ = false, cancelled_ = false, sent_ = false;
 };
 

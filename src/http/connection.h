@@ -136,8 +136,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::atomic<TimeNs> waiting_since_;
   std::uint64_t bytes_sent_ = 0;
   std::string origin_;                     // Origin header of the request
-  const ErrorForm* error_form_ = nullptr;  // of the request's path; null: ErrorBody, or no path is known yet
-  std::string address_;                    // of the client
+  const ErrorForm* error_form_ = nullptr;  // the path's form of errors; null: ErrorBody, or no path is known yet
+  std::string address_;                    // address of the client
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

@@ -33,7 +33,7 @@ TEST(ConnectionToClose, IsTheLongestWaitingOneOfTheClientWithTheMost) {
 TEST(ConnectionToClose, SparesClientsWithNoMoreThanTheNewcomer) {
   const std::vector<OpenConnection> equal = {{"a", 1}, {"b", 2}};
   EXPECT_EQ(ConnectionToClose(equal, "a"), std::nullopt);
-  EXPECT_EQ(ConnectionToClose(equal, "c"), 0u);  // of equal ones, the longest waiting
+  EXPECT_EQ(ConnectionToClose(equal, "c"), 0u);  // among equal ones, the one that has waited longest
   EXPECT_EQ(ConnectionToClose({}, "a"), std::nullopt);
 }
 

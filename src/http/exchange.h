@@ -32,7 +32,7 @@ struct HttpRequest {
   std::string tail;    // the part of the path that matches the '*' of the route
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  std::string address;    // of the client, such as "192.0.2.7"; a gate may know it better than the connection does
+  std::string address;    // the client's address, such as "192.0.2.7"; a gate may know it better than the connection
   bool draining = false;  // the server is shutting down (only open routes see this)
   // What the gate found out about the client; only the owner of the gate knows the type. Null: there is no gate, or the
   // route is open.
@@ -79,7 +79,7 @@ HttpReply NotStarted(HttpReply reply, const char* dropped_reason = nullptr);
 struct HttpStreamHead {
   int status = 200;
   std::vector<std::pair<std::string, std::string>> headers;  // sent as they are, besides those of every response
-  std::optional<std::uint64_t> content_length;               // of the body; absent: unknown, sent in chunks
+  std::optional<std::uint64_t> content_length;               // bytes of the body; absent: unknown, sent in chunks
 };
 
 class HttpConnection;
@@ -148,7 +148,7 @@ class HttpExchange {
   HttpConnection& connection_;
   HttpRequest request_;
   std::vector<AccessDetail> details_;
-  std::vector<std::pair<std::string, std::string>> headers_;  // of the response, besides those of every response
+  std::vector<std::pair<std::string, std::string>> headers_;  // fields of the response's header, besides those of all
   std::string description_;
   int status_ = 0;         // 0: nothing was sent
   bool complete_ = false;  // the whole reply or stream was sent

@@ -29,8 +29,8 @@ struct JsonLimits {
   std::string why_strings_are_short = {};         // ends the error about a longer one
   std::string_view subject = "The request body";  // how errors name the document
   bool quote = true;                              // errors may quote the document; false for documents with secrets
-  bool last_key_wins = false;                     // of equal keys in an object, instead of an error
-  const std::atomic<bool>* gone = nullptr;        // turns true once the client is gone; null: never
+  bool last_key_wins = false;  // the last of equal keys in an object counts; false: equal keys are an error
+  const std::atomic<bool>* gone = nullptr;  // turns true once the client is gone; null: never
 };
 
 // The error of work that stopped because its client is gone.

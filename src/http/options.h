@@ -31,7 +31,7 @@ struct HttpServerOptions {
   int threads = 1;  // threads that do I/O
   // Per request; beyond: 413.
   std::size_t max_body_bytes = std::size_t{16} << 20;
-  // Of all connections together, until the bodies are parsed; beyond: 503.
+  // Bytes that all connections hold together until the bodies are parsed; beyond: 503.
   std::size_t max_held_body_bytes = std::size_t{512} << 20;
   // The same for the connections of one client address. 0: no limit; nullopt: a quarter of max_held_body_bytes.
   std::optional<std::int64_t> max_held_body_bytes_per_address;
@@ -40,7 +40,7 @@ struct HttpServerOptions {
   std::size_t max_header_bytes = std::size_t{32} << 10;
   // The same; beyond: 431.
   std::size_t max_header_fields = 100;
-  std::size_t max_target_bytes = std::size_t{8} << 10;  // of the request line; beyond: 414
+  std::size_t max_target_bytes = std::size_t{8} << 10;  // bytes of the request line; beyond: 414
   // Beyond: a connection of a client with more connections is closed if it waits (http/connection_limits.h), or the
   // new one gets 503.
   int max_connections = 4096;

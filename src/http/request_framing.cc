@@ -13,7 +13,7 @@ namespace {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr std::size_t kMaxHostBytes = 255;  // of a name in the DNS
+constexpr std::size_t kMaxHostBytes = 255;  // longest name in the DNS
 
 bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

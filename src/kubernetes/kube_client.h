@@ -18,8 +18,8 @@ struct KubeOptions {
   Url server;
   std::string token_file;  // read for each call, because tokens are renewed; empty: none
   std::string ca_file;     // PEM: whom to trust besides the system's authorities; empty: only those
-  std::chrono::nanoseconds timeout = std::chrono::seconds(10);      // of a call
-  std::chrono::nanoseconds watch_time = std::chrono::seconds(290);  // after which a watch ends
+  std::chrono::nanoseconds timeout = std::chrono::seconds(10);      // longest time of a call
+  std::chrono::nanoseconds watch_time = std::chrono::seconds(290);  // time after which a watch ends
 };
 
 // Thread-safe: each call has a connection of its own. Errors: kUnavailable, no answer; kNotFound and kInvalidArgument,

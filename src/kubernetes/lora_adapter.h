@@ -28,7 +28,7 @@ struct LoraAdapterObject {
   std::string object;   // its name in the namespace
   std::string created;  // RFC 3339; the text sorts as the times do
   std::int64_t generation = 0;
-  std::string name;     // of the model in requests
+  std::string name;     // name of the model in requests
   FleetAdapter wanted;  // without a generation
   std::string invalid;  // why it cannot be served; empty: it can
   LoraAdapterStatus status;

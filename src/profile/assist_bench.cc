@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::int32_t, 5> kRanks = {8, 16, 32, 64, 128};
 constexpr std::int64_t kRowsBytes = std::int64_t{96} << 20;  // larger than processor caches
 constexpr int kFewestRepeats = 3, kMostRepeats = 64;
-constexpr std::int64_t kHandOverLayers = 8;  // of a measured step
+constexpr std::int64_t kHandOverLayers = 8;  // layers of a measured step
 
 // As CpuAssist::kGroupNames.
 constexpr std::size_t kHead = 4;
@@ -230,7 +230,7 @@ class AssistBench {
   Device& device_;
   const ModelConfig& config_;
   const std::set<LoraTarget> targets_;
-  const double seconds_;  // of one measurement
+  const double seconds_;  // seconds that one measurement may take
   AssistLayout layout_;
   OsClock clock_;
   std::unique_ptr<RowRing> ring_;

@@ -217,7 +217,7 @@ TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {
     }
     const std::vector<double> x = NonNegativeLeastSquares(a, b);
     for (std::size_t j = 0; j < columns; ++j) {
-      double gradient = 0;  // of the sum of squares, downhill
+      double gradient = 0;  // gradient of the sum of squares, downhill
       for (std::size_t i = 0; i < rows; ++i) {
         double residual = b[i];
         for (std::size_t k = 0; k < columns; ++k) residual -= a[i][k] * x[k];

@@ -17,7 +17,7 @@ namespace loramux {
 
 // Settings of the measurements.
 struct MeasureOptions {
-  std::string model_name, digest;     // of PerformanceProfile::BaseModel
+  std::string model_name, digest;     // as in PerformanceProfile::BaseModel
   std::vector<std::string> adapters;  // directories
   StepBench::Options steps;
   RuntimeOptions engine;  // as for the server, and with the model's device

@@ -12,7 +12,7 @@ namespace loramux {
 // The part of one sequence in a step.
 struct PointSequence {
   std::int64_t tokens = 1;
-  std::int64_t position = 0;  // of the first of the tokens: the keys and values of all earlier positions are read
+  std::int64_t position = 0;  // position of the first token: the keys and values of all earlier positions are read
   int adapter = -1;           // index; -1: the base model
   bool sample = true;         // choose the next token
 };
@@ -30,7 +30,7 @@ struct StepPoint {
 struct PointSpace {
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 1024;
   std::int64_t kv_pages = 0, page_tokens = 16;  // for keys and values of all sequences together
-  std::vector<std::int64_t> ranks;              // of the adapters, ascending; empty: no adapters
+  std::vector<std::int64_t> ranks;              // ranks of the adapters, ascending; empty: no adapters
 };
 
 // Draws `count` points, with fixed shares of the kinds. Batch sizes, tokens and lengths are uniform over their orders

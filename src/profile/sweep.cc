@@ -24,7 +24,7 @@ constexpr int kMostPasses = 20;
 bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }  // adapters come last
 
 struct Measured {
-  std::vector<double> seconds;  // of all runs
+  std::vector<double> seconds;  // times of all runs
   std::vector<double> visits;   // the median of each visit
 };
 

@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr double kWidth = 420, kHeight = 246, kLeft = 50, kWidest = 408, kTop = 24, kBottom = 200;
-constexpr double kLabelGap = 14, kLetter = 6.4, kSample = 18;  // of labels beside the curves
+constexpr double kLabelGap = 14, kLetter = 6.4, kSample = 18;  // sizes of labels beside the curves
 constexpr double kHides = 2;                                   // pixels between curves that hide each other
 // What of a cumulative curve must be in view, in %.
 constexpr double kFirstShown = 0.5, kLastShown = 99.5;

@@ -36,7 +36,7 @@ void ProgressBar::Finish() {
 TimedProgress::TimedProgress(std::string title) : bar_(std::move(title), "%", 1), begin_(clock_.Now()) {}
 
 void TimedProgress::Update(double share) {
-  constexpr double kTellsSomething = 0.02;  // of the work
+  constexpr double kTellsSomething = 0.02;  // share of the work
   constexpr TimeNs kLeast = kNsPerSecond;
   const TimeNs spent = clock_.Now() - begin_;
   std::string left = note_;

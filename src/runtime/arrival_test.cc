@@ -275,7 +275,7 @@ TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
     w.PassInLockstep(*w.kv, std::min(layers, 6));
     layers == 7 ? w.kv->Complete() : w.kv->Fail();
     w.StepUntil([&] {
-      w.kv->PassAll();  // of later fetches
+      w.kv->PassAll();  // lets later fetches pass
       return answer.ended;
     });
     EXPECT_EQ(answer.error, "");

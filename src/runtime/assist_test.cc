@@ -224,7 +224,7 @@ class World {
     to.id = RequestId{index + 1};
     to.tokens = part.tokens;
     to.position = part.position;
-    std::vector<std::uint32_t> table;  // of its own, the same in every step
+    std::vector<std::uint32_t> table;  // pages of its own, the same in every step
     for (std::uint32_t i = 0; i < 16; ++i)
       table.push_back(static_cast<std::uint32_t>(kPages) - 1 - i * 8 - static_cast<std::uint32_t>(index));
     to.pages = table;

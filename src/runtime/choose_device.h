@@ -22,7 +22,7 @@ std::string ProcessorName();
 struct DeviceNames {
   std::string kind, description;
 };
-// Of `device`; null: the CPU with `threads` kernel threads.
+// Names of `device`; null: those of the CPU with `threads` kernel threads.
 DeviceNames NamesOfDevice(const Device* device, int threads);
 
 }  // namespace loramux

@@ -17,7 +17,7 @@ class CountingDevice final : public Device {
   explicit CountingDevice(Device& device) : device_(device) {}
 
   void Reset() { counts_ = {}; }
-  // Of all streams, since Reset.
+  // Counts of all streams since Reset.
   const StreamCounts& counts() const { return counts_; }
 
   const DeviceProperties& properties() const override { return device_.properties(); }

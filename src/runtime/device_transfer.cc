@@ -32,7 +32,7 @@ struct JobEvents {
   std::vector<std::unique_ptr<DeviceEvent>> events;
   std::vector<std::int32_t> ends;  // ascending
   std::shared_ptr<ArrivedWords> words;
-  std::uint32_t* arrived = nullptr;  // of `words`; null: there is none
+  std::uint32_t* arrived = nullptr;  // word in `words`; null: there is none
 
   // The transfer and the progress hold it, so the job has ended, and no step asks for its layers any more.
   ~JobEvents() {
@@ -351,7 +351,7 @@ class DeviceTransfer::Reader {
   std::condition_variable changed_;
   std::deque<TransferJob> jobs_;
   std::deque<TransferCompletion> done_;
-  std::shared_ptr<LayerProgress> at_hand_;  // of the running job
+  std::shared_ptr<LayerProgress> at_hand_;  // progress of the running job; null: none runs
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -28,7 +28,7 @@ struct World {
   StepBatchBuilder builder;
   std::vector<std::uint32_t> pages = {5, 9, 2, 30};
   SamplingParams greedy;
-  const AdapterResidency* adapter = nullptr;  // of the steps
+  const AdapterResidency* adapter = nullptr;  // adapter of the steps
 
   explicit World(bool on_device) {
     greedy.temperature = 0;

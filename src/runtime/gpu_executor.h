@@ -19,7 +19,7 @@ namespace loramux {
 // Options of GpuExecutor.
 struct GpuExecutorOptions {
   std::size_t max_copies = 1;         // pages that one launch copies
-  std::int64_t max_batch_tokens = 0;  // of a step that has adapters in the host tier
+  std::int64_t max_batch_tokens = 0;  // most tokens of a step that has adapters in the host tier
   AssistSetup assist;
 };
 

@@ -22,7 +22,7 @@ class LoraViewBuilder {
   struct Built {
     LoraView view;
     std::vector<const std::byte*> rows;  // backing store of the view's row tables
-    std::vector<TokenId> tokens;         // likewise of its own rows
+    std::vector<TokenId> tokens;         // backing store of the view's own tokens
   };
 
   // REQUIRES: `pages` has all pages of the layout.

@@ -20,7 +20,7 @@
 
 namespace loramux {
 
-// Of an executor on the CPU or on a device. On a device `backend` and `lora_variant` do not matter, and `threads`
+// Options of an executor on the CPU or on a device. On a device `backend` and `lora_variant` do not matter; `threads`
 // sample the rows that the device leaves to the processor.
 using ExecutorOptions = CpuExecutorOptions;
 
@@ -28,7 +28,7 @@ using ExecutorOptions = CpuExecutorOptions;
 struct TransferOptions {
   bool from_disk = true;               // false: none from disk
   bool assisted = false;               // on a device: an executor with AssistSetup::cores computes meanwhile
-  ThreadedTransferOptions on_threads;  // of the CPU
+  ThreadedTransferOptions on_threads;  // only on the CPU
 };
 
 // Owns the model and holds the device. All that it makes refers to it and must go first. Thread-safe where it is const;

@@ -31,7 +31,7 @@ namespace loramux {
 // Options of Runtime.
 struct RuntimeOptions {
   std::shared_ptr<Device> device;  // that computes and holds weights and pages (ChooseDevice); null: the CPU
-  WeightOptions weights;           // of a model that Load reads
+  WeightOptions weights;           // how Load stores the weights
   // Bytes of the page pool for KV cache and adapters. 0, with a device alone: what is free beside weights and
   // activations, less a reserve.
   std::int64_t device_memory = std::int64_t{1} << 30;
@@ -40,7 +40,7 @@ struct RuntimeOptions {
   std::optional<DType> kv_dtype;                     // kI8 on the CPU only; nullopt: the base weights'
   std::optional<DType> lora_dtype;                   // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
-  std::filesystem::path length_directory;  // of a LengthCache for adapters with DoRA; empty: each load computes them
+  std::filesystem::path length_directory;  // LengthCache for adapters with DoRA; empty: each load computes lengths
   // An adapter that is read from disk is used once the whole of it was verified. False, on the CPU: layer by layer.
   bool verify_before_use = false;
   // The processor's part of a device's steps, unless SystemSpec::cold_start_policy says kWait or there is no host
@@ -63,7 +63,7 @@ struct RuntimeOptions {
   int threads = 0;                           // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // of the CPU's transfers: one link for adapters and another for keys and values
+  // options of the CPU's transfers: one link for adapters and another for keys and values
   ThreadedTransferOptions transfer;
   std::vector<std::string> base_names;  // names of the base model
   // further names of it, with which those of adapters' base models are compared (AdapterRegistry::Options)
@@ -140,7 +140,7 @@ class Runtime {
   std::unique_ptr<PlacedModel> model_;
   PageGeometry geometry_;
   std::int64_t max_model_len_ = 0;
-  std::int64_t max_positions_ = 0;  // of a sequence that fits the device
+  std::int64_t max_positions_ = 0;  // positions of the longest sequence that fits the device
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<HistoryPredictor> history_;

@@ -20,11 +20,11 @@ namespace loramux {
 
 inline constexpr std::int64_t kPanelOutputs = 32;
 
-inline constexpr std::int64_t kQuad = 4;                                                       // inputs in a lane
-inline constexpr std::int64_t kQuads = kWeightGroup / kQuad;                                   // of a group
-inline constexpr std::int64_t kQuadBytes = kPanelOutputs * kQuad;                              // of all outputs
-inline constexpr std::int64_t kHalfsBytes = kPanelOutputs * 2;                                 // scales, or minimums
-inline constexpr std::int64_t kQ8PanelGroupBytes = kHalfsBytes + kQuads * kQuadBytes;          // 1,088
+inline constexpr std::int64_t kQuad = 4;                                               // inputs in a lane
+inline constexpr std::int64_t kQuads = kWeightGroup / kQuad;                           // quads of a group
+inline constexpr std::int64_t kQuadBytes = kPanelOutputs * kQuad;                      // bytes of a quad of all outputs
+inline constexpr std::int64_t kHalfsBytes = kPanelOutputs * 2;                         // scales, or minimums
+inline constexpr std::int64_t kQ8PanelGroupBytes = kHalfsBytes + kQuads * kQuadBytes;  // 1,088
 inline constexpr std::int64_t kQ4PanelGroupBytes = 2 * kHalfsBytes + kQuads / 2 * kQuadBytes;  // 640
 inline constexpr std::int64_t kMx4PanelGroupBytes = kHalfsBytes + kQuads / 2 * kQuadBytes;     // 576
 

@@ -20,7 +20,7 @@ struct ClientWindow {
   enum class Gaps : std::uint8_t { kNone, kGamma, kWeibull };  // kNone: the recording has no distribution
   double start_seconds = 0, rate = 0;                          // requests per second; 0: silent
   Gaps gaps = Gaps::kNone;
-  double shape = 1, scale = 0;  // of the gaps, in seconds
+  double shape = 1, scale = 0;  // parameters of the gaps' distribution; scale in seconds
 };
 // Length of a window.
 inline constexpr double kClientWindowSeconds = 600;

@@ -19,7 +19,7 @@ struct Arrival {
   std::int64_t input_tokens = 0;   // 0: not in the trace
   std::int64_t output_tokens = 0;  // 0: not in the trace
   int client = -1;                 // the client that sent it, 0 is the busiest; -1: not in the trace
-  std::int32_t adapter = -1;       // of Trace::adapters; -1: the base model, or not in the trace
+  std::int32_t adapter = -1;       // index in Trace::adapters; -1: the base model, or not in the trace
   // ids of the contents of the prompt's blocks; an id also identifies all blocks before it. Empty: not known
   std::vector<std::int32_t> blocks;
 };

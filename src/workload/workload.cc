@@ -311,7 +311,7 @@ Status CheckWindows(const std::vector<std::vector<ClientWindow>>& clients, const
 }  // namespace
 
 std::int64_t Workload::MaxSequenceTokens() const {
-  std::vector<std::int64_t> tokens(requests.size());  // of the session, up to and including this turn
+  std::vector<std::int64_t> tokens(requests.size());  // by request: tokens of its session up to and including this turn
   std::int64_t most = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     tokens[i] += requests[i].input_tokens + requests[i].output_tokens;

@@ -24,18 +24,18 @@ namespace loramux {
 
 // Settings of a GrammarCompiler.
 struct GrammarCompilerOptions {
-  // Of the processor, for one grammar. The largest take a second.
+  // Processor time for one grammar. The largest take a second.
   std::chrono::milliseconds max_time{5000};
-  int mask_threads = 1;                                // that compute masks beside the forward pass
-  std::size_t max_grammars = 512;                      // kept; as many refused ones too
-  std::size_t max_bytes = std::size_t{256} << 20;      // of all grammars that are kept
-  std::size_t max_text_bytes = std::size_t{16} << 20;  // of their texts; as many of refused ones too
+  int mask_threads = 1;                                // threads that compute masks beside the forward pass
+  std::size_t max_grammars = 512;                      // grammars that are kept; as many refused ones too
+  std::size_t max_bytes = std::size_t{256} << 20;      // size of all grammars that are kept
+  std::size_t max_text_bytes = std::size_t{16} << 20;  // size of their texts; as many of refused ones too
 };
 
 // Counts since the start.
 struct GrammarCompilerStats {
-  std::int64_t hits = 0, misses = 0;    // of grammars that were kept or refused before, and of those that were compiled
-  std::size_t grammars = 0, bytes = 0;  // kept now
+  std::int64_t hits = 0, misses = 0;    // grammars that were kept or refused before; grammars that were compiled
+  std::size_t grammars = 0, bytes = 0;  // what is kept now
 };
 
 // Thread-safe. Grammars and matchers may outlive it; masks are then computed on the threads that need them.

@@ -85,7 +85,7 @@ std::string Pattern(int i) {
   return R"({"type":"string","pattern":".*)" + letter + "." + letter + R"(.*"})";
 }
 
-// Of a few hundred bytes: the compiler would take seconds or hours. Here they are refused at once, and remembered.
+// Schemas of a few hundred bytes would cost the compiler seconds or hours. They are refused at once, and remembered.
 TEST_F(Language, ManyPatternsForOneTextAreRefused) {
   const std::string twenty = List(20, Pattern);
   const std::string reference = R"({"$ref":"#/$defs/p0"})";

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of each file of the suite, how many documents a grammar takes for what they are not. Files without such have no
+// For each file of the suite, how many documents a grammar takes for what they are not. Files without such have no
 // entry.
 using Counts = std::map<std::string, int>;
 

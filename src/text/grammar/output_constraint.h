@@ -19,7 +19,7 @@ enum class GrammarKind {
 struct OutputConstraint {
   GrammarKind kind = GrammarKind::kJsonSchema;
   std::string text;   // the schema or the calls as JSON text, the regular expression or the grammar
-  std::string field;  // of the request that demands it, such as "response_format"; errors name it
+  std::string field;  // field of the request that demands it, such as "response_format"; errors name it
 };
 
 }  // namespace loramux
