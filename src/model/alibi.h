@@ -8,7 +8,7 @@
 namespace loramux {
 
 // [num_heads]: by how much the product of a query and a key, before it is scaled, grows with each position of the key.
-// Of Alibi::kBf16 as bfloat16 has them. Empty: the model has none. Source: transformers' modeling_bloom.py, where the
+// Alibi::kBf16: rounded to bfloat16. Empty: the model has none. Source: transformers' modeling_bloom.py, where the
 // slopes of a number of heads that is no power of 2 are those of the power below, then every other one of the power
 // above.
 std::vector<float> AlibiSlopes(const ModelConfig& config);

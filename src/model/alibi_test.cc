@@ -18,7 +18,7 @@ ModelConfig Config(Alibi alibi, std::int64_t heads) {
 
 TEST(AlibiTest, SlopesOfPowersOfTwoAndBetween) {
   EXPECT_TRUE(AlibiSlopes(Config(Alibi::kNone, 12)).empty());
-  // Of scores, which are a quarter of the products.
+  // Slopes of scores, which are a quarter of the products.
   constexpr float kOf12[] = {0.5f,       0.25f,       0.125f,       0.0625f,      0.03125f,     0.015625f,
                              0.0078125f, 0.00390625f, 0.707106769f, 0.353553385f, 0.176776692f, 0.088388346f};
   const std::vector<float> exact = AlibiSlopes(Config(Alibi::kExact, 12));

@@ -22,7 +22,7 @@ float Tolerance(const BaseMatrix& matrix, const float* row, std::int64_t t) {
   if (!IsQuantised(matrix.format)) return 0;
   const std::int64_t begin = t / kWeightGroup * kWeightGroup, end = std::min(begin + kWeightGroup, matrix.k);
   const auto [low, high] = std::minmax_element(row + begin, row + end);
-  constexpr float kRounding = 1.02f;  // of scales to float16
+  constexpr float kRounding = 1.02f;  // most that rounding scales to float16 adds
   // The largest steps are a third of the largest value.
   if (matrix.format == WeightFormat::kMx4) return kRounding * std::max(std::fabs(*low), std::fabs(*high)) / 3;
   if (matrix.format == WeightFormat::kQ4) return kRounding * (*high - *low) / 15;
@@ -120,7 +120,7 @@ Status SelectOwnRows(const BaseMatrices& matrices, AdapterFile& file) {
                                  }
                                  return Ok{};
                                }));
-    for (std::int64_t row = matrix.n; row < part.tensor->shape[0]; ++row) {  // of tokens that the base does not have
+    for (std::int64_t row = matrix.n; row < part.tensor->shape[0]; ++row) {  // rows of tokens that only the adapter has
       part.rows.push_back({static_cast<TokenId>(row), static_cast<std::int32_t>(row)});
     }
   }

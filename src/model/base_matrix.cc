@@ -55,7 +55,7 @@ class BytesDigest {
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
 };
 
-// Of the panels that hold the rows.
+// The digest of the panels that hold the rows.
 MatrixDigest DigestOf(const PackedMatrix& matrix, std::int64_t first, std::int64_t count) {
   constexpr std::int64_t kPanel = PackedMatrix::kPanel;
   BytesDigest digest({matrix.k(), first % kPanel, count});

@@ -214,7 +214,7 @@ void CpuOps::ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> g
   const std::size_t index = LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers);
   const auto offset = static_cast<float>(config_.norm_weight_offset);
   const NormWeights of_base = {weights.weight.data(), offset, weights.bias.empty() ? nullptr : weights.bias.data()};
-  std::int64_t begin = 0;  // of rows with the base's weights
+  std::int64_t begin = 0;  // first of the rows with the base's weights
   for (const AdapterRowsOf<LoraView>& group : groups) {
     const float* const own = norm.of_base_alone ? nullptr : group.adapter->Norm(index);
     if (own == nullptr) continue;
@@ -244,7 +244,7 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
 // same).
 void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights) {
   const std::int64_t dim = config_.HeadsOf(norm.layer).head_dim;
-  if (config_.qk_norm == QkNorm::kLayerOfHeads) {  // of which adapters bring no weights
+  if (config_.qk_norm == QkNorm::kLayerOfHeads) {  // adapters bring no weights of these norms
     for (std::int64_t head = 0; head < heads; ++head) {
       float* const first = x.data + head * dim;
       LayerNorm(f_.context, first, x.stride, batch_->num_rows, dim, weights.weight.data() + head * dim,
@@ -567,7 +567,7 @@ void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
 // Threads share the columns, never the rows: the order of a sum is fixed.
 void CpuOps::Pool(Rows x, const PoolBatch& pools) {
   CHECK(f_.pooled != nullptr);
-  constexpr std::int64_t kColumns = 512;  // of one task
+  constexpr std::int64_t kColumns = 512;  // columns of one task
   const std::int64_t hidden = config_.EmbeddingSize(), pieces = (hidden + kColumns - 1) / kColumns;
   f_.pooled->resize(pools.ranges.size() * static_cast<std::size_t>(hidden));
   f_.context.pool->Run(static_cast<std::int64_t>(pools.ranges.size()) * pieces, [&](std::int64_t task, int) {

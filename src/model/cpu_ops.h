@@ -65,8 +65,8 @@ struct CpuWorkspace {
   ForwardBatch<LoraView> batch;
   std::vector<AttentionSequence> sequences;
   std::vector<StateSequence> state_sequences;
-  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
-  std::vector<OwnSegment> own_segments;                            // of the current rows of logits
+  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // segments of the current linear layers
+  std::vector<OwnSegment> own_segments;                            // segments of the current rows of logits
   CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   CpuRowBuffer embedded, last_embedded, layer_inputs, layer_context, layer_gate, layer_gated;
   CpuRowBuffer output_gates, mixed, state_gates;
@@ -83,7 +83,7 @@ struct CpuWorkspace {
     const LoraView* adapter = nullptr;
   };
   std::vector<ExpertRun> expert_runs;
-  // Of ModelConfig::rope and local_rope.
+  // The angles of ModelConfig::rope and of local_rope.
   struct Angles {
     AlignedBuffer<float> cosines, sines;  // [num_rows, rotary_dim / 2]
   };
@@ -97,12 +97,12 @@ struct CpuWorkspace {
 struct CpuForward {
   const KernelContext& context;
   const KvLayout& layout;
-  const PageArena& arena;  // of the device pool
+  const PageArena& arena;  // memory of the device pool
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that AwaitLayer waits for
-  std::vector<SampledToken>* tokens = nullptr;                     // of Sample
-  std::vector<ScoredToken>* scores = nullptr;                      // of Score
-  std::vector<double>* pooled = nullptr;                           // of Pool
+  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // what AwaitLayer waits for
+  std::vector<SampledToken>* tokens = nullptr;                     // where Sample puts its tokens
+  std::vector<ScoredToken>* scores = nullptr;                      // where Score puts its scores
+  std::vector<double>* pooled = nullptr;                           // where Pool adds up
 };
 
 // The operations; lives as long as one forward pass.

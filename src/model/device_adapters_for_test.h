@@ -146,7 +146,7 @@ class DeviceAdaptersForTest {
     return to;
   }
 
-  // Likewise one vector.
+  // Appends one vector to the image, and returns its offset there.
   static const std::byte* CopyVector(const float* values, std::int64_t count, std::vector<std::byte>& image) {
     const auto* const offset = reinterpret_cast<const std::byte*>(image.size());
     const auto* const bytes = reinterpret_cast<const std::byte*>(values);

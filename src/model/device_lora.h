@@ -37,7 +37,7 @@ struct DeviceLoraView {
   // What it does to experts, in device memory; null: nothing. Their largest rank.
   const gpu::ExpertLoraOnDevice* experts = nullptr;
   std::int32_t expert_rank = 0;
-  DType dtype = DType::kBF16;  // of the rows: f32, bf16, f16 or i8
+  DType dtype = DType::kBF16;  // type of the rows: f32, bf16, f16 or i8
   // In the step: who computes it, if that is decided layer by layer (LoraItem::gate), and then its segment in the
   // step's AssistPool.
   const std::uint32_t* gate = nullptr;
@@ -51,8 +51,8 @@ struct DeviceLoraView {
 
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
   std::int32_t MostRank() const { return std::max(max_rank, expert_rank); }
-  // Of a layer's target: the place of LoraView::modules, and behind these that of LoraView::routers. REQUIRES: not the
-  // embedding's.
+  // The index of a layer's target: that in LoraView::modules, and behind these that in LoraView::routers. REQUIRES: not
+  // the embedding's.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
     if (!IsOfRouting(target)) return LoraView::Index(layer, target, num_layers);
     return LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1 + LoraView::RouterIndex(layer, target);
@@ -61,22 +61,22 @@ struct DeviceLoraView {
 
 // One linear layer of an adapter, or the embedding, with the device's addresses of its rows. Not owning.
 struct DeviceLoraRows {
-  std::int64_t layer = 0;  // of lm_head and of the embedding: 0
+  std::int64_t layer = 0;  // 0 for lm_head and the embedding
   LoraTarget target = LoraTarget::kQ;
   std::int32_t expert = -1;  // -1: none
   float scale = 0;
   std::span<const std::byte*const> a_rows, b_rows;      // `rank` entries each
-  const std::byte *gains = nullptr, *shifts = nullptr;  // of LoraModule; null both: none
-  const std::byte* factors = nullptr;                   // likewise
-  std::int64_t in = 0;                                  // of the embedding: how many tokens
+  const std::byte *gains = nullptr, *shifts = nullptr;  // the vectors of LoraModule; null both: none
+  const std::byte* factors = nullptr;                   // LoraModule::factors; null: none
+  std::int64_t in = 0;                                  // tokens of an embedding
 };
 
 // Rows of a matrix, or a norm, that an adapter brings, with the device's addresses. Not owning.
 struct DeviceOwnRows {
   OwnKind kind = OwnKind::kEmbedding;
-  std::int64_t layer = 0;                  // of a norm
+  std::int64_t layer = 0;                  // layer of a norm
   std::span<const TokenId> tokens;         // ascending
-  std::span<const std::byte* const> rows;  // of these tokens
+  std::span<const std::byte* const> rows;  // a row for each of these tokens
 };
 
 // The tables of all device-resident adapters, by slot. Device memory is taken in large pieces and used again when a
@@ -127,7 +127,7 @@ class DeviceLoraTables {
   std::int64_t num_layers_;
   std::int64_t bytes_ = 0;
   std::vector<std::unique_ptr<Arena>> arenas_;      // in pairs: device, pinned
-  Block rest_;                                      // of the last pair
+  Block rest_;                                      // what is left of the last pair
   std::map<std::size_t, std::vector<Block>> free_;  // by size, a power of two
   std::vector<std::unique_ptr<Slot>> slots_;        // pointers: views stay where they are
 };

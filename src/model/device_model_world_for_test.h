@@ -257,7 +257,7 @@ class Twins {
   ModelConfig config_;
   KvLayout layout_;
   Model host_;
-  CpuWorkspace workspace_;  // of ForwardRounded
+  CpuWorkspace workspace_;  // memory of ForwardRounded
   AlignedBuffer<std::byte> host_pages_, rounded_pages_;
   ThreadPool threads_{2};
   Prng prng_{3};

@@ -20,7 +20,7 @@ bool IsPlainlyGreedy(const SampleRow& row) {
 
 constexpr auto kAlignment = static_cast<std::int64_t>(MirroredBlock::kAlignment);
 
-// Of an array of at most one block.
+// Bytes of an array, which has at most one block.
 template <typename T>
 std::int64_t ArrayBytes(std::int64_t count) {
   return count * static_cast<std::int64_t>(sizeof(T)) + kAlignment;
@@ -36,7 +36,7 @@ std::int64_t SampleBytes(std::int64_t rows, std::int64_t mask_words, std::int64_
 
 DeviceResults::DeviceResults(Device& device, const ModelConfig& config) : device_(device), config_(config) {}
 
-// Of a step that samples each row, half of them with a mask.
+// Bytes of a step that samples each row, half of them with a mask.
 std::int64_t DeviceResults::BytesFor(std::int64_t logit_rows) const {
   return SampleBytes(logit_rows, logit_rows / 2 * MaskWords(), 0, 0);
 }

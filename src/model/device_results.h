@@ -79,7 +79,7 @@ class DeviceResults {
   struct PendingScores {
     std::span<const ScoreRow> rows;
     StepPlace<gpu::SampledOnDevice> results;
-    std::size_t first = 0;  // of the vector
+    std::size_t first = 0;  // index of the first score in the vector
   };
   // Calls `use(row, its logits, thread)` for each of these rows, on all threads.
   using UseRow = std::function<void(std::int64_t row, std::span<const float> logits, std::size_t thread)>;
@@ -104,7 +104,7 @@ class DeviceResults {
   std::unique_ptr<Arena> host_;           // rows of logits
   MirroredBlock block_;
   Status status_ = Ok{};
-  // Of the step.
+  // What belongs to the present step.
   GpuRows logits_;
   SampleRoom room_;
   const SampleBatch* samples_ = nullptr;

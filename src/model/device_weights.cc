@@ -22,7 +22,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kWeightAlignment = 256;
-constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;  // of one half
+constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;  // bytes of one half
 
 // Writes rows [first_row, first_row + rows) of a row-major matrix.
 using FillRows = std::function<void(std::int64_t first_row, std::int64_t rows, std::byte* out)>;
@@ -193,7 +193,7 @@ class TensorSource {
   }
 
  private:
-  // Of all products: their inputs have one type.
+  // The one type that the inputs of all products have.
   static DType TypeOf(const ModelTensors& tensors) {
     const bool projects = tensors.project_in.weight != nullptr;
     const DType dtype = projects ? CommonDType({tensors.lm_head, tensors.project_in, tensors.project_out})
@@ -266,7 +266,7 @@ class TensorSource {
     w.expert_down_bias = SplitVector(writer.Vector(down_bias), w.expert_down[0].n(), count);
   }
 
-  // Of all experts: in MXFP4 if all are.
+  // The matrices of all experts: in MXFP4 if all are.
   DeviceMatrix Experts(WeightWriter& writer, std::span<const LinearTensors> linears) {
     const bool mx4 = std::ranges::all_of(
         linears, [](const LinearTensors& linear) { return linear.weight->format() == WeightFormat::kMx4; });

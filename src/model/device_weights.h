@@ -46,7 +46,7 @@ struct DeviceVector {
 
 // All weights, in one piece of device memory. Matrices of a layer's experts lie one after the other, and so do biases.
 struct DeviceWeights : ModelWeightsOf<DeviceMatrix, DeviceVector> {
-  DType dtype = DType::kF32;  // of every matrix but the embedding
+  DType dtype = DType::kF32;  // type of every matrix but the embedding
   std::unique_ptr<Arena> arena;
 };
 

@@ -23,8 +23,8 @@ namespace loramux {
 
 // What the activations have room for.
 struct ActivationSizes {
-  std::int64_t rows = 0;        // of a batch
-  std::int64_t logit_rows = 0;  // of a block
+  std::int64_t rows = 0;        // rows of a batch
+  std::int64_t logit_rows = 0;  // rows of a block of logits
   std::int64_t max_rank = 0;
   std::int64_t chunks = 0;  // gpu::DecodeChunks of one launch
 
@@ -37,7 +37,7 @@ struct ActivationSizes {
 struct Activations {
   ForwardBuffers<GpuRows> rows;
   float* lora = nullptr;       // partial sums of gpu::LoraShrink
-  float* attention = nullptr;  // of gpu::AttentionDecode
+  float* attention = nullptr;  // partial results of gpu::AttentionDecode
   gpu::ExpertLists experts = {};
   std::int64_t bytes = 0;
 
@@ -82,7 +82,7 @@ class DeviceWorkspace {
   DType dtype_;
   ActivationSizes sizes_;
   std::unique_ptr<Arena> arena_;
-  std::uint64_t generation_ = 0;  // of the activations
+  std::uint64_t generation_ = 0;  // number of times that the activations were allocated
   Activations activations_;
 };
 

@@ -38,11 +38,11 @@ struct AdapterRowsOf {
 
 // Rows of logits that are computed together.
 struct LogitBlock {
-  // Of scored rows, so that a prompt of any length needs the memory of these: a row is a whole vocabulary.
+  // Most scored rows of a block: a row is a whole vocabulary, so a prompt of any length needs the memory of these.
   static constexpr std::int64_t kMaxScored = 64;
 
-  std::int64_t first = 0, count = 0;                   // of ForwardBatch::logit_rows
-  std::int64_t first_adapter = 0, adapter_groups = 0;  // of ForwardBatch::logit_adapters
+  std::int64_t first = 0, count = 0;                   // range of ForwardBatch::logit_rows
+  std::int64_t first_adapter = 0, adapter_groups = 0;  // range of ForwardBatch::logit_adapters
 };
 
 // A batch as all operations see it: tokens are rows, chunk after chunk.
@@ -53,10 +53,10 @@ struct ForwardBatch {
   // The rows that need logits: first those of SequenceChunkOf::logit_rows, then the scored ones.
   std::vector<std::int64_t> logit_rows;
   std::vector<AdapterRowsOf<Adapter>> logit_adapters;  // in rows of their block
-  LogitBlock logits;                                   // of SequenceChunkOf::logit_rows
+  LogitBlock logits;                                   // the rows of SequenceChunkOf::logit_rows
   std::vector<LogitBlock> scored;                      // in the order of the scored rows
   std::int64_t num_rows = 0, num_logit_rows = 0;       // num_logit_rows: without the scored ones
-  std::int64_t max_positions = 0;                      // of its sequences, this batch included
+  std::int64_t max_positions = 0;                      // most positions of a sequence, this batch included
 
   // Describes these chunks. Allocates only while batches grow. REQUIRES: chunks not empty; logit_rows <= tokens.size();
   // scored rows are tokens of their chunk.

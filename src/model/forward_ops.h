@@ -20,18 +20,18 @@ template <typename Rows>
 struct ForwardBuffers {
   Rows hidden, normed;  // [hidden_size]
   Rows embedded;        // [EmbeddingSize], if that is not hidden_size
-  // Of ModelConfig::layer_input_size: of all layers; of one layer, the gate (with room for twice that) and what it lets
-  // through.
+  // The layers' own inputs (ModelConfig::layer_input_size) of all layers; for one layer, the gate (with room for twice
+  // that) and what it lets through.
   Rows layer_inputs, layer_context, layer_gate, layer_gated;
   Rows qkv;                 // [QDim + 2 KvDim] of a layer
   Rows attended;            // [QDim] of a layer
-  Rows gate_up, activated;  // of a feed-forward block that is no expert: [GateUpDim], [BlockSize]
-  // Of mixtures of experts: the router's logits and that of the shared expert's gate; then rows for each chosen expert
+  Rows gate_up, activated;  // in a feed-forward block that is no expert: [GateUpDim], [BlockSize]
+  // In mixtures of experts: the router's logits and that of the shared expert's gate; then rows for each chosen expert
   // of each token, sorted by expert: its input and its output, and what lies between.
   Rows router;                             // [experts + 1]
   Rows chosen, chosen_up, chosen_between;  // [hidden_size], [2 intermediate_size], [intermediate_size] of an expert
-  Rows output_gates = {};                  // of ModelConfig::output_gate: [QDim]
-  Rows mixed = {}, state_gates = {};  // of recurrent layers: what the convolution gives, [Channels()]; [2 value_heads]
+  Rows output_gates = {};                  // gates of attention's output (ModelConfig::output_gate): [QDim]
+  Rows mixed = {}, state_gates = {};       // recurrent: the convolution's result, [Channels()]; gates, [2 value_heads]
   // As many rows as the largest block of logits.
   Rows last_hidden, last_embedded, logits;  // [hidden_size], [EmbeddingSize] as above, [vocab_size]
 };

@@ -59,7 +59,7 @@ class ForwardPass {
       ops_.Score(b_.logits, scores.subspan(first, static_cast<std::size_t>(block.count)));
     }
     if (pools != nullptr && !pools->ranges.empty()) {
-      // Of all rows: one norm more than the pass has anyway.
+      // Norms all rows: one norm more than the pass has anyway.
       const Rows last = LastInput(b_.hidden, rows_, b_.normed);
       ops_.Pool(Projects() ? ProjectOut(last, rows_, b_.embedded) : last, *pools);
     }
@@ -206,7 +206,7 @@ class ForwardPass {
     }
   }
 
-  // Of a layer that reads the keys and values of an earlier one.
+  // Attention of a layer that reads the keys and values of an earlier one.
   void AttentionOfQueries(std::int64_t layer, const Layer& w, const Rows& x) {
     Linear(layer, x, rows_, w.qkv, w.qkv_bias, b_.qkv, {{LoraTarget::kQ, b_.qkv}});
     ops_.NormHeads({OwnKind::kQNorm, layer}, b_.qkv, config_.num_heads, w.q_norm);

@@ -230,9 +230,9 @@ class PlainOps {
     }
   }
 
-  Tokens tokens;               // of the last Sample
-  std::vector<float> scores;   // of all Score since Begin
-  std::vector<double> pooled;  // of the last Pool
+  Tokens tokens;               // tokens of the last Sample
+  std::vector<float> scores;   // scores of all Score since Begin
+  std::vector<double> pooled;  // result of the last Pool
   std::map<std::tuple<std::int64_t, std::uint32_t, std::int64_t>, std::pair<Floats, Floats>> cache;
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;
   DeviceStream stream;

@@ -133,7 +133,7 @@ void GpuOps::AwaitLayer(std::int64_t layer) {
   layer_ = layer;
   if (f_.waits) AwaitArrivals(layer);
   if (f_.assist == nullptr) return;
-  FlushExpand();  // of the layer before, with its own gates
+  FlushExpand();  // launches what the layer before left, with its own gates
   f_.assist->BeginLayer(f_.stream, layer);
 }
 

@@ -31,8 +31,8 @@ struct GpuForward {
   const PageArena& arena;  // in device memory
   const ForwardOptions& options;
   const DeviceProperties& device;
-  DType dtype = DType::kF32;     // of the inputs of products
-  bool waits = false;            // for options.arrivals
+  DType dtype = DType::kF32;     // type of the inputs of products
+  bool waits = false;            // whether to wait for options.arrivals
   AssistPool* assist = nullptr;  // with the batch's segments, uploaded; null: there are none
 };
 
@@ -140,12 +140,12 @@ class GpuOps : public NoLayerInputs {
   const ForwardBuffers<GpuRows>& b_;
   const StepOnDevice& step_;
   std::int64_t layer_ = 0;
-  const StepLogitBlock* block_ = nullptr;        // that GatherLogitRows gathered last
-  Rows added_, added_to_;                        // of an Add that was not launched yet
-  gpu::SkinnyMatMulLoraArguments product_ = {};  // of a MatMul that was not launched yet; w null: none
+  const StepLogitBlock* block_ = nullptr;        // rows that GatherLogitRows gathered last
+  Rows added_, added_to_;                        // operands of an Add that was not launched yet
+  gpu::SkinnyMatMulLoraArguments product_ = {};  // a MatMul that was not launched yet; w null: none
   gpu::LoraExpandArguments expand_ = {};         // the second half of a Lora that was not launched yet; slices 0: none
   const float *q_norm_ = nullptr, *k_norm_ = nullptr;
-  std::optional<LayerRope> rope_;  // of q and k until they are stored
+  std::optional<LayerRope> rope_;  // the rotary embedding of q and k until they are stored
   gpu::OwnNorm own_q_, own_k_;
   OsClock clock_;
   TimeNs waited_ = 0;

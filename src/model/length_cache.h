@@ -24,8 +24,8 @@ namespace loramux {
 // Lengths of rows, by the digest of what they were computed from.
 using KnownLengths = std::map<Sha256Digest, std::vector<float>>;
 
-// Of one base model. Thread-safe, also among processes. What it cannot read is not there, and what it cannot write is
-// computed again next time; both are in the log, and neither is an error.
+// The lengths for one base model. Thread-safe, also among processes. What it cannot read is not there, and what it
+// cannot write is computed again next time; both are in the log, and neither is an error.
 class LengthCache {
  public:
   static constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;

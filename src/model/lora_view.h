@@ -14,11 +14,11 @@ namespace loramux {
 struct LoraView {
   // [num_layers * 7 + 1]: layer-major q, k, v, o, gate, up, down; the last is lm_head. Rank 0 for unchanged layers.
   std::vector<LoraWeights> modules;
-  // Of mixtures of experts; empty if the adapter changes none. routers: [num_layers, 2]: router, gate of the shared
+  // In mixtures of experts; empty if the adapter changes none. routers: [num_layers, 2]: router, gate of the shared
   // expert; experts: [num_layers, experts that it may change, 3]: gate, up, down.
   std::vector<LoraWeights> routers, experts;
   std::int64_t experts_of_layer = 0;
-  // Of recurrent layers; empty if the adapter changes none: [num_layers, 5], from kInQkv on.
+  // In recurrent layers; empty if the adapter changes none: [num_layers, 5], from kInQkv on.
   std::vector<LoraWeights> states;
   OwnRows embedding, output;  // that it brings in place of the base's
   EmbeddingLora embedding_lora;

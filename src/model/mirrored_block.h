@@ -69,7 +69,7 @@ class MirroredBlock {
     if (bytes > 0) stream.CopyToDevice(on_device_->base(), host_->base(), bytes);
   }
   std::size_t used() const { return used_; }
-  // Of the device.
+  // Bytes on the device.
   std::int64_t bytes() const { return on_device_ == nullptr ? 0 : on_device_->size(); }
 
  private:

@@ -72,7 +72,7 @@ Status FindNormsOfHeads(ModelSource& source, const std::string& norms, std::int6
   return Ok{};
 }
 
-// Of a layer that reads the keys and values of another. What a file has of its own is not used, as in transformers.
+// Finds the queries of a layer that reads another's keys and values. Its own are not used, as in transformers.
 Status FindQueries(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& attention,
                    LayerTensors& t) {
   const std::int64_t head_dim = c.HeadsOf(index).head_dim;
@@ -111,7 +111,7 @@ Status FindLayerInputs(ModelSource& source, const ModelConfig& c, ModelTensors& 
   return Ok{};
 }
 
-// Of a recurrent layer.
+// Finds the matrices of a recurrent layer.
 Status FindRecurrent(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
   const RecurrentConfig& r = *c.recurrent;
   const std::string name = layer + "linear_attn.";

@@ -42,7 +42,7 @@ struct LayerTensors : BlockTensors {
   std::vector<float> scale;  // one number, or none
   LinearTensors input_gate, input_projection;
   NormTensors layer_input_norm;
-  // Of a recurrent layer, which has no q, k and v; `o` is its out_proj. The vectors are those of StateWeightsOf.
+  // In a recurrent layer, which has no q, k and v; `o` is its out_proj. The vectors are those of StateWeightsOf.
   LinearTensors in_qkv, in_z, in_b, in_a;
   std::vector<float> conv, rate, dt_bias, state_norm;
 };
@@ -53,7 +53,7 @@ struct ModelTensors {
   LinearTensors lm_head;                  // the embedding if there is no output layer
   bool generates = true;                  // false: there is no output layer, as in models for embeddings alone
   LinearTensors positions;                // no weight if there are none
-  LinearTensors project_in, project_out;  // likewise
+  LinearTensors project_in, project_out;  // no weight if hidden states are as wide as the embedding
   LinearTensors layer_embedding, layer_context;
   NormTensors final_norm, embedding_norm, layer_context_norm;
   std::vector<LayerTensors> layers;
@@ -67,8 +67,8 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
 std::int64_t MatrixBytes(const ModelTensors& tensors);
 // The bytes of all matrices in memory, by the format that they keep unless options name another.
 std::map<WeightFormat, std::int64_t> MemoryBytes(const ModelTensors& tensors);
-// Of that, the bytes that are copied: not those of matrices that lie in their files as the kernels need them. `layers`
-// and `others`, embeddings and the output matrix: the formats that replace their own; nullopt: none does.
+// The bytes that are copied: not those of matrices that lie in their files as the kernels need them. `layers` and
+// `others`, embeddings and the output matrix: the formats that replace their own; nullopt: none does.
 std::int64_t CopiedBytes(const ModelTensors& tensors, std::optional<WeightFormat> layers,
                          std::optional<WeightFormat> others);
 // The floats in which a device keeps these matrices: theirs if they have the same type, else float32, which holds all

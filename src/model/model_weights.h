@@ -9,7 +9,7 @@ namespace loramux {
 template <typename Vector>
 struct NormWeightsOf {
   Vector weight;
-  Vector bias;  // of NormKind::kLayer and QkNorm::kLayerOfHeads; else empty
+  Vector bias;  // only with NormKind::kLayer and QkNorm::kLayerOfHeads; else empty
 };
 
 // What a recurrent layer has beside matrices; formats/recurrent_config.h has the extents.
@@ -31,7 +31,7 @@ struct LayerWeightsOf {
   // A mixture of experts; empty if the layer has none, as gate_up and down are if it has nothing else.
   Matrix router;                       // [experts, hidden]
   Matrix shared_gate;                  // [1, hidden], of the shared expert, which gate_up and down are
-  std::vector<Matrix> expert_gate_up;  // of each: [2 intermediate, hidden]
+  std::vector<Matrix> expert_gate_up;  // for each expert: [2 intermediate, hidden]
   std::vector<Matrix> expert_down;     // [hidden, intermediate]
   Vector router_bias;                  // empty if none
   std::vector<Vector> expert_gate_up_bias, expert_down_bias;
@@ -40,11 +40,11 @@ struct LayerWeightsOf {
   NormWeightsOf<Vector> input_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   // [head_dim], or [QDim] and [KvDim], as ModelConfig::qk_norm says; empty if none. v_norm: [head_dim], of ones.
   NormWeightsOf<Vector> q_norm, k_norm, v_norm;
-  float scale = 1;  // of ModelConfig::layer_scales
-  // Of ModelConfig::layer_input_size: [that, hidden], [hidden, that], and a norm [hidden] of what comes out.
+  float scale = 1;  // factor of the layer's result (ModelConfig::layer_scales)
+  // With n = ModelConfig::layer_input_size: [n, hidden], [hidden, n], and a norm [hidden] of what comes out.
   Matrix input_gate, input_projection;
   NormWeightsOf<Vector> layer_input_norm;
-  // Of a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a; the rest.
+  // In a recurrent layer: [2 value_heads, hidden], in_proj_b|in_proj_a; the rest.
   Matrix state_gates;
   StateWeightsOf<Vector> states;
 };

@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;  // of W, as float32
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;  // bytes of W that are read at once, as float32
 
 Result<std::vector<float>> ReadFloats(const AdapterFile& file, const TensorEntry& tensor) {
   std::vector<std::byte> bytes;
@@ -128,7 +128,7 @@ class AdapterLengths {
     return lengths;
   }
 
-  // Of a module; `w`: of the embedding, the matrix itself.
+  // Finds the lengths of a module, whose base matrix is `w`; for the embedding, the matrix itself.
   Status Find(const LoraModule& module, std::vector<float> a, std::vector<float> b, const BaseMatrix& w,
               std::vector<float>& lengths) {
     if (cache_ == nullptr) return Compute(module, std::move(a), std::move(b), w, lengths);
@@ -162,7 +162,7 @@ class AdapterLengths {
 
   LengthCache* cache_ = nullptr;
   std::string name_;
-  KnownLengths known_, used_;  // of the file; of this adapter's modules
+  KnownLengths known_, used_;  // lengths in the file; lengths of this adapter's modules
   std::int64_t found_ = 0;
   bool is_new_ = false;  // used_ has what the file lacks
 };

@@ -42,7 +42,7 @@ float DynamicBase(const ModelConfig& config, const RopeConfig& rope, std::int64_
 // YaRN: wavelengths that turn often in the original length stay as they are, those that hardly turn grow by the factor,
 // those in between are blended.
 void ScaleAsYarn(const RopeConfig& rope, std::int64_t dim, std::vector<float>& out) {
-  const auto index_of = [&](double turns) {  // of the pair that turns so often
+  const auto index_of = [&](double turns) {  // index of the pair that turns so often
     const double original = static_cast<double>(rope.original_max_position);
     return static_cast<double>(dim) * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
   };

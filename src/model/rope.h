@@ -38,10 +38,10 @@ class RopeTable {
   RopeConfig rope_;
   std::int64_t half_dim_;
   std::int64_t dynamic_from_;       // greater lengths are scaled by length
-  std::vector<float> frequencies_;  // of the static rows
+  std::vector<float> frequencies_;  // frequencies of the static rows
   std::vector<float> table_;        // [positions][2][half_dim]: cosines, then sines
   std::int64_t positions_ = 0;
-  std::vector<float> dynamic_frequencies_;  // of dynamic_length_
+  std::vector<float> dynamic_frequencies_;  // frequencies for dynamic_length_
   std::int64_t dynamic_length_ = -1;
 };
 

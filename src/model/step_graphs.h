@@ -29,9 +29,9 @@ namespace loramux {
 // All that the launches of a step of single rows depend on beside the model, the workspace and the stream. Which
 // adapters, contexts and sampling parameters the rows have does not matter, nor do ranks but for the power of two.
 struct GraphShape {
-  std::int64_t rows = 0, logit_rows = 0;  // of StepRoom
-  std::int64_t chunks = 0;                // of attention
-  std::int32_t max_rank = 0;              // of StepRoom
+  std::int64_t rows = 0, logit_rows = 0;  // StepRoom::rows, StepRoom::logit_rows
+  std::int64_t chunks = 0;                // chunks of attention
+  std::int32_t max_rank = 0;              // StepRoom::max_rank
   SampleRoom samples;
   // Where keys and values are.
   const std::byte* pages = nullptr;
@@ -78,7 +78,7 @@ class StepGraphs {
   void NoteTargets(const DeviceLoraView& adapter);
 
   std::list<Entry> entries_;
-  std::uint64_t generation_ = 0;       // of the workspace that the graphs refer to
+  std::uint64_t generation_ = 0;       // generation of the workspace that the graphs refer to
   std::vector<LayerTargets> targets_;  // as DeviceLoraView::targets, of all adapters that were seen
   StepRoom room_;
   std::atomic<std::int64_t> eager_{0}, recorded_{0}, replayed_{0};

@@ -24,7 +24,7 @@ inline std::int64_t RowRoom(std::int64_t rows) {
 // recorded graph of one serves all. Launches read on the device how many rows, chunks and items there are.
 struct StepRoom {
   std::int64_t rows = 0, logit_rows = 0;  // at least those of the batch
-  std::int32_t max_rank = 0;              // of any adapter; 0: launches nothing for adapters
+  std::int32_t max_rank = 0;              // largest rank of any adapter; 0: launches nothing for adapters
   // As DeviceLoraView::targets: those that any adapter may change, the batch's own included. In host memory.
   std::span<const std::uint16_t> lora_targets;
 

@@ -20,7 +20,7 @@ std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayou
   return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
 }
 
-// Of attention's chunks, when a launch covers more than there are.
+// Room for attention's chunks, when a launch covers more than there are.
 std::size_t ChunkRoom(std::size_t chunks) { return std::bit_ceil(chunks); }
 
 gpu::LoraItemBounds LoraRoom(std::int64_t rows, std::int32_t max_rank) {
@@ -34,7 +34,7 @@ std::int64_t StepCounts::Bytes(const ModelConfig& config) const {
   // The largest item of attention's lists has three numbers.
   const std::int64_t ints = rows * 3 + pages + attention_items * 3 + 2 * logit_rows;
   const std::int64_t angles =
-      config.RotaryDim(config.rope) + (config.local_rope ? config.RotaryDim(*config.local_rope) : 0) + 1;  // of a row
+      config.RotaryDim(config.rope) + (config.local_rope ? config.RotaryDim(*config.local_rope) : 0) + 1;  // per row
   const std::int64_t sections = 23 + 6 * attention_groups + 7 * logit_blocks;
   return ints * kInt + rows * angles * static_cast<std::int64_t>(sizeof(float)) +
          sequences * static_cast<std::int64_t>(sizeof(gpu::SequenceOnDevice)) +
@@ -132,7 +132,7 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
     step_.lora.max_pieces = static_cast<std::int32_t>(piece_room_);
   }
   step_.blocks.clear();
-  std::size_t block = 1;  // of items_
+  std::size_t block = 1;  // index in items_
   if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
   for (const LogitBlock& scored : batch.scored) WriteBlock(batch, scored, items_[block++]);
   step_.pool_sums = {};

@@ -37,11 +37,11 @@ struct StepAttention {
 // Rows of logits that are computed together.
 struct StepLogitBlock {
   std::int64_t first = 0;                 // as LogitBlock::first
-  std::int64_t count = 0;                 // of its rows
-  std::int64_t max_rows = 0;              // that launches cover; at least `count`
+  std::int64_t count = 0;                 // rows of the block
+  std::int64_t max_rows = 0;              // rows that launches cover; at least `count`
   const std::int32_t* rows = nullptr;     // how many, in device memory
-  const std::int32_t* indices = nullptr;  // of rows of the batch, in device memory
-  gpu::LoraWork lora;                     // of adapters that change lm_head, in rows of the block
+  const std::int32_t* indices = nullptr;  // rows of the batch, in device memory
+  gpu::LoraWork lora;                     // work of adapters that change lm_head, in rows of the block
   // What each row's adapter brings; null: nothing. At most how many rows of the output matrix.
   const gpu::OwnPartsOnDevice* const* own = nullptr;
   std::int64_t max_own = 0;
@@ -56,14 +56,14 @@ struct StepOnDevice {
   const std::int32_t* row_sequence = nullptr;
   const gpu::SequenceOnDevice* sequences = nullptr;
   const std::uint32_t* page_tables = nullptr;
-  // Of ModelConfig::rope and local_rope.
+  // The angles of ModelConfig::rope and of local_rope.
   struct Angles {
     const float* cos = nullptr;  // [rows, rotary_dim / 2]
     const float* sin = nullptr;
   };
   std::array<Angles, 2> angles;
   const float* query_scale = nullptr;      // [rows]; null: 1
-  gpu::LoraWork lora;                      // of the batch's rows; no items if none has an adapter
+  gpu::LoraWork lora;                      // work on the batch's rows; no items if none has an adapter
   std::vector<LayerTargets> lora_targets;  // as DeviceLoraView::targets, of any of the adapters; in host memory
   const gpu::OwnPartsOnDevice* const* own = nullptr;  // [rows]: what each row's adapter brings; null: nothing
   // [rows]: what each row's adapter does to experts; null: nothing. Their largest rank.
@@ -79,10 +79,10 @@ struct StepOnDevice {
 // How much a step says, which bounds its bytes.
 struct StepCounts {
   std::int64_t rows = 0, sequences = 0, pages = 0;
-  std::int64_t lora_items = 0;       // of all work lists
-  std::int64_t attention_items = 0;  // likewise
+  std::int64_t lora_items = 0;       // items of all work lists of adapters
+  std::int64_t attention_items = 0;  // items of all work lists of attention
   std::int64_t logit_rows = 0;       // scored ones included
-  std::int64_t expert_rows = 0;      // of StepOnDevice::experts
+  std::int64_t expert_rows = 0;      // rows of StepOnDevice::experts
   std::int64_t own_rows = 0;         // those whose adapters may bring rows, of the batch and of logits
   std::int64_t logit_blocks = 0, attention_groups = 0, pool_ranges = 0;
 
@@ -119,7 +119,7 @@ class StepUpload {
   struct ItemRange {
     std::size_t first_shrink = 0, shrink = 0, first_expand = 0, expand = 0;
     std::int32_t max_rank = 0;
-    std::size_t shrink_room = 0, expand_room = 0;  // of the arrays
+    std::size_t shrink_room = 0, expand_room = 0;  // places in the arrays
   };
 
   Status Begin(const StepCounts& counts);
@@ -156,12 +156,12 @@ class StepUpload {
   StepOnDevice step_;
   // What is listed before its place is known. Kept, so that nothing allocates.
   std::vector<gpu::AttentionWorkLists> attention_;
-  std::size_t attention_groups_ = 0;  // of them, in this step
+  std::size_t attention_groups_ = 0;  // lists that this step uses
   std::vector<gpu::LoraItem> shrink_, expand_;
-  std::vector<gpu::LoraItem> pieces_;  // of the batch, if it has few rows, and adapters or room for them
+  std::vector<gpu::LoraItem> pieces_;  // all rows of the batch, if they are few, and adapters or room for them
   std::size_t piece_room_ = 0;         // for pieces; 0: there are none
-  std::vector<ItemRange> items_;       // of the batch, then of each block of logits
-  StepCounts counts_;                  // of the step: what its arrays have room for
+  std::vector<ItemRange> items_;       // items of the batch, then those of each block of logits
+  StepCounts counts_;                  // what the step's arrays have room for
 };
 
 // The most counts of a step within the limits, without pooling.

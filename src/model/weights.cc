@@ -50,7 +50,7 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
     w.expert_gate_up_bias.push_back(WithGateUp(expert, StackedBias));
     w.expert_down_bias.push_back(expert.down.bias);
   }
-  // Likewise.
+  // As small, and kept as they are.
   if (t.router.weight != nullptr) w.router = packer.Matrix({t.router}, std::nullopt);
   if (t.shared_gate.weight != nullptr) w.shared_gate = packer.Matrix({t.shared_gate}, std::nullopt);
   w.router_bias = t.router.bias;

@@ -27,10 +27,10 @@ using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // How PackModelWeights stores matrices.
 struct WeightOptions {
-  // Of the layers. nullopt: as they are stored.
+  // The format of the layers. nullopt: as they are stored.
   std::optional<WeightFormat> layers;
-  // Of lm_head and the embeddings. nullopt: as they are stored, or kQ8 if `layers` is quantised: each token depends on
-  // them alone, and 4 bits cost more there than they save.
+  // The format of lm_head and the embeddings. nullopt: as they are stored, or kQ8 if `layers` is quantised: each token
+  // depends on them alone, and 4 bits cost more there than they save.
   std::optional<WeightFormat> embeddings;
   std::int64_t added_tokens = 0;  // ModelConfig::AddTokens, once the weights are read
   std::int64_t memory = 0;        // bytes that they may take; 0: the machine's with its swap
