@@ -9,9 +9,9 @@
 - No class, header or function is over its limit, but for SIZE_EXCEPTIONS.
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
 - No file names unfinished business. C++ has no tab and no line over 120 columns, and is formatted (`make format`).
-- Comments and pages avoid the words that made them hard to read. Sentences of README and docs/guide have at most 45
-  words, README has at most 900. Links and anchors of all pages lead somewhere. Files and members that comments and pages
-  name exist (names.py).
+- Comments and pages avoid the words that made them hard to read, and no comment begins with "of". Sentences of README
+  and docs/guide have at most 45 words, README has at most 900. Links and anchors of all pages lead somewhere. Files and
+  members that comments and pages name exist (names.py).
 """
 import pathlib
 import re
@@ -47,6 +47,11 @@ GPU_ENVIRONMENT = ("src/gpu/cuda_plugin.cc", "src/gpu/device_for_test.h")
 
 # The folders beside src/ and what each may include of the others. Tests may include all.
 PROGRAMS = {"loadgen": (), "experiments": (), "bench": (), "tools": ("loadgen", "experiments")}
+
+# Where a comment must not begin with "of".
+NOUN_FIRST = ("loadgen/", *(f"src/{room}/" for room in (
+    "assist", "base", "etcd", "formats", "gpu", "http", "hub", "kubernetes", "memory", "model", "profile", "quant", "report",
+    "runtime", "tensor", "text", "workload")))
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
@@ -257,6 +262,19 @@ def check_comments(path, text):
             yield f"{name_of(path)}:{number}: '{word.group(0)}': name the thing instead (CONTRIBUTING.md, Language)"
 
 
+def check_first_words(path, text):
+    """A comment says what the value is before it says whose: "seconds of its last load", not "of its last load"."""
+    if not name_of(path).startswith(NOUN_FIRST):
+        return
+    commented = False   # the line before
+    for number, line in enumerate(text.split("\n"), 1):
+        before, slashes, comment = line.partition("//")
+        if re.match(r" *(of|likewise)\b", comment, re.IGNORECASE) and before.count('"') % 2 == 0 and (
+                before.strip() or not commented):
+            yield f"{name_of(path)}:{number}: the comment begins with '{comment.split()[0]}': say what it is first"
+        commented = bool(slashes)
+
+
 def check_format(paths):
     program = shutil.which(CLANG_FORMAT)
     if program is None:
@@ -310,6 +328,7 @@ def main():
         findings += check_folders(path, text)
         findings += check_listed(path)
         findings += check_comments(path, text)
+        findings += check_first_words(path, text)
     for path in [*ROOT.glob("tests/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("src/text/bindings/src/**/*.rs")]:
         findings += check_comments(path, path.read_text(encoding="utf-8"))
     findings += check_format(list(cpp_files()))
