@@ -29,8 +29,8 @@ struct ApiClientOptions {
 // Sends requests to one server.
 class ApiClient {
  public:
-  // Passes BodySinks the time of `clock`, counted from the origin (set_origin). `context` and `clock` must outlive the
-  // client.
+  // Passes each BodySink the time of `clock`, counted from the origin (set_origin). `context` and `clock` must outlive
+  // the client.
   ApiClient(boost::asio::io_context& context, const ApiClientOptions& options, const Clock& clock);
 
   // Resolves the host name. Blocks. REQUIRES: called once, before Exchange.

@@ -6,6 +6,7 @@
 - `PagePool::Allocate`: a class, struct, enum or alias of that name, in any namespace, that declares the member, or
   inherits it; a comment in `src/` means a type of `src/`. A name behind a namespace that is not ours (`std::`,
   `nlohmann::`) is left out.
+- `max_pages` in backquotes, in a comment of C++ code: a word of C++ or Rust code, in any file.
 
 No parser of C++ is needed: the code is formatted (clang-format), so a class ends with the first "}" in its column.
 """
@@ -39,6 +40,7 @@ PAGES_OF_THE_PAST = ("CHANGELOG.md",)
 FILE = re.compile(r"(?<![\w./<>{}*$-])((?:[\w.+-]+/)*[\w+-]+(?:\.[\w+-]+)*\.)(?:(%s)|\{((?:%s)(?:,(?:%s))*)\})"
                   r"(?![\w/>*{(-])" % (NAMED, NAMED, NAMED))
 MEMBER = re.compile(r"(?<![\w:])((?:\w+::)*)([A-Z]\w*)::~?(\w+)")
+QUOTED = re.compile(r"`([A-Za-z_]\w*)`")
 TYPE = re.compile(r"^( *)(?:template <.*> )?(?:class|struct|union|enum class|enum) (?:\[\[\w+\]\] |alignas\(\w+\) )?(\w+)"
                   r"(?: final)?(?: : ?([^;{]*))?\s*\{(.*)$", re.MULTILINE)
 ALIAS = re.compile(r"\busing (\w+) =([^;]*);")
@@ -86,7 +88,7 @@ class Declarations:
     """What the C++ code declares: the members of each type by name, and what a type inherits or stands for."""
 
     def __init__(self):
-        self.members, self.bases, self.namespaces = {}, {}, set()
+        self.members, self.bases, self.namespaces, self.words = {}, {}, set(), set()
 
     def add(self, code):
         for match in TYPE.finditer(code):
@@ -149,13 +151,14 @@ def read(root, paths):
         lines = []
         if path.endswith((*CODE, ".rs")):
             code, lines = split_code((root / path).read_text(encoding="utf-8"), "//")
+            everywhere.words.update(re.findall(r"\w+", code))
             if not path.endswith(".rs"):
                 (rooms if path.startswith("src/") else everywhere).add(code)
         elif path.endswith(SCRIPTS):
             lines = comments_of_script((root / path).read_text(encoding="utf-8"))
         elif path.endswith(".md"):
             lines = enumerate(split_page((root / path).read_text(encoding="utf-8"))[1], 1)
-        mentions += [(path, number, line) for number, line in lines if "." in line or "::" in line]
+        mentions += [(path, number, line) for number, line in lines if re.search(r"\.|::|`", line)]
     everywhere.include(rooms)
     return everywhere, rooms, mentions
 
@@ -173,6 +176,9 @@ def findings(root=ROOT, foreign=FOREIGN_FILES):
             if declarations.knows(outside) and not declarations.has(name, member):
                 missing = "member" if name in declarations.members else "type"
                 yield f"{path}:{number}: {name}::{member}: no such {missing}"
+        for name in QUOTED.findall(line) if path.endswith(CODE) else ():
+            if name not in everywhere.words:
+                yield f"{path}:{number}: `{name}`: the code has no such name"
     for name in unused:
         yield f"tests/names.py: FOREIGN_FILES: nothing names {name}, so remove it"
 

@@ -61,6 +61,10 @@ class Names(unittest.TestCase):
         self.assertEqual(found(of_a_program), [])
         self.assertEqual(found({**of_a_program, "src/a.cc": "// Load::size\n"}), ["src/a.cc:1: Load::size: no such type"])
 
+    def test_names_in_backquotes(self):
+        self.assertEqual(found({"src/a.cc": "// `pages`, `other_`, `Take`, `a + b`\n", "docs/x.md": "`lost`"}), [])
+        self.assertEqual(found({"src/a.cc": "int a;  // `lost`\n"}), ["src/a.cc:1: `lost`: the code has no such name"])
+
     def test_only_comments_and_prose(self):
         self.assertEqual(found({"src/a.cc": 'auto a = Pol::Take("see // lost.h");\n', "docs/x.md": "```\n// lost.h\n```\n",
                                 "tests/x.py": 'a = "lost.h"\n', "CHANGELOG.md": "`lost.h` is gone"}), [])

@@ -49,8 +49,8 @@ inline Script Say(std::string_view text) {
   return script;
 }
 
-// Steps like an engine: every running request gets its next token, then `step_time` passes. A test that needs a request
-// to be in flight holds the steps.
+// Steps like an engine: every running request gets its next token, then a step's time passes. A test that needs a
+// request to be in flight holds the steps.
 class ScriptedService final : public GenerationService {
  public:
   // Returns the script for a request, or the error with which Submit refuses it.

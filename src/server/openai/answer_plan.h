@@ -19,7 +19,7 @@ namespace loramux {
 
 // The formats of the base model and of adapters that differ from it.
 struct OutputFormatTable {
-  // `by_template`: the operator leaves it to what the chat template writes.
+  // ..._by_template: the operator leaves it to what the chat template writes.
   struct Choice {
     OutputFormats formats;
     bool tools_by_template = true, reasoning_by_template = true;
