@@ -54,7 +54,7 @@ struct AssistedSegment {
   std::shared_ptr<const LayerProgress> host;
   // On the device, see gpu::AssistSegment.
   const std::uint32_t* arrived = nullptr;
-  int workers = 1;  // that share the segment, at most
+  int workers = 1;  // most workers that share the segment
 };
 
 // Rows whose answers failed to come. Their sequences' part of the step is garbage.

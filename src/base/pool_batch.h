@@ -11,7 +11,7 @@ namespace loramux {
 
 // Which hidden states of a prompt make its embedding.
 enum class Pooling : std::uint8_t {
-  kLast,  // that of the last token
+  kLast,  // the state of the last token
   kMean,  // the mean over all tokens
 };
 

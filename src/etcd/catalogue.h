@@ -20,7 +20,7 @@ inline constexpr char kStatusPrefix[] = "/loramux/v1/status/";
 // What the fleet shall serve under a name.
 struct FleetAdapter {
   std::string source;           // what servers load: a directory that all of them see, or another source
-  std::string digest;           // that its content must have; empty: any
+  std::string digest;           // digest that its content must have; empty: any
   std::int64_t replicas = 0;    // servers that should keep it ready on their device; 0: the routers decide by its load
   bool pinned = false;          // every server pins it
   std::int64_t generation = 0;  // ascends with each change of the name, also over deletions

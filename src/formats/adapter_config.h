@@ -60,7 +60,7 @@ struct AdapterConfig {
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
   std::vector<std::string> target_parameters;  // such as those of all experts of a layer
-  bool before_peft_0_19 = false;               // which exchanged in and out of all experts' lora_A and lora_B
+  bool before_peft_0_19 = false;               // PEFT exchanged in and out of all experts' lora_A and lora_B then
   // mlx-lm: the adapter changes the last so many layers; nullopt: any. Opening an adapter for a model makes
   // layers_to_transform of it.
   std::optional<std::int64_t> last_layers;

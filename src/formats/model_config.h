@@ -70,7 +70,7 @@ struct RopeConfig {
   double attention_factor = 1.0;                    // by which cosines and sines are multiplied
   // b: the query at position p is also multiplied by 1 + b log(1 + floor(p / original_max_position)).
   double query_beta = 0.0;
-  std::int64_t rotary_dim = 0;  // elements at the begin of each head that turn; even, at most head_dim
+  std::int64_t rotary_dim = 0;  // elements at the start of each head that turn; even, at most head_dim
   bool adjacent_pairs = false;  // the elements 2 k and 2 k + 1 turn together, not k and k + rotary_dim / 2
   // proportional: how many of the pairs turn, the first ones; the frequencies are those of a whole head.
   std::int64_t turning_pairs = 0;

@@ -151,7 +151,7 @@ std::span<const FamilyInfo> AllFamilies();
 struct Wrapper {
   const char* architecture;
   const char* name;  // model_type
-  const char* text;  // that of its text part, if it does not say it
+  const char* text;  // type of the text part, if it does not say it
 };
 // The wrapper of this architecture (first non-empty) or model_type; null: none.
 const Wrapper* FindWrapper(std::string_view architecture, std::string_view model_type);

@@ -28,7 +28,7 @@ struct GridSize {
 // One launch of a kernel. The arguments are copied by the call.
 struct KernelLaunch {
   gpu::Kernel kernel = gpu::Kernel::kCount;
-  DType dtype = DType::kF32;  // which instance
+  DType dtype = DType::kF32;  // type of the kernel's instance
   GridSize grid;
   std::uint32_t threads = 128;      // threads of a block; a multiple of 32, at most 1,024
   std::size_t shared_bytes = 0;     // dynamic shared memory of a block

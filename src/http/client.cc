@@ -194,7 +194,7 @@ class ClientConnection {
 
   HttpClient& client_;
   std::chrono::nanoseconds limit_ = std::chrono::hours(1);
-  NameLookup* lookup_ = nullptr;  // that runs
+  NameLookup* lookup_ = nullptr;  // the look-up that runs; null: none
   beast::tcp_stream tcp_;
   std::optional<beast::ssl_stream<beast::tcp_stream&>> tls_;
   beast::flat_buffer buffer_;

@@ -21,7 +21,7 @@ struct FairWorkOptions {
   int threads = 1;        // pieces of work that run at a time
   int spare_threads = 3;  // further ones, for the tenants that wait behind a piece that takes longer than `turn`
   TimeNs turn = 10 * kNsPerMs;
-  int threads_per_tenant = 0;  // that work of one tenant may have; 0: all of `threads`
+  int threads_per_tenant = 0;  // threads that work of one tenant may have; 0: all of `threads`
   int niceness = 0;            // 1 to 19: the threads leave the processor to those with less
 };
 

@@ -183,7 +183,7 @@ class CpuOps {
   CpuWorkspace& w_;
   const CpuForward& f_;
   const ForwardBatch<LoraView>* batch_ = nullptr;
-  LogitBlock block_;  // that GatherLogitRows gathered last
+  LogitBlock block_;  // block that GatherLogitRows gathered last
   OsClock clock_;
   TimeNs waited_ = 0;
 };

@@ -34,7 +34,7 @@ struct SampleRoom {
   Way way = Way::kNothing;
   // Whether the host has no part in it: neither masks of grammars to wait for nor rows of its own.
   bool by_device_alone = true;
-  std::size_t rows = 0, biases = 0, tokens = 0;  // that the arrays have room for
+  std::size_t rows = 0, biases = 0, tokens = 0;  // numbers that the arrays have room for
   auto operator<=>(const SampleRoom&) const = default;
 };
 

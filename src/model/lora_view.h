@@ -20,7 +20,7 @@ struct LoraView {
   std::int64_t experts_of_layer = 0;
   // In recurrent layers; empty if the adapter changes none: [num_layers, 5], from kInQkv on.
   std::vector<LoraWeights> states;
-  OwnRows embedding, output;  // that it brings in place of the base's
+  OwnRows embedding, output;  // rows that it brings in place of the base's
   EmbeddingLora embedding_lora;
   // [NormIndex of the final norm + 1] weights of norms that it brings, null: the base's; or empty.
   std::vector<const float*> norms;

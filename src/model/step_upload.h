@@ -50,7 +50,7 @@ struct StepLogitBlock {
 // A step's data. Pointers are the device's unless said otherwise.
 struct StepOnDevice {
   const std::int32_t* rows = nullptr;  // how many rows the batch has
-  std::int64_t max_rows = 0;           // that launches cover; at least as many. In host memory
+  std::int64_t max_rows = 0;           // rows that launches cover; at least as many. In host memory
   const std::int32_t* tokens = nullptr;
   const std::int32_t* row_position = nullptr;
   const std::int32_t* row_sequence = nullptr;
@@ -69,7 +69,7 @@ struct StepOnDevice {
   // [rows]: what each row's adapter does to experts; null: nothing. Their largest rank.
   const gpu::ExpertLoraOnDevice* const* experts = nullptr;
   std::int32_t expert_rank = 0;
-  gpu::ExpertBounds expert_work;  // that launches cover, of each layer with experts
+  gpu::ExpertBounds expert_work;  // work that launches cover, in each layer with experts
   std::vector<StepAttention> attention;
   std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
   const gpu::PoolRangeOnDevice* pool_ranges = nullptr;

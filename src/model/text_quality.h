@@ -28,7 +28,7 @@ TextLogits ComputeTextLogits(Model& model, std::span<const TokenId> tokens, std:
 struct TextQuality {
   double perplexity_before = 0, perplexity_after = 0;
   double mean_divergence = 0;  // Kullback-Leibler, of `after` from `before`, in nats a token
-  double high_divergence = 0;  // that 99 % of the tokens stay below
+  double high_divergence = 0;  // divergence that 99 % of the tokens stay below
   double same_top = 0;         // share of tokens with the same most probable prediction
 };
 

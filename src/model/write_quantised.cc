@@ -138,7 +138,7 @@ class OutputList {
 
   const ModelConfig& config_;
   const NormNames& norms_;
-  std::deque<std::vector<float>> parts_;  // that vectors refer to
+  std::deque<std::vector<float>> parts_;  // values that vectors refer to
   std::optional<WeightFormat> layers_, embeddings_;
   std::vector<OutputTensor> tensors_;
 };

@@ -23,7 +23,7 @@ std::array<float, 256> Float8Table() {
 
 struct Fp8Tensors {
   const StoredTensor *weight = nullptr, *scales = nullptr;
-  std::int64_t block_rows = 1, block_columns = 1;  // that share a scale
+  std::int64_t block_rows = 1, block_columns = 1;  // extents of a block that shares a scale
   bool inverse = false;                            // as QuantScheme::inverse
 };
 

@@ -30,7 +30,7 @@ namespace loramux {
 
 // Options of Runtime.
 struct RuntimeOptions {
-  std::shared_ptr<Device> device;  // that computes and holds weights and pages (ChooseDevice); null: the CPU
+  std::shared_ptr<Device> device;  // the device that computes and holds weights and pages (ChooseDevice); null: the CPU
   WeightOptions weights;           // how Load stores the weights
   // Bytes of the page pool for KV cache and adapters. 0, with a device alone: what is free beside weights and
   // activations, less a reserve.

@@ -15,7 +15,7 @@ struct BlockPool::Job {
   const std::function<bool(std::uint64_t)>& item;
   const std::function<void()>& leave;
   std::atomic<std::uint64_t> next{0};
-  int helpers = 0;  // that are at it; guarded by mutex_
+  int helpers = 0;  // helpers that are at it; guarded by mutex_
 };
 
 BlockPool::BlockPool(int threads) {

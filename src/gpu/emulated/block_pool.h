@@ -34,7 +34,7 @@ class BlockPool {
   const OsClock clock_;
   std::mutex mutex_;
   std::condition_variable work_, done_;
-  std::list<Job*> jobs_;  // that take helpers
+  std::list<Job*> jobs_;  // jobs that take helpers
   bool stopping_ = false;
   std::vector<std::thread> helpers_;
 };

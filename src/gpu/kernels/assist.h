@@ -60,7 +60,7 @@ struct AssistWork {
   const std::int32_t* piece_count;
   const std::int32_t* segment_count;
   const std::uint32_t* first_ticket;
-  std::int64_t timeout_ns;                // that AddAnswers waits for an answer
+  std::int64_t timeout_ns;                // time that AddAnswers waits for an answer
   std::int32_t max_pieces, max_segments;  // bound the counts, and size the grids
 };
 

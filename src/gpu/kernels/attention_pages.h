@@ -83,7 +83,7 @@ LORAMUX_DEVICE void LoadTile(TileRow<T, kDim>* tile, const PositionRange& range,
     const int first_piece = NoEarlier(start * kThreads + thread);
     // First the addresses of all, so that their pages are looked up at the same time.
     const std::byte* from[kAtOnce];
-    std::int32_t bytes[kAtOnce];  // that exist; 16 are enough
+    std::int32_t bytes[kAtOnce];  // bytes that exist; 16 are enough
     LORAMUX_UNROLL
     for (int round = 0; round < kAtOnce; ++round) {
       const int i = round * kThreads + first_piece;

@@ -41,8 +41,8 @@ struct DeviceSampleRow {
   std::int32_t greedy = 0;         // 1: the first maximum
   std::int32_t top_k = 0;          // 0 or less: off
   std::int32_t top_logprobs = -1;  // -1: no log-probabilities; at most kMaxTopOnDevice
-  std::int32_t logits_row = 0;     // which row of the logits
-  std::int32_t mask = -1;          // which mask says what a grammar allows; -1: any token
+  std::int32_t logits_row = 0;     // index of the row of logits
+  std::int32_t mask = -1;          // index of the mask that says what a grammar allows; -1: any token
   TokenRange biases;
   TokenRange prompt, generated, banned;  // ranges in SampleRowsArguments::tokens
 };
