@@ -53,7 +53,7 @@ demo: setup
 	python3 tools/demo.py --binary build/demo/tools/loramux $(if $(ONCE),--once,)
 
 deb: setup
-	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_BENCH=OFF -B build/package
+	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_LAB=OFF -B build/package
 	cmake --build build/package --target package
 
 tarball wheel: build
@@ -81,7 +81,7 @@ format:
 bench: setup
 	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF
 	cmake --build --preset release --target benchmarks
-	build/release/bench/planning_bench && build/release/bench/cache_bench && build/release/bench/kernels_bench && build/release/bench/serving_bench
+	build/release/lab/bench/planning_bench && build/release/lab/bench/cache_bench && build/release/lab/bench/kernels_bench && build/release/lab/bench/serving_bench
 
 clean:
 	rm -rf build

@@ -131,7 +131,7 @@ def check(resources, instructions, launches, architectures):
         problems.append(f"{kernel} is in kernel_id.h, but not in the plugin")
     for architecture, entry in sorted(resources):
         if entry not in launches:
-            problems.append(f"{' '.join(map(str, entry))} has no typical launch (bench/gpu/typical_launches.cc)")
+            problems.append(f"{' '.join(map(str, entry))} has no typical launch (lab/bench/gpu/typical_launches.cc)")
     return sorted(set(problems))
 
 

@@ -14,7 +14,7 @@ import unittest
 import serving
 from serving import ROOT
 
-COMMANDS = ["serve", "generate", "inspect", "profile", "bench", "simulate", "experiment", "reference"]
+COMMANDS = ["serve", "generate", "inspect", "profile", "bench", "simulate", "reference"]
 
 
 def printed(*arguments):

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/design/architecture.md"
 BEGIN, END = "<!-- rooms: written by tests/rooms.py -->\n", "<!-- end of rooms -->"
-PROGRAMS = ("loadgen", "experiments", "bench", "tools")
+PROGRAMS = ("loadgen", "tools", "lab")
 
 
 def is_test(path):

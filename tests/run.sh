@@ -41,7 +41,7 @@ run() {
       tests/clients/install.sh all
       part release -DLORAMUX_LONG_TESTS=ON
       cmake --build --preset release --target benchmarks
-      part asan-ubsan -DLORAMUX_LONG_TESTS=ON -DLORAMUX_TEST_LABELS= -DLORAMUX_BUILD_LABORATORY=ON -DLORAMUX_SANITIZE_EXCEPT=
+      part asan-ubsan -DLORAMUX_LONG_TESTS=ON -DLORAMUX_TEST_LABELS= -DLORAMUX_SERVE_ONLY=OFF -DLORAMUX_SANITIZE_EXCEPT=
       part tsan -DLORAMUX_LONG_TESTS=ON "-DLORAMUX_TEST_LABELS=threads;e2e"
       # Here each unit is compiled by itself, which shows that it includes what it uses.
       part fuzz -DLORAMUX_FUZZ_SECONDS=300 -DLORAMUX_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON ;;

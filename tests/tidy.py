@@ -4,7 +4,7 @@
 - `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
 - A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list). Where a room has ordered
   folders (FOLDERS), a folder includes only itself and the folders before it.
-- `tools/`, `bench/`, `loadgen/` and `experiments/` include only what PROGRAMS allows. The diagram of the rooms in the
+- `tools/`, `loadgen/` and `lab/` include only what PROGRAMS allows. The diagram of the rooms in the
   architecture page is that of the includes.
 - No class, header or function is over its limit, but for SIZE_EXCEPTIONS.
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
@@ -46,7 +46,7 @@ BANNED = {
 GPU_ENVIRONMENT = ("src/gpu/cuda_plugin.cc", "src/gpu/device_for_test.h")
 
 # The folders beside src/ and what each may include of the others. Tests may include all.
-PROGRAMS = {"loadgen": (), "experiments": (), "bench": (), "tools": ("loadgen", "experiments")}
+PROGRAMS = {"loadgen": (), "tools": ("loadgen",), "lab": ("tools",)}
 
 # Where a comment must not begin with "of".
 NOUN_FIRST = ("loadgen/", *(f"src/{room}/" for room in (
@@ -72,17 +72,17 @@ SIZE_EXCEPTIONS = {
     ("src/model/model_test.cc", "ModelTest.NothingOfALayerIsReadBeforeItArrives"): "a thread that the test stops and starts",
     ("src/server/openai/openai_request_test.cc", "OpenAiRequest.ErrorsNameTheField"): LIST,
     ("src/text/text_test.cc", "ChatTemplate.HostileTemplatesAreBounded"): LIST,
-    ("experiments/cache_scenarios.cc", "main"): LIST,
-    ("experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
-    ("experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
-    ("experiments/chameleon_scale.cc", "RunChameleonAdapters"): STORY,
-    ("experiments/fastlibra.cc", "RunSystems"): STORY,
-    ("experiments/fastlibra_scale.cc", "RunMany"): STORY,
-    ("experiments/fastlibra_scale.cc", "RunOverhead"): STORY,
-    ("experiments/vllm_lora.cc", "RunFragmentation"): STORY,
-    ("experiments/vllm_lora.cc", "RunStrategies"): STORY,
-    ("bench/planning_bench.cc", "Run"): "one case: its world, its rounds and its line of figures",
-    ("bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
+    ("lab/experiments/cache_scenarios.cc", "main"): LIST,
+    ("lab/experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
+    ("lab/experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
+    ("lab/experiments/chameleon_scale.cc", "RunChameleonAdapters"): STORY,
+    ("lab/experiments/fastlibra.cc", "RunSystems"): STORY,
+    ("lab/experiments/fastlibra_scale.cc", "RunMany"): STORY,
+    ("lab/experiments/fastlibra_scale.cc", "RunOverhead"): STORY,
+    ("lab/experiments/vllm_lora.cc", "RunFragmentation"): STORY,
+    ("lab/experiments/vllm_lora.cc", "RunStrategies"): STORY,
+    ("lab/bench/planning_bench.cc", "Run"): "one case: its world, its rounds and its line of figures",
+    ("lab/bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
     ("tools/bench_flags.cc", "AddQuestionFlags"): LIST,
     ("tools/generate.cc", "AddGenerateFlags"): LIST,
     ("tools/protection_flags.cc", "AddHttpLimitFlags"): LIST,
@@ -127,9 +127,9 @@ def check_bans(path, text):
                 continue   # flags come from there too
             if name in GPU_ENVIRONMENT and "getenv" in match.group(0):
                 continue
-            if name.startswith(("bench/", "tests/")) and "clock" in match.group(0):
+            if name.startswith(("lab/bench/", "tests/")) and "clock" in match.group(0):
                 continue
-            if name == "experiments/slora.cc" and match.group(0) == "mt19937":
+            if name == "lab/experiments/slora.cc" and match.group(0) == "mt19937":
                 continue   # the requests of published runs are numbers of this generator
             line = text.count("\n", 0, match.start()) + 1
             yield f"{name}:{line}: {match.group(0)}: {advice}"

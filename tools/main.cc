@@ -1,5 +1,5 @@
-// The program: `loramux COMMAND`. Each command brings its own flags; laboratory.h adds those that serving does not
-// need.
+// The program: `loramux COMMAND`. Each command brings its own flags. A build that only serves (the CMake option
+// LORAMUX_SERVE_ONLY; `make demo`) leaves out the commands that measure, load and simulate servers.
 #include <string>
 
 #include "tools/adapter_command.h"
@@ -12,13 +12,32 @@
 #include "tools/doctor_command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
-#include "tools/laboratory.h"
 #include "tools/quantize.h"
 #include "tools/route.h"
 #include "tools/serve.h"
 #include "tools/top_command.h"
+#ifndef LORAMUX_SERVE_ONLY
+#include "tools/bench_command.h"
+#include "tools/profile_command.h"
+#include "tools/simulate.h"
+#endif
 
 namespace {
+
+// `command_line` is what the user typed; reports show it.
+void AddMeasuringCommands(loramux::Program& program, const std::string& command_line) {
+#ifdef LORAMUX_SERVE_ONLY
+  for (const char* name : {"profile", "bench", "simulate"}) {
+    program.absent.emplace_back(name,
+                                "this program was built to serve only. Build one with all commands by `make build` "
+                                "(build/release/tools/loramux), or configure with -DLORAMUX_SERVE_ONLY=OFF");
+  }
+#else
+  program.commands.push_back(loramux::ProfileCommand());
+  program.commands.push_back(loramux::load::BenchCommand());
+  program.commands.push_back(loramux::SimulateCommand(command_line));
+#endif
+}
 
 int Run(int argc, char** argv) {
   std::string command_line;
@@ -41,7 +60,6 @@ int Run(int argc, char** argv) {
       "  loramux profile demo/model --quick --output profile.json\n"
       "  loramux bench --tasks demo/eval --concurrency 16\n"
       "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
-      "  loramux experiment ch-11 --quick --output /tmp/results\n"
       "Each command explains its flags: loramux COMMAND --help";
   program.commands.push_back(loramux::ServeCommand());
   program.commands.push_back(loramux::DemoCommand());
@@ -54,7 +72,7 @@ int Run(int argc, char** argv) {
   program.commands.push_back(loramux::InspectCommand());
   program.commands.push_back(loramux::QuantizeCommand());
   program.commands.push_back(loramux::AdapterCommand());
-  loramux::AddLaboratory(program, std::move(command_line));
+  AddMeasuringCommands(program, command_line);
   program.commands.push_back(loramux::ReferenceCommand(program));
   return loramux::RunProgram(program, argc, argv);
 }

@@ -255,9 +255,9 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   EXPECT_NE(by, bx);
 }
 
-// LoRA that is enabled and unused costs no extra work (Peers, point 12); its time is measured by bench/serving_bench,
-// "loaded and idle". A layer's adapter weights and cached keys and values arrive when the pass waits for them, and are
-// NaN before. Any premature read would show in the logits.
+// LoRA that is enabled and unused costs no extra work (Peers, point 12); its time is measured by
+// lab/bench/serving_bench, "loaded and idle". A layer's adapter weights and cached keys and values arrive when the pass
+// waits for them, and are NaN before. Any premature read would show in the logits.
 TEST_P(ModelTest, NothingOfALayerIsReadBeforeItArrives) {
   Prng prng(11);
   const auto pair = [&](LoraTarget target) { return Pair(4, TargetShape(config_, target), 2.0f, prng); };

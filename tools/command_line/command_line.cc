@@ -1,6 +1,7 @@
 #include "tools/command_line/command_line.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <sstream>
 #include <type_traits>
@@ -42,7 +43,7 @@ void CommandLine::Add(Flag flag) {
 }
 
 int FailCommand(const std::string& command, const Error& error) {
-  fmt::print(stderr, "loramux {}: {}\n", command, error.message);
+  fmt::print(stderr, "{} {}: {}\n", program_invocation_short_name, command, error.message);
   const bool of_flag = error.param.starts_with("--") &&
                        (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported);
   return of_flag ? kExitUsage : kExitFailure;

@@ -187,7 +187,8 @@ TEST_F(CommandLineTest, AMistypedVariableIsAWarning) {
 }
 
 TEST_F(CommandLineTest, HelpShowsTheCommonFlagsAndHelpAllEveryOne) {
-  const std::string brief = ShortHelp(program_.commands[0], 60), full = FullHelp(program_.commands[0], 60);
+  const std::string brief = ShortHelp("loramux", program_.commands[0], 60),
+                    full = FullHelp("loramux", program_.commands[0], 60);
   EXPECT_THAT(brief, HasSubstr("--api-key KEY..."));
   EXPECT_THAT(brief, Not(HasSubstr("--threads")));
   EXPECT_THAT(brief, Not(HasSubstr("More of it")));
@@ -204,7 +205,7 @@ TEST_F(CommandLineTest, AnErrorOfAFlagIsAnErrorOfTheCommandLine) {
   EXPECT_EQ(FailCommand("serve", InvalidArgument("--cache: expected lru", "--cache")), kExitUsage);
   EXPECT_EQ(FailCommand("serve", IoError("cannot listen on port 1", "port")), kExitFailure);
   EXPECT_EQ(FailCommand("serve", NotFound("--adapter-dir: not there", "--adapter-dir")), kExitFailure);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("loramux serve: --cache: expected lru\n"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("command_line_test serve: --cache: expected lru\n"));
 }
 
 TEST(Suggest, TheDistanceCountsSwapsOfNeighboursOnce) {

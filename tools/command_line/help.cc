@@ -34,8 +34,8 @@ std::string Wrapped(const std::string& text, std::string lead, std::size_t inden
 
 std::string Sentence(std::string text) { return text.ends_with('.') ? text : text + "."; }
 
-std::string UsageLine(const Command& command) {
-  std::string usage = "Usage: loramux " + command.name;
+std::string UsageLine(const std::string& program, const Command& command) {
+  std::string usage = "Usage: " + program + " " + command.name;
   for (const Flag& flag : command.line.flags()) {
     if (IsPositional(flag)) usage += " " + AllNames(flag).front() + (IsList(flag) ? "..." : "");
   }
@@ -90,8 +90,8 @@ std::size_t HelpColumns() {
   return std::clamp<std::size_t>(size.ws_col, 60, 120);
 }
 
-std::string FullHelp(const Command& command, std::size_t columns) {
-  std::string text = command.summary + ".\n\n" + UsageLine(command);
+std::string FullHelp(const std::string& program, const Command& command, std::size_t columns) {
+  std::string text = command.summary + ".\n\n" + UsageLine(program, command);
   for (const auto& [group, flags] : GroupsOf(command.line)) {
     text += "\n" + (group.empty() ? "General" : group) + ":\n";
     for (const Flag* flag : flags) text += FullFlag(*flag, columns);
@@ -102,11 +102,11 @@ std::string FullHelp(const Command& command, std::size_t columns) {
   return text + Footer(command);
 }
 
-std::string ShortHelp(const Command& command, std::size_t columns) {
+std::string ShortHelp(const std::string& program, const Command& command, std::size_t columns) {
   const std::vector<Flag>& flags = command.line.flags();
   const auto common = std::count_if(flags.begin(), flags.end(), [](const Flag& flag) { return flag.common; });
-  if (common == 0) return FullHelp(command, columns);
-  std::string text = command.summary + ".\n" + UsageLine(command);
+  if (common == 0) return FullHelp(program, command, columns);
+  std::string text = command.summary + ".\n" + UsageLine(program, command);
   for (const Flag& flag : flags) {
     if (flag.common) text += ShortFlag(flag, columns);
   }
@@ -119,7 +119,7 @@ std::string ShortHelp(const Command& command, std::size_t columns) {
 }
 
 std::string ProgramHelp(const Program& program, std::size_t columns) {
-  std::string text = program.summary + "\n\nUsage: loramux COMMAND [FLAGS]\n\nCommands:\n";
+  std::string text = program.summary + "\n\nUsage: " + program.name + " COMMAND [FLAGS]\n\nCommands:\n";
   for (const Command& command : program.commands) {
     text += Wrapped(command.summary, "  " + command.name, 14, columns);
   }

@@ -310,8 +310,9 @@ void AddCommand(CLI::App& app, Command& command, int& status) {
   AddFlags(*sub, command.line);
   AddForeignFlags(*sub, command.line);
   if (command.line.reads_configuration()) AddConfigOption(*sub);  // last: the command line is known then
-  sub->formatter_fn([&command](const CLI::App*, std::string, CLI::AppFormatMode mode) {
-    return mode == CLI::AppFormatMode::All ? FullHelp(command, HelpColumns()) : ShortHelp(command, HelpColumns());
+  sub->formatter_fn([&command, program = app.get_name()](const CLI::App*, std::string, CLI::AppFormatMode mode) {
+    const auto help = mode == CLI::AppFormatMode::All ? FullHelp : ShortHelp;
+    return help(program, command, HelpColumns());
   });
   sub->callback([&status, &command, sub] {
     CheckEnvironment(command.line);
@@ -328,8 +329,8 @@ void AddAbsentCommand(CLI::App& app, const std::string& name, const std::string&
 
 int Report(CLI::App& app, const CLI::ParseError& error, const std::string& command) {
   if (error.get_exit_code() == 0) return app.exit(error);  // help or version
-  fmt::print(stderr, "loramux{}{}: {}\nRun `loramux{}{} --help` for the flags.\n", command.empty() ? "" : " ", command,
-             error.what(), command.empty() ? "" : " ", command);
+  const std::string name = app.get_name() + (command.empty() ? "" : " " + command);
+  fmt::print(stderr, "{}: {}\nRun `{} --help` for the flags.\n", name, error.what(), name);
   return kExitUsage;
 }
 

@@ -1,0 +1,262 @@
+#include "lab/experiments/report.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "formats/file.h"
+
+namespace loramux {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::size_t kMaxReportBytes = 16 << 20;
+
+// Escapes vertical bars, which would end a cell.
+std::string Cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.replace(at, 1, "\\|");
+  return text;
+}
+
+std::string TableLine(const std::vector<std::string>& cells) {
+  std::string line = "|";
+  for (const std::string& cell : cells) line.append(" ").append(Cell(cell)).append(" |");
+  return line.append("\n");
+}
+
+std::string TableAsMarkdown(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
+  std::string text = TableLine(header) + "|";
+  for (std::size_t i = 0; i < header.size(); ++i) text += "---|";
+  text += "\n";
+  for (const auto& row : rows) {
+    CHECK_EQ(row.size(), header.size());
+    text += TableLine(row);
+  }
+  return text;
+}
+
+const std::vector<std::string> kComparisonHeader = {"id", "what", "reported", "ours", "verdict", "origin"};
+
+std::vector<std::string> CellsOf(const ComparisonRow& row) {
+  return {row.id, row.what, row.reported, row.ours, VerdictName(row.verdict), row.origin};
+}
+
+std::vector<std::vector<std::string>> ComparisonCells(const ExperimentResult& result) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ComparisonRow& row : result.comparison) rows.push_back(CellsOf(row));
+  return rows;
+}
+
+Json RowAsJson(const ComparisonRow& row) {
+  Json json;
+  const std::vector<std::string> cells = CellsOf(row);
+  for (std::size_t i = 0; i < cells.size(); ++i) json[kComparisonHeader[i]] = cells[i];
+  if (row.quantity != Quantity::kText) {
+    json["quantity"] = QuantityName(row.quantity);
+    json["reported_number"] = row.reported_number;
+    json["numbers"] = row.numbers;
+  }
+  if (row.events) json["events"] = *row.events;
+  return json;
+}
+
+// The inverse of RowAsJson; what is absent or of another type stays empty.
+ComparisonRow RowOfJson(const Json& json) {
+  ComparisonRow row;
+  if (!json.is_object()) return row;
+  const auto text = [&](const char* name) {
+    return json.contains(name) && json[name].is_string() ? json[name].get<std::string>() : std::string();
+  };
+  row.id = text("id");
+  row.what = text("what");
+  row.reported = text("reported");
+  row.ours = text("ours");
+  row.origin = text("origin");
+  for (std::size_t i = 0; i < kVerdicts; ++i) {
+    if (text("verdict") == VerdictName(static_cast<Verdict>(i))) row.verdict = static_cast<Verdict>(i);
+  }
+  for (const Quantity quantity :
+       {Quantity::kChange, Quantity::kFactor, Quantity::kValue, Quantity::kAtMost, Quantity::kAtLeast}) {
+    if (text("quantity") == QuantityName(quantity)) row.quantity = quantity;
+  }
+  row.reported_number = json.contains("reported_number") && json["reported_number"].is_number()
+                            ? json["reported_number"].get<double>()
+                            : 0;
+  if (json.contains("numbers") && json["numbers"].is_array()) {
+    for (const Json& number : json["numbers"]) {
+      if (number.is_number()) row.numbers.push_back(number.get<double>());
+    }
+  }
+  if (row.numbers.empty()) row.quantity = Quantity::kText;
+  return row;
+}
+
+// The verdicts of a document's rows.
+struct VerdictCounts {
+  std::array<int, kVerdicts> counts = {};
+  void Add(Verdict verdict) { ++counts[static_cast<std::size_t>(verdict)]; }
+  std::vector<std::string> Cells(std::string name) const {
+    std::vector<std::string> cells = {std::move(name)};
+    int rows = 0;
+    for (const int count : counts) rows += count;
+    cells.push_back(std::to_string(rows));
+    for (const int count : counts) cells.push_back(std::to_string(count));
+    return cells;
+  }
+};
+
+// The table of verdicts by document; targets of our own stand below the documents' sum, which leaves them out.
+std::string CountsAsMarkdown(const std::vector<std::pair<std::string, VerdictCounts>>& documents,
+                             const VerdictCounts& own) {
+  std::vector<std::string> header = {"", "rows"};
+  for (std::size_t i = 0; i < kVerdicts; ++i) header.emplace_back(VerdictName(static_cast<Verdict>(i)));
+  std::vector<std::vector<std::string>> lines;
+  VerdictCounts all;
+  for (const auto& [name, counts] : documents) {
+    lines.push_back(counts.Cells(name));
+    for (std::size_t i = 0; i < kVerdicts; ++i) all.counts[i] += counts.counts[i];
+  }
+  lines.push_back(all.Cells("all documents"));
+  lines.push_back(own.Cells("our own targets, not counted above"));
+  return TableAsMarkdown(header, lines);
+}
+
+// What the page says about the seeds of its rows.
+std::string SeedsAsMarkdown(const Experiment& experiment, const ExperimentResult& result) {
+  if (!experiment.once.empty()) return fmt::format("Run once: {}.\n\n", experiment.once);
+  if (result.seeds == 1) return "One seed: too few to judge by.\n\n";
+  return fmt::format(
+      "Rows show the median of {} seeds, in brackets the smallest and the largest. Plots, remarks and all tables but "
+      "the last are of the first seed.\n\n",
+      result.seeds);
+}
+
+}  // namespace
+
+Status WriteReportText(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return IoError(path + ": cannot be written", "--output");
+  return Ok{};
+}
+
+std::string ExperimentCommand(const Experiment& experiment, const ExperimentContext& context) {
+  std::string command = fmt::format("loramux-lab run {} --seed {}", experiment.id, context.seed);
+  if (experiment.once.empty() && context.seeds != kSeedsOfExperiments)
+    command += fmt::format(" --seeds {}", context.seeds);
+  if (context.scale != 1) command += fmt::format(" --scale {:g}", context.scale);
+  return command;
+}
+
+std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
+                                 const std::string& command) {
+  std::string text = fmt::format(
+      "# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [about the "
+      "experiments](about-experiments.md).\n\n",
+      experiment.title, experiment.source, experiment.covers, command);
+  text += SeedsAsMarkdown(experiment, result);
+  text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
+  if (!result.remarks.empty()) text += "\n## Differences and further observations\n";
+  for (const std::string& remark : result.remarks) text += "- " + remark + "\n";
+  text += "\n## Setting\n" + result.setting + "\n";
+  for (const ExperimentTable& table : result.tables)
+    text += "\n## " + table.title + "\n" + TableAsMarkdown(table.header, table.rows);
+  for (const ExperimentPlot& plot : result.plots) {
+    text += fmt::format("\n![{}]({}_{}.svg)\n", plot.title, experiment.id, plot.name);
+  }
+  return text;
+}
+
+std::string ExperimentAsJson(const Experiment& experiment, const ExperimentResult& result, const std::string& command) {
+  Json json;
+  json["id"] = experiment.id;
+  json["covers"] = experiment.covers;
+  json["title"] = experiment.title;
+  json["source"] = experiment.source;
+  json["command"] = command;
+  json["setting"] = result.setting;
+  json["comparison"] = Json::array();
+  for (const ComparisonRow& row : result.comparison) json["comparison"].push_back(RowAsJson(row));
+  json["remarks"] = result.remarks;
+  json["tables"] = Json::array();
+  for (const ExperimentTable& table : result.tables) {
+    json["tables"].push_back({{"title", table.title}, {"header", table.header}, {"rows", table.rows}});
+  }
+  return json.dump(1) + "\n";
+}
+
+std::string ComparisonAsText(const ExperimentResult& result) {
+  std::vector<std::vector<std::string>> rows = ComparisonCells(result);
+  rows.insert(rows.begin(), kComparisonHeader);
+  std::vector<std::size_t> widths(kComparisonHeader.size(), 0);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+Status WriteExperiment(const std::string& directory, const Experiment& experiment, const ExperimentResult& result,
+                       const std::string& command) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return IoError(directory + ": " + error.message(), "--output");
+  const std::string path = directory + "/" + std::string(experiment.id);
+  RETURN_IF_ERROR(WriteReportText(path + ".md", ExperimentAsMarkdown(experiment, result, command)));
+  RETURN_IF_ERROR(WriteReportText(path + ".json", ExperimentAsJson(experiment, result, command)));
+  for (const ExperimentPlot& plot : result.plots)
+    RETURN_IF_ERROR(WriteReportText(path + "_" + plot.name + ".svg", plot.svg));
+  return Ok{};
+}
+
+Result<std::vector<ComparisonRow>> ReadComparison(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("comparison") || !json["comparison"].is_array()) {
+    return InvalidArgument(path + ": not a result of `loramux-lab`", "--output");
+  }
+  std::vector<ComparisonRow> rows;
+  for (const Json& row : json["comparison"]) rows.push_back(RowOfJson(row));
+  return rows;
+}
+
+Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments) {
+  std::string rows;
+  std::vector<std::pair<std::string, VerdictCounts>> documents;
+  VerdictCounts own;
+  for (const Experiment& experiment : experiments) {
+    const std::string path = directory + "/" + std::string(experiment.id) + ".json";
+    std::error_code ignored;  // a file that cannot be accessed counts as absent
+    if (!std::filesystem::exists(path, ignored)) continue;
+    ASSIGN_OR_RETURN(const auto comparison, ReadComparison(path));
+    const std::string document(DocumentOf(experiment));
+    auto counts = std::find_if(documents.begin(), documents.end(), [&](const auto& d) { return d.first == document; });
+    if (counts == documents.end() && !document.empty())
+      counts = documents.insert(documents.end(), {document, VerdictCounts{}});
+    for (const ComparisonRow& row : comparison) {
+      (document.empty() || IsOurTarget(row) ? own : counts->second).Add(row.verdict);
+      std::vector<std::string> cells = CellsOf(row);
+      cells[0] = fmt::format("[{}]({}.md)", row.id, experiment.id);
+      rows += TableLine(cells);
+    }
+  }
+  const std::string text =
+      "# Experiments: reported and reproduced results\nWritten by `loramux-lab`; [how to run it and how to read "
+      "this page](about-experiments.md).\n\n" +
+      CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
+  return WriteReportText(directory + "/experiments.md", text);
+}
+
+}  // namespace loramux
