@@ -62,11 +62,7 @@ struct alignas(64) Request {
   bool late = false;
   // Tokens to compute before the first output token. -1 unless it waits in an ObjectiveOrder.
   std::int32_t work_tokens = -1;
-  std::int64_t computed_before = 0;  // positions that it had computed when it was preempted last
-  bool preempted_as_squash = false;  // its last preemption was a squash
-  bool squashed = false;             // was preempted after it had overtaken an older request; may not overtake again
-  // The older request that memory had no room for when this one overtook it. 0: none.
-  RequestId overtook;
+  std::int64_t computed_before = 0;       // positions that it had computed when it was preempted last
   TimeNs first_scheduled = -1;            // first admission; -1: not admitted yet
   TimeNs adapter_wait = 0;                // the part of the time until then in which its adapter was not on the device
   std::vector<std::uint32_t> page_table;  // indices of `pages`, for the kernels

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "schedule/baselines/baselines.h"
 #include "schedule/plan/cold_start.h"
 #include "schedule/profile/service_times.h"
 
@@ -13,6 +14,9 @@ namespace {
 // If each side evicts only its own pages, no adapter can stay until its history is gone.
 SystemSpec Consistent(SystemSpec options) {
   options.maintain_dependency = options.maintain_dependency && options.adapter_share <= 0;
+  // Prompts that are never split are neither spread nor arranged.
+  options.spread_prompts &= options.whole_prompt_tokens == 0;
+  options.prompts_by_objective &= options.whole_prompt_tokens == 0;
   return options;
 }
 
@@ -55,9 +59,9 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
             .prompt_pace = prompt_pace_,
             .discardable = discardable_,
             .adapter_pages = AdapterSharePages(options_.adapter_share, device_.capacity_pages())},
-      shape_(MakeStepShape(options_.shape)),
-      planner_(std::make_unique<StepPlanner>(view_, residency_, tree_, parts.eviction, *shape_)),
-      background_(view_, planner_->room(), *shape_, outlook_) {
+      rules_(MakeStepRules(options_, parts.queue)),
+      planner_(std::make_unique<StepPlanner>(view_, residency_, tree_, parts.eviction, rules_)),
+      background_(view_, planner_->room(), rules_, outlook_) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   running_tails_.reserve(static_cast<std::size_t>(2 * options_.Seats()));
@@ -98,13 +102,15 @@ void Scheduler::Add(Request* request) {
 void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
   const bool runs = request->state == RequestState::kRunning;
   queues_.Leave(request, now, by_itself);
+  rules_.Left(*request);
   runs ? pages_.LeaveRunning(request, now) : pages_.LeaveWaiting(request, queues_.waiting());
   expected_.Left(*request, now);
 }
 
 void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
   Request* request = admission.request;
-  queues_.Admit(request, admission.overtakes, now);
+  queues_.Admit(request, now);
+  rules_.Began(*request, admission.overtakes);
   if (request->first_scheduled < 0) {
     request->first_scheduled = now;
     if (request->adapter != kBaseModel) CountBegin(*request, residency_.Get(request->adapter), now);
@@ -127,13 +133,12 @@ void Scheduler::CountResume(const Request& request, std::int64_t sign) {
     tokens.recomputed += sign * (request.computed_before - found);
   };
   count(stats_.resumed);
-  if (request.preempted_as_squash) count(stats_.resumed_squashes);
+  if (rules_.WasSquashed(request)) count(stats_.resumed_squashes);
 }
 
-void Scheduler::Preempt(Request* request, TimeNs now) {
-  request->computed_before = request->computed;
-  request->preempted_as_squash = request->overtook != RequestId{};
-  stats_.squashes += request->overtook != RequestId{};
+void Scheduler::Preempt(Request* request, TimeNs now, bool begins_again) {
+  if (!begins_again) request->computed_before = request->computed;
+  stats_.squashes += rules_.Preempted(*request, begins_again);
   ++stats_.preemptions;
   ++request->preemptions;
   queues_.Return(request, now);
@@ -155,11 +160,7 @@ void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
 void Scheduler::BeginAgain(Request* request, TimeNs now) {
   CountResume(*request, -1);
   pages_.UndoAdmission(request);
-  const std::int64_t before = request->computed_before;
-  const bool as_squash = request->preempted_as_squash;
-  Preempt(request, now);
-  request->computed_before = before;
-  request->preempted_as_squash = as_squash;
+  Preempt(request, now, /*begins_again=*/true);
   request->fetches = Request::kMostFetches;
 }
 
@@ -181,7 +182,7 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   DropHistoryFor(plan);
   StartLoads(plan, /*begins=*/false, /*ahead=*/false, now);
   worth_.StepBegan(plan, now);
-  shape_->Committed(plan, residency_);
+  rules_.Committed(plan, residency_);
   stats_.cold_starts += static_cast<std::int64_t>(plan.stalls.size());
 }
 

@@ -20,7 +20,7 @@
 #include "schedule/plan/planning_view.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/plan/step_planner.h"
-#include "schedule/plan/step_shape.h"
+#include "schedule/plan/step_rules.h"
 #include "schedule/predict/adapter_worth.h"
 #include "schedule/predict/expected_adapters.h"
 #include "schedule/queue/request_queues.h"
@@ -130,8 +130,8 @@ class Scheduler {
   void CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now);
   // Adds (sign 1) or subtracts (-1) in the statistics what a request that was preempted begins with.
   void CountResume(const Request& request, std::int64_t sign);
-  // Makes a running request wait again, without its pages.
-  void Preempt(Request* request, TimeNs now);
+  // Makes a running request wait again, without its pages. `begins_again`: its first step came to nothing.
+  void Preempt(Request* request, TimeNs now, bool begins_again = false);
   // Refreshes what the policies know of all candidates, if it is old.
   void RefreshWorth(TimeNs now);
 
@@ -153,7 +153,7 @@ class Scheduler {
   std::function<void(const MovePlan&)> on_moves_ = [](const MovePlan&) {};
   std::vector<NodeId> running_tails_;  // scratch of Prepare
   const PlanningView view_;
-  std::unique_ptr<StepShape> shape_;
+  StepRules rules_;                       // of the system that the options describe
   std::unique_ptr<StepPlanner> planner_;  // its members are scratch memory of Plan
   BackgroundPlanner background_;
 };

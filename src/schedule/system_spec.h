@@ -59,7 +59,8 @@ struct SystemSpec {
   ScoreWeights score_weights;              // of the eviction policy "chameleon", which the control plane makes
   TimeNs age_bound = 30 * kNsPerSecond;    // QueueOrderOptions::age_bound
   // S-LoRA's admission: a request begins only if memory holds the whole output that it may have, beside that of all
-  // running requests (schedule/plan/output_reservation.h). So none is preempted for want of memory. Only in one pool.
+  // running requests (schedule/baselines/output_reservation.h). So none is preempted for want of memory. Only in one
+  // pool.
   bool reserve_output = false;
   double discard_share = 0.25;  // share of the computed tokens that preemptions for waiting requests may discard
   // From the cache regime (cache/cache_regime.h): Share of the device's pages for adapters; keys and values have the

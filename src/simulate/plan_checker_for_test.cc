@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <map>
-#include <set>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -52,7 +50,20 @@ void PlanChecker::Planned(const PlannedStep& step) {
   CheckPreemptions(view);
   CheckOrder(view);
   step.scheduler.tenants().active_tenants() > 1 ? CheckTurns(view) : CheckAgeBound(view);
+  NoteOvertakings(view.plan);
   Digest(view);
+}
+
+// A request that is admitted although it was seen to run has begun again.
+void PlanChecker::NoteOvertakings(const StepPlan& plan) {
+  const auto stops = [this](RequestId request) {
+    if (overtook_.erase(request) > 0) squashed_.insert(request);
+  };
+  for (const Request* gone : plan.preemptions) stops(gone->id);
+  for (const PlannedAdmission& admission : plan.admissions) {
+    stops(admission.request->id);
+    if (admission.overtakes != RequestId{}) overtook_[admission.request->id] = admission.overtakes;
+  }
 }
 
 // ---------------------------------------------------------------- Capacities
@@ -212,7 +223,7 @@ void PlanChecker::CheckQuotas(const View& view) {
 void PlanChecker::CheckPreemptions(const View& view) {
   if (view.scheduler.tenants().active_tenants() > 1) return;
   for (const Request* gone : view.plan.preemptions) {
-    if (gone->overtook != RequestId{}) continue;
+    if (overtook_.contains(gone->id)) continue;
     const std::string who = "request " + std::to_string(gone->id.value) + " is preempted";
     for (const Request* request : view.scheduler.running()) {
       Expect(request->id <= gone->id || Preempts(view.plan, request), view,
@@ -267,7 +278,7 @@ void PlanChecker::CheckOrder(const View& view) {
     const std::string who = "request " + std::to_string(in.id.value);
     Expect(std::abs(in.due - in.arrival) <= options_.age_bound, view, who + " is due beyond the age bound");
     const bool out_of_turn = view.now - in.arrival > std::min(options_.age_bound, options_.fairness.max_wait);
-    Expect(admission.overtakes == RequestId{} || !in.squashed, view,
+    Expect(admission.overtakes == RequestId{} || !squashed_.contains(in.id), view,
            who + " overtakes another request although it was already squashed for overtaking");
     if (queue.residents_first() || out_of_turn || admission.overtakes != RequestId{}) continue;
     for (const Request* waits : view.scheduler.waiting()) {

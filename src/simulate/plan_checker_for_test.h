@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,7 @@ class PlanChecker final : public EngineObserver {
   void CheckOrder(const View& view);
   void CheckAgeBound(const View& view);
   const Request* OverdueTurn(const View& view);
+  void NoteOvertakings(const StepPlan& plan);
   void CheckTurns(const View& view);
   void CheckNext(const View& view, const Request& next, const char* why);
   bool Arrives(const View& view, const Request& request) const;
@@ -52,6 +55,8 @@ class PlanChecker final : public EngineObserver {
   std::uint64_t digest_ = 0;
   std::int64_t plans_ = 0;
   ServiceOrder order_;
+  std::map<RequestId, RequestId> overtook_;  // running requests, and whom they overtook
+  std::set<RequestId> squashed_;             // requests that were preempted after they had overtaken another
 };
 
 }  // namespace loramux

@@ -18,14 +18,11 @@ void Admitter::LookAtArrivals() {
       draft_.room.adapters().MarkUsable(generation);
   }
   draft_.prefixes.LookAtFetches(now, alone);
-  if (view.options.reserve_output) reservation_.Begin(view);
 }
 
 AdmissionOutcome Admitter::TryAdmit(Request* request) {
-  // Beside decodes S-LoRA loads ahead for waiting requests without asking whether they will fit.
-  const bool reserves = draft_.view.options.reserve_output && draft_.free_seats > 0;
   if (request->adapter != kBaseModel) draft_.room.adapters().Want(request->adapter);
-  if (reserves && !reservation_.TryReserve(draft_.view, *request)) return AdmissionOutcome::kBlocked;
+  if (draft_.free_seats > 0 && !draft_.rules.Reserve(draft_, *request)) return AdmissionOutcome::kBlocked;
   if (request->adapter != kBaseModel) {
     AdapterDraft& adapters = draft_.room.adapters();
     const TierState state = draft_.view.residency.Get(request->adapter).device;
@@ -48,8 +45,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
 bool Admitter::BeginsCold(Request& request) const {
   const PlanningView& view = draft_.view;
   const SystemSpec& options = view.options;
-  if (options.cold_start_policy == ColdStartPolicy::kWait || options.shape.cold_start != ColdStart::kPassOver)
-    return false;
+  if (options.cold_start_policy == ColdStartPolicy::kWait || draft_.rules.LoadsOnlyInSteps()) return false;
   const AdapterResidency& adapter = view.residency.Get(request.adapter);
   const AdapterDraft& adapters = draft_.room.adapters();
   const bool loads_now = adapter.device == TierState::kAbsent && adapter.host == TierState::kResident &&
@@ -75,12 +71,12 @@ ColdStartCosts Admitter::CostsOf(Request& request) const {
 }
 
 AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
-  if (const auto outcome = shape_.AdmitCold(*this, request)) return *outcome;
+  if (const auto outcome = draft_.rules.AdmitCold(*this, request)) return *outcome;
   if (absent && draft_.loads_pause) return AdmissionOutcome::kPassedOver;
   const AdmissionOutcome outcome = absent ? TryLoad(request->adapter) : AdmissionOutcome::kPassedOver;
   if (!absent || draft_.room.adapters().IsLoadPlanned(request->adapter)) {
     const bool could_begin = draft_.free_seats > 0 && draft_.budget > 0 && draft_.blocked == nullptr;
-    draft_.awaits_load |= could_begin && shape_.HoldsForLoads();
+    draft_.awaits_load |= could_begin && draft_.rules.HoldsForLoads();
   }
   return outcome;
 }
@@ -89,7 +85,7 @@ AdmissionOutcome Admitter::Admit(Request* request) {
   AdapterDraft& adapters = draft_.room.adapters();
   PlannedAdmission admission{request, draft_.prefixes.PlannedTail(*request), {}};
   const std::int64_t cached = draft_.prefixes.Depth(admission.tail);  // pages
-  if (draft_.BreaksWholePrompts(request->uncomputed() - cached * draft_.view.options.page_tokens))
+  if (!draft_.rules.MayCompute(draft_, request->uncomputed() - cached * draft_.view.options.page_tokens))
     return AdmissionOutcome::kBlocked;
   const auto tokens = static_cast<std::int64_t>(request->tokens.size());
   const std::int64_t pages = draft_.view.MissingPages(*request, tokens + 1) - cached;
@@ -132,7 +128,7 @@ bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
 AdmissionOutcome Admitter::BeyondBatch(const Request& request) const {
   const auto& turns = draft_.turns.all();
   const bool turn_overdue = !turns.empty() && turns.front().request == &request && turns.front().standing.overdue;
-  const bool may_pass = shape_.SkipsBeyondBatch() && !draft_.turns.IsOverdue(request) && !turn_overdue;
+  const bool may_pass = draft_.rules.SkipsBeyondBatch() && !draft_.turns.IsOverdue(request) && !turn_overdue;
   return may_pass ? AdmissionOutcome::kPassedOver : AdmissionOutcome::kBlocked;
 }
 

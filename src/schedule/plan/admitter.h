@@ -4,9 +4,7 @@
 #include <cstdint>
 
 #include "schedule/plan/cold_start.h"
-#include "schedule/plan/output_reservation.h"
 #include "schedule/plan/step_draft.h"
-#include "schedule/plan/step_shape.h"
 
 namespace loramux {
 
@@ -18,7 +16,7 @@ namespace loramux {
 // needs.
 class Admitter {
  public:
-  Admitter(StepDraft& draft, const StepShape& shape) : draft_(draft), shape_(shape) {}
+  explicit Admitter(StepDraft& draft) : draft_(draft) {}
 
   // Finds the loads and fetches of which enough layers have arrived to begin with them.
   void LookAtArrivals();
@@ -28,7 +26,7 @@ class Admitter {
   // Plans loads of locked adapters. If one waits for room, no request may be admitted and take the room.
   void LoadLocked();
 
-  // The rest is for StepShape.
+  // The rest is for rules (StepRule).
   // Plans the load of an adapter. kPassedOver: planned or put off. kBlocked: no room.
   AdmissionOutcome TryLoad(AdapterGeneration generation);
   // Loads adapters beside the step for the oldest waiting requests without a seat, at most `most` requests.
@@ -55,8 +53,6 @@ class Admitter {
   AdmissionOutcome Admit(Request* request);
 
   StepDraft& draft_;
-  const StepShape& shape_;
-  OutputReservation reservation_;  // with SystemSpec::reserve_output
 };
 
 }  // namespace loramux

@@ -52,7 +52,7 @@ void BackgroundPlanner::WantAdaptersOfWaiting() {
 // not contain.
 bool BackgroundPlanner::ForNewcomer(TimeNs now) {
   const std::optional<RequestId> newest = view_.queues.newest(), seen = outlook_.newest_seen;
-  if (!view_.options.load_on_arrival || !shape_.LoadsBesideSteps() || newest == seen) return false;
+  if (!view_.options.load_on_arrival || rules_.LoadsOnlyInSteps() || newest == seen) return false;
   if (outlook_.waits_for_room || outlook_.loads_wait || view_.residency.loads_in_flight() > 0) return false;
   const std::span<Request* const> queue = view_.queues.waiting();
   if (queue.size() > static_cast<std::size_t>(view_.options.lookahead)) return false;

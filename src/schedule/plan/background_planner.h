@@ -14,7 +14,7 @@
 #include "schedule/plan/plan_draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/plan/step_plan.h"
-#include "schedule/plan/step_shape.h"
+#include "schedule/plan/step_rules.h"
 
 namespace loramux {
 
@@ -23,8 +23,8 @@ namespace loramux {
 class BackgroundPlanner {
  public:
   // `outlook`: what the last committed plan has seen.
-  BackgroundPlanner(const PlanningView& view, PlanDraft& room, const StepShape& shape, const PlanOutlook& outlook)
-      : view_(view), room_(room), shape_(shape), outlook_(outlook), swapper_(view.tree, view.options.swapping) {}
+  BackgroundPlanner(const PlanningView& view, PlanDraft& room, const StepRules& rules, const PlanOutlook& outlook)
+      : view_(view), room_(room), rules_(rules), outlook_(outlook), swapper_(view.tree, view.options.swapping) {}
 
   // Plans the moves for one reason. Null: there is nothing to decide. A plan that moves nothing is a decision too, and
   // is to be committed. Valid until the next call of either planner.
@@ -65,7 +65,7 @@ class BackgroundPlanner {
 
   const PlanningView& view_;
   PlanDraft& room_;
-  const StepShape& shape_;
+  const StepRules& rules_;
   const PlanOutlook& outlook_;
   ProactiveSwapper swapper_;
   MovePlan plan_;

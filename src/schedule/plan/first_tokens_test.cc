@@ -184,8 +184,7 @@ struct World {
   // The requests that the step computes.
   std::vector<std::uint64_t> Plan() {
     StepDraft& draft = w.Begin();
-    const std::unique_ptr<StepShape> shape = MakeStepShape({});
-    Admitter admitter(draft, *shape);
+    Admitter admitter(draft);
     Prompts(draft, admitter).Plan();
     std::vector<std::uint64_t> ids;
     for (const PlannedChunk& chunk : draft.plan.chunks) ids.push_back(chunk.request->id.value);

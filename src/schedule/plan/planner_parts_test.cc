@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include "schedule/plan/background_planner.h"
-#include "schedule/plan/lanes.h"
 #include "schedule/plan/planning_world_for_test.h"
 #include "schedule/plan/preemption.h"
 #include "schedule/plan/prompts.h"
@@ -199,13 +198,11 @@ TEST(Preemption, AWaitingRequestOfATenantWithLessServiceGetsRoom) {
 
 struct Admission {
   PlanningWorld w;
-  std::unique_ptr<StepShape> shape;
   std::unique_ptr<Admitter> admitter;
 
-  explicit Admission(std::int64_t pages, const SystemSpec& options = {})
-      : w(pages, options), shape(MakeStepShape(options.shape)) {}
+  explicit Admission(std::int64_t pages, const SystemSpec& options = {}) : w(pages, options) {}
   AdmissionOutcome Try(Request* request) {
-    admitter = std::make_unique<Admitter>(w.Begin(), *shape);
+    admitter = std::make_unique<Admitter>(w.Begin());
     return admitter->TryAdmit(request);
   }
 };
@@ -252,11 +249,10 @@ TEST(Admitter, LoadsBeyondTheBoundArePutOff) {
 
 TEST(Prompts, TheFirstBlockedRequestEndsTheScan) {
   PlanningWorld w(6);
-  const StepShape continuous;
   w.Wait(8);
   Request* const large = w.Wait(40);
   w.Wait(8);
-  Admitter admitter(w.Begin(), continuous);
+  Admitter admitter(w.Begin());
   Prompts prompts(w.draft(), admitter);
   prompts.Plan();
   ASSERT_EQ(w.draft().plan.admissions.size(), 1u);
@@ -267,8 +263,7 @@ TEST(Prompts, TheFirstBlockedRequestEndsTheScan) {
 TEST(Prompts, AreSpreadIfMemoryAdmitsNoMore) {
   PlanningWorld w(6, {.max_batch_tokens = 512, .ridge_tokens = 32, .spread_prompts = true});
   w.Wait(400);
-  const StepShape continuous;
-  Admitter admitter(w.Begin(), continuous);
+  Admitter admitter(w.Begin());
   Prompts prompts(w.draft(), admitter);
   prompts.Spread();
   EXPECT_EQ(w.draft().budget, 512) << "no decode shares the step";
@@ -278,32 +273,31 @@ TEST(Prompts, AreSpreadIfMemoryAdmitsNoMore) {
   EXPECT_EQ(w.draft().budget, 28);
 }
 
-// ---------------------------------------------------------------- Step shapes
+// ---------------------------------------------------------------- Rules of baselines
 
-TEST(StepShape, SLorasLoopTakesTurns) {
-  PlanningWorld w(100);
+TEST(StepRules, SLorasLoopTakesTurns) {
+  PlanningWorld w(100, {.shape = {.cold_start = ColdStart::kHold, .separate_phases = true, .decode_turns = 2}});
   w.Run(4);
-  const auto shape = MakeStepShape({.cold_start = ColdStart::kHold, .separate_phases = true, .decode_turns = 2});
   StepPlan prompts;
   prompts.chunks.push_back({});
   prompts.prefill_tokens = 8;
-  shape->Committed(prompts, w.residency());
+  w.rules().Committed(prompts, w.residency());
   for (int decodes = 0; decodes < 2; ++decodes) {
     StepDraft& draft = w.Begin();
     draft.plan.chunks.push_back({});
-    shape->BeforePrompts(draft);
+    w.rules().BeforePrompts(draft);
     EXPECT_EQ(draft.free_seats, 0) << decodes;
     StepPlan plan;
     plan.chunks.push_back({});
-    shape->Committed(plan, w.residency());
+    w.rules().Committed(plan, w.residency());
   }
   StepDraft& draft = w.Begin();
   draft.plan.chunks.push_back({});
-  shape->BeforePrompts(draft);
+  w.rules().BeforePrompts(draft);
   EXPECT_GT(draft.free_seats, 0);
 }
 
-TEST(StepShape, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
+TEST(StepRules, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
   const SystemSpec options{.shape = {.cold_start = ColdStart::kStall}};
   Admission a(20, options);
   const AdapterGeneration adapter = a.w.AddAdapter(1, 5, /*resident=*/false);
@@ -313,24 +307,23 @@ TEST(StepShape, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
   EXPECT_THAT(Numbers(plan.stalls), ElementsAre(1));
   EXPECT_EQ(a.w.draft().room.adapters().pins(adapter), 1);
   plan.chunks.push_back({});
-  a.shape->Finish(plan);
+  a.w.rules().Finish(plan);
   EXPECT_THAT(plan.chunks, IsEmpty());
-  EXPECT_FALSE(a.shape->Waits(a.w.residency()));
+  EXPECT_FALSE(a.w.rules().Waits(a.w.residency()));
   a.w.residency().BeginLoad(adapter, /*via_host=*/true, a.w.clock().Now());
-  a.shape->Committed(plan, a.w.residency());
-  EXPECT_TRUE(a.shape->Waits(a.w.residency()));
+  a.w.rules().Committed(plan, a.w.residency());
+  EXPECT_TRUE(a.w.rules().Waits(a.w.residency()));
 }
 
 // ---------------------------------------------------------------- BackgroundPlanner
 
 struct Background {
   PlanningWorld w;
-  StepShape shape;
   PlanOutlook outlook;
   BackgroundPlanner planner;
 
   explicit Background(std::int64_t pages, const SystemSpec& options = {})
-      : w(pages, options), planner(w.view(), w.draft().room, shape, outlook) {}
+      : w(pages, options), planner(w.view(), w.draft().room, w.rules(), outlook) {}
 };
 
 TEST(BackgroundPlanner, TheAdapterOfANewRequestIsLoadedBesideTheStep) {

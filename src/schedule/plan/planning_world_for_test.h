@@ -11,9 +11,10 @@
 
 #include "base/check.h"
 #include "cache/eviction_policy.h"
+#include "schedule/baselines/baselines.h"
 #include "schedule/plan/admitter.h"
+#include "schedule/plan/preemption.h"
 #include "schedule/plan/step_draft.h"
-#include "schedule/plan/step_shape.h"
 
 namespace loramux {
 
@@ -46,7 +47,8 @@ class PlanningWorld {
               .prompt_pace = prompt_pace_,
               .discardable = discardable_,
               .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
-        draft_(view_, residency_, tree_, *policy_) {}
+        rules_(MakeStepRules(options_, *order_)),
+        draft_(view_, residency_, tree_, *policy_, rules_) {}
 
   // Registers an adapter of so many pages; on the device if `resident`.
   AdapterGeneration AddAdapter(std::uint32_t generation, std::int64_t pages, bool resident = true) {
@@ -88,11 +90,13 @@ class PlanningWorld {
     draft_.Reset(clock_.Now());
     draft_.turns.Order(clock_.Now());
     draft_.runners.Rank(clock_.Now());
+    rules_.Begin(draft_, preemption_);
     draft_.free_seats = options_.Seats() - static_cast<std::int64_t>(draft_.runners.size());
     return draft_;
   }
 
   StepDraft& draft() { return draft_; }
+  StepRules& rules() { return rules_; }
   const PlanningView& view() const { return view_; }
   VirtualClock& clock() { return clock_; }
   PromptPace& prompt_pace() { return prompt_pace_; }
@@ -116,7 +120,7 @@ class PlanningWorld {
     CHECK(residency_.Get(generation).device == TierState::kResident);
   }
   void Admit(Request* request) {
-    queues_.Admit(request, RequestId{}, clock_.Now());
+    queues_.Admit(request, clock_.Now());
     pages_.Admit({.request = request, .tail = request->tail}, clock_.Now());
   }
 
@@ -138,7 +142,9 @@ class PlanningWorld {
   PromptPace prompt_pace_;
   double discardable_ = 0;
   const PlanningView view_;
+  StepRules rules_;
   StepDraft draft_;
+  Preemption preemption_{draft_};
   std::deque<Request> requests_;
 };
 

@@ -32,7 +32,7 @@ void Preemption::LookAtWaiters() {
 void Preemption::Preempt(std::size_t runner) {
   Request* request = draft_.runners[runner].request;
   draft_.runners.Erase(runner);
-  draft_.LaneUse(*request) -= static_cast<double>(request->quota_tokens);
+  draft_.rules.Preempts(*request);
   draft_.plan.preemptions.push_back(request);
   draft_.room.GiveBack(static_cast<std::int64_t>(request->pages.size()) - request->tree_pages);
   draft_.room.history().Unlock(request->tail, draft_.room.now());
@@ -74,54 +74,9 @@ Request* Preemption::NextToServe() const {
     if (!draft_.IsArriving(*overdue)) return overdue;
   }
   for (const Turn& turn : draft_.turns.all()) {
-    if (!draft_.IsArriving(*turn.request) && HasQuota(*turn.request)) return turn.request;
+    if (!draft_.IsArriving(*turn.request) && draft_.rules.HasQuota(*turn.request)) return turn.request;
   }
   return nullptr;
-}
-
-bool Preemption::HasQuota(const Request& request) const {
-  const QueueOrder& queue = draft_.view.queues.order();
-  const double use = draft_.lane_use[static_cast<std::size_t>(request.lane)];
-  return !queue.has_quotas() || use <= 0 ||
-         static_cast<double>(request.quota_tokens) <= queue.Quota(request.lane) - use;
-}
-
-// Predictions may have been wrong. An overtaken request gets memory as soon as the pages of the requests that
-// overtook it would suffice. Those are preempted and computed again later. At most one request a step.
-void Preemption::Squash() {
-  if (draft_.view.queues.overtakers() == 0) return;
-  Runners& runners = draft_.runners;
-  for (const Runner& first : runners) {
-    const RequestId id = first.request->overtook;
-    const Request* const overtaken = id == RequestId{} ? nullptr : Overtaken(id);
-    if (overtaken == nullptr) continue;
-    std::int64_t missing = MissingFor(*overtaken);
-    if (missing <= 0) continue;  // it can start without a squash
-    for (const Runner& runner : runners) {
-      if (runner.request->overtook == id) missing -= draft_.prefixes.PagesFreedBy(*runner.request);
-    }
-    if (missing > 0) continue;
-    for (std::size_t i = runners.size(); i-- > 0;) {
-      if (runners[i].request->overtook == id) Preempt(i);
-    }
-    return;
-  }
-}
-
-Request* Preemption::Overtaken(RequestId id) const {
-  const PlanningView& view = draft_.view;
-  const auto waiting = view.queues.waiting();
-  const auto found = std::lower_bound(waiting.begin(), waiting.end(), id,
-                                      [](const Request* request, RequestId id) { return request->id < id; });
-  if (found == waiting.end() || (*found)->id != id || draft_.IsArriving(**found)) return nullptr;
-  // evicting keys and values makes no room for an adapter
-  return view.partitioned() && view.MustLoad(**found) ? nullptr : *found;
-}
-
-std::int64_t Preemption::MissingFor(const Request& overtaken) const {
-  const std::int64_t room = draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) -
-                            draft_.PagesOfIdleAdapter(overtaken);
-  return draft_.view.PagesToStart(overtaken) + draft_.view.GrowthReserve() - room;
 }
 
 // ---------------------------------------------------------------- For running requests
@@ -135,7 +90,7 @@ bool Preemption::ForGrowth(std::size_t runner, std::int64_t pages) {
   while (draft_.room.free_kv() < pages) {
     if (draft_.room.EvictOne(PageCategory::kKv, /*even_wanted=*/false)) continue;
     const std::size_t last = runners.size() - 1;
-    const bool ranks = !draft_.view.options.reserve_output;  // otherwise no waiting request takes from a running one
+    const bool ranks = !draft_.rules.ReservesOutput();  // otherwise no waiting request takes from a running one
     const bool below_waiter = ranks && last > runner && first_waiter_ < runners[last].rank;
     const bool below_overdue = ranks && first_overdue_ < runners[last].rank;
     if (!below_waiter && !below_overdue) {

@@ -34,9 +34,9 @@ void Prompts::Plan() {
   FindPrefills();
   open_ = !draft_.closed();
   AdmitOverdue();
-  const bool by_lanes = draft_.view.queues.order().has_quotas();
-  Merge(/*with_waiting=*/!by_lanes);
-  const std::size_t on_time = by_lanes ? prompts_.size() : ArrangeByObjective();
+  const bool by_rule = draft_.rules.AdmitsWaiting();
+  Merge(/*with_waiting=*/!by_rule);
+  const std::size_t on_time = by_rule ? prompts_.size() : ArrangeByObjective();
   for (std::size_t i = on_time; i < prompts_.size(); ++i) {
     const Candidate& late = candidates_[prompts_[i].at];
     if (!late.runs) draft_.plan.deferred.push_back(late.request);
@@ -48,7 +48,7 @@ void Prompts::Plan() {
     else if (open_)
       Admit(candidate.request);
   }
-  if (open_ && by_lanes) lanes_.Admit();
+  if (open_) draft_.rules.AdmitWaiting(admitter_);
 }
 
 void Prompts::Merge(bool with_waiting) {
@@ -76,8 +76,8 @@ void Prompts::Merge(bool with_waiting) {
 std::size_t Prompts::ArrangeByObjective() {
   const SystemSpec& options = draft_.view.options;
   const TimeNs objective = draft_.view.queues.order().objective(), now = draft_.room.now();
-  const bool applies = options.prompts_by_objective && objective > 0 && draft_.budget > 0 &&
-                       draft_.plan.preemptions.empty() && options.whole_prompt_tokens == 0;
+  const bool applies =
+      options.prompts_by_objective && objective > 0 && draft_.budget > 0 && draft_.plan.preemptions.empty();
   if (!applies || prompts_.size() <= 1) return prompts_.size();
   const std::optional<double> per_token = draft_.view.prompt_pace.SecondsPerToken(draft_.budget);
   if (!per_token.has_value()) return prompts_.size();
@@ -128,8 +128,7 @@ void Prompts::AdmitOverdue() {
     if (!open_) return;
     const std::size_t admissions = draft_.plan.admissions.size();
     Admit(overdue);
-    if (draft_.plan.admissions.size() > admissions)
-      draft_.LaneUse(*overdue) += static_cast<double>(overdue->quota_tokens);
+    if (draft_.plan.admissions.size() > admissions) draft_.rules.AdmitsOverdue(*overdue);
   }
 }
 

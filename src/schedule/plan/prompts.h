@@ -7,7 +7,6 @@
 
 #include "schedule/plan/admitter.h"
 #include "schedule/plan/first_tokens.h"
-#include "schedule/plan/lanes.h"
 #include "schedule/plan/step_draft.h"
 
 namespace loramux {
@@ -16,7 +15,7 @@ namespace loramux {
 // arguments.
 class Prompts {
  public:
-  Prompts(StepDraft& draft, Admitter& admitter) : draft_(draft), admitter_(admitter), lanes_(draft, admitter) {}
+  Prompts(StepDraft& draft, Admitter& admitter) : draft_(draft), admitter_(admitter) {}
 
   // Lowers the token budget for prompts (SystemSpec::spread_prompts). Up to ridge_tokens, a step takes constant
   // time, because it is bound by reading all weights. If memory admits only as many requests as finish, steps that only
@@ -54,7 +53,6 @@ class Prompts {
 
   StepDraft& draft_;
   Admitter& admitter_;
-  Lanes lanes_;
   FirstTokens first_tokens_;
   std::vector<Runner> prefills_;
   std::vector<Candidate> candidates_;

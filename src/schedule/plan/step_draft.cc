@@ -5,7 +5,6 @@ namespace loramux {
 void StepDraft::Reset(TimeNs now) {
   room.Reset(now, plan);
   budget = view.options.max_batch_tokens;
-  lane_use = view.queues.lane_use();
   memory_short = locked_waits = loads_wait = loads_pause = awaits_load = false;
   blocked = nullptr;
 }

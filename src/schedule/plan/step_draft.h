@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 
 #include "schedule/plan/batch_time.h"
@@ -11,19 +10,18 @@
 #include "schedule/plan/prefixes.h"
 #include "schedule/plan/runners.h"
 #include "schedule/plan/step_plan.h"
+#include "schedule/plan/step_rules.h"
 #include "schedule/plan/turns.h"
 
 namespace loramux {
 
-// What became of a waiting request. kAdmitted: it starts. kPassedOver: it does not, but later requests may. kBlocked:
-// it does not, and ends the scan.
-enum class AdmissionOutcome : std::uint8_t { kAdmitted, kPassedOver, kBlocked };
-
 // The blackboard of the parts of StepPlanner. Each part writes what it decides; all read what the others decided.
 struct StepDraft {
   // `residency` and `tree`: those of the view.
-  StepDraft(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy)
+  StepDraft(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy,
+            StepRules& rules)
       : view(view),
+        rules(rules),
         room(view, residency, tree, policy),
         prefixes(view, room),
         runners(view),
@@ -38,11 +36,6 @@ struct StepDraft {
   std::int64_t ChunkTokens(const Request& request, std::int64_t uncomputed) const {
     const std::int64_t tokens = std::min({uncomputed, view.options.prefill_chunk, budget});
     return tokens <= 1 ? tokens : request.AlikeFrom(PositionOf(request, uncomputed), tokens);
-  }
-  // True if `prompt` more tokens of prompts would exceed whole_prompt_tokens in this step.
-  bool BreaksWholePrompts(std::int64_t prompt) const {
-    const std::int64_t limit = view.options.whole_prompt_tokens;
-    return limit > 0 && plan.prefill_tokens > 0 && plan.prefill_tokens + prompt > limit;
   }
   // True if the step has neither a seat nor a token left for another request.
   bool full() const { return free_seats == 0 || budget == 0; }
@@ -64,8 +57,6 @@ struct StepDraft {
   }
   // True if this plan admits the request.
   bool IsAdmitted(const Request* request) const;
-  // Tokens of running and admitted requests in the lane of the request.
-  double& LaneUse(const Request& request) { return lane_use[static_cast<std::size_t>(request.lane)]; }
 
   // Adds a chunk to the plan: the next tokens of the request, of which `uncomputed` are to compute.
   void AddChunk(Request* request, std::int64_t uncomputed, std::int64_t tokens, std::int64_t new_pages);
@@ -75,21 +66,21 @@ struct StepDraft {
   void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
 
   const PlanningView& view;
+  StepRules& rules;
   StepPlan plan;
   PlanDraft room;
   Prefixes prefixes;
   Runners runners;
   BatchTime batch_time;
   Turns turns;
-  std::int64_t budget = 0;                      // tokens left in this step
-  std::int64_t free_seats = 0;                  // in the batch of this step
-  bool memory_short = false;                    // running requests lost pages to each other
-  bool locked_waits = false;                    // a locked adapter waits for room
-  bool loads_wait = false;                      // a load was put off by max_loads_in_flight
-  bool loads_pause = false;                     // no load begins beside this step (StepShape)
-  bool awaits_load = false;                     // PlanOutlook::awaits_load
-  const Request* blocked = nullptr;             // the first waiting request that was kBlocked
-  std::array<double, kMaxLanes> lane_use = {};  // tokens of running and of admitted requests
+  std::int64_t budget = 0;           // tokens left in this step
+  std::int64_t free_seats = 0;       // in the batch of this step
+  bool memory_short = false;         // running requests lost pages to each other
+  bool locked_waits = false;         // a locked adapter waits for room
+  bool loads_wait = false;           // a load was put off by max_loads_in_flight
+  bool loads_pause = false;          // no load begins beside this step (a StepRule)
+  bool awaits_load = false;          // PlanOutlook::awaits_load
+  const Request* blocked = nullptr;  // the first waiting request that was kBlocked
 
  private:
   static std::int64_t PositionOf(const Request& request, std::int64_t uncomputed) {

@@ -64,7 +64,7 @@ struct StepPlan : MemoryMoves {
   std::int64_t num_tokens = 0;      // tokens of all chunks
   std::int64_t prefill_tokens = 0;  // of those, tokens in chunks that have several tokens or do not sample
   std::vector<Request*> by_rank;    // the running requests, highest rank first, with the preempted ones
-  // What the plan has seen. None: nothing was looked at, because the step waits for loads (StepShape).
+  // What the plan has seen. None: nothing was looked at, because the step waits for loads (StepRules::Waits).
   std::optional<PlanOutlook> outlook;
 
   // Empties the plan and keeps its memory.

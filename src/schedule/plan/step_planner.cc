@@ -3,12 +3,12 @@
 namespace loramux {
 
 StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree,
-                         const EvictionPolicy& policy, const StepShape& shape)
-    : shape_(shape),
-      draft_(view, residency, tree, policy),
+                         const EvictionPolicy& policy, StepRules& rules)
+    : rules_(rules),
+      draft_(view, residency, tree, policy, rules),
       seats_(draft_),
       preemption_(draft_),
-      admitter_(draft_, shape),
+      admitter_(draft_),
       prompts_(draft_, admitter_),
       fetch_ahead_(draft_) {}
 
@@ -17,52 +17,41 @@ StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager& residency, 
 const StepPlan& StepPlanner::Plan(TimeNs now) {
   StepPlan& plan = draft_.plan;
   plan.Clear();
-  if (shape_.Waits(draft_.view.residency)) return plan;
+  if (rules_.Waits(draft_.view.residency)) return plan;
   MakePlan(now, /*may_pause=*/true);
   const bool idle = plan.chunks.empty() && plan.stalls.empty();
   if (idle && draft_.runners.AnyPaused()) {
     plan.Clear();
     MakePlan(now, /*may_pause=*/false);
   }
-  shape_.Finish(plan);
+  rules_.Finish(plan);
   return plan;
 }
 
 void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
-  const SystemSpec& options = draft_.view.options;
   draft_.Reset(now);
   draft_.turns.Order(now);
   admitter_.LookAtArrivals();
   draft_.runners.Rank(now);
   for (const Runner& runner : draft_.runners) draft_.plan.by_rank.push_back(runner.request);
   preemption_.LookAtWaiters();
-  if (!options.keep_idle_adapters) EvictIdleAdapters(now);
-  preemption_.Squash();
+  rules_.Begin(draft_, preemption_);
   preemption_.Reclaim();
   seats_.Plan(may_pause);
   PlanDecodes();
-  shape_.BeforePrompts(draft_);
+  rules_.BeforePrompts(draft_);
   draft_.batch_time.Begin(draft_.view, draft_.runners);
   admitter_.LoadLocked();
-  if (options.spread_prompts && options.whole_prompt_tokens == 0) prompts_.Spread();
+  if (draft_.view.options.spread_prompts) prompts_.Spread();
   prompts_.Plan();
   seats_.FillIdle();
   fetch_ahead_.Plan();
-  shape_.AfterPrompts(admitter_);
+  rules_.AfterPrompts(admitter_);
   draft_.plan.outlook = {.newest_seen = draft_.view.queues.newest(),
                          .waits_for_room = draft_.closed() || draft_.blocked != nullptr,
                          .loads_wait = draft_.loads_wait,
                          .awaits_load = draft_.awaits_load};
   SortByAdapter(draft_.plan.chunks, chunk_buffer_);
-}
-
-void StepPlanner::EvictIdleAdapters(TimeNs now) {
-  AdapterDraft& adapters = draft_.room.adapters();
-  for (const AdapterGeneration generation : draft_.view.residency.DeviceResidents()) {
-    const AdapterResidency& adapter = draft_.view.residency.Get(generation);
-    if (adapter.references > 0 || draft_.view.expected.IsExpected(adapter, now)) continue;
-    if (adapters.Evictable(adapter) && !adapters.CarriesHistory(generation)) draft_.room.EvictAdapter(adapter);
-  }
 }
 
 // Highest rank first. A request may be preempted before its turn.

@@ -7,7 +7,7 @@
 //     running one if its tenant got less service.
 //  3. History in the host tier, for waiting requests without a seat (FetchAhead).
 // Where a page is missing, history and idle adapters are evicted (PlanDraft), and then running requests are preempted
-// (Preemption). Baselines do some of this otherwise (StepShape).
+// (Preemption). Baselines do some of this otherwise (StepRules).
 #pragma once
 
 #include "schedule/plan/admitter.h"
@@ -17,7 +17,7 @@
 #include "schedule/plan/prompts.h"
 #include "schedule/plan/seats.h"
 #include "schedule/plan/step_draft.h"
-#include "schedule/plan/step_shape.h"
+#include "schedule/plan/step_rules.h"
 
 namespace loramux {
 
@@ -27,7 +27,7 @@ class StepPlanner {
  public:
   // `residency` and `tree`: those of the view.
   StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy,
-              const StepShape& shape);
+              StepRules& rules);
 
   // Plans the next step. The plan is valid until the next call.
   const StepPlan& Plan(TimeNs now);
@@ -41,12 +41,10 @@ class StepPlanner {
  private:
   // Makes the plan. `may_pause`: running requests may be paused for waiting ones.
   void MakePlan(TimeNs now, bool may_pause);
-  // Evicts all adapters that no request wants, and none is expected to want (keep_idle_adapters is false).
-  void EvictIdleAdapters(TimeNs now);
   // Plans one token for each running request that decodes.
   void PlanDecodes();
 
-  const StepShape& shape_;
+  StepRules& rules_;
   StepDraft draft_;
   Seats seats_;
   Preemption preemption_;

@@ -1,4 +1,4 @@
-// What the steps of other systems do otherwise than those of continuous batching (step_shape.h carries it out).
+// What the steps of other systems do otherwise than those of continuous batching (schedule/baselines/ carries it out).
 #pragma once
 
 #include <cstdint>

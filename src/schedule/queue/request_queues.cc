@@ -94,10 +94,9 @@ void RequestQueues::Enter(Request* request, std::int64_t cached_tokens) {
 }
 
 // If the request is preempted and waits again, it is placed as if it had not been given up.
-void RequestQueues::Admit(Request* request, RequestId overtakes, TimeNs now) {
+void RequestQueues::Admit(Request* request, TimeNs now) {
   EraseWaiting(request);
   order_.EndsWait(request, /*let_in=*/true, now);
-  request->overtook = overtakes;
   InsertRunning(request);
   tenants_.Admit(request, now);
   request->state = RequestState::kRunning;
@@ -105,7 +104,6 @@ void RequestQueues::Admit(Request* request, RequestId overtakes, TimeNs now) {
 }
 
 void RequestQueues::Return(Request* request, TimeNs now) {
-  request->squashed |= request->overtook != RequestId{};
   EraseRunning(request);
   request->state = RequestState::kWaiting;
   tenants_.Return(request, now);
@@ -174,7 +172,6 @@ void RequestQueues::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
   by_rank_.push_back(request);
   lane_use_[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
-  overtakers_ += request->overtook != RequestId{};
 }
 
 void RequestQueues::EraseRunning(Request* request) {
@@ -183,8 +180,6 @@ void RequestQueues::EraseRunning(Request* request) {
   running_.erase(found);
   by_rank_.erase(std::find(by_rank_.begin(), by_rank_.end(), request));
   lane_use_[static_cast<std::size_t>(request->lane)] -= static_cast<double>(request->quota_tokens);
-  overtakers_ -= request->overtook != RequestId{};
-  request->overtook = {};
 }
 
 // The request is older than all that were never admitted, but other preempted requests may be older.
@@ -223,14 +218,11 @@ void RequestQueues::CheckIntegrity() const {
 
 void RequestQueues::CheckLanes() const {
   std::array<double, kMaxLanes> use = {};
-  std::int64_t overtakers = 0;
   for (const Request* request : running_) {
     use[static_cast<std::size_t>(request->lane)] += static_cast<double>(request->quota_tokens);
-    overtakers += request->overtook != RequestId{};
   }
   // exact: the sums are integers
   for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);
-  CHECK_EQ(overtakers, overtakers_);
 }
 
 }  // namespace loramux

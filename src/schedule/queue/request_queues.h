@@ -28,8 +28,8 @@ class RequestQueues {
   // A new request begins to wait. `cached_tokens`: tokens of its prompt that need not be computed. REQUIRES: ids
   // ascend.
   void Enter(Request* request, std::int64_t cached_tokens);
-  // A waiting request begins to run. `overtakes`: the older request that it overtakes; 0: none.
-  void Admit(Request* request, RequestId overtakes, TimeNs now);
+  // A waiting request begins to run.
+  void Admit(Request* request, TimeNs now);
   // A running request was preempted and waits again.
   void Return(Request* request, TimeNs now);
   // A request leaves. `by_itself`: it generated its whole output, so predictions can learn from it.
@@ -52,8 +52,6 @@ class RequestQueues {
   std::span<Request* const> by_rank() const { return by_rank_; }
   // By lane: Request::quota_tokens of running requests.
   const std::array<double, kMaxLanes>& lane_use() const { return lane_use_; }
-  // Running requests that have overtaken another.
-  std::int64_t overtakers() const { return overtakers_; }
   // The last request that arrived.
   std::optional<RequestId> newest() const { return newest_; }
   const QueueOrder& order() const { return order_; }
@@ -90,7 +88,6 @@ class RequestQueues {
   std::vector<Request*> waiting_;  // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
   std::array<double, kMaxLanes> lane_use_ = {};
-  std::int64_t overtakers_ = 0;
   std::optional<RequestId> newest_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedule/plan/planning_view.h"
+#include "schedule/plan/step_rules.h"
 
 namespace loramux {
 
@@ -18,15 +19,17 @@ struct ReservedTokens {
 // requests by `left`, the largest first.
 std::int64_t PeakTokens(std::span<ReservedTokens> requests);
 
-// The requests for which a plan has reserved memory. Owns none of its arguments.
-class OutputReservation {
+// The requests for which a plan has reserved memory.
+class OutputReservation final : public StepRule {
  public:
-  // Starts a new plan: the running requests and their adapters have their memory.
-  void Begin(const PlanningView& view);
+  bool ReservesOutput() const override { return true; }
+  // The running requests and their adapters have their memory.
+  void Begin(StepDraft& draft, Preemption& preemption) override;
   // Reserves memory for a waiting request, its adapter included. False: memory may not suffice, or the prompts of the
   // plan are more tokens than whole_prompt_tokens; nothing is reserved. The first request of an empty server is not
-  // refused. REQUIRES: Begin was called for this plan; one pool for adapters and for keys and values.
-  bool TryReserve(const PlanningView& view, const Request& request);
+  // refused. Beside decodes S-LoRA loads ahead for waiting requests without asking. REQUIRES: one pool for adapters and
+  // for keys and values.
+  bool Reserve(const StepDraft& draft, const Request& request) override;
 
  private:
   void Add(const PlanningView& view, const Request& request);

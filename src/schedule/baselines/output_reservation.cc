@@ -1,6 +1,8 @@
-#include "schedule/plan/output_reservation.h"
+#include "schedule/baselines/output_reservation.h"
 
 #include <algorithm>
+
+#include "schedule/plan/step_draft.h"
 
 namespace loramux {
 
@@ -17,11 +19,11 @@ std::int64_t PeakTokens(std::span<ReservedTokens> requests) {
   return peak;
 }
 
-void OutputReservation::Begin(const PlanningView& view) {
+void OutputReservation::Begin(StepDraft& draft, Preemption&) {
   requests_.clear();
   adapters_.clear();
   adapter_pages_ = prompt_tokens_ = 0;
-  for (const Request* request : view.queues.running()) Add(view, *request);
+  for (const Request* request : draft.view.queues.running()) Add(draft.view, *request);
 }
 
 // Tokens take whole pages: each request may leave a page but for one token unused. States count as tokens.
@@ -37,7 +39,8 @@ void OutputReservation::Add(const PlanningView& view, const Request& request) {
   adapter_pages_ += view.residency.Get(request.adapter).version->layout.pages;
 }
 
-bool OutputReservation::TryReserve(const PlanningView& view, const Request& request) {
+bool OutputReservation::Reserve(const StepDraft& draft, const Request& request) {
+  const PlanningView& view = draft.view;
   const bool first = requests_.empty();
   const std::int64_t prompts = prompt_tokens_ + request.uncomputed(), limit = view.options.whole_prompt_tokens;
   if (limit > 0 && prompt_tokens_ > 0 && prompts > limit) return false;

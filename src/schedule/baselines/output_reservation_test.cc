@@ -1,4 +1,4 @@
-#include "schedule/plan/output_reservation.h"
+#include "schedule/baselines/output_reservation.h"
 
 #include <gtest/gtest.h>
 

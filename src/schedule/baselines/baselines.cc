@@ -1,8 +1,10 @@
-#include "schedule/plan/step_shape.h"
-
 #include <algorithm>
+#include <memory>
 #include <vector>
 
+#include "schedule/baselines/baselines.h"
+#include "schedule/baselines/lanes.h"
+#include "schedule/baselines/output_reservation.h"
 #include "schedule/plan/admitter.h"
 
 namespace loramux {
@@ -12,13 +14,44 @@ bool IsLoadingForRequest(const AdapterResidency& adapter) {
   return adapter.device == TierState::kLoading && adapter.references > 0;
 }
 
+// Prompts are never split, and a step computes several only if they have at most `limit` tokens together.
+class WholePrompts final : public StepRule {
+ public:
+  explicit WholePrompts(std::int64_t limit) : limit_(limit) {}
+  bool MayCompute(const StepDraft& draft, std::int64_t prompt) const override {
+    const std::int64_t planned = draft.plan.prefill_tokens;
+    return planned == 0 || planned + prompt <= limit_;
+  }
+
+ private:
+  const std::int64_t limit_;  // tokens
+};
+
+// An adapter that no request wants, and none is expected to want, is evicted at once. S-LoRA.
+class NoIdleAdapters final : public StepRule {
+ public:
+  void Begin(StepDraft& draft, Preemption&) override {
+    AdapterDraft& adapters = draft.room.adapters();
+    for (const AdapterGeneration generation : draft.view.residency.DeviceResidents()) {
+      const AdapterResidency& adapter = draft.view.residency.Get(generation);
+      if (adapter.references > 0 || draft.view.expected.IsExpected(adapter, draft.room.now())) continue;
+      if (adapters.Evictable(adapter) && !adapters.CarriesHistory(generation)) draft.room.EvictAdapter(adapter);
+    }
+  }
+};
+
+// Later requests may pass one that would exceed the batch. vLLM-LoRA.
+class SkippingBeyondBatch final : public StepRule {
+ public:
+  bool SkipsBeyondBatch() const override { return true; }
+};
+
 // S-LoRA's loop: steps of prompts and steps of decodes take turns, and a step of prompts waits for its adapters. Each
 // of the two may be switched off.
-class TakingTurns final : public StepShape {
+class TakingTurns final : public StepRule {
  public:
   explicit TakingTurns(const StepShapeOptions& options)
-      : StepShape(options.skip_beyond_distinct),
-        separates_(options.separate_phases),
+      : separates_(options.separate_phases),
         holds_(options.cold_start == ColdStart::kHold),
         decode_turns_(options.decode_turns) {}
 
@@ -32,11 +65,11 @@ class TakingTurns final : public StepShape {
     });
   }
   bool HoldsForLoads() const override { return holds_; }
-  bool LoadsBesideSteps() const override { return !holds_; }
+  bool LoadsOnlyInSteps() const override { return holds_; }
 
   // After a step of prompts, the running requests get the decoding steps that are owed to them. No request is admitted,
   // but adapters of waiting requests load beside these steps.
-  void BeforePrompts(StepDraft& draft) const override {
+  void BeforePrompts(StepDraft& draft) override {
     if (!separates_ || decodes_due_ == 0 || draft.plan.chunks.empty()) return;
     draft.free_seats = 0;
     const bool prefetches = decodes_due_ == kPrefetchTurns || decodes_due_ == decode_turns_ - decode_turns_ / 2;
@@ -45,7 +78,7 @@ class TakingTurns final : public StepShape {
   // Prompts go first; requests that only decode wait for the next step. If the step is to wait for loads, only the
   // loads begin, and the evictions for them. Once they have ended, the step also computes requests that arrived
   // meanwhile.
-  void AfterPrompts(Admitter& admitter) const override {
+  void AfterPrompts(Admitter& admitter) override {
     StepDraft& draft = admitter.draft();
     if (separates_ && draft.plan.prefill_tokens > 0) {
       draft.plan.num_tokens -= static_cast<std::int64_t>(std::erase_if(draft.plan.chunks, Decodes));
@@ -72,10 +105,9 @@ class TakingTurns final : public StepShape {
 
 // The step waits for the adapters of the requests that it admits, and computes then. vLLM-LoRA's ensure_loaded,
 // CaraServe's ONDMD.
-class Stalling final : public StepShape {
+class Stalling final : public StepRule {
  public:
-  explicit Stalling(const StepShapeOptions& options)
-      : StepShape(options.skip_beyond_distinct), prefetch_lookahead_(options.prefetch_lookahead) {}
+  explicit Stalling(const StepShapeOptions& options) : prefetch_lookahead_(options.prefetch_lookahead) {}
 
   // A load counts only while a request holds a reference to its adapter.
   bool Waits(const ResidencyManager& residency) const override {
@@ -83,12 +115,12 @@ class Stalling final : public StepShape {
       return residency.Knows(generation) && IsLoadingForRequest(residency.Get(generation));
     });
   }
-  bool LoadsBesideSteps() const override { return false; }
+  bool LoadsOnlyInSteps() const override { return true; }
 
   // The request would be admitted now. Its seat and its tokens are taken, so that no more adapters are loaded than the
   // step has room for. After steps have waited once, one must compute before the next may wait. Otherwise clients that
   // connect and leave could starve all other requests.
-  std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) const override {
+  std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) override {
     StepDraft& draft = admitter.draft();
     AdapterDraft& adapters = draft.room.adapters();
     const AdapterGeneration adapter = request->adapter;
@@ -108,7 +140,7 @@ class Stalling final : public StepShape {
     return AdmissionOutcome::kPassedOver;
   }
   // vLLM-LoRA's prefetch_adapters. Does nothing if the step waits anyway.
-  void AfterPrompts(Admitter& admitter) const override {
+  void AfterPrompts(Admitter& admitter) override {
     StepDraft& draft = admitter.draft();
     if (prefetch_lookahead_ > 0 && draft.plan.stalls.empty() && !draft.closed())
       admitter.LoadForOldest(prefetch_lookahead_);
@@ -116,7 +148,7 @@ class Stalling final : public StepShape {
   // Adapters of requests that would be admitted are loaded first; the computation is planned again after that.
   // Evictions stay in the plan, because the loads may need their room. Preemptions stay too, because evictions may
   // depend on them.
-  void Finish(StepPlan& plan) const override {
+  void Finish(StepPlan& plan) override {
     if (plan.stalls.empty()) return;
     plan.DropComputation();
     plan.fetches.clear();
@@ -134,17 +166,20 @@ class Stalling final : public StepShape {
 
 }  // namespace
 
-std::unique_ptr<StepShape> MakeStepShape(const StepShapeOptions& options) {
-  switch (options.cold_start) {
-    case ColdStart::kStall:
-      return std::make_unique<Stalling>(options);
-    case ColdStart::kHold:
-      return std::make_unique<TakingTurns>(options);
-    case ColdStart::kPassOver:
-      break;
+StepRules MakeStepRules(const SystemSpec& options, const QueueOrder& order) {
+  std::vector<std::unique_ptr<StepRule>> rules;
+  const StepShapeOptions& shape = options.shape;
+  if (options.whole_prompt_tokens > 0) rules.push_back(std::make_unique<WholePrompts>(options.whole_prompt_tokens));
+  if (!options.keep_idle_adapters) rules.push_back(std::make_unique<NoIdleAdapters>());
+  if (options.reserve_output) rules.push_back(std::make_unique<OutputReservation>());
+  if (shape.skip_beyond_distinct) rules.push_back(std::make_unique<SkippingBeyondBatch>());
+  if (shape.cold_start == ColdStart::kStall) {
+    rules.push_back(std::make_unique<Stalling>(shape));
+  } else if (shape.cold_start == ColdStart::kHold || shape.separate_phases) {
+    rules.push_back(std::make_unique<TakingTurns>(shape));
   }
-  if (options.separate_phases) return std::make_unique<TakingTurns>(options);
-  return std::make_unique<StepShape>(options.skip_beyond_distinct);
+  if (order.has_quotas()) rules.push_back(std::make_unique<Lanes>(order));
+  return StepRules(std::move(rules));
 }
 
 }  // namespace loramux
