@@ -10,12 +10,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "auth/bearer_key.h"
 #include "http/raw_client_for_test.h"
 #include "http/server.h"
 #include "runtime/runtime.h"
 #include "server/adapters/adapter_request.h"
 #include "server/adapters/adapter_service.h"
-#include "server/guard/bearer_key.h"
 #include "server/openai/model_listing.h"
 
 namespace loramux::adapter_admin_test {

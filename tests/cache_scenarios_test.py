@@ -13,7 +13,7 @@ import unittest
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROFILE = ROOT / "src/schedule/testdata/corpus/performance_profile/version_4.json"
+PROFILE = ROOT / "src/costs/testdata/corpus/performance_profile/version_4.json"
 PROGRAM = None
 REGIMES = ["lru", "vllm", "s-lora"]
 

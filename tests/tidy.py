@@ -23,6 +23,7 @@ import urllib.parse
 import names
 import rooms as room_diagram
 import sizes
+import structure
 from markdown import ROOT, all_pages, links, name_of, paragraphs, runnable_pages, sentences, slugs, split_page, visible, words
 
 MAX_COLUMNS = 120
@@ -55,9 +56,12 @@ NOUN_FIRST = ("loadgen/", *(f"src/{room}/" for room in (
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
-    "src/server": ("guard", "generation", "adapters", "tracing", "metrics", "fleet", "output", "openai", "dialects", "batch", "page"),
+    "src/server": ("generation", "adapters", "tracing", "metrics", "fleet", "output", "openai", "dialects", "batch", "page"),
 }
 
+
+# Commands that know little: how many headers one sees at most, directly or not, and the last room that it may see.
+CLOSURES = {"tools/route.cc": (60, "envoy")}
 
 # What may be larger than the limits, and why. An entry that is no longer needed is a finding.
 LIST = "a list: one entry after the other"
@@ -85,7 +89,7 @@ SIZE_EXCEPTIONS = {
     ("lab/bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
     ("tools/bench_flags.cc", "AddQuestionFlags"): LIST,
     ("tools/generate.cc", "AddGenerateFlags"): LIST,
-    ("tools/protection_flags.cc", "AddHttpLimitFlags"): LIST,
+    ("tools/listen_flags.cc", "AddHttpLimitFlags"): LIST,
     ("tools/serve.cc", "AddConnectionFlags"): LIST,
     ("tools/simulate.cc", "AddDeviceFlags"): LIST,
 }
@@ -166,6 +170,18 @@ def check_includes(path, text, cache):
         if target in rooms() and target not in allowed:
             line = text.count("\n", 0, match.start()) + 1
             yield f"{path.relative_to(ROOT)}:{line}: includes {target}/, which {room} does not link"
+
+
+def check_closures(paths):
+    graph = structure.includes({name_of(path): path.read_text() for path in paths})
+    for name, (limit, last) in CLOSURES.items():
+        seen, allowed = structure.seen_by(graph, name), rooms()[:rooms().index(last) + 1]
+        if len(seen) > limit:
+            yield f"{name}: sees {len(seen)} headers, at most {limit}"
+        for header in sorted(seen):
+            parts = header.split("/")
+            if parts[0] == "src" and parts[1] not in allowed:
+                yield f"{name}: sees {header}, a room below {last}"
 
 
 def check_folders(path, text):
@@ -338,6 +354,7 @@ def main():
     findings += names.findings()
     findings += room_diagram.findings()
     findings += check_unique_types(list(cpp_files()))
+    findings += check_closures(list(cpp_files()))
     findings += check_tests_run()
     for finding in findings:
         print(finding)

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "server/guard/bearer_key.h"
+#include "auth/bearer_key.h"
+#include "tools/listen_flags.h"
 
 namespace loramux {
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || host.rfind("127.", 0) == 0;
-}
 
 void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
   const std::string group = "Adapters at run time";

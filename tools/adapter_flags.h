@@ -14,9 +14,6 @@
 
 namespace loramux {
 
-// Whether only this machine can reach the address.
-bool IsLoopback(const std::string& host);
-
 struct AdapterFlags {
   bool enable_runtime_lora = false;
   std::vector<std::string> allowed_roots, allowed_sources;

@@ -19,11 +19,11 @@
 
 #include "adapter/layout.h"
 #include "base/bytes.h"
+#include "base/message.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/adapter_folder.h"
 #include "formats/gguf_file.h"
-#include "formats/message.h"
 #include "formats/model_config.h"
 #include "formats/model_files.h"
 #include "formats/safetensors.h"

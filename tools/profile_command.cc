@@ -14,11 +14,11 @@
 #include "base/bytes.h"
 #include "base/file_system.h"
 #include "base/log.h"
+#include "costs/performance_profile.h"
 #include "formats/random_adapter.h"
 #include "profile/measure.h"
 #include "profile/model_digest.h"
 #include "report/progress_bar.h"
-#include "schedule/profile/performance_profile.h"
 #include "tools/idle_flags.h"
 
 namespace loramux {

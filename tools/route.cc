@@ -11,20 +11,19 @@
 
 #include <fmt/format.h>
 
+#include "auth/bearer_key.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cluster/default_model.h"
 #include "cluster/route_policy.h"
+#include "costs/performance_profile.h"
 #include "envoy/picker.h"
 #include "http/bound_port.h"
 #include "router/router.h"
 #include "router/server_sources.h"
-#include "schedule/profile/performance_profile.h"
-#include "server/guard/bearer_key.h"
-#include "tools/adapter_flags.h"
 #include "tools/fleet_view.h"
-#include "tools/protection_flags.h"
+#include "tools/listen_flags.h"
 #include "tools/service_notify.h"
 #include "tools/signals.h"
 

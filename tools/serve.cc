@@ -15,6 +15,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "auth/access.h"
+#include "auth/bearer_key.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/machine_memory.h"
@@ -27,8 +29,6 @@
 #include "runtime/history_keeper.h"
 #include "schedule/presets.h"
 #include "server/generation/engine_service.h"
-#include "server/guard/access.h"
-#include "server/guard/bearer_key.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/length_guesser.h"
 #include "server/server.h"
@@ -40,6 +40,7 @@
 #include "tools/fleet_member.h"
 #include "tools/foreign_flags.h"
 #include "tools/idle_flags.h"
+#include "tools/listen_flags.h"
 #include "tools/output_flags.h"
 #include "tools/protection_flags.h"
 #include "tools/request_parts.h"

@@ -9,12 +9,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "base/message.h"
+#include "costs/performance_profile.h"
 #include "formats/file.h"
-#include "formats/message.h"
 #include "formats/model_files.h"
 #include "report/number_format.h"
 #include "report/progress_bar.h"
-#include "schedule/profile/performance_profile.h"
 #include "simulate/report.h"
 #include "tools/simulate_fleet.h"
 #include "tools/simulate_replay.h"

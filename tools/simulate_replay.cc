@@ -5,8 +5,8 @@
 #include <fmt/core.h>
 
 #include "base/bytes.h"
+#include "base/message.h"
 #include "formats/file.h"
-#include "formats/message.h"
 #include "record/replay.h"
 #include "simulate/report.h"
 

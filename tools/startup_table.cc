@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

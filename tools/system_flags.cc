@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cache/cache_regime.h"
-#include "schedule/profile/service_times.h"
+#include "costs/service_times.h"
 #include "schedule/queue/queue_order.h"
 
 namespace loramux {

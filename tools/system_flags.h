@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "costs/performance_model.h"
 #include "schedule/plan/step_shape_options.h"
-#include "schedule/profile/performance_model.h"
 #include "schedule/queue/size_lanes.h"
 #include "tools/command_line/command_line.h"
 

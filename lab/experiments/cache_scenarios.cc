@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "cache/cache_regime.h"
+#include "costs/performance_profile.h"
 #include "lab/experiments/adapter_copies.h"
 #include "lab/experiments/machine_text.h"
 #include "lab/experiments/scenario_report.h"
@@ -27,7 +28,6 @@
 #include "lab/experiments/scenario_simulation.h"
 #include "lab/experiments/scenario_workload.h"
 #include "report/progress_bar.h"
-#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "costs/performance_model.h"
 #include "lab/experiments/scenario_run.h"
 #include "lab/experiments/scenario_workload.h"
-#include "schedule/profile/performance_model.h"
 #include "workload/workload.h"
 
 namespace loramux {

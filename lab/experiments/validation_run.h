@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "costs/pace.h"
+#include "costs/performance_profile.h"
 #include "engine/snapshot.h"
 #include "memory/page_geometry.h"
 #include "profile/engine_session.h"
 #include "profile/measure.h"
 #include "schedule/presets.h"
-#include "schedule/profile/pace.h"
-#include "schedule/profile/performance_profile.h"
 #include "workload/workload.h"
 
 namespace loramux {

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "costs/performance_model.h"
 #include "lab/experiments/lora_batching.h"
 #include "lab/experiments/machine_text.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 namespace {

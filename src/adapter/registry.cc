@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "formats/adapter_join.h"
 #include "formats/base_model_name.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

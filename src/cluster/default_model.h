@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "schedule/profile/performance_model.h"
+#include "costs/performance_model.h"
 
 namespace loramux {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "cluster/cached_prefix.h"
-#include "schedule/profile/service_times.h"
+#include "costs/service_times.h"
 
 namespace loramux {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "cluster/server_snapshot.h"
-#include "schedule/profile/performance_model.h"
+#include "costs/performance_model.h"
 
 namespace loramux {
 

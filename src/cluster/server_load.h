@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "cluster/route_policy.h"
 #include "cluster/server_snapshot.h"
-#include "schedule/profile/performance_model.h"
+#include "costs/performance_model.h"
 
 namespace loramux {
 

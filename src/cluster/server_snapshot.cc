@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "base/message.h"
 #include "cluster/prefix_blocks.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

@@ -7,11 +7,11 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "costs/service_times.h"
 #include "engine/make_sequence.h"
 #include "engine/sequence.h"
 #include "engine/step_batch_builder.h"
 #include "schedule/plan/cold_start.h"
-#include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {

@@ -2,8 +2,8 @@
 // model the time.
 #pragma once
 
+#include "costs/performance_model.h"
 #include "engine/executor.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

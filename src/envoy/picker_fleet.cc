@@ -11,8 +11,8 @@
 #include <boost/asio/post.hpp>
 #include <spdlog/spdlog.h>
 
+#include "costs/performance_profile.h"
 #include "router/ask_servers.h"
-#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 namespace {

@@ -7,10 +7,10 @@
 #include <limits>
 #include <set>
 
+#include "base/message.h"
 #include "formats/adapter_form.h"
 #include "formats/adapter_patterns.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

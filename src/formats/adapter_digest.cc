@@ -8,8 +8,8 @@
 #include <openssl/evp.h>
 #include <xxhash.h>
 
+#include "base/message.h"
 #include "formats/adapter_config.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

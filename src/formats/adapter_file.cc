@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/adapter_files.h"
+#include "base/message.h"
 #include "formats/adapter_config.h"
 #include "formats/adapter_folder.h"
 #include "formats/adapter_form.h"
@@ -21,7 +22,6 @@
 #include "formats/file.h"
 #include "formats/gguf_file.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "formats/model_files.h"
 
 namespace loramux {

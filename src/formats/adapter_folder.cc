@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/adapter_files.h"
+#include "base/message.h"
 #include "formats/gguf_file.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/adapter_files.h"
+#include "base/message.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

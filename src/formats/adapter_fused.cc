@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/safetensors.h"
 
 namespace loramux {

@@ -8,10 +8,10 @@
 #include <memory>
 #include <utility>
 
+#include "base/message.h"
 #include "formats/adapter_form.h"
 #include "formats/gguf_config.h"
 #include "formats/gguf_file.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

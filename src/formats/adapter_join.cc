@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "formats/adapter_form.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <re2/re2.h>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

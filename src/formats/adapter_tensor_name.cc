@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/adapter_files.h"
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/model_family.h"
 
 namespace loramux {

@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "base/message.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "formats/model_files.h"
 
 namespace loramux {

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/safetensors.h"
 
 namespace loramux {

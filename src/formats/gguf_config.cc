@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

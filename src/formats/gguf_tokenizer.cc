@@ -14,7 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

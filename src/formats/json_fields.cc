@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

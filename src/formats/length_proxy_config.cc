@@ -2,9 +2,9 @@
 
 #include <charconv>
 
+#include "base/message.h"
 #include "formats/file.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 
 namespace loramux {
 namespace {

@@ -6,11 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "base/message.h"
 #include "formats/experts_config.h"
 #include "formats/file.h"
 #include "formats/generation_defaults.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "formats/model_family.h"
 #include "formats/model_files.h"
 #include "formats/recurrent_fields.h"

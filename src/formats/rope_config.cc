@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

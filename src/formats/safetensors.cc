@@ -11,9 +11,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/message.h"
 #include "formats/file.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "formats/safetensors_header.h"
 
 namespace loramux {

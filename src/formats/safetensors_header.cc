@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

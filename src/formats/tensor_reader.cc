@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/safetensors_header.h"
 
 namespace loramux {

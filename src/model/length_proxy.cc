@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/safetensors.h"
 #include "kernels/elementwise.h"
 #include "kernels/encoder.h"

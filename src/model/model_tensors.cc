@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/model_family.h"
 #include "formats/safetensors.h"
 

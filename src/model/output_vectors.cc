@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "kernels/matmul.h"
 #include "tensor/half_float.h"
 

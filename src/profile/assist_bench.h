@@ -8,8 +8,8 @@
 
 #include "adapter/registry.h"
 #include "base/result.h"
+#include "costs/cpu_assist.h"
 #include "runtime/placed_model.h"
-#include "schedule/profile/cpu_assist.h"
 
 namespace loramux {
 

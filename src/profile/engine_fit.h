@@ -4,8 +4,8 @@
 
 #include <span>
 
+#include "costs/performance_profile.h"
 #include "profile/engine_session.h"
-#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "schedule/profile/performance_model.h"
-#include "schedule/profile/performance_profile.h"
+#include "costs/performance_model.h"
+#include "costs/performance_profile.h"
 
 namespace loramux {
 

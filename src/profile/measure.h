@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "costs/performance_profile.h"
 #include "profile/engine_session.h"
 #include "profile/step_bench.h"
 #include "profile/sweep.h"
 #include "runtime/runtime.h"
-#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "schedule/profile/performance_profile.h"
+#include "costs/performance_profile.h"
 
 namespace loramux {
 namespace {

@@ -4,9 +4,9 @@
 #include <span>
 #include <vector>
 
+#include "costs/pace.h"
+#include "costs/performance_model.h"
 #include "profile/engine_session.h"
-#include "schedule/profile/pace.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "schedule/profile/performance_profile.h"
+#include "costs/performance_profile.h"
 
 namespace loramux::pace_fit_test {
 namespace {

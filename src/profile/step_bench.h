@@ -12,13 +12,13 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "costs/performance_model.h"
 #include "engine/step_batch_builder.h"
 #include "engine/wakeup.h"
 #include "memory/page_geometry.h"
 #include "memory/page_pool.h"
 #include "profile/points.h"
 #include "runtime/placed_model.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

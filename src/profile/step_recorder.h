@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "costs/performance_model.h"
 #include "engine/executor.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

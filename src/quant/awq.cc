@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "quant/integer_matrix.h"
 #include "tensor/half_float.h"
 

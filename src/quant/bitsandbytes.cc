@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "quant/integer_matrix.h"
 #include "quant/quantise.h"
 #include "tensor/half_float.h"

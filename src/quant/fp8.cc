@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "quant/integer_matrix.h"
 #include "quant/quantise.h"
 #include "tensor/half_float.h"

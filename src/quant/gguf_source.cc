@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/message.h"
 #include "formats/gguf_config.h"
-#include "formats/message.h"
 #include "formats/model_config.h"
 #include "formats/model_family.h"
 #include "quant/gguf_matrix.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "quant/integer_matrix.h"
 #include "tensor/half_float.h"
 

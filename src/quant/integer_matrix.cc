@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "formats/message.h"
+#include "base/message.h"
 #include "quant/quantise.h"
 #include "tensor/half_float.h"
 

@@ -4,8 +4,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/message.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "formats/model_config.h"
 #include "formats/model_files.h"
 #include "formats/safetensors.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/message.h"
+#include "base/message.h"
 #include "tensor/aligned_buffer.h"
 #include "tensor/group_panel.h"
 

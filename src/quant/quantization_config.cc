@@ -6,8 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "base/message.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "quant/module_names.h"
 
 namespace loramux {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

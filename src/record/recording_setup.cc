@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/cache_regime.h"
+#include "costs/factors_json.h"
 #include "formats/json_fields.h"
-#include "schedule/profile/factors_json.h"
-#include "schedule/profile/service_times.h"
+#include "schedule/plan_by_model.h"
 
 namespace loramux {
 namespace {

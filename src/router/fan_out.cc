@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "auth/bearer_key.h"
 #include "base/log.h"
 #include "http/json_reader.h"
 #include "router/ask_servers.h"
-#include "server/guard/bearer_key.h"
 
 namespace loramux {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <boost/beast/core/string.hpp>
 
+#include "auth/access.h"
+#include "auth/tenancy.h"
+#include "auth/vouched_caller.h"
 #include "router/route_headers.h"
-#include "server/guard/access.h"
-#include "server/guard/tenancy.h"
-#include "server/guard/vouched_caller.h"
 
 namespace loramux {
 namespace {

@@ -22,7 +22,7 @@ PassedHead ReadPassedHead(const HttpFields& headers);
 
 // The headers for a server: those of the client without those of the connection, the request's id and trace, the
 // client's address, and who it is: for servers that trust the fairness header, and, signed with `fleet_key`, for those
-// that have the key (guard/vouched_caller.h). An empty key signs nothing.
+// that have the key (auth/vouched_caller.h). An empty key signs nothing.
 HttpFields RequestHeaders(const HttpExchange& exchange, std::string_view fleet_key, std::int64_t unix_seconds);
 
 }  // namespace loramux

@@ -5,13 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "auth/access.h"
 #include "base/log.h"
 #include "cluster/prefix_blocks.h"
 #include "cluster/session_servers.h"
 #include "http/run_on.h"
 #include "router/request_scan.h"
 #include "router/route_headers.h"
-#include "server/guard/access.h"
 
 namespace loramux {
 namespace {

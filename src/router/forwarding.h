@@ -8,6 +8,7 @@
 
 #include <boost/asio/awaitable.hpp>
 
+#include "auth/admission.h"
 #include "cluster/route_policy.h"
 #include "http/client.h"
 #include "http/exchange.h"
@@ -15,7 +16,6 @@
 #include "router/forwarded_headers.h"
 #include "router/proxy.h"
 #include "router/request_scan.h"
-#include "server/guard/admission.h"
 
 namespace loramux {
 

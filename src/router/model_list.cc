@@ -9,10 +9,10 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include "auth/access.h"
 #include "http/json_reader.h"
 #include "http/run_on.h"
 #include "router/ask_servers.h"
-#include "server/guard/access.h"
 
 namespace loramux {
 namespace {

@@ -10,13 +10,13 @@
 
 #include <boost/asio/awaitable.hpp>
 
+#include "auth/admission.h"
 #include "http/exchange.h"
 #include "http/fair_work_queue.h"
 #include "router/answer_lengths.h"
 #include "router/catalogue.h"
 #include "router/router_metrics.h"
 #include "router/server_pool.h"
-#include "server/guard/admission.h"
 
 namespace loramux {
 

@@ -2,7 +2,7 @@
 
 #include <initializer_list>
 
-#include "server/guard/slo_headers.h"
+#include "auth/slo_headers.h"
 
 namespace loramux {
 

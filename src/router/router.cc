@@ -6,6 +6,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/access.h"
+#include "auth/caller_gate.h"
 #include "base/log.h"
 #include "http/exchange.h"
 #include "http/json_reader.h"
@@ -13,8 +15,6 @@
 #include "router/fan_out.h"
 #include "router/model_list.h"
 #include "router/router_metrics.h"
-#include "server/guard/access.h"
-#include "server/guard/caller_gate.h"
 
 namespace loramux {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "auth/quota.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "cluster/dispatcher.h"
@@ -20,7 +21,6 @@
 #include "router/proxy.h"
 #include "router/server_address.h"
 #include "router/server_pool.h"
-#include "server/guard/quota.h"
 
 namespace loramux {
 

@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include "auth/vouched_caller.h"
 #include "base/wait_until_for_test.h"
 #include "cluster/default_model.h"
 #include "http/raw_client_for_test.h"
 #include "router/scripted_server_for_test.h"
-#include "server/guard/vouched_caller.h"
 
 namespace loramux::router_test {
 namespace {

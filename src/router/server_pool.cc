@@ -8,10 +8,10 @@
 
 #include "base/log.h"
 #include "cluster/offered_names.h"
+#include "costs/performance_profile.h"
 #include "http/json_reader.h"
 #include "http/run_on.h"
 #include "router/ask_servers.h"
-#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "model/base_copy.h"
 #include "model/output_vectors.h"
+#include "schedule/plan_by_model.h"
 #include "schedule/presets.h"
-#include "schedule/profile/service_times.h"
 
 namespace loramux {
 

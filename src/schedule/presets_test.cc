@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
+#include "costs/performance_model.h"
 #include "schedule/predict/oracle_predictor.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux::presets_test {
 namespace {

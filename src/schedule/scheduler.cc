@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "costs/service_times.h"
 #include "schedule/baselines/baselines.h"
 #include "schedule/plan/cold_start.h"
-#include "schedule/profile/service_times.h"
+#include "schedule/plan_by_model.h"
 
 namespace loramux {
 namespace {

@@ -9,8 +9,8 @@
 #include "cache/adapter_arrival_histogram.h"
 #include "cache/cache_regime.h"
 #include "cache/eviction_policy.h"
+#include "costs/performance_model.h"
 #include "schedule/plan/step_shape_options.h"
-#include "schedule/profile/performance_model.h"
 #include "schedule/queue/fairness.h"
 
 namespace loramux {
@@ -72,7 +72,7 @@ struct SystemSpec {
   bool maintain_dependency = true;
   TimeNs host_bonus = 0;            // DependencyTree::set_host_bonus if the host tier is much larger than the device
   bool proactive_swapping = false;  // pages also move without a request (cache/proactive_swapper.h); one pool only
-  std::shared_ptr<const PerformanceModel> costs;  // for predictions (service_times.h); null: steps count alike
+  std::shared_ptr<const PerformanceModel> costs;  // for predictions (plan_by_model.h); null: steps count alike
 
   // Requests that a step can compute.
   std::int64_t Seats() const { return std::min(max_running, max_batch_tokens); }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "adapter/registry.h"
+#include "auth/admission.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "http/activity.h"
@@ -18,7 +19,6 @@
 #include "server/adapters/adapter_changes.h"
 #include "server/fleet/snapshot_service.h"
 #include "server/generation/generation_service.h"
-#include "server/guard/admission.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/embedding_plan.h"
 #include "server/openai/length_guesser.h"

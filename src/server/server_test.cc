@@ -11,9 +11,9 @@
 
 #include <gmock/gmock.h>
 
+#include "auth/tenancy.h"
+#include "auth/vouched_caller.h"
 #include "http/raw_client_for_test.h"
-#include "server/guard/tenancy.h"
-#include "server/guard/vouched_caller.h"
 #include "server/server_fixture.h"
 
 namespace loramux::server_test {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "costs/performance_model.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

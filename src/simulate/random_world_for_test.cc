@@ -6,7 +6,7 @@
 #include <initializer_list>
 
 #include "base/prng.h"
-#include "schedule/profile/service_times.h"
+#include "costs/service_times.h"
 
 namespace loramux {
 namespace {

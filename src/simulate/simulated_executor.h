@@ -1,7 +1,7 @@
 // An executor that computes nothing. A step takes the time that the performance model gives, and a token is a hash of
 // its sequence's seed and its index. If an adapter is still being loaded, the step waits for it; or, for a segment in
 // the host tier, each layer that has not arrived yet takes as long as with the host's processor
-// (schedule/profile/cpu_assist.h, which plans use too).
+// (costs/cpu_assist.h, which plans use too).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "costs/pace.h"
+#include "costs/performance_model.h"
 #include "engine/executor.h"
-#include "schedule/profile/pace.h"
-#include "schedule/profile/performance_model.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_transfer.h"
 #include "workload/workload.h"

@@ -4,7 +4,8 @@
 #include <numeric>
 
 #include "cluster/prefix_blocks.h"
-#include "schedule/profile/service_times.h"
+#include "costs/service_times.h"
+#include "schedule/plan_by_model.h"
 
 namespace loramux {
 

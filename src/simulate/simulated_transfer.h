@@ -9,8 +9,8 @@
 
 #include "adapter/transfer.h"
 #include "base/clock.h"
+#include "costs/performance_model.h"
 #include "schedule/presets.h"
-#include "schedule/profile/performance_model.h"
 #include "simulate/event_queue.h"
 
 namespace loramux {

@@ -15,12 +15,12 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/eviction_policy.h"
+#include "costs/pace.h"
+#include "costs/performance_profile.h"
 #include "engine/engine_observer.h"
 #include "engine/snapshot.h"
 #include "record/run_result.h"
 #include "schedule/presets.h"
-#include "schedule/profile/pace.h"
-#include "schedule/profile/performance_profile.h"
 #include "simulate/devices.h"
 #include "simulate/objective.h"
 #include "workload/workload.h"
@@ -57,7 +57,7 @@ struct SimulationOptions {
   std::int64_t samples = 200;                  // of memory and queue, spread over the arrivals
   EngineObserver* observer = nullptr;          // sees every plan; not owned
   Pace pace;                                   // of the device's steps; plans do not know it
-  // the costs that plans use (schedule/profile/service_times.h); null: learned during the run
+  // the costs that plans use (schedule/plan_by_model.h); null: learned during the run
   std::shared_ptr<const PerformanceModel> costs;
 };
 

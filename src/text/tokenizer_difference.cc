@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "formats/message.h"
+#include "base/message.h"
 
 namespace loramux {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/message.h"
 #include "base/text_file.h"
-#include "formats/message.h"
 #include "workload/distributions.h"
 #include "workload/fields.h"
 

@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "base/message.h"
 #include "base/prng.h"
 #include "base/text_file.h"
 #include "formats/json_fields.h"
-#include "formats/message.h"
 #include "workload/distributions.h"
 #include "workload/fields.h"
 

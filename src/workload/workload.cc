@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "base/message.h"
 #include "base/prng.h"
-#include "formats/message.h"
 #include "workload/client_arrivals.h"
 #include "workload/distributions.h"
 

@@ -4,9 +4,9 @@
 #include <limits>
 #include <utility>
 
+#include "costs/service_times.h"
 #include "schedule/plan/admitter.h"
 #include "schedule/plan/preemption.h"
-#include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {

@@ -6,7 +6,7 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "cache/reload_costs.h"
-#include "schedule/profile/performance_model.h"
+#include "costs/performance_model.h"
 #include "schedule/system_spec.h"
 
 namespace loramux {

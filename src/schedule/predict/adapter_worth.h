@@ -10,9 +10,9 @@
 #include "cache/reload_costs.h"
 #include "cache/turnover.h"
 #include "cache/usage_monitor.h"
+#include "costs/performance_model.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/predict/expected_adapters.h"
-#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
-#include "schedule/profile/service_times.h"
+#include "costs/service_times.h"
 
 namespace loramux {
 namespace {

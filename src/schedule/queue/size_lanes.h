@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "schedule/profile/performance_model.h"
+#include "costs/performance_model.h"
 
 namespace loramux {
 

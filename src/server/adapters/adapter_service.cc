@@ -5,12 +5,12 @@
 
 #include <boost/beast/core/string.hpp>
 
+#include "auth/bearer_key.h"
 #include "base/log.h"
 #include "http/error_body.h"
 #include "http/run_on.h"
 #include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"
-#include "server/guard/bearer_key.h"
 
 namespace loramux {
 namespace {

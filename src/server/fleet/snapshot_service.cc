@@ -10,10 +10,10 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include "auth/bearer_key.h"
 #include "http/random_source.h"
 #include "server/fleet/fleet_headers.h"
 #include "server/fleet/snapshot_maker.h"
-#include "server/guard/bearer_key.h"
 
 namespace loramux {
 namespace {

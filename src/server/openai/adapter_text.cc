@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "formats/message.h"
+#include "base/message.h"
 #include "formats/model_files.h"
 #include "hub/file_digest.h"
 

@@ -8,9 +8,9 @@
 #include "base/prng.h"
 #include "cluster/prefix_blocks.h"
 #include "cluster/prompt_text.h"
-#include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/model_choice.h"
+#include "server/openai/prompt_limit.h"
 
 namespace loramux {
 namespace {

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "adapter/registry.h"
+#include "auth/access.h"
+#include "auth/admission.h"
+#include "auth/tenancy.h"
 #include "base/clock.h"
 #include "http/access_line.h"
 #include "http/random_source.h"
@@ -19,10 +22,6 @@
 #include "server/fleet/prefix_memory.h"
 #include "server/generation/generation_inbox.h"
 #include "server/generation/generation_service.h"
-#include "server/guard/access.h"
-#include "server/guard/admission.h"
-#include "server/guard/prompt_limit.h"
-#include "server/guard/tenancy.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/adapter_text.h"
 #include "server/openai/answer_plan.h"
@@ -32,6 +31,7 @@
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
+#include "server/openai/prompt_limit.h"
 #include "text/chat_template.h"
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"

@@ -11,9 +11,9 @@
 #include <gmock/gmock.h>
 
 #include "http/json_reader.h"
-#include "server/guard/prompt_limit.h"
 #include "server/openai/embedding_plan.h"
 #include "server/openai/embeddings_dialect.h"
+#include "server/openai/prompt_limit.h"
 #include "server/server_fixture.h"
 
 namespace loramux::embedding_test {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "adapter/registry.h"
+#include "auth/access.h"
 #include "base/result.h"
 #include "server/adapters/adapter_finder.h"
-#include "server/guard/access.h"
 #include "server/openai/adapter_fields.h"
 
 namespace loramux {

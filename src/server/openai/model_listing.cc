@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
+#include "auth/access.h"
 #include "http/json_reader.h"
-#include "server/guard/access.h"
 #include "server/openai/adapter_text.h"
 
 namespace loramux {

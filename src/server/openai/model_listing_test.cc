@@ -2,8 +2,8 @@
 
 #include <memory>
 
+#include "auth/access.h"
 #include "http/json_reader.h"
-#include "server/guard/access.h"
 
 namespace loramux::model_listing_test {
 namespace {

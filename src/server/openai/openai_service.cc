@@ -14,14 +14,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "auth/slo_headers.h"
 #include "base/log.h"
 #include "http/random_source.h"
 #include "http/run_on.h"
 #include "server/fleet/fleet_headers.h"
 #include "server/fleet/load_report.h"
-#include "server/guard/prompt_limit.h"
-#include "server/guard/slo_headers.h"
 #include "server/openai/model_choice.h"
+#include "server/openai/prompt_limit.h"
 #include "server/openai/request_spans.h"
 
 namespace loramux {

@@ -1,4 +1,4 @@
-#include "server/guard/prompt_limit.h"
+#include "server/openai/prompt_limit.h"
 
 #include <ctime>
 

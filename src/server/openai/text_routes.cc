@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include "http/run_on.h"
-#include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/model_choice.h"
+#include "server/openai/prompt_limit.h"
 #include "server/openai/tokenize_request.h"
 
 namespace loramux {

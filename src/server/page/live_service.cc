@@ -10,8 +10,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "auth/access.h"
 #include "http/run_on.h"
-#include "server/guard/access.h"
 #include "server/page/live_event.h"
 
 namespace loramux {

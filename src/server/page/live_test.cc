@@ -11,10 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "auth/access.h"
 #include "base/wait_until_for_test.h"
 #include "http/raw_client_for_test.h"
 #include "http/server.h"
-#include "server/guard/access.h"
 #include "server/page/live_event.h"
 #include "server/page/live_service.h"
 #include "server/page/page_files.h"

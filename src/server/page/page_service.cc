@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "server/guard/access.h"
+#include "auth/access.h"
 #include "server/page/page_files.h"
 
 namespace loramux {
