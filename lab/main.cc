@@ -21,7 +21,7 @@ constexpr double kQuickScale = 0.1;
 
 struct RunFlags {
   std::vector<std::string> ids;  // or "all"
-  std::string output = "docs/results";
+  std::string output = "build/results";
   bool quick = false;
   ExperimentContext context;
 };
@@ -78,7 +78,8 @@ void AddRunFlags(CommandLine& line, RunFlags& flags) {
   line.Add({.names = "--output",
             .target = &flags.output,
             .unit = "DIR",
-            .help = "Directory for ID.md, ID.json, plots, experiments.md and claims.md"});
+            .help = "Directory for ID.md, plots, raw data in ID.json, and from all raw data there experiments.md and "
+                    "claims.md"});
   line.Add({.names = "--data-dir",
             .target = &flags.context.data_dir,
             .unit = "DIR",
@@ -106,7 +107,7 @@ void AddRunFlags(CommandLine& line, RunFlags& flags) {
       "  opposite  the other direction; undecided: depends on the seed; not exercised: nothing happened\n"
       "  information: nothing to compare with\n"
       "Examples:\n"
-      "  loramux-lab run ch-11 --quick --output results\n"
+      "  loramux-lab run ch-11 --quick\n"
       "  loramux-lab run all          (about two hours on two cores)");
 }
 
@@ -138,7 +139,7 @@ int RunLaboratory(int argc, char** argv) {
   program.footer =
       "Examples:\n"
       "  loramux-lab list\n"
-      "  loramux-lab run ch-11 --quick --output results\n"
+      "  loramux-lab run ch-11 --quick\n"
       "Each command explains its flags: loramux-lab COMMAND --help";
   program.commands.push_back(RunCommand());
   program.commands.push_back(ListCommand());

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a request with a cold adapter waits, and what its neighbours notice, by `--cold-start`, on the real server.
 
-    lab/bench/cold_starts.py build/release/tools/loramux --out docs/results
+    lab/bench/cold_starts.py build/release/tools/loramux --out build/results
 
 Makes a bf16 model of random weights (hidden size 768, 12 layers, vocabulary of 32,000) and adapters on q, k, v and o, and
 starts one server for each policy: wait, assist, auto. Each measured request finds its adapter on the device (resident), in
@@ -25,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 import serving
+from raw_data import write_raw_data
 
 POLICIES = ("wait", "assist", "auto")
 PLACES = ("resident", "host", "disk")
@@ -332,14 +333,14 @@ def verdict(rows):
             f"prompt {worst['prompt']:,}, {worst['neighbours']} neighbours, `{worst['policy']}`).")
 
 
-def page(result, options):
+def page(result, raw_data, options):
     rows = result["rows"]
     began = [sum(row.get("began_from_host", 0) for row in rows if row["policy"] == policy) for policy in POLICIES]
     read = [sum(row.get("began_while_read", 0) for row in rows if row["policy"] == policy) for policy in POLICIES]
     lines = ["# Results: cold adapters", "",
              "What a request waits whose adapter is not on the device, by `--cold-start`, and what its neighbours notice. "
              "Measured on the real server over HTTP, on a CPU.", "", f"**{verdict(rows)}**", "",
-             "```", result["command"], "```", "",
+             "```", result["command"], "```", "", raw_data, "",
              f"Condition: {result['condition']}", "",
              "Each measured request found its adapter where the column says; the server's metrics were read before and after "
              "each one, and the run ends at the first that did not. Cells are medians (least to most). Ratios are those of "
@@ -377,7 +378,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=60, help="no repetition begins after that time")
     parser.add_argument("--work", help="folder for the model; it stays there (default: a temporary one)")
     parser.add_argument("--flags", default="", help="more flags of serve")
-    parser.add_argument("--out", help="folder for cold_starts.json and cold_starts.md")
+    parser.add_argument("--out", default="build/results", help="folder for cold_starts.json and cold_starts.md")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.quick:
@@ -410,19 +411,17 @@ def main():
     result = {
         "what": "TTFT of cold adapters and TPOT of neighbours, by --cold-start", "date": datetime.date.today().isoformat(),
         "command": f"lab/bench/cold_starts.py build/release/tools/loramux --repetitions {repetitions} --neighbours "
-                   f"{','.join(str(count) for count in options.neighbours)} --out docs/results",
+                   f"{','.join(str(count) for count in options.neighbours)} --out build/results",
         "condition": f"{os.cpu_count()} cores of a cloud machine shared with other work (load average {load_before:.1f} at the "
                      f"start, {os.getloadavg()[0]:.1f} at the end), {datetime.date.today():%B %Y}. Random bf16 model, hidden "
                      f"size {HIDDEN}, {LAYERS} layers, vocabulary of {VOCABULARY:,}; adapters on q, k, v, o. Each request is "
                      f"measured {neighbours}, {repetitions} times, and gives {TOKENS} tokens. The system was asked to "
                      "forget the adapter's file before each request that reads it.",
         "rows": rows_of(samples)}
-    text = page(result, options)
-    if options.out:
-        out = pathlib.Path(options.out)
-        (out / "cold_starts.json").write_text(json.dumps(result, indent=1) + "\n")
-        (out / "cold_starts.md").write_text(text)
-    print(verdict(result["rows"]) if options.out else text)
+    out = pathlib.Path(options.out)
+    text = page(result, write_raw_data(out / "cold_starts.json", result), options)
+    (out / "cold_starts.md").write_text(text)
+    print(verdict(result["rows"]))
 
 
 if __name__ == "__main__":

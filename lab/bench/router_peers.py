@@ -4,7 +4,7 @@
     python3 -m venv build/vllm-router && build/vllm-router/bin/pip install vllm-router==0.1.17
     python3 -m venv build/sglang-router && build/sglang-router/bin/pip install sglang-router==0.3.2
     lab/bench/router_peers.py build/release/tools/loramux --vllm-router build/vllm-router --sglang-router build/sglang-router \\
-        --out docs/results
+        --out build/results
 
 Three real servers (`loramux serve demo/model`) stand behind each router in turn, and all routers get the same load. One server
 has an adapter that the others lack. Servers are killed and drained under load, a client leaves in the middle of a stream, and
@@ -33,6 +33,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 import serving
+from raw_data import write_raw_data
 from serving import DEMO, wait_for
 
 SERVERS = 3
@@ -434,6 +435,8 @@ Command, from the root of the repository after `make build`:
 {command}
 ```
 
+{raw_data}
+
 {table}
 
 Versions: {versions}.
@@ -462,10 +465,10 @@ says which of the two a router does.
 """
 
 
-def page(report, old):
+def page(report, raw_data, old):
     shows = old.partition("\n## What it shows\n")[2]
     rows = report["rows"]
-    text = PAGE.format(set_up=" ".join(SET_UP), command=report["command"], table=table(rows), condition=report["condition"],
+    text = PAGE.format(set_up=" ".join(SET_UP), command=report["command"], raw_data=raw_data, table=table(rows), condition=report["condition"],
                        versions=", ".join(dict.fromkeys(f"{row['name'].split(',')[0]}: {row['version']}" for row in rows)),
                        clients=CLIENTS, pace=PACE, tokens=TOKENS, warm=WARM, asks=ASKS, sequences=SEQUENCES,
                        faulty_asks=FAULTY_ASKS, kill=rows[0]["kill"]["window_s"], drain=rows[0]["drain"]["window_s"])
@@ -482,13 +485,13 @@ def write(folder, rows):
     report = {
         "what": "What routers do with a dead server, a 500, a drain and an adapter on one server",
         "command": "lab/bench/router_peers.py build/release/tools/loramux --vllm-router build/vllm-router \\\n"
-                   "    --sglang-router build/sglang-router --out docs/results",
+                   "    --sglang-router build/sglang-router --out build/results",
         "condition": f"{os.cpu_count()} cores of a cloud machine shared with other work (load average {min(loads)} to "
                      f"{max(loads)} at the starts), one run each, {max(row['date'] for row in ordered)}.",
         "rows": ordered}
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    raw_data = write_raw_data(path, report)
     text = folder / "routers.md"
-    text.write_text(page(report, text.read_text() if text.exists() else ""))
+    text.write_text(page(report, raw_data, text.read_text() if text.exists() else ""))
 
 
 def check(rows):

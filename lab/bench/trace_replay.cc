@@ -13,6 +13,7 @@
 #include "base/text_file.h"
 #include "cache/eviction_policy.h"
 #include "lab/bench/prefix_replay.h"
+#include "lab/raw_data.h"
 #include "report/line_chart.h"
 #include "report/number_format.h"
 #include "report/progress_bar.h"
@@ -149,7 +150,9 @@ std::string Svg(const Flags& flags, const Report& report) {
 Status Main(const Flags& flags) {
   ASSIGN_OR_RETURN(const Report report, Run(flags));
   PrintTable(flags, report);
-  if (!flags.json.empty()) RETURN_IF_ERROR(WriteTextFile(flags.json, Json(flags, report)));
+  const std::string raw = Json(flags, report);
+  fmt::print("\n{}\n", RawDataLine(raw));
+  if (!flags.json.empty()) RETURN_IF_ERROR(WriteTextFile(flags.json, raw));
   if (!flags.svg.empty()) RETURN_IF_ERROR(WriteTextFile(flags.svg, Svg(flags, report)));
   return Ok{};
 }

@@ -1,7 +1,7 @@
 // The cache's regimes on the real engine with the demo model: three kinds of load, on a device smaller than their
 // working set. Writes a page with tables and plots, and compares every answer with that of ample memory.
 //
-//   cache_scenarios --output docs/results
+//   cache_scenarios --output build/results
 //
 // Takes about 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not
 // run, or if a signal ended it after the current cell.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text_file.h"
 #include "lab/experiments/report.h"
 #include "report/effect_chart.h"
 
@@ -176,7 +177,7 @@ Result<std::string> DocumentPart(const DocumentClaims& document, std::size_t nth
   }
   if (factors.empty()) return text;
   const std::string name = fmt::format("claims_{}.svg", nth + 1);
-  RETURN_IF_ERROR(WriteReportText(directory + "/" + name, RenderSvg(ChartOf(std::string(document.document), factors))));
+  RETURN_IF_ERROR(WriteTextFile(directory + "/" + name, RenderSvg(ChartOf(std::string(document.document), factors))));
   images += fmt::format("<img src=\"{}\" width=\"49%\" alt=\"{}: reported against ours\">\n", name, document.document);
   return text;
 }
@@ -197,7 +198,7 @@ Status WriteClaims(const std::string& directory, std::span<const Experiment> exp
       "of the seeds, in brackets the smallest and the largest. [How the verdicts are made](about-experiments.md); [all "
       "rows](experiments.md). Ours is a simulator fed with the documents' devices and loads: where it differs, either "
       "may be wrong, and the details say what was tried.\n\n";
-  return WriteReportText(directory + "/claims.md", head + images + parts);
+  return WriteTextFile(directory + "/claims.md", head + images + parts);
 }
 
 }  // namespace loramux

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/text_file.h"
 #include "formats/file.h"
+#include "lab/raw_data.h"
 
 namespace loramux {
 namespace {
@@ -139,14 +140,6 @@ std::string SeedsAsMarkdown(const Experiment& experiment, const ExperimentResult
 
 }  // namespace
 
-Status WriteReportText(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) return IoError(path + ": cannot be written", "--output");
-  return Ok{};
-}
-
 std::string ExperimentCommand(const Experiment& experiment, const ExperimentContext& context) {
   std::string command = fmt::format("loramux-lab run {} --seed {}", experiment.id, context.seed);
   if (experiment.once.empty() && context.seeds != kSeedsOfExperiments)
@@ -159,8 +152,9 @@ std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentR
                                  const std::string& command) {
   std::string text = fmt::format(
       "# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [about the "
-      "experiments](about-experiments.md).\n\n",
-      experiment.title, experiment.source, experiment.covers, command);
+      "experiments](about-experiments.md).\n\n{}\n\n",
+      experiment.title, experiment.source, experiment.covers, command,
+      RawDataLine(ExperimentAsJson(experiment, result, command)));
   text += SeedsAsMarkdown(experiment, result);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
   if (!result.remarks.empty()) text += "\n## Differences and further observations\n";
@@ -214,10 +208,10 @@ Status WriteExperiment(const std::string& directory, const Experiment& experimen
   std::filesystem::create_directories(directory, error);
   if (error) return IoError(directory + ": " + error.message(), "--output");
   const std::string path = directory + "/" + std::string(experiment.id);
-  RETURN_IF_ERROR(WriteReportText(path + ".md", ExperimentAsMarkdown(experiment, result, command)));
-  RETURN_IF_ERROR(WriteReportText(path + ".json", ExperimentAsJson(experiment, result, command)));
+  RETURN_IF_ERROR(WriteTextFile(path + ".md", ExperimentAsMarkdown(experiment, result, command)));
+  RETURN_IF_ERROR(WriteTextFile(path + ".json", ExperimentAsJson(experiment, result, command)));
   for (const ExperimentPlot& plot : result.plots)
-    RETURN_IF_ERROR(WriteReportText(path + "_" + plot.name + ".svg", plot.svg));
+    RETURN_IF_ERROR(WriteTextFile(path + "_" + plot.name + ".svg", plot.svg));
   return Ok{};
 }
 
@@ -256,7 +250,7 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
       "# Experiments: reported and reproduced results\nWritten by `loramux-lab`; [how to run it and how to read "
       "this page](about-experiments.md).\n\n" +
       CountsAsMarkdown(documents, own) + "\n" + TableAsMarkdown(kComparisonHeader, {}) + rows;
-  return WriteReportText(directory + "/experiments.md", text);
+  return WriteTextFile(directory + "/experiments.md", text);
 }
 
 }  // namespace loramux

@@ -1,4 +1,5 @@
-// Writes the results of an experiment as files that are kept in the repository. Equal results give equal bytes.
+// Writes the results of an experiment as files: pages and plots, which docs/results keeps, and raw data, of which a
+// page has the digest. Equal results give equal bytes.
 #pragma once
 
 #include <span>
@@ -19,8 +20,6 @@ std::string ExperimentAsJson(const Experiment& experiment, const ExperimentResul
 // Returns the rows of comparison as aligned text, for a terminal.
 std::string ComparisonAsText(const ExperimentResult& result);
 
-// Writes a file of a report. Error: it cannot be written.
-Status WriteReportText(const std::string& path, const std::string& text);
 // Writes <id>.md, <id>.json and the plots. Error: a file cannot be written.
 Status WriteExperiment(const std::string& directory, const Experiment& experiment, const ExperimentResult& result,
                        const std::string& command);

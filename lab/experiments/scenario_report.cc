@@ -9,6 +9,7 @@
 
 #include "base/text_file.h"
 #include "lab/experiments/paired_ratio.h"
+#include "lab/raw_data.h"
 #include "report/dot_chart.h"
 #include "report/number_format.h"
 #include "report/stacked_areas.h"
@@ -292,12 +293,14 @@ The real engine with the demo model, in three scenarios after FastLibra (section
 - The JSON has every run of every cell with more figures, such as average memory by use and the delay of sent requests.
 )";
 
-std::string Markdown(const ScenarioReport& report) {
+std::string Markdown(const ScenarioReport& report, const std::string& raw) {
   std::string page = fmt::format(
-      "# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s per cell, with {:g} s of "
+      "# The cache under three kinds of load\n\n```\n{}\n```\n{}\n{}- {}; {}. {} run{} of {:g} s per cell, with {:g} s "
+      "of "
       "warm-up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes in total.\n",
-      report.command, kHowToRead, report.machine, report.date, report.repetitions, report.repetitions == 1 ? "" : "s",
-      report.seconds, report.warm_up_seconds, report.adapters, report.zipf, report.host_share, report.run_seconds / 60);
+      report.command, RawDataLine(raw), kHowToRead, report.machine, report.date, report.repetitions,
+      report.repetitions == 1 ? "" : "s", report.seconds, report.warm_up_seconds, report.adapters, report.zipf,
+      report.host_share, report.run_seconds / 60);
   page += fmt::format("- {} of all answers were wrong or missing.\n", report.WrongAnswers());
   page += DuelSection(report);
   page += SimulatedSection(report);
@@ -488,8 +491,9 @@ bool ScenarioReport::AllRan() const {
 
 Status WriteReport(const ScenarioReport& report, const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  RETURN_IF_ERROR(WriteTextFile((folder / "cache_scenarios.md").string(), Markdown(report)));
-  RETURN_IF_ERROR(WriteTextFile((folder / "cache_scenarios.json").string(), Json(report)));
+  const std::string raw = Json(report);
+  RETURN_IF_ERROR(WriteTextFile((folder / "cache_scenarios.md").string(), Markdown(report, raw)));
+  RETURN_IF_ERROR(WriteTextFile((folder / "cache_scenarios.json").string(), raw));
   if (report.repetitions == 0) return Ok{};
   for (const ScenarioSummary& scenario : report.scenarios) {
     RETURN_IF_ERROR(WriteTextFile((folder / FileName(scenario.name, "ttft")).string(), TtftPlot(report, scenario)));

@@ -3,7 +3,7 @@
 // of every other quarter of a second. Then the requests of the quarters between are simulated, at the pace that the
 // real machine had.
 //
-//   simulator_validation --output docs/results
+//   simulator_validation --output build/results
 //
 // Takes about twenty minutes, on an otherwise idle machine; --runs divides it into parts. Exit status: 0; 2 if a figure
 // is outside its bounds; 1 if something could not run.

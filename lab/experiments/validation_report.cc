@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text_file.h"
+#include "lab/raw_data.h"
 #include "profile/pace_fit.h"
 #include "report/line_chart.h"
 #include "workload/statistics.h"
@@ -185,7 +186,7 @@ std::string LessTable(const std::vector<Cell>& cells) {
   return text + within + "\n";
 }
 
-std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& cells) {
+std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& cells, const std::string& raw) {
   std::size_t least = cells.front().runs.size(), most = least;
   for (const Cell& cell : cells) {
     least = std::min(least, cell.runs.size());
@@ -195,8 +196,8 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   std::string text = "# The simulator against the real engine\n";
   text += fmt::format(
       "Written by `lab/experiments/simulator_validation`. [simulator.md](../design/simulator.md) explains the "
-      "method and the result under \"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
-      report.machine, report.date, report.command, report.setting);
+      "method and the result under \"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n{}\n\n",
+      report.machine, report.date, report.command, RawDataLine(raw), report.setting);
   text += fmt::format(
       "Milliseconds, medians of {} repetitions with different requests. \"Difference\": the median over the "
       "repetitions of the difference between a simulated run and its real run. \"Repetitions\": the least and the "
@@ -331,8 +332,9 @@ Status WriteReport(const ValidationReport& report, const std::filesystem::path& 
   CHECK(!cells.empty());
   std::error_code ignored;  // a failure shows when writing
   std::filesystem::create_directories(folder, ignored);
-  RETURN_IF_ERROR(WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells)));
-  RETURN_IF_ERROR(WriteTextFile((folder / "simulator_validation.json").string(), AsJson(report, cells)));
+  const std::string raw = AsJson(report, cells);
+  RETURN_IF_ERROR(WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells, raw)));
+  RETURN_IF_ERROR(WriteTextFile((folder / "simulator_validation.json").string(), raw));
   return WriteTextFile((folder / "simulator_validation.svg").string(), AsSvg(cells));
 }
 

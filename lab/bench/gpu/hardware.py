@@ -3,9 +3,10 @@
 
 Usage: hardware.py find-cublas
        hardware.py collect WORK COMMIT_FILE HARDWARE_JSON
-       hardware.py page DOCS_RESULTS          reads gpu.json there, if there is one, and writes gpu.md
+       hardware.py page HARDWARE_JSON PAGE
 """
 import datetime
+import hashlib
 import importlib.util
 import json
 import pathlib
@@ -161,29 +162,23 @@ Commands: `lab/bench/gpu/hardware.sh pack`, then on the machine with the GPU `bu
 then `lab/bench/gpu/hardware.sh page RESULTS/hardware.json`. Every case compares results with sums in double before it is
 timed. Times are medians of nine.
 """
-NOT_YET = """
-**Not yet run on hardware.** The kernels are tested on the emulated device, and their machine code is checked; no figure of
-their speed exists.
-"""
 
 
-def page(folder):
-    source = folder / "gpu.json"
-    parts = [INTRODUCTION]
-    if not source.exists():
-        parts.append(NOT_YET)
-    else:
-        results = json.loads(source.read_text())
-        bench = results["bench"] or {}
-        parts.append(f"\n{results['gpu']}; {results['date']}, commit {results['commit'][:12]}. "
-                     f"The read ceiling is {bench.get('read_ceiling_gb_per_s', 0):,.0f} GB/s.\n")
-        sections = (memory_section, lora_section, attention_section, dense_section, model_section)
-        for section in sections:
-            parts += [f"\n{text}" for text in section(bench)]
-        parts += [f"\n{text}" for text in handoff_section(results.get("handoff"))]
-        parts += [f"\n{text}" for text in profile_section(results.get("profile"))]
-        parts += [f"\n{text}" for text in tests_section(results["steps"])]
-    (folder / "gpu.md").write_text("".join(parts))
+def page(source, target):
+    raw = source.read_bytes()
+    results = json.loads(raw)
+    bench = results["bench"] or {}
+    parts = [INTRODUCTION,
+             f"\nRaw data: SHA-256 `{hashlib.sha256(raw).hexdigest()}`, made at commit `{results['commit'][:12]}`.\n"
+             f"\n{results['gpu']}; {results['date']}. "
+             f"The read ceiling is {bench.get('read_ceiling_gb_per_s', 0):,.0f} GB/s.\n"]
+    sections = (memory_section, lora_section, attention_section, dense_section, model_section)
+    for section in sections:
+        parts += [f"\n{text}" for text in section(bench)]
+    parts += [f"\n{text}" for text in handoff_section(results.get("handoff"))]
+    parts += [f"\n{text}" for text in profile_section(results.get("profile"))]
+    parts += [f"\n{text}" for text in tests_section(results["steps"])]
+    target.write_text("".join(parts))
     return 0
 
 

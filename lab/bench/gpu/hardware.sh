@@ -5,8 +5,8 @@
 #        FOLDER/hardware.sh run RESULTS [SECONDS]
 #            on the machine with the GPU: kernel tests, benchmarks (each checks before it times), `loramux profile`,
 #            compute-sanitizer if there is one; stops after SECONDS (default: 1,140); writes RESULTS/hardware.json and RESULTS/log.txt
-#        lab/bench/gpu/hardware.sh page [HARDWARE_JSON]
-#            takes the results into docs/results: gpu.json and gpu.md
+#        lab/bench/gpu/hardware.sh page HARDWARE_JSON
+#            writes docs/results/gpu.md from the results
 # The machine needs NVIDIA's driver 580 or later, python3, and cuBLAS 13 (a CUDA 13 installation or the Python package
 # nvidia-cublas) unless it was packed.
 set -euo pipefail
@@ -115,9 +115,7 @@ run() {
 }
 
 page() {
-  cd "$here/../../.."
-  if [ $# -gt 0 ]; then cp "$1" docs/results/gpu.json; fi
-  python3 lab/bench/gpu/hardware.py page docs/results
+  python3 "$here/hardware.py" page "${1:?"usage: hardware.sh page HARDWARE_JSON"}" "$here/../../../docs/results/gpu.md"
 }
 
 command=${1:-}
