@@ -1,5 +1,5 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "machine_limits.cc"
+#define HWY_TARGET_INCLUDE "lab/bench/machine_limits.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "hwy/highway.h"

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/prng.h"
-#include "gpu/gpu_bench.h"
 #include "gpu/kernels/attention.h"
+#include "lab/bench/gpu/gpu_bench.h"
 
 namespace loramux {
 namespace {

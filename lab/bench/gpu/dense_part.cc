@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/prng.h"
-#include "gpu/gpu_bench.h"
+#include "lab/bench/gpu/gpu_bench.h"
 
 namespace loramux {
 namespace {

@@ -1,7 +1,7 @@
 // What a GPU reaches on each operation of loramux, compared with what its memory reaches, measured in the same run.
 //   gpu_bench [--device cuda|emulated] [--index N] [--only memory,launches,...] [--json FILE] [--check]
 // With --check it takes tiny sizes and one repetition, and so also runs on the emulated device.
-#include "gpu/gpu_bench.h"
+#include "lab/bench/gpu/gpu_bench.h"
 
 #include <algorithm>
 #include <chrono>

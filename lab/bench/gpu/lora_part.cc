@@ -10,9 +10,9 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "gpu/gpu_bench.h"
 #include "gpu/kernels/lora.h"
 #include "gpu/kernels/skinny.h"
+#include "lab/bench/gpu/gpu_bench.h"
 
 namespace loramux {
 namespace {

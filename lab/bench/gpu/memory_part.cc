@@ -3,9 +3,9 @@
 #include <numeric>
 #include <utility>
 
-#include "gpu/gpu_bench.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/read_all.h"
+#include "lab/bench/gpu/gpu_bench.h"
 
 namespace loramux {
 namespace {

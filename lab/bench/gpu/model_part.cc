@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/sample_batch.h"
 #include "gpu/counting_stream.h"
-#include "gpu/gpu_bench.h"
+#include "lab/bench/gpu/gpu_bench.h"
 #include "lab/bench/shapes.h"
 #include "model/device_model.h"
 #include "model/step_graphs.h"
