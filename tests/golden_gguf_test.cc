@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenGgufTest, ::testing::ValuesIn(Families()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(GoldenGgufTest, MatchesTransformers) {
-  // Of experts in 4 bits, the logits of what they stand for: products with integers round what they multiply.
+  // For experts in 4 bits, the logits of what they stand for: products with integers round what they multiply.
   WeightOptions options;
   if (GetParam().ends_with("_mxfp4")) options.layers = WeightFormat::kF32;
   auto loaded = Model::Load(Folder() / (GetParam() + ".gguf"), options, {});

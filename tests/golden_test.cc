@@ -95,7 +95,7 @@ struct Request {
 };
 
 constexpr std::int64_t kPoolPages = 1200;
-constexpr float kTolerance = 2e-5f;  // of the cases with all kinds of adapters; of others, in the largest logit
+constexpr float kTolerance = 2e-5f;  // for cases with all kinds of adapters; for others, relative to the largest logit
 // An element is off by at most 1/254 of the largest of its head, by half a per cent of a typical one. Layers with sharp
 // attention, as these random ones have, pass on a few times that.
 constexpr double kInt8Tolerance = 0.03;

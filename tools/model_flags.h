@@ -17,17 +17,17 @@ struct HubFlags {
   std::string cache;  // as Hugging Face's libraries keep it; empty: theirs
   std::string endpoint = "https://huggingface.co";
   std::string token;     // secret
-  std::string revision;  // of the base model; empty: what its name says, or main
+  std::string revision;  // revision of the base model; empty: what its name says, or main
   bool offline = false;
 };
 
 struct ModelFlags {
-  std::string model_dir;  // of the base model
+  std::string model_dir;  // folder of the base model
   std::string tokenizer;  // directory of the tokenizer; empty: the model's
   // Each a file or the template itself, for all models, or NAME=FILE for one; empty: the tokenizer's, and adapters'
   // own.
   std::vector<std::string> chat_templates;
-  // Of the content of messages: "auto", "string" or "openai".
+  // Form of the content of messages: "auto", "string" or "openai".
   std::string content_format = "auto";
   std::string dtype = "auto";
   HubFlags hub;

@@ -20,11 +20,11 @@ struct ProfileFlags {
   std::int64_t random_adapters = 32;
   std::vector<std::string> lora_targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
   std::string scratch;          // folder for the random adapters; empty: the system's temporary folder
-  bool random_weights = false;  // of the model: its directory needs only config.json
+  bool random_weights = false;  // random weights: the model's directory needs only config.json
   bool quick = false;
   int points = 0;                            // 0: 400, or 160 with `quick`
   double seconds = 0;                        // 0: 240, or 45 with `quick`
-  double engine_seconds = -1;                // of running the whole engine; -1: 30, or 10 with `quick`
+  double engine_seconds = -1;                // time to run the whole engine; -1: 30, or 10 with `quick`
   std::vector<double> rates;                 // requests per second; empty: shares of the rate that the engine sustains
   double input_mean = 96, output_mean = 32;  // tokens of the requests to the engine
   std::uint64_t seed = 1;

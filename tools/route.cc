@@ -47,7 +47,7 @@ struct RouteFlags {
   double ejection_seconds = 10, slow_start_seconds = 10;
   double tpot_objective_ms = 0;
   std::string log_level = "info", log_format = "text";
-  std::vector<std::string> warnings;  // of the command line and the environment
+  std::vector<std::string> warnings;  // warnings of the command line and the environment
 };
 
 TimeNs AsNs(double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); }

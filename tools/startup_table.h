@@ -7,9 +7,9 @@
 namespace loramux {
 
 struct StartupFacts {
-  std::string name;                // of the base model in requests
-  std::string path;                // of its folder
-  std::string family, dtype;       // of the weights
+  std::string name;                // name of the base model in requests
+  std::string path;                // path of its folder
+  std::string family, dtype;       // family and type of the weights
   std::int64_t max_model_len = 0;  // tokens
   std::int64_t weight_bytes = 0, device_bytes = 0, host_bytes = 0;
   std::int64_t weight_memory = 0;  // bytes of the machine's memory if the weights lie there; 0: on a device

@@ -16,7 +16,7 @@ struct TraceFlags {
   std::string endpoint;              // empty: no spans
   std::vector<std::string> headers;  // NAME=VALUE; secret
   std::string service_name = "loramux";
-  double sample = 1;  // of requests without a trace
+  double sample = 1;  // share of the requests without a trace
 };
 
 void AddTraceFlags(CommandLine& line, TraceFlags& flags);

@@ -27,9 +27,9 @@ struct RecordedPrompt {
 struct RecordedPrompts {
   std::vector<RecordedPrompt> prompts;
   std::int64_t page_tokens = 0;        // in the trace's own tokens
-  std::int64_t pages = 0, tokens = 0;  // of all prompts
+  std::int64_t pages = 0, tokens = 0;  // sums over all prompts
   std::int64_t distinct_pages = 0;
-  std::int64_t most_pages = 0;  // of one prompt
+  std::int64_t most_pages = 0;  // pages of the longest prompt
 };
 
 // Divides each block of the trace into `pages_per_block` pages. Errors: the trace has no block ids, or they do not fit.

@@ -79,7 +79,7 @@ int Backend() {
 
 struct Load {
   HttpClient client;
-  std::vector<double> micros;  // of each exchange
+  std::vector<double> micros;  // time of each exchange
   std::int64_t failed = 0, open = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace loramux {
 
-inline constexpr std::size_t kMaxAdapterCopies = 128;  // of one original
+inline constexpr std::size_t kMaxAdapterCopies = 128;  // most copies of one original
 
 // Copies the adapters of `originals` (a folder of PEFT folders) with at most `max_bytes` of weights in turn, in order
 // of name, until `directory` has `count` of them, and returns their folders. The first round is exact. In the later

@@ -23,9 +23,9 @@ constexpr std::array kClusterPolicies = std::to_array<ClusterPolicy>({{"algorith
                                                                       {"first-fit", "FIRSTFIT"},
                                                                       {"random", "RANDOM"},
                                                                       {"loramux", "loramux"}});
-constexpr std::size_t kCompared = 4;                     // of them are the paper's
+constexpr std::size_t kCompared = 4;                     // the first ones, which are the paper's
 constexpr std::array kRates = {24.0, 32.0, 40.0, 48.0};  // requests per second of all instances
-constexpr std::size_t kShownRate = 2;                    // that the comparison and the plots are of
+constexpr std::size_t kShownRate = 2;                    // index of the rate that the comparison and the plots show
 constexpr std::array kShapes = {LoraCostShape::kBgmv, LoraCostShape::kMbgmv};
 
 Result<FleetJob> MakeClusterJob(const ExperimentContext& context, LoraCostShape shape, double rate,

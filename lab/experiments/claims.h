@@ -11,8 +11,8 @@ namespace loramux {
 // A claim of a document, and the row of comparison that tests it.
 struct Claim {
   std::string_view experiment;  // whose <id>.json holds the row
-  std::string_view id, row;     // of the row: its id, and the beginning of its text
-  std::string_view claim;       // in a few words
+  std::string_view id, row;     // id of the row, and the beginning of its text
+  std::string_view claim;       // the claim in a few words
   std::string_view why;         // one sentence: shown unless the claim holds
 };
 struct DocumentClaims {

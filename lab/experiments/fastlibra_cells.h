@@ -16,7 +16,7 @@
 
 namespace loramux::fastlibra {
 
-// Of FastLibra's peak: the ten rates of 6.3.
+// Shares of FastLibra's peak: the ten rates of 6.3.
 inline constexpr std::array kRateShares = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 
 using Cell = FastLibraCell;

@@ -16,7 +16,7 @@ struct FastLibraScenario {
   const char* name;
   // means: new tokens of a turn and of an answer, turns, pause between turns
   double input, output, turns, think_seconds;
-  double exponent;  // of Zipf's law over the adapters in use
+  double exponent;  // exponent of Zipf's law over the adapters in use
   bool shifts;      // the set of adapters in use changes over the run (2.3.2)
 };
 // Returns chatbot, translation and personal agents.

@@ -12,7 +12,7 @@ namespace loramux {
 struct PairedRatio {
   static constexpr double kConfidence = 0.9;
   double median = 1, low = 1, high = 1;
-  double confidence = 0;  // of the interval; below kConfidence with fewer than 5 pairs, where it spans all ratios
+  double confidence = 0;  // that of the interval; below kConfidence with fewer than 5 pairs, where it spans all ratios
 };
 
 // REQUIRES: `ours` and `theirs` have equal length and positive values. Without pairs: 1, with confidence 0.

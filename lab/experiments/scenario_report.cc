@@ -196,7 +196,7 @@ constexpr SimulatedFigure kSimulatedFigures[] = {
     {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
 };
 
-// Of the ratios ours / theirs by seed: the geometric mean and its standard error.
+// The ratios ours / theirs by seed: their geometric mean and its standard error.
 struct SimulatedRatio {
   double mean = 1, error = 0;
 };
@@ -415,7 +415,7 @@ StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
   return panel;
 }
 
-// Of up to four regimes, ours and the documents' if they have run, at the middle size.
+// Shows up to four regimes, ours and the documents' if they have run, at the middle size.
 std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
   std::vector<std::string> names;
   for (const char* regime : {"loramux", "fastlibra", "vllm", "s-lora"}) {

@@ -41,7 +41,7 @@ struct ScenarioSummary {
   std::string name;
   std::size_t sessions = 0, requests = 0, adapters_asked = 0;
   double rate = 0;                              // requests per second, after the warm-up
-  double capacity = 0;                          // of the closed loop with ample memory
+  double capacity = 0;                          // requests per second of the closed loop with ample memory
   double prompt_tokens = 0, answer_tokens = 0;  // mean
   std::int64_t working_set_bytes = 0, adapter_bytes = 0;
 };
@@ -52,8 +52,8 @@ struct ScenarioReport {
   std::size_t adapters = 0;
   double zipf = 0, load = 0, seconds = 0, warm_up_seconds = 0, host_share = 0;
   int repetitions = 0, threads = 0;
-  std::int64_t weight_bytes = 0;  // of the base model, not in the pool
-  double run_seconds = 0;         // of all runs together
+  std::int64_t weight_bytes = 0;  // bytes of the base model, not in the pool
+  double run_seconds = 0;         // time of all runs together
   std::vector<int> memory_percent;
   std::vector<std::string> regimes;
   std::vector<ScenarioSummary> scenarios;

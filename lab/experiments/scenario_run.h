@@ -28,7 +28,7 @@ struct PlannedRequest {
 struct ScenarioHouse {
   std::filesystem::path model;
   std::vector<std::filesystem::path> adapters;
-  int threads = 0;  // of the executor; 0: one per processor
+  int threads = 0;  // threads of the executor; 0: one per processor
 };
 
 // The sizes that a simulator needs.
@@ -80,9 +80,9 @@ struct CellResult {
   double invalid_history = 0;                                 // share of the history on the device, mean over time
   MemorySample mean_memory;                                   // from the end of the warm-up to the last answer
   std::int64_t preemptions = 0;
-  std::int64_t wrong_answers = 0, failed = 0;  // of all requests, including the warm-up
+  std::int64_t wrong_answers = 0, failed = 0;  // all requests, including the warm-up
   double drain_seconds = 0;                    // from the last arrival to the last answer
-  double worst_lag_ms = 0;                     // of this program: sent after due
+  double worst_lag_ms = 0;                     // how much later than due this program sent a request, at worst
   std::vector<MemorySample> memory;            // every 50 ms, from the start of the run
 };
 

@@ -49,7 +49,7 @@ struct ScenarioOptions {
   double zipf = 0.8;                  // exponent of the adapters' popularity
   double rate = 40;                   // requests per second
   double seconds = 7;                 // latest time of an arrival
-  std::int64_t max_positions = 1024;  // of a conversation; turns beyond are left out
+  std::int64_t max_positions = 1024;  // longest conversation; turns beyond are left out
   std::uint64_t seed = 1;
 };
 

@@ -126,7 +126,7 @@ TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirTurns) {
   EXPECT_EQ(merged.requests[2].tokens, 0);
 }
 
-// Of steps that should take 10 or 20 ms, by the models of their turns.
+// Steps should take 10 or 20 ms, by the models of their turns.
 TEST(ValidationTurnsTest, TheOwnPaceIsThatOfTheStepsOfBothTurns) {
   std::array<PerformanceProfile, 2> profiles;
   profiles[0].mbgmv.model.step = 10e-3;

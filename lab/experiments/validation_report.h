@@ -23,7 +23,7 @@ LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm
 // second of it and with the machine's pace.
 struct ValidationRun {
   std::string preset;
-  int load_percent = 0;             // of `saturation`
+  int load_percent = 0;             // load, in percent of `saturation`
   double rate = 0, saturation = 0;  // requests per second
   std::int64_t requests = 0;
   LatencyFigures real, simulated;
@@ -33,7 +33,7 @@ struct ValidationRun {
   LatencyFigures once;    // simulated with the profile measured before all runs
   std::int64_t fitted_steps = 0;
   double fit_error = 0, linear_fit_error = 0;  // mean relative error on the steps that the model was fitted to
-  double unevenness = 0;                       // of the second with the slowest or fastest steps, relative to all
+  double unevenness = 0;                       // time of the slowest or fastest second's steps, relative to all
   double step_time_ratio = 0;                  // predicted time of the steps not used for fitting, over measured time
   double once_step_time_ratio = 0;             // the same for the profile measured before all runs
   double between_steps_us = 0, submit_latency_us = 0;

@@ -54,8 +54,8 @@ struct ComparisonRow {
   Quantity quantity = Quantity::kText;
   double reported_number = 0;   // for kText unused
   std::vector<double> numbers;  // ours, one a seed; empty for kText
-  std::string unit;             // of values, with a leading space: " ms"
-  int decimals = 0;             // of values
+  std::string unit;             // unit of values, with a leading space: " ms"
+  int decimals = 0;             // decimals of values
   // How often that happened which the row is about (squashes, prefetches); 0 makes the row "not exercised".
   std::optional<std::int64_t> events;
   std::string events_of;  // "squashes"

@@ -33,10 +33,10 @@ constexpr std::array kWays = std::to_array<Way>({{LoraBatching::kEach, "vl-k1", 
                                                  {LoraBatching::kAtOnce, "vl-k3", "all adapters at once", kAtOnceMs}});
 
 struct WayResult {
-  DeviceLoraCounts counts;         // of a layer of kEmulatedWidth
-  double bytes = 0, launches = 0;  // of a forward pass of the source's model
-  double ms = 0, graph_ms = 0;     // by both
-  double host_ms = 0;              // of a layer of kHostWidth
+  DeviceLoraCounts counts;         // counts of a layer of kEmulatedWidth
+  double bytes = 0, launches = 0;  // bytes and launches of a forward pass of the source's model
+  double ms = 0, graph_ms = 0;     // predicted from both
+  double host_ms = 0;              // time of a layer of kHostWidth
 };
 
 Result<std::array<WayResult, kWays.size()>> MeasureWays(const ExperimentContext& context) {

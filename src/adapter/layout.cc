@@ -186,7 +186,7 @@ class OwnPacker {
   const AdapterLayout& layout_;
   const std::vector<std::byte*>& pages_;
   std::vector<std::size_t> by_row_;          // indices of the part's rows, in the order of the tensor
-  std::size_t index_ = SIZE_MAX, next_ = 0;  // of the part; of its next row in by_row_
+  std::size_t index_ = SIZE_MAX, next_ = 0;  // index of the part; of its next row in by_row_
 };
 
 // Writes the vectors of a module.
@@ -368,7 +368,7 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
     }
     return Ok{};
   };
-  std::size_t layer = 0;  // of those that have modules
+  std::size_t layer = 0;  // index among the layers that have modules
   const auto check = [&](std::size_t modules, const Sha256Digest& so_far) -> Status {
     if (layer >= file.layer_digests.size() || so_far != file.layer_digests[layer])
       return ChangedInPlace(file, "of the first " + std::to_string(modules) + " modules differs");

@@ -34,9 +34,9 @@ struct ModulePlace {
   float scale = 0;
   std::int64_t in = 0, out = 0;
   std::vector<RowPlace> a_rows, b_rows;  // `rank` entries each
-  std::optional<RowPlace> factors;       // of LoraWeights
+  std::optional<RowPlace> factors;       // place of LoraWeights::factors
   std::vector<RowPlace> vectors;         // two entries, or none
-  std::int32_t expert = -1;              // of LoraModule
+  std::int32_t expert = -1;              // as LoraModule::expert
 };
 
 // The rows of a matrix that the adapter brings (OwnPart), or a norm: one row. Of the type OwnRowDType gives.
@@ -45,12 +45,12 @@ struct OwnPlace {
   std::int32_t layer = 0;
   std::int64_t width = 0;
   std::vector<TokenId> tokens;  // ascending
-  std::vector<RowPlace> rows;   // of these tokens
+  std::vector<RowPlace> rows;   // a row for each of these tokens
 };
 
 // The layout of one adapter: own rows of the embedding and own norms, the modules, own rows of the output matrix.
 struct AdapterLayout {
-  DType dtype = DType::kBF16;        // of the rows in memory
+  DType dtype = DType::kBF16;        // type of the rows in memory
   std::vector<ModulePlace> modules;  // sorted as AdapterFile::modules
   std::vector<OwnPlace> own;         // as AdapterFile::own
   std::int64_t pages = 0;            // pages of the adapter
@@ -69,7 +69,7 @@ struct ModuleShape {
   float scale = 0;
   std::int64_t in = 0, out = 0;
   bool has_vectors = false;
-  std::int32_t expert = -1;  // of LoraModule
+  std::int32_t expert = -1;  // as LoraModule::expert
   // The index of an earlier module of the layer that has the same A, or the same B; -1: none. Its rows serve both.
   std::int32_t same_a = -1, same_b = -1;
 };
@@ -92,14 +92,14 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 // How far the elements of A and B are from what they are in 8 bits: the root of the mean square of the differences,
 // relative to that of the elements.
 struct RoundingError {
-  double all = 0;    // of all elements
-  double worst = 0;  // of a row of A or a column of B, where it is largest
+  double all = 0;    // error of all elements
+  double worst = 0;  // error of the row of A or column of B where it is largest
 };
 // As in "int8 is 0.43 % off, 0.71 % in the worst row".
 std::string Describe(const RoundingError& error, DType dtype);
 // The name of a type of 8 bits in --lora-dtype: "int8" or "fp8". REQUIRES: HasRowFactors.
 const char* EightBitName(DType dtype);
-// Of rows of `dtype`, which HasRowFactors. Reads the file. Errors: kIoError; a value is not finite (names the tensor).
+// The error of rows of `dtype`, which HasRowFactors. Reads the file. Errors: kIoError; a value is not finite (named).
 Result<RoundingError> ErrorInEightBits(const AdapterFile& file, DType dtype);
 
 // Writes the adapter's rows into its pages, and its vectors (REQUIRES: they were computed); `pages[i]` is the first

@@ -77,7 +77,7 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
   if (options_.meet_base) {
     RETURN_IF_ERROR(options_.meet_base(version->file));
-    // Of own matrices, only the rows remain that differ from the base's.
+    // Only rows that differ from the base's remain of own matrices.
     if (!version->file.own.empty()) {
       ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
     }

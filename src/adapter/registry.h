@@ -20,7 +20,7 @@
 
 namespace loramux {
 
-struct AdapterText;  // of a room above: what an adapter's folder says of prompts and answers
+struct AdapterText;  // what an adapter's folder says of prompts and answers; a room above defines it
 
 // One immutable version of an adapter. Shared ownership: requests in flight keep it and its open file alive after its
 // name is gone.
@@ -29,14 +29,14 @@ struct AdapterVersion {
   std::string name;
   std::filesystem::path path;  // as the operator gave it
   AdapterFile file;
-  AdapterLayout layout;  // of its rows in pages
+  AdapterLayout layout;  // where its rows lie in pages
   std::int64_t created_unix_seconds = 0;
-  std::optional<RoundingError> rounding;    // of rows in 8 bits; nullopt: they are not, or it is a composite
+  std::optional<RoundingError> rounding;    // error of rows in 8 bits; nullopt: they are not, or it is a composite
   std::string warning;                      // what may be wrong with it, for the operator; empty: nothing
   std::shared_ptr<const void> held;         // what must live as long as its files are used; may be null
   std::shared_ptr<const AdapterText> text;  // null: nothing is of its own
-  std::string text_digest;                  // of the files that `text` was read from; empty: there are none
-  // Of a composite (AdapterRegistry::Compose): the adapters that it adds up. Otherwise empty.
+  std::string text_digest;                  // digest of the files that `text` was read from; empty: there are none
+  // In a composite (AdapterRegistry::Compose): the adapters that it adds up. Otherwise empty.
   std::vector<std::shared_ptr<const AdapterVersion>> parts;
 
   // The name of the adapter that its use is counted for: of a composite, the first part's.
@@ -46,10 +46,10 @@ struct AdapterVersion {
 // One of the adapters of a composite.
 struct WeightedAdapter {
   std::shared_ptr<const AdapterVersion> version;
-  double weight = 1;  // of its products
+  double weight = 1;  // factor of its products
 };
 
-// Of an adapter whose files are not where the operator said: of one that was downloaded.
+// Where an adapter comes from whose files are not where the operator said, because it was downloaded.
 struct AdapterOrigin {
   std::string source;                // AdapterVersion::path; empty: the path itself
   std::shared_ptr<const void> held;  // AdapterVersion::held
@@ -70,8 +70,8 @@ class AdapterRegistry {
 
   // Settings for all adapters of the registry.
   struct Options {
-    std::size_t page_bytes = 0;         // of the pools for the adapters
-    DType base_dtype = DType::kBF16;    // of the base model's weights
+    std::size_t page_bytes = 0;         // page size of the pools for the adapters
+    DType base_dtype = DType::kBF16;    // type of the base model's weights
     std::optional<DType> forced_dtype;  // --lora-dtype; if unset, ChooseAdapterDType decides
     std::int64_t max_rank = 4096;       // --max-lora-rank
     // Names of the base model besides base_names, such as its path (NamesOfModel). Adapters that were trained on a

@@ -121,7 +121,7 @@ struct ThreadedTransfer::State {
   std::function<void()> on_completion;
   TierMemory memory;
   ThreadedTransferOptions options;
-  std::shared_ptr<LayerProgress> at_hand;  // of the running job
+  std::shared_ptr<LayerProgress> at_hand;  // progress of the running job; null: none runs
   OsClock clock;
   std::thread worker;
 

@@ -30,7 +30,7 @@ struct TransferJob {
   PageSet from;  // kDisk: the adapter's own file; otherwise as many pages as `to`
   PageSet to;    // kHost or kDevice
   std::shared_ptr<const AdapterVersion> adapter;
-  std::size_t page_bytes = 0;               // of each page, in both tiers
+  std::size_t page_bytes = 0;               // bytes of each page, in both tiers
   std::shared_ptr<LayerProgress> progress;  // null: no layers, no cancellation
   // KV pages: bytes of one layer in each page, layer after layer from the start; the rest of the page moves with the
   // last layer. 0: pages move whole. (For the layers of an adapter see AdapterLayout::layer_pages.)
@@ -143,10 +143,10 @@ class ModeledTransfer final : public PageTransfer {
  private:
   // A job in flight.
   struct Moving {
-    TimeNs begin = 0, end = 0;  // of the arrival of the data
+    TimeNs begin = 0, end = 0;  // when the data begins and ends to arrive
     TransferCompletion completion;
     TransferJob job;
-    TimeNs ArrivalOf(std::int32_t layers) const;  // of the first `layers` layers
+    TimeNs ArrivalOf(std::int32_t layers) const;  // when the first `layers` layers have arrived
     bool cancelled() const { return job.progress != nullptr && job.progress->cancelled(); }
   };
   // Publishes the layers that have arrived by now.

@@ -10,7 +10,7 @@
 
 namespace loramux {
 
-inline constexpr std::size_t kMinKeyBytes = 16;  // of a key that is stored as it is
+inline constexpr std::size_t kMinKeyBytes = 16;  // least bytes of a key that is stored as it is
 
 // Reads the key from a file: its content without surrounding white space. Error: the file cannot be read, or the key is
 // shorter than kMinKeyBytes or contains white space or control characters. `flag` names the command-line option in

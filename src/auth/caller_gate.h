@@ -12,7 +12,7 @@ namespace loramux {
 
 struct CallerGateOptions {
   const AccessControl* access = nullptr;  // the API keys; null: no key is asked for
-  std::string fleet_key;               // of routers that vouch for callers (vouched_caller.h); empty: none is believed
+  std::string fleet_key;  // key of routers that vouch for callers (vouched_caller.h); empty: none is believed
   bool trust_fairness_header = false;  // the headers of FairnessIdIn name the tenant
 };
 

@@ -18,9 +18,9 @@ inline constexpr std::string_view kVouchedCallerHeader = "x-loramux-caller";
 inline constexpr std::int64_t kVouchedForSeconds = 900;
 
 struct VouchedCaller {
-  std::string key;  // the name of the API key that the router checked; empty: it checked none
-  std::string id;   // of the tenant, within the key if there is one, as the router's operator trusts it; empty: none
-  std::string address;  // of the client
+  std::string key;      // the name of the API key that the router checked; empty: it checked none
+  std::string id;       // the tenant within the key, or without one, as the router's operator trusts it; empty: none
+  std::string address;  // address of the client
   bool operator==(const VouchedCaller&) const = default;
 };
 

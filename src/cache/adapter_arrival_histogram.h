@@ -43,7 +43,7 @@ Result<AdapterPrefetch> FindAdapterPrefetch(std::string_view name);
 // Constants of the histogram. The variation is that of Shahrad et al.
 struct ExpectationOptions {
   TimeNs bin = kNsPerSecond;   // width of a bin
-  double least_variation = 2;  // of the counts of the bins; 0: every histogram will do
+  double least_variation = 2;  // least variation of the bins' counts; 0: every histogram will do
 };
 
 // See the top of this file. Slots are those of the residency manager.
@@ -78,8 +78,8 @@ class AdapterArrivalHistogram {
   // The window in which the adapter is expected, as times after the end of its last use. None: it is not expected.
   std::optional<Window> IdleTimes(std::size_t slot, AdapterGeneration adapter) const;
 
-  // Of the expected idle adapters that are not settled, the one whose window begins first. Forgets adapters whose
-  // window has passed. Takes constant time plus time for each one forgotten.
+  // The expected idle adapter whose window begins first among those that are not settled. Forgets adapters whose window
+  // has passed. Takes constant time plus time for each one forgotten.
   std::optional<Expected> Next(TimeNs now);
   // Whether the adapter is idle and expected at `time`, settled or not.
   bool Expects(std::size_t slot, AdapterGeneration adapter, TimeNs time) const {

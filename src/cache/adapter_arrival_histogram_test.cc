@@ -112,7 +112,7 @@ TEST(AdapterArrivalHistogram, WhatWasEvictedIsExpectedOnceMore) {
   ASSERT_TRUE(uses.histogram.Next(uses.now).has_value());
   uses.histogram.Settle(uses.slot);
   EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
-  uses.histogram.ExpectAgain(uses.slot, AdapterGeneration{99});  // of another adapter
+  uses.histogram.ExpectAgain(uses.slot, AdapterGeneration{99});  // another adapter: nothing is expected
   EXPECT_FALSE(uses.histogram.Next(uses.now).has_value());
   uses.histogram.ExpectAgain(uses.slot, kAdapter);
   ASSERT_TRUE(uses.histogram.Next(uses.now).has_value());

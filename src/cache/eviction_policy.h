@@ -41,9 +41,9 @@ struct EvictionCandidate {
 struct EvictionContext {
   TimeNs now = 0;
   double total_visits = 0;             // by requests, to adapters and the base model; decaying, at `made_at`
-  double max_frequency = 0;            // of the adapters on the device; decaying, at `made_at`
-  std::int64_t max_pages = 1;          // of the largest adapter on the device
-  TimeNs oldest_use = 0;               // of the adapters on the device and the idle pages
+  double max_frequency = 0;            // largest frequency of an adapter on the device; decaying, at `made_at`
+  std::int64_t max_pages = 1;          // pages of the largest adapter on the device
+  TimeNs oldest_use = 0;               // when the least recently used of them, or an idle page, was used
   std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
   // FastLibra's Low_lora (equation 3): the number of adapters that batches are expected to need.
   double low_lora = 0;

@@ -78,8 +78,8 @@ TEST(PrefixIndex, FindsThePageThatBeginsAsThePromptGoesOn) {
   w.tree->Release(base);
 }
 
-// Of thousands of children, the search skips those that begin differently and examines only the youngest few that begin
-// alike.
+// Among thousands of children, the search skips those that begin differently and examines only the youngest few that
+// begin alike.
 TEST(PrefixIndex, LooksAtFewOfThousandsOfChildren) {
   World w(5000, kNsPerSecond, /*page_tokens=*/16);
   const BranchId base = w.tree->Hold("");

@@ -70,10 +70,10 @@ class UsageMonitor {
 
   std::vector<Entry> entries_;  // by slot
   Visits total_;
-  ReuseRates reuse_;  // of adapters; "idle" is the time since the last visit
+  ReuseRates reuse_;  // how often adapters are used again; "idle" is the time since the last visit
   TimeNs learned_at_ = 0;
   TimeNs bucket_ = 250 * kNsPerMs;
-  Bucket buckets_[kBuckets];  // of the batch window, by number
+  Bucket buckets_[kBuckets];  // buckets of the batch window, by number
 };
 
 // One adapter's addend in FastLibra's equation 3, the number of adapters that a batch is expected to need. It is the

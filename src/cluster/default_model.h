@@ -14,8 +14,8 @@ namespace loramux {
 // from disk are much slower, or whose prompts are much cheaper, should give the router a profile.
 std::shared_ptr<const PerformanceModel> DefaultPerformanceModel();
 
-inline constexpr std::int32_t kAssumedRank = 16;                 // of an adapter that no server lists
+inline constexpr std::int32_t kAssumedRank = 16;                 // rank of an adapter that no server lists
 inline constexpr std::int64_t kAssumedBytesPerRank = 1'700'000;  // q, k, v and o of that model
-inline constexpr std::int64_t kAssumedOutputTokens = 128;        // of a request that says nothing
+inline constexpr std::int64_t kAssumedOutputTokens = 128;        // tokens of an answer without a bound
 
 }  // namespace loramux

@@ -58,9 +58,9 @@ struct Server {
   ServerHealth health;
   std::optional<ServerSnapshot> snapshot;
   TimeNs snapshot_at = -1;
-  std::string instance;   // of the last snapshot, also when that is too old
-  bool draining = false;  // likewise
-  OfferedNames offered;   // likewise
+  std::string instance;   // instance of the last snapshot, also when that is too old
+  bool draining = false;  // whether that snapshot says that it drains
+  OfferedNames offered;   // models of that snapshot
   OwnDispatches own;
   ServerLoad of_snapshot;     // without corrections
   ServerLoad load;            // with corrections, as of the last AddUp and the events since
@@ -68,7 +68,7 @@ struct Server {
   std::int64_t times = 0;     // with which the requests are in it
   std::int64_t removals = 0;  // since it was added up
   std::int64_t sent = 0;
-  std::int64_t own_counted = 0;  // of the requests that the snapshot counts, those of this router
+  std::int64_t own_counted = 0;  // requests of this router among those that the snapshot counts
 
   const ServerSnapshot* Snapshot() const { return snapshot ? &*snapshot : nullptr; }
   // Makes `load` true. `its_times`: 0, without corrections, else how many requests stand behind one of this router.
@@ -130,8 +130,8 @@ struct Dispatcher::Impl {
   std::map<std::string, std::shared_ptr<Server>, std::less<>> servers;
   std::unordered_map<Attempt, std::shared_ptr<Server>> attempts;
   Attempt last_attempt = 0;
-  std::vector<Server*> usable;    // of one Send
-  std::vector<ServerView> views;  // of `usable`
+  std::vector<Server*> usable;    // servers that one Send may choose from
+  std::vector<ServerView> views;  // views of `usable`
 
   Server* Find(std::string_view name) const {
     const auto found = servers.find(name);

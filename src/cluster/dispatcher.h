@@ -24,7 +24,7 @@ struct DispatcherOptions {
   std::shared_ptr<const PerformanceModel> model;  // required: of one server
   bool correct_by_own = true;                     // count the own dispatches since a snapshot
   TimeNs slo = 0;                                 // RouteContext::slo
-  std::uint64_t seed = 1;                         // of all chance
+  std::uint64_t seed = 1;                         // seed of all chance
   // Health.
   int failures_to_eject = 3;                     // connection errors and time-outs in a row
   TimeNs ejection = 10 * kNsPerSecond;           // the first time; doubles with each further one, up to ten times

@@ -383,7 +383,7 @@ TEST(Dispatcher, EndsAreTakenOffTheSnapshot) {
     ASSERT_EQ(decision.server, "a");
     at_a.push_back(decision.attempt);
   }
-  dispatcher->Observe("a", SnapshotWith(4, 2), kSecond);  // of these three, and one of another router
+  dispatcher->Observe("a", SnapshotWith(4, 2), kSecond);  // these three, and one of another router
   EXPECT_EQ(Must(dispatcher->Send(RequestFor(), kSecond + 1)).server, "b");
   dispatcher->End(at_a[0], AttemptEnd::kAnswered, kSecond + 2);
   dispatcher->End(at_a[1], AttemptEnd::kCancelled, kSecond + 2);

@@ -40,7 +40,7 @@ class OfferedNames {
 
  private:
   std::vector<std::uint64_t> fingerprints_;  // ascending; empty: unknown
-  std::uint64_t version_ = 0;                // of a snapshot's list; 0: it is not of a snapshot
+  std::uint64_t version_ = 0;                // version of a snapshot's list; 0: it is not from a snapshot
 };
 
 }  // namespace loramux

@@ -18,8 +18,8 @@
 namespace loramux {
 
 inline constexpr std::size_t kPrefixBlockBytes = 256;
-inline constexpr std::size_t kMaxPrefixBlocks = 256;  // of one prompt; what follows is not fingerprinted
-inline constexpr std::size_t kMaxLedgerBlocks = std::size_t{1} << 18;  // of one server
+inline constexpr std::size_t kMaxPrefixBlocks = 256;  // most blocks of one prompt; what follows is not fingerprinted
+inline constexpr std::size_t kMaxLedgerBlocks = std::size_t{1} << 18;  // most blocks of one server
 inline constexpr double kBytesPerToken = 4;                            // assumed where text is not tokenized
 
 // Fingerprints of the whole blocks of a prompt, first to last. `adapter` is the name in the request.
@@ -46,8 +46,8 @@ class PrefixLedger {
   std::unordered_map<std::uint32_t, TimeNs> last_use_;
   std::set<std::pair<TimeNs, std::uint32_t>> by_use_;  // the same, the longest unused first
   std::vector<std::uint32_t> all_;                     // as of the last All, ascending
-  std::vector<std::uint32_t> changed_;                 // that came or went since, in any order; maybe repeated
-  std::vector<std::uint32_t> kept_, arrived_;          // of one All
+  std::vector<std::uint32_t> changed_;                 // blocks that came or went since, in any order; maybe repeated
+  std::vector<std::uint32_t> kept_, arrived_;          // scratch of one All
 };
 
 }  // namespace loramux

@@ -54,7 +54,7 @@ TEST(PrefixBlocks, TokensStandForFourBytesEach) {
   std::vector<std::int32_t> tokens(200);
   std::iota(tokens.begin(), tokens.end(), 1000);
   const auto blocks = PrefixBlocksOfTokens("sql", tokens);
-  EXPECT_EQ(blocks.size(), 3u);  // of 64 tokens
+  EXPECT_EQ(blocks.size(), 3u);  // three blocks of 64 tokens
   tokens[64] = 7;
   const auto changed = PrefixBlocksOfTokens("sql", tokens);
   EXPECT_EQ(blocks[0], changed[0]);

@@ -16,8 +16,8 @@ namespace loramux {
 struct ReplicaOptions {
   double grow = 0.5;                     // share of one server that an adapter may load before it gets a further one
   double shrink = 0.3;                   // share of each server left, below which one is given back
-  TimeNs half_life = 20 * kNsPerSecond;  // of the measured load
-  TimeNs hold = 30 * kNsPerSecond;       // after a change, until one is given back
+  TimeNs half_life = 20 * kNsPerSecond;  // time in which the measured load of the past halves
+  TimeNs hold = 30 * kNsPerSecond;       // least time from a change until one is given back
 };
 
 // Not thread-safe.

@@ -121,7 +121,7 @@ double EvictedSeconds(const RouteContext& context, const ServerView& view, const
   const std::int64_t evictable = EvictablePages(snapshot);
   const std::int64_t pages = std::min(MissingPages(view, context.request, state), evictable);
   if (pages <= 0) return 0;
-  constexpr std::int64_t kTokens = 256;  // of a prefill from which the time to compute a page again is derived
+  constexpr std::int64_t kTokens = 256;  // tokens of the prefill from which the time to compute a page again is derived
   const double of_history = PrefillSeconds(*context.model, kTokens, 0) / kTokens * Double(snapshot.page_tokens);
   const double of_adapter = LinkSeconds(
       {.latency = 0, .bytes_per_second = context.model->host_to_device.bytes_per_second}, Double(snapshot.page_bytes));

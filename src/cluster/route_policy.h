@@ -26,7 +26,7 @@ struct ServerLoad;
 struct RouteRequest {
   std::string adapter;                // its name; empty: the base model
   std::string digest;                 // the content that it must be answered with; empty: whatever a server has
-  std::int32_t rank = 0;              // of the adapter; 0: unknown
+  std::int32_t rank = 0;              // rank of the adapter; 0: unknown
   std::int64_t adapter_bytes = 0;     // 0: unknown
   std::int64_t prompt_tokens = 0;     // counted or estimated
   std::int64_t output_tokens = 0;     // expected
@@ -54,7 +54,7 @@ struct ServerView {
   std::span<const OwnDispatch> sent;
   const ServerLoad* load = nullptr;  // snapshot and `sent` added up (server_load.h); never null in a RouteContext
   std::int64_t in_flight = 0;        // all requests of this router at the server that have not ended
-  double share = 1;                  // of the load of a full server that it may get: below 1 in slow start
+  double share = 1;                  // share of a full server's load that it may get: below 1 in slow start
 };
 
 // What a choice is made from.
@@ -63,7 +63,7 @@ struct RouteContext {
   std::span<const ServerView> servers;  // those that may be chosen; not empty
   TimeNs now = 0;
   std::uint64_t random = 0;                 // uniform; the only source of chance
-  const PerformanceModel* model = nullptr;  // of one server; never null
+  const PerformanceModel* model = nullptr;  // times of one server; never null
   std::int64_t replicas = 1;  // servers that should hold the request's adapter, by its load (replica_sets.h)
   TimeNs slo = 0;             // objective for the time per token of Algorithm 1; 0: none
 };

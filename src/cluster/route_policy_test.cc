@@ -364,7 +364,7 @@ TEST(RequestCost, CachedPrefixesShortenThePrefill) {
   request.prompt_tokens = 2048;
   request.prefix = PrefixBlocks("", std::string(8192, 'p'));
   const double all = CostAtFirst(world, request).prefill;
-  server.snapshot.prefixes.assign(request.prefix.begin(), request.prefix.begin() + 16);  // of 32 blocks
+  server.snapshot.prefixes.assign(request.prefix.begin(), request.prefix.begin() + 16);  // the first half of 32 blocks
   std::ranges::sort(server.snapshot.prefixes);
   EXPECT_NEAR(CostAtFirst(world, request).prefill, all / 2, all / 8);
 }

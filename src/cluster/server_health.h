@@ -67,11 +67,11 @@ class ServerHealth {
   TimeNs first_broken_ = 0;
   bool down_ = false;          // probes failed, none succeeded since
   int errors_ = 0;             // in a row
-  TimeNs first_error_ = 0;     // of these
+  TimeNs first_error_ = 0;     // time of the first of these errors
   bool on_trial_ = false;      // errors ejected it, and no request has worked since
-  TimeNs trial_sent_at_ = -1;  // of the one request that it has then; -1: none
+  TimeNs trial_sent_at_ = -1;  // when its one request was sent; -1: it has none
   TimeNs ejected_at_ = 0, ejected_until_ = 0;
-  int doublings_ = 0;  // of the next ejection
+  int doublings_ = 0;  // times that the next ejection is doubled
   TimeNs grows_from_;  // start of the slow start
   std::int64_t failures_ = 0, ejections_ = 0;
 };

@@ -159,7 +159,7 @@ TEST(CircuitBreaker, OneRequestAtATimeDecides) {
     now += seconds * kSecond;
     EXPECT_TRUE(health.Ejected(now - 1)) << seconds;
     EXPECT_FALSE(health.Ejected(now)) << seconds;
-    health.Errored(now - 1, now, true);  // of a request that was sent before
+    health.Errored(now - 1, now, true);  // an error of a request that was sent before
     health.Sent(now);
     EXPECT_TRUE(health.Ejected(now + 1));  // it has its one request
     health.Ended(now);                     // which was cancelled, or refused: it says nothing

@@ -20,8 +20,8 @@ struct ServerLoad {
   struct Change {
     std::string adapter;
     std::int64_t sent = 0;    // all that this router sent
-    std::int64_t queued = 0;  // of these, without a first byte
-    std::int64_t ended = 0;   // that the snapshot counts, and that have ended
+    std::int64_t queued = 0;  // requests among them without a first byte
+    std::int64_t ended = 0;   // requests that the snapshot counts, and that have ended
     std::int32_t rank = 0;    // as the requests have it
     std::int64_t bytes = 0;   // as the requests have it
     TimeNs first_sent = 0;    // when the first of `sent` was sent
@@ -31,9 +31,9 @@ struct ServerLoad {
   std::int64_t waiting = 0;                // with those that were sent and not answered
   StepLoad queue;                          // a step that computes all prompts of the waiting requests
   StepLoad exists;                         // a step in which all requests decode
-  std::int64_t running_prompt_tokens = 0;  // of running requests, not computed yet
-  std::int64_t arriving_bytes = 0;         // of adapters on their way to the device, or soon to be
-  std::int64_t claimed_pages = 0;          // of keys and values that the waiting requests will take
+  std::int64_t running_prompt_tokens = 0;  // prompt tokens of running requests that are not computed yet
+  std::int64_t arriving_bytes = 0;         // bytes of adapters on their way to the device, or soon to be
+  std::int64_t claimed_pages = 0;          // pages of keys and values that the waiting requests will take
   std::vector<Change> changes;             // in the order of their first change
 
   std::int64_t requests() const { return running + waiting; }

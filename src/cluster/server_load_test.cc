@@ -33,7 +33,7 @@ TEST(ServerLoad, OfASnapshot) {
   EXPECT_EQ(load.requests(), 7);
   EXPECT_EQ(load.queue.prefill_tokens, 200);
   EXPECT_EQ(load.queue.prefill_attention, 2 * (100 * 101 / 2));
-  EXPECT_EQ(load.queue.adapter_tokens, 100);  // of `b`; the other prompt is for the base model
+  EXPECT_EQ(load.queue.adapter_tokens, 100);  // the tokens of `b`; the other prompt is for the base model
   EXPECT_EQ(load.queue.max_rank, 64);
   EXPECT_EQ(load.exists.decode_sequences, 7);
   EXPECT_EQ(load.exists.decode_context, 1200);

@@ -21,10 +21,10 @@ enum class AdapterPlace : std::uint8_t {
 // One adapter that a server holds in a tier, or has requests for.
 struct SnapshotAdapter {
   std::string name;
-  std::string digest;  // of its content
+  std::string digest;  // digest of its content
   AdapterPlace place = AdapterPlace::kDisk;
   std::int32_t rank = 0;                  // the largest of its modules
-  std::int64_t bytes = 0;                 // of its pages
+  std::int64_t bytes = 0;                 // bytes of its pages
   std::int64_t running = 0, waiting = 0;  // requests
   friend bool operator==(const SnapshotAdapter&, const SnapshotAdapter&) = default;
 };
@@ -38,15 +38,15 @@ struct ServerSnapshot {
   std::string base_model;     // the name of the base model
 
   std::int64_t running = 0, waiting = 0;
-  std::int64_t waiting_prompt_tokens = 0;  // of the waiting requests
-  std::int64_t running_prompt_tokens = 0;  // of the running requests, not computed yet
+  std::int64_t waiting_prompt_tokens = 0;  // prompt tokens of the waiting requests
+  std::int64_t running_prompt_tokens = 0;  // prompt tokens of the running requests that are not computed yet
   std::int64_t running_context = 0;        // positions that the running requests hold
   std::int64_t max_running = 0, max_batch_tokens = 0;
   std::vector<std::int64_t> lane_waiting;  // requests in the queue, by lane
 
   std::int64_t page_tokens = 0, page_bytes = 0;
   std::int64_t device_pages = 0, free_pages = 0;
-  std::int64_t history_pages = 0, idle_adapter_pages = 0;  // that may be evicted
+  std::int64_t history_pages = 0, idle_adapter_pages = 0;  // pages that may be evicted
 
   std::vector<SnapshotAdapter> adapters;  // ascending by name
   // Fingerprints of the blocks of prompts whose keys and values are probably cached (prefix_blocks.h). Ascending.

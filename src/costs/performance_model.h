@@ -137,7 +137,7 @@ struct PerformanceModel {
 
 // One summand of PerformanceModel::LinearSecondsOf: a coefficient times a count.
 struct PerformanceTerm {
-  const char* name;  // of the coefficient in profile files
+  const char* name;  // name of the coefficient in profile files
   double PerformanceModel::*coefficient;
   double (*count)(const PerformanceModel& model, const StepLoad& load);
   bool of_experts = false;  // it counts nothing in a model without experts

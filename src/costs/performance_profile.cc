@@ -24,7 +24,7 @@ constexpr const char* kFormat = "loramux-performance-profile";
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
-constexpr double kMaxSeconds = 1e6;  // of a step or a latency; eleven days
+constexpr double kMaxSeconds = 1e6;  // longest step or latency; eleven days
 
 constexpr std::array<std::string_view, 3> kDeviceKinds = {"cpu", "cuda", "emulated"};
 
@@ -35,7 +35,7 @@ class StrictFields {
  public:
   StrictFields(const json& object, const std::string& label, std::int64_t version)
       : object_(object), fields_(object, label), version_(version) {}
-  std::int64_t version() const { return version_; }  // of the file
+  std::int64_t version() const { return version_; }  // version of the file
   bool Has(const char* key) const { return fields_.Find(key) != nullptr; }
 
   Status Int(const char* key, std::int64_t low, std::int64_t high, std::int64_t& out) {

@@ -30,9 +30,9 @@ inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 // Quality of predictions against measurements.
 struct FitQuality {
   std::int64_t points = 0;  // measurements
-  double r2 = 0;            // of the seconds; at most 1; negative if a constant would be better
-  double mean_error = 0;    // relative: |predicted - measured| / measured
-  double p90_error = 0;     // 90th percentile of the same
+  double r2 = 0;  // coefficient of determination of the seconds; at most 1; negative if a constant would be better
+  double mean_error = 0;  // relative: |predicted - measured| / measured
+  double p90_error = 0;   // 90th percentile of the same
 };
 
 // A fitted model and its quality.
@@ -42,8 +42,8 @@ struct FittedModel {
   FitQuality held_out;  // on the other points
   // On the other points, by kind of step.
   FitQuality held_out_prefill, held_out_decode, held_out_mixed;
-  // Of a fit with batch size and ranks alone, as in CaraServe, on decode steps in which each request has its own
-  // adapter.
+  // Quality of a fit with batch size and ranks alone, as in CaraServe, on decode steps in which each request has its
+  // own adapter.
   FitQuality caraserve_decode;
   // On steps of the running engine that were not used for the factors: with the factors, and by the linear terms alone.
   // No points: the engine did not run with this shape, or the file has version 1; then there are no factors.
@@ -60,18 +60,18 @@ struct PerformanceProfile {
   // The conditions of the measurement.
   std::string device;               // description; the same in every model
   std::string device_kind = "cpu";  // as --device names it: "cpu", "cuda" or "emulated"
-  std::int64_t threads = 0;         // of the processor
+  std::int64_t threads = 0;         // threads of the processor
   std::int64_t unix_seconds = 0;    // time of the measurement
   // The base model.
   struct BaseModel {
     std::string name;    // name of the directory; informational
-    std::string digest;  // of the content of the weights; "random" if there were none
+    std::string digest;  // digest of the content of the weights; "random" if there were none
     std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, intermediate_size = 0,
                  vocab_size = 0;
     std::string dtype, kv_dtype;  // as in safetensors: "BF16"
     std::int64_t page_tokens = 0;
   } base;
-  std::vector<std::int64_t> ranks;  // of the adapters that were measured, ascending
+  std::vector<std::int64_t> ranks;  // ranks of the adapters that were measured, ascending
   std::string lora_targets;         // modules that the adapters change: "q_proj,k_proj,..."
   // Noise of the machine: mean relative distance of repetitions of a step from their median.
   double repeat_error = 0;
@@ -88,7 +88,7 @@ struct PerformanceProfile {
   // Speed of the machine while the steps of the engine were measured, relative to EngineModel(). Constant if they were
   // not measured.
   Pace pace;
-  FitQuality disk, host_to_device, device_to_host;  // of the links, on the points used for the fit
+  FitQuality disk, host_to_device, device_to_host;  // quality of the links' models, on the points used for the fit
 
   // The model of the shape.
   const PerformanceModel& ModelOf(LoraCostShape shape) const {

@@ -243,7 +243,7 @@ TEST(PerformanceProfileTest, AnotherVersionSaysWhatToDo) {
   EXPECT_NE(ErrorOf(changed).find("loramux profile"), std::string::npos);
 }
 
-// Of version 4 or earlier.
+// A profile of version 4 or earlier.
 json EarlierVersion(int version) {
   json earlier = json::parse(PerformanceProfileAsJson(SomeProfile()));
   earlier["version"] = version;

@@ -94,7 +94,7 @@ TEST(Engine, APromptBeginsWithinAPage) {
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), 0);
   EXPECT_EQ(ask(1, {1, 2, 3, 99, 5, 6, 7, 8}), 3);  // in the first page
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 8, 97}), 6);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);  // of two pages that begin alike, the one with more in common
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);  // two pages begin alike: the one with more in common counts
   EXPECT_EQ(ask(1, {1, 2}), 1);                          // shorter than a page; the last token is computed
   EXPECT_EQ(ask(1, {1}), 0);
   EXPECT_EQ(ask(1, {2, 2, 3, 4, 5}), 0);
@@ -103,7 +103,7 @@ TEST(Engine, APromptBeginsWithinAPage) {
   EXPECT_GT(w.executor->checked(), 3 + 6 + 7 + 1);
 }
 
-// Of two sharing domains, neither learns what the other has cached: not by cached tokens, and not by the time to the
+// Two sharing domains learn nothing of what the other has cached: not by cached tokens, and not by the time to the
 // first token, which is that of a prompt that was never seen.
 TEST(Engine, DomainsLearnNothingOfEachOthersPrompts) {
   World w(64, 8, {}, {2});

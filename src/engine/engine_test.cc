@@ -40,7 +40,7 @@ void CheckScores(const Asked& ask, std::span<const ScoredToken> scores) {
 }
 
 struct Fuzzed {
-  std::uint64_t digest = 0;  // of all events
+  std::uint64_t digest = 0;  // digest of all events
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
@@ -435,7 +435,7 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
   EXPECT_EQ(first->adapters[0].waiting, 1);
   EXPECT_EQ(first->waiting_tokens, 3);
-  EXPECT_EQ(first->running_prompt_tokens, 2);  // of the step in flight
+  EXPECT_EQ(first->running_prompt_tokens, 2);  // prompt tokens of the step in flight
   EXPECT_EQ(first->running_context, 0);
   EXPECT_EQ(first->max_batch_tokens, SystemSpec().max_batch_tokens);
   EXPECT_EQ(ask(), first);

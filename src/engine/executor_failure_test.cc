@@ -34,7 +34,7 @@ TEST(ExecutorFailure, AFailedStepEndsItsSequencesAndNoOthers) {
   EXPECT_EQ(w.outcomes[later].tokens, ExpectedTokens(AdapterGeneration{2}, kPrompt, 4));
 }
 
-// Of a batch of three, in prefill and in decode.
+// One sequence of three fails, in prefill or in decode.
 TEST(ExecutorFailure, ASequenceThatFailsAloneHarmsNoOther) {
   for (const bool decoding : {false, true}) {
     SCOPED_TRACE(decoding);

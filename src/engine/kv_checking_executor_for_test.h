@@ -21,7 +21,7 @@ namespace loramux {
 inline constexpr std::int64_t kTestVocab = 1000;
 inline constexpr std::int64_t kTestPageTokens = 4;
 inline constexpr std::int32_t kTestLayers = 4;
-inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);  // of a page
+inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);  // bytes of a layer in a page
 
 // Checks that each sequence's page table leads to keys and values computed for exactly its tokens under its adapter's
 // content. A layer is checked when it is read: at once, or as soon as it has arrived. "Keys and values" are a hash of
@@ -105,7 +105,7 @@ class KvCheckingExecutor final : public Executor {
                                                                      ? version.generation.value
                                                                      : std::hash<std::string>()(version.file.digest)};
   }
-  // Of the adapter that the sequence runs with; 0: the base model.
+  // The content of the adapter that the sequence runs with; 0: the base model.
   std::uint64_t Content(const StepSequence& sequence) const {
     const AdapterSegment* const segment = batch_->SegmentOf(sequence);
     if (segment == nullptr) return 0;

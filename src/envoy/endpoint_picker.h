@@ -27,7 +27,7 @@ struct PickerEndpoint {
 struct Pick {
   RouteRequest request;
   std::vector<std::string> servers;    // names: the chosen one, then where the proxy may try it next
-  std::vector<std::string> addresses;  // of these servers
+  std::vector<std::string> addresses;  // address of each of these servers
   Dispatcher::Attempt attempt = 0;     // at the server that has it now, as far as is known
   bool open = false;                   // the attempt has not ended
 };

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kAroundBody = std::size_t{1} << 20;  // of a message, in bytes: headers, metadata
+constexpr std::size_t kAroundBody = std::size_t{1} << 20;  // bytes of a message beside the body: headers, metadata
 
 Result<PickerServerOptions> ServerOptionsOf(const PickerOptions& options) {
   PickerServerOptions server{.host = options.host, .port = options.port};

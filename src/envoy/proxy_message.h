@@ -39,8 +39,8 @@ enum class ProxyBodyMode : std::uint8_t {
 // A message from the proxy.
 struct ProxyMessage {
   ProxyPart part = ProxyPart::kOther;
-  ProxyHeaders headers;        // of headers and trailers
-  std::string body;            // of a body: a piece of it
+  ProxyHeaders headers;        // the fields of headers and trailers
+  std::string body;            // a piece of a body
   bool end_of_stream = false;  // nothing follows in this direction
   // With the first message, if the proxy says so.
   std::optional<ProxyBodyMode> request_body_mode, response_body_mode;
@@ -54,14 +54,14 @@ struct ProxyMessage {
 // A message to the proxy.
 struct ProxyReply {
   ProxyPart part = ProxyPart::kOther;
-  ProxyHeaders set_headers;                 // of the request or response, or of the immediate response
-  std::vector<std::string> remove_headers;  // of a request
+  ProxyHeaders set_headers;                 // fields to set in the request, the response or the immediate response
+  std::vector<std::string> remove_headers;  // fields to remove from the request
   std::string endpoints;                    // the picked ones, for the dynamic metadata; empty: none
   bool streamed = false;                    // replaces the body's piece by `body`, as the duplex mode demands
-  bool end_of_stream = false;               // of a streamed piece
+  bool end_of_stream = false;               // this piece is the last of a streamed body
   bool replaces_body = false;               // `body` is the request's body from now on; not with `streamed`
-  std::string body;                         // of a streamed piece, of the request, or of the immediate response
-  int status = 0;                           // of the immediate response
+  std::string body;                         // a streamed piece, the request's body, or that of the immediate response
+  int status = 0;                           // status of the immediate response
 };
 
 // The processing of one HTTP exchange. One thread at a time uses it; its destruction ends the exchange.

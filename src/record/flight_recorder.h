@@ -24,9 +24,9 @@ namespace loramux {
 
 // Options of FlightRecorder. Reaching a limit ends the recording.
 struct FlightRecorderOptions {
-  std::int64_t max_file_bytes = std::int64_t{1} << 30;   // of the recording
-  std::size_t max_queued_bytes = std::size_t{64} << 20;  // of steps not yet written to disk
-  // of tenant names, which clients may invent
+  std::int64_t max_file_bytes = std::int64_t{1} << 30;   // most bytes of the recording
+  std::size_t max_queued_bytes = std::size_t{64} << 20;  // most bytes of steps that are not yet written to disk
+  // most bytes of tenant names, which clients may invent
   std::size_t max_tenant_bytes = std::size_t{64} << 20;
   std::string program;  // program version, for the reader of the recording
 };
@@ -76,7 +76,7 @@ class FlightRecorder final : public EngineObserver {
   // A step with the additional data that the writer needs. Its tokens are not pseudonyms yet.
   struct Queued {
     RecordedStep step;
-    std::vector<std::string> contents;  // of `step.arrivals`, in order, for Pseudonyms::Begin
+    std::vector<std::string> contents;  // contents of `step.arrivals`, in order, for Pseudonyms::Begin
     std::vector<RequestId> ended;
     std::size_t bytes = 0;  // approximate size in memory
   };

@@ -8,7 +8,7 @@
 namespace loramux {
 
 struct CatalogueEntry {
-  std::string digest;         // of the content that answers must come from; empty: whatever a server has
+  std::string digest;         // digest of the content that answers must come from; empty: whatever a server has
   std::string source;         // where servers get it from
   std::int64_t replicas = 0;  // servers that should hold it; 0: as its load asks for
 };

@@ -13,7 +13,7 @@ namespace loramux {
 
 // What the headers of a server's response say.
 struct PassedHead {
-  HttpFields headers;  // that are passed on: without Content-Type, those of the connection and those of CORS
+  HttpFields headers;  // fields that are passed on: without Content-Type, those of the connection and those of CORS
   std::string content_type;
   std::optional<std::uint64_t> content_length;
   bool not_started = false;

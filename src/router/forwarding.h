@@ -60,14 +60,14 @@ class Forwarding {
   HttpExchange& exchange_;
   const TimeNs arrived_;
   const RouterMetrics::Gauge in_flight_;
-  AdmissionTicket ticket_;    // of the caller's key
-  std::int64_t waiting_ = 0;  // sequences of which nothing has come yet
-  std::int64_t charged_ = 0;  // tokens, so far
+  AdmissionTicket ticket_;    // what the caller's key was admitted with
+  std::int64_t waiting_ = 0;  // sequences that have sent nothing yet
+  std::int64_t charged_ = 0;  // tokens that the caller was charged so far
   RouteRequest route_;
   std::string body_;
   std::vector<std::string> tried_;
-  std::string last_fault_;            // of the last try
-  std::optional<HttpReply> refusal_;  // of the last server that began nothing
+  std::string last_fault_;            // fault of the last try
+  std::optional<HttpReply> refusal_;  // reply of the last server that began nothing
   std::shared_ptr<RoutedServer> server_;
   Dispatcher::Attempt attempt_ = 0;
   bool open_ = false;  // the attempt has not ended

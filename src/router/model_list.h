@@ -37,7 +37,7 @@ class ModelList {
   struct List {
     TimeNs at = 0;
     std::uint64_t changes = 0;
-    std::size_t bytes = 0;  // of all cards
+    std::size_t bytes = 0;  // bytes of all cards
     std::map<std::string, std::string> bases, adapters, broken;
   };
   using ListPtr = std::shared_ptr<const List>;
@@ -51,7 +51,7 @@ class ModelList {
 
   ServerPool& pool_;
   std::map<std::string, ListPtr> lists_;                    // by what the request's API key is
-  std::map<std::string, std::shared_ptr<Flight>> flights_;  // likewise: of which the servers are being asked
+  std::map<std::string, std::shared_ptr<Flight>> flights_;  // requests to the servers that are under way, by the same
 };
 
 }  // namespace loramux

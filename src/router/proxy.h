@@ -44,7 +44,7 @@ class Proxy {
   RouterMetrics& metrics_;
   const ProxyOptions options_;
   Catalogue catalogue_;
-  Admission admission_{{.max_queued = 0}, QuotaTable()};  // of API keys alone
+  Admission admission_{{.max_queued = 0}, QuotaTable()};  // admits by API key alone
   AnswerLengths lengths_;
   FairWorkQueue scans_;  // reads long bodies, whose clients take turns
 };

@@ -24,10 +24,10 @@ struct ScannedRequest {
   bool stream = false;           // the field `stream`
   std::int64_t max_tokens = -1;  // max_tokens, max_completion_tokens, max_output_tokens or max_new_tokens; -1: absent
   std::int64_t choices = 1;      // `n`: the answers to each prompt
-  std::int64_t prompts = 1;      // that `prompt` or `input` lists
+  std::int64_t prompts = 1;      // prompts that `prompt` or `input` lists
   // The beginning of the prompt's text, as cluster/prompt_text.h defines it, up to the last block of a fingerprint.
   std::string text;
-  std::int64_t text_bytes = 0;  // of the whole text of all prompts
+  std::int64_t text_bytes = 0;  // bytes of the text of all prompts
   std::int64_t token_ids = 0;   // numbers in prompts that are given as token ids
 };
 

@@ -31,9 +31,9 @@ struct RouterOptions {
   ServerAccess access;
   ProxyOptions proxy;
   std::string api_key_file;                     // checked before requests go to servers; empty: the servers check
-  QuotaLimits key_limits{.concurrency = 1024};  // of each API key, where the file sets no others
+  QuotaLimits key_limits{.concurrency = 1024};  // limits of each API key, where the file sets no others
   bool trust_fairness_header = false;           // clients may name their tenants
-  TlsFiles tls;                                 // of the router itself; empty: plain HTTP
+  TlsFiles tls;                                 // certificate of the router itself; empty: plain HTTP
   // The servers share a catalogue of adapters, so a load or an unload at one of them reaches all.
   bool shared_catalogue = false;
   // The key that loads and unloads of adapters need, which the servers are given too. Empty: only the servers check;

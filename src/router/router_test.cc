@@ -107,7 +107,7 @@ TEST_F(RouterTest, KeepsConnectionsToServers) {
   StartWith({&server});
   RawHttpClient client = Client();
   for (int i = 0; i < 50; ++i) EXPECT_EQ(client.Do("POST", kChat, kBody).status, 200);
-  EXPECT_LE(server.connections(), 3);  // of requests, and of the link
+  EXPECT_LE(server.connections(), 3);  // connections of requests, and that of the link
 }
 
 TEST_F(RouterTest, SendsToAnotherServerWhatDidNotBegin) {
@@ -550,7 +550,7 @@ TEST_F(RouterKeysTest, TokensOfAnswersAreADebt) {
   EXPECT_EQ(refused.status, 429);
   EXPECT_NE(refused.body.find("Too many tokens"), std::string::npos) << refused.body;
   ASSERT_TRUE(WaitUntil([&] { return AskAs("acme", R"({"stream":true})").status == 200; }));
-  EXPECT_EQ(AskAs("acme").status, 429);  // of a stream that does not name its tokens, its events are counted
+  EXPECT_EQ(AskAs("acme").status, 429);  // the events of a stream that does not name its tokens are counted
 }
 
 TEST_F(RouterKeysTest, SequencesInProgressAreBounded) {

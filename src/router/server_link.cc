@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 constexpr std::size_t kSmallSnapshot = 16 * 1024;  // it is parsed at once
 constexpr std::size_t kMostProbeBytes = 64 * 1024;
 constexpr std::int64_t kOldestSnapshotMs = 3'600'000;
-constexpr int kProbesBetweenPolls = 60;  // of a foreign server, which may have become another
+constexpr int kProbesBetweenPolls = 60;  // probes of a foreign server, which may have become another
 
 // A whole answer.
 struct Answer {
@@ -205,9 +205,9 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   bool stopped_ = false, foreign_ = false;
   std::optional<bool> healthy_;
   int probes_ = 0;
-  std::uint64_t version_ = 0;  // of the last snapshot; 0: none
+  std::uint64_t version_ = 0;  // version of the last snapshot; 0: none
   std::string instance_;
-  std::uint64_t offered_version_ = 0;  // of its list of models
+  std::uint64_t offered_version_ = 0;  // version of its list of models
 };
 
 ServerLink::ServerLink(asio::any_io_executor executor, ServerLinkOptions options, ServerLinkCallbacks callbacks,

@@ -32,7 +32,7 @@ struct SchedulerStats {
   std::int64_t preemptions = 0;       // includes squashes
   std::int64_t squashes = 0;          // preemptions of requests that had overtaken another
   ResumedTokens resumed;              // after any preemption
-  ResumedTokens resumed_squashes;     // of these, after squashes
+  ResumedTokens resumed_squashes;     // tokens after squashes alone
   std::int64_t given_up = 0;          // requests that the queue order gave up (ObjectiveOrder)
   std::int64_t early_admissions = 0;  // admissions while layers were arriving
   std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer

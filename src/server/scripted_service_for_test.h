@@ -22,7 +22,7 @@ namespace loramux {
 
 // Ids of the test tokenizer: the id of a byte is its value.
 inline constexpr TokenId kBosToken = 256, kEosToken = 257;
-inline constexpr std::int64_t kTestVocabSize = 300;  // of the model; the tokenizer has 258
+inline constexpr std::int64_t kTestVocabSize = 300;  // size of the model's vocabulary; the tokenizer has 258
 inline constexpr std::int64_t kTestMaxTokens = 4096;
 
 // Returns the token ids of a text.
@@ -183,7 +183,7 @@ class ScriptedService final : public GenerationService {
     return scores;
   }
 
-  // Of a mean {3, 4, 0, 0}, of the last token the same backwards; times the length of the prompt.
+  // The embedding {3, 4, 0, 0} as a mean, and the same backwards for the last token; times the length of the prompt.
   static std::vector<float> EmbeddingOf(const GenerationRequest& request) {
     if (!request.pooling) return {};
     const auto length = static_cast<float>(request.prompt.size());

@@ -223,7 +223,7 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
       case LoraTarget::kEmbedding:
         elements += hidden + vocab;
         break;
-      case LoraTarget::kRouter:  // of no model with a shape here
+      case LoraTarget::kRouter:  // no model with a shape here has these
       case LoraTarget::kSharedGate:
       case LoraTarget::kInQkv:
       case LoraTarget::kInZ:

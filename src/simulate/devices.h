@@ -33,7 +33,7 @@ struct ModelShape {
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
   std::int64_t Parameters() const;        // including embeddings and output matrix
   std::int64_t MatmulParameters() const;  // without the embeddings
-  std::int64_t ActiveParameters() const;  // of those, the ones that each token is multiplied with
+  std::int64_t ActiveParameters() const;  // those of them that each token is multiplied with
   std::int64_t WeightBytes() const { return 2 * Parameters(); }
   std::int64_t KvBytesPerToken() const { return 2 * 2 * layers * KvWidth(); }
   // Bytes per unit of rank of an adapter with these targets: both matrices, 16 bits, all layers. (Rank 32 on q, k, v,
@@ -68,7 +68,7 @@ struct SimulatedDevice {
   std::int64_t page_tokens = 16, page_bytes = 0;
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
-  std::int64_t layers = 0;  // of the model; for ProgramCosts::layer_seconds
+  std::int64_t layers = 0;  // layers of the model; for ProgramCosts::layer_seconds
 
   // Pages that an adapter of this rank takes, rounded up.
   std::int64_t AdapterPages(std::int64_t rank) const {

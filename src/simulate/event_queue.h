@@ -17,12 +17,12 @@ enum class EventKind : std::uint8_t {
   kTransferEnds,
   kStepEnds,
   kMove,
-  // Of fleets only.
+  // Only in fleets.
   kFault,
   kSnapshotMade,
   kSnapshotHeard,
   kProbe,
-  // Of all simulations.
+  // In all simulations.
   kArrival,
   kCancel,
   kSample,
@@ -35,7 +35,7 @@ struct Event {
   std::uint64_t sequence = 0;
   std::int64_t subject =
       0;                    // the request of an arrival or a cancellation; in fleets also a fault, a snapshot, a router
-  std::int32_t server = 0;  // of a fleet
+  std::int32_t server = 0;  // index of a fleet's server
 };
 
 // A priority queue of events. Not thread-safe.

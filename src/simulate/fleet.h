@@ -20,24 +20,24 @@ namespace loramux {
 
 // Options of SimulateFleet.
 struct FleetOptions {
-  // of each server; `observer`, `samples`, `progress` and `check_every` are not used. `give_up` is for the fleet
+  // options of each server, without `observer`, `samples`, `progress` and `check_every`. `give_up` is for the fleet
   SimulationOptions server;
   std::int64_t servers = 1;        // at the start, named "server-0" and so on
   std::int64_t routers = 1;        // requests are dealt to them in turn
-  DispatcherOptions dispatcher;    // of each router; model null: the servers' own; the seed is of the first router
+  DispatcherOptions dispatcher;    // for each router; model null: the servers' own; the seed is the first router's
   std::int64_t most_attempts = 3;  // at servers, for a request that none began
 
   TimeNs snapshot_interval = 100 * kNsPerMs;  // 0: at each decision, routers know the servers' present state
   TimeNs snapshot_delay = 5 * kNsPerMs;       // from a server's state to the router that hears of it
   double snapshot_jitter = 0;                 // each delay is longer by a share of up to this
   double snapshot_loss = 0;                   // share of snapshots that never arrive
-  TimeNs probe_interval = kNsPerSecond;       // of health; a frozen server fails a probe after as long
+  TimeNs probe_interval = kNsPerSecond;       // time between health probes; a frozen server fails one after as long
   TimeNs drain_notice = kNsPerSecond;         // how long a draining server still takes requests
 
   std::vector<FleetEvent> events;  // ascending by time
-  std::uint64_t seed = 1;          // of jitter and loss
+  std::uint64_t seed = 1;          // seed of jitter and loss
   bool keep_log = false;
-  std::function<void(double share)> progress;  // of the requests that have ended; may be empty
+  std::function<void(double share)> progress;  // told the share of requests that have ended; may be empty
 };
 
 // How a request ended.
@@ -64,7 +64,7 @@ struct FleetServerTotals {
   std::int64_t sent = 0, finished = 0, broken = 0, cold = 0;
   std::int64_t output_tokens = 0, device_loads = 0, disk_loads = 0, preemptions = 0;
   std::int64_t starts = 0;
-  TimeNs busy = 0;  // of its device
+  TimeNs busy = 0;  // time that its device computed
   double bytes_to_device = 0, bytes_from_disk = 0;
 };
 
@@ -81,26 +81,26 @@ struct FleetLogEntry {
   What what = What::kAsked;
   std::size_t request = 0;
   std::int32_t server = -1;
-  std::int64_t life = 0;                 // of the server: its how many-th start
-  FleetEnd end = FleetEnd::kNeverAsked;  // of kTold
+  std::int64_t life = 0;                 // which start of the server it is
+  FleetEnd end = FleetEnd::kNeverAsked;  // only of kTold
   std::string digest;
 };
 
 // The fleet at one time.
 struct FleetSample {
   TimeNs at = 0;
-  std::int64_t servers = 0;                                 // that are up
+  std::int64_t servers = 0;                                 // servers that are up
   std::int64_t running = 0, waiting = 0, most_waiting = 0;  // most_waiting: at one server
 };
 
 // Outcome of a run.
 struct FleetResult {
   RunResult run;  // requests in the order of the workload; of the rest only `between_tokens`, `end`
-  std::vector<FleetRequest> requests;  // likewise
+  std::vector<FleetRequest> requests;  // in the order of the workload
   std::vector<FleetServerTotals> servers;
   std::int64_t retries = 0;
   std::vector<FleetSample> samples;
-  // Of each router at the end.
+  // What each router knows at the end.
   std::vector<std::vector<Dispatcher::ServerState>> routers;
   std::vector<FleetLogEntry> log;  // only with keep_log
 };

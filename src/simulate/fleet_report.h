@@ -20,12 +20,12 @@ struct FleetRun {
 
 struct FleetReport {
   std::string device, workload, fleet;  // in words
-  std::string command;                  // that made it
+  std::string command;                  // command that made it
   FleetObjective objective;
   std::string objective_source;  // SimulationReport
   double low_load_ms = 0;        // 0: the objective for TTFT does not come from it
-  double wanted_share = 0;       // of FindFleetSize
-  std::int64_t servers = 0;      // of the runs; with a search, each run has the number that its policy needs
+  double wanted_share = 0;       // share that FindFleetSize was asked for
+  std::int64_t servers = 0;      // servers of the runs; with a search, each run has the number that its policy needs
   std::vector<FleetRun> runs;
   std::string first_column = "policy";  // what runs differ in
   std::string answer;                   // a sentence; empty: not asked for

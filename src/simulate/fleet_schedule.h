@@ -26,7 +26,7 @@ struct FleetEvent {
   FleetEventKind kind = FleetEventKind::kCrash;
   std::int32_t server = -1;  // index
   TimeNs duration = 0;       // 0: without an end
-  std::int64_t count = 1;    // of kAdd
+  std::int64_t count = 1;    // servers that kAdd adds
   std::int32_t adapter = -1;
 };
 

@@ -30,7 +30,7 @@ class FleetServer {
     std::size_t index = 0;
     std::int32_t adapter = -1;
     GenerationRequest request;
-    std::string digest;  // that was demanded
+    std::string digest;  // digest that was demanded
   };
 
   // All arguments must outlive the server. It is down.

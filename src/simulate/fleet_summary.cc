@@ -30,7 +30,7 @@ Judged Judge(const RequestRecord& record, const FleetRequest& request, const Fle
   return judged;
 }
 
-// Of one adapter, while it is counted.
+// The figures of one adapter, while they are counted.
 struct AdapterCount {
   AdapterSummary summary;
   std::vector<double> ttfts;

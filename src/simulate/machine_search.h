@@ -17,8 +17,8 @@ namespace loramux {
 // One way to serve.
 struct MachineChoice {
   Preset preset;
-  std::int64_t gpus = 1;   // of each server
-  SimulatedDevice device;  // of so many GPUs
+  std::int64_t gpus = 1;   // GPUs of each server
+  SimulatedDevice device;  // as many GPUs as one device
 };
 
 // How well a count is known.
@@ -34,9 +34,9 @@ struct MachineCount {
   MachineChoice choice;
   MachineKnowledge known = MachineKnowledge::kEstimated;
   std::int64_t servers = 0;
-  std::vector<FleetSize::Probe> probes;  // of whole fleets, ascending by servers
-  std::optional<FleetResult> result;     // of the fleet with `servers`; only with kExact
-  FleetSummary summary;                  // likewise
+  std::vector<FleetSize::Probe> probes;  // probes of whole fleets, ascending by servers
+  std::optional<FleetResult> result;     // run of the fleet with `servers`; only with kExact
+  FleetSummary summary;                  // figures of that run
 
   std::int64_t Gpus() const { return servers * choice.gpus; }
 };
@@ -44,8 +44,8 @@ struct MachineCount {
 // How to search.
 struct MachineSearch {
   ServiceObjective objective;
-  double share = 0.99;       // of the requests, that must keep it
-  std::int64_t most = 1000;  // servers
+  double share = 0.99;       // share of the requests that must keep it
+  std::int64_t most = 1000;  // most servers
   // The events for a number of servers; may be empty.
   std::function<Result<std::vector<FleetEvent>>(std::int64_t servers)> faults;
   // What is done now, and the share of the work that is done, an estimate; may be empty.

@@ -19,7 +19,7 @@ struct PresetRun {
 
 struct SimulationReport {
   std::string device, workload;  // in words
-  std::string command;           // that made it
+  std::string command;           // command that made it
   std::int64_t page_bytes = 0, device_pages = 0;
   ServiceObjective objective;
   std::string objective_source;  // in words: "the default", "as given"

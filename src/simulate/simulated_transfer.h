@@ -22,7 +22,7 @@ class SimulatedLink {
   explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
   // When a job's bytes arrive.
   struct Arrival {
-    TimeNs begins = 0, ends = 0;  // of the first byte and the last one
+    TimeNs begins = 0, ends = 0;  // when the first byte and the last one arrive
   };
   // Enqueues a job of `bytes` at time `now`.
   Arrival Occupy(double bytes, TimeNs now) { return Occupy(bytes, 0, now); }

@@ -39,7 +39,7 @@ struct LoadSearch {
   // rate that is far below or above the limit of the part is not tried. The result is the same, as long as no rate
   // that is too high lies below one that is not; false: try each with all requests to their end.
   bool hasten = true;
-  std::function<void(double share)> progress;  // of the search, an estimate; may be empty
+  std::function<void(double share)> progress;  // is told an estimate of how far the search is; may be empty
 };
 
 // The highest rate within the objective, to 2 %: for TTFT alone one at which its 99th percentile keeps it; otherwise

@@ -40,7 +40,7 @@ Result<std::vector<std::string>> Texts(const toml::node& node, const std::string
 
 // Settings fill a few kilobytes. The parser of TOML is recursive, and so is what frees its tables.
 constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
-constexpr int kMaxDepth = 32;  // of brackets, and of dots between the parts of one name
+constexpr int kMaxDepth = 32;  // depth of brackets, and of dots between the parts of one name
 
 Result<std::string> ReadText(const std::string& file) {
   std::ifstream input(file);

@@ -14,7 +14,7 @@ constexpr std::int64_t kLeastBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kDefaultPoolBytes = std::int64_t{8} << 30;
 constexpr std::int64_t kMaxKiB = std::int64_t{1} << 50;
 
-// Of /proc/meminfo, in bytes. 0: unknown.
+// The bytes that /proc/meminfo names. 0: unknown.
 std::int64_t MeminfoBytes(std::string_view meminfo, std::string_view key) {
   std::string_view value = ValueOf(meminfo, key).value_or("");
   if (!value.ends_with("kB")) return 0;

@@ -20,7 +20,7 @@ enum class CheckVerdict {
 
 // One line of the report.
 struct Finding {
-  std::string name;  // of the check: "memory"
+  std::string name;  // name of the check: "memory"
   CheckVerdict verdict = CheckVerdict::kOk;
   std::string found;
   std::string advice;  // what to change, and why; empty where nothing is to be done

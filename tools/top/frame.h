@@ -11,7 +11,7 @@ struct FrameOptions {
   int columns = 80, rows = 0;  // rows 0: as many as there are adapters
   bool color = false;
   AdapterOrder order = AdapterOrder::kTokens;
-  std::string address;  // of the server
+  std::string address;  // address of the server
   std::string problem;  // in place of the line of keys: why the figures are old
   bool keys = false;    // the last line explains the keys
 };

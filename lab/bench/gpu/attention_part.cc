@@ -21,7 +21,7 @@ struct AttentionCase {
   std::int64_t Sequences() const { return std::max<std::int64_t>(1, sequences); }
   // Elements of K or V of a head in a page.
   std::int64_t HeadElements() const { return std::int64_t{page_tokens} * head_dim; }
-  std::int64_t LayerBytes() const { return 4 * kv_heads * HeadElements(); }  // of a page
+  std::int64_t LayerBytes() const { return 4 * kv_heads * HeadElements(); }  // bytes of a layer in a page
   std::int64_t PagesOfSequence() const { return (context + page_tokens - 1) / page_tokens; }
 };
 

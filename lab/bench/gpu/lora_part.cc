@@ -26,7 +26,7 @@ struct LoraCase {
   std::int64_t in = 0, out = 0;
   std::int32_t slices = 1;
   std::vector<std::int32_t> ranks;  // one for each adapter
-  std::int32_t tokens = 1;          // of each adapter
+  std::int32_t tokens = 1;          // tokens of each adapter
 
   std::int64_t RankSum() const { return std::accumulate(ranks.begin(), ranks.end(), std::int64_t{0}); }
   std::int32_t MaxRank() const { return *std::max_element(ranks.begin(), ranks.end()); }

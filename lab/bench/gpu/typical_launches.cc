@@ -27,7 +27,7 @@ constexpr std::int32_t kHeads = 32, kRows = 64;
 // A stream that prints its launches.
 class PrintingStream final : public DeviceStream {
  public:
-  int variant = 0;  // of the kernels that have several
+  int variant = 0;  // variant of the kernels that have several
 
   void CopyToDevice(void*, const void*, std::size_t) override {}
   void CopyToHost(void*, const void*, std::size_t) override {}

@@ -22,7 +22,7 @@ using envoy::service::ext_proc::v3::ProcessingResponse;
 constexpr const char* kServices[] = {"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
                                      "inference-extension"};
 constexpr const char* kLiveness = "liveness";          // answers as long as anything does
-constexpr std::size_t kMemory = std::size_t{1} << 30;  // of gRPC's buffers; beyond it connections are slowed down
+constexpr std::size_t kMemory = std::size_t{1} << 30;  // bytes of gRPC's buffers; beyond it connections are slowed down
 constexpr int kMaxThreads = 64;
 
 class Service final : public ExternalProcessor::CallbackService {

@@ -53,7 +53,7 @@ class ProcessStream final : public grpc::ServerBidiReactor<envoy::service::ext_p
   void WriteOrRead();
   void Close();
 
-  std::mutex mutex_;  // of everything below
+  std::mutex mutex_;  // guards everything below
   std::unique_ptr<ProxyExchange> exchange_;
   OpenStreams& streams_;
   envoy::service::ext_proc::v3::ProcessingRequest request_;

@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  x = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));  // of (constant, NaN), x86 returns the NaN
+  x = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));  // x86's Max(constant, NaN) is the NaN
   const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
   const auto nf = hn::ConvertTo(d, n);
   V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);

@@ -26,7 +26,7 @@ using DotBytes = hn::Repartition<std::uint8_t, DotTag>;
 #if HWY_TARGET == HWY_AVX2
 struct QuadCodes {
   DotVec codes;
-  DotVec magnitudes;  // of 8-bit codes: |code - 128|
+  DotVec magnitudes;  // magnitudes of 8-bit codes: |code - 128|
 };
 #else
 // No struct: GCC compiles its implicit constructor without the instructions of NEON's target, and then refuses it.

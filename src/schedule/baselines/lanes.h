@@ -75,7 +75,7 @@ class Lanes final : public StepRule {
   const QueueOrder& order_;
   std::vector<Overtaker> overtakers_;            // ascending by request
   std::array<double, kMaxLanes> lane_use_ = {};  // tokens of running requests and of those that the plan admits
-  Heap<End, EndsBefore> ends_;                   // of running requests, the earliest first
+  Heap<End, EndsBefore> ends_;                   // when running requests end, the earliest first
   double decode_seconds_ = 0;                    // DecodeSeconds, with a performance model
   double time_until_room_ = 0;                   // as in RunTimeOf
 };

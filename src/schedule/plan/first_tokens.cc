@@ -28,7 +28,7 @@ void SortByUrgency(std::vector<AwaitedToken>& prompts) {
 
 void SortByQuantum(std::vector<AwaitedToken>& prompts, const FirstTokens::Pace& pace) {
   const double quantum = pace.objective / pace.seconds_per_token;
-  double least = std::numeric_limits<double>::infinity();  // of those whose service counts
+  double least = std::numeric_limits<double>::infinity();  // least service of the tenants whose service counts
   for (const AwaitedToken& prompt : prompts) {
     if (!prompt.standing.overdue) least = std::min(least, prompt.standing.service);
   }

@@ -26,7 +26,7 @@ namespace loramux {
 
 // A prompt that waits, or that is computed in part.
 struct AwaitedToken {
-  Standing standing;         // of its tenant; one that is overdue goes first
+  Standing standing;         // standing of its tenant; one that is overdue goes first
   Urgency urgency;           // the order without regard to tenants
   double tokens = 0;         // to be computed before the first output token
   double seconds_left = 0;   // until it is wanted; negative: it is late already
@@ -41,7 +41,7 @@ struct AwaitedToken {
 class FirstTokens {
  public:
   struct Pace {
-    double seconds_per_token = 0;  // of prompts
+    double seconds_per_token = 0;  // seconds to compute a token of a prompt
     double objective = 0;          // seconds; > 0
     bool fair = false;             // there are tenants whose service counts
   };

@@ -21,7 +21,7 @@ class PromptPace {
  private:
   double steps_ = 0;                  // weighted, as all below
   double tokens_ = 0, seconds_ = 0;   // sums over steps
-  double squares_ = 0, product_ = 0;  // of tokens; of tokens and seconds
+  double squares_ = 0, product_ = 0;  // sums of tokens squared; of tokens times seconds
 };
 
 }  // namespace loramux

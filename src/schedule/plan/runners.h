@@ -28,7 +28,7 @@ inline Rank RankOf(RequestId id, double service, std::int64_t quantum) {
 struct Runner {
   Request* request = nullptr;
   Rank rank;
-  Standing standing;            // of its tenant
+  Standing standing;            // standing of its tenant
   std::int32_t uncomputed = 0;  // tokens
   std::int32_t next_pages = 0;  // pages that one more token needs
   bool paused = false;          // has no seat in this step

@@ -45,7 +45,7 @@ class AdapterWorth {
 
   // The state of the cache, for Refresh.
   struct CacheState {
-    std::int64_t idle_pages = 0;     // of history and adapters that no request uses
+    std::int64_t idle_pages = 0;     // pages of history and of adapters that no request uses
     std::int64_t evicted_pages = 0;  // so far
     std::int64_t requests = 0;       // running and waiting
     TimeNs oldest_history = 0;       // the last use of the longest idle page; now if there is none

@@ -92,7 +92,7 @@ class HistoryPredictor final : public LengthPredictor {
   const HistoryOptions options_;
   mutable std::mutex mutex_;
   Group base_;                                              // all requests
-  std::vector<Group> groups_;                               // of adapter contents, by slot
+  std::vector<Group> groups_;                               // by slot: the requests of one adapter content
   std::vector<std::uint64_t> keys_;                         // by slot: hash of the digest
   std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // by key; never iterated
   IndexChain used_;                                         // slots, the least recently used first

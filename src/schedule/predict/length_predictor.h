@@ -12,7 +12,7 @@ namespace loramux {
 // The facts about a request that a predictor may use.
 struct LengthQuery {
   AdapterGeneration adapter = kBaseModel;
-  std::string_view adapter_digest;  // of the adapter content; empty: the base model
+  std::string_view adapter_digest;  // digest of the adapter's content; empty: the base model
   std::int32_t prompt_tokens = 0;
   std::int32_t max_output_tokens = 0;  // bound that the client set
   // Output tokens predicted outside the engine (by the proxy model, or by a workload that knows them). 0: no hint.

@@ -237,7 +237,7 @@ TEST(TenantCounters, ForgottenOnceTheOthersCaughtUp) {
   w.Serve(w.Add("debtor", 50'000));
   w.Serve(w.Add("a", 10));  // begins at half of that
   w.Serve(w.Next(), 15'000);
-  EXPECT_EQ(w.tenants.Floor(), 30'010);  // of "b": beyond "a", not beyond the debtor
+  EXPECT_EQ(w.tenants.Floor(), 30'010);  // where "b" stands: beyond "a", not beyond the debtor
   w.Serve(w.Add("c", 10));               // one of three must go
   EXPECT_EQ(w.tenants.known_tenants(), 3u);
   EXPECT_EQ(w.tenants.Service(*w.Add("debtor")), 50'000);

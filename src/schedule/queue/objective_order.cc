@@ -164,7 +164,7 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
     for (; work > fits && member.request != nullptr; largest_.pop_back()) {  // without it, all others fit
       std::pop_heap(largest_.begin(), largest_.end(), smaller);
       work -= members[largest_.back()].work;
-      GiveUpOne(members[largest_.back()]);  // of equal ones the youngest
+      GiveUpOne(members[largest_.back()]);  // among equal ones, the youngest
     }
   }
 }

@@ -16,7 +16,7 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
-constexpr int kDownloadThreads = 4;  // of adapters that a restart did not find in the cache
+constexpr int kDownloadThreads = 4;  // threads that fetch adapters which a restart did not find in the cache
 
 std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   std::set<std::string, std::less<>> names;
@@ -51,7 +51,7 @@ Error AlreadyLoaded(const std::string& name) {
   return InvalidArgument("The lora adapter '" + name + "' has already been loaded.", "lora_name");
 }
 
-// Of rows in 8 bits, for the log: what rounding did to them, after a comma.
+// What rounding did to rows in 8 bits, after a comma, for the log.
 std::string RoundingIn(const AdapterVersion& version) {
   return version.rounding ? ", " + Describe(*version.rounding, version.layout.dtype) : std::string();
 }

@@ -65,7 +65,7 @@ class AdapterAdmin final : public AdapterFinder {
     bool replace = false;  // true: reload a name that is loaded; false: refuse the request
     // Keep the adapter on the device until it is unloaded
     bool pinned = false;
-    std::string digest;   // that the content must have (AdapterFile::digest); empty: any
+    std::string digest;   // digest that the content must have (AdapterFile::digest); empty: any
     bool journal = true;  // false: the journal does not keep it, because its owner does
   };
   enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded

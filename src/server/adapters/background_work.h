@@ -32,7 +32,7 @@ class BackgroundWork {
   std::mutex mutex_;
   std::condition_variable came_;
   std::deque<std::pair<std::string, std::function<void()>>> waiting_;
-  std::set<std::string> keys_;  // of all that waits or runs
+  std::set<std::string> keys_;  // keys of all work that waits or runs
   bool stop_ = false;
   int idle_ = 0;
   std::vector<std::thread> threads_;  // started when they are needed

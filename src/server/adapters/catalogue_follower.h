@@ -65,15 +65,15 @@ class CatalogueFollower {
   // What was made of one name.
   struct Applied {
     bool owned = false;          // loaded for the catalogue
-    FleetAdapter entry;          // that was tried last
-    std::optional<Error> error;  // of the last try
-    CatalogueRetry retry;        // if error
-    FleetAdapter loaded;         // if owned: what is loaded
+    FleetAdapter entry;          // entry that was tried last
+    std::optional<Error> error;  // error of the last try
+    CatalogueRetry retry;        // when to try again; only if error
+    FleetAdapter loaded;         // what is loaded; only if owned
   };
   struct Action {
     std::string name;
     std::optional<FleetAdapter> load;  // nullopt: unload
-    std::uint64_t epoch = 0;           // of the catalogue that asks for it
+    std::uint64_t epoch = 0;           // epoch of the catalogue that asks for it
   };
   class NameGuard;
 
@@ -107,7 +107,7 @@ class CatalogueFollower {
   std::condition_variable_any changed_;
   std::optional<FleetCatalogue> desired_;
   std::map<std::string, Applied> applied_;
-  std::map<std::string, CatalogueRecord> own_changes_;  // that the watch has not brought yet
+  std::map<std::string, CatalogueRecord> own_changes_;  // changes that the watch has not brought yet
   std::set<std::string> busy_;                          // names that a thread works on
   std::vector<std::jthread> threads_;
   std::unique_ptr<EtcdMirror> mirror_;  // last: it calls SetDesired

@@ -7,7 +7,7 @@
 
 namespace loramux {
 
-// Of one name. After 1 s, then after twice as long each time, up to a minute. Up to an hour where each try would fetch
+// When to try a name again: after 1 s, then twice as long each time, up to a minute; up to an hour if each try fetches
 // the same content from afar (s3://, hf://) to refuse it again. Another entry begins anew. A plain value.
 class CatalogueRetry {
  public:
@@ -17,8 +17,8 @@ class CatalogueRetry {
   TimeNs at() const { return at_; }
 
  private:
-  FleetAdapter entry_;  // that failed last
-  int failures_ = 0;    // of it, in a row
+  FleetAdapter entry_;  // the entry that failed last
+  int failures_ = 0;    // its failures in a row
   TimeNs at_ = 0;
 };
 

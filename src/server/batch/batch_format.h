@@ -21,7 +21,7 @@ class LineReader {
  public:
   explicit LineReader(std::FILE* file) : file_(file) {}
   // Reads the next line, without its end. False: the file ends here. A line that the file does not end (`torn`) counts.
-  // Of a line beyond kMaxBatchLineBytes, `line` has the beginning, one byte too much.
+  // If the line is longer than kMaxBatchLineBytes, `line` has its beginning, one byte too much.
   bool Next(std::string& line);
   // True if the last line was not ended.
   bool torn() const { return torn_; }
@@ -37,7 +37,7 @@ class LineReader {
 
 // One request of a batch.
 struct BatchItem {
-  std::string id;         // of the output line, from the number of the input line
+  std::string id;         // id of the output line, from the number of the input line
   std::string custom_id;  // the client's
   std::string url;        // "/v1/chat/completions"
   std::string body;       // JSON

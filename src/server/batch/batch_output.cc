@@ -36,7 +36,7 @@ Status BatchOutput::ReadLines() {
   if (!S_ISREG(what.st_mode)) return Ok{};  // /dev/full has no end
   LineReader reader(file_);
   std::string line;
-  std::int64_t end = 0;  // of the last whole line
+  std::int64_t end = 0;  // where the last whole line ends
   while (reader.Next(line) && !reader.torn()) {
     auto result = ParseBatchResult(line);
     if (!result.ok()) {

@@ -10,8 +10,8 @@
 
 namespace loramux {
 
-inline constexpr const char* kLoadReportFormatHeader = "endpoint-load-metrics-format";  // of the request
-inline constexpr const char* kLoadReportHeader = "endpoint-load-metrics";               // of the response
+inline constexpr const char* kLoadReportFormatHeader = "endpoint-load-metrics-format";  // header of the request
+inline constexpr const char* kLoadReportHeader = "endpoint-load-metrics";               // header of the response
 
 // Returns the header's value in the form that `format` (the value of kLoadReportFormatHeader) asks for: "TEXT" or
 // "JSON", in any case. nullopt: another form, or none.

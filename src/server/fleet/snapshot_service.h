@@ -32,7 +32,7 @@ inline constexpr std::int64_t kDefaultSnapshotWaitMs = 10'000, kMaxSnapshotWaitM
 
 // What routers may ask, and how a drain is announced.
 struct SnapshotServiceOptions {
-  std::string key;            // that routers must send; empty: none is needed, or see key_required
+  std::string key;            // key that routers must send; empty: none is needed, or see key_required
   bool key_required = false;  // the server has API keys: without `key` routers are refused
   std::string profile;        // the JSON of the performance profile; empty: there is none
   std::string profile_id;     // names it in snapshots
@@ -108,7 +108,7 @@ class SnapshotService {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<const Published> published_;       // null: nothing yet
-  std::shared_ptr<const EngineSnapshot> of_engine_;  // that published_ was made of, or one that says the same
+  std::shared_ptr<const EngineSnapshot> of_engine_;  // what published_ was made of, or one that says the same
   TimeNs asked_at_ = 0;                              // when the engine was asked last; 0: never
   TimeNs polled_at_ = 0;                             // when a router polled last; 0: never
   std::vector<std::weak_ptr<Sleeper>> sleepers_;

@@ -37,7 +37,7 @@ class RecentEnds {
 
   struct Taken {
     std::vector<SequenceEnd> ends;  // in the order in which they came
-    std::int64_t left_out = 0;      // that came besides
+    std::int64_t left_out = 0;      // ends that came besides
   };
   // Returns what came since the last call, and forgets it.
   Taken Take();

@@ -49,7 +49,7 @@ const ToolFormat* FormatOfCall(std::string_view text) {
   return has("\"parameters\"") ? FindToolFormat("llama3_json") : nullptr;
 }
 
-// Of templates that write no calls: the format that they ask the model for when they offer tools.
+// For a template that writes no calls: the format that it asks the model for when it offers tools.
 const ToolFormat* FormatOfOffer(const ChatTemplate& chat_template) {
   const Json context = {{"messages", Json::array({kUserMessage})}, {"tools", kTools}};
   const std::string text = Rendered(chat_template, context, true);

@@ -22,7 +22,7 @@ struct CallText {
 
 // One way to write calls.
 struct ToolFormat {
-  std::string_view name;  // of --tool-call-parser
+  std::string_view name;  // value of --tool-call-parser
   // Tokens that the parser must see, although clients do not see special tokens.
   std::span<const std::string_view> tokens;
   const CallGrammar* grammar;
@@ -32,7 +32,7 @@ struct ToolFormat {
 
 // One way to write reasoning. All of them put it between <think> and </think>.
 struct ReasoningFormat {
-  std::string_view name;       // of --reasoning-parser
+  std::string_view name;       // value of --reasoning-parser
   bool always_begins = false;  // the answer begins with reasoning, even where neither prompt nor model opens it
 };
 

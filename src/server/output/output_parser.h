@@ -24,9 +24,9 @@ struct OutputEvent {
   Kind kind = Kind::kContent;
   std::int32_t call = 0;
   std::string text;
-  std::size_t sent = 0;    // of kCallBroken: the bytes of `text` before its unsent rest, which is content in a stream
-  std::string id;          // of kCallStart: what the client answers to; parsers leave it empty
-  std::size_t tokens = 0;  // of the answer, whose text this is
+  std::size_t sent = 0;    // kCallBroken: the bytes of `text` before its unsent rest, which is content in a stream
+  std::string id;          // kCallStart: what the client answers to; parsers leave it empty
+  std::size_t tokens = 0;  // tokens of the answer whose text this is
 };
 
 // Events in order. Pieces of the same kind that follow each other become one event.

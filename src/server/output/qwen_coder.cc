@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMaxTagNameBytes = 256;
 constexpr std::size_t kMaxTagSpaces = 16;                     // between two tags that end a value together
-constexpr std::size_t kMaxValueBytes = std::size_t{1} << 20;  // of a value that is no string
+constexpr std::size_t kMaxValueBytes = std::size_t{1} << 20;  // most bytes of a value that is no string
 constexpr int kMaxSchemaDepth = 8;
 constexpr std::string_view kCall = "<tool_call>",
                            kFunction = "<function=", kParameter = "<parameter=", kEndFunction = "</function>",
@@ -299,11 +299,11 @@ class QwenCoderBody final : public CallBody {
   Where where_;
   std::string function_, parameter_;
   std::string tag_;                   // may become a tag
-  std::string value_;                 // of the parameter
-  Types types_ = kString;             // of the value
+  std::string value_;                 // value of the parameter
+  Types types_ = kString;             // types that the value may have
   std::size_t end_ = kNone;           // where the value ends if only white space and another call follow
   std::string ahead_;                 // read behind the call
-  std::vector<std::string> members_;  // of the arguments, as JSON
+  std::vector<std::string> members_;  // members of the arguments, as JSON
   std::map<std::string, std::size_t, std::less<>> given_;  // their places by name
 };
 

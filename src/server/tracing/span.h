@@ -21,7 +21,7 @@ struct Span {
   std::string trace_id;    // 32 hexadecimal digits
   std::string span_id;     // 16 hexadecimal digits
   std::string parent_id;   // 16 hexadecimal digits; empty: the trace begins here
-  std::string tracestate;  // of the caller; may be empty
+  std::string tracestate;  // tracestate of the caller; may be empty
   std::string name;
   SpanKind kind = SpanKind::kInternal;
   TimeNs start = 0, end = 0;  // on the server's monotonic clock; end >= start

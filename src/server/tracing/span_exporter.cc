@@ -24,7 +24,7 @@ constexpr milliseconds kFirstPause(1000);
 
 // What became of one export.
 struct Exported {
-  int status = 0;      // of the response; 0: there was none
+  int status = 0;      // status of the response; 0: there was none
   std::string answer;  // its body, or why there was none
 };
 

@@ -22,15 +22,15 @@ namespace loramux {
 
 struct SpanExporterOptions {
   std::string endpoint;  // http(s)://HOST:PORT[/PREFIX]; /v1/traces is appended where the path does not end so
-  std::vector<std::pair<std::string, std::string>> headers;  // of every export, such as a key of the collector
+  std::vector<std::pair<std::string, std::string>> headers;  // headers of every export, such as a key of the collector
   SpanResource resource;
-  double sample_share = 1;          // of requests that belong to no trace; 0 to 1
+  double sample_share = 1;          // share of the requests that belong to no trace; 0 to 1
   std::size_t queue_spans = 16384;  // more are dropped
   std::size_t batch_spans = 512;
-  std::chrono::milliseconds interval{1000};         // until an incomplete batch is sent
-  std::chrono::milliseconds timeout{5000};          // of an export
+  std::chrono::milliseconds interval{1000};         // time until an incomplete batch is sent
+  std::chrono::milliseconds timeout{5000};          // longest time of an export
   std::chrono::milliseconds longest_pause{30'000};  // between two tries, while the collector does not take spans
-  std::chrono::milliseconds flush_limit{3000};      // of the end: until what is left is dropped
+  std::chrono::milliseconds flush_limit{3000};      // time at the end until what is left is dropped
 };
 
 // Numbers of spans since the start.
