@@ -232,7 +232,7 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackW
   EXPECT_EQ((*found)->file.digest, digest);
   EXPECT_TRUE(admin_->Failed().empty());
   EXPECT_EQ(*Load("x", top_ / "a", true, true), Outcome::kUnchanged);
-  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);  // pinned, as before the restart
+  EXPECT_EQ(runtime_->engine().Stats().adapters.kept, 1);  // pinned, as before the restart
 }
 
 TEST_F(AdapterAdminTest, AFullDiskFailsTheOperationAndChangesNothing) {

@@ -1,6 +1,6 @@
 // The cost of the dependency tree at 2,000 adapters and 100,000 nodes, in the steady state of a full device. Each
 // prompt of 4,096 tokens is matched, the history to evict is chosen and evicted, and the new pages are inserted. Times:
-// - the match and the update (Match, MatchInPage, Lock, Insert, Unlock);
+// - the match and the update (Match, MatchInPage, Use, Insert, EndUse);
 // - MatchInPage at a node with all others as its children;
 // - an eviction decision (Refresh with all scores recomputed, Reset, Next and Evict of a plan), with few idle leaves
 //   and with every node a leaf;
@@ -119,8 +119,8 @@ struct World {
 
   // Makes the path's history the most recently used.
   void Touch(NodeId tail) {
-    tree.Lock(tail, now);
-    tree.Unlock(tail, now);
+    tree.Use(tail, now);
+    tree.EndUse(tail, now);
     operations += 2;
   }
 
@@ -146,7 +146,7 @@ struct World {
     NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, total);
     const std::int64_t found = tree.nodes().Depth(tail);
     in_page += tree.index().MatchInPage(tail, tokens.subspan(static_cast<std::size_t>(found * kPageTokens))).tokens > 0;
-    tree.Lock(tail, now);
+    tree.Use(tail, now);
     double us = Microseconds(begin, Clock::now());
     Evict(std::max<std::int64_t>(0, total - found - device->free_pages()));
     pages.resize(static_cast<std::size_t>(total - found));
@@ -161,7 +161,7 @@ struct World {
       const auto of_page = tokens.subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
       tail = tree.Insert(tail, of_page, pages[static_cast<std::size_t>(at - found)], now).node;
     }
-    tree.Unlock(tail, now);
+    tree.EndUse(tail, now);
     us += Microseconds(begin, Clock::now());
     matching_and_updating.push_back(us);
     operations += 3 + total - found;
@@ -210,7 +210,7 @@ struct Prompts {
         tail[i] = w.tree.Insert(tail[i], of_page, page, 0).node;
       }
     }
-    for (const NodeId node : tail) w.tree.Unlock(node, 0);
+    for (const NodeId node : tail) w.tree.EndUse(node, 0);
     while (w.tree.tiers().pages() < kNodes) {  // short histories in all branches
       const auto pages =
           std::min<std::int64_t>(kNodes - w.tree.tiers().pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
@@ -372,7 +372,7 @@ void BenchSwapIn(const std::string& policy_name) {
     const auto token = static_cast<TokenId>(i);
     const NodeId node =
         tree.Insert(tree.branches().Top(branches[prng.NextBelow(kBranches)]), std::span(&token, 1), page, i).node;
-    tree.Unlock(node, i);
+    tree.EndUse(node, i);
     copying.clear();
     tree.BeginBackUp(std::span(&node, 1), copying);
     tree.EndBackUp(copying, /*failed=*/false);
@@ -397,8 +397,9 @@ void BenchSwapIn(const std::string& policy_name) {
     }
     const long before = Preemptions();
     const auto begin = Clock::now();
-    moved += swapper.Choose({.pages = 64, .most = 64, .kv_pages = 64}, usable, plan, now).kv_pages;
+    const Moves& moves = swapper.Choose({.pages = 64, .most = 64, .kv_pages = 64}, usable, plan, now);
     if (Preemptions() == before) choices.push_back(Microseconds(begin, Clock::now()));
+    for (const Move& move : moves) moved += move.pages;
   }
   CHECK_EQ(moved, 100 * 64);
   const auto roots = tree.tiers().HostRoots().size();

@@ -206,7 +206,9 @@ void Run(const Case& c) {
     counting_allocations = false;
     if (measured) {
       const bool undisturbed = Preemptions() == preemptions;
-      const bool moves = !plan.loads.empty() || !plan.fetches.empty();
+      const auto comes = [](const Move& move) { return move.comes_to_device(); };
+      const auto coming = std::count_if(plan.moves.begin(), plan.moves.end(), comes);
+      const bool moves = coming > 0;
       if (undisturbed) {
         microseconds.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
         planning.push_back(std::chrono::duration<double, std::micro>(made - begin).count());
@@ -215,7 +217,7 @@ void Run(const Case& c) {
       interrupted += !undisturbed;
       in_plan += planned;
       (moves ? in_transfers : in_commit) += allocations - planned;
-      transfers += static_cast<long>(plan.loads.size() + plan.fetches.size());
+      transfers += static_cast<long>(coming);
     }
     w.WaitForArrivals(plan);
     finished.clear();

@@ -77,7 +77,7 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
     const auto total = static_cast<std::int64_t>(prompt.pages.size());
     NodeId tail = tree.index().Match(tree.branches().Top(base), prompt.pages, total);
     const std::int64_t found = tree.nodes().Depth(tail);
-    plan.Lock(tail);
+    plan.Use(tail);
     victims.clear();
     while (device->free_pages() + static_cast<std::int64_t>(victims.size()) < total - found) {
       const auto victim = plan.Next(prompt.at);
@@ -86,14 +86,14 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
       victims.push_back(victim->node);
     }
     for (const NodeId victim : victims) tree.Evict(victim);
-    tree.Lock(tail, prompt.at);
+    tree.Use(tail, prompt.at);
     pages.resize(static_cast<std::size_t>(total - found));
     CHECK(device->Allocate(PageCategory::kKv, pages));
     for (std::int64_t i = found; i < total; ++i) {
       const auto token = std::span(prompt.pages).subspan(static_cast<std::size_t>(i), 1);
       tail = tree.Insert(tail, token, pages[static_cast<std::size_t>(i - found)], prompt.at).node;
     }
-    tree.Unlock(tail, prompt.at);
+    tree.EndUse(tail, prompt.at);
     result.found_pages += found;
     result.evicted_pages += static_cast<std::int64_t>(victims.size());
     progress();

@@ -145,7 +145,7 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
     ++decisions;
     const TimeNs begin = clock.Now();
     NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, kPathPages);
-    tree.Lock(tail, now);
+    tree.Use(tail, now);
     for (std::int64_t at = tree.nodes().Depth(tail); at < kPathPages; ++at) {
       PageHandle page;
       if (!pool->Allocate(PageCategory::kKv, std::span(&page, 1))) return ResourceExhausted("no page", "");
@@ -153,7 +153,7 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
                          now)
                  .node;
     }
-    tree.Unlock(tail, now);
+    tree.EndUse(tail, now);
     matching += clock.Now() - begin;
   }
   const double match_us = static_cast<double>(matching) / 1e3 / static_cast<double>(requests);

@@ -15,7 +15,7 @@ inline constexpr std::array<TimeNs, 16> kLoadTimeBounds = {
     10 * kNsPerSecond, 20 * kNsPerSecond, 60 * kNsPerSecond, 120 * kNsPerSecond};
 
 // Counters since the start, except the numbers of the current state in the first line, `active`, `known` and
-// `locked`.
+// `kept`.
 struct AdapterStats {
   std::int64_t device_resident = 0, host_resident = 0, loading = 0;
   std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
@@ -29,7 +29,7 @@ struct AdapterStats {
   TimeNs load_time_total = 0;        // from the decision to residency on the device, over device_loads
   std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};  // loads by duration; see kLoadTimeBounds
   std::int64_t known = 0;                                                // adapters in All(), in any tier
-  std::int64_t locked = 0, dropped = 0;
+  std::int64_t kept = 0, dropped = 0;
 
   // Requests that arrived while their adapter was not on the device.
   std::int64_t cold_starts() const { return asked - asked_on_device; }

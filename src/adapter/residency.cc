@@ -92,25 +92,25 @@ void ResidencyManager::Release(AdapterGeneration generation) {
 
 void ResidencyManager::Retire(AdapterGeneration generation) {
   if (!Knows(generation)) return;
-  Unlock(generation);
+  LetGo(generation);
   AdapterResidency& adapter = At(generation);
   adapter.retired = true;
   DropIfUnused(adapter);
 }
 
-void ResidencyManager::Lock(AdapterGeneration generation) {
+void ResidencyManager::Keep(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
-  if (adapter.locked) return;
-  adapter.locked = true;
-  locked_.push_back(generation);
+  if (adapter.kept) return;
+  adapter.kept = true;
+  kept_.push_back(generation);
   UpdateIdle(adapter);
 }
 
-void ResidencyManager::Unlock(AdapterGeneration generation) {
+void ResidencyManager::LetGo(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
-  if (!adapter.locked) return;
-  adapter.locked = false;
-  Erase(locked_, generation);
+  if (!adapter.kept) return;
+  adapter.kept = false;
+  Erase(kept_, generation);
   UpdateIdle(adapter);
 }
 
@@ -123,8 +123,8 @@ void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
     if (adapter.progress != nullptr) adapter.progress->Cancel();
     return;
   }
-  CHECK_EQ(adapter.pins, 0);
-  if (on_drop_) on_drop_(adapter);
+  CHECK_EQ(adapter.users, 0);
+  if (listener_.dropped) listener_.dropped(adapter);
   NoteChange(adapter);
   const AdapterGeneration generation = adapter.version->generation;
   if (adapter.device == TierState::kResident) {
@@ -203,11 +203,11 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
     AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(completion->id)});
     EndTransfer(adapter);
     if (completion->cancelled) {
-      CHECK_EQ(adapter.pins, 0);
+      CHECK_EQ(adapter.users, 0);
       GiveUpLoad(adapter);
       ++totals_.cancelled_loads;
     } else if (completion->error) {
-      adapter.failed = adapter.pins > 0;
+      adapter.failed = adapter.users > 0;
       if (adapter.failed)
         failed_.push_back(adapter.version->generation);
       else
@@ -251,7 +251,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   const TimeNs took = now - adapter.load_started;
   totals_.load_time_total += took;
   adapter.last_load_time = took;
-  if (on_load_) on_load_(adapter, now - std::max(adapter.load_started, last_load_end_));
+  if (listener_.loaded) listener_.loaded(adapter, now - std::max(adapter.load_started, last_load_end_));
   last_load_end_ = now;
   const auto bucket = std::lower_bound(kLoadTimeBounds.begin(), kLoadTimeBounds.end(), took);
   ++totals_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
@@ -261,13 +261,13 @@ void ResidencyManager::GiveUpLoad(AdapterResidency& adapter) {
   DropDevicePages(adapter);
   if (adapter.host == TierState::kLoading) DropHostPages(adapter);
   --loads_in_flight_;
-  if (on_failed_) on_failed_(adapter);
+  if (listener_.failed) listener_.failed(adapter);
 }
 
 void ResidencyManager::EndFailedLoads() {
   for (const AdapterGeneration generation : failed_) {
     AdapterResidency& adapter = At(generation);
-    CHECK_EQ(adapter.pins, 0);
+    CHECK_EQ(adapter.users, 0);
     adapter.failed = false;
     GiveUpLoad(adapter);
     DropIfUnused(adapter);
@@ -296,7 +296,7 @@ void ResidencyManager::TakeChanges(std::vector<std::uint32_t>& out) {
 }
 
 void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
-  const bool idle = adapter.device == TierState::kResident && adapter.pins == 0 && !adapter.locked;
+  const bool idle = adapter.device == TierState::kResident && adapter.users == 0 && !adapter.kept;
   if (idle == (adapter.idle_position != kNotIdle)) return;
   idle_pages_ += idle ? adapter.pages : -adapter.pages;
   if (idle) {
@@ -320,7 +320,7 @@ void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
 void ResidencyManager::EvictFromDevice(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kResident);
-  CHECK_EQ(adapter.pins, 0);
+  CHECK_EQ(adapter.users, 0);
   Erase(device_residents_, generation);
   DropDevicePages(adapter);
   ++totals_.device_evictions;
@@ -354,20 +354,20 @@ void ResidencyManager::EndHostReads() {
   read_in_host_.clear();
 }
 
-void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
+void ResidencyManager::Use(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kResident || adapter.arriving());
-  if (adapter.pins++ == 0) ++totals_.active;
+  if (adapter.users++ == 0) ++totals_.active;
   NoteChange(adapter);
   ++adapter.uses;
   adapter.last_use = now;
   UpdateIdle(adapter);
 }
 
-void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
+void ResidencyManager::EndUse(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
-  CHECK_GT(adapter.pins, 0);
-  if (--adapter.pins == 0) --totals_.active;
+  CHECK_GT(adapter.users, 0);
+  if (--adapter.users == 0) --totals_.active;
   NoteChange(adapter);
   adapter.last_use = now;
   UpdateIdle(adapter);
@@ -378,36 +378,36 @@ AdapterStats ResidencyManager::Stats() const {
   stats.device_resident = static_cast<std::int64_t>(device_residents_.size());
   stats.host_resident = static_cast<std::int64_t>(host_residents_.size());
   stats.loading = loads_in_flight_;
-  stats.locked = static_cast<std::int64_t>(locked_.size());
+  stats.kept = static_cast<std::int64_t>(kept_.size());
   return stats;
 }
 
 void ResidencyManager::CheckIntegrity() const {
   std::int64_t device_pages = 0, host_pages = 0, loading = 0;
-  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0, arriving = 0, idle = 0;
+  std::size_t device_residents = 0, host_residents = 0, known = 0, kept = 0, arriving = 0, idle = 0;
   std::int64_t idle_pages = 0;
   for (const AdapterResidency& adapter : adapters_) {
     if (adapter.version == nullptr) {
       CHECK(adapter.device_pages.empty() && adapter.host_pages.empty());
-      CHECK_EQ(adapter.references + adapter.pins, 0);
+      CHECK_EQ(adapter.references + adapter.users, 0);
       continue;
     }
     CHECK(&Get(adapter.version->generation) == &adapter);
     CHECK(!adapter.unwanted() || adapter.device == TierState::kLoading);
-    CHECK_LE(adapter.pins, adapter.references);
+    CHECK_LE(adapter.users, adapter.references);
     ++known;
-    locked += adapter.locked;
+    kept += adapter.kept;
     const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
     CHECK_EQ(adapter.device_pages.size(), adapter.device == TierState::kAbsent ? 0 : pages);
     CHECK_EQ(adapter.host_pages.size(), adapter.host == TierState::kAbsent ? 0 : pages);
     for (const PageHandle page : adapter.device_pages) CHECK(device_.IsCurrent(page));
     for (const PageHandle page : adapter.host_pages) CHECK(host_.IsCurrent(page));
-    if (adapter.pins > 0) CHECK(adapter.device == TierState::kResident || adapter.arriving() || adapter.failed);
+    if (adapter.users > 0) CHECK(adapter.device == TierState::kResident || adapter.arriving() || adapter.failed);
     CHECK(!adapter.failed || adapter.device == TierState::kLoading);
     CHECK_EQ(adapter.progress != nullptr, adapter.device == TierState::kLoading && !adapter.failed);
     arriving += adapter.arriving();
     CHECK_EQ(adapter.pages, adapter.version->layout.pages);
-    const bool is_idle = adapter.device == TierState::kResident && adapter.pins == 0 && !adapter.locked;
+    const bool is_idle = adapter.device == TierState::kResident && adapter.users == 0 && !adapter.kept;
     if (is_idle) CHECK(idle_.at(adapter.idle_position) == adapter.version->generation);
     idle += is_idle;
     idle_pages += is_idle ? adapter.pages : 0;
@@ -422,7 +422,7 @@ void ResidencyManager::CheckIntegrity() const {
   CHECK_EQ(host_pages, host_.Stats().used(PageCategory::kAdapter));
   CHECK_EQ(loading, loads_in_flight_);
   CHECK_EQ(known + free_slots_.size(), adapters_.size());
-  CHECK_EQ(locked, locked_.size());
+  CHECK_EQ(kept, kept_.size());
   CHECK_EQ(arriving, arriving_.size());
   CHECK_EQ(device_residents, device_residents_.size());
   CHECK_EQ(host_residents, host_residents_.size());

@@ -6,10 +6,11 @@
 //
 // Invariants (CheckIntegrity):
 // - An adapter holds exactly layout.pages pages in each tier where it is loading or resident, and none elsewhere.
-// - A pinned adapter is resident on the device, arriving there, or failed to arrive there (until EndFailedLoads).
-// - A pinned adapter is never evicted, nor is one that the operator locked.
+// - A used adapter (by running requests) is resident on the device, arriving there, or failed to arrive there (until
+// EndFailedLoads).
+// - A used adapter is never evicted, nor is one that an operator keeps.
 // - A retired adapter without requests is dropped: it is unknown, and its pages are free.
-// - A failed load of a pinned adapter keeps its pages until the pins are gone, because a step may still read them.
+// - A failed load of a used adapter keeps its pages until the users are gone, because a step may still read them.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +45,8 @@ struct alignas(64) AdapterResidency {
   TierState host = TierState::kAbsent;
   std::uint32_t slot = 0;       // index in All(); reused after the adapter is dropped
   std::int32_t references = 0;  // requests in the engine that use it, waiting or running
-  std::int32_t pins = 0;        // running requests that use it
-  bool locked = false;          // pinned by the operator: kept on the device, never evicted
+  std::int32_t users = 0;       // running requests that use it
+  bool kept = false;            // an operator keeps it on the device (the API's `pinned`): never evicted
   bool retired = false;         // its name is gone; dropped when its last request ends
   TimeNs last_use = 0;          // when a request last began or ended to use it
   std::int64_t uses = 0;        // requests that began to use it
@@ -66,14 +67,14 @@ struct alignas(64) AdapterResidency {
   TimeNs transfer_started = 0;
   bool by_layer = false;      // the transfer publishes layers that may be used at once: the adapter is arriving
   bool read_in_host = false;  // the step in flight computes from the copy in the host tier
-  bool failed = false;        // the load failed, and pins hold its pages
+  bool failed = false;        // the load failed, and users hold its pages
   std::int64_t loads = 0;     // to the device, successful
 
-  // On the device, neither pinned nor locked.
+  // On the device, neither used nor kept.
   bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
   // Nothing keeps it any longer.
-  bool unwanted() const { return retired && references == 0 && !locked; }
-  // Whether a transfer is in flight of which the first layers may have arrived. An arriving adapter may be pinned and
+  bool unwanted() const { return retired && references == 0 && !kept; }
+  // Whether a transfer is in flight of which the first layers may have arrived. An arriving adapter may be used:
   // computed with. The results are valid once the transfer has ended, or if they came from a whole copy in the host
   // tier.
   bool arriving() const { return device == TierState::kLoading && by_layer; }
@@ -98,23 +99,25 @@ class ResidencyManager {
   // not running.
   void Acquire(AdapterGeneration generation);
   void Release(AdapterGeneration generation);
-  // The adapter's name is gone. Unlocks it and drops it: at once, after its last request, or after the load in
+  // The adapter's name is gone. Lets it go and drops it: at once, after its last request, or after the load in
   // progress. Ignores unknown adapters.
   void Retire(AdapterGeneration generation);
-  // The operator pins the adapter to the device (Lock) or no longer does (Unlock). The scheduler plans the load.
+  // An operator keeps the adapter on the device (Keep) or no longer does (LetGo). The scheduler plans the load.
   // Idempotent. REQUIRES: known.
-  void Lock(AdapterGeneration generation);
-  void Unlock(AdapterGeneration generation);
+  void Keep(AdapterGeneration generation);
+  void LetGo(AdapterGeneration generation);
 
-  // Sets a callback for an adapter that is about to be dropped, before its pages are freed. May be empty.
-  void set_on_drop(std::function<void(const AdapterResidency&)> on_drop) { on_drop_ = std::move(on_drop); }
-
-  // Sets a callback for a load that failed, after its pages were freed. May be empty.
-  void set_on_failed_load(std::function<void(const AdapterResidency&)> on_failed) { on_failed_ = std::move(on_failed); }
-
-  // Sets a callback for successful loads. `took` is the time since the load began or since the previous load ended,
-  // whichever is later: the time of this load alone. May be empty.
-  void set_on_load(std::function<void(const AdapterResidency&, TimeNs took)> on_load) { on_load_ = std::move(on_load); }
+  // What others are told; each may be empty.
+  struct Listener {
+    // The adapter is about to be dropped; its pages are not freed yet.
+    std::function<void(const AdapterResidency&)> dropped;
+    // A load failed; its pages are free.
+    std::function<void(const AdapterResidency&)> failed;
+    // A load succeeded. `took`: the time since it began or since the previous load ended, whichever is later, which is
+    // the time of this load alone.
+    std::function<void(const AdapterResidency&, TimeNs took)> loaded;
+  };
+  void set_listener(Listener listener) { listener_ = std::move(listener); }
 
   // The state of one adapter. Planning calls this several times for each waiting request. REQUIRES: known, not
   // kBaseModel.
@@ -130,16 +133,17 @@ class ResidencyManager {
   std::size_t SlotOf(AdapterGeneration generation) const { return slot_of_[generation.value]; }
   // All known adapters by slot; entries without a version are free slots.
   const std::deque<AdapterResidency>& All() const { return adapters_; }
-  // Adapters pinned by the operator, in the order in which they were locked.
-  std::span<const AdapterGeneration> Locked() const { return locked_; }
+  // Adapters that an operator keeps, in the order of Keep.
+  std::span<const AdapterGeneration> Kept() const { return kept_; }
   // Adapters resident on the device (in the host tier). The order is arbitrary but deterministic.
   std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
   std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
-  // Adapters resident on the device that are neither pinned nor locked, and the sum of their pages. The order is
+  // Adapters resident on the device that are neither used nor kept, and the sum of their pages. The order is
   // arbitrary but deterministic.
   std::span<const AdapterGeneration> IdleAdapters() const { return idle_; }
   std::int64_t idle_pages() const { return idle_pages_; }
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
+  std::int64_t used_adapters() const { return totals_.active; }
   // Adapters that are arriving, in the order of their transfers.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
   // Appends the slots whose adapter's state, use or requests have changed since the last call, each once. The adapter
@@ -153,7 +157,7 @@ class ResidencyManager {
   // device pool has enough free pages. With `via_host`, if the adapter is not host-resident, the host pool has enough
   // too.
   void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead = false);
-  // Takes a device-resident, unpinned adapter off the device. It stays in the host tier if it is there.
+  // Takes a device-resident, unused adapter off the device. It stays in the host tier if it is there.
   void EvictFromDevice(AdapterGeneration generation);
   // Takes a host-resident adapter out of the host tier. REQUIRES: no copy to the device is in flight, and no step reads
   // it there.
@@ -164,9 +168,9 @@ class ResidencyManager {
   // That step has ended.
   void EndHostReads();
 
-  // A running request begins (Pin) or ends (Unpin) its use. REQUIRES (Pin): device-resident or arriving.
-  void Pin(AdapterGeneration generation, TimeNs now);
-  void Unpin(AdapterGeneration generation, TimeNs now);
+  // A running request begins (Use) or ends (EndUse) its use. REQUIRES (Use): device-resident or arriving.
+  void Use(AdapterGeneration generation, TimeNs now);
+  void EndUse(AdapterGeneration generation, TimeNs now);
 
   // A load that failed, with its error.
   struct LoadFailure {
@@ -175,9 +179,9 @@ class ResidencyManager {
   };
   // Collects finished transfers, continues their chains, and reads the progress of arriving adapters. Returns true if
   // anything changed. Appends failed loads to `failures`. A failed adapter is kAbsent and its pages are free, unless it
-  // is pinned. A pinned one is cleaned up by EndFailedLoads.
+  // is used. A used one is cleaned up by EndFailedLoads.
   bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
-  // Frees the pages of failed loads. Call it after the step in flight. REQUIRES: the failed adapters are unpinned.
+  // Frees the pages of failed loads. Call it after the step in flight. REQUIRES: the failed adapters are not used.
   void EndFailedLoads();
 
   // Counters and current state.
@@ -200,7 +204,7 @@ class ResidencyManager {
   void DropDevicePages(AdapterResidency& adapter);
   // Notes the adapter for TakeChanges.
   void NoteChange(const AdapterResidency& adapter);
-  // Updates idle_ after a change of residency, pins or lock.
+  // Updates idle_ after a change of residency, users or keepers.
   void UpdateIdle(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
 
@@ -213,15 +217,14 @@ class ResidencyManager {
   std::vector<AdapterResidency*> by_slot_;  // pointers into adapters_: one memory access where the deque needs three
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever
   std::vector<std::uint32_t> free_slots_;
-  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_, idle_;
+  std::vector<AdapterGeneration> device_residents_, host_residents_, kept_, arriving_, idle_;
   std::int64_t idle_pages_ = 0;
   std::vector<std::uint32_t> changes_;     // for TakeChanges
   std::vector<bool> is_listed_;            // by slot: in changes_
-  std::vector<AdapterGeneration> failed_;  // pinned when their loads failed
+  std::vector<AdapterGeneration> failed_;  // used when their loads failed
   std::vector<AdapterGeneration> read_in_host_;
   const bool disk_by_layer_;
-  std::function<void(const AdapterResidency&)> on_drop_, on_failed_;
-  std::function<void(const AdapterResidency&, TimeNs)> on_load_;
+  Listener listener_;
   TimeNs last_load_end_ = 0;
   std::int64_t loads_in_flight_ = 0;
   std::uint64_t next_load_sequence_ = 0, next_host_arrival_ = 0;

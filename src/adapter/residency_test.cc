@@ -123,8 +123,8 @@ TEST(Residency, ListsTheSlotsThatHaveChanged) {
   w.residency.BeginLoad(first, true, 0);
   EXPECT_EQ(changed([&] { w.Settle(); }), (Slots{two, one}));  // each once, though it arrived in two tiers
   EXPECT_LT(w.residency.Get(second).host_arrival, w.residency.Get(first).host_arrival);
-  EXPECT_EQ(changed([&] { w.residency.Pin(first, 5); }), Slots{one});
-  EXPECT_EQ(changed([&] { w.residency.Unpin(first, 6); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.Use(first, 5); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.EndUse(first, 6); }), Slots{one});
   EXPECT_EQ(changed([&] { w.residency.EvictFromDevice(second); }), Slots{two});
   EXPECT_EQ(changed([&] { w.residency.EvictFromHost(second); }), Slots{two});
   EXPECT_EQ(changed([&] { w.residency.Release(first); }), Slots{one});
@@ -189,19 +189,19 @@ TEST(Residency, AnArrivingAdapterCanBePinned) {
   SlowWorld w;
   w.Begin(2);
   EXPECT_EQ(w.arriving.Arriving().size(), 1u);
-  w.arriving.Pin(w.g, w.clock.Now());
+  w.arriving.Use(w.g, w.clock.Now());
   w.arriving.CheckIntegrity();
   const std::uint64_t sequence = w.arriving.Get(w.g).load_sequence;
   w.Settle();
   EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
   EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);  // pointers to its data stay valid
   EXPECT_TRUE(w.arriving.Arriving().empty());
-  w.arriving.Unpin(w.g, w.clock.Now());
+  w.arriving.EndUse(w.g, w.clock.Now());
   w.arriving.Release(w.g);
   w.arriving.CheckIntegrity();
 }
 
-// A step may be reading the pages, so they stay until the pins are gone.
+// A step may be reading the pages, so they stay until the users are gone.
 TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
   for (const std::int32_t layers : {0, 1, 2, 3}) {
     SlowWorld w;
@@ -209,12 +209,12 @@ TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
       return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
     });
     w.Begin(layers);
-    w.arriving.Pin(w.g, w.clock.Now());
+    w.arriving.Use(w.g, w.clock.Now());
     w.Settle();
     ASSERT_EQ(w.failures.size(), 1u);
     EXPECT_TRUE(w.arriving.Get(w.g).failed);
     EXPECT_EQ(w.device->free_pages(), 6);
-    w.arriving.Unpin(w.g, w.clock.Now());
+    w.arriving.EndUse(w.g, w.clock.Now());
     w.arriving.EndFailedLoads();
     w.arriving.CheckIntegrity();
     EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kAbsent);
@@ -266,9 +266,9 @@ TEST(ResidencyDeathTest, APinnedAdapterIsNeverEvicted) {
   World w;
   w.residency.BeginLoad(AdapterGeneration{1}, true, 0);
   w.Settle();
-  w.residency.Pin(AdapterGeneration{1}, w.clock.Now());
+  w.residency.Use(AdapterGeneration{1}, w.clock.Now());
   EXPECT_DEATH(w.residency.EvictFromDevice(AdapterGeneration{1}), "CHECK failed");
-  w.residency.Unpin(AdapterGeneration{1}, w.clock.Now());
+  w.residency.EndUse(AdapterGeneration{1}, w.clock.Now());
   w.residency.EvictFromDevice(AdapterGeneration{1});
   w.residency.CheckIntegrity();
 }

@@ -41,7 +41,7 @@ struct World {
   void Remember(BranchId branch, TokenId token) {
     PageHandle page;
     CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
-    tree.Unlock(tree.Insert(tree.branches().Top(branch), std::span(&token, 1), page, 0).node, 0);
+    tree.EndUse(tree.Insert(tree.branches().Top(branch), std::span(&token, 1), page, 0).node, 0);
   }
   Slots SlotsOf(BranchId branch) const {
     const auto slots = branches.SlotsOf(branch);

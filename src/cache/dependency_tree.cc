@@ -49,28 +49,28 @@ void DependencyTree::RemoveBelow(std::uint32_t top) {
 
 // ---------------------------------------------------------------- Use
 
-void DependencyTree::Lock(NodeId tail, TimeNs now) {
+void DependencyTree::Use(NodeId tail, TimeNs now) {
   CHECK(nodes_.Depth(tail) == 0 || tiers_.HasDevicePage(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
-    tiers_.AddLock(at);
+    tiers_.AddUser(at);
     reuse_.Visit(at, now);
   }
   reuse_.CountEdges(tail.index);
   tiers_.UpdateLeaf(tail.index);
 }
 
-void DependencyTree::Unlock(NodeId tail, TimeNs now) {
+void DependencyTree::EndUse(NodeId tail, TimeNs now) {
   CHECK(nodes_.Exists(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
-    const bool idle = tiers_.RemoveLock(at);
+    const bool idle = tiers_.RemoveUser(at);
     reuse_.EndUse(at, now, idle);
   }
   tiers_.UpdateLeaf(tail.index);
 }
 
-void DependencyTree::UnlockLast(NodeId id, TimeNs now) {
+void DependencyTree::EndUseOfLast(NodeId id, TimeNs now) {
   CHECK_GT(nodes_.Depth(id), 0);
-  const bool idle = tiers_.RemoveLock(id.index);
+  const bool idle = tiers_.RemoveUser(id.index);
   reuse_.EndUse(id.index, now, idle);
   tiers_.UpdateLeaf(id.index);
 }
@@ -78,21 +78,21 @@ void DependencyTree::UnlockLast(NodeId id, TimeNs now) {
 DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page,
                                                 TimeNs now) {
   if (!keeps_history_) return {parent, Inserted::kNotNow};
-  CHECK(nodes_.Depth(parent) == 0 || nodes_[parent.index].locks > 0);
+  CHECK(nodes_.Depth(parent) == 0 || nodes_[parent.index].users > 0);
   const PrefixIndex::Place place = index_.Find(parent.index, tokens);
   if (place.node != TreeNodes::kNone) {
     const NodeId found = nodes_.IdOf(place.node);
     if (nodes_[place.node].move == TreeNode::Move::kFetch) return {found, Inserted::kNotNow};
     const bool existed = tiers_.OnDevice(found);
     if (!existed) tiers_.ArriveOnDevice(place.node, page);  // computed again; the copy in the host tier stays
-    tiers_.AddLock(place.node);
+    tiers_.AddUser(place.node);
     reuse_.VisitInserted(place.node, now);
     tiers_.UpdateLeaf(place.node);
     return {found, existed ? Inserted::kExisted : Inserted::kTaken};
   }
   const std::uint32_t index = index_.Insert(parent.index, tokens, place.hash);
   reuse_.VisitInserted(index, now);
-  tiers_.AddLock(index);
+  tiers_.AddUser(index);
   tiers_.ArriveOnDevice(index, page);
   return {nodes_.IdOf(index), Inserted::kTaken};
 }
@@ -100,7 +100,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
 void DependencyTree::Evict(NodeId id) {
   const TreeNode& node = nodes_.At(id);
   CHECK_GT(node.depth, 0);
-  CHECK_EQ(node.locks, 0);
+  CHECK_EQ(node.users, 0);
   CHECK_EQ(node.device_children, 0);
   CHECK(node.on_device());
   if (node.has_host_copy()) {
@@ -112,15 +112,18 @@ void DependencyTree::Evict(NodeId id) {
 }
 
 // Prefetches in two stages, because the slot address depends on the node.
-void DependencyTree::PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const {
+void DependencyTree::PrefetchEvict(std::span<const Move> moves, std::size_t i) const {
   constexpr std::size_t kNode = 8, kSlot = 4;
-  if (i + kNode < nodes.size()) {
-    const TreeNode& node = nodes_[nodes[i + kNode].index];
+  const auto evicts = [moves](std::size_t at) {
+    return at < moves.size() && !moves[at].item.is_adapter() && moves[at].leaves(Tier::kDevice);
+  };
+  if (evicts(i + kNode)) {
+    const TreeNode& node = nodes_[moves[i + kNode].item.node.index];
     __builtin_prefetch(&node, 1);
     __builtin_prefetch(&node.host_page, 1);
   }
-  if (i + kSlot < nodes.size()) {
-    const std::uint32_t index = nodes[i + kSlot].index;
+  if (evicts(i + kSlot)) {
+    const std::uint32_t index = moves[i + kSlot].item.node.index;
     index_.PrefetchRemove(index);
     __builtin_prefetch(&nodes_[nodes_[index].parent], 1);
   }
@@ -133,14 +136,13 @@ void DependencyTree::set_host_bonus(TimeNs per_doubling) {
   if (keeps_history_) reuse_.set_host_bonus(per_doubling);
 }
 
-void DependencyTree::DropHostPages(std::int64_t count) {
-  for (; count > 0; --count) {
-    const std::uint32_t index = tiers_.DropNext();
-    if (index == TreeNodes::kNone) continue;
-    const std::uint32_t parent = nodes_[index].parent;
-    Remove(index);  // perhaps the parent too, if that is a top
-    if (nodes_[parent].has_host_page()) tiers_.OfferToDrop(parent);
-  }
+void DependencyTree::Drop(NodeId id) {
+  const TreeNode& node = nodes_.At(id);
+  CHECK(node.has_host_page() && !node.moving());
+  if (node.on_device()) return tiers_.DropCopy(id.index);
+  const NodeId parent = nodes_.Parent(id);
+  Remove(id.index);  // perhaps the parent too, if that is a top
+  OfferToDrop(parent);
 }
 
 void DependencyTree::CheckIntegrity() const {

@@ -9,9 +9,9 @@
 // - reuse() counts visits and values what may be needed again (reuse_statistics.h).
 // Each part can be read alone. All changes go through the tree, because most of them need several parts.
 //
-// Ownership. The tree owns its pages. A running request locks its path. It inserts each page that it has filled; if
-// another request inserted the same content first, it continues with the tree's page. Unlocked pages are history.
-// History stays until its memory is needed and is evicted leaves first, so every cached page stays reachable.
+// Ownership. The tree owns its pages. A running request uses its path. It inserts each page that it has filled; if
+// another request inserted the same content first, it continues with the tree's page. Pages that nothing uses are
+// history. History stays until its memory is needed and is evicted leaves first, so every cached page stays reachable.
 //
 // A tree may keep nothing, for caches without history. Matches then end at the top of a branch, requests keep their
 // pages, and all counts stay 0. So its users need not know which tree they have.
@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cache/moves.h"
 #include "cache/node_tiers.h"
 #include "cache/prefix_index.h"
 #include "cache/reuse_statistics.h"
@@ -67,7 +68,7 @@ class DependencyTree {
     double frequency = 0;       // visits, decaying, as of last_use
     double edge_frequency = 0;  // visits of its edge: ReuseStatistics::EdgeFrequency
     std::int64_t depth = 0;     // pages from the branch to this node, inclusive
-    std::int32_t locks = 0;     // running requests whose path contains the node
+    std::int32_t users = 0;     // running requests, and transfers, whose path contains the node
     std::int32_t wants = 0;     // waiting requests whose match ends at the node
     std::int32_t device_children = 0;
     BranchId branch;
@@ -79,7 +80,7 @@ class DependencyTree {
             static_cast<double>(node.frequency),
             reuse_.EdgeFrequency(node),
             node.depth,
-            node.locks,
+            node.users,
             node.wants,
             node.device_children,
             BranchId{node.branch}};
@@ -100,12 +101,12 @@ class DependencyTree {
 
   // ---- Use ----
 
-  // A running request visits every node on the path to `tail` and locks it until Unlock. Takes time proportional to the
-  // depth. REQUIRES (Lock): the path is on the device or on its way there.
-  void Lock(NodeId tail, TimeNs now);
-  void Unlock(NodeId tail, TimeNs now);
-  // Releases the lock on `node` alone; the holder keeps its lock on the path to the parent. REQUIRES: depth > 0.
-  void UnlockLast(NodeId node, TimeNs now);
+  // A running request visits every node on the path to `tail` and uses it until EndUse. Takes time proportional to the
+  // depth. REQUIRES (Use): the path is on the device or on its way there.
+  void Use(NodeId tail, TimeNs now);
+  void EndUse(NodeId tail, TimeNs now);
+  // Ends the use of `node` alone; the user keeps the path to the parent. REQUIRES: depth > 0.
+  void EndUseOfLast(NodeId node, TimeNs now);
   // Marks `tail` as the node where a waiting request would begin. Policies evict wanted nodes after others, but may
   // evict them; Unwant does nothing if the node is gone.
   void Want(NodeId tail) { reuse_.Want(tail); }
@@ -123,8 +124,8 @@ class DependencyTree {
       kNotNow,
     } outcome = kTaken;
   };
-  // Adds the page that the holder of `parent` filled with the keys and values of `tokens`, and locks its node once for
-  // the holder. REQUIRES: `parent` is locked or the top of a branch; tokens.size() == page_tokens.
+  // Adds the page that the user of `parent` filled with the keys and values of `tokens`, and uses its node once for
+  // that user. REQUIRES: `parent` is used or the top of a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
   // Loads into the CPU caches what Insert will read, for several pages (PrefixIndex). Changes nothing.
   void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const {
@@ -132,11 +133,11 @@ class DependencyTree {
   }
 
   // Frees the node's device page. If the node has no copy in the host tier, removes it and everything below it.
-  // REQUIRES: the node is unlocked and has no children on the device.
+  // REQUIRES: the node is not used and has no children on the device.
   void Evict(NodeId node);
-  // Loads into the CPU caches what evicting `nodes[i]` and the next few nodes will read. Call it with ascending `i`,
-  // ahead of Evict. Changes nothing.
-  void PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const;
+  // Loads into the CPU caches what the evictions among the next few moves after `moves[i]` will read. Call it with
+  // ascending `i`, ahead of Evict. Changes nothing.
+  void PrefetchEvict(std::span<const Move> moves, std::size_t i) const;
 
   // Samples how idle pages are used again (ReuseStatistics). Call it beside the forward pass.
   void ObserveIdlePages(TimeNs now, double remembered_s) { reuse_.ObserveIdlePages(now, remembered_s); }
@@ -146,12 +147,12 @@ class DependencyTree {
   // ---- Between the tiers (KvTiers) ----
 
   // Allocates a host page for a copy of each of `nodes` and appends the pairs to `pages`. Each node must be the parent
-  // of the next. Locks the path to the last node until EndBackUp; one lock serves the whole call, because a lock costs
+  // of the next. Uses the path to the last node until EndBackUp; one use serves the whole call, because a use costs
   // time proportional to the depth. REQUIRES: `nodes` is not empty; all are on the device, not in the host tier and not
   // in transfer; the host pool has enough free pages.
   void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages) { tiers_.BeginBackUp(nodes, pages); }
   // Allocates device pages for the part of the path to `tail` that is in the host tier alone, and appends the pairs
-  // from the top down. The nodes count as device nodes from this call on, but OnDevice is false until EndFetch. Locks
+  // from the top down. The nodes count as device nodes from this call on, but OnDevice is false until EndFetch. Uses
   // the path until then. REQUIRES: `tail` is not on the device, nothing on its path is in transfer, and enough device
   // pages are free.
   void BeginFetch(NodeId tail, std::vector<MovingPages>& pages) { tiers_.BeginFetch(tail, pages); }
@@ -163,10 +164,16 @@ class DependencyTree {
   // Sets the bonus of ReuseStatistics::HostWorth. A tree that keeps nothing sees no visits and gives no bonus.
   // REQUIRES: the host tier is empty.
   void set_host_bonus(TimeNs per_doubling);
-  // Frees `count` host pages, the least host worth first. REQUIRES: count <= droppable_host_pages().
-  void DropHostPages(std::int64_t count);
+  // Frees the host page of the node, and removes the node if it has no other. REQUIRES: the page can be dropped
+  // (NodeTiers::NextToDrop).
+  void Drop(NodeId node);
   // See NodeTiers.
-  TimeNs LeastHostWorth() { return tiers_.LeastHostWorth(); }
+  const HostOrder::Entry* NextToDrop() { return tiers_.NextToDrop(); }
+  void HoldFromDrop(NodeId node) { tiers_.HoldFromDrop(node.index); }
+  // The same for a node that may be gone.
+  void OfferToDrop(NodeId node) {
+    if (nodes_.Exists(node) && nodes_[node.index].has_host_page()) tiers_.OfferToDrop(node.index);
+  }
 
   // Aborts if an invariant of a part is violated. Takes time proportional to the size of the tree.
   void CheckIntegrity() const;

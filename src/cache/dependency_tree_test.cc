@@ -26,11 +26,11 @@ TEST(DependencyTree, ThePageThatCameFirstIsTheOneThatStays) {
   EXPECT_EQ(second.outcome, DependencyTree::Inserted::kExisted);
   EXPECT_EQ(first.node, second.node);
   EXPECT_EQ(w.tree->tiers().Page(second.node), page);
-  EXPECT_EQ(w.tree->View(first.node).locks, 2);
+  EXPECT_EQ(w.tree->View(first.node).users, 2);
   w.pool->Free(PageCategory::kKv, std::span(&twin, 1));
-  w.tree->Unlock(first.node, 1);
+  w.tree->EndUse(first.node, 1);
   EXPECT_EQ(w.tree->tiers().idle_pages(), 0);
-  w.tree->Unlock(first.node, 1);
+  w.tree->EndUse(first.node, 1);
   EXPECT_EQ(w.tree->tiers().idle_pages(), 1);
   w.tree->Release(base);
 }
@@ -56,7 +56,7 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kExisted);
   EXPECT_EQ(inserted.node, tail);
   w.pool->Free(PageCategory::kKv, std::span(&own, 1));
-  w.tree->Unlock(tail, 3);
+  w.tree->EndUse(tail, 3);
   w.tree->CheckIntegrity();
 }
 
@@ -64,11 +64,11 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
 
 using Path = std::vector<TokenId>;
 
-// The cache as a set of prefixes with their pages and locks.
+// The cache as a set of prefixes with their pages and users.
 struct Model {
   struct Entry {
     PageHandle page;
-    int locks = 0;
+    int users = 0;
   };
   std::map<std::string, std::map<Path, Entry>> branches;
 
@@ -94,8 +94,8 @@ struct Model {
     }
     return best;
   }
-  void Lock(const std::string& branch, const Path& path, std::size_t pages, int by) {
-    for (std::size_t i = 1; i <= pages; ++i) branches[branch].at(Prefix(path, i)).locks += by;
+  void Use(const std::string& branch, const Path& path, std::size_t pages, int by) {
+    for (std::size_t i = 1; i <= pages; ++i) branches[branch].at(Prefix(path, i)).users += by;
   }
 };
 
@@ -142,8 +142,8 @@ struct Fuzz {
       ASSERT_EQ(pages[i], model.branches[runner.trie].at(Model::Prefix(runner.path, i + 1)).page);
     }
     CheckInPage(runner);
-    w.tree->Lock(runner.tail, 0);
-    model.Lock(runner.trie, runner.path, runner.pages, 1);
+    w.tree->Use(runner.tail, 0);
+    model.Use(runner.trie, runner.path, runner.pages, 1);
     runners.push_back(std::move(runner));
   }
 
@@ -179,15 +179,15 @@ struct Fuzz {
     else
       entries[prefix].page = page;
     ASSERT_EQ(w.tree->tiers().Page(inserted.node), entries[prefix].page);
-    ++entries[prefix].locks;
+    ++entries[prefix].users;
     runner.tail = inserted.node;
     ++runner.pages;
   }
 
   void End(std::size_t at) {
     Runner& runner = runners[at];
-    w.tree->Unlock(runner.tail, 0);
-    model.Lock(runner.trie, runner.path, runner.pages, -1);
+    w.tree->EndUse(runner.tail, 0);
+    model.Use(runner.trie, runner.path, runner.pages, -1);
     w.tree->ReleaseTop(runner.top);
     w.tree->Release(runner.branch);
     runners.erase(runners.begin() + static_cast<std::ptrdiff_t>(at));
@@ -201,7 +201,7 @@ struct Fuzz {
     for (auto& [key, entries] : model.branches) {
       for (auto it = entries.begin(); it != entries.end(); ++it) {
         if (it->second.page != page) continue;
-        ASSERT_EQ(it->second.locks, 0);
+        ASSERT_EQ(it->second.users, 0);
         const auto next = std::next(it);  // a child would follow directly
         ASSERT_FALSE(next != entries.end() && next->first.size() > it->first.size() &&
                      std::equal(it->first.begin(), it->first.end(), next->first.begin()));
@@ -235,7 +235,7 @@ struct Fuzz {
     for (const auto& [key, entries] : model.branches) {
       for (const auto& [path, entry] : entries) {
         ++pages;
-        idle += entry.locks == 0;
+        idle += entry.users == 0;
       }
     }
     ASSERT_EQ(w.tree->tiers().pages(), pages);
@@ -290,14 +290,14 @@ TEST(DependencyTree, ATreeThatKeepsNothingFindsNothing) {
       EXPECT_EQ(nothing.index().Match(top, Tokens(8), 1000), top);
       EXPECT_EQ(nothing.index().MatchInPage(top, Tokens(8)).tokens, 0);
       nothing.Unwant(top);
-      nothing.Lock(top, now);
+      nothing.Use(top, now);
       const PageHandle page = w.NewPage();
       nothing.PrefetchInsert(top, Tokens(8));
       const auto inserted = nothing.Insert(top, Tokens(4), page, now);
       EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kNotNow);
       EXPECT_EQ(inserted.node, top);
       EXPECT_TRUE(w.pool->IsCurrent(page));
-      nothing.Unlock(top, now);
+      nothing.EndUse(top, now);
       nothing.ReleaseTop(top);
       nothing.ObserveIdlePages(now * kNsPerSecond, 1);
       nothing.CheckIntegrity();

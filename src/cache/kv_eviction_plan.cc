@@ -65,36 +65,36 @@ std::int64_t KvEvictionPlan::pages(BranchId branch) const {
 
 // ---------------------------------------------------------------- Paths
 
-void KvEvictionPlan::Lock(NodeId tail) {
+void KvEvictionPlan::Use(NodeId tail) {
   for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
-    if (Locks(at) == 0) --evictable_;
-    ++At(at.index).locks;
+    if (Users(at) == 0) --evictable_;
+    ++At(at.index).users;
   }
 }
 
-void KvEvictionPlan::Unlock(NodeId tail, TimeNs now) {
+void KvEvictionPlan::EndUse(NodeId tail, TimeNs now) {
   for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
-    --At(at.index).locks;
-    if (Locks(at) == 0) ++evictable_;
+    --At(at.index).users;
+    if (Users(at) == 0) ++evictable_;
   }
   if (tree_.nodes().Depth(tail) > 0 && IsIdleLeaf(tail)) Offer(tail, now);
 }
 
-NodeId KvEvictionPlan::Kept(NodeId tail) const {
+NodeId KvEvictionPlan::Staying(NodeId tail) const {
   while (Peek(tail.index).evicted) tail = tree_.nodes().Parent(tail);
   return tail;
 }
 
-// A parent has at least its children's locks, so the walk ends at the first node with more than one lock.
-std::int64_t KvEvictionPlan::PagesWithOneLock(NodeId tail) const {
+// A parent has at least its children's users, so the walk ends at the first node with more than one user.
+std::int64_t KvEvictionPlan::PagesWithOneUser(NodeId tail) const {
   std::int64_t pages = 0;
-  for (NodeId at = tail; tree_.nodes().Depth(at) > 0 && Locks(at) == 1; at = tree_.nodes().Parent(at)) ++pages;
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0 && Users(at) == 1; at = tree_.nodes().Parent(at)) ++pages;
   return pages;
 }
 
-std::int64_t KvEvictionPlan::LockedDepth(NodeId tail) const {
+std::int64_t KvEvictionPlan::UsedDepth(NodeId tail) const {
   NodeId at = tail;
-  while (tree_.nodes().Depth(at) > 0 && Locks(at) == 0) at = tree_.nodes().Parent(at);
+  while (tree_.nodes().Depth(at) > 0 && Users(at) == 0) at = tree_.nodes().Parent(at);
   return tree_.nodes().Depth(at);
 }
 
@@ -108,7 +108,7 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   if (!tree_.tiers().HasDevicePage(node)) return false;
   const DependencyTree::NodeView view = tree_.View(node);
   const Mark mark = Peek(node.index);
-  return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
+  return view.depth > 0 && view.users + mark.users == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
 
 // The approximate number of pages that one query computed: the run of pages with about as many visits as `node`. The

@@ -1,5 +1,5 @@
 // Plans which pages of the dependency tree to evict, without changing the tree. The plan is an overlay of the pages
-// that the plan in progress evicts, locks and unlocks, plus the order in which idle leaves go. EvictionPolicy defines
+// that the plan in progress evicts, uses and gives up, plus the order in which idle leaves go. EvictionPolicy defines
 // that order; pages that waiting requests want go last, as in Chameleon 4.2. The scheduler commits the plan with
 // DependencyTree::Evict, victim by victim.
 //
@@ -36,18 +36,18 @@ class KvEvictionPlan {
 
   // Pages that this plan may still evict, counting also pages that are leaves only after others are evicted.
   std::int64_t evictable() const { return evictable_; }
-  // Device pages of the branch that this plan keeps.
+  // Device pages of the branch that stay in this plan.
   std::int64_t pages(BranchId branch) const;
 
-  // In this plan, a request begins (Lock) or ends (Unlock) its use of the path to `tail`.
-  void Lock(NodeId tail);
-  void Unlock(NodeId tail, TimeNs now);
-  // The deepest node on the path to `tail` that this plan keeps.
-  NodeId Kept(NodeId tail) const;
-  // Pages on the path that are locked exactly once: they become evictable when that lock ends.
-  std::int64_t PagesWithOneLock(NodeId tail) const;
-  // Pages on the path that have at least one lock.
-  std::int64_t LockedDepth(NodeId tail) const;
+  // In this plan, a request begins (Use) or ends (EndUse) its use of the path to `tail`.
+  void Use(NodeId tail);
+  void EndUse(NodeId tail, TimeNs now);
+  // The deepest node on the path to `tail` that stays in this plan.
+  NodeId Staying(NodeId tail) const;
+  // Pages on the path that have exactly one user: they become evictable when its use ends.
+  std::int64_t PagesWithOneUser(NodeId tail) const;
+  // Pages on the path that have users.
+  std::int64_t UsedDepth(NodeId tail) const;
 
   // A page chosen for eviction.
   struct Victim {
@@ -63,7 +63,7 @@ class KvEvictionPlan {
   };
   // The next victim; none if nothing is evictable. Does not change the plan.
   std::optional<Victim> Next(TimeNs now);
-  // Adds `victim` to the plan. REQUIRES: Next returned it, and nothing was locked since.
+  // Adds `victim` to the plan. REQUIRES: Next returned it, and nothing was used since.
   void Evict(const Victim& victim, TimeNs now);
 
   // Appends up to `count` leaves that go first, of those that are scored. Some may not be leaves any longer.
@@ -94,7 +94,7 @@ class KvEvictionPlan {
   // Changes that plan number `plan` makes to a node (branch); marks of earlier plans are ignored.
   struct Mark {
     std::uint64_t plan = 0;
-    std::int32_t locks = 0, children_gone = 0;  // to add; to subtract
+    std::int32_t users = 0, children_gone = 0;  // to add; to subtract
     bool evicted = false, fetched = false;
   };
   struct BranchMark {
@@ -109,8 +109,8 @@ class KvEvictionPlan {
   // The changes of this plan to a node; Peek returns empty ones if there are none.
   Mark Peek(std::uint32_t index) const;
   Mark& At(std::uint32_t index);
-  std::int32_t Locks(NodeId node) const { return tree_.View(node).locks + Peek(node.index).locks; }
-  // Whether the node can be evicted in this plan: on the device, unlocked, without children there.
+  std::int32_t Users(NodeId node) const { return tree_.View(node).users + Peek(node.index).users; }
+  // Whether the node can be evicted in this plan: on the device, without users and without children there.
   bool IsIdleLeaf(NodeId node) const;
   // The visits that the policy counts.
   double VisitsOf(const DependencyTree::NodeView& view) const {

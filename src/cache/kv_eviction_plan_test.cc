@@ -25,13 +25,13 @@ struct World {
   // Simulates a request that comes, computes and ends, so its pages are history. Returns its tail.
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now, BranchId branch) {
     NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, 1000);
-    tree.Lock(tail, now);
+    tree.Use(tail, now);
     for (auto at = static_cast<std::size_t>(tree.nodes().Depth(tail)); (at + 1) * kPageTokens <= tokens.size(); ++at) {
       PageHandle page;
       CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
       tail = tree.Insert(tail, std::span(tokens).subspan(at * kPageTokens, kPageTokens), page, now).node;
     }
-    tree.Unlock(tail, now);
+    tree.EndUse(tail, now);
     return tail;
   }
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now) { return Remember(tokens, now, base); }
@@ -143,10 +143,10 @@ TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
   World w;
   const NodeId old = w.Remember(Tokens(8, 1), 10), recent = w.Remember(Tokens(8, 2), 20);
   w.plan.Reset(30);
-  w.plan.Lock(old);
+  w.plan.Use(old);
   EXPECT_EQ(w.plan.evictable(), 2);
   EXPECT_EQ(w.EvictNext(30), recent);
-  w.plan.Unlock(old, 30);  // its admission failed
+  w.plan.EndUse(old, 30);  // its admission failed
   EXPECT_EQ(w.plan.evictable(), 3);
   EXPECT_EQ(w.EvictNext(30), old);
 }
@@ -155,17 +155,17 @@ TEST(KvEvictionPlan, APreemptedRequestsPagesBecomeEvictable) {
   World w;
   const NodeId tail = w.Remember(Tokens(12, 1), 10);
   const NodeId shared = w.tree.nodes().Parent(w.tree.nodes().Parent(tail));
-  w.tree.Lock(tail, 20);
-  w.tree.Lock(shared, 20);
+  w.tree.Use(tail, 20);
+  w.tree.Use(shared, 20);
   w.plan.Reset(30);
   EXPECT_EQ(w.plan.evictable(), 0);
-  EXPECT_EQ(w.plan.PagesWithOneLock(tail), 2);
-  EXPECT_EQ(w.plan.LockedDepth(tail), 3);
-  w.plan.Unlock(tail, 20);
+  EXPECT_EQ(w.plan.PagesWithOneUser(tail), 2);
+  EXPECT_EQ(w.plan.UsedDepth(tail), 3);
+  w.plan.EndUse(tail, 20);
   EXPECT_EQ(w.plan.evictable(), 2);
-  EXPECT_EQ(w.plan.LockedDepth(tail), 1);
+  EXPECT_EQ(w.plan.UsedDepth(tail), 1);
   EXPECT_EQ(w.EvictNext(20), tail);
-  EXPECT_EQ(w.plan.Kept(tail), w.tree.nodes().Parent(tail));
+  EXPECT_EQ(w.plan.Staying(tail), w.tree.nodes().Parent(tail));
 }
 
 TEST(KvEvictionPlan, WhatWaitingRequestsWantGoesLast) {
@@ -251,11 +251,11 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   };
   NodeId tail = tree.branches().Top(adapter);
   for (std::int64_t i = 0; i < kLong; ++i) tail = append(tail);
-  tree.Unlock(tail, 2);
+  tree.EndUse(tail, 2);
   const NodeId running = append(tree.branches().Top(base));
   plan.Refresh(10);
   tree.Clear(adapter);       // the adapter is unloaded
-  tree.Unlock(running, 11);  // a request ends in the same step
+  tree.EndUse(running, 11);  // a request ends in the same step
   plan.Refresh(12);
   plan.Reset(13);
   EXPECT_EQ(plan.evictable(), 1);
@@ -329,15 +329,15 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
     CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
     const auto time = static_cast<TimeNs>(prng.NextBelow(1'000'000'000));
     leaves.push_back(tree.Insert(top, std::span(&++next, 1), page, time).node);
-    tree.Unlock(leaves.back(), time);
+    tree.EndUse(leaves.back(), time);
     by_use.emplace(time, leaves.back().index);
   };
   const auto use = [&](NodeId leaf) {
     if (!tree.nodes().Exists(leaf)) return;
     by_use.erase({tree.View(leaf).last_use, leaf.index});
     const auto time = static_cast<TimeNs>(prng.NextBelow(1'000'000'000));
-    tree.Lock(leaf, time);
-    tree.Unlock(leaf, time);
+    tree.Use(leaf, time);
+    tree.EndUse(leaf, time);
     by_use.emplace(time, leaf.index);
   };
   while (pool->free_pages() > 0) add();
@@ -380,7 +380,7 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
         const TokenId token = at == 0 ? history : at;
         tail = tree.Insert(tail, std::span(&token, 1), page, 0).node;
       }
-      tree.Unlock(tail, 0);
+      tree.EndUse(tail, 0);
     }
     for (std::int64_t seen = -1; seen != plan.looks();) {  // the first walk and the new leaves
       seen = plan.looks();

@@ -5,14 +5,6 @@
 #include "base/check.h"
 
 namespace loramux {
-namespace {
-
-// FastLibra's lower threshold: with more than 70 % of the device in use, it counts as filling up.
-constexpr double kFreeEnough = 0.3;
-// Leaves to consider. The next victims must already have copies; later ones may still be used.
-constexpr std::size_t kLeavesAhead = 128;
-
-}  // namespace
 
 void KvTiers::Submit(Tier from, Tier to, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
                      std::shared_ptr<LayerProgress> progress) {
@@ -44,11 +36,12 @@ void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead) {
   fetches_.push_back(std::move(fetch));
 }
 
-void KvTiers::FetchAhead(std::span<const NodeId> tails) {
+void KvTiers::FetchAhead(std::span<const Move> moves) {
+  if (std::none_of(moves.begin(), moves.end(), [](const Move& move) { return move.is_fetch(); })) return;
   CHECK(!fetching_ahead());
-  if (tails.empty()) return;
-  for (const NodeId tail : tails) {
-    tree_.BeginFetch(tail, ahead_pages_);
+  for (const Move& move : moves) {
+    if (!move.is_fetch()) continue;
+    tree_.BeginFetch(move.item.node, ahead_pages_);
     ahead_ends_.push_back(ahead_pages_.size());
   }
   ahead_id_ = next_id_++;
@@ -120,54 +113,24 @@ void KvTiers::EndFetchAhead(bool failed) {
 
 // ---------------------------------------------------------------- To the host tier
 
-// Makes `pages` host pages available where `pages` - 1 already are. Drops at most one page, and only one of less worth
-// than `worth` (HostWorth). Returns false if that is impossible.
-bool KvTiers::MakeHostRoom(std::int64_t pages, TimeNs worth) {
-  if (host_->free_pages() >= pages) return true;
-  if (tree_.LeastHostWorth() >= worth) return false;
-  tree_.DropHostPages(1);
-  return true;
-}
-
-void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running) {
-  const auto most = static_cast<std::size_t>(max_pages_of_job_);
-  if (most == 0 || backing_up()) return;
-  const auto free = static_cast<double>(device_->free_pages()),
-             capacity = static_cast<double>(device_->capacity_pages());
-  if (free > kFreeEnough * capacity) return;
-  soon_.clear();
-  plan.AppendNext(kLeavesAhead, soon_);
-  std::erase_if(soon_, [this](NodeId leaf) { return !tree_.nodes().Exists(leaf) || tree_.View(leaf).locks > 0; });
-  const bool few_idle = free + static_cast<double>(tree_.tiers().idle_pages()) < kFreeEnough * capacity;
-  if (few_idle) soon_.insert(soon_.end(), running.begin(), running.end());
-  for (const NodeId tail : soon_) {
-    BackUpPath(tail, most - backing_up_.size());
-    if (backing_up_.size() == most) break;
+void KvTiers::BackUp(std::span<const Move> moves) {
+  CHECK(!backing_up());
+  const auto begin = [this] {
+    if (chain_.empty()) return;
+    tree_.BeginBackUp(chain_, backing_up_);
+    backing_up_ends_.push_back(backing_up_.size());
+    chain_.clear();
+  };
+  for (const Move& move : moves) {
+    if (move.to != Tier::kHost || move.item.is_adapter()) continue;
+    const NodeId node = move.item.node;
+    if (!chain_.empty() && tree_.nodes().Parent(node) != chain_.back()) begin();  // another path
+    chain_.push_back(node);
   }
+  begin();
   if (backing_up_.empty()) return;
   back_up_id_ = next_id_++;
   Submit(Tier::kDevice, Tier::kHost, back_up_id_, backing_up_, nullptr);
-}
-
-// Backs up a node together with its ancestors: when the node is evicted they become leaves, and a copy is useless
-// without its ancestors' copies. The nodes are chosen before the transfer begins, because a transfer locks the whole
-// path.
-void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
-  chain_.clear();
-  for (NodeId at = tail; tree_.nodes().Exists(at) && tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
-    // For a node in transfer, the copy is already on its way.
-    if (!tree_.tiers().OnDevice(at) || tree_.tiers().InHostTier(at) || tree_.tiers().Moving(at)) break;
-    chain_.push_back(at);
-  }
-  std::reverse(chain_.begin(), chain_.end());
-  std::size_t count = 0;
-  while (count < std::min(most, chain_.size()) &&
-         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_.reuse().HostWorth(chain_[count]))) {
-    ++count;
-  }
-  if (count == 0) return;
-  tree_.BeginBackUp(std::span(chain_).first(count), backing_up_);
-  backing_up_ends_.push_back(backing_up_.size());
 }
 
 void KvTiers::EndBackUp(bool failed) {

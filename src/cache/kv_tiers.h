@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "cache/dependency_tree.h"
-#include "cache/kv_eviction_plan.h"
+#include "cache/moves.h"
 #include "memory/page_pool.h"
 
 namespace loramux {
@@ -79,16 +79,15 @@ class KvTiers {
   // Starts to fetch the path to `tail`. `ahead`: the requester has no seat yet. REQUIRES: as
   // DependencyTree::BeginFetch.
   void Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead = false);
-  // Fetches several paths in one job that no request waits for. The job moves whole pages, and the pages are usable
-  // only when it ends. REQUIRES: !fetching_ahead(); as DependencyTree::BeginFetch for each path; the paths share no
-  // node of the host part.
-  void FetchAhead(std::span<const NodeId> tails);
+  // Fetches the paths among `moves` in one job that no request waits for. The job moves whole pages, and the pages are
+  // usable only when it ends. REQUIRES: !fetching_ahead() if there are any; as DependencyTree::BeginFetch for each
+  // path; the paths share no node of the host part.
+  void FetchAhead(std::span<const Move> moves);
   // Cancels the fetches of `requester`, which is gone, unless another running request uses them.
   void Cancel(RequestId requester);
-  // If the device is filling up, copies to the host tier the idle pages that will be evicted next. The host tier drops
-  // pages of less worth to make room. If idle pages are few, the pages of `running` requests come next, and after they
-  // become idle there would be no time to copy them. Therefore the paths to the tails in `running` are copied too.
-  void BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running);
+  // Copies the pages among `moves` that go to the host tier, in one job. REQUIRES: !backing_up(); a page stands after
+  // its parent; as DependencyTree::BeginBackUp.
+  void BackUp(std::span<const Move> moves);
   // Collects finished jobs and reads the progress of the others. Returns true if any job finished.
   bool Poll(TimeNs now);
 
@@ -105,10 +104,10 @@ class KvTiers {
   std::span<const Fetching> fetches() const { return fetches_; }
   // The fetch that brings `node`, or null. Valid until the next call that changes the fetches.
   const Fetching* FetchOf(NodeId node) const;
-  // A running request starts (Use) to use the arriving pages up to `tail`, or stops because the fetch failed. REQUIRES:
-  // FetchOf(tail) is not null.
+  // A running request begins to use the arriving pages up to `tail`, or ends its use because the fetch failed.
+  // REQUIRES: FetchOf(tail) is not null.
   void Use(NodeId tail) { ++At(tail).users; }
-  void StopUse(NodeId tail) { --At(tail).users; }
+  void EndUse(NodeId tail) { --At(tail).users; }
   // Whether a running request uses a fetch whose outcome is not known yet.
   bool AnyInUse() const;
   // Whether there is a failed fetch whose pages running requests use.
@@ -128,10 +127,6 @@ class KvTiers {
   void EndBackUp(bool failed);
   void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   void EndFetchAhead(bool failed);
-  // Makes `pages` host pages available, if this needs to drop at most one page of less worth.
-  bool MakeHostRoom(std::int64_t pages, TimeNs worth);
-  // Adds up to `most` pages of the path to `tail`, from its top, to the back-up job.
-  void BackUpPath(NodeId tail, std::size_t most);
 
   DependencyTree& tree_;
   // Null: no host tier.
@@ -146,7 +141,7 @@ class KvTiers {
   std::vector<DependencyTree::MovingPages> ahead_pages_;  // pages of the FetchAhead job; empty: none in flight
   std::vector<std::size_t> ahead_ends_;                   // end of each path in ahead_pages_
   std::uint64_t back_up_id_ = 0, ahead_id_ = 0;
-  std::vector<NodeId> chain_, soon_;
+  std::vector<NodeId> chain_;  // scratch of BackUp
   std::uint64_t next_id_ = 0;
   KvTierStats stats_;
 };

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/kv_eviction_plan.h"
 #include "cache/tree_world_for_test.h"
 
 namespace loramux::kv_tiers_test {
@@ -14,15 +13,13 @@ namespace {
 using tree_world::kPageTokens;
 using tree_world::Tokens;
 
-// A device of eight pages, full of history that the next plan would evict.
+// A device of eight pages, full of history.
 struct World {
   VirtualClock clock;
   std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 8 * 64, 64)).value();
   std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 8 * 64, 64)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 10}, {.latency_ns = 10}};
-  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   DependencyTree tree{kPageTokens, device.get(), host.get()};
-  KvEvictionPlan plan{tree, *policy};
   NodeId tail = tree.branches().Top(tree.Hold(""));
 
   World() {
@@ -31,25 +28,30 @@ struct World {
       CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
       tail = tree.Insert(tail, Tokens(4, token), page, clock.Now()).node;
     }
-    tree.Unlock(tail, clock.Now());
-    plan.Reset(clock.Now());
+    tree.EndUse(tail, clock.Now());
   }
 };
 
-// Backs up what is evicted next, a small part of the device at a time.
-TEST(KvTiers, BackUpWhatIsEvictedNext) {
+Move ToHost(NodeId node) { return {.item = node, .to = Tier::kHost, .why = MoveReason::kBackUp}; }
+
+// Two paths in one job; what leaves the tier is no part of it.
+TEST(KvTiers, BackUpCopiesWhatIsPlanned) {
   World w;
   KvTiers tiers(w.tree, *w.device, *w.host, w.transfer);
   EXPECT_EQ(tiers.max_pages_of_job(), 1);
   EXPECT_FALSE(tiers.Poll(w.clock.Now()));
-  tiers.BackUp(w.plan, {});
+  const NodeId parent = w.tree.nodes().Parent(w.tail);
+  tiers.BackUp(Moves{
+      {.item = AdapterGeneration{1}, .from = Tier::kHost}, ToHost(w.tree.nodes().Parent(parent)), ToHost(w.tail)});
   EXPECT_TRUE(tiers.backing_up());
   EXPECT_FALSE(tiers.idle());
   w.clock.Advance(1000);
   EXPECT_TRUE(tiers.Poll(w.clock.Now()));
   EXPECT_TRUE(tiers.idle());
-  EXPECT_EQ(tiers.stats().pages_backed_up, 1);
-  EXPECT_EQ(w.tree.tiers().host_pages(), 1);
+  EXPECT_EQ(tiers.stats().pages_backed_up, 2);
+  EXPECT_EQ(w.tree.tiers().host_pages(), 2);
+  EXPECT_TRUE(w.tree.tiers().InHostTier(w.tail));
+  EXPECT_FALSE(w.tree.tiers().InHostTier(parent));
   w.tree.CheckIntegrity();
 }
 
@@ -57,7 +59,7 @@ TEST(KvTiers, WithoutAHostTierNothingMoves) {
   World w;
   KvTiers tiers(w.tree);
   EXPECT_EQ(tiers.max_pages_of_job(), 0);
-  tiers.BackUp(w.plan, {});
+  tiers.BackUp(Moves{});
   EXPECT_TRUE(tiers.idle());
   EXPECT_FALSE(tiers.Poll(w.clock.Now()));
   EXPECT_EQ(tiers.FetchOf(w.tail), nullptr);

@@ -18,7 +18,7 @@ std::vector<bool> FlagsFor(const PagePool* pool) {
 }  // namespace
 
 NodeTiers::NodeTiers(TreeNodes* nodes, PagePool* device, PagePool* host)
-    : nodes_(nodes), device_(device), host_(host), idle_leaves_(nodes), host_roots_(nodes), drop_order_(nodes) {}
+    : nodes_(nodes), device_(device), host_(host), idle_leaves_(nodes), host_roots_(nodes) {}
 
 void NodeTiers::CopyPath(NodeId node, std::span<PageHandle> out) const {
   CHECK_EQ(static_cast<std::int64_t>(out.size()), nodes_->Depth(node));
@@ -53,15 +53,15 @@ bool NodeTiers::TakeNewIdleLeaves(std::vector<NodeId>& out) {
   return std::exchange(new_idle_leaves_complete_, true);
 }
 
-// ---------------------------------------------------------------- Locks
+// ---------------------------------------------------------------- Users
 
-void NodeTiers::LockPath(std::uint32_t tail) {
-  for (std::uint32_t at = tail; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) AddLock(at);
+void NodeTiers::UsePath(std::uint32_t tail) {
+  for (std::uint32_t at = tail; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) AddUser(at);
   UpdateLeaf(tail);
 }
 
-void NodeTiers::UnlockPath(std::uint32_t tail) {
-  for (std::uint32_t at = tail; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) RemoveLock(at);
+void NodeTiers::EndUseOfPath(std::uint32_t tail) {
+  for (std::uint32_t at = tail; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) RemoveUser(at);
   UpdateLeaf(tail);
 }
 
@@ -74,7 +74,7 @@ void NodeTiers::ArriveOnDevice(std::uint32_t index, PageHandle page) {
   ++pages_;
   if (branches_.size() <= node.branch) branches_.resize(node.branch + std::size_t{1});
   ++branches_[node.branch].pages;
-  if (node.locks == 0) ++idle_pages_;
+  if (node.users == 0) ++idle_pages_;
   ++(*nodes_)[node.parent].device_children;
   UpdateLeaf(node.parent);
   UpdateLeaf(index);
@@ -87,7 +87,7 @@ void NodeTiers::LeaveDevice(std::uint32_t index) {
   node.page = {};
   --pages_;
   --branches_[node.branch].pages;
-  if (node.locks == 0) --idle_pages_;
+  if (node.users == 0) --idle_pages_;
   --(*nodes_)[node.parent].device_children;
   UpdateLeaf(node.parent);
   UpdateLeaf(index);
@@ -96,16 +96,18 @@ void NodeTiers::LeaveDevice(std::uint32_t index) {
 
 void NodeTiers::EvictToHost(std::uint32_t index) {
   const TreeNode& node = (*nodes_)[index];
-  CHECK(node.has_host_copy() && node.locks == 0 && node.device_children == 0);
+  CHECK(node.has_host_copy() && node.users == 0 && node.device_children == 0);
   device_->Free(PageCategory::kKv, std::span(&node.page, 1));
   LeaveDevice(index);
   OfferToDrop(index);
 }
 
-void NodeTiers::FreeHostPage(TreeNode& node) {
+void NodeTiers::FreeHostPage(std::uint32_t index) {
+  TreeNode& node = (*nodes_)[index];
   host_->Free(PageCategory::kKv, std::span(&node.host_page, 1));
   node.host_page = {};
   --host_pages_;
+  drop_order_.Remove(index);
 }
 
 void NodeTiers::RemovePages(std::uint32_t index) {
@@ -121,19 +123,29 @@ void NodeTiers::RemovePages(std::uint32_t index) {
     node.host_page = {};
     --host_pages_;
     ++orphans_;
+    drop_order_.Remove(index);
   } else if (node.has_host_page()) {
-    FreeHostPage(node);
+    FreeHostPage(index);
   }
   UpdateLeaf(index);
   UpdateHostRoot(index);
 }
 
-std::uint32_t NodeTiers::DropNext() {
-  const std::uint32_t index = drop_order_.Take();
-  TreeNode& node = (*nodes_)[index];
-  if (!node.on_device()) return index;
-  FreeHostPage(node);
-  return kNone;
+// A worth never falls and does not change with time alone, so an entry whose worth has risen may wait until it is
+// first.
+const HostOrder::Entry* NodeTiers::NextToDrop() {
+  while (const HostOrder::Entry* const first = drop_order_.First()) {
+    const std::uint32_t index = first->item;
+    const TreeNode& node = (*nodes_)[index];
+    if (!node.is_droppable()) {
+      drop_order_.Remove(index);
+    } else if (node.host_worth != first->worth) {
+      drop_order_.Set(HostEntry(node, index));
+    } else {
+      return first;
+    }
+  }
+  return nullptr;
 }
 
 // ---------------------------------------------------------------- Transfers
@@ -165,7 +177,7 @@ void NodeTiers::BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPag
     SetMove(node, Move::kBackUp);
     pages.push_back({nodes[i], node.page, node.host_page});
   }
-  LockPath(nodes.back().index);
+  UsePath(nodes.back().index);
 }
 
 void NodeTiers::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
@@ -181,7 +193,7 @@ void NodeTiers::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
     SetMove((*nodes_)[page.node.index], Move::kFetch);
     ArriveOnDevice(page.node.index, page.device);
   }
-  LockPath(tail.index);
+  UsePath(tail.index);
 }
 
 bool NodeTiers::EndMove(const MovingPages& pages) {
@@ -200,11 +212,11 @@ bool NodeTiers::EndMove(const MovingPages& pages) {
 
 // A branch is removed as a whole, so either all nodes of `pages` exist or none.
 void NodeTiers::EndBackUp(std::span<const MovingPages> pages, bool failed) {
-  if (nodes_->Exists(pages.back().node)) UnlockPath(pages.back().node.index);
+  if (nodes_->Exists(pages.back().node)) EndUseOfPath(pages.back().node.index);
   for (const MovingPages& page : pages) {
     if (!EndMove(page)) continue;
     if (failed) {
-      FreeHostPage((*nodes_)[page.node.index]);
+      FreeHostPage(page.node.index);
     } else {
       OfferToDrop(page.node.index);
     }
@@ -212,7 +224,7 @@ void NodeTiers::EndBackUp(std::span<const MovingPages> pages, bool failed) {
 }
 
 void NodeTiers::EndFetch(std::span<const MovingPages> pages, bool failed) {
-  if (nodes_->Exists(pages.back().node)) UnlockPath(pages.back().node.index);
+  if (nodes_->Exists(pages.back().node)) EndUseOfPath(pages.back().node.index);
   for (std::size_t i = pages.size(); i-- > 0;) {
     if (!EndMove(pages[i])) continue;
     if (failed) {
@@ -243,39 +255,40 @@ void NodeTiers::CheckIntegrity() const {
       host_seen[node.host_page.index] = true;
     }
   }
-  CheckLocks();
+  CheckUsers();
   CheckCounts();
+  drop_order_.CheckIntegrity();
 }
 
 // Checks a node by itself and against its parent.
 void NodeTiers::CheckNode(std::uint32_t index) const {
   const TreeNode& node = (*nodes_)[index];
   const TreeNode& parent = (*nodes_)[node.parent];
-  CHECK_GE(node.locks, 0);
+  CHECK_GE(node.users, 0);
   CHECK(node.has_device_page() || node.has_host_page());
   if (node.has_device_page()) CHECK(device_->IsCurrent(node.page));
   if (node.has_host_page()) CHECK(host_->IsCurrent(node.host_page));
   if (node.has_device_page()) CHECK(parent.depth == 0 || parent.has_device_page());
   if (node.on_device()) CHECK(parent.on_device());
-  if (!node.has_device_page()) CHECK_EQ(node.locks, 0);
+  if (!node.has_device_page()) CHECK_EQ(node.users, 0);
   if (!node.moving()) return;
   CHECK(node.has_device_page() && node.has_host_page());
-  CHECK_GT(node.locks, 0);
+  CHECK_GT(node.users, 0);
 }
 
-void NodeTiers::CheckLocks() const {
-  std::vector<std::int32_t> device_children(nodes_->slots(), 0), child_locks(nodes_->slots(), 0);
+void NodeTiers::CheckUsers() const {
+  std::vector<std::int32_t> device_children(nodes_->slots(), 0), child_users(nodes_->slots(), 0);
   for (std::uint32_t index = 0; index < nodes_->slots(); ++index) {
     const TreeNode& node = (*nodes_)[index];
     if (!node.exists() || node.depth == 0) continue;
     device_children[node.parent] += node.has_device_page();
-    child_locks[node.parent] += node.locks;
+    child_users[node.parent] += node.users;
   }
   for (std::uint32_t index = 0; index < nodes_->slots(); ++index) {
     const TreeNode& node = (*nodes_)[index];
     if (!node.exists()) continue;
     CHECK_EQ(device_children[index], node.device_children);
-    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);  // each path ends at one node
+    if (node.depth > 0) CHECK_GE(node.users, child_users[index]);  // each path ends at one node
   }
 }
 
@@ -287,7 +300,7 @@ void NodeTiers::CheckCounts() const {
     const TreeNode& node = (*nodes_)[index];
     if (!node.exists() || node.depth == 0) continue;
     pages += node.has_device_page();
-    idle += node.has_device_page() && node.locks == 0;
+    idle += node.has_device_page() && node.users == 0;
     host_pages += node.has_host_page();
     moving += node.moving();
     idle_leaves += node.is_idle_leaf();

@@ -3,29 +3,38 @@
 //
 // The device nodes form the upper part of each branch; nodes below them may be in the host tier alone. A device node
 // may have a copy in the host tier. Only leaves of the device part are evicted, and only roots of the host part are
-// fetched (FastLibra 4.2). A node with locks, by requests or by a transfer, stays where it is.
+// fetched (FastLibra 4.2). A node that requests or a transfer use stays where it is.
 //
 // Not thread-safe. Reads no clock. Knows neither tokens nor visits.
 //
 // Invariants (CheckIntegrity):
 // - Every node has a page in a tier, and the parent of a device node is on the device.
 // - Pages are current, and no page belongs to two nodes.
-// - A parent has at least as many locks as its children together.
-// - A locked node is on the device or on its way there.
+// - A parent has at least as many users as its children together.
+// - A used node is on the device or on its way there.
 // - The counts and lists (idle pages, idle leaves, host roots, transfers by branch) equal those of a walk.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
-#include "cache/host_drop_order.h"
+#include "cache/host_order.h"
 #include "cache/node_list.h"
 #include "cache/tree_nodes.h"
 #include "memory/page_pool.h"
 
 namespace loramux {
+
+// The place of a node's host page in the order of the host tier. Nodes of a path are used at the same time, and the
+// beginning is used at least as often as the end. So of equal worth the deeper node goes first, because nothing can
+// stay without the nodes above it.
+inline HostOrder::Entry HostEntry(const TreeNode& node, std::uint32_t index) {
+  constexpr std::uint64_t kDeepest = std::numeric_limits<std::int32_t>::max();
+  return {node.host_worth, (kDeepest - static_cast<std::uint64_t>(node.depth)) << 32 | index, index};
+}
 
 // See the top of this file. Unless noted, functions that take a NodeId require that the node exists.
 class NodeTiers {
@@ -50,7 +59,7 @@ class NodeTiers {
 
   std::int64_t pages() const { return pages_; }  // on the device, in all branches
   std::int64_t pages(BranchId branch) const { return CountsOf(branch).pages; }
-  std::int64_t idle_pages() const { return idle_pages_; }  // unlocked device pages: history
+  std::int64_t idle_pages() const { return idle_pages_; }  // device pages without users: history
   // Pages in the host tier, including those in transfer.
   std::int64_t host_pages() const { return host_pages_; }
   // Host pages that are not in transfer.
@@ -62,8 +71,8 @@ class NodeTiers {
   // Indices of the branches with pages in transfer. They are few. The order is arbitrary but deterministic.
   std::span<const std::uint32_t> BranchesWithMoves() const { return moving_branches_; }
 
-  // Indices of the nodes that may be evicted: unlocked, on the device, without children there. The order is arbitrary
-  // but deterministic.
+  // Indices of the nodes that may be evicted: without users, on the device, without children there. The order is
+  // arbitrary but deterministic.
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_.all(); }
   // Appends the nodes that became idle leaves since the last call; some may no longer be. Returns false if there were
   // too many to list.
@@ -73,19 +82,20 @@ class NodeTiers {
   // deterministic.
   std::span<const std::uint32_t> HostRoots() const { return host_roots_.all(); }
 
-  // ---- Locks ----
+  // ---- Users ----
 
-  // Adds or removes a lock of one node. Call UpdateLeaf for the last node of the path when all its nodes are done.
-  void AddLock(std::uint32_t index) {
+  // Adds or removes a user of one node: a request, or a transfer. Call UpdateLeaf for the last node of the path when
+  // all its nodes are done.
+  void AddUser(std::uint32_t index) {
     TreeNode& node = (*nodes_)[index];
-    if (node.locks++ == 0 && node.has_device_page()) --idle_pages_;
+    if (node.users++ == 0 && node.has_device_page()) --idle_pages_;
   }
-  // Returns true if it was the last lock. REQUIRES: the node is locked.
-  bool RemoveLock(std::uint32_t index) {
+  // Returns true if it was the last user. REQUIRES: the node has users.
+  bool RemoveUser(std::uint32_t index) {
     TreeNode& node = (*nodes_)[index];
-    CHECK_GT(node.locks, 0);
-    if (--node.locks == 0 && node.has_device_page()) ++idle_pages_;
-    return node.locks == 0;
+    CHECK_GT(node.users, 0);
+    if (--node.users == 0 && node.has_device_page()) ++idle_pages_;
+    return node.users == 0;
   }
   void UpdateLeaf(std::uint32_t index);
 
@@ -94,20 +104,22 @@ class NodeTiers {
   // The node's page on the device is `page` from now on. If the node has a copy in the host tier, the copy stays.
   // REQUIRES: the node has no device page, and its parent has one or is a top.
   void ArriveOnDevice(std::uint32_t index, PageHandle page);
-  // Frees the device page of a node with a copy in the host tier. REQUIRES: no locks, no children on the device.
+  // Frees the device page of a node with a copy in the host tier. REQUIRES: no users, no children on the device.
   void EvictToHost(std::uint32_t index);
   // Frees the node's pages in both tiers. Pages in transfer are left to the transfer, which frees them. The caller
   // removes the node. REQUIRES: no children.
   void RemovePages(std::uint32_t index);
 
-  // The least host worth of a page that can be dropped; the largest TimeNs if there is none.
-  TimeNs LeastHostWorth() { return drop_order_.LeastWorth(); }
-  // Chooses the page to drop from the host tier. Frees it and returns kNone if the node keeps its device page;
-  // otherwise the caller removes the returned node and calls OfferToDrop for its parent. REQUIRES:
-  // droppable_host_pages() > 0.
-  std::uint32_t DropNext();
-  // Call when the last child of a node was removed: its host page can be dropped now.
-  void OfferToDrop(std::uint32_t index) { drop_order_.Offer(index, host_pages_); }
+  // The page of least host worth that can be dropped from the host tier; null: there is none.
+  const HostOrder::Entry* NextToDrop();
+  // Call when the host page of a node may have become droppable.
+  void OfferToDrop(std::uint32_t index) {
+    if (!drop_order_.Has(index)) drop_order_.Set(HostEntry((*nodes_)[index], index));
+  }
+  // A plan drops the page: NextToDrop passes it over until OfferToDrop.
+  void HoldFromDrop(std::uint32_t index) { drop_order_.Remove(index); }
+  // Frees the host page of a node that is on the device too.
+  void DropCopy(std::uint32_t index) { FreeHostPage(index); }
 
   // ---- Transfers ----
 
@@ -143,16 +155,16 @@ class NodeTiers {
   void UpdateHostRootsBelow(std::uint32_t index);
   // Records that the node lost its device page, which the caller has freed or passed on.
   void LeaveDevice(std::uint32_t index);
-  void FreeHostPage(TreeNode& node);
-  // Lock or unlock a path for a transfer.
-  void LockPath(std::uint32_t tail);
-  void UnlockPath(std::uint32_t tail);
+  void FreeHostPage(std::uint32_t index);
+  // A transfer begins or ends its use of a path.
+  void UsePath(std::uint32_t tail);
+  void EndUseOfPath(std::uint32_t tail);
   // Sets the node's move and keeps moving_ and moving_branches_ up to date.
   void SetMove(TreeNode& node, Move move);
   // Ends the move of one node. If the node has been removed, frees both pages and returns false.
   bool EndMove(const MovingPages& pages);
   void CheckNode(std::uint32_t index) const;
-  void CheckLocks() const;
+  void CheckUsers() const;
   void CheckCounts() const;
 
   TreeNodes* nodes_;
@@ -160,7 +172,7 @@ class NodeTiers {
   PagePool* host_;
   NodeList<&TreeNode::leaf_position> idle_leaves_;
   NodeList<&TreeNode::root_position> host_roots_;
-  HostDropOrder drop_order_;
+  HostOrder drop_order_;  // worths may have risen since
   std::vector<NodeId> new_idle_leaves_;
   bool new_idle_leaves_complete_ = true;
   std::vector<BranchCounts> branches_;  // by branch, as far as any had pages

@@ -13,20 +13,20 @@ using tree_world::kPageTokens;
 using tree_world::Tokens;
 using tree_world::World;
 
-TEST(NodeTiers, WhatIsLockedStaysAndOnlyLeavesGo) {
+TEST(NodeTiers, WhatIsUsedStaysAndOnlyLeavesGo) {
   World w;
   const BranchId base = w.tree->Hold("");
   const NodeId tail = w.Remember(base, Tokens(12), 0);
   ASSERT_EQ(w.tree->tiers().IdleLeaves().size(), 1u);
   EXPECT_EQ(w.tree->nodes().IdOf(w.tree->tiers().IdleLeaves()[0]), tail);
   const NodeId middle = w.tree->nodes().Parent(tail);
-  w.tree->Lock(middle, 1);
+  w.tree->Use(middle, 1);
   EXPECT_EQ(w.tree->tiers().idle_pages(), 1);
   w.tree->Evict(tail);
   EXPECT_FALSE(w.tree->nodes().Exists(tail));
   EXPECT_TRUE(w.tree->tiers().IdleLeaves().empty());
   EXPECT_DEATH(w.tree->Evict(middle), "");
-  w.tree->Unlock(middle, 2);
+  w.tree->EndUse(middle, 2);
   EXPECT_DEATH(w.tree->Evict(w.tree->nodes().Parent(middle)), "");
   w.tree->Evict(middle);
   EXPECT_EQ(w.Matched(base, Tokens(12)), 1);
@@ -38,15 +38,15 @@ TEST(NodeTiers, TheLastPageOfAPathIsLetGoAlone) {
   World w;
   const BranchId base = w.tree->Hold("");
   const NodeId tail = w.Remember(base, Tokens(12), 0);
-  w.tree->Lock(tail, 1);
-  w.tree->UnlockLast(tail, 2);
+  w.tree->Use(tail, 1);
+  w.tree->EndUseOfLast(tail, 2);
   w.tree->CheckIntegrity();
   EXPECT_EQ(w.tree->tiers().idle_pages(), 1);
   w.tree->Evict(tail);
-  EXPECT_DEATH(w.tree->UnlockLast(w.tree->branches().Top(base), 2), "");
+  EXPECT_DEATH(w.tree->EndUseOfLast(w.tree->branches().Top(base), 2), "");
   const NodeId middle = w.tree->index().Match(w.tree->branches().Top(base), Tokens(12), 1000);
-  EXPECT_EQ(w.tree->View(middle).locks, 1);
-  w.tree->Unlock(middle, 3);
+  EXPECT_EQ(w.tree->View(middle).users, 1);
+  w.tree->EndUse(middle, 3);
   EXPECT_EQ(w.tree->tiers().idle_pages(), 2);
   w.tree->Release(base);
 }
@@ -106,7 +106,7 @@ TEST(NodeTiers, AloneAFetchBringsThePartOfAPathThatIsInTheHostTier) {
   EXPECT_EQ(t.tiers.BranchesWithMoves().size(), 1u);
   EXPECT_TRUE(t.tiers.HasDevicePage(third));
   EXPECT_FALSE(t.tiers.OnDevice(third));
-  EXPECT_EQ(t.tiers.idle_pages(), 0);  // the transfer locks the whole path
+  EXPECT_EQ(t.tiers.idle_pages(), 0);  // the transfer uses the whole path
   t.tiers.CheckIntegrity();
   t.tiers.EndFetch(pages, /*failed=*/true);
   EXPECT_FALSE(t.tiers.HasDevicePage(third));
@@ -155,20 +155,20 @@ TEST(NodeTiers, AloneNewIdleLeavesAreListedOnce) {
   EXPECT_TRUE(t.tiers.TakeNewIdleLeaves(leaves));
   EXPECT_EQ(leaves, (std::vector<NodeId>{first, second}));  // the first one is a leaf no longer
   ASSERT_EQ(t.tiers.IdleLeaves().size(), 1u);
-  t.tiers.AddLock(second.index);
-  t.tiers.AddLock(first.index);
+  t.tiers.AddUser(second.index);
+  t.tiers.AddUser(first.index);
   t.tiers.UpdateLeaf(second.index);
   EXPECT_TRUE(t.tiers.IdleLeaves().empty());
   EXPECT_EQ(t.tiers.idle_pages(), 0);
-  for (const NodeId node : {second, first}) EXPECT_TRUE(t.tiers.RemoveLock(node.index));
+  for (const NodeId node : {second, first}) EXPECT_TRUE(t.tiers.RemoveUser(node.index));
   t.tiers.UpdateLeaf(second.index);
   leaves.clear();
   EXPECT_TRUE(t.tiers.TakeNewIdleLeaves(leaves));
   EXPECT_EQ(leaves, std::vector<NodeId>{second});
-  EXPECT_DEATH(t.tiers.RemoveLock(second.index), "locks");
+  EXPECT_DEATH(t.tiers.RemoveUser(second.index), "users");
 }
 
-// A copy of a device page is dropped and its node stays; a node of the host part alone is returned to be removed.
+// A copy of a device page is dropped and its node stays; a node of the host part alone is removed.
 TEST(NodeTiers, AloneADroppedCopyKeepsItsNode) {
   Tiers t;
   const NodeId top = t.AddTop(0), copied = t.Add(top), away = t.Add(top);
@@ -176,14 +176,20 @@ TEST(NodeTiers, AloneADroppedCopyKeepsItsNode) {
   t.MoveToHost({away});
   t.nodes[copied.index].host_worth = 1;
   t.nodes[away.index].host_worth = 2;
-  EXPECT_EQ(t.tiers.LeastHostWorth(), 1);
-  EXPECT_EQ(t.tiers.DropNext(), TreeNodes::kNone);
+  ASSERT_NE(t.tiers.NextToDrop(), nullptr);
+  EXPECT_EQ(*t.tiers.NextToDrop(), HostEntry(t.nodes[copied.index], copied.index));
+  t.tiers.HoldFromDrop(copied.index);  // a plan drops it
+  EXPECT_EQ(t.tiers.NextToDrop()->item, away.index);
+  t.tiers.OfferToDrop(copied.index);
+  EXPECT_EQ(t.tiers.NextToDrop()->worth, 1);
+  t.tiers.DropCopy(copied.index);
   EXPECT_FALSE(t.tiers.InHostTier(copied));
   EXPECT_TRUE(t.tiers.OnDevice(copied));
-  EXPECT_EQ(t.tiers.DropNext(), away.index);
+  EXPECT_EQ(t.tiers.NextToDrop()->item, away.index);
   t.tiers.RemovePages(away.index);
   t.index.Remove(away.index);
   EXPECT_EQ(t.tiers.host_pages(), 0);
+  EXPECT_EQ(t.tiers.NextToDrop(), nullptr);
   t.tiers.CheckIntegrity();
 }
 

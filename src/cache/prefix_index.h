@@ -1,6 +1,6 @@
 // The index of the dependency tree: finds cached pages by the tokens before and in them. It is a forest of tries; each
 // begins at a top (a node without a page, TreeBranches) and its other nodes are single full pages. The path from the
-// top to a node spells a token sequence. The index knows nothing of tiers, locks and visits, with one exception:
+// top to a node spells a token sequence. The index knows nothing of tiers, users and visits, with one exception:
 // MatchInPage finds only nodes whose page can be read on the device.
 //
 // A node is one page, not an edge of several pages, for two reasons: nodes never split, so handles stay valid; and the

@@ -104,33 +104,38 @@ bool ProactiveSwapper::MayCome(NodeId node) const {
   return IsUsable(tree_.View(node).branch);
 }
 
-const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable,
-                                                        const KvEvictionPlan& scores, TimeNs now) {
+const Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores,
+                                      TimeNs now) {
   usable_ = usable;
-  moves_.tails.clear();
-  moves_.adapters.clear();
-  moves_.kv_pages = moves_.pages = 0;
+  moves_.clear();
+  std::int64_t pages = 0, kv_pages = 0, adapters = 0;
   heap_.clear();
   ForgetTwins();
   for (const Candidate& candidate : best_) heap_.push_back({candidate});
   best_.clear();
   std::make_heap(heap_.begin(), heap_.end());
-  while (!heap_.empty() && moves_.pages < room.pages) {
+  while (!heap_.empty() && pages < room.pages) {
     std::pop_heap(heap_.begin(), heap_.end());
     const Entry entry = heap_.back();
     heap_.pop_back();
     const Candidate& candidate = entry.candidate;
-    if (moves_.pages + candidate.pages > room.most) continue;
+    if (pages + candidate.pages > room.most) continue;
     if (candidate.adapter != kBaseModel) {
-      if (static_cast<std::int64_t>(moves_.adapters.size()) >= room.adapters) continue;
-      moves_.adapters.push_back(candidate.adapter);
+      if (adapters >= room.adapters) continue;
+      ++adapters;
+      Bring(candidate.adapter, candidate.pages);
     } else {
-      if (moves_.kv_pages >= room.kv_pages || !TakePage(entry, scores, now)) continue;
-      ++moves_.kv_pages;
+      if (kv_pages >= room.kv_pages || !TakePage(entry, scores, now)) continue;
+      ++kv_pages;
     }
-    moves_.pages += candidate.pages;
+    pages += candidate.pages;
   }
   return moves_;
+}
+
+void ProactiveSwapper::Bring(ItemId item, std::int64_t pages) {
+  moves_.push_back(
+      {.item = item, .from = Tier::kHost, .to = Tier::kDevice, .why = MoveReason::kSwapIn, .pages = pages});
 }
 
 // A path continues with its best child only; other descendants wait for a later job.
@@ -140,11 +145,12 @@ bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores
   std::size_t tail = entry.tail;
   if (tail == kNoTail) {
     if (!tree_.tiers().OnDevice(tree_.nodes().Parent(node))) return false;
-    tail = moves_.tails.size();
-    moves_.tails.push_back(node);
+    tail = moves_.size();
+    Bring(node, 1);
   } else {
-    if (moves_.tails[tail] != tree_.nodes().Parent(node)) return false;  // a sibling was better
-    moves_.tails[tail] = node;
+    if (moves_[tail].item.node != tree_.nodes().Parent(node)) return false;  // a sibling was better
+    moves_[tail].item = node;
+    ++moves_[tail].pages;
   }
   PushChildren(node, tail, scores, now);
   return true;

@@ -23,6 +23,7 @@
 #include "cache/cache_regime.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
+#include "cache/moves.h"
 
 namespace loramux {
 
@@ -80,16 +81,10 @@ class ProactiveSwapper {
     std::int64_t kv_pages = 0;  // limit for KV pages alone
     std::int64_t adapters = 0;
   };
-  // The content to bring to the device.
-  struct Moves {
-    std::vector<NodeId> tails;  // of paths in the host tier; no two share a node
-    std::vector<AdapterGeneration> adapters;
-    std::int64_t kv_pages = 0, pages = 0;
-    bool empty() const { return tails.empty() && adapters.empty(); }
-  };
   // Chooses from the candidates of the finished walk and those offered since it began, in descending order of scores,
   // while there is `room`. The children of a chosen node become candidates too. `usable`: as in BeginWalk, as of now.
-  // The result is valid until the next call.
+  // Returns what to bring to the device (MoveReason::kSwapIn): adapters, and paths of which no two share a node. The
+  // result is valid until the next call.
   const Moves& Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores, TimeNs now);
 
   static constexpr std::size_t kKept = 128;  // candidates that a walk keeps: more than one Choose can take
@@ -99,7 +94,7 @@ class ProactiveSwapper {
   // A candidate in Choose.
   struct Entry {
     Candidate candidate;
-    std::size_t tail = kNoTail;  // index in moves_.tails of the path that it would continue
+    std::size_t tail = kNoTail;  // index in moves_ of the path that it would continue
     bool operator<(const Entry& other) const { return WorthLess(candidate, other.candidate); }
   };
   // Whether `a` comes after `b`.
@@ -111,6 +106,8 @@ class ProactiveSwapper {
   bool IsUsable(BranchId branch) const { return branch.value < usable_.size() && usable_[branch.value]; }
   // Whether the node can still be fetched.
   bool MayCome(NodeId node) const;
+  // Adds a move to the device.
+  void Bring(ItemId item, std::int64_t pages);
   // Adds the candidate's page to moves_. Returns false if it cannot come.
   bool TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now);
   // Adds the children of a chosen node to heap_.

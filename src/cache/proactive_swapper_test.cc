@@ -6,6 +6,7 @@
 
 #include "base/prng.h"
 #include "cache/kv_tiers.h"
+#include "cache/moves_for_test.h"
 
 namespace loramux::proactive_swapper_test {
 namespace {
@@ -36,13 +37,13 @@ struct World {
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs at) {
     NodeId tail = tree->index().Match(tree->branches().Top(branch), tokens, 1000);
     while (!tree->tiers().OnDevice(tail)) tail = tree->nodes().Parent(tail);
-    tree->Lock(tail, at);
+    tree->Use(tail, at);
     for (auto depth = static_cast<std::size_t>(tree->nodes().Depth(tail)); depth < tokens.size(); ++depth) {
       PageHandle page;
       CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
       tail = tree->Insert(tail, std::span(tokens).subspan(depth, 1), page, at).node;
     }
-    tree->Unlock(tail, at);
+    tree->EndUse(tail, at);
     return tail;
   }
   // Moves the end of the path, `pages` pages, to the host tier.
@@ -57,8 +58,7 @@ struct World {
     }
     for (const NodeId node : path) tree->Evict(node);
   }
-  const ProactiveSwapper::Moves& Choose(ProactiveSwapper::Room room,
-                                        const std::vector<ProactiveSwapper::Candidate>& adapters = {}) {
+  const Moves& Choose(ProactiveSwapper::Room room, const std::vector<ProactiveSwapper::Candidate>& adapters = {}) {
     swapper->BeginWalk(usable);
     while (!swapper->Walk(*plan, 1000)) {
     }
@@ -66,6 +66,17 @@ struct World {
     return swapper->Choose(room, usable, *plan, 1000);
   }
 };
+
+std::vector<ItemId> Items(const Moves& moves) {
+  std::vector<ItemId> items;
+  for (const Move& move : moves) items.push_back(move.item);
+  return items;
+}
+std::int64_t Pages(const Moves& moves, bool adapters) {
+  std::int64_t pages = 0;
+  for (const Move& move : moves) pages += move.item.is_adapter() == adapters ? move.pages : 0;
+  return pages;
+}
 
 TEST(ProactiveSwapper, BetweenTheThresholdsNothingMoves) {
   const DependencyTree nothing(1);
@@ -135,10 +146,10 @@ TEST(ProactiveSwapper, TheMostValuableComeFirst) {
   w.SwapOut(middle, 1);
   EXPECT_EQ(w.tree->tiers().HostRoots().size(), 3u);
   const auto& moves = w.Choose({.pages = 3, .most = 100, .kv_pages = 100});
-  ASSERT_EQ(moves.tails.size(), 2u);
-  EXPECT_EQ(moves.tails[0], young);  // both of its pages: they have the same score
-  EXPECT_EQ(moves.tails[1], middle);
-  EXPECT_EQ(moves.kv_pages, 3);
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves[0].item.node, young);  // both of its pages: they have the same score
+  EXPECT_EQ(moves[1].item.node, middle);
+  EXPECT_EQ(moves[0].pages + moves[1].pages, 3);
 }
 
 // FastLibra 4.2: content comes from the roots of the host part down, and only where the adapter is.
@@ -149,9 +160,9 @@ TEST(ProactiveSwapper, NothingComesBeforeWhatItDependsOn) {
   w.SwapOut(stranger, 2);
   w.usable = {true, false};
   const auto& moves = w.Choose({.pages = 2, .most = 100, .kv_pages = 100});
-  ASSERT_EQ(moves.tails.size(), 1u);
-  EXPECT_EQ(w.tree->nodes().Depth(moves.tails[0]), 3);
-  EXPECT_EQ(w.tree->nodes().Parent(deep), moves.tails[0]);
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(w.tree->nodes().Depth(moves[0].item.node), 3);
+  EXPECT_EQ(w.tree->nodes().Parent(deep), moves[0].item.node);
   w.usable = {false};
   EXPECT_TRUE(w.Choose({.pages = 2, .most = 100, .kv_pages = 100}).empty());
 }
@@ -163,13 +174,13 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   w.SwapOut(first, 1);
   w.SwapOut(second, 3);
   const auto moves = w.Choose({.pages = 10, .most = 100, .kv_pages = 100});
-  ASSERT_EQ(moves.tails.size(), 1u);
-  EXPECT_EQ(moves.tails[0], second);
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(moves[0].item.node, second);
   std::vector<DependencyTree::MovingPages> pages;
   w.tree->BeginFetch(second, pages);
   EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());  // the parent is in transfer
   w.tree->EndFetch(pages, /*failed=*/false);
-  EXPECT_EQ(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).tails, std::vector<NodeId>{first});
+  EXPECT_EQ(Items(w.Choose({.pages = 10, .most = 100, .kv_pages = 100})), std::vector<ItemId>{first});
 }
 
 TEST(ProactiveSwapper, RoomIsKept) {
@@ -180,12 +191,12 @@ TEST(ProactiveSwapper, RoomIsKept) {
       {.score = 40, .adapter = AdapterGeneration{2}, .pages = 30},
       {.score = 30, .adapter = AdapterGeneration{3}, .pages = 2}};
   auto moves = w.Choose({.pages = 20, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
-  EXPECT_EQ(moves.adapters, (std::vector{AdapterGeneration{1}, AdapterGeneration{3}}));  // the second is too large
-  EXPECT_EQ(moves.kv_pages, 8);
-  EXPECT_EQ(moves.pages, 14);
+  EXPECT_EQ(Loaded(moves), (std::vector{1u, 3u}));  // the second is too large
+  EXPECT_EQ(Pages(moves, /*adapters=*/false), 8);
+  EXPECT_EQ(Pages(moves, /*adapters=*/true), 6);
   moves = w.Choose({.pages = 3, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
-  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});  // the last one may exceed the wanted pages
-  EXPECT_EQ(moves.pages, 4);
+  EXPECT_EQ(Items(moves), std::vector<ItemId>{AdapterGeneration{1}});  // the last one may exceed the wanted pages
+  EXPECT_EQ(moves[0].pages, 4);
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 0, .kv_pages = 8, .adapters = 2}, adapters).empty());
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 20, .kv_pages = 0, .adapters = 0}, adapters).empty());
 }
@@ -203,9 +214,9 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   constexpr std::int64_t kOfCall = (KvEvictionPlan::kLooksOfPiece + kOfRoot - 1) / kOfRoot;
   EXPECT_EQ(calls, (kRoots + kOfCall - 1) / kOfCall);
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
-  ASSERT_EQ(moves.tails.size(), 2u);
-  EXPECT_EQ(w.tree->View(moves.tails[0]).last_use, kRoots);
-  EXPECT_EQ(w.tree->View(moves.tails[1]).last_use, kRoots - 1);
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(w.tree->View(moves[0].item.node).last_use, kRoots);
+  EXPECT_EQ(w.tree->View(moves[1].item.node).last_use, kRoots - 1);
 }
 
 // Between two calls of a walk a root arrives on the device. The last root, already seen, takes its place and is seen
@@ -222,9 +233,9 @@ TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
   while (!w.swapper->Walk(*w.plan, 0)) {
   }
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
-  ASSERT_EQ(moves.tails.size(), 2u);
-  EXPECT_EQ(moves.tails[0], last);
-  EXPECT_NE(moves.tails[1], last);
+  ASSERT_EQ(moves.size(), 2u);
+  EXPECT_EQ(moves[0].item.node, last);
+  EXPECT_NE(moves[1].item.node, last);
 }
 
 // ---------------------------------------------------------------- Random use
@@ -254,7 +265,7 @@ struct Fuzz {
     const BranchId branch = OneIn(2) ? w.base : w.other;
     NodeId tail = w.tree->index().Match(w.tree->branches().Top(branch), tokens, 1000);
     while (!w.tree->tiers().OnDevice(tail)) tail = w.tree->nodes().Parent(tail);
-    w.tree->Lock(tail, now);
+    w.tree->Use(tail, now);
     for (auto depth = static_cast<std::size_t>(w.tree->nodes().Depth(tail));
          depth < tokens.size() && w.device->free_pages() > 0; ++depth) {
       PageHandle page;
@@ -268,7 +279,7 @@ struct Fuzz {
   }
   void End() {
     const std::size_t at = prng.NextBelow(running.size());
-    w.tree->Unlock(running[at], now);
+    w.tree->EndUse(running[at], now);
     running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
   }
   void EvictOrCopy() {
@@ -301,15 +312,17 @@ struct Fuzz {
     const std::int64_t room =
         std::min<std::int64_t>(w.device->free_pages(), 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
     const auto& moves = w.Choose({.pages = room, .most = room, .kv_pages = 8, .adapters = 0});
-    ASSERT_LE(moves.pages, std::min<std::int64_t>(room, 8));
+    const std::int64_t pages = Pages(moves, /*adapters=*/false);
+    ASSERT_LE(pages, std::min<std::int64_t>(room, 8));
     Fetching job;
-    for (const NodeId tail : moves.tails) {
+    for (const Move& move : moves) {
+      const NodeId tail = move.item.node;
       ASSERT_TRUE(w.usable[w.tree->View(tail).branch.value]);
       w.tree->BeginFetch(tail, job.pages);  // aborts if the parent of a path is not on the device
       job.ends.push_back(job.pages.size());
     }
-    ASSERT_EQ(static_cast<std::int64_t>(job.pages.size()), moves.kv_pages);
-    moved_in += moves.kv_pages;
+    ASSERT_EQ(static_cast<std::int64_t>(job.pages.size()), pages);
+    moved_in += pages;
     if (!job.pages.empty()) fetching.push_back(std::move(job));
   }
   void Run() {
@@ -327,7 +340,7 @@ struct Fuzz {
       else if (what < 19)
         SwapIn();
       else if (w.tree->tiers().droppable_host_pages() > 0 && OneIn(2))
-        w.tree->DropHostPages(1);
+        w.tree->Drop(w.tree->nodes().IdOf(w.tree->NextToDrop()->item));
       else if (OneIn(20) && running.empty())
         w.tree->Clear(w.other);
       if (i % 8 == 0) w.tree->CheckIntegrity();  // includes the host roots

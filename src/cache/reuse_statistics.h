@@ -1,5 +1,5 @@
 // How the nodes of the dependency tree are used: visits, last use, the requests that wait for them, and what follows
-// for their reuse. A visit is one Lock or Insert of the tree; frequencies decay by half each half-life.
+// for their reuse. A visit is one Use or Insert of the tree; frequencies decay by half each half-life.
 //
 // Edges. An edge is a run of pages without a fork. A request that visits one page of an edge mostly visits all of them,
 // so the edge as a whole has the visits. For example, a conversation is an edge and has one visit a turn. Without a
@@ -12,7 +12,7 @@
 // predict nothing (conversations that go on or not, however long they are), that is nothing. Otherwise pages with many
 // visits would fill the host tier, and what is new would never get into it. The bonus bounds it: each doubling counts
 // like a use that much later at most. A page's worth is computed when it is used and does not change with time, so a
-// heap can keep the order (HostDropOrder). Adapters in the host tier are compared by the same value (HostRoom).
+// heap can keep the order (HostOrder). Adapters in the host tier are compared by the same value (HostDraft).
 //
 // Not thread-safe; reads no clock. Allocates nothing.
 #pragma once
@@ -37,7 +37,7 @@ class ReuseStatistics {
 
   // ---- Use ----
 
-  // Counts a visit of a node on a locked path. Call CountEdges after a path was visited.
+  // Counts a visit of a node on a used path. Call CountEdges after a path was visited.
   void Visit(std::uint32_t index, TimeNs now) {
     TreeNode& node = (*nodes_)[index];
     if (node.resting) EndRest(node, now);
@@ -45,7 +45,7 @@ class ReuseStatistics {
     node.last_use = now;
     RaiseHostWorth(node);
   }
-  // Counts the visit of a node that was inserted (perhaps again) at the end of a locked path.
+  // Counts the visit of a node that was inserted (perhaps again) at the end of a used path.
   void VisitInserted(std::uint32_t index, TimeNs now);
   // Updates the visits of all edges on the path to `tail`.
   void CountEdges(std::uint32_t tail);
@@ -55,7 +55,7 @@ class ReuseStatistics {
     TreeNode& node = (*nodes_)[index];
     const float left = LeftAfter(now - node.last_use);
     node.last_use = now;
-    RaiseHostWorth(node);  // with the undecayed visits: a long lock costs no worth
+    RaiseHostWorth(node);  // with the undecayed visits: a long use costs no worth
     node.frequency *= left;
     node.edge_frequency *= left;
     if (IsObserved(index)) node.resting = idle;

@@ -18,9 +18,9 @@ TEST(ReuseStatistics, FrequencyHalvesInAHalfLife) {
   const BranchId base = w.tree->Hold("");
   const NodeId tail = w.Remember(base, Tokens(4), 0);
   EXPECT_DOUBLE_EQ(w.tree->View(tail).frequency, 1.0);
-  w.tree->Lock(tail, 1000);
+  w.tree->Use(tail, 1000);
   EXPECT_NEAR(w.tree->View(tail).frequency, 1.5, 1e-6);
-  w.tree->Unlock(tail, 3000);  // a use of two half-lives counts as time, not as visits
+  w.tree->EndUse(tail, 3000);  // a use of two half-lives counts as time, not as visits
   EXPECT_NEAR(w.tree->View(tail).frequency, 0.375, 1e-6);
   EXPECT_EQ(w.tree->View(tail).last_use, 3000);
   w.tree->Release(base);
@@ -82,17 +82,17 @@ TEST(ReuseStatistics, WithoutAHostTierAPageHasItsOwnVisitsAlone) {
   w.tree->Release(base);
 }
 
-// A long lock does not lower the worth of a node, and no node is worth less than a child inserted meanwhile.
+// A long use does not lower the worth of a node, and no node is worth less than a child inserted meanwhile.
 TEST(ReuseStatistics, WorthInTheHostTierNeverFallsAndNoChildHasMore) {
   World w(64, kNsPerSecond);
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get(), kNsPerSecond);
   w.tree->set_host_bonus(3 * kNsPerSecond);
   const NodeId parent = w.Remember(w.tree->Hold(""), Tokens(4), 0);
-  w.tree->Lock(parent, kNsPerSecond);
+  w.tree->Use(parent, kNsPerSecond);
   const TimeNs visited = w.tree->reuse().HostWorth(parent);
   const NodeId child = w.tree->Insert(parent, Tokens(4, 100), w.NewPage(), 20 * kNsPerSecond).node;
-  w.tree->Unlock(child, 60 * kNsPerSecond);
+  w.tree->EndUse(child, 60 * kNsPerSecond);
   EXPECT_EQ(w.tree->reuse().HostWorth(child), 60 * kNsPerSecond);
   EXPECT_GT(w.tree->reuse().HostWorth(parent), visited);
   EXPECT_GE(w.tree->reuse().HostWorth(parent), w.tree->reuse().HostWorth(child));

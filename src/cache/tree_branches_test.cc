@@ -46,7 +46,7 @@ TEST(TreeBranches, DomainsFindNoPagesOfEachOther) {
   EXPECT_EQ(w.Matched(base, Tokens(8)), 2);
   EXPECT_EQ(w.tree->tiers().pages(base), 3);  // evictions count by branch
   w.tree->CheckIntegrity();
-  w.tree->Unlock(inserted.node, 1);
+  w.tree->EndUse(inserted.node, 1);
   for (const NodeId top : {first, second}) w.tree->ReleaseTop(top);
   w.tree->Release(base);
   EXPECT_EQ(w.pool->free_pages(), 64);
@@ -59,7 +59,7 @@ TEST(TreeBranches, ADomainIsForgottenWithItsLastPage) {
   for (int i = 0; i < 1000; ++i) {
     const NodeId top = w.tree->HoldTop(base, "invented " + std::to_string(i));
     const NodeId node = w.tree->Insert(top, Tokens(4), w.NewPage(), 0).node;
-    w.tree->Unlock(node, 0);
+    w.tree->EndUse(node, 0);
     w.tree->ReleaseTop(top);
     EXPECT_TRUE(w.tree->nodes().Exists(top));  // its page stays as history
     if (i % 2 == 0)

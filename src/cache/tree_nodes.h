@@ -46,7 +46,7 @@ struct alignas(64) TreeNode {
   std::uint32_t branch = kNone;
   std::int32_t depth = 0;  // pages from the branch to this node, inclusive; 0: the top of a branch, without a page
   // Pages: NodeTiers.
-  std::int32_t locks = 0;
+  std::int32_t users = 0;
   std::int32_t device_children = 0;
   // Use: ReuseStatistics.
   std::int32_t wants = 0;
@@ -56,7 +56,6 @@ struct alignas(64) TreeNode {
   // Pages, continued; generation 0: none.
   PageHandle page, host_page;
   Move move = Move::kNone;
-  bool in_drop_order = false;  // has an entry in HostDropOrder, which writes it
   // Place in the tree, continued: whether the node is in a group of its siblings.
   bool grouped = false;
   // Use, continued.
@@ -74,9 +73,11 @@ struct alignas(64) TreeNode {
   // Whether the keys and values can be read on the device. Always true for the top of a branch.
   bool on_device() const { return depth == 0 || (has_device_page() && move != Move::kFetch); }
   // Whether the node may be evicted from the device.
-  bool is_idle_leaf() const { return depth > 0 && has_device_page() && locks == 0 && device_children == 0; }
+  bool is_idle_leaf() const { return depth > 0 && has_device_page() && users == 0 && device_children == 0; }
   // Whether the host page is complete.
   bool has_host_copy() const { return has_host_page() && move != Move::kBackUp; }
+  // Whether the host page may be dropped: the copy of a device page, or a leaf of the host part, not in transfer.
+  bool is_droppable() const { return has_host_page() && !moving() && (on_device() || first_child == kNone); }
 };
 
 // See the top of this file. Unless noted, functions that take a NodeId require that the node exists.

@@ -32,7 +32,7 @@ struct World {
   // Simulates a request that computes `tokens` and ends, so the path stays as history. Returns its tail.
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs now) {
     NodeId tail = tree->index().Match(tree->branches().Top(branch), tokens, 1000);
-    tree->Lock(tail, now);
+    tree->Use(tail, now);
     const std::int64_t size = tree->index().page_tokens();
     for (std::int64_t at = tree->nodes().Depth(tail); (at + 1) * size <= static_cast<std::int64_t>(tokens.size());
          ++at) {
@@ -40,7 +40,7 @@ struct World {
           std::span(tokens).subspan(static_cast<std::size_t>(at * size), static_cast<std::size_t>(size));
       tail = tree->Insert(tail, page_of, NewPage(), now).node;
     }
-    tree->Unlock(tail, now);
+    tree->EndUse(tail, now);
     return tail;
   }
   void CopyToHost(NodeId node) {

@@ -152,7 +152,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
   const auto unpin = Pin(w, "pinned", false);
   w.Drain();
   EXPECT_TRUE(unpin->done && unpin->status.ok());
-  EXPECT_EQ(w.engine->Stats().adapters.locked, 0);
+  EXPECT_EQ(w.engine->Stats().adapters.kept, 0);
 }
 
 TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
@@ -217,7 +217,7 @@ TEST(AdapterLifecycle, AFailedLoadEndsThePinWithItsError) {
   w.Drain();
   ASSERT_TRUE(pin->done);
   EXPECT_EQ(pin->status.error().message, "injected");
-  EXPECT_EQ(w.engine->Stats().adapters.locked, 0);
+  EXPECT_EQ(w.engine->Stats().adapters.kept, 0);
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
 }
 

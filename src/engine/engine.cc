@@ -36,7 +36,7 @@ struct PinRequest {
 struct Inbox {
   std::mutex mutex;
   std::vector<PinRequest> pins;
-  std::map<AdapterGeneration, std::int64_t> locked_pages;  // of pinned adapters; only the engine thread changes it
+  std::map<AdapterGeneration, std::int64_t> kept_pages;  // of pinned adapters; only the engine thread changes it
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
@@ -147,7 +147,7 @@ struct Engine::Impl {
     parts.registry->TakeRetired(retired);
     for (const AdapterGeneration generation : retired) {
       observer.Retired(generation);
-      Unlock(generation);
+      LetGo(generation);
       residency.Retire(generation);
     }
     return !retired.empty();
@@ -298,7 +298,7 @@ struct Engine::Impl {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) {
       const AdapterResidency& adapter = residency.Get(generation);
-      return adapter.pins > 0 &&
+      return adapter.users > 0 &&
              !(ComputesFromHost(options.scheduler, adapter) && adapter.host == TierState::kResident);
     };
     return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
@@ -442,38 +442,38 @@ struct Engine::Impl {
     const AdapterGeneration generation = pin.version->generation;
     if (!pin.pinned) {
       observer.Pinned(*pin.version, false);
-      Unlock(generation);
+      LetGo(generation);
       EndPin(generation, InvalidArgument("the adapter was unpinned before its load ended", "pinned"));
       return pin.done(Ok{});
     }
-    const Status locked = TryLock(*pin.version);
-    if (!locked.ok()) return pin.done(locked);
+    const Status kept = TryKeep(*pin.version);
+    if (!kept.ok()) return pin.done(kept);
     observer.Pinned(*pin.version, true);
     residency.Add(pin.version);
-    residency.Lock(generation);
+    residency.Keep(generation);
     loading_pins.push_back(std::move(pin));
     EndPinsThatAreLoaded();
   }
 
   // Reserves the adapter's pages if all accepted requests can still run. Holds the inbox's lock, so that no request can
   // be accepted for the same memory in between.
-  Status TryLock(const AdapterVersion& version) {
+  Status TryKeep(const AdapterVersion& version) {
     if (parts.registry->IsRetired(version.generation))
       return Unavailable("the adapter was unloaded while it was pinned");
     const std::lock_guard lock(inbox.mutex);
-    if (inbox.locked_pages.contains(version.generation)) return Ok{};
+    if (inbox.kept_pages.contains(version.generation)) return Ok{};
     const std::int64_t share = AdapterShare();
     const std::int64_t capacity = share > 0 ? share : parts.device->capacity_pages();
-    const std::int64_t locked = LockedPages() + version.layout.pages;
+    const std::int64_t kept = KeptPages() + version.layout.pages;
     const std::int64_t one_sequence = PagesOf(options.max_model_len);
     const std::int64_t reserve = share > 0 ? 0 : std::min(one_sequence, capacity / 2);
-    if (locked + reserve > capacity) {
+    if (kept + reserve > capacity) {
       const std::string room =
           share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
                     : "fewer than " + std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
                           " pages would stay free for requests";
       return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) +
-                                   " pages; with " + std::to_string(locked - version.layout.pages) +
+                                   " pages; with " + std::to_string(kept - version.layout.pages) +
                                    " pages pinned already, " + room +
                                    ". Unload a pinned adapter, or raise --device-memory.",
                                "pinned");
@@ -481,22 +481,21 @@ struct Engine::Impl {
     std::int64_t needed = 0;
     for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
     for (const auto& sequence : inbox.submitted) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
-    if (locked + needed > capacity) {
+    if (kept + needed > capacity) {
       return Unavailable(
           "adapter '" + version.name +
               "' cannot be pinned now: a running or waiting request may need the memory; try again later",
           "pinned");
     }
-    inbox.locked_pages.emplace(version.generation, version.layout.pages);
+    inbox.kept_pages.emplace(version.generation, version.layout.pages);
     return Ok{};
   }
 
-  // Device pages that a request may need beside locked adapters, assuming that `locked_too` is locked.
-  std::int64_t PagesNeeded(const Sequence& sequence, AdapterGeneration locked_too) const {
+  // Device pages that a request may need beside kept adapters, assuming that `kept_too` is kept.
+  std::int64_t PagesNeeded(const Sequence& sequence, AdapterGeneration kept_too) const {
     if (sequence.state == RequestState::kFinished) return 0;
     const std::int64_t own = AdapterShare() > 0 ? 0 : PagesOf(sequence.max_total_tokens);
-    if (sequence.adapter == kBaseModel || sequence.adapter == locked_too ||
-        inbox.locked_pages.contains(sequence.adapter)) {
+    if (sequence.adapter == kBaseModel || sequence.adapter == kept_too || inbox.kept_pages.contains(sequence.adapter)) {
       return own;
     }
     const auto version = sequence.version != nullptr ? sequence.version : residency.Get(sequence.adapter).version;
@@ -509,19 +508,19 @@ struct Engine::Impl {
   std::int64_t AdapterShare() const {
     return AdapterSharePages(options.scheduler.adapter_share, parts.device->capacity_pages());
   }
-  // Pages of all locked adapters. REQUIRES: inbox.mutex is held.
-  std::int64_t LockedPages() const {
+  // Pages of all kept adapters. REQUIRES: inbox.mutex is held.
+  std::int64_t KeptPages() const {
     std::int64_t pages = 0;
-    for (const auto& [generation, locked] : inbox.locked_pages) pages += locked;
+    for (const auto& [generation, kept] : inbox.kept_pages) pages += kept;
     return pages;
   }
 
-  void Unlock(AdapterGeneration generation) {
+  void LetGo(AdapterGeneration generation) {
     {
       const std::lock_guard lock(inbox.mutex);
-      inbox.locked_pages.erase(generation);
+      inbox.kept_pages.erase(generation);
     }
-    if (residency.Knows(generation)) residency.Unlock(generation);
+    if (residency.Knows(generation)) residency.LetGo(generation);
     EndPin(generation, Unavailable("the adapter was unloaded while it was pinned"));
   }
 
@@ -533,7 +532,7 @@ struct Engine::Impl {
       }
       PinRequest pin = std::move(loading_pins[i]);
       loading_pins.erase(loading_pins.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!status.ok()) Unlock(generation);
+      if (!status.ok()) LetGo(generation);
       pin.done(status);
     }
   }
@@ -679,13 +678,13 @@ struct Engine::Impl {
 
   // Device pages for keys and values beside this adapter. REQUIRES: inbox.mutex is held.
   std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
-    const std::int64_t share = AdapterShare(), locked = LockedPages();
-    const std::int64_t pages = parts.device->capacity_pages() - (share > 0 ? share : locked);
-    if (adapter == kBaseModel || inbox.locked_pages.contains(adapter)) return pages;
+    const std::int64_t share = AdapterShare(), kept = KeptPages();
+    const std::int64_t pages = parts.device->capacity_pages() - (share > 0 ? share : kept);
+    if (adapter == kBaseModel || inbox.kept_pages.contains(adapter)) return pages;
     const auto version = parts.registry->Find(adapter);
     if (version == nullptr) return 0;
     if (share == 0) return pages - version->layout.pages;
-    return version->layout.pages + locked <= share ? pages : 0;
+    return version->layout.pages + kept <= share ? pages : 0;
   }
 };
 
@@ -834,7 +833,7 @@ void Engine::CheckIntegrity() const {
   for (const AdapterResidency& adapter : impl_->residency.All()) held += adapter.references;
   CHECK_EQ(references, held);
   const std::lock_guard lock(impl_->inbox.mutex);
-  CHECK_EQ(impl_->inbox.locked_pages.size(), impl_->residency.Locked().size());
+  CHECK_EQ(impl_->inbox.kept_pages.size(), impl_->residency.Kept().size());
 }
 
 }  // namespace loramux

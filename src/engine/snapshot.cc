@@ -44,8 +44,8 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
   for (std::size_t i = 0; i < known.size(); ++i) {
     const AdapterResidency& adapter = known[i];
     if (adapter.version == nullptr) continue;
-    const bool pinned = adapter.locked;
-    snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins,
+    const bool pinned = adapter.kept;
+    snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.users,
                                   waiting[i], adapter.last_use, adapter.loads, adapter.uses, adapter.last_load_time});
   }
   return snapshot;

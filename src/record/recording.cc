@@ -14,11 +14,12 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Version 7 lacks RecordedArrival::base_tokens, version 6 also scores_prompt, version 5 also moves; all are read.
-// Fields that older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2:
-// also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
-constexpr std::uint32_t kVersion = 8, kVersionWithoutBaseTokens = 7, kVersionWithoutScores = 6,
-                        kVersionWithoutMoves = 5;
+// Version 8 lacks the moves from and to the host tier alone, version 7 also RecordedArrival::base_tokens, version 6
+// also scores_prompt, version 5 all moves; all are read. Fields that older versions lack. Version 4: prefix_domain.
+// Version 3: also after_prefill_per_sequence. Version 2: also after_prefill_decay, spread_prompts, ridge_tokens,
+// load_on_arrival.
+constexpr std::uint32_t kVersion = 9, kVersionWithoutHostMoves = 8, kVersionWithoutBaseTokens = 7,
+                        kVersionWithoutScores = 6, kVersionWithoutMoves = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
@@ -215,16 +216,20 @@ RecordedPlan GetPlan(Cursor& in) {
 void PutMoves(std::string& out, const RecordedMoves& moves) {
   Put(out, static_cast<std::uint64_t>(moves.reason));
   PutFixed(out, moves.digest);
-  Put(out, moves.history_evictions);
-  Put(out, moves.fetched_pages);
+  for (const std::uint64_t pages :
+       {moves.history_evictions, moves.fetched_pages, moves.dropped_pages, moves.backed_up_pages}) {
+    Put(out, pages);
+  }
   for (const auto* list : {&moves.loads, &moves.device_evictions, &moves.host_evictions}) PutList(out, *list);
 }
-RecordedMoves GetMoves(Cursor& in) {
+RecordedMoves GetMoves(Cursor& in, std::uint32_t version) {
   RecordedMoves moves;
-  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kSwapIn)));
+  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kBackUp)));
   moves.digest = in.Fixed<std::uint64_t>();
   moves.history_evictions = in.Get();
   moves.fetched_pages = in.Get();
+  if (version > kVersionWithoutHostMoves) moves.dropped_pages = in.Get();
+  if (version > kVersionWithoutHostMoves) moves.backed_up_pages = in.Get();
   for (auto* list : {&moves.loads, &moves.device_evictions, &moves.host_evictions}) *list = GetList(in);
   return moves;
 }
@@ -310,7 +315,8 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
     return RecordedToken{id, token};
   });
   if (has(kPlan)) step.plan = GetPlan(in);
-  GetSection(in, has(kMoves), step.moves, [&] { return GetMoves(in); });
+  GetSection(in, has(kMoves), step.moves, [&] { return GetMoves(in, version); });
+  if (version <= kVersionWithoutHostMoves) step.moves.clear();  // they are not all
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes
@@ -372,19 +378,18 @@ class PlanDescriber {
     out.chunks = plan.chunks.size();
     out.tokens = static_cast<std::uint64_t>(plan.num_tokens);
     out.prefill_tokens = static_cast<std::uint64_t>(plan.prefill_tokens);
-    out.history_evictions = plan.kv_evictions.size();
     Add(static_cast<std::uint64_t>(plan.discarded_tokens));
     for (const Request* request : plan.preemptions) out.preemptions.push_back(request->id.value);
-    for (const NodeId node : plan.kv_evictions) AddNode(node);
-    AddEvictions(plan, out.device_evictions, out.host_evictions);
+    AddEvictions(plan.moves, out);
     for (const PlannedAdmission& admission : plan.admissions) AddAdmission(admission, out);
     for (const PlannedChunk& chunk : plan.chunks) AddChunk(chunk);
-    for (const PlannedFetch& fetch : plan.fetches) {
-      out.fetches.push_back(fetch.request->id.value);
-      AddNode(fetch.tail);
-      Add(static_cast<std::uint64_t>(fetch.pages) * 2 + fetch.ahead);
+    for (const Move& move : plan.moves) {
+      if (!move.is_fetch()) continue;
+      out.fetches.push_back(move.requester.value);
+      AddNode(move.item.node);
+      Add(static_cast<std::uint64_t>(move.pages) * 2 + (move.why == MoveReason::kAhead));
     }
-    AddLoads(plan, out.loads);
+    AddLoads(plan.moves, out.loads);
     for (const auto* list :
          {&out.admissions, &out.preemptions, &out.fetches, &out.loads, &out.device_evictions, &out.host_evictions}) {
       AddList(*list);
@@ -394,12 +399,16 @@ class PlanDescriber {
   RecordedMoves Describe(const MovePlan& plan) {
     RecordedMoves out;
     out.reason = plan.reason;
-    out.history_evictions = plan.kv_evictions.size();
-    out.fetched_pages = static_cast<std::uint64_t>(plan.fetched_pages);
-    for (const NodeId node : plan.kv_evictions) AddNode(node);
-    for (const NodeId node : plan.fetches) AddNode(node);
-    AddEvictions(plan, out.device_evictions, out.host_evictions);
-    AddLoads(plan, out.loads);
+    AddEvictions(plan.moves, out);
+    for (const Move& move : plan.moves) {
+      const bool copied = move.to == Tier::kHost && !move.item.is_adapter(),
+                 dropped = move.leaves(Tier::kHost) && !move.item.is_adapter();
+      out.backed_up_pages += copied;
+      out.dropped_pages += dropped;
+      if (move.is_fetch()) out.fetched_pages += static_cast<std::uint64_t>(move.pages);
+      if (copied || dropped || move.is_fetch()) AddNode(move.item.node);
+    }
+    AddLoads(plan.moves, out.loads);
     for (const auto* list : {&out.loads, &out.device_evictions, &out.host_evictions}) AddList(*list);
     return out;
   }
@@ -411,14 +420,25 @@ class PlanDescriber {
     Add(list.size());
     words_.insert(words_.end(), list.begin(), list.end());
   }
-  void AddEvictions(const MemoryMoves& moves, std::vector<std::uint64_t>& device, std::vector<std::uint64_t>& host) {
-    for (const AdapterGeneration generation : moves.device_evictions) device.push_back(Original(generation));
-    for (const AdapterGeneration generation : moves.host_evictions) host.push_back(Original(generation));
+  // What leaves a tier. `out`: RecordedPlan or RecordedMoves.
+  template <typename Recorded>
+  void AddEvictions(const Moves& moves, Recorded& out) {
+    for (const Move& move : moves) {
+      if (move.to != Tier::kDisk) continue;
+      if (!move.item.is_adapter()) {
+        if (move.from != Tier::kDevice) continue;
+        ++out.history_evictions;
+        AddNode(move.item.node);
+      } else {
+        (move.from == Tier::kDevice ? out.device_evictions : out.host_evictions).push_back(Original(move.item.adapter));
+      }
+    }
   }
-  void AddLoads(const MemoryMoves& moves, std::vector<std::uint64_t>& loads) {
-    for (const PlannedLoad& load : moves.loads) {
-      loads.push_back(Original(load.adapter));
-      Add(load.via_host);
+  void AddLoads(const Moves& moves, std::vector<std::uint64_t>& loads) {
+    for (const Move& move : moves) {
+      if (!move.is_load()) continue;
+      loads.push_back(Original(move.item.adapter));
+      Add(move.from == Tier::kHost);
     }
   }
   void AddNode(NodeId node) { Add(std::uint64_t{node.generation} << 32 | node.index); }
@@ -473,13 +493,16 @@ RecordedMoves DescribeMoves(const MovePlan& plan, std::span<const std::uint32_t>
 }
 
 std::string ShowMoves(const RecordedMoves& moves) {
-  constexpr std::array kReasons = {"for a new request", "for an expected adapter", "to keep pages free",
-                                   "because memory is busy", "because memory is idle"};
+  constexpr std::array kReasons = {"for a new request",      "for an expected adapter", "to keep pages free",
+                                   "because memory is busy", "because memory is idle",  "to make room in the host tier",
+                                   "to copy history ahead"};
   std::string text = std::string("moves ") + kReasons[static_cast<std::size_t>(moves.reason)];
   ShowList(text, "loads adapters", moves.loads);
   ShowList(text, "evicts from the device adapters", moves.device_evictions);
   ShowList(text, "evicts from the host tier adapters", moves.host_evictions);
   if (moves.history_evictions > 0) text += ", evicts " + std::to_string(moves.history_evictions) + " pages of history";
+  if (moves.dropped_pages > 0) text += ", drops " + std::to_string(moves.dropped_pages) + " pages of the host tier";
+  if (moves.backed_up_pages > 0) text += ", copies " + std::to_string(moves.backed_up_pages) + " pages of history";
   if (moves.fetched_pages > 0) text += ", fetches " + std::to_string(moves.fetched_pages) + " pages of history";
   return text;
 }
@@ -584,7 +607,7 @@ Result<RecordingReader> RecordingReader::Open(std::string bytes) {
   return reader;
 }
 
-bool RecordingReader::has_moves() const { return version_ > kVersionWithoutMoves; }
+bool RecordingReader::has_moves() const { return version_ > kVersionWithoutHostMoves; }
 
 void RecordingReader::Rewind() {
   position_ = steps_begin_;

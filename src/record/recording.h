@@ -113,7 +113,8 @@ struct RecordedPlan {
 struct RecordedMoves {
   MoveReason reason = MoveReason::kReserve;
   std::uint64_t digest = 0;  // of all that it moves
-  std::uint64_t history_evictions = 0, fetched_pages = 0;
+  // Pages of history: that leave the device, that come from the host tier, that leave it, that are copied to it.
+  std::uint64_t history_evictions = 0, fetched_pages = 0, dropped_pages = 0, backed_up_pages = 0;
   std::vector<std::uint64_t> loads, device_evictions, host_evictions;  // generations
   bool operator==(const RecordedMoves&) const = default;
 };
@@ -199,7 +200,7 @@ class RecordingReader {
  public:
   // Errors: not a recording, another version, damaged, or values that no server writes.
   static Result<RecordingReader> Open(std::string bytes);
-  // Whether steps have their moves: from version 6 on.
+  // Whether steps have all their moves: from version 9 on.
   bool has_moves() const;
   // The setup, including the history block.
   const RecordedSetup& setup() const { return setup_; }

@@ -95,18 +95,26 @@ std::uint64_t Digest(const StepPlan& plan) {
   std::uint64_t digest = 0;
   for (const Request* request : plan.preemptions) digest = Mix(digest, request->id.value);
   digest = Mix(digest, static_cast<std::uint64_t>(plan.discarded_tokens));
-  for (const NodeId node : plan.kv_evictions) digest = Mix(digest, node.index);
-  for (const AdapterGeneration generation : plan.device_evictions) digest = Mix(digest, generation.value);
+  for (const Move& move : plan.moves) {
+    if (move.leaves(Tier::kDevice) && !move.item.is_adapter()) digest = Mix(digest, move.item.node.index);
+  }
+  for (const Move& move : plan.moves) {
+    if (move.leaves(Tier::kDevice) && move.item.is_adapter()) digest = Mix(digest, move.item.adapter.value);
+  }
   digest = Mix(digest, 1);
-  for (const AdapterGeneration generation : plan.host_evictions) digest = Mix(digest, generation.value);
+  for (const Move& move : plan.moves) {
+    if (move.leaves(Tier::kHost)) digest = Mix(digest, move.item.adapter.value);
+  }
   for (const PlannedChunk& chunk : plan.chunks) {
     digest = Mix(digest, chunk.request->id.value);
     digest =
         Mix(digest, static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
     digest = Mix(digest, static_cast<std::uint64_t>(chunk.admits) << 1 | static_cast<std::uint64_t>(chunk.samples));
   }
-  for (const PlannedLoad& load : plan.loads)
-    digest = Mix(digest, load.adapter.value << 1 | static_cast<std::uint32_t>(load.via_host));
+  for (const Move& move : plan.moves) {
+    const std::uint32_t via_host = move.from == Tier::kHost;
+    if (move.is_load()) digest = Mix(digest, move.item.adapter.value << 1 | via_host);
+  }
   return Mix(digest,
              static_cast<std::uint64_t>(plan.num_tokens) << 32 | static_cast<std::uint64_t>(plan.prefill_tokens));
 }
@@ -217,7 +225,7 @@ struct Load {
     ASSERT_TRUE(tree->keeps_history());
     EXPECT_TRUE(tree->tiers().OnDevice(admission.in_page.node));
     EXPECT_EQ(tree->nodes().Parent(admission.in_page.node), admission.tail);
-    EXPECT_EQ(std::count(plan.kv_evictions.begin(), plan.kv_evictions.end(), admission.in_page.node), 0);
+    for (const Move& move : plan.moves) EXPECT_NE(move.item, ItemId(admission.in_page.node));
     EXPECT_LT(admission.in_page.tokens, options.page_tokens);
     EXPECT_LT(tree->nodes().Depth(admission.tail) * options.page_tokens + admission.in_page.tokens,
               admission.request->uncomputed());
@@ -272,7 +280,7 @@ struct Load {
     scheduler->Commit(plan, clock.Now());
     preemptions += static_cast<std::int64_t>(plan.preemptions.size());
     discarded += plan.discarded_tokens;
-    evictions += static_cast<std::int64_t>(plan.device_evictions.size());
+    for (const Move& move : plan.moves) evictions += move.leaves(Tier::kDevice) && move.item.is_adapter();
     paused += before > static_cast<std::int64_t>(plan.chunks.size() + plan.preemptions.size());
     for (const PlannedChunk& chunk : plan.chunks) {
       scheduler->Advance(chunk.request, chunk.num_tokens, clock.Now());

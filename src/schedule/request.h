@@ -73,10 +73,10 @@ struct alignas(64) Request {
   // Place in the dependency tree, if there is one. Kept by the scheduler.
   BranchId branch;
   NodeId top;  // where its path begins; held until Scheduler::Remove
-  // While the request runs: the last node of its path, which is locked for it. While it waits: the node after which it
+  // While the request runs: the last node of its path, which it uses. While it waits: the node after which it
   // would begin, which may no longer exist.
   NodeId tail;
-  // The child of `tail` of which the page is copied for this request. Locked from admission to the end of its first
+  // The child of `tail` of which the page is copied for this request. In use from admission to the end of its first
   // step.
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist

@@ -33,7 +33,7 @@ bool RequestPages::Admit(const PlannedAdmission& admission, TimeNs now) {
   bool early = false;
   if (request.adapter != kBaseModel) {
     early = residency_.Get(request.adapter).arriving();
-    Pin(request.adapter, now);
+    residency_.Use(request.adapter, now);
   }
   if (!tree_.tiers().OnDevice(admission.tail)) {
     tiers_.Use(admission.tail);
@@ -48,7 +48,7 @@ void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   const NodeId tail = admission.tail;
   const bool copies = admission.in_page.tokens > 0;
   tree_.Unwant(request->tail);
-  tree_.Lock(copies ? admission.in_page.node : tail, now);
+  tree_.Use(copies ? admission.in_page.node : tail, now);
   if (copies) request->copied_from = admission.in_page.node;
   prefix_stats_.copied_pages += copies;
   request->fetches = 0;
@@ -77,17 +77,17 @@ void RequestPages::Allocate(const PlannedChunk& chunk) {
   for (const PageHandle page : added) request->page_table.push_back(page.index);
 }
 
-void RequestPages::Fetch(const PlannedFetch& fetch, TimeNs now) {
-  Request& request = *fetch.request;
-  if (fetch.ahead)
+void RequestPages::Fetch(const Move& fetch, Request& request, TimeNs now) {
+  const bool ahead = fetch.why == MoveReason::kAhead;
+  if (ahead)
     request.fetched_ahead = true;
   else
     ++request.fetches;
   request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * page_tokens_);
   tree_.Unwant(request.tail);  // want the end of the fetched path, so that it is evicted last
-  request.tail = fetch.tail;
+  request.tail = fetch.item.node;
   tree_.Want(request.tail);
-  tiers_.Fetch(fetch.tail, request.id, now, fetch.ahead);
+  tiers_.Fetch(request.tail, request.id, now, ahead);
 }
 
 // No step is in flight, so a page can be freed at once if the tree already has its content.
@@ -114,7 +114,7 @@ void RequestPages::Fill(Request* request, TimeNs now) {
 // REQUIRES: no step that copies the page is in flight. The page has been copied, or will not be.
 void RequestPages::EndCopy(Request* request, TimeNs now) {
   if (!request->copied_from.has_value()) return;
-  tree_.UnlockLast(*request->copied_from, now);
+  tree_.EndUseOfLast(*request->copied_from, now);
   request->copied_from.reset();
 }
 
@@ -124,7 +124,7 @@ void RequestPages::Return(Request* request, TimeNs now) {
 }
 
 void RequestPages::LeaveRunning(Request* request, TimeNs now) {
-  if (BeganOnFailedFetch(*request)) tiers_.StopUse(request->tail);
+  if (BeganOnFailedFetch(*request)) tiers_.EndUse(request->tail);
   Release(request, now);
   tree_.ReleaseTop(request->top);
 }
@@ -142,21 +142,12 @@ void RequestPages::LeaveWaiting(Request* request, std::span<Request* const> wait
 void RequestPages::Release(Request* request, TimeNs now) {
   EndCopy(request, now);
   device_.Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
-  tree_.Unlock(request->tail, now);
+  tree_.EndUse(request->tail, now);
   request->tree_pages = 0;
   request->pages.clear();
   request->page_table.clear();
   request->computed = 0;
-  if (request->adapter == kBaseModel) return;
-  residency_.Unpin(request->adapter, now);
-  if (--pins_[residency_.SlotOf(request->adapter)] == 0) --pinned_adapters_;
-}
-
-void RequestPages::Pin(AdapterGeneration generation, TimeNs now) {
-  residency_.Pin(generation, now);
-  const std::size_t slot = residency_.SlotOf(generation);
-  if (pins_.size() <= slot) pins_.resize(slot + 1, 0);
-  if (pins_[slot]++ == 0) ++pinned_adapters_;
+  if (request->adapter != kBaseModel) residency_.EndUse(request->adapter, now);
 }
 
 // ---------------------------------------------------------------- Failed fetches
@@ -176,7 +167,7 @@ void RequestPages::UndoAdmission(Request* request) {
     request->fetched_tokens = 0;
     request->charged = 0;
   }
-  tiers_.StopUse(request->tail);
+  tiers_.EndUse(request->tail);
 }
 
 void RequestPages::CountPrefix(const Request& request, std::int64_t sign) {
@@ -198,7 +189,7 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
   kv_pages += tree_.tiers().pages() + tree_.tiers().orphans();
   CHECK_EQ(kv_pages, device_.Stats().used(PageCategory::kKv));
   CHECK_EQ(tree_.tiers().host_pages() + tree_.tiers().orphans(), residency_.host().Stats().used(PageCategory::kKv));
-  CheckPins(running);
+  CheckUsers(running);
 }
 
 std::int64_t RequestPages::CheckPages(const Request& request) const {
@@ -213,17 +204,14 @@ std::int64_t RequestPages::CheckPages(const Request& request) const {
   return static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
 }
 
-void RequestPages::CheckPins(std::span<Request* const> running) const {
-  std::vector<std::int32_t> pins(residency_.All().size(), 0);
+void RequestPages::CheckUsers(std::span<Request* const> running) const {
+  std::vector<std::int32_t> users(residency_.All().size(), 0);
   for (const Request* request : running) {
-    if (request->adapter != kBaseModel) ++pins[residency_.SlotOf(request->adapter)];
+    if (request->adapter != kBaseModel) ++users[residency_.SlotOf(request->adapter)];
   }
-  CHECK_LE(pins_.size(), pins.size());
-  for (std::size_t i = 0; i < pins.size(); ++i) {
-    CHECK_EQ(pins[i], residency_.All()[i].pins);
-    CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
-  }
-  CHECK_EQ(pinned_adapters_, std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; }));
+  for (std::size_t i = 0; i < users.size(); ++i) CHECK_EQ(users[i], residency_.All()[i].users);
+  CHECK_EQ(residency_.used_adapters(),
+           std::count_if(users.begin(), users.end(), [](std::int32_t count) { return count > 0; }));
 }
 
 }  // namespace loramux

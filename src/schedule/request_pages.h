@@ -1,4 +1,4 @@
-// The memory of requests: their pages, their place in the dependency tree, and the pins of their adapters.
+// The memory of requests: their pages, their place in the dependency tree, and their use of adapters.
 #pragma once
 
 #include <cstdint>
@@ -30,19 +30,19 @@ class RequestPages {
 
   // A new request begins to wait: finds its place in the tree.
   void Enter(Request* request);
-  // An admitted request takes the pages that it begins with, and pins its adapter. Returns true if it begins while its
+  // An admitted request takes the pages that it begins with, and uses its adapter. Returns true if it begins while its
   // adapter or its history is still arriving.
   bool Admit(const PlannedAdmission& admission, TimeNs now);
   // Allocates the new pages of a chunk. REQUIRES: they are free.
   void Allocate(const PlannedChunk& chunk);
-  // Starts a fetch for a waiting request.
-  void Fetch(const PlannedFetch& fetch, TimeNs now);
-  // After a step that computed tokens of the request: unlocks the page that was copied for it, and hands the pages that
-  // it has filled to the tree.
+  // Starts a fetch for the waiting request, of history that it would begin with.
+  void Fetch(const Move& fetch, Request& request, TimeNs now);
+  // After a step that computed tokens of the request: ends the use of the page that was copied for it, and hands the
+  // pages that it has filled to the tree.
   void Fill(Request* request, TimeNs now);
-  // Unlocks the page that was copied for the request. REQUIRES: no step that copies it is in flight.
+  // Ends the use of the page that was copied for the request. REQUIRES: no step that copies it is in flight.
   void EndCopy(Request* request, TimeNs now);
-  // A running request was preempted: frees its pages and unpins its adapter.
+  // A running request was preempted: frees its pages and ends the use of its adapter.
   void Return(Request* request, TimeNs now);
   // A running (waiting) request leaves. `waiting`: those that still wait. A fetch for the request goes on if one of
   // them would begin in the same place, because it may wait for the same history.
@@ -61,27 +61,22 @@ class RequestPages {
   // AdapterBranches::UnusablePages.
   std::int64_t UnusablePages() { return branches_.UnusablePages(); }
 
-  // By residency slot: running requests with the adapter. Slots beyond the end have none.
-  std::span<const std::int32_t> pins() const { return pins_; }
-  // Slots with pins.
-  std::int64_t pinned_adapters() const { return pinned_adapters_; }
   const AdapterBranches& branches() const { return branches_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
 
-  // Aborts if pages, pins and tree do not belong to these requests.
+  // Aborts if pages, users and tree do not belong to these requests.
   void CheckIntegrity(std::span<Request* const> running, std::span<Request* const> waiting) const;
 
  private:
   // Gives an admitted request the pages that it begins with.
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
-  void Pin(AdapterGeneration generation, TimeNs now);
-  // Frees the pages of the request and unpins its adapter.
+  // Frees the pages of the request and ends the use of its adapter.
   void Release(Request* request, TimeNs now);
   // Adds (sign 1) or subtracts (-1) the prefix of the request in prefix_stats_.
   void CountPrefix(const Request& request, std::int64_t sign);
   // Aborts if the pages of a running request are inconsistent. Returns those that it owns itself.
   std::int64_t CheckPages(const Request& request) const;
-  void CheckPins(std::span<Request* const> running) const;
+  void CheckUsers(std::span<Request* const> running) const;
 
   const std::int64_t page_tokens_;
   PagePool& device_;
@@ -89,8 +84,6 @@ class RequestPages {
   DependencyTree& tree_;
   KvTiers& tiers_;
   AdapterBranches branches_;
-  std::vector<std::int32_t> pins_;
-  std::int64_t pinned_adapters_ = 0;
   PrefixStats prefix_stats_;
 };
 

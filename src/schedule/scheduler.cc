@@ -65,14 +65,13 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
       background_(view_, planner_->room(), rules_, outlook_) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  running_tails_.reserve(static_cast<std::size_t>(2 * options_.Seats()));
   worth_.set_batch_window(options_.batch_window);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
-  residency_.set_on_load([this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); });
-  residency_.set_on_drop(
-      [this](const AdapterResidency& adapter) { pages_.ForgetAdapter(adapter, options_.maintain_dependency); });
-  residency_.set_on_failed_load(
-      [this](const AdapterResidency& adapter) { pages_.LoadFailed(adapter, options_.maintain_dependency); });
+  const bool depends = options_.maintain_dependency;
+  residency_.set_listener(
+      {.dropped = [this, depends](const AdapterResidency& adapter) { pages_.ForgetAdapter(adapter, depends); },
+       .failed = [this, depends](const AdapterResidency& adapter) { pages_.LoadFailed(adapter, depends); },
+       .loaded = [this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); }});
   if (options_.costs != nullptr) {
     ExpectReloads(*options_.costs, device_.page_bytes(), options_.page_tokens, worth_.reload_costs());
     constexpr double kLongest = 60;  // seconds; bounds the values of a profile
@@ -85,11 +84,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
   tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.host()));
 }
 
-Scheduler::~Scheduler() {
-  residency_.set_on_load(nullptr);
-  residency_.set_on_drop(nullptr);
-  residency_.set_on_failed_load(nullptr);
-}
+Scheduler::~Scheduler() { residency_.set_listener({}); }
 
 // ---------------------------------------------------------------- The life of a request
 
@@ -175,78 +170,99 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   prompt_tokens_ = plan.prefill_tokens;
   discardable_ -= static_cast<double>(plan.discarded_tokens);
   for (Request* request : plan.preemptions) Preempt(request, now);
-  CommitEvictions(plan);
-  StartLoads(plan, /*begins=*/true, /*ahead=*/false, now);
+  Leave(plan.moves);
+  Load(plan.moves, /*begins=*/true, now);
   for (const PlannedAdmission& admission : plan.admissions) Begin(admission, now);
   for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk);
-  for (const PlannedFetch& fetch : plan.fetches) pages_.Fetch(fetch, now);
-  DropHistoryFor(plan);
-  StartLoads(plan, /*begins=*/false, /*ahead=*/false, now);
+  Fetch(plan.moves, now);
+  MakeHostRoom(plan.moves);
+  Load(plan.moves, /*begins=*/false, now);
   worth_.StepBegan(plan, now);
   rules_.Committed(plan, residency_);
   stats_.cold_starts += static_cast<std::int64_t>(plan.stalls.size());
 }
 
 void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
-  CommitEvictions(plan);
-  DropHistoryFor(plan);
-  StartLoads(plan, /*begins=*/false, /*ahead=*/plan.reason == MoveReason::kSwapIn, now);
-  if (!plan.fetches.empty()) tiers_.FetchAhead(plan.fetches);
-  const auto pages_of = [this](AdapterGeneration generation) { return residency_.Get(generation).pages; };
-  switch (plan.reason) {
+  Leave(plan.moves);
+  MakeHostRoom(plan.moves);
+  Load(plan.moves, /*begins=*/false, now);
+  tiers_.FetchAhead(plan.moves);
+  if (plan.reason == MoveReason::kBackUp) tiers_.BackUp(plan.moves);
+  if (plan.reason == MoveReason::kNewcomer) outlook_.newest_seen = plan.newest_seen;
+  if (plan.reason == MoveReason::kExpected && plan.empty()) expected_.PutOff(now);
+  for (const Move& move : plan.moves) CountMove(move);
+}
+
+void Scheduler::CountMove(const Move& move) {
+  const bool adapter = move.item.is_adapter();
+  switch (move.why) {
     case MoveReason::kNewcomer:
-      outlook_.newest_seen = plan.newest_seen;
-      stats_.loads_on_arrival += static_cast<std::int64_t>(plan.loads.size());
+      stats_.loads_on_arrival += move.is_load();
       return;
     case MoveReason::kExpected:
-      plan.loads.empty() ? expected_.PutOff(now) : expected_.LoadBegan(plan.loads.front().adapter);
-      return;
-    case MoveReason::kReserve:
+      if (move.is_load()) expected_.LoadBegan(move.item.adapter);
       return;
     case MoveReason::kSwapOut:
-      stats_.swaps.history_out += static_cast<std::int64_t>(plan.kv_evictions.size());
-      for (const AdapterGeneration adapter : plan.device_evictions) stats_.swaps.adapters_out += pages_of(adapter);
+      (adapter ? stats_.swaps.adapters_out : stats_.swaps.history_out) += move.pages;
       return;
     case MoveReason::kSwapIn:
-      stats_.swaps.history_in += plan.fetched_pages;
-      for (const PlannedLoad& load : plan.loads) stats_.swaps.adapters_in += pages_of(load.adapter);
+      (adapter ? stats_.swaps.adapters_in : stats_.swaps.history_in) += move.pages;
+      return;
+    default:
       return;
   }
 }
 
-void Scheduler::CommitEvictions(const MemoryMoves& moves) {
-  for (std::size_t i = 0; i < moves.kv_evictions.size(); ++i) {
-    tree_.PrefetchEvict(moves.kv_evictions, i);
-    tree_.Evict(moves.kv_evictions[i]);
+void Scheduler::Leave(const Moves& moves) {
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    tree_.PrefetchEvict(moves, i);
+    const Move& move = moves[i];
+    if (move.to != Tier::kDisk) continue;
+    const AdapterGeneration adapter = move.item.adapter;
+    if (!move.item.is_adapter() && move.from == Tier::kHost) {
+      tree_.Drop(move.item.node);
+    } else if (!move.item.is_adapter()) {
+      tree_.Evict(move.item.node);
+      stats_.history_evictions += move.pages;
+    } else if (move.from == Tier::kHost) {
+      residency_.EvictFromHost(adapter);
+    } else {
+      residency_.EvictFromDevice(adapter);
+      stats_.evicted_adapter_pages += move.pages;
+      expected_.Evicted(adapter);
+    }
   }
-  stats_.history_evictions += static_cast<std::int64_t>(moves.kv_evictions.size());
-  for (const AdapterGeneration generation : moves.device_evictions) {
-    stats_.evicted_adapter_pages += residency_.Get(generation).pages;
-    residency_.EvictFromDevice(generation);
-    expected_.Evicted(generation);
+}
+
+void Scheduler::Fetch(const Moves& moves, TimeNs now) {
+  for (const Move& move : moves) {
+    if (move.is_fetch()) pages_.Fetch(move, *queues_.FindWaiting(move.requester), now);
   }
-  for (const AdapterGeneration generation : moves.host_evictions) residency_.EvictFromHost(generation);
 }
 
 // Adapters that move to the host tier displace keys and values there.
-void Scheduler::DropHistoryFor(const MemoryMoves& moves) {
-  std::int64_t host_pages = 0;
-  for (const PlannedLoad& load : moves.loads) {
-    const AdapterResidency& adapter = residency_.Get(load.adapter);
-    if (load.via_host && adapter.host != TierState::kResident) host_pages += adapter.pages;
-  }
-  if (host_pages > 0) tree_.DropHostPages(std::max<std::int64_t>(0, host_pages - residency_.host().free_pages()));
+void Scheduler::MakeHostRoom(const Moves& moves) {
+  std::int64_t pages = 0;
+  for (const Move& move : moves) pages += move.item.is_adapter() && move.to == Tier::kHost ? move.pages : 0;
+  const std::int64_t missing = pages == 0 ? 0 : pages - residency_.host().free_pages();
+  if (missing <= 0) return;
+  const MovePlan& plan = background_.DropHistory(missing);
+  on_moves_(plan);
+  Leave(plan.moves);
 }
 
-void Scheduler::StartLoads(const MemoryMoves& moves, bool begins, bool ahead, TimeNs now) {
-  for (const PlannedLoad& load : moves.loads) {
-    if (load.begins == begins) residency_.BeginLoad(load.adapter, load.via_host, now, ahead);
+// A move to the host tier is part of the load that follows it.
+void Scheduler::Load(const Moves& moves, bool begins, TimeNs now) {
+  for (const Move& move : moves) {
+    if (!move.is_load() || (move.why == MoveReason::kBegins) != begins) continue;
+    const bool ahead = move.why == MoveReason::kSwapIn;
+    residency_.BeginLoad(move.item.adapter, /*via_host=*/move.from == Tier::kHost, now, ahead);
   }
 }
 
 // ---------------------------------------------------------------- Beside the steps
 
-bool Scheduler::Move(MoveReason reason, TimeNs now) {
+bool Scheduler::MoveFor(MoveReason reason, TimeNs now) {
   const MovePlan* plan = background_.Plan(reason, now);
   if (plan == nullptr) return false;
   if (!plan->empty()) on_moves_(*plan);
@@ -254,7 +270,7 @@ bool Scheduler::Move(MoveReason reason, TimeNs now) {
   return !plan->empty();
 }
 
-bool Scheduler::LoadForNewcomer(TimeNs now) { return Move(MoveReason::kNewcomer, now); }
+bool Scheduler::LoadForNewcomer(TimeNs now) { return MoveFor(MoveReason::kNewcomer, now); }
 
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   stats_.given_up += queues_.Refit(worth_.reload_costs(), now);
@@ -262,12 +278,10 @@ bool Scheduler::Prepare(TimeNs now, bool ending) {
   tree_.ObserveIdlePages(now, worth_.context().remembered_s);
   planner_->history().Refresh(now);
   expected_.Refresh(now);
-  Move(MoveReason::kExpected, now);
-  Move(MoveReason::kReserve, now);
-  running_tails_.clear();
-  for (const Request* request : running()) running_tails_.push_back(request->tail);
-  tiers_.BackUp(planner_->history(), running_tails_);
-  if (const auto reason = background_.ObserveMemory(now, ending)) Move(*reason, now);
+  MoveFor(MoveReason::kExpected, now);
+  MoveFor(MoveReason::kReserve, now);
+  MoveFor(MoveReason::kBackUp, now);
+  if (const auto reason = background_.ObserveMemory(now, ending)) MoveFor(*reason, now);
   return background_.swaps_on();
 }
 

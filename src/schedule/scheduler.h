@@ -56,8 +56,8 @@ class Scheduler {
   // ascend; a reference to its adapter (ResidencyManager::Acquire) is held from before Add until after Remove; the
   // request fits the device memory when it is alone.
   void Add(Request* request);
-  // Removes a waiting or running request and releases its pages and the pin of its adapter. `by_itself`: it generated
-  // its whole output, so predictions can learn from it. REQUIRES: no step that reads its pages is in flight.
+  // Removes a waiting or running request and releases its pages and ends its use of its adapter. `by_itself`: it
+  // generated its whole output, so predictions can learn from it. REQUIRES: no step that reads its pages is in flight.
   void Remove(Request* request, TimeNs now, bool by_itself = true);
 
   // Plans the next step. Changes only the plan, which is valid until the next call of a function that plans. Allocates
@@ -66,7 +66,7 @@ class Scheduler {
   // Applies a plan. REQUIRES: it is the last one, and nothing has changed since Plan.
   void Commit(const StepPlan& plan, TimeNs now);
   // Notes after the step that `num_tokens` of the request were computed. Until then, the page that is copied for it
-  // stays locked. REQUIRES: its adapter is resident, and the path to its tail is on the device.
+  // stays in use. REQUIRES: its adapter is resident, and the path to its tail is on the device.
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
   // Preempts a request after its first step if the fetch of its keys and values failed, so that the step's results are
   // invalid. It then begins with what the device has. REQUIRES: it was admitted with that step; BeganOnFailedFetch.
@@ -111,19 +111,24 @@ class Scheduler {
   // maintained. Takes time proportional to the adapters on the device.
   std::int64_t CountInvalidHistory();
 
-  // Aborts if queues, pages and pins are inconsistent.
+  // Aborts if queues, pages and users are inconsistent.
   void CheckIntegrity() const;
 
  private:
   // Plans moves for one reason and commits them. True: pages moved.
-  bool Move(MoveReason reason, TimeNs now);
+  bool MoveFor(MoveReason reason, TimeNs now);
   // Applies a plan of moves.
   void CommitMoves(const MovePlan& plan, TimeNs now);
-  // Applies the evictions (loads) of a plan. `ahead`: for no particular request.
-  void CommitEvictions(const MemoryMoves& moves);
-  void DropHistoryFor(const MemoryMoves& moves);
-  // Those with which a request of the plan begins, or the others.
-  void StartLoads(const MemoryMoves& moves, bool begins, bool ahead, TimeNs now);
+  // Notes a move beside the steps.
+  void CountMove(const Move& move);
+  // Carries out the moves that leave a tier.
+  void Leave(const Moves& moves);
+  // Carries out the fetches for requests.
+  void Fetch(const Moves& moves, TimeNs now);
+  // Carries out the loads: those with which a request of the plan begins, or the others.
+  void Load(const Moves& moves, bool begins, TimeNs now);
+  // Plans and carries out what leaves the host tier for the adapters that `moves` brings there.
+  void MakeHostRoom(const Moves& moves);
   // Lets an admitted request begin to run.
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Counts how a request found its adapter when it began for the first time.
@@ -151,7 +156,6 @@ class Scheduler {
   PlanOutlook outlook_;             // of the last committed plan
   SchedulerStats stats_;            // without what other parts count
   std::function<void(const MovePlan&)> on_moves_ = [](const MovePlan&) {};
-  std::vector<NodeId> running_tails_;  // scratch of Prepare
   const PlanningView view_;
   StepRules rules_;                       // of the system that the options describe
   std::unique_ptr<StepPlanner> planner_;  // its members are scratch memory of Plan

@@ -137,17 +137,17 @@ TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
   const StepPlan plan = w.Begin();
   ASSERT_EQ(plan.admissions[0].in_page.tokens, 2);
   const NodeId source = plan.admissions[0].in_page.node;
-  EXPECT_EQ(w.tree.View(source).locks, 1);
+  EXPECT_EQ(w.tree.View(source).users, 1);
   for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
   EXPECT_GE(w.device->free_pages(), 8);  // other pages were evicted
   ASSERT_TRUE(w.tree.tiers().OnDevice(source));
   w.Check();
   w.End(plan);
   EXPECT_FALSE(request->copied_from.has_value());
-  EXPECT_EQ(w.tree.View(source).locks, 0);
+  EXPECT_EQ(w.tree.View(source).users, 0);
 }
 
-// A request is removed before its step has ended, as when the step is abandoned. The page is unlocked exactly once.
+// A request is removed before its step has ended, as when the step is abandoned. The use of the page ends exactly once.
 TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
   TreeWorld w(16);
   w.Serve({1, 2, 3, 4, 5, 6, 7, 8});

@@ -1,3 +1,4 @@
+#include "cache/moves_for_test.h"
 #include "schedule/scheduler_world_for_test.h"
 
 namespace loramux::scheduler_test {
@@ -114,7 +115,7 @@ TEST(Scheduler, AColdAdapterDoesNotHoldUpOthers) {
   Request* cold = w.Add(3, 1);
   Request* base = w.Add(3, 0);
   const StepPlan plan = w.Step();
-  ASSERT_EQ(plan.loads.size(), 1u);
+  ASSERT_EQ(Loaded(plan.moves).size(), 1u);
   ASSERT_EQ(plan.chunks.size(), 1u);
   EXPECT_EQ(plan.chunks[0].request, base);
   w.RunToEnd();
@@ -160,7 +161,7 @@ TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
   EXPECT_EQ(w.scheduler.stats().loads_on_arrival, 1);
   EndLoads(w);
   const StepPlan plan = w.Step();
-  EXPECT_TRUE(plan.loads.empty());
+  EXPECT_TRUE(plan.moves.empty());
   ASSERT_EQ(plan.admissions.size(), 1u);
   EXPECT_EQ(plan.admissions[0].request, newcomer);
   w.RunToEnd();
@@ -199,7 +200,7 @@ TEST_F(LoadOnArrivalTest, NobodyGoesBeforeThoseWhoseLoadsWait) {
   Begin(w);
   w.Add(3, 1);
   w.Add(3, 2);
-  EXPECT_EQ(w.Step().loads.size(), 1u);
+  EXPECT_EQ(Loaded(w.Step().moves).size(), 1u);
   EndLoads(w);
   w.Add(3, 3);
   EXPECT_FALSE(Load(w));
@@ -314,8 +315,7 @@ TEST(Scheduler, IdleAdaptersGoFirstLeastRecentlyUsed) {
   w.RunToEnd();
   w.Add(20, 0, 4);  // needs 6 pages, 4 are free
   const StepPlan plan = w.Step();
-  ASSERT_EQ(plan.device_evictions.size(), 1u);
-  EXPECT_EQ(plan.device_evictions[0], AdapterGeneration{2});
+  EXPECT_EQ(Leaving(plan.moves, Tier::kDevice), std::vector{2u});
   w.RunToEnd();
 }
 
@@ -427,7 +427,7 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
     EXPECT_TRUE(plan.stalls.empty());  // the step waits only for the first load, and then computes
   }
   EXPECT_TRUE(computes(plan, running) && computes(plan, first));
-  ASSERT_EQ(plan.loads.size(), 1u);  // the second load begins beside that step
+  ASSERT_EQ(Loaded(plan.moves).size(), 1u);  // the second load begins beside that step
   plan = w.Step();
   EXPECT_EQ(plan.stalls, std::vector<AdapterGeneration>{second->adapter});
   EXPECT_TRUE(plan.chunks.empty());

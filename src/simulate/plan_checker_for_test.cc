@@ -23,12 +23,17 @@ bool Preempts(const StepPlan& plan, const Request* request) {
 }
 
 bool Loads(const StepPlan& plan, AdapterGeneration adapter) {
-  return std::any_of(plan.loads.begin(), plan.loads.end(),
-                     [&](const PlannedLoad& load) { return load.adapter == adapter; });
+  return std::any_of(plan.moves.begin(), plan.moves.end(),
+                     [&](const Move& move) { return move.comes_to_device() && move.item == adapter; });
 }
 
-bool EvictsFromDevice(const StepPlan& plan, AdapterGeneration adapter) {
-  return std::find(plan.device_evictions.begin(), plan.device_evictions.end(), adapter) != plan.device_evictions.end();
+std::int64_t LoadsOf(const StepPlan& plan) {
+  return std::count_if(plan.moves.begin(), plan.moves.end(), [](const Move& move) { return move.is_load(); });
+}
+
+bool EvictsFromDevice(const StepPlan& plan, ItemId item) {
+  return std::any_of(plan.moves.begin(), plan.moves.end(),
+                     [&](const Move& move) { return move.leaves(Tier::kDevice) && move.item == item; });
 }
 
 }  // namespace
@@ -52,6 +57,17 @@ void PlanChecker::Planned(const PlannedStep& step) {
   step.scheduler.tenants().active_tenants() > 1 ? CheckTurns(view) : CheckAgeBound(view);
   NoteOvertakings(view.plan);
   Digest(view);
+  Count(step.plan.moves);
+}
+
+void PlanChecker::Count(const Moves& moves) {
+  for (const Move& move : moves) {
+    const bool adapter = move.item.is_adapter();
+    moved_.device_evictions += adapter && move.leaves(Tier::kDevice);
+    moved_.host_evictions += adapter && move.leaves(Tier::kHost);
+    moved_.history_evictions += !adapter && move.leaves(Tier::kDevice);
+    moved_.backed_up += !adapter && move.to == Tier::kHost;
+  }
 }
 
 // A request that is admitted although it was seen to run has begun again.
@@ -98,14 +114,16 @@ void PlanChecker::CheckBatch(const View& view) {
 void PlanChecker::CheckMemory(const View& view) {
   const PoolStats pool = view.residency.device().Stats();
   std::int64_t adapters = 0, kv = 0;  // taken, less freed
-  for (const PlannedLoad& load : view.plan.loads) adapters += view.residency.Get(load.adapter).version->layout.pages;
-  for (const AdapterGeneration gone : view.plan.device_evictions)
-    adapters -= view.residency.Get(gone).version->layout.pages;
+  for (const Move& move : view.plan.moves) {
+    const std::int64_t pages =
+        move.item.is_adapter() ? view.residency.Get(move.item.adapter).version->layout.pages : move.pages;
+    Expect(pages == move.pages, view, "a move counts other pages than its adapter has");
+    const std::int64_t taken = pages * (move.comes_to_device() - move.leaves(Tier::kDevice));
+    (move.item.is_adapter() ? adapters : kv) += taken;
+  }
   for (const PlannedChunk& chunk : view.plan.chunks) kv += chunk.new_pages;
-  for (const PlannedFetch& fetch : view.plan.fetches) kv += fetch.pages;
   for (const Request* request : view.plan.preemptions)
     kv -= static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
-  kv -= static_cast<std::int64_t>(view.plan.kv_evictions.size());
   const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters,
                      kv_after = pool.used(PageCategory::kKv) + kv;
   Expect(adapters_after + kv_after <= device_pages_, view, "more pages than the device has");
@@ -119,17 +137,14 @@ void PlanChecker::CheckMemory(const View& view) {
 // they arrive.)
 void PlanChecker::CheckHostMemory(const View& view) {
   std::int64_t taken = 0;
-  for (const PlannedLoad& load : view.plan.loads) {
-    const AdapterResidency& adapter = view.residency.Get(load.adapter);
-    if (!load.via_host || adapter.host == TierState::kResident) continue;
-    taken += adapter.version->layout.pages;
-  }
-  for (const AdapterGeneration gone : view.plan.host_evictions) {
-    const AdapterResidency& adapter = view.residency.Get(gone);
-    Expect(adapter.host == TierState::kResident, view,
+  for (const Move& move : view.plan.moves) {
+    if (move.to == Tier::kHost) taken += move.pages;
+    if (!move.leaves(Tier::kHost)) continue;
+    const AdapterGeneration gone = move.item.adapter;
+    Expect(view.residency.Get(gone).host == TierState::kResident, view,
            "evicts an adapter from the host tier that is not resident there");
     Expect(!Loads(view.plan, gone), view, "evicts an adapter from the host tier that the same plan loads");
-    taken -= adapter.version->layout.pages;
+    taken -= move.pages;
   }
   if (taken <= 0) return;
   const PoolStats pool = view.residency.host().Stats();
@@ -137,7 +152,7 @@ void PlanChecker::CheckHostMemory(const View& view) {
 }
 
 void PlanChecker::CheckAdapters(const View& view) {
-  const std::int64_t loading = view.residency.loads_in_flight() + static_cast<std::int64_t>(view.plan.loads.size());
+  const std::int64_t loading = view.residency.loads_in_flight() + LoadsOf(view.plan);
   Expect(loading <= options_.max_loads_in_flight, view, "too many loads in flight");
   std::set<AdapterGeneration> distinct;
   for (const Request* request : view.scheduler.running()) {
@@ -148,8 +163,8 @@ void PlanChecker::CheckAdapters(const View& view) {
     if (adapter == kBaseModel) continue;
     distinct.insert(adapter);
     const AdapterResidency& residency = view.residency.Get(adapter);
-    const bool begins = std::any_of(view.plan.loads.begin(), view.plan.loads.end(), [&](const PlannedLoad& load) {
-      return load.begins && load.adapter == adapter && residency.host == TierState::kResident;
+    const bool begins = std::any_of(view.plan.moves.begin(), view.plan.moves.end(), [&](const Move& move) {
+      return move.why == MoveReason::kBegins && move.item == adapter && residency.host == TierState::kResident;
     });
     Expect(residency.device == TierState::kResident || residency.arriving() || begins, view,
            "admits a request whose adapter is neither resident nor arriving");
@@ -240,29 +255,30 @@ void PlanChecker::CheckPreemptions(const View& view) {
 bool PlanChecker::Arrives(const View& view, const Request& request) const {
   if (request.adapter != kBaseModel) {
     const AdapterResidency& adapter = view.residency.Get(request.adapter);
-    const std::int64_t loading = view.residency.loads_in_flight() + static_cast<std::int64_t>(view.plan.loads.size());
+    const std::int64_t loading = view.residency.loads_in_flight() + LoadsOf(view.plan);
     if (adapter.device == TierState::kLoading || Loads(view.plan, request.adapter)) return true;
     if (adapter.device == TierState::kAbsent) return loading >= options_.max_loads_in_flight;
   }
-  const auto own = [&](const PlannedFetch& fetch) { return fetch.request == &request; };
-  if (std::any_of(view.plan.fetches.begin(), view.plan.fetches.end(), own)) return true;
+  const Moves& moves = view.plan.moves;
+  const auto own = [&](const Move& move) { return move.is_fetch() && move.requester == request.id; };
+  if (std::any_of(moves.begin(), moves.end(), own)) return true;
   const DependencyTree& tree = view.scheduler.tree();
   if (!tree.nodes().Exists(request.found)) return false;
   const std::int64_t fetches =
-      view.scheduler.tiers().fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
+      view.scheduler.tiers().fetches_in_flight() +
+      std::count_if(moves.begin(), moves.end(), [](const Move& move) { return move.is_fetch(); });
   NodeId at = request.found;
   for (; !tree.tiers().OnDevice(at); at = tree.nodes().Parent(at)) {
     if (tree.tiers().Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
-    for (const PlannedFetch& fetch : view.plan.fetches) {  // another request's fetch of the same path
-      NodeId on = fetch.tail;
+    for (const Move& move : moves) {  // another request's fetch of the same path
+      if (!move.is_fetch()) continue;
+      NodeId on = move.item.node;
       while (tree.nodes().Depth(on) > tree.nodes().Depth(at)) on = tree.nodes().Parent(on);
       if (on == at) return true;
     }
   }
   if (at == request.found) return false;
-  const std::vector<NodeId>& gone = view.plan.kv_evictions;
-  const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
-  while (tree.nodes().Depth(at) > 0 && !evicted(at)) at = tree.nodes().Parent(at);
+  while (tree.nodes().Depth(at) > 0 && !EvictsFromDevice(view.plan, at)) at = tree.nodes().Parent(at);
   return tree.nodes().Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
 }
 
@@ -332,9 +348,10 @@ void PlanChecker::CheckNext(const View& view, const Request& next, const char* w
   const std::string who = "request " + std::to_string(next.id.value) + ", " + why;
   const bool absent = next.adapter != kBaseModel && view.residency.Get(next.adapter).device == TierState::kAbsent;
   if (absent && !Loads(view.plan, next.adapter)) {
-    for (const PlannedLoad& load : view.plan.loads) {
+    for (const Move& load : view.plan.moves) {
+      if (!load.is_load()) continue;
       const auto older = [&](const Request* request) {
-        return request->adapter == load.adapter && view.now - request->arrival > options_.age_bound &&
+        return request->adapter == load.item.adapter && view.now - request->arrival > options_.age_bound &&
                request->id < next.id;
       };
       const auto waiting = view.scheduler.waiting();
@@ -358,13 +375,12 @@ void PlanChecker::Digest(const View& view) {
         static_cast<std::uint64_t>(2 * chunk.admits + chunk.samples));
   }
   for (const Request* request : view.plan.preemptions) add(request->id.value);
-  for (const NodeId node : view.plan.kv_evictions) add(std::uint64_t{node.index} << 32 ^ node.generation);
-  for (const AdapterGeneration gone : view.plan.device_evictions) add(gone.value);
-  for (const AdapterGeneration gone : view.plan.host_evictions) add(gone.value);
-  for (const PlannedFetch& fetch : view.plan.fetches)
-    add(fetch.request->id.value << 32 ^ static_cast<std::uint64_t>(fetch.pages));
-  for (const PlannedLoad& load : view.plan.loads)
-    add(std::uint64_t{load.adapter.value} << 1 ^ static_cast<std::uint64_t>(load.via_host));
+  for (const Move& move : view.plan.moves) {
+    add(std::uint64_t{move.item.node.index} << 32 ^ move.item.node.generation ^ move.item.adapter.value);
+    add(move.requester.value << 32 ^ static_cast<std::uint64_t>(move.pages));
+    add(static_cast<std::uint64_t>(move.from) << 16 ^ static_cast<std::uint64_t>(move.to) << 8 ^
+        static_cast<std::uint64_t>(move.why));
+  }
 }
 
 }  // namespace loramux

@@ -19,10 +19,18 @@ class PlanChecker final : public EngineObserver {
   PlanChecker(SystemSpec options, std::int64_t device_pages)
       : options_(std::move(options)), device_pages_(device_pages) {}
   void Planned(const PlannedStep& step) override;
+  void Moving(const MovePlan& plan) override { Count(plan.moves); }
 
   const std::vector<std::string>& violations() const { return violations_; }  // the first few
   std::uint64_t digest() const { return digest_; }                            // of all plans, in order
   std::int64_t plans() const { return plans_; }
+
+  // What all plans together move: adapters that leave the device and the host tier, pages of history that leave the
+  // device, and that are copied to the host tier.
+  struct Moved {
+    std::int64_t device_evictions = 0, host_evictions = 0, history_evictions = 0, backed_up = 0;
+  };
+  const Moved& moved() const { return moved_; }
 
  private:
   // A plan and the state it was made in.
@@ -47,6 +55,7 @@ class PlanChecker final : public EngineObserver {
   void CheckNext(const View& view, const Request& next, const char* why);
   bool Arrives(const View& view, const Request& request) const;
   void Digest(const View& view);
+  void Count(const Moves& moves);
   void Expect(bool holds, const View& view, const std::string& what);
 
   const SystemSpec options_;
@@ -54,6 +63,7 @@ class PlanChecker final : public EngineObserver {
   std::vector<std::string> violations_;
   std::uint64_t digest_ = 0;
   std::int64_t plans_ = 0;
+  Moved moved_;
   ServiceOrder order_;
   std::map<RequestId, RequestId> overtook_;  // running requests, and whom they overtook
   std::set<RequestId> squashed_;             // requests that were preempted after they had overtaken another

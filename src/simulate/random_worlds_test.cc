@@ -41,13 +41,14 @@ struct Outcome {
   SimulationResult result;
   std::vector<std::string> violations;
   std::uint64_t digest = 0;
+  PlanChecker::Moved moved;
 };
 
 Outcome RunWorld(RandomWorld& world) {
   PlanChecker checker(SpecOf(world), world.options.device.device_pages);
   world.options.observer = &checker;
   SimulationResult result = Simulate(world.options, world.workload).value();
-  return {std::move(result), checker.violations(), checker.digest()};
+  return {std::move(result), checker.violations(), checker.digest(), checker.moved()};
 }
 
 void ExpectEnds(const RandomWorld& world, const SimulationResult& result) {
@@ -70,6 +71,14 @@ void ExpectEnds(const RandomWorld& world, const SimulationResult& result) {
   const PoolStats& device = result.stats.device;  // history and idle adapters are left there
   EXPECT_EQ(device.free_pages + result.stats.history_pages + device.used(PageCategory::kAdapter),
             device.capacity_pages);
+}
+
+// Nothing has moved that no plan said. (What moves beside the last step is not in the statistics any more.)
+void ExpectMoved(const PlanChecker::Moved& moved, const EngineStats& stats) {
+  EXPECT_GE(moved.device_evictions, stats.adapters.device_evictions);
+  EXPECT_GE(moved.host_evictions, stats.adapters.host_evictions);
+  EXPECT_GE(moved.history_evictions, stats.history_evictions);
+  EXPECT_GE(moved.backed_up, stats.kv_tiers.pages_backed_up);
 }
 
 void ExpectSame(const Outcome& a, const Outcome& b) {
@@ -98,6 +107,7 @@ class RandomWorlds : public testing::TestWithParam<std::string_view> {
     const Outcome outcome = RunWorld(world);
     for (const std::string& violation : outcome.violations) ADD_FAILURE() << violation;
     ExpectEnds(world, outcome.result);
+    ExpectMoved(outcome.moved, outcome.result.stats);
     if (seed % kTwiceEvery == 0) ExpectSame(outcome, RunWorld(world));
   }
 };

@@ -185,7 +185,7 @@ void SimulatedServer::DescribeAdapters(ServerSnapshot& snapshot) const {
                                                                                   : AdapterPlace::kDisk,
                                  .rank = adapter->version->layout.max_rank,
                                  .bytes = adapter->version->layout.pages * options_.device.page_bytes,
-                                 .running = adapter->pins,
+                                 .running = adapter->users,
                                  .waiting = waiting[adapter->slot]});
   }
 }

@@ -31,11 +31,11 @@ class WholePrompts final : public StepRule {
 class NoIdleAdapters final : public StepRule {
  public:
   void Begin(StepDraft& draft, Preemption&) override {
-    AdapterDraft& adapters = draft.room.adapters();
+    Draft& room = draft.room;
     for (const AdapterGeneration generation : draft.view.residency.DeviceResidents()) {
       const AdapterResidency& adapter = draft.view.residency.Get(generation);
-      if (adapter.references > 0 || draft.view.expected.IsExpected(adapter, draft.room.now())) continue;
-      if (adapters.Evictable(adapter) && !adapters.CarriesHistory(generation)) draft.room.EvictAdapter(adapter);
+      if (adapter.references > 0 || draft.view.expected.IsExpected(adapter, room.now())) continue;
+      if (room.Evictable(adapter) && !room.CarriesHistory(generation)) room.EvictAdapter(adapter);
     }
   }
 };
@@ -122,20 +122,20 @@ class Stalling final : public StepRule {
   // connect and leave could starve all other requests.
   std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) override {
     StepDraft& draft = admitter.draft();
-    AdapterDraft& adapters = draft.room.adapters();
+    Draft& room = draft.room;
     const AdapterGeneration adapter = request->adapter;
     if (draft.full()) return AdmissionOutcome::kPassedOver;
     if (draft.ExceedsBatch(*request)) return admitter.BeyondBatch(*request);
-    if (!adapters.IsLoading(*request) && !adapters.IsLoadPlanned(adapter)) {
+    if (!room.IsLoading(*request) && !room.Is(adapter, Draft::kLoads)) {
       const AdmissionOutcome outcome = admitter.TryLoad(adapter);
-      if (!adapters.IsLoadPlanned(adapter)) return outcome;
+      if (!room.Is(adapter, Draft::kLoads)) return outcome;
     }
     if (stalled_since_step_) return AdmissionOutcome::kPassedOver;
     std::vector<AdapterGeneration>& stalls = draft.plan.stalls;
     if (std::find(stalls.begin(), stalls.end(), adapter) == stalls.end()) stalls.push_back(adapter);
     --draft.free_seats;
     draft.budget -= draft.ChunkTokens(*request, request->uncomputed());
-    adapters.Pin(adapter);
+    room.Use(adapter);
     draft.batch_time.Add(draft.view, *request);
     return AdmissionOutcome::kPassedOver;
   }
@@ -151,7 +151,7 @@ class Stalling final : public StepRule {
   void Finish(StepPlan& plan) override {
     if (plan.stalls.empty()) return;
     plan.DropComputation();
-    plan.fetches.clear();
+    std::erase_if(plan.moves, [](const Move& move) { return move.is_fetch(); });
   }
   void Committed(const StepPlan& plan, const ResidencyManager& residency) override {
     if (!Waits(residency)) stalls_.assign(plan.stalls.begin(), plan.stalls.end());

@@ -96,7 +96,7 @@ double Lanes::DecodeSeconds(const StepDraft& draft) {
     load.token_ranks += rank;
     load.max_rank = std::max(load.max_rank, rank);
   }
-  load.distinct_adapters = std::min(draft.room.adapters().distinct(), load.adapter_tokens);
+  load.distinct_adapters = std::min(draft.room.distinct(), load.adapter_tokens);
   if (load.adapter_tokens > 0) load.rank_sum = load.token_ranks * load.distinct_adapters / load.adapter_tokens;
   return draft.view.options.costs->SecondsOf(load);
 }
@@ -130,11 +130,11 @@ bool Lanes::MayOvertake(const StepDraft& draft, const Request& request) const {
 // The paper's "small enough to fit in the remaining space of the cache": it evicts nothing for its adapter.
 bool Lanes::FitsBesideOthers(const StepDraft& draft, const Request& request) {
   const PlanningView& view = draft.view;
-  const AdapterDraft& adapters = draft.room.adapters();
-  if (view.partitioned() || adapters.IsEvicted(request.adapter)) return false;
+  const Draft& room = draft.room;
+  if (view.partitioned() || room.Is(request.adapter, Draft::kEvicted)) return false;
   const std::int64_t tokens = static_cast<std::int64_t>(request.tokens.size()) + 1;
-  const std::int64_t adapter = adapters.IsLoadPlanned(request.adapter) ? 0 : view.residency.Get(request.adapter).pages;
-  return adapter + view.MissingPages(request, tokens) + view.GrowthReserve() <= draft.room.free_kv();
+  const std::int64_t adapter = room.Is(request.adapter, Draft::kLoads) ? 0 : view.residency.Get(request.adapter).pages;
+  return adapter + view.MissingPages(request, tokens) + view.GrowthReserve() <= room.free_kv();
 }
 
 bool Lanes::HasQuota(const Request& request) const {
@@ -169,12 +169,10 @@ void Lanes::Begin(StepDraft& draft, Preemption& preemption) {
 
 const Request* Lanes::Overtaken(const StepDraft& draft, RequestId id) {
   const PlanningView& view = draft.view;
-  const auto waiting = view.queues.waiting();
-  const auto found = std::lower_bound(waiting.begin(), waiting.end(), id,
-                                      [](const Request* request, RequestId id) { return request->id < id; });
-  if (found == waiting.end() || (*found)->id != id || draft.IsArriving(**found)) return nullptr;
+  const Request* const found = view.queues.FindWaiting(id);
+  if (found == nullptr || draft.IsArriving(*found)) return nullptr;
   // evicting keys and values makes no room for an adapter
-  return view.partitioned() && view.MustLoad(**found) ? nullptr : *found;
+  return view.partitioned() && view.MustLoad(*found) ? nullptr : found;
 }
 
 std::int64_t Lanes::MissingFor(const StepDraft& draft, const Request& overtaken) {

@@ -14,21 +14,20 @@ void Admitter::LookAtArrivals() {
     const AdapterResidency& adapter = view.residency.Get(generation);
     if (view.pages.branches().IsShared(adapter.slot)) continue;
     const TimeNs elapsed = now - adapter.transfer_started;
-    if (LeadSuffices(*adapter.progress, elapsed, view.step_floor.value(), alone))
-      draft_.room.adapters().MarkUsable(generation);
+    if (LeadSuffices(*adapter.progress, elapsed, view.step_floor.value(), alone)) draft_.room.MarkUsable(generation);
   }
   draft_.prefixes.LookAtFetches(now, alone);
 }
 
 AdmissionOutcome Admitter::TryAdmit(Request* request) {
-  if (request->adapter != kBaseModel) draft_.room.adapters().Want(request->adapter);
+  if (request->adapter != kBaseModel) draft_.room.Want(request->adapter);
   if (draft_.free_seats > 0 && !draft_.rules.Reserve(draft_, *request)) return AdmissionOutcome::kBlocked;
   if (request->adapter != kBaseModel) {
-    AdapterDraft& adapters = draft_.room.adapters();
+    Draft& room = draft_.room;
     const TierState state = draft_.view.residency.Get(request->adapter).device;
-    const bool loading = (state == TierState::kLoading && !adapters.IsUsable(request->adapter)) ||
-                         adapters.IsLoadPlanned(request->adapter);
-    const bool absent = state == TierState::kAbsent || adapters.IsEvicted(request->adapter);
+    const bool loading = (state == TierState::kLoading && !room.Is(request->adapter, Draft::kUsable)) ||
+                         room.Is(request->adapter, Draft::kLoads);
+    const bool absent = state == TierState::kAbsent || room.Is(request->adapter, Draft::kEvicted);
     if (loading || absent) {
       const AdmissionOutcome outcome = TryLoadFor(request, absent && !loading);
       if (!BeginsCold(*request)) return outcome;
@@ -47,9 +46,9 @@ bool Admitter::BeginsCold(Request& request) const {
   const SystemSpec& options = view.options;
   if (options.cold_start_policy == ColdStartPolicy::kWait || draft_.rules.LoadsOnlyInSteps()) return false;
   const AdapterResidency& adapter = view.residency.Get(request.adapter);
-  const AdapterDraft& adapters = draft_.room.adapters();
+  const Draft& room = draft_.room;
   const bool loads_now = adapter.device == TierState::kAbsent && adapter.host == TierState::kResident &&
-                         adapters.IsLoadPlanned(request.adapter) && !adapters.IsHostEvicted(request.adapter);
+                         room.Is(request.adapter, Draft::kLoads) && !room.host().Evicts(request.adapter);
   if (!adapter.on_way_from_host() && !loads_now) return false;
   if (view.pages.branches().IsShared(adapter.slot)) return false;
   // The processor beside a device computes linear layers alone, so the step would wait for the rest.
@@ -74,7 +73,7 @@ AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
   if (const auto outcome = draft_.rules.AdmitCold(*this, request)) return *outcome;
   if (absent && draft_.loads_pause) return AdmissionOutcome::kPassedOver;
   const AdmissionOutcome outcome = absent ? TryLoad(request->adapter) : AdmissionOutcome::kPassedOver;
-  if (!absent || draft_.room.adapters().IsLoadPlanned(request->adapter)) {
+  if (!absent || draft_.room.Is(request->adapter, Draft::kLoads)) {
     const bool could_begin = draft_.free_seats > 0 && draft_.budget > 0 && draft_.blocked == nullptr;
     draft_.awaits_load |= could_begin && draft_.rules.HoldsForLoads();
   }
@@ -82,7 +81,7 @@ AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
 }
 
 AdmissionOutcome Admitter::Admit(Request* request) {
-  AdapterDraft& adapters = draft_.room.adapters();
+  Draft& room = draft_.room;
   PlannedAdmission admission{request, draft_.prefixes.PlannedTail(*request), {}};
   const std::int64_t cached = draft_.prefixes.Depth(admission.tail);  // pages
   if (!draft_.rules.MayCompute(draft_, request->uncomputed() - cached * draft_.view.options.page_tokens))
@@ -90,34 +89,34 @@ AdmissionOutcome Admitter::Admit(Request* request) {
   const auto tokens = static_cast<std::int64_t>(request->tokens.size());
   const std::int64_t pages = draft_.view.MissingPages(*request, tokens + 1) - cached;
   const bool uses_adapter = request->adapter != kBaseModel;
-  if (uses_adapter) adapters.Pin(request->adapter);  // so that its own admission does not evict it
+  if (uses_adapter) room.Use(request->adapter);  // so that its own admission does not evict it
   if (!TakePages(admission, pages)) {
-    if (uses_adapter) adapters.Unpin(request->adapter);
+    if (uses_adapter) room.EndUse(request->adapter);
     return AdmissionOutcome::kBlocked;
   }
   --draft_.free_seats;
   draft_.AddAdmission(admission, pages);
-  if (uses_adapter && adapters.IsLoadPlanned(request->adapter)) draft_.room.BeginWithLoad(request->adapter);
+  if (uses_adapter && room.Is(request->adapter, Draft::kLoads)) draft_.room.BeginWithLoad(request->adapter);
   return AdmissionOutcome::kAdmitted;
 }
 
 // The page to copy from is kept until it is copied, but it is evicted if the admission would otherwise fail.
 bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
-  PlanDraft& room = draft_.room;
+  Draft& room = draft_.room;
   const std::int64_t wanted = pages + draft_.view.GrowthReserve();
   admission.in_page = draft_.prefixes.FindInPage(*admission.request, admission.tail);
   if (admission.in_page.tokens > 0) {
-    room.history().Lock(admission.in_page.node);
+    room.history().Use(admission.in_page.node);
     if (room.MakeRoom(PageCategory::kKv, wanted)) {
       room.Take(pages);
       return true;
     }
-    room.history().Unlock(admission.in_page.node, room.now());
+    room.history().EndUse(admission.in_page.node, room.now());
     admission.in_page = {};
   }
-  room.history().Lock(admission.tail);
+  room.history().Use(admission.tail);
   if (!room.MakeRoom(PageCategory::kKv, wanted)) {
-    room.history().Unlock(admission.tail, room.now());
+    room.history().EndUse(admission.tail, room.now());
     return false;
   }
   room.Take(pages);
@@ -139,7 +138,7 @@ AdmissionOutcome Admitter::BeyondBatch(const Request& request) const {
 // before the request gets its turn; then they are fetched again, at most Request::kMostFetches times.
 AdmissionOutcome Admitter::TryFetch(Request* request) {
   const PlanningView& view = draft_.view;
-  PlanDraft& room = draft_.room;
+  Draft& room = draft_.room;
   if (view.tree.tiers().host_pages() == 0) return AdmissionOutcome::kAdmitted;
   const NodeId tail = FindTail(view.tree, *request);
   std::int64_t pages = 0;
@@ -154,10 +153,10 @@ AdmissionOutcome Admitter::TryFetch(Request* request) {
   const NodeId device_tail = draft_.prefixes.DeviceTail(tail);
   // This plan evicts part of the path that the fetched pages depend on. The next plan fetches that part too. To
   // recompute everything that the host tier has would cost all requests more than this one loses by waiting.
-  if (room.history().Kept(device_tail) != device_tail) return AdmissionOutcome::kPassedOver;
-  room.history().Lock(device_tail);
+  if (room.history().Staying(device_tail) != device_tail) return AdmissionOutcome::kPassedOver;
+  room.history().Use(device_tail);
   if (!room.MakeRoom(PageCategory::kKv, pages + view.GrowthReserve())) {
-    room.history().Unlock(device_tail, room.now());
+    room.history().EndUse(device_tail, room.now());
     return AdmissionOutcome::kAdmitted;
   }
   draft_.AddFetch(request, tail, pages, /*ahead=*/false);
@@ -177,8 +176,8 @@ std::optional<AdmissionOutcome> Admitter::LookAtPath(NodeId tail, std::int64_t& 
 // ---------------------------------------------------------------- Loads
 
 AdmissionOutcome Admitter::TryLoad(AdapterGeneration generation) {
-  PlanDraft& room = draft_.room;
-  if (room.adapters().IsEvicted(generation)) return AdmissionOutcome::kBlocked;  // this plan needs its pages
+  Draft& room = draft_.room;
+  if (room.Is(generation, Draft::kEvicted)) return AdmissionOutcome::kBlocked;  // this plan needs its pages
   if (room.loads_in_flight() >= draft_.view.options.max_loads_in_flight) {
     draft_.loads_wait = true;
     return AdmissionOutcome::kPassedOver;
@@ -186,32 +185,31 @@ AdmissionOutcome Admitter::TryLoad(AdapterGeneration generation) {
   const AdapterResidency& adapter = draft_.view.residency.Get(generation);
   const std::int64_t reserve = draft_.view.partitioned() ? 0 : draft_.view.GrowthReserve();
   if (!room.MakeRoom(PageCategory::kAdapter, adapter.pages + reserve)) return AdmissionOutcome::kBlocked;
-  room.CountLoad();
-  room.AddLoad(adapter);
+  room.Load(adapter);
   return AdmissionOutcome::kPassedOver;
 }
 
-void Admitter::LoadLocked() {
+void Admitter::LoadKept() {
   if (draft_.memory_short) return;  // no request is admitted anyway
-  for (const AdapterGeneration generation : draft_.view.residency.Locked()) {
+  for (const AdapterGeneration generation : draft_.view.residency.Kept()) {
     if (draft_.view.residency.Get(generation).device != TierState::kAbsent) continue;
     if (TryLoad(generation) != AdmissionOutcome::kBlocked) continue;
-    draft_.locked_waits = true;
+    draft_.kept_waits = true;
     return;
   }
 }
 
 // Later requests must not take the room from an earlier one.
 void Admitter::LoadForOldest(std::int64_t most) {
-  AdapterDraft& adapters = draft_.room.adapters();
+  Draft& room = draft_.room;
   for (const Request* request : draft_.view.queues.waiting()) {
     if (most == 0) return;
     if (draft_.IsAdmitted(request)) continue;
     --most;
     if (request->adapter == kBaseModel) continue;
-    adapters.Want(request->adapter);
-    const bool absent = draft_.view.MustLoad(*request) && !adapters.IsLoadPlanned(request->adapter) &&
-                        !adapters.IsEvicted(request->adapter);
+    room.Want(request->adapter);
+    const bool absent = draft_.view.MustLoad(*request) && !room.Is(request->adapter, Draft::kLoads) &&
+                        !room.Is(request->adapter, Draft::kEvicted);
     if (absent && TryLoad(request->adapter) == AdmissionOutcome::kBlocked) return;
   }
 }

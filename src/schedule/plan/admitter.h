@@ -23,8 +23,9 @@ class Admitter {
   // Admits the request, or starts the load or the fetch that it needs first. If this step has no seat for the request,
   // only the load of its adapter begins.
   AdmissionOutcome TryAdmit(Request* request);
-  // Plans loads of locked adapters. If one waits for room, no request may be admitted and take the room.
-  void LoadLocked();
+  // Plans loads of adapters that an operator keeps. If one waits for room, no request may be admitted and take the
+  // room.
+  void LoadKept();
 
   // The rest is for rules (StepRule).
   // Plans the load of an adapter. kPassedOver: planned or put off. kBlocked: no room.
@@ -47,7 +48,7 @@ class Admitter {
   // Pages on the path to `tail` that only the host tier has. kPassedOver if some are on their way, kAdmitted if all are
   // usable in time, none if `pages` must be fetched.
   std::optional<AdmissionOutcome> LookAtPath(NodeId tail, std::int64_t& pages) const;
-  // Locks the pages that the request begins with, and takes `pages` more. False: there is no room.
+  // Uses the pages that the request begins with, and takes `pages` more. False: there is no room.
   bool TakePages(PlannedAdmission& admission, std::int64_t pages);
   // Admits the request to a step that has a seat, with its adapter.
   AdmissionOutcome Admit(Request* request);

@@ -9,6 +9,10 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kMostOut = 64;  // evictions in one swap
+// FastLibra's lower threshold: with more than 70 % of the device in use, it counts as filling up.
+constexpr double kFreeEnough = 0.3;
+// Leaves to consider for a copy. The next victims must already have copies; later ones may still be used.
+constexpr std::size_t kLeavesAhead = 128;
 
 }  // namespace
 
@@ -21,10 +25,14 @@ const MovePlan* BackgroundPlanner::Plan(MoveReason reason, TimeNs now) {
         return ForExpected(now);
       case MoveReason::kReserve:
         return ForReserve(now);
+      case MoveReason::kBackUp:
+        return BackUp();
       case MoveReason::kSwapOut:
         return SwapOut(now);
       case MoveReason::kSwapIn:
         return SwapIn(now);
+      default:  // reasons of steps
+        break;
     }
     return false;
   };
@@ -34,12 +42,12 @@ const MovePlan* BackgroundPlanner::Plan(MoveReason reason, TimeNs now) {
 void BackgroundPlanner::Begin(MoveReason reason, TimeNs now) {
   plan_.Clear();
   plan_.reason = reason;
-  room_.Reset(now, plan_);
+  room_.Reset(now, plan_.moves, reason, reason);
 }
 
 void BackgroundPlanner::WantAdaptersOfWaiting() {
   for (const Request* request : view_.queues.waiting()) {
-    if (request->adapter != kBaseModel) room_.adapters().Want(request->adapter);
+    if (request->adapter != kBaseModel) room_.Want(request->adapter);
   }
 }
 
@@ -63,7 +71,7 @@ bool BackgroundPlanner::ForNewcomer(TimeNs now) {
   plan_.newest_seen = newest;
   const auto must_load = [this](const Request* request) { return view_.MustLoad(*request); };
   if (std::none_of(newcomer, queue.end(), must_load)) return true;
-  room_.Reset(now, plan_);
+  room_.Reset(now, plan_.moves, plan_.reason, plan_.reason);
   WantAdaptersOfWaiting();
   for (; newcomer != queue.end(); ++newcomer) {
     const auto up_to = static_cast<std::size_t>(newcomer - queue.begin()) + 1;
@@ -80,10 +88,10 @@ bool BackgroundPlanner::PlanLoadFor(std::span<Request* const> waiting) {
   const std::int64_t pages = adapter.pages, needs = NextPlanNeeds(waiting);
   const std::int64_t room =
       room_.free(PageCategory::kAdapter) + room_.evictable(PageCategory::kAdapter, /*even_wanted=*/false);
-  if (room_.adapters().ExceedsDistinct(request) || room < pages + needs) return false;
+  if (room_.ExceedsDistinct(request) || room < pages + needs) return false;
   const std::int64_t reserve = view_.partitioned() ? 0 : view_.GrowthReserve();
   if (!room_.MakeRoom(PageCategory::kAdapter, pages + reserve)) return false;
-  room_.AddLoad(adapter);
+  room_.Load(adapter);
   return true;
 }
 
@@ -126,7 +134,7 @@ bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs
     if (!(least < worth)) return false;
     CHECK(room_.EvictOne(PageCategory::kAdapter, /*even_wanted=*/false));
   }
-  room_.AddLoad(adapter);
+  room_.Load(adapter);
   return true;
 }
 
@@ -147,6 +155,39 @@ bool BackgroundPlanner::ForReserve(TimeNs now) {
     room_.EvictHistory(*history);
   }
   return true;
+}
+
+// ---------------------------------------------------------------- The host tier
+
+// If the device is filling up, the idle pages that go next are copied. If idle pages are few, the pages of running
+// requests come next, and after they become idle there would be no time to copy them: then their paths are copied too.
+// The scores are those of the last plan.
+bool BackgroundPlanner::BackUp() {
+  std::int64_t left = view_.tiers.max_pages_of_job();
+  if (left == 0 || view_.tiers.backing_up()) return false;
+  const auto free = static_cast<double>(view_.device.free_pages()),
+             enough = kFreeEnough * static_cast<double>(view_.device.capacity_pages());
+  if (free > enough) return false;
+  plan_.Clear();
+  plan_.reason = MoveReason::kBackUp;
+  room_.host().Reset(plan_.moves, plan_.reason, plan_.reason);
+  const DependencyTree& tree = view_.tree;
+  soon_.clear();
+  room_.history().AppendNext(kLeavesAhead, soon_);
+  std::erase_if(soon_, [&tree](NodeId leaf) { return !tree.nodes().Exists(leaf) || tree.View(leaf).users > 0; });
+  if (free + static_cast<double>(tree.tiers().idle_pages()) < enough) {
+    for (const Request* request : view_.queues.running()) soon_.push_back(request->tail);
+  }
+  for (auto tail = soon_.begin(); tail != soon_.end() && left > 0; ++tail) left -= room_.host().BackUp(*tail, left);
+  return true;
+}
+
+const MovePlan& BackgroundPlanner::DropHistory(std::int64_t pages) {
+  host_plan_.Clear();
+  host_plan_.reason = MoveReason::kRoom;
+  room_.host().Reset(host_plan_.moves, host_plan_.reason, host_plan_.reason);
+  room_.host().Drop(pages);
+  return host_plan_;
 }
 
 // ---------------------------------------------------------------- Proactive swapping
@@ -177,7 +218,7 @@ bool BackgroundPlanner::SwapOut(TimeNs now) {
   Begin(MoveReason::kSwapOut, now);
   for (const AdapterGeneration generation : view_.residency.DeviceResidents()) {
     const AdapterResidency& adapter = view_.residency.Get(generation);
-    if (adapter.references > adapter.pins) room_.adapters().Want(generation);
+    if (adapter.references > adapter.users) room_.Want(generation);
   }
   const std::int64_t enough = room_.free_kv() + swapper_.PagesAbove(UsedPages(), view_.device.capacity_pages());
   for (std::int64_t i = 0; i < kMostOut && room_.free_kv() < enough && SwapOutOne(); ++i) {
@@ -187,7 +228,7 @@ bool BackgroundPlanner::SwapOut(TimeNs now) {
 }
 
 // What no waiting request wants. A page without a copy in the host tier stays as long as copies are being made
-// (KvTiers::BackUp begins with those that are evicted next). If none are being made, the host tier has no room for it.
+// (BackUp begins with those that are evicted next). If none are being made, the host tier has no room for it.
 // Adapters need no copy, because they are on disk.
 bool BackgroundPlanner::SwapOutOne() {
   std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
@@ -216,12 +257,10 @@ bool BackgroundPlanner::SwapIn(TimeNs now) {
   if (swaps_on_) return false;
   OfferAdapters(now);
   branches.MarkUsable(depends, usable_branches_);  // steps may have run since the walk began
-  const ProactiveSwapper::Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, room_.history(), now);
+  const Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, room_.history(), now);
   plan_.Clear();
   plan_.reason = MoveReason::kSwapIn;
-  for (const AdapterGeneration generation : moves.adapters) plan_.loads.push_back({generation, /*via_host=*/true});
-  plan_.fetches = moves.tails;
-  plan_.fetched_pages = moves.kv_pages;
+  plan_.moves.insert(plan_.moves.end(), moves.begin(), moves.end());
   return true;
 }
 
@@ -239,7 +278,7 @@ ProactiveSwapper::Room BackgroundPlanner::RoomToSwapIn() const {
 void BackgroundPlanner::OfferAdapters(TimeNs now) {
   for (const AdapterGeneration generation : view_.residency.HostResidents()) {
     const AdapterResidency& adapter = view_.residency.Get(generation);
-    if (adapter.device != TierState::kAbsent || adapter.retired || adapter.locked) continue;
+    if (adapter.device != TierState::kAbsent || adapter.retired || adapter.kept) continue;
     swapper_.Offer({.score = view_.worth.ScoreOf(adapter, now), .adapter = generation, .pages = adapter.pages});
   }
 }

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cache/proactive_swapper.h"
+#include "schedule/plan/draft.h"
 #include "schedule/plan/move_plan.h"
-#include "schedule/plan/plan_draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/plan/step_rules.h"
@@ -23,12 +23,16 @@ namespace loramux {
 class BackgroundPlanner {
  public:
   // `outlook`: what the last committed plan has seen.
-  BackgroundPlanner(const PlanningView& view, PlanDraft& room, const StepRules& rules, const PlanOutlook& outlook)
+  BackgroundPlanner(const PlanningView& view, Draft& room, const StepRules& rules, const PlanOutlook& outlook)
       : view_(view), room_(room), rules_(rules), outlook_(outlook), swapper_(view.tree, view.options.swapping) {}
 
   // Plans the moves for one reason. Null: there is nothing to decide. A plan that moves nothing is a decision too, and
   // is to be committed. Valid until the next call of either planner.
   const MovePlan* Plan(MoveReason reason, TimeNs now);
+
+  // Plans that so many pages of history leave the host tier, for loads that are about to begin. Valid until its next
+  // call. REQUIRES: as HostDraft::Drop.
+  const MovePlan& DropHistory(std::int64_t pages);
 
   // Observes the use of memory, at most once an interval. Returns whether pages are to be swapped in or out. None:
   // memory is balanced, or pages are not swapped proactively. `ending`: no request will come any more.
@@ -44,6 +48,7 @@ class BackgroundPlanner {
   bool ForNewcomer(TimeNs now);
   bool ForExpected(TimeNs now);
   bool ForReserve(TimeNs now);
+  bool BackUp();
   bool SwapOut(TimeNs now);
   bool SwapIn(TimeNs now);
 
@@ -64,11 +69,12 @@ class BackgroundPlanner {
   std::int64_t UsedPages() const { return view_.device.capacity_pages() - view_.device.free_pages(); }
 
   const PlanningView& view_;
-  PlanDraft& room_;
+  Draft& room_;
   const StepRules& rules_;
   const PlanOutlook& outlook_;
   ProactiveSwapper swapper_;
-  MovePlan plan_;
+  MovePlan plan_, host_plan_;  // of Plan; of DropHistory
+  std::vector<NodeId> soon_;   // scratch of BackUp
   bool swaps_on_ = false;
   TimeNs swapped_in_at_ =
       std::numeric_limits<TimeNs>::min();  // time of the observation after which a swap in last began

@@ -10,7 +10,7 @@ void FetchAhead::Plan() {
   if (!AnyCandidate()) return;
   const PlanningView& view = draft_.view;
   for (const Turn& turn : draft_.turns.all()) {
-    if (turn.request->adapter != kBaseModel) draft_.room.adapters().Want(turn.request->adapter);
+    if (turn.request->adapter != kBaseModel) draft_.room.Want(turn.request->adapter);
   }
   std::int64_t left =
       draft_.room.free_kv() + draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false) - view.GrowthReserve();
@@ -41,12 +41,12 @@ bool FetchAhead::IsCandidate(const Request& request) const {
   if (request.state != RequestState::kWaiting || draft_.room.history().IsFetched(tail)) return false;
   if (request.adapter == kBaseModel) return true;
   return draft_.view.residency.Get(request.adapter).device == TierState::kResident &&
-         !draft_.room.adapters().IsEvicted(request.adapter);
+         !draft_.room.Is(request.adapter, Draft::kEvicted);
 }
 
 bool FetchAhead::TryFetch(Request* request) {
   const DependencyTree& tree = draft_.view.tree;
-  PlanDraft& room = draft_.room;
+  Draft& room = draft_.room;
   NodeId tail = request->found;
   std::int64_t pages = 0;
   NodeId device_tail = tail;
@@ -55,13 +55,13 @@ bool FetchAhead::TryFetch(Request* request) {
     if (tree.tiers().Moving(device_tail) || room.history().IsFetched(device_tail)) return true;
   }
   // The plan evicts part of the path, or the host tier drops it.
-  const bool given_up = room.host().droppable() < pages || room.history().Kept(device_tail) != device_tail;
+  const bool given_up = room.host().droppable() < pages || room.history().Staying(device_tail) != device_tail;
   if (given_up) return true;
-  room.history().Lock(device_tail);
+  room.history().Use(device_tail);
   const std::int64_t reserve = draft_.view.GrowthReserve();
   const std::int64_t fitting = std::min(pages, MakeRoom(pages + reserve) - reserve);
   if (fitting <= 0) {
-    room.history().Unlock(device_tail, room.now());
+    room.history().EndUse(device_tail, room.now());
     return false;
   }
   for (std::int64_t i = fitting; i < pages; ++i) tail = tree.nodes().Parent(tail);
@@ -71,7 +71,7 @@ bool FetchAhead::TryFetch(Request* request) {
 
 // Only what no waiting request wants.
 std::int64_t FetchAhead::MakeRoom(std::int64_t pages) {
-  PlanDraft& room = draft_.room;
+  Draft& room = draft_.room;
   while (room.free_kv() < pages) {
     const bool adapter = !draft_.view.partitioned() && room.LeastIdleAdapter().has_value();
     const std::optional<KvEvictionPlan::Victim> history = room.NextHistory();

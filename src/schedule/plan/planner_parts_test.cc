@@ -1,6 +1,7 @@
 // Each part of the planner alone, on a small world.
 #include <gmock/gmock.h>
 
+#include "cache/moves_for_test.h"
 #include "schedule/plan/background_planner.h"
 #include "schedule/plan/planning_world_for_test.h"
 #include "schedule/plan/preemption.h"
@@ -29,75 +30,106 @@ std::vector<std::uint64_t> Paused(const Runners& runners) {
   return ids;
 }
 
-// ---------------------------------------------------------------- PlanDraft and AdapterDraft
+// ---------------------------------------------------------------- Draft
 
-TEST(PlanDraft, MakesRoomAllOrNothing) {
+TEST(Draft, MakesRoomAllOrNothing) {
   PlanningWorld w(20);
   w.AddAdapter(1, 5);
   w.AddAdapter(2, 6);
-  PlanDraft& room = w.Begin().room;
+  Draft& room = w.Begin().room;
   EXPECT_EQ(room.free_kv(), 9);
   EXPECT_EQ(room.evictable(kKv, false), 11);
   EXPECT_FALSE(room.MakeRoom(kKv, 21));
-  EXPECT_THAT(w.draft().plan.device_evictions, IsEmpty());
+  EXPECT_THAT(w.draft().plan.moves, IsEmpty());
   EXPECT_TRUE(room.MakeRoom(kKv, 10));
-  EXPECT_THAT(Numbers(w.draft().plan.device_evictions), ElementsAre(1));  // the least recently used
+  EXPECT_THAT(Leaving(w.draft().plan.moves, Tier::kDevice), ElementsAre(1));  // the least recently used
   EXPECT_EQ(room.free_kv(), 14);
   EXPECT_EQ(room.evictable(kKv, false), 6);
   EXPECT_EQ(w.residency().DeviceResidents().size(), 2u) << "a plan changed the residency";
 }
 
-TEST(PlanDraft, WhatAnEarlierRequestWantsStaysUntilTheEnd) {
+TEST(Draft, WhatAnEarlierRequestWantsStaysUntilTheEnd) {
   PlanningWorld w(20);
   const AdapterGeneration wanted = w.AddAdapter(1, 5);
   w.AddAdapter(2, 6);
-  PlanDraft& room = w.Begin().room;
-  room.adapters().Want(wanted);
+  Draft& room = w.Begin().room;
+  room.Want(wanted);
   EXPECT_EQ(room.evictable(kKv, /*even_wanted=*/false), 6);
   EXPECT_EQ(room.evictable(kKv, /*even_wanted=*/true), 11);
   EXPECT_TRUE(room.EvictOne(kKv, /*even_wanted=*/false));
   EXPECT_FALSE(room.EvictOne(kKv, /*even_wanted=*/false));
   room.RankAnew();
   EXPECT_TRUE(room.EvictOne(kKv, /*even_wanted=*/true));
-  EXPECT_THAT(Numbers(w.draft().plan.device_evictions), ElementsAre(2, 1));
+  EXPECT_THAT(Leaving(w.draft().plan.moves, Tier::kDevice), ElementsAre(2, 1));
 }
 
-TEST(AdapterDraft, PinsAreCountedByAdapter) {
+TEST(Draft, UsersAreCountedByAdapter) {
   PlanningWorld w(20, {.max_distinct_adapters = 1});
   const AdapterGeneration adapter = w.AddAdapter(1, 5);
   w.AddAdapter(2, 5);
   Request* const other = w.Wait(4, 2);
-  AdapterDraft& adapters = w.Begin().room.adapters();
-  EXPECT_EQ(adapters.evictable_pages(true), 10);
-  adapters.Pin(adapter);
-  adapters.Pin(adapter);
-  EXPECT_EQ(adapters.evictable_pages(true), 5);
-  EXPECT_EQ(adapters.distinct(), 1);
-  EXPECT_TRUE(adapters.ExceedsDistinct(*other));
-  adapters.Unpin(adapter);
-  EXPECT_EQ(adapters.distinct(), 1);
-  adapters.Unpin(adapter);
-  EXPECT_EQ(adapters.distinct(), 0);
-  EXPECT_EQ(adapters.evictable_pages(true), 10);
-  EXPECT_FALSE(adapters.ExceedsDistinct(*other));
+  Draft& room = w.Begin().room;
+  EXPECT_EQ(room.evictable(PageCategory::kAdapter, true), 10);
+  room.Use(adapter);
+  room.Use(adapter);
+  EXPECT_EQ(room.evictable(PageCategory::kAdapter, true), 5);
+  EXPECT_EQ(room.distinct(), 1);
+  EXPECT_TRUE(room.ExceedsDistinct(*other));
+  room.EndUse(adapter);
+  EXPECT_EQ(room.distinct(), 1);
+  room.EndUse(adapter);
+  EXPECT_EQ(room.distinct(), 0);
+  EXPECT_EQ(room.evictable(PageCategory::kAdapter, true), 10);
+  EXPECT_FALSE(room.ExceedsDistinct(*other));
 }
 
 // The copy of an adapter that a request waits for stays, and what was planned is taken back if it does not suffice.
-TEST(HostRoom, TheLeastRecentlyUsedCopyGivesWay) {
+TEST(HostDraft, TheLeastRecentlyUsedCopyGivesWay) {
   PlanningWorld w(100, {}, /*host_pages=*/10);
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 4);
   w.AddAdapter(3, 8, /*resident=*/false);
   w.AddAdapter(4, 11, /*resident=*/false);
   StepDraft& draft = w.Begin();
-  EXPECT_FALSE(draft.room.host().Plan(w.residency().Get(AdapterGeneration{4}))) << "larger than the tier";
-  EXPECT_THAT(draft.plan.host_evictions, IsEmpty());
-  draft.room.adapters().MarkLoad(AdapterGeneration{1});  // its copy is needed
-  EXPECT_FALSE(draft.room.host().Plan(w.residency().Get(AdapterGeneration{3})));
-  EXPECT_THAT(draft.plan.host_evictions, IsEmpty()) << "evicted in vain";
+  EXPECT_FALSE(draft.room.host().Load(w.residency().Get(AdapterGeneration{4}))) << "larger than the tier";
+  EXPECT_THAT(draft.plan.moves, IsEmpty());
+  EXPECT_TRUE(draft.room.host().Load(w.residency().Get(AdapterGeneration{1})));  // its copy is needed
+  EXPECT_FALSE(draft.room.host().Load(w.residency().Get(AdapterGeneration{3})));
+  EXPECT_THAT(draft.plan.moves, IsEmpty()) << "evicted in vain";
   StepDraft& again = w.Begin();
-  EXPECT_TRUE(again.room.host().Plan(w.residency().Get(AdapterGeneration{3})));
-  EXPECT_THAT(Numbers(again.plan.host_evictions), ElementsAre(1, 2));
+  EXPECT_TRUE(again.room.host().Load(w.residency().Get(AdapterGeneration{3})));
+  EXPECT_THAT(Leaving(again.plan.moves, Tier::kHost), ElementsAre(1, 2));
+}
+
+// Pages of less worth give way for copies of others, a path from its end upwards. A plan changes nothing.
+TEST(HostDraft, HistoryIsCopiedInPlaceOfWhatIsWorthLess) {
+  PlanningWorld w(40, {}, /*host_pages=*/3);
+  const NodeId old = w.Remember(3, 1);
+  const auto copy = [&w](NodeId tail) {
+    HostDraft& host = w.Begin().room.host();
+    host.Reset(w.draft().plan.moves, MoveReason::kBackUp, MoveReason::kBackUp);
+    return host.BackUp(tail, 8);
+  };
+  EXPECT_EQ(copy(old), 3);
+  w.tiers().BackUp(w.draft().plan.moves);
+  w.clock().Advance(kNsPerSecond);
+  w.tiers().Poll(w.clock().Now());
+  std::vector<NodeId> path = {old, w.tree().nodes().Parent(old)};
+  path.push_back(w.tree().nodes().Parent(path.back()));
+  for (const NodeId node : path) w.tree().Evict(node);
+  EXPECT_EQ(copy(w.Remember(2, 2)), 2);
+  const Moves moves = w.draft().plan.moves;
+  ASSERT_EQ(moves.size(), 4u);
+  EXPECT_EQ(moves[0].item, ItemId(path[0]));
+  EXPECT_TRUE(moves[0].leaves(Tier::kHost) && moves[2].leaves(Tier::kHost));
+  EXPECT_EQ(moves[2].item, ItemId(path[1])) << "all below it goes";
+  EXPECT_EQ(moves[1].to, Tier::kHost);
+  EXPECT_EQ(moves[3].to, Tier::kHost);
+  EXPECT_EQ(w.tree().nodes().Parent(moves[3].item.node), moves[1].item.node);
+  w.Begin();
+  ASSERT_NE(w.tree().NextToDrop(), nullptr);
+  EXPECT_EQ(w.tree().NextToDrop()->item, path[0].index) << "a plan that was not carried out";
+  w.tree().CheckIntegrity();
 }
 
 // ---------------------------------------------------------------- Seats
@@ -172,7 +204,7 @@ TEST(Preemption, IdleAdaptersGoBeforeRunningRequests) {
   Preemption preemption(w.Begin());
   preemption.LookAtWaiters();
   EXPECT_TRUE(preemption.ForGrowth(0, 1));
-  EXPECT_THAT(Numbers(w.draft().plan.device_evictions), ElementsAre(1));
+  EXPECT_THAT(Leaving(w.draft().plan.moves, Tier::kDevice), ElementsAre(1));
   EXPECT_THAT(w.draft().plan.preemptions, IsEmpty());
 }
 
@@ -228,10 +260,10 @@ TEST(Admitter, AnAbsentAdapterIsLoadedAndItsRequestPassedOver) {
   Admission a(20);
   a.w.AddAdapter(1, 5, /*resident=*/false);
   EXPECT_EQ(a.Try(a.w.Wait(4, 1)), AdmissionOutcome::kPassedOver);
-  ASSERT_EQ(a.w.draft().plan.loads.size(), 1u);
+  ASSERT_EQ(Loaded(a.w.draft().plan.moves).size(), 1u);
   EXPECT_EQ(a.w.draft().room.free_kv(), 15);
   EXPECT_EQ(a.admitter->TryAdmit(a.w.Wait(4, 1)), AdmissionOutcome::kPassedOver);
-  EXPECT_EQ(a.w.draft().plan.loads.size(), 1u) << "loaded twice";
+  EXPECT_EQ(Loaded(a.w.draft().plan.moves).size(), 1u) << "loaded twice";
 }
 
 TEST(Admitter, LoadsBeyondTheBoundArePutOff) {
@@ -242,7 +274,7 @@ TEST(Admitter, LoadsBeyondTheBoundArePutOff) {
   EXPECT_FALSE(a.w.draft().loads_wait);
   EXPECT_EQ(a.admitter->TryAdmit(a.w.Wait(4, 2)), AdmissionOutcome::kPassedOver);
   EXPECT_TRUE(a.w.draft().loads_wait);
-  EXPECT_EQ(a.w.draft().plan.loads.size(), 1u);
+  EXPECT_EQ(Loaded(a.w.draft().plan.moves).size(), 1u);
 }
 
 // ---------------------------------------------------------------- Prompts
@@ -305,7 +337,7 @@ TEST(StepRules, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
   EXPECT_EQ(a.Try(request), AdmissionOutcome::kPassedOver);
   StepPlan& plan = a.w.draft().plan;
   EXPECT_THAT(Numbers(plan.stalls), ElementsAre(1));
-  EXPECT_EQ(a.w.draft().room.adapters().pins(adapter), 1);
+  EXPECT_EQ(a.w.draft().room.users(adapter), 1);
   plan.chunks.push_back({});
   a.w.rules().Finish(plan);
   EXPECT_THAT(plan.chunks, IsEmpty());
@@ -333,7 +365,7 @@ TEST(BackgroundPlanner, TheAdapterOfANewRequestIsLoadedBesideTheStep) {
   Request* const request = b.w.Wait(4, 1);
   const MovePlan* plan = b.planner.Plan(MoveReason::kNewcomer, 0);
   ASSERT_NE(plan, nullptr);
-  EXPECT_EQ(plan->loads.size(), 1u);
+  EXPECT_EQ(Loaded(plan->moves).size(), 1u);
   EXPECT_EQ(plan->newest_seen, request->id);
   EXPECT_EQ(b.w.residency().loads_in_flight(), 0) << "a plan began a load";
   b.outlook.waits_for_room = true;
@@ -351,6 +383,25 @@ TEST(BackgroundPlanner, ALoadLeavesTheRoomThatRequestsNeed) {
   EXPECT_TRUE(plan->empty());
 }
 
+// History is copied once the device is filling up: what is evicted next, a small part of the device at a time.
+TEST(BackgroundPlanner, HistoryIsCopiedBeforeItIsEvicted) {
+  Background b(100);
+  const NodeId old = b.w.Remember(8, 1);
+  const TimeNs now = b.w.clock().Now();
+  b.w.draft().room.history().Refresh(now);
+  EXPECT_EQ(b.planner.Plan(MoveReason::kBackUp, now), nullptr) << "the device is nearly empty";
+  b.w.Remember(70, 2);
+  b.w.draft().room.history().Refresh(now);
+  const MovePlan* plan = b.planner.Plan(MoveReason::kBackUp, now);
+  ASSERT_NE(plan, nullptr);
+  EXPECT_EQ(static_cast<std::int64_t>(plan->moves.size()), b.w.tiers().max_pages_of_job());
+  NodeId top = old;
+  while (b.w.tree().nodes().Depth(top) > 1) top = b.w.tree().nodes().Parent(top);
+  EXPECT_EQ(plan->moves.front().item, ItemId(top));
+  b.w.tiers().BackUp(plan->moves);
+  EXPECT_EQ(b.planner.Plan(MoveReason::kBackUp, now), nullptr) << "one job at a time";
+}
+
 TEST(BackgroundPlanner, BusyMemoryIsSwappedOutFromTheLeastRecentlyUsed) {
   Background b(100, {.proactive_swapping = true});
   b.w.AddAdapter(1, 3);
@@ -359,7 +410,7 @@ TEST(BackgroundPlanner, BusyMemoryIsSwappedOutFromTheLeastRecentlyUsed) {
   ASSERT_EQ(reason, MoveReason::kSwapOut);
   const MovePlan* plan = b.planner.Plan(*reason, b.w.clock().Now());
   ASSERT_NE(plan, nullptr);
-  EXPECT_THAT(Numbers(plan->device_evictions), ElementsAre(1));
+  EXPECT_THAT(Leaving(plan->moves, Tier::kDevice), ElementsAre(1));
   EXPECT_TRUE(b.planner.swaps_on());
 }
 

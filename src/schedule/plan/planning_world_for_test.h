@@ -28,17 +28,17 @@ class PlanningWorld {
         host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency_(*device_, *host_, transfer_),
         tree_(4, device_.get(), host_.get()),
-        unmoving_(tree_),
+        tiers_(tree_, *device_, *host_, kv_transfer_),
         order_(std::move(MakeQueueOrder(order)).value()),
         queues_(options_, residency_, *order_, predictor_),
-        pages_(options_.page_tokens, *device_, residency_, tree_, unmoving_),
+        pages_(options_.page_tokens, *device_, residency_, tree_, tiers_),
         expected_(options_.adapter_prefetch, residency_),
         worth_(*policy_, residency_, expected_, options_.page_tokens),
         view_{.options = options_,
               .device = *device_,
               .residency = residency_,
               .tree = tree_,
-              .tiers = unmoving_,
+              .tiers = tiers_,
               .queues = queues_,
               .pages = pages_,
               .worth = worth_,
@@ -84,6 +84,17 @@ class PlanningWorld {
     request->tokens.push_back(1);
     return request;
   }
+  // History of `pages` pages that no request uses. Returns the end of its path.
+  NodeId Remember(std::int64_t pages, TokenId first) {
+    NodeId tail = tree_.branches().Top(pages_.branches().base());
+    for (; pages > 0; --pages) {
+      PageHandle page;
+      CHECK(device_->Allocate(PageCategory::kKv, std::span(&page, 1)));
+      tail = tree_.Insert(tail, std::vector<TokenId>(4, first), page, clock_.Now()).node;
+    }
+    tree_.EndUse(tail, clock_.Now());
+    return tail;
+  }
   // Begins a plan, as StepPlanner does before it decides anything.
   StepDraft& Begin() {
     draft_.plan.Clear();
@@ -103,6 +114,9 @@ class PlanningWorld {
   PagePool& device() { return *device_; }
   ResidencyManager& residency() { return residency_; }
   RequestQueues& queues() { return queues_; }
+  DependencyTree& tree() { return tree_; }
+  KvTiers& tiers() { return tiers_; }
+  ModeledTransfer& kv_transfer() { return kv_transfer_; }
   void set_discardable(double tokens) { discardable_ = tokens; }
 
  private:
@@ -127,11 +141,11 @@ class PlanningWorld {
   const SystemSpec options_;
   VirtualClock clock_;
   std::unique_ptr<PagePool> device_, host_;
-  ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}};
+  ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}}, kv_transfer_{&clock_, {}, {}};
   ResidencyManager residency_;
   std::unique_ptr<EvictionPolicy> policy_ = std::move(MakeEvictionPolicy("lru")).value();
   DependencyTree tree_;
-  KvTiers unmoving_;
+  KvTiers tiers_;
   std::unique_ptr<QueueOrder> order_;
   NoPredictor predictor_;
   RequestQueues queues_;

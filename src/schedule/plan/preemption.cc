@@ -18,7 +18,7 @@ void Preemption::LookAtWaiters() {
   const auto mark = [&](const Request& waiter) {
     const Rank rank = RankOf(waiter);
     first_waiter_ = std::min(first_waiter_, rank);
-    if (waiter.adapter != kBaseModel && rank < last) draft_.room.adapters().Want(waiter.adapter);
+    if (waiter.adapter != kBaseModel && rank < last) draft_.room.Want(waiter.adapter);
   };
   for (const Turn& turn : draft_.turns.all()) mark(*turn.request);
   for (const Request* overdue : draft_.turns.overdue()) {
@@ -35,9 +35,9 @@ void Preemption::Preempt(std::size_t runner) {
   draft_.rules.Preempts(*request);
   draft_.plan.preemptions.push_back(request);
   draft_.room.GiveBack(static_cast<std::int64_t>(request->pages.size()) - request->tree_pages);
-  draft_.room.history().Unlock(request->tail, draft_.room.now());
+  draft_.room.history().EndUse(request->tail, draft_.room.now());
   if (request->adapter == kBaseModel) return;
-  draft_.room.adapters().Unpin(request->adapter);
+  draft_.room.EndUse(request->adapter);
   draft_.room.RankAnew();  // its adapter may be idle now
 }
 
@@ -51,7 +51,7 @@ void Preemption::Reclaim() {
   if (next == nullptr || (view.partitioned() && view.MustLoad(*next))) return;
   std::int64_t missing = view.PagesToStart(*next) + view.GrowthReserve() - draft_.room.free_kv();
   // Pages that other requests use are neither free nor evictable.
-  missing -= draft_.room.history().LockedDepth(draft_.prefixes.PlannedTail(*next));
+  missing -= draft_.room.history().UsedDepth(draft_.prefixes.PlannedTail(*next));
   if (missing + view.GrowthReserve() <= 0) return;
   missing += draft_.runners.decode_pages() + draft_.PagesOfIdleAdapter(*next) -
              draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false);

@@ -39,12 +39,12 @@ DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail)
   const std::span<const TokenId> next(request.tokens.begin() + begin,
                                       request.tokens.begin() + static_cast<std::ptrdiff_t>(request.most_reused()));
   const DependencyTree::InPage found = view_.tree.index().MatchInPage(tail, next);
-  return found.tokens > 0 && room_.history().Kept(found.node) == found.node ? found : DependencyTree::InPage{};
+  return found.tokens > 0 && room_.history().Staying(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
 std::int64_t Prefixes::PagesFreedBy(const Request& request) const {
   const std::int64_t own = static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
-  return own + room_.history().PagesWithOneLock(request.tail);
+  return own + room_.history().PagesWithOneUser(request.tail);
 }
 
 }  // namespace loramux

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/plan/plan_draft.h"
+#include "schedule/plan/draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/prefix_search.h"
 
@@ -15,7 +15,7 @@ namespace loramux {
 // that page is copied. Owns none of its arguments.
 class Prefixes {
  public:
-  Prefixes(const PlanningView& view, const PlanDraft& room) : view_(view), room_(room) {}
+  Prefixes(const PlanningView& view, const Draft& room) : view_(view), room_(room) {}
 
   // Finds the fetches of which enough layers have arrived to begin with them, once per plan, so that the whole plan
   // uses the same result. `alone`: at most one request waits, and none runs.
@@ -33,7 +33,9 @@ class Prefixes {
   // The deepest usable node on the path to `tail`.
   NodeId DeviceTail(NodeId tail) const;
   // The node after which the request would begin, as far as this plan does not evict the path.
-  NodeId PlannedTail(Request& request) const { return room_.history().Kept(DeviceTail(FindTail(view_.tree, request))); }
+  NodeId PlannedTail(Request& request) const {
+    return room_.history().Staying(DeviceTail(FindTail(view_.tree, request)));
+  }
   // The page after `tail` of which the first tokens can be reused.
   DependencyTree::InPage FindInPage(const Request& request, NodeId tail) const;
   // Pages that the preemption of the request frees. Pages that it shares with other requests do not count, even if
@@ -44,7 +46,7 @@ class Prefixes {
   bool ArrivesInTime(NodeId node) const;
 
   const PlanningView& view_;
-  const PlanDraft& room_;
+  const Draft& room_;
   std::vector<std::uint64_t> usable_fetches_;  // KvTiers::Fetching::id; few
 };
 

@@ -26,7 +26,7 @@ void Seats::PauseForWaiters() {
   for (const Turn& turn : draft_.turns.all()) {
     const Request& request = *turn.request;
     if (draft_.IsArriving(request) || (view.partitioned() && view.MustLoad(request))) continue;
-    if (draft_.room.adapters().ExceedsDistinct(request)) return;
+    if (draft_.room.ExceedsDistinct(request)) return;
     pages -= view.PagesToStart(request) + draft_.PagesOfIdleAdapter(request);
     if (pages < 0 && !evictable.has_value()) evictable = draft_.room.evictable(PageCategory::kKv, false);
     if (pages < 0 && pages + *evictable < 0) return;

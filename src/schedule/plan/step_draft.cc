@@ -3,9 +3,9 @@
 namespace loramux {
 
 void StepDraft::Reset(TimeNs now) {
-  room.Reset(now, plan);
+  room.Reset(now, plan.moves, MoveReason::kRoom, MoveReason::kWaits);
   budget = view.options.max_batch_tokens;
-  memory_short = locked_waits = loads_wait = loads_pause = awaits_load = false;
+  memory_short = kept_waits = loads_wait = loads_pause = awaits_load = false;
   blocked = nullptr;
 }
 
@@ -38,7 +38,12 @@ void StepDraft::AddAdmission(const PlannedAdmission& admission, std::int64_t new
 
 void StepDraft::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {
   room.history().Fetch(tail);
-  plan.fetches.push_back({request, tail, ahead, pages});
+  plan.moves.push_back({.item = tail,
+                        .from = Tier::kHost,
+                        .to = Tier::kDevice,
+                        .why = ahead ? MoveReason::kAhead : MoveReason::kWaits,
+                        .pages = pages,
+                        .requester = request->id});
   room.host().Fetch(pages);
   room.Take(pages);
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "schedule/plan/batch_time.h"
-#include "schedule/plan/plan_draft.h"
+#include "schedule/plan/draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/plan/prefixes.h"
 #include "schedule/plan/runners.h"
@@ -25,7 +25,7 @@ struct StepDraft {
         room(view, residency, tree, policy),
         prefixes(view, room),
         runners(view),
-        turns(view, room.adapters()) {}
+        turns(view, room) {}
   StepDraft(const StepDraft&) = delete;
   StepDraft& operator=(const StepDraft&) = delete;
 
@@ -39,21 +39,19 @@ struct StepDraft {
   }
   // True if the step has neither a seat nor a token left for another request.
   bool full() const { return free_seats == 0 || budget == 0; }
-  // True if no request may be admitted: running requests lost pages to each other, or a locked adapter waits for room.
-  bool closed() const { return memory_short || locked_waits; }
+  // True if no request may be admitted: running requests lost pages to each other, or a kept adapter waits for room.
+  bool closed() const { return memory_short || kept_waits; }
   // True if the request waits for its adapter or for history that is on its way.
-  bool IsArriving(const Request& request) const {
-    return room.adapters().IsLoading(request) || prefixes.IsFetching(request);
-  }
-  // Pages of its adapter that PlanDraft::evictable counts: a request does not get room by evicting its own adapter.
+  bool IsArriving(const Request& request) const { return room.IsLoading(request) || prefixes.IsFetching(request); }
+  // Pages of its adapter that Draft::evictable counts: a request does not get room by evicting its own adapter.
   std::int64_t PagesOfIdleAdapter(const Request& request) const {
     if (request.adapter == kBaseModel || view.partitioned()) return 0;
-    return room.adapters().EvictablePagesOf(view.residency.Get(request.adapter));
+    return room.EvictablePagesOf(view.residency.Get(request.adapter));
   }
   // True if admission of the request would exceed max_distinct_adapters or max_decode_step. REQUIRES: the plan preempts
   // no more requests.
   bool ExceedsBatch(const Request& request) const {
-    return room.adapters().ExceedsDistinct(request) || batch_time.Exceeds(view, request);
+    return room.ExceedsDistinct(request) || batch_time.Exceeds(view, request);
   }
   // True if this plan admits the request.
   bool IsAdmitted(const Request* request) const;
@@ -68,7 +66,7 @@ struct StepDraft {
   const PlanningView& view;
   StepRules& rules;
   StepPlan plan;
-  PlanDraft room;
+  Draft room;
   Prefixes prefixes;
   Runners runners;
   BatchTime batch_time;
@@ -76,7 +74,7 @@ struct StepDraft {
   std::int64_t budget = 0;           // tokens left in this step
   std::int64_t free_seats = 0;       // in the batch of this step
   bool memory_short = false;         // running requests lost pages to each other
-  bool locked_waits = false;         // a locked adapter waits for room
+  bool kept_waits = false;           // a kept adapter waits for room
   bool loads_wait = false;           // a load was put off by max_loads_in_flight
   bool loads_pause = false;          // no load begins beside this step (a StepRule)
   bool awaits_load = false;          // PlanOutlook::awaits_load

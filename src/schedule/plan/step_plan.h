@@ -1,4 +1,4 @@
-// The plan of one engine step. StepPlanner decides it on a scratch copy of the capacities (PlanDraft);
+// The plan of one engine step. StepPlanner decides it on a scratch copy of the capacities (Draft);
 // Scheduler::Commit applies it.
 #pragma once
 
@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "schedule/plan/memory_moves.h"
+#include "cache/dependency_tree.h"
+#include "cache/moves.h"
 #include "schedule/request.h"
 
 namespace loramux {
@@ -33,32 +34,24 @@ struct PlannedAdmission {
   RequestId overtakes;  // the older request, without room in memory, that this one overtakes; 0: none
 };
 
-// Keys and values up to `tail`, which a waiting request would begin with, are fetched from the host tier.
-struct PlannedFetch {
-  Request* request = nullptr;
-  NodeId tail;
-  bool ahead = false;      // the request has no seat yet
-  std::int64_t pages = 0;  // pages to fetch
-};
-
 // What a plan has seen, for the moves beside steps that follow it.
 struct PlanOutlook {
   std::optional<RequestId> newest_seen;  // the last request that had arrived
-  bool waits_for_room = false;           // a request or a locked adapter waits for room
+  bool waits_for_room = false;           // a request or a kept adapter waits for room
   bool loads_wait = false;               // a load was put off by max_loads_in_flight
   bool awaits_load = false;              // with ColdStart::kHold: a request lacks only its adapter to start
 };
 
-// The decision for one step. Commit carries it out in this order: preemptions, evictions (keys and values before
-// adapters), loads with which requests begin, admissions, page allocations, fetches, other loads.
-struct StepPlan : MemoryMoves {
+// The decision for one step. Commit carries it out in this order: preemptions, what leaves a tier, loads with
+// which requests begin, admissions, page allocations, fetches, other loads.
+struct StepPlan {
+  Moves moves;
   std::vector<Request*> preemptions;
   std::int64_t discarded_tokens = 0;  // computed tokens lost by preemptions in favour of a waiting request
   std::vector<PlannedAdmission> admissions;
   // Waiting requests that may be passed over because they cannot be on time (FirstTokens).
   std::vector<const Request*> deferred;
   std::vector<PlannedChunk> chunks;  // those of one adapter are adjacent, the base model's come first
-  std::vector<PlannedFetch> fetches;
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;
   std::int64_t num_tokens = 0;      // tokens of all chunks
@@ -69,7 +62,7 @@ struct StepPlan : MemoryMoves {
 
   // Empties the plan and keeps its memory.
   void Clear() {
-    MemoryMoves::Clear();
+    moves.clear();
     preemptions.clear();
     admissions.clear();
     deferred.clear();
@@ -78,19 +71,15 @@ struct StepPlan : MemoryMoves {
     discarded_tokens = 0;
     outlook.reset();
     DropComputation();
-    fetches.clear();
   }
-  // Drops what the step would compute, with the admissions for it. Loads, fetches, evictions and preemptions stay.
+  // Drops what the step would compute, with the admissions for it. Moves and preemptions stay.
   void DropComputation() {
     admissions.clear();
     chunks.clear();
     num_tokens = prefill_tokens = 0;
   }
   // True if the plan computes nothing and moves nothing.
-  bool ChangesNothing() const {
-    return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty() && kv_evictions.empty() &&
-           fetches.empty();
-  }
+  bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && moves.empty(); }
 };
 
 // Groups the chunks by adapter, so that each adapter is one segment of the batched LoRA product. The base model's

@@ -41,7 +41,7 @@ void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
   PlanDecodes();
   rules_.BeforePrompts(draft_);
   draft_.batch_time.Begin(draft_.view, draft_.runners);
-  admitter_.LoadLocked();
+  admitter_.LoadKept();
   if (draft_.view.options.spread_prompts) prompts_.Spread();
   prompts_.Plan();
   seats_.FillIdle();

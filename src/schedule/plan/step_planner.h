@@ -6,7 +6,7 @@
 //     in prefill, and waiting requests within `lookahead` (Admitter, Lanes). A waiting request may take the seat of a
 //     running one if its tenant got less service.
 //  3. History in the host tier, for waiting requests without a seat (FetchAhead).
-// Where a page is missing, history and idle adapters are evicted (PlanDraft), and then running requests are preempted
+// Where a page is missing, history and idle adapters are evicted (Draft), and then running requests are preempted
 // (Preemption). Baselines do some of this otherwise (StepRules).
 #pragma once
 
@@ -36,7 +36,7 @@ class StepPlanner {
   KvEvictionPlan& history() { return draft_.room.history(); }
   const KvEvictionPlan& history() const { return draft_.room.history(); }
   // The scratch copy of the memory, for the moves beside steps (BackgroundPlanner). Invalidates the plan.
-  PlanDraft& room() { return draft_.room; }
+  Draft& room() { return draft_.room; }
 
  private:
   // Makes the plan. `may_pause`: running requests may be paused for waiting ones.

@@ -35,7 +35,7 @@ void Turns::PutResidentsFirst(std::size_t limit, TimeNs now) {
     const bool overdue = turn.standing.overdue || now - turn.request->arrival > view_.options.age_bound;
     if (overdue)
       turns[kept++] = turn;
-    else if (adapters_.IsLoading(*turn.request))
+    else if (room_.IsLoading(*turn.request))
       later_turns_.push_back(turn);
     else if (view_.MustLoad(*turn.request))
       last_turns_.push_back(turn);

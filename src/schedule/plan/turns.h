@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "schedule/plan/adapter_draft.h"
+#include "schedule/plan/draft.h"
 #include "schedule/plan/planning_view.h"
 #include "schedule/queue/fairness.h"
 
@@ -15,7 +15,7 @@ namespace loramux {
 // The turns of the waiting requests within `lookahead`, lane after lane, and the requests that have waited too long.
 class Turns {
  public:
-  Turns(const PlanningView& view, const AdapterDraft& adapters) : view_(view), adapters_(adapters) {}
+  Turns(const PlanningView& view, const Draft& room) : view_(view), room_(room) {}
 
   // Starts a new plan.
   void Order(TimeNs now);
@@ -39,7 +39,7 @@ class Turns {
   Request* OverdueTurn() const;
 
   const PlanningView& view_;
-  const AdapterDraft& adapters_;
+  const Draft& room_;
   ServiceOrder order_;
   std::vector<Turn> later_turns_, last_turns_;  // scratch of PutResidentsFirst
   std::vector<std::size_t> lane_begins_;

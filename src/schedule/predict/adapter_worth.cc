@@ -105,7 +105,7 @@ double AdapterWorth::ScoreOf(const AdapterResidency& adapter, TimeNs now) const 
                 .frequency = visits.frequency,
                 .frequency_at = visits.at,
                 .reuse_factor = usage_.ReuseFactor(visits, now),
-                .queued = adapter.references > adapter.pins || expected_.IsExpected(adapter, now)},
+                .queued = adapter.references > adapter.users || expected_.IsExpected(adapter, now)},
                now);
 }
 

@@ -110,6 +110,13 @@ void RequestQueues::Return(Request* request, TimeNs now) {
   InsertWaiting(request);
 }
 
+Request* RequestQueues::FindWaiting(RequestId id) const {
+  const auto requests = waiting();
+  const auto found = std::lower_bound(requests.begin(), requests.end(), id,
+                                      [](const Request* request, RequestId id) { return request->id < id; });
+  return found != requests.end() && (*found)->id == id ? *found : nullptr;
+}
+
 void RequestQueues::Leave(Request* request, TimeNs now, bool by_itself) {
   if (by_itself && !request->generated().empty()) ObserveEnd(*request, now);
   tenants_.Remove(request);

@@ -48,6 +48,8 @@ class RequestQueues {
   std::span<Request* const> waiting() const {
     return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_};
   }
+  // The waiting request of this id; null: there is none.
+  Request* FindWaiting(RequestId id) const;
   // The running requests by rank as of the last plan, with newly admitted ones at the end.
   std::span<Request* const> by_rank() const { return by_rank_; }
   // By lane: Request::quota_tokens of running requests.
