@@ -29,7 +29,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kPageTokens = 16, kPromptTokens = 4096, kPromptPages = kPromptTokens / kPageTokens;
-constexpr std::int64_t kChunkPages = 16;  // of prefill, in a step
+constexpr std::int64_t kChunkPages = 16;  // pages of a prefill's chunk, in a step
 constexpr std::int64_t kNodes = 100'000;
 constexpr std::uint64_t kBranches = 2000, kPrompts = 128;
 constexpr std::int64_t kOperations = 10'000'000;
@@ -74,7 +74,7 @@ struct World {
   TimeNs now = 0;
   std::int64_t operations = 0;
   std::vector<BranchId> branches;
-  std::vector<PageHandle> pages;  // of the current request
+  std::vector<PageHandle> pages;  // pages of the current request
   std::vector<NodeId> victims;
   std::vector<double> refreshing, deciding, choosing, matching_and_updating;  // samples, us
   std::int64_t in_page = 0;

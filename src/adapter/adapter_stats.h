@@ -25,7 +25,7 @@ struct AdapterStats {
   std::int64_t asked = 0, asked_on_device = 0, asked_in_host = 0;
   std::int64_t active = 0;  // adapters with running requests, now
   std::int64_t device_evictions = 0, host_evictions = 0;
-  std::int64_t cancelled_loads = 0;  // of retired adapters without requests
+  std::int64_t cancelled_loads = 0;  // loads that retired adapters without requests gave up
   TimeNs load_time_total = 0;        // from the decision to residency on the device, over device_loads
   std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};  // loads by duration; see kLoadTimeBounds
   std::int64_t known = 0;                                                // adapters in All(), in any tier

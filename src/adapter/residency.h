@@ -57,7 +57,7 @@ struct alignas(64) AdapterResidency {
   std::uint64_t load_sequence = 0;  // changes with each load to the device
   TimeNs load_started = 0;
   TimeNs resident_since = 0;       // when it last arrived on the device
-  TimeNs last_load_time = 0;       // of its last load to the device, from the decision; 0: none yet
+  TimeNs last_load_time = 0;       // time of its last load to the device, from the decision; 0: none yet
   std::uint64_t host_arrival = 0;  // ascends with the arrivals in the host tier, of all adapters
   bool via_host = false;
   bool ahead = false;      // loaded for no particular request: the load does not count as a use

@@ -31,7 +31,7 @@ namespace loramux {
 // Counters since the start. Times are in nanoseconds.
 struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
-  std::int64_t fetches = 0;              // that a request with a seat waited for
+  std::int64_t fetches = 0;              // fetches that a request with a seat waited for
   std::int64_t fetches_ahead = 0;        // for requests without a seat
   TimeNs fetch_time_total = 0;           // from decision to arrival of the last page, summed over `fetches`
   std::int64_t pages_fetched_ahead = 0;  // by FetchAhead, for no particular request; not in the counts above
@@ -69,7 +69,7 @@ class KvTiers {
     std::uint64_t id = 0;
     RequestId requester;
     bool ahead = false;                              // the requester had no seat when it began
-    std::vector<DependencyTree::MovingPages> pages;  // of one path, from the top down
+    std::vector<DependencyTree::MovingPages> pages;  // pages of one path, from the top down
     std::shared_ptr<LayerProgress> progress;
     TimeNs begun = 0;
     std::int32_t users = 0;  // running requests that began before the fetch ended

@@ -16,7 +16,7 @@ struct ItemId {
   ItemId(NodeId node) : node(node) {}
   ItemId(AdapterGeneration adapter) : adapter(adapter) {}
 
-  NodeId node;                             // of a page
+  NodeId node;                             // the page; none if it is an adapter
   AdapterGeneration adapter = kBaseModel;  // kBaseModel: the item is a page
   bool is_adapter() const { return adapter != kBaseModel; }
   friend bool operator==(const ItemId&, const ItemId&) = default;
@@ -38,7 +38,7 @@ enum class MoveReason : std::uint8_t {
 
 // One move. An adapter whose load leaves a copy in the host tier has two: kDisk to kHost, then kHost to kDevice.
 struct Move {
-  ItemId item;  // of pages that are fetched: the end of their path
+  ItemId item;  // the end of the path, if pages are fetched
   Tier from = Tier::kDevice;
   // kDisk: the copy in `from` is freed. Nothing is written: an adapter's file is there, and keys and values that no
   // tier has are computed again.

@@ -60,7 +60,7 @@ class ProactiveSwapper {
   // A KV page or an adapter in the host tier that may be brought to the device.
   struct Candidate {
     double score = 0;
-    NodeId node;                             // of a KV page
+    NodeId node;                             // the KV page; none if it is an adapter
     AdapterGeneration adapter = kBaseModel;  // kBaseModel: the candidate is a KV page
     std::int64_t pages = 1;
   };

@@ -121,10 +121,10 @@ class ReuseStatistics {
   Prng observed_prng_{0};
   TimeNs observed_at_ = 0, learned_at_ = 0;
   TimeNs host_bonus_ = 0;
-  std::array<double, ReuseRates::kClasses> bonuses_ = {};  // ns, of 1, 2, 4, ... visits
-  double mean_idle_s_ = 0;                                 // of the sampled pages; recent ones weigh more
-  TimeNs left_after_ = 0;                                  // the last argument of LeftAfter
-  float left_ = 1;                                         // and its result
+  std::array<double, ReuseRates::kClasses> bonuses_ = {};  // ns, after 1, 2, 4, ... visits
+  double mean_idle_s_ = 0;  // seconds that the sampled pages have been idle, on average; recent ones weigh more
+  TimeNs left_after_ = 0;   // the last argument of LeftAfter
+  float left_ = 1;          // and its result
 };
 
 }  // namespace loramux

@@ -40,7 +40,7 @@ struct alignas(64) TreeNode {
   enum class Move : std::uint8_t { kNone, kBackUp, kFetch };
 
   // Place in the tree: PrefixIndex.
-  std::uint64_t hash = 0;  // of the whole prefix and the branch
+  std::uint64_t hash = 0;  // hash of the whole prefix and the branch
   std::uint32_t parent = kNone;
   std::uint32_t generation = 0;  // odd while the node exists; TreeNodes writes it
   std::uint32_t branch = kNone;

@@ -30,7 +30,7 @@ enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 struct alignas(64) Request {
   // Fetches from the host tier after which the request begins with what the device has.
   static constexpr std::int32_t kMostFetches = 4;
-  // Of reusable_tokens: no limit.
+  // The value of reusable_tokens that means no limit.
   static constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
 
   RequestId id;  // ascending in the order of arrival
@@ -38,12 +38,12 @@ struct alignas(64) Request {
   TenantId tenant = 0;            // set by TenantCounters
   std::int64_t computed = 0;      // positions with keys and values in `pages`
   std::vector<TokenId> tokens;    // the prompt, then the output; capacity reserved for max_total_tokens
-  std::vector<PageHandle> pages;  // of the device pool; cover at least `computed` positions. The dependency tree owns
+  std::vector<PageHandle> pages;  // on the device; cover at least `computed` positions. The dependency tree owns
                                   // the first `tree_pages` of them, the request the others.
 
   // Lane of the waiting queue. Set when the request is placed in the queue (PlaceInQueue).
   std::int32_t lane = 0;
-  // Of its lane's quota, while it runs. Set on arrival (QueueOrder::QuotaTokens).
+  // Tokens of its lane's quota that it takes while it runs. Set on arrival (QueueOrder::QuotaTokens).
   std::int32_t quota_tokens = 0;
   // Place within the lane: the request with the earliest due time comes first. Set by PlaceInQueue.
   TimeNs due = 0;
@@ -104,7 +104,7 @@ struct alignas(64) Request {
   }
   // Leading tokens whose keys and values may be in the tree.
   std::int64_t treelike_tokens() const { return base_tokens > 0 ? base_tokens : kAllTokens; }
-  // Of the next `count` tokens from `position` on, those that one step may compute: the adapter acts on all or none.
+  // How many of the next `count` tokens from `position` on one step may compute: the adapter acts on all, or on none.
   std::int64_t AlikeFrom(std::int64_t position, std::int64_t count) const {
     return position < base_tokens ? std::min(count, base_tokens - position) : count;
   }

@@ -18,7 +18,7 @@ namespace loramux {
 // Prefix cache hits of prompts, at their first admission.
 struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
-  std::int64_t from_host_tokens = 0;  // of the found tokens: fetched from the host tier first
+  std::int64_t from_host_tokens = 0;  // found tokens that were fetched from the host tier first
   std::int64_t copied_pages = 0;      // pages copied for their first tokens, over all admissions
 };
 

@@ -151,13 +151,13 @@ class Scheduler {
   AdapterWorth worth_;
   StepFloor step_floor_;
   PromptPace prompt_pace_;
-  std::int64_t prompt_tokens_ = 0;  // of the last committed plan
+  std::int64_t prompt_tokens_ = 0;  // prompt tokens of the last committed plan
   double discardable_ = 0;          // computed tokens that preemptions for waiting requests may discard
-  PlanOutlook outlook_;             // of the last committed plan
+  PlanOutlook outlook_;             // outlook of the last committed plan
   SchedulerStats stats_;            // without what other parts count
   std::function<void(const MovePlan&)> on_moves_ = [](const MovePlan&) {};
   const PlanningView view_;
-  StepRules rules_;                       // of the system that the options describe
+  StepRules rules_;                       // rules of the system that the options describe
   std::unique_ptr<StepPlanner> planner_;  // its members are scratch memory of Plan
   BackgroundPlanner background_;
 };

@@ -22,7 +22,7 @@ class PlanChecker final : public EngineObserver {
   void Moving(const MovePlan& plan) override { Count(plan.moves); }
 
   const std::vector<std::string>& violations() const { return violations_; }  // the first few
-  std::uint64_t digest() const { return digest_; }                            // of all plans, in order
+  std::uint64_t digest() const { return digest_; }                            // digest of all plans, in order
   std::int64_t plans() const { return plans_; }
 
   // What all plans together move: adapters that leave the device and the host tier, pages of history that leave the

@@ -73,7 +73,7 @@ class BackgroundPlanner {
   const StepRules& rules_;
   const PlanOutlook& outlook_;
   ProactiveSwapper swapper_;
-  MovePlan plan_, host_plan_;  // of Plan; of DropHistory
+  MovePlan plan_, host_plan_;  // scratch of Plan; scratch of DropHistory
   std::vector<NodeId> soon_;   // scratch of BackUp
   bool swaps_on_ = false;
   TimeNs swapped_in_at_ =

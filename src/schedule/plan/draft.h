@@ -132,7 +132,7 @@ class Draft {
     double score;
     AdapterGeneration adapter;
   };
-  // Of two candidates in a heap with the next victim on top.
+  // Orders two candidates in a heap with the next victim on top.
   struct Worse {
     bool operator()(const Candidate& a, const Candidate& b) const {
       return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;

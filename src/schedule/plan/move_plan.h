@@ -11,7 +11,7 @@ namespace loramux {
 
 // Commit carries it out in this order: what leaves a tier, loads, fetches.
 struct MovePlan {
-  MoveReason reason = MoveReason::kReserve;  // of all its moves
+  MoveReason reason = MoveReason::kReserve;  // why all of them move
   Moves moves;
   std::optional<RequestId> newest_seen;  // kNewcomer: the requests up to this one have been considered
 

@@ -55,7 +55,7 @@ struct StepPlan {
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;
   std::int64_t num_tokens = 0;      // tokens of all chunks
-  std::int64_t prefill_tokens = 0;  // of those, tokens in chunks that have several tokens or do not sample
+  std::int64_t prefill_tokens = 0;  // tokens of the chunks that have several tokens or do not sample
   std::vector<Request*> by_rank;    // the running requests, highest rank first, with the preempted ones
   // What the plan has seen. None: nothing was looked at, because the step waits for loads (StepRules::Waits).
   std::optional<PlanOutlook> outlook;

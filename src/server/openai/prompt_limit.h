@@ -16,7 +16,7 @@ namespace loramux {
 
 // Limits of one prompt. The defaults limit nothing.
 struct PromptLimit {
-  std::int64_t tokens = std::numeric_limits<std::int64_t>::max();  // that a sequence may have
+  std::int64_t tokens = std::numeric_limits<std::int64_t>::max();  // most tokens of a sequence
   // A text with more bytes has more tokens, whatever it says. As large as possible if the tokenizer has no such bound.
   std::size_t bytes = std::numeric_limits<std::size_t>::max();
 
