@@ -170,7 +170,7 @@ class Draft {
   // Sums over all adapters, and over those that no earlier request wants, kept up to date: to sum over all adapters
   // would take most of the time of a plan.
   std::int64_t evictable_pages_ = 0, unwanted_pages_ = 0;
-  std::vector<AdapterGeneration> released_;  // of which the plan ended a use; may repeat, and include used ones
+  std::vector<AdapterGeneration> released_;  // adapters whose use the plan ended; may repeat, and include used ones
   std::vector<Residents> residents_;         // by branch
   bool ranked_ = false;                      // candidates_ is complete
   std::vector<Candidate> candidates_;        // a heap, the lowest score on top

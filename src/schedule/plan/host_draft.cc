@@ -15,7 +15,7 @@ void HostDraft::Reset(Moves& moves, MoveReason leaves, MoveReason comes) {
   droppable_ = view_.tree.tiers().droppable_host_pages();
   PutBack();
   ++plan_;
-  for (const NodeId node : dropped_) tree_.OfferToDrop(node);  // what a plan offered that was not carried out
+  for (const NodeId node : dropped_) tree_.OfferToDrop(node);  // dropped by a plan that was not carried out
   dropped_.clear();
   while (offered_.First() != nullptr) offered_.Remove(offered_.First()->item);
 }
