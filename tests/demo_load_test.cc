@@ -104,7 +104,7 @@ void ExpectTheSameTokensFromTheCache(std::optional<DType> kv_dtype) {
   const auto expected = AskSessions(roomy, questions, kTurns);
   for (const bool tight : {true, false}) {
     RuntimeOptions options = tight ? Tight(roomy) : Roomy();
-    options.prefix_cache = true;
+    options.spec.keep_history = true;
     options.kv_dtype = kv_dtype;
     if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;  // a sixth of it all
     if (tight) options.host_memory += 4000 * roomy.runtime().geometry().page_bytes / 4;
@@ -177,7 +177,7 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
     if (number++ % kSlowdown != 0) continue;
     SCOPED_TRACE(regime.name);
     RuntimeOptions options = Tight(roomy);
-    options.cache = std::string(regime.name);
+    options.spec.cache = std::string(regime.name);
     const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes / 4;
     options.device_memory = 5 * options.device_memory;  // so that each adapter fits a fifth of it
     options.host_memory += 800 * page_bytes;
@@ -208,8 +208,8 @@ TEST_F(DemoLoad, EveryAdapterIsCold) {
   const std::vector<Answer> alone = roomy.Ask(questions, true, LetSomeTalkOn);
   for (const auto policy : {ColdStartPolicy::kAssist, ColdStartPolicy::kAuto}) {
     RuntimeOptions options = Roomy();
-    options.cache = "s-lora";
-    options.scheduler.cold_start_policy = policy;
+    options.spec.cache = "s-lora";
+    options.spec.cold_start_policy = policy;
     options.transfer.bytes_per_second = 50e6;
     World cold(options);
     for (int round = 0; round < 3; ++round) {

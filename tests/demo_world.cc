@@ -150,8 +150,8 @@ RuntimeOptions Roomy() {
   RuntimeOptions options;
   options.device_memory = std::int64_t{256} << 20;
   options.host_memory = std::int64_t{64} << 20;
-  options.prefix_cache = false;                                  // the reference answers are computed without reuse
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAuto;  // as `serve` does
+  options.spec.keep_history = false;                        // the reference answers are computed without reuse
+  options.spec.cold_start_policy = ColdStartPolicy::kAuto;  // as `serve` does
   return options;
 }
 
@@ -182,10 +182,10 @@ RuntimeOptions Tight(World& roomy) {
   options.device_memory = (largest + 24) * page_bytes;
   options.page_tokens = 4;                           // many small pages: decoding asks for new ones all the time
   options.host_memory = (largest + 8) * page_bytes;  // adapters go back and forth to the disk too
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAuto;
-  options.scheduler.max_running = 32;
-  options.scheduler.max_batch_tokens = 96;
-  options.scheduler.prefill_chunk = 24;
+  options.spec.cold_start_policy = ColdStartPolicy::kAuto;
+  options.spec.max_running = 32;
+  options.spec.max_batch_tokens = 96;
+  options.spec.prefill_chunk = 24;
   return options;
 }
 

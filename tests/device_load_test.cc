@@ -20,7 +20,7 @@ std::shared_ptr<gpu::EmulatedDevice> Emulated(bool batch_invariant = true) {
 // tensor cores sum in an order of their own.
 RuntimeOptions On(std::shared_ptr<Device> device, RuntimeOptions options) {
   options.device = std::move(device);
-  options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  options.spec.cold_start_policy = ColdStartPolicy::kWait;
   return options;
 }
 
@@ -78,9 +78,9 @@ TEST(DeviceLoad, TightMemoryGivesTheSameAnswersAsAlone) {
 // is not there yet. Their rows are f32, which both sides sum in one order.
 RuntimeOptions Cold(std::shared_ptr<Device> device, std::atomic<std::int64_t>& answers) {
   RuntimeOptions options = On(std::move(device), Roomy());
-  options.cache = "s-lora";
+  options.spec.cache = "s-lora";
   options.lora_dtype = DType::kF32;
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
+  options.spec.cold_start_policy = ColdStartPolicy::kAssist;
   options.assist.before_answer = [&answers](int, std::uint32_t) { ++answers; };
   return options;
 }
@@ -89,7 +89,7 @@ TEST(DeviceLoad, EveryAdapterIsCold) {
   const std::vector<Question> questions = Questions(1);
   std::atomic<std::int64_t> answers{0};
   RuntimeOptions waiting = Cold(Emulated(), answers);
-  waiting.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  waiting.spec.cold_start_policy = ColdStartPolicy::kWait;
   World roomy(waiting);
   const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/false);
   EXPECT_EQ(answers, 0);
@@ -177,7 +177,7 @@ TEST(DeviceLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   for (const CacheRegime& regime : CacheRegimes()) {
     SCOPED_TRACE(regime.name);
     RuntimeOptions options = On(Emulated(), Tight(roomy));
-    options.cache = std::string(regime.name);
+    options.spec.cache = std::string(regime.name);
     options.device_memory = 5 * options.device_memory;  // so that each adapter fits a fifth of it
     options.host_memory += 200 * roomy.runtime().geometry().page_bytes;
     options.wrap_transfer = [&, seed = std::uint64_t{1}](std::unique_ptr<PageTransfer> real) mutable {
@@ -206,7 +206,7 @@ TEST(DeviceLoad, RequestsAndAdaptersComeAndGo) {
   const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
   RuntimeOptions options = On(Emulated(), Tight(roomy));
   options.lora_dtype = DType::kF32;
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
+  options.spec.cold_start_policy = ColdStartPolicy::kAssist;
   options.device_memory *= 2;
   World world(options);
   std::atomic<bool> stop{false};

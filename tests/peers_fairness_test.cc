@@ -71,15 +71,16 @@ struct Engines {
     ControlPlaneOptions options;
     options.device = Must(PagePool::Create("device", pages * geometry.page_bytes, geometry.page_bytes));
     options.host = Must(PagePool::Create("host", std::int64_t{64} << 20, geometry.page_bytes));
-    options.engine = {.scheduler = {.page_tokens = 16,
-                                    .max_running = kSeats,
-                                    .max_batch_tokens = kMaxBatchTokens,
-                                    .prefill_chunk = kMaxBatchTokens,
-                                    .fairness = {.policy = fairness}},
+    options.engine = {.spec = {.cache = "lru",
+                               .keep_history = false,
+                               .page_tokens = 16,
+                               .max_running = kSeats,
+                               .max_batch_tokens = kMaxBatchTokens,
+                               .prefill_chunk = kMaxBatchTokens,
+                               .fairness = {.policy = fairness}},
                       .max_model_len = 512,
                       .eos_token_ids = {},
                       .vocab_size = config.vocab_size};
-    options.prefix_cache = false;
     plane = Must(ControlPlane::Create(std::move(options)));
     transfer.emplace(plane->tiers());
     CpuExecutorOptions cpu{

@@ -77,21 +77,21 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.page_tokens = 4;
   options.device_memory = pages * sizes.page_bytes;
   options.host_memory = (2 * sizes.largest_adapter + 80) * sizes.page_bytes;
-  options.cache = regime.cache;
-  options.adapter_prefetch = regime.prefetch;
-  options.queue.name = regime.queue;
-  options.queue.lanes.count_cached = regime.count_cached;
-  options.length_predictor = regime.predictor;
-  options.scheduler.max_running = 16;
-  options.scheduler.max_batch_tokens = 96;
-  options.scheduler.prefill_chunk = 24;
-  options.scheduler.load_on_arrival = true;
-  options.scheduler.fairness.policy = regime.fairness;
-  options.scheduler.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
+  options.spec.cache = regime.cache;
+  options.spec.adapter_prefetch = FindAdapterPrefetch(regime.prefetch).value();
+  options.spec.queue = regime.queue;
+  options.spec.count_cached = regime.count_cached;
+  options.spec.length_predictor = regime.predictor;
+  options.spec.max_running = 16;
+  options.spec.max_batch_tokens = 96;
+  options.spec.prefill_chunk = 24;
+  options.spec.load_on_arrival = true;
+  options.spec.fairness.policy = regime.fairness;
+  options.spec.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
   options.transfer.bytes_per_second = regime.link_bytes_per_second;
   options.threads = 2;
   options.recorder = recorder;
-  if (regime.by_profile) options.scheduler.costs = SomeCosts();
+  if (regime.by_profile) options.spec.costs = SomeCosts();
   return options;
 }
 
@@ -312,8 +312,7 @@ TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
   const std::string bytes =
       Record({"by_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, 0, true}).bytes;
   const RecordedSetup setup = RecordingReader::Open(bytes)->setup();
-  ASSERT_NE(setup.scheduler.costs, nullptr);
-  EXPECT_EQ(setup.queue.lanes.costs, setup.scheduler.costs);
+  ASSERT_NE(setup.spec.costs, nullptr);
   const auto costs = SomeCosts();
   Prng prng(1);
   for (int i = 0; i < 200; ++i) {
@@ -325,10 +324,10 @@ TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
                         .rank_sum = below(200),
                         .token_ranks = below(900),
                         .after_prefill = below(2) == 0};
-    EXPECT_EQ(setup.scheduler.costs->SecondsOf(load), costs->SecondsOf(load));
+    EXPECT_EQ(setup.spec.costs->SecondsOf(load), costs->SecondsOf(load));
   }
-  EXPECT_EQ(setup.scheduler.costs->disk.bytes_per_second, costs->disk.bytes_per_second);
-  EXPECT_EQ(setup.scheduler.costs->host_to_device.latency, costs->host_to_device.latency);
+  EXPECT_EQ(setup.spec.costs->disk.bytes_per_second, costs->disk.bytes_per_second);
+  EXPECT_EQ(setup.spec.costs->host_to_device.latency, costs->host_to_device.latency);
 }
 
 TEST_F(NotARun, AMovedArrivalIsFound) {
@@ -456,7 +455,7 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
   ++larger.device_pages;
   EXPECT_TRUE(found(larger));
   RecordedSetup first_come = RecordedWith();
-  first_come.scheduler.max_running = 3;
+  first_come.spec.max_running = 3;
   EXPECT_TRUE(found(first_come));
   Prng prng(8);
   const auto regimes = CacheRegimes();
@@ -465,18 +464,19 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
     SCOPED_TRACE(i);
     RecordedSetup other = RecordedWith();
     const CacheRegime& regime = regimes[prng.NextBelow(regimes.size())];
-    other.cache = regime.name;
-    ApplyRegime(regime, other.scheduler);
-    other.queue.name = orders[prng.NextBelow(orders.size())];
-    other.tree = prng.NextBelow(4) > 0 && regime.keep_history;
-    other.kv_transfer = other.tree && prng.NextBelow(4) > 0;
+    other.spec.cache = regime.name;
+    other.spec.adapter_share = 0;  // the regime's
+    other.spec.keep_history = prng.NextBelow(4) > 0;
+    ASSERT_TRUE(Complete(other.spec, other.max_model_len).ok());
+    other.spec.queue = orders[prng.NextBelow(orders.size())];
+    other.kv_transfer = other.spec.keep_history && prng.NextBelow(4) > 0;
     if (prng.NextBelow(3) == 0) other.device_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(400));
     if (prng.NextBelow(3) == 0) other.host_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(100));
     if (!other.kv_transfer && prng.NextBelow(3) == 0) other.host_pages = 0;
-    if (prng.NextBelow(3) == 0) other.scheduler.page_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
-    if (prng.NextBelow(3) == 0) other.scheduler.max_batch_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
-    if (prng.NextBelow(3) == 0) other.scheduler.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(3));
-    other.scheduler.adapter_prefetch = prng.NextBelow(2) == 0 ? AdapterPrefetch::kNone : AdapterPrefetch::kHistogram;
+    if (prng.NextBelow(3) == 0) other.spec.page_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
+    if (prng.NextBelow(3) == 0) other.spec.max_batch_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
+    if (prng.NextBelow(3) == 0) other.spec.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(3));
+    other.spec.adapter_prefetch = prng.NextBelow(2) == 0 ? AdapterPrefetch::kNone : AdapterPrefetch::kHistogram;
     (void)found(other);
   }
 }

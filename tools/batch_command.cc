@@ -134,9 +134,11 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
                                   .formats = &formats,
                                   .embeddings = &embeddings};
   BatchBar bar(CountLines(input), runtime.clock());
+  SystemSpec spec;
+  RETURN_IF_ERROR(flags.runtime.settings.ApplyTo(spec));
   BatchRunOptions options;
   options.text = TextLimitsOf(runtime.max_model_len());
-  options.max_jobs = flags.concurrency > 0 ? flags.concurrency : 2 * flags.runtime.max_num_seqs;
+  options.max_jobs = flags.concurrency > 0 ? flags.concurrency : 2 * spec.max_running;
   options.progress = [&bar](const BatchProgress& progress) { bar.Update(progress); };
   auto progress = RunBatch(context, options, input, output);
   bar.Finish();

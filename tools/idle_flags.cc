@@ -15,7 +15,7 @@ using Table = std::vector<IdleFlags>;
 // Of the model, and with a device or without one.
 void AddPlaces(const RuntimeFlags& flags, const RuntimeOptions& options, Table& table) {
   const bool on_device = options.device != nullptr;
-  const bool waits = options.scheduler.cold_start_policy == ColdStartPolicy::kWait;
+  const bool waits = options.spec.cold_start_policy == ColdStartPolicy::kWait;
   table.push_back({"--revision", flags.model_name.empty(),
                    "the model is a folder or a file of this machine; --revision is for a model as ORG/NAME"});
   table.push_back({"--max-cpu-loras", flags.max_cpu_loras > 0,
@@ -24,7 +24,7 @@ void AddPlaces(const RuntimeFlags& flags, const RuntimeOptions& options, Table& 
                    "a GPU computes each adapter at its true rank, as mbgmv does; bgmv is for --device cpu"});
   table.push_back({"--cold-start", !waits && options.host_memory == 0,
                    "without a host tier no adapter is in memory before it is on the device; use --host-memory BYTES"});
-  table.push_back({"--cold-start", !waits && options.scheduler.shape.cold_start != ColdStart::kPassOver,
+  table.push_back({"--cold-start", !waits && options.spec.cold_start != ColdStart::kPassOver,
                    "the steps of --preset " + flags.preset + " wait for adapters; leave the preset out"});
   table.push_back({"--assist-cores", !on_device,
                    "a CPU computes adapters where they are in memory; --threads is for all that it computes"});
@@ -34,8 +34,9 @@ void AddPlaces(const RuntimeFlags& flags, const RuntimeOptions& options, Table& 
 }
 
 void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const CacheRegime& regime, Table& table) {
-  const std::string cache = "--cache " + options.cache;
-  table.push_back({"--enable-prefix-caching", flags.prefix_cache.value_or(false) && !regime.keep_history,
+  const std::string cache = "--cache " + options.spec.cache;
+  table.push_back({"--enable-prefix-caching",
+                   flags.settings.Gives("--enable-prefix-caching") && options.spec.keep_history && !regime.keep_history,
                    cache + " keeps no keys and values of requests that have ended; use another --cache"});
   table.push_back({"--score-frequency,--score-recency,--score-size", regime.policy != "chameleon",
                    "they are weights of --cache chameleon, and this is " + cache});
@@ -43,23 +44,23 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
                    "they are for --cache fastlibra and its variants, and this is " + cache});
   table.push_back({"--batch-window", regime.policy != "fastlibra" && regime.policy != "loramux",
                    "only --cache loramux and fastlibra count the adapters that are wanted, and this is " + cache});
-  table.push_back({"--expect-bin,--expect-variation", options.adapter_prefetch != "histogram",
+  table.push_back({"--expect-bin,--expect-variation", options.spec.adapter_prefetch != AdapterPrefetch::kHistogram,
                    "they are for --adapter-prefetch histogram"});
-  table.push_back({"--prefetch-lookahead", options.scheduler.shape.cold_start != ColdStart::kStall,
+  table.push_back({"--prefetch-lookahead", options.spec.cold_start != ColdStart::kStall,
                    "it is for presets whose steps wait for adapters, as --preset vllm-lora-prefetch"});
 }
 
 void AddOrders(const RuntimeOptions& options, Table& table) {
-  const std::string order = "and the order is --schedule " + options.queue.name;
-  const bool lanes = options.queue.name.starts_with("mlq"), fitted = options.queue.name == "mlq";
+  const std::string order = "and the order is --schedule " + options.spec.queue;
+  const bool lanes = options.spec.queue.starts_with("mlq"), fitted = options.spec.queue == "mlq";
   table.push_back({"--request-size,--count-cached,--lane-refresh", !lanes, "they are for --schedule mlq, " + order});
   table.push_back({"--lane-count,--most-lanes", !fitted, "they are for --schedule mlq, " + order});
   table.push_back({"--size-input-weight,--size-output-weight",
-                   !lanes || options.queue.lanes.form == RequestSizeForm::kOutputOnly,
+                   !lanes || options.spec.request_size == RequestSizeForm::kOutputOnly,
                    "they are for --schedule mlq with --request-size product or sum"});
-  table.push_back({"--ttft-objective", !fitted && options.queue.name != "objective",
+  table.push_back({"--ttft-objective", !fitted && options.spec.queue != "objective",
                    "it is for --schedule objective and mlq, " + order});
-  table.push_back({"--tenant-weight,--fairness-max-wait", options.scheduler.fairness.policy == FairnessPolicy::kNone,
+  table.push_back({"--tenant-weight,--fairness-max-wait", options.spec.fairness.policy == FairnessPolicy::kNone,
                    "requests are served in order of arrival, whatever their tenant; use --fairness vtc"});
 }
 
@@ -87,7 +88,7 @@ std::vector<std::string> WarningsOfIdle(std::span<const std::string> given, std:
 std::vector<std::string> WarningsOfIdle(const RuntimeFlags& flags, const RuntimeOptions& options) {
   Table table;
   AddPlaces(flags, options, table);
-  if (const auto regime = FindCacheRegime(options.cache); regime.ok()) AddCaching(flags, options, *regime, table);
+  if (const auto regime = FindCacheRegime(options.spec.cache); regime.ok()) AddCaching(flags, options, *regime, table);
   AddOrders(options, table);
   return WarningsOfIdle(flags.given, table);
 }

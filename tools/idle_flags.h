@@ -23,7 +23,7 @@ struct IdleFlags {
 // given.
 std::vector<std::string> WarningsOfIdle(std::span<const std::string> given, std::span<const IdleFlags> table);
 
-// The lines for the flags of AddRuntimeFlags, AddDeviceFlag, AddScheduleFlags and of fairness, beside the options that
+// The lines for the flags of AddRuntimeFlags, AddDeviceFlag, AddScheduleFlags, beside the options that
 // they stand for (RuntimeOptionsOf). A flag that asks for what holds anyway has none.
 std::vector<std::string> WarningsOfIdle(const RuntimeFlags& flags, const RuntimeOptions& options);
 

@@ -254,8 +254,8 @@ MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions&
                    .page_tokens = runtime.page_tokens,
                    .kv_dtype = runtime.kv_dtype,
                    .lora_dtype = runtime.lora_dtype,
-                   .max_batch_tokens = runtime.scheduler.max_batch_tokens,
-                   .max_running = runtime.scheduler.max_running,
+                   .max_batch_tokens = runtime.spec.max_batch_tokens,
+                   .max_running = runtime.spec.max_running,
                    .max_positions = runtime.max_model_len,
                    .threads = runtime.threads};
   options.engine = runtime;

@@ -104,34 +104,6 @@ Result<LoraVariant> VariantFlag(const std::string& text, bool on_device) {
   return InvalidArgument("--lora-variant: expected mbgmv or bgmv, found '" + text + "'", "--lora-variant");
 }
 
-// `options` with what the flags say.
-Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags, FairnessOptions options) {
-  if (!flags.fairness.empty()) {
-    ASSIGN_OR_RETURN(options.policy, ParseFairnessPolicy(flags.fairness));
-  }
-  for (const std::string& text : flags.tenant_weights) {
-    ASSIGN_OR_RETURN(auto weight, ParseTenantWeight(text));
-    options.weights.push_back(std::move(weight));
-  }
-  return options;
-}
-
-// Without a preset, half a step is left to other requests. Error: a value of --count-cached that is none.
-Result<SystemSettings> SettingsOf(const RuntimeFlags& flags) {
-  constexpr std::int64_t kChunk = 256;
-  const auto time = [](double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); };
-  ASSIGN_OR_RETURN(const CountCached count_cached, ParseCountCached(flags.schedule.count_cached));
-  return SystemSettings{
-      .max_running = flags.max_num_seqs,
-      .max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens),
-      .prefill_chunk = flags.preset.empty() ? flags.prefill_chunk.value_or(kChunk) : flags.prefill_chunk,
-      .age_bound = time(flags.schedule.age_bound_seconds),
-      .fairness_max_wait = time(flags.fairness_max_wait_seconds),
-      .objective = time(flags.schedule.ttft_objective_seconds),
-      .max_decode_step = time(flags.schedule.max_decode_step_seconds),
-      .count_cached = count_cached};
-}
-
 Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& flag) {
   if (value >= low && value <= high) return Ok{};
   return InvalidArgument(
@@ -186,20 +158,38 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
   return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
 }
 
-// All that it says of a server, before any flag.
-Status UsePreset(const std::string& name, RuntimeOptions& options) {
-  ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
-  if (preset.all_on_device) {
-    return InvalidArgument("preset " + name +
-                               " can only be simulated: choose one that `loramux simulate --list-presets` does not "
-                               "mark \"simulated only\"",
-                           "--preset");
+// What the flags say of a system, over what its preset says, or a server's own defaults.
+Result<SystemSpec> SpecOf(const RuntimeFlags& flags) {
+  // In 16 bits, processor and device sum in other orders. So bits would depend on when an adapter arrives.
+  const bool waits = flags.batch_invariant && flags.opened != nullptr;
+  const ColdStartPolicy cold_start = waits ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
+  // Without a preset, half a step is left to other requests. Presets of documents do as those do.
+  SystemSpec spec{.prefill_chunk = 256, .load_on_arrival = true, .cold_start_policy = cold_start};
+  if (!flags.preset.empty()) {
+    ASSIGN_OR_RETURN(const Preset preset, FindPreset(flags.preset));
+    if (preset.all_on_device) {
+      return InvalidArgument("preset " + flags.preset +
+                                 " can only be simulated: choose one that `loramux simulate --list-presets` does not "
+                                 "mark \"simulated only\"",
+                             "--preset");
+    }
+    spec = preset.spec;
+    if (!preset.decides_cold_start) spec.cold_start_policy = cold_start;
   }
-  options.cache = preset.cache;
-  options.prefix_cache = preset.keep_history;
-  options.whole_prompts = !preset.chunked_prefill;
-  ApplyPresetOrder(preset, options.scheduler, options.queue);
-  return Ok{};
+  RETURN_IF_ERROR(flags.settings.ApplyTo(spec));
+  if (flags.settings.Gives("--max-num-batched-tokens") || flags.settings.Gives("--prefill-chunk")) {
+    spec.chunked_prefill = true;
+    spec.separate_phases = false;
+  }
+  for (const std::string& text : flags.tenant_weights) {
+    ASSIGN_OR_RETURN(auto weight, ParseTenantWeight(text));
+    spec.fairness.weights.push_back(std::move(weight));
+  }
+  if ((spec.length_predictor == "proxy") == flags.length_proxy.empty()) {
+    return InvalidArgument("--length-proxy: expected a directory with --length-predictor proxy, and with no other",
+                           "--length-proxy");
+  }
+  return spec;
 }
 
 // Error: the profile is of a device of another kind. Another one of the same kind, or other threads: a warning.
@@ -238,9 +228,9 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
     spdlog::warn(
         "--profile: its engine ran with the other --lora-variant, so predictions for this one are less accurate");
   }
-  PlanByModel(std::make_shared<const PerformanceModel>(profile.ModelOf(shape)), options.scheduler, options.queue);
+  PlanByModel(std::make_shared<const PerformanceModel>(profile.ModelOf(shape)), options.spec);
   spdlog::info("planning with profile {}: measured on {}; a single sequence decodes in {:.3f} ms per step",
-               flags.profile, Printable(profile.device), ShortestStepSeconds(*options.scheduler.costs) * 1e3);
+               flags.profile, Printable(profile.device), ShortestStepSeconds(*options.spec.costs) * 1e3);
   return Ok{};
 }
 
@@ -262,11 +252,7 @@ Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags) {
 
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
-  options.scheduler.load_on_arrival = true;  // presets of documents do as those do
-  // In 16 bits, processor and device sum in other orders. So bits would depend on when an adapter arrives.
-  const bool waits = flags.batch_invariant && flags.opened != nullptr;
-  options.scheduler.cold_start_policy = waits ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
-  if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
+  ASSIGN_OR_RETURN(options.spec, SpecOf(flags));
   options.device = flags.opened;
   const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", automatic));
@@ -278,9 +264,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));
   ASSIGN_OR_RETURN(options.lora_dtype, LoraDTypeFlag(flags.lora_dtype));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant, options.device != nullptr));
-  RETURN_IF_ERROR(CheckRange(flags.prefill_chunk.value_or(256), 1, 1 << 20, "--prefill-chunk"));
   RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
-  RETURN_IF_ERROR(CheckRange(flags.max_loras.value_or(0), 0, 1 << 20, "--max-loras"));
   RETURN_IF_ERROR(CheckRange(flags.max_model_len, 0, 1 << 24, "--max-model-len"));
   RETURN_IF_ERROR(CheckRange(flags.threads, 0, 1024, "--threads"));
   RETURN_IF_ERROR(CheckRange(flags.assist_cores, 0, 1024, "--assist-cores"));
@@ -292,25 +276,12 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
   options.length_directory = AdapterCacheDirectory(flags.remote) / "lengths";
-  if (!flags.cold_start.empty()) {
-    ASSIGN_OR_RETURN(options.scheduler.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
-  }
   options.verify_before_use = flags.verify_before_use;
   if (flags.assist_cores > 0) options.assist.cores = flags.assist_cores;
   options.max_model_len = flags.max_model_len;
-  if (!flags.cache.empty()) options.cache = flags.cache;
-  options.adapter_prefetch = flags.adapter_prefetch;
-  options.prefix_cache = flags.prefix_cache.value_or(options.prefix_cache);
   options.threads = flags.threads;
-  ASSIGN_OR_RETURN(const SystemSettings settings, SettingsOf(flags));
-  ApplySettings(settings, options.scheduler, options.queue);
-  if (flags.max_num_batched_tokens || flags.prefill_chunk)
-    options.whole_prompts = options.scheduler.shape.separate_phases = false;
-  options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);
-  ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
-  RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
-  RETURN_IF_ERROR(CheckMaxDecodeStep(options.scheduler.max_decode_step, options.scheduler.costs.get()));
+  RETURN_IF_ERROR(CheckMaxDecodeStep(options.spec, options.spec.costs.get()));
   options.model_names = NamesOfModel(flags.model_dir);
   options.base_names = BaseNamesOf(flags);
   return options;
@@ -351,7 +322,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
   AddRemoteFlags(line, flags.remote);
-  line.Add(InGroup(ColdStartFlag(flags.cold_start), adapters, "the preset's, or auto"));
+  flags.settings.AddTo(line, SettingGroup::kAdapters, SettingUse::kServe, adapters);
   line.Add({.names = "--assist-cores",
             .target = &flags.assist_cores,
             .unit = "N",
@@ -363,12 +334,6 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = adapters,
             .help = "Use an adapter only once its whole file was read and matches its digest; without it, on a CPU, "
                     "each layer is used as soon as it was read and verified"});
-  line.Add({.names = "--max-loras",
-            .target = &flags.max_loras,
-            .unit = "N",
-            .group = adapters,
-            .help = "Upper bound on different adapters in one batch; 0: bounded by memory only",
-            .default_text = "the preset's, or 0"});
   line.Add({.names = "--max-cpu-loras",
             .target = &flags.max_cpu_loras,
             .unit = "N",
@@ -441,14 +406,7 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = memory,
             .help = "Type of keys and values: auto (the weights' type), f32, bf16, f16, or on the CPU int8: 8 bits "
                     "with a scale for each token and head, for nearly twice the history of bf16"});
-  line.Add(InGroup(CacheFlag(flags.cache), memory, "the preset's, or loramux"));
-  line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), memory));
-  line.Add(
-      {.names = "--enable-prefix-caching,!--no-enable-prefix-caching",
-       .target = &flags.prefix_cache,
-       .group = memory,
-       .help = "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens",
-       .default_text = "the preset's, or on"});
+  flags.settings.AddTo(line, SettingGroup::kMemory, SettingUse::kServe, memory);
 }
 
 void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
@@ -460,15 +418,7 @@ void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
             .help = "Positions of a sequence, prompt and output together; 0: the model's own limit. A model whose "
                     "rope_type is dynamic may have up to `factor` times as many, then without prefix cache",
             .common = true});
-  line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), batching));
-  line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), batching,
-                   "512, or as many as a preset with whole prompts needs"));
-  line.Add({.names = "--prefill-chunk",
-            .target = &flags.prefill_chunk,
-            .unit = "TOKENS",
-            .group = batching,
-            .help = "Prompt tokens of one request that one step computes",
-            .default_text = "256; with a preset a whole step, or whole prompts"});
+  flags.settings.AddTo(line, SettingGroup::kBatching, SettingUse::kServe, batching);
 }
 
 void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
@@ -509,6 +459,31 @@ void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags) {
             .group = "Machine",
             .help = "On a GPU, compute each request with the same bits whatever shares its batch; products are slower, "
                     "and --cold-start is wait unless you set it. On a CPU it is always so"});
+}
+
+void AddScheduleFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string order = "Order of service";
+  flags.settings.AddTo(line, SettingGroup::kOrder, SettingUse::kServe, order);
+  line.Add({.names = "--length-proxy",
+            .target = &flags.length_proxy,
+            .unit = "DIR",
+            .group = order,
+            .help = "Model of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens"});
+  line.Add({.names = "--profile",
+            .target = &flags.profile,
+            .unit = "FILE",
+            .group = order,
+            .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
+                    "for bypasses, lane quotas and reloads",
+            .default_text = "none: learned while serving"});
+  flags.settings.AddTo(line, SettingGroup::kDocuments, SettingUse::kServe, "Constants of the source documents");
+  const std::string fairness = "Fairness";
+  flags.settings.AddTo(line, SettingGroup::kFairness, SettingUse::kServe, fairness);
+  line.Add({.names = "--tenant-weight",
+            .target = &flags.tenant_weights,
+            .unit = "NAME=WEIGHT",
+            .group = fairness,
+            .help = "Share of a tenant relative to the others, whose weight is 1. Repeatable"});
 }
 
 Status OpenDeviceOf(RuntimeFlags& flags) {
@@ -627,9 +602,9 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, Adapter
   options.complete_adapter = std::move(complete);
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
-  spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.cache, options.queue.name,
-               options.scheduler.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none",
-               options.whole_prompts ? "whole" : "in chunks");
+  spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.spec.cache,
+               options.spec.queue, options.spec.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none",
+               options.spec.chunked_prefill ? "in chunks" : "whole");
   ProgressBar weights("loading weights", "MiB", 1 << 20);
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                    Runtime::Load(flags.model_dir, std::move(options),

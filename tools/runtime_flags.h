@@ -12,7 +12,6 @@
 #include "tools/command_line/command_line.h"
 #include "tools/model_flags.h"
 #include "tools/remote_flags.h"
-#include "tools/schedule_flags.h"
 #include "tools/system_flags.h"
 
 namespace loramux {
@@ -34,24 +33,14 @@ struct RuntimeFlags : ModelFlags {
   std::string weights = "auto", embedding_weights = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   std::int64_t adapter_tokens = 256;
-  std::string preset;  // FindPreset; empty: none
-  // Empty: the preset's, or the default in the comment.
-  std::optional<bool> prefix_cache;  // true
-  std::string adapter_prefetch = "none";
-  std::string cache;  // loramux
+  std::string preset;     // FindPreset; empty: none
+  SettingFlags settings;  // beside the preset
   std::string lora_variant = "mbgmv";
-  ScheduleFlags schedule;                   // of serve
+  std::string length_proxy;                 // directory of the model for --length-predictor proxy; of serve
   std::string profile;                      // file of `loramux profile`, of serve; empty: none
-  std::string fairness;                     // vtc; of serve
-  std::vector<std::string> tenant_weights;  // name=weight
-  double fairness_max_wait_seconds = 30;
+  std::vector<std::string> tenant_weights;  // name=weight; of serve
   std::int64_t page_tokens = 0, max_model_len = 0;
-  std::int64_t max_num_seqs = kDefaultMaxNumSeqs;
-  // 512, 256; empty: a preset may compute prompts whole
-  std::optional<std::int64_t> max_num_batched_tokens, prefill_chunk;
-  std::optional<std::int64_t> max_loras;  // 0
   std::int64_t max_lora_rank = 4096, max_cpu_loras = 0;
-  std::string cold_start;  // empty: the preset's, or auto
   bool verify_before_use = false;
   int threads = 0;
   int assist_cores = 0;
@@ -60,6 +49,8 @@ struct RuntimeFlags : ModelFlags {
 
 // Adds the flags to a subcommand.
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags);
+// Adds the flags that say who is served first.
+void AddScheduleFlags(CommandLine& line, RuntimeFlags& flags);
 // Adds --device, for commands that call OpenDeviceOf.
 void AddDeviceFlag(CommandLine& line, RuntimeFlags& flags);
 

@@ -151,7 +151,7 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
                                          runtime.history());
 }
 
-Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
+Result<std::optional<LengthGuesser>> LoadLengthProxy(const RuntimeFlags& flags) {
   if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
   auto guesser = LengthGuesser::Load(flags.length_proxy);
   if (!guesser.ok()) return Error{guesser.error().code, "--length-proxy: " + guesser.error().message, "--length-proxy"};
@@ -295,7 +295,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
     spdlog::warn(
         "the model has no chat template: /v1/chat/completions will refuse requests for it (--chat-template gives one)");
   }
-  ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime.schedule));
+  ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime));
   ASSIGN_OR_RETURN(parts.recorder, StartRecorder(flags));
   ASSIGN_OR_RETURN(parts.spans, StartSpanExporter(flags.traces, LORAMUX_VERSION));
   parts.options.adapter_admin_key = parts.admin_key;
@@ -518,24 +518,6 @@ void AddFleetFlags(CommandLine& line, ServeFlags& flags) {
 
 void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   const std::string fairness = "Fairness";
-  line.Add({.names = "--fairness",
-            .target = &flags.runtime.fairness,
-            .unit = "POLICY",
-            .group = fairness,
-            .help = "Order among tenants: vtc serves the tenant that received the least service; none serves in order "
-                    "of arrival",
-            .default_text = "the preset's, or vtc"});
-  line.Add({.names = "--tenant-weight",
-            .target = &flags.runtime.tenant_weights,
-            .unit = "NAME=WEIGHT",
-            .group = fairness,
-            .help = "Share of a tenant relative to the others, whose weight is 1. Repeatable"});
-  line.Add({.names = "--fairness-max-wait",
-            .target = &flags.runtime.fairness_max_wait_seconds,
-            .unit = "SECONDS",
-            .group = fairness,
-            .help = "Time without service after which a tenant is served next, whatever it received before",
-            .range = {{0.0, 86400.0}}});
   line.Add({.names = "--trust-fairness-header",
             .target = &flags.trust_fairness_header,
             .group = fairness,
@@ -581,14 +563,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win "
                     "over it. One of " +
                     presets + " (loramux simulate --list-presets explains them)"});
-  AddScheduleFlags(line, flags.runtime.schedule);
-  line.Add({.names = "--profile",
-            .target = &flags.runtime.profile,
-            .unit = "FILE",
-            .group = "Order of service",
-            .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
-                    "for bypasses, lane quotas and reloads",
-            .default_text = "none: learned while serving"});
+  AddScheduleFlags(line, flags.runtime);
   AddOutputFlags(line, flags.output);
   AddFleetFlags(line, flags);
   AddFairnessFlags(line, flags);

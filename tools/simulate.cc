@@ -120,35 +120,16 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .default_text = "loramux,s-lora; of a fleet loramux",
             .comma_list = true});
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
-  line.Add(InGroup(CacheFlag(flags.cache), group, "each preset's"));
-  line.Add(InGroup(ScheduleFlag(flags.schedule), group, "each preset's"));
-  line.Add(InGroup(ColdStartFlag(flags.cold_start), group, "each preset's, or wait"));
-  line.Add({.names = "--adapter-share",
-            .target = &flags.adapter_share,
-            .unit = "SHARE",
-            .group = group,
-            .help = "Share of memory reserved for adapters, for all presets",
-            .default_text = "each preset's",
-            .range = {{0.0, 0.95}}});
-  line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), group));
-  line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), group));
+  for (const SettingGroup of : {SettingGroup::kMemory, SettingGroup::kOrder, SettingGroup::kFairness,
+                                SettingGroup::kAdapters, SettingGroup::kBatching}) {
+    flags.settings.AddTo(line, of, SettingUse::kSimulate, group, /*many_presets=*/true);
+  }
   line.Add({.names = "--predictor-accuracy",
             .target = &flags.predictor_accuracy,
             .unit = "SHARE",
             .group = group,
             .help = "Share of output lengths that the predictor guesses right",
             .range = {{0.0, 1.0}}});
-  line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
-  line.Add(InGroup(CountCachedFlag(flags.count_cached), group));
-  line.Add(InGroup(MaxDecodeStepFlag(flags.max_decode_step_seconds), group));
-  line.Add(InGroup(AdapterPrefetchFlag(flags.adapter_prefetch), group));
-  line.Add({.names = "--max-loras",
-            .target = &flags.constants.constants.adapters_in_batch,
-            .unit = "N",
-            .group = group,
-            .help = "Upper bound on different adapters in one batch (vLLM-LoRA: 32); 0: bounded by memory only",
-            .default_text = "each preset's",
-            .range = {{0, 1 << 20}}});
 }
 
 void AddArrivalFlags(CommandLine& line, SimulateFlags& flags) {
@@ -314,7 +295,7 @@ void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
 
 void AddObjectiveFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Result";
-  line.Add({.names = "--slo",
+  line.Add({.names = "--ttft-objective,--slo",
             .target = &flags.slo_seconds,
             .unit = "SECONDS",
             .group = group,
@@ -368,14 +349,8 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
     presets.push_back(preset);
   }
   for (Preset& preset : presets) {
-    if (!flags.cache.empty()) {
-      ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(flags.cache));
-      preset.cache = regime.name;
-    }
-    if (!flags.schedule.empty()) preset.queue = flags.schedule;
-    if (!flags.cold_start.empty()) {
-      ASSIGN_OR_RETURN(preset.cold_start_policy, ParseColdStartPolicy(flags.cold_start));
-    }
+    RETURN_IF_ERROR(flags.settings.ApplyTo(preset.spec));
+    RETURN_IF_ERROR(FindCacheRegime(preset.spec.cache));
   }
   return presets;
 }
@@ -498,18 +473,9 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   if (!flags.pace.empty()) {
     ASSIGN_OR_RETURN(options.pace, ReadPace(flags.pace));
   }
-  options.max_running = flags.max_num_seqs;
-  options.max_batch_tokens = flags.max_num_batched_tokens;
-  options.adapter_share = flags.adapter_share;
   options.host_bytes = flags.host_memory_gb * 1e9;
   options.adapters_in_host_memory = !flags.adapters_on_disk;
   options.predictor_accuracy = flags.predictor_accuracy;
-  options.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
-  options.max_decode_step = static_cast<TimeNs>(flags.max_decode_step_seconds * static_cast<double>(kNsPerSecond));
-  RETURN_IF_ERROR(CheckMaxDecodeStep(options.max_decode_step, &options.device.model));
-  ASSIGN_OR_RETURN(options.adapter_prefetch, FindAdapterPrefetch(flags.adapter_prefetch));
-  ASSIGN_OR_RETURN(options.count_cached, ParseCountCached(flags.count_cached));
-  ASSIGN_OR_RETURN(options.constants, ConstantsOf(flags.constants));
   options.seed = flags.workload.seed;
   options.check_every = flags.check_every;
   return options;
@@ -517,18 +483,20 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
 
 // The objective, and where it comes from.
 Status SetObjective(const SimulateFlags& flags, PreparedSimulation& prepared) {
-  SimulationOptions& options = prepared.options;
   const bool ttft_given = flags.slo_seconds >= 0, tpot_given = flags.tpot_slo >= 0 || flags.fleet.token_slo > 0;
   const bool given = ttft_given || tpot_given;
   prepared.objective_source = ttft_given ? "as given" : tpot_given ? "TTFT: the default" : "the default";
-  options.slo = ToNs(flags.slo_seconds >= 0 ? flags.slo_seconds : kDefaultTtftSeconds);
-  if (options.slo == 0) {
-    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
+  TimeNs ttft = ToNs(ttft_given ? flags.slo_seconds : kDefaultTtftSeconds);
+  if (ttft == 0) {
+    SimulationOptions quiet = prepared.options;
+    quiet.preset = prepared.presets.front();
+    ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(quiet, flags.workload));
     prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
+    ttft = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
     prepared.objective_source = "TTFT: 5 x the mean time of a request at low load, " + FormatMs(prepared.low_load_ms);
   }
-  prepared.objective = {.ttft = options.slo,
+  for (Preset& preset : prepared.presets) preset.spec.objective = ttft;
+  prepared.objective = {.ttft = ttft,
                         .token = ToNs(flags.fleet.token_slo),
                         .warmup = ToNs(flags.fleet.warmup),
                         .tpot = ToNs(flags.tpot_slo >= 0 ? flags.tpot_slo : (given ? 0 : kDefaultTpotSeconds))};
@@ -579,6 +547,9 @@ Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags) {
   PreparedSimulation prepared;
   ASSIGN_OR_RETURN(prepared.presets, PresetsOf(flags));
   ASSIGN_OR_RETURN(prepared.options, OptionsOf(flags));
+  for (const Preset& preset : prepared.presets) {
+    RETURN_IF_ERROR(CheckMaxDecodeStep(preset.spec, &prepared.options.device.model));
+  }
   if (flags.gpus.size() > 1 && !flags.fleet.find_servers)
     return InvalidArgument("--gpus: expected one number without --find-servers", "--gpus");
   ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
@@ -618,7 +589,8 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddAdapterFlags(line, flags);
   AddDeviceFlags(line, flags);
   AddPresetFlags(line, flags);
-  AddConstantFlags(line, flags.constants);
+  flags.settings.AddTo(line, SettingGroup::kDocuments, SettingUse::kSimulate, "Constants of the source documents",
+                       /*many_presets=*/true);
   AddFleetFlags(line, flags.fleet);
   const std::string group = "Result";
   AddObjectiveFlags(line, flags);

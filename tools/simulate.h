@@ -7,7 +7,6 @@
 
 #include "simulate/simulation.h"
 #include "tools/command_line/command_line.h"
-#include "tools/constant_flags.h"
 #include "tools/system_flags.h"
 #include "workload/workload.h"
 
@@ -40,14 +39,9 @@ struct SimulateFlags {
   double memory_share = 0.9, host_memory_gb = 256;
   double device_memory_gb = 0;  // of a device; 0: the data sheet's
   bool adapters_on_disk = false;
-  std::vector<std::string> presets;         // empty: loramux and s-lora; of a fleet loramux
-  std::string cache, schedule, cold_start;  // in place of every preset's own; empty: not
-  std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
-  std::string adapter_prefetch = "none";
-  ConstantFlags constants;
-  std::string count_cached = "everywhere";
-  double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
-  double max_decode_step_seconds = 0;  // 0: batches are not bounded by time
+  std::vector<std::string> presets;  // empty: loramux and s-lora; of a fleet loramux
+  SettingFlags settings;             // beside every preset
+  double predictor_accuracy = 0.8;
   WorkloadOptions workload;
   std::string arrivals;  // "poisson" or "trace"; empty: the trace's own if there is a trace and no rate
   std::string popularity = "power-law", rank_popularity = "uniform";
@@ -66,10 +60,10 @@ struct SimulateFlags {
 
 // What flags stand for.
 struct PreparedSimulation {
-  std::vector<Preset> presets;
+  std::vector<Preset> presets;           // with what the flags set, and the objective for TTFT
   std::string device;                    // one of them, in words
   std::vector<SimulatedDevice> devices;  // by --gpus
-  SimulationOptions options;             // with the objective for TTFT, without a preset
+  SimulationOptions options;             // without a preset
   Workload workload;
   ServiceObjective objective;
   std::string objective_source;  // SimulationReport

@@ -20,8 +20,8 @@ std::string DescribeServer(const RecordedSetup& setup) {
       "recorded by loramux {}: {}; {} device pages and {} host pages of {} ({} positions); cache {}, order {}, "
       "lengths by {}{}",
       Printable(setup.program), Printable(setup.model), setup.device_pages, setup.host_pages,
-      FormatBytes(setup.page_bytes), setup.scheduler.page_tokens, Printable(setup.cache), Printable(setup.queue.name),
-      Printable(setup.length_predictor), setup.scheduler.costs == nullptr ? "" : ", plans by a profile");
+      FormatBytes(setup.page_bytes), setup.spec.page_tokens, Printable(setup.spec.cache), Printable(setup.spec.queue),
+      Printable(setup.spec.length_predictor), setup.spec.costs == nullptr ? "" : ", plans by a profile");
 }
 
 std::string DescribeRequests(const ReplayReport& replay) {
@@ -54,7 +54,7 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
   ReplayReport& replay = *replayed;
   const RecordedSetup& setup = reader.setup();
   const TimeNs slo = flags.slo_seconds > 0 ? static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond))
-                                           : setup.queue.lanes.slo;
+                                           : setup.spec.objective;
   SimulationReport report{.device = DescribeServer(setup),
                           .workload = DescribeRequests(replay),
                           .command = flags.command_line,
@@ -62,8 +62,7 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
                           .device_pages = setup.device_pages,
                           .objective = {.ttft = slo},
                           .objective_source = flags.slo_seconds > 0 ? "as given" : "the server's"};
-  PresetRun run{
-      .preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
+  PresetRun run{.preset = {.name = "replayed", .what = "a recorded run", .spec = setup.spec}};
   run.summary = Summarise(replay.run, slo);
   run.result = std::move(replay.run);
   report.runs.push_back(std::move(run));

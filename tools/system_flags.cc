@@ -1,72 +1,145 @@
 #include "tools/system_flags.h"
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 #include <fmt/format.h>
 
-#include "cache/cache_regime.h"
+#include "base/check.h"
 #include "costs/service_times.h"
 #include "schedule/queue/queue_order.h"
 
 namespace loramux {
 namespace {
 
-std::string CacheRegimeNames() {
-  std::string names;
-  for (const CacheRegime& regime : CacheRegimes()) names += (names.empty() ? "" : ", ") + std::string(regime.name);
+std::string FirstName(const Setting& setting) { return std::string(setting.flag.substr(0, setting.flag.find(','))); }
+
+// Of a setting that is a name: all that it may be, as far as the text does not explain them.
+std::vector<std::string> NamesFor(const Setting& setting) {
+  std::vector<std::string> names;
+  if (setting.key == "queue") names = QueueOrderNames();
+  if (setting.key == "cache") {
+    for (const CacheRegime& regime : CacheRegimes()) names.emplace_back(regime.name);
+  }
   return names;
 }
 
-std::string OrderNames() {
-  std::string names;
-  for (const std::string& name : QueueOrderNames()) names += (names.empty() ? "" : ", ") + name;
-  return names;
+std::string HelpOf(const Setting& setting) {
+  const std::vector<std::string> names = NamesFor(setting);
+  return std::string(setting.text) + (names.empty() ? "" : ": ") + fmt::format("{}", fmt::join(names, ", "));
 }
+
+// A value as an operator writes it.
+std::string ShowValue(const Setting& setting, const SettingValue& value) {
+  if (const auto* on = std::get_if<bool>(&value)) return *on ? "on" : "off";
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{:g}", *number);
+  const std::int64_t count = std::get<std::int64_t>(value);
+  if (!setting.values.empty()) return std::string(setting.values[static_cast<std::size_t>(count)]);
+  return setting.is_time() ? fmt::format("{:g}", static_cast<double>(count) / kNsPerSecond) : std::to_string(count);
+}
+
+std::string DefaultOf(const Setting& setting, bool many_presets) {
+  if (setting.in_presets && many_presets) return "each preset's";
+  const std::string value =
+      setting.default_text.empty() ? ShowValue(setting, setting.get(SystemSpec())) : std::string(setting.default_text);
+  return setting.in_presets ? "the preset's, or " + value : value;
+}
+
+// "wait, assist or auto"
+std::string Choices(const Setting& setting) {
+  const auto names = setting.values;
+  return fmt::format("{} or {}", fmt::join(names.first(names.size() - 1), ", "), names.back());
+}
+
+Result<std::int64_t> ValueOf(const Setting& setting, const std::string& name) {
+  const auto found = std::find(setting.values.begin(), setting.values.end(), name);
+  if (found != setting.values.end()) return found - setting.values.begin();
+  const std::string flag = FirstName(setting);
+  return InvalidArgument(flag + ": expected " + Choices(setting) + ", found '" + name + "'", flag);
+}
+
+TimeNs Nanoseconds(double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); }
 
 }  // namespace
 
-Flag CacheFlag(std::string& target) {
-  return {.names = "--cache,--eviction",
-          .target = &target,
-          .unit = "NAME",
-          .help = "Cache regime, which decides what stays in memory and what is evicted first: " + CacheRegimeNames()};
+FlagTarget SettingFlags::TargetIn(Slot& slot, const Setting& setting) {
+  const SettingValue value = setting.get(SystemSpec());
+  if (std::holds_alternative<bool>(value)) return &slot.on;
+  if (std::holds_alternative<std::string>(value) || !setting.values.empty()) return &slot.text;
+  if (std::holds_alternative<double>(value) || setting.is_time()) return &slot.number;
+  return &slot.count;
 }
 
-Flag ScheduleFlag(std::string& target) {
-  return {.names = "--schedule",
-          .target = &target,
-          .unit = "ORDER",
-          .help = "Order in which waiting requests of a tenant are admitted: " + OrderNames()};
+std::size_t SettingFlags::IndexOf(std::string_view flag) {
+  const auto found = std::find_if(kSettings.begin(), kSettings.end(),
+                                  [&](const Setting& setting) { return FirstName(setting) == flag; });
+  CHECK(found != kSettings.end());
+  return static_cast<std::size_t>(found - kSettings.begin());
 }
 
-Flag AgeBoundFlag(double& target) {
-  return {.names = "--age-bound",
-          .target = &target,
-          .unit = "SECONDS",
-          .help = "Seconds after which a waiting request is served first within its tenant, in any order",
-          .range = {{0.1, 86400.0}}};
+void SettingFlags::AddTo(CommandLine& line, SettingGroup group, SettingUse command, const std::string& title,
+                         bool many_presets) {
+  for (std::size_t i = 0; i < kSettings.size(); ++i) {
+    const Setting& setting = kSettings[i];
+    if (setting.group != group || (setting.use != SettingUse::kEverywhere && setting.use != command)) continue;
+    Flag flag{.names = std::string(setting.flag),
+              .target = TargetIn(slots_[i], setting),
+              .unit = std::string(setting.unit),
+              .group = title,
+              .help = HelpOf(setting),
+              .default_text = DefaultOf(setting, many_presets)};
+    if (setting.flag_range.high > 0) flag.range = {setting.flag_range.low, setting.flag_range.high};
+    line.Add(std::move(flag));
+  }
 }
 
-Flag CountCachedFlag(std::string& target) {
-  return {.names = "--count-cached",
-          .target = &target,
-          .unit = "WHERE",
-          .help =
-              "Where mlq counts prompt tokens that the cache has when a request arrives: everywhere (in its size and "
-              "against its lane's quota), quota (not in its size) or nowhere"};
+bool SettingFlags::Gives(std::string_view flag) const { return slots_[IndexOf(flag)].given(); }
+
+void SettingFlags::Give(std::string_view flag, const SettingValue& value) {
+  const std::size_t i = IndexOf(flag);
+  Slot& slot = slots_[i];
+  slot = {};
+  if (const auto* on = std::get_if<bool>(&value)) slot.on = *on;
+  if (const auto* number = std::get_if<double>(&value)) slot.number = *number;
+  if (const auto* text = std::get_if<std::string>(&value)) slot.text = *text;
+  const auto* count = std::get_if<std::int64_t>(&value);
+  if (count == nullptr) return;
+  if (!kSettings[i].values.empty()) {
+    slot.text = ShowValue(kSettings[i], value);
+  } else if (kSettings[i].is_time()) {
+    slot.number = static_cast<double>(*count) / kNsPerSecond;
+  } else {
+    slot.count = *count;
+  }
 }
 
-Flag MaxDecodeStepFlag(double& target) {
-  return {.names = "--max-decode-step",
-          .target = &target,
-          .unit = "SECONDS",
-          .help =
-              "Bounds batches by time instead of adapters: a request is admitted only if a step that decodes it with "
-              "all that run is predicted to take at most so long, by keys and values and by the ranks of the adapters. "
-              "Prompts come on top of it; 0: no bound",
-          .range = {{0.0, 86400.0}}};
+Status SettingFlags::ApplyTo(SystemSpec& spec) const {
+  for (std::size_t i = 0; i < kSettings.size(); ++i) {
+    const Setting& setting = kSettings[i];
+    const Slot& slot = slots_[i];
+    if (slot.on) setting.set(spec, *slot.on);
+    if (slot.count) setting.set(spec, *slot.count);
+    if (slot.number) {
+      setting.set(spec, setting.is_time() ? SettingValue(Nanoseconds(*slot.number)) : SettingValue(*slot.number));
+    }
+    if (slot.text.empty()) continue;
+    if (setting.values.empty()) {
+      setting.set(spec, slot.text);
+    } else {
+      ASSIGN_OR_RETURN(const std::int64_t value, ValueOf(setting, slot.text));
+      setting.set(spec, value);
+    }
+  }
+  if (spec.swapping.lower <= spec.swapping.upper) return Ok{};
+  return InvalidArgument(fmt::format("--swap-lower: expected at most --swap-upper, {:g}, found {:g}",
+                                     spec.swapping.upper, spec.swapping.lower),
+                         "--swap-lower");
 }
 
-Status CheckMaxDecodeStep(TimeNs most, const PerformanceModel* model) {
-  if (most == 0) return Ok{};
+Status CheckMaxDecodeStep(const SystemSpec& spec, const PerformanceModel* model) {
+  if (spec.max_decode_step == 0) return Ok{};
   const std::string flag = "--max-decode-step";
   if (model == nullptr) {
     return InvalidArgument(
@@ -75,71 +148,13 @@ Status CheckMaxDecodeStep(TimeNs most, const PerformanceModel* model) {
             "measures one",
         flag);
   }
-  const double shortest = ShortestStepSeconds(*model), seconds = static_cast<double>(most) / kNsPerSecond;
+  const double shortest = ShortestStepSeconds(*model),
+               seconds = static_cast<double>(spec.max_decode_step) / kNsPerSecond;
   if (seconds >= shortest) return Ok{};
   return InvalidArgument(fmt::format("{}: expected at least {:.4g} seconds, which a step takes for one request alone, "
                                      "found {:.4g}",
                                      flag, shortest, seconds),
                          flag);
-}
-
-Flag ColdStartFlag(std::string& target) {
-  return {.names = "--cold-start",
-          .target = &target,
-          .unit = "WHEN",
-          .help =
-              "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
-              "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)"};
-}
-
-Result<CountCached> ParseCountCached(const std::string& text) {
-  if (text == "everywhere") return CountCached::kEverywhere;
-  if (text == "quota") return CountCached::kQuota;
-  if (text == "nowhere") return CountCached::kNowhere;
-  return InvalidArgument("--count-cached: expected everywhere, quota or nowhere, found '" + text + "'",
-                         "--count-cached");
-}
-
-Result<ColdStartPolicy> ParseColdStartPolicy(const std::string& text) {
-  if (text == "wait") return ColdStartPolicy::kWait;
-  if (text == "assist") return ColdStartPolicy::kAssist;
-  if (text == "auto") return ColdStartPolicy::kAuto;
-  return InvalidArgument("--cold-start: expected wait, assist or auto, found '" + text + "'", "--cold-start");
-}
-
-Flag AdapterPrefetchFlag(std::string& target) {
-  return {.names = "--adapter-prefetch",
-          .target = &target,
-          .unit = "POLICY",
-          .help =
-              "Load adapters before a request asks for them: none, or histogram (by each adapter's history of idle "
-              "times)"};
-}
-
-Flag MaxNumSeqsFlag(std::int64_t& target) {
-  return {.names = "--max-num-seqs",
-          .target = &target,
-          .unit = "N",
-          .help = "Requests in one batch",
-          .range = {{1, 65536}}};
-}
-
-Flag MaxNumBatchedTokensFlag(FlagTarget target) {
-  return {.names = "--max-num-batched-tokens",
-          .target = target,
-          .unit = "TOKENS",
-          .help = "Tokens computed in one step",
-          .range = {{1, 1 << 20}}};
-}
-
-Flag InGroup(Flag flag, const std::string& group) {
-  flag.group = group;
-  return flag;
-}
-
-Flag InGroup(Flag flag, const std::string& group, const std::string& default_text) {
-  flag.default_text = default_text;
-  return InGroup(std::move(flag), group);
 }
 
 }  // namespace loramux

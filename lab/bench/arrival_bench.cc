@@ -54,7 +54,7 @@ class World {
     options.threads = flags.threads;
     options.host_memory = std::int64_t{512} << 20;
     options.device_memory = Memory(config, directory);
-    options.scheduler.prefill_chunk = options.scheduler.max_batch_tokens = 512;
+    options.spec.prefill_chunk = options.spec.max_batch_tokens = 512;
     options.base_names = {"base"};
     options.transfer.bytes_per_second = bytes_per_second;
     if (!layers) {

@@ -84,18 +84,21 @@ struct World {
   explicit World(const Case& c) : options(c) {
     const CacheRegime regime = *FindCacheRegime(c.cache == nullptr ? "lru" : c.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
-    SystemSpec scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
-    ApplyRegime(regime, scheduling);
+    SystemSpec scheduling{.cache = std::string(regime.name),
+                          .queue = c.order,
+                          .max_running = kRunning,
+                          .max_batch_tokens = 512,
+                          .prefill_chunk = 256,
+                          .lane_refresh = 10 * kNsPerSecond};
+    CHECK(Complete(scheduling, 512).ok());
+    scheduling.total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens);
     const bool keeps_history = c.cache != nullptr && regime.keep_history, host_tier = c.host_pages > 0;
     tree = keeps_history ? std::make_unique<DependencyTree>(scheduling.page_tokens, device.get(),
                                                             host_tier ? host.get() : nullptr)
                          : std::make_unique<DependencyTree>(scheduling.page_tokens);
     tiers = keeps_history && host_tier ? std::make_unique<KvTiers>(*tree, *device, *host, kv_transfer)
                                        : std::make_unique<KvTiers>(*tree);
-    order = std::move(MakeQueueOrder({.name = c.order,
-                                      .lanes = {.refresh = 10 * kNsPerSecond},
-                                      .total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens)}))
-                .value();
+    order = std::move(MakeQueueOrder(scheduling)).value();
     scheduler = std::make_unique<Scheduler>(scheduling, SchedulerParts{.device = *device,
                                                                        .residency = residency,
                                                                        .eviction = *policy,

@@ -27,6 +27,7 @@
 #include <nlohmann/json.hpp>
 
 #include "adapter/transfer.h"
+#include "base/check.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
@@ -134,16 +135,15 @@ struct Outcome {
 class Replay {
  public:
   Replay(const Flags& flags, const CacheRegime& regime, std::int64_t pages) {
-    SystemSpec scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
-    ApplyRegime(regime, scheduler);
-    scheduler.fetch_ahead = flags.fetch_ahead;
-    scheduler.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();
+    SystemSpec spec{.cache = std::string(regime.name), .page_tokens = 1, .max_running = 64, .max_batch_tokens = 16};
+    CHECK(Complete(spec, 512).ok());
+    spec.proactive_swapping = regime.proactive_swapping;  // --swapping
+    spec.fetch_ahead = flags.fetch_ahead;
+    spec.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();
     ControlPlaneOptions plane;
     plane.device = std::move(PagePool::Create("device", pages * kPageBytes, kPageBytes)).value();
     plane.host = std::move(PagePool::Create("host", flags.host_pages * kPageBytes, kPageBytes)).value();
-    plane.engine = {.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab};
-    plane.eviction = regime.policy;
-    plane.prefix_cache = regime.keep_history;
+    plane.engine = {.spec = spec, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab};
     plane.kv_in_host_tier = flags.kv_host_tier;
     plane_ = std::move(ControlPlane::Create(std::move(plane))).value();
     engine_ = plane_->Connect({.clock = clock_,

@@ -196,7 +196,7 @@ int Run(const Flags& flags) {
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
-  options.prefix_cache = false;  // every prompt is computed
+  options.spec.keep_history = false;  // every prompt is computed
   options.base_names = {"base"};
   const ModelConfig config = Shape160M();
   auto runtime =

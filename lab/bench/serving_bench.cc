@@ -150,8 +150,8 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
-  options.prefix_cache = false;  // every prompt is computed
-  options.scheduler.prefill_chunk = 512;
+  options.spec.keep_history = false;  // every prompt is computed
+  options.spec.prefill_chunk = 512;
   options.base_names = {"base"};
   auto runtime =
       std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options))
@@ -239,8 +239,8 @@ void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& 
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
-  options.prefix_cache = false;
-  options.scheduler.prefill_chunk = 512;
+  options.spec.keep_history = false;
+  options.spec.prefill_chunk = 512;
   options.base_names = {"base"};
   options.lora_dtype = AdapterDType(flags);
   const WeightFormat format = ParseWeightFormat(flags.weights).value();

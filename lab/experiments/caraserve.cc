@@ -42,9 +42,9 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   // adapters load during other requests' steps.
   if (preset == "s-lora") {
     job.options.preset.program = {};
-    job.options.preset.reserve_output = false;
-    job.options.preset.shape.separate_phases = false;
-    job.options.preset.shape.cold_start = ColdStart::kPassOver;
+    job.options.preset.spec.reserve_output = false;
+    job.options.preset.spec.separate_phases = false;
+    job.options.preset.spec.cold_start = ColdStart::kPassOver;
   }
   job.options.device.model.shape = preset == "s-lora" ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;
   if (setting.link > 0) job.options.device.model.host_to_device.bytes_per_second = setting.link;
@@ -80,7 +80,7 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
     for (const std::string_view preset : kPresets) {
       ASSIGN_OR_RETURN(jobs.emplace_back(), MakeJob(context, setting, preset));
     }
-    jobs[jobs.size() - kPresets.size() + kHolding].options.preset.shape.cold_start = ColdStart::kHold;
+    jobs[jobs.size() - kPresets.size() + kHolding].options.preset.spec.cold_start = ColdStart::kHold;
   }
   ASSIGN_OR_RETURN(auto all, SimulateAll(context, jobs));
   std::vector<Outcomes> outcomes;

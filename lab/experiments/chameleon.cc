@@ -60,15 +60,15 @@ constexpr std::size_t kEveryStep = 1, kLanesTenth = 2, kFifo = 3, kHalfMemory = 
                       kTight = 7;  // indices into LoadVariants
 
 std::vector<Variant> LoadVariants() {
-  const auto has_lanes = [](const SimulationJob& job) { return job.options.preset.queue == "mlq"; };
+  const auto has_lanes = [](const SimulationJob& job) { return job.options.preset.spec.queue == "mlq"; };
   return {
       {"as above", nullptr},
-      {"S-LoRA also admits after every step", [](SimulationJob& job) { job.options.preset.shape.decode_turns = 1; }},
+      {"S-LoRA also admits after every step", [](SimulationJob& job) { job.options.preset.spec.decode_turns = 1; }},
       {"lanes also admit only after every tenth step",
-       [](SimulationJob& job) { job.options.preset.shape.decode_turns = 10; }},
+       [](SimulationJob& job) { job.options.preset.spec.decode_turns = 10; }},
       {"FIFO instead of lanes",
        [=](SimulationJob& job) {
-         if (has_lanes(job)) job.options.preset.queue = "fifo";
+         if (has_lanes(job)) job.options.preset.spec.queue = "fifo";
        }},
       {"half of the memory for keys, values and adapters",
        [](SimulationJob& job) {
@@ -78,7 +78,8 @@ std::vector<Variant> LoadVariants() {
       {"4,000 requests",
        [](SimulationJob& job) { job.load.requests = std::min<std::int64_t>(job.load.requests, 4000); }},
       {"the host's work takes no time", [](SimulationJob& job) { job.options.preset.program.layer_seconds = 0; }},
-      {"a fifth of the objective", [](SimulationJob& job) { SetObjective(job, job.options.slo / 5); }},
+      {"a fifth of the objective",
+       [](SimulationJob& job) { SetObjective(job, job.options.preset.spec.objective / 5); }},
   };
 }
 

@@ -281,9 +281,9 @@ Status AddSlowdowns(ExperimentContext& context, ExperimentResult& result) {
                           .requests = kCdfRequests,
                           .change = [chunked = order.chunked](SimulationJob& job) {
                             // All on every iteration, as the paper's FIFO does ("continuous batching").
-                            job.options.preset.shape.decode_turns = 1;
-                            job.options.preset.chunked_prefill = chunked;
-                            job.options.preset.shape.separate_phases = !chunked;
+                            job.options.preset.spec.decode_turns = 1;
+                            job.options.preset.spec.chunked_prefill = chunked;
+                            job.options.preset.spec.separate_phases = !chunked;
                           }});
     }
   }

@@ -148,7 +148,7 @@ Status AddSjf(ExperimentContext& context, double base, ExperimentResult& result)
     settings.push_back(
         {.preset = variant.preset, .rate = variant.load * base, .change = [&variant](SimulationJob& job) {
            job.options.predictor_accuracy = variant.accuracy;
-           job.options.age_bound = variant.age_bound;
+           job.options.preset.spec.age_bound = variant.age_bound;
          }});
   }
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
@@ -310,7 +310,7 @@ Result<ExperimentResult> RunChameleonEviction(ExperimentContext& context) {
     for (const std::string_view system : kSystems) {
       settings.push_back(
           {.preset = system, .rate = rate, .trace_arrivals = rate == kOwnTimes, .change = [=](SimulationJob& job) {
-             if (system == kSystems.back()) job.options.preset.cache = "gdsf";
+             if (system == kSystems.back()) job.options.preset.spec.cache = "gdsf";
            }});
     }
   }
@@ -367,7 +367,9 @@ Result<ExperimentResult> RunChameleonEviction(ExperimentContext& context) {
 // ---------------------------------------------------------------- Figure 18
 
 Result<ExperimentResult> RunChameleonPrefetch(ExperimentContext& context) {
-  const auto prefetch = [](SimulationJob& job) { job.options.adapter_prefetch = AdapterPrefetch::kHistogram; };
+  const auto prefetch = [](SimulationJob& job) {
+    job.options.preset.spec.adapter_prefetch = AdapterPrefetch::kHistogram;
+  };
   const double rate = kOwnTimes;
   const std::vector<ChameleonSetting> settings = {
       {.preset = "s-lora", .rate = rate, .trace_arrivals = true},

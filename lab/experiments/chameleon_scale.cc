@@ -44,7 +44,7 @@ Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context,
   ASSIGN_OR_RETURN(const auto search_jobs, MakeChameleonJobs(context, searches));
   ASSIGN_OR_RETURN(const auto loads, FindLoads(context, search_jobs));
   std::vector<SimulationJob> tight_jobs = search_jobs;
-  for (SimulationJob& job : tight_jobs) SetObjective(job, job.options.slo / 5);
+  for (SimulationJob& job : tight_jobs) SetObjective(job, job.options.preset.spec.objective / 5);
   ASSIGN_OR_RETURN(const auto tight, FindLoads(context, tight_jobs));
   std::vector<Comparison> found(machines.size());
   std::vector<SimulationJob> jobs;
@@ -130,7 +130,7 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   }
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
-  const double slo = jobs[2].options.slo / static_cast<double>(kNsPerMs);
+  const double slo = jobs[2].options.preset.spec.objective / static_cast<double>(kNsPerMs);
   ExperimentResult result{.setting = DescribeChameleonTestbed(jobs[2]) +
                                      fmt::format(" {:.2f} RPS: 9.5 / 8.6 of the load that S-LoRA sustains.", rate)};
   Chart chart{.title = "P99 time to first token by number of adapters",
@@ -204,7 +204,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
   ExperimentTable table{
       "Other traces", {"trace", "lengths x", "RPS", "SLO s", "S-LoRA P99 ms", "Chameleon P99 ms", "S-LoRA hits"}, {}};
   for (Trace trace : traces) {
-    trace.slo_seconds *= static_cast<double>(azure.options.slo) / kNsPerSecond / 5;
+    trace.slo_seconds *= static_cast<double>(azure.options.preset.spec.objective) / kNsPerSecond / 5;
     ChameleonSetting setting{.preset = "s-lora"};
     double scale = 0.1;
     const auto change = [&trace, &scale](SimulationJob& job) {
@@ -217,7 +217,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
     for (int i = 0; i < 6; ++i) {  // the time at low load is nearly proportional to the lengths
       ASSIGN_OR_RETURN(SimulationJob job, MakeChameleonJob(context, setting));
       RETURN_IF_ERROR(SetChameleonSlo(job));
-      scale *= trace.slo_seconds / (static_cast<double>(job.options.slo) / kNsPerSecond);
+      scale *= trace.slo_seconds / (static_cast<double>(job.options.preset.spec.objective) / kNsPerSecond);
     }
     setting.change = [&](SimulationJob& job) {
       change(job);
@@ -265,17 +265,18 @@ constexpr std::array kLoopParts = std::to_array<LoopPart>({
     {"Chameleon", "chameleon"},
     {"Chameleon's cache alone", "chameleon-nosched"},
     {"Chameleon's lanes alone", "chameleon-nocache"},
-    {"FIFO instead of Chameleon's lanes", "chameleon", [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
+    {"FIFO instead of Chameleon's lanes", "chameleon",
+     [](Preset& preset, SimulatedDevice&) { preset.spec.queue = "fifo"; }},
     {"Chameleon's lanes, admission after every tenth step as in S-LoRA", "chameleon",
      [](Preset& preset, SimulatedDevice&) {
-       preset.shape.decode_turns = FindPreset("s-lora").value().shape.decode_turns;
+       preset.spec.decode_turns = FindPreset("s-lora").value().spec.decode_turns;
      }},
     {"Chameleon, steps do not wait for loads", "chameleon",
-     [](Preset& preset, SimulatedDevice&) { preset.shape.cold_start = ColdStart::kPassOver; }},
+     [](Preset& preset, SimulatedDevice&) { preset.spec.cold_start = ColdStart::kPassOver; }},
     {"Chameleon, steps do not wait for loads, prompts and decodes in one step", "chameleon",
      [](Preset& preset, SimulatedDevice&) {
-       preset.shape.cold_start = ColdStart::kPassOver;
-       preset.shape.separate_phases = false;
+       preset.spec.cold_start = ColdStart::kPassOver;
+       preset.spec.separate_phases = false;
      }},
 });
 

@@ -30,14 +30,14 @@ constexpr std::int64_t kLeastPromptsTogether = 3072;
 
 void LimitPromptsTogether(SimulationJob& job) {
   const SimulatedDevice& device = job.options.device;
-  job.options.preset.whole_prompt_tokens =
+  job.options.preset.spec.whole_prompt_tokens =
       std::max(kLeastPromptsTogether, device.device_pages * device.page_tokens / 6);
 }
 
 void SetObjective(SimulationJob& job, TimeNs slo) {
-  job.options.slo = slo;
+  job.options.preset.spec.objective = slo;
   // The paper's quotas are to keep every lane within the SLO, and "no request starves". Here an age limit ensures it.
-  if (job.options.preset.queue.starts_with("mlq")) job.options.age_bound = slo / 2;
+  if (job.options.preset.spec.queue.starts_with("mlq")) job.options.preset.spec.age_bound = slo / 2;
 }
 
 Status SetChameleonSlo(SimulationJob& job) {
@@ -96,7 +96,7 @@ std::string DescribeChameleonTestbed(const SimulationJob& job) {
       "TRACE --rate R --preset P` gives an approximation of a line (with faster adapter kernels).",
       job.options.device.name, job.load.adapters, job.load.input_scale,
       job.load.poisson ? "Poisson arrivals" : "the trace's own arrivals", job.load.requests,
-      static_cast<double>(job.options.slo) / kNsPerSecond,
+      static_cast<double>(job.options.preset.spec.objective) / kNsPerSecond,
       job.options.device.model.host_to_device.bytes_per_second / 1e9, job.load.input_scale, job.load.output_scale);
 }
 

@@ -96,7 +96,7 @@ Result<std::vector<SimulationOutcome>> SimulateAll(ExperimentContext& context, s
   RETURN_IF_ERROR(ParallelFor(context, jobs.size(), [&](std::size_t i) -> Status {
     ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(jobs[i].load));
     ASSIGN_OR_RETURN(outcomes[i].result, Simulate(jobs[i].options, workload));
-    outcomes[i].summary = Summarise(outcomes[i].result, jobs[i].options.slo);
+    outcomes[i].summary = Summarise(outcomes[i].result, jobs[i].options.preset.spec.objective);
     return Ok{};
   }));
   return outcomes;
@@ -105,7 +105,7 @@ Result<std::vector<SimulationOutcome>> SimulateAll(ExperimentContext& context, s
 Result<std::vector<SustainedLoad>> FindLoads(ExperimentContext& context, std::span<const SimulationJob> jobs) {
   std::vector<SustainedLoad> loads(jobs.size());
   RETURN_IF_ERROR(ParallelFor(context, jobs.size(), [&](std::size_t i) -> Status {
-    ASSIGN_OR_RETURN(loads[i], FindSustainedLoad(jobs[i].options, jobs[i].load, jobs[i].options.slo));
+    ASSIGN_OR_RETURN(loads[i], FindSustainedLoad(jobs[i].options, jobs[i].load, jobs[i].options.preset.spec.objective));
     return Ok{};
   }));
   return loads;

@@ -101,7 +101,7 @@ struct SimulationJob {
 };
 struct SimulationOutcome {
   SimulationResult result;
-  SimulationSummary summary;  // with the job's objective (SimulationOptions::slo)
+  SimulationSummary summary;  // with the job's objective (SystemSpec::objective)
 };
 // Runs the simulations; results are in the order of the jobs. Errors: those of MakeWorkload and Simulate.
 Result<std::vector<SimulationOutcome>> SimulateAll(ExperimentContext& context, std::span<const SimulationJob> jobs);

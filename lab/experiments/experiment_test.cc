@@ -52,7 +52,7 @@ SimulationJob SmallJob(double rate) {
   SimulationJob job;
   job.options.device = DescribeDevice(FindDevice("a40").value(), FindModel("llama-7b").value()).value();
   job.options.preset = FindPreset("chameleon").value();
-  job.options.slo = kNsPerSecond;
+  job.options.preset.spec.objective = kNsPerSecond;
   job.load = {.requests = 200, .rate = rate, .input_mean = 200, .output_mean = 20};
   return job;
 }
@@ -106,8 +106,8 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};  // translation: single-turn requests
   const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
   EXPECT_EQ(job.load.requests, 2880);
-  EXPECT_EQ(job.options.preset.cache, "vllm");
-  EXPECT_EQ(job.options.preset.shape.cold_start, ColdStart::kStall);
+  EXPECT_EQ(job.options.preset.spec.cache, "vllm");
+  EXPECT_EQ(job.options.preset.spec.cold_start, ColdStart::kStall);
   Workload workload = MakeWorkload(job.load).value();
   ShapeFastLibraLoad(job, cell, "vllm-waits", workload);
   const auto arrives = [](const WorkloadRequest& a, const WorkloadRequest& b) { return a.arrival < b.arrival; };

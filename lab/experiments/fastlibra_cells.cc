@@ -29,7 +29,7 @@ Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std:
   ASSIGN_OR_RETURN(Workload workload, MakeWorkload(run.job.load));
   ShapeFastLibraLoad(run.job, cell, system, workload);
   ASSIGN_OR_RETURN(run.outcome.result, Simulate(run.job.options, workload));
-  run.outcome.summary = Summarise(run.outcome.result, run.job.options.slo);
+  run.outcome.summary = Summarise(run.outcome.result, run.job.options.preset.spec.objective);
   return run;
 }
 

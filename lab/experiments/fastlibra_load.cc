@@ -70,14 +70,14 @@ double ArrivalOf(double share) {
 Result<Preset> SystemOf(std::string_view name) {
   if (name == "vllm-waits") {
     ASSIGN_OR_RETURN(Preset preset, FindPreset("vllm"));
-    preset.shape.cold_start = ColdStart::kStall;
-    preset.max_loads_in_flight = 256;
+    preset.spec.cold_start = ColdStart::kStall;
+    preset.spec.max_loads_in_flight = 256;
     return preset;
   }
   if (name == "s-lora-same-loop") {
     ASSIGN_OR_RETURN(Preset preset, FindPreset("fifo"));
-    preset.cache = "s-lora";
-    preset.keep_history = false;
+    preset.spec.cache = "s-lora";
+    preset.spec.keep_history = false;
     return preset;
   }
   return FindPreset(name);
@@ -126,8 +126,8 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
   SimulatedDevice& device = job.options.device;
   ASSIGN_OR_RETURN(device, DescribeDevice(npu, model, model_case.gpus));
   ASSIGN_OR_RETURN(job.options.preset, SystemOf(system));
-  job.options.max_batch_tokens = 2048;
-  job.options.max_running = kSeats;
+  job.options.preset.spec.max_batch_tokens = 2048;
+  job.options.preset.spec.max_running = kSeats;
   job.options.seed = job.load.seed = context.seed;
   device.device_pages = device.PagesOf(cell.memory * static_cast<double>(device.device_pages * device.page_bytes));
   for (PerformanceModel::Link* link : {&device.model.host_to_device, &device.model.device_to_host}) {
@@ -188,7 +188,7 @@ void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std
 Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLibraLoad load, std::string_view preset) {
   const FastLibraCell cell{.scenario = static_cast<std::size_t>(load)};
   ASSIGN_OR_RETURN(SimulationJob job, MakeFastLibraCellJob(context, cell, preset, 16));
-  job.options.max_running = SimulationOptions().max_running;
+  job.options.preset.spec.max_running = SystemSpec().max_running;
   job.load.max_output = 1024;
   job.options.adapters_in_host_tier = false;
   for (PerformanceModel::Link* link :

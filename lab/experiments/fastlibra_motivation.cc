@@ -241,7 +241,7 @@ Status CompareRatios(ExperimentContext& context, ExperimentResult& result) {
   RETURN_IF_ERROR(ParallelFor(context, ttfts.size(), [&](std::size_t i) -> Status {
     ASSIGN_OR_RETURN(const CellRun run,
                      RunCell(context, MotivationCell(0, kRatioAdapters[i / n]), kVllm, kRatioRate,
-                             [&](SimulationJob& job) { job.options.adapter_share = kRatios[i % n]; }));
+                             [&](SimulationJob& job) { job.options.preset.spec.adapter_share = kRatios[i % n]; }));
     ttfts[i] = run.outcome.summary.ttft.mean;
     return Ok{};
   }));

@@ -35,7 +35,7 @@ Result<FleetJob> MakeFleetJob(const ExperimentContext& context, double staleness
   ASSIGN_OR_RETURN(server.preset, FindPreset("loramux"));
   server.host_bytes = 64e9;
   server.adapters_in_host_memory = false;
-  server.slo = kTtftObjective;
+  server.preset.spec.objective = kTtftObjective;
   job.options.servers = kFleetServers;
   job.options.dispatcher.policy = policy;
   job.options.dispatcher.snapshot_lifetime = 20 * kNsPerSecond;

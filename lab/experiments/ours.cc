@@ -108,7 +108,7 @@ Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
   for (const NamedWorkload& workload : kWorkloads) {
     for (const System& system : kSystems) {
       ASSIGN_OR_RETURN(SimulationJob job, workload.make(context, system.preset));
-      job.options.preset.fair = system.fair;
+      job.options.preset.spec.fairness.policy = system.fair ? FairnessPolicy::kVtc : FairnessPolicy::kNone;
       job.options.samples = 0;
       job.load.requests = context.Requests(3000);
       if (jobs.size() % kCount == 0) {
@@ -116,7 +116,7 @@ Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
         SetObjective(job, static_cast<TimeNs>(workload.slo > 0 ? workload.slo * kNsPerSecond
                                                                : kSloFactor * static_cast<double>(low)));
       } else {
-        SetObjective(job, jobs[jobs.size() / kCount * kCount].options.slo);
+        SetObjective(job, jobs[jobs.size() / kCount * kCount].options.preset.spec.objective);
       }
       jobs.push_back(std::move(job));
     }

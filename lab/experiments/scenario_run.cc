@@ -28,8 +28,8 @@ struct World {
 Result<World> MakeWorld(const ScenarioHouse& house, RuntimeOptions options) {
   options.threads = house.threads;
   options.base_names = {"base"};
-  options.scheduler.max_running = 64;
-  options.scheduler.load_on_arrival = true;  // as `serve` with any of these regimes
+  options.spec.max_running = 64;
+  options.spec.load_on_arrival = true;  // as `serve` with any of these regimes
   World world;
   ASSIGN_OR_RETURN(world.runtime, Runtime::Load(house.model, std::move(options), {}));
   for (const auto& path : house.adapters) {
@@ -154,7 +154,7 @@ RuntimeOptions Ample(bool cache) {
   RuntimeOptions options;
   options.device_memory = kAmple;
   options.host_memory = 0;
-  options.prefix_cache = cache;
+  options.spec.keep_history = cache;
   return options;
 }
 

@@ -62,9 +62,9 @@ SimulationOptions OptionsOf(const SimulatedHouse& house, std::string_view regime
                     .page_tokens = house.sizes.geometry.kv.page_tokens,
                     .page_bytes = house.sizes.geometry.page_bytes,
                     .device_pages = device_bytes / house.sizes.geometry.page_bytes};
-  options.preset = {.name = regime, .cache = regime, .load_on_arrival = true, .fair = true};
-  options.max_running = 64;
-  options.adapter_share = house.adapter_share;
+  options.preset = {.name = regime, .spec = {.cache = std::string(regime), .load_on_arrival = true}};
+  options.preset.spec.max_running = 64;
+  options.preset.spec.adapter_share = house.adapter_share;
   options.host_bytes = static_cast<double>(host_bytes);
   options.adapters_in_host_memory = false;
   options.samples = 0;

@@ -19,7 +19,7 @@ namespace loramux {
 struct SimulatedHouse {
   PerformanceModel model;
   HouseSizes sizes;
-  double adapter_share = 0;  // SimulationOptions::adapter_share
+  double adapter_share = 0;  // SystemSpec::adapter_share
 };
 
 // Sessions as requests of the simulator: at their times; each turn's prompt quotes the answers of the simulation.

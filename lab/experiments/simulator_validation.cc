@@ -267,7 +267,7 @@ class Validation {
     options.adapters = house_.adapters;
     options.engine = OptionsOf(house_, preset);
     options.steps = {.device_memory = kBenchMemory,
-                     .max_batch_tokens = options.engine.scheduler.max_batch_tokens,
+                     .max_batch_tokens = options.engine.spec.max_batch_tokens,
                      .max_running = house_.max_running,
                      .max_positions = house_.max_model_len,
                      .threads = house_.threads};

@@ -100,8 +100,8 @@ Result<SimulationOptions> MakeOptions(const PublishedRun& run, std::uint64_t see
   options.device.page_bytes /= options.device.page_tokens;
   options.device.page_tokens = 1;
   options.device.device_pages = run.tokens;
-  options.max_running = 1000;                                                         // running_max_req_size
-  options.preset.whole_prompt_tokens = std::max<std::int64_t>(3072, run.tokens / 6);  // batch_max_tokens
+  options.preset.spec.max_running = 1000;                                                  // running_max_req_size
+  options.preset.spec.whole_prompt_tokens = std::max<std::int64_t>(3072, run.tokens / 6);  // batch_max_tokens
   return options;
 }
 

@@ -24,25 +24,27 @@ SimulatedDevice DeviceOf(const RealRun& real) {
           .adapter_bytes_per_rank = real.bytes_per_rank};
 }
 
+// Of the real server and of the simulated one.
+SystemSpec SpecOf(const ValidationHouse& house, const Preset& preset) {
+  SystemSpec spec = preset.spec;
+  spec.max_running = house.max_running;
+  spec.max_batch_tokens = kBatchTokens;
+  spec.objective = house.slo;
+  return spec;
+}
+
 }  // namespace
 
-// Sets the scheduler up as the simulator's World does.
 RuntimeOptions OptionsOf(const ValidationHouse& house, const Preset& preset) {
   RuntimeOptions options;
   options.device_memory = house.device_bytes;
   options.host_memory = house.host_bytes;
   options.threads = house.threads;
   options.max_model_len = house.max_model_len;
-  options.cache = preset.cache;
-  options.prefix_cache = preset.keep_history;
-  options.length_predictor = "proxy";  // takes the requests' hints
   options.base_names = {"base"};
-  options.scheduler.max_running = house.max_running;
-  options.scheduler.max_batch_tokens = kBatchTokens;
-  options.scheduler.prefill_chunk = kBatchTokens;
-  ApplyPreset(preset, house.max_model_len, options.scheduler, options.queue);
-  options.queue.lanes.slo = options.queue.objective = house.slo;
-  options.scheduler.costs = house.costs;
+  options.spec = SpecOf(house, preset);
+  options.spec.length_predictor = "proxy";  // takes the requests' hints
+  options.spec.costs = house.costs;
   return options;
 }
 
@@ -73,16 +75,13 @@ Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset,
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset,
                                   const std::vector<EngineRequest>& requests, const RealRun& real,
                                   const PerformanceProfile& profile) {
-  SimulationOptions options{.device = DeviceOf(real),
-                            .preset = preset,
-                            .max_running = house.max_running,
-                            .max_batch_tokens = kBatchTokens,
-                            .host_bytes = static_cast<double>(house.host_bytes),
-                            .adapters_in_host_memory = false,
-                            .predictor_accuracy = 1,
-                            .slo = house.slo,
-                            .samples = 0};
-  options.preset.program = {};  // the real run is of this program, with every preset
+  SimulationOptions options{
+      .device = DeviceOf(real),
+      .preset = {.name = preset.name, .spec = SpecOf(house, preset), .all_on_device = preset.all_on_device},
+      .host_bytes = static_cast<double>(house.host_bytes),
+      .adapters_in_host_memory = false,
+      .predictor_accuracy = 1,
+      .samples = 0};  // without ProgramCosts: the real run is of this program
   UseProfile(profile, options);
   options.costs = house.costs;  // as the real one's
   std::vector<TimeNs> sent;

@@ -75,11 +75,11 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, std::string_view
   ASSIGN_OR_RETURN(job.options.device, Describe());
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
   job.options.device.device_pages = (setting.pool_bytes + kKvPoolBytes) / kPageBytes;
-  job.options.adapter_share = (static_cast<double>(setting.pool_bytes / kPageBytes) + 0.5) /
-                              static_cast<double>(job.options.device.device_pages);
-  if (setting.bound > 0 && job.options.preset.max_distinct_adapters > 0)
-    job.options.preset.max_distinct_adapters = setting.bound;
-  job.options.max_batch_tokens = 2048;
+  job.options.preset.spec.adapter_share = (static_cast<double>(setting.pool_bytes / kPageBytes) + 0.5) /
+                                          static_cast<double>(job.options.device.device_pages);
+  if (setting.bound > 0 && job.options.preset.spec.max_distinct_adapters > 0)
+    job.options.preset.spec.max_distinct_adapters = setting.bound;
+  job.options.preset.spec.max_batch_tokens = 2048;
   job.options.seed = job.load.seed = context.seed;
   job.load = {.requests = context.Requests(12'000),
               .rate = setting.rate,
@@ -443,8 +443,8 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 // Only systems with a fixed share for adapters get the 12 GB.
 Result<SimulationJob> MakeVllmLoraJob(const ExperimentContext& context, std::string_view preset) {
-  ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, preset, Setting{}));
-  if (job.options.preset.cache != "vllm") job.options.adapter_share = 0;
+  ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, preset, {}));
+  if (job.options.preset.spec.cache != "vllm") job.options.preset.spec.adapter_share = 0;
   return job;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 struct World : EngineWorld {
   explicit World(SystemSpec scheduler = {}, std::string_view cache = "lru", double host_bytes_per_second = 10e9)
-      : EngineWorld({.scheduler = scheduler,
+      : EngineWorld({.spec = scheduler,
                      .max_model_len = 60,
                      .cache = std::string(cache),
                      .host_bytes_per_second = host_bytes_per_second}) {}

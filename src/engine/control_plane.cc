@@ -9,8 +9,8 @@ namespace loramux {
 namespace {
 
 std::unique_ptr<DependencyTree> MakeTree(const ControlPlaneOptions& options) {
-  const std::int64_t page_tokens = options.engine.scheduler.page_tokens;
-  if (!options.prefix_cache) return std::make_unique<DependencyTree>(page_tokens);
+  const std::int64_t page_tokens = options.engine.spec.page_tokens;
+  if (!options.engine.spec.keep_history) return std::make_unique<DependencyTree>(page_tokens);
   const bool host_tier = options.kv_in_host_tier && options.host->capacity_pages() > 0;
   return std::make_unique<DependencyTree>(page_tokens, options.device.get(), host_tier ? options.host.get() : nullptr,
                                           kFrequencyHalfLife, options.hash_seed);
@@ -23,8 +23,10 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::Create(ControlPlaneOptions o
   if (options.host == nullptr) options.host = PagePool::WithoutPages(options.device->page_bytes());
   std::unique_ptr<ControlPlane> plane(new ControlPlane(std::move(options)));
   const ControlPlaneOptions& o = plane->options_;
-  ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(o.eviction, o.engine.scheduler.score_weights));
-  ASSIGN_OR_RETURN(plane->queue_, MakeQueueOrder(o.queue));
+  const SystemSpec& spec = o.engine.spec;
+  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(spec.cache));
+  ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(regime.policy, spec.score_weights));
+  ASSIGN_OR_RETURN(plane->queue_, MakeQueueOrder(spec));
   plane->tree_ = MakeTree(o);
   return plane;
 }

@@ -21,12 +21,9 @@ namespace loramux {
 struct ControlPlaneOptions {
   std::unique_ptr<PagePool> device;  // required
   std::unique_ptr<PagePool> host;    // null: no host tier
-  EngineOptions engine;              // with the options of the cache regime (ApplyRegime)
-  std::string eviction = "lru";      // name of the policy (MakeEvictionPolicy)
-  QueueOrderOptions queue;
-  bool prefix_cache = true;     // false: no request reuses pages of another one
-  bool kv_in_host_tier = true;  // with a prefix cache and a host tier: history may move there
-  std::uint64_t hash_seed = 0;  // of the tree (PrefixIndex)
+  EngineOptions engine;              // its spec is complete (Complete)
+  bool kv_in_host_tier = true;       // with a prefix cache and a host tier: history may move there
+  std::uint64_t hash_seed = 0;       // of the tree (PrefixIndex)
 };
 
 // What an engine works with besides the control plane. All must outlive the engine. Pointers may be null.
@@ -39,7 +36,7 @@ struct Surroundings {
   PageTransfer* kv_transfer = nullptr;       // for keys and values; null: they never go to the host tier
   LengthPredictor* predictor = nullptr;      // null: none
   EngineObserver* observer = nullptr;        // null: none
-  const EvictionPolicy* eviction = nullptr;  // null: that of the options
+  const EvictionPolicy* eviction = nullptr;  // null: that of the regime
 };
 
 // Owns the parts. Thread-safe as far as they are.

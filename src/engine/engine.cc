@@ -94,15 +94,15 @@ struct Engine::Impl {
       : options(std::move(o)),
         parts(p),
         observer(*p.observer),
-        residency(*p.device, *p.host, *p.transfer, ReadsByLayer(options.scheduler)),
+        residency(*p.device, *p.host, *p.transfer, ReadsByLayer(options.spec)),
         tiers(*p.tiers),
-        scheduler(options.scheduler, {.device = *p.device,
-                                      .residency = residency,
-                                      .eviction = *p.eviction,
-                                      .tree = *p.tree,
-                                      .tiers = tiers,
-                                      .queue = *p.queue,
-                                      .predictor = *p.predictor}) {
+        scheduler(options.spec, {.device = *p.device,
+                                 .residency = residency,
+                                 .eviction = *p.eviction,
+                                 .tree = *p.tree,
+                                 .tiers = tiers,
+                                 .queue = *p.queue,
+                                 .predictor = *p.predictor}) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
@@ -298,8 +298,7 @@ struct Engine::Impl {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) {
       const AdapterResidency& adapter = residency.Get(generation);
-      return adapter.users > 0 &&
-             !(ComputesFromHost(options.scheduler, adapter) && adapter.host == TierState::kResident);
+      return adapter.users > 0 && !(ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident);
     };
     return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
   }
@@ -356,7 +355,7 @@ struct Engine::Impl {
 
   void DescribeArrivingAdapter(SequencePart& part) {
     const AdapterResidency& adapter = *part.adapter;
-    part.in_host = ComputesFromHost(options.scheduler, adapter);
+    part.in_host = ComputesFromHost(options.spec, adapter);
     CHECK(part.in_host || adapter.host != TierState::kLoading);  // else the device's pages are empty
     if (part.in_host) residency.ReadInHost(adapter.version->generation);
     if (part.in_host && adapter.host == TierState::kResident)
@@ -502,11 +501,11 @@ struct Engine::Impl {
     return own + version->layout.pages;
   }
   std::int64_t PagesOf(std::int64_t tokens) const {
-    return options.scheduler.state_pages + (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
+    return options.spec.state_pages + (tokens + options.spec.page_tokens - 1) / options.spec.page_tokens;
   }
   // Device pages reserved for adapters; 0: adapters share the pool with keys and values.
   std::int64_t AdapterShare() const {
-    return AdapterSharePages(options.scheduler.adapter_share, parts.device->capacity_pages());
+    return AdapterSharePages(options.spec.adapter_share, parts.device->capacity_pages());
   }
   // Pages of all kept adapters. REQUIRES: inbox.mutex is held.
   std::int64_t KeptPages() const {
@@ -588,8 +587,8 @@ struct Engine::Impl {
                       .subspan(static_cast<std::size_t>(request.computed), static_cast<std::size_t>(chunk.num_tokens));
     part.position = request.computed;
     part.pages = request.page_table;
-    part.page_tokens = options.scheduler.page_tokens;
-    part.state_pages = options.scheduler.state_pages;
+    part.page_tokens = options.spec.page_tokens;
+    part.state_pages = options.spec.state_pages;
     part.adapter = request.adapter == kBaseModel || chunk.by_base ? nullptr : &residency.Get(request.adapter);
     part.sampling = Samples(chunk) ? &request.sampling : nullptr;
     part.context.prompt = request.prompt();
@@ -673,7 +672,7 @@ struct Engine::Impl {
 
   void DeliverSnapshot(TimeNs now) {
     if (!snapshots.wanted()) return;
-    snapshots.Deliver(MakeSnapshot(now, totals, options.scheduler.page_tokens, residency, scheduler));
+    snapshots.Deliver(MakeSnapshot(now, totals, options.spec.page_tokens, residency, scheduler));
   }
 
   // Device pages for keys and values beside this adapter. REQUIRES: inbox.mutex is held.
@@ -790,7 +789,7 @@ std::shared_ptr<const EngineSnapshot> Engine::Snapshot(std::chrono::milliseconds
 
 std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
   const std::lock_guard lock(impl_->inbox.mutex);
-  const SystemSpec& scheduler = impl_->options.scheduler;
+  const SystemSpec& scheduler = impl_->options.spec;
   const std::int64_t fitting = (impl_->PagesBesideAdapter(adapter) - scheduler.state_pages) * scheduler.page_tokens;
   return std::min(impl_->options.max_model_len, std::max<std::int64_t>(0, fitting));
 }

@@ -24,7 +24,7 @@ namespace loramux {
 
 // Options of an Engine.
 struct EngineOptions {
-  SystemSpec scheduler;
+  SystemSpec spec;
   std::int64_t max_model_len = 0;  // the most positions a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;

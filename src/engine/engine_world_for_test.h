@@ -34,7 +34,7 @@ struct EngineWorld {
 
   struct Options {
     std::int64_t device_pages = 40, host_pages = 20;
-    SystemSpec scheduler = {};
+    SystemSpec spec = {};
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
@@ -76,19 +76,18 @@ struct EngineWorld {
                                .observer = options.observer})) {}
 
   static std::unique_ptr<ControlPlane> Assemble(Options& options) {
-    const CacheRegime regime = *FindCacheRegime(options.cache);
-    ApplyRegime(regime, options.scheduler);
-    options.scheduler.page_tokens = kTestPageTokens;
+    options.spec.cache = options.cache;
+    options.spec.keep_history = options.prefix_cache;
+    options.spec.page_tokens = kTestPageTokens;
+    CHECK(Complete(options.spec, options.max_model_len).ok());
     ControlPlaneOptions plane;
     plane.device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     plane.host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
-    plane.engine = {.scheduler = options.scheduler,
+    plane.engine = {.spec = options.spec,
                     .max_model_len = options.max_model_len,
                     .eos_token_ids = {0},
                     .vocab_size = kTestVocab,
                     .kv_slices = {.layers = kTestLayers, .layer_bytes = kTestLayerBytes}};
-    plane.eviction = regime.policy;
-    plane.prefix_cache = options.prefix_cache && regime.keep_history;
     return std::move(ControlPlane::Create(std::move(plane))).value();
   }
 
@@ -192,7 +191,7 @@ struct AdapterWorld : EngineWorld {
                const std::string& cache = "lru", double host_bytes_per_second = 10e9)
       : EngineWorld({.device_pages = device_pages,
                      .host_pages = host_pages,
-                     .scheduler = scheduler,
+                     .spec = scheduler,
                      .prefix_cache = prefix_cache,
                      .cache = cache,
                      .host_bytes_per_second = host_bytes_per_second}) {

@@ -92,8 +92,8 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
   request.tokens = std::move(input.prompt);
   request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
-  const std::size_t pages = static_cast<std::size_t>(options.scheduler.state_pages + 2 +
-                                                     request.max_total_tokens / options.scheduler.page_tokens);
+  const std::size_t pages =
+      static_cast<std::size_t>(options.spec.state_pages + 2 + request.max_total_tokens / options.spec.page_tokens);
   request.pages.reserve(pages);
   request.page_table.reserve(pages);
   sequence->sampling = std::move(input.sampling);

@@ -71,12 +71,12 @@ std::unique_ptr<PageTransfer> FlightRecorder::Watch(std::unique_ptr<PageTransfer
 void FlightRecorder::Begin(RecordedSetup setup) {
   CHECK(!writer_.joinable());
   // in this order: the first tenants are those with weights
-  for (std::size_t i = 0; i < setup.scheduler.fairness.weights.size(); ++i) {
-    std::string& name = setup.scheduler.fairness.weights[i].first;
+  for (std::size_t i = 0; i < setup.spec.fairness.weights.size(); ++i) {
+    std::string& name = setup.spec.fairness.weights[i].first;
     tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));  // of equal names the last counts
     name = std::to_string(i);
   }
-  next_tenant_ = static_cast<std::uint32_t>(setup.scheduler.fairness.weights.size());
+  next_tenant_ = static_cast<std::uint32_t>(setup.spec.fairness.weights.size());
   setup.program = options_.program;
   recording_ = true;
   Append(encoder_.Head(setup));

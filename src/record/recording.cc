@@ -14,10 +14,10 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Version 8 lacks the moves from and to the host tier alone, version 7 also RecordedArrival::base_tokens, version 6
-// also scores_prompt, version 5 all moves; all are read. Fields that older versions lack. Version 4: prefix_domain.
-// Version 3: also after_prefill_per_sequence. Version 2: also after_prefill_decay, spread_prompts, ridge_tokens,
-// load_on_arrival.
+// Version 8 names some settings twice (recording_setup.cc) and lacks the moves from and to the host tier alone, version
+// 7 also RecordedArrival::base_tokens, version 6 also scores_prompt, version 5 all moves; all are read. Fields that
+// older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2: also
+// after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
 constexpr std::uint32_t kVersion = 9, kVersionWithoutHostMoves = 8, kVersionWithoutBaseTokens = 7,
                         kVersionWithoutScores = 6, kVersionWithoutMoves = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;

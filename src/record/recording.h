@@ -32,15 +32,12 @@ struct RecordedSetup {
   std::string program;  // version
   std::string model;    // name of the model's directory
   std::int64_t started_unix_seconds = 0;
-  SystemSpec scheduler;  // with the regime's options; the tenants of `fairness.weights` are named "0", "1", ...
-  QueueOrderOptions queue;
-  std::string cache = "lru";              // name of the regime
-  std::string length_predictor = "none";  // "history", "proxy" or "none"
-  std::string history;                    // HistoryPredictor::Serialise; empty: no history predictor
+  SystemSpec spec;      // complete; the tenants of `fairness.weights` are named "0", "1", ...
+  std::string history;  // HistoryPredictor::Serialise; empty: no history predictor
   std::int64_t max_model_len = 0;
   KvSlices kv_slices;
   std::int64_t page_bytes = 0, device_pages = 0, host_pages = 0;  // host_pages 0: no host tier
-  bool tree = false, kv_transfer = false;
+  bool kv_transfer = false;                                       // keys and values move between the tiers
 };
 
 // An adapter version at its first appearance, in a request or a pin.

@@ -1,10 +1,13 @@
 #include "record/recording_setup.h"
 
 #include <algorithm>
+#include <array>
 #include <type_traits>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 
+#include "base/message.h"
 #include "cache/cache_regime.h"
 #include "costs/factors_json.h"
 #include "formats/json_fields.h"
@@ -63,6 +66,12 @@ class Writer {
     PerformanceModel copy = *costs;
     RETURN_IF_ERROR(VisitCosts(inner, copy));
     object_[key] = std::move(inner.object_);
+    return Ok{};
+  }
+  Status Settings(const SystemSpec& spec) {
+    for (const Setting& setting : kSettings) {
+      std::visit([&](const auto& value) { object_[std::string(setting.key)] = value; }, setting.get(spec));
+    }
     return Ok{};
   }
   std::string Dump() const { return object_.dump(1, ' ', false, json::error_handler_t::replace); }
@@ -135,7 +144,28 @@ class Reader {
     return Ok{};
   }
 
+  // Servers before a setting did what is its default now.
+  Status Settings(SystemSpec& spec) {
+    for (const Setting& setting : kSettings) {
+      const std::string key(setting.key);
+      if (!fields_.Has(key.c_str())) continue;
+      SettingValue value = setting.get(spec);
+      RETURN_IF_ERROR(std::visit([&](auto& held) { return Value(setting, key.c_str(), held); }, value));
+      setting.set(spec, value);
+    }
+    return Ok{};
+  }
+
  private:
+  Status Value(const Setting&, const char* key, bool& value) { return Bool(key, value); }
+  Status Value(const Setting&, const char* key, std::string& value) { return Text(key, value); }
+  Status Value(const Setting& setting, const char* key, double& value) {
+    return Number(key, setting.range.low, setting.range.high, value);
+  }
+  Status Value(const Setting& setting, const char* key, std::int64_t& value) {
+    return Int(key, static_cast<std::int64_t>(setting.range.low), static_cast<std::int64_t>(setting.range.high), value);
+  }
+
   JsonFields fields_;
 };
 
@@ -193,134 +223,62 @@ Status VisitCosts(Visitor& v, PerformanceModel& model) {
   return v.Has("assist_layers") ? VisitAssist(v, model.assist) : Ok{};  // older recordings lack it
 }
 
-// What the documents give: DocumentConstants.
-template <typename Visitor>
-Status VisitConstants(Visitor& v, SystemSpec& o) {
-  RETURN_IF_ERROR(v.Number("swap_lower", 0, 1, o.swapping.lower));
-  RETURN_IF_ERROR(v.Number("swap_upper", 0, 1, o.swapping.upper));
-  RETURN_IF_ERROR(v.Int("swap_interval", 1, kMaxSetupTime, o.swapping.interval));
-  RETURN_IF_ERROR(v.Int("batch_window", kNsPerMs, kMaxSetupTime, o.batch_window));
-  RETURN_IF_ERROR(v.Number("score_frequency", 0, 1e6, o.score_weights.frequency));
-  RETURN_IF_ERROR(v.Number("score_recency", 0, 1e6, o.score_weights.recency));
-  RETURN_IF_ERROR(v.Number("score_size", 0, 1e6, o.score_weights.size));
-  RETURN_IF_ERROR(v.Int("expect_bin", kNsPerMs, kMaxSetupTime, o.expectation.bin));
-  return v.Number("expect_variation", 0, 1e3, o.expectation.least_variation);
-}
-
-template <typename Visitor>
-Status VisitScheduler(Visitor& v, SystemSpec& o) {
-  RETURN_IF_ERROR(v.Int("page_tokens", 1, 65536, o.page_tokens));
-  if (v.Has("state_pages")) RETURN_IF_ERROR(v.Int("state_pages", 0, 1 << 20, o.state_pages));  // older ones lack it
-  RETURN_IF_ERROR(v.Int("max_running", 1, 1 << 20, o.max_running));
-  RETURN_IF_ERROR(v.Int("max_batch_tokens", 1, kMaxTokens, o.max_batch_tokens));
-  RETURN_IF_ERROR(v.Int("prefill_chunk", 1, kMaxTokens, o.prefill_chunk));
-  RETURN_IF_ERROR(v.Int("whole_prompt_tokens", 0, kMaxTokens, o.whole_prompt_tokens));
-  RETURN_IF_ERROR(v.Bool("spread_prompts", o.spread_prompts));
-  RETURN_IF_ERROR(v.Bool("load_on_arrival", o.load_on_arrival));
-  if (v.Has("prompts_by_objective")) {  // older recordings lack it
-    RETURN_IF_ERROR(v.Bool("prompts_by_objective", o.prompts_by_objective));
-  }
-  RETURN_IF_ERROR(v.Bool("separate_phases", o.shape.separate_phases));
-  RETURN_IF_ERROR(v.Int("decode_turns", 1, 1 << 20, o.shape.decode_turns));
-  RETURN_IF_ERROR(v.Int("max_distinct_adapters", 0, 1 << 20, o.max_distinct_adapters));
-  if (v.Has("max_decode_step")) {  // older recordings lack it
-    RETURN_IF_ERROR(v.Int("max_decode_step", 0, kMaxSetupTime, o.max_decode_step));
-  }
-  RETURN_IF_ERROR(v.Int("lookahead", 1, 1 << 20, o.lookahead));
-  RETURN_IF_ERROR(v.Int("max_loads_in_flight", 1, 1 << 20, o.max_loads_in_flight));
-  RETURN_IF_ERROR(v.Int("cold_start", 0, 2, o.shape.cold_start));
-  // Older recordings lack these three.
-  if (v.Has("cold_start_policy")) {
-    RETURN_IF_ERROR(v.Int("cold_start_policy", 0, 2, o.cold_start_policy));
-    RETURN_IF_ERROR(v.Bool("reads_host_tier", o.reads_host_tier));
-    RETURN_IF_ERROR(v.Bool("disk_by_layer", o.disk_by_layer));
-  }
-  RETURN_IF_ERROR(v.Int("prefetch_lookahead", 0, 1 << 20, o.shape.prefetch_lookahead));
-  RETURN_IF_ERROR(v.Bool("skip_beyond_distinct", o.shape.skip_beyond_distinct));
-  RETURN_IF_ERROR(v.Int("fairness", 0, 1, o.fairness.policy));
-  RETURN_IF_ERROR(v.Weights("tenant_weights", o.fairness.weights));
-  RETURN_IF_ERROR(v.Number("prompt_token_cost", 0, 1e6, o.fairness.prompt_token_cost));
-  RETURN_IF_ERROR(v.Number("output_token_cost", 0, 1e6, o.fairness.output_token_cost));
-  RETURN_IF_ERROR(v.Number("fairness_burst", 0, 1e12, o.fairness.burst));
-  RETURN_IF_ERROR(v.Int("fairness_max_wait", 0, kMaxSetupTime, o.fairness.max_wait));
-  RETURN_IF_ERROR(v.Int("max_idle_tenants", 1, 1 << 24, o.fairness.max_idle_tenants));
-  RETURN_IF_ERROR(v.Bool("fetch_ahead", o.fetch_ahead));
-  RETURN_IF_ERROR(v.Int("adapter_prefetch", 0, 1, o.adapter_prefetch));
-  if (v.Has("swap_upper")) RETURN_IF_ERROR(VisitConstants(v, o));  // older recordings lack them
-  RETURN_IF_ERROR(v.Int("age_bound", 1, kMaxSetupTime, o.age_bound));
-  RETURN_IF_ERROR(v.Number("discard_share", 0, 1, o.discard_share));
-  if (v.Has("reserve_output")) RETURN_IF_ERROR(v.Bool("reserve_output", o.reserve_output));  // older recordings lack it
-  RETURN_IF_ERROR(v.Number("adapter_share", 0, 0.95, o.adapter_share));
-  RETURN_IF_ERROR(v.Bool("keep_idle_adapters", o.keep_idle_adapters));
-  RETURN_IF_ERROR(v.Bool("maintain_dependency", o.maintain_dependency));
-  RETURN_IF_ERROR(v.Int("host_bonus", 0, kMaxSetupTime, o.host_bonus));
-  return v.Bool("proactive_swapping", o.proactive_swapping);
-}
-
-template <typename Visitor>
-Status VisitQueue(Visitor& v, QueueOrderOptions& o) {
-  RETURN_IF_ERROR(v.Text("queue", o.name));
-  RETURN_IF_ERROR(v.Int("queue_age_bound", 1, kMaxSetupTime, o.age_bound));
-  RETURN_IF_ERROR(v.Int("ttft_objective", 1, kMaxSetupTime, o.objective));
-  RETURN_IF_ERROR(v.Number("total_tokens", 1, 1e15, o.total_tokens));
-  RETURN_IF_ERROR(v.Int("size_form", 0, 2, o.lanes.form));
-  RETURN_IF_ERROR(v.Number("size_input_weight", 0, 1e6, o.lanes.input_weight));
-  RETURN_IF_ERROR(v.Number("size_output_weight", 0, 1e6, o.lanes.output_weight));
-  RETURN_IF_ERROR(v.Int("lane_count_rule", 0, 1, o.lanes.count_rule));
-  if (v.Has("count_cached")) RETURN_IF_ERROR(v.Int("count_cached", 0, 2, o.lanes.count_cached));
-  if (v.Has("most_lanes")) RETURN_IF_ERROR(v.Int("most_lanes", 1, kMaxLanes, o.lanes.most_lanes));
-  RETURN_IF_ERROR(v.Bool("fixed_lanes", o.lanes.fixed));
-  RETURN_IF_ERROR(v.Int("lane_refresh", 1, kMaxSetupTime, o.lanes.refresh));
-  return v.Int("lane_slo", 1, kMaxSetupTime, o.lanes.slo);
-}
-
 template <typename Visitor>
 Status VisitSetup(Visitor& v, RecordedSetup& setup) {
   RETURN_IF_ERROR(v.Text("program", setup.program));
   RETURN_IF_ERROR(v.Text("model", setup.model));
   RETURN_IF_ERROR(v.Int("started_unix_seconds", 0, std::int64_t{1} << 40, setup.started_unix_seconds));
-  RETURN_IF_ERROR(v.Text("cache", setup.cache));
-  RETURN_IF_ERROR(v.Text("length_predictor", setup.length_predictor));
   RETURN_IF_ERROR(v.Int("max_model_len", 2, kMaxTokens, setup.max_model_len));
   RETURN_IF_ERROR(v.Int("layers", 1, 1024, setup.kv_slices.layers));
   RETURN_IF_ERROR(v.Int("layer_bytes", 0, kMaxPageBytes, setup.kv_slices.layer_bytes));
   RETURN_IF_ERROR(v.Int("page_bytes", 64, kMaxPageBytes, setup.page_bytes));
   RETURN_IF_ERROR(v.Int("device_pages", 1, kMaxPages, setup.device_pages));
   RETURN_IF_ERROR(v.Int("host_pages", 0, kMaxPages, setup.host_pages));
-  RETURN_IF_ERROR(v.Bool("prefix_cache", setup.tree));
   RETURN_IF_ERROR(v.Bool("kv_host_tier", setup.kv_transfer));
-  RETURN_IF_ERROR(VisitScheduler(v, setup.scheduler));
-  RETURN_IF_ERROR(VisitQueue(v, setup.queue));
-  RETURN_IF_ERROR(v.OptionalCosts("costs", setup.scheduler.costs));
-  PlanByModel(setup.scheduler.costs, setup.scheduler, setup.queue);
+  RETURN_IF_ERROR(v.Settings(setup.spec));
+  RETURN_IF_ERROR(v.Weights("tenant_weights", setup.spec.fairness.weights));
+  RETURN_IF_ERROR(v.OptionalCosts("costs", setup.spec.costs));
+  PlanByModel(setup.spec.costs, setup.spec);
   return Ok{};
 }
 
 // Checks that the fields fit together.
 Status CheckSetup(const RecordedSetup& setup) {
-  const SystemSpec& scheduler = setup.scheduler;
-  RETURN_IF_ERROR(FindCacheRegime(setup.cache));
+  const SystemSpec& spec = setup.spec;
+  RETURN_IF_ERROR(FindCacheRegime(spec.cache));
   const auto names = QueueOrderNames();
-  if (std::find(names.begin(), names.end(), setup.queue.name) == names.end()) {
+  if (std::find(names.begin(), names.end(), spec.queue) == names.end()) {
     return InvalidArgument("recording: setup.queue: unknown queue order");
   }
-  if (setup.length_predictor != "none" && setup.length_predictor != "history" && setup.length_predictor != "proxy") {
+  if (spec.length_predictor != "none" && spec.length_predictor != "history" && spec.length_predictor != "proxy") {
     return InvalidArgument("recording: setup.length_predictor: expected history, proxy or none");
   }
   if (setup.page_bytes % 64 != 0) return InvalidArgument("recording: setup.page_bytes: expected a multiple of 64");
-  if (setup.kv_transfer && (!setup.tree || setup.host_pages == 0)) {
+  if (setup.kv_transfer && (!spec.keep_history || setup.host_pages == 0)) {
     return InvalidArgument("recording: setup.kv_host_tier: true requires a prefix cache and a host tier");
   }
-  if (scheduler.swapping.lower > scheduler.swapping.upper) {
+  if (spec.swapping.lower > spec.swapping.upper) {
     return InvalidArgument("recording: setup.swap_lower: expected at most swap_upper");
   }
-  if (scheduler.max_decode_step > 0 && scheduler.costs == nullptr) {
+  if (spec.max_decode_step > 0 && spec.costs == nullptr) {
     return InvalidArgument("recording: setup.max_decode_step: expected 0 without costs");
   }
-  const std::int64_t longest = std::min(setup.max_model_len, setup.device_pages * scheduler.page_tokens);
-  const bool holds_any = scheduler.max_batch_tokens >= longest && scheduler.prefill_chunk >= longest;
-  if (scheduler.whole_prompt_tokens > 0 && !holds_any) {
+  const std::int64_t longest = std::min(setup.max_model_len, setup.device_pages * spec.page_tokens);
+  const bool holds_any = spec.max_batch_tokens >= longest && spec.prefill_chunk >= longest;
+  if (spec.whole_prompt_tokens > 0 && !holds_any) {
     return InvalidArgument("recording: setup.whole_prompt_tokens: a step could not hold the longest prompt");
+  }
+  return Ok{};
+}
+
+// A server that has what is not known here may decide otherwise than this program.
+Status CheckKeys(const json& object) {
+  // Versions up to 8 had the age bound and the objective of the queue twice, and the lanes of "mlq-static".
+  static constexpr std::array<std::string_view, 3> kFormer = {"queue_age_bound", "lane_slo", "fixed_lanes"};
+  const json known = json::parse(SetupAsJson({}));
+  for (const auto& [key, value] : object.items()) {
+    if (known.contains(key) || key == "costs" || std::ranges::find(kFormer, key) != kFormer.end()) continue;
+    return InvalidArgument("recording: setup." + Printable(key) + ": not known to this version of loramux");
   }
   return Ok{};
 }
@@ -336,6 +294,7 @@ std::string SetupAsJson(const RecordedSetup& setup) {
 
 Result<RecordedSetup> SetupFromJson(std::string_view text) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, "recording: setup"));
+  RETURN_IF_ERROR(CheckKeys(object));
   RecordedSetup setup;
   Reader reader(object, "recording: setup.");
   RETURN_IF_ERROR(VisitSetup(reader, setup));

@@ -11,7 +11,8 @@ namespace loramux {
 
 // All fields except `history`.
 std::string SetupAsJson(const RecordedSetup& setup);
-// Errors name the field that is missing or has an invalid value.
+// A setting that is not there has its default: the server was older. Errors name the field that is missing, has an
+// invalid value, or is not known.
 Result<RecordedSetup> SetupFromJson(std::string_view json);
 
 }  // namespace loramux

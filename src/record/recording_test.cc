@@ -97,7 +97,7 @@ RecordedStep AnyStep(Prng& prng) {
 RecordedSetup SmallSetup() {
   return {.program = "1",
           .model = "m",
-          .queue = {.total_tokens = 100},
+          .spec = {.prefill_chunk = 512, .total_tokens = 100},
           .max_model_len = 64,
           .page_bytes = 64,
           .device_pages = 10};
@@ -109,8 +109,8 @@ TEST(Recording, WhatIsWrittenIsRead) {
     Prng prng(seed);
     RecordedSetup setup = SmallSetup();
     setup.history = "bytes";
-    setup.scheduler.fairness.weights = {{"0", 2.5}, {"1", 0.1}};
-    setup.scheduler.discard_share = prng.NextDouble();
+    setup.spec.fairness.weights = {{"0", 2.5}, {"1", 0.1}};
+    setup.spec.discard_share = prng.NextDouble();
     RecordingEncoder encoder;
     std::string bytes = encoder.Head(setup);
     std::vector<RecordedStep> all;
@@ -130,8 +130,8 @@ TEST(Recording, WhatIsWrittenIsRead) {
     auto reader = RecordingReader::Open(bytes);
     ASSERT_TRUE(reader.ok()) << reader.error().message;
     EXPECT_EQ(reader->setup().history, "bytes");
-    EXPECT_EQ(reader->setup().scheduler.discard_share, setup.scheduler.discard_share);
-    EXPECT_EQ(reader->setup().scheduler.fairness.weights, setup.scheduler.fairness.weights);
+    EXPECT_EQ(reader->setup().spec.discard_share, setup.spec.discard_share);
+    EXPECT_EQ(reader->setup().spec.fairness.weights, setup.spec.fairness.weights);
     for (const int round : {1, 2}) {
       SCOPED_TRACE(round);
       for (const RecordedStep& step : all) {
@@ -172,16 +172,64 @@ TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
   }
 }
 
-// Servers that did not have --count-cached counted cached tokens everywhere.
-TEST(Recording, ASetupSaysWhereCachedTokensCount) {
-  RecordedSetup setup = SmallSetup();
-  setup.queue.lanes.count_cached = CountCached::kNowhere;
-  std::string json = SetupAsJson(setup);
-  EXPECT_EQ(SetupFromJson(json).value().queue.lanes.count_cached, CountCached::kNowhere);
-  const std::string field = "\"count_cached\": 2,";
-  ASSERT_NE(json.find(field), std::string::npos);
-  json.erase(json.find(field), field.size());
-  EXPECT_EQ(SetupFromJson(json).value().queue.lanes.count_cached, CountCached::kEverywhere);
+// A value that differs from `value` and is valid for the setting.
+SettingValue Another(const Setting& setting, SettingValue value) {
+  if (auto* on = std::get_if<bool>(&value)) *on = !*on;
+  if (auto* number = std::get_if<std::int64_t>(&value))
+    *number += static_cast<double>(*number) < setting.range.high ? 1 : -1;
+  if (auto* number = std::get_if<double>(&value)) {
+    const double eighth = setting.range.high / 8;
+    *number += *number + eighth <= setting.range.high ? eighth : -eighth;
+  }
+  if (auto* text = std::get_if<std::string>(&value)) {
+    *text = setting.key == "cache" ? "gdsf" : setting.key == "queue" ? "sjf" : "none";
+  }
+  return value;
+}
+
+// Each setting is written and read, is refused out of its range, and has its default where an older server lacked it.
+TEST(Recording, HasEverySetting) {
+  for (const Setting& setting : kSettings) {
+    SCOPED_TRACE(setting.key);
+    RecordedSetup setup = SmallSetup();
+    setup.spec.swapping.lower = 0.5;
+    setup.spec.costs = std::make_shared<const PerformanceModel>();
+    const SettingValue before = setting.get(setup.spec), other = Another(setting, before);
+    ASSERT_NE(before, other);
+    setting.set(setup.spec, other);
+    std::string json = SetupAsJson(setup);
+    auto read = SetupFromJson(json);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    for (const Setting& each : kSettings) EXPECT_EQ(each.get(read->spec), each.get(setup.spec)) << each.key;
+
+    const std::size_t begin = json.find("\"" + std::string(setting.key) + "\":"), end = json.find('\n', begin);
+    ASSERT_NE(end, std::string::npos);
+    json.erase(begin, end - begin);
+    read = SetupFromJson(json);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(setting.get(read->spec), setting.get(SystemSpec()));
+
+    if (!std::holds_alternative<std::int64_t>(other) && !std::holds_alternative<double>(other)) continue;
+    for (const double wrong : {setting.range.low - 1, setting.range.high + 1}) {
+      setting.set(setup.spec, std::holds_alternative<double>(other) ? SettingValue(wrong)
+                                                                    : SettingValue(static_cast<std::int64_t>(wrong)));
+      if (!setting.values.empty() && wrong < 0) continue;  // no value of an enumeration
+      EXPECT_FALSE(SetupFromJson(SetupAsJson(setup)).ok()) << wrong;
+    }
+  }
+}
+
+TEST(Recording, ASettingThatIsNotKnownIsRefusedByName) {
+  std::string json = SetupAsJson(SmallSetup());
+  json.insert(json.find('"'), "\"dream\": 1, ");
+  const auto read = SetupFromJson(json);
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().message, "recording: setup.dream: not known to this version of loramux");
+  for (const std::string former : {"queue_age_bound", "lane_slo", "fixed_lanes"}) {
+    std::string old = SetupAsJson(SmallSetup());
+    old.insert(old.find('"'), "\"" + former + "\": 1, ");
+    EXPECT_TRUE(SetupFromJson(old).ok()) << former;
+  }
 }
 
 TEST(Recording, ASetupThatNoServerHasIsRefused) {
@@ -191,20 +239,20 @@ TEST(Recording, ASetupThatNoServerHasIsRefused) {
   };
   EXPECT_TRUE(opens(SmallSetup()));
   const std::vector<std::function<void(RecordedSetup&)>> wrongs = {
-      [](RecordedSetup& s) { s.cache = "none"; },
-      [](RecordedSetup& s) { s.queue.name = "last"; },
-      [](RecordedSetup& s) { s.queue.lanes.count_cached = static_cast<CountCached>(3); },
-      [](RecordedSetup& s) { s.length_predictor = "oracle"; },
+      [](RecordedSetup& s) { s.spec.cache = "none"; },
+      [](RecordedSetup& s) { s.spec.queue = "last"; },
+      [](RecordedSetup& s) { s.spec.count_cached = static_cast<CountCached>(3); },
+      [](RecordedSetup& s) { s.spec.length_predictor = "oracle"; },
       [](RecordedSetup& s) { s.page_bytes = 65; },
       [](RecordedSetup& s) { s.page_bytes = 0; },
       [](RecordedSetup& s) { s.device_pages = 0; },
       [](RecordedSetup& s) { s.device_pages = std::int64_t{1} << 40; },
-      [](RecordedSetup& s) { s.scheduler.page_tokens = 0; },
-      [](RecordedSetup& s) { s.scheduler.max_batch_tokens = 0; },
-      [](RecordedSetup& s) { s.scheduler.whole_prompt_tokens = 10, s.scheduler.prefill_chunk = 2; },
-      [](RecordedSetup& s) { s.scheduler.adapter_share = 2; },
+      [](RecordedSetup& s) { s.spec.page_tokens = 0; },
+      [](RecordedSetup& s) { s.spec.max_batch_tokens = 0; },
+      [](RecordedSetup& s) { s.spec.whole_prompt_tokens = 10, s.spec.prefill_chunk = 2; },
+      [](RecordedSetup& s) { s.spec.adapter_share = 2; },
       [](RecordedSetup& s) {
-        s.scheduler.fairness.weights = {{"0", 0}};
+        s.spec.fairness.weights = {{"0", 0}};
       },
       [](RecordedSetup& s) { s.kv_transfer = true; },
       [](RecordedSetup& s) { s.max_model_len = -1; },

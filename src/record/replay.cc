@@ -51,7 +51,6 @@ class ReplayWorld final : private EngineObserver {
 
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
-    ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(setup_.cache));
     ControlPlaneOptions plane;
     const auto pool = [this](std::string name, std::int64_t pages) {
       return PagePool::Create(std::move(name), ArenaWithoutBytes(pages * setup_.page_bytes), setup_.page_bytes);
@@ -60,20 +59,17 @@ class ReplayWorld final : private EngineObserver {
     if (setup_.host_pages > 0) {
       ASSIGN_OR_RETURN(plane.host, pool("host", setup_.host_pages));
     }
-    plane.engine = {.scheduler = setup_.scheduler,
+    plane.engine = {.spec = setup_.spec,
                     .max_model_len = setup_.max_model_len,
                     .eos_token_ids = {},
                     .vocab_size = kStopToken + 1,
                     .kv_slices = setup_.kv_slices};
-    plane.eviction = regime.policy;
-    plane.queue = setup_.queue;
-    plane.prefix_cache = setup_.tree;
     plane.kv_in_host_tier = setup_.kv_transfer;
     ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
     if (!setup_.history.empty()) RETURN_IF_ERROR(history_.Restore(setup_.history));
     LengthPredictor* predictor = nullptr;
-    if (setup_.length_predictor == "history") predictor = &history_;
-    if (setup_.length_predictor == "proxy") predictor = &hints_;
+    if (setup_.spec.length_predictor == "history") predictor = &history_;
+    if (setup_.spec.length_predictor == "proxy") predictor = &hints_;
     engine_ = plane_->Connect({.clock = clock_,
                                .executor = executor_,
                                .transfer = adapter_transfer_,

@@ -31,7 +31,7 @@ struct World : EngineWorld {
   explicit World(const SystemSpec& scheduler, std::int64_t host_pages = 64)
       : EngineWorld({.device_pages = 14,
                      .host_pages = host_pages,
-                     .scheduler = scheduler,
+                     .spec = scheduler,
                      .prefix_cache = false,
                      .host_bytes_per_second = kAdapterPages * 64 / 20e-3}) {}
   TimeNs Ask(AdapterGeneration adapter, std::int32_t tokens = 4) {
@@ -73,7 +73,7 @@ TEST(ColdStart, AnAdapterInTheHostTierIsAsFastAsOnTheDevice) {
 TEST(ColdStart, TheCopyStaysWhileAStepReadsIt) {
   SystemSpec options = InPlace();
   options.load_on_arrival = true;
-  EngineWorld w({.device_pages = 40, .host_pages = 4, .scheduler = options, .prefix_cache = false, .cache = "s-lora"});
+  EngineWorld w({.device_pages = 40, .host_pages = 4, .spec = options, .prefix_cache = false, .cache = "s-lora"});
   const AdapterGeneration x = w.Load("x", 4), z = w.Load("z", 4);
   for (const bool reads : {false, true}) {
     const RequestId first = *w.Submit(kPrompt, x, 4);
@@ -134,7 +134,7 @@ TEST(ColdStart, WhoLeavesInTheMiddleLeavesNothing) {
 
 RuntimeOptions RealOptions() {
   RuntimeOptions options;
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAuto;
+  options.spec.cold_start_policy = ColdStartPolicy::kAuto;
   return options;
 }
 

@@ -68,7 +68,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> mo
   std::unique_ptr<Runtime> runtime(new Runtime);
   Runtime& r = *runtime;
   r.model_ = std::move(model);
-  RETURN_IF_ERROR(r.MakePredictor(options.length_predictor));
+  RETURN_IF_ERROR(r.MakePredictor(options.spec.length_predictor));
   RETURN_IF_ERROR(r.MakePlane(options));
   r.MakeRegistry(options);
   RETURN_IF_ERROR(r.MakeTransfers(options));
@@ -95,38 +95,33 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   const ModelConfig& config = this->config();
   geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype()), options.page_tokens,
                                  options.lora_dtype.value_or(base_dtype()));
-  options.scheduler.page_tokens = geometry_.kv.page_tokens;
-  options.scheduler.state_pages = geometry_.kv.state_pages;
-  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
-  ApplyRegime(regime, options.scheduler);
-  ApplyConstants(options.constants, options.scheduler, options.queue);
-  ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
+  SystemSpec& spec = options.spec;
+  spec.page_tokens = geometry_.kv.page_tokens;
+  spec.state_pages = geometry_.kv.state_pages;
   const bool on_cpu = model_->device() == nullptr;
-  options.scheduler.reads_host_tier = on_cpu;
-  options.scheduler.disk_by_layer = on_cpu && !options.verify_before_use;
-  if (!on_cpu && options.host_memory == 0) options.scheduler.cold_start_policy = ColdStartPolicy::kWait;
+  spec.reads_host_tier = on_cpu;
+  spec.disk_by_layer = on_cpu && !options.verify_before_use;
+  if (!on_cpu && options.host_memory == 0) spec.cold_start_policy = ColdStartPolicy::kWait;
   PlanAssist(options);
   ASSIGN_OR_RETURN(max_model_len_, ChooseMaxModelLen(config, options.max_model_len));
   // Prompts longer than the pool are refused, so activations for them need no memory.
   max_positions_ = max_model_len_;
   if (options.device_memory > 0)
     max_positions_ = std::min(max_positions_, options.device_memory / geometry_.page_bytes * geometry_.kv.page_tokens);
-  if (options.whole_prompts) ComputePromptsWhole(max_positions_, options.scheduler);
+  RETURN_IF_ERROR(Complete(spec, max_positions_));
+  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. States are not kept by
+  // prefix.
+  spec.keep_history = spec.keep_history && config.TurnsAlike(max_model_len_) && !config.recurrent;
   ControlPlaneOptions plane;
   RETURN_IF_ERROR(MakePools(options, plane));
-  plane.engine = {.scheduler = options.scheduler,
+  spec.total_tokens = static_cast<double>(plane.device->capacity_pages() * spec.page_tokens);
+  plane.engine = {.spec = spec,
                   .max_model_len = max_model_len_,
                   .eos_token_ids = config.eos_token_ids,
                   .vocab_size = config.BaseTokens(),
                   .generates = model_->generates(),
                   .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
                                 .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
-  plane.eviction = regime.policy;
-  plane.queue = QueueOptions(options, plane.device->capacity_pages());
-  // Beyond that length, keys of equal prefixes differ between prompts of different lengths. States are not kept by
-  // prefix.
-  plane.prefix_cache =
-      options.prefix_cache && regime.keep_history && config.TurnsAlike(max_model_len_) && !config.recurrent;
   plane.hash_seed = RandomSeed();
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   return Ok{};
@@ -136,8 +131,8 @@ ExecutorOptions Runtime::ExecutorOptionsOf(const RuntimeOptions& options) const 
   return {.threads = options.threads,
           .backend = options.backend,
           .lora_variant = options.lora_variant,
-          .max_batch_tokens = options.scheduler.max_batch_tokens,
-          .max_running = options.scheduler.max_running,
+          .max_batch_tokens = options.spec.max_batch_tokens,
+          .max_running = options.spec.max_running,
           .max_positions = max_positions_,
           .max_rank = std::min(options.max_lora_rank, ExecutorOptions{}.max_rank),
           .assist = AssistOf(options)};
@@ -148,7 +143,7 @@ AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
   // The processor takes the blocks' products in their order, one after the other, with a gate, and no expert's.
   const ModelConfig& model = model_->config();
   const bool as_expected = model.block_order == BlockOrder::kSequential && model.gated && !model.experts;
-  if (!as_expected || model_->device() == nullptr || options.scheduler.cold_start_policy == ColdStartPolicy::kWait)
+  if (!as_expected || model_->device() == nullptr || options.spec.cold_start_policy == ColdStartPolicy::kWait)
     assist.cores = 0;
   else if (assist.cores < 0)
     assist.cores = std::max(1, AvailableProcessors() / 2);
@@ -157,11 +152,11 @@ AssistSetup Runtime::AssistOf(const RuntimeOptions& options) const {
 
 void Runtime::PlanAssist(RuntimeOptions& options) const {
   const int cores = AssistOf(options).cores;
-  if (cores == 0 || options.scheduler.costs == nullptr || options.scheduler.costs->assist.cores == 0) return;
-  PerformanceModel model = *options.scheduler.costs;
+  if (cores == 0 || options.spec.costs == nullptr || options.spec.costs->assist.cores == 0) return;
+  PerformanceModel model = *options.spec.costs;
   model.assist.cores = cores;
   options.assist.row_ranks_per_core = TokensPerCore(model, 1);
-  PlanByModel(std::make_shared<const PerformanceModel>(std::move(model)), options.scheduler, options.queue);
+  PlanByModel(std::make_shared<const PerformanceModel>(std::move(model)), options.spec);
 }
 
 Status Runtime::MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane) {
@@ -223,26 +218,14 @@ Status Runtime::MakeExecutor(const RuntimeOptions& options) {
 RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
   return {.model = options.base_names.empty() ? std::string() : options.base_names.front(),
           .started_unix_seconds = clock_.UnixSeconds(),
-          .scheduler = options.scheduler,
-          .queue = QueueOptions(options, plane_->device().capacity_pages()),
-          .cache = options.cache,
-          .length_predictor = options.length_predictor,
+          .spec = options.spec,
           .max_model_len = max_model_len_,
           .kv_slices = {.layers = static_cast<std::int32_t>(geometry_.kv.num_layers),
                         .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),
           .host_pages = plane_->host().capacity_pages(),
-          .tree = plane_->tree().keeps_history(),
           .kv_transfer = kv_transfer_ != nullptr};
-}
-
-QueueOrderOptions Runtime::QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const {
-  QueueOrderOptions queue = options.queue;
-  queue.age_bound = options.scheduler.age_bound;
-  queue.lanes.costs = options.scheduler.costs;
-  queue.total_tokens = static_cast<double>(device_pages * geometry_.kv.page_tokens);
-  return queue;
 }
 
 Status Runtime::MakePredictor(const std::string& name) {

@@ -23,8 +23,7 @@
 #include "runtime/placed_model.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
-#include "schedule/presets.h"
-#include "schedule/queue/queue_order.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
 
@@ -48,19 +47,11 @@ struct RuntimeOptions {
   AssistSetup assist = {.cores = -1};
   // Positions; 0: the model's own. With dynamic rope scaling up to `factor` times as many, then without prefix cache.
   std::int64_t max_model_len = 0;
-  std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
-  DocumentConstants constants;            // ApplyConstants, after the preset
-  std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
-  // Use a prefix cache if the regime has one. Always off for models with recurrent layers, whose states are of a whole
-  // sequence, and with dynamic rope scaling, where keys depend on the whole
-  // length.
-  bool prefix_cache = true;
-  bool whole_prompts = false;  // compute each prompt in one step, however long (ComputePromptsWhole)
-  SystemSpec scheduler;        // page_tokens and the regime's options are filled in
-  // order of admission; the age bound and costs come from `scheduler`, the token count from the device
-  QueueOrderOptions queue;
-  std::string length_predictor = "history";  // "history", "proxy" (hints of requests, else history) or "none"
-  int threads = 0;                           // 0: one per processor
+  // What follows from the model, the machine and the cache regime is filled in. No history is kept for models with
+  // recurrent layers, whose states are of a whole sequence, and with dynamic rope scaling, where keys depend on the
+  // whole length.
+  SystemSpec spec;
+  int threads = 0;  // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   // options of the CPU's transfers: one link for adapters and another for keys and values
@@ -132,7 +123,6 @@ class Runtime {
   // what a core was measured to keep up with.
   void PlanAssist(RuntimeOptions& options) const;
   ExecutorOptions ExecutorOptionsOf(const RuntimeOptions& options) const;
-  QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
   OsClock clock_;

@@ -189,7 +189,7 @@ struct Asked {
     options.device = std::move(device);
     options.device_memory = 32 << 20;
     options.page_tokens = page_tokens;
-    options.prefix_cache = prefix_cache;
+    options.spec.keep_history = prefix_cache;
     runtime = std::move(Runtime::Load(kModels / model / "model", options, {})).value();
     runtime->Start();
     if (!fs::exists(kModels / model / "adapters")) return;
@@ -361,7 +361,7 @@ void ExpectGreedyAnswers(const std::string& name, std::shared_ptr<Device> device
   options.device = std::move(device);
   options.device_memory = 84 << 10;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
-  options.scheduler.cold_start_policy = ColdStartPolicy::kAssist;
+  options.spec.cold_start_policy = ColdStartPolicy::kAssist;
   const auto [started, requests] = StartGolden(golden, options, tokens);
   Runtime& runtime = *started;
   for (int round = 0; round < 2; ++round) {
@@ -431,7 +431,7 @@ TEST(Runtime, DynamicRopeReachesBeyondTheModelsOwnLength) {
   options.max_model_len = 129;
   EXPECT_NE(Runtime::Load(golden / "model", options, {}).error().message.find("at most 128"), std::string::npos);
   options.max_model_len = 128;
-  options.scheduler.max_batch_tokens = 16;  // the prompt comes in pieces
+  options.spec.max_batch_tokens = 16;  // the prompt comes in pieces
   const auto runtime = Runtime::Load(golden / "model", options, {});
   ASSERT_TRUE(runtime.ok()) << runtime.error().message;
   (*runtime)->Start();
@@ -454,7 +454,7 @@ TEST(Runtime, AHybridModelIsServedFromStates) {
   RuntimeOptions options = Small();
   options.device_memory = 160 << 10;
   options.kv_dtype = options.lora_dtype = DType::kF32;  // as the expected values were computed
-  options.scheduler.max_batch_tokens = 24;              // long prompts come in pieces
+  options.spec.max_batch_tokens = 24;                   // long prompts come in pieces
   constexpr std::size_t kTokens = 64;
   const auto [started, requests] = StartGolden(golden, options, kTokens);
   Runtime& runtime = *started;

@@ -17,10 +17,9 @@ ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_
 
 }  // namespace
 
-void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& scheduler, QueueOrderOptions& queue) {
-  queue.lanes.costs = model;
-  scheduler.ridge_tokens = model == nullptr ? 0 : RidgeTokens(*model);
-  scheduler.costs = std::move(model);
+void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& spec) {
+  spec.ridge_tokens = model == nullptr ? 0 : RidgeTokens(*model);
+  spec.costs = std::move(model);
 }
 
 void ExpectReloads(const PerformanceModel& model, std::int64_t page_bytes, std::int64_t page_tokens,

@@ -7,14 +7,13 @@
 
 #include "cache/reload_costs.h"
 #include "costs/performance_model.h"
-#include "schedule/queue/queue_order.h"
 #include "schedule/system_spec.h"
 
 namespace loramux {
 
-// Sets the options that depend on the model, so that planning uses it. Null: planning uses measured times alone. Serve,
+// Sets the fields that depend on the model, so that planning uses it. Null: planning uses measured times alone. Serve,
 // simulate and replay all call this.
-void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& scheduler, QueueOrderOptions& queue);
+void PlanByModel(std::shared_ptr<const PerformanceModel> model, SystemSpec& spec);
 
 // Sets the costs that `costs` assumes until it has enough measurements.
 void ExpectReloads(const PerformanceModel& model, std::int64_t page_bytes, std::int64_t page_tokens,

@@ -11,16 +11,13 @@ TEST(PlanByModelTest, PlansKnowTheModelAndItsRidgeUntilThereIsNone) {
   const auto model = std::make_shared<PerformanceModel>();
   model->per_prefill_token = 1e-4;
   model->dense_floor = 20.5e-3;
-  SystemSpec scheduler;
-  QueueOrderOptions queue;
-  PlanByModel(model, scheduler, queue);
-  EXPECT_EQ(scheduler.ridge_tokens, 205);
-  EXPECT_EQ(scheduler.costs, model);
-  EXPECT_EQ(queue.lanes.costs, model);
-  PlanByModel(nullptr, scheduler, queue);
-  EXPECT_EQ(scheduler.ridge_tokens, 0);
-  EXPECT_EQ(scheduler.costs, nullptr);
-  EXPECT_EQ(queue.lanes.costs, nullptr);
+  SystemSpec spec;
+  PlanByModel(model, spec);
+  EXPECT_EQ(spec.ridge_tokens, 205);
+  EXPECT_EQ(spec.costs, model);
+  PlanByModel(nullptr, spec);
+  EXPECT_EQ(spec.ridge_tokens, 0);
+  EXPECT_EQ(spec.costs, nullptr);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <deque>
 #include <set>
 
+#include "base/check.h"
 #include "base/prng.h"
 #include "schedule/scheduler.h"
 
@@ -147,7 +148,7 @@ struct Load {
   Load(std::uint64_t seed, const Overload& overload)
       : prng(seed),
         scale(RandomScale(prng, overload)),
-        order(std::move(MakeQueueOrder({.name = overload.order, .age_bound = kAgeBound, .objective = scale.objective}))
+        order(std::move(MakeQueueOrder({.queue = overload.order, .age_bound = kAgeBound, .objective = scale.objective}))
                   .value()) {
     Build(seed, /*with_tree=*/seed % 2 == 0, nullptr);
   }
@@ -162,7 +163,10 @@ struct Load {
     residency = std::make_unique<ResidencyManager>(*device, *host, transfer);
     const std::string_view baseline = prng.NextBelow(2) == 0 ? "lru" : "gdsf";
     policy = std::move(MakeEvictionPolicy(regime == nullptr ? baseline : regime->policy)).value();
-    if (regime != nullptr) ApplyRegime(*regime, options);
+    if (regime != nullptr) {
+      options.cache = regime->name;
+      CHECK(Complete(options, /*max_model_len=*/256).ok());
+    }
     tree = with_tree ? std::make_unique<DependencyTree>(options.page_tokens, device.get())
                      : std::make_unique<DependencyTree>(options.page_tokens);
     unmoving = std::make_unique<KvTiers>(*tree);
@@ -245,7 +249,7 @@ struct Load {
       const std::int64_t in_page = chunk.admits ? admission->in_page.tokens : 0;
       if (in_page > 0) CheckCopy(plan, *admission);
       const std::int64_t uncomputed = chunk.request->uncomputed() - cached * options.page_tokens - in_page;
-      EXPECT_LE(chunk.num_tokens, std::min(options.prefill_chunk, uncomputed));
+      EXPECT_LE(chunk.num_tokens, std::min(options.Chunk(), uncomputed));
       EXPECT_EQ(chunk.samples, chunk.num_tokens == uncomputed);
       const auto pages = static_cast<std::int64_t>(chunk.request->pages.size()) + cached + chunk.new_pages;
       EXPECT_GE(pages * options.page_tokens,

@@ -8,6 +8,7 @@
 
 #include "costs/performance_model.h"
 #include "schedule/predict/oracle_predictor.h"
+#include "schedule/queue/queue_order.h"
 
 namespace loramux::presets_test {
 namespace {
@@ -16,9 +17,9 @@ TEST(Presets, NameThingsThatExist) {
   std::set<std::string_view> names;
   for (const Preset& preset : Presets()) {
     EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
-    EXPECT_TRUE(FindCacheRegime(preset.cache).ok()) << preset.name;
+    EXPECT_TRUE(FindCacheRegime(preset.spec.cache).ok()) << preset.name;
     const std::vector<std::string> orders = QueueOrderNames();
-    EXPECT_NE(std::find(orders.begin(), orders.end(), preset.queue), orders.end()) << preset.name;
+    EXPECT_NE(std::find(orders.begin(), orders.end(), preset.spec.queue), orders.end()) << preset.name;
     EXPECT_EQ(FindPreset(preset.name).value().name, preset.name);
   }
   const auto unknown = FindPreset("orca");
@@ -26,100 +27,111 @@ TEST(Presets, NameThingsThatExist) {
   EXPECT_NE(unknown.error().message.find("chameleon-nocache"), std::string::npos);
 }
 
-TEST(Presets, FillInOptions) {
-  SystemSpec scheduler;
-  QueueOrderOptions queue;
-  ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
-  EXPECT_EQ(queue.name, "mlq");
-  EXPECT_EQ(scheduler.fairness.policy, FairnessPolicy::kNone);
-  EXPECT_TRUE(scheduler.keep_idle_adapters);
-  EXPECT_GT(scheduler.whole_prompt_tokens, 0);
-  EXPECT_TRUE(scheduler.shape.separate_phases);
-  EXPECT_EQ(scheduler.shape.cold_start, ColdStart::kHold);
-  EXPECT_GE(scheduler.prefill_chunk, 10'000);
-  EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);  // any prompt fits beside all decodes
-  EXPECT_FALSE(scheduler.spread_prompts);
-  EXPECT_FALSE(scheduler.load_on_arrival);
-  ApplyPreset(FindPreset("loramux").value(), 10'000, scheduler, queue);
-  EXPECT_TRUE(scheduler.spread_prompts);
-  EXPECT_TRUE(scheduler.load_on_arrival);
-  scheduler = {};
-  ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
-  EXPECT_FALSE(scheduler.keep_idle_adapters);
-  EXPECT_EQ(queue.name, "fifo");
-  EXPECT_EQ(scheduler.shape.decode_turns, 10);
-  EXPECT_TRUE(scheduler.reserve_output);
-  EXPECT_EQ(scheduler.discard_share, 0);
-  scheduler = {};
-  ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
-  EXPECT_FALSE(scheduler.reserve_output);      // its quotas reserve what it predicts
-  EXPECT_EQ(scheduler.shape.decode_turns, 1);  // Chameleon's scheduler admits requests after every step
-  Preset together = FindPreset("s-lora").value();
-  together.whole_prompt_tokens = 9000;
-  ApplyPreset(together, 5000, scheduler, queue);
-  EXPECT_EQ(scheduler.whole_prompt_tokens, 9000);
-  EXPECT_EQ(scheduler.max_batch_tokens, 9000 + scheduler.max_running);
-  scheduler = {};
-  ApplyPreset(FindPreset("vllm-lora-batch32").value(), 10'000, scheduler, queue);
-  EXPECT_EQ(scheduler.max_distinct_adapters, 32);
-  EXPECT_GT(scheduler.adapter_share, 0);
-  EXPECT_EQ(scheduler.whole_prompt_tokens, 0);
-  EXPECT_FALSE(scheduler.shape.separate_phases);
-  EXPECT_EQ(scheduler.shape.cold_start, ColdStart::kStall);
-  EXPECT_EQ(scheduler.max_batch_tokens, SystemSpec{}.max_batch_tokens);
+SystemSpec Completed(std::string_view preset, std::int64_t max_model_len = 10'000) {
+  SystemSpec spec = FindPreset(preset).value().spec;
+  EXPECT_TRUE(Complete(spec, max_model_len).ok());
+  return spec;
 }
 
-// The defaults are what the options have anyway; what a preset says stays unless it is given.
-TEST(DocumentConstants, ReplaceOnlyWhatTheyAreGiven) {
-  SystemSpec scheduler;
-  QueueOrderOptions queue;
-  ApplyPreset(FindPreset("vllm-lora-batch32").value(), 2048, scheduler, queue);
-  ApplyConstants({}, scheduler, queue);
-  EXPECT_EQ(scheduler.max_distinct_adapters, 32);
-  EXPECT_EQ(scheduler.shape.prefetch_lookahead, 10);
-  EXPECT_EQ(scheduler.batch_window, SystemSpec().batch_window);
-  EXPECT_EQ(scheduler.swapping.interval, SwapThresholds().interval);
-  EXPECT_EQ(queue.lanes.refresh, SizeLanesOptions().refresh);
-  EXPECT_EQ(queue.lanes.output_weight, SizeLanesOptions().output_weight);
-  ApplyConstants({.score = {.size = 2},
-                  .input_weight = 1,
-                  .most_lanes = 3,
-                  .lane_refresh = kNsPerSecond,
-                  .expectation = {.least_variation = 4},
-                  .swapping = {.upper = 0.8},
-                  .prefetch_lookahead = 5,
-                  .adapters_in_batch = 0},
-                 scheduler, queue);
-  EXPECT_EQ(scheduler.score_weights.size, 2);
-  EXPECT_EQ(scheduler.expectation.least_variation, 4);
-  EXPECT_EQ(scheduler.swapping.upper, 0.8);
-  EXPECT_EQ(scheduler.shape.prefetch_lookahead, 5);
-  EXPECT_EQ(scheduler.max_distinct_adapters, 0);
-  EXPECT_EQ(queue.lanes.input_weight, 1);
-  EXPECT_EQ(queue.lanes.most_lanes, 3);
-  EXPECT_EQ(queue.lanes.refresh, kNsPerSecond);
+TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
+  SystemSpec spec = Completed("chameleon");
+  EXPECT_EQ(spec.queue, "mlq");
+  EXPECT_EQ(spec.fairness.policy, FairnessPolicy::kNone);
+  EXPECT_TRUE(spec.keep_idle_adapters);
+  EXPECT_FALSE(spec.keep_history);
+  EXPECT_GT(spec.whole_prompt_tokens, 0);
+  EXPECT_TRUE(spec.separate_phases);
+  EXPECT_EQ(spec.cold_start, ColdStart::kHold);
+  EXPECT_GE(spec.prefill_chunk, 10'000);
+  EXPECT_GE(spec.max_batch_tokens, 10'000 + spec.max_running);  // any prompt fits beside all decodes
+  EXPECT_FALSE(spec.spread_prompts);
+  EXPECT_FALSE(spec.load_on_arrival);
+  EXPECT_FALSE(spec.reserve_output);  // its quotas reserve what it predicts
+  EXPECT_EQ(spec.decode_turns, 1);    // Chameleon's scheduler admits requests after every step
+  EXPECT_EQ(spec.discard_share, SystemSpec().discard_share);
+  spec = Completed("loramux");
+  EXPECT_TRUE(spec.spread_prompts);
+  EXPECT_TRUE(spec.load_on_arrival);
+  EXPECT_TRUE(spec.keep_history);
+  EXPECT_EQ(spec.fairness.policy, FairnessPolicy::kVtc);
+  EXPECT_EQ(spec.max_batch_tokens, SystemSpec().max_batch_tokens);
+  EXPECT_EQ(spec.prefill_chunk, spec.max_batch_tokens);
+  spec = Completed("s-lora");
+  EXPECT_FALSE(spec.keep_idle_adapters);
+  EXPECT_EQ(spec.queue, "fifo");
+  EXPECT_EQ(spec.decode_turns, 10);
+  EXPECT_TRUE(spec.reserve_output);
+  EXPECT_EQ(spec.discard_share, 0);
+  spec = Completed("vllm-lora-batch32");
+  EXPECT_EQ(spec.max_distinct_adapters, 32);
+  EXPECT_EQ(spec.prefetch_lookahead, 10);
+  EXPECT_GT(spec.adapter_share, 0);
+  EXPECT_EQ(spec.whole_prompt_tokens, 0);
+  EXPECT_FALSE(spec.separate_phases);
+  EXPECT_EQ(spec.cold_start, ColdStart::kStall);
+  EXPECT_EQ(spec.max_batch_tokens, SystemSpec().max_batch_tokens);
 }
 
-TEST(Presets, SettingsFillInOptions) {
-  SystemSpec scheduler;
-  QueueOrderOptions queue;
-  ApplySettings({.max_running = 7,
-                 .max_batch_tokens = 100,
-                 .age_bound = 3,
-                 .fairness_max_wait = 4,
-                 .objective = 5,
-                 .count_cached = CountCached::kQuota},
-                scheduler, queue);
-  EXPECT_EQ(scheduler.max_running, 7);
-  EXPECT_EQ(scheduler.prefill_chunk, 100);
-  EXPECT_EQ(scheduler.age_bound, 3);
-  EXPECT_EQ(queue.age_bound, 3);
-  EXPECT_EQ(scheduler.fairness.max_wait, 4);
-  EXPECT_EQ(queue.objective, 5);
-  EXPECT_EQ(queue.lanes.slo, 5);
-  EXPECT_EQ(queue.lanes.count_cached, CountCached::kQuota);
-  ApplySettings({.prefill_chunk = 30}, scheduler, queue);
-  EXPECT_EQ(scheduler.prefill_chunk, 30);
+TEST(SystemSpec, WhatIsGivenWinsOverTheRegimeAndWholePrompts) {
+  SystemSpec spec = FindPreset("s-lora").value().spec;
+  spec.whole_prompt_tokens = 9000;
+  spec.adapter_share = 0.3;
+  ASSERT_TRUE(Complete(spec, 5000).ok());
+  EXPECT_EQ(spec.whole_prompt_tokens, 9000);
+  EXPECT_EQ(spec.max_batch_tokens, 9000 + spec.max_running);
+  EXPECT_EQ(spec.adapter_share, 0.3);
+  const SystemSpec once = spec;
+  ASSERT_TRUE(Complete(spec, 5000).ok());
+  for (const Setting& setting : kSettings) EXPECT_EQ(setting.get(spec), setting.get(once)) << setting.key;
+  spec.cache = "none";
+  EXPECT_FALSE(Complete(spec, 5000).ok());
+  SystemSpec chunked{.max_batch_tokens = 100, .prefill_chunk = 30};
+  ASSERT_TRUE(Complete(chunked, 5000).ok());
+  EXPECT_EQ(chunked.prefill_chunk, 30);
+  EXPECT_EQ(SystemSpec{.max_batch_tokens = 100}.Chunk(), 100);
+}
+
+// Each row leads to a field of its own, and to that alone. Its default is valid, and an operator finds it by one flag.
+TEST(SystemSpec, TheTableDescribesEachFieldOnce) {
+  std::set<std::string_view> keys, flags;
+  for (const Setting& setting : kSettings) {
+    SCOPED_TRACE(setting.key);
+    EXPECT_TRUE(keys.insert(setting.key).second);
+    EXPECT_EQ(setting.group == SettingGroup::kNoFlag, setting.flag.empty());
+    if (!setting.flag.empty()) {
+      EXPECT_TRUE(flags.insert(setting.flag).second);
+      EXPECT_FALSE(setting.text.empty());
+    }
+    const SystemSpec plain;
+    SystemSpec changed;
+    SettingValue value = setting.get(plain);
+    if (auto* on = std::get_if<bool>(&value)) *on = !*on;
+    if (auto* number = std::get_if<std::int64_t>(&value)) {
+      EXPECT_LE(*number, setting.range.high);
+      ++*number;
+    }
+    if (auto* number = std::get_if<double>(&value)) {
+      EXPECT_LE(*number, setting.range.high);
+      *number += 0.25;
+    }
+    if (auto* text = std::get_if<std::string>(&value)) *text += "x";
+    setting.set(changed, value);
+    for (const Setting& other : kSettings) {
+      EXPECT_EQ(other.get(changed) != other.get(plain), other.key == setting.key) << other.key;
+    }
+  }
+}
+
+TEST(SystemSpec, PresetsKeepWhatAnOperatorDecides) {
+  SystemSpec from{.cache = "lru", .max_running = 7, .age_bound = 3, .objective = 5}, to = FindPreset("s-lora")->spec;
+  from.fairness.max_wait = 4;
+  TakeOperatorsSettings(from, to);
+  EXPECT_EQ(to.max_running, 7);
+  EXPECT_EQ(to.age_bound, 3);
+  EXPECT_EQ(to.objective, 5);
+  EXPECT_EQ(to.fairness.max_wait, 4);
+  EXPECT_EQ(to.cache, "s-lora");
+  EXPECT_TRUE(to.reserve_output);
 }
 
 TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {

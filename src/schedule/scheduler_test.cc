@@ -172,7 +172,7 @@ TEST_F(LoadOnArrivalTest, OnlyWhereThatWasAskedFor) {
   Begin(w);
   w.Add(3, 1);
   EXPECT_FALSE(Load(w));
-  SchedulerWorld stalls(64, {.load_on_arrival = true, .shape = {.cold_start = ColdStart::kStall}});
+  SchedulerWorld stalls(64, {.load_on_arrival = true, .cold_start = ColdStart::kStall});
   Begin(stalls);
   stalls.Add(3, 1);
   EXPECT_FALSE(Load(stalls));
@@ -391,7 +391,7 @@ void GoAway(World& w, Request* request) {
 // Clients request absent adapters and disconnect before these are loaded. If each of them could make the step wait
 // again, the running request would never compute.
 TEST(Scheduler, StepsWaitAtMostOnceInARow) {
-  World w(64, {.shape = {.cold_start = ColdStart::kStall}});
+  World w(64, {.cold_start = ColdStart::kStall});
   for (std::uint32_t g = 1; g <= 20; ++g) w.AddAdapter(g, 1);
   const Request* running = w.Add(4, 0, 12);
   w.Step();
@@ -409,7 +409,7 @@ TEST(Scheduler, StepsWaitAtMostOnceInARow) {
 
 // A request for which a step waited computes before the next wait.
 TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
-  World w(64, {.shape = {.cold_start = ColdStart::kStall}});
+  World w(64, {.cold_start = ColdStart::kStall});
   w.AddAdapter(1, 1);
   w.AddAdapter(2, 1);
   const Request* running = w.Add(4, 0, 30);
@@ -450,7 +450,8 @@ class DistinctAdapters : public testing::TestWithParam<BeyondTheBound> {};
 TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   constexpr TimeNs kBound = 20 * 500;
   World w(200, {.max_distinct_adapters = 1,
-                .shape = {.cold_start = GetParam().cold_start, .skip_beyond_distinct = true},
+                .cold_start = GetParam().cold_start,
+                .skip_beyond_distinct = true,
                 .fairness = {.max_wait = kBound},
                 .age_bound = kBound});
   w.AddAdapter(1, 1);

@@ -1,27 +1,89 @@
-// A description of a system: how it schedules, queues and caches.
+// The description of a system: what an operator, a preset or a cache regime decides of how it schedules, queues and
+// caches, and what follows of it from the model and the machine.
+//
+// One table, kSettings, describes the fields. Flags, configuration file, environment and reference
+// (tools/system_flags.h), recordings (record/recording_setup.h) and the comparison of two systems are loops over it. So
+// a new setting is a field and a row here, and the code that obeys it.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "base/clock.h"
+#include "base/result.h"
 #include "cache/adapter_arrival_histogram.h"
 #include "cache/cache_regime.h"
 #include "cache/eviction_policy.h"
 #include "costs/performance_model.h"
-#include "schedule/plan/step_shape_options.h"
 #include "schedule/queue/fairness.h"
+#include "schedule/setting.h"
 
 namespace loramux {
 
-// What a system does.
+// What a step does if a request could start but its adapter is not on the device.
+enum class ColdStart : std::uint8_t {
+  // The step goes on without the request, which starts when its adapter has arrived, or arrives in time.
+  kPassOver,
+  // The step waits for the adapters of the requests that it admits, and then also admits requests that arrived
+  // meanwhile. Adapters of requests that cannot start yet load in the background. S-LoRA's loop.
+  kHold,
+  // The step waits. Beside steps, only adapters for `prefetch_lookahead` are loaded. vLLM-LoRA's ensure_loaded,
+  // CaraServe's ONDMD.
+  kStall,
+};
+
+// Whether a request begins while its adapter is still on its way to the device, computed meanwhile from the copy in the
+// host tier (CaraServe 4; docs/design/scheduling.md). Only with ColdStart::kPassOver.
+enum class ColdStartPolicy : std::uint8_t {
+  kWait,    // it begins when enough layers are on the device (schedule/plan/arrival.h)
+  kAssist,  // it begins at once where the host tier has the adapter
+  kAuto,    // as kAssist where that is expected to be sooner than to wait, request by request
+};
+
+// S-LoRA prefetches in the middle of its decode turns, and again so many turns before their end.
+inline constexpr std::int64_t kPrefetchTurns = 3;
+
+inline constexpr std::int32_t kMaxLanes = 4;  // the default of Chameleon's K_max, and the most that it may be
+
+// How the size of a request is computed (Chameleon 4.3.1: weighted request size).
+enum class RequestSizeForm : std::uint8_t {
+  kProduct,     // (A x input + B x output) x adapter: as in Chameleon, degree 2
+  kSum,         // (A x input + B x output + adapter) / 2: degree 1
+  kOutputOnly,  // predicted output: as in uServe
+};
+// How the number of lanes is chosen.
+enum class LaneCountRule : std::uint8_t {
+  // Adds a lane as long as it removes at least a tenth of the sum of squares of one cluster. Two groups of sizes give 2
+  // lanes, an even spread gives 3.
+  kWorthIt,
+  // Chameleon's "minimal WCSS", literally. More clusters never have a larger sum of squares, so this is nearly always
+  // kMaxLanes.
+  kLeastSquares,
+};
+
+// Where the prompt tokens count that the cache had when the request arrived, in either tier.
+enum class CountCached : std::uint8_t {
+  kEverywhere,  // in the size and against the quota, as in Chameleon, which caches no keys and values
+  kQuota,       // against the quota: the size, which stands for the time to run, counts only what is to be computed
+  kNowhere,     // the quota, too, counts only what the request adds to the memory
+};
+
+// A system. What a setting means to its user is the text of its row in kSettings.
 struct SystemSpec {
-  std::int64_t page_tokens = 16;        // positions in a page
-  std::int64_t state_pages = 0;         // of a request beside those of its positions (KvLayout::state_pages)
-  std::int64_t max_running = 256;       // requests in a batch
-  std::int64_t max_batch_tokens = 512;  // tokens computed in a step
-  std::int64_t prefill_chunk = 512;     // tokens of one request in a step
+  std::string cache = "loramux";             // FindCacheRegime
+  std::string queue = "fifo";                // MakeQueueOrder
+  std::string length_predictor = "history";  // or "proxy", which takes the hints of requests first, or "none"
+  bool keep_history = true;                  // and the regime keeps it: requests reuse pages of earlier ones
+  std::int64_t page_tokens = 16;             // positions in a page
+  std::int64_t state_pages = 0;              // of a request beside those of its positions (KvLayout::state_pages)
+  std::int64_t max_running = 256;            // requests in a batch
+  std::int64_t max_batch_tokens = 512;       // tokens computed in a step
+  std::int64_t prefill_chunk = 0;            // tokens of one request in a step; 0: max_batch_tokens
+  bool chunked_prefill = true;               // false: Complete makes prompts whole
   // > 0: prompts are never split, and a step computes several prompts only if they have at most so many tokens
   // together. REQUIRES then: any prompt fits max_batch_tokens and prefill_chunk.
   std::int64_t whole_prompt_tokens = 0;
@@ -34,16 +96,27 @@ struct SystemSpec {
   // (plan/first_tokens.h): long ones give way to others even when they were begun. Nothing changes if the order has no
   // objective, or lanes.
   bool prompts_by_objective = false;
-  std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch (--max-loras); 0: bounded by memory alone
-  // > 0: a request is admitted only if a step that decodes it with all running requests is predicted to take at most so
-  // long (plan/batch_time.h). REQUIRES then: costs, and more than one request alone takes. 0: no such bound.
+  std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch; 0: bounded by memory alone
+  // > 0: plan/batch_time.h. REQUIRES then: costs, and more than one request alone takes.
   TimeNs max_decode_step = 0;
   std::int64_t lookahead = 64;           // waiting requests that a step considers
   std::int64_t max_loads_in_flight = 4;  // adapter loads under way
   // The adapter of a request that arrives during a step begins to load at once (BackgroundPlanner), not with the next
   // plan. Only with ColdStart::kPassOver.
   bool load_on_arrival = false;
-  StepShapeOptions shape;  // what steps do otherwise than continuous batching
+  // What steps do otherwise than continuous batching (schedule/baselines).
+  ColdStart cold_start = ColdStart::kPassOver;
+  // A step either computes prompts or decodes; the two take turns (S-LoRA's loop). REQUIRES: whole_prompt_tokens > 0.
+  // Not with kStall.
+  bool separate_phases = false;
+  // With separate_phases: decoding steps after a step of prompts, before the next step of prompts (S-LoRA's
+  // max_wait_tokens). If more than kPrefetchTurns, loads for waiting requests begin beside only two of these steps, as
+  // in S-LoRA.
+  std::int64_t decode_turns = 1;
+  // With kStall: number of waiting requests without a seat, oldest first, for which adapters are loaded beside a step.
+  std::int64_t prefetch_lookahead = 0;
+  // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA) or max_decode_step.
+  bool skip_beyond_distinct = false;
   ColdStartPolicy cold_start_policy = ColdStartPolicy::kWait;
   // The executor reads the host tier's pages as fast as the device's (the CPU), so that to begin from there costs
   // nothing.
@@ -52,31 +125,51 @@ struct SystemSpec {
   bool disk_by_layer = false;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
-  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them
-  ExpectationOptions expectation;                             // of kHistogram
-  SwapThresholds swapping;                                    // with proactive_swapping
-  TimeNs batch_window = 5 * kNsPerSecond;  // FastLibra 5.1: for the mean size of a batch (UsageMonitor)
-  ScoreWeights score_weights;              // of the eviction policy "chameleon", which the control plane makes
-  TimeNs age_bound = 30 * kNsPerSecond;    // QueueOrderOptions::age_bound
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;
+  ExpectationOptions expectation;  // of kHistogram
+  SwapThresholds swapping;         // with proactive_swapping
+  TimeNs batch_window = 5 * kNsPerSecond;
+  ScoreWeights score_weights;  // of the eviction policy "chameleon"
+  // The most that a due time shifts, in either direction (queue/queue_order.h).
+  TimeNs age_bound = 30 * kNsPerSecond;
+  TimeNs objective = 5 * kNsPerSecond;  // for the time to the first token
+  // Of the orders with lanes (queue/size_lanes.h).
+  RequestSizeForm request_size = RequestSizeForm::kProduct;
+  double size_input_weight = 0.4, size_output_weight = 0.6;
+  LaneCountRule lane_count = LaneCountRule::kWorthIt;
+  CountCached count_cached = CountCached::kEverywhere;
+  std::int32_t most_lanes = kMaxLanes;
+  TimeNs lane_refresh = 300 * kNsPerSecond;
   // S-LoRA's admission: a request begins only if memory holds the whole output that it may have, beside that of all
   // running requests (schedule/baselines/output_reservation.h). So none is preempted for want of memory. Only in one
   // pool.
   bool reserve_output = false;
   double discard_share = 0.25;  // share of the computed tokens that preemptions for waiting requests may discard
-  // From the cache regime (cache/cache_regime.h): Share of the device's pages for adapters; keys and values have the
-  // rest. 0: one pool for both.
+  // > 0: share of the device's pages for adapters; keys and values have the rest. 0: the regime's, or one pool for
+  // both.
   double adapter_share = 0;
+  // From the cache regime (cache/cache_regime.h).
   bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
   // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
   // because each side then evicts only its own.
   bool maintain_dependency = true;
   TimeNs host_bonus = 0;            // DependencyTree::set_host_bonus if the host tier is much larger than the device
   bool proactive_swapping = false;  // pages also move without a request (cache/proactive_swapper.h); one pool only
+  double total_tokens = 0;          // capacity of the device, for the quotas of lanes
   std::shared_ptr<const PerformanceModel> costs;  // for predictions (plan_by_model.h); null: steps count alike
 
   // Requests that a step can compute.
   std::int64_t Seats() const { return std::min(max_running, max_batch_tokens); }
+  // Tokens of one request that a step can compute.
+  std::int64_t Chunk() const { return prefill_chunk > 0 ? prefill_chunk : max_batch_tokens; }
 };
+
+// Sets what follows from the cache regime and, for whole prompts, from the most positions of a sequence. May be called
+// again. REQUIRES: max_model_len > 0. Errors: there is no such regime.
+Status Complete(SystemSpec& spec, std::int64_t max_model_len);
+
+// Sets what an operator decides and presets leave open, as `from` has it.
+void TakeOperatorsSettings(const SystemSpec& from, SystemSpec& to);
 
 // Pages reserved for adapters on a device of `capacity_pages`. 0: one pool for all.
 inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacity_pages) {
@@ -84,13 +177,184 @@ inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacit
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(adapter_share * static_cast<double>(capacity_pages)));
 }
 
-// Sets the options that the regime decides. The caller makes the regime's EvictionPolicy and DependencyTree.
-inline void ApplyRegime(const CacheRegime& regime, SystemSpec& options) {
-  options.adapter_share = regime.adapter_share;
-  options.keep_idle_adapters = regime.keep_idle_adapters;
-  options.maintain_dependency = regime.maintain_dependency;
-  options.host_bonus = regime.host_bonus;
-  options.proactive_swapping = regime.proactive_swapping;
-}
+namespace setting_names {
+inline constexpr std::array<std::string_view, 3> kColdStart = {"pass-over", "hold", "stall"};
+inline constexpr std::array<std::string_view, 3> kColdStartPolicy = {"wait", "assist", "auto"};
+inline constexpr std::array<std::string_view, 2> kFairness = {"none", "vtc"};
+inline constexpr std::array<std::string_view, 2> kPrefetch = {"none", "histogram"};
+inline constexpr std::array<std::string_view, 3> kRequestSize = {"product", "sum", "output"};
+inline constexpr std::array<std::string_view, 2> kLaneCount = {"worth-it", "least-squares"};
+inline constexpr std::array<std::string_view, 3> kCountCached = {"everywhere", "quota", "nowhere"};
+}  // namespace setting_names
+
+// The table: every field but the weights of tenants and the costs. Commands list the flags of a group in this order.
+inline constexpr auto kSettings = [] {
+  using namespace setting_names;
+  using S = SystemSpec;
+  constexpr double kTokens = 1 << 24, kCount = 1 << 20, kNs = 1e15;  // the most of each; 1e15 ns: 11 days
+  return std::to_array<Setting>({
+      Row<&S::cold_start_policy>("cold_start_policy")
+          .Names(kColdStartPolicy)
+          .Flag(SettingGroup::kAdapters, "--cold-start", "WHEN",
+                "When a request begins whose adapter is in memory but not on the device: wait until it is there, "
+                "assist (at once, computed from memory meanwhile) or auto (whichever is sooner)")
+          .Shown("auto")
+          .InPresets(),
+      Row<&S::max_distinct_adapters>("max_distinct_adapters", {0, kCount})
+          .Flag(SettingGroup::kAdapters, "--max-loras", "N",
+                "Upper bound on different adapters in one batch (vLLM-LoRA: 32); 0: bounded by memory only",
+                {0, kCount})
+          .InPresets(),
+      Row<&S::cache>("cache")
+          .Flag(SettingGroup::kMemory, "--cache,--eviction", "NAME",
+                "Cache regime, which decides what stays in memory and what is evicted first")
+          .InPresets(),
+      Row<&S::adapter_share>("adapter_share", {0, 0.95})
+          .Flag(SettingGroup::kMemory, "--adapter-share", "SHARE",
+                "Share of memory reserved for adapters, for all presets", {0, 0.95})
+          .Shown("each preset's")
+          .Only(SettingUse::kSimulate),
+      Row<&S::adapter_prefetch>("adapter_prefetch")
+          .Names(kPrefetch)
+          .Flag(SettingGroup::kMemory, "--adapter-prefetch", "POLICY",
+                "Load adapters before a request asks for them: none, or histogram (by each adapter's history of idle "
+                "times)"),
+      Row<&S::keep_history>("prefix_cache")
+          .Flag(SettingGroup::kMemory, "--enable-prefix-caching,!--no-enable-prefix-caching", "",
+                "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens")
+          .Shown("on")
+          .InPresets(),
+      Row<&S::max_running>("max_running", {1, kCount})
+          .Flag(SettingGroup::kBatching, "--max-num-seqs", "N", "Requests in one batch", {1, 65536}),
+      Row<&S::max_batch_tokens>("max_batch_tokens", {1, kTokens})
+          .Flag(SettingGroup::kBatching, "--max-num-batched-tokens", "TOKENS", "Tokens computed in one step",
+                {1, kCount})
+          .Shown("512, or as many as a preset with whole prompts needs"),
+      Row<&S::prefill_chunk>("prefill_chunk", {1, kTokens})
+          .Flag(SettingGroup::kBatching, "--prefill-chunk", "TOKENS",
+                "Prompt tokens of one request that one step computes", {1, kCount})
+          .Shown("a whole step, or whole prompts, as the preset has it; of a server without a preset 256"),
+      Row<&S::queue>("queue")
+          .Flag(SettingGroup::kOrder, "--schedule", "ORDER", "Order in which waiting requests of a tenant are admitted")
+          .InPresets(),
+      Row<&S::age_bound>("age_bound", {1, kNs})
+          .Flag(SettingGroup::kOrder, "--age-bound", "SECONDS",
+                "Seconds after which a waiting request is served first within its tenant, in any order",
+                {0.1, 86400.0}),
+      Row<&S::objective>("ttft_objective", {1, kNs})
+          .Flag(SettingGroup::kOrder, "--ttft-objective", "SECONDS",
+                "Time to first token that --schedule objective aims at: it minimises requests that miss it. Lanes of "
+                "mlq have their quotas by it",
+                {0.001, 86400.0})
+          .Only(SettingUse::kServe),
+      Row<&S::max_decode_step>("max_decode_step", {0, kNs})
+          .Flag(SettingGroup::kOrder, "--max-decode-step", "SECONDS",
+                "Bounds batches by time instead of adapters: a request is admitted only if a step that decodes it with "
+                "all that run is predicted to take at most so long, by keys and values and by the ranks of the "
+                "adapters. Prompts come on top of it; 0: no bound",
+                {0, 86400.0}),
+      Row<&S::request_size>("size_form")
+          .Names(kRequestSize)
+          .Flag(
+              SettingGroup::kOrder, "--request-size", "FORM",
+              "Size of a request for mlq: product or sum of input, predicted output and adapter size, or output alone")
+          .InPresets(),
+      Row<&S::lane_count>("lane_count_rule")
+          .Names(kLaneCount)
+          .Flag(SettingGroup::kOrder, "--lane-count", "RULE",
+                "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly "
+                "always 4)"),
+      Row<&S::count_cached>("count_cached")
+          .Names(kCountCached)
+          .Flag(SettingGroup::kOrder, "--count-cached", "WHERE",
+                "Where mlq counts prompt tokens that the cache has when a request arrives: everywhere (in its size and "
+                "against its lane's quota), quota (not in its size) or nowhere"),
+      Row<&S::length_predictor>("length_predictor")
+          .Flag(SettingGroup::kOrder, "--length-predictor", "NAME",
+                "Source of predicted output lengths: history (per adapter, kept in --state-dir), proxy (a model that "
+                "reads the prompt) or none")
+          .Only(SettingUse::kServe),
+      Row<&S::fairness, &FairnessOptions::policy>("fairness")
+          .Names(kFairness)
+          .Flag(SettingGroup::kFairness, "--fairness", "POLICY",
+                "Order among tenants: vtc serves the tenant that received the least service; none serves in order of "
+                "arrival")
+          .InPresets(),
+      Row<&S::fairness, &FairnessOptions::max_wait>("fairness_max_wait", {0, kNs})
+          .Flag(SettingGroup::kFairness, "--fairness-max-wait", "SECONDS",
+                "Time without service after which a tenant is served next, whatever it received before", {0, 86400.0}),
+      Row<&S::score_weights, &ScoreWeights::frequency>("score_frequency", {0, 1e6})
+          .Flag(SettingGroup::kDocuments, "--score-frequency", "WEIGHT",
+                "F of the score of --cache chameleon (Chameleon 4.2)", {0, 1e6}),
+      Row<&S::score_weights, &ScoreWeights::recency>("score_recency", {0, 1e6})
+          .Flag(SettingGroup::kDocuments, "--score-recency", "WEIGHT", "R of that score", {0, 1e6}),
+      Row<&S::score_weights, &ScoreWeights::size>("score_size", {0, 1e6})
+          .Flag(SettingGroup::kDocuments, "--score-size", "WEIGHT", "S of that score", {0, 1e6}),
+      Row<&S::size_input_weight>("size_input_weight", {0, 1e6})
+          .Flag(SettingGroup::kDocuments, "--size-input-weight", "WEIGHT",
+                "A of the weighted request size of mlq (Chameleon 4.3.1)", {0, 1e6}),
+      Row<&S::size_output_weight>("size_output_weight", {0, 1e6})
+          .Flag(SettingGroup::kDocuments, "--size-output-weight", "WEIGHT", "B of that size", {0, 1e6}),
+      Row<&S::most_lanes>("most_lanes", {1, kMaxLanes})
+          .Flag(SettingGroup::kDocuments, "--most-lanes", "N", "K_max: the most lanes of mlq (Chameleon 4.3.2)",
+                {1, kMaxLanes}),
+      Row<&S::lane_refresh>("lane_refresh", {1, kNs})
+          .Flag(SettingGroup::kDocuments, "--lane-refresh", "SECONDS",
+                "T_refresh: time after which lanes are fitted again (Chameleon 4.3.2)", {0.001, 86400}),
+      Row<&S::expectation, &ExpectationOptions::bin>("expect_bin", {1e6, kNs})
+          .Flag(SettingGroup::kDocuments, "--expect-bin", "SECONDS",
+                "Width of the 240 bins of --adapter-prefetch histogram; 60 in Shahrad et al.", {0.001, 3600}),
+      Row<&S::expectation, &ExpectationOptions::least_variation>("expect_variation", {0, 1e3})
+          .Flag(SettingGroup::kDocuments, "--expect-variation", "RATIO",
+                "Least coefficient of variation of the bins' counts for which an adapter is expected (Shahrad et al.)",
+                {0, 1000}),
+      Row<&S::swapping, &SwapThresholds::upper>("swap_upper", {0, 1})
+          .Flag(SettingGroup::kDocuments, "--swap-upper", "SHARE",
+                "Share of the device's pages above which --cache fastlibra frees pages (FastLibra 5.3)", {0, 1}),
+      Row<&S::swapping, &SwapThresholds::lower>("swap_lower", {0, 1})
+          .Flag(SettingGroup::kDocuments, "--swap-lower", "SHARE", "Share below which it brings pages back", {0, 1}),
+      Row<&S::swapping, &SwapThresholds::interval>("swap_interval", {1, kNs})
+          .Flag(SettingGroup::kDocuments, "--swap-interval", "SECONDS",
+                "Time between two looks at these thresholds (FastLibra 5.3)", {0.001, 3600}),
+      Row<&S::batch_window>("batch_window", {1e6, kNs})
+          .Flag(SettingGroup::kDocuments, "--batch-window", "SECONDS",
+                "Time over which the mean batch is taken, for the number of adapters wanted (FastLibra 5.1)",
+                {0.001, 3600}),
+      Row<&S::prefetch_lookahead>("prefetch_lookahead", {0, kCount})
+          .Flag(SettingGroup::kDocuments, "--prefetch-lookahead", "N",
+                "Waiting requests whose adapters are loaded ahead, with presets whose steps wait for adapters "
+                "(vLLM-LoRA: 10)",
+                {0, kCount})
+          .InPresets(),
+      // What presets, regimes, the model and the machine decide.
+      Row<&S::page_tokens>("page_tokens", {1, 65536}),
+      Row<&S::state_pages>("state_pages", {0, kCount}),
+      Row<&S::chunked_prefill>("chunked_prefill"),
+      Row<&S::whole_prompt_tokens>("whole_prompt_tokens", {0, kTokens}),
+      Row<&S::spread_prompts>("spread_prompts"),
+      Row<&S::prompts_by_objective>("prompts_by_objective"),
+      Row<&S::lookahead>("lookahead", {1, kCount}),
+      Row<&S::max_loads_in_flight>("max_loads_in_flight", {1, kCount}),
+      Row<&S::load_on_arrival>("load_on_arrival"),
+      Row<&S::cold_start>("cold_start").Names(kColdStart),
+      Row<&S::separate_phases>("separate_phases"),
+      Row<&S::decode_turns>("decode_turns", {1, kCount}),
+      Row<&S::skip_beyond_distinct>("skip_beyond_distinct"),
+      Row<&S::reads_host_tier>("reads_host_tier"),
+      Row<&S::disk_by_layer>("disk_by_layer"),
+      Row<&S::fairness, &FairnessOptions::prompt_token_cost>("prompt_token_cost", {0, 1e6}),
+      Row<&S::fairness, &FairnessOptions::output_token_cost>("output_token_cost", {0, 1e6}),
+      Row<&S::fairness, &FairnessOptions::burst>("fairness_burst", {0, 1e12}),
+      Row<&S::fairness, &FairnessOptions::max_idle_tenants>("max_idle_tenants", {1, 1 << 24}),
+      Row<&S::fetch_ahead>("fetch_ahead"),
+      Row<&S::reserve_output>("reserve_output"),
+      Row<&S::discard_share>("discard_share", {0, 1}),
+      Row<&S::keep_idle_adapters>("keep_idle_adapters"),
+      Row<&S::maintain_dependency>("maintain_dependency"),
+      Row<&S::host_bonus>("host_bonus", {0, kNs}),
+      Row<&S::proactive_swapping>("proactive_swapping"),
+      Row<&S::total_tokens>("total_tokens", {1, 1e15}),
+  });
+}();
 
 }  // namespace loramux

@@ -279,9 +279,13 @@ TEST(Machines, AreAsManyAsTheCheapestWayNeeds) {
   const auto device = [](std::int64_t gpus) {
     return DescribeDevice(FindDevice("a10").value(), FindModel("llama-7b").value(), gpus).value();
   };
-  const std::vector<MachineChoice> choices = {{FindPreset("s-lora").value(), 1, device(1)},
-                                              {FindPreset("loramux").value(), 2, device(2)},
-                                              {FindPreset("loramux").value(), 1, device(1)}};
+  const auto preset = [&](std::string_view name) {
+    Preset found = FindPreset(name).value();
+    TakeOperatorsSettings(options.server.preset.spec, found.spec);
+    return found;
+  };
+  const std::vector<MachineChoice> choices = {
+      {preset("s-lora"), 1, device(1)}, {preset("loramux"), 2, device(2)}, {preset("loramux"), 1, device(1)}};
   MachineSearch search{.objective = kObjective, .share = 0.95, .most = 50};
   double last = 0;
   search.progress = [&](const std::string& what, double share) {

@@ -15,9 +15,9 @@ inline FleetOptions SmallFleet(std::int64_t servers, const std::string& policy) 
   options.server.device = DescribeDevice(FindDevice("a10").value(), FindModel("llama-7b").value()).value();
   options.server.device.device_pages = options.server.device.PagesOf(3e9);
   options.server.host_bytes = 4e9;
-  options.server.max_running = 16;
   options.server.preset = FindPreset("loramux").value();
-  options.server.slo = 2 * kNsPerSecond;
+  options.server.preset.spec.max_running = 16;
+  options.server.preset.spec.objective = 2 * kNsPerSecond;
   options.dispatcher.policy = policy;
   options.keep_log = true;
   return options;

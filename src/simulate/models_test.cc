@@ -265,7 +265,7 @@ TEST(SloSearch, InHasteItFindsTheSame) {
         .requests = 2400, .rate = 1, .input_mean = 200, .output_mean = 12, .adapters = 20, .seed = seed};
     LoadSearch search{.objective = {.ttft = kNsPerSecond}};
     if (seed > 3) search.objective.tpot = 60 * kNsPerMs;
-    options.slo = search.objective.ttft;
+    options.preset.spec.objective = search.objective.ttft;
     double last = 0;
     search.progress = [&](double share) {
       EXPECT_GE(share, 0);
@@ -360,7 +360,7 @@ TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
   const auto low_load =
       LowLoadTime(options, {.requests = 20, .rate = 1, .input_mean = 1000, .input_cv = 0, .adapters = 0});
   ASSERT_FALSE(low_load.ok());
-  EXPECT_EQ(low_load.error().param, "--slo");
+  EXPECT_EQ(low_load.error().param, "--ttft-objective");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ void PlanChecker::CheckBatch(const View& view) {
     const Request& request = *chunk.request;
     const std::string who = "request " + std::to_string(request.id.value);
     Expect(seen.insert(&request).second, view, who + " is in the batch twice");
-    Expect(chunk.num_tokens > 0 && chunk.num_tokens <= options_.prefill_chunk, view, who + ": a chunk out of range");
+    Expect(chunk.num_tokens > 0 && chunk.num_tokens <= options_.Chunk(), view, who + ": a chunk out of range");
     Expect(chunk.num_tokens <= request.uncomputed(), view, who + " computes more tokens than it has uncomputed");
     Expect(chunk.admits == Admits(plan, request), view,
            who + ": its chunk and the plan's admissions disagree on whether it is admitted");

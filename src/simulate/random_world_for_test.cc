@@ -1,4 +1,5 @@
 #include "simulate/random_world_for_test.h"
+#include "base/check.h"
 
 #include <algorithm>
 #include <array>
@@ -87,7 +88,7 @@ void DrawWishes(Drawing& draw, Workload& workload) {
 
 // Requests may begin before their adapters are there; a core keeps up with about 50 tokens, or with none.
 void DrawColdStarts(Drawing& draw, SimulationOptions& options) {
-  options.preset.cold_start_policy = draw.OneOf({ColdStartPolicy::kAssist, ColdStartPolicy::kAuto});
+  options.preset.spec.cold_start_policy = draw.OneOf({ColdStartPolicy::kAssist, ColdStartPolicy::kAuto});
   CpuAssist& assist = options.device.model.assist;
   assist = {.layers = 4, .cores = draw.OneOf<std::int64_t>({0, 1, 8}), .per_token = 1e-6};
   assist.groups[0] = {.hand_off = 1e-5, .per_token_rank = draw.OneOf({1e-6, 1e-3}), .base_share = 0.3};
@@ -102,50 +103,41 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
                     .workload = DrawRequests(draw, seed)};
   DrawWishes(draw, world.workload);
   SimulationOptions& options = world.options;
-  options.max_running = draw.OneOf<std::int64_t>({1, 3, 16, 256});
-  options.max_batch_tokens = draw.OneOf<std::int64_t>({16, 64, 512});
-  if (draw.Chance(0.2)) options.adapter_share = draw.OneOf({0.3, 0.6});
+  options.preset.spec.max_running = draw.OneOf<std::int64_t>({1, 3, 16, 256});
+  options.preset.spec.max_batch_tokens = draw.OneOf<std::int64_t>({16, 64, 512});
+  if (draw.Chance(0.2)) options.preset.spec.adapter_share = draw.OneOf({0.3, 0.6});
   options.host_bytes = draw.OneOf<double>({0, 30, 300, 5000}) * kPageBytes;
   options.adapters_in_host_memory = draw.Chance(0.5);
   options.predictor_accuracy = draw.OneOf({0.0, 0.5, 0.8, 1.0});
-  options.age_bound = static_cast<TimeNs>(draw.Between(2e7, 3e10));
-  options.fairness_max_wait = static_cast<TimeNs>(draw.Between(2e7, 3e10));
-  options.slo = static_cast<TimeNs>(draw.Between(1e8, 1e10));
+  options.preset.spec.age_bound = static_cast<TimeNs>(draw.Between(2e7, 3e10));
+  options.preset.spec.fairness.max_wait = static_cast<TimeNs>(draw.Between(2e7, 3e10));
+  options.preset.spec.objective = static_cast<TimeNs>(draw.Between(1e8, 1e10));
   options.seed = seed;
-  if (seed % 5 == 1) options.count_cached = CountCached::kQuota;
-  if (seed % 5 == 2) options.count_cached = CountCached::kNowhere;
+  if (seed % 5 == 1) options.preset.spec.count_cached = CountCached::kQuota;
+  if (seed % 5 == 2) options.preset.spec.count_cached = CountCached::kNowhere;
   options.check_every = draw.OneOf<std::int64_t>({0, 0, 3, 20});
   options.samples = draw.OneOf<std::int64_t>({0, 20});
-  if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
+  if (draw.Chance(0.3)) options.preset.spec.adapter_prefetch = AdapterPrefetch::kHistogram;
   if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});  // a ridge of 20 and 200 tokens
-  if (draw.Chance(0.3)) options.preset.load_on_arrival = true;
+  if (draw.Chance(0.3)) options.preset.spec.load_on_arrival = true;
   if (draw.Chance(0.5)) {  // each tenant is a sharing domain
     for (WorkloadRequest& request : world.workload.requests) request.prefix_domain = request.tenant;
   }
   if (draw.Chance(0.4)) DrawColdStarts(draw, options);
   if (draw.Chance(0.4)) {  // batches bounded by time, at about 1 to 30 sequences
     const double seconds = ShortestStepSeconds(options.device.model) * draw.OneOf({1.02, 1.2, 2.0, 5.0});
-    options.max_decode_step = static_cast<TimeNs>(seconds * kNsPerSecond) + 1;
+    options.preset.spec.max_decode_step = static_cast<TimeNs>(seconds * kNsPerSecond) + 1;
   }
   return world;
 }
 
 SystemSpec SpecOf(const RandomWorld& world) {
-  const SimulationOptions& options = world.options;
-  SystemSpec scheduler{.page_tokens = options.device.page_tokens,
-                       .max_running = options.max_running,
-                       .max_batch_tokens = options.max_batch_tokens,
-                       .prefill_chunk = options.max_batch_tokens,
-                       .adapter_prefetch = options.adapter_prefetch,
-                       .age_bound = options.age_bound};
-  scheduler.fairness.max_wait = options.fairness_max_wait;
-  QueueOrderOptions order;
-  ApplyPreset(options.preset, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens()), scheduler, order);
-  if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
-  scheduler.max_decode_step = options.max_decode_step;
-  scheduler.costs =
-      options.costs != nullptr ? options.costs : std::make_shared<const PerformanceModel>(options.device.model);
-  return scheduler;
+  SystemSpec spec = world.options.preset.spec;
+  spec.page_tokens = world.options.device.page_tokens;
+  CHECK(Complete(spec, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens())).ok());
+  spec.costs = world.options.costs != nullptr ? world.options.costs
+                                              : std::make_shared<const PerformanceModel>(world.options.device.model);
+  return spec;
 }
 
 }  // namespace loramux

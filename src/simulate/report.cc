@@ -183,8 +183,8 @@ std::string ReportAsJson(const SimulationReport& report) {
   for (const PresetRun& run : report.runs) {
     Json entry{{"preset", run.preset.name},
                {"what", run.preset.what},
-               {"cache", run.preset.cache},
-               {"queue", run.preset.queue}};
+               {"cache", run.preset.spec.cache},
+               {"queue", run.preset.spec.queue}};
     entry.update(SummaryJson(run.summary));
     entry["by_size"] = SizeJson(run.result);
     if (!run.sustained.probes.empty()) entry["sustained"] = SustainedJson(run.sustained);

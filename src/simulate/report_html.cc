@@ -86,8 +86,8 @@ std::string SizeTable(const SimulationReport& report) {
 std::string WhatTable(const SimulationReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
-    rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.cache),
-                    std::string(run.preset.queue), run.preset.chunked_prefill ? "in chunks" : "whole"});
+    rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.spec.cache),
+                    std::string(run.preset.spec.queue), run.preset.spec.chunked_prefill ? "in chunks" : "whole"});
   }
   return "<h2>Presets</h2>" +
          Table({"preset", "description", "cache regime", "queue order", "prompts"}, rows, /*words=*/true);

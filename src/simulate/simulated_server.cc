@@ -108,29 +108,18 @@ Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const Simulatio
   return server;
 }
 
-SystemSpec SpecOf(const SimulationOptions& options, const SimulatedLimits& limits, QueueOrderOptions& queue) {
-  SystemSpec scheduler{.page_tokens = options.device.page_tokens, .adapter_prefetch = options.adapter_prefetch};
-  queue = {.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens)};
-  ApplySettings({.max_running = options.max_running,
-                 .max_batch_tokens = options.max_batch_tokens,
-                 .age_bound = options.age_bound,
-                 .fairness_max_wait = options.fairness_max_wait,
-                 .objective = options.slo,
-                 .max_decode_step = options.max_decode_step,
-                 .count_cached = options.count_cached},
-                scheduler, queue);
-  ApplyPreset(options.preset, limits.max_model_len, scheduler, queue);
-  ApplyConstants(options.constants, scheduler, queue);
-  if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
-  const bool by_device = options.costs == nullptr && options.max_decode_step > 0;
-  PlanByModel(by_device ? std::make_shared<const PerformanceModel>(options.device.model) : options.costs, scheduler,
-              queue);
-  if (options.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options.device.model);  // from the data sheet
-  return scheduler;
+Result<SystemSpec> SpecOf(const SimulationOptions& options, const SimulatedLimits& limits) {
+  SystemSpec spec = options.preset.spec;
+  spec.page_tokens = options.device.page_tokens;
+  spec.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens);
+  RETURN_IF_ERROR(Complete(spec, limits.max_model_len));
+  const bool by_device = options.costs == nullptr && spec.max_decode_step > 0;
+  PlanByModel(by_device ? std::make_shared<const PerformanceModel>(options.device.model) : options.costs, spec);
+  if (options.costs == nullptr) spec.ridge_tokens = RidgeTokens(options.device.model);  // from the data sheet
+  return spec;
 }
 
 Status SimulatedServer::Build() {
-  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
   const std::int64_t page_bytes = options_.device.page_bytes;
   ControlPlaneOptions plane;
   const std::int64_t device_bytes = options_.device.device_pages * page_bytes,
@@ -139,13 +128,8 @@ Status SimulatedServer::Build() {
   if (options_.host_bytes > 0) {
     ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", ArenaWithoutBytes(host_bytes), page_bytes));
   }
-  const SystemSpec scheduler = SpecOf(options_, limits_, plane.queue);
-  plane.engine = {.scheduler = scheduler,
-                  .max_model_len = limits_.max_model_len,
-                  .eos_token_ids = {},
-                  .vocab_size = SimulatedExecutor::kVocab};
-  plane.eviction = regime.policy;
-  plane.prefix_cache = regime.keep_history && options_.preset.keep_history;
+  plane.engine = {.max_model_len = limits_.max_model_len, .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab};
+  ASSIGN_OR_RETURN(plane.engine.spec, SpecOf(options_, limits_));
   plane.hash_seed = options_.seed;
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   engine_ = plane_->Connect({.clock = *place_.clock,
@@ -203,8 +187,8 @@ ServerSnapshot SimulatedServer::Snapshot(bool draining) {
                           .version = ++version_,
                           .draining = draining,
                           .base_model = "base",
-                          .max_running = std::min(options_.max_running, options_.max_batch_tokens),
-                          .max_batch_tokens = options_.max_batch_tokens,
+                          .max_running = options_.preset.spec.Seats(),
+                          .max_batch_tokens = options_.preset.spec.max_batch_tokens,
                           .page_tokens = options_.device.page_tokens,
                           .page_bytes = options_.device.page_bytes,
                           .device_pages = plane_->device().capacity_pages(),

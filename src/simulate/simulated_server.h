@@ -66,8 +66,8 @@ struct SimulatedPlace {
   std::string instance;     // ServerSnapshot::instance. Not empty: it keeps what Snapshot needs
 };
 
-// The options of the scheduler and of its queue in a simulated server. REQUIRES: options.preset.cache names a regime.
-SystemSpec SpecOf(const SimulationOptions& options, const SimulatedLimits& limits, QueueOrderOptions& queue);
+// The complete description of a simulated server. Error: an unknown cache.
+Result<SystemSpec> SpecOf(const SimulationOptions& options, const SimulatedLimits& limits);
 
 // The server. Not thread-safe.
 class SimulatedServer {

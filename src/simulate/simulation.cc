@@ -28,8 +28,7 @@ class World {
   }
 
   SimulationResult Run() {
-    const auto policy = options_.preset.cold_start_policy.value_or(ColdStartPolicy::kWait);
-    const bool begins_from_host = policy != ColdStartPolicy::kWait;
+    const bool begins_from_host = options_.preset.spec.cold_start_policy != ColdStartPolicy::kWait;
     if (options_.preset.all_on_device) PinAll();
     if (begins_from_host && options_.adapters_in_host_memory && options_.host_bytes > 0) FillHostTier();
     if (options_.adapters_in_host_tier && options_.host_bytes > 0) PlaceInHost();

@@ -30,26 +30,15 @@ namespace loramux {
 // Options of Simulate.
 struct SimulationOptions {
   SimulatedDevice device;
-  Preset preset;
-  // --max-num-seqs, --max-num-batched-tokens (with chunked prefill)
-  std::int64_t max_running = 256, max_batch_tokens = 512;
+  Preset preset;                             // with what an operator sets beside it
   const EvictionPolicy* eviction = nullptr;  // replaces the regime's policy; not owned; null: the regime's
-  double adapter_share = 0;                  // part of the device memory, replaces the regime's share; 0: the regime's
   double host_bytes = 256e9;                 // size of the host tier; 0: none
   bool adapters_in_host_memory = true;       // at the start; false: only on disk
   // The host tier holds all adapters from the start, as far as it has room, so that what moves pages ahead of demand
   // may choose any of them. False: it holds those that were loaded for a request.
   bool adapters_in_host_tier = false;
   double predictor_accuracy = 0.8;  // of OraclePredictor (Chameleon's predictor reaches about 80 %)
-  TimeNs age_bound = 30 * kNsPerSecond;
-  TimeNs fairness_max_wait = 30 * kNsPerSecond;               // FairnessOptions::max_wait
-  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // SystemSpec::adapter_prefetch
-  DocumentConstants constants;
-  TimeNs slo = 5 * kNsPerSecond;                        // SizeLanesOptions::slo
-  CountCached count_cached = CountCached::kEverywhere;  // SizeLanesOptions::count_cached
-  // SystemSpec::max_decode_step. Without `costs` plans then go by the device's own model.
-  TimeNs max_decode_step = 0;
-  std::uint64_t seed = 1;  // of the predictor and the tree
+  std::uint64_t seed = 1;           // of the predictor and the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
   GiveUpRule give_up;                          // ends a run early
@@ -57,7 +46,8 @@ struct SimulationOptions {
   std::int64_t samples = 200;                  // of memory and queue, spread over the arrivals
   EngineObserver* observer = nullptr;          // sees every plan; not owned
   Pace pace;                                   // of the device's steps; plans do not know it
-  // the costs that plans use (schedule/plan_by_model.h); null: learned during the run
+  // The costs that plans use (schedule/plan_by_model.h). Null: learned during the run, but with a bound on
+  // decoding steps those of the device's own model.
   std::shared_ptr<const PerformanceModel> costs;
 };
 

@@ -79,7 +79,7 @@ TEST(Simulation, SLoraNeverPreempts) {
   const Workload workload = MakeWorkload(load).value();
   SimulationOptions options = OptionsFor("s-lora", RoundDevice(100));
   EXPECT_EQ(Simulate(options, workload).value().stats.preemptions, 0);
-  options.preset.reserve_output = false;
+  options.preset.spec.reserve_output = false;
   EXPECT_GT(Simulate(options, workload).value().stats.preemptions, 0);
 }
 
@@ -183,8 +183,8 @@ TEST(Simulation, AdaptersMayLieOnDiskAtFirst) {
 
 TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
   SimulationOptions options = OptionsFor("fifo");
-  options.preset.chunked_prefill = false;
-  options.preset.shape.separate_phases = true;
+  options.preset.spec.chunked_prefill = false;
+  options.preset.spec.separate_phases = true;
   const SimulationResult result = Simulate(options, TwoRequests(-1, -1, 4 * kNsPerMs)).value();
   // The first prompt until 11; its decode until 13, although the second request waits; the second prompt, 1 + 5, while
   // the first request waits; then both decode, 1 + 2.
@@ -195,9 +195,9 @@ TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
 
 TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
   SimulationOptions options = OptionsFor("fifo");
-  options.preset.chunked_prefill = false;
-  options.preset.shape.separate_phases = true;
-  options.preset.shape.decode_turns = 4;
+  options.preset.spec.chunked_prefill = false;
+  options.preset.spec.separate_phases = true;
+  options.preset.spec.decode_turns = 4;
   Workload workload = TwoRequests(-1, -1, 4 * kNsPerMs);
   workload.requests[0].output_tokens = 12;
   // The first prompt until 11, four decodes until 19, the second prompt, 1 + 5.
@@ -205,7 +205,7 @@ TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
   // For an adapter requested after S-LoRA's prefetches, nothing is loaded beside the last decode.
   workload = TwoRequests(-1, 1, 16 * kNsPerMs);
   workload.requests[0].output_tokens = 12;
-  options.preset.shape.cold_start = ColdStart::kHold;
+  options.preset.spec.cold_start = ColdStart::kHold;
   const TimeNs load = 2 * 1'048'576 + kNsPerMs;
   EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs + load);
   // Requested before them, it is loaded in time.
@@ -222,7 +222,7 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhomItLetsIn) {
   EXPECT_EQ(beside.requests[0].last_token, 15 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].first_token, 21 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].adapter_load, load);
-  options.preset.shape.cold_start = ColdStart::kHold;
+  options.preset.spec.cold_start = ColdStart::kHold;
   const SimulationResult blocking = Simulate(options, workload).value();
   // From 11 on, nothing is computed until the load has ended; then both, 1 + 1 + 5, and both decode, 1 + 2.
   EXPECT_EQ(blocking.requests[1].first_token, 11 * kNsPerMs + load + 7 * kNsPerMs);
@@ -249,7 +249,7 @@ constexpr double kLoadMs = 2.048576, kStepMs = 7;
 
 TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
   SimulationOptions pass_over = OptionsFor("ondmd");
-  pass_over.preset.shape.cold_start = ColdStart::kPassOver;
+  pass_over.preset.spec.cold_start = ColdStart::kPassOver;
   const SimulationResult passes = Simulate(pass_over, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);  // no request waits for another one's adapter
   EXPECT_EQ(passes.stats.cold_starts, 0);
@@ -282,7 +282,7 @@ TEST(Simulation, WhetherARequestBeginsBeforeItsAdapterIsThereIsAMatterOfCost) {
   const Workload workload = TwoRequests(-1, 1, 4 * kNsPerMs);
   const auto ttft = [&](ColdStartPolicy policy, double per_token_rank, double latency) {
     SimulationOptions options = OptionsFor("caraserve");
-    options.preset.cold_start_policy = policy;
+    options.preset.spec.cold_start_policy = policy;
     options.device.model.assist = {.layers = 10, .cores = 1};
     options.device.model.assist.groups[0] = {.per_token_rank = per_token_rank, .base_share = 1};
     options.device.model.host_to_device.latency = latency;
@@ -305,10 +305,10 @@ TEST(Simulation, AdaptersMayBeOnTheDeviceFromTheStart) {
 
 TEST(Simulation, WhoWaitsForASeatGetsHisAdapterMeanwhile) {
   SimulationOptions options = OptionsFor("vllm-lora-residency");
-  options.max_running = 1;
+  options.preset.spec.max_running = 1;
   EXPECT_EQ(Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value().stats.cold_starts, 1);
   options = OptionsFor("vllm-lora-prefetch");
-  options.max_running = 1;
+  options.preset.spec.max_running = 1;
   const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_EQ(result.stats.cold_starts, 0);
   EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);  // directly after the first one
@@ -376,7 +376,7 @@ TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     SimulationOptions options = OptionsFor(GetParam(), RoundDevice(160));
     options.host_bytes = 100.0 * kMiB;
-    options.age_bound = 2 * kNsPerSecond;
+    options.preset.spec.age_bound = 2 * kNsPerSecond;
     const Workload workload = MakeWorkload(SmallLoad(seed)).value();
     const SimulationResult result = Simulate(options, workload).value();  // checks integrity every 20 events
     std::int64_t generated = 0, prompts = 0;
@@ -439,13 +439,13 @@ TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
   }
   const auto late = [&](std::string_view preset) {
     SimulationOptions options = OptionsFor(preset);
-    options.preset.fair = false;
+    options.preset.spec.fairness.policy = FairnessPolicy::kNone;
     options.host_bytes = 4e9;
-    options.slo = kNsPerSecond;
+    options.preset.spec.objective = kNsPerSecond;
     options.device.model.host_to_device.bytes_per_second = 1e8;  // 65 ms each, on average
     const SimulationResult result = Simulate(options, workload).value();
     return std::count_if(result.requests.begin(), result.requests.end(),
-                         [&](const RequestRecord& record) { return record.Ttft() > options.slo; });
+                         [&](const RequestRecord& record) { return record.Ttft() > options.preset.spec.objective; });
   };
   const auto ours = late("loramux"), fifo = late("fifo");
   EXPECT_GT(fifo, 150);
@@ -459,7 +459,7 @@ TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
     workload.requests.push_back({.arrival = 0, .input_tokens = 150, .output_tokens = 40});
   const auto seconds = [&](bool spread) {
     SimulationOptions options = OptionsFor("loramux", RoundDevice(/*pages=*/130));  // about ten requests
-    options.preset.spread_prompts = spread;
+    options.preset.spec.spread_prompts = spread;
     options.device.model.per_decode_sequence = options.device.model.per_prefill_token;
     options.device.model.dense_floor = 5e-3;  // 50 tokens
     return static_cast<double>(Simulate(options, workload).value().end) / kNsPerSecond;
@@ -473,7 +473,7 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
   workload.requests[0].input_tokens = 400;
   const auto ttft = [&](bool on_arrival) {
     SimulationOptions options = OptionsFor("loramux");
-    options.preset.load_on_arrival = on_arrival;
+    options.preset.spec.load_on_arrival = on_arrival;
     const SimulationResult result = Simulate(options, workload).value();
     EXPECT_EQ(result.stats.adapters.device_loads, 1);
     EXPECT_EQ(result.stats.loads_on_arrival, on_arrival);
@@ -489,7 +489,7 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
-    options.adapter_share = 0.1;  // of 44 pages
+    options.preset.spec.adapter_share = 0.1;  // of 44 pages
     const SimulationResult result = Simulate(options, MakeWorkload(SmallLoad(6)).value()).value();
     EXPECT_GT(result.stats.adapters.device_evictions, 0);
     EXPECT_GT(result.stats.prefix.found_tokens, 0);
@@ -532,7 +532,7 @@ TEST(Simulation, WhatNeverFitsIsRefused) {
 
 TEST(Simulation, UnknownNamesAreErrors) {
   SimulationOptions options = OptionsFor("fifo");
-  options.preset.queue = "lifo";
+  options.preset.spec.queue = "lifo";
   const auto result = Simulate(options, TwoRequests(-1, -1, 0));
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.error().message.find("lifo"), std::string::npos);

@@ -173,6 +173,7 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   SimulationOptions quiet = options;
   WorkloadOptions asked = workload;
   ASSIGN_OR_RETURN(quiet.preset, FindPreset(preset));
+  TakeOperatorsSettings(options.preset.spec, quiet.preset.spec);
   quiet.samples = 0;
   quiet.pace = {};
   asked.clients.clear();
@@ -185,8 +186,9 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   if (summary.finished == 0) {
     return ResourceExhausted(
         "cannot derive the TTFT objective from the time of a request at low load: no request fits the device's "
-        "memory. Choose another --device, raise --gpus or --memory-share, shorten the requests, or give --slo",
-        "--slo");
+        "memory. Choose another --device, raise --gpus or --memory-share, shorten the requests, or give "
+        "--ttft-objective",
+        "--ttft-objective");
   }
   return static_cast<TimeNs>(summary.end_to_end.mean * kNsPerMs);
 }

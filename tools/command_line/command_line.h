@@ -20,9 +20,10 @@ namespace loramux {
 
 // Where the value of a flag goes. A bool is a switch: the flag takes no value. Vectors take several values.
 // std::chrono::milliseconds are given in seconds.
-using FlagTarget = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*,
-                                float*, double*, std::optional<std::int64_t>*, std::chrono::milliseconds*, std::string*,
-                                std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
+using FlagTarget =
+    std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*, float*, double*,
+                 std::optional<std::int64_t>*, std::optional<double>*, std::chrono::milliseconds*, std::string*,
+                 std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
 
 // A path that must exist when the command line is parsed.
 enum class FlagPath { kAny, kExistingFile, kExistingDirectory, kExistingPath };

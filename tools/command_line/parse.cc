@@ -67,7 +67,8 @@ void AddRange(CLI::Option& option, const Flag& flag) {
       [](auto* target) {
         using Value = std::remove_pointer_t<decltype(target)>;
         return std::is_same_v<Value, double> || std::is_same_v<Value, float> ||
-               std::is_same_v<Value, std::vector<double>> || std::is_same_v<Value, std::chrono::milliseconds>;
+               std::is_same_v<Value, std::optional<double>> || std::is_same_v<Value, std::vector<double>> ||
+               std::is_same_v<Value, std::chrono::milliseconds>;
       },
       flag.target);
   if (real) {

@@ -50,10 +50,10 @@ class SkippingBeyondBatch final : public StepRule {
 // of the two may be switched off.
 class TakingTurns final : public StepRule {
  public:
-  explicit TakingTurns(const StepShapeOptions& options)
-      : separates_(options.separate_phases),
-        holds_(options.cold_start == ColdStart::kHold),
-        decode_turns_(options.decode_turns) {}
+  explicit TakingTurns(const SystemSpec& spec)
+      : separates_(spec.separate_phases),
+        holds_(spec.cold_start == ColdStart::kHold),
+        decode_turns_(spec.decode_turns) {}
 
   // The batch of the next step was fixed when its loads began, and no request is admitted until they have ended. Loads
   // without a request do not hold the step.
@@ -107,7 +107,7 @@ class TakingTurns final : public StepRule {
 // CaraServe's ONDMD.
 class Stalling final : public StepRule {
  public:
-  explicit Stalling(const StepShapeOptions& options) : prefetch_lookahead_(options.prefetch_lookahead) {}
+  explicit Stalling(const SystemSpec& spec) : prefetch_lookahead_(spec.prefetch_lookahead) {}
 
   // A load counts only while a request holds a reference to its adapter.
   bool Waits(const ResidencyManager& residency) const override {
@@ -166,17 +166,16 @@ class Stalling final : public StepRule {
 
 }  // namespace
 
-StepRules MakeStepRules(const SystemSpec& options, const QueueOrder& order) {
+StepRules MakeStepRules(const SystemSpec& spec, const QueueOrder& order) {
   std::vector<std::unique_ptr<StepRule>> rules;
-  const StepShapeOptions& shape = options.shape;
-  if (options.whole_prompt_tokens > 0) rules.push_back(std::make_unique<WholePrompts>(options.whole_prompt_tokens));
-  if (!options.keep_idle_adapters) rules.push_back(std::make_unique<NoIdleAdapters>());
-  if (options.reserve_output) rules.push_back(std::make_unique<OutputReservation>());
-  if (shape.skip_beyond_distinct) rules.push_back(std::make_unique<SkippingBeyondBatch>());
-  if (shape.cold_start == ColdStart::kStall) {
-    rules.push_back(std::make_unique<Stalling>(shape));
-  } else if (shape.cold_start == ColdStart::kHold || shape.separate_phases) {
-    rules.push_back(std::make_unique<TakingTurns>(shape));
+  if (spec.whole_prompt_tokens > 0) rules.push_back(std::make_unique<WholePrompts>(spec.whole_prompt_tokens));
+  if (!spec.keep_idle_adapters) rules.push_back(std::make_unique<NoIdleAdapters>());
+  if (spec.reserve_output) rules.push_back(std::make_unique<OutputReservation>());
+  if (spec.skip_beyond_distinct) rules.push_back(std::make_unique<SkippingBeyondBatch>());
+  if (spec.cold_start == ColdStart::kStall) {
+    rules.push_back(std::make_unique<Stalling>(spec));
+  } else if (spec.cold_start == ColdStart::kHold || spec.separate_phases) {
+    rules.push_back(std::make_unique<TakingTurns>(spec));
   }
   if (order.has_quotas()) rules.push_back(std::make_unique<Lanes>(order));
   return StepRules(std::move(rules));

@@ -83,7 +83,7 @@ TEST(BatchTime, NobodyIsTooLargeForAnEmptyBatch) {
 TEST(BatchTime, SmallRanksPassALargeOneForAWhile) {
   for (const bool skips : {true, false}) {
     SystemSpec options = BoundedBy({.step = 1e-3, .per_rank = 1e-5}, 2 * kNsPerMs);
-    options.shape.skip_beyond_distinct = skips;
+    options.skip_beyond_distinct = skips;
     options.age_bound = 20 * 1000;  // 40 steps
     World w(400, options);
     AddAdapters(w, {64, 64, 8});

@@ -176,9 +176,11 @@ TEST(PromptPace, EqualStepsHaveAMeanAndDecodesNone) {
 // A token takes a millisecond, the objective is a second.
 struct World {
   explicit World(bool by_objective, const FairnessOptions& fairness = {})
-      : w(4000,
-          {.max_batch_tokens = 64, .prefill_chunk = 64, .prompts_by_objective = by_objective, .fairness = fairness},
-          256, {.name = "objective", .objective = kNsPerSecond}) {
+      : w(4000, {.queue = "objective",
+                 .max_batch_tokens = 64,
+                 .prompts_by_objective = by_objective,
+                 .fairness = fairness,
+                 .objective = kNsPerSecond}) {
     for (int i = 0; i < 20; ++i) w.prompt_pace().Add(100 * (i % 4), 100 * (i % 4) * kNsPerMs + 1);
   }
   // The requests that the step computes.

@@ -308,7 +308,7 @@ TEST(Prompts, AreSpreadIfMemoryAdmitsNoMore) {
 // ---------------------------------------------------------------- Rules of baselines
 
 TEST(StepRules, SLorasLoopTakesTurns) {
-  PlanningWorld w(100, {.shape = {.cold_start = ColdStart::kHold, .separate_phases = true, .decode_turns = 2}});
+  PlanningWorld w(100, {.cold_start = ColdStart::kHold, .separate_phases = true, .decode_turns = 2});
   w.Run(4);
   StepPlan prompts;
   prompts.chunks.push_back({});
@@ -330,7 +330,7 @@ TEST(StepRules, SLorasLoopTakesTurns) {
 }
 
 TEST(StepRules, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
-  const SystemSpec options{.shape = {.cold_start = ColdStart::kStall}};
+  const SystemSpec options{.cold_start = ColdStart::kStall};
   Admission a(20, options);
   const AdapterGeneration adapter = a.w.AddAdapter(1, 5, /*resident=*/false);
   Request* const request = a.w.Wait(4, 1);

@@ -21,15 +21,14 @@ namespace loramux {
 // Pages hold 4 tokens; policies are LRU. Sizes are in pages. Owns everything.
 class PlanningWorld {
  public:
-  explicit PlanningWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 256,
-                         const QueueOrderOptions& order = {})
+  explicit PlanningWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 256)
       : options_(WithPageTokens(std::move(options))),
         device_(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency_(*device_, *host_, transfer_),
         tree_(4, device_.get(), host_.get()),
         tiers_(tree_, *device_, *host_, kv_transfer_),
-        order_(std::move(MakeQueueOrder(order)).value()),
+        order_(std::move(MakeQueueOrder(options_)).value()),
         queues_(options_, residency_, *order_, predictor_),
         pages_(options_.page_tokens, *device_, residency_, tree_, tiers_),
         expected_(options_.adapter_prefetch, residency_),

@@ -34,7 +34,7 @@ struct StepDraft {
 
   // Tokens of a chunk for the request when `uncomputed` of its tokens are.
   std::int64_t ChunkTokens(const Request& request, std::int64_t uncomputed) const {
-    const std::int64_t tokens = std::min({uncomputed, view.options.prefill_chunk, budget});
+    const std::int64_t tokens = std::min({uncomputed, view.options.Chunk(), budget});
     return tokens <= 1 ? tokens : request.AlikeFrom(PositionOf(request, uncomputed), tokens);
   }
   // True if the step has neither a seat nor a token left for another request.

@@ -38,8 +38,7 @@ class ResidentsFirst final : public QueueOrder {
 
 class SizeClasses final : public QueueOrder {
  public:
-  SizeClasses(std::string_view name, SizeLanesOptions options, double total_tokens)
-      : name_(name), lanes_(options, total_tokens) {}
+  SizeClasses(std::string_view name, const SystemSpec& spec) : name_(name), lanes_(spec) {}
   std::string_view name() const override { return name_; }
   std::int32_t lanes() const override { return lanes_.lanes(); }
   std::int32_t LaneOf(const Request& request) const override { return lanes_.LaneOf(ExtentOf(request)); }
@@ -59,25 +58,17 @@ using Made = std::unique_ptr<QueueOrder>;
 
 struct Entry {
   std::string_view name;
-  Made (*make)(const QueueOrderOptions&);
+  Made (*make)(const SystemSpec&);
 };
 
-Made MakeSizeClasses(std::string_view name, const QueueOrderOptions& options, bool fixed) {
-  SizeLanesOptions lanes = options.lanes;
-  lanes.fixed = fixed;
-  return std::make_unique<SizeClasses>(name, lanes, options.total_tokens);
-}
-
 constexpr std::array<Entry, 6> kOrders = {{
-    {"fifo", [](const QueueOrderOptions&) { return Made(std::make_unique<Fifo>()); }},
-    {"sjf", [](const QueueOrderOptions& options) { return Made(std::make_unique<ShortestFirst>(options.age_bound)); }},
-    {"residency", [](const QueueOrderOptions&) { return Made(std::make_unique<ResidentsFirst>()); }},
+    {"fifo", [](const SystemSpec&) { return Made(std::make_unique<Fifo>()); }},
+    {"sjf", [](const SystemSpec& spec) { return Made(std::make_unique<ShortestFirst>(spec.age_bound)); }},
+    {"residency", [](const SystemSpec&) { return Made(std::make_unique<ResidentsFirst>()); }},
     {"objective",
-     [](const QueueOrderOptions& options) {
-       return Made(std::make_unique<ObjectiveOrder>(options.objective, options.age_bound));
-     }},
-    {"mlq", [](const QueueOrderOptions& options) { return MakeSizeClasses("mlq", options, false); }},
-    {"mlq-static", [](const QueueOrderOptions& options) { return MakeSizeClasses("mlq-static", options, true); }},
+     [](const SystemSpec& spec) { return Made(std::make_unique<ObjectiveOrder>(spec.objective, spec.age_bound)); }},
+    {"mlq", [](const SystemSpec& spec) { return Made(std::make_unique<SizeClasses>("mlq", spec)); }},
+    {"mlq-static", [](const SystemSpec& spec) { return Made(std::make_unique<SizeClasses>("mlq-static", spec)); }},
 }};
 
 }  // namespace
@@ -88,13 +79,13 @@ std::vector<std::string> QueueOrderNames() {
   return names;
 }
 
-Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& options) {
+Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const SystemSpec& spec) {
   std::string valid;
   for (const Entry& entry : kOrders) {
-    if (entry.name == options.name) return entry.make(options);
+    if (entry.name == spec.queue) return entry.make(spec);
     valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
   }
-  return InvalidArgument("queue order: expected one of " + valid + ", found '" + options.name + "'", "--schedule");
+  return InvalidArgument("queue order: expected one of " + valid + ", found '" + spec.queue + "'", "--schedule");
 }
 
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {

@@ -22,17 +22,9 @@
 #include "base/result.h"
 #include "schedule/queue/size_lanes.h"
 #include "schedule/request.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
-
-// What MakeQueueOrder needs. Defaults as below.
-struct QueueOrderOptions {
-  std::string name = "fifo";             // one of QueueOrderNames()
-  TimeNs age_bound = 30 * kNsPerSecond;  // the most that a due time shifts
-  SizeLanesOptions lanes;                // for "mlq" and "mlq-static"
-  TimeNs objective = 5 * kNsPerSecond;   // for "objective": the TTFT objective
-  double total_tokens = 0;               // capacity of the device in tokens; for quotas
-};
 
 // Times of the adapter loads that waiting requests need. The link moves one adapter at a time.
 class AdapterLoads {
@@ -57,7 +49,7 @@ inline RequestExtent ExtentOf(const Request& request) {
 class QueueOrder {
  public:
   virtual ~QueueOrder() = default;
-  // As in QueueOrderOptions::name.
+  // As in SystemSpec::queue.
   virtual std::string_view name() const = 0;
 
   // Time from the arrival of the request to its due time, before priority and deadline are applied. Not negative.
@@ -103,12 +95,12 @@ class QueueOrder {
 // - "sjf":        shortest predicted output first, as in uServe, with aging: the longest is due `age_bound` after its
 //                 arrival, the others proportionally sooner.
 // - "residency":  as in vLLM-LoRA: adapter on the device, then loading, then absent; first come, first served in each.
-// - "objective":  deadline-aware: minimises requests that miss QueueOrderOptions::objective (objective_order.h).
+// - "objective":  deadline-aware: minimises requests that miss SystemSpec::objective (objective_order.h).
 // - "mlq":        Chameleon's lanes of requests of similar size, with quotas (size_lanes.h).
 // - "mlq-static": four lanes of equal ranges and equal quotas (Chameleon 5.4.5).
 std::vector<std::string> QueueOrderNames();
-// Makes the order `options.name`. Error: an unknown name; the message lists the valid ones.
-Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& options);
+// Makes the order `spec.queue`. Error: an unknown name; the message lists the valid ones.
+Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const SystemSpec& spec);
 
 // Sets request.lane and request.due from the order, the priority and the deadline.
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request);

@@ -41,31 +41,31 @@ struct World {
   std::deque<Request> requests;
   std::vector<Request*> begun;  // in the order of their first admission
 
-  World(const std::string& name, std::int64_t device_pages, SystemSpec options = {}, SizeLanesOptions lanes = {},
-        double quota_tokens = 0, bool history = false)
+  World(const std::string& name, std::int64_t device_pages, SystemSpec spec = {}, double quota_tokens = 0,
+        bool history = false)
+      : World(device_pages, Described(name, device_pages, std::move(spec), quota_tokens), history) {}
+  World(std::int64_t device_pages, const SystemSpec& spec, bool history)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
         residency(*device, *host, transfer),
-        order(std::move(MakeQueueOrder(
-                            {.name = name,
-                             .age_bound = options.age_bound,
-                             .lanes = lanes,
-                             .objective = options.age_bound / 4,
-                             .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)}))
-                  .value()),
+        order(std::move(MakeQueueOrder(spec)).value()),
         tree(history ? DependencyTree(4, device.get(), host.get()) : DependencyTree(4)),
         tiers(history ? KvTiers(tree, *device, *host, kv_transfer) : KvTiers(tree)),
-        scheduler(WithPageTokens(options), {.device = *device,
-                                            .residency = residency,
-                                            .eviction = *policy,
-                                            .tree = tree,
-                                            .tiers = tiers,
-                                            .queue = *order,
-                                            .predictor = hints}) {}
+        scheduler(spec, {.device = *device,
+                         .residency = residency,
+                         .eviction = *policy,
+                         .tree = tree,
+                         .tiers = tiers,
+                         .queue = *order,
+                         .predictor = hints}) {}
 
-  static SystemSpec WithPageTokens(SystemSpec options) {
-    options.page_tokens = 4;
-    return options;
+  static SystemSpec Described(const std::string& name, std::int64_t device_pages, SystemSpec spec,
+                              double quota_tokens) {
+    spec.queue = name;
+    spec.page_tokens = 4;
+    spec.objective = spec.age_bound / 4;
+    spec.total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4);
+    return spec;
   }
   void AddAdapter(std::uint32_t generation, std::int64_t pages) {
     auto version = std::make_shared<AdapterVersion>();
@@ -140,7 +140,7 @@ struct World {
 using Ids = std::vector<std::uint64_t>;
 
 TEST(QueueOrder, UnknownNamesListTheKnownOnes) {
-  const auto made = MakeQueueOrder({.name = "lifo"});
+  const auto made = MakeQueueOrder({.queue = "lifo"});
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.error().message.find("fifo, sjf, residency, objective, mlq, mlq-static"), std::string::npos)
       << made.error().message;
@@ -292,7 +292,7 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
 TEST(QueueOrder, LanesCountTheWorkThatTheCacheDoesNotSave) {
   for (const CountCached count : {CountCached::kEverywhere, CountCached::kQuota, CountCached::kNowhere}) {
     SCOPED_TRACE(static_cast<int>(count));
-    World w("mlq", 400, {.max_running = 8, .max_batch_tokens = 64}, {.count_cached = count}, 0, /*history=*/true);
+    World w("mlq", 400, {.max_running = 8, .max_batch_tokens = 64, .count_cached = count}, 0, /*history=*/true);
     for (int i = 0; i < 100; ++i) {  // the lanes are fitted to these: short ones and long ones
       w.Add({.prompt = i % 2 == 0 ? 4 : 40, .output = 4, .first = 10 + i});
       w.RunToEnd();
@@ -311,7 +311,7 @@ TEST(QueueOrder, LanesCountTheWorkThatTheCacheDoesNotSave) {
 // Memory has no room for the adapter of the first request. A short request overtakes it, a long one does not. The
 // prediction for the short one is wrong, so it is squashed and computed again later. Its output stays valid.
 TEST(QueueOrder, BypassAndSquash) {
-  World w("mlq", 24, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, /*quota_tokens=*/1000);
+  World w("mlq", 24, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, /*quota_tokens=*/1000);
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 15);
   Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});  // 4 pages for the adapter, and 13 in the end
@@ -340,7 +340,7 @@ TEST(QueueOrder, BypassAndSquash) {
 TEST(QueueOrder, ASquashCostsAFetchAndNotAComputation) {
   for (const bool history : {false, true}) {
     SCOPED_TRACE(history);
-    World w("mlq", 96, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, 4000, history);
+    World w("mlq", 96, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, 4000, history);
     w.AddAdapter(1, 16);
     w.AddAdapter(2, 60);
     w.Add({.prompt = 80, .output = 120, .adapter = 1, .first = 10});
@@ -377,7 +377,7 @@ TEST(QueueOrder, BypassBySeconds) {
     SCOPED_TRACE(by_profile);
     SystemSpec options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
     if (by_profile) options.costs = std::make_shared<const PerformanceModel>(model);
-    World w("mlq", 24, options, {}, /*quota_tokens=*/1000);
+    World w("mlq", 24, options, /*quota_tokens=*/1000);
     w.AddAdapter(1, 4);
     w.AddAdapter(2, 15);
     w.Add({.prompt = 20, .output = 30, .adapter = 1});
@@ -414,10 +414,9 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
            .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)),
            .max_decode_step = bound,
            .age_bound = 30 * 1000,
-           .costs = costs},
-          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)),
+           .request_size = static_cast<RequestSizeForm>(prng.NextBelow(3)),
            .count_cached = static_cast<CountCached>(seed / 2 % 3),
-           .refresh = 100 * 1000,
+           .lane_refresh = 100 * 1000,
            .costs = costs},
           0, /*history=*/seed % 2 == 0);
   for (std::uint32_t adapter = 1; adapter <= 6; ++adapter)

@@ -131,19 +131,19 @@ std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tok
   return quotas;
 }
 
-SizeLanes::SizeLanes(SizeLanesOptions options, double total_tokens) : options_(options), total_tokens_(total_tokens) {
-  CHECK(1 <= options_.most_lanes && options_.most_lanes <= kMaxLanes);
+SizeLanes::SizeLanes(SystemSpec spec) : spec_(std::move(spec)), fixed_(spec_.queue == "mlq-static") {
+  CHECK(1 <= spec_.most_lanes && spec_.most_lanes <= kMaxLanes);
   recent_.reserve(kRecent);
   sizes_.reserve(kRecent);
   quotas_.reserve(kMaxLanes);
   cut_offs_.reserve(kMaxLanes);
-  quotas_.push_back(total_tokens);
-  if (options_.costs != nullptr) seconds_per_output_ = ShortestStepSeconds(*options_.costs);
+  quotas_.push_back(spec_.total_tokens);
+  if (spec_.costs != nullptr) seconds_per_output_ = ShortestStepSeconds(*spec_.costs);
 }
 
 double SizeLanes::PrefillOf(const RequestExtent& extent) const {
   const std::int64_t input = SizedInput(extent);
-  return options_.costs == nullptr ? 0 : PrefillSeconds(*options_.costs, input, extent.input_tokens - input);
+  return spec_.costs == nullptr ? 0 : PrefillSeconds(*spec_.costs, input, extent.input_tokens - input);
 }
 
 double SizeLanes::SizeOf(const RequestExtent& extent) const {
@@ -156,8 +156,8 @@ double SizeLanes::SizeOf(const RequestExtent& extent) const {
   // would have size 0.
   const std::int64_t adapter_tokens = std::max(extent.adapter_tokens, smallest_adapter_);
   const double adapter = largest_.adapter_tokens == 0 ? 1.0 : share(adapter_tokens, largest_.adapter_tokens);
-  const double lengths = options_.input_weight * input + options_.output_weight * output;
-  switch (options_.form) {
+  const double lengths = spec_.size_input_weight * input + spec_.size_output_weight * output;
+  switch (spec_.request_size) {
     case RequestSizeForm::kProduct:
       return lengths * adapter;
     case RequestSizeForm::kSum:
@@ -195,16 +195,16 @@ void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
   double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
   // At least the time of a step with one sequence: part of the prompt may have been cached although it is counted, and
   // then its prefill took less.
-  if (options_.costs != nullptr) {
-    seconds = std::max(ShortestStepSeconds(*options_.costs), seconds - PrefillOf(extent) / outputs);
+  if (spec_.costs != nullptr) {
+    seconds = std::max(ShortestStepSeconds(*spec_.costs), seconds - PrefillOf(extent) / outputs);
   }
   seconds_per_output_ += 0.02 * (seconds - seconds_per_output_);
 }
 
 bool SizeLanes::Refit(TimeNs now) {
   const bool enough =
-      arrivals_ >= kFirstFit && arrivals_ >= 2 * fitted_arrivals_ && now - first_arrival_ < options_.refresh;
-  const bool due = arrivals_ >= kFirstFit && now - fitted_at_ >= options_.refresh && arrivals_ > fitted_arrivals_;
+      arrivals_ >= kFirstFit && arrivals_ >= 2 * fitted_arrivals_ && now - first_arrival_ < spec_.lane_refresh;
+  const bool due = arrivals_ >= kFirstFit && now - fitted_at_ >= spec_.lane_refresh && arrivals_ > fitted_arrivals_;
   if (!enough && !due) return false;
   fitted_arrivals_ = arrivals_;
   fitted_at_ = now;
@@ -221,7 +221,7 @@ void SizeLanes::FitCutOffs() {
   const auto [least, largest] = std::minmax_element(sizes_.begin(), sizes_.end());
   const double width = (*largest - *least) / static_cast<double>(kBins);
   cut_offs_.clear();
-  if (options_.fixed) {
+  if (fixed_) {
     for (std::int32_t i = 1; i < kMaxLanes; ++i) cut_offs_.push_back(*least + (*largest - *least) * i / kMaxLanes);
     return;
   }
@@ -232,11 +232,11 @@ void SizeLanes::FitCutOffs() {
   }
   std::vector<SizeBin> bins;
   std::copy_if(all.begin(), all.end(), std::back_inserter(bins), [](const SizeBin& bin) { return bin.count > 0; });
-  const std::vector<Clusters> clusters = ClusterBins(bins, options_.most_lanes);
+  const std::vector<Clusters> clusters = ClusterBins(bins, spec_.most_lanes);
   const Clusters* best = &clusters[0];
   for (std::size_t i = 1; i < clusters.size(); ++i) {
     const double gain = best->sum_of_squares - clusters[i].sum_of_squares;
-    if (options_.count_rule == LaneCountRule::kWorthIt && gain < kWorthALane * clusters[0].sum_of_squares) break;
+    if (spec_.lane_count == LaneCountRule::kWorthIt && gain < kWorthALane * clusters[0].sum_of_squares) break;
     if (gain > 0) best = &clusters[i];
   }
   for (std::size_t i = 1; i < best->means.size(); ++i) cut_offs_.push_back((best->means[i - 1] + best->means[i]) / 2);
@@ -244,8 +244,8 @@ void SizeLanes::FitCutOffs() {
 
 void SizeLanes::FitQuotas(TimeNs now) {
   std::vector<LaneLoad> loads(cut_offs_.size() + 1);
-  if (options_.fixed) {
-    quotas_.assign(loads.size(), total_tokens_ / static_cast<double>(loads.size()));
+  if (fixed_) {
+    quotas_.assign(loads.size(), spec_.total_tokens / static_cast<double>(loads.size()));
     return;
   }
   TimeNs oldest = now;
@@ -265,7 +265,7 @@ void SizeLanes::FitQuotas(TimeNs now) {
     loads[lane].seconds =
         counts[lane] > 0 ? prefills[lane] / counts[lane] + outputs[lane] / counts[lane] * seconds_per_output_ : 0;
   }
-  quotas_ = LaneQuotas(loads, total_tokens_, static_cast<double>(options_.slo) / kNsPerSecond);
+  quotas_ = LaneQuotas(loads, spec_.total_tokens, static_cast<double>(spec_.objective) / kNsPerSecond);
 }
 
 }  // namespace loramux

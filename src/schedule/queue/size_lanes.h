@@ -10,49 +10,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "costs/performance_model.h"
+#include "schedule/system_spec.h"
 
 namespace loramux {
-
-inline constexpr std::int32_t kMaxLanes = 4;  // the default of Chameleon's K_max, and the most that it may be
-
-// How the size of a request is computed (Chameleon 4.3.1: weighted request size).
-enum class RequestSizeForm : std::uint8_t {
-  kProduct,     // (A x input + B x output) x adapter: as in Chameleon, degree 2
-  kSum,         // (A x input + B x output + adapter) / 2: degree 1
-  kOutputOnly,  // predicted output: as in uServe
-};
-// How the number of lanes is chosen.
-enum class LaneCountRule : std::uint8_t {
-  // Adds a lane as long as it removes at least a tenth of the sum of squares of one cluster. Two groups of sizes give 2
-  // lanes, an even spread gives 3.
-  kWorthIt,
-  // Chameleon's "minimal WCSS", literally. More clusters never have a larger sum of squares, so this is nearly always
-  // kMaxLanes.
-  kLeastSquares,
-};
-
-// Where the prompt tokens count that the cache had when the request arrived, in either tier.
-enum class CountCached : std::uint8_t {
-  kEverywhere,  // in the size and against the quota, as in Chameleon, which caches no keys and values
-  kQuota,       // against the quota: the size, which stands for the time to run, counts only what is to be computed
-  kNowhere,     // the quota, too, counts only what the request adds to the memory
-};
-
-// Options of SizeLanes.
-struct SizeLanesOptions {
-  RequestSizeForm form = RequestSizeForm::kProduct;
-  double input_weight = 0.4, output_weight = 0.6;  // Chameleon's A and B
-  LaneCountRule count_rule = LaneCountRule::kWorthIt;
-  CountCached count_cached = CountCached::kEverywhere;
-  std::int32_t most_lanes = kMaxLanes;  // Chameleon's K_max, from 1 to kMaxLanes; `fixed` ignores it
-  bool fixed = false;                   // true: four lanes of equal ranges and quotas (Chameleon 5.4.5)
-  TimeNs refresh = 300 * kNsPerSecond;  // Chameleon's T_refresh
-  TimeNs slo = 5 * kNsPerSecond;        // time from arrival to the end of a request; for the quotas
-  // Predicts D, the time that a lane's requests run: prefill by the model, each output token as measured. Null:
-  // measured time, in proportion to output tokens.
-  std::shared_ptr<const PerformanceModel> costs;
-};
 
 // The lengths of a request as known on its arrival, in tokens.
 struct RequestExtent {
@@ -100,14 +60,14 @@ std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tok
 // Assigns lanes to requests, and adapts lanes and quotas to recent requests. One lane before the first fit.
 class SizeLanes {
  public:
-  // `total_tokens`: capacity of the device in tokens.
-  SizeLanes(SizeLanesOptions options, double total_tokens);
+  // With the order "mlq-static": four lanes of equal ranges and quotas (Chameleon 5.4.5).
+  explicit SizeLanes(SystemSpec spec);
 
   // The size of a request, relative to the largest input, output and adapter seen. From 0 to 1.
   double SizeOf(const RequestExtent& extent) const;
   // Tokens of its lane's quota that the request uses while it runs.
   std::int64_t QuotaTokens(const RequestExtent& extent) const {
-    return extent.total() - (options_.count_cached == CountCached::kNowhere ? extent.cached_tokens : 0);
+    return extent.total() - (spec_.count_cached == CountCached::kNowhere ? extent.cached_tokens : 0);
   }
   // The lane of a request, by its size and the cut-offs.
   std::int32_t LaneOf(const RequestExtent& extent) const;
@@ -137,7 +97,7 @@ class SizeLanes {
   };
   // Input tokens that are to be computed, or all, as CountCached says.
   std::int64_t SizedInput(const RequestExtent& extent) const {
-    return extent.input_tokens - (options_.count_cached == CountCached::kEverywhere ? 0 : extent.cached_tokens);
+    return extent.input_tokens - (spec_.count_cached == CountCached::kEverywhere ? 0 : extent.cached_tokens);
   }
   // Seconds that the prefill of the request takes; 0 without a performance model.
   double PrefillOf(const RequestExtent& extent) const;
@@ -148,8 +108,8 @@ class SizeLanes {
   // Sets quotas_ from recent_ and cut_offs_.
   void FitQuotas(TimeNs now);
 
-  const SizeLanesOptions options_;
-  const double total_tokens_;
+  const SystemSpec spec_;
+  const bool fixed_;
   RequestExtent largest_;              // the largest of each length seen so far; input: SizedInput
   std::int64_t smallest_adapter_ = 0;  // tokens; 0: no adapter seen
   std::vector<Arrival> recent_;        // a ring buffer

@@ -57,19 +57,25 @@ TEST(SizeLanes, QuotasShareAllTokens) {
   EXPECT_GT(LaneQuotas(idle, 1000, 5)[0], 0);
 }
 
+SizeLanes Lanes(SystemSpec spec, double total_tokens) {
+  spec.total_tokens = total_tokens;
+  return SizeLanes(std::move(spec));
+}
+
 void Arrive(SizeLanes& lanes, std::int64_t input, std::int64_t output, std::int64_t adapter, TimeNs now) {
   lanes.SawArrival({.input_tokens = input, .output_tokens = output, .adapter_tokens = adapter}, now);
 }
 
 TEST(SizeLanes, TheSizeIsChameleons) {
-  SizeLanes lanes({}, 1000);
+  SizeLanes lanes = Lanes({}, 1000);
   Arrive(lanes, 1000, 500, 200, 0);
   Arrive(lanes, 10, 10, 50, 0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({1000, 500, 200}), 1.0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 100}), (0.4 * 0.5 + 0.6 * 0.2) * 0.5);
   // the base model counts as the smallest adapter
   EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 0}), (0.4 * 0.5 + 0.6 * 0.2) * 0.25);
-  SizeLanes sum({.form = RequestSizeForm::kSum}, 1000), output({.form = RequestSizeForm::kOutputOnly}, 1000);
+  SizeLanes sum = Lanes({.request_size = RequestSizeForm::kSum}, 1000);
+  SizeLanes output = Lanes({.request_size = RequestSizeForm::kOutputOnly}, 1000);
   for (SizeLanes* other : {&sum, &output}) {
     Arrive(*other, 1000, 500, 200, 0);
     Arrive(*other, 10, 10, 50, 0);
@@ -84,7 +90,7 @@ TEST(SizeLanes, WhatTheCacheHasCountsWhereItIsToldTo) {
   RequestExtent cached = whole;
   cached.cached_tokens = 800;
   const auto seen = [&](CountCached count) {
-    SizeLanes lanes({.count_cached = count}, 10000);
+    SizeLanes lanes = Lanes({.count_cached = count}, 10000);
     lanes.SawArrival(whole, 0);
     EXPECT_EQ(lanes.SizeOf(whole), 1);
     EXPECT_EQ(lanes.QuotaTokens(whole), 1150);
@@ -98,7 +104,7 @@ TEST(SizeLanes, WhatTheCacheHasCountsWhereItIsToldTo) {
 // The largest input is the largest that was to be computed, so that A keeps its weight where all prompts are mostly
 // cached.
 TEST(SizeLanes, SizesAreRelativeToWhatWasComputed) {
-  SizeLanes lanes({.count_cached = CountCached::kQuota}, 10000);
+  SizeLanes lanes = Lanes({.count_cached = CountCached::kQuota}, 10000);
   const RequestExtent cached{.input_tokens = 1000, .output_tokens = 10, .adapter_tokens = 50, .cached_tokens = 900};
   lanes.SawArrival(cached, 0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf(cached), 1);
@@ -112,10 +118,10 @@ TEST(SizeLanes, QuotasCountNoPrefillThatTheCacheSaves) {
   model.per_prefill_token = 0.001;
   std::vector<double> share;
   for (const CountCached count : {CountCached::kEverywhere, CountCached::kQuota, CountCached::kNowhere}) {
-    SizeLanes lanes({.form = RequestSizeForm::kOutputOnly,
-                     .count_cached = count,
-                     .costs = std::make_shared<const PerformanceModel>(model)},
-                    10000);
+    SizeLanes lanes = Lanes({.request_size = RequestSizeForm::kOutputOnly,
+                             .count_cached = count,
+                             .costs = std::make_shared<const PerformanceModel>(model)},
+                            10000);
     for (int i = 0; i < 200; ++i) {
       const bool prompt = i % 2 == 0;
       lanes.SawArrival(
@@ -132,8 +138,8 @@ TEST(SizeLanes, QuotasCountNoPrefillThatTheCacheSaves) {
   EXPECT_NEAR(share[2], 20 * 0.12 / (20 * 0.12 + 110 * 1.02), 2e-3);
 }
 
-SizeLanes Fitted(SizeLanesOptions options, std::int64_t (*output_of)(std::uint64_t)) {
-  SizeLanes lanes(options, 10000);
+SizeLanes Fitted(SystemSpec spec, std::int64_t (*output_of)(std::uint64_t)) {
+  SizeLanes lanes = Lanes(std::move(spec), 10000);
   Prng prng(7);
   for (int i = 0; i < 1000; ++i) Arrive(lanes, 1, output_of(prng.NextBelow(1000)), 0, i * kNsPerMs);
   EXPECT_TRUE(lanes.Refit(kNsPerSecond));
@@ -152,10 +158,10 @@ TEST(SizeLanes, AsManyLanesAsThereAreSizes) {
   EXPECT_EQ(Fitted({}, even).lanes(), 3);
   EXPECT_EQ(Fitted({}, [](std::uint64_t) -> std::int64_t { return 5; }).lanes(), 1);
   // "Minimal WCSS" finds four lanes in all of them.
-  EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, two).lanes(), 4);
-  EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, even).lanes(), 4);
-  EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares, .most_lanes = 2}, even).lanes(), 2);
-  EXPECT_EQ(Fitted({.fixed = true}, two).lanes(), 4);
+  EXPECT_EQ(Fitted({.lane_count = LaneCountRule::kLeastSquares}, two).lanes(), 4);
+  EXPECT_EQ(Fitted({.lane_count = LaneCountRule::kLeastSquares}, even).lanes(), 4);
+  EXPECT_EQ(Fitted({.lane_count = LaneCountRule::kLeastSquares, .most_lanes = 2}, even).lanes(), 2);
+  EXPECT_EQ(Fitted({.queue = "mlq-static"}, two).lanes(), 4);
 }
 
 TEST(SizeLanes, CutOffsLieInTheMiddle) {
@@ -182,7 +188,7 @@ TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     Prng prng(seed);
-    SizeLanes lanes({.count_rule = LaneCountRule::kLeastSquares}, 10000);
+    SizeLanes lanes = Lanes({.lane_count = LaneCountRule::kLeastSquares}, 10000);
     std::vector<RequestExtent> extents;
     for (int i = 0; i < 2000; ++i) {
       // From an even distribution to few large values among many small ones.
@@ -202,7 +208,7 @@ TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
 }
 
 TEST(SizeLanes, RefitsWhenArrivalsDoubledAndThenAfterTheInterval) {
-  SizeLanes lanes({}, 10000);
+  SizeLanes lanes = Lanes({}, 10000);
   int fits = 0;
   for (int i = 0; i < 500; ++i) {
     Arrive(lanes, 1, 1 + i % 7, 0, i);
@@ -222,9 +228,9 @@ TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
   model.per_prefill_token = 0.001;
   double share[2];
   for (const bool by_profile : {false, true}) {
-    SizeLanesOptions options{.form = RequestSizeForm::kOutputOnly};
+    SystemSpec options{.request_size = RequestSizeForm::kOutputOnly};
     if (by_profile) options.costs = std::make_shared<const PerformanceModel>(model);
-    SizeLanes lanes(options, 10000);
+    SizeLanes lanes = Lanes(options, 10000);
     for (int i = 0; i < 200; ++i) {
       const bool prompt = i % 2 == 0;
       Arrive(lanes, prompt ? 4000 : 10, prompt ? 10 : 100, 0, i * kNsPerSecond / 10);

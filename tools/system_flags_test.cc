@@ -7,112 +7,114 @@
 #include "tools/runtime_flags.h"
 #include "tools/system_flags.h"
 
-namespace loramux::system_settings_test {
+namespace loramux::system_flags_test {
 namespace {
 
-struct Made {
-  SystemSpec scheduler;
-  QueueOrderOptions queue;
-};
+constexpr std::int64_t kMaxModelLen = 3000;
 
-// What the server makes of the flags when it starts (Runtime), with the model's longest sequence.
-Made Served(const RuntimeFlags& flags, std::int64_t max_model_len) {
-  RuntimeOptions options = RuntimeOptionsOf(flags).value();
-  if (options.whole_prompts) ComputePromptsWhole(max_model_len, options.scheduler);
-  ApplyRegime(FindCacheRegime(options.cache).value(), options.scheduler);
-  return {options.scheduler, options.queue};
+// What the server makes of the flags when it starts, with the model's longest sequence.
+SystemSpec Served(std::string_view preset, const SettingFlags& settings) {
+  RuntimeFlags flags;
+  flags.preset = preset;
+  flags.settings = settings;
+  SystemSpec spec = RuntimeOptionsOf(flags).value().spec;
+  EXPECT_TRUE(Complete(spec, kMaxModelLen).ok());
+  return spec;
 }
 
-// What the simulator makes of the same settings.
-Made Simulated(SimulationOptions options, std::string_view preset, std::string_view queue, std::int64_t max_model_len) {
-  options.preset = FindPreset(preset).value();
-  if (!queue.empty()) options.preset.queue = queue;
-  Made made;
-  made.scheduler = SpecOf(options, {.max_model_len = max_model_len}, made.queue);
-  return made;
+// What the simulator makes of the same flags.
+SystemSpec Simulated(std::string_view preset, const SettingFlags& settings) {
+  SimulationOptions options{.preset = FindPreset(preset).value()};
+  EXPECT_TRUE(settings.ApplyTo(options.preset.spec).ok());
+  return SpecOf(options, {.max_model_len = kMaxModelLen}).value();
 }
 
-// Left out are: the ridge and the policy for cold starts, of which only the simulator knows a data sheet and only the
-// server an executor; the size of a page and of the memory.
-void ExpectSame(const Made& served, const Made& simulated) {
-  const SystemSpec &a = served.scheduler, &b = simulated.scheduler;
-  EXPECT_EQ(a.max_running, b.max_running);
-  EXPECT_EQ(a.max_batch_tokens, b.max_batch_tokens);
-  EXPECT_EQ(a.prefill_chunk, b.prefill_chunk);
-  EXPECT_EQ(a.whole_prompt_tokens, b.whole_prompt_tokens);
-  EXPECT_EQ(a.spread_prompts, b.spread_prompts);
-  EXPECT_EQ(a.prompts_by_objective, b.prompts_by_objective);
-  EXPECT_EQ(a.max_distinct_adapters, b.max_distinct_adapters);
-  EXPECT_EQ(a.max_decode_step, b.max_decode_step);
-  EXPECT_EQ(a.lookahead, b.lookahead);
-  EXPECT_EQ(a.max_loads_in_flight, b.max_loads_in_flight);
-  EXPECT_EQ(a.load_on_arrival, b.load_on_arrival);
-  EXPECT_EQ(a.shape.cold_start, b.shape.cold_start);
-  EXPECT_EQ(a.shape.separate_phases, b.shape.separate_phases);
-  EXPECT_EQ(a.shape.decode_turns, b.shape.decode_turns);
-  EXPECT_EQ(a.shape.prefetch_lookahead, b.shape.prefetch_lookahead);
-  EXPECT_EQ(a.fairness.policy, b.fairness.policy);
-  EXPECT_EQ(a.fairness.max_wait, b.fairness.max_wait);
-  EXPECT_EQ(a.fairness.burst, b.fairness.burst);
-  EXPECT_EQ(a.adapter_prefetch, b.adapter_prefetch);
-  EXPECT_EQ(a.age_bound, b.age_bound);
-  EXPECT_EQ(a.discard_share, b.discard_share);
-  EXPECT_EQ(a.adapter_share, b.adapter_share);
-  EXPECT_EQ(a.keep_idle_adapters, b.keep_idle_adapters);
-  EXPECT_EQ(a.proactive_swapping, b.proactive_swapping);
-  EXPECT_EQ(served.queue.name, simulated.queue.name);
-  EXPECT_EQ(served.queue.age_bound, simulated.queue.age_bound);
-  EXPECT_EQ(served.queue.objective, simulated.queue.objective);
-  EXPECT_EQ(served.queue.lanes.slo, simulated.queue.lanes.slo);
-  EXPECT_EQ(served.queue.lanes.form, simulated.queue.lanes.form);
-  EXPECT_EQ(served.queue.lanes.count_cached, simulated.queue.lanes.count_cached);
-  EXPECT_EQ(served.queue.lanes.count_rule, simulated.queue.lanes.count_rule);
+// Left out are the size of a page and of the memory, and the policy for cold starts where a preset leaves it open.
+void ExpectSame(std::string_view preset, const SettingFlags& settings) {
+  const SystemSpec served = Served(preset, settings), simulated = Simulated(preset, settings);
+  for (const Setting& setting : kSettings) {
+    if (setting.key == "page_tokens" || setting.key == "total_tokens") continue;
+    if (setting.key == "cold_start_policy" && !settings.Gives("--cold-start")) continue;
+    EXPECT_EQ(setting.get(served), setting.get(simulated)) << setting.key;
+  }
 }
 
-TEST(SystemSettings, MeanTheSameInServeAndSimulate) {
+// A value that the flag takes, and that differs from the default.
+SettingValue Another(const Setting& setting) {
+  SettingValue value = setting.get(SystemSpec());
+  if (auto* on = std::get_if<bool>(&value)) *on = !*on;
+  if (auto* number = std::get_if<double>(&value)) *number = (*number + setting.flag_range.high) / 2;
+  if (auto* text = std::get_if<std::string>(&value)) *text = setting.key == "cache" ? "gdsf" : "mlq";
+  if (auto* number = std::get_if<std::int64_t>(&value)) {
+    if (!setting.values.empty()) {
+      *number = (*number + 1) % static_cast<std::int64_t>(setting.values.size());
+    } else {
+      *number = setting.is_time() ? 7 * kNsPerSecond : static_cast<std::int64_t>(setting.flag_range.high) / 2;
+    }
+  }
+  return value;
+}
+
+TEST(SystemFlags, MeanTheSameInServeAndSimulate) {
   for (const Preset& preset : Presets()) {
     if (preset.all_on_device) continue;  // only simulated
     SCOPED_TRACE(preset.name);
-    RuntimeFlags serve;
-    serve.preset = preset.name;
-    SimulationOptions simulate;
-    ExpectSame(Served(serve, 3000), Simulated(simulate, preset.name, "", 3000));
-    serve.max_num_seqs = simulate.max_running = 32;
-    serve.schedule.age_bound_seconds = 7;
-    simulate.age_bound = 7 * kNsPerSecond;
-    serve.schedule.ttft_objective_seconds = 2;
-    simulate.slo = 2 * kNsPerSecond;
-    serve.fairness_max_wait_seconds = 9;
-    simulate.fairness_max_wait = 9 * kNsPerSecond;
-    serve.schedule.count_cached = "nowhere";
-    simulate.count_cached = CountCached::kNowhere;
-    serve.schedule.schedule = "mlq";
-    ExpectSame(Served(serve, 3000), Simulated(simulate, preset.name, "mlq", 3000));
+    ExpectSame(preset.name, {});
+    for (const Setting& setting : kSettings) {
+      if (setting.flag.empty() || setting.use != SettingUse::kEverywhere) continue;
+      // A server computes prompts in chunks where it is told their size, the simulator as the preset has it. The time
+      // of a step needs a profile (below).
+      if (setting.group == SettingGroup::kBatching && !preset.spec.chunked_prefill && setting.key != "max_running")
+        continue;
+      if (setting.key == "max_decode_step") continue;
+      SCOPED_TRACE(setting.flag);
+      const std::string flag(setting.flag.substr(0, setting.flag.find(',')));
+      SettingFlags settings;
+      settings.Give(flag, Another(setting));
+      ASSERT_TRUE(settings.Gives(flag));
+      SystemSpec spec;
+      ASSERT_TRUE(settings.ApplyTo(spec).ok());
+      EXPECT_EQ(setting.get(spec), Another(setting));
+      ExpectSame(preset.name, settings);
+    }
   }
+}
+
+TEST(SystemFlags, RefuseWhatIsNoValue) {
+  SettingFlags settings;
+  SystemSpec spec;
+  settings.Give("--cold-start", std::string("soon"));
+  const Status unknown = settings.ApplyTo(spec);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().message, "--cold-start: expected wait, assist or auto, found 'soon'");
+  EXPECT_EQ(unknown.error().param, "--cold-start");
+  settings = {};
+  settings.Give("--swap-lower", 0.9);
+  settings.Give("--swap-upper", 0.8);
+  const Status crossed = settings.ApplyTo(spec);
+  ASSERT_FALSE(crossed.ok());
+  EXPECT_EQ(crossed.error().message, "--swap-lower: expected at most --swap-upper, 0.8, found 0.9");
 }
 
 // The time of a step is predicted, so a server needs a profile for it; the simulator has the model of its device. It
 // must also be possible: otherwise every request would run alone.
-TEST(SystemSettings, ABoundOnDecodingStepsNeedsAModel) {
+TEST(SystemFlags, ABoundOnDecodingStepsNeedsAModel) {
   RuntimeFlags serve;
-  serve.schedule.max_decode_step_seconds = 0.1;
+  serve.settings.Give("--max-decode-step", 100 * kNsPerMs);
   const auto made = RuntimeOptionsOf(serve);
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.error().message.find("--max-decode-step: expected --profile FILE"), std::string::npos)
       << made.error().message;
   const PerformanceModel model{.step = 0.02};
-  EXPECT_TRUE(CheckMaxDecodeStep(20 * kNsPerMs, &model).ok());
-  const Status impossible = CheckMaxDecodeStep(19 * kNsPerMs, &model);
+  EXPECT_TRUE(CheckMaxDecodeStep({.max_decode_step = 20 * kNsPerMs}, &model).ok());
+  const Status impossible = CheckMaxDecodeStep({.max_decode_step = 19 * kNsPerMs}, &model);
   ASSERT_FALSE(impossible.ok());
   EXPECT_NE(impossible.error().message.find("expected at least 0.02 seconds"), std::string::npos)
       << impossible.error().message;
-  EXPECT_TRUE(CheckMaxDecodeStep(0, nullptr).ok());
-
-  SimulationOptions simulate;
-  simulate.max_decode_step = 100 * kNsPerMs;
-  const Made simulated = Simulated(simulate, "loramux", "", 3000);
-  EXPECT_EQ(simulated.scheduler.max_decode_step, 100 * kNsPerMs);
-  EXPECT_NE(simulated.scheduler.costs, nullptr);
+  EXPECT_TRUE(CheckMaxDecodeStep({}, nullptr).ok());
+  const SystemSpec simulated = Simulated("loramux", serve.settings);
+  EXPECT_EQ(simulated.max_decode_step, 100 * kNsPerMs);
+  EXPECT_NE(simulated.costs, nullptr);
 }
 
 // The flags that the warnings of `flags` name as without effect.
@@ -140,7 +142,7 @@ TEST(IdleFlags, OnADeviceAndOnACpu) {
   RuntimeFlags cpu;
   cpu.lora_variant = "bgmv";
   cpu.assist_cores = 2;
-  cpu.cold_start = "assist";
+  cpu.settings.Give("--cold-start", std::string("assist"));
   const Names given = {"--lora-variant", "--assist-cores", "--cold-start"};
   EXPECT_EQ(Idle(cpu, given), Names{"--assist-cores"});
   RuntimeFlags device = cpu;
@@ -149,7 +151,7 @@ TEST(IdleFlags, OnADeviceAndOnACpu) {
   EXPECT_EQ(RuntimeOptionsOf(device)->lora_variant, LoraVariant::kMbgmv);  // a profile's times must be its own
   device.host_memory = "0";
   EXPECT_EQ(Idle(device, given), (Names{"--lora-variant", "--cold-start", "--assist-cores"}));
-  device.cold_start = "wait";
+  device.settings.Give("--cold-start", std::string("wait"));
   device.lora_variant = "mbgmv";
   EXPECT_EQ(Idle(device, given), Names{"--assist-cores"});
 }
@@ -158,7 +160,7 @@ TEST(IdleFlags, OfACacheRegime) {
   const Names score = {"--score-frequency", "--score-size"}, swap = {"--swap-lower"}, window = {"--batch-window"};
   const auto idle = [](const std::string& cache, const Names& given) {
     RuntimeFlags flags;
-    flags.cache = cache;
+    flags.settings.Give("--cache", cache);
     return !Idle(flags, given).empty();
   };
   EXPECT_TRUE(idle("lru", score) && idle("lru", swap) && idle("lru", window));
@@ -167,11 +169,11 @@ TEST(IdleFlags, OfACacheRegime) {
   EXPECT_FALSE(idle("fastlibra-wos", swap));
   EXPECT_TRUE(idle("fastlibra-wos", window));
   RuntimeFlags history;
-  history.prefix_cache = true;
+  history.settings.Give("--enable-prefix-caching", true);
   EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{});
   history.preset = "s-lora";
   EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{"--enable-prefix-caching"});
-  history.prefix_cache = false;
+  history.settings.Give("--enable-prefix-caching", false);
   EXPECT_EQ(Idle(history, {"--enable-prefix-caching"}), Names{});
 }
 
@@ -179,7 +181,7 @@ TEST(IdleFlags, OfAQueueOrderOrAPreset) {
   const Names lanes = {"--request-size", "--lane-count", "--size-input-weight", "--ttft-objective"};
   const auto idle = [&](const std::string& order) {
     RuntimeFlags flags;
-    flags.schedule.schedule = order;
+    flags.settings.Give("--schedule", order);
     return Idle(flags, lanes);
   };
   EXPECT_EQ(idle("mlq"), Names{});
@@ -204,4 +206,4 @@ TEST(IdleFlags, OfAModelOnTheDisk) {
 }
 
 }  // namespace
-}  // namespace loramux::system_settings_test
+}  // namespace loramux::system_flags_test
