@@ -162,15 +162,14 @@ Result<ReportJson> Measure(const BenchFlags& flags) {
   }
   if (flags.warmup) RETURN_IF_ERROR(WarmUp(runner, workload));
 
-  const std::int64_t sessions = trace ? static_cast<std::int64_t>(trace->arrivals.size()) : flags.num_requests;
-  RunProgressBar bar(!flags.no_progress, sessions * flags.turns, flags.duration_s);
+  const std::int64_t sessions = trace ? static_cast<std::int64_t>(trace->arrivals.size()) : flags.run.sessions;
+  RunProgressBar bar(!flags.no_progress, sessions * flags.sessions.turns, flags.run.duration_s);
   const RunResult result =
       runner.Run(workload, trace ? &*trace : nullptr, [&](const RunProgress& now) { bar.Show(now); });
   bar.Finish();
-  ReportJson report = BuildReport(result, workload.models(),
-                                  {.objective = {.ttft_ms = flags.slo_ttft_ms, .tpot_ms = flags.slo_tpot_ms},
-                                   .configuration = ConfigurationJson(flags, workload.options()),
-                                   .with_requests = flags.json_requests});
+  ReportOptions shown = flags.report;
+  shown.configuration = ConfigurationJson(flags, workload.options());
+  ReportJson report = BuildReport(result, workload.models(), shown);
   report["warnings"] = Warnings(report, workload.options());
   return report;
 }

@@ -33,7 +33,7 @@ void AddServerFlags(CommandLine& line, BenchFlags& flags) {
             .group = group,
             .help = "Request answers without streaming; only end-to-end times are measured"});
   line.Add({.names = "--api-key",
-            .target = &flags.api_key,
+            .target = &flags.client.api_key,
             .unit = "KEY",
             .group = group,
             .help = "Key sent as a bearer token; other users of this machine may see it",
@@ -57,7 +57,7 @@ void AddServerFlags(CommandLine& line, BenchFlags& flags) {
             .help = "Time for one request, from connecting to its last byte",
             .range = {{0.001, 86400.0}}});
   line.Add({.names = "--insecure",
-            .target = &flags.insecure,
+            .target = &flags.client.insecure,
             .group = group,
             .help = "Do not verify the server's certificate"});
 }
@@ -97,27 +97,27 @@ void AddLoadFlags(CommandLine& line, BenchFlags& flags) {
             .help = "Multiplies the trace's token counts",
             .range = {{1e-6, 1e6}}});
   line.Add({.names = "--concurrency",
-            .target = &flags.concurrency,
+            .target = &flags.run.concurrency,
             .unit = "N",
             .group = group,
             .help = "Requests in flight: each answer is followed by the next request",
             .default_text = "8",
             .range = {{1, 100'000}}});
   line.Add({.names = "--num-requests",
-            .target = &flags.num_requests,
+            .target = &flags.run.sessions,
             .unit = "N",
             .group = group,
             .help = "Requests to send (with --turns: sessions)",
             .default_text = "100, or the whole trace",
             .range = {{1, 20'000'000}}});
   line.Add({.names = "--duration",
-            .target = &flags.duration_s,
+            .target = &flags.run.duration_s,
             .unit = "SECONDS",
             .group = group,
             .help = "Send no new request after this time; running ones may finish",
             .range = {{0.001, kMax}}});
   line.Add({.names = "--seed",
-            .target = &flags.seed,
+            .target = &flags.sessions.seed,
             .unit = "N",
             .group = group,
             .help = "The same seed sends the same requests at the same times"});
@@ -126,7 +126,7 @@ void AddLoadFlags(CommandLine& line, BenchFlags& flags) {
 void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Adapters";
   line.Add({.names = "--adapters",
-            .target = &flags.adapters,
+            .target = &flags.sessions.adapters,
             .unit = "NAME",
             .group = group,
             .help = "Adapters to send requests to, separated by commas",
@@ -143,7 +143,7 @@ void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
             .help = "uniform; zipf (the first is the busiest); distinct (in turn); trace (by the trace's clients, the "
                     "busiest first)"});
   line.Add({.names = "--zipf-s",
-            .target = &flags.zipf_s,
+            .target = &flags.sessions.zipf_exponent,
             .unit = "X",
             .group = group,
             .help = "Exponent of zipf",
@@ -175,19 +175,19 @@ void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
             .help = "Output length in the same forms; requested exactly (ignore_eos, min_tokens)"});
   line.Add({.names = "--stop-at-eos", .target = &flags.stop_at_eos, .group = group, .help = "Let answers end early"});
   line.Add({.names = "--max-input-tokens",
-            .target = &flags.max_input_tokens,
+            .target = &flags.sessions.max_input_tokens,
             .unit = "TOKENS",
             .group = group,
             .help = "Cut longer prompts, for example of a trace",
             .range = {{1, 100'000'000}}});
   line.Add({.names = "--max-output-tokens",
-            .target = &flags.max_output_tokens,
+            .target = &flags.sessions.max_output_tokens,
             .unit = "TOKENS",
             .group = group,
             .help = "Cut longer outputs",
             .range = {{1, 100'000'000}}});
   line.Add({.names = "--prefix-tokens",
-            .target = &flags.prefix_tokens,
+            .target = &flags.sessions.prefix_tokens,
             .unit = "TOKENS",
             .group = group,
             .help = "Length of a system message that all sessions of a model share",
@@ -200,25 +200,25 @@ void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
                     "answer that differs counts as failed",
             .path = FlagPath::kExistingDirectory});
   line.Add({.names = "--answer-tokens",
-            .target = &flags.answer_tokens,
+            .target = &flags.sessions.answer_tokens,
             .unit = "TOKENS",
             .group = group,
             .help = "max_tokens with --tasks",
             .range = {{1, 1'000'000}}});
   line.Add({.names = "--turns",
-            .target = &flags.turns,
+            .target = &flags.sessions.turns,
             .unit = "N",
             .group = group,
             .help = "Turns of a session; each one sends the whole dialogue so far",
             .range = {{1, 1000}}});
   line.Add({.names = "--think-time",
-            .target = &flags.think_s,
+            .target = &flags.run.think_s,
             .unit = "SECONDS",
             .group = group,
             .help = "Time between an answer and the next turn",
             .range = {{0.0, 86400.0}}});
   line.Add({.names = "--temperature",
-            .target = &flags.temperature,
+            .target = &flags.run.temperature,
             .unit = "T",
             .group = group,
             .help = "Sampling temperature; 0: greedy",
@@ -228,20 +228,20 @@ void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
 void AddResultFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Result";
   line.Add({.names = "--slo-ttft",
-            .target = &flags.slo_ttft_ms,
+            .target = &flags.report.objective.ttft_ms,
             .unit = "MS",
             .group = group,
             .help = "TTFT objective: goodput counts requests that meet it",
             .range = {{1e-3, kMax}}});
   line.Add({.names = "--slo-tpot",
-            .target = &flags.slo_tpot_ms,
+            .target = &flags.report.objective.tpot_ms,
             .unit = "MS",
             .group = group,
             .help = "TPOT objective: goodput counts requests whose mean is within it",
             .range = {{1e-3, kMax}}});
   line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .group = group, .help = "Write the result"});
   line.Add({.names = "--json-requests",
-            .target = &flags.json_requests,
+            .target = &flags.report.with_requests,
             .group = group,
             .help = "Add a record of every request to --json"});
   line.Add({.names = "--html",
@@ -290,24 +290,24 @@ void AddBenchFlags(CommandLine& line, BenchFlags& flags) {
 }
 
 Status CompleteFlags(BenchFlags& flags) {
-  if (flags.open_loop() && flags.concurrency > 0) {
+  if (flags.open_loop() && flags.run.concurrency > 0) {
     return InvalidArgument("--concurrency is a closed loop, --rate and --trace are open loops: give one of them");
   }
   if (flags.trace.empty() && (flags.time_scale != 1 || flags.length_scale != 1 || flags.trace_start_s > 0)) {
     return InvalidArgument("--time-scale, --length-scale and --trace-start need --trace");
   }
-  if (!flags.adapters.empty() && flags.adapters_from_server) {
+  if (!flags.sessions.adapters.empty() && flags.adapters_from_server) {
     return InvalidArgument("--adapters and --adapters-from-server: give one of them");
   }
   if (flags.endpoint == "completions" && !flags.tasks.empty()) {
     return InvalidArgument("--tasks needs the chat API: remove --endpoint completions");
   }
-  if (flags.no_stream && (flags.slo_ttft_ms > 0 || flags.slo_tpot_ms > 0)) {
+  if (flags.no_stream && (flags.report.objective.ttft_ms > 0 || flags.report.objective.tpot_ms > 0)) {
     return InvalidArgument("--slo-ttft and --slo-tpot need streamed answers: remove --no-stream");
   }
-  if (flags.json_requests && flags.json.empty()) return InvalidArgument("--json-requests needs --json FILE");
-  if (!flags.open_loop() && flags.concurrency == 0) flags.concurrency = 8;
-  if (flags.num_requests == 0 && flags.duration_s == 0 && flags.trace.empty()) flags.num_requests = 100;
+  if (flags.report.with_requests && flags.json.empty()) return InvalidArgument("--json-requests needs --json FILE");
+  if (!flags.open_loop() && flags.run.concurrency == 0) flags.run.concurrency = 8;
+  if (flags.run.sessions == 0 && flags.run.duration_s == 0 && flags.trace.empty()) flags.run.sessions = 100;
   return Ok{};
 }
 
@@ -319,7 +319,7 @@ std::string DescribeLoad(const BenchFlags& flags) {
     return flags.rate > 0 ? text + fmt::format(", {} /s", flags.rate) : text;
   }
   if (flags.rate > 0) return fmt::format("open loop, {} /s at random", flags.rate);
-  return fmt::format("closed loop, {} at once", flags.concurrency);
+  return fmt::format("closed loop, {} at once", flags.run.concurrency);
 }
 
 }  // namespace loramux::load

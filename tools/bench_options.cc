@@ -24,9 +24,8 @@ Result<std::pair<std::string, std::string>> ParseHeader(const std::string& text)
 }  // namespace
 
 Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags) {
-  ApiClientOptions options;
+  ApiClientOptions options = flags.client;
   ASSIGN_OR_RETURN(options.url, ParseServerUrl(flags.url, "--url"));
-  options.api_key = flags.api_key;
   if (!flags.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.api_key_file));
     options.api_key = text.substr(0, text.find_first_of("\r\n"));
@@ -36,37 +35,26 @@ Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags) {
     options.headers.push_back(std::move(parsed));
   }
   options.timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(flags.timeout_s * 1e9));
-  options.insecure = flags.insecure;
   return options;
 }
 
 RunOptions MakeRunOptions(const BenchFlags& flags) {
-  return {.endpoint = flags.endpoint == "chat" ? ApiEndpoint::kChat : ApiEndpoint::kCompletions,
-          .stream = !flags.no_stream,
-          .temperature = flags.temperature,
-          .concurrency = flags.concurrency,
-          .sessions = flags.num_requests,
-          .duration_s = flags.duration_s,
-          .think_s = flags.think_s};
+  RunOptions options = flags.run;
+  options.endpoint = flags.endpoint == "chat" ? ApiEndpoint::kChat : ApiEndpoint::kCompletions;
+  options.stream = !flags.no_stream;
+  return options;
 }
 
 Result<SessionOptions> MakeWorkloadOptions(const BenchFlags& flags) {
-  SessionOptions options{.adapters = flags.adapters,
-                         .zipf_exponent = flags.zipf_s,
-                         .max_input_tokens = flags.max_input_tokens,
-                         .max_output_tokens = flags.max_output_tokens,
-                         .prefix_tokens = flags.prefix_tokens,
-                         .turns = flags.turns,
-                         .answer_tokens = flags.answer_tokens,
-                         .ignore_eos = !flags.stop_at_eos,
-                         .seed = flags.seed};
+  SessionOptions options = flags.sessions;
+  options.ignore_eos = !flags.stop_at_eos;
   ASSIGN_OR_RETURN(options.choice, ParseAdapterChoice(flags.adapter_distribution));
   ASSIGN_OR_RETURN(options.input_tokens, LengthDistribution::Parse(flags.input_tokens, "--input-tokens"));
   ASSIGN_OR_RETURN(options.output_tokens, LengthDistribution::Parse(flags.output_tokens, "--output-tokens"));
   options.base_share = std::max(flags.base_share, 0.0);
   if (flags.tasks.empty()) return options;
   ASSIGN_OR_RETURN(options.tasks, LoadTasks(flags.tasks));
-  if (!flags.adapters.empty() || flags.adapters_from_server) return options;
+  if (!flags.sessions.adapters.empty() || flags.adapters_from_server) return options;
   // The files name the models to ask; the base model gets an equal share if it has questions.
   for (const Task& task : options.tasks) {
     if (task.name != "base") options.adapters.push_back(task.name);
@@ -77,12 +65,13 @@ Result<SessionOptions> MakeWorkloadOptions(const BenchFlags& flags) {
 }
 
 Result<Trace> MakeTrace(const BenchFlags& flags) {
-  const TraceLimits limits{.duration_s = flags.duration_s, .requests = flags.num_requests};
-  if (flags.trace.empty()) return PoissonTrace(flags.rate, limits, flags.seed);
-  if (std::filesystem::is_directory(flags.trace) && flags.duration_s == 0 && flags.num_requests == 0) {
+  const TraceLimits limits{.duration_s = flags.run.duration_s, .requests = flags.run.sessions};
+  if (flags.trace.empty()) return PoissonTrace(flags.rate, limits, flags.sessions.seed);
+  if (std::filesystem::is_directory(flags.trace) && flags.run.duration_s == 0 && flags.run.sessions == 0) {
     return InvalidArgument("--trace: a folder of clients covers several days: give --duration or --num-requests");
   }
-  ClientTraceOptions options{.start_s = flags.trace_start_s, .rate = flags.rate, .limits = limits, .seed = flags.seed};
+  ClientTraceOptions options{
+      .start_s = flags.trace_start_s, .rate = flags.rate, .limits = limits, .seed = flags.sessions.seed};
   if (flags.time_scale > 0) options.limits.duration_s /= flags.time_scale;  // in the trace's own time
   if (flags.rate > 0) options.rate *= flags.time_scale;
   ASSIGN_OR_RETURN(Trace trace, LoadTrace(flags.trace, options));
@@ -102,26 +91,27 @@ ReportJson ConfigurationJson(const BenchFlags& flags, const SessionOptions& work
                   {"trace_start_s", flags.trace_start_s},
                   {"time_scale", flags.time_scale},
                   {"length_scale", flags.length_scale},
-                  {"concurrency", if_set(flags.concurrency)},
-                  {"num_requests", if_set(flags.num_requests)},
-                  {"duration_s", if_set(flags.duration_s)},
+                  {"concurrency", if_set(flags.run.concurrency)},
+                  {"num_requests", if_set(flags.run.sessions)},
+                  {"duration_s", if_set(flags.run.duration_s)},
                   {"timeout_s", flags.timeout_s},
-                  {"seed", flags.seed}};
+                  {"seed", flags.sessions.seed}};
   json["adapters"] = workload.adapters.size();
   json["adapter_distribution"] = flags.adapter_distribution;
-  json["zipf_s"] = flags.adapter_distribution == "zipf" ? ReportJson(flags.zipf_s) : ReportJson(nullptr);
+  json["zipf_s"] =
+      flags.adapter_distribution == "zipf" ? ReportJson(flags.sessions.zipf_exponent) : ReportJson(nullptr);
   json["base_share"] = workload.adapters.empty() ? 1.0 : workload.base_share;
-  json["turns"] = flags.turns;
-  json["think_time_s"] = flags.think_s;
-  json["temperature"] = flags.temperature;
+  json["turns"] = flags.sessions.turns;
+  json["think_time_s"] = flags.run.think_s;
+  json["temperature"] = flags.run.temperature;
   json["tasks"] = flags.tasks.empty() ? ReportJson(nullptr) : ReportJson(flags.tasks);
   if (flags.tasks.empty()) {
     json.update({{"input_tokens", flags.input_tokens},
                  {"output_tokens", flags.output_tokens},
                  {"ignore_eos", !flags.stop_at_eos},
-                 {"prefix_tokens", flags.prefix_tokens},
-                 {"max_input_tokens", if_set(flags.max_input_tokens)},
-                 {"max_output_tokens", if_set(flags.max_output_tokens)}});
+                 {"prefix_tokens", flags.sessions.prefix_tokens},
+                 {"max_input_tokens", if_set(flags.sessions.max_input_tokens)},
+                 {"max_output_tokens", if_set(flags.sessions.max_output_tokens)}});
   }
   return json;
 }

@@ -109,11 +109,12 @@ Result<std::unique_ptr<PlacedModel>> LoadModel(const ProfileFlags& flags) {
                                                             : WeightFormat::kBF16;
     ASSIGN_OR_RETURN(const WeightOptions options, WeightOptionsOf(flags.runtime));
     ModelWeights weights = RandomModelWeights(config, options.layers.value_or(stored), flags.seed);
-    return PlacedModel::Place(std::make_unique<Model>(std::move(config), std::move(weights)), flags.runtime.opened);
+    return PlacedModel::Place(std::make_unique<Model>(std::move(config), std::move(weights)),
+                              flags.runtime.options.device);
   }
   ASSIGN_OR_RETURN(const WeightOptions weights, WeightOptionsOf(flags.runtime));
   ProgressBar bar("loading weights", "MiB", 1 << 20);
-  auto model = PlacedModel::Load(flags.runtime.model_dir, flags.runtime.opened, weights,
+  auto model = PlacedModel::Load(flags.runtime.model_dir, flags.runtime.options.device, weights,
                                  [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
   bar.Finish();
   return model;

@@ -82,7 +82,7 @@ void AddQuantizeFlags(CommandLine& line, QuantizeFlags& flags) {
             .target = &flags.check,
             .help = "Measure the error against the original",
             .default_text = "on"});
-  line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .help = "Threads; 0: all processors"});
+  line.Add({.names = "--threads", .target = &flags.options.threads, .unit = "N", .help = "Threads; 0: all processors"});
   line.Add({.names = "--json", .target = &flags.json, .help = "Print the result as a JSON object"});
 }
 
@@ -135,7 +135,7 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
   // One model at a time is in memory.
   if (flags.check) {
     ASSIGN_OR_RETURN(tokens, TokensOf(flags));
-    ASSIGN_OR_RETURN(before, LogitsOf(flags.model_dir, tokens, flags.threads, "original", outcome.bytes_before));
+    ASSIGN_OR_RETURN(before, LogitsOf(flags.model_dir, tokens, flags.options.threads, "original", outcome.bytes_before));
   }
   if (flags.compare.empty()) {
     ProgressBar bar("quantising", "MiB", 1 << 20);
@@ -146,7 +146,7 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
   if (!flags.check) return outcome;
   const std::string& quantised = flags.compare.empty() ? flags.output : flags.compare;
   ASSIGN_OR_RETURN(const TextLogits after,
-                   LogitsOf(quantised, tokens, flags.threads, "quantised", outcome.bytes_after));
+                   LogitsOf(quantised, tokens, flags.options.threads, "quantised", outcome.bytes_after));
   if (after.vocab != before.vocab) {
     return InvalidArgument("--compare: expected a model with a vocabulary of " + std::to_string(before.vocab) +
                                ", found " + std::to_string(after.vocab),

@@ -161,7 +161,7 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
 // What the flags say of a system, over what its preset says, or a server's own defaults.
 Result<SystemSpec> SpecOf(const RuntimeFlags& flags) {
   // In 16 bits, processor and device sum in other orders. So bits would depend on when an adapter arrives.
-  const bool waits = flags.batch_invariant && flags.opened != nullptr;
+  const bool waits = flags.batch_invariant && flags.options.device != nullptr;
   const ColdStartPolicy cold_start = waits ? ColdStartPolicy::kWait : ColdStartPolicy::kAuto;
   // Without a preset, half a step is left to other requests. Presets of documents do as those do.
   SystemSpec spec{.prefill_chunk = 256, .load_on_arrival = true, .cold_start_policy = cold_start};
@@ -240,9 +240,9 @@ Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags) {
   WeightOptions options;
   ASSIGN_OR_RETURN(options.layers, WeightFlag(flags.weights, "--weights"));
   ASSIGN_OR_RETURN(options.embeddings, WeightFlag(flags.embedding_weights, "--embedding-weights"));
-  if (flags.opened != nullptr && (options.layers || options.embeddings)) {
+  if (flags.options.device != nullptr && (options.layers || options.embeddings)) {
     return Unsupported(
-        "--weights: " + flags.opened->properties().name +
+        "--weights: " + flags.options.device->properties().name +
             " keeps weights in the floats of their file; leave --weights and --embedding-weights out, or "
             "use --device cpu",
         "--weights");
@@ -251,9 +251,8 @@ Result<WeightOptions> WeightOptionsOf(const RuntimeFlags& flags) {
 }
 
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
-  RuntimeOptions options;
+  RuntimeOptions options = flags.options;
   ASSIGN_OR_RETURN(options.spec, SpecOf(flags));
-  options.device = flags.opened;
   const std::int64_t automatic = HasOwnMemory(options.device.get()) ? 0 : AutoDeviceMemory();  // 0: what is left
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", automatic));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
@@ -264,22 +263,17 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.kv_dtype, KvDTypeFlag(flags.kv_dtype, options.device != nullptr));
   ASSIGN_OR_RETURN(options.lora_dtype, LoraDTypeFlag(flags.lora_dtype));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant, options.device != nullptr));
-  RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
-  RETURN_IF_ERROR(CheckRange(flags.max_model_len, 0, 1 << 24, "--max-model-len"));
-  RETURN_IF_ERROR(CheckRange(flags.threads, 0, 1024, "--threads"));
+  RETURN_IF_ERROR(CheckRange(flags.options.max_lora_rank, 1, 4096, "--max-lora-rank"));
+  RETURN_IF_ERROR(CheckRange(flags.options.max_model_len, 0, 1 << 24, "--max-model-len"));
+  RETURN_IF_ERROR(CheckRange(flags.options.threads, 0, 1024, "--threads"));
   RETURN_IF_ERROR(CheckRange(flags.assist_cores, 0, 1024, "--assist-cores"));
-  const std::int64_t pages = flags.page_tokens;
+  const std::int64_t pages = flags.options.page_tokens;
   if (pages != 0 && pages != 4 && pages != 8 && pages != 16 && pages != 32 && pages != 64) {
     return InvalidArgument("--page-tokens: expected 4, 8, 16, 32 or 64 (0: automatic), found " + std::to_string(pages),
                            "--page-tokens");
   }
-  options.page_tokens = pages;
-  options.max_lora_rank = flags.max_lora_rank;
   options.length_directory = AdapterCacheDirectory(flags.remote) / "lengths";
-  options.verify_before_use = flags.verify_before_use;
   if (flags.assist_cores > 0) options.assist.cores = flags.assist_cores;
-  options.max_model_len = flags.max_model_len;
-  options.threads = flags.threads;
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
   RETURN_IF_ERROR(CheckMaxDecodeStep(options.spec, options.spec.costs.get()));
   options.model_names = NamesOfModel(flags.model_dir);
@@ -317,7 +311,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
                     "are added while it runs",
             .common = true});
   line.Add({.names = "--max-lora-rank",
-            .target = &flags.max_lora_rank,
+            .target = &flags.options.max_lora_rank,
             .unit = "RANK",
             .group = adapters,
             .help = "Refuse adapters of a higher rank"});
@@ -330,7 +324,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .help = "On a device, threads that compute adapters from memory until they are on the device; 0: half of "
                     "the processors, at least one. --cold-start wait needs none"});
   line.Add({.names = "--verify-before-use",
-            .target = &flags.verify_before_use,
+            .target = &flags.options.verify_before_use,
             .group = adapters,
             .help = "Use an adapter only once its whole file was read and matches its digest; without it, on a CPU, "
                     "each layer is used as soon as it was read and verified"});
@@ -382,7 +376,7 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
                     "With a GPU it is pinned",
             .common = true});
   line.Add({.names = "--page-tokens",
-            .target = &flags.page_tokens,
+            .target = &flags.options.page_tokens,
             .unit = "TOKENS",
             .group = memory,
             .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: chosen by the model's shape"});
@@ -412,7 +406,7 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
 void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
   const std::string batching = "Batching";
   line.Add({.names = "--max-model-len",
-            .target = &flags.max_model_len,
+            .target = &flags.options.max_model_len,
             .unit = "TOKENS",
             .group = batching,
             .help = "Positions of a sequence, prompt and output together; 0: the model's own limit. A model whose "
@@ -424,7 +418,7 @@ void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
 void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
   const std::string machine = "Machine";
   line.Add({.names = "--threads",
-            .target = &flags.threads,
+            .target = &flags.options.threads,
             .unit = "N",
             .group = machine,
             .help = "Kernel threads; 0: one per processor",
@@ -487,7 +481,7 @@ void AddScheduleFlags(CommandLine& line, RuntimeFlags& flags) {
 }
 
 Status OpenDeviceOf(RuntimeFlags& flags) {
-  ASSIGN_OR_RETURN(flags.opened, ChooseDevice(flags.device, flags.batch_invariant));
+  ASSIGN_OR_RETURN(flags.options.device, ChooseDevice(flags.device, flags.batch_invariant));
   return Ok{};
 }
 

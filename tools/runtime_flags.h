@@ -20,14 +20,15 @@ namespace loramux {
 inline constexpr std::int64_t kMostAdapterTokens = 1 << 16;
 
 struct RuntimeFlags : ModelFlags {
+  // What flags set as it is, and the device of --device after OpenDeviceOf. RuntimeOptionsOf adds the rest.
+  RuntimeOptions options;
   std::vector<std::string> given;  // CommandLine::TellGiven
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
   RemoteFlags remote;
-  std::string device = "auto";     // of commands with AddDeviceFlag
-  bool batch_invariant = false;    // likewise
-  std::shared_ptr<Device> opened;  // what it stands for, after OpenDeviceOf; null: the CPU
+  std::string device = "auto";   // of commands with AddDeviceFlag
+  bool batch_invariant = false;  // likewise
   std::string device_memory = "auto";
   std::string host_memory = "auto";
   std::string weights = "auto", embedding_weights = "auto";
@@ -39,10 +40,7 @@ struct RuntimeFlags : ModelFlags {
   std::string length_proxy;                 // directory of the model for --length-predictor proxy; of serve
   std::string profile;                      // file of `loramux profile`, of serve; empty: none
   std::vector<std::string> tenant_weights;  // name=weight; of serve
-  std::int64_t page_tokens = 0, max_model_len = 0;
-  std::int64_t max_lora_rank = 4096, max_cpu_loras = 0;
-  bool verify_before_use = false;
-  int threads = 0;
+  std::int64_t max_cpu_loras = 0;
   int assist_cores = 0;
   std::string log_level = "info", log_format = "text";
 };

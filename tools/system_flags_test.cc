@@ -146,7 +146,7 @@ TEST(IdleFlags, OnADeviceAndOnACpu) {
   const Names given = {"--lora-variant", "--assist-cores", "--cold-start"};
   EXPECT_EQ(Idle(cpu, given), Names{"--assist-cores"});
   RuntimeFlags device = cpu;
-  device.opened = ChooseDevice("emulated", /*batch_invariant=*/false).value();
+  device.options.device = ChooseDevice("emulated", /*batch_invariant=*/false).value();
   EXPECT_EQ(Idle(device, given), Names{"--lora-variant"});
   EXPECT_EQ(RuntimeOptionsOf(device)->lora_variant, LoraVariant::kMbgmv);  // a profile's times must be its own
   device.host_memory = "0";
