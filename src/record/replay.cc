@@ -349,19 +349,8 @@ class ReplayWorld final : private EngineObserver {
   }
 
   void Hear(std::size_t index, const GenerationEvent& event) {
-    RequestRecord& record = result_.run.requests[index];
-    record.arrival = event.arrival;
-    if (event.token != nullptr) {
-      if (record.first_token < 0) {
-        record.first_token = event.now;
-        record.first_scheduled = event.first_scheduled;
-        record.cached_tokens = event.cached_prompt_tokens;
-      } else {
-        result_.run.between_tokens.Add(event.now - record.last_token);
-      }
-      record.last_token = event.now;
-      ++record.output_tokens;
-    }
+    result_.run.requests[index].arrival = event.arrival;
+    result_.run.Hear(index, event);
     result_.ended += event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
     result_.cancelled += event.finish == FinishReason::kCancelled;
     result_.failed += event.finish == FinishReason::kError;
@@ -371,7 +360,7 @@ class ReplayWorld final : private EngineObserver {
     if (result_.difference.empty() && engine_->Idle()) engine_->CheckIntegrity();
     RunResult& run = result_.run;
     std::erase_if(run.requests, [](const RequestRecord& record) { return record.first_token < 0; });
-    for (RequestRecord& record : run.requests) run.end = std::max(run.end, record.last_token);
+    run.FindEnd();
     run.stats = engine_->Stats();
     run.samples = samples_.Take();
     run.bytes_to_device = adapter_transfer_.bytes_to_device() + kv_transfer_.bytes_to_device();

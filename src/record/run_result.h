@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/generation.h"
 #include "engine/snapshot.h"
 #include "workload/histogram.h"
 
@@ -50,6 +51,11 @@ struct RunResult {
   TimeNs host_link_busy = 0;         // in the direction of the device
   bool given_up = false;             // the run was ended early; requests that had not ended count as cancelled
   double invalid_history_share = 0;  // of the history on the device, mean over the samples (FastLibra 6.6)
+
+  // Adds a token, if the event has one, to the record of the request and to `between_tokens`.
+  void Hear(std::size_t request, const GenerationEvent& event);
+  // Sets `end`.
+  void FindEnd();
 };
 
 }  // namespace loramux

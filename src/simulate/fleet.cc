@@ -9,9 +9,8 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "cluster/prefix_blocks.h"
-#include "simulate/event_queue.h"
+#include "simulate/event_loop.h"
 #include "simulate/fleet_server.h"
-#include "simulate/simulated_clients.h"
 
 namespace loramux {
 namespace {
@@ -22,31 +21,30 @@ constexpr std::int64_t kFleetSamples = 200;
 enum class Phase : std::int64_t { kBegins, kNoticeIsOver, kIsOver };
 constexpr std::int64_t kPhases = 3;
 
-class Fleet {
+// Servers behind routers.
+class Fleet final : private EventLoop {
  public:
   Fleet(const FleetOptions& options, const Workload& workload)
-      : options_(options),
-        workload_(workload),
+      : EventLoop(options.server, workload),
+        fleet_(options),
         limits_(LimitsOf(workload)),
-        clients_(workload, options.server.seed),
-        misses_(options.server.give_up, clients_.result().requests),
         chance_(SplitMix64(options.seed ^ 0x666c656574)) {}
 
   // Call once, before Run.
   Status Build() {
-    ASSIGN_OR_RETURN(shared_adapters_, SimulatedAdapters::Create(options_.server.device, workload_));
+    ASSIGN_OR_RETURN(shared_adapters_, SimulatedAdapters::Create(options_.device, workload_));
     demanded_.resize(workload_.adapter_ranks.size());
-    for (const FleetEvent& event : options_.events) replaces_ |= event.kind == FleetEventKind::kReplace;
+    for (const FleetEvent& event : fleet_.events) replaces_ |= event.kind == FleetEventKind::kReplace;
     result_.requests.resize(workload_.requests.size());
     flights_.resize(workload_.requests.size());
     for (const WorkloadRequest& request : workload_.requests) mean_output_ += request.output_tokens;
     mean_output_ /= std::max<std::int64_t>(1, static_cast<std::int64_t>(workload_.requests.size()));
-    RETURN_IF_ERROR(AddServers(options_.servers));
-    for (std::int64_t i = 0; i < options_.routers; ++i) {
-      DispatcherOptions dispatcher = options_.dispatcher;
+    RETURN_IF_ERROR(AddServers(fleet_.servers));
+    for (std::int64_t i = 0; i < fleet_.routers; ++i) {
+      DispatcherOptions dispatcher = fleet_.dispatcher;
       if (dispatcher.model == nullptr)
-        dispatcher.model = std::make_shared<const PerformanceModel>(options_.server.device.model);
-      dispatcher.seed = SplitMix64(options_.dispatcher.seed + static_cast<std::uint64_t>(i));
+        dispatcher.model = std::make_shared<const PerformanceModel>(options_.device.model);
+      dispatcher.seed = SplitMix64(fleet_.dispatcher.seed + static_cast<std::uint64_t>(i));
       ASSIGN_OR_RETURN(routers_.emplace_back().dispatcher, Dispatcher::Create(std::move(dispatcher)));
     }
     TellOfMembers();
@@ -55,24 +53,11 @@ class Fleet {
 
   Status Run() {
     sessions_ = static_cast<std::int64_t>(clients_.first_turns().size());
-    PushFirstTurn();
-    for (std::size_t i = 0; i < options_.events.size(); ++i) PushFault(options_.events[i].at, i, Phase::kBegins);
-    if (sessions_ > 0) {
-      const TimeNs last = workload_.requests[clients_.first_turns().back()].arrival;
-      sample_gap_ = std::max<TimeNs>(kNsPerMs, last / kFleetSamples);
-      events_.Push(0, EventKind::kSample);
-      events_.Push(options_.probe_interval, EventKind::kProbe);
-    }
-    while (!events_.empty()) {
-      clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
-      while (!events_.empty() && events_.first().at <= clock_.Now()) RETURN_IF_ERROR(Handle(events_.Pop()));
-      RETURN_IF_ERROR(RunTouched());
-      if (misses_.Hopeless(clock_.Now())) {
-        GiveUp();
-        return Ok{};
-      }
-    }
-    CHECK_EQ(sessions_, 0);  // otherwise a request waits for an event that never comes
+    for (std::size_t i = 0; i < fleet_.events.size(); ++i) PushFault(fleet_.events[i].at, i, Phase::kBegins);
+    ScheduleSamples(kFleetSamples, 0);
+    if (sessions_ > 0) events_.Push(fleet_.probe_interval, EventKind::kProbe);
+    RETURN_IF_ERROR(RunFrom(0));
+    CHECK(clients_.result().given_up || sessions_ == 0);  // otherwise a request waits for an event that never comes
     return Ok{};
   }
 
@@ -86,9 +71,7 @@ class Fleet {
       result_.servers.push_back(server->totals());
     }
     for (const Router& router : routers_) result_.routers.push_back(router.dispatcher->States(clock_.Now()));
-    result_.run = std::move(clients_.result());
-    for (const RequestRecord& record : result_.run.requests)
-      result_.run.end = std::max(result_.run.end, record.last_token);
+    result_.run = TakeResult();
     return std::move(result_);
   }
 
@@ -114,24 +97,20 @@ class Fleet {
     std::int32_t router = 0;
   };
 
-  FleetServer& ServerOf(std::int32_t index) { return *servers_[static_cast<std::size_t>(index)]; }
-  // Ends the run where it is. What had not ended is over.
-  void GiveUp() {
-    clients_.result().given_up = true;
-    for (std::size_t i = 0; i < result_.requests.size(); ++i)
-      clients_.record(i).cancelled |= result_.requests[i].end == FleetEnd::kNeverAsked;
-  }
-
+  FleetServer& At(std::int32_t index) { return *servers_[static_cast<std::size_t>(index)]; }
   Dispatcher& DispatcherOf(std::size_t request) {
     return *routers_[static_cast<std::size_t>(result_.requests[request].router)].dispatcher;
   }
-  bool over() const { return sessions_ == 0; }
+  SimulatedServer& ServerOf(std::size_t request) override { return At(result_.requests[request].server).server(); }
+  bool IsOpen(std::size_t request) const override { return result_.requests[request].end == FleetEnd::kNeverAsked; }
+  // Whether a session is not over.
+  bool GoesOn() const override { return sessions_ > 0; }
 
   // ---- Servers
 
   Result<std::shared_ptr<SimulatedAdapters>> AdaptersForALife() {
     if (!replaces_) return shared_adapters_;
-    ASSIGN_OR_RETURN(auto own, SimulatedAdapters::Create(options_.server.device, workload_));
+    ASSIGN_OR_RETURN(auto own, SimulatedAdapters::Create(options_.device, workload_));
     for (std::size_t i = 0; i < demanded_.size(); ++i) {
       if (demanded_[i] > 0) own->Replace(i, DigestText(i));
     }
@@ -141,12 +120,12 @@ class Fleet {
   Status AddServers(std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto index = static_cast<std::int32_t>(servers_.size());
-      servers_.push_back(std::make_unique<FleetServer>(options_.server, limits_, clock_, events_, index));
+      servers_.push_back(std::make_unique<FleetServer>(options_, limits_, clock_, events_, index));
       members_.push_back(servers_.back()->name());
       by_name_[servers_.back()->name()] = index;
       RETURN_IF_ERROR(Start(index));
       // Servers publish in turn, not all at once.
-      const TimeNs interval = options_.snapshot_interval;
+      const TimeNs interval = fleet_.snapshot_interval;
       if (interval > 0) events_.Push(clock_.Now() + interval * (index % 64) / 64, EventKind::kSnapshotMade, 0, index);
     }
     return Ok{};
@@ -154,8 +133,8 @@ class Fleet {
 
   Status Start(std::int32_t index) {
     ASSIGN_OR_RETURN(auto adapters, AdaptersForALife());
-    RETURN_IF_ERROR(ServerOf(index).Start(std::move(adapters)));
-    for (Router& router : routers_) router.dispatcher->ObserveProbe(ServerOf(index).name(), true, clock_.Now());
+    RETURN_IF_ERROR(At(index).Start(std::move(adapters)));
+    for (Router& router : routers_) router.dispatcher->ObserveProbe(At(index).name(), true, clock_.Now());
     return Ok{};
   }
 
@@ -169,12 +148,12 @@ class Fleet {
 
   // The server is gone: routers see their connections end.
   void GoDown(std::int32_t index) {
-    ServerOf(index).Stop();
-    for (Router& router : routers_) router.dispatcher->ObserveProbe(ServerOf(index).name(), false, clock_.Now());
+    At(index).Stop();
+    for (Router& router : routers_) router.dispatcher->ObserveProbe(At(index).name(), false, clock_.Now());
   }
 
   void Crash(std::int32_t index) {
-    FleetServer& server = ServerOf(index);
+    FleetServer& server = At(index);
     std::vector<std::size_t> lost = server.Requests();
     for (const std::size_t request : lost) Log(FleetLogEntry::What::kStopped, request);
     for (const FleetServer::Held& held : server.held) lost.push_back(held.index);
@@ -188,7 +167,7 @@ class Fleet {
   }
 
   void Thaw(std::int32_t index) {
-    FleetServer& server = ServerOf(index);
+    FleetServer& server = At(index);
     server.frozen = false;
     server.touched = true;
     for (FleetServer::Held& held : std::exchange(server.held, {})) {
@@ -215,7 +194,7 @@ class Fleet {
     return Ok{};
   }
 
-  Status RunTouched() {
+  Status RunServers() override {
     bool drains = false;
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       FleetServer& server = *servers_[i];
@@ -224,31 +203,25 @@ class Fleet {
       if (!server.runs()) continue;
       server.server().Run();
       server.Changed();
-      ScheduleMove(server, static_cast<std::int32_t>(i));
+      ScheduleMove(server.server().engine(), server.move_pending, static_cast<std::int32_t>(i));
       drains |= server.refusing;
     }
     return drains ? EndDrains() : Ok{};
   }
 
-  void ScheduleMove(FleetServer& server, std::int32_t index) {
-    if (server.move_pending || over()) return;
-    const auto wait = server.server().engine().TimeToNextMove();
-    if (!wait.has_value()) return;
-    server.move_pending = true;
-    events_.Push(clock_.Now() + std::max<TimeNs>(1, wait->count()), EventKind::kMove, 0, index);
-  }
+  void EndRound() override {}
 
   // ---- Events
 
-  Status Handle(const Event& event) {
+  Status HandleOther(const Event& event) override {
     const auto subject = static_cast<std::size_t>(event.subject);
     switch (event.kind) {
       case EventKind::kMove:
-        ServerOf(event.server).move_pending = false;
+        At(event.server).move_pending = false;
         [[fallthrough]];
       case EventKind::kTransferEnds:
       case EventKind::kStepEnds:
-        ServerOf(event.server).touched = true;  // its engine polls
+        At(event.server).touched = true;  // its engine polls
         break;
       case EventKind::kFault:
         return HandleFault(subject / kPhases, static_cast<Phase>(subject % kPhases));
@@ -261,14 +234,7 @@ class Fleet {
       case EventKind::kProbe:
         Probe();
         break;
-      case EventKind::kArrival:
-        Arrive(subject);
-        break;
-      case EventKind::kCancel:
-        CancelRequest(subject);
-        break;
-      case EventKind::kSample:
-        TakeSample();
+      default:
         break;
     }
     return Ok{};
@@ -276,19 +242,19 @@ class Fleet {
 
   void PushFault(TimeNs at, std::size_t index, Phase phase) {
     events_.Push(at, EventKind::kFault, static_cast<std::int64_t>(index) * kPhases + static_cast<std::int64_t>(phase),
-                 std::max(0, options_.events[index].server));
+                 std::max(0, fleet_.events[index].server));
   }
 
   Status HandleFault(std::size_t index, Phase phase) {
-    const FleetEvent& event = options_.events[index];
-    if (phase == Phase::kBegins && over()) return Ok{};
+    const FleetEvent& event = fleet_.events[index];
+    if (phase == Phase::kBegins && !GoesOn()) return Ok{};
     if (event.kind == FleetEventKind::kAdd) {
       RETURN_IF_ERROR(AddServers(event.count));
       TellOfMembers();
       return Ok{};
     }
     if (event.kind == FleetEventKind::kReplace) return Replace(event);
-    FleetServer& server = ServerOf(event.server);
+    FleetServer& server = At(event.server);
     const TimeNs over_at = event.at + event.duration;
     switch (phase) {
       case Phase::kBegins:
@@ -321,30 +287,30 @@ class Fleet {
   }
 
   void BeginDrain(const FleetEvent& event, std::size_t index) {
-    FleetServer& server = ServerOf(event.server);
+    FleetServer& server = At(event.server);
     server.draining = true;
     server.Changed();
     back_at_.erase(event.server);
     if (event.duration > 0) back_at_[event.server] = event.at + event.duration;
     Tell(event.server);
-    PushFault(clock_.Now() + options_.drain_notice, index, Phase::kNoticeIsOver);
+    PushFault(clock_.Now() + fleet_.drain_notice, index, Phase::kNoticeIsOver);
   }
 
   // ---- What routers hear
 
   void MakeSnapshot(std::int32_t index) {
-    FleetServer& server = ServerOf(index);
-    if (over()) return;
-    events_.Push(clock_.Now() + options_.snapshot_interval, EventKind::kSnapshotMade, 0, index);
+    FleetServer& server = At(index);
+    if (!GoesOn()) return;
+    events_.Push(clock_.Now() + fleet_.snapshot_interval, EventKind::kSnapshotMade, 0, index);
     if (server.runs()) Tell(index);
   }
 
   // Sends the server's present state to all routers.
   void Tell(std::int32_t index) {
-    FleetServer& server = ServerOf(index);
+    FleetServer& server = At(index);
     for (std::size_t i = 0; i < routers_.size(); ++i) {
-      if (options_.snapshot_loss > 0 && chance_.NextDouble() < options_.snapshot_loss) continue;
-      const double longer = options_.snapshot_jitter > 0 ? options_.snapshot_jitter * chance_.NextDouble() : 0;
+      if (fleet_.snapshot_loss > 0 && chance_.NextDouble() < fleet_.snapshot_loss) continue;
+      const double longer = fleet_.snapshot_jitter > 0 ? fleet_.snapshot_jitter * chance_.NextDouble() : 0;
       std::size_t slot = tellings_.size();
       if (free_tellings_.empty()) {
         tellings_.emplace_back();
@@ -353,7 +319,7 @@ class Fleet {
         free_tellings_.pop_back();
       }
       tellings_[slot] = {server.Snapshot(), clock_.Now(), static_cast<std::int32_t>(i)};
-      const auto delay = static_cast<TimeNs>(static_cast<double>(options_.snapshot_delay) * (1 + longer));
+      const auto delay = static_cast<TimeNs>(static_cast<double>(fleet_.snapshot_delay) * (1 + longer));
       events_.Push(clock_.Now() + delay, EventKind::kSnapshotHeard, static_cast<std::int64_t>(slot), index);
     }
   }
@@ -365,7 +331,7 @@ class Fleet {
     TimeNs& heard = router.heard[static_cast<std::size_t>(index)];
     if (telling.as_of < heard) return;  // one connection delivers in order
     heard = telling.as_of;
-    router.dispatcher->Observe(ServerOf(index).name(), *telling.snapshot, telling.as_of);
+    router.dispatcher->Observe(At(index).name(), *telling.snapshot, telling.as_of);
   }
 
   // With snapshot_interval 0, before a decision.
@@ -379,15 +345,15 @@ class Fleet {
   }
 
   void Probe() {
-    if (over()) return;
-    events_.Push(clock_.Now() + options_.probe_interval, EventKind::kProbe);
+    if (!GoesOn()) return;
+    events_.Push(clock_.Now() + fleet_.probe_interval, EventKind::kProbe);
     for (Router& router : routers_) {
       for (const std::string& name : members_) {
-        const FleetServer& server = ServerOf(by_name_.at(name));
+        const FleetServer& server = At(by_name_.at(name));
         if (!server.up()) {
           router.dispatcher->ObserveProbe(name, false, clock_.Now());
         } else if (server.frozen) {
-          if (clock_.Now() - server.frozen_since >= options_.probe_interval)
+          if (clock_.Now() - server.frozen_since >= fleet_.probe_interval)
             router.dispatcher->ObserveProbe(name, false, clock_.Now());
         } else if (!server.refusing) {
           router.dispatcher->ObserveProbe(name, true, clock_.Now());
@@ -410,7 +376,7 @@ class Fleet {
       ++demanded_[adapter];
       return Ok{};
     }
-    FleetServer& server = ServerOf(event.server);
+    FleetServer& server = At(event.server);
     if (server.runs() && server.DigestOf(event.adapter) != DigestText(adapter)) {
       server.server().adapters().Replace(adapter, DigestText(adapter));
       server.touched = true;
@@ -420,18 +386,8 @@ class Fleet {
 
   // ---- Requests
 
-  // Only the next first turn is an event, so that the queue stays small.
-  void PushFirstTurn() {
-    const std::int64_t next = clients_.next_first_turn();
-    if (next < 0) return;
-    events_.Push(SeenAt(workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival, next);
-  }
-
-  void Arrive(std::size_t index) {
+  void Send(std::size_t index, TimeNs sent, GenerationRequest request) override {
     const WorkloadRequest& asked = workload_.requests[index];
-    const TimeNs sent = clock_.Now() - submit_latency_;
-    GenerationRequest request = clients_.Ask(index, sent);
-    if (!asked.follows) PushFirstTurn();
     result_.requests[index].router = static_cast<std::int32_t>(asked_++ % routers_.size());
     Flight& flight = flights_[index];
     flight.route = {.prompt_tokens = static_cast<std::int64_t>(request.prompt.size()), .output_tokens = mean_output_};
@@ -439,15 +395,11 @@ class Fleet {
       const AdapterVersion& version = shared_adapters_->Of(static_cast<std::size_t>(asked.adapter));
       flight.route.adapter = version.name;
       flight.route.rank = version.layout.max_rank;
-      flight.route.adapter_bytes = version.layout.pages * options_.server.device.page_bytes;
+      flight.route.adapter_bytes = version.layout.pages * options_.device.page_bytes;
       if (replaces_) flight.digest = flight.route.digest = DigestText(static_cast<std::size_t>(asked.adapter));
     }
     flight.route.prefix = PrefixBlocksOfTokens(asked.adapter < 0 ? "base" : flight.route.adapter, request.prompt);
-    if (asked.cancel_after <= 0)
-      misses_.Asked(index);
-    else
-      events_.Push(sent + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
-    request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
+    Await(index, sent);
     Log(FleetLogEntry::What::kAsked, index, flight.digest);
     Route(index, request);
   }
@@ -458,9 +410,9 @@ class Fleet {
     Flight& flight = flights_[index];
     Router& router = routers_[static_cast<std::size_t>(outcome.router)];
     while (true) {
-      if (options_.snapshot_interval == 0) LookAtAll(router);
+      if (fleet_.snapshot_interval == 0) LookAtAll(router);
       if (outcome.attempts > 0) {
-        if (outcome.attempts >= options_.most_attempts || !router.dispatcher->MayRetry(clock_.Now()))
+        if (outcome.attempts >= fleet_.most_attempts || !router.dispatcher->MayRetry(clock_.Now()))
           return End(index, FleetEnd::kNotServed);
         ++result_.retries;
       }
@@ -471,7 +423,7 @@ class Fleet {
       flight.at_server = true;
       flight.tried.push_back(decision->server);
       outcome.server = by_name_.at(decision->server);
-      FleetServer& server = ServerOf(outcome.server);
+      FleetServer& server = At(outcome.server);
       ++server.totals().sent;
       outcome.cold = server.runs() && !server.server().HasOnDevice(
                                           server.server().adapters().GenerationOf(workload_.requests[index].adapter));
@@ -487,7 +439,7 @@ class Fleet {
         return true;
       case FleetServer::Offer::kAccepted:
         Log(FleetLogEntry::What::kAccepted, index,
-            ServerOf(result_.requests[index].server).DigestOf(workload_.requests[index].adapter));
+            At(result_.requests[index].server).DigestOf(workload_.requests[index].adapter));
         return true;
       case FleetServer::Offer::kRefused:
         EndAttempt(index, AttemptEnd::kAnswered);
@@ -523,41 +475,28 @@ class Fleet {
     flights_[index] = {};
     const std::int32_t next = workload_.requests[index].next;
     if (end != FleetEnd::kFinished || next < 0) --sessions_;
-    ++ended_;
-    const auto all = static_cast<std::int64_t>(workload_.requests.size());
-    if (options_.progress && ended_ % std::max<std::int64_t>(1, all / 100) == 0)
-      options_.progress(static_cast<double>(ended_) / static_cast<double>(all));
+    ShowProgress(ended_, fleet_.progress);
   }
 
-  void Hear(std::size_t index, const GenerationEvent& event) {
+  void Began(std::size_t index, TimeNs now) override {
     Flight& flight = flights_[index];
-    if (!flight.answered && event.token != nullptr) {
-      flight.answered = true;
-      DispatcherOf(index).Answered(flight.attempt, event.now);
-    }
-    FleetServer& server = ServerOf(result_.requests[index].server);
-    RequestRecord& record = clients_.record(index);
-    const bool begins = event.token != nullptr && record.first_token < 0;
-    const std::int64_t next = clients_.Hear(index, event);
-    if (begins && record.adapter >= 0) {
-      record.adapter_load = server.server().LoadedBetween(server.server().adapters().GenerationOf(record.adapter),
-                                                          record.arrival, record.first_scheduled);
-    }
-    if (event.finish == FinishReason::kNone) return;
+    flight.answered = true;
+    DispatcherOf(index).Answered(flight.attempt, now);
+  }
+
+  void Ended(std::size_t index, FinishReason reason) override {
+    FleetServer& server = At(result_.requests[index].server);
     server.Forget(index);
-    const bool cancelled = event.finish == FinishReason::kCancelled;
+    const bool cancelled = reason == FinishReason::kCancelled;
     Log(cancelled ? FleetLogEntry::What::kStopped : FleetLogEntry::What::kEnded, index);
     server.totals().finished += cancelled ? 0 : 1;
     EndAttempt(index, cancelled ? AttemptEnd::kCancelled : AttemptEnd::kAnswered);
     End(index, cancelled ? FleetEnd::kCancelled : FleetEnd::kFinished);
-    if (next >= 0)
-      events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival,
-                   next);
   }
 
-  void CancelRequest(std::size_t index) {
+  void Cancel(std::size_t index) override {
     if (!flights_[index].at_server) return;  // it has ended
-    FleetServer& server = ServerOf(result_.requests[index].server);
+    FleetServer& server = At(result_.requests[index].server);
     const auto held = std::find_if(server.held.begin(), server.held.end(),
                                    [&](const FleetServer::Held& waiting) { return waiting.index == index; });
     if (held == server.held.end()) return server.Cancel(index);
@@ -567,7 +506,7 @@ class Fleet {
     End(index, FleetEnd::kCancelled);
   }
 
-  void TakeSample() {
+  void TakeSample() override {
     FleetSample sample{.at = clock_.Now()};
     for (const auto& server : servers_) {
       if (!server->up()) continue;
@@ -578,28 +517,18 @@ class Fleet {
       sample.most_waiting = std::max(sample.most_waiting, stats.waiting);
     }
     result_.samples.push_back(sample);
-    if (!over()) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
   }
 
   void Log(FleetLogEntry::What what, std::size_t request, std::string digest = {},
            FleetEnd end = FleetEnd::kNeverAsked) {
-    if (!options_.keep_log) return;
+    if (!fleet_.keep_log) return;
     const std::int32_t server = result_.requests[request].server;
     result_.log.push_back(
-        {clock_.Now(), what, request, server, server < 0 ? 0 : ServerOf(server).life(), end, std::move(digest)});
+        {clock_.Now(), what, request, server, server < 0 ? 0 : At(server).life(), end, std::move(digest)});
   }
 
-  // When a server notices a request.
-  TimeNs SeenAt(TimeNs sent) const { return sent + submit_latency_; }
-
-  const FleetOptions& options_;
-  const Workload& workload_;
+  const FleetOptions& fleet_;
   const SimulatedLimits limits_;
-  const TimeNs submit_latency_ = static_cast<TimeNs>(options_.server.device.model.submit_latency * kNsPerSecond);
-  VirtualClock clock_;
-  EventQueue events_;
-  SimulatedClients clients_;
-  MissCount misses_;
   Prng chance_;
   std::shared_ptr<SimulatedAdapters> shared_adapters_;
   bool replaces_ = false;               // adapters change, so each server has its own
@@ -616,7 +545,6 @@ class Fleet {
   std::int64_t sessions_ = 0, ended_ = 0;      // sessions_: that are not over
   std::size_t asked_ = 0;
   std::int64_t mean_output_ = 0;
-  TimeNs sample_gap_ = kNsPerMs;
   std::string message_;  // of the last refusal
   FleetResult result_;
 };

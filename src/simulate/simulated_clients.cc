@@ -50,27 +50,16 @@ GenerationRequest SimulatedClients::Ask(std::size_t index, TimeNs at) {
 }
 
 std::int64_t SimulatedClients::Hear(std::size_t index, const GenerationEvent& event) {
-  RequestRecord& record = result_.requests[index];
   const std::int32_t next = workload_.requests[index].next;
-  if (event.token != nullptr) {
-    if (record.first_token < 0) {
-      record.first_token = event.now;
-      record.first_scheduled = event.first_scheduled;
-      record.cached_tokens = event.cached_prompt_tokens;
-    } else {
-      result_.between_tokens.Add(event.now - record.last_token);
-    }
-    record.last_token = event.now;
-    ++record.output_tokens;
-    if (next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
-  }
+  result_.Hear(index, event);
+  if (event.token != nullptr && next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
   if (event.finish == FinishReason::kNone) return -1;
   if (event.finish == FinishReason::kCancelled) {
     Drop(index);
     return -1;
   }
   CHECK(event.finish == FinishReason::kLength);
-  CHECK_EQ(record.output_tokens, workload_.requests[index].output_tokens);
+  CHECK_EQ(result_.requests[index].output_tokens, workload_.requests[index].output_tokens);
   return next;
 }
 

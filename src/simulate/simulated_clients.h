@@ -27,7 +27,6 @@ class SimulatedClients {
 
   // Requests that begin a session, in the order of arrival.
   const std::vector<std::size_t>& first_turns() const { return first_turns_; }
-  std::size_t unasked_first_turns() const { return first_turns_.size() - asked_first_; }
   // The next one; -1: none is left. Ask takes it.
   std::int64_t next_first_turn() const {
     return asked_first_ < first_turns_.size() ? static_cast<std::int64_t>(first_turns_[asked_first_]) : -1;
@@ -44,6 +43,7 @@ class SimulatedClients {
   void Drop(std::size_t index);
 
   RequestRecord& record(std::size_t index) { return result_.requests[index]; }
+  const RequestRecord& record(std::size_t index) const { return result_.requests[index]; }
   // The requests, refusals and times between tokens of the run so far.
   RunResult& result() { return result_; }
 

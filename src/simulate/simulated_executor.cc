@@ -43,7 +43,6 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
     in_host.push_back(rows);
   }
   if (in_host.empty()) return wait + on_device;
-  ++assisted_steps_;
   return wait + AssistedStepSeconds(model_, load, on_device, in_host);
 }
 

@@ -50,7 +50,6 @@ class SimulatedExecutor final : public Executor {
   static TokenId TokenAt(std::uint64_t seed, std::size_t n);
 
   TimeNs busy() const { return busy_; }  // total of all steps so far
-  std::int64_t assisted_steps() const { return assisted_steps_; }
 
  private:
   double SecondsOf(const StepBatch& batch);
@@ -65,7 +64,6 @@ class SimulatedExecutor final : public Executor {
   const HostWork host_;
   std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
-  std::int64_t assisted_steps_ = 0;
   std::int32_t after_prefill_ = 0;  // StepLoad's field for the next step
 };
 

@@ -86,6 +86,7 @@ class SimulatedServer {
   Engine& engine() { return *engine_; }
   const Engine& engine() const { return *engine_; }
   SimulatedAdapters& adapters() { return *adapters_; }
+  const SimulatedAdapters& adapters() const { return *adapters_; }
   const SimulatedExecutor& executor() const { return executor_; }
   const SimulatedLinks& links() const { return links_; }
   // How much of the adapter's last load to the device lies between `from` and `to`.

@@ -2,22 +2,19 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "record/world_samples.h"
-#include "simulate/event_queue.h"
-#include "simulate/simulated_clients.h"
+#include "simulate/event_loop.h"
 #include "simulate/simulated_server.h"
 
 namespace loramux {
 namespace {
 
-class World {
+// One server, to which clients are connected directly.
+class OneServer final : private EventLoop {
  public:
-  World(const SimulationOptions& options, const Workload& workload)
-      : options_(options),
-        workload_(workload),
-        clients_(workload, options.seed),
-        misses_(options.give_up, clients_.result().requests) {}
+  OneServer(const SimulationOptions& options, const Workload& workload) : EventLoop(options, workload) {}
 
   // Call once, before Run.
   Status Build() {
@@ -27,24 +24,14 @@ class World {
     return Ok{};
   }
 
-  SimulationResult Run() {
+  Result<SimulationResult> Run() {
     const bool begins_from_host = options_.preset.spec.cold_start_policy != ColdStartPolicy::kWait;
     if (options_.preset.all_on_device) PinAll();
     if (begins_from_host && options_.adapters_in_host_memory && options_.host_bytes > 0) FillHostTier();
     if (options_.adapters_in_host_tier && options_.host_bytes > 0) PlaceInHost();
-    PushFirstTurn();
-    ScheduleSamples();
-    for (std::int64_t rounds = 1; !events_.empty(); ++rounds) {
-      clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
-      while (!events_.empty() && events_.first().at <= clock_.Now()) Handle(events_.Pop());
-      server_->Run();
-      if (misses_.Hopeless(clock_.Now())) return GiveUp();
-      ScheduleMove();
-      if (sampling_) TakeSample();
-      if (options_.check_every > 0 && rounds % options_.check_every == 0) engine().CheckIntegrity();
-    }
-    CHECK(engine().Idle());  // otherwise something waits for an event that never comes
-    engine().CheckIntegrity();
+    const TimeNs begin = clock_.Now();
+    ScheduleSamples(options_.samples, begin);
+    RETURN_IF_ERROR(RunFrom(begin));
     return Finish();
   }
 
@@ -61,7 +48,6 @@ class World {
   void PinAll() {
     for (std::size_t i = 0; i < server_->adapters().size(); ++i) Pin(i, true);
     RunUntilQuiet();
-    begin_ = clock_.Now();
   }
 
   // Loads each adapter once before the first arrival, which is delayed until then. So the host tier has its copies,
@@ -73,7 +59,6 @@ class World {
       Pin(i, false);
       RunUntilQuiet();
     }
-    begin_ = clock_.Now();
   }
 
   // Takes no time. Adapters that do not fit stay on disk.
@@ -92,115 +77,63 @@ class World {
     }
   }
 
-  // Only the next first turn is an event, so that the queue stays small.
-  void PushFirstTurn() {
-    const std::int64_t next = clients_.next_first_turn();
-    if (next < 0) return;
-    events_.Push(SeenAt(begin_ + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival,
-                 next);
-  }
-
-  void ScheduleSamples() {
-    if (options_.samples <= 0 || clients_.first_turns().empty()) return;
-    const TimeNs last = workload_.requests[clients_.first_turns().back()].arrival;
-    sample_gap_ = std::max<TimeNs>(kNsPerMs, last / options_.samples);
-    events_.Push(begin_, EventKind::kSample);
-    sample_pending_ = true;
-  }
-
-  void Handle(const Event& event) {
-    switch (event.kind) {
-      case EventKind::kArrival:
-        return Arrive(static_cast<std::size_t>(event.subject));
-      case EventKind::kSample:
-        sampling_ = true;
-        sample_pending_ = false;
-        sample_pending_ = AnythingToCome();
-        if (sample_pending_) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
-        return;
-      case EventKind::kMove:
-        move_pending_ = false;
-        return;
-      case EventKind::kCancel:
-        return engine().Cancel(cancellable_.at(static_cast<std::size_t>(event.subject)));
-      default:
-        return;  // the engine polls
-    }
-  }
-
-  // Pending samples and tier moves alone do not keep the simulation running.
-  bool AnythingToCome() const {
-    return events_.size() > static_cast<std::size_t>(sample_pending_) + static_cast<std::size_t>(move_pending_);
-  }
-
-  // Pages that move ahead of demand (swaps, expected adapters) need a step even if nothing else happens.
-  void ScheduleMove() {
-    if (move_pending_ || !AnythingToCome()) return;
-    const auto wait = engine().TimeToNextMove();
-    if (!wait.has_value()) return;
-    move_pending_ = true;
-    events_.Push(clock_.Now() + std::max<TimeNs>(1, wait->count()), EventKind::kMove);
-  }
-
-  void Arrive(std::size_t index) {
-    const WorkloadRequest& asked = workload_.requests[index];
-    const TimeNs sent = clock_.Now() - submit_latency_;
-    GenerationRequest request = clients_.Ask(index, sent);
-    if (!asked.follows) PushFirstTurn();
-    ShowProgress();
-    request.adapter = server_->adapters().GenerationOf(asked.adapter);
-    request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
+  void Send(std::size_t index, TimeNs sent, GenerationRequest request) override {
+    ShowProgress(asked_, options_.progress);
+    request.adapter = server_->adapters().GenerationOf(workload_.requests[index].adapter);
     const Result<RequestId> id = engine().Submit(std::move(request));
     if (!id.ok()) return clients_.Refuse(index, id.error().message);
-    if (asked.cancel_after <= 0) return misses_.Asked(index);
-    cancellable_[index] = *id;
-    events_.Push(sent + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
+    if (workload_.requests[index].cancel_after > 0) cancellable_[index] = *id;
+    Await(index, sent);
+  }
+  void Cancel(std::size_t index) override { engine().Cancel(cancellable_.at(index)); }
+  SimulatedServer& ServerOf(std::size_t) override { return *server_; }
+  void Began(std::size_t, TimeNs) override {}
+  void Ended(std::size_t index, FinishReason reason) override {
+    if (reason == FinishReason::kLength) misses_.Ended(index);
+  }
+  bool IsOpen(std::size_t index) const override {
+    const RequestRecord& record = clients_.record(index);
+    return !record.refused && record.output_tokens < workload_.requests[index].output_tokens;
   }
 
-  void Hear(std::size_t index, const GenerationEvent& event) {
-    RequestRecord& record = clients_.record(index);
-    const bool begins = event.token != nullptr && record.first_token < 0;
-    const std::int64_t next = clients_.Hear(index, event);
-    if (event.finish == FinishReason::kLength) misses_.Ended(index);
-    if (begins && record.adapter >= 0) {
-      record.adapter_load = server_->LoadedBetween(server_->adapters().GenerationOf(record.adapter), record.arrival,
-                                                   record.first_scheduled);
-    }
-    if (next >= 0)
-      events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival,
-                   next);
+  Status HandleOther(const Event& event) override {
+    if (event.kind == EventKind::kMove) move_pending_ = false;
+    return Ok{};  // the engine polls
   }
 
-  void TakeSample() {
-    sampling_ = false;
+  Status RunServers() override {
+    server_->Run();
+    return Ok{};
+  }
+
+  void EndRound() override {
+    ScheduleMove(engine(), move_pending_, 0);
+    if (std::exchange(sampling_, false)) KeepSample();
+    if (options_.check_every > 0 && ++rounds_ % options_.check_every == 0) engine().CheckIntegrity();
+  }
+
+  // After the engine has run.
+  void TakeSample() override { sampling_ = true; }
+
+  void KeepSample() {
     const EngineStats stats = engine().Stats();
     clients_.result().samples.push_back(SampleOf(stats, clock_.Now()));
     invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
     all_history_pages_ += static_cast<double>(stats.history_pages);
   }
 
-  void ShowProgress() {
-    const std::size_t all = workload_.requests.size();
-    if (options_.progress && ++asked_ % std::max<std::size_t>(1, all / 100) == 0)
-      options_.progress(static_cast<double>(asked_) / static_cast<double>(all));
-  }
-
-  // Ends the run where it is. What had not ended is over.
-  SimulationResult GiveUp() {
-    std::vector<RequestRecord>& records = clients_.result().requests;
-    for (std::size_t i = 0; i < records.size(); ++i)
-      records[i].cancelled |= !records[i].refused && records[i].output_tokens < workload_.requests[i].output_tokens;
-    SimulationResult result = Finish();
-    result.given_up = true;
-    return result;
+  bool GoesOn() const override {
+    return events_.size() > static_cast<std::size_t>(sample_pending_) + static_cast<std::size_t>(move_pending_);
   }
 
   SimulationResult Finish() {
-    SimulationResult result = std::move(clients_.result());
-    for (const RequestRecord& record : result.requests) {
-      CHECK(record.refused || record.cancelled || record.last_token >= 0);  // every request ends
-      result.end = std::max(result.end, record.last_token);
+    SimulationResult result = TakeResult();
+    if (!result.given_up) {
+      CHECK(engine().Idle());  // otherwise something waits for an event that never comes
+      engine().CheckIntegrity();
     }
+    for (const RequestRecord& record : result.requests)
+      CHECK(record.refused || record.cancelled || record.last_token >= 0);  // every request ends
     const SimulatedLinks& links = server_->links();
     result.stats = engine().Stats();
     result.busy = server_->executor().busy();
@@ -212,23 +145,12 @@ class World {
     return result;
   }
 
-  // When an idle engine notices a request. An engine that computes looks between steps anyway.
-  TimeNs SeenAt(TimeNs sent) const { return sent + submit_latency_; }
-
-  const SimulationOptions& options_;
-  const Workload& workload_;
-  const TimeNs submit_latency_ = static_cast<TimeNs>(options_.device.model.submit_latency * kNsPerSecond);
-  VirtualClock clock_;
-  EventQueue events_;
-  SimulatedClients clients_;
-  MissCount misses_;
-  std::size_t asked_ = 0;
   std::unique_ptr<SimulatedServer> server_;
   // by request, if its client will cancel; never iterated
   std::unordered_map<std::size_t, RequestId> cancellable_;
-  TimeNs sample_gap_ = 0, begin_ = 0;  // begin_: of the workload
-  bool sampling_ = false;
-  bool sample_pending_ = false, move_pending_ = false;  // in `events_`
+  std::int64_t asked_ = 0, rounds_ = 0;
+  bool sampling_ = false;      // at the end of this round
+  bool move_pending_ = false;  // in `events_`
   double invalid_pages_ = 0, all_history_pages_ = 0;
 };
 
@@ -247,9 +169,9 @@ TokenId AnsweredToken(std::uint64_t seed, std::size_t request, std::size_t n) {
 }
 
 Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload) {
-  World world(options, workload);
-  RETURN_IF_ERROR(world.Build());
-  return world.Run();
+  OneServer server(options, workload);
+  RETURN_IF_ERROR(server.Build());
+  return server.Run();
 }
 
 }  // namespace loramux
