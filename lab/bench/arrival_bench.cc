@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <mutex>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "formats/random_adapter.h"
 #include "lab/bench/shapes.h"
 #include "runtime/runtime.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -189,25 +189,30 @@ void Bench(const Flags& flags, const std::filesystem::path& directory) {
   }
 }
 
-int Run(int argc, char** argv) {
-  Flags flags;
-  CLI::App app{"Time to the first token with and without layer-wise transfers"};
-  app.add_option("--threads", flags.threads);
-  app.add_option("--repetitions", flags.repetitions);
-  app.add_option("--rank", flags.rank);
-  app.add_option("--prompt", flags.prompt);
-  app.add_option("--history", flags.history);
-  app.add_option("--links", flags.links, "Link rates in GB/s, separated by commas; 0: the rate of memory")
-      ->delimiter(',');
-  CLI11_PARSE(app, argc, argv);
-  const std::filesystem::path directory =
-      std::filesystem::temp_directory_path() / ("loramux-arrival-" + std::to_string(getpid()));
-  Bench(flags, directory);
-  std::filesystem::remove_all(directory);
-  return 0;
-}
-
 }  // namespace
 }  // namespace loramux
 
-int main(int argc, char** argv) { return loramux::Run(argc, argv); }
+int main(int argc, char** argv) {
+  loramux::Flags flags;
+  loramux::Command command{.name = "arrival_bench",
+                           .summary = "Time to the first token with and without layer-wise transfers"};
+  command.line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .help = "Threads of the executor"});
+  command.line.Add(
+      {.names = "--repetitions", .target = &flags.repetitions, .unit = "N", .help = "Repetitions of each run"});
+  command.line.Add({.names = "--rank", .target = &flags.rank, .unit = "N", .help = "Rank of the adapter"});
+  command.line.Add({.names = "--prompt", .target = &flags.prompt, .unit = "N", .help = "Tokens of the prompt"});
+  command.line.Add({.names = "--history", .target = &flags.history, .unit = "N", .help = "Tokens of the history"});
+  command.line.Add({.names = "--links",
+                    .target = &flags.links,
+                    .unit = "GB/S",
+                    .help = "Link rates, separated by commas; 0: the rate of memory",
+                    .comma_list = true});
+  command.run = [&flags] {
+    const std::filesystem::path directory =
+        std::filesystem::temp_directory_path() / ("loramux-arrival-" + std::to_string(getpid()));
+    loramux::Bench(flags, directory);
+    std::filesystem::remove_all(directory);
+    return 0;
+  };
+  return loramux::RunCommand(command, argc, argv);
+}

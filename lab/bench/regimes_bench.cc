@@ -10,27 +10,25 @@
 // proactive swapper, whatever the regime's definition says. --mappings N repeats everything with other adapters for the
 // conversations, a row each. If memory is so short that requests are preempted, single runs vary.
 //
-//   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
+//   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests N] [--zipf 1.0]
 //                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1]
 //                       [--speed 1.0] [--no-fetch-ahead] [--adapter-prefetch histogram] [--periodic 50 --period 60
 //                       --jitter 0.1]
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "adapter/transfer.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
+#include "tools/command_line/command_line.h"
+#include "workload/distributions.h"
+#include "workload/trace.h"
 
 namespace loramux {
 namespace {
@@ -47,7 +45,8 @@ struct TraceRequest {
 
 struct Flags {
   std::string trace;
-  std::size_t adapters = 200, requests = 1 << 30;
+  std::size_t adapters = 200;
+  std::int64_t requests = 0;  // 0: all
   std::vector<std::int64_t> pages = {1000, 2000, 4000};
   std::int64_t host_pages = 300;
   double zipf = 1.0;
@@ -61,32 +60,18 @@ struct Flags {
   double period_s = 60, jitter = 0.1;
 };
 
-// Cumulative probabilities of Zipf's law.
-std::vector<double> ZipfLaw(std::size_t count, double exponent) {
-  std::vector<double> cumulative;
-  double sum = 0;
-  for (std::size_t i = 1; i <= count; ++i) cumulative.push_back(sum += std::pow(static_cast<double>(i), -exponent));
-  for (double& value : cumulative) value /= sum;
-  return cumulative;
-}
-
-std::vector<TraceRequest> ReadTrace(const Flags& flags, std::uint64_t mapping) {
-  const std::vector<double> law = ZipfLaw(flags.adapters, flags.zipf);
+Result<std::vector<TraceRequest>> ReadRequests(const Flags& flags, std::uint64_t mapping) {
+  const WeightedChoice popularity(PowerLaw(flags.adapters, flags.zipf));
+  ASSIGN_OR_RETURN(Trace trace, ReadTrace(flags.trace));
+  std::erase_if(trace.arrivals, [](const Arrival& arrival) { return arrival.blocks.empty(); });
+  ScaleTrace(trace, 1 / flags.speed, 1, {.requests = flags.requests});
   std::vector<TraceRequest> requests;
-  std::ifstream file(flags.trace);
-  for (std::string line; requests.size() < flags.requests && std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line);
-    TraceRequest request;
-    request.arrival = static_cast<TimeNs>(json.at("timestamp").get<double>() / flags.speed * kNsPerMs);
-    request.blocks = json.at("hash_ids").get<std::vector<TokenId>>();
-    if (request.blocks.empty()) continue;
+  for (Arrival& arrival : trace.arrivals) {
     // the first is the system prompt
-    const TokenId own = request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];
+    const TokenId own = arrival.blocks[std::min<std::size_t>(1, arrival.blocks.size() - 1)];
     const double draw =
         static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own) + (mapping << 32)) >> 11) * 0x1p-53;
-    const auto found = std::lower_bound(law.begin(), law.end(), draw);
-    request.adapter = std::min(static_cast<std::size_t>(found - law.begin()), law.size() - 1);
-    requests.push_back(std::move(request));
+    requests.push_back({.arrival = arrival.at, .blocks = std::move(arrival.blocks), .adapter = popularity.At(draw)});
   }
   return requests;
 }
@@ -292,9 +277,9 @@ void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, s
   std::fflush(stdout);
 }
 
-void Run(const Flags& flags) {
+Status Run(const Flags& flags) {
   for (std::uint64_t mapping = 0; mapping < flags.mappings; ++mapping) {
-    std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
+    ASSIGN_OR_RETURN(std::vector<TraceRequest> trace, ReadRequests(flags, mapping));
     AddPeriodic(flags, trace);
     std::printf(
         "%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; an infinite cache would find %.2f %% of "
@@ -320,6 +305,80 @@ void Run(const Flags& flags) {
       }
     }
   }
+  return Ok{};
+}
+
+void AddLoadFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "trace",
+            .target = &flags.trace,
+            .unit = "FILE",
+            .help = "Trace in Mooncake's format",
+            .path = FlagPath::kExistingFile,
+            .required = true});
+  line.Add({.names = "--adapters",
+            .target = &flags.adapters,
+            .unit = "N",
+            .help = "Number of adapters",
+            .range = {{1, 1e6}}});
+  line.Add({.names = "--pages",
+            .target = &flags.pages,
+            .unit = "PAGES",
+            .help = "Sizes of the device in pages, separated by commas; one table each",
+            .comma_list = true});
+  line.Add({.names = "--host-pages", .target = &flags.host_pages, .unit = "PAGES", .help = "Size of the host tier"});
+  line.Add({.names = "--requests",
+            .target = &flags.requests,
+            .unit = "N",
+            .help = "Largest number of requests to take from the trace; 0: all"});
+  line.Add({.names = "--zipf",
+            .target = &flags.zipf,
+            .unit = "NUMBER",
+            .help = "Zipf exponent of the adapters' popularity"});
+  line.Add({.names = "--mappings",
+            .target = &flags.mappings,
+            .unit = "N",
+            .help = "Number of random mappings of conversations to adapters"});
+  line.Add({.names = "--speed",
+            .target = &flags.speed,
+            .unit = "FACTOR",
+            .help = "Factor by which arrivals are accelerated",
+            .range = {{1e-6, 1e6}}});
+  line.Add({.names = "--periodic",
+            .target = &flags.periodic,
+            .unit = "N",
+            .help = "Number of additional adapters that each receive periodic requests"});
+  line.Add({.names = "--period",
+            .target = &flags.period_s,
+            .unit = "SECONDS",
+            .help = "Mean period of these requests; each adapter's is between half and one and a half of it"});
+  line.Add({.names = "--jitter",
+            .target = &flags.jitter,
+            .unit = "SHARE",
+            .help = "Largest deviation of an arrival, as a fraction of the period"});
+}
+
+void AddRuleFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "--kv-host-tier",
+            .target = &flags.kv_host_tier,
+            .help = "Keep evicted keys and values in the host tier too"});
+  line.Add({.names = "--swapping",
+            .target = &flags.swapping,
+            .unit = "RULE",
+            .help = "Proactive swapping: as the regime specifies, on, off, or both",
+            .choices = {"regime", "on", "off", "both"}});
+  line.Add({.names = "--regimes",
+            .target = &flags.regimes,
+            .unit = "NAME",
+            .help = "Cache regimes to run, separated by commas; default: all",
+            .comma_list = true});
+  line.Add({.names = "--fetch-ahead,!--no-fetch-ahead",
+            .target = &flags.fetch_ahead,
+            .help = "Fetch history before a request is admitted"});
+  line.Add({.names = "--adapter-prefetch",
+            .target = &flags.adapter_prefetch,
+            .unit = "RULE",
+            .help = "How adapters are expected",
+            .choices = {"none", "histogram"}});
 }
 
 }  // namespace
@@ -327,38 +386,14 @@ void Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("Replays a trace under every cache regime, on a virtual clock.");
-  app.add_option("trace", flags.trace, "File of JSON lines, in the format of Mooncake's traces")
-      ->required()
-      ->check(CLI::ExistingFile);
-  app.add_option("--adapters", flags.adapters)->capture_default_str();
-  app.add_option("--pages", flags.pages, "Sizes of the device in pages, separated by commas; one table each")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--host-pages", flags.host_pages)->capture_default_str();
-  app.add_option("--requests", flags.requests, "Largest number of requests to take from the trace");
-  app.add_option("--zipf", flags.zipf, "Zipf exponent of the adapters' popularity")->capture_default_str();
-  app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keep evicted keys and values in the host tier too");
-  app.add_option("--swapping", flags.swapping, "Proactive swapping: as the regime specifies, on, off, or both")
-      ->check(CLI::IsMember({"regime", "on", "off", "both"}))
-      ->capture_default_str();
-  app.add_option("--regimes", flags.regimes, "Cache regimes to run, separated by commas; all by default")
-      ->delimiter(',');
-  app.add_option("--mappings", flags.mappings, "Number of random mappings of conversations to adapters")
-      ->capture_default_str();
-  app.add_option("--speed", flags.speed, "Factor by which arrivals are accelerated")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead,
-               "Fetch history before a request is admitted (default: yes)");
-  app.add_option("--adapter-prefetch", flags.adapter_prefetch)->check(CLI::IsMember({"none", "histogram"}));
-  app.add_option("--periodic", flags.periodic, "Number of additional adapters that each receive periodic requests");
-  app.add_option("--period", flags.period_s,
-                 "Mean period of these requests in seconds; each adapter's is between half and one and a half of it")
-      ->capture_default_str();
-  app.add_option("--jitter", flags.jitter, "Largest deviation of an arrival, as a fraction of the period")
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  loramux::Run(flags);
-  return 0;
+  loramux::Command command{.name = "regimes_bench",
+                           .summary = "Replay a trace under every cache regime, on a virtual clock"};
+  loramux::AddLoadFlags(command.line, flags);
+  loramux::AddRuleFlags(command.line, flags);
+  command.run = [&flags] {
+    const loramux::Status done = loramux::Run(flags);
+    if (!done.ok()) std::fprintf(stderr, "regimes_bench: %s\n", done.error().message.c_str());
+    return done.ok() ? 0 : loramux::kExitFailure;
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -24,6 +23,7 @@
 #include "runtime/runtime.h"
 #include "server/generation/engine_service.h"
 #include "server/server.h"
+#include "tools/command_line/command_line.h"
 #include "workload/statistics.h"
 
 namespace loramux {
@@ -251,16 +251,22 @@ int Run(const Flags& flags) {
 }  // namespace loramux
 
 int main(int argc, char** argv) {
-  CLI::App app{"loramux server overhead: streams over HTTP against the same streams directly through the engine"};
   loramux::Flags flags;
-  app.add_option("--streams", flags.streams)->capture_default_str()->check(CLI::Range(1, 256));
-  app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Repetitions of both measurements")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  app.add_option("--output", flags.output, "Tokens that each stream generates")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 1900));
-  CLI11_PARSE(app, argc, argv);
-  return loramux::Run(flags);
+  loramux::Command command{.name = "server_overhead",
+                           .summary = "Streams over HTTP against the same streams directly through the engine"};
+  command.line.Add(
+      {.names = "--streams", .target = &flags.streams, .unit = "N", .help = "Streams at a time", .range = {{1, 256}}});
+  command.line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .help = "Threads of the executor"});
+  command.line.Add({.names = "--repetitions",
+                    .target = &flags.repetitions,
+                    .unit = "N",
+                    .help = "Repetitions of both measurements",
+                    .range = {{1, 1000}}});
+  command.line.Add({.names = "--output",
+                    .target = &flags.output,
+                    .unit = "N",
+                    .help = "Tokens that each stream generates",
+                    .range = {{2, 1900}}});
+  command.run = [&flags] { return loramux::Run(flags); };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -8,13 +8,13 @@
 #include <functional>
 #include <mutex>
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
 
 #include "formats/random_adapter.h"
 #include "lab/bench/machine_limits.h"
 #include "lab/bench/shapes.h"
 #include "runtime/runtime.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -291,32 +291,52 @@ void BenchAdapterCost(const char* name, const ModelConfig& config, const Flags& 
 }  // namespace loramux
 
 int main(int argc, char** argv) {
-  CLI::App app{"loramux serving benchmark: the engine against the limits of this machine, measured in the same run"};
   loramux::Flags flags;
-  app.add_option("--shape", flags.shape, "160m, tinyllama or all")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"160m", "tinyllama", "all"}));
-  app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Number of runs; the best one counts")->capture_default_str();
-  app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str();
-  app.add_option("--only", flags.only, "limits (against the machine's) or adapters (what they cost); default: both")
-      ->check(CLI::IsMember({"limits", "adapters"}));
-  app.add_option("--weights", flags.weights, "Of the model, for what adapters cost")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16", "q8", "q4"}));
-  app.add_option("--lora-dtype", flags.lora_dtype, "Of the adapters, likewise")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bf16", "int8", "fp8"}));
-  app.add_option("--instructions", flags.instructions, "Highway's name of an instruction set, such as AVX2")
-      ->check([](const std::string& set) {
-        return loramux::UseInstructionSet(set) ? "" : "expected one of " + loramux::InstructionSets();
-      });
-  CLI11_PARSE(app, argc, argv);
-  const auto bench = [&flags](const char* name, const loramux::ModelConfig& config) {
-    if (flags.only != "adapters") loramux::BenchShape(name, config, flags);
-    if (flags.only != "limits") loramux::BenchAdapterCost(name, config, flags);
+  loramux::Command command{.name = "serving_bench",
+                           .summary = "The engine against the limits of this machine, measured in the same run"};
+  command.line.Add({.names = "--shape",
+                    .target = &flags.shape,
+                    .unit = "NAME",
+                    .help = "Shape of the model",
+                    .choices = {"160m", "tinyllama", "all"}});
+  command.line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .help = "Threads of the executor"});
+  command.line.Add({.names = "--repetitions",
+                    .target = &flags.repetitions,
+                    .unit = "N",
+                    .help = "Number of runs; the best one counts"});
+  command.line.Add(
+      {.names = "--output", .target = &flags.output, .unit = "N", .help = "Tokens that each stream generates"});
+  command.line.Add({.names = "--only",
+                    .target = &flags.only,
+                    .unit = "PART",
+                    .help = "limits (against the machine's) or adapters (what they cost); default: both",
+                    .choices = {"limits", "adapters"}});
+  command.line.Add({.names = "--weights",
+                    .target = &flags.weights,
+                    .unit = "DTYPE",
+                    .help = "Weights of the model, for what adapters cost",
+                    .choices = {"f32", "bf16", "q8", "q4"}});
+  command.line.Add({.names = "--lora-dtype",
+                    .target = &flags.lora_dtype,
+                    .unit = "DTYPE",
+                    .help = "Weights of the adapters, likewise",
+                    .choices = {"bf16", "int8", "fp8"}});
+  command.line.Add({.names = "--instructions",
+                    .target = &flags.instructions,
+                    .unit = "NAME",
+                    .help = "Highway's name of an instruction set, such as AVX2; default: the best"});
+  command.run = [&flags] {
+    if (!flags.instructions.empty() && !loramux::UseInstructionSet(flags.instructions)) {
+      std::fprintf(stderr, "serving_bench: --instructions: expected one of %s\n", loramux::InstructionSets().c_str());
+      return loramux::kExitUsage;
+    }
+    const auto bench = [&flags](const char* name, const loramux::ModelConfig& config) {
+      if (flags.only != "adapters") loramux::BenchShape(name, config, flags);
+      if (flags.only != "limits") loramux::BenchAdapterCost(name, config, flags);
+    };
+    if (flags.shape != "tinyllama") bench("160M shape", loramux::Shape160M());
+    if (flags.shape != "160m") bench("TinyLlama-1.1B shape", loramux::ShapeTinyLlama());
+    return 0;
   };
-  if (flags.shape != "tinyllama") bench("160M shape", loramux::Shape160M());
-  if (flags.shape != "160m") bench("TinyLlama-1.1B shape", loramux::ShapeTinyLlama());
-  return 0;
+  return loramux::RunCommand(command, argc, argv);
 }

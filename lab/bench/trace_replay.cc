@@ -6,7 +6,6 @@
 // Prints the table as Markdown. The result is equal on every machine: nothing is timed.
 #include <cstdio>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +16,7 @@
 #include "report/line_chart.h"
 #include "report/number_format.h"
 #include "report/progress_bar.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -162,27 +162,37 @@ Status Main(const Flags& flags) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("Replays a trace with prefix hashes (Mooncake's JSON lines) against the dependency tree alone.");
-  app.add_option("trace", flags.trace,
-                 "Trace in Mooncake's format, for example ../shared/data/traces/mooncake_conversation.jsonl")
-      ->required()
-      ->check(CLI::ExistingFile);
-  app.add_option("--sizes", flags.sizes, "Sizes of the device in blocks of the trace, ascending, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--policies", flags.policies, "Eviction policies, separated by commas; all by default")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--pages-per-block", flags.pages_per_block,
-                 "Pages per block of the trace; 1: each eviction removes a whole block")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--json", flags.json, "JSON file to write");
-  app.add_option("--svg", flags.svg, "SVG file to write, with the plot");
-  CLI11_PARSE(app, argc, argv);
-  const loramux::Status done = loramux::Main(flags);
-  if (done.ok()) return 0;
-  fmt::print(stderr, "trace_replay: {}\n", done.error().message);
-  return 1;
+  loramux::Command command{
+      .name = "trace_replay",
+      .summary = "Replay a trace with prefix hashes (Mooncake's JSON lines) against the dependency tree alone"};
+  command.line.Add({.names = "trace",
+                    .target = &flags.trace,
+                    .unit = "FILE",
+                    .help = "Trace in Mooncake's format, for example ../shared/data/traces/mooncake_conversation.jsonl",
+                    .path = loramux::FlagPath::kExistingFile,
+                    .required = true});
+  command.line.Add({.names = "--sizes",
+                    .target = &flags.sizes,
+                    .unit = "BLOCKS",
+                    .help = "Sizes of the device in blocks of the trace, ascending, separated by commas",
+                    .range = {{1, 1e12}},
+                    .comma_list = true});
+  command.line.Add({.names = "--policies",
+                    .target = &flags.policies,
+                    .unit = "NAME",
+                    .help = "Eviction policies, separated by commas",
+                    .comma_list = true});
+  command.line.Add({.names = "--pages-per-block",
+                    .target = &flags.pages_per_block,
+                    .unit = "N",
+                    .help = "Pages per block of the trace; 1: each eviction removes a whole block",
+                    .range = {{1, 1 << 20}}});
+  command.line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .help = "File for the raw data"});
+  command.line.Add({.names = "--svg", .target = &flags.svg, .unit = "FILE", .help = "File for the plot"});
+  command.run = [&flags] {
+    const loramux::Status done = loramux::Main(flags);
+    if (!done.ok()) fmt::print(stderr, "trace_replay: {}\n", done.error().message);
+    return done.ok() ? 0 : loramux::kExitFailure;
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -23,7 +23,7 @@ struct SequenceChunkOf {
   // The length of the request's whole prompt. Used only by dynamic rope scaling: the token at position p is rotated as
   // in a sequence of max(rope_length, p + 1) tokens. That equals transformers' result for a prompt in one pass followed
   // by single tokens. It depends neither on chunking nor on a recomputation after preemption. As a consequence, beyond
-  // max_position the keys of equal prefixes differ between prompts of different lengths (UsesRopeLength).
+  // max_position the keys of equal prefixes differ between prompts of different lengths (ModelConfig::TurnsAlike).
   std::int64_t rope_length = 0;
   // Tokens of the chunk whose logits are scored (ScoreRow) and then forgotten.
   std::int32_t first_scored = 0, scored_rows = 0;

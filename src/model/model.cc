@@ -16,8 +16,6 @@ void CheckLayout(const ModelConfig& config, const KvLayout& layout) {
 
 }  // namespace
 
-bool UsesRopeLength(const ModelConfig& config, std::int64_t prompt_length) { return !config.TurnsAlike(prompt_length); }
-
 Model::Model(ModelConfig config, ModelWeights weights)
     : config_(std::move(config)), weights_(std::move(weights)), workspace_(std::make_unique<CpuWorkspace>(config_)) {}
 

@@ -26,10 +26,6 @@ namespace loramux {
 // One sequence's part of a batch on the CPU.
 using SequenceChunk = SequenceChunkOf<LoraView>;
 
-// True if the keys of a prompt of this length depend on SequenceChunk::rope_length. They may then be shared only
-// between prompts of the same length.
-bool UsesRopeLength(const ModelConfig& config, std::int64_t prompt_length);
-
 // Options of Model::Forward.
 struct ForwardOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;

@@ -392,14 +392,6 @@ TEST_P(ModelTest, MoreThanReservedStillWorks) {
 INSTANTIATE_TEST_SUITE_P(Backends, ModelTest, ::testing::Values(Backend::kReference, Backend::kCpu),
                          [](const auto& info) { return info.param == Backend::kCpu ? "cpu" : "reference"; });
 
-TEST(UsesRopeLength, OnlyDynamicScalingBeyondTheMaximum) {
-  ModelConfig config = SmallConfig();
-  EXPECT_FALSE(UsesRopeLength(config, 1000));
-  config.rope.scaling = RopeConfig::Scaling::kDynamic;
-  EXPECT_FALSE(UsesRopeLength(config, 128));
-  EXPECT_TRUE(UsesRopeLength(config, 129));
-}
-
 TEST(ModelLoad, MissingDirectoryIsAnError) { EXPECT_FALSE(Model::Load("/nonexistent/model", {}, nullptr).ok()); }
 
 }  // namespace

@@ -69,7 +69,8 @@ bool IsSwitch(const Flag& flag) {
 }
 
 bool IsList(const Flag& flag) {
-  return std::holds_alternative<std::vector<std::int64_t>*>(flag.target) ||
+  return std::holds_alternative<std::vector<int>*>(flag.target) ||
+         std::holds_alternative<std::vector<std::int64_t>*>(flag.target) ||
          std::holds_alternative<std::vector<double>*>(flag.target) ||
          std::holds_alternative<std::vector<std::string>*>(flag.target);
 }

@@ -23,6 +23,7 @@ namespace loramux {
 using FlagTarget =
     std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*, float*, double*,
                  std::optional<std::int64_t>*, std::optional<double>*, std::chrono::milliseconds*, std::string*,
+                 std::vector<int>*,
                  std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
 
 // A path that must exist when the command line is parsed.
@@ -117,6 +118,8 @@ inline constexpr int kExitFailure = 1, kExitUsage = 2;
 // Parses the arguments, runs the command that they name, and returns the exit status of the process. Errors of the
 // command line, the environment and the configuration file go to stderr, with kExitUsage. Overwrites secrets in `argv`.
 int RunProgram(Program& program, int argc, char** argv);
+// The same for a program that is one command.
+int RunCommand(Command& command, int argc, char** argv);
 
 // Says on stderr why the command failed, and returns its exit status: kExitUsage if the error is the value of a flag,
 // otherwise kExitFailure.

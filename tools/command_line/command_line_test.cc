@@ -187,8 +187,8 @@ TEST_F(CommandLineTest, AMistypedVariableIsAWarning) {
 }
 
 TEST_F(CommandLineTest, HelpShowsTheCommonFlagsAndHelpAllEveryOne) {
-  const std::string brief = ShortHelp("loramux", program_.commands[0], 60),
-                    full = FullHelp("loramux", program_.commands[0], 60);
+  const std::string brief = ShortHelp("loramux ", program_.commands[0], 60),
+                    full = FullHelp("loramux ", program_.commands[0], 60);
   EXPECT_THAT(brief, HasSubstr("--api-key KEY..."));
   EXPECT_THAT(brief, Not(HasSubstr("--threads")));
   EXPECT_THAT(brief, Not(HasSubstr("More of it")));

@@ -35,7 +35,7 @@ std::string Wrapped(const std::string& text, std::string lead, std::size_t inden
 std::string Sentence(std::string text) { return text.ends_with('.') ? text : text + "."; }
 
 std::string UsageLine(const std::string& program, const Command& command) {
-  std::string usage = "Usage: " + program + " " + command.name;
+  std::string usage = "Usage: " + program + command.name;
   for (const Flag& flag : command.line.flags()) {
     if (IsPositional(flag)) usage += " " + AllNames(flag).front() + (IsList(flag) ? "..." : "");
   }

@@ -305,19 +305,19 @@ void TellGiven(const CLI::App& app, const CommandLine& line) {
   }
 }
 
-void AddCommand(CLI::App& app, Command& command, int& status) {
-  CLI::App* sub = app.add_subcommand(command.name, command.summary);
-  sub->set_help_all_flag("--help-all");
-  AddFlags(*sub, command.line);
-  AddForeignFlags(*sub, command.line);
-  if (command.line.reads_configuration()) AddConfigOption(*sub);  // last: the command line is known then
-  sub->formatter_fn([&command, program = app.get_name()](const CLI::App*, std::string, CLI::AppFormatMode mode) {
+// `program`: how the user calls it, with a blank behind it. Empty: the command is a program.
+void FillCommand(CLI::App& app, const std::string& program, Command& command, int& status) {
+  app.set_help_all_flag("--help-all");
+  AddFlags(app, command.line);
+  AddForeignFlags(app, command.line);
+  if (command.line.reads_configuration()) AddConfigOption(app);  // last: the command line is known then
+  app.formatter_fn([&command, program](const CLI::App*, std::string, CLI::AppFormatMode mode) {
     const auto help = mode == CLI::AppFormatMode::All ? FullHelp : ShortHelp;
     return help(program, command, HelpColumns());
   });
-  sub->callback([&status, &command, sub] {
+  app.callback([&status, &command, &app] {
     CheckEnvironment(command.line);
-    TellGiven(*sub, command.line);
+    TellGiven(app, command.line);
     status = command.run();
   });
 }
@@ -344,7 +344,8 @@ int RunProgram(Program& program, int argc, char** argv) {
   app.formatter_fn(
       [&program](const CLI::App*, std::string, CLI::AppFormatMode) { return ProgramHelp(program, HelpColumns()); });
   int status = 0;
-  for (Command& command : program.commands) AddCommand(app, command, status);
+  for (Command& command : program.commands)
+    FillCommand(*app.add_subcommand(command.name, command.summary), program.name + " ", command, status);
   for (const auto& [name, advice] : program.absent) AddAbsentCommand(app, name, advice);
   std::vector<std::string> arguments(argv + 1, argv + argc);
   std::string name;
@@ -367,6 +368,18 @@ int RunProgram(Program& program, int argc, char** argv) {
     return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return Report(app, error, name);
+  }
+  return status;
+}
+
+int RunCommand(Command& command, int argc, char** argv) {
+  CLI::App app{command.summary, command.name};
+  int status = 0;
+  FillCommand(app, "", command, status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return Report(app, error, "");
   }
   return status;
 }

@@ -22,7 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "assist/assist_pool.h"
@@ -36,6 +35,7 @@
 #include "gpu/kernels/lora.h"
 #include "gpu/open_device.h"
 #include "tensor/half_float.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -444,16 +444,34 @@ void Run(Flags flags) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app{"What the hand-off between a device and the processor costs"};
-  app.add_option("--device", flags.device, "cuda or emulated");
-  app.add_option("--layers", flags.layers, "of the model");
-  app.add_option("--hidden", flags.hidden, "width of the model; a multiple of 8");
-  app.add_option("--intermediate", flags.intermediate, "width of gate and up; a multiple of 8");
-  app.add_option("--rows", flags.rows, "of the assisted segment, 1 to 16")->delimiter(',');
-  app.add_option("--ranks", flags.ranks, "of the adapter")->delimiter(',');
-  app.add_option("--repeat", flags.repeat, "steps that are timed");
-  app.add_option("--json", flags.json, "write the results to this file");
-  app.add_flag("--check", flags.check, "tiny sizes, one repetition");
-  CLI11_PARSE(app, argc, argv);
-  loramux::Run(flags);
+  loramux::Command command{.name = "assist_handoff",
+                           .summary = "What the hand-off between a device and the processor costs"};
+  command.line.Add({.names = "--device",
+                    .target = &flags.device,
+                    .unit = "NAME",
+                    .help = "Device to measure",
+                    .choices = {"cuda", "emulated"}});
+  command.line.Add({.names = "--layers", .target = &flags.layers, .unit = "N", .help = "Layers of the model"});
+  command.line.Add(
+      {.names = "--hidden", .target = &flags.hidden, .unit = "N", .help = "Width of the model; a multiple of 8"});
+  command.line.Add({.names = "--intermediate",
+                    .target = &flags.intermediate,
+                    .unit = "N",
+                    .help = "Width of gate and up; a multiple of 8"});
+  command.line.Add({.names = "--rows",
+                    .target = &flags.rows,
+                    .unit = "N",
+                    .help = "Rows of the assisted segment",
+                    .range = {{1, 16}},
+                    .comma_list = true});
+  command.line.Add(
+      {.names = "--ranks", .target = &flags.ranks, .unit = "N", .help = "Ranks of the adapter", .comma_list = true});
+  command.line.Add({.names = "--repeat", .target = &flags.repeat, .unit = "N", .help = "Steps that are timed"});
+  command.line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .help = "File for the results"});
+  command.line.Add({.names = "--check", .target = &flags.check, .help = "Tiny sizes, one repetition"});
+  command.run = [&flags] {
+    loramux::Run(flags);
+    return 0;
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -24,7 +24,6 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "assist/assist_worker.h"
@@ -34,6 +33,7 @@
 #include "base/text_file.h"
 #include "kernels/lora_sums.h"
 #include "tensor/half_float.h"
+#include "tools/command_line/command_line.h"
 
 extern char** environ;
 
@@ -419,18 +419,33 @@ void Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app{"The processor's side of CPU-assisted LoRA"};
-  app.add_option("--only", flags.only, "speed or handoff");
-  app.add_option("--hidden", flags.hidden, "width of the model");
-  app.add_option("--ranks", flags.ranks, "of the adapters")->delimiter(',');
-  app.add_option("--rows", flags.rows, "tokens of a piece, 1 to 16")->delimiter(',');
-  app.add_option("--repeat", flags.repeat, "hand-offs that are timed");
-  app.add_option("--json", flags.json, "write the results to this file");
-  app.add_option("--worker", flags.worker, "for itself: be a worker over this shared memory");
-  CLI11_PARSE(app, argc, argv);
-  if (!flags.worker.empty()) {
-    loramux::HandoffWorker(loramux::NamedMemory::Open(flags.worker)).Serve();
+  loramux::Command command{.name = "assist_workers", .summary = "The processor's side of CPU-assisted LoRA"};
+  command.line.Add({.names = "--only",
+                    .target = &flags.only,
+                    .unit = "PART",
+                    .help = "Part to measure: speed or handoff; default: both"});
+  command.line.Add({.names = "--hidden", .target = &flags.hidden, .unit = "N", .help = "Width of the model"});
+  command.line.Add(
+      {.names = "--ranks", .target = &flags.ranks, .unit = "N", .help = "Ranks of the adapters", .comma_list = true});
+  command.line.Add({.names = "--rows",
+                    .target = &flags.rows,
+                    .unit = "N",
+                    .help = "Tokens of a piece",
+                    .range = {{1, 16}},
+                    .comma_list = true});
+  command.line.Add({.names = "--repeat", .target = &flags.repeat, .unit = "N", .help = "Hand-offs that are timed"});
+  command.line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .help = "File for the results"});
+  command.line.Add({.names = "--worker",
+                    .target = &flags.worker,
+                    .unit = "NAME",
+                    .help = "For itself: be a worker over this shared memory"});
+  command.run = [&flags] {
+    if (flags.worker.empty()) {
+      loramux::Run(flags);
+    } else {
+      loramux::HandoffWorker(loramux::NamedMemory::Open(flags.worker)).Serve();
+    }
     return 0;
-  }
-  loramux::Run(flags);
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -12,13 +12,13 @@
 #include <string>
 #include <utility>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "base/prng.h"
 #include "base/text_file.h"
 #include "gpu/open_device.h"
 #include "tensor/half_float.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -236,13 +236,24 @@ class Run {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app{"What a GPU reaches on each operation of loramux"};
-  app.add_option("--device", flags.device, "cuda or emulated");
-  app.add_option("--index", flags.index, "of the GPU");
-  app.add_option("--only", flags.only, "memory, launches, transfers, lora, attention, dense, invariant, model")
-      ->delimiter(',');
-  app.add_option("--json", flags.json, "write the results to this file");
-  app.add_flag("--check", flags.check, "tiny sizes, one repetition");
-  CLI11_PARSE(app, argc, argv);
-  loramux::Run(flags).All();
+  loramux::Command command{.name = "gpu_bench", .summary = "What a GPU reaches on each operation of loramux"};
+  command.line.Add({.names = "--device",
+                    .target = &flags.device,
+                    .unit = "NAME",
+                    .help = "Device to measure",
+                    .choices = {"cuda", "emulated"}});
+  command.line.Add({.names = "--index", .target = &flags.index, .unit = "N", .help = "Index of the GPU"});
+  command.line.Add(
+      {.names = "--only",
+       .target = &flags.only,
+       .unit = "PART",
+       .help = "Parts to measure: memory, launches, transfers, lora, attention, dense, invariant, model; default: all",
+       .comma_list = true});
+  command.line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .help = "File for the results"});
+  command.line.Add({.names = "--check", .target = &flags.check, .help = "Tiny sizes, one repetition"});
+  command.run = [&flags] {
+    loramux::Run(flags).All();
+    return 0;
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

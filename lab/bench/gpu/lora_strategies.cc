@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -32,6 +31,7 @@
 #include "gpu/kernels/lora.h"
 #include "gpu/open_device.h"
 #include "tensor/half_float.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux::gpu {
 namespace {
@@ -357,19 +357,7 @@ bool Run(Device& device, const Flags& flags) {
   return right;
 }
 
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("LoRA products of a decode step by batching strategy");
-  app.add_option("--device", flags.device, "cuda or emulated");
-  app.add_option("--json", flags.json, "a file for the results");
-  app.add_option("--rows", flags.rows)->check(CLI::PositiveNumber);
-  app.add_option("--adapters", flags.adapters)->check(CLI::PositiveNumber);
-  app.add_option("--ranks", flags.ranks)->delimiter(',')->check(CLI::PositiveNumber);
-  app.add_option("--layers", flags.layers);
-  app.add_option("--hidden", flags.hidden, "a multiple of 32");
-  app.add_option("--kv-width", flags.kv_width, "a multiple of 32");
-  app.add_option("--repeat", flags.repeat)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
+int Main(Flags flags) {
   const Result<std::unique_ptr<Device>> device = OpenDevice(flags.device, {});
   if (!device.ok()) {
     std::fprintf(stderr, "lora_strategies: %s\n", device.error().message.c_str());
@@ -389,4 +377,42 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace loramux::gpu
 
-int main(int argc, char** argv) { return loramux::gpu::Main(argc, argv); }
+int main(int argc, char** argv) {
+  loramux::gpu::Flags flags;
+  loramux::Command command{.name = "lora_strategies", .summary = "LoRA products of a decode step by batching strategy"};
+  command.line.Add({.names = "--device",
+                    .target = &flags.device,
+                    .unit = "NAME",
+                    .help = "Device to measure",
+                    .choices = {"cuda", "emulated"}});
+  command.line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .help = "File for the results"});
+  command.line.Add(
+      {.names = "--rows", .target = &flags.rows, .unit = "N", .help = "Rows of the step", .range = {{1, 1 << 20}}});
+  command.line.Add({.names = "--adapters",
+                    .target = &flags.adapters,
+                    .unit = "N",
+                    .help = "Adapters of the step",
+                    .range = {{1, 1 << 20}}});
+  command.line.Add({.names = "--ranks",
+                    .target = &flags.ranks,
+                    .unit = "N",
+                    .help = "Ranks of the adapters, in turn",
+                    .range = {{1, 1 << 20}},
+                    .comma_list = true});
+  command.line.Add({.names = "--layers", .target = &flags.layers, .unit = "N", .help = "Layers; 0: by the device"});
+  command.line.Add({.names = "--hidden",
+                    .target = &flags.hidden,
+                    .unit = "N",
+                    .help = "Width of the model, a multiple of 32; 0: by the device"});
+  command.line.Add({.names = "--kv-width",
+                    .target = &flags.kv_width,
+                    .unit = "N",
+                    .help = "Width of keys and of values, a multiple of 32; 0: by the device"});
+  command.line.Add({.names = "--repeat",
+                    .target = &flags.repeat,
+                    .unit = "N",
+                    .help = "Steps that are timed",
+                    .range = {{1, 1 << 20}}});
+  command.run = [&flags] { return loramux::gpu::Main(flags); };
+  return loramux::RunCommand(command, argc, argv);
+}

@@ -160,8 +160,6 @@ class TenantCounters {
   TimeNs ProgressedAt(const Request& request) const { return tenants_[request.tenant].progressed; }
   // Since when the tenant waits that waits longest for a turn; the largest TimeNs if none waits.
   TimeNs LongestWaitSince() const;
-  // True if a request waits in the lane.
-  bool AnyWaits(std::int32_t lane) const { return !lanes_[static_cast<std::size_t>(lane)].waiting.empty(); }
 
   // Tenants with a counter.
   std::size_t known_tenants() const { return tenants_.size() - free_.size(); }

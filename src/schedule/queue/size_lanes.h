@@ -75,8 +75,6 @@ class SizeLanes {
   std::int32_t lanes() const { return static_cast<std::int32_t>(quotas_.size()); }
   // Tokens that running requests of the lane may have in use.
   double Quota(std::int32_t lane) const { return quotas_[static_cast<std::size_t>(lane)]; }
-  // The sizes at which lanes 1, 2, ... begin: lanes() - 1 values, ascending.
-  std::span<const double> cut_offs() const { return cut_offs_; }
 
   // Notes that a request arrived at `now`.
   void SawArrival(const RequestExtent& extent, TimeNs now);

@@ -50,11 +50,6 @@ std::vector<TokenEvent> GenerationInbox::Take() {
   return std::exchange(events_, {});
 }
 
-bool GenerationInbox::HasEvents() const {
-  const std::lock_guard lock(mutex_);
-  return !events_.empty();
-}
-
 bool GenerationInbox::overflowed() const {
   const std::lock_guard lock(mutex_);
   return overflowed_;

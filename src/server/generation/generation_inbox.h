@@ -42,8 +42,6 @@ class GenerationInbox {
   void Push(TokenEvent event);
   // Removes and returns all events, in order of arrival.
   std::vector<TokenEvent> Take();
-  // True if events wait to be taken.
-  bool HasEvents() const;
   // True if events were dropped for lack of space: the response cannot be completed.
   bool overflowed() const;
   // Drops the events held and all later ones. `wake` is not called again after this returns.
