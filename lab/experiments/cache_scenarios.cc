@@ -14,7 +14,6 @@
 #include <span>
 #include <thread>
 
-#include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -28,6 +27,7 @@
 #include "lab/experiments/scenario_simulation.h"
 #include "lab/experiments/scenario_workload.h"
 #include "report/progress_bar.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -391,69 +391,121 @@ int Main(const Flags& flags, int argc, char** argv) {
   return report->WrongAnswers() == 0 ? 0 : 2;
 }
 
+void AddLoadFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "--output",
+            .target = &flags.output,
+            .unit = "DIR",
+            .help = "Folder for cache_scenarios.md, .json and .svg",
+            .required = true});
+  line.Add({.names = "--demo",
+            .target = &flags.demo,
+            .unit = "DIR",
+            .help = "Folder with model/, adapters/ and eval/",
+            .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--dialogs",
+            .target = &flags.dialogs,
+            .unit = "FILE",
+            .help = "File of Taskmaster-4 dialogs, for the scenario 'agent'"});
+  line.Add({.names = "--scenarios",
+            .target = &flags.scenarios,
+            .unit = "NAME",
+            .help = "Scenarios to run, separated by commas",
+            .choices = ScenarioNames(),
+            .comma_list = true});
+  line.Add({.names = "--regimes",
+            .target = &flags.regimes,
+            .unit = "NAME",
+            .help = "Cache regimes to run, separated by commas",
+            .choices = AllRegimes(),
+            .comma_list = true});
+  line.Add({.names = "--memory",
+            .target = &flags.memory,
+            .unit = "PERCENT",
+            .help = "Sizes of the device tier, of the working set, separated by commas",
+            .range = {{1, 1000}},
+            .comma_list = true});
+  line.Add({.names = "--host",
+            .target = &flags.host,
+            .unit = "SHARE",
+            .help = "Size of the host tier, as a fraction of the working set",
+            .range = {{0, 100}}});
+  line.Add({.names = "--adapters",
+            .target = &flags.adapters,
+            .unit = "N",
+            .help = "Number of adapters",
+            .range = {{1, 1000}}});
+  line.Add({.names = "--zipf",
+            .target = &flags.zipf,
+            .unit = "NUMBER",
+            .help = "Zipf exponent of the adapters' popularity",
+            .range = {{0, 10}}});
+  line.Add({.names = "--load",
+            .target = &flags.load,
+            .unit = "SHARE",
+            .help = "Request rate, as a fraction of the rate that the machine sustains with ample memory",
+            .range = {{0.01, 10}}});
+  line.Add({.names = "--rate",
+            .target = &flags.rate,
+            .unit = "RATE",
+            .help = "Requests per second, instead of --load; 0: by --load",
+            .range = {{0, 1e6}}});
+}
+
+void AddRunFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "--seconds",
+            .target = &flags.seconds,
+            .unit = "SECONDS",
+            .help = "Length of the arrivals in a run; the first quarter is warm-up",
+            .range = {{0.1, 3600}}});
+  line.Add({.names = "--repetitions",
+            .target = &flags.repetitions,
+            .unit = "N",
+            .help = "Repetitions of each cell; 0: only the runs of --simulated",
+            .range = {{0, 100}}});
+  line.Add({.names = "--pairs",
+            .target = &flags.pairs,
+            .unit = "N",
+            .help = "Pairs of runs that then compare loramux with the best other regime of each scenario and size",
+            .range = {{0, 1000}}});
+  line.Add({.names = "--profile",
+            .target = &flags.profile,
+            .unit = "FILE",
+            .help = "File of `loramux profile` for this machine and the demo model",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--simulated",
+            .target = &flags.simulated,
+            .unit = "N",
+            .help = "Seeds of sessions that then run in virtual time under all regimes, with the profile's times",
+            .range = {{0, 10000}},
+            .needs = "--profile"});
+  line.Add({.names = "--adapter-share",
+            .target = &flags.adapter_share,
+            .unit = "SHARE",
+            .help = "In virtual time: share of the device reserved for adapters, for all regimes; 0: each regime's own",
+            .range = {{0, 0.99}}});
+  line.Add({.names = "--threads",
+            .target = &flags.threads,
+            .unit = "N",
+            .help = "Threads of the executor; 0: one per processor",
+            .range = {{0, 1024}}});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .help = "Seed of all random choices"});
+}
+
 }  // namespace
 }  // namespace loramux
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("Compares the cache regimes under three kinds of load, on the real engine with the demo model.");
-  app.add_option("--output", flags.output, "Folder for cache_scenarios.md, .json and .svg")->required();
-  app.add_option("--demo", flags.demo, "Folder with model/, adapters/ and eval/")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--dialogs", flags.dialogs, "File of Taskmaster-4 dialogs, for the scenario 'agent'")
-      ->capture_default_str();
-  CLI::Option* scenarios = app.add_option("--scenarios", flags.scenarios)
-                               ->delimiter(',')
-                               ->capture_default_str()
-                               ->check(CLI::IsMember(loramux::ScenarioNames()));
-  app.add_option("--regimes", flags.regimes)
-      ->delimiter(',')
-      ->check(CLI::IsMember(loramux::AllRegimes()))
-      ->capture_default_str();
-  app.add_option("--memory", flags.memory, "Sizes of the device tier, in % of the working set")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--host", flags.host, "Size of the host tier, as a fraction of the working set")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--zipf", flags.zipf, "Zipf exponent of the adapters' popularity")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  app.add_option("--load", flags.load,
-                 "Request rate, as a fraction of the rate that the machine sustains with ample memory")
-      ->check(CLI::Range(0.01, 10.0))
-      ->capture_default_str();
-  app.add_option("--rate", flags.rate, "Requests per second, instead of --load")->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Seconds of arrivals in a run; the first quarter is warm-up")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Repetitions of each cell; 0: only the runs of --simulated")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
-  app.add_option("--pairs", flags.pairs,
-                 "Pairs of runs that then compare loramux with the best other regime of each scenario and size")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  CLI::Option* profile =
-      app.add_option("--profile", flags.profile, "File of `loramux profile` for this machine and the demo model")
-          ->check(CLI::ExistingFile);
-  app.add_option("--simulated", flags.simulated,
-                 "Seeds of sessions that then run in virtual time under all regimes, with the profile's times")
-      ->check(CLI::Range(0, 10000))
-      ->capture_default_str()
-      ->needs(profile);
-  app.add_option("--adapter-share", flags.adapter_share,
-                 "In virtual time: share of the device reserved for adapters, for all regimes; 0: each regime's own")
-      ->check(CLI::Range(0.0, 0.99))
-      ->capture_default_str();
-  app.add_option("--threads", flags.threads, "Threads of the executor; 0: one per processor")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  app.add_option("--seed", flags.seed)->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  flags.scenarios_given = scenarios->count() > 0;
-  return loramux::Main(flags, argc, argv);
+  std::vector<std::string> given;
+  loramux::Command command{
+      .name = "cache_scenarios",
+      .summary = "Compare the cache regimes under three kinds of load, on the real engine with the demo model"};
+  loramux::AddLoadFlags(command.line, flags);
+  loramux::AddRunFlags(command.line, flags);
+  command.line.TellGiven(&given);
+  command.run = [&] {
+    flags.scenarios_given = std::find(given.begin(), given.end(), "--scenarios") != given.end();
+    return loramux::Main(flags, argc, argv);
+  };
+  return loramux::RunCommand(command, argc, argv);
 }

@@ -15,7 +15,6 @@
 #include <fstream>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,6 +26,7 @@
 #include "lab/experiments/validation_run.h"
 #include "profile/engine_fit.h"
 #include "report/progress_bar.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 namespace {
@@ -356,60 +356,117 @@ Result<ValidationReport> Run(const Flags& flags, std::string command) {
   return report;
 }
 
+void AddRunFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "--output",
+            .target = &flags.output,
+            .unit = "DIR",
+            .help = "Folder for simulator_validation.md, .json and .svg",
+            .required = true});
+  line.Add({.names = "--demo",
+            .target = &flags.demo,
+            .unit = "DIR",
+            .help = "Folder with model/",
+            .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--presets",
+            .target = &flags.presets,
+            .unit = "NAME",
+            .help = "Presets to run, separated by commas",
+            .comma_list = true});
+  line.Add({.names = "--loads",
+            .target = &flags.loads,
+            .unit = "PERCENT",
+            .help = "Request rates, of the rate that the machine sustains, separated by commas",
+            .range = {{1, 100}},
+            .comma_list = true});
+  line.Add({.names = "--saturation",
+            .target = &flags.saturation,
+            .unit = "RATE",
+            .help = "Requests per second that count as 100 %; 0: the rate in --runs, or measured",
+            .range = {{0, 1e6}}});
+  line.Add({.names = "--seconds",
+            .target = &flags.seconds,
+            .unit = "SECONDS",
+            .help = "Length of the arrivals in a run",
+            .range = {{0.1, 3600}}});
+  line.Add({.names = "--repetitions",
+            .target = &flags.repetitions,
+            .unit = "N",
+            .help = "Repetitions of each run; 0: only write the report of --runs again",
+            .range = {{0, 100}}});
+  line.Add({.names = "--runs",
+            .target = &flags.runs,
+            .unit = "FILE",
+            .help = "File to which the runs are appended, one per line; the report covers all runs in it"});
+  line.Add({.names = "--profile",
+            .target = &flags.profile,
+            .unit = "FILE",
+            .help = "File of the profile; measured first if the file does not exist"});
+  line.Add({.names = "--profile-seconds",
+            .target = &flags.profile_seconds,
+            .unit = "SECONDS",
+            .help = "How long steps are measured for the profile",
+            .range = {{0.1, 3600}}});
+  line.Add({.names = "--steps",
+            .target = &flags.steps,
+            .unit = "PREFIX",
+            .help = "Prefix of the names of CSV files with the steps, transfers and requests of each run"});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .help = "Seed of all random choices"});
+}
+
+void AddWorldFlags(CommandLine& line, Flags& flags) {
+  line.Add({.names = "--adapters",
+            .target = &flags.adapters,
+            .unit = "N",
+            .help = "Number of adapters",
+            .range = {{1, 1000}}});
+  line.Add({.names = "--device-mb",
+            .target = &flags.device_mb,
+            .unit = "MB",
+            .help = "Size of the device tier",
+            .range = {{1, 1e5}}});
+  line.Add({.names = "--host-mb",
+            .target = &flags.host_mb,
+            .unit = "MB",
+            .help = "Size of the host tier",
+            .range = {{1, 1e5}}});
+  line.Add({.names = "--input-mean",
+            .target = &flags.input,
+            .unit = "TOKENS",
+            .help = "Mean prompt length",
+            .range = {{2, 512}}});
+  line.Add({.names = "--output-mean",
+            .target = &flags.output_tokens,
+            .unit = "TOKENS",
+            .help = "Mean answer length",
+            .range = {{2, 192}}});
+  line.Add({.names = "--threads",
+            .target = &flags.threads,
+            .unit = "N",
+            .help = "Threads of the executor",
+            .range = {{1, 1024}}});
+}
+
 }  // namespace
 }  // namespace loramux
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("Compares the simulator with the real engine, on the demo model.");
-  app.add_option("--output", flags.output, "Folder for simulator_validation.md, .json and .svg")->required();
-  app.add_option("--demo", flags.demo, "Folder with model/")->check(CLI::ExistingDirectory)->capture_default_str();
-  app.add_option("--presets", flags.presets)->delimiter(',')->capture_default_str();
-  app.add_option("--loads", flags.loads, "Request rates, in % of the rate that the machine sustains")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--saturation", flags.saturation,
-                 "Requests per second that count as 100 % (default: the rate in --runs, or measured)")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Seconds of arrivals in a run")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions,
-                 "Repetitions of each run; 0: only write the report of --runs again")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
-  app.add_option("--runs", flags.runs,
-                 "File to which the runs are appended, one per line; the report covers all runs in it");
-  app.add_option("--profile", flags.profile, "File of the profile; measured first if the file does not exist");
-  app.add_option("--profile-seconds", flags.profile_seconds, "Seconds of step measurements for the profile")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--device-mb", flags.device_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
-  app.add_option("--host-mb", flags.host_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
-  app.add_option("--input-mean", flags.input, "Mean prompt length in tokens")
-      ->check(CLI::Range(2.0, 512.0))
-      ->capture_default_str();
-  app.add_option("--output-mean", flags.output_tokens, "Mean answer length in tokens")
-      ->check(CLI::Range(2.0, 192.0))
-      ->capture_default_str();
-  app.add_option("--threads", flags.threads, "Threads of the executor")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--steps", flags.steps,
-                 "Prefix of the names of CSV files with the steps, transfers and requests of each run");
-  app.add_option("--seed", flags.seed)->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  std::string command = "simulator_validation";
-  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);  // the given command line, for the report
-  const auto report = loramux::Run(flags, std::move(command));
-  if (!report.ok()) {
-    fmt::print(stderr, "simulator_validation: {}\n", report.error().message);
-    return 1;
-  }
-  const std::int64_t outside = loramux::OutsideBounds(*report);
-  fmt::print("{} runs, {} figures outside their bounds: {}/simulator_validation.md\n", report->runs.size(), outside,
-             flags.output);
-  return outside == 0 ? 0 : 2;
+  loramux::Command command{.name = "simulator_validation",
+                           .summary = "Compare the simulator with the real engine, on the demo model"};
+  loramux::AddRunFlags(command.line, flags);
+  loramux::AddWorldFlags(command.line, flags);
+  command.run = [&] {
+    std::string given = "simulator_validation";
+    for (int i = 1; i < argc; ++i) given += " " + std::string(argv[i]);  // for the report
+    const auto report = loramux::Run(flags, std::move(given));
+    if (!report.ok()) {
+      fmt::print(stderr, "simulator_validation: {}\n", report.error().message);
+      return loramux::kExitFailure;
+    }
+    const std::int64_t outside = loramux::OutsideBounds(*report);
+    fmt::print("{} runs, {} figures outside their bounds: {}/simulator_validation.md\n", report->runs.size(), outside,
+               flags.output);
+    return outside == 0 ? 0 : 2;
+  };
+  return loramux::RunCommand(command, argc, argv);
 }
