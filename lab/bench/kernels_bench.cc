@@ -4,6 +4,7 @@
 //   kernels_bench [--threads N] [--only pool|matmul|attention|lora|linear|elementwise] [--rows M] [--instructions NAME]
 // With --threads 1, it measures processor time instead of elapsed time, which other programs disturb less.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -94,9 +95,9 @@ void CheckMatMul(Bench& bench, WeightFormat format) {
   const PackedMatrix w = RandomMatrix(bench.prng, n, k, format);
   const auto x = RandomFloats(bench.prng, m * k);
   AlignedBuffer<float> expected(m * n), actual(m * n);
-  MatMul(bench.reference, x.data(), k, m, w, nullptr, expected.data(), n);
+  MatMul(bench.reference, {.x = {x.data(), k}, .rows = m, .w = w, .y = {expected.data(), n}});
   for (std::int64_t rows : {std::int64_t{1}, std::int64_t{16}, m}) {
-    MatMul(bench.context, x.data(), k, rows, w, nullptr, actual.data(), n);
+    MatMul(bench.context, {.x = {x.data(), k}, .rows = rows, .w = w, .y = {actual.data(), n}});
     CheckClose(actual.data(), expected.data(), rows * n, 1e-4);
   }
 }
@@ -118,12 +119,13 @@ void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t
   }
   const auto x = RandomFloats(bench.prng, m * k);
   AlignedBuffer<float> y(m * n);
-  const double seconds = BestSeconds(5,
-                                     [&] {
-                                       for (const auto& w : weights)
-                                         MatMul(bench.context, x.data(), k, m, w, nullptr, y.data(), n);
-                                     }) /
-                         static_cast<double>(copies);
+  const double seconds =
+      BestSeconds(5,
+                  [&] {
+                    for (const auto& w : weights)
+                      MatMul(bench.context, {.x = {x.data(), k}, .rows = m, .w = w, .y = {y.data(), n}});
+                  }) /
+      static_cast<double>(copies);
   const double bandwidth = ReadBandwidth(bench.pool, bytes * copies, 5);
   const double memory_s = static_cast<double>(bytes) / bandwidth;
   const double fma_s = 2.0 * static_cast<double>(m * n * k) / fma_peak;
@@ -184,7 +186,7 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, DType dtype, doubl
   const std::int64_t width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
   const auto k = RandomFloats(bench.prng, c.context * kv_width), v = RandomFloats(bench.prng, c.context * kv_width);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    StoreKv(bench.context, layout, layer, arena, whole, k.data(), kv_width, v.data(), kv_width);
+    StoreKv(bench.context, {{layout, arena, layer}, whole, {k.data(), kv_width}, {v.data(), kv_width}});
   }
   const std::int64_t rows = c.sequences * c.tokens;
   const auto q = RandomFloats(bench.prng, rows * width);
@@ -192,7 +194,7 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, DType dtype, doubl
   AlignedBuffer<float> workspace(AttentionWorkspaceFloats(layout, c.heads, c.context, bench.pool.size()));
   const ScoreForm form = {.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim))};
   const auto run = [&](const KernelContext& context, std::int64_t layer, float* to) {
-    PagedAttention(context, layout, layer, arena, step, c.heads, form, q.data(), width, to, width, workspace.data());
+    Attention(context, {{layout, arena, layer}, step, c.heads, form, {q.data(), width}, {to, width}, workspace.data()});
   };
   run(bench.context, layers - 1, out.data());
   run(bench.reference, layers - 1, expected.data());
@@ -205,7 +207,7 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, DType dtype, doubl
                                      }) /
                          static_cast<double>(layers);
   const double store = BestSeconds(5, [&] {
-    StoreKv(bench.context, layout, 0, arena, {whole.data(), 1}, k.data(), kv_width, v.data(), kv_width);
+    StoreKv(bench.context, {{layout, arena}, {whole.data(), 1}, {k.data(), kv_width}, {v.data(), kv_width}});
   });
   const std::int64_t bytes = bytes_a_token * c.context * c.sequences;
   const double memory_s = static_cast<double>(bytes) / ReadBandwidth(bench.pool, bytes * layers, 5);
@@ -300,20 +302,25 @@ void BenchLoraCase(Bench& bench, const char* name, const std::vector<std::int32_
   const auto x = RandomFloats(bench.prng, rows * hidden);
   AlignedBuffer<float> y(rows * 3 * hidden), o(rows * hidden), workspace(rows * 3 * 128);
   AlignedBuffer<float> expected(rows * hidden);
+  const auto multiply = [&](const KernelContext& context, std::span<const LoraProjection> projections) {
+    LoraMatMul(context, {variant, projections, {x.data(), hidden}, hidden, workspace.data()});
+  };
+  const auto of_o = [&](const Adapters& adapters, float* to) {
+    return LoraProjection{adapters.segments[3], {to, hidden}, hidden};
+  };
   const auto run_layer = [&](const Adapters& adapters) {
-    const LoraProjection qkv[] = {{adapters.segments[0], y.data(), 3 * hidden, hidden},
-                                  {adapters.segments[1], y.data() + hidden, 3 * hidden, hidden},
-                                  {adapters.segments[2], y.data() + 2 * hidden, 3 * hidden, hidden}};
-    LoraMatMul(bench.context, variant, qkv, x.data(), hidden, hidden, workspace.data());
-    LoraMatMul(bench.context, variant, adapters.segments[3], x.data(), hidden, hidden, o.data(), hidden, hidden,
-               workspace.data());
+    const Rows all = {y.data(), 3 * hidden};
+    const LoraProjection qkv[] = {{adapters.segments[0], all, hidden},
+                                  {adapters.segments[1], all.From(hidden), hidden},
+                                  {adapters.segments[2], all.From(2 * hidden), hidden}};
+    multiply(bench.context, qkv);
+    multiply(bench.context, std::array{of_o(adapters, o.data())});
   };
   std::fill_n(y.data(), y.capacity(), 0.0f);
   std::fill_n(o.data(), o.capacity(), 0.0f);
   std::fill_n(expected.data(), expected.capacity(), 0.0f);
   run_layer(layers[0]);
-  LoraMatMul(bench.reference, variant, layers[0].segments[3], x.data(), hidden, hidden, expected.data(), hidden, hidden,
-             workspace.data());
+  multiply(bench.reference, std::array{of_o(layers[0], expected.data())});
   CheckClose(o.data(), expected.data(), rows * hidden, 1e-3);
 
   const double seconds = BestSeconds(5,
@@ -367,32 +374,29 @@ void BenchLinear(Bench& bench, const char* name, const std::vector<std::int32_t>
   const auto rows = static_cast<std::int64_t>(ranks.size()) * tokens;
   const auto x = RandomFloats(bench.prng, rows * kIntermediate);
   AlignedBuffer<float> y(rows * 2 * kIntermediate), workspace(rows * 3 * 128);
-  const auto multiply = [&](const PackedMatrix& w) {
-    MatMul(bench.context, x.data(), w.k(), rows, w, nullptr, y.data(), w.n());
+  const auto product_of = [&](const PackedMatrix& w) {
+    return MatMulArguments{.x = {x.data(), w.k()}, .rows = rows, .w = w, .y = {y.data(), w.n()}};
   };
   enum class Way { kNone, kApart, kWithTheProduct };
   const auto seconds = [&](Way way) {
     const double start = NowSeconds();
     for (const Layer& layer : layers) {
       const auto& of = layer.adapters.segments;
-      const LoraProjection qkv[] = {{of[0], y.data(), 3 * kHidden, kHidden},
-                                    {of[1], y.data() + kHidden, 3 * kHidden, kHidden},
-                                    {of[2], y.data() + 2 * kHidden, 3 * kHidden, kHidden}};
-      const LoraProjection o[] = {{of[3], y.data(), kHidden, kHidden}};
+      const Rows all = {y.data(), 3 * kHidden};
+      const LoraProjection qkv[] = {
+          {of[0], all, kHidden}, {of[1], all.From(kHidden), kHidden}, {of[2], all.From(2 * kHidden), kHidden}};
+      const LoraProjection o[] = {{of[3], {y.data(), kHidden}, kHidden}};
       const auto linear = [&](const PackedMatrix& w, std::span<const LoraProjection> projections) {
-        if (way == Way::kWithTheProduct) {
-          MatMulWithLora(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), rows, w, nullptr, y.data(),
-                         w.n(), workspace.data());
-          return;
-        }
-        multiply(w);
-        if (way == Way::kNone) return;
-        LoraMatMul(bench.context, LoraVariant::kMbgmv, projections, x.data(), w.k(), w.k(), workspace.data());
+        const MatMulWithLoraArguments with_lora = {
+            .product = product_of(w), .projections = projections, .workspace = workspace.data()};
+        if (way == Way::kWithTheProduct) return MatMulWithLora(bench.context, with_lora);
+        MatMul(bench.context, with_lora.product);
+        if (way == Way::kApart) LoraMatMul(bench.context, with_lora.Lora());
       };
       linear(layer.qkv, qkv);
       linear(layer.o, o);
-      multiply(layer.gate_up);
-      multiply(layer.down);
+      MatMul(bench.context, product_of(layer.gate_up));
+      MatMul(bench.context, product_of(layer.down));
     }
     return NowSeconds() - start;
   };
@@ -430,16 +434,17 @@ void BenchElementwise(Bench& bench) {
     AlignedBuffer<float> y(m * intermediate);
     std::fill_n(y.data(), y.capacity(), 0.0f);
     const KernelContext& context = bench.context;
-    const double norm =
-        BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, {weight.data()}, 1e-5f, y.data(), n); });
+    const Rows rows_x = {x.data(), n}, rows_y = {y.data(), n};
+    const double norm = BestSeconds(5, [&] { NormRows(context, {rows_x, rows_y, m, n, {weight.data()}, 1e-5f}); });
     const double rope = BestSeconds(5, [&] {
-      Rope(context, y.data(), n, m, heads, {head_dim, head_dim}, angle.data(), angle.data());
+      Rope(context, {rows_y, m, heads, {head_dim, head_dim}, angle.data(), angle.data()});
     });
-    const double silu = BestSeconds(
-        5, [&] { GateMul(context, {}, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
-    const double add = BestSeconds(5, [&] { AddRows(bench.context, 1, x.data(), n, m, n, y.data(), n); });
+    const double silu = BestSeconds(5, [&] {
+      GateMul(context, {{x.data(), 2 * intermediate}, {y.data(), intermediate}, m, intermediate});
+    });
+    const double add = BestSeconds(5, [&] { AddRows(context, {rows_x, rows_y, m, n}); });
     std::printf(
-        "elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  GateMul 2048 %.1f us  "
+        "elementwise m=%-4lld NormRows 768 %.1f us  Rope 12 x 64 %.1f us  GateMul 2048 %.1f us  "
         "AddRows 768 %.1f us\n",
         static_cast<long long>(m), norm * 1e6, rope * 1e6, silu * 1e6, add * 1e6);
   }

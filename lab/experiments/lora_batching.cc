@@ -207,10 +207,11 @@ class HostLayer {
       for (std::size_t target = first; target < first + targets; ++target) {
         const auto segments =
             std::span(segments_[target]).subspan(static_cast<std::size_t>(a), static_cast<std::size_t>(count));
-        projections.push_back(
-            {segments, y + static_cast<std::int64_t>(target) * shape_.hidden, kTargets * shape_.hidden, shape_.hidden});
+        const Rows all = {y, kTargets * shape_.hidden};
+        projections.push_back({segments, all.From(static_cast<std::int64_t>(target) * shape_.hidden), shape_.hidden});
       }
-      LoraMatMul(context, LoraVariant::kMbgmv, projections, x, shape_.hidden, shape_.hidden, workspace);
+      LoraMatMul(context,
+                 {.projections = projections, .x = {x, shape_.hidden}, .in = shape_.hidden, .workspace = workspace});
     };
     const std::int64_t step = batching == LoraBatching::kAtOnce ? shape_.adapters : 1;
     for (std::int64_t a = 0; a < shape_.adapters; a += step) {

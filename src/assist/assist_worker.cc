@@ -48,7 +48,7 @@ void AnswerRequest(const AssistLayout& layout, std::uint32_t ticket, AssistJob& 
     return StoreWord(words.answered, ticket | gpu::kAssistNoAnswer);
   }
   const std::int64_t in = layout.Shape(request.first).in;
-  const LoraSumsInput input = {layout.dtype, job.slot.x, in, RowsOfRequest(layout, ticket, job), in};
+  const std::int64_t rows = RowsOfRequest(layout, ticket, job);
   LoraSumsOutput outputs[gpu::kMaxAssistSlices];
   std::size_t count = 0;
   std::int64_t column = 0, most_rank = 0;
@@ -65,8 +65,16 @@ void AnswerRequest(const AssistLayout& layout, std::uint32_t ticket, AssistJob& 
     most_rank = std::max<std::int64_t>(most_rank, weights.rank);
     column += AssistLayout::SliceWidth(out);
   }
-  scratch.Reserve(LoraSumsFloats(input.rows, in, most_rank));
-  LoraSums(Backend::kCpu, input, {outputs, count}, layout.fused, scratch.data());
+  scratch.Reserve(LoraSumsFloats(rows, in, most_rank));
+  thread_local ThreadPool alone(1);
+  LoraSums({Backend::kCpu, &alone}, {.dtype = layout.dtype,
+                                     .x = job.slot.x,
+                                     .x_stride = in,
+                                     .rows = rows,
+                                     .in = in,
+                                     .outputs = {outputs, count},
+                                     .fused = layout.fused,
+                                     .workspace = scratch.data()});
   StoreWord(words.answered, ticket);
 }
 

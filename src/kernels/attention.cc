@@ -1,13 +1,8 @@
 #include "kernels/attention.h"
 
-#include "kernels/cpu/kernels.h"
-#include "kernels/reference/kernels.h"
-
 namespace loramux {
-namespace {
 
-void CheckSequences(const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences) {
+void PagesOfLayer::Check(std::span<const AttentionSequence> sequences) const {
   CHECK(layout.Validate().ok());
   CHECK_GE(layer, 0);
   CHECK_LT(layer, layout.num_layers);
@@ -19,28 +14,12 @@ void CheckSequences(const KvLayout& layout, std::int64_t layer, const PageArena&
   }
 }
 
-}  // namespace
-
-void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-             std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
-             std::int64_t v_stride) {
-  CHECK(context.pool != nullptr);
-  CheckSequences(layout, layer, arena, sequences);
-  const auto implementation = context.backend == Backend::kReference ? reference::StoreKv : cpu::StoreKv;
-  implementation(context, layout, layer, arena, sequences, k, k_stride, v, v_stride);
-}
-
-void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
-                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
-  CHECK(context.pool != nullptr);
-  CheckSequences(layout, layer, arena, sequences);
+void AttentionArguments::Check() const {
+  pages.Check(sequences);
   CHECK_GT(num_heads, 0);
-  CHECK_EQ(num_heads % layout.num_kv_heads, 0);
+  CHECK_EQ(num_heads % pages.layout.num_kv_heads, 0);
   CHECK_GE(form.window, 0);
   CHECK_GT(form.scale, 0);
-  const auto implementation = context.backend == Backend::kReference ? reference::PagedAttention : cpu::PagedAttention;
-  implementation(context, layout, layer, arena, sequences, num_heads, form, q, q_stride, out, out_stride, workspace);
 }
 
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,

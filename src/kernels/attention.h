@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "formats/operation_forms.h"
 #include "kernels/kernel_context.h"
 #include "tensor/kv_layout.h"
 #include "tensor/page_arena.h"
@@ -20,39 +21,53 @@ struct AttentionSequence {
   const std::uint32_t* pages = nullptr;
 };
 
-// Rounds k and v, each [rows, num_kv_heads * head_dim], to the page's type and stores them in the sequences' pages of
-// `layer`, in 8 bits with the scale of each token and head. What is stored for a token depends on its own k and v
-// alone. Row strides are in floats.
-void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-             std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
-             std::int64_t v_stride);
+// The pages of a layer, as its own heads lie in them.
+struct PagesOfLayer {
+  KvLayout layout;
+  PageArena arena;
+  std::int64_t layer = 0;
 
-// How attention makes scores of the products of queries and keys.
-struct ScoreForm {
-  float scale = 1;          // above 0
-  float soft_cap = 0;       // c above 0: a score is c tanh(scale * product / c)
-  std::int64_t window = 0;  // of the positions in view; 0: all earlier ones
-  // [num_heads]: a further score of each head, not scaled, for which there is no value; null: none.
-  const float* sinks = nullptr;
-  // [num_heads] slopes of ALiBi; null: none. A product of a query and a key gets slope * (position of the key - that of
-  // the query) more, before it is scaled; with `rounds_bias` slope * position of the key, in bfloat16 like both.
-  const float* slopes = nullptr;
-  bool rounds_bias = false;
+  // The page that holds `position` of a sequence.
+  std::byte* Find(const AttentionSequence& sequence, std::int64_t position) const {
+    return arena.base + sequence.pages[position / layout.page_tokens] * arena.page_stride;
+  }
+  // REQUIRES: what the operations require of their pages and sequences.
+  void Check(std::span<const AttentionSequence> sequences) const;
 };
 
+// Rounds k and v, each [rows, num_kv_heads * head_dim], to the page's type and stores them in the sequences' pages of
+// the layer, in 8 bits with the scale of each token and head. What is stored for a token depends on its own k and v
+// alone.
+struct StoreKvArguments {
+  PagesOfLayer pages;
+  std::span<const AttentionSequence> sequences;
+  ConstRows k, v;
+
+  void Check() const { pages.Check(sequences); }
+};
+LORAMUX_KERNEL(StoreKv)
+
 // out[row, head, :] = softmax(scores(q . K)) V over positions p' of the row's own sequence with p - window < p' <= p
-// (window 0: all p' <= p). q, out: [rows, num_heads * head_dim], strides in floats. Query head h reads
-// key-value head h / (num_heads / num_kv_heads).
-// workspace: AttentionWorkspaceFloats(...) floats. The result is bitwise independent of chunking and of the rest of the
-// batch. REQUIRES: StoreKv was called for the same rows.
-void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
-                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
+// (window 0: all p' <= p). q, out: [rows, num_heads * head_dim]. Query head h reads key-value head h / (num_heads /
+// num_kv_heads). The result is bitwise independent of chunking and of the rest of the batch. REQUIRES: StoreKv was
+// called for the same rows.
+struct AttentionArguments {
+  PagesOfLayer pages;
+  std::span<const AttentionSequence> sequences;
+  std::int64_t num_heads = 0;
+  ScoreForm form;
+  ConstRows q;
+  Rows out;
+  float* workspace = nullptr;  // AttentionWorkspaceFloats(...) floats
+
+  void Check() const;
+};
+LORAMUX_KERNEL(Attention)
 
 // Query rows (times heads of one key-value group) of which a thread holds the scores at once.
 inline constexpr std::int64_t kAttentionTileRows = 12;
 
-// Size of PagedAttention's workspace, in floats, for sequences of at most `max_positions` positions.
+// Size of Attention's workspace, in floats, for sequences of at most `max_positions` positions.
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,
                                       int threads);
 

@@ -70,28 +70,25 @@ Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<
   return f;
 }
 
-// Slopes of the heads; none if it is empty.
-struct Biases {
-  std::vector<float> slopes;
-  bool rounds = false;
-};
-
+// `form`: but for the scale.
 std::vector<float> Attend(const KernelContext& context, const Fixture& f,
-                          const std::vector<AttentionSequence>& sequences, std::int64_t window, float soft_cap = 0,
-                          const Biases& biases = {}) {
-  const float* const slopes = biases.slopes.empty() ? nullptr : biases.slopes.data();
-  const float scale = 1.0f / std::sqrt(static_cast<float>(f.layout.head_dim));
-  const ScoreForm form = {scale, soft_cap, window, nullptr, slopes, biases.rounds};
+                          const std::vector<AttentionSequence>& sequences, ScoreForm form = {}) {
+  form.scale = 1.0f / std::sqrt(static_cast<float>(f.layout.head_dim));
   std::vector<float> out(static_cast<std::size_t>(f.Rows() * f.Width()), -5.0f);
   const std::int64_t longest = *std::max_element(f.lengths.begin(), f.lengths.end());
   AlignedBuffer<float> workspace(AttentionWorkspaceFloats(f.layout, f.num_heads, longest, context.pool->size()));
-  PagedAttention(context, f.layout, f.layer, f.arena, sequences, f.num_heads, form, f.q.data(), f.Width(), out.data(),
-                 f.Width(), workspace.data());
+  Attention(context, {.pages = {f.layout, f.arena, f.layer},
+                      .sequences = sequences,
+                      .num_heads = f.num_heads,
+                      .form = form,
+                      .q = {f.q.data(), f.Width()},
+                      .out = {out.data(), f.Width()},
+                      .workspace = workspace.data()});
   return out;
 }
 
 void Store(const KernelContext& context, const Fixture& f, const std::vector<AttentionSequence>& sequences) {
-  StoreKv(context, f.layout, f.layer, f.arena, sequences, f.k.data(), f.KvWidth(), f.v.data(), f.KvWidth());
+  StoreKv(context, {{f.layout, f.arena, f.layer}, sequences, {f.k.data(), f.KvWidth()}, {f.v.data(), f.KvWidth()}});
 }
 
 struct Geometry {
@@ -137,10 +134,10 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
   ForEachLayout([&](const KvLayout& layout, std::int64_t num_heads) {
     const Fixture f = MakeFixture(layout, num_heads, {1, 70, 17, 3}, 8);
     Store(reference(), f, f.All());
-    for (std::int64_t window : {0, 1, 2, 20, 64}) {
-      const float soft_cap = window % 4 == 0 ? 0.0f : 5.0f;
-      const auto expected = Attend(reference(), f, f.All(), window, soft_cap);
-      const auto actual = Attend(context(), f, f.All(), window, soft_cap);
+    for (std::int32_t window : {0, 1, 2, 20, 64}) {
+      const ScoreForm form = {.soft_cap = window % 4 == 0 ? 0.0f : 5.0f, .window = window};
+      const auto expected = Attend(reference(), f, f.All(), form);
+      const auto actual = Attend(context(), f, f.All(), form);
       for (std::size_t i = 0; i < expected.size(); ++i) {
         // Averages of values in [-1, 1]. Scores up to about 3 * 64 have an error of 64 * 2^-24 of that, and the
         // exponential passes it on. The worst case is 200 * 64 / 2^24 = 8e-4; a random walk makes it 1e-5.
@@ -162,24 +159,24 @@ TEST_P(AttentionTest, LinearBiases) {
                              .dtype = DType::kF32};
     const Fixture f = MakeFixture(layout, g.num_heads, {300, 9}, 13);
     Store(context(), f, f.All());
-    Biases biases;
+    std::vector<float> slopes;
     for (std::int64_t head = 0; head < g.num_heads; ++head) {
-      biases.slopes.push_back(BF16ToF32(F32ToBF16(0.3f / static_cast<float>(head + 1))));
+      slopes.push_back(BF16ToF32(F32ToBF16(0.3f / static_cast<float>(head + 1))));
     }
-    std::vector<std::vector<float>> results = {Attend(context(), f, f.All(), 0)};
+    std::vector<std::vector<float>> results = {Attend(context(), f, f.All())};
     for (const bool rounds : {false, true}) {
-      biases.rounds = rounds;
-      for (std::int64_t window : {0, 20}) {
-        const float soft_cap = window == 0 ? 0.0f : 5.0f;
-        const auto expected = Attend(reference(), f, f.All(), window, soft_cap, biases);
-        const auto actual = Attend(context(), f, f.All(), window, soft_cap, biases);
+      for (std::int32_t window : {0, 20}) {
+        const ScoreForm form = {
+            .soft_cap = window == 0 ? 0.0f : 5.0f, .window = window, .slopes = slopes.data(), .rounds_bias = rounds};
+        const auto expected = Attend(reference(), f, f.All(), form);
+        const auto actual = Attend(context(), f, f.All(), form);
         for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 3e-5f) << i;
         if (window == 0) results.push_back(actual);
         for (std::int64_t position : {0, 3, 200, 299}) {
           AttentionSequence row = f.Whole(0);
           row.position = row.first_row = position;
           row.num_tokens = 1;
-          const auto alone = Attend(context(), f, {row}, window, soft_cap, biases);
+          const auto alone = Attend(context(), f, {row}, form);
           const auto at = static_cast<std::size_t>(position * f.Width());
           ASSERT_TRUE(BitwiseEqual(alone.data() + at, actual.data() + at, f.Width())) << position;
         }
@@ -201,9 +198,9 @@ TEST_P(AttentionTest, LinearBiases) {
 TEST_P(AttentionTest, RowsHaveTheSameBitsHoweverTheyAreBatched) {
   ForEachLayout([&](const KvLayout& layout, std::int64_t num_heads) {
     const Fixture f = MakeFixture(layout, num_heads, {45, 70, 9}, 9);
-    for (std::int64_t window : {0, 7, 33}) {
+    for (std::int32_t window : {0, 7, 33}) {
       Store(context(), f, f.All());
-      const auto whole = Attend(context(), f, f.All(), window);
+      const auto whole = Attend(context(), f, f.All(), {.window = window});
       for (std::int64_t chunk : {1, 2, 3, 7, 13, 32}) {
         for (std::size_t s = 0; s < f.lengths.size(); ++s) {
           for (std::int64_t begin = 0; begin < f.lengths[s]; begin += chunk) {
@@ -211,7 +208,7 @@ TEST_P(AttentionTest, RowsHaveTheSameBitsHoweverTheyAreBatched) {
             part.first_row += begin;
             part.position = begin;
             part.num_tokens = std::min(chunk, f.lengths[s] - begin);
-            const auto out = Attend(context(), f, {part}, window);
+            const auto out = Attend(context(), f, {part}, {.window = window});
             const std::size_t at = static_cast<std::size_t>(part.first_row * f.Width());
             ASSERT_TRUE(BitwiseEqual(out.data() + at, whole.data() + at, part.num_tokens * f.Width()))
                 << DTypeName(layout.dtype) << " head_dim " << layout.head_dim << " page_tokens " << layout.page_tokens
@@ -228,12 +225,12 @@ TEST_P(AttentionTest, IgnoresWhatLiesBeyondTheOwnPosition) {
   ForEachLayout([&](const KvLayout& layout, std::int64_t num_heads) {
     const Fixture full = MakeFixture(layout, num_heads, {50}, 10);
     Store(context(), full, full.All());
-    const auto expected = Attend(context(), full, full.All(), 0);
+    const auto expected = Attend(context(), full, full.All());
     const Fixture partial = MakeFixture(layout, num_heads, {50}, 10);
     for (std::int64_t length = 1; length <= 50; ++length) {
       const AttentionSequence token = {length - 1, 1, length - 1, partial.pages[0].data()};
       Store(context(), partial, {token});
-      const auto out = Attend(context(), partial, {token}, 0);
+      const auto out = Attend(context(), partial, {token});
       const std::size_t at = static_cast<std::size_t>((length - 1) * full.Width());
       ASSERT_TRUE(BitwiseEqual(out.data() + at, expected.data() + at, full.Width())) << length;
     }
@@ -244,7 +241,7 @@ TEST_P(AttentionTest, WritesOnlyItsOwnRows) {
   const KvLayout layout = {.num_layers = 2, .num_kv_heads = 2, .head_dim = 16, .page_tokens = 16};
   const Fixture f = MakeFixture(layout, 4, {5, 6}, 11);
   Store(context(), f, f.All());
-  const auto out = Attend(context(), f, {f.Whole(1)}, 0);
+  const auto out = Attend(context(), f, {f.Whole(1)});
   for (std::int64_t i = 0; i < 5 * f.Width(); ++i) EXPECT_EQ(out[static_cast<std::size_t>(i)], -5.0f);
 }
 
@@ -254,8 +251,8 @@ TEST_P(AttentionTest, SoftmaxDoesNotOverflow) {
   Fixture f = MakeFixture(layout, 1, {20}, 12);
   for (float& x : f.q) x *= 1e4f;
   Store(context(), f, f.All());
-  const auto expected = Attend(reference(), f, f.All(), 0);
-  const auto actual = Attend(context(), f, f.All(), 0);
+  const auto expected = Attend(reference(), f, f.All());
+  const auto actual = Attend(context(), f, f.All());
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-2f);
 }
 

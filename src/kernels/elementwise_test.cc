@@ -44,14 +44,15 @@ TEST_P(ElementwiseTest, RmsNorm) {
     const auto x = RandomFloats(kRows * n, prng);
     const auto weight = RandomFloats(n, prng);
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      RmsNorm(c, x.data() + first * n, n, m, n, {weight.data(), offset}, 1e-5f, y + first * n, n);
+      NormRows(c, {{x.data() + first * n, n}, {y + first * n, n}, m, n, {weight.data(), offset}, 1e-5f});
     };
     const std::vector<float> zero(x.size());
     const auto actual = CheckRowsAlone(context(), zero, n, op);
     // The mean of squares has a relative error of a few roundings.
     ExpectNear(actual, CheckRowsAlone(reference(), zero, n, op), 4e-6f);
     auto in_place = x;
-    RmsNorm(context(), in_place.data(), n, kRows, n, {weight.data(), offset}, 1e-5f, in_place.data(), n);
+    const Rows both = {in_place.data(), n};
+    NormRows(context(), {both, both, kRows, n, {weight.data(), offset}, 1e-5f});
     EXPECT_TRUE(BitwiseEqual(in_place.data(), actual.data(), kRows * n));
     offset = 1 - offset;
   }
@@ -65,7 +66,7 @@ void ElementwiseTest::CheckRope(std::int64_t half, const RopeShape& shape, Prng&
     cos[i] = std::cos(cos[i]);
   }
   const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
-    Rope(c, x + first * width, width, m, heads, shape, cos.data() + first * half, sin.data() + first * half);
+    Rope(c, {{x + first * width, width}, m, heads, shape, cos.data() + first * half, sin.data() + first * half});
   };
   const auto x = RandomFloats(kRows * width, prng);
   // Fused or not: one rounding of a product below 1.
@@ -85,7 +86,7 @@ TEST_P(ElementwiseTest, Rope) {
 TEST_P(ElementwiseTest, RopeLeavesTheRestOfAHead) {
   std::vector<float> x(2 * 8, 1.0f);
   const std::vector<float> cos = {0.5f}, sin = {0.25f};
-  Rope(context(), x.data(), 16, 1, 2, {8, 2, /*adjacent_pairs=*/true}, cos.data(), sin.data());
+  Rope(context(), {{x.data(), 16}, 1, 2, {8, 2, /*adjacent_pairs=*/true}, cos.data(), sin.data()});
   const std::vector<float> head = {0.25f, 0.75f, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(std::vector<float>(x.begin(), x.begin() + 8), head);
   EXPECT_EQ(std::vector<float>(x.begin() + 8, x.end()), head);
@@ -100,11 +101,55 @@ TEST_P(ElementwiseTest, GateMul) {
     x[0] = -150.0f;  // exp overflows
     x[static_cast<std::size_t>(2 * n)] = 150.0f;
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      GateMul(c, form, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);
+      GateMul(c, {{x.data() + first * 2 * n, 2 * n}, {y + first * n, n}, m, n, form});
     };
     const std::vector<float> zero(static_cast<std::size_t>(kRows * n));
     // The exponential is exact to a few units in the last place.
     ExpectNear(CheckRowsAlone(context(), zero, n, op), CheckRowsAlone(reference(), zero, n, op), 1e-6f);
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNorm) {
+  Prng prng(1);
+  const std::int64_t rows = 70;
+  for (const std::int64_t n : kWidths) {
+    auto x = RandomFloats(rows * n, prng);
+    for (float& value : x) value += 3;  // a mean that must be removed
+    const auto weight = RandomFloats(n, prng), bias = RandomFloats(n, prng);
+    std::vector<float> actual(x.size()), expected(x.size()), alone(x.size());
+    const NormWeights weights = {.weight = weight.data(), .bias = bias.data()};
+    NormRows(context(), {{x.data(), n}, {actual.data(), n}, rows, n, weights, 1e-5f});
+    NormRows(reference(), {{x.data(), n}, {expected.data(), n}, rows, n, weights, 1e-5f});
+    // The mean of numbers around 3 has an error of 2^-22. The remainder after subtracting it is of size 1, or 0.01 for
+    // small n.
+    ExpectNear(actual, expected, n < 7 ? 2e-4f : 1e-5f);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      NormRows(context(), {{x.data() + i * n, n}, {alone.data() + i * n, n}, 1, n, weights, 1e-5f});
+    }
+    EXPECT_TRUE(BitwiseEqual(actual.data(), alone.data(), rows * n));
+    NormRows(context(), {{x.data(), n}, {x.data(), n}, rows, n, weights, 1e-5f});
+    EXPECT_TRUE(BitwiseEqual(actual.data(), x.data(), rows * n));
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNormOfKnownRows) {
+  const std::vector<float> x = {1, 3, -5, -5}, weight = {2, 1}, bias = {10, 20};
+  std::vector<float> y(6, -1.0f);
+  NormRows(context(), {{x.data(), 2}, {y.data(), 3}, 2, 2, {.weight = weight.data(), .bias = bias.data()}, 1e-12f});
+  ExpectNear(y, {8, 21, -1, 10, 20, -1}, 1e-6f);
+}
+
+TEST_P(ElementwiseTest, GeluInPlace) {
+  std::vector<float> values;
+  for (float x = -12; x <= 12; x += 0.0078125f) values.push_back(x);
+  values.insert(values.end(), {0.0f, -0.0f, 1e-20f, 100.0f, -100.0f});
+  const auto n = static_cast<std::int64_t>(values.size());
+  auto actual = values;
+  const Rows row = {actual.data(), n};
+  GateMul(context(), {row, row, 1, n, {Activation::kGelu, /*gated=*/false}});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i], exact = x / 2 * (1 + std::erf(x / std::sqrt(2.0)));
+    ASSERT_NEAR(actual[i], exact, 2.5e-7 * std::abs(x) + 1e-9) << x;
   }
 }
 
@@ -113,7 +158,7 @@ TEST_P(ElementwiseTest, AddRows) {
   for (std::int64_t n : kWidths) {
     const auto x = RandomFloats(kRows * n, prng);
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      AddRows(c, 1, x.data() + first * n, n, m, n, y + first * n, n);
+      AddRows(c, {{x.data() + first * n, n}, {y + first * n, n}, m, n});
     };
     const auto y = RandomFloats(kRows * n, prng);
     ExpectNear(CheckRowsAlone(context(), y, n, op), CheckRowsAlone(reference(), y, n, op), 0);
@@ -125,7 +170,7 @@ TEST_P(ElementwiseTest, AddRowsTimesAFactor) {
   for (std::int64_t n : kWidths) {
     const auto x = RandomFloats(kRows * n, prng);
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
-      AddRows(c, 0.22f, x.data() + first * n, n, m, n, y + first * n, n);
+      AddRows(c, {{x.data() + first * n, n}, {y + first * n, n}, m, n, 0.22f});
     };
     const auto y = RandomFloats(kRows * n, prng);
     // Fused or not: one rounding of a product below 1.
@@ -138,7 +183,7 @@ TEST_P(ElementwiseTest, ScaleRows) {
   for (float cap : {0.0f, 3.0f}) {
     for (std::int64_t n : kWidths) {
       const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
-        ScaleRows(c, 5.5f, cap, x + first * n, n, m, n);
+        ScaleRows(c, {{x + first * n, n}, m, n, 5.5f, cap});
       };
       auto x = RandomFloats(kRows * n, prng);
       x[0] = -std::numeric_limits<float>::infinity();  // a token that may not be generated stays one
@@ -154,8 +199,8 @@ TEST_P(ElementwiseTest, RespectsStrides) {
   const std::int64_t n = 19, stride = 24;
   std::vector<float> x(3 * stride, 1.0f), y(3 * stride, -1.0f);
   const std::vector<float> weight(n, 2.0f);
-  RmsNorm(context(), x.data(), stride, 3, n, {weight.data()}, 0.0f, y.data(), stride);
-  AddRows(context(), 1, x.data(), stride, 3, n, y.data(), stride);
+  NormRows(context(), {{x.data(), stride}, {y.data(), stride}, 3, n, {weight.data()}});
+  AddRows(context(), {{x.data(), stride}, {y.data(), stride}, 3, n});
   for (std::size_t i = 0; i < y.size(); ++i) {
     EXPECT_NEAR(y[i], static_cast<std::int64_t>(i) % stride < n ? 3.0f : -1.0f, 1e-6f) << i;
   }

@@ -63,14 +63,17 @@ struct Scratch {
   std::vector<std::int32_t> kept;
 };
 
-void ChooseOfRow(const RouteForm& form, const float* logits, const float* bias, Scratch& s, std::int32_t* experts,
-                 float* weights) {
+void ChooseOfRow(const RouteRowsArguments& a, std::int64_t row, Scratch& s) {
+  const RouteForm& form = a.form;
+  const float* const logits = a.logits[row];
+  std::int32_t* const experts = a.experts + row * form.per_token;
+  float* const weights = a.weights + row * form.per_token;
   const auto count = static_cast<std::size_t>(form.experts);
   s.scores.assign(logits, logits + count);
   for (float& x : s.scores) x = std::isnan(x) ? kLowest : x;
   Score(form.score, s.scores);
   s.choosing = s.scores;
-  for (std::size_t e = 0; bias != nullptr && e < count; ++e) s.choosing[e] += bias[e];
+  for (std::size_t e = 0; a.bias != nullptr && e < count; ++e) s.choosing[e] += a.bias[e];
   for (float& x : s.choosing) x = std::isnan(x) ? kLowest : x;  // all logits were -infinity
   if (form.groups > 1) {
     s.of_groups.resize(static_cast<std::size_t>(form.groups));
@@ -98,14 +101,12 @@ void ForEachRow(const KernelContext& context, std::int64_t rows, std::int64_t ro
 
 }  // namespace
 
-void ChooseExperts(const KernelContext& context, const RouteForm& form, const float* logits, std::int64_t stride,
-                   std::int64_t m, const float* bias, std::int32_t* experts, float* weights) {
-  CHECK(form.per_token >= 1 && form.per_token <= form.experts);
-  CHECK(form.groups == 1 || form.experts % form.groups == 0);
-  const std::int64_t k = form.per_token;
-  ForEachRow(context, m, 16 * form.experts, [&](std::int64_t i) {
+void RouteRows(const KernelContext& context, const RouteRowsArguments& a) {
+  CHECK(a.form.per_token >= 1 && a.form.per_token <= a.form.experts);
+  CHECK(a.form.groups == 1 || a.form.experts % a.form.groups == 0);
+  ForEachRow(context, a.rows, 16 * a.form.experts, [&](std::int64_t i) {
     thread_local Scratch scratch;
-    ChooseOfRow(form, logits + i * stride, bias, scratch, experts + i * k, weights + i * k);
+    ChooseOfRow(a, i, scratch);
   });
 }
 
@@ -126,19 +127,19 @@ void ChosenRows::Sort(const RouteForm& form, std::int64_t m, const std::int32_t*
   begins[0] = 0;
 }
 
-void ExpertMatMul(const KernelContext& context, std::span<const std::int64_t> begins, const float* x,
-                  std::int64_t x_stride, std::span<const PackedMatrix> w, std::span<const std::vector<float>> biases,
-                  float* y, std::int64_t y_stride) {
-  CHECK_EQ(begins.size(), w.size() + 1);
+void ExpertMatMul(const KernelContext& context, const ExpertMatMulArguments& a) {
+  CHECK_EQ(a.begins.size(), a.w.size() + 1);
   thread_local std::vector<std::size_t> taken;
   taken.clear();
-  for (std::size_t e = 0; e < w.size(); ++e) {
-    if (begins[e] < begins[e + 1]) taken.push_back(e);
+  for (std::size_t e = 0; e < a.w.size(); ++e) {
+    if (a.begins[e] < a.begins[e + 1]) taken.push_back(e);
   }
   const auto multiply = [&](const KernelContext& by, std::size_t e) {
-    const float* const bias = biases.empty() ? nullptr : biases[e].data();
-    MatMul(by, x + begins[e] * x_stride, x_stride, begins[e + 1] - begins[e], w[e], bias, y + begins[e] * y_stride,
-           y_stride);
+    MatMul(by, {.x = a.x.Below(a.begins[e]),
+                .rows = a.begins[e + 1] - a.begins[e],
+                .w = a.w[e],
+                .bias = a.biases.empty() ? nullptr : a.biases[e].data(),
+                .y = a.y.Below(a.begins[e])});
   };
   // Few experts: all threads share each matrix. Many: each takes whole matrices, which leaves out the waits.
   const auto count = static_cast<std::int64_t>(taken.size());
@@ -153,29 +154,25 @@ void ExpertMatMul(const KernelContext& context, std::span<const std::int64_t> be
   });
 }
 
-void GatherRows(const KernelContext& context, std::span<const std::int32_t> rows, const float* x, std::int64_t x_stride,
-                std::int64_t n, float* to, std::int64_t to_stride) {
-  ForEachRow(context, static_cast<std::int64_t>(rows.size()), n, [&](std::int64_t p) {
-    const float* const from = x + static_cast<std::int64_t>(rows[static_cast<std::size_t>(p)]) * x_stride;
-    std::memcpy(to + p * to_stride, from, static_cast<std::size_t>(n) * sizeof(float));
+void GatherRows(const KernelContext& context, const GatherRowsArguments& a) {
+  ForEachRow(context, static_cast<std::int64_t>(a.indices.size()), a.width, [&](std::int64_t p) {
+    std::memcpy(a.y[p], a.x[a.indices[static_cast<std::size_t>(p)]], static_cast<std::size_t>(a.width) * sizeof(float));
   });
 }
 
-void CombineExperts(const KernelContext& context, const CombineForm& form, std::span<const std::int32_t> places,
-                    const float* weights, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-                    float* y, std::int64_t y_stride) {
-  const std::int64_t k = form.per_token;
-  ForEachRow(context, m, n * k, [&](std::int64_t i) {
-    float* const out = y + i * y_stride;
-    if (!form.keeps) {
+void CombineChosen(const KernelContext& context, const CombineChosenArguments& a) {
+  const std::int64_t k = a.form.per_token, n = a.width;
+  ForEachRow(context, a.rows, n * k, [&](std::int64_t i) {
+    float* const out = a.y[i];
+    if (!a.form.keeps) {
       std::fill_n(out, n, 0.0f);
-    } else if (form.gates != nullptr) {
-      const float factor = 1.0f / (1.0f + std::exp(-form.gates[i * form.gate_stride]));
+    } else if (a.form.gates != nullptr) {
+      const float factor = 1.0f / (1.0f + std::exp(-a.form.gates[i * a.form.gate_stride]));
       for (std::int64_t t = 0; t < n; ++t) out[t] *= factor;
     }
     for (std::int64_t c = i * k; c < (i + 1) * k; ++c) {
-      const float weight = weights[c];
-      const float* const from = x + static_cast<std::int64_t>(places[static_cast<std::size_t>(c)]) * x_stride;
+      const float weight = a.weights[c];
+      const float* const from = a.x[a.places[static_cast<std::size_t>(c)]];
       for (std::int64_t t = 0; t < n; ++t) out[t] += weight * from[t];
     }
   });

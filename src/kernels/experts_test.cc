@@ -29,7 +29,7 @@ TEST_P(ExpertsTest, ChoosesAsTheContractSays) {
     for (const float* const added : {static_cast<const float*>(nullptr), bias.data()}) {
       std::vector<std::int32_t> experts(static_cast<std::size_t>(kRows * k));
       std::vector<float> weights(experts.size());
-      ChooseExperts(context(), form, logits.data(), stride, kRows, added, experts.data(), weights.data());
+      RouteRows(context(), {{logits.data(), stride}, added, kRows, form, experts.data(), weights.data()});
       for (std::int64_t i = 0; i < kRows; ++i) {
         const ChoiceForTest expected = ExpectedChoice(form, logits.data() + i * stride, added);
         for (std::int64_t c = 0; c < k; ++c) {
@@ -46,8 +46,11 @@ TEST_P(ExpertsTest, EqualScoresChooseTheFirst) {
   const std::vector<float> logits = {1, 3, 3, 1, 3, 2};
   std::vector<std::int32_t> experts(4);
   std::vector<float> weights(4);
-  ChooseExperts(context(), {.experts = 6, .per_token = 4}, logits.data(), 6, 1, nullptr, experts.data(),
-                weights.data());
+  RouteRows(context(), {.logits = {logits.data(), 6},
+                        .rows = 1,
+                        .form = {.experts = 6, .per_token = 4},
+                        .experts = experts.data(),
+                        .weights = weights.data()});
   EXPECT_EQ(experts, (std::vector<std::int32_t>{1, 2, 4, 5}));
 }
 
@@ -57,8 +60,11 @@ TEST_P(ExpertsTest, WhatIsNoNumberStaysWithinTheExperts) {
        {std::vector<float>{kNan, kNan, kNan, kNan}, {-kInf, -kInf, -kInf, -kInf}, {kInf, kInf, 0, kNan}}) {
     std::vector<std::int32_t> experts(2, -1);
     std::vector<float> weights(2);
-    ChooseExperts(context(), {.experts = 4, .per_token = 2}, logits.data(), 4, 1, nullptr, experts.data(),
-                  weights.data());
+    RouteRows(context(), {.logits = {logits.data(), 4},
+                          .rows = 1,
+                          .form = {.experts = 4, .per_token = 2},
+                          .experts = experts.data(),
+                          .weights = weights.data()});
     ASSERT_NE(experts[0], experts[1]);
     for (const std::int32_t e : experts) ASSERT_TRUE(e >= 0 && e < 4) << e;
   }
@@ -100,14 +106,15 @@ TEST_P(ExpertsTest, ProductsAreThoseOfEachExpertAlone) {
         chosen.Sort(form, m, experts.data());
         const auto pairs = static_cast<std::int64_t>(chosen.rows.size());
         std::vector<float> gathered(static_cast<std::size_t>(pairs * kIn)), y(static_cast<std::size_t>(pairs * kOut));
-        GatherRows(context(), chosen.rows, x.data(), kIn, kIn, gathered.data(), kIn);
-        ExpertMatMul(context(), chosen.begins, gathered.data(), kIn, w, biases, y.data(), kOut);
+        GatherRows(context(), {{x.data(), kIn}, chosen.rows, {gathered.data(), kIn}, kIn});
+        ExpertMatMul(context(), {chosen.begins, {gathered.data(), kIn}, w, biases, {y.data(), kOut}});
         for (std::int64_t pair = 0; pair < pairs; ++pair) {
           const auto e = static_cast<std::size_t>(experts[static_cast<std::size_t>(pair)]);
           const std::int64_t place = chosen.places[static_cast<std::size_t>(pair)];
           ASSERT_TRUE(place >= chosen.begins[e] && place < chosen.begins[e + 1]);
           std::vector<float> alone(kOut);
-          MatMul(context(), x.data() + pair / form.per_token * kIn, kIn, 1, w[e], biases[e].data(), alone.data(), kOut);
+          const float* const row = x.data() + pair / form.per_token * kIn;
+          MatMul(context(), {{row, kIn}, 1, w[e], biases[e].data(), {alone.data(), kOut}});
           ASSERT_TRUE(BitwiseEqual(alone.data(), y.data() + place * kOut, kOut)) << pair;
         }
       }
@@ -126,8 +133,13 @@ TEST_P(ExpertsTest, CombinesTheChosen) {
   const auto weights = RandomFloats(kRows * 3, prng), gates = RandomFloats(kRows * 2, prng);
   for (const auto& [keeps, gated] : {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
     std::vector<float> y = before;
-    CombineExperts(context(), {form.per_token, keeps, gated ? gates.data() : nullptr, 2}, chosen.places, weights.data(),
-                   x.data(), kWidth, kRows, kWidth, y.data(), kWidth);
+    CombineChosen(context(), {.x = {x.data(), kWidth},
+                              .places = chosen.places,
+                              .weights = weights.data(),
+                              .y = {y.data(), kWidth},
+                              .rows = kRows,
+                              .width = kWidth,
+                              .form = {form.per_token, keeps, gated ? gates.data() : nullptr, 2}});
     for (std::int64_t i = 0; i < kRows; ++i) {
       for (std::int64_t t = 0; t < kWidth; ++t) {
         const auto at = static_cast<std::size_t>(i * kWidth + t);

@@ -80,8 +80,10 @@ TEST_P(GroupMatMulTest, HasTheBitsOfTheReference) {
       for (const std::int64_t m : {1, 3, 14, 40}) {
         const auto x = Activations(m * shape.k, prng);
         std::vector<float> expected(static_cast<std::size_t>(m * shape.n)), actual(expected);
-        MatMul(reference(), x.data(), shape.k, m, w, bias.data(), expected.data(), shape.n);
-        MatMul(context(), x.data(), shape.k, m, w, bias.data(), actual.data(), shape.n);
+        MatMul(reference(),
+               {.x = {x.data(), shape.k}, .rows = m, .w = w, .bias = bias.data(), .y = {expected.data(), shape.n}});
+        MatMul(context(),
+               {.x = {x.data(), shape.k}, .rows = m, .w = w, .bias = bias.data(), .y = {actual.data(), shape.n}});
         for (std::size_t i = 0; i < expected.size(); ++i) {
           // Without fused multiply-adds, a product is rounded once more.
           ASSERT_NEAR(actual[i], expected[i], 1e-6f * static_cast<float>(1 + shape.k) + 1e-5f * std::fabs(expected[i]))
@@ -102,7 +104,7 @@ TEST_P(GroupMatMulTest, IsCloseToTheProductOfTheValues) {
     const PackedMatrix w = Packed(RandomGroups(format, shape, prng));
     const auto x = RandomFloats(shape.k, prng);
     std::vector<float> y(static_cast<std::size_t>(shape.n)), row(static_cast<std::size_t>(shape.k));
-    MatMul(context(), x.data(), shape.k, 1, w, nullptr, y.data(), shape.n);
+    MatMul(context(), {.x = {x.data(), shape.k}, .rows = 1, .w = w, .y = {y.data(), shape.n}});
     double squares = 0, errors = 0;
     for (std::int64_t j = 0; j < shape.n; ++j) {
       w.UnpackRow(j, row.data());
@@ -126,11 +128,19 @@ TEST_P(GroupMatMulTest, RowsHaveTheSameBitsInEveryBatch) {
       const auto x = Activations(most * shape.k, prng);
       std::vector<float> alone(static_cast<std::size_t>(most * shape.n)), batch(alone);
       for (std::int64_t i = 0; i < most; ++i) {
-        MatMul(context(), x.data() + i * shape.k, shape.k, 1, w, bias.data(), alone.data() + i * shape.n, shape.n);
+        MatMul(context(), {.x = {x.data() + i * shape.k, shape.k},
+                           .rows = 1,
+                           .w = w,
+                           .bias = bias.data(),
+                           .y = {alone.data() + i * shape.n, shape.n}});
       }
       for (const std::int64_t m : kRowCounts) {
         const std::int64_t first = most - m;
-        MatMul(context(), x.data() + first * shape.k, shape.k, m, w, bias.data(), batch.data(), shape.n);
+        MatMul(context(), {.x = {x.data() + first * shape.k, shape.k},
+                           .rows = m,
+                           .w = w,
+                           .bias = bias.data(),
+                           .y = {batch.data(), shape.n}});
         ASSERT_TRUE(BitwiseEqual(batch.data(), alone.data() + first * shape.n, m * shape.n))
             << WeightFormatName(format) << " n=" << shape.n << " k=" << shape.k << " m=" << m;
       }
@@ -152,10 +162,10 @@ TEST_P(GroupMatMulTest, PartsOfSeveralFormats) {
     mixed.PackGroups(row, rows);
     row += part.rows;
     std::vector<float> y(static_cast<std::size_t>(part.rows));
-    MatMul(context(), x.data(), k, 1, Packed(rows), nullptr, y.data(), part.rows);
+    MatMul(context(), {.x = {x.data(), k}, .rows = 1, .w = Packed(rows), .y = {y.data(), part.rows}});
     expected.insert(expected.end(), y.begin(), y.end());
   }
-  MatMul(context(), x.data(), k, 1, mixed, nullptr, actual.data(), mixed.n());
+  MatMul(context(), {.x = {x.data(), k}, .rows = 1, .w = mixed, .y = {actual.data(), mixed.n()}});
   EXPECT_EQ(actual, expected);
 }
 
@@ -176,7 +186,7 @@ TEST_P(GroupMatMulTest, WhatIsNotFiniteStaysInItsRow) {
   std::vector<float> y(static_cast<std::size_t>(3 * shape.n));
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     x[static_cast<std::size_t>(shape.k + 50)] = bad;
-    MatMul(context(), x.data(), shape.k, 3, w, nullptr, y.data(), shape.n);
+    MatMul(context(), {.x = {x.data(), shape.k}, .rows = 3, .w = w, .y = {y.data(), shape.n}});
     for (std::size_t j = 0; j < y.size(); ++j) {
       EXPECT_EQ(std::isnan(y[j]), j / static_cast<std::size_t>(shape.n) == 1) << j;
     }

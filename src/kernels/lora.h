@@ -48,35 +48,40 @@ struct LoraSegment {
   LoraWeights weights;
 };
 
-// y[i, :] += sum over j ascending of (scale * factors[j] * dot(x[i, :], A[j, :])) * B[:, j], then y[i, :] = gains *
-// y[i, :] + shifts where there are vectors, for i in each segment. x: rows of `in` floats, x_stride apart; y: rows of
-// `out` floats, y_stride apart; strides in floats. workspace: at least (largest end)
-// * (largest rank) floats.
-// The result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.
-void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,
-                const float* x, std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride,
-                std::int64_t out, float* workspace);
-
 // One product of a group that shares x: q, k and v, or gate and up.
 struct LoraProjection {
-  std::span<const LoraSegment> segments;  // as above; may differ between projections
-  float* y = nullptr;                     // rows of `out` floats, y_stride floats apart
-  std::int64_t y_stride = 0;
+  std::span<const LoraSegment> segments;  // may differ between projections
+  Rows y;                                 // of `out` floats
   std::int64_t out = 0;
 };
 
-// LoraMatMul of several projections of the same x: bitwise the same as one call each, but in two parallel regions in
-// total. The y of different projections must not overlap. workspace: at least the sum over the projections of (largest
-// end) * (largest rank) floats.
-void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
-                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
+// For each projection: y[i, :] += sum over j ascending of (scale * factors[j] * dot(x[i, :], A[j, :])) * B[:, j], then
+// y[i, :] = gains * y[i, :] + shifts where there are vectors, for i in each segment. The y of different projections
+// must not overlap. Together they take two parallel regions, and have the bits of one call each.
+// The result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.
+struct LoraMatMulArguments {
+  LoraVariant variant = LoraVariant::kMbgmv;
+  std::span<const LoraProjection> projections;
+  ConstRows x;  // rows of `in` floats
+  std::int64_t in = 0;
+  float* workspace = nullptr;  // the sum over the projections of (largest end) * (largest rank) floats
 
-// A linear layer with adapters: MatMul of `m` rows, then LoraMatMul of projections that are columns of its y, at its
-// y_stride. Bitwise the same as the two calls, but in the parallel regions of MatMul alone, unless few rows
-// have adapters of high ranks, which are faster in regions of their own. No segment ends beyond m.
-// workspace: as LoraMatMul.
-void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
-                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
-                    float* y, std::int64_t y_stride, float* workspace);
+  void Check() const;
+};
+LORAMUX_KERNEL(LoraMatMul)
+
+// A linear layer with adapters: MatMul, then LoraMatMul of projections that are columns of its y, at its stride.
+// Bitwise the same as the two calls, but in the parallel regions of MatMul alone, unless few rows have adapters of high
+// ranks, which are faster in regions of their own. No segment ends beyond the product's rows.
+struct MatMulWithLoraArguments {
+  MatMulArguments product;  // of one row at least
+  LoraVariant variant = LoraVariant::kMbgmv;
+  std::span<const LoraProjection> projections;
+  float* workspace = nullptr;  // as LoraMatMul's
+
+  LoraMatMulArguments Lora() const { return {variant, projections, product.x, product.w.k(), workspace}; }
+  void Check() const;
+};
+LORAMUX_KERNEL(MatMulWithLora)
 
 }  // namespace loramux

@@ -12,14 +12,6 @@
 
 namespace loramux {
 
-// Rows of activations: f32, bf16 or f16.
-struct LoraSumsInput {
-  DType dtype = DType::kBF16;
-  const void* x = nullptr;    // [rows, in]
-  std::int64_t x_stride = 0;  // elements
-  std::int64_t rows = 0, in = 0;
-};
-
 // One linear layer's columns [first_out, first_out + out).
 struct LoraSumsOutput {
   LoraWeights weights;  // rank > 0; the scale is not used
@@ -34,11 +26,20 @@ struct LoraSumsOutput {
 //   - a split is cut into blocks of 512, whose sums are added in ascending order;
 //   - in a block 32 lanes have 4 neighbouring elements of every 128, and sum them in ascending order; the lanes are
 //     added in pairs: lane ^ 16, 8, 4, 2, 1.
-// `fused`: multiply-adds round once, as on a GPU (where the instruction set has them); else twice, as on the emulated
-// device. A row's bits depend on the row alone. One thread computes; `workspace`: LoraSumsFloats floats, aligned to 64
-// bytes.
-void LoraSums(Backend backend, const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused,
-              float* workspace);
+// A row's bits depend on the row alone. The calling thread computes.
+struct LoraSumsArguments {
+  DType dtype = DType::kBF16;  // of x: f32, bf16 or f16
+  const void* x = nullptr;     // [rows, in]
+  std::int64_t x_stride = 0;   // elements
+  std::int64_t rows = 0, in = 0;
+  std::span<const LoraSumsOutput> outputs;
+  // Multiply-adds round once, as on a GPU (where the instruction set has them); else twice, as on the emulated device.
+  bool fused = false;
+  float* workspace = nullptr;  // LoraSumsFloats floats, aligned to 64 bytes
+
+  void Check() const;
+};
+LORAMUX_KERNEL(LoraSums)
 
 // Floats of the workspace of LoraSums. `max_rank`: at least any output's.
 std::int64_t LoraSumsFloats(std::int64_t rows, std::int64_t in, std::int64_t max_rank);

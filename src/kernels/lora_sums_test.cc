@@ -30,12 +30,16 @@ struct Weights {
   }
 };
 
-std::vector<float> Sums(Backend backend, const LoraSumsInput& input, const LoraWeights& weights, std::int64_t first,
-                        std::int64_t out, bool fused) {
+// `input`: but for the outputs and the workspace.
+std::vector<float> Sums(const KernelContext& context, LoraSumsArguments input, const LoraWeights& weights,
+                        IndexRange range) {
+  const std::int64_t out = range.end - range.begin;
   std::vector<float> sums(static_cast<std::size_t>(input.rows * (out + 3)), 7);
   AlignedBuffer<float> workspace(LoraSumsFloats(input.rows, input.in, weights.rank));
-  const LoraSumsOutput output = {weights, first, out, sums.data(), out + 3};
-  LoraSums(backend, input, {&output, 1}, fused, workspace.data());
+  const LoraSumsOutput output = {weights, range.begin, out, sums.data(), out + 3};
+  input.outputs = {&output, 1};
+  input.workspace = workspace.data();
+  LoraSums(context, input);
   return sums;
 }
 
@@ -55,9 +59,9 @@ TEST_P(LoraSumsTest, HasTheBitsOfTheReference) {
       for (const DType dtype : kAdapterTypes) {
         const Weights weights(c.rank, dtype, c.in, c.out + 5, prng);
         const auto x = RandomElements(x_dtype, c.rows * (c.in + 8), prng);
-        const LoraSumsInput input = {x_dtype, x.data(), c.in + 8, c.rows, c.in};
-        const auto expected = Sums(Backend::kReference, input, weights.weights, 5, c.out, false);
-        const auto actual = Sums(context().backend, input, weights.weights, 5, c.out, false);
+        const LoraSumsArguments input = {x_dtype, x.data(), c.in + 8, c.rows, c.in};
+        const auto expected = Sums(reference(), input, weights.weights, {5, 5 + c.out});
+        const auto actual = Sums(context(), input, weights.weights, {5, 5 + c.out});
         ASSERT_TRUE(BitwiseEqual(actual.data(), expected.data(), static_cast<std::int64_t>(actual.size())))
             << DTypeName(x_dtype) << " " << DTypeName(dtype) << " rows=" << c.rows << " in=" << c.in;
       }
@@ -73,9 +77,10 @@ TEST_P(LoraSumsTest, FusedAgrees) {
   for (const Case& c : kCases) {
     const Weights weights(c.rank, DType::kBF16, c.in, c.out, prng);
     const auto x = RandomElements(DType::kBF16, c.rows * c.in, prng);
-    const LoraSumsInput input = {DType::kBF16, x.data(), c.in, c.rows, c.in};
-    const auto expected = Sums(Backend::kReference, input, weights.weights, 0, c.out, true);
-    const auto actual = Sums(context().backend, input, weights.weights, 0, c.out, true);
+    const LoraSumsArguments input = {
+        .dtype = DType::kBF16, .x = x.data(), .x_stride = c.in, .rows = c.rows, .in = c.in, .fused = true};
+    const auto expected = Sums(reference(), input, weights.weights, {0, c.out});
+    const auto actual = Sums(context(), input, weights.weights, {0, c.out});
     if (has_fused) {
       ASSERT_TRUE(BitwiseEqual(actual.data(), expected.data(), static_cast<std::int64_t>(actual.size()))) << c.in;
     }
@@ -89,10 +94,10 @@ TEST_P(LoraSumsTest, RowsHaveTheSameBitsInEveryPiece) {
   const std::int64_t in = 1100, out = 300;
   const Weights weights(6, DType::kBF16, in, out, prng);
   const auto x = RandomElements(DType::kBF16, 16 * in, prng);
-  const auto whole = Sums(context().backend, {DType::kBF16, x.data(), in, 16, in}, weights.weights, 0, out, false);
+  const auto whole = Sums(context(), {DType::kBF16, x.data(), in, 16, in}, weights.weights, {0, out});
   for (std::int64_t rows = 1; rows < 9; ++rows) {
-    const LoraSumsInput input = {DType::kBF16, x.data() + 7 * in * 2, in, rows, in};
-    const auto part = Sums(context().backend, input, weights.weights, 0, out, false);
+    const LoraSumsArguments input = {DType::kBF16, x.data() + 7 * in * 2, in, rows, in};
+    const auto part = Sums(context(), input, weights.weights, {0, out});
     ASSERT_TRUE(BitwiseEqual(part.data(), whole.data() + 7 * (out + 3), rows * (out + 3))) << rows;
   }
 }
@@ -103,14 +108,16 @@ TEST_P(LoraSumsTest, OutputsTogetherEqualOutputsApart) {
   const std::int64_t in = 700, rows = 5;
   const Weights one(7, DType::kF16, in, 90, prng), two(20, DType::kF32, in, 64, prng);
   const auto x = RandomElements(DType::kF16, rows * in, prng);
-  const LoraSumsInput input = {DType::kF16, x.data(), in, rows, in};
+  LoraSumsArguments input = {DType::kF16, x.data(), in, rows, in};
   std::vector<float> sums(static_cast<std::size_t>(rows * 200));
   AlignedBuffer<float> workspace(LoraSumsFloats(rows, in, 20));
   const LoraSumsOutput outputs[] = {{one.weights, 0, 90, sums.data(), 200},
                                     {two.weights, 10, 50, sums.data() + 92, 200}};
-  LoraSums(context().backend, input, outputs, false, workspace.data());
-  const auto first = Sums(context().backend, input, one.weights, 0, 90, false);
-  const auto second = Sums(context().backend, input, two.weights, 0, 64, false);
+  input.outputs = outputs;
+  input.workspace = workspace.data();
+  LoraSums(context(), input);
+  const auto first = Sums(context(), input, one.weights, {0, 90});
+  const auto second = Sums(context(), input, two.weights, {0, 64});
   for (std::int64_t i = 0; i < rows; ++i) {
     EXPECT_TRUE(BitwiseEqual(sums.data() + i * 200, first.data() + i * 93, 90));
     EXPECT_TRUE(BitwiseEqual(sums.data() + i * 200 + 92, second.data() + i * 67 + 10, 50));

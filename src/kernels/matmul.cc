@@ -5,8 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "kernels/cpu/kernels.h"
-#include "kernels/reference/kernels.h"
+#include "base/check.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
@@ -130,19 +129,6 @@ void PackedMatrix::UnpackRow(std::int64_t row, float* out) const {
   const DType type = dtype();
   const std::int64_t slot = PanelSlot(type, row % kPanel);
   for (std::int64_t t = 0; t < k_; ++t) out[t] = LoadAsF32(type, panel(p), t * kPanel + slot);
-}
-
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride) {
-  CHECK(context.pool != nullptr);
-  CHECK_GT(w.n(), 0);
-  CHECK_GE(m, 0);
-  if (m == 0) return;
-  CHECK(m == 1 || (x_stride >= w.k() && y_stride >= w.n()));
-  const bool reference = context.backend == Backend::kReference;
-  auto* implementation = reference ? reference::MatMul : cpu::MatMul;
-  if (w.quantised()) implementation = reference ? reference::GroupMatMul : cpu::GroupMatMul;
-  implementation(context, x, x_stride, m, w, bias, y, y_stride);
 }
 
 }  // namespace loramux

@@ -105,13 +105,24 @@ class PackedMatrix {
   std::shared_ptr<const void> owner_;  // of `data_`
 };
 
-// y[i, j] = sum over t ascending of x[i, t] * W[j, t] (+ bias[j]), for i < m, j < w.n(). x: m rows of k floats,
-// `x_stride` floats apart; y: m rows, `y_stride` floats apart; bias: n floats or null.
-// Each y[i, j] is bitwise the same for every m and every i (batch invariance): the sum is one fused multiply-add chain
-// in ascending t from zero, with the bias added last. x and y must not overlap.
+// y[i, j] = sum over t ascending of x[i, t] * W[j, t] (+ bias[j]), for i < rows, j < w.n(). x: rows of k floats.
+// Each y[i, j] is bitwise the same for every number of rows and every i (batch invariance): the sum is one fused
+// multiply-add chain in ascending t from zero, with the bias added last. x and y must not overlap.
 // With quantised weights, each group of a row of x is rounded to 8 bits and a scale first (RoundRow). The products of a
 // group are summed as integers, which is exact; the groups follow each other in one chain of fused multiply-adds.
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride);
+struct MatMulArguments {
+  ConstRows x;
+  std::int64_t rows = 0;
+  const PackedMatrix& w;
+  const float* bias = nullptr;  // n floats, or null
+  Rows y;
+
+  void Check() const {
+    CHECK_GT(w.n(), 0);
+    CHECK_GE(rows, 0);
+    CHECK(rows <= 1 || (x.stride >= w.k() && y.stride >= w.n()));
+  }
+};
+LORAMUX_KERNEL(MatMul)
 
 }  // namespace loramux

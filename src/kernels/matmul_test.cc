@@ -35,8 +35,10 @@ TEST_P(MatMulTest, AgreesWithTheReference) {
       for (std::int64_t m : {1, 3, 14, 40}) {
         const auto x = RandomFloats(m * shape.k, prng);
         std::vector<float> expected(static_cast<std::size_t>(m * shape.n)), actual(expected);
-        MatMul(reference(), x.data(), shape.k, m, w, bias.data(), expected.data(), shape.n);
-        MatMul(context(), x.data(), shape.k, m, w, bias.data(), actual.data(), shape.n);
+        MatMul(reference(),
+               {.x = {x.data(), shape.k}, .rows = m, .w = w, .bias = bias.data(), .y = {expected.data(), shape.n}});
+        MatMul(context(),
+               {.x = {x.data(), shape.k}, .rows = m, .w = w, .bias = bias.data(), .y = {actual.data(), shape.n}});
         for (std::size_t i = 0; i < expected.size(); ++i) {
           ASSERT_NEAR(actual[i], expected[i], SumTolerance(shape.k))
               << DTypeName(dtype) << " n=" << shape.n << " k=" << shape.k << " m=" << m << " at " << i;
@@ -56,12 +58,20 @@ TEST_P(MatMulTest, RowsHaveTheSameBitsInEveryBatch) {
       const auto x = RandomFloats(most * shape.k, prng);
       std::vector<float> alone(static_cast<std::size_t>(most * shape.n)), batch(alone);
       for (std::int64_t i = 0; i < most; ++i) {
-        MatMul(context(), x.data() + i * shape.k, shape.k, 1, w, bias.data(), alone.data() + i * shape.n, shape.n);
+        MatMul(context(), {.x = {x.data() + i * shape.k, shape.k},
+                           .rows = 1,
+                           .w = w,
+                           .bias = bias.data(),
+                           .y = {alone.data() + i * shape.n, shape.n}});
       }
       for (std::int64_t m : kRowCounts) {
         // The last m rows, so that a row is at different places in a tile.
         const std::int64_t first = most - m;
-        MatMul(context(), x.data() + first * shape.k, shape.k, m, w, bias.data(), batch.data(), shape.n);
+        MatMul(context(), {.x = {x.data() + first * shape.k, shape.k},
+                           .rows = m,
+                           .w = w,
+                           .bias = bias.data(),
+                           .y = {batch.data(), shape.n}});
         ASSERT_TRUE(BitwiseEqual(batch.data(), alone.data() + first * shape.n, m * shape.n))
             << DTypeName(dtype) << " n=" << shape.n << " k=" << shape.k << " m=" << m;
       }
@@ -78,9 +88,9 @@ TEST_P(MatMulTest, RespectsStridesAndLeavesGapsAlone) {
     const auto x = RandomFloats(m * x_stride, prng);
     std::vector<float> y(static_cast<std::size_t>(m * y_stride), -7.0f);
     std::vector<float> row(static_cast<std::size_t>(shape.n));
-    MatMul(context(), x.data(), x_stride, m, w, nullptr, y.data(), y_stride);
+    MatMul(context(), {.x = {x.data(), x_stride}, .rows = m, .w = w, .y = {y.data(), y_stride}});
     for (std::int64_t i = 0; i < m; ++i) {
-      MatMul(context(), x.data() + i * x_stride, x_stride, 1, w, nullptr, row.data(), shape.n);
+      MatMul(context(), {.x = {x.data() + i * x_stride, x_stride}, .rows = 1, .w = w, .y = {row.data(), shape.n}});
       EXPECT_TRUE(BitwiseEqual(y.data() + i * y_stride, row.data(), shape.n));
       for (std::int64_t gap = shape.n; gap < y_stride; ++gap) {
         EXPECT_EQ(y[static_cast<std::size_t>(i * y_stride + gap)], -7.0f);
@@ -97,7 +107,7 @@ TEST_P(MatMulTest, NotANumberStaysInItsRow) {
   auto x = RandomFloats(13 * shape.k, prng);
   x[static_cast<std::size_t>(5 * shape.k + 9)] = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> y(13 * 64);
-  MatMul(context(), x.data(), shape.k, 13, w, nullptr, y.data(), shape.n);
+  MatMul(context(), {.x = {x.data(), shape.k}, .rows = 13, .w = w, .y = {y.data(), shape.n}});
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 64 == 5) << i;
 }
 

@@ -46,10 +46,16 @@ struct OwnSegment {
   OwnRows own;
 };
 
-// y[i, token] = dot(x[i, :], row) for each row that the adapter of i brings, in place of the base model's product. x:
-// rows of `in` floats, x_stride apart; y: rows y_stride apart, with a column for each token. A result is bitwise
-// independent of the rest of the batch: the order of a dot product depends on `in` alone.
-void OwnProducts(const KernelContext& context, std::span<const OwnSegment> segments, const float* x,
-                 std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride);
+// y[i, token] = dot(x[i, :], row) for each row that the adapter of i brings, in place of the base model's product. A
+// result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.
+struct OwnProductsArguments {
+  std::span<const OwnSegment> segments;
+  ConstRows x;  // rows of `in` floats
+  std::int64_t in = 0;
+  Rows y;  // with a column for each token
+
+  void Check() const;
+};
+LORAMUX_KERNEL(OwnProducts)
 
 }  // namespace loramux

@@ -68,41 +68,76 @@ struct DeltaShape {
 };
 
 // y[t, c] = silu(sum over j of weights[j, c] x[t - width + 1 + j, c]) for each sequence's rows t; what lies before them
-// is its state [width - 1, channels], which then has its last rows. weights: [width, channels]. Strides in floats; x
-// and y do not overlap.
-void CausalConv(const KernelContext& context, std::int64_t channels, std::int64_t width, const float* weights,
-                const StatePlace& place, std::span<const StateSequence> sequences, const float* x,
-                std::int64_t x_stride, float* y, std::int64_t y_stride);
+// is its state [width - 1, channels], which then has its last rows. x and y do not overlap.
+struct CausalConvArguments {
+  std::int64_t channels = 0, width = 0;
+  const float* weights = nullptr;  // [width, channels]
+  StatePlace place;
+  std::span<const StateSequence> sequences;
+  ConstRows x;
+  Rows y;
 
-// How a value head's state decays and learns: by exp(rate softplus(a + bias)) before each token, and by sigmoid(b) of
-// the difference. rate, bias: [value_heads].
-struct DeltaGates {
-  const float* rate = nullptr;  // below 0
-  const float* bias = nullptr;
+  void Check() const {
+    CHECK_GT(channels, 0);
+    CHECK_GT(width, 1);
+    CHECK_GT(place.page_floats, 0);
+  }
 };
+LORAMUX_KERNEL(CausalConv)
 
 // The gated delta rule, for each value head and token in turn: S *= decay; S += k ((v - S^T k) beta)^T; out = S^T q /
-// sqrt(key_dim), where q and k are divided by the root of the sum of their squares + 1e-6. x: [rows, Channels()];
-// gates: [rows, 2 value_heads], b of all heads and then a; out: [rows, Values()]. The state: [value_heads,
-// HeadFloats()]. workspace: threads times DeltaWorkspaceFloats.
-void DeltaRule(const KernelContext& context, const DeltaShape& shape, const DeltaGates& form, const StatePlace& place,
-               std::span<const StateSequence> sequences, const float* x, std::int64_t x_stride, const float* gates,
-               std::int64_t gates_stride, float* out, std::int64_t out_stride, float* workspace);
+// sqrt(key_dim), where q and k are divided by the root of the sum of their squares + 1e-6. The state: [value_heads,
+// HeadFloats()]. It decays by exp(rate softplus(a + bias)) before each token, and learns sigmoid(b) of the difference.
+struct DeltaRuleArguments {
+  DeltaShape shape;
+  const float* rate = nullptr;  // [value_heads], below 0
+  const float* bias = nullptr;  // [value_heads]
+  StatePlace place;
+  std::span<const StateSequence> sequences;
+  ConstRows x;                 // [rows, Channels()]
+  ConstRows gates;             // [rows, 2 value_heads], b of all heads and then a
+  Rows out;                    // [rows, Values()]
+  float* workspace = nullptr;  // threads times DeltaWorkspaceFloats
+
+  void Check() const {
+    CHECK_GT(shape.HeadFloats(), 0);
+    CHECK_EQ(shape.value_heads % shape.key_heads, 0);
+    CHECK_GT(place.page_floats, 0);
+  }
+};
+LORAMUX_KERNEL(DeltaRule)
 inline std::int64_t DeltaWorkspaceFloats(const DeltaShape& shape) {
   return (shape.HeadFloats() + 2 * shape.key_dim + shape.value_dim + 15) / 16 * 16;
 }
 
-// y = y / sqrt(mean(y^2) + eps) * weight * silu(z) for each head [dim] of each of m rows. weight: [dim].
-void GatedRmsNorm(const KernelContext& context, std::int64_t heads, std::int64_t dim, const float* weight, float eps,
-                  const float* z, std::int64_t z_stride, std::int64_t m, float* y, std::int64_t y_stride);
+// y = y / sqrt(mean(y^2) + eps) * weight * silu(z) for each head of each row.
+struct GatedRmsNormArguments {
+  std::int64_t rows = 0, heads = 0, head_dim = 0;
+  const float* weight = nullptr;  // [head_dim]
+  float eps = 0;
+  ConstRows z;
+  Rows y;
 
-// y[i, :] *= sigmoid(gate[i, :]) for m rows of n elements.
-void MulSigmoid(const KernelContext& context, const float* gate, std::int64_t gate_stride, std::int64_t m,
-                std::int64_t n, float* y, std::int64_t y_stride);
+  void Check() const { CHECK_GT(head_dim, 0); }
+};
+LORAMUX_KERNEL(GatedRmsNorm)
 
-// x: m rows of `heads` pairs of a query [dim] and its gate [dim]. Moves the queries to the end of the 2 heads dim
-// elements and copies the gates to y.
-void SplitGates(const KernelContext& context, std::int64_t heads, std::int64_t dim, std::int64_t m, float* x,
-                std::int64_t x_stride, float* y, std::int64_t y_stride);
+// y[i, :] *= sigmoid(gate[i, :]).
+struct MulSigmoidArguments {
+  ConstRows gate;
+  Rows y;
+  std::int64_t rows = 0, width = 0;
+
+  void Check() const { CHECK_GE(width, 0); }
+};
+LORAMUX_KERNEL(MulSigmoid)
+
+// x: rows of `heads` pairs of a query and its gate. Moves the queries to the end of the 2 heads head_dim elements and
+// copies the gates to y.
+struct SplitGatesArguments {
+  Rows x, y;
+  std::int64_t rows = 0, heads = 0, head_dim = 0;
+};
+void SplitGates(const KernelContext& context, const SplitGatesArguments& arguments);
 
 }  // namespace loramux

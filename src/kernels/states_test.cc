@@ -97,7 +97,7 @@ TEST_P(StatesTest, CausalConvHasTheSameBitsInWhateverSteps) {
       CheckSteps(
           context(), reference(), (width - 1) * channels, channels,
           [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
-            CausalConv(c, channels, width, weights.data(), place, sequences, x.data(), channels, y, channels);
+            CausalConv(c, {channels, width, weights.data(), place, sequences, {x.data(), channels}, {y, channels}});
           });
     }
   }
@@ -109,7 +109,13 @@ TEST_P(StatesTest, CausalConvSeesTheRowsBefore) {
   const std::vector<float> weights = {1, 0, 0, 0, 0, 0.5f, 0.25f, 0};  // three rows before, one before, itself
   std::vector<float> y(8);
   const StateSequence sequence = {0, 4, true, pages.table(0)};
-  CausalConv(context(), 2, 4, weights.data(), pages.place(), std::span(&sequence, 1), x.data(), 2, y.data(), 2);
+  CausalConv(context(), {.channels = 2,
+                         .width = 4,
+                         .weights = weights.data(),
+                         .place = pages.place(),
+                         .sequences = std::span(&sequence, 1),
+                         .x = {x.data(), 2},
+                         .y = {y.data(), 2}});
   const float sums[] = {0.25f, 0, 0.5f, 5, 0.75f, 10, 2, 15};
   for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], sums[i] / (1 + std::exp(-sums[i])), 1e-5f) << i;
 }
@@ -127,8 +133,15 @@ TEST_P(StatesTest, DeltaRuleHasTheSameBitsInWhateverSteps) {
     CheckSteps(
         context(), reference(), heads * shape.HeadFloats(), width,
         [&](const KernelContext& c, const StatePlace& place, std::span<const StateSequence> sequences, float* y) {
-          DeltaRule(c, shape, {rate.data(), bias.data()}, place, sequences, x.data(), channels, gates.data(), 2 * heads,
-                    y, width, workspace.data());
+          DeltaRule(c, {.shape = shape,
+                        .rate = rate.data(),
+                        .bias = bias.data(),
+                        .place = place,
+                        .sequences = sequences,
+                        .x = {x.data(), channels},
+                        .gates = {gates.data(), 2 * heads},
+                        .out = {y, width},
+                        .workspace = workspace.data()});
         });
   }
 }
@@ -144,8 +157,15 @@ TEST_P(StatesTest, DeltaRuleRemembers) {
   const std::vector<float> gates = {always, none, always, none, always, none, none, 0};
   std::vector<float> y(4), workspace(static_cast<std::size_t>(3 * DeltaWorkspaceFloats(shape)));
   const StateSequence sequence = {0, 4, true, pages.table(0)};
-  DeltaRule(context(), shape, {&rate, &bias}, pages.place(), std::span(&sequence, 1), x.data(), 5, gates.data(), 2,
-            y.data(), 1, workspace.data());
+  DeltaRule(context(), {.shape = shape,
+                        .rate = &rate,
+                        .bias = &bias,
+                        .place = pages.place(),
+                        .sequences = std::span(&sequence, 1),
+                        .x = {x.data(), 5},
+                        .gates = {gates.data(), 2},
+                        .out = {y.data(), 1},
+                        .workspace = workspace.data()});
   const float root = std::sqrt(0.5f);  // 1 / sqrt(key_dim)
   EXPECT_NEAR(y[0], 5 * root, 1e-4f);
   EXPECT_NEAR(y[1], 5 * root, 1e-4f);
@@ -162,7 +182,7 @@ TEST_P(StatesTest, GatedRmsNorm) {
     const auto weight = RandomFloats(dim, prng), x = RandomFloats(rows * width, prng);
     const auto run = [&](const KernelContext& c) {
       std::vector<float> y = x;
-      GatedRmsNorm(c, heads, dim, weight.data(), 0.01f, z.data(), width, rows, y.data(), width);
+      GatedRmsNorm(c, {rows, heads, dim, weight.data(), 0.01f, {z.data(), width}, {y.data(), width}});
       return y;
     };
     const std::vector<float> actual = run(context());
@@ -179,7 +199,7 @@ TEST_P(StatesTest, MulSigmoid) {
   for (const std::int64_t n : {1, 16, 33, 2000}) {
     const auto gate = RandomFloats(30 * n, prng), x = RandomFloats(30 * n, prng);
     std::vector<float> y = x;
-    MulSigmoid(context(), gate.data(), n, 30, n, y.data(), n);
+    MulSigmoid(context(), {{gate.data(), n}, {y.data(), n}, 30, n});
     for (std::size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], x[i] / (1 + std::exp(-gate[i])), 1e-6f);
   }
 }
@@ -187,7 +207,7 @@ TEST_P(StatesTest, MulSigmoid) {
 TEST_P(StatesTest, SplitGates) {
   std::vector<float> x, y(2 * 6, -1);
   for (int i = 0; i < 2 * 13; ++i) x.push_back(static_cast<float>(i));
-  SplitGates(context(), 3, 2, 2, x.data(), 13, y.data(), 6);
+  SplitGates(context(), {.x = {x.data(), 13}, .y = {y.data(), 6}, .rows = 2, .heads = 3, .head_dim = 2});
   EXPECT_EQ(std::vector<float>(x.begin() + 6, x.begin() + 13), (std::vector<float>{0, 1, 4, 5, 8, 9, 12}));
   EXPECT_EQ(std::vector<float>(x.begin() + 19, x.end()), (std::vector<float>{13, 14, 17, 18, 21, 22, 25}));
   EXPECT_EQ(y, (std::vector<float>{2, 3, 6, 7, 10, 11, 15, 16, 19, 20, 23, 24}));

@@ -139,7 +139,7 @@ PlaceOfLinear<Weights> FindLinear(const ModelConfig& config, const Weights& weig
 }
 
 // `count` rows from `first` on of a matrix.
-BaseMatrix RowsOf(BaseMatrix matrix, std::int64_t first, std::int64_t count) {
+BaseMatrix SomeRows(BaseMatrix matrix, std::int64_t first, std::int64_t count) {
   CHECK_LE(first + count, matrix.n);
   auto read = [first, whole = std::move(matrix.read)](std::int64_t row, std::int64_t rows, float* out) {
     return whole(first + row, rows, out);
@@ -156,7 +156,7 @@ BaseMatrices BaseMatricesOf(const Model& model) {
   const auto linear = [&model](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
     const auto place = FindLinear(model.config(), model.weights(), layer, target);
     const std::int64_t out = TargetShape(model.config(), target, layer).out;
-    BaseLinear found{RowsOf(MatrixOf(*place.matrix), place.first_row, out), {}};
+    BaseLinear found{SomeRows(MatrixOf(*place.matrix), place.first_row, out), {}};
     if (!place.bias->empty())
       found.bias.assign(place.bias->data() + place.first_row, place.bias->data() + place.first_row + out);
     return found;
@@ -168,7 +168,7 @@ BaseMatrices BaseMatricesOf(const DeviceModel& model, Device& device) {
   const auto linear = [&model, &device](std::int64_t layer, LoraTarget target) -> Result<BaseLinear> {
     const auto place = FindLinear(model.config(), model.weights(), layer, target);
     const std::int64_t out = TargetShape(model.config(), target, layer).out;
-    BaseLinear found{RowsOf(MatrixOf(*place.matrix, device), place.first_row, out), {}};
+    BaseLinear found{SomeRows(MatrixOf(*place.matrix, device), place.first_row, out), {}};
     if (place.bias->data == nullptr) return found;
     found.bias.resize(static_cast<std::size_t>(out));
     RETURN_IF_ERROR(ReadFromDevice(device, reinterpret_cast<const std::byte*>(place.bias->data + place.first_row),

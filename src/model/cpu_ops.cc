@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "kernels/elementwise.h"
-#include "kernels/encoder.h"
 #include "kernels/matmul.h"
 #include "tensor/half_float.h"
 
@@ -96,7 +95,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   sampling.resize(static_cast<std::size_t>(threads));
 }
 
-ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
+ForwardBuffers<Rows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
   batch_ = &batch;
   w_.sequences.clear();
   w_.state_sequences.clear();
@@ -229,14 +228,12 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
   const bool of_logits = x.data == w_.last_hidden.Ensure(0).data;
   const auto groups = of_logits ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
   ForEachNorm(norm, groups, rows, weights, [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
-    const float* const from = x.data + begin * x.stride;
-    float* const to = y.data + begin * y.stride;
-    if (of_rows.bias != nullptr) {
-      LayerNorm(f_.context, from, x.stride, end - begin, config_.hidden_size, of_rows.weight, of_rows.bias, Epsilon(),
-                to, y.stride);
-    } else {
-      RmsNorm(f_.context, from, x.stride, end - begin, config_.hidden_size, of_rows, Epsilon(), to, y.stride);
-    }
+    NormRows(f_.context, {.x = x.Below(begin),
+                          .y = y.Below(begin),
+                          .rows = end - begin,
+                          .width = config_.hidden_size,
+                          .weights = of_rows,
+                          .eps = Epsilon()});
   });
 }
 
@@ -244,23 +241,22 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
 // same).
 void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights) {
   const std::int64_t dim = config_.HeadsOf(norm.layer).head_dim;
+  const auto norm_some = [&](Rows some, std::int64_t rows, const NormWeights& of_rows) {
+    NormRows(f_.context, {.x = some, .y = some, .rows = rows, .width = dim, .weights = of_rows, .eps = Epsilon()});
+  };
   if (config_.qk_norm == QkNorm::kLayerOfHeads) {  // adapters bring no weights of these norms
-    for (std::int64_t head = 0; head < heads; ++head) {
-      float* const first = x.data + head * dim;
-      LayerNorm(f_.context, first, x.stride, batch_->num_rows, dim, weights.weight.data() + head * dim,
-                weights.bias.data() + head * dim, Epsilon(), first, x.stride);
+    for (std::int64_t first = 0; first < heads * dim; first += dim) {
+      norm_some(x.From(first), batch_->num_rows,
+                {.weight = weights.weight.data() + first, .bias = weights.bias.data() + first});
     }
     return;
   }
   const auto norm_rows = [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
-    const auto norm_some = [&](float* first, std::int64_t stride, std::int64_t count) {
-      RmsNorm(f_.context, first, stride, count, dim, of_rows, Epsilon(), first, stride);
-    };
     if (end - begin <= heads) {
-      for (std::int64_t row = begin; row < end; ++row) norm_some(x.data + row * x.stride, dim, heads);
+      for (std::int64_t row = begin; row < end; ++row) norm_some({x[row], dim}, heads, of_rows);
     } else {
       for (std::int64_t head = 0; head < heads; ++head)
-        norm_some(x.data + begin * x.stride + head * dim, x.stride, end - begin);
+        norm_some(x.Below(begin).From(head * dim), end - begin, of_rows);
     }
   };
   ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights, norm_rows);
@@ -269,8 +265,8 @@ void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVector
 void CpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights) {
   ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights,
               [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
-                float* const first = x.data + begin * x.stride;
-                RmsNorm(f_.context, first, x.stride, end - begin, width, of_rows, Epsilon(), first, x.stride);
+                const Rows some = x.Below(begin);
+                NormRows(f_.context, {some, some, end - begin, width, of_rows, Epsilon()});
               });
 }
 
@@ -283,22 +279,20 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
     std::vector<LoraSegment>& segments = w_.segments[count];
     const std::int64_t max_rank = CollectSegments(layer, output.target, segments);
     if (segments.empty()) continue;
-    projections[count++] = {segments, output.y.data, output.y.stride, TargetShape(config_, output.target, layer).out};
+    projections[count++] = {segments, output.y, TargetShape(config_, output.target, layer).out};
     workspace += segments.back().end * max_rank;
   }
-  const float* const b = bias.empty() ? nullptr : bias.data();
+  const MatMulArguments product = {x, rows, w, bias.empty() ? nullptr : bias.data(), y};
   const bool of_logits = !outputs.empty() && outputs.front().target == LoraTarget::kLmHead;
   if (of_logits) ExcludeAddedTokens(y, rows);
-  if (of_logits && CollectOwnSegments()) {
-    MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
-    OwnProducts(f_.context, w_.own_segments, x.data, x.stride, config_.EmbeddingSize(), y.data, y.stride);
-    if (count == 0) return;
-    return LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, w.k(),
-                      EnsureFloats(w_.lora, workspace));
-  }
-  if (count == 0) return MatMul(f_.context, x.data, x.stride, rows, w, b, y.data, y.stride);
-  MatMulWithLora(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, rows, w, b, y.data,
-                 y.stride, EnsureFloats(w_.lora, workspace));
+  const bool own = of_logits && CollectOwnSegments();
+  if (own || count == 0) MatMul(f_.context, product);
+  if (own) OwnProducts(f_.context, {w_.own_segments, x, config_.EmbeddingSize(), y});
+  if (count == 0) return;
+  const MatMulWithLoraArguments with_lora = {product, f_.lora_variant, std::span(projections, count),
+                                             EnsureFloats(w_.lora, workspace)};
+  if (own) return LoraMatMul(f_.context, with_lora.Lora());
+  MatMulWithLora(f_.context, with_lora);
 }
 
 // What no adapter brings cannot be generated.
@@ -371,20 +365,24 @@ void CpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
   const bool local = config_.RopeOf(layer) == LayerRope::kLocal;
   const RopeTable& table = local ? *w_.local_rope : w_.rope;
   const CpuWorkspace::Angles& angles = w_.angles[local ? 1 : 0];
-  loramux::Rope(f_.context, x.data, x.stride, batch_->num_rows, heads,
-                {config_.HeadsOf(layer).head_dim, table.rotary_dim(), config_.rope.adjacent_pairs},
-                angles.cosines.data(), angles.sines.data());
+  loramux::Rope(f_.context,
+                {.x = x,
+                 .rows = batch_->num_rows,
+                 .heads = heads,
+                 .shape = {config_.HeadsOf(layer).head_dim, table.rotary_dim(), config_.rope.adjacent_pairs},
+                 .cos = angles.cosines.data(),
+                 .sin = angles.sines.data()});
   if (config_.rope.query_beta == 0) return;
-  float* q = x.data;
+  Rows q = x;
   for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
     const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < end; ++p, q += x.stride) {
-      ScaleRows(f_.context, config_.QueryScale(p), 0.0f, q, x.stride, 1, config_.QDim());
+    for (std::int64_t p = chunk.position; p < end; ++p, q = q.Below(1)) {
+      Scale(q, 1, config_.QDim(), config_.QueryScale(p), 0.0f);
     }
   }
 }
 
-CpuOps::PagesOfLayer CpuOps::PagesOf(std::int64_t layer) const {
+PagesOfLayer CpuOps::PagesOf(std::int64_t layer) const {
   const HeadShape heads = config_.HeadsOf(layer);
   if (heads.head_dim == f_.layout.head_dim && heads.num_kv_heads == f_.layout.num_kv_heads) {
     return {f_.layout, f_.arena, config_.KvIndex(layer)};
@@ -395,31 +393,29 @@ CpuOps::PagesOfLayer CpuOps::PagesOf(std::int64_t layer) const {
 }
 
 void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
-  const PagesOfLayer pages = PagesOf(layer);
-  loramux::StoreKv(f_.context, pages.layout, pages.layer, pages.arena, w_.sequences, k.data, k.stride, v.data,
-                   v.stride);
+  loramux::StoreKv(f_.context, {PagesOf(layer), w_.sequences, k, v});
 }
 
 void CpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q,
                        Rows out) {
-  const ScoreForm form = {config_.AttentionScale(),
-                          static_cast<float>(config_.attention_soft_cap),
-                          window,
-                          sinks.empty() ? nullptr : sinks.data(),
-                          slopes.empty() ? nullptr : slopes.data(),
-                          config_.alibi == Alibi::kBf16};
-  const PagesOfLayer pages = PagesOf(layer);
-  PagedAttention(f_.context, pages.layout, pages.layer, pages.arena, w_.sequences, config_.num_heads, form, q.data,
-                 q.stride, out.data, out.stride, w_.attention.data());
+  ScoreForm form = ScoresOf(config_, window);
+  form.sinks = sinks.empty() ? nullptr : sinks.data();
+  form.slopes = slopes.empty() ? nullptr : slopes.data();
+  loramux::Attention(f_.context, {.pages = PagesOf(layer),
+                                  .sequences = w_.sequences,
+                                  .num_heads = config_.num_heads,
+                                  .form = form,
+                                  .q = q,
+                                  .out = out,
+                                  .workspace = w_.attention.data()});
 }
 
 void CpuOps::SplitGates(std::int64_t layer, Rows x, Rows gates) {
-  loramux::SplitGates(f_.context, config_.num_heads, config_.HeadsOf(layer).head_dim, batch_->num_rows, x.data,
-                      x.stride, gates.data, gates.stride);
+  loramux::SplitGates(f_.context, {x, gates, batch_->num_rows, config_.num_heads, config_.HeadsOf(layer).head_dim});
 }
 
 void CpuOps::MulSigmoid(std::int64_t layer, Rows gates, Rows y) {
-  loramux::MulSigmoid(f_.context, gates.data, gates.stride, batch_->num_rows, config_.QDim(layer), y.data, y.stride);
+  loramux::MulSigmoid(f_.context, {gates, y, batch_->num_rows, config_.QDim(layer)});
 }
 
 void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights, Rows x, Rows gates, Rows mixed,
@@ -431,20 +427,33 @@ void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights
   const StatePlace conv = {f_.arena, f_.layout.StateFloats(), config.Before(layer) * config.LayerFloats()};
   StatePlace heads = conv;
   heads.first += config.ConvFloats();
-  const Rows z = x.From(shape.Channels());
-  CausalConv(f_.context, shape.Channels(), config.conv_width, weights.conv.data(), conv, w_.state_sequences, x.data,
-             x.stride, mixed.data, mixed.stride);
-  DeltaRule(f_.context, shape, {weights.rate.data(), weights.dt_bias.data()}, heads, w_.state_sequences, mixed.data,
-            mixed.stride, gates.data, gates.stride, out.data, out.stride,
-            EnsureFloats(w_.states, DeltaWorkspaceFloats(shape) * f_.context.pool->size()));
-  GatedRmsNorm(f_.context, shape.value_heads, shape.value_dim, weights.norm.data(), Epsilon(), z.data, z.stride,
-               batch_->num_rows, out.data, out.stride);
+  CausalConv(f_.context, {.channels = shape.Channels(),
+                          .width = config.conv_width,
+                          .weights = weights.conv.data(),
+                          .place = conv,
+                          .sequences = w_.state_sequences,
+                          .x = x,
+                          .y = mixed});
+  DeltaRule(f_.context, {.shape = shape,
+                         .rate = weights.rate.data(),
+                         .bias = weights.dt_bias.data(),
+                         .place = heads,
+                         .sequences = w_.state_sequences,
+                         .x = mixed,
+                         .gates = gates,
+                         .out = out,
+                         .workspace = EnsureFloats(w_.states, DeltaWorkspaceFloats(shape) * f_.context.pool->size())});
+  GatedRmsNorm(f_.context, {.rows = batch_->num_rows,
+                            .heads = shape.value_heads,
+                            .head_dim = shape.value_dim,
+                            .weight = weights.norm.data(),
+                            .eps = Epsilon(),
+                            .z = x.From(shape.Channels()),
+                            .y = out});
 }
 
 void CpuOps::GateMul(Rows gate_up, std::int64_t rows, std::int64_t width, Rows y) {
-  const GateForm form = {config_.activation, config_.gated, static_cast<float>(config_.swiglu_alpha),
-                         static_cast<float>(config_.swiglu_limit)};
-  loramux::GateMul(f_.context, form, gate_up.data, gate_up.stride, rows, width, y.data, y.stride);
+  loramux::GateMul(f_.context, {gate_up, y, rows, width, GateOf(config_)});
 }
 
 void CpuOps::Route(Rows router, Rows x, Rows chosen) {
@@ -452,16 +461,19 @@ void CpuOps::Route(Rows router, Rows x, Rows chosen) {
   const std::int64_t rows = batch_->num_rows;
   w_.experts.resize(static_cast<std::size_t>(rows * form.per_token));
   w_.expert_weights.resize(w_.experts.size());
-  ChooseExperts(f_.context, form, router.data, router.stride, rows, nullptr, w_.experts.data(),
-                w_.expert_weights.data());
+  RouteRows(f_.context, {.logits = router,
+                         .rows = rows,
+                         .form = form,
+                         .experts = w_.experts.data(),
+                         .weights = w_.expert_weights.data()});
   w_.chosen_rows.Sort(form, rows, w_.experts.data());
   CollectExpertRuns();
-  GatherRows(f_.context, w_.chosen_rows.rows, x.data, x.stride, config_.hidden_size, chosen.data, chosen.stride);
+  GatherRows(f_.context, {x, w_.chosen_rows.rows, chosen, config_.hidden_size});
 }
 
 void CpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>& w, const std::vector<Vector>& bias,
                           Rows y, std::span<const LoraOutput<Rows>> outputs) {
-  ExpertMatMul(f_.context, w_.chosen_rows.begins, x.data, x.stride, w, bias, y.data, y.stride);
+  ExpertMatMul(f_.context, {w_.chosen_rows.begins, x, w, bias, y});
   LoraProjection projections[kMaxSharedInput];
   std::size_t count = 0;
   std::int64_t workspace = 0;
@@ -469,53 +481,50 @@ void CpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>&
     std::vector<LoraSegment>& segments = w_.segments[count];
     const std::int64_t max_rank = CollectExpertSegments(layer, output.target, segments);
     if (segments.empty()) continue;
-    projections[count++] = {segments, output.y.data, output.y.stride,
-                            TargetShape(config_, output.target, layer, 0).out};
+    projections[count++] = {segments, output.y, TargetShape(config_, output.target, layer, 0).out};
     workspace += segments.back().end * max_rank;
   }
   if (count == 0) return;
-  LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride, w.front().k(),
-             EnsureFloats(w_.lora, workspace));
+  LoraMatMul(f_.context,
+             {f_.lora_variant, std::span(projections, count), x, w.front().k(), EnsureFloats(w_.lora, workspace)});
 }
 
 void CpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
-  const ExpertsConfig& experts = *config_.experts;
-  const CombineForm form = {experts.route.per_token, experts.shared_size > 0,
-                            experts.shared_gate ? router.data + experts.route.experts : nullptr, router.stride};
-  CombineExperts(f_.context, form, w_.chosen_rows.places, w_.expert_weights.data(), chosen.data, chosen.stride,
-                 batch_->num_rows, config_.hidden_size, y.data, y.stride);
+  loramux::CombineChosen(f_.context, {.x = chosen,
+                                      .places = w_.chosen_rows.places,
+                                      .weights = w_.expert_weights.data(),
+                                      .y = y,
+                                      .rows = batch_->num_rows,
+                                      .width = config_.hidden_size,
+                                      .form = CombineOf(*config_.experts, router.data, router.stride)});
 }
 
 void CpuOps::MixLayerInputs(Rows context, const NormVectors& weights, Rows inputs) {
   const std::int64_t rows = batch_->num_rows, size = config_.layer_input_size, all = config_.num_layers * size;
   const float to_hidden = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
-  ScaleRows(f_.context, to_hidden, 0.0f, context.data, context.stride, rows, all);
+  Scale(context, rows, all, to_hidden, 0.0f);
   for (std::int64_t first = 0; first < all; first += size) {
-    float* const of_layer = context.data + first;
-    RmsNorm(f_.context, of_layer, context.stride, rows, size, {weights.weight.data()}, Epsilon(), of_layer,
-            context.stride);
+    const Rows of_layer = context.From(first);
+    NormRows(f_.context, {of_layer, of_layer, rows, size, {weights.weight.data()}, Epsilon()});
   }
-  ScaleRows(f_.context, static_cast<float>(config_.layer_input_scale), 0.0f, inputs.data, inputs.stride, rows, all);
-  AddRows(f_.context, 1.0f, context.data, context.stride, rows, all, inputs.data, inputs.stride);
-  ScaleRows(f_.context, std::sqrt(0.5f), 0.0f, inputs.data, inputs.stride, rows, all);
+  Scale(inputs, rows, all, static_cast<float>(config_.layer_input_scale), 0.0f);
+  AddRows(f_.context, {context, inputs, rows, all});
+  Scale(inputs, rows, all, std::sqrt(0.5f), 0.0f);
 }
 
 void CpuOps::GateLayerInput(std::int64_t layer, Rows gate, Rows y) {
   const std::int64_t rows = batch_->num_rows, size = config_.layer_input_size;
-  const CpuRows input = CpuRows(w_.layer_inputs.Ensure(rows)).From(layer * size);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(input.data + row * input.stride, size, gate.data + row * gate.stride + size);
-  }
-  loramux::GateMul(f_.context, {config_.activation, true}, gate.data, gate.stride, rows, size, y.data, y.stride);
+  const Rows input = w_.layer_inputs.Ensure(rows).From(layer * size);
+  for (std::int64_t row = 0; row < rows; ++row) std::copy_n(input[row], size, gate[row] + size);
+  loramux::GateMul(f_.context, {gate, y, rows, size, {config_.activation, true}});
 }
 
 void CpuOps::Add(Rows x, Rows y) {
-  AddRows(f_.context, static_cast<float>(config_.residual_scale), x.data, x.stride, batch_->num_rows,
-          config_.hidden_size, y.data, y.stride);
+  AddRows(f_.context, {x, y, batch_->num_rows, config_.hidden_size, static_cast<float>(config_.residual_scale)});
 }
 
 void CpuOps::Scale(Rows x, std::int64_t rows, std::int64_t width, float factor, float cap) {
-  ScaleRows(f_.context, factor, cap, x.data, x.stride, rows, width);
+  ScaleRows(f_.context, {x, rows, width, factor, cap});
 }
 
 void CpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {

@@ -29,21 +29,13 @@
 
 namespace loramux {
 
-// A matrix of activations, one row per token. Not owning. Rows may be wider than an operation uses.
-struct CpuRows {
-  float* data = nullptr;
-  std::int64_t stride = 0;
-  // The same rows from column `first` on.
-  CpuRows From(std::int64_t first) const { return {data + first, stride}; }
-};
-
 // Rows of activations; their number changes from batch to batch.
 class CpuRowBuffer {
  public:
   // Rows begin on cache lines.
   explicit CpuRowBuffer(std::int64_t width) : stride_((width + 15) / 16 * 16) {}
   // Provides memory for `rows` rows; their content is lost if it grows.
-  CpuRows Ensure(std::int64_t rows) {
+  Rows Ensure(std::int64_t rows) {
     buffer_.Reserve(rows * stride_);
     return {buffer_.data(), stride_};
   }
@@ -108,7 +100,7 @@ struct CpuForward {
 // The operations; lives as long as one forward pass.
 class CpuOps {
  public:
-  using Rows = CpuRows;
+  using Rows = loramux::Rows;
   using Adapter = LoraView;
   using Weights = ModelWeights;
   using Matrix = ModelWeights::Matrix;
@@ -157,12 +149,6 @@ class CpuOps {
   TimeNs waited() const { return waited_; }
 
  private:
-  // The pages of a layer, as its own heads lie in them.
-  struct PagesOfLayer {
-    KvLayout layout;
-    PageArena arena;
-    std::int64_t layer = 0;
-  };
   PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();

@@ -9,6 +9,7 @@
 #include "base/sample_batch.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
+#include "formats/operation_forms.h"
 #include "model/forward_batch.h"
 #include "model/model_weights.h"
 
@@ -45,6 +46,21 @@ struct LoraOutput {
   LoraTarget target = LoraTarget::kQ;
   Rows y;
 };
+
+// The forms of the model's operations; of scores without sinks and slopes, which are weights.
+inline GateForm GateOf(const ModelConfig& c) {
+  return {c.activation, c.gated, static_cast<float>(c.swiglu_alpha), static_cast<float>(c.swiglu_limit)};
+}
+inline ScoreForm ScoresOf(const ModelConfig& c, std::int64_t window) {
+  return {.scale = c.AttentionScale(),
+          .soft_cap = static_cast<float>(c.attention_soft_cap),
+          .window = static_cast<std::int32_t>(window),
+          .rounds_bias = c.alibi == Alibi::kBf16};
+}
+// `router`: rows of the router's logits, each with the shared expert's gate behind them.
+inline CombineForm CombineOf(const ExpertsConfig& c, const float* router, std::int64_t stride) {
+  return {c.route.per_token, c.shared_size > 0, c.shared_gate ? router + c.route.experts : nullptr, stride};
+}
 
 // A norm of the model. `layer` is of no meaning for the final one.
 struct NormOf {

@@ -365,6 +365,10 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
 void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q,
                        Rows out) {
   FlushProduct();
+  ScoreForm form = ScoresOf(config_, window);
+  form.scale = static_cast<float>(config_.attention_scale);
+  form.sinks = sinks.data;
+  form.slopes = slopes.data;
   gpu::AttentionArguments arguments = {.q = q.wide,
                                        .q_stride = q.stride,
                                        .out = out.low,
@@ -377,13 +381,8 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
                                        .pages = Pages(),
                                        .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
                                        .num_heads = static_cast<std::int32_t>(config_.num_heads),
-                                       .window = static_cast<std::int32_t>(window),
-                                       .partial = w_.activations().attention,
-                                       .scale = static_cast<float>(config_.attention_scale),
-                                       .soft_cap = static_cast<float>(config_.attention_soft_cap),
-                                       .sinks = sinks.data,
-                                       .slopes = slopes.data,
-                                       .rounds_bias = config_.alibi == Alibi::kBf16};
+                                       .form = form,
+                                       .partial = w_.activations().attention};
   for (const StepAttention& group : step_.attention) {
     arguments.work = group.work;
     if (group.max_rows > 0)
@@ -445,7 +444,6 @@ void GpuOps::ExpertLinear(std::int64_t layer, Rows x, const std::vector<Matrix>&
 
 void GpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
   Flush();
-  const ExpertsConfig& experts = *config_.experts;
   const gpu::ExpertLists& lists = w_.activations().experts;
   gpu::CombineChosen(f_.stream, step_.max_rows,
                      {.x = chosen.wide,
@@ -456,10 +454,7 @@ void GpuOps::CombineChosen(Rows chosen, Rows router, Rows y) {
                       .width = config_.hidden_size,
                       .x_stride = chosen.stride,
                       .y_stride = y.stride,
-                      .per_token = experts.route.per_token,
-                      .keeps = experts.shared_size > 0,
-                      .gates = experts.shared_gate ? router.wide + experts.route.experts : nullptr,
-                      .gate_stride = router.stride});
+                      .form = CombineOf(*config_.experts, router.wide, router.stride)});
 }
 
 void GpuOps::GateMul(Rows gate_up, std::int64_t /*rows*/, std::int64_t width, Rows y) {
@@ -471,10 +466,7 @@ void GpuOps::GateMul(Rows gate_up, std::int64_t /*rows*/, std::int64_t width, Ro
                                            .width = width,
                                            .x_stride = gate_up.stride,
                                            .y_stride = y.stride,
-                                           .f = config_.activation,
-                                           .gated = config_.gated,
-                                           .alpha = static_cast<float>(config_.swiglu_alpha),
-                                           .limit = static_cast<float>(config_.swiglu_limit)};
+                                           .form = GateOf(config_)};
   if (expand_.slices > 0) {
     gpu::LoraGateMul(f_.stream, f_.dtype, {arguments, expand_});
     expand_ = {};

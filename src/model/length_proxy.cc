@@ -105,7 +105,8 @@ void LengthProxy::Embed(std::span<const TokenId> ids, std::span<float> x) const 
 
 void LengthProxy::ApplyNorm(const KernelContext& context, const Norm& norm, std::int64_t rows, float* x) const {
   const std::int64_t n = config_.hidden_size;
-  LayerNorm(context, x, n, rows, n, norm.weight.data(), norm.bias.data(), config_.layer_norm_eps, x, n);
+  const NormWeights weights = {.weight = norm.weight.data(), .bias = norm.bias.data()};
+  NormRows(context, {{x, n}, {x, n}, rows, n, weights, config_.layer_norm_eps});
 }
 
 void LengthProxy::ApplyLayer(const KernelContext& context, const Layer& layer, std::int64_t rows,
@@ -113,26 +114,31 @@ void LengthProxy::ApplyLayer(const KernelContext& context, const Layer& layer, s
   const std::int64_t n = config_.hidden_size, wide = std::max(3 * n, config_.intermediate_size);
   std::vector<float> inner(static_cast<std::size_t>(rows * wide)), attended(static_cast<std::size_t>(rows * n)),
       y = attended;
-  MatMul(context, x.data(), n, rows, layer.qkv.weight, layer.qkv.bias.data(), inner.data(), 3 * n);
+  const auto linear = [&](const Linear& w, std::span<const float> from, std::span<float> to) {
+    MatMul(context, {{from.data(), w.weight.k()}, rows, w.weight, w.bias.data(), {to.data(), w.weight.n()}});
+  };
+  const auto add_and_norm = [&](const Norm& norm) {
+    AddRows(context, {{y.data(), n}, {x.data(), n}, rows, n});
+    ApplyNorm(context, norm, rows, x.data());
+  };
+  linear(layer.qkv, x, inner);
+  const Rows qkv = {inner.data(), 3 * n};
   std::vector<float> workspace(static_cast<std::size_t>(EncoderAttentionFloats(rows, context.pool->size())));
-  EncoderAttention(context,
-                   {.q = inner.data(),
-                    .k = inner.data() + n,
-                    .v = inner.data() + 2 * n,
-                    .stride = 3 * n,
-                    .rows = rows,
-                    .num_heads = config_.num_heads,
-                    .head_dim = n / config_.num_heads},
-                   attended.data(), n, workspace.data());
-  MatMul(context, attended.data(), n, rows, layer.attention_out.weight, layer.attention_out.bias.data(), y.data(), n);
-  AddRows(context, 1, y.data(), n, rows, n, x.data(), n);
-  ApplyNorm(context, layer.attention_norm, rows, x.data());
-  const std::int64_t up = config_.intermediate_size;
-  MatMul(context, x.data(), n, rows, layer.up.weight, layer.up.bias.data(), inner.data(), up);
-  Gelu(context, inner.data(), up, rows, up);
-  MatMul(context, inner.data(), up, rows, layer.down.weight, layer.down.bias.data(), y.data(), n);
-  AddRows(context, 1, y.data(), n, rows, n, x.data(), n);
-  ApplyNorm(context, layer.output_norm, rows, x.data());
+  EncoderAttention(context, {.q = qkv,
+                             .k = qkv.From(n),
+                             .v = qkv.From(2 * n),
+                             .out = {attended.data(), n},
+                             .rows = rows,
+                             .num_heads = config_.num_heads,
+                             .head_dim = n / config_.num_heads,
+                             .workspace = workspace.data()});
+  linear(layer.attention_out, attended, y);
+  add_and_norm(layer.attention_norm);
+  linear(layer.up, x, inner);
+  const Rows up = {inner.data(), config_.intermediate_size};
+  GateMul(context, {up, up, rows, config_.intermediate_size, {Activation::kGelu, /*gated=*/false}});
+  linear(layer.down, inner, y);
+  add_and_norm(layer.output_norm);
 }
 
 std::vector<float> LengthProxy::Logits(std::span<const TokenId> all_ids, Backend backend) const {
@@ -152,11 +158,10 @@ std::vector<float> LengthProxy::Logits(std::span<const TokenId> all_ids, Backend
   for (const Layer& layer : layers_) ApplyLayer(context, layer, rows, x);
   std::vector<float> pooled(static_cast<std::size_t>(config_.hidden_size)), logits(config_.buckets.size());
   const auto classes = static_cast<std::int64_t>(logits.size());
-  MatMul(context, x.data(), config_.hidden_size, 1, pooler_.weight, pooler_.bias.data(), pooled.data(),
-         config_.hidden_size);
+  const std::int64_t n = config_.hidden_size;
+  MatMul(context, {{x.data(), n}, 1, pooler_.weight, pooler_.bias.data(), {pooled.data(), n}});
   for (float& value : pooled) value = std::tanh(value);
-  MatMul(context, pooled.data(), config_.hidden_size, 1, classifier_.weight, classifier_.bias.data(), logits.data(),
-         classes);
+  MatMul(context, {{pooled.data(), n}, 1, classifier_.weight, classifier_.bias.data(), {logits.data(), classes}});
   return logits;
 }
 

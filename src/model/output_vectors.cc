@@ -63,7 +63,8 @@ class RowLengths {
     for (std::int64_t first = 0; first < w.n; first += at_once) {
       const std::int64_t count = std::min(at_once, w.n - first);
       RETURN_IF_ERROR(w.read(first, count, rows.data()));
-      MatMul({Backend::kCpu, &pool_}, b_.data() + first * rank_, rank_, count, a_, nullptr, changes.data(), in_);
+      MatMul({Backend::kCpu, &pool_},
+             {.x = {b_.data() + first * rank_, rank_}, .rows = count, .w = a_, .y = {changes.data(), in_}});
       for (std::int64_t row = 0; row < count; ++row)
         lengths[At(first + row)] = Length(rows.data() + row * in_, changes.data() + row * in_, in_);
     }

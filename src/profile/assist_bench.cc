@@ -145,7 +145,8 @@ class AssistBench {
           column += out;
         }
         const TimeNs begin = clock_.Now();
-        LoraSums(Backend::kCpu, {layout_.dtype, x.data(), in, rows, in}, outputs, layout_.fused, workspace.data());
+        LoraSums({Backend::kCpu, &alone_},
+                 {layout_.dtype, x.data(), in, rows, in, outputs, layout_.fused, workspace.data()});
         const double took = InSeconds(clock_.Now() - begin);
         ring_->Forget();
         return took;
@@ -234,6 +235,7 @@ class AssistBench {
   AssistLayout layout_;
   OsClock clock_;
   std::unique_ptr<RowRing> ring_;
+  ThreadPool alone_{1};  // in which LoraSums computes
   std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<Arena> x_, y_;
   std::unique_ptr<AssistPool> pool_;  // goes first

@@ -90,7 +90,8 @@ class SpeedCase {
   void Sums(std::size_t layer, bool fused) {
     std::array<LoraSumsOutput, kTargets> outputs;
     for (std::size_t t = 0; t < kTargets; ++t) outputs[t] = {Weights(layer, t), 0, hidden_, Y(t), hidden_};
-    LoraSums(Backend::kCpu, {DType::kBF16, x_.data(), hidden_, rows_, hidden_}, outputs, fused, scratch_.data());
+    LoraSums({Backend::kCpu, &alone_},
+             {DType::kBF16, x_.data(), hidden_, rows_, hidden_, outputs, fused, scratch_.data()});
   }
 
   // The processor's own kernel takes x as f32.
@@ -99,9 +100,11 @@ class SpeedCase {
     std::array<LoraProjection, kTargets> projections;
     for (std::size_t t = 0; t < kTargets; ++t) {
       segments[t] = {0, rows_, Weights(layer, t)};
-      projections[t] = {std::span(&segments[t], 1), Y(t), hidden_, hidden_};
+      projections[t] = {std::span(&segments[t], 1), {Y(t), hidden_}, hidden_};
     }
-    LoraMatMul(context, LoraVariant::kMbgmv, projections, wide_x_.data(), hidden_, hidden_, scratch_.data());
+    LoraMatMul(
+        context,
+        {.projections = projections, .x = {wide_x_.data(), hidden_}, .in = hidden_, .workspace = scratch_.data()});
   }
 
   const float* y() const { return y_.data(); }
@@ -120,6 +123,7 @@ class SpeedCase {
   AlignedBuffer<std::uint16_t> memory_, x_;
   AlignedBuffer<float> wide_x_, y_, scratch_;
   std::vector<std::vector<const std::byte*>> addresses_;
+  ThreadPool alone_{1};
 };
 
 // The least seconds of a call: other programs share the machine.

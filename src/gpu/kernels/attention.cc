@@ -18,7 +18,7 @@ void CheckArguments(const AttentionArguments& arguments) {
   CHECK(head_dim > 0 && head_dim <= kMaxHeadDim && head_dim % 2 == 0);
   CHECK(arguments.q_stride % 2 == 0 && arguments.out_stride % 2 == 0);
   CHECK_EQ(arguments.num_heads % arguments.pages.num_kv_heads, 0);
-  CHECK(arguments.window >= 0);
+  CHECK(arguments.form.window >= 0);
   CHECK(arguments.pages.page_stride >= 0 && arguments.pages.page_stride <= std::numeric_limits<std::uint32_t>::max());
 }
 

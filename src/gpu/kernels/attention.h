@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/dtype.h"
+#include "formats/operation_forms.h"
 #include "gpu/device.h"
 #include "gpu/kernels/step_data.h"
 
@@ -81,15 +82,10 @@ struct AttentionArguments {
   const std::uint32_t* page_tables;
   PagesOnDevice pages;
   std::int64_t layer_offset;  // bytes from the start of a page to the layer's K; V follows K
-  std::int32_t num_heads, window;
+  std::int32_t num_heads;
+  ScoreForm form;
   AttentionWork work;
-  float* partial;                // decode: AttentionPartialFloats(...) floats, 16-byte aligned
-  float scale = 0;               // 0: 1 / sqrt(head_dim)
-  float soft_cap = 0;            // c above 0: a scaled product x is c tanh(x / c)
-  const float* sinks = nullptr;  // [num_heads]: one more score for the softmax of a head, without a value; or null
-  // [num_heads] slopes of ALiBi; null: none. As ScoreForm of kernels/attention.h has them.
-  const float* slopes = nullptr;
-  bool rounds_bias = false;
+  float* partial;  // decode: AttentionPartialFloats(...) floats, 16-byte aligned
 };
 
 // Floats of `partial` for `max_chunks` items of AttentionWork::chunks.

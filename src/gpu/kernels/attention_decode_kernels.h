@@ -45,14 +45,14 @@ struct AttentionDecodeKernel : KernelOfHeadDims<AttentionDecodeKernel<T>, Attent
   LORAMUX_DEVICE static void Attend(const Arguments& arguments, std::int32_t item) {
     const DecodeChunk chunk = Load(arguments.work.chunks + item);
     const std::int32_t position = Load(arguments.row_position + chunk.row);
-    const ChunksOfRow chunks(position, arguments.window);
+    const ChunksOfRow chunks(position, arguments.form.window);
     if (chunk.chunk < chunks.first || chunk.chunk > chunks.last) return;
 
     const int num_kv_heads = arguments.pages.num_kv_heads, group = arguments.num_heads / num_kv_heads;
     const int kv_head = static_cast<int>(BlockY()) % num_kv_heads;
     const int first_in_group = static_cast<int>(BlockY()) / num_kv_heads * kAttentionWarpRows;
     const int heads = group - first_in_group < kAttentionWarpRows ? group - first_in_group : kAttentionWarpRows;
-    const std::int32_t first_visible = FirstVisible(position, arguments.window);
+    const std::int32_t first_visible = FirstVisible(position, arguments.form.window);
     const auto row_of = [&](int i) {
       const std::int32_t last = i < heads ? position : -1;
       return QueryRow{first_visible, last, chunk.row, kv_head * group + first_in_group + i};
@@ -113,7 +113,7 @@ struct AttentionCombineKernel {
     if (static_cast<std::int32_t>(BlockX()) >= Load(arguments.work.num_decode_rows)) return;
     const DecodeRow* const decode_row = arguments.work.decode_rows + BlockX();
     const DecodeRow item = {Load(&decode_row->row), Load(&decode_row->first_item), Load(&decode_row->first_chunk)};
-    const ChunksOfRow chunks(Load(arguments.row_position + item.row), arguments.window);
+    const ChunksOfRow chunks(Load(arguments.row_position + item.row), arguments.form.window);
     const std::int32_t head_dim = arguments.pages.head_dim, head = static_cast<std::int32_t>(BlockY());
     const std::int32_t d = 2 * static_cast<std::int32_t>(ThreadIndex());
     if (chunks.Single() || d >= head_dim) return;

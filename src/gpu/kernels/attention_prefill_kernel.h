@@ -50,7 +50,7 @@ struct AttentionPrefillKernel : KernelOfHeadDims<AttentionPrefillKernel<T>, Atte
     const std::int32_t first_row = sequence.first_row + tile.first_row, position = sequence.position + tile.first_row;
     const auto row_of = [&](int pair) {
       const std::int32_t row = pair / group, last = pair < pairs ? position + row : -1;
-      return QueryRow{FirstVisible(position + row, arguments.window), last, first_row + row,
+      return QueryRow{FirstVisible(position + row, arguments.form.window), last, first_row + row,
                       kv_head * group + pair % group};
     };
     const int warp_pair = first_pair + warp * kAttentionWarpRows;
@@ -64,10 +64,10 @@ struct AttentionPrefillKernel : KernelOfHeadDims<AttentionPrefillKernel<T>, Atte
       LoadQuery<T, kDim>(shared.queries[warp * kAttentionWarpRows + i], arguments, row_of(warp_pair + i));
     }
     const PositionRange range = RangeOf<T>(arguments, sequence.first_page, kv_head,
-                                           FirstVisible(position + first_pair / group, arguments.window),
+                                           FirstVisible(position + first_pair / group, arguments.form.window),
                                            last_of(first_pair + Extents::kBlockRows - 1) + 1);
     const std::int32_t warp_last = warp_pair < pairs ? last_of(warp_pair + kAttentionWarpRows - 1) : -1;
-    const std::int32_t warp_first = FirstVisible(position + warp_pair / group, arguments.window);
+    const std::int32_t warp_first = FirstVisible(position + warp_pair / group, arguments.form.window);
     SoftmaxState<kDim> state;
     float maximum[2], sum[2];
     bool merged = false;

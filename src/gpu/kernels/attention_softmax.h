@@ -17,16 +17,16 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 // multiplied by, so that its power of 2 is the softmax's numerator, is `outer`.
 struct ScoreScale {
   float outer, inner;
-  const float* slopes;  // AttentionArguments::slopes
+  const float* slopes;  // ScoreForm::slopes
   bool rounds_bias;
 };
 LORAMUX_DEVICE ScoreScale ScaleOf(const AttentionArguments& arguments) {
   constexpr float kLog2E = 1.44269504f;
   const float scale =
-      arguments.scale > 0 ? arguments.scale : ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
-  const bool capped = arguments.soft_cap > 0;
-  return {kLog2E * (capped ? arguments.soft_cap : scale), capped ? scale / arguments.soft_cap : 0, arguments.slopes,
-          arguments.rounds_bias};
+      arguments.form.scale > 0 ? arguments.form.scale : ReciprocalSqrt(static_cast<float>(arguments.pages.head_dim));
+  const bool capped = arguments.form.soft_cap > 0;
+  return {kLog2E * (capped ? arguments.form.soft_cap : scale), capped ? scale / arguments.form.soft_cap : 0,
+          arguments.form.slopes, arguments.form.rounds_bias};
 }
 
 // What ALiBi adds to the product of a row's query, which is at `own`, with the key at `position`.
@@ -38,8 +38,8 @@ LORAMUX_DEVICE float BiasOf(const ScoreScale& scales, float slope, std::int32_t 
 // The softmax's sum, with the head's sink if there is one. `maximum`: of the scores times ScoreScale::outer.
 LORAMUX_DEVICE float WithSink(const AttentionArguments& arguments, std::int32_t head, float maximum, float sum) {
   constexpr float kLog2E = 1.44269504f;
-  if (arguments.sinks == nullptr) return sum;
-  return sum + Exp2(Fma(Load(arguments.sinks + head), kLog2E, -maximum));
+  if (arguments.form.sinks == nullptr) return sum;
+  return sum + Exp2(Fma(Load(arguments.form.sinks + head), kLog2E, -maximum));
 }
 
 // An online softmax over some positions, of the rows g and g + 8 of a lane: values are not yet divided by the sum.

@@ -230,12 +230,12 @@ class AttentionWorld {
 
   void SetShape() {
     a_.num_heads = static_cast<std::int32_t>(shape_.NumHeads());
-    a_.window = static_cast<std::int32_t>(shape_.window);
-    a_.scale = static_cast<float>(shape_.scale);
-    a_.soft_cap = static_cast<float>(shape_.soft_cap);
-    a_.slopes = shape_.slopes.empty() ? nullptr : vectors_.Upload(shape_.slopes);
-    a_.rounds_bias = shape_.rounds_bias;
-    a_.sinks = shape_.sinks.empty() ? nullptr : vectors_.Upload(shape_.sinks);
+    a_.form.window = static_cast<std::int32_t>(shape_.window);
+    a_.form.scale = static_cast<float>(shape_.scale);
+    a_.form.soft_cap = static_cast<float>(shape_.soft_cap);
+    a_.form.slopes = shape_.slopes.empty() ? nullptr : vectors_.Upload(shape_.slopes);
+    a_.form.rounds_bias = shape_.rounds_bias;
+    a_.form.sinks = shape_.sinks.empty() ? nullptr : vectors_.Upload(shape_.sinks);
   }
   // Keys and values of all positions that the rows may see.
   void WritePages(const RowsForTest& rows, std::span<const std::uint32_t> table, PagesForTest& pages) const {

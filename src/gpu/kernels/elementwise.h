@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "formats/activation.h"
 #include "formats/dtype.h"
+#include "formats/operation_forms.h"
 #include "gpu/device.h"
 #include "gpu/kernels/own_rows.h"
 
@@ -61,9 +61,7 @@ struct GateMulArguments {
   void* y;         // [rows, width]
   const std::int32_t* rows;
   std::int64_t width, x_stride, y_stride;
-  Activation f = Activation::kSilu;
-  bool gated = true;
-  float alpha = 0, limit = 0;  // constants of Activation::kClampedSwiglu
+  GateForm form;
 };
 void GateMul(DeviceStream& stream, DType dtype, std::int64_t max_rows, const GateMulArguments& arguments);
 

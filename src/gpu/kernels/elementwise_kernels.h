@@ -136,16 +136,16 @@ struct GateMulKernel {
   LORAMUX_DEVICE static void Group(const Arguments& a, std::int64_t row, std::int64_t column) {
     float gate[kGroup], up[kGroup];
     LoadGroup<float>({a.x, a.x_stride}, row, column, a.width, gate);
-    if (a.gated) LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
+    if (a.form.gated) LoadGroup<float>({a.x + a.width, a.x_stride}, row, column, a.width, up);
     LORAMUX_UNROLL
     for (int i = 0; i < kGroup; ++i) {
-      if (a.f == Activation::kClampedSwiglu) {
-        const float g = Min(gate[i], a.limit);
-        gate[i] = g / (1.0f + Exp(-a.alpha * g)) * (Max(Min(up[i], a.limit), -a.limit) + 1.0f);
+      if (a.form.f == Activation::kClampedSwiglu) {
+        const float g = Min(gate[i], a.form.limit);
+        gate[i] = g / (1.0f + Exp(-a.form.alpha * g)) * (Max(Min(up[i], a.form.limit), -a.form.limit) + 1.0f);
         continue;
       }
-      gate[i] = Activate(a.f, gate[i]);
-      if (a.gated) gate[i] *= up[i];
+      gate[i] = Activate(a.form.f, gate[i]);
+      if (a.form.gated) gate[i] *= up[i];
     }
     StoreGroup<T>({static_cast<T*>(a.y), a.y_stride}, row, column, a.width, gate);
   }

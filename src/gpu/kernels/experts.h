@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "formats/dtype.h"
+#include "formats/operation_forms.h"
 #include "formats/routing.h"
 #include "gpu/device.h"
 #include "gpu/kernels/lora.h"
@@ -54,7 +55,7 @@ struct ExpertBounds {
 // Bounds for `rows` rows in at most `ranges` ranges of one adapter. max_rank 0: no adapter changes experts.
 ExpertBounds MaxExpertWork(const RouteForm& form, std::int64_t rows, std::int64_t ranges, std::int32_t max_rank);
 
-// Chooses experts for each row of logits, as ChooseExperts of kernels/experts.h does. One instance: f32.
+// Chooses experts for each row of logits, as RouteRows of kernels/experts.h does. One instance: f32.
 // REQUIRES: at most kMostExperts experts, kMostChosen for each token.
 struct RouteRowsArguments {
   const float* logits;  // [rows, experts]
@@ -100,7 +101,7 @@ void ExpertMatMul(DeviceStream& stream, DType dtype, int multiprocessors, std::i
                   const ExpertMatMulArguments& arguments);
 
 // y[i, :] = factor(i) * y[i, :] + the sum over the choices c, best first, of weights[i, c] * x[places[i, c], :].
-// Factors: 0 if `keeps` is not set, 1 with `gates` null, else the sigmoid of gates[i * gate_stride]. One instance: f32.
+// One instance: f32.
 struct CombineChosenArguments {
   const float* x;  // [places, width]
   const std::int32_t* places;
@@ -108,10 +109,7 @@ struct CombineChosenArguments {
   const std::int32_t* rows;
   float* y;  // [rows, width]
   std::int64_t width, x_stride, y_stride;
-  std::int32_t per_token;
-  bool keeps;
-  const float* gates;
-  std::int64_t gate_stride;
+  CombineForm form;
 };
 void CombineChosen(DeviceStream& stream, std::int64_t max_rows, const CombineChosenArguments& arguments);
 

@@ -209,15 +209,15 @@ struct CombineChosenKernel {
     if (IsBeyond(a.rows, a.width)) return;
     const std::int64_t row = BlockX(), column = ColumnOfThread();
     float sums[kGroup] = {};
-    if (a.keeps) {
+    if (a.form.keeps) {
       LoadGroup<float>({a.y, a.y_stride}, row, column, a.width, sums);
-      if (a.gates != nullptr) {
-        const float factor = 1.0f / (1.0f + Exp(-Load(a.gates + row * a.gate_stride)));
+      if (a.form.gates != nullptr) {
+        const float factor = 1.0f / (1.0f + Exp(-Load(a.form.gates + row * a.form.gate_stride)));
         LORAMUX_UNROLL
         for (float& sum : sums) sum *= factor;
       }
     }
-    for (std::int64_t c = row * a.per_token; c < (row + 1) * a.per_token; ++c) {
+    for (std::int64_t c = row * a.form.per_token; c < (row + 1) * a.form.per_token; ++c) {
       float x[kGroup];
       LoadGroup<float>({a.x, a.x_stride}, Load(a.places + c), column, a.width, x);
       const float weight = Load(a.weights + c);

@@ -526,10 +526,10 @@ TEST(CombineChosen, AddsTheChosenToWhatIsKept) {
                      .width = width,
                      .x_stride = width,
                      .y_stride = width + 1,
-                     .per_token = per_token,
-                     .keeps = kind > 0,
-                     .gates = kind == 2 ? arrays.Upload(gates) : nullptr,
-                     .gate_stride = kGateStride});
+                     .form = {.per_token = per_token,
+                              .keeps = kind > 0,
+                              .gates = kind == 2 ? arrays.Upload(gates) : nullptr,
+                              .gate_stride = kGateStride}});
       const std::vector<float> found = arrays.Download(on_device, y.size());
       for (std::int64_t i = 0; i < kRows; ++i) {
         const double gate = 1 / (1 + std::exp(-static_cast<double>(gates[Size(i * kGateStride)])));

@@ -11,10 +11,10 @@
 #include <type_traits>
 
 #include "hwy/cache_control.h"
+#include "kernels/attention.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/interleave-inl.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/widen-inl.h"
 
 // The rows of a tile share the loads of keys and values, and nothing else. Vectors of positions start at multiples of
@@ -35,23 +35,10 @@ static_assert(kAttentionTileRows % kMaxBlockRows == 0);
 template <typename T>
 constexpr bool kScaled = std::is_same_v<T, std::int8_t>;
 
-// The parameters common to all tiles of a call, with the pages' element type.
-template <typename T>
-struct Problem {
-  const KvLayout& layout;
-  std::int64_t layer;
-  const PageArena& arena;
-  const ScoreForm& form;
-  const float* q;
-  std::int64_t q_stride;
-  float* out;
-  std::int64_t out_stride;
-};
-
-// The state of one tile's computation.
+// The state of one tile's computation. T: the pages' element type.
 template <typename T>
 struct Work {
-  const Problem<T>& problem;
+  const AttentionArguments& call;
   const AttentionTile& tile;
   float* queries;  // [group of four rows][head_dim][4], for blocks of whole groups
   float* scores;   // [rows][score_stride], from position `begin` on
@@ -68,7 +55,7 @@ struct Work {
 
   std::int64_t Last(std::int64_t row) const { return tile.sequence->position + tile.Token(row); }
   std::int64_t First(std::int64_t row) const {
-    return problem.form.window > 0 ? std::max<std::int64_t>(0, Last(row) - problem.form.window + 1) : 0;
+    return call.form.window > 0 ? std::max<std::int64_t>(0, Last(row) - call.form.window + 1) : 0;
   }
   // Dimension 0 of the key. Dimensions are page_tokens elements apart; positions of a page are adjacent.
   const T* Keys(std::int64_t position) const {
@@ -82,7 +69,7 @@ struct Work {
   const hwy::bfloat16_t* ValueScales(std::int64_t position) const { return Scales(values, position); }
   const hwy::bfloat16_t* Scales(const std::byte* head, std::int64_t position) const {
     const std::byte* page = head + pages[position >> page_shift] * page_stride;
-    return reinterpret_cast<const hwy::bfloat16_t*>(page + problem.layout.ScalesOffset()) + Slot(position);
+    return reinterpret_cast<const hwy::bfloat16_t*>(page + call.pages.layout.ScalesOffset()) + Slot(position);
   }
   std::int64_t Slot(std::int64_t position) const { return position & ((std::int64_t{1} << page_shift) - 1); }
   std::int64_t PageEnd(std::int64_t position) const { return ((position >> page_shift) + 1) << page_shift; }
@@ -92,12 +79,10 @@ struct Work {
   float* Weights(std::int64_t row) const { return weights + row * score_stride; }
   float* Scores(std::int64_t row) const { return scores + row * score_stride; }
   const float* Query(std::int64_t row) const {
-    return problem.q + (tile.sequence->first_row + tile.Token(row)) * problem.q_stride +
-           tile.Head(row) * problem.layout.head_dim;
+    return call.q[tile.sequence->first_row + tile.Token(row)] + tile.Head(row) * head_dim;
   }
   float* Out(std::int64_t row) const {
-    return problem.out + (tile.sequence->first_row + tile.Token(row)) * problem.out_stride +
-           tile.Head(row) * problem.layout.head_dim;
+    return call.out[tile.sequence->first_row + tile.Token(row)] + tile.Head(row) * head_dim;
   }
 };
 
@@ -208,7 +193,7 @@ HWY_NOINLINE void AddBiases(D d, const Work<T>& work, float slope, std::int64_t 
   float* HWY_RESTRICT scores = work.Scores(row);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t first = work.First(row) - work.begin, end = work.Last(row) + 1 - work.begin;
-  const bool rounds = work.problem.form.rounds_bias;
+  const bool rounds = work.call.form.rounds_bias;
   const std::int64_t origin = work.begin - (rounds ? 0 : work.Last(row));
   const auto index = hn::Iota(d, 0.0f), factor = hn::Set(d, slope);
   for (std::int64_t i = first / lanes * lanes; i < end; i += lanes) {
@@ -249,7 +234,7 @@ HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int6
   const std::int64_t begin = first / lanes * lanes;
   const auto factor = hn::Set(d, scale);  // positive, so the maximum may be taken before scaling
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const float* const sinks = work.problem.form.sinks;
+  const float* const sinks = work.call.form.sinks;
   const float sink = sinks == nullptr ? 0 : sinks[work.tile.Head(row)] / scale;
   auto maximum = sinks == nullptr ? lowest : hn::Set(d, sink);
   for (std::int64_t i = begin; i < end; i += lanes) {
@@ -274,11 +259,10 @@ HWY_NOINLINE float Exponentiate(D d, const Work<T>& work, float scale, std::int6
 // How many positions ahead values are prefetched: a position takes about 5 to 15 cycles, memory several hundred.
 constexpr std::int64_t kValuesAhead = 64;
 
-// out += weight * V over positions [begin, end), in order, for rows [row, row + kRows) and kVectors vectors of
+// out += weight * V over `positions`, in order, for rows [row, row + kRows) and kVectors vectors of
 // dimensions from `dim` on.
 template <int kRows, int kVectors, class D, typename T>
-HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::int64_t dim, std::int64_t begin,
-                              std::int64_t end) {
+HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::int64_t dim, IndexRange positions) {
   const std::int64_t head_dim = work.head_dim;
   const std::int64_t weight_stride = (kInterleaved<kRows> ? kGroupRows : 1) * work.score_stride;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -288,7 +272,8 @@ HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::i
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::LoadU(d, work.Out(row + i) + dim + v * lanes);
   }
-  for (std::int64_t position = begin; position < end;) {
+  const std::int64_t end = positions.end;
+  for (std::int64_t position = positions.begin; position < end;) {
     const std::int64_t stop = std::min(end, work.PageEnd(position));
     const T* values = work.Values(position) + dim;
     const T* next = position + kValuesAhead < end ? work.Values(position + kValuesAhead) + dim : values;
@@ -329,10 +314,10 @@ HWY_NOINLINE void AddValues(const Work<T>& work, std::int64_t row, std::int64_t 
   const std::int64_t head_dim = work.head_dim;
   std::int64_t dim = 0;
   for (; dim + kVectors * lanes <= head_dim; dim += kVectors * lanes) {
-    AddValueBlock<kRows, kVectors>(d, work, row, dim, begin, end);
+    AddValueBlock<kRows, kVectors>(d, work, row, dim, {begin, end});
   }
-  for (; dim + lanes <= head_dim; dim += lanes) AddValueBlock<kRows, 1>(d, work, row, dim, begin, end);
-  for (; dim < head_dim; ++dim) AddValueBlock<kRows, 1>(single, work, row, dim, begin, end);
+  for (; dim + lanes <= head_dim; dim += lanes) AddValueBlock<kRows, 1>(d, work, row, dim, {begin, end});
+  for (; dim < head_dim; ++dim) AddValueBlock<kRows, 1>(single, work, row, dim, {begin, end});
 }
 
 // Adds positions from `begin` on. All rows together take the positions in the first row's view. The rest, in the view
@@ -380,7 +365,7 @@ void InterleaveWeights(const Work<T>& work, std::int64_t row) {
 template <int kRows, class D, typename T>
 void AttendRows(D d, const Work<T>& work, std::int64_t row) {
   const std::int64_t head_dim = work.head_dim;
-  const ScoreForm& form = work.problem.form;
+  const ScoreForm& form = work.call.form;
   const float scale = form.soft_cap > 0 ? form.soft_cap : form.scale;
   if constexpr (kInterleaved<kRows>) InterleaveQueries<kRows>(work, row);
   ScoreRows<kRows>(d, work, row);
@@ -398,16 +383,17 @@ void AttendRows(D d, const Work<T>& work, std::int64_t row) {
   }
 }
 
-template <class D, typename T>
-void AttendTile(D d, const Problem<T>& problem, const AttentionTile& tile, float* workspace) {
+template <typename T, class D>
+void AttendTile(D d, const AttentionArguments& call, const AttentionTile& tile, float* workspace) {
   constexpr std::int64_t kScoreAlign = 16;
-  const std::int64_t head_dim = problem.layout.head_dim;
-  Work<T> work = {.problem = problem, .tile = tile, .queries = workspace};
+  const PagesOfLayer& pages = call.pages;
+  const std::int64_t head_dim = pages.layout.head_dim;
+  Work<T> work = {.call = call, .tile = tile, .queries = workspace};
   work.pages = tile.sequence->pages;
-  work.page_stride = problem.arena.page_stride;
-  work.keys = problem.arena.base + problem.layout.KeyOffset(problem.layer, tile.kv_head);
-  work.values = problem.arena.base + problem.layout.ValueOffset(problem.layer, tile.kv_head);
-  work.page_shift = std::countr_zero(static_cast<std::uint64_t>(problem.layout.page_tokens));
+  work.page_stride = pages.arena.page_stride;
+  work.keys = pages.arena.base + pages.layout.KeyOffset(pages.layer, tile.kv_head);
+  work.values = pages.arena.base + pages.layout.ValueOffset(pages.layer, tile.kv_head);
+  work.page_shift = std::countr_zero(static_cast<std::uint64_t>(pages.layout.page_tokens));
   work.head_dim = head_dim;
   work.begin = work.First(0) / kScoreAlign * kScoreAlign;
   work.end = work.Last(tile.rows - 1) + 1;
@@ -425,58 +411,48 @@ void AttendTile(D d, const Problem<T>& problem, const AttentionTile& tile, float
   for (; row < tile.rows; ++row) AttendRows<1>(d, work, row);
 }
 
-template <class D, typename T>
-void Attend(D d, const KernelContext& context, const Problem<T>& problem, std::span<const AttentionSequence> sequences,
-            std::int64_t group, float* workspace) {
-  const AttentionTiles tiles(sequences, problem.layout.num_kv_heads, group);
+template <typename T, class D>
+void Attend(D d, const KernelContext& context, const AttentionArguments& call) {
+  const KvLayout& layout = call.pages.layout;
+  const AttentionTiles tiles(call.sequences, layout.num_kv_heads, call.num_heads / layout.num_kv_heads);
   std::int64_t positions = 0;
-  for (const AttentionSequence& sequence : sequences) {
+  for (const AttentionSequence& sequence : call.sequences) {
     positions = std::max(positions, sequence.position + sequence.num_tokens);
   }
-  const std::int64_t per_thread =
-      AttentionWorkspaceFloats(problem.layout, problem.layout.num_kv_heads * group, positions, 1);
+  const std::int64_t per_thread = AttentionWorkspaceFloats(layout, call.num_heads, positions, 1);
   // Tiles differ in length; sixteen tasks per thread even that out.
   const std::int64_t count = tiles.Count();
   const std::int64_t tasks = std::min<std::int64_t>(count, context.pool->size() * 16);
   context.pool->Run(tasks, [&](std::int64_t task, int thread) HWY_ATTR {
     tiles.ForEach(count * task / tasks, count * (task + 1) / tasks, [&](const AttentionTile& tile) HWY_ATTR {
-      AttendTile(d, problem, tile, workspace + thread * per_thread);
+      AttendTile<T>(d, call, tile, call.workspace + thread * per_thread);
     });
   });
 }
 
 template <typename T>
-void AttendTyped(const KernelContext& context, const Problem<T>& problem, std::span<const AttentionSequence> sequences,
-                 std::int64_t group, float* workspace) {
+void AttendTyped(const KernelContext& context, const AttentionArguments& call) {
   // A vector of positions must lie in one page.
-  switch (problem.layout.page_tokens) {
+  switch (call.pages.layout.page_tokens) {
     case 4:
-      return Attend(hn::CappedTag<float, 4>(), context, problem, sequences, group, workspace);
+      return Attend<T>(hn::CappedTag<float, 4>(), context, call);
     case 8:
-      return Attend(hn::CappedTag<float, 8>(), context, problem, sequences, group, workspace);
+      return Attend<T>(hn::CappedTag<float, 8>(), context, call);
     default:
-      return Attend(hn::CappedTag<float, 16>(), context, problem, sequences, group, workspace);
+      return Attend<T>(hn::CappedTag<float, 16>(), context, call);
   }
 }
 
-void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
-                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
-  const std::int64_t group = num_heads / layout.num_kv_heads;
-  const auto attend = [&](auto element) HWY_ATTR {
-    using T = decltype(element);
-    const Problem<T> problem = {layout, layer, arena, form, q, q_stride, out, out_stride};
-    AttendTyped(context, problem, sequences, group, workspace);
-  };
-  switch (layout.dtype) {
+void Attention(const KernelContext& context, const AttentionArguments& call) {
+  switch (call.pages.layout.dtype) {
     case DType::kF32:
-      return attend(float());
+      return AttendTyped<float>(context, call);
     case DType::kF16:
-      return attend(hwy::float16_t());
+      return AttendTyped<hwy::float16_t>(context, call);
     case DType::kI8:
-      return attend(std::int8_t());
+      return AttendTyped<std::int8_t>(context, call);
     default:
-      return attend(hwy::bfloat16_t());
+      return AttendTyped<hwy::bfloat16_t>(context, call);
   }
 }
 
@@ -488,13 +464,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace loramux::cpu {
 
-HWY_EXPORT(PagedAttention);
+HWY_EXPORT(Attention);
 
-void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
-                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, const ScoreForm& form,
-                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace) {
-  HWY_DYNAMIC_DISPATCH(PagedAttention)
-  (context, layout, layer, arena, sequences, num_heads, form, q, q_stride, out, out_stride, workspace);
+void Attention(const KernelContext& context, const AttentionArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(Attention)(context, arguments);
 }
 
 }  // namespace loramux::cpu

@@ -8,25 +8,13 @@
 #include <cmath>
 
 #include "kernels/cpu/exp-inl.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vectors-inl.h"
+#include "kernels/elementwise.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-
-// Calls fn(tag, index) for whole vectors over [0, n), then for single elements.
-template <typename F>
-HWY_INLINE void ForEachVector(std::int64_t n, const F& fn) {
-  const DF d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) fn(d, i);
-  for (; i < n; ++i) fn(hn::CappedTag<float, 1>(), i);
-}
 
 // Four accumulators hide the latency of the multiply-adds; the order of summation depends on n alone.
 float SumOfSquares(const float* HWY_RESTRICT x, std::int64_t n) {
@@ -57,6 +45,20 @@ void RmsNormRow(const float* x, std::int64_t n, NormWeights weights, float eps, 
     const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
     const auto weight = hn::Add(hn::LoadU(d, weights.weight + i), hn::Set(d, weights.offset));
     hn::StoreU(hn::Mul(scaled, weight), d, y + i);
+  });
+}
+
+void LayerNormRow(const float* x, std::int64_t n, NormWeights weights, float eps, float* y) {
+  const float mean =
+      Sum(n, [&](auto d, std::int64_t i) HWY_ATTR { return hn::LoadU(d, x + i); }) / static_cast<float>(n);
+  const float squares = Sum(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto centered = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
+    return hn::Mul(centered, centered);
+  });
+  const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto centered = hn::Mul(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)), hn::Set(d, inverse));
+    hn::StoreU(hn::MulAdd(centered, hn::LoadU(d, weights.weight + i), hn::LoadU(d, weights.bias + i)), d, y + i);
   });
 }
 
@@ -169,6 +171,7 @@ namespace loramux::cpu {
 namespace {
 
 HWY_EXPORT(RmsNormRow);
+HWY_EXPORT(LayerNormRow);
 HWY_EXPORT(RopeRow);
 HWY_EXPORT(GateMulRow);
 HWY_EXPORT(AddRow);
@@ -191,39 +194,32 @@ void ForEachRow(const KernelContext& context, std::int64_t m, std::int64_t n, co
 
 }  // namespace
 
-void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
-             NormWeights weights, float eps, float* y, std::int64_t y_stride) {
-  const auto row = HWY_DYNAMIC_DISPATCH(RmsNormRow);
-  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, weights, eps, y + i * y_stride); });
+void NormRows(const KernelContext& context, const NormRowsArguments& a) {
+  const auto row = a.weights.bias == nullptr ? HWY_DYNAMIC_DISPATCH(RmsNormRow) : HWY_DYNAMIC_DISPATCH(LayerNormRow);
+  ForEachRow(context, a.rows, a.width, [&](std::int64_t i) { row(a.x[i], a.width, a.weights, a.eps, a.y[i]); });
 }
 
-void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
-          const RopeShape& shape, const float* cos, const float* sin) {
+void Rope(const KernelContext& context, const RopeArguments& a) {
   const auto row = HWY_DYNAMIC_DISPATCH(RopeRow);
-  const std::int64_t half = shape.rotary_dim / 2;
-  ForEachRow(context, m, heads * shape.head_dim,
-             [&](std::int64_t i) { row(x + i * x_stride, heads, shape, cos + i * half, sin + i * half); });
+  const std::int64_t half = a.shape.rotary_dim / 2;
+  ForEachRow(context, a.rows, a.heads * a.shape.head_dim,
+             [&](std::int64_t i) { row(a.x[i], a.heads, a.shape, a.cos + i * half, a.sin + i * half); });
 }
 
-void GateMul(const KernelContext& context, GateForm form, const float* x, std::int64_t x_stride, std::int64_t m,
-             std::int64_t n, float* y, std::int64_t y_stride) {
+void GateMul(const KernelContext& context, const GateMulArguments& a) {
   const auto row = HWY_DYNAMIC_DISPATCH(GateMulRow);
-  ForEachRow(context, m, 2 * n, [&](std::int64_t i) {
-    const float* const gate = x + i * x_stride;
-    row(form, gate, form.gated ? gate + n : nullptr, n, y + i * y_stride);
-  });
+  ForEachRow(context, a.rows, 2 * a.width,
+             [&](std::int64_t i) { row(a.form, a.x[i], a.form.gated ? a.x[i] + a.width : nullptr, a.width, a.y[i]); });
 }
 
-void AddRows(const KernelContext& context, float factor, const float* x, std::int64_t x_stride, std::int64_t m,
-             std::int64_t n, float* y, std::int64_t y_stride) {
+void AddRows(const KernelContext& context, const AddRowsArguments& a) {
   const auto row = HWY_DYNAMIC_DISPATCH(AddRow);
-  ForEachRow(context, m, n, [&](std::int64_t i) { row(factor, x + i * x_stride, n, y + i * y_stride); });
+  ForEachRow(context, a.rows, a.width, [&](std::int64_t i) { row(a.factor, a.x[i], a.width, a.y[i]); });
 }
 
-void ScaleRows(const KernelContext& context, float factor, float cap, float* x, std::int64_t x_stride, std::int64_t m,
-               std::int64_t n) {
+void ScaleRows(const KernelContext& context, const ScaleRowsArguments& a) {
   const auto row = HWY_DYNAMIC_DISPATCH(ScaleRow);
-  ForEachRow(context, m, n, [&](std::int64_t i) { row(factor, cap, n, x + i * x_stride); });
+  ForEachRow(context, a.rows, a.width, [&](std::int64_t i) { row(a.factor, a.cap, a.width, a.x[i]); });
 }
 
 }  // namespace loramux::cpu

@@ -10,9 +10,9 @@
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/group_dot-inl.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/widen-inl.h"
+#include "kernels/matmul.h"
 #include "kernels/round_row.h"
 
 // A tile is a few rows of x times a panel. Each group's codes are loaded (and 4-bit ones unpacked) once for all rows of
@@ -253,17 +253,16 @@ void RoundRowOf(const float* x, std::int64_t k, RoundedGroup* out) {
 }
 
 // Rounds all rows into the calling thread's scratch memory, which grows to the largest x and stays allocated.
-const RoundedGroup* RoundRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                              std::int64_t k) {
+const RoundedGroup* RoundRows(const KernelContext& context, ConstRows x, std::int64_t m, std::int64_t k) {
   thread_local AlignedBuffer<float> scratch;
   const std::int64_t groups = WeightGroups(k);
   scratch.Reserve(m * groups * static_cast<std::int64_t>(sizeof(RoundedGroup) / sizeof(float)));
   auto* const out = reinterpret_cast<RoundedGroup*>(scratch.data());
   // Below 32 Ki elements, waking the other threads costs as much as it saves.
   if (m * k < (std::int64_t{32} << 10)) {
-    for (std::int64_t i = 0; i < m; ++i) RoundRowOf(x + i * x_stride, k, out + i * groups);
+    for (std::int64_t i = 0; i < m; ++i) RoundRowOf(x[i], k, out + i * groups);
   } else {
-    context.pool->Run(m, [=](std::int64_t i, int) HWY_ATTR { RoundRowOf(x + i * x_stride, k, out + i * groups); });
+    context.pool->Run(m, [=](std::int64_t i, int) HWY_ATTR { RoundRowOf(x[i], k, out + i * groups); });
   }
   return out;
 }
@@ -286,9 +285,10 @@ void MultiplyPanel(std::int64_t m, GroupTileWork work) {
   }
 }
 
-void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
-  const RoundedGroup* const rounded = RoundRows(context, x, x_stride, m, w.k());
+void MultiplyGroups(const KernelContext& context, const MatMulArguments& a, const LoraRider& rider) {
+  const PackedMatrix& w = a.w;
+  const std::int64_t m = a.rows;
+  const RoundedGroup* const rounded = RoundRows(context, a.x, m, w.k());
   const std::int64_t panels = w.panels(), threads = context.pool->size();
   // Even parts of at most 16 panels, and enough that a thread that loses its core for a while delays the others little.
   const std::int64_t rounds = std::max<std::int64_t>((panels + threads * 16 - 1) / (threads * 16), 4);
@@ -301,10 +301,10 @@ void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_st
       const GroupTileWork work = {.x = rounded,
                                   .groups = WeightGroups(w.k()),
                                   .panel = w.panel(p),
-                                  .y = y + p * kPanel,
-                                  .y_stride = y_stride,
+                                  .y = a.y.data + p * kPanel,
+                                  .y_stride = a.y.stride,
                                   .columns = std::min(kPanel, w.n() - p * kPanel),
-                                  .bias = bias == nullptr ? nullptr : bias + p * kPanel};
+                                  .bias = a.bias == nullptr ? nullptr : a.bias + p * kPanel};
       switch (w.format(p)) {
         case WeightFormat::kQ8:
           MultiplyPanel<WeightFormat::kQ8>(m, work);
@@ -328,17 +328,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace loramux::cpu {
 
-HWY_EXPORT(GroupMatMul);
+HWY_EXPORT(MultiplyGroups);
 
-void RiddenGroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                       const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride,
-                       const LoraRider& rider) {
-  HWY_DYNAMIC_DISPATCH(GroupMatMul)(context, x, x_stride, m, w, bias, y, y_stride, rider);
-}
-
-void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
-  RiddenGroupMatMul(context, x, x_stride, m, w, bias, y, y_stride, LoraRider());
+void RiddenGroupMatMul(const KernelContext& context, const MatMulArguments& arguments, const LoraRider& rider) {
+  HWY_DYNAMIC_DISPATCH(MultiplyGroups)(context, arguments, rider);
 }
 
 }  // namespace loramux::cpu

@@ -8,10 +8,25 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/lora_work.h"
 #include "kernels/cpu/widen-inl.h"
+#include "kernels/own_rows.h"
+
+#ifndef LORAMUX_KERNELS_CPU_LORA_ONCE_
+#define LORAMUX_KERNELS_CPU_LORA_ONCE_
+namespace loramux::cpu {
+
+// Own rows `range` of a segment with all of its rows of the batch: dot products as of shrink, each put into its token's
+// column.
+struct OwnPiece {
+  const OwnProductsArguments& call;
+  const OwnSegment& segment;
+  IndexRange range;
+};
+
+}  // namespace loramux::cpu
+#endif
 
 // Shrink: a dot product adds vector by vector into one accumulator, sums its lanes, then adds the rest of `in` one by
 // one. The tile that computes it decides only which loads it shares. Expand: y takes one multiply-add for each row of B
@@ -49,11 +64,18 @@ HWY_INLINE void FetchIntoL2(const T* row, std::int64_t at) {
   if (at % kLineElements == 0) __builtin_prefetch(row + at, 0, 2);
 }
 
-// coefficients[i * stride + j] = factors[j] * dot(x[i], rows[j]) for kTokens tokens and kRows rows. With kFetch,
-// prefetches `next`, rows that are used later.
+// Rows of dot products, their factors, and rows that are used later.
+template <int kRows, typename T>
+struct DotRows {
+  const T* rows[kRows];
+  const T* next[kRows];
+  float factors[kRows];
+};
+
+// coefficients[i][j] = factors[j] * dot(x[i], rows[j]) for kTokens tokens and kRows rows of `in` elements. With kFetch,
+// prefetches `next`.
 template <int kTokens, int kRows, bool kFetch, typename T>
-HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
-                    const float (&factors)[kRows], float* coefficients, std::int64_t stride) {
+HWY_INLINE void Dot(ConstRows x, std::int64_t in, const DotRows<kRows, T>& of, Rows coefficients) {
   VF sum[kTokens][kRows];
 #pragma GCC unroll 4
   for (int i = 0; i < kTokens; ++i) {
@@ -62,8 +84,8 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
   }
   const T* row[kRows];
   const T* ahead[kRows];
-  for (int j = 0; j < kRows; ++j) row[j] = rows[j];
-  for (int j = 0; j < kRows; ++j) ahead[j] = kFetch ? next[j] : nullptr;
+  for (int j = 0; j < kRows; ++j) row[j] = of.rows[j];
+  for (int j = 0; j < kRows; ++j) ahead[j] = kFetch ? of.next[j] : nullptr;
   std::int64_t t = 0;
   for (; t + kLanes <= in; t += kLanes) {
     VF a[kRows];
@@ -74,7 +96,7 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kTokens; ++i) {
-      const VF value = hn::LoadU(DF(), x + i * x_stride + t);
+      const VF value = hn::LoadU(DF(), x[i] + t);
 #pragma GCC unroll 4
       for (int j = 0; j < kRows; ++j) sum[i][j] = hn::MulAdd(value, a[j], sum[i][j]);
     }
@@ -86,37 +108,35 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
     for (int j = 0; j < kRows; ++j) {
       float dot = hn::GetLane(hn::SumOfLanes(DF(), sum[i][j]));
       for (std::int64_t rest = t; rest < in; ++rest) {
-        dot += x[i * x_stride + rest] * hn::GetLane(LoadWide(single, row[j] + rest));
+        dot += x[i][rest] * hn::GetLane(LoadWide(single, row[j] + rest));
       }
-      coefficients[i * stride + j] = factors[j] * dot;
+      coefficients[i][j] = of.factors[j] * dot;
     }
   }
 }
 
 // kRows rows with all tokens of the segment. The first tokens prefetch the rows read later.
 template <int kRows, typename T>
-HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
-                             std::int64_t in, std::int64_t first_row) {
-  const T* rows[kRows];
-  const T* next[kRows];
+HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following, ConstRows x, std::int64_t in,
+                             std::int64_t first_row) {
+  DotRows<kRows, T> of;
   const std::int64_t ahead = FetchAhead<T>(in);
   for (int j = 0; j < kRows; ++j) {
-    rows[j] = piece.template ARow<T>(first_row + j);
+    of.rows[j] = piece.template ARow<T>(first_row + j);
+    of.factors[j] = piece.Factor(first_row + j);
     const std::int64_t later = first_row + ahead + j;
     if (later < piece.end) {
-      next[j] = piece.template ARow<T>(later);
+      of.next[j] = piece.template ARow<T>(later);
     } else if (following != nullptr) {
-      next[j] = following->template ARow<T>(std::min(following->begin + later - piece.end, following->end - 1));
+      of.next[j] = following->template ARow<T>(std::min(following->begin + later - piece.end, following->end - 1));
     } else {
-      next[j] = rows[j];
+      of.next[j] = of.rows[j];
     }
   }
-  float factors[kRows];
-  for (int j = 0; j < kRows; ++j) factors[j] = piece.Factor(first_row + j);
   std::int64_t i = piece.first_row;
   const auto run = [&](auto tokens, auto fetch) HWY_ATTR {
-    Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, factors,
-                                                                   piece.Coefficients(i) + first_row, piece.stride);
+    Dot<decltype(tokens)::value, kRows, decltype(fetch)::value>(x.Below(i), in, of,
+                                                                {piece.Coefficients(i) + first_row, piece.stride});
     i += decltype(tokens)::value;
   };
   using Tile = std::integral_constant<int, kTileTokens>;
@@ -132,11 +152,10 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following,
 
 // Rows [piece.begin, piece.end) of A.
 template <typename T>
-void Shrink(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
-            std::int64_t in) {
+void Shrink(const LoraPiece& piece, const LoraPiece* following, ConstRows x, std::int64_t in) {
   std::int64_t row = piece.begin;
-  for (; row + 4 <= piece.end; row += 4) ShrinkRows<4, T>(piece, following, x, x_stride, in, row);
-  for (; row < piece.end; ++row) ShrinkRows<1, T>(piece, following, x, x_stride, in, row);
+  for (; row + 4 <= piece.end; row += 4) ShrinkRows<4, T>(piece, following, x, in, row);
+  for (; row < piece.end; ++row) ShrinkRows<1, T>(piece, following, x, in, row);
 }
 
 // y[c] += coefficients[j] * rows[j][c] for kRows rows in ascending order.
@@ -261,19 +280,18 @@ void Expand(const LoraPiece& piece, const LoraPiece* following) {
 }
 
 // `following`: the piece that this thread computes next; null: unknown.
-void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
-                 std::int64_t in) {
+void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, ConstRows x, std::int64_t in) {
   switch (piece.segment->weights.dtype) {
     case DType::kF32:
-      return Shrink<float>(piece, following, x, x_stride, in);
+      return Shrink<float>(piece, following, x, in);
     case DType::kF16:
-      return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
+      return Shrink<hwy::float16_t>(piece, following, x, in);
     case DType::kI8:
-      return Shrink<std::int8_t>(piece, following, x, x_stride, in);
+      return Shrink<std::int8_t>(piece, following, x, in);
     case DType::kF8E4M3:
-      return Shrink<F8E4M3>(piece, following, x, x_stride, in);
+      return Shrink<F8E4M3>(piece, following, x, in);
     default:
-      return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
+      return Shrink<hwy::bfloat16_t>(piece, following, x, in);
   }
 }
 
@@ -314,15 +332,15 @@ void ExpandOfType(const LoraPiece& piece, const LoraPiece* following) {
 
 template <int kTokens, int kRows, typename T>
 HWY_NOINLINE void OwnTile(const OwnPiece& piece, std::int64_t first, std::int64_t row) {
-  const OwnRows& own = piece.segment->own;
-  const T* rows[kRows];
-  for (int j = 0; j < kRows; ++j) rows[j] = reinterpret_cast<const T*>(own.rows[row + j]);
-  float ones[kRows], dots[kTokens * kRows];
-  std::fill_n(ones, kRows, 1.0f);
-  Dot<kTokens, kRows, false, T>(piece.x + first * piece.x_stride, piece.x_stride, piece.in, rows, rows, ones, dots,
-                                kRows);
+  const OwnRows& own = piece.segment.own;
+  const Rows y = piece.call.y.Below(first);
+  DotRows<kRows, T> of;
+  for (int j = 0; j < kRows; ++j) of.rows[j] = reinterpret_cast<const T*>(own.rows[row + j]);
+  std::fill_n(of.factors, kRows, 1.0f);
+  float dots[kTokens * kRows];
+  Dot<kTokens, kRows, false>(piece.call.x.Below(first), piece.call.in, of, {dots, kRows});
   for (int i = 0; i < kTokens; ++i) {
-    for (int j = 0; j < kRows; ++j) piece.y[(first + i) * piece.y_stride + own.tokens[row + j]] = dots[i * kRows + j];
+    for (int j = 0; j < kRows; ++j) y[i][own.tokens[row + j]] = dots[i * kRows + j];
   }
 }
 
@@ -330,17 +348,17 @@ template <typename T>
 void OwnProductsOfType(const OwnPiece& piece) {
   const auto tokens = [&](auto rows, std::int64_t row) HWY_ATTR {
     constexpr int kRows = decltype(rows)::value;
-    std::int64_t i = piece.segment->begin;
-    for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) OwnTile<kTileTokens, kRows, T>(piece, i, row);
-    for (; i < piece.segment->end; ++i) OwnTile<1, kRows, T>(piece, i, row);
+    std::int64_t i = piece.segment.begin;
+    for (; i + kTileTokens <= piece.segment.end; i += kTileTokens) OwnTile<kTileTokens, kRows, T>(piece, i, row);
+    for (; i < piece.segment.end; ++i) OwnTile<1, kRows, T>(piece, i, row);
   };
-  std::int64_t row = piece.begin;
-  for (; row + 4 <= piece.end; row += 4) tokens(std::integral_constant<int, 4>(), row);
-  for (; row < piece.end; ++row) tokens(std::integral_constant<int, 1>(), row);
+  std::int64_t row = piece.range.begin;
+  for (; row + 4 <= piece.range.end; row += 4) tokens(std::integral_constant<int, 4>(), row);
+  for (; row < piece.range.end; ++row) tokens(std::integral_constant<int, 1>(), row);
 }
 
 void OwnProductsOfPiece(const OwnPiece& piece) {
-  switch (piece.segment->own.dtype) {
+  switch (piece.segment.own.dtype) {
     case DType::kF32:
       return OwnProductsOfType<float>(piece);
     case DType::kF16:
@@ -368,15 +386,14 @@ HWY_EXPORT(ShrinkPiece);
 HWY_EXPORT(ExpandPiece);
 HWY_EXPORT(OwnProductsOfPiece);
 
-void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
-                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace) {
-  const LoraWork work(variant, projections, in, workspace);
+void LoraMatMul(const KernelContext& context, const LoraMatMulArguments& a) {
+  const LoraWork work(a);
   const int threads = context.pool->size();
   const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
   const std::int64_t shrink_tasks = work.Tasks(LoraPhase::kShrink, threads);
   context.pool->Run(shrink_tasks, [&](std::int64_t task, int) {
     work.ForEachPiece(LoraPhase::kShrink, task, shrink_tasks, [&](const LoraPiece& piece, const LoraPiece* following) {
-      shrink(piece, following, x, x_stride, in);
+      shrink(piece, following, a.x, a.in);
       work.ClearPadding(piece);
     });
   });
@@ -386,20 +403,18 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
                     [&](std::int64_t task, int) { work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand); });
 }
 
-void OwnProducts(const KernelContext& context, std::span<const OwnSegment> segments, const float* x,
-                 std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride) {
+void OwnProducts(const KernelContext& context, const OwnProductsArguments& a) {
   constexpr std::int64_t kTaskRows = 256;
   const auto tasks_of = [](const OwnSegment& segment) {
     return segment.begin == segment.end ? 0 : (segment.own.count + kTaskRows - 1) / kTaskRows;
   };
   std::int64_t tasks = 0;
-  for (const OwnSegment& segment : segments) tasks += tasks_of(segment);
+  for (const OwnSegment& segment : a.segments) tasks += tasks_of(segment);
   const auto compute = HWY_DYNAMIC_DISPATCH(OwnProductsOfPiece);
   context.pool->Run(tasks, [&](std::int64_t task, int) {
-    auto segment = segments.begin();
+    auto segment = a.segments.begin();
     for (; task >= tasks_of(*segment); ++segment) task -= tasks_of(*segment);
-    const std::int64_t begin = task * kTaskRows, end = std::min(begin + kTaskRows, segment->own.count);
-    compute({&*segment, begin, end, x, x_stride, in, y, y_stride});
+    compute({a, *segment, {task * kTaskRows, std::min((task + 1) * kTaskRows, segment->own.count)}});
   });
 }
 
@@ -430,9 +445,8 @@ class LineBudget {
 
 }  // namespace
 
-LoraRider::LoraRider(const LoraWork& work, int threads, const float* x, std::int64_t x_stride, std::int64_t in,
-                     const float* y)
-    : work_(&work), tasks_(work.RidingTasks(threads)), x_(x), x_stride_(x_stride), in_(in), y_(y) {
+LoraRider::LoraRider(const LoraWork& work, int threads, const float* y)
+    : work_(&work), tasks_(work.RidingTasks(threads)), y_(y) {
   open_.store(static_cast<std::int32_t>(tasks_), std::memory_order_relaxed);
 }
 
@@ -440,10 +454,11 @@ void LoraRider::Shrink(std::int64_t task) const {
   const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
   LineBudget lines(kLoraAheadBytes);
   work_->ForEachPiece(LoraPhase::kShrink, task, tasks_, [&](const LoraPiece& piece, const LoraPiece*) {
-    lines.FetchRows(piece.segment->weights, piece.segment->weights.a_rows, {piece.begin, piece.end}, {0, in_});
+    lines.FetchRows(piece.segment->weights, piece.segment->weights.a_rows, {piece.begin, piece.end},
+                    {0, work_->call().in});
   });
   work_->ForEachPiece(LoraPhase::kShrink, task, tasks_, [&](const LoraPiece& piece, const LoraPiece* following) {
-    shrink(piece, following, x_, x_stride_, in_);
+    shrink(piece, following, work_->call().x, work_->call().in);
     work_->ClearPadding(piece);
   });
   if (open_.fetch_sub(1, std::memory_order_acq_rel) == 1) open_.notify_all();
@@ -463,22 +478,18 @@ void LoraRider::ExpandPart(IndexRange rows, IndexRange columns) const {
   work_->ForEachPieceOf(y_, rows, columns, HWY_DYNAMIC_DISPATCH(ExpandPiece));
 }
 
-void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
-                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
-                    float* y, std::int64_t y_stride, float* workspace) {
-  const LoraWork work(variant, projections, w.k(), workspace);
+void MatMulWithLora(const KernelContext& context, const MatMulWithLoraArguments& a) {
+  const LoraWork work(a.Lora());
   // With few rows of x and large A and B, reading memory takes the time. LoraMatMul reads whole rows of B, a ridden
   // product reads B by columns. That gains more than the two parallel regions of LoraMatMul cost.
   constexpr std::int64_t kMostToRide = std::int64_t{64} << 10, kMostToRideOfRow = std::int64_t{32} << 10;
   // Without rows of A there is no shrink for the rest to wait for.
   const std::int64_t elements = work.ElementsOfA();
-  if (elements == 0 || elements > std::max(kMostToRide, kMostToRideOfRow * m)) {
-    (w.quantised() ? cpu::GroupMatMul : cpu::MatMul)(context, x, x_stride, m, w, bias, y, y_stride);
-    return cpu::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
+  if (elements == 0 || elements > std::max(kMostToRide, kMostToRideOfRow * a.product.rows)) {
+    cpu::MatMul(context, a.product);
+    return cpu::LoraMatMul(context, a.Lora());
   }
-  const LoraRider rider(work, context.pool->size(), x, x_stride, w.k(), y);
-  const auto product = w.quantised() ? RiddenGroupMatMul : RiddenMatMul;
-  product(context, x, x_stride, m, w, bias, y, y_stride, rider);
+  RiddenMatMul(context, a.product, LoraRider(work, context.pool->size(), a.product.y.data));
 }
 
 }  // namespace loramux::cpu

@@ -16,9 +16,8 @@ class LoraRider {
  public:
   // No adapters: no tasks, and Expand does nothing.
   LoraRider() = default;
-  // The projections' y are columns of the product's y, whose column 0 is at `y`. x, x_stride and in: as LoraMatMul. Not
-  // owning.
-  LoraRider(const LoraWork& work, int threads, const float* x, std::int64_t x_stride, std::int64_t in, const float* y);
+  // The projections' y are columns of the product's y, whose column 0 is at `y`. Not owning.
+  LoraRider(const LoraWork& work, int threads, const float* y);
 
   // Runs the product's tasks after those of shrink, in one region. fn(task) ends with Expand of what it computed.
   template <typename F>
@@ -49,11 +48,12 @@ class LoraRider {
 
   const LoraWork* work_ = nullptr;
   std::int64_t tasks_ = 0;
-  const float* x_ = nullptr;
-  std::int64_t x_stride_ = 0;
-  std::int64_t in_ = 0;
   const float* y_ = nullptr;
   mutable std::atomic<std::int32_t> open_{0};  // tasks of shrink that have not ended
 };
+
+// MatMul, and MatMul of quantised weights, with the tasks of `rider` in the product's parallel region.
+void RiddenMatMul(const KernelContext& context, const MatMulArguments& arguments, const LoraRider& rider);
+void RiddenGroupMatMul(const KernelContext& context, const MatMulArguments& arguments, const LoraRider& rider);
 
 }  // namespace loramux::cpu

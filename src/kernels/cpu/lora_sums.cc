@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/widen-inl.h"
+#include "kernels/lora_sums.h"
 
 // A lane of the device's warp is a lane of the vectors here. It has 4 neighbouring elements of every 128: so x and the
 // rows of A are widened and deinterleaved, [128 elements] to [4][32 lanes], and whole vectors are multiplied.
@@ -178,27 +178,26 @@ HWY_INLINE void AddToTotals(const Totals& totals, std::int64_t row, int j, float
 
 // x: deinterleaved, from the block on.
 template <bool kFused, int kTokens>
-HWY_NOINLINE void ShrinkTokens(const float* x, std::int64_t x_stride, const float* a, std::int64_t groups,
-                               const Totals& totals, std::int64_t row) {
+HWY_NOINLINE void ShrinkTokens(ConstRows x, const float* a, std::int64_t groups, const Totals& totals,
+                               std::int64_t row) {
   constexpr int kVectors = std::min<int>(kTile / kTokens, static_cast<int>(kWarp / kLanes));
   HWY_ALIGN float lanes[kTokens * kRanks * kWarp];
-  MultiplyBlock<kFused, kTokens, kVectors>(x + row * x_stride, x_stride, a, groups, lanes);
+  MultiplyBlock<kFused, kTokens, kVectors>(x[row], x.stride, a, groups, lanes);
   for (int i = 0; i < kTokens; ++i) {
     for (int j = 0; j < totals.ranks; ++j) AddToTotals(totals, row + i, j, AddLanes(lanes + (i * kRanks + j) * kWarp));
   }
 }
 
-// v[row][stride] = A x, four rows of A at a time. x: deinterleaved.
+// v = A x, four rows of A at a time. x: deinterleaved.
 template <bool kFused, typename T>
-void ShrinkAll(const LoraSumsInput& input, const LoraWeights& weights, const float* x, std::int64_t x_stride, float* v,
-               std::int64_t stride) {
+void ShrinkAll(const LoraSumsArguments& input, const LoraWeights& weights, ConstRows x, Rows v) {
   constexpr std::int64_t kMostRows = 64;
   HWY_ALIGN float a[kRanks * kBlock] = {};
   float split[kMostRows * kRanks];
   for (std::int64_t first_row = 0; first_row < input.rows; first_row += kMostRows) {
     const std::int64_t rows = std::min(kMostRows, input.rows - first_row);
     for (std::int32_t rank = 0; rank < weights.rank; rank += kRanks) {
-      Totals totals = {split, v + first_row * stride + rank, stride, std::min<int>(kRanks, weights.rank - rank)};
+      Totals totals = {split, v[first_row] + rank, v.stride, std::min<int>(kRanks, weights.rank - rank)};
       for (std::int64_t begin = 0; begin < input.in; begin += kBlock) {
         const std::int64_t end = std::min(begin + kBlock, input.in);
         for (int j = 0; j < totals.ranks; ++j) {
@@ -209,13 +208,13 @@ void ShrinkAll(const LoraSumsInput& input, const LoraWeights& weights, const flo
         totals.first_block = begin % kSplit == 0;
         totals.last_block = end % kSplit == 0 || end == input.in;
         totals.first_split = begin < kSplit;
-        const float* block = x + first_row * x_stride + begin;
+        const ConstRows block = x.Below(first_row).From(begin);
         const std::int64_t groups = (end - begin + kGroup - 1) / kGroup;
         std::int64_t row = 0;
         for (; row + kTile <= rows; row += kTile) {
-          ShrinkTokens<kFused, kTile>(block, x_stride, a, groups, totals, row);
+          ShrinkTokens<kFused, kTile>(block, a, groups, totals, row);
         }
-        for (; row < rows; ++row) ShrinkTokens<kFused, 1>(block, x_stride, a, groups, totals, row);
+        for (; row < rows; ++row) ShrinkTokens<kFused, 1>(block, a, groups, totals, row);
       }
     }
   }
@@ -230,8 +229,8 @@ HWY_INLINE hn::Vec<D> AddRow(D d, float v, const T* row, hn::Vec<D> sum) {
 
 // sums of kTokens tokens and kVectors vectors of outputs, in registers over the whole rank.
 template <bool kFused, int kTokens, int kVectors, class D, typename T>
-HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, const float* v, std::int64_t stride,
-                               std::int64_t token, std::int64_t column) {
+HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, ConstRows v, std::int64_t token,
+                               std::int64_t column) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<D> sum[kTokens][kVectors];
 #pragma GCC unroll 8
@@ -247,7 +246,7 @@ HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, const float* v
     if (token == 0) FetchIntoL2(row + kVectors * lanes, kVectors * lanes);  // may be beyond the row: no harm
 #pragma GCC unroll 8
     for (int i = 0; i < kTokens; ++i) {
-      const auto factor = hn::Set(d, v[(token + i) * stride + j]);
+      const auto factor = hn::Set(d, v[token + i][j]);
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n)
         sum[i][n] = kFused ? hn::MulAdd(factor, b[n], sum[i][n]) : hn::Add(hn::Mul(factor, b[n]), sum[i][n]);
@@ -262,18 +261,17 @@ HWY_NOINLINE void ExpandTokens(D d, const LoraSumsOutput& output, const float* v
 }
 
 template <bool kFused, int kVectors, typename T, class D>
-void ExpandColumns(D d, const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows,
-                   std::int64_t column) {
+void ExpandColumns(D d, const LoraSumsOutput& output, ConstRows v, std::int64_t rows, std::int64_t column) {
   std::int64_t token = 0;
   for (; token + kTile <= rows; token += kTile) {
-    ExpandTokens<kFused, kTile, kVectors, D, T>(d, output, v, stride, token, column);
+    ExpandTokens<kFused, kTile, kVectors, D, T>(d, output, v, token, column);
   }
-  for (; token < rows; ++token) ExpandTokens<kFused, 1, kVectors, D, T>(d, output, v, stride, token, column);
+  for (; token < rows; ++token) ExpandTokens<kFused, 1, kVectors, D, T>(d, output, v, token, column);
 }
 
 // For few tokens: along the rows of B, four at a time, with the sums in the cache.
 template <bool kFused, typename T>
-void ExpandAlongRows(const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows) {
+void ExpandAlongRows(const LoraSumsOutput& output, ConstRows v, std::int64_t rows) {
   constexpr std::int64_t kColumns = 2048;
   for (std::int64_t begin = 0; begin < output.out; begin += kColumns) {
     const std::int64_t columns = std::min(kColumns, output.out - begin);
@@ -289,7 +287,7 @@ void ExpandAlongRows(const LoraSumsOutput& output, const float* v, std::int64_t 
       }
       for (std::int64_t i = 0; i < rows; ++i) {
         float* HWY_RESTRICT sums = output.sums + i * output.stride + begin;
-        const float* factors = v + i * stride + j;
+        const float* factors = v[i] + j;
         std::int64_t c = 0;
         if (ranks == kRanks) {
           for (; c + kLanes <= columns; c += kLanes) {
@@ -311,73 +309,71 @@ void ExpandAlongRows(const LoraSumsOutput& output, const float* v, std::int64_t 
 }
 
 template <bool kFused, typename T>
-void ExpandAll(const LoraSumsOutput& output, const float* v, std::int64_t stride, std::int64_t rows) {
+void ExpandAll(const LoraSumsOutput& output, ConstRows v, std::int64_t rows) {
   constexpr int kVectors = 4;
-  if (rows < kTile) return ExpandAlongRows<kFused, T>(output, v, stride, rows);
+  if (rows < kTile) return ExpandAlongRows<kFused, T>(output, v, rows);
   std::int64_t column = 0;
   for (; column + kVectors * kLanes <= output.out; column += kVectors * kLanes) {
-    ExpandColumns<kFused, kVectors, T>(DF(), output, v, stride, rows, column);
+    ExpandColumns<kFused, kVectors, T>(DF(), output, v, rows, column);
   }
   for (; column + kLanes <= output.out; column += kLanes) {
-    ExpandColumns<kFused, 1, T>(DF(), output, v, stride, rows, column);
+    ExpandColumns<kFused, 1, T>(DF(), output, v, rows, column);
   }
   for (; column < output.out; ++column) {
-    ExpandColumns<kFused, 1, T>(hn::CappedTag<float, 1>(), output, v, stride, rows, column);
+    ExpandColumns<kFused, 1, T>(hn::CappedTag<float, 1>(), output, v, rows, column);
   }
 }
 
 template <bool kFused, typename T>
-void SumsOfOutput(const LoraSumsInput& input, const LoraSumsOutput& output, const float* x, std::int64_t x_stride,
-                  float* v) {
-  const std::int64_t stride = (output.weights.rank + 15) / 16 * 16;
-  ShrinkAll<kFused, T>(input, output.weights, x, x_stride, v, stride);
+void SumsOfOutput(const LoraSumsArguments& input, const LoraSumsOutput& output, ConstRows x, float* workspace) {
+  const Rows v = {workspace, (output.weights.rank + 15) / 16 * 16};
+  ShrinkAll<kFused, T>(input, output.weights, x, v);
   if (output.weights.factors != nullptr) {
     for (std::int64_t row = 0; row < input.rows; ++row) {
-      for (std::int32_t j = 0; j < output.weights.rank; ++j) v[row * stride + j] *= output.weights.factors[j];
+      for (std::int32_t j = 0; j < output.weights.rank; ++j) v[row][j] *= output.weights.factors[j];
     }
   }
-  ExpandAll<kFused, T>(output, v, stride, input.rows);
+  ExpandAll<kFused, T>(output, v, input.rows);
 }
 
 template <typename T>
-void DeinterleaveInput(const LoraSumsInput& input, float* to, std::int64_t stride) {
+void DeinterleaveInput(const LoraSumsArguments& input, Rows to) {
   for (std::int64_t row = 0; row < input.rows; ++row) {
-    DeinterleaveRow(static_cast<const T*>(input.x) + row * input.x_stride, 0, input.in, to + row * stride);
+    DeinterleaveRow(static_cast<const T*>(input.x) + row * input.x_stride, 0, input.in, to[row]);
   }
 }
 
 template <bool kFused>
-void SumsOfOutputs(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, float* workspace) {
-  const std::int64_t x_stride = (input.in + kGroup - 1) / kGroup * kGroup;
-  float* const v = workspace + input.rows * x_stride;
+void SumsOfOutputs(const LoraSumsArguments& input) {
+  const Rows x = {input.workspace, (input.in + kGroup - 1) / kGroup * kGroup};
+  float* const v = x[input.rows];
   if (input.dtype == DType::kF32) {
-    DeinterleaveInput<float>(input, workspace, x_stride);
+    DeinterleaveInput<float>(input, x);
   } else if (input.dtype == DType::kF16) {
-    DeinterleaveInput<hwy::float16_t>(input, workspace, x_stride);
+    DeinterleaveInput<hwy::float16_t>(input, x);
   } else {
-    DeinterleaveInput<hwy::bfloat16_t>(input, workspace, x_stride);
+    DeinterleaveInput<hwy::bfloat16_t>(input, x);
   }
-  for (const LoraSumsOutput& output : outputs) {
+  for (const LoraSumsOutput& output : input.outputs) {
     if (output.weights.dtype == DType::kF32) {
-      SumsOfOutput<kFused, float>(input, output, workspace, x_stride, v);
+      SumsOfOutput<kFused, float>(input, output, x, v);
     } else if (output.weights.dtype == DType::kF16) {
-      SumsOfOutput<kFused, hwy::float16_t>(input, output, workspace, x_stride, v);
+      SumsOfOutput<kFused, hwy::float16_t>(input, output, x, v);
     } else if (output.weights.dtype == DType::kI8) {
-      SumsOfOutput<kFused, std::int8_t>(input, output, workspace, x_stride, v);
+      SumsOfOutput<kFused, std::int8_t>(input, output, x, v);
     } else if (output.weights.dtype == DType::kF8E4M3) {
-      SumsOfOutput<kFused, F8E4M3>(input, output, workspace, x_stride, v);
+      SumsOfOutput<kFused, F8E4M3>(input, output, x, v);
     } else {
-      SumsOfOutput<kFused, hwy::bfloat16_t>(input, output, workspace, x_stride, v);
+      SumsOfOutput<kFused, hwy::bfloat16_t>(input, output, x, v);
     }
   }
 }
 
-void ComputeLoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused,
-                     float* workspace) {
-  if (fused) {
-    SumsOfOutputs<true>(input, outputs, workspace);
+void ComputeLoraSums(const LoraSumsArguments& input) {
+  if (input.fused) {
+    SumsOfOutputs<true>(input);
   } else {
-    SumsOfOutputs<false>(input, outputs, workspace);
+    SumsOfOutputs<false>(input);
   }
 }
 
@@ -391,8 +387,8 @@ namespace loramux::cpu {
 
 HWY_EXPORT(ComputeLoraSums);
 
-void LoraSums(const LoraSumsInput& input, std::span<const LoraSumsOutput> outputs, bool fused, float* workspace) {
-  HWY_DYNAMIC_DISPATCH(ComputeLoraSums)(input, outputs, fused, workspace);
+void LoraSums(const KernelContext&, const LoraSumsArguments& arguments) {
+  HWY_DYNAMIC_DISPATCH(ComputeLoraSums)(arguments);
 }
 
 }  // namespace loramux::cpu

@@ -8,31 +8,13 @@
 #include <span>
 
 #include "kernels/lora.h"
-#include "kernels/own_rows.h"
 #include "tensor/aligned_buffer.h"
 
 namespace loramux::cpu {
 
-// Rows, or columns, [begin, end).
-struct IndexRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
 // How far ahead of their use rows are prefetched. A core reads 30 GB/s or more, at a latency of up to 300 ns on a busy
 // memory.
 inline constexpr std::int64_t kLoraAheadBytes = 16 << 10;
-
-// Own rows [begin, end) of a segment with all of its rows of the batch: dot products as of shrink, each put into its
-// token's column.
-struct OwnPiece {
-  const OwnSegment* segment;
-  std::int64_t begin, end;
-  const float* x;
-  std::int64_t x_stride, in;
-  float* y;
-  std::int64_t y_stride;
-};
 
 // The two phases: coefficients = A x, then y += scale * B * coefficients.
 enum class LoraPhase { kShrink, kExpand };
@@ -62,7 +44,7 @@ struct LoraPiece {
     return j < segment->weights.rank ? segment->weights.Factor(j) : segment->weights.scale;
   }
   float* Coefficients(std::int64_t token) const { return coefficients + token * stride; }
-  float* Y(std::int64_t token) const { return projection->y + token * projection->y_stride; }
+  float* Y(std::int64_t token) const { return projection->y[token]; }
 };
 
 // A row of `elements` zeros of a type, negative where it has them, in the calling thread's scratch memory.
@@ -85,17 +67,18 @@ inline const std::byte* PaddingRow(DType dtype, std::int64_t elements) {
 // Walks through the work of one LoraMatMul call.
 class LoraWork {
  public:
-  LoraWork(LoraVariant variant, std::span<const LoraProjection> projections, std::int64_t in, float* workspace)
-      : variant_(variant), projections_(projections), in_(in), workspace_(workspace) {
-    if (variant == LoraVariant::kMbgmv) return;
+  explicit LoraWork(const LoraMatMulArguments& call) : call_(call) {
+    if (call.variant == LoraVariant::kMbgmv) return;
     // Padding adds 0 * -0 = -0, or -0 * 0 for integers, which leaves every number unchanged, including -0.
-    std::int64_t widest = in;
-    for (const LoraProjection& projection : projections) widest = std::max(widest, projection.out);
+    std::int64_t widest = call.in;
+    for (const LoraProjection& projection : call.projections) widest = std::max(widest, projection.out);
     padding_single_ = PaddingRow(DType::kF32, widest);
     padding_half_ = PaddingRow(DType::kBF16, widest);
     padding_integers_ = PaddingRow(DType::kI8, widest);
     padding_eighth_ = PaddingRow(DType::kF8E4M3, widest);
   }
+
+  const LoraMatMulArguments& call() const { return call_; }
 
   // The number of tasks of equal cost to divide a phase into, in a region of its own.
   std::int64_t Tasks(LoraPhase phase, int threads) const {
@@ -112,7 +95,7 @@ class LoraWork {
       rows += piece.rank;
       return true;
     });
-    return rows * in_;
+    return rows * call_.in;
   }
 
   // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next piece, null at the last.
@@ -152,7 +135,7 @@ class LoraWork {
   void ForEachPieceOf(const float* y, IndexRange rows, IndexRange columns, const F& fn) const {
     LoraPiece pending;
     ForEachItem(LoraPhase::kExpand, [&](LoraPiece piece, std::int64_t, std::int64_t) {
-      const std::int64_t first = piece.projection->y - y;
+      const std::int64_t first = piece.projection->y.data - y;
       piece.begin = std::max<std::int64_t>(columns.begin - first, 0);
       piece.end = std::min(columns.end - first, piece.projection->out);
       piece.first_row = std::max(piece.first_row, rows.begin);
@@ -197,8 +180,8 @@ class LoraWork {
   // Calls fn(piece, units, cost of a unit) for every segment with work, until it returns false.
   template <typename F>
   void ForEachItem(LoraPhase phase, const F& fn) const {
-    float* coefficients = workspace_;
-    for (const LoraProjection& projection : projections_) {
+    float* coefficients = call_.workspace;
+    for (const LoraProjection& projection : call_.projections) {
       std::int64_t largest_rank = 0, largest_end = 0;
       for (const LoraSegment& segment : projection.segments) {
         if (segment.begin == segment.end) continue;
@@ -208,7 +191,7 @@ class LoraWork {
       for (const LoraSegment& segment : projection.segments) {
         const std::int64_t tokens = segment.end - segment.begin;
         // kBgmv pads every segment to the largest rank. A segment of rank 0 is all padding, but costs the same.
-        const std::int64_t rank = variant_ == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
+        const std::int64_t rank = call_.variant == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
         const bool shrink = phase == LoraPhase::kShrink;
         const std::int64_t vectors = shrink || segment.weights.gains == nullptr ? 0 : 2;
         if (tokens == 0 || rank + vectors == 0) continue;
@@ -222,7 +205,7 @@ class LoraWork {
                                  .end_row = segment.end};
         const std::int64_t units =
             shrink ? (rank + kUnitRows - 1) / kUnitRows : (projection.out + kUnitColumns - 1) / kUnitColumns;
-        const std::int64_t elements = shrink ? kUnitRows * in_ : kUnitColumns * (rank + vectors);
+        const std::int64_t elements = shrink ? kUnitRows * call_.in : kUnitColumns * (rank + vectors);
         if (!fn(piece, units, elements * (kReadCost + tokens))) return;
       }
       coefficients += largest_end * largest_rank;
@@ -234,10 +217,7 @@ class LoraWork {
     return dtype == DType::kF32 ? padding_single_ : padding_half_;
   }
 
-  LoraVariant variant_;
-  std::span<const LoraProjection> projections_;
-  std::int64_t in_;
-  float* workspace_;
+  LoraMatMulArguments call_;
   const std::byte* padding_single_ = nullptr;
   const std::byte* padding_half_ = nullptr;
   const std::byte* padding_integers_ = nullptr;

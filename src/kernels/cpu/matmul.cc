@@ -9,9 +9,9 @@
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/interleave-inl.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lora_rider.h"
 #include "kernels/cpu/widen-inl.h"
+#include "kernels/matmul.h"
 
 // Every output is one chain of fused multiply-adds over ascending t, from zero. The chain is the same whichever tile
 // computes it, and whether or not the accumulator is stored to y and reloaded between blocks of t. Hence the result has
@@ -92,15 +92,21 @@ struct TileWork {
   const std::byte* fetch = nullptr;  // only with Fetch::kNext
 };
 
+// Where the groups of packed rows and the panels of a tile lie, and its first pair of vectors.
+struct TilePlace {
+  std::int64_t group_size, panel_size;
+  int first_pair;
+};
+
 // One value of t: adds x[i] * w[v] to each accumulator.
 template <int kRows, int kPanels, Fetch kFetch, typename T>
-HWY_INLINE void Step(const float* HWY_RESTRICT x, std::int64_t group_size, const T* HWY_RESTRICT w,
-                     std::int64_t panel_size, int first_pair, VF (&sum)[kRows][2 * kPairsAtOnce * kPanels]) {
+HWY_INLINE void Step(const float* HWY_RESTRICT x, const T* HWY_RESTRICT w, const TilePlace& place,
+                     VF (&sum)[kRows][2 * kPairsAtOnce * kPanels]) {
   constexpr int kVectors = 2 * kPairsAtOnce * kPanels;
   VF weight[kVectors];
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) {
-    const T* row = w + p * panel_size;
+    const T* row = w + p * place.panel_size;
     if constexpr (kFetch == Fetch::kOwnPanels) {
       constexpr auto kElements = static_cast<std::int64_t>(sizeof(T));
       for (std::int64_t line = 0; line < kPanel * kElements; line += kLineBytes) {
@@ -110,12 +116,12 @@ HWY_INLINE void Step(const float* HWY_RESTRICT x, std::int64_t group_size, const
 #pragma GCC unroll 8
     for (int b = 0; b < kPairsAtOnce; ++b) {
       const int v = 2 * (p * kPairsAtOnce + b);
-      LoadPair(row, first_pair + b, weight[v], weight[v + 1]);
+      LoadPair(row, place.first_pair + b, weight[v], weight[v + 1]);
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
-    const VF value = hn::Set(DF(), x[i / kGroupRows * group_size + i % kGroupRows]);
+    const VF value = hn::Set(DF(), x[i / kGroupRows * place.group_size + i % kGroupRows]);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(value, weight[v], sum[i][v]);
   }
@@ -149,18 +155,17 @@ HWY_NOINLINE void Tile(const TileWork<T>& work, int first_pair) {
   const float* x = work.x;
   const T* w = work.w;
   const std::byte* fetch = work.fetch;
-  const std::int64_t group_size = work.group_size;
-  const std::int64_t panel_size = work.panel_size;
+  const TilePlace place = {work.group_size, work.panel_size, first_pair};
   std::int64_t t = 0;
   for (; t + 2 <= work.depth; t += 2, x += 2 * kXStep, w += 2 * kPanel) {
     if constexpr (kFetch == Fetch::kNext) {
       __builtin_prefetch(fetch, 0, 2);
       fetch += kLineBytes;
     }
-    Step<kRows, kPanels, kFetch>(x, group_size, w, panel_size, first_pair, sum);
-    Step<kRows, kPanels, kFetch>(x + kXStep, group_size, w + kPanel, panel_size, first_pair, sum);
+    Step<kRows, kPanels, kFetch>(x, w, place, sum);
+    Step<kRows, kPanels, kFetch>(x + kXStep, w + kPanel, place, sum);
   }
-  if (t < work.depth) Step<kRows, kPanels, kFetch>(x, group_size, w, panel_size, first_pair, sum);
+  if (t < work.depth) Step<kRows, kPanels, kFetch>(x, w, place, sum);
 
   if (work.bias != nullptr) {
 #pragma GCC unroll 16
@@ -218,41 +223,35 @@ HWY_INLINE std::int64_t PartBegin(std::int64_t total, std::int64_t parts, std::i
 
 // One product, with the weights' element type.
 template <typename T>
-struct Product {
-  const float* x;
-  std::int64_t x_stride;
-  std::int64_t m;
-  const PackedMatrix& matrix;
-  const float* bias;
-  float* y;
-  std::int64_t y_stride;
+struct Product : MatMulArguments {
   const LoraRider& rider;
   const float* packed = nullptr;  // see PackAllRows
   std::int64_t block_depth = 0;   // number of t in a block of packed rows
 
-  std::int64_t row_tiles() const { return (m + kMaxRows - 1) / kMaxRows; }
-  std::int64_t TileRow(std::int64_t tile) const { return PartBegin(m, row_tiles(), tile); }
+  std::int64_t row_tiles() const { return (rows + kMaxRows - 1) / kMaxRows; }
+  std::int64_t TileRow(std::int64_t tile) const { return PartBegin(rows, row_tiles(), tile); }
 
   // The work for panel `panel` of row tile `tile` over t in [begin, begin + depth) with weights from `w`.
   template <typename W>
-  TileWork<W> Work(std::int64_t tile, std::int64_t panel, std::int64_t begin, std::int64_t depth, const W* w) const {
+  TileWork<W> Work(std::int64_t tile, std::int64_t panel, std::int64_t begin, std::int64_t depth,
+                   const W* weights) const {
     const std::int64_t column = panel * kPanel;
-    return {.x = packed == nullptr ? x + begin : packed + PackedOffset(tile, begin, depth),
+    return {.x = packed == nullptr ? x.data + begin : packed + PackedOffset(tile, begin, depth),
             .group_size = kGroupRows * depth,
-            .w = w,
-            .panel_size = matrix.k() * kPanel,
+            .w = weights,
+            .panel_size = w.k() * kPanel,
             .depth = depth,
-            .y = y + TileRow(tile) * y_stride + column,
-            .y_stride = y_stride,
-            .columns = matrix.n() - column,
-            .bias = bias != nullptr && begin + depth == matrix.k() ? bias + column : nullptr};
+            .y = y[TileRow(tile)] + column,
+            .y_stride = y.stride,
+            .columns = w.n() - column,
+            .bias = bias != nullptr && begin + depth == w.k() ? bias + column : nullptr};
   }
   // The outputs of panels [first, end).
   IndexRange Columns(std::int64_t first, std::int64_t end) const {
-    return {first * kPanel, std::min(end * kPanel, matrix.n())};
+    return {first * kPanel, std::min(end * kPanel, w.n())};
   }
   const T* Weights(std::int64_t panel, std::int64_t t) const {
-    return reinterpret_cast<const T*>(matrix.panel(panel)) + t * kPanel;
+    return reinterpret_cast<const T*>(w.panel(panel)) + t * kPanel;
   }
 
   // Rows that a tile takes in `packed`: whole groups.
@@ -262,19 +261,19 @@ struct Product {
   std::int64_t PackedOffset(std::int64_t tile, std::int64_t begin, std::int64_t depth) const {
     return (begin * row_tiles() + tile * depth) * kTilePackedRows;
   }
-  std::int64_t Depth(std::int64_t begin) const { return std::min(block_depth, matrix.k() - begin); }
+  std::int64_t Depth(std::int64_t begin) const { return std::min(block_depth, w.k() - begin); }
 };
 
 template <typename T>
 void PackTile(const Product<T>& product, std::int64_t tile, float* packed) {
   const std::int64_t end = product.TileRow(tile + 1);
-  for (std::int64_t begin = 0; begin < product.matrix.k(); begin += product.block_depth) {
+  for (std::int64_t begin = 0; begin < product.w.k(); begin += product.block_depth) {
     const std::int64_t depth = product.Depth(begin);
     float* to = packed + product.PackedOffset(tile, begin, depth);
     for (std::int64_t row = product.TileRow(tile); row < end; row += kGroupRows, to += kGroupRows * depth) {
       const std::int64_t rows = std::min(kGroupRows, end - row);
       const float* from[kGroupRows] = {};
-      for (std::int64_t i = 0; i < rows; ++i) from[i] = product.x + (row + i) * product.x_stride + begin;
+      for (std::int64_t i = 0; i < rows; ++i) from[i] = product.x[row + i] + begin;
       InterleaveRows(from, rows, depth, to);
     }
   }
@@ -287,11 +286,11 @@ template <typename T>
 void PackAllRows(const KernelContext& context, Product<T>& product) {
   thread_local AlignedBuffer<float> scratch;
   const std::int64_t tiles = product.row_tiles();
-  scratch.Reserve(tiles * Product<T>::kTilePackedRows * product.matrix.k());
+  scratch.Reserve(tiles * Product<T>::kTilePackedRows * product.w.k());
   float* packed = scratch.data();
   product.packed = packed;
   // An element takes about half a cycle; below 32 Ki elements, waking the other threads costs as much as it saves.
-  if (product.m * product.matrix.k() < (std::int64_t{32} << 10)) {
+  if (product.rows * product.w.k() < (std::int64_t{32} << 10)) {
     for (std::int64_t tile = 0; tile < tiles; ++tile) PackTile(product, tile, packed);
   } else {
     context.pool->Run(tiles, [&product, packed](std::int64_t tile, int) HWY_ATTR { PackTile(product, tile, packed); });
@@ -308,24 +307,24 @@ HWY_INLINE std::int64_t PanelTasks(std::int64_t panels, std::int64_t threads, st
 // One or two rows: weights stream from memory, several panels at once.
 template <int kPanels, typename T>
 void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
-  const std::int64_t k = product.matrix.k();
-  const std::int64_t groups = (product.matrix.panels() + kPanels - 1) / kPanels;
+  const std::int64_t k = product.w.k();
+  const std::int64_t groups = (product.w.panels() + kPanels - 1) / kPanels;
   const std::int64_t tasks = PanelTasks(groups, context.pool->size(), 8);
   product.rider.RunWith(*context.pool, tasks, [&](std::int64_t task) HWY_ATTR {
     const std::int64_t first_group = PartBegin(groups, tasks, task), end_group = PartBegin(groups, tasks, task + 1);
     const IndexRange columns = product.Columns(first_group * kPanels, end_group * kPanels);
     for (std::int64_t group = first_group; group < end_group; ++group) {
       const std::int64_t begin = group * kPanels;
-      if (product.matrix.n() - begin * kPanel >= kPanels * kPanel) {
+      if (product.w.n() - begin * kPanel >= kPanels * kPanel) {
         TileOfRows<kPanels, Fetch::kOwnPanels, kMaxRows / kPanels>(
-            product.m, product.Work(0, begin, 0, k, product.Weights(begin, 0)));
+            product.rows, product.Work(0, begin, 0, k, product.Weights(begin, 0)));
         continue;
       }
-      for (std::int64_t panel = begin; panel < product.matrix.panels(); ++panel) {
-        TileOfRows<1, Fetch::kOwnPanels>(product.m, product.Work(0, panel, 0, k, product.Weights(panel, 0)));
+      for (std::int64_t panel = begin; panel < product.w.panels(); ++panel) {
+        TileOfRows<1, Fetch::kOwnPanels>(product.rows, product.Work(0, panel, 0, k, product.Weights(panel, 0)));
       }
     }
-    product.rider.Expand({0, product.m}, columns);
+    product.rider.Expand({0, product.rows}, columns);
   });
 }
 
@@ -333,8 +332,8 @@ void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
 // halves of the next panel; a lone tile prefetches ahead in its own panel.
 template <typename T>
 void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
-  const std::int64_t k = product.matrix.k();
-  const std::int64_t panels = product.matrix.panels();
+  const std::int64_t k = product.w.k();
+  const std::int64_t panels = product.w.panels();
   const std::int64_t row_tiles = product.row_tiles();
   const std::int64_t tasks = PanelTasks(panels, context.pool->size(), 16);
   const auto panel_bytes = static_cast<std::int64_t>(sizeof(T)) * k * kPanel;
@@ -354,7 +353,7 @@ void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
         }
       }
     }
-    product.rider.Expand({0, product.m}, columns);
+    product.rider.Expand({0, product.rows}, columns);
   });
 }
 
@@ -381,7 +380,7 @@ void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int6
   constexpr std::int64_t kTileSums = kMaxRows * kPanel;
   HWY_ALIGN float scratch[kBlockDepth * kPanel];
   partial_sums.Reserve((end_panel - first_panel) * (end_tile - first_tile) * kTileSums);
-  for (std::int64_t begin = 0; begin < product.matrix.k(); begin += kBlockDepth) {
+  for (std::int64_t begin = 0; begin < product.w.k(); begin += kBlockDepth) {
     const std::int64_t depth = product.Depth(begin);
     float* partial = partial_sums.data();
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
@@ -397,7 +396,7 @@ void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int6
         const std::int64_t rows = product.TileRow(tile + 1) - product.TileRow(tile);
         auto work = product.Work(tile, panel, begin, depth, weights);
         if (begin > 0) work.partial = partial;
-        if (begin + depth < product.matrix.k()) {
+        if (begin + depth < product.w.k()) {
           work.y = partial;
           work.y_stride = kPanel;
           work.columns = kPanel;
@@ -417,8 +416,8 @@ void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int6
 
 template <typename T>
 void MultiplyBlocked(const KernelContext& context, const Product<T>& product) {
-  const std::int64_t panels = product.matrix.panels();
-  const std::int64_t row_blocks = (product.m + kBlockRows - 1) / kBlockRows;
+  const std::int64_t panels = product.w.panels();
+  const std::int64_t row_blocks = (product.rows + kBlockRows - 1) / kBlockRows;
   // Up to 8 panels per task: x is read from L3 once per task.
   const std::int64_t panel_tasks = PanelTasks(panels, context.pool->size(), 8);
   product.rider.RunWith(*context.pool, row_blocks * panel_tasks, [&](std::int64_t task) HWY_ATTR {
@@ -434,26 +433,25 @@ void MultiplyBlocked(const KernelContext& context, const Product<T>& product) {
 
 template <typename T>
 void Multiply(const KernelContext& context, Product<T> product) {
-  const bool blocked = product.m > kMaxDirectRows;
-  product.block_depth = blocked ? kBlockDepth : product.matrix.k();
-  if (product.m > 1) PackAllRows(context, product);
+  const bool blocked = product.rows > kMaxDirectRows;
+  product.block_depth = blocked ? kBlockDepth : product.w.k();
+  if (product.rows > 1) PackAllRows(context, product);
   if (blocked) return MultiplyBlocked(context, product);
   // Few rows have few accumulators. Several panels at once make enough independent chains to hide the latency of the
   // multiply-adds and of memory.
-  if (product.m == 1) return MultiplyFewRows < kManyRegisters ? 4 : 2 > (context, product);
-  if (product.m <= kMaxRows / 3) return MultiplyFewRows < kManyRegisters ? 3 : 1 > (context, product);
+  if (product.rows == 1) return MultiplyFewRows < kManyRegisters ? 4 : 2 > (context, product);
+  if (product.rows <= kMaxRows / 3) return MultiplyFewRows < kManyRegisters ? 3 : 1 > (context, product);
   return MultiplyDirect(context, product);
 }
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
-  switch (w.dtype()) {
+void MultiplyFloats(const KernelContext& context, const MatMulArguments& arguments, const LoraRider& rider) {
+  switch (arguments.w.dtype()) {
     case DType::kF32:
-      return Multiply(context, Product<float>{x, x_stride, m, w, bias, y, y_stride, rider});
+      return Multiply(context, Product<float>{arguments, rider});
     case DType::kF16:
-      return Multiply(context, Product<hwy::float16_t>{x, x_stride, m, w, bias, y, y_stride, rider});
+      return Multiply(context, Product<hwy::float16_t>{arguments, rider});
     default:
-      return Multiply(context, Product<hwy::bfloat16_t>{x, x_stride, m, w, bias, y, y_stride, rider});
+      return Multiply(context, Product<hwy::bfloat16_t>{arguments, rider});
   }
 }
 
@@ -465,16 +463,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace loramux::cpu {
 
-HWY_EXPORT(MatMul);
+HWY_EXPORT(MultiplyFloats);
 
-void RiddenMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                  const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride, const LoraRider& rider) {
-  HWY_DYNAMIC_DISPATCH(MatMul)(context, x, x_stride, m, w, bias, y, y_stride, rider);
+void RiddenMatMul(const KernelContext& context, const MatMulArguments& arguments, const LoraRider& rider) {
+  if (arguments.rows == 0) return;
+  if (arguments.w.quantised()) return RiddenGroupMatMul(context, arguments, rider);
+  HWY_DYNAMIC_DISPATCH(MultiplyFloats)(context, arguments, rider);
 }
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride) {
-  RiddenMatMul(context, x, x_stride, m, w, bias, y, y_stride, LoraRider());
+void MatMul(const KernelContext& context, const MatMulArguments& arguments) {
+  RiddenMatMul(context, arguments, LoraRider());
 }
 
 }  // namespace loramux::cpu

@@ -9,7 +9,8 @@
 
 #include "base/check.h"
 #include "kernels/cpu/exp-inl.h"
-#include "kernels/cpu/states.h"
+#include "kernels/cpu/vectors-inl.h"
+#include "kernels/states.h"
 
 #ifndef LORAMUX_KERNELS_CPU_STATES_ONCE_
 #define LORAMUX_KERNELS_CPU_STATES_ONCE_
@@ -18,26 +19,20 @@ namespace loramux::cpu {
 inline constexpr std::int64_t kConvBlock = 128;  // channels of a task
 inline constexpr std::int64_t kConvWidth = 8;    // the widest convolution
 
-// Channels of a sequence's rows.
+// `count` channels of a sequence's rows.
 struct ConvPiece {
-  std::int64_t rows = 0, count = 0, channels = 0, width = 0;  // of `channels`, `count` are computed
+  std::int64_t rows = 0, count = 0, channels = 0, width = 0;
   const float* weights = nullptr;
-  const float* x = nullptr;
-  std::int64_t x_stride = 0;
-  float* y = nullptr;
-  std::int64_t y_stride = 0;
+  ConstRows x;
+  Rows y;
 };
 
 // A value head's rows.
 struct DeltaPiece {
   std::int64_t rows = 0, key_dim = 0, value_dim = 0;
-  const float *q = nullptr, *k = nullptr, *v = nullptr;
-  std::int64_t x_stride = 0;
-  const float *b = nullptr, *a = nullptr;
-  std::int64_t gates_stride = 0;
+  ConstRows q, k, v, b, a;
   float rate = 0, bias = 0;
-  float* out = nullptr;
-  std::int64_t out_stride = 0;
+  Rows out;
 };
 
 }  // namespace loramux::cpu
@@ -47,19 +42,6 @@ HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace {
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-
-// Calls fn(tag, index) for whole vectors over [0, n), then for single elements.
-template <typename F>
-HWY_INLINE void ForEachVector(std::int64_t n, const F& fn) {
-  const DF d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) fn(d, i);
-  for (; i < n; ++i) fn(hn::CappedTag<float, 1>(), i);
-}
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SigmoidOf(D d, V x) {
@@ -88,8 +70,8 @@ void ConvRows(const ConvPiece& piece, float* state) {
   const float* rows[kConvWidth];  // in view of a row, the earliest first
   for (std::int64_t j = 0; j < before; ++j) rows[j] = state + j * kConvBlock;
   for (std::int64_t t = 0; t < piece.rows; ++t) {
-    rows[before] = piece.x + t * piece.x_stride;
-    float* const y = piece.y + t * piece.y_stride;
+    rows[before] = piece.x[t];
+    float* const y = piece.y[t];
     ForEachVector(piece.count, [&](auto d, std::int64_t c) HWY_ATTR {
       auto sum = hn::Zero(d);
       for (std::int64_t j = 0; j <= before; ++j) {
@@ -111,14 +93,23 @@ void Normalise(const float* x, std::int64_t n, float scale, float* y) {
                        HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, y + i); });
 }
 
-// `kVectors` vectors of a value head's columns, of one token: they take the state twice through the registers, first
-// for what it knows of the key, then for what it becomes.
+// What one token does to a value head.
+struct DeltaToken {
+  const float *q, *k, *v;
+  float decay, beta;
+  float *state, *out;
+};
+
+// `kVectors` vectors of a value head's columns from `column` on, of one token: they take the state twice through the
+// registers, first for what it knows of the key, then for what it becomes.
 template <int kVectors, class D>
-HWY_INLINE void DeltaColumns(D d, const float* q, const float* k, const float* v, std::int64_t key_dim,
-                             std::int64_t value_dim, float decay, float beta, float* state, float* out) {
+HWY_INLINE void DeltaColumns(D d, const DeltaPiece& piece, const DeltaToken& token, std::int64_t column) {
   using V = hn::Vec<D>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const V by = hn::Set(d, decay);
+  const std::int64_t key_dim = piece.key_dim, value_dim = piece.value_dim;
+  const float *const q = token.q, *const k = token.k;
+  float* const state = token.state + column;
+  const V by = hn::Set(d, token.decay);
   V sums[kVectors], changes[kVectors];
   for (int t = 0; t < kVectors; ++t) sums[t] = hn::Zero(d);
   for (std::int64_t i = 0; i < key_dim; ++i) {
@@ -131,7 +122,7 @@ HWY_INLINE void DeltaColumns(D d, const float* q, const float* k, const float* v
     }
   }
   for (int t = 0; t < kVectors; ++t) {
-    changes[t] = hn::Mul(hn::Sub(hn::LoadU(d, v + t * lanes), sums[t]), hn::Set(d, beta));
+    changes[t] = hn::Mul(hn::Sub(hn::LoadU(d, token.v + column + t * lanes), sums[t]), hn::Set(d, token.beta));
     sums[t] = hn::Zero(d);
   }
   for (std::int64_t i = 0; i < key_dim; ++i) {
@@ -143,7 +134,7 @@ HWY_INLINE void DeltaColumns(D d, const float* q, const float* k, const float* v
       sums[t] = hn::MulAdd(now, query, sums[t]);
     }
   }
-  for (int t = 0; t < kVectors; ++t) hn::StoreU(sums[t], d, out + t * lanes);
+  for (int t = 0; t < kVectors; ++t) hn::StoreU(sums[t], d, token.out + column + t * lanes);
 }
 
 // `q` and `k`: room for [key_dim] each.
@@ -154,19 +145,17 @@ void DeltaRows(const DeltaPiece& piece, float* state, float* q, float* k) {
   const std::int64_t dk = piece.key_dim, dv = piece.value_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dk));
   for (std::int64_t row = 0; row < piece.rows; ++row) {
-    Normalise(piece.q + row * piece.x_stride, dk, scale, q);
-    Normalise(piece.k + row * piece.x_stride, dk, 1.0f, k);
-    const float* const v = piece.v + row * piece.x_stride;
-    float* const out = piece.out + row * piece.out_stride;
-    const float a = piece.a[row * piece.gates_stride] + piece.bias;
+    Normalise(piece.q[row], dk, scale, q);
+    Normalise(piece.k[row], dk, 1.0f, k);
+    const float a = *piece.a[row] + piece.bias;
     const float softplus = a > 20.0f ? a : std::log1p(std::exp(a));
     const float decay = std::exp(piece.rate * softplus);
-    const float beta = 1.0f / (1.0f + std::exp(-piece.b[row * piece.gates_stride]));
+    const float beta = 1.0f / (1.0f + std::exp(-*piece.b[row]));
+    const DeltaToken token = {q, k, piece.v[row], decay, beta, state, piece.out[row]};
     std::int64_t j = 0;
-    for (; j + 4 * lanes <= dv; j += 4 * lanes)
-      DeltaColumns<4>(d, q, k, v + j, dk, dv, decay, beta, state + j, out + j);
-    for (; j + lanes <= dv; j += lanes) DeltaColumns<1>(d, q, k, v + j, dk, dv, decay, beta, state + j, out + j);
-    for (; j < dv; ++j) DeltaColumns<1>(one, q, k, v + j, dk, dv, decay, beta, state + j, out + j);
+    for (; j + 4 * lanes <= dv; j += 4 * lanes) DeltaColumns<4>(d, piece, token, j);
+    for (; j + lanes <= dv; j += lanes) DeltaColumns<1>(d, piece, token, j);
+    for (; j < dv; ++j) DeltaColumns<1>(one, piece, token, j);
   }
 }
 
@@ -207,7 +196,7 @@ void ForEachStateTask(const KernelContext& context, std::int64_t tasks, std::int
   for (std::int64_t task = 0; task < tasks; ++task) fn(task, 0);
 }
 
-std::int64_t RowsOf(std::span<const StateSequence> sequences) {
+std::int64_t RowsOfAll(std::span<const StateSequence> sequences) {
   std::int64_t rows = 0;
   for (const StateSequence& sequence : sequences) rows += sequence.num_tokens;
   return rows;
@@ -215,83 +204,72 @@ std::int64_t RowsOf(std::span<const StateSequence> sequences) {
 
 }  // namespace
 
-void CausalConv(const KernelContext& context, std::int64_t channels, std::int64_t width, const float* weights,
-                const StatePlace& place, std::span<const StateSequence> sequences, const float* x,
-                std::int64_t x_stride, float* y, std::int64_t y_stride) {
-  CHECK_LE(width, kConvWidth);
+void CausalConv(const KernelContext& context, const CausalConvArguments& a) {
+  CHECK_LE(a.width, kConvWidth);
   const auto conv = HWY_DYNAMIC_DISPATCH(ConvRows);
-  const std::int64_t blocks = (channels + kConvBlock - 1) / kConvBlock;
-  const auto tasks = static_cast<std::int64_t>(sequences.size()) * blocks;
-  ForEachStateTask(context, tasks, RowsOf(sequences) * channels * width, [&](std::int64_t task, int) {
-    const StateSequence& sequence = sequences[static_cast<std::size_t>(task / blocks)];
+  const std::int64_t channels = a.channels, width = a.width, blocks = (channels + kConvBlock - 1) / kConvBlock;
+  const auto tasks = static_cast<std::int64_t>(a.sequences.size()) * blocks;
+  ForEachStateTask(context, tasks, RowsOfAll(a.sequences) * channels * width, [&](std::int64_t task, int) {
+    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / blocks)];
     const std::int64_t first = task % blocks * kConvBlock, count = std::min(kConvBlock, channels - first);
     float state[(kConvWidth - 1) * kConvBlock];
     for (std::int64_t j = 0; j + 1 < width; ++j) {
-      place.Read(sequence, j * channels + first, count, state + j * kConvBlock);
+      a.place.Read(sequence, j * channels + first, count, state + j * kConvBlock);
     }
-    const ConvPiece piece = {sequence.num_tokens,
-                             count,
-                             channels,
-                             width,
-                             weights + first,
-                             x + sequence.first_row * x_stride + first,
-                             x_stride,
-                             y + sequence.first_row * y_stride + first,
-                             y_stride};
-    conv(piece, state);
+    conv({.rows = sequence.num_tokens,
+          .count = count,
+          .channels = channels,
+          .width = width,
+          .weights = a.weights + first,
+          .x = a.x.Below(sequence.first_row).From(first),
+          .y = a.y.Below(sequence.first_row).From(first)},
+         state);
     for (std::int64_t j = 0; j + 1 < width; ++j) {
-      place.Write(sequence, j * channels + first, count, state + j * kConvBlock);
+      a.place.Write(sequence, j * channels + first, count, state + j * kConvBlock);
     }
   });
 }
 
-void DeltaRule(const KernelContext& context, const DeltaShape& shape, const DeltaGates& form, const StatePlace& place,
-               std::span<const StateSequence> sequences, const float* x, std::int64_t x_stride, const float* gates,
-               std::int64_t gates_stride, float* out, std::int64_t out_stride, float* workspace) {
+void DeltaRule(const KernelContext& context, const DeltaRuleArguments& a) {
   const auto rule = HWY_DYNAMIC_DISPATCH(DeltaRows);
+  const DeltaShape& shape = a.shape;
   const std::int64_t heads = shape.value_heads, dk = shape.key_dim, dv = shape.value_dim;
-  const auto tasks = static_cast<std::int64_t>(sequences.size()) * heads;
-  const std::int64_t work = (RowsOf(sequences) + static_cast<std::int64_t>(sequences.size())) * heads * dk * dv;
-  ForEachStateTask(context, tasks, work, [&](std::int64_t task, int thread) {
-    const StateSequence& sequence = sequences[static_cast<std::size_t>(task / heads)];
+  const auto sequences = static_cast<std::int64_t>(a.sequences.size());
+  const std::int64_t work = (RowsOfAll(a.sequences) + sequences) * heads * dk * dv;
+  ForEachStateTask(context, sequences * heads, work, [&](std::int64_t task, int thread) {
+    const StateSequence& sequence = a.sequences[static_cast<std::size_t>(task / heads)];
     const std::int64_t head = task % heads, key_head = head / (heads / shape.key_heads);
-    float* const state = workspace + thread * DeltaWorkspaceFloats(shape);
-    const float* const of_rows = x + sequence.first_row * x_stride;
-    const float* const gates_of_rows = gates + sequence.first_row * gates_stride;
+    float* const state = a.workspace + thread * DeltaWorkspaceFloats(shape);
+    const ConstRows x = a.x.Below(sequence.first_row), gates = a.gates.Below(sequence.first_row);
     const DeltaPiece piece = {.rows = sequence.num_tokens,
                               .key_dim = dk,
                               .value_dim = dv,
-                              .q = of_rows + key_head * dk,
-                              .k = of_rows + shape.Keys() + key_head * dk,
-                              .v = of_rows + 2 * shape.Keys() + head * dv,
-                              .x_stride = x_stride,
-                              .b = gates_of_rows + head,
-                              .a = gates_of_rows + heads + head,
-                              .gates_stride = gates_stride,
-                              .rate = form.rate[head],
-                              .bias = form.bias[head],
-                              .out = out + sequence.first_row * out_stride + head * dv,
-                              .out_stride = out_stride};
-    place.Read(sequence, head * dk * dv, dk * dv, state);
+                              .q = x.From(key_head * dk),
+                              .k = x.From(shape.Keys() + key_head * dk),
+                              .v = x.From(2 * shape.Keys() + head * dv),
+                              .b = gates.From(head),
+                              .a = gates.From(heads + head),
+                              .rate = a.rate[head],
+                              .bias = a.bias[head],
+                              .out = a.out.Below(sequence.first_row).From(head * dv)};
+    a.place.Read(sequence, head * dk * dv, dk * dv, state);
     rule(piece, state, state + dk * dv, state + dk * dv + dk);
-    place.Write(sequence, head * dk * dv, dk * dv, state);
+    a.place.Write(sequence, head * dk * dv, dk * dv, state);
   });
 }
 
-void GatedRmsNorm(const KernelContext& context, std::int64_t heads, std::int64_t dim, const float* weight, float eps,
-                  const float* z, std::int64_t z_stride, std::int64_t m, float* y, std::int64_t y_stride) {
+void GatedRmsNorm(const KernelContext& context, const GatedRmsNormArguments& a) {
   const auto norm = HWY_DYNAMIC_DISPATCH(GatedNormHead);
-  ForEachStateTask(context, m, m * heads * dim, [&](std::int64_t i, int) {
-    for (std::int64_t head = 0; head < heads; ++head) {
-      norm(weight, eps, z + i * z_stride + head * dim, dim, y + i * y_stride + head * dim);
+  ForEachStateTask(context, a.rows, a.rows * a.heads * a.head_dim, [&](std::int64_t i, int) {
+    for (std::int64_t at = 0; at < a.heads * a.head_dim; at += a.head_dim) {
+      norm(a.weight, a.eps, a.z[i] + at, a.head_dim, a.y[i] + at);
     }
   });
 }
 
-void MulSigmoid(const KernelContext& context, const float* gate, std::int64_t gate_stride, std::int64_t m,
-                std::int64_t n, float* y, std::int64_t y_stride) {
+void MulSigmoid(const KernelContext& context, const MulSigmoidArguments& a) {
   const auto row = HWY_DYNAMIC_DISPATCH(MulSigmoidRow);
-  ForEachStateTask(context, m, m * n, [&](std::int64_t i, int) { row(gate + i * gate_stride, n, y + i * y_stride); });
+  ForEachStateTask(context, a.rows, a.rows * a.width, [&](std::int64_t i, int) { row(a.gate[i], a.width, a.y[i]); });
 }
 
 }  // namespace loramux::cpu

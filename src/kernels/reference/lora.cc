@@ -1,4 +1,6 @@
-#include "kernels/reference/kernels.h"
+#include "kernels/lora.h"
+
+#include "kernels/own_rows.h"
 #include "tensor/half_float.h"
 
 namespace loramux::reference {
@@ -17,33 +19,30 @@ void AddOneToken(const LoraWeights& weights, const float* x, std::int64_t in, fl
 
 }  // namespace
 
-void LoraMatMul(const KernelContext&, LoraVariant, std::span<const LoraProjection> projections, const float* x,
-                std::int64_t x_stride, std::int64_t in, float*) {
-  for (const LoraProjection& projection : projections) {
+void LoraMatMul(const KernelContext&, const LoraMatMulArguments& a) {
+  for (const LoraProjection& projection : a.projections) {
     for (const LoraSegment& segment : projection.segments) {
       for (std::int64_t i = segment.begin; i < segment.end; ++i) {
-        AddOneToken(segment.weights, x + i * x_stride, in, projection.y + i * projection.y_stride, projection.out);
+        AddOneToken(segment.weights, a.x[i], a.in, projection.y[i], projection.out);
       }
     }
   }
 }
 
-void MatMulWithLora(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
-                    const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w, const float* bias,
-                    float* y, std::int64_t y_stride, float* workspace) {
-  loramux::MatMul(context, x, x_stride, m, w, bias, y, y_stride);
-  reference::LoraMatMul(context, variant, projections, x, x_stride, w.k(), workspace);
+void MatMulWithLora(const KernelContext& context, const MatMulWithLoraArguments& a) {
+  reference::MatMul(context, a.product);
+  reference::LoraMatMul(context, a.Lora());
 }
 
-void OwnProducts(const KernelContext&, std::span<const OwnSegment> segments, const float* x, std::int64_t x_stride,
-                 std::int64_t in, float* y, std::int64_t y_stride) {
-  for (const OwnSegment& segment : segments) {
+void OwnProducts(const KernelContext&, const OwnProductsArguments& a) {
+  for (const OwnSegment& segment : a.segments) {
     for (std::int64_t i = segment.begin; i < segment.end; ++i) {
       for (std::int64_t j = 0; j < segment.own.count; ++j) {
         float dot = 0;
-        for (std::int64_t t = 0; t < in; ++t)
-          dot += x[i * x_stride + t] * LoadAsF32(segment.own.dtype, segment.own.rows[j], t);
-        y[i * y_stride + segment.own.tokens[j]] = dot;
+        for (std::int64_t t = 0; t < a.in; ++t) {
+          dot += a.x[i][t] * LoadAsF32(segment.own.dtype, segment.own.rows[j], t);
+        }
+        a.y[i][segment.own.tokens[j]] = dot;
       }
     }
   }

@@ -1,27 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "kernels/reference/kernels.h"
+#include "kernels/matmul.h"
 #include "kernels/round_row.h"
 
 namespace loramux::reference {
-
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
-            const float* bias, float* y, std::int64_t y_stride) {
-  context.pool->Run(w.panels(), [&](std::int64_t panel, int) {
-    std::vector<float> row(static_cast<std::size_t>(w.k()));
-    const std::int64_t begin = panel * PackedMatrix::kPanel;
-    const std::int64_t end = std::min(begin + PackedMatrix::kPanel, w.n());
-    for (std::int64_t j = begin; j < end; ++j) {
-      w.UnpackRow(j, row.data());
-      for (std::int64_t i = 0; i < m; ++i) {
-        float sum = 0;
-        for (std::int64_t t = 0; t < w.k(); ++t) sum += x[i * x_stride + t] * row[static_cast<std::size_t>(t)];
-        y[i * y_stride + j] = bias == nullptr ? sum : sum + bias[j];
-      }
-    }
-  });
-}
 
 namespace {
 
@@ -54,15 +38,31 @@ float GroupDot(const RoundedRow& x, const PackedMatrix& w, std::int64_t output) 
   return sum;
 }
 
+void GroupMatMul(const KernelContext& context, const MatMulArguments& a) {
+  context.pool->Run(a.rows, [&](std::int64_t i, int) {
+    const RoundedRow row(a.x[i], a.w.k());
+    for (std::int64_t j = 0; j < a.w.n(); ++j) {
+      const float sum = GroupDot(row, a.w, j);
+      a.y[i][j] = a.bias == nullptr ? sum : sum + a.bias[j];
+    }
+  });
+}
+
 }  // namespace
 
-void GroupMatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-                 const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
-  context.pool->Run(m, [&](std::int64_t i, int) {
-    const RoundedRow row(x + i * x_stride, w.k());
-    for (std::int64_t j = 0; j < w.n(); ++j) {
-      const float sum = GroupDot(row, w, j);
-      y[i * y_stride + j] = bias == nullptr ? sum : sum + bias[j];
+void MatMul(const KernelContext& context, const MatMulArguments& a) {
+  if (a.w.quantised()) return GroupMatMul(context, a);
+  context.pool->Run(a.w.panels(), [&](std::int64_t panel, int) {
+    std::vector<float> row(static_cast<std::size_t>(a.w.k()));
+    const std::int64_t begin = panel * PackedMatrix::kPanel;
+    const std::int64_t end = std::min(begin + PackedMatrix::kPanel, a.w.n());
+    for (std::int64_t j = begin; j < end; ++j) {
+      a.w.UnpackRow(j, row.data());
+      for (std::int64_t i = 0; i < a.rows; ++i) {
+        float sum = 0;
+        for (std::int64_t t = 0; t < a.w.k(); ++t) sum += a.x[i][t] * row[static_cast<std::size_t>(t)];
+        a.y[i][j] = a.bias == nullptr ? sum : sum + a.bias[j];
+      }
     }
   });
 }
