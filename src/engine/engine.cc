@@ -593,6 +593,7 @@ struct Engine::Impl {
     part.sampling = Samples(chunk) ? &request.sampling : nullptr;
     part.context.prompt = request.prompt();
     part.context.generated = request.generated();
+    part.context.logit_bias = request.logit_bias;
     if (static_cast<std::int32_t>(part.context.generated.size()) < request.min_tokens) {
       part.context.banned = request.stop_ids;
     } else if (request.ignore_eos) {

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "base/sampling.h"
-#include "engine/step_batch.h"
+#include "step/sampling.h"
+#include "step/step_batch.h"
 
 namespace loramux {
 

@@ -11,10 +11,10 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
-#include "base/pool_batch.h"
 #include "base/result.h"
-#include "base/sampling.h"
-#include "base/token_constraint.h"
+#include "formats/embedding_config.h"
+#include "step/sampling.h"
+#include "step/token_constraint.h"
 
 namespace loramux {
 
@@ -62,6 +62,7 @@ struct GenerationRequest {
   // Only requests of one domain find each other's keys and values in the prefix cache. Empty: the shared domain.
   std::string prefix_domain;
   SamplingParams sampling;
+  std::vector<LogitBias> logit_bias;
   // Alternatives beside the log-probability of each prompt token; -1: the prompt's log-probabilities are not wanted.
   // Cached keys and values are then computed again, as far as the log-probabilities are not known.
   std::int32_t prompt_logprobs = -1;

@@ -96,7 +96,8 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
       static_cast<std::size_t>(options.spec.state_pages + 2 + request.max_total_tokens / options.spec.page_tokens);
   request.pages.reserve(pages);
   request.page_table.reserve(pages);
-  sequence->sampling = std::move(input.sampling);
+  sequence->sampling = input.sampling;
+  sequence->logit_bias = std::move(input.logit_bias);
   sequence->min_tokens = input.min_tokens;
   sequence->prompt_logprobs = input.prompt_logprobs;
   sequence->pooling = input.pooling;

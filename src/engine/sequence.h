@@ -8,17 +8,18 @@
 #include <vector>
 
 #include "adapter/registry.h"
-#include "base/pool_batch.h"
-#include "base/sampling.h"
-#include "base/token_constraint.h"
 #include "engine/generation.h"
+#include "formats/embedding_config.h"
 #include "schedule/request.h"
+#include "step/sampling.h"
+#include "step/token_constraint.h"
 
 namespace loramux {
 
 // Every request that the engine gives to the scheduler is the base of one. Not thread-safe.
 struct Sequence : Request {
   SamplingParams sampling;
+  std::vector<LogitBias> logit_bias;
   std::int32_t min_tokens = 0;
   std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
   // end the request; not delivered; banned until min_tokens are generated

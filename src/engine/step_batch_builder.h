@@ -8,8 +8,8 @@
 
 #include "adapter/residency.h"
 #include "base/ids.h"
-#include "base/sampling.h"
-#include "engine/step_batch.h"
+#include "step/sampling.h"
+#include "step/step_batch.h"
 
 namespace loramux {
 

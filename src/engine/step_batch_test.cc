@@ -26,6 +26,7 @@ struct Asking {
   std::vector<TokenId> tokens = std::vector<TokenId>(40);
   std::vector<std::uint32_t> pages = std::vector<std::uint32_t>(20);
   std::vector<TokenId> banned = {7, 9};
+  std::vector<LogitBias> biases;
   SamplingParams sampling;
 
   Asking() {
@@ -41,7 +42,10 @@ struct Asking {
     part.page_tokens = 4;
     part.adapter = adapter;
     part.sampling = &sampling;
-    part.context = {std::span(tokens).first(30), std::span(tokens).subspan(30), banned};
+    part.context = {.prompt = std::span(tokens).first(30),
+                    .generated = std::span(tokens).subspan(30),
+                    .banned = banned,
+                    .logit_bias = biases};
     part.prompt_tokens = 30;
     return part;
   }
@@ -55,7 +59,7 @@ TEST(StepBatch, HoldsCopiesOfWhatItNeeds) {
     asking.sampling = {.temperature = 0.5f, .top_k = 11, .top_p = 0.75f, .min_p = 0.125f, .presence_penalty = 0.25f};
     asking.sampling.seed = 77;
     asking.sampling.top_logprobs = 4;
-    asking.sampling.logit_bias = {{5, 1.5f}, {6, -2.0f}};
+    asking.biases = {{5, 1.5f}, {6, -2.0f}};
     builder.Copy({1, 2});
     builder.Add(asking.Part(9, 4));
     batch = builder.Take();
@@ -69,19 +73,19 @@ TEST(StepBatch, HoldsCopiesOfWhatItNeeds) {
             (std::vector<std::uint32_t>{500, 501, 502, 503}));
   EXPECT_EQ(batch.SegmentOf(sequence), nullptr);
   EXPECT_EQ(batch.copies.size(), 1u);
-  SamplingParams params;
-  SamplerContext context;
-  batch.samples.Unpack(0, params, context);
-  EXPECT_EQ(params.temperature, 0.5f);
-  EXPECT_EQ(params.top_k, 11);
-  EXPECT_EQ(params.top_p, 0.75f);
-  EXPECT_EQ(params.min_p, 0.125f);
-  EXPECT_EQ(params.presence_penalty, 0.25f);
-  EXPECT_EQ(params.frequency_penalty, 0.0f);
-  EXPECT_EQ(params.repetition_penalty, 1.0f);
-  EXPECT_EQ(params.seed, 77u);
-  EXPECT_EQ(params.top_logprobs, 4);
-  EXPECT_EQ(params.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, 1.5f}, {6, -2.0f}}));
+  const SampleRow& row = batch.samples.rows[0];
+  EXPECT_EQ(row.params.temperature, 0.5f);
+  EXPECT_EQ(row.params.top_k, 11);
+  EXPECT_EQ(row.params.top_p, 0.75f);
+  EXPECT_EQ(row.params.min_p, 0.125f);
+  EXPECT_EQ(row.params.presence_penalty, 0.25f);
+  EXPECT_EQ(row.params.frequency_penalty, 0.0f);
+  EXPECT_EQ(row.params.repetition_penalty, 1.0f);
+  EXPECT_EQ(row.params.seed, 77u);
+  EXPECT_EQ(row.params.top_logprobs, 4);
+  const SamplerContext context = batch.samples.ContextOf(row);
+  EXPECT_EQ(std::vector<LogitBias>(context.logit_bias.begin(), context.logit_bias.end()),
+            (std::vector<LogitBias>{{5, 1.5f}, {6, -2.0f}}));
   EXPECT_EQ(std::vector<TokenId>(context.banned.begin(), context.banned.end()), (std::vector<TokenId>{7, 9}));
   EXPECT_TRUE(context.prompt.empty());  // a presence penalty does not read it
   EXPECT_EQ(context.generated.size(), 10u);
@@ -99,9 +103,7 @@ TEST(StepBatch, TokensOfTheSequenceComeWithPenaltiesOnly) {
   asking.sampling.repetition_penalty = 1.5f;
   builder.Add(asking.Part(39, 1));
   const StepBatch batch = builder.Take();
-  SamplingParams params;
-  SamplerContext context;
-  batch.samples.Unpack(0, params, context);
+  const SamplerContext context = batch.samples.ContextOf(batch.samples.rows[0]);
   EXPECT_EQ(context.prompt.size(), 30u);
   EXPECT_EQ(context.prompt.front(), 100);
   EXPECT_EQ(context.generated.size(), 10u);

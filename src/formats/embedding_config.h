@@ -2,16 +2,22 @@
 // pooling module.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/pool_batch.h"
 #include "base/result.h"
 
 namespace loramux {
+
+// Which hidden states of a prompt make its embedding.
+enum class Pooling : std::uint8_t {
+  kLast,  // the state of the last token
+  kMean,  // the mean over all tokens
+};
 
 // The defaults are for models that say nothing, as in vLLM.
 struct EmbeddingConfig {

@@ -92,7 +92,6 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   attention.Reserve(AttentionWorkspaceFloats(layout, config.num_heads, max_positions, threads));
   if (config.recurrent) states.Reserve(DeltaWorkspaceFloats(ShapeOf(*config.recurrent)) * threads);
   sampler.resize(static_cast<std::size_t>(threads));
-  sampling.resize(static_cast<std::size_t>(threads));
 }
 
 ForwardBuffers<Rows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
@@ -539,9 +538,7 @@ void CpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
 
 void CpuOps::PrepareSampler() {
   const auto threads = static_cast<std::size_t>(f_.context.pool->size());
-  if (w_.sampler.size() >= threads) return;
-  w_.sampler.resize(threads);
-  w_.sampling.resize(threads);
+  if (w_.sampler.size() < threads) w_.sampler.resize(threads);
 }
 
 std::span<const float> CpuOps::LogitsOf(Rows logits, std::int64_t row) const {
@@ -555,9 +552,8 @@ void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
   f_.tokens->resize(samples.rows.size());
   f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t row, int worker) {
     const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
-    SamplerContext context;
-    samples.Unpack(index, w_.sampling[thread], context);
-    (*f_.tokens)[index] = loramux::Sample(LogitsOf(logits, row), w_.sampling[thread], context, w_.sampler[thread]);
+    const SampleRow& of = samples.rows[index];
+    (*f_.tokens)[index] = loramux::Sample(LogitsOf(logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
   });
 }
 

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/pool_batch.h"
-#include "base/sample_batch.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/kernel_context.h"
@@ -24,6 +22,8 @@
 #include "model/rope.h"
 #include "model/sampler.h"
 #include "model/weights.h"
+#include "step/pool_batch.h"
+#include "step/sample_batch.h"
 #include "tensor/aligned_buffer.h"
 #include "tensor/kv_layout.h"
 
@@ -81,8 +81,7 @@ struct CpuWorkspace {
   };
   std::array<Angles, 2> angles;
   AlignedBuffer<float> logits, lora, attention, states;
-  std::vector<SamplerScratch> sampler;   // one per thread
-  std::vector<SamplingParams> sampling;  // one per thread
+  std::vector<SamplerScratch> sampler;  // one per thread
 };
 
 // Where and how one batch is computed on the CPU. Not owning.

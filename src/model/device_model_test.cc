@@ -227,10 +227,11 @@ TEST(DeviceModelResults, AreTheCpus) {
     if (row % 4 == 1) params.top_k = 5;
     if (row % 5 == 0) params.top_logprobs = 2;
     if (row % 7 == 0) params.repetition_penalty = 1.5f;
-    if (row % 8 == 0) params.logit_bias = {{row, 3.0f}};
     if (row % 20 == 0) params.top_logprobs = 25;  // more than the device serves
     const Tokens generated = {row, 1, 2}, banned = {row + 1};
-    samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned},
+    std::vector<LogitBias> biases;
+    if (row % 8 == 0) biases = {{row, 3.0f}};
+    samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned, .logit_bias = biases},
                 row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
   }
   PoolBatch pools;

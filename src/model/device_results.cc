@@ -13,9 +13,9 @@ namespace {
 
 // Whether the token is the first of the largest logits, and nothing else is asked for.
 bool IsPlainlyGreedy(const SampleRow& row) {
-  return row.temperature < SamplingParams::kGreedyBelow && row.top_logprobs < 0 && row.constraint < 0 &&
-         row.bias.size == 0 && row.banned.size == 0 && row.presence_penalty == 0 && row.frequency_penalty == 0 &&
-         row.repetition_penalty == 1;
+  return row.params.temperature < SamplingParams::kGreedyBelow && row.params.top_logprobs < 0 && row.constraint < 0 &&
+         row.bias.size == 0 && row.banned.size == 0 && row.params.presence_penalty == 0 &&
+         row.params.frequency_penalty == 0 && row.params.repetition_penalty == 1;
 }
 
 constexpr auto kAlignment = static_cast<std::int64_t>(MirroredBlock::kAlignment);
@@ -45,7 +45,6 @@ Status DeviceResults::Reserve(std::int64_t logit_rows, int threads) {
   if (threads_ == nullptr || threads_->size() < threads) {
     threads_ = std::make_unique<ThreadPool>(threads);
     scratch_.resize(static_cast<std::size_t>(threads));
-    sampling_.resize(static_cast<std::size_t>(threads));
   }
   if (block_.bytes() == 0) RETURN_IF_ERROR(block_.Begin(device_, "what a step samples", BytesFor(logit_rows)));
   const std::int64_t bytes =
@@ -221,9 +220,8 @@ StepPlace<std::uint32_t> DeviceResults::WriteMasks() {
 void DeviceResults::SampleOnHost(DeviceStream& stream, std::span<const std::int32_t> rows) {
   ForRows(stream, logits_, rows, [&](std::int64_t row, std::span<const float> logits, std::size_t thread) {
     const auto index = static_cast<std::size_t>(row);
-    SamplerContext context;
-    samples_->Unpack(index, sampling_[thread], context);
-    (*tokens_)[index] = loramux::Sample(logits, sampling_[thread], context, scratch_[thread]);
+    const SampleRow& of = samples_->rows[index];
+    (*tokens_)[index] = loramux::Sample(logits, of.params, samples_->ContextOf(of), scratch_[thread]);
   });
 }
 
@@ -275,7 +273,8 @@ void DeviceResults::CompleteSamples(DeviceStream& stream) {
   const std::size_t by_kernel = room_.way == SampleRoom::Way::kKernel ? served_.size() : 0;
   for (std::size_t i = 0; i < by_kernel; ++i) {
     const auto row = static_cast<std::size_t>(served_[i]);
-    (*tokens_)[row] = gpu::ToSampledToken(sampled_.host[i], samples_->rows[row].top_logprobs, config_.vocab_size);
+    (*tokens_)[row] =
+        gpu::ToSampledToken(sampled_.host[i], samples_->rows[row].params.top_logprobs, config_.vocab_size);
   }
   for (const PendingScores& pending : pending_scores_) {
     for (std::size_t i = 0; i < pending.rows.size(); ++i) {

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/sample_batch.h"
-#include "base/sampling.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
 #include "gpu/kernels/sampling.h"
@@ -21,6 +19,8 @@
 #include "model/mirrored_block.h"
 #include "model/sampler.h"
 #include "model/step_upload.h"
+#include "step/sample_batch.h"
+#include "step/sampling.h"
 
 namespace loramux {
 
@@ -99,9 +99,8 @@ class DeviceResults {
   Device& device_;
   const ModelConfig& config_;
   std::unique_ptr<ThreadPool> threads_;
-  std::vector<SamplerScratch> scratch_;   // one per thread
-  std::vector<SamplingParams> sampling_;  // one per thread
-  std::unique_ptr<Arena> host_;           // rows of logits
+  std::vector<SamplerScratch> scratch_;  // one per thread
+  std::unique_ptr<Arena> host_;          // rows of logits
   MirroredBlock block_;
   Status status_ = Ok{};
   // What belongs to the present step.

@@ -9,12 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "base/sample_batch.h"
 #include "gpu/device_arrays_for_test.h"
 #include "gpu/device_for_test.h"
 #include "gpu/kernels/sampling.h"
 #include "model/random_logits_for_test.h"
 #include "model/sampler.h"
+#include "step/sample_batch.h"
 
 namespace loramux::device_sampler_test {
 namespace {
@@ -32,8 +32,11 @@ struct Row {
   SamplingParams params;
   Ids prompt, generated, banned;
   Mask allowed;  // empty: any token
+  std::vector<LogitBias> biases;
 
-  SamplerContext Context() const { return {prompt, generated, banned, allowed}; }
+  SamplerContext Context() const {
+    return {.prompt = prompt, .generated = generated, .banned = banned, .allowed = allowed, .logit_bias = biases};
+  }
 };
 
 Mask MaskOf(const Ids& ids, std::size_t words) {
@@ -171,8 +174,8 @@ Row RandomRow(std::size_t vocabulary, Prng& prng) {
   if (chance(3)) params.frequency_penalty = uniform(-2, 2);
   if (chance(3)) params.repetition_penalty = uniform(0.5, 1.5);
   if (chance(2)) params.top_logprobs = static_cast<std::int32_t>(prng.NextBelow(gpu::kMaxTopOnDevice + 1));
-  for (const TokenId id : tokens(6)) params.logit_bias.emplace_back(id, uniform(-2, 2));
-  if (params.logit_bias.size() > 2) params.logit_bias.push_back(params.logit_bias.front());
+  for (const TokenId id : tokens(6)) row.biases.emplace_back(id, uniform(-2, 2));
+  if (row.biases.size() > 2) row.biases.push_back(row.biases.front());
   row.prompt = tokens(chance(2) ? 20 : 2000);
   row.generated = tokens(chance(2) ? 20 : 2000);
   if (chance(2)) row.banned = tokens(4);
@@ -268,13 +271,13 @@ TEST_F(DeviceSampler, IrregularAndExtremeLogits) {
 TEST_F(DeviceSampler, BanAndBiasComeBeforeThePenalties) {
   std::vector<Row> rows;
   Row row{.logits = {2, 5.5f, 1, 2}, .prompt = {0}, .generated = {3, 3, 3, 900}};
-  row.params = {.temperature = 0, .repetition_penalty = 2.0f, .logit_bias = {{0, 8.0f}, {0, 1e8f}, {0, -1e8f}}};
-  row.params.top_logprobs = 2;
+  row.params = {.temperature = 0, .repetition_penalty = 2.0f, .top_logprobs = 2};
+  row.biases = {{0, 8.0f}, {0, 1e8f}, {0, -1e8f}};
   rows.push_back(row);
   row.params.frequency_penalty = -4.0f;
   rows.push_back(row);
   row.banned = {1, 3};
-  row.params.logit_bias = {{1, 100.0f}};
+  row.biases = {{1, 100.0f}};
   rows.push_back(row);
   ExpectSameTokens(rows);
 }
@@ -335,9 +338,9 @@ TEST_F(DeviceSampler, ScoresLikeTheProcessor) {
 
 TEST(DeviceSamples, RefusesWhatDoesNotFit) {
   SampleRow row;
-  row.top_logprobs = gpu::kMaxTopOnDevice;
+  row.params.top_logprobs = gpu::kMaxTopOnDevice;
   EXPECT_TRUE(gpu::DeviceSamples(row));
-  row.top_logprobs = gpu::kMaxTopOnDevice + 1;
+  row.params.top_logprobs = gpu::kMaxTopOnDevice + 1;
   EXPECT_FALSE(gpu::DeviceSamples(row));
   row = {};
   row.bias.size = gpu::kMaxListOnDevice + 1;

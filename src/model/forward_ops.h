@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <span>
 
-#include "base/pool_batch.h"
-#include "base/sample_batch.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 #include "formats/operation_forms.h"
 #include "model/forward_batch.h"
 #include "model/model_weights.h"
+#include "step/pool_batch.h"
+#include "step/sample_batch.h"
 
 namespace loramux {
 

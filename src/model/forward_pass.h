@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/pool_batch.h"
-#include "base/sample_batch.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 #include "model/forward_batch.h"
 #include "model/forward_ops.h"
+#include "step/pool_batch.h"
+#include "step/sample_batch.h"
 
 namespace loramux {
 

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/pool_batch.h"
 #include "base/result.h"
-#include "base/sample_batch.h"
 #include "formats/model_config.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
@@ -19,6 +17,8 @@
 #include "model/forward_batch.h"
 #include "model/lora_view.h"
 #include "model/weights.h"
+#include "step/pool_batch.h"
+#include "step/sample_batch.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux {

@@ -141,7 +141,7 @@ bool BansAllAllowed(const SamplerContext& context) {
 
 bool NeedsAdjustment(const SamplingParams& params, const SamplerContext& context) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f ||
-         !params.logit_bias.empty() || !context.banned.empty();
+         !context.logit_bias.empty() || !context.banned.empty();
 }
 
 // Visits each different generated token once with its count, then each prompt token not visited yet with 0.
@@ -190,7 +190,7 @@ std::span<const float> AdjustLogits(std::span<const float> logits, const Samplin
   for (TokenId id : context.banned) {
     if (in_vocabulary(id)) scratch.logits[id] = -kInfinity;
   }
-  for (const auto& [id, bias] : params.logit_bias) {
+  for (const auto& [id, bias] : context.logit_bias) {
     if (in_vocabulary(id)) scratch.logits[id] += bias;
   }
   ApplyPenalties(params, context, scratch);

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/sample_batch.h"
-#include "base/sampling.h"
+#include "step/sample_batch.h"
+#include "step/sampling.h"
 
 namespace loramux {
 

@@ -18,12 +18,13 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Logits = std::vector<float>;
+using Biases = std::vector<LogitBias>;
 
 // ---- the oracle: everything sorted, everything in double
 
 Logits ExpectedLogits(Logits logits, const SamplingParams& params, const SamplerContext& context) {
   for (TokenId id : context.banned) logits[id] = -kInfinity;
-  for (const auto& [id, bias] : params.logit_bias) logits[id] += bias;
+  for (const auto& [id, bias] : context.logit_bias) logits[id] += bias;
   for (TokenId id = 0; id < static_cast<TokenId>(logits.size()); ++id) {
     const auto in_generated = std::ranges::count(context.generated, id);
     const auto in_prompt = std::ranges::count(context.prompt, id);
@@ -240,9 +241,9 @@ TEST_F(SamplerTest, BanAndBiasComeBeforeThePenalties) {
   SamplingParams params;
   params.temperature = 0;
   params.repetition_penalty = 2.0f;
-  params.logit_bias = {{0, 8.0f}};
   const Ids prompt = {0};
-  const SamplerContext context{prompt, {}, {}};
+  const Biases biases = {{0, 8.0f}};
+  const SamplerContext context{.prompt = prompt, .logit_bias = biases};
   EXPECT_EQ(Draw({2, 5.5f}, params, context), 1);  // (2 + 8) / 2 = 5, not 2 / 2 + 8 = 9
 }
 
@@ -260,19 +261,18 @@ TEST_F(SamplerTest, PenaltiesLeaveNoTraceForTheNextRequest) {
 }
 
 TEST_F(SamplerTest, BiasOfAHundredForcesAndForbids) {
-  SamplingParams params;
-  params.logit_bias = {{2, 100.0f}};
-  EXPECT_EQ(Support({5, 5, -5, 5}, params), (Ids{2}));
-  params.logit_bias = {{0, -100.0f}, {3, -100.0f}, {99, 100.0f}};
-  EXPECT_EQ(Support({5, 5, 5, 5}, params), (Ids{1, 2}));
+  const Biases forces = {{2, 100.0f}}, forbids = {{0, -100.0f}, {3, -100.0f}, {99, 100.0f}};
+  EXPECT_EQ(Support({5, 5, -5, 5}, {}, {.logit_bias = forces}), (Ids{2}));
+  EXPECT_EQ(Support({5, 5, 5, 5}, {}, {.logit_bias = forbids}), (Ids{1, 2}));
 }
 
 TEST_F(SamplerTest, BannedTokensAreNeverChosen) {
   SamplingParams params;
   const Ids banned = {1, 3, 77};
-  const SamplerContext context{{}, {}, banned};
+  SamplerContext context{.banned = banned};
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
-  params.logit_bias = {{1, 100.0f}};  // even with a bias
+  const Biases biases = {{1, 100.0f}};
+  context.logit_bias = biases;  // even with a bias
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
   params.temperature = 0;
   EXPECT_EQ(Draw({0, 90, 1, 90}, params, context), 2);
@@ -360,8 +360,9 @@ TEST_F(SamplerTest, MatchesTheOracleForRandomParameters) {
       return ids;
     };
     const Ids prompt = tokens(20), generated = tokens(20), banned = vocabulary > 2 ? tokens(3) : Ids{};
-    for (TokenId id : tokens(4)) params.logit_bias.emplace_back(id, static_cast<float>(prng.NextDouble() * 4 - 2));
-    const SamplerContext context{prompt, generated, banned};
+    Biases biases;
+    for (TokenId id : tokens(4)) biases.emplace_back(id, static_cast<float>(prng.NextDouble() * 4 - 2));
+    const SamplerContext context{.prompt = prompt, .generated = generated, .banned = banned, .logit_bias = biases};
 
     const std::vector<double> expected = ExpectedDistribution(logits, params, context);
     const double u = DrawOf(params.seed, generated.size());
@@ -381,9 +382,9 @@ TEST_F(SamplerTest, LogprobsAreOfTheRawLogits) {
   SamplingParams params;
   params.temperature = 0.2f;
   params.top_logprobs = 3;
-  params.logit_bias = {{2, 100.0f}};
   params.repetition_penalty = 3.0f;
-  const SampledToken token = Sample(logits, params, {}, scratch_);
+  const Biases biases = {{2, 100.0f}};
+  const SampledToken token = Sample(logits, params, {.logit_bias = biases}, scratch_);
   EXPECT_EQ(token.id, 2);
   EXPECT_NEAR(token.logprob, -2.0 - std::log(total), 1e-6);
   ASSERT_EQ(token.top_logprobs.size(), 3u);

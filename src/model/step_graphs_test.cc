@@ -206,9 +206,9 @@ TEST(RecordedSteps, ListsOfTokensGrow) {
     SamplingParams params;
     params.temperature = 0.9f;
     params.repetition_penalty = 1.3f;
-    params.logit_bias = {{step, 2.0f}};
+    const std::vector<LogitBias> biases = {{step, 2.0f}};
     SampleBatch samples;
-    samples.Add(params, {.prompt = {}, .generated = generated, .banned = {}});
+    samples.Add(params, {.generated = generated, .logit_bias = biases});
     ASSERT_NO_FATAL_FAILURE(world.Step({{0, 1}}, &samples));
   }
   // Lists of 1, 2, 3 to 4, and 5 to 8 tokens.

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/token_constraint.h"
 #include "gpu/device.h"
 #include "memory/layer_progress.h"
+#include "step/token_constraint.h"
 
 namespace loramux::device_model_test {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/pool_batch.h"
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
@@ -24,6 +23,7 @@
 #include "model/mirrored_block.h"
 #include "model/rope.h"
 #include "model/step_room.h"
+#include "step/pool_batch.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux {

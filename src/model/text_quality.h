@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "base/sampling.h"
 #include "model/model.h"
+#include "step/sampling.h"
 
 namespace loramux {
 

@@ -60,7 +60,7 @@ bool SimulatedExecutor::Poll(StepResult& result) {
   if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
   for (const SampleRow& row : batch_->samples.rows) {
-    result.tokens.emplace_back().id = TokenAt(row.seed, row.generated_count);
+    result.tokens.emplace_back().id = TokenAt(row.params.seed, row.generated_count);
   }
   result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
   result.pooled.assign(batch_->pools.ranges.size(), 0);

@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/sample_batch.h"
 #include "gpu/counting_stream.h"
 #include "lab/bench/gpu/gpu_bench.h"
 #include "lab/bench/shapes.h"
 #include "model/device_model.h"
 #include "model/step_graphs.h"
+#include "step/sample_batch.h"
 
 namespace loramux {
 namespace {
@@ -95,9 +95,7 @@ class ModelWorld {
       chunk.adapter = of.adapters ? &tables_.View(static_cast<std::size_t>(i)) : nullptr;
       chunk.logit_rows = 1;
       chunk.rope_length = of.context;
-      SampleRow greedy;
-      greedy.temperature = 0;
-      samples.rows.push_back(greedy);
+      samples.rows.push_back({.params = {.temperature = 0}});
     }
     std::vector<SampledToken> sampled;
     ForwardOptions options;

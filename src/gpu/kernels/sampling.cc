@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "base/sample_batch.h"
 #include "gpu/kernels/sampling_kernels.h"
+#include "step/sample_batch.h"
 
 namespace loramux::gpu {
 namespace {
@@ -66,7 +66,7 @@ void ArgmaxRows(DeviceStream& stream, std::int64_t max_rows, const ArgmaxRowsArg
 }
 
 bool DeviceSamples(const SampleRow& row) {
-  return row.top_logprobs <= kMaxTopOnDevice && row.bias.size <= kMaxListOnDevice &&
+  return row.params.top_logprobs <= kMaxTopOnDevice && row.bias.size <= kMaxListOnDevice &&
          row.banned.size <= kMaxListOnDevice;
 }
 
@@ -74,16 +74,16 @@ bool DeviceScores(const ScoreRow& row) { return row.top_logprobs <= kMaxTopOnDev
 
 DeviceSampleRow ToDeviceRow(const SampleRow& row, std::int32_t logits_row, std::int32_t mask) {
   DeviceSampleRow to;
-  to.greedy = row.temperature < SamplingParams::kGreedyBelow;
-  to.inverse_temperature = 1.0f / row.temperature;
-  to.draw = UnitDouble(SplitMix64(SplitMix64(row.seed) + row.generated_count));
-  to.depth = row.min_p > 0 ? -std::log(std::min(row.min_p, 1.0f)) : kNoLimit;
-  to.top_k = row.top_k;
-  to.top_p = row.top_p;
-  to.presence_penalty = row.presence_penalty;
-  to.frequency_penalty = row.frequency_penalty;
-  to.repetition_penalty = row.repetition_penalty;
-  to.top_logprobs = row.top_logprobs;
+  to.greedy = row.params.temperature < SamplingParams::kGreedyBelow;
+  to.inverse_temperature = 1.0f / row.params.temperature;
+  to.draw = UnitDouble(SplitMix64(SplitMix64(row.params.seed) + row.generated_count));
+  to.depth = row.params.min_p > 0 ? -std::log(std::min(row.params.min_p, 1.0f)) : kNoLimit;
+  to.top_k = row.params.top_k;
+  to.top_p = row.params.top_p;
+  to.presence_penalty = row.params.presence_penalty;
+  to.frequency_penalty = row.params.frequency_penalty;
+  to.repetition_penalty = row.params.repetition_penalty;
+  to.top_logprobs = row.params.top_logprobs;
   to.logits_row = logits_row;
   to.mask = mask;
   to.biases = ToRange(row.bias);

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "base/sample_batch.h"
 #include "gpu/device_arrays_for_test.h"
 #include "gpu/device_for_test.h"
+#include "step/sample_batch.h"
 
 namespace loramux::gpu::sampling_test {
 namespace {
@@ -83,14 +83,15 @@ TEST(SampleRowsTest, TokensWithoutAWeightAreNeverDrawn) {
 
 TEST(ToDeviceRowTest, KeepsTheParametersAndDrawsByTheSeed) {
   SamplingParams params{.temperature = 0.5f, .top_k = 7, .top_p = 0.9f, .min_p = 0.25f, .seed = 5};
-  params.logit_bias = {{3, 1.0f}};
+  const std::vector<LogitBias> biases = {{3, 1.0f}};
   const std::vector<TokenId> generated = {1, 2, 3}, banned = {4};
   SampleBatch batch;
-  batch.Add(params, {{}, generated, banned});
+  const SamplerContext context = {.generated = generated, .banned = banned, .logit_bias = biases};
+  batch.Add(params, context);
   params.seed = 6;
   params.temperature = 0;
   params.frequency_penalty = 1;
-  batch.Add(params, {{}, generated, banned});
+  batch.Add(params, context);
   const DeviceSampleRow first = ToDeviceRow(batch.rows[0], 8, -1), second = ToDeviceRow(batch.rows[1], 9, 2);
   EXPECT_EQ(first.inverse_temperature, 2.0f);
   EXPECT_EQ(first.top_k, 7);

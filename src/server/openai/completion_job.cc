@@ -349,6 +349,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& conte
   request.prefix_domain = prefix_domain_;
   request.sampling = request_.sampling;
   request.sampling.seed = ChoiceSeed(seed_, choice);
+  request.logit_bias = request_.logit_bias;
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
   request.priority = request_.priority;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "adapter/registry.h"
-#include "base/pool_batch.h"
 #include "base/result.h"
 #include "formats/embedding_config.h"
 #include "formats/model_config.h"

@@ -107,7 +107,7 @@ void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& 
     float bias = 0;
     const bool present = entries.Number(key, -100, 100, false, bias);
     if (!entries.ok()) return fields.Fail(entries.error().code, "logit_bias", "in " + entries.error().message);
-    if (present) request.sampling.logit_bias.emplace_back(*id, bias);
+    if (present) request.logit_bias.emplace_back(*id, bias);
   }
 }
 

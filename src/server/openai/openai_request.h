@@ -16,12 +16,12 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "base/sampling.h"
 #include "http/json_reader.h"
 #include "server/openai/adapter_fields.h"
 #include "server/openai/chat_fields.h"
 #include "server/openai/request_fields.h"
 #include "server/openai/tool_fields.h"
+#include "step/sampling.h"
 #include "text/grammar/output_constraint.h"
 
 namespace loramux {
@@ -100,6 +100,7 @@ struct OpenAiRequest {
   std::int32_t prompt_logprobs = -1;
   bool ignore_eos = false;
   SamplingParams sampling;  // without the seed
+  std::vector<LogitBias> logit_bias;
   std::optional<std::uint64_t> seed;
   std::int32_t priority = 0;     // as in vLLM: the lower value is served first
   std::int32_t deadline_ms = 0;  // milliseconds from arrival within which the client wants the first token; 0: none

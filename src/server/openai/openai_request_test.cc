@@ -119,7 +119,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_EQ(request.deadline_ms, 250);
   EXPECT_EQ(request.seed, UINT64_MAX);
   EXPECT_EQ(request.sampling.top_logprobs, 5);
-  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(std::pair(7, -100.f), std::pair(8, 1.5f)));
+  EXPECT_THAT(request.logit_bias, ElementsAre(std::pair(7, -100.f), std::pair(8, 1.5f)));
   EXPECT_FLOAT_EQ(request.sampling.presence_penalty, 1);
   EXPECT_FLOAT_EQ(request.sampling.frequency_penalty, -2);
   EXPECT_FLOAT_EQ(request.sampling.repetition_penalty, 1.5f);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/sampling.h"
+#include "step/sampling.h"
 #include "text/tokenizer.h"
 
 namespace loramux {

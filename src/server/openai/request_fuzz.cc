@@ -33,7 +33,7 @@ void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
   CHECK(!request.max_tokens || *request.max_tokens >= request.min_tokens);
   CHECK(request.sampling.temperature >= 0 && request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
   CheckMistakes(request);
-  for (const auto& [id, bias] : request.sampling.logit_bias) CHECK(id >= 0 && id < limits.vocab_size);
+  for (const auto& [id, bias] : request.logit_bias) CHECK(id >= 0 && id < limits.vocab_size);
   for (const Prompt& prompt : request.prompts) {
     const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
     if (ids == nullptr) continue;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/token_constraint.h"
+#include "step/token_constraint.h"
 #include "text/tokenizer.h"
 
 namespace loramux {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/result.h"
-#include "base/token_constraint.h"
+#include "step/token_constraint.h"
 #include "text/grammar/mask_threads.h"
 #include "text/grammar/output_constraint.h"
 

@@ -1,5 +1,5 @@
-// What a request says about sampling, and what sampling gives: the protocol, the engine and the model share these
-// types.
+// What a request says about sampling, and what sampling gives: the protocol, the engine, the executors and the model
+// share these types.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,11 @@
 
 namespace loramux {
 
-// The sampling parameters of a request. Names mean the same as in OpenAI's API and vLLM.
+// Added to the logit of a token.
+using LogitBias = std::pair<TokenId, float>;
+
+// The sampling parameters of a request, but for its biases of logits. Names mean the same as in OpenAI's API and vLLM.
+// They can be copied to a device as they stand.
 struct SamplingParams {
   float temperature = 1.0f;  // below kGreedyBelow, such as 0: greedy
   std::int32_t top_k = 0;    // 0 or -1: off
@@ -20,9 +24,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // over generated tokens
   float frequency_penalty = 0.0f;   // over generated tokens
   float repetition_penalty = 1.0f;  // over prompt and generated tokens, as transformers
-  std::vector<std::pair<TokenId, float>> logit_bias;
-  std::uint64_t seed = 0;          // the server draws one if the client gives none
-  std::int32_t top_logprobs = -1;  // -1: no logprobs; otherwise the number of alternatives beside the chosen token
+  std::uint64_t seed = 0;           // the server draws one if the client gives none
+  std::int32_t top_logprobs = -1;   // -1: no logprobs; otherwise the number of alternatives beside the chosen token
 
   // As vLLM: a smaller temperature would overflow.
   static constexpr float kGreedyBelow = 1e-5f;
@@ -63,6 +66,7 @@ struct SamplerContext {
   std::span<const std::uint32_t> allowed;
   // The number of generated tokens, where `generated` leaves them out because no penalty reads them. 0: its size.
   std::size_t generated_count = 0;
+  std::span<const LogitBias> logit_bias;
 
   // The number of the draw.
   std::size_t step() const { return generated_count > 0 ? generated_count : generated.size(); }

@@ -1,4 +1,4 @@
-#include "engine/step_batch.h"
+#include "step/step_batch.h"
 
 namespace loramux {
 

@@ -5,15 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "base/sample_batch.h"
+#include "step/sample_batch.h"
 
 namespace loramux {
-
-// Which hidden states of a prompt make its embedding.
-enum class Pooling : std::uint8_t {
-  kLast,  // the state of the last token
-  kMean,  // the mean over all tokens
-};
 
 // Adjacent rows of a batch whose hidden states, after the final norm, are added to a sum one after the other. The order
 // is that of the positions and the sum goes on from step to step, so the result does not depend on the chunks.

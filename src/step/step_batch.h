@@ -7,14 +7,15 @@
 #include <span>
 #include <vector>
 
-#include "adapter/registry.h"
 #include "base/ids.h"
-#include "base/pool_batch.h"
-#include "base/sample_batch.h"
 #include "memory/layer_progress.h"
 #include "memory/tier.h"
+#include "step/pool_batch.h"
+#include "step/sample_batch.h"
 
 namespace loramux {
+
+struct AdapterVersion;
 
 // Copies a whole page of the device pool; both are page indices. The source page is full and unchanged until the step's
 // result has been polled. The destination belongs to one sequence alone. Positions after the ones that the sequence
