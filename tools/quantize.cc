@@ -135,7 +135,8 @@ Result<Outcome> Quantize(QuantizeFlags& flags) {
   // One model at a time is in memory.
   if (flags.check) {
     ASSIGN_OR_RETURN(tokens, TokensOf(flags));
-    ASSIGN_OR_RETURN(before, LogitsOf(flags.model_dir, tokens, flags.options.threads, "original", outcome.bytes_before));
+    ASSIGN_OR_RETURN(before,
+                     LogitsOf(flags.model_dir, tokens, flags.options.threads, "original", outcome.bytes_before));
   }
   if (flags.compare.empty()) {
     ProgressBar bar("quantising", "MiB", 1 << 20);

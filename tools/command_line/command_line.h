@@ -23,8 +23,7 @@ namespace loramux {
 using FlagTarget =
     std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*, float*, double*,
                  std::optional<std::int64_t>*, std::optional<double>*, std::chrono::milliseconds*, std::string*,
-                 std::vector<int>*,
-                 std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
+                 std::vector<int>*, std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
 
 // A path that must exist when the command line is parsed.
 enum class FlagPath { kAny, kExistingFile, kExistingDirectory, kExistingPath };
