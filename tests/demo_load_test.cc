@@ -35,7 +35,7 @@ constexpr std::size_t kSlowdown = 8;
 #else
 constexpr std::size_t kSlowdown = 1;
 #endif
-// Of so many, the part that is asked: never none.
+// The part of so many that is asked: never none.
 constexpr std::size_t Fewer(std::size_t n) { return std::max<std::size_t>(n / kSlowdown, 1); }
 
 class DemoLoad : public testing::Test {

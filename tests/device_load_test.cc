@@ -307,7 +307,7 @@ TEST(DeviceLoad, ALostDeviceEndsTheRequestsAndNotTheAccounts) {
                                          : answer.finish == FinishReason::kError);
       }
       EXPECT_GT(failed, 0u);
-      const std::vector<Answer> later = world.Ask({questions.back()}, true);  // of the base model
+      const std::vector<Answer> later = world.Ask({questions.back()}, true);  // asks the base model
       EXPECT_NE(later[0].error, "");
       EXPECT_FALSE(world.runtime().engine().Health().ok());
       EXPECT_EQ(world.runtime().engine().Health().error().code, ErrorCode::kUnavailable);

@@ -168,7 +168,7 @@ void ChangeAdapters(World& world) {
 
 struct Recorded {
   std::string bytes;
-  EngineStats stats;  // of the real engine, at its end
+  EngineStats stats;  // counts of the real engine, at its end
 };
 
 Recorded Record(const Regime& regime) {

@@ -12,7 +12,7 @@ namespace {
 
 using Table = std::vector<IdleFlags>;
 
-// Of the model, and with a device or without one.
+// Flags of the model, and of running with a device or without one.
 void AddPlaces(const RuntimeFlags& flags, const RuntimeOptions& options, Table& table) {
   const bool on_device = options.device != nullptr;
   const bool waits = options.spec.cold_start_policy == ColdStartPolicy::kWait;

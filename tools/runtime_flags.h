@@ -27,8 +27,8 @@ struct RuntimeFlags : ModelFlags {
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
   RemoteFlags remote;
-  std::string device = "auto";   // of commands with AddDeviceFlag
-  bool batch_invariant = false;  // likewise
+  std::string device = "auto";   // only of commands with AddDeviceFlag
+  bool batch_invariant = false;  // only of commands with AddDeviceFlag
   std::string device_memory = "auto";
   std::string host_memory = "auto";
   std::string weights = "auto", embedding_weights = "auto";

@@ -12,7 +12,7 @@
 
 namespace loramux {
 
-// Of a simulated fleet.
+// The flags of a simulated fleet.
 struct FleetFlags {
   std::int64_t servers = 0;  // 0: one server without a router
   std::vector<std::string> policies = {"loramux"};
@@ -37,9 +37,9 @@ struct SimulateFlags {
   double host_link_gb = 0;               // per second; 0: the device's, or the profile's
   std::vector<std::int64_t> gpus = {1};  // more than one number only with --find-servers
   double memory_share = 0.9, host_memory_gb = 256;
-  double device_memory_gb = 0;  // of a device; 0: the data sheet's
+  double device_memory_gb = 0;  // memory of a device; 0: the data sheet's
   bool adapters_on_disk = false;
-  std::vector<std::string> presets;  // empty: loramux and s-lora; of a fleet loramux
+  std::vector<std::string> presets;  // empty: loramux and s-lora; in a fleet, loramux
   SettingFlags settings;             // beside every preset
   double predictor_accuracy = 0.8;
   WorkloadOptions workload;

@@ -117,7 +117,7 @@ class Progress {
 
 struct Prepared {
   ScenarioSummary summary;
-  ScenarioOptions options;  // of its sessions
+  ScenarioOptions options;  // options of its sessions
   Reference reference;
 };
 

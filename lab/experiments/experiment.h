@@ -39,7 +39,7 @@ struct ExperimentResult {
   std::vector<ExperimentTable> tables;
   std::vector<ExperimentPlot> plots;
   std::vector<std::string> remarks;  // reasons for differences, as far as they were investigated
-  std::size_t seeds = 1;             // that the rows combine; tables, plots and remarks are of the first
+  std::size_t seeds = 1;             // seeds that the rows combine; tables, plots and remarks are of the first
 };
 
 // Every simulated row is judged by at least so many seeds.

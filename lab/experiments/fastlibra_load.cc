@@ -110,7 +110,7 @@ std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, do
 }
 
 double FastLibraHighestRate(const ExperimentContext& context, std::size_t scenario) {
-  constexpr double kTokenSeconds = 0.05;  // of an answer, at high load
+  constexpr double kTokenSeconds = 0.05;  // time of an answer's token, at high load
   const FastLibraScenario& of = kScenarios[scenario];
   const double takes = (of.turns - 1) * of.think_seconds + of.turns * of.output * kTokenSeconds;
   return static_cast<double>(FastLibraRequests(context, 1e6, of.turns)) / of.turns / takes;

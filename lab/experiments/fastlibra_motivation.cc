@@ -15,7 +15,7 @@ namespace loramux::fastlibra {
 namespace {
 
 constexpr std::string_view kVllm = "vllm-waits";
-constexpr double kVllmShare = 0.2;                              // of the memory, for adapters (2.2)
+constexpr double kVllmShare = 0.2;                              // share of the memory for adapters (2.2)
 constexpr double kExhausted = 0.95;                             // a use of a part that counts as exhausted
 constexpr double kWindow = 100;                                 // seconds of the half hour
 constexpr double kWeakCorrelation = 0.4;                        // below it, two orders have no clear correlation

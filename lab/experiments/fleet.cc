@@ -16,7 +16,7 @@ constexpr std::int64_t kFleetServers = 60, kFleetAdapters = 2000, kFleetRequests
 constexpr double kFleetRate = 150;
 constexpr std::array kStaleness = {0.0, 0.1, 1.0, 5.0};  // seconds
 constexpr TimeNs kTtftObjective = kNsPerSecond;
-constexpr double kWarmupShare = 0.2;  // of the time of the arrivals
+constexpr double kWarmupShare = 0.2;  // share of the time of the arrivals
 constexpr std::string_view kOurPolicy = "loramux";
 constexpr std::string_view kOwnVariant = "seconds";  // the same cost over all servers: no policy of others
 
@@ -91,7 +91,7 @@ ExperimentTable StalenessTable(double staleness, const std::vector<std::string>&
                           show([](const FleetSummary& s) { return s.busy.max; }, 100, 0),
                           show(
                               [](const FleetSummary& s) {
-                                double within = 0, requests = 0;  // of the adapters that are served worst
+                                double within = 0, requests = 0;  // in the worst served tenth of the adapters
                                 for (std::size_t i = 0; i < (s.adapters.size() + 9) / 10; ++i) {
                                   const auto own = static_cast<double>(s.adapters[i].requests);
                                   requests += own;

@@ -50,11 +50,11 @@ constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 // Objectives that an operator would set, in seconds, and the systems that are compared under them: this project's
 // preset, and of the others those that are the best one anywhere. The searches begin with fewer requests.
 constexpr std::array kTightObjectives = {1.0, 2.0, 5.0};
-constexpr double kLeastObjectives = 10;                                // that a run lasts for; see LastsTooShort
-constexpr std::array<std::size_t, 5> kTightSystems = {0, 3, 6, 8, 9};  // of kSystems
+constexpr double kLeastObjectives = 10;  // objectives that a run lasts for at least; see LastsTooShort
+constexpr std::array<std::size_t, 5> kTightSystems = {0, 3, 6, 8, 9};  // indices in kSystems
 constexpr std::int64_t kTightRequests = 1500, kMostTightRequests = 60'000;
 constexpr int kTightRounds = 4;    // searches of one row, each with more requests, until its runs last long enough
-constexpr double kMostGrowth = 8;  // of the requests from one search to the next
+constexpr double kMostGrowth = 8;  // most requests in a search, relative to the one before
 constexpr double kRoomForGrowth = 1.25;  // requests beyond those that the load found so far needs
 
 struct NamedWorkload {
@@ -231,7 +231,7 @@ LoadRow TooShortRow(std::string what, double requests, double load) {
 // The searches under kTightObjectives.
 struct TightLoads {
   std::vector<SeedValues> loads;       // by workload, objective and system, then by seed
-  std::vector<std::int64_t> requests;  // of a run, by workload and objective
+  std::vector<std::int64_t> requests;  // requests of a run, by workload and objective
 
   std::span<const SeedValues> Row(std::size_t row) const {
     return std::span(loads).subspan(row * kTightSystems.size(), kTightSystems.size());

@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kSessionsAtOnce = 16;  // of the reference
+constexpr std::size_t kSessionsAtOnce = 16;  // sessions of the reference that run at once
 constexpr std::int64_t kAmple = std::int64_t{1} << 30;
 constexpr auto kSamplePeriod = std::chrono::milliseconds(50);
 
@@ -115,7 +115,7 @@ class ClosedLoop {
  private:
   struct State {
     std::size_t turn = 0;
-    std::vector<PlannedRequest> requests;  // of the turns so far
+    std::vector<PlannedRequest> requests;  // requests of the turns so far
     std::string error;
   };
 

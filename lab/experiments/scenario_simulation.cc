@@ -9,7 +9,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kAmple = std::int64_t{1} << 30;
-constexpr std::uint64_t kSeed = 1;  // of the simulation: determines its answers
+constexpr std::uint64_t kSeed = 1;  // seed of the simulation: determines its answers
 
 double Milliseconds(TimeNs time) { return static_cast<double>(time) / kNsPerMs; }
 

@@ -35,7 +35,7 @@ struct SimulatedCellResult {
   double ttft_ms = 0, ttft_geometric_ms = 0, tpot_ms = 0, tpot_geometric_ms = 0;
   double end_to_end_ms = 0;    // mean, from due to the last token
   double tokens_computed = 0;  // share of the prompts' tokens, of all requests
-  double bytes_to_device = 0;  // of the whole run
+  double bytes_to_device = 0;  // bytes of the whole run
   std::int64_t refused = 0;
 };
 

@@ -24,7 +24,7 @@ SimulatedDevice DeviceOf(const RealRun& real) {
           .adapter_bytes_per_rank = real.bytes_per_rank};
 }
 
-// Of the real server and of the simulated one.
+// What the real server and the simulated one do.
 SystemSpec SpecOf(const ValidationHouse& house, const Preset& preset) {
   SystemSpec spec = preset.spec;
   spec.max_running = house.max_running;

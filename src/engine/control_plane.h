@@ -23,7 +23,7 @@ struct ControlPlaneOptions {
   std::unique_ptr<PagePool> host;    // null: no host tier
   EngineOptions engine;              // its spec is complete (Complete)
   bool kv_in_host_tier = true;       // with a prefix cache and a host tier: history may move there
-  std::uint64_t hash_seed = 0;       // of the tree (PrefixIndex)
+  std::uint64_t hash_seed = 0;       // seed of the tree's hashes (PrefixIndex)
 };
 
 // What an engine works with besides the control plane. All must outlive the engine. Pointers may be null.

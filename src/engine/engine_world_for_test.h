@@ -38,7 +38,7 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
-    // of each link between host and device; a slow link makes transfers arrive layer by layer
+    // speed of each link between host and device; a slow link makes transfers arrive layer by layer
     double host_bytes_per_second = 10e9;
     LengthPredictor* predictor = nullptr;
     EngineObserver* observer = nullptr;
@@ -55,8 +55,8 @@ struct EngineWorld {
   Wakeup wakeup;
   std::unique_ptr<Engine> engine;
   std::map<RequestId, Outcome> outcomes;
-  std::int32_t prompt_logprobs = -1;  // of the next requests
-  std::optional<Pooling> pooling;     // likewise
+  std::int32_t prompt_logprobs = -1;  // for the next requests; -1: none
+  std::optional<Pooling> pooling;     // for the next requests; nullopt: none
 
   explicit EngineWorld(Options options)
       : plane(Assemble(options)),

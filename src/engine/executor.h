@@ -14,7 +14,7 @@ namespace loramux {
 
 // One sequence's part of a step that could not be computed: its keys, values and token are garbage.
 struct SequenceFailure {
-  std::int32_t sequence = 0;  // of StepBatch::sequences
+  std::int32_t sequence = 0;  // index in StepBatch::sequences
   Error error;
 };
 

@@ -27,12 +27,12 @@ struct Sequence : Request {
   std::shared_ptr<TokenConstraint> constraint;  // null: none
   bool ignore_eos = false;                      // with a constraint: end-of-sequence tokens are banned throughout
   std::int32_t prompt_logprobs = -1;            // alternatives; -1: not wanted
-  std::vector<ScoredToken> prompt_scores;       // of the tokens from the second on, as far as they are known
-  bool scores_told = false;                     // to the client
-  std::optional<Pooling> pooling;               // nullopt: tokens are wanted, and no embedding
-  std::int64_t pooled = 0;                      // positions in pool_sum
-  std::vector<double> pool_sum;                 // [hidden_size]; empty: none yet
-  std::vector<float> embedding;                 // [hidden_size], once the prompt is computed
+  std::vector<ScoredToken> prompt_scores;  // scores of the prompt's tokens from the second on, as far as they are known
+  bool scores_told = false;                // the client has got them
+  std::optional<Pooling> pooling;          // nullopt: tokens are wanted, and no embedding
+  std::int64_t pooled = 0;                 // positions in pool_sum
+  std::vector<double> pool_sum;            // [hidden_size]; empty: none yet
+  std::vector<float> embedding;            // [hidden_size], once the prompt is computed
   GenerationCallback on_event;
 
   // Adjacent positions of the prompt.

@@ -20,11 +20,11 @@ struct SequencePart {
   std::int64_t position = 0;
   std::span<const std::uint32_t> pages;       // page table; covers all these positions, and may be longer
   std::int64_t page_tokens = 1;               // positions a page
-  std::int64_t state_pages = 0;               // of `pages`, the first ones, which hold no positions
+  std::int64_t state_pages = 0;               // the first ones of `pages`, which hold no positions
   const AdapterResidency* adapter = nullptr;  // device-resident or arriving; null: the base model
   std::shared_ptr<const LayerProgress> adapter_arrival, kv_arrival;  // null: nothing is arriving
   bool in_host = false;                                              // as AdapterSegment::in_host
-  std::shared_ptr<const LayerProgress> to_device;                    // likewise
+  std::shared_ptr<const LayerProgress> to_device;                    // as AdapterSegment::to_device
   const SamplingParams* sampling = nullptr;                          // null: no token is sampled
   SamplerContext context;
   std::shared_ptr<TokenConstraint> constraint;  // null: any token may be sampled

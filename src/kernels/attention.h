@@ -16,7 +16,7 @@ namespace loramux {
 struct AttentionSequence {
   std::int64_t first_row = 0;  // rows [first_row, first_row + num_tokens) of the batch
   std::int64_t num_tokens = 0;
-  std::int64_t position = 0;  // of the first row; earlier positions are already in the pages
+  std::int64_t position = 0;  // position of the first row; earlier positions are already in the pages
   // page indices of positions [0, T), [T, 2T), ... (T: positions per page); cover all rows
   const std::uint32_t* pages = nullptr;
 };

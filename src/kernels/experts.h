@@ -20,7 +20,7 @@ struct RouteRowsArguments {
   std::int64_t rows = 0;
   RouteForm form;
   std::int32_t* experts = nullptr;  // [rows, per_token]
-  float* weights = nullptr;         // likewise
+  float* weights = nullptr;         // [rows, per_token]: the weights of the chosen
 };
 void RouteRows(const KernelContext& context, const RouteRowsArguments& arguments);
 

@@ -51,7 +51,7 @@ struct LoraSegment {
 // One product of a group that shares x: q, k and v, or gate and up.
 struct LoraProjection {
   std::span<const LoraSegment> segments;  // may differ between projections
-  Rows y;                                 // of `out` floats
+  Rows y;                                 // rows of `out` floats
   std::int64_t out = 0;
 };
 
@@ -74,7 +74,7 @@ LORAMUX_KERNEL(LoraMatMul)
 // Bitwise the same as the two calls, but in the parallel regions of MatMul alone, unless few rows have adapters of high
 // ranks, which are faster in regions of their own. No segment ends beyond the product's rows.
 struct MatMulWithLoraArguments {
-  MatMulArguments product;  // of one row at least
+  MatMulArguments product;  // at least one row
   LoraVariant variant = LoraVariant::kMbgmv;
   std::span<const LoraProjection> projections;
   float* workspace = nullptr;  // as LoraMatMul's

@@ -28,7 +28,7 @@ struct LoraSumsOutput {
 //     added in pairs: lane ^ 16, 8, 4, 2, 1.
 // A row's bits depend on the row alone. The calling thread computes.
 struct LoraSumsArguments {
-  DType dtype = DType::kBF16;  // of x: f32, bf16 or f16
+  DType dtype = DType::kBF16;  // type of x: f32, bf16 or f16
   const void* x = nullptr;     // [rows, in]
   std::int64_t x_stride = 0;   // elements
   std::int64_t rows = 0, in = 0;

@@ -54,7 +54,7 @@ class PackedMatrix {
   // Copies `rows` rows of a row-major [rows, k] matrix of the same dtype (may be unaligned) to output rows [first_row,
   // first_row + rows). Several layers (q, k, v) can share one packed matrix. REQUIRES: floats.
   void PackRows(std::int64_t first_row, std::int64_t rows, const std::byte* source);
-  // Likewise all rows of `source`. REQUIRES: the format of their panels.
+  // Packs all rows of `source` in the same way. REQUIRES: the format of their panels.
   void PackGroups(std::int64_t first_row, const GroupedRows& source);
 
   // Where output `j` of a panel (0 <= j < kPanel) lies in a panel row of floats.
@@ -102,7 +102,7 @@ class PackedMatrix {
   std::size_t bytes_ = 0;
   std::vector<Run> runs_ = {Run{}};
   const std::byte* data_ = nullptr;
-  std::shared_ptr<const void> owner_;  // of `data_`
+  std::shared_ptr<const void> owner_;  // keeps `data_` alive
 };
 
 // y[i, j] = sum over t ascending of x[i, t] * W[j, t] (+ bias[j]), for i < rows, j < w.n(). x: rows of k floats.

@@ -20,7 +20,7 @@ struct OwnRows {
   std::int64_t count = 0;
   DType dtype = DType::kBF16;              // f32, bf16 or f16
   const TokenId* tokens = nullptr;         // ascending
-  const std::byte* const* rows = nullptr;  // of these tokens
+  const std::byte* const* rows = nullptr;  // a row for each of these tokens
 
   // The row of a token; null: it is the base's.
   const std::byte* Find(TokenId token) const {

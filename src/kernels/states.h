@@ -24,7 +24,7 @@ struct StateSequence {
 // The states of one kind and layer: floats in the pages of each sequence, `first` floats after the first page's begin.
 struct StatePlace {
   PageArena arena;
-  std::int64_t page_floats = 0;  // of a page, that states use
+  std::int64_t page_floats = 0;  // floats of a page that states use
   std::int64_t first = 0;
 
   // Calls fn(address, done, count) for the pieces of floats [at, at + count) of the place.
@@ -64,7 +64,7 @@ struct DeltaShape {
   std::int64_t Keys() const { return key_heads * key_dim; }
   std::int64_t Values() const { return value_heads * value_dim; }
   std::int64_t Channels() const { return 2 * Keys() + Values(); }
-  std::int64_t HeadFloats() const { return key_dim * value_dim; }  // of the state of a value head: [key_dim, value_dim]
+  std::int64_t HeadFloats() const { return key_dim * value_dim; }  // the state of a value head: [key_dim, value_dim]
 };
 
 // y[t, c] = silu(sum over j of weights[j, c] x[t - width + 1 + j, c]) for each sequence's rows t; what lies before them

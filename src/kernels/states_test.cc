@@ -15,7 +15,7 @@ LORAMUX_INSTANTIATE_KERNEL_TEST(StatesTest);
 // Pages of states, none of which is where the one before it is. They are full of NaN.
 class Pages {
  public:
-  static constexpr std::int64_t kFloats = 48;  // of a page; states end within one
+  static constexpr std::int64_t kFloats = 48;  // floats of a page; states end within one
 
   Pages(std::int64_t first, std::int64_t floats, std::int64_t sequences)
       : first_(first),

@@ -73,7 +73,7 @@ void FlightRecorder::Begin(RecordedSetup setup) {
   // in this order: the first tenants are those with weights
   for (std::size_t i = 0; i < setup.spec.fairness.weights.size(); ++i) {
     std::string& name = setup.spec.fairness.weights[i].first;
-    tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));  // of equal names the last counts
+    tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));  // if names are equal, the last counts
     name = std::to_string(i);
   }
   next_tenant_ = static_cast<std::uint32_t>(setup.spec.fairness.weights.size());

@@ -34,7 +34,7 @@ struct RequestRecord {
 struct WorldSample {
   TimeNs at = 0;
   std::int64_t running = 0, waiting = 0;
-  std::int64_t free_pages = 0, running_kv_pages = 0, history_pages = 0, adapter_pages = 0;  // of the device
+  std::int64_t free_pages = 0, running_kv_pages = 0, history_pages = 0, adapter_pages = 0;  // pages of the device
   std::int64_t steps = 0;                                                                   // since the start
 };
 
@@ -50,7 +50,7 @@ struct RunResult {
   double bytes_to_device = 0, bytes_to_host = 0, bytes_from_disk = 0;
   TimeNs host_link_busy = 0;         // in the direction of the device
   bool given_up = false;             // the run was ended early; requests that had not ended count as cancelled
-  double invalid_history_share = 0;  // of the history on the device, mean over the samples (FastLibra 6.6)
+  double invalid_history_share = 0;  // invalid share of the history on the device, mean over samples (FastLibra 6.6)
 
   // Adds a token, if the event has one, to the record of the request and to `between_tokens`.
   void Hear(std::size_t request, const GenerationEvent& event);

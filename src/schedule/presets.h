@@ -15,7 +15,7 @@ namespace loramux {
 // simulations know these costs (SimulatedServer); on a real server they are in the measured times.
 struct ProgramCosts {
   std::int64_t link_passes = 1;  // times that an adapter's bytes cross the link for one load
-  double load_seconds = 0;       // of each load, beside the bytes: its copies on the device. Loads do it one by one.
+  double load_seconds = 0;       // beside the bytes, for each load: its copies on the device. Loads do it one by one.
   // The host's work for a layer in a step, in seconds. It runs ahead of the device, so that a step takes the longer of
   // the two. 0: the device is never waited for.
   double layer_seconds = 0;

@@ -28,16 +28,16 @@ struct SettingRange {
 
 struct Setting {
   std::string_view key;  // in recordings
-  SettingRange range;    // of a number or a time, as recordings have it
+  SettingRange range;    // range of a number or a time, as recordings have it
   SettingValue (*get)(const SystemSpec&) = nullptr;
   void (*set)(SystemSpec&, const SettingValue&) = nullptr;  // REQUIRES: the alternative that `get` returns
   std::span<const std::string_view> values = {};            // names of an enumeration's values, in order
 
   SettingGroup group = SettingGroup::kNoFlag;
   std::string_view flag = {};          // its names, separated by commas
-  std::string_view unit = {};          // of the flag's value. SECONDS: it is a time
+  std::string_view unit = {};          // unit of the flag's value. SECONDS: it is a time
   std::string_view text = {};          // what it means to an operator
-  SettingRange flag_range = {};        // in the flag's unit; {0, 0}: of names and switches
+  SettingRange flag_range = {};        // range in the flag's unit; {0, 0}: names and switches
   std::string_view default_text = {};  // in place of the default's value
   bool in_presets = false;             // the default depends on the preset
   SettingUse use = SettingUse::kEverywhere;

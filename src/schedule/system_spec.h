@@ -79,7 +79,7 @@ struct SystemSpec {
   std::string length_predictor = "history";  // or "proxy", which takes the hints of requests first, or "none"
   bool keep_history = true;                  // and the regime keeps it: requests reuse pages of earlier ones
   std::int64_t page_tokens = 16;             // positions in a page
-  std::int64_t state_pages = 0;              // of a request beside those of its positions (KvLayout::state_pages)
+  std::int64_t state_pages = 0;              // pages of a request beside those of its positions (KvLayout::state_pages)
   std::int64_t max_running = 256;            // requests in a batch
   std::int64_t max_batch_tokens = 512;       // tokens computed in a step
   std::int64_t prefill_chunk = 0;            // tokens of one request in a step; 0: max_batch_tokens
@@ -126,10 +126,10 @@ struct SystemSpec {
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;
-  ExpectationOptions expectation;  // of kHistogram
+  ExpectationOptions expectation;  // settings of kHistogram
   SwapThresholds swapping;         // with proactive_swapping
   TimeNs batch_window = 5 * kNsPerSecond;
-  ScoreWeights score_weights;  // of the eviction policy "chameleon"
+  ScoreWeights score_weights;  // weights of the eviction policy "chameleon"
   // The most that a due time shifts, in either direction (queue/queue_order.h).
   TimeNs age_bound = 30 * kNsPerSecond;
   TimeNs objective = 5 * kNsPerSecond;  // for the time to the first token

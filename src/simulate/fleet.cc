@@ -86,7 +86,7 @@ class Fleet final : private EventLoop {
     bool at_server = false;  // an attempt has not ended
     bool answered = false;   // its first byte has arrived
     Dispatcher::Attempt attempt = 0;
-    std::string digest;  // that its answer must have
+    std::string digest;  // digest that its answer must have
     RouteRequest route;
     std::vector<std::string> tried;
   };
@@ -545,7 +545,7 @@ class Fleet final : private EventLoop {
   std::int64_t sessions_ = 0, ended_ = 0;      // sessions_: that are not over
   std::size_t asked_ = 0;
   std::int64_t mean_output_ = 0;
-  std::string message_;  // of the last refusal
+  std::string message_;  // message of the last refusal
   FleetResult result_;
 };
 

@@ -142,7 +142,7 @@ TEST(SimulatedTransfer, KvAndAdaptersQueueOnOneLink) {
   SimulatedTransfer adapters(&clock, &events, &links, false), kv(&clock, &events, &links, false);
   auto version = std::make_shared<AdapterVersion>();
   version->generation = AdapterGeneration{1};
-  version->layout.payload_bytes = 3500;  // of four pages
+  version->layout.payload_bytes = 3500;  // fills four pages
   adapters.Submit(Job(1, TransferKind::kHostToDevice, 4, version));
   kv.Submit(Job(2, TransferKind::kHostToDevice, 2));
   kv.Submit(Job(3, TransferKind::kDeviceToHost, 2));  // the other direction is free
@@ -228,7 +228,7 @@ TEST(SimulatedTransfer, SLoraMovesAnAdapterTwiceAndCopiesItOnTheDevice) {
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{1};
     version->layout.payload_bytes = rank * Describe("a40", "llama-7b").adapter_bytes_per_rank;
-    const auto pages = static_cast<std::size_t>(version->layout.payload_bytes) / 1000 + 1;  // of Job
+    const auto pages = static_cast<std::size_t>(version->layout.payload_bytes) / 1000 + 1;  // pages of the job
     transfer.Submit(Job(1, TransferKind::kHostToDevice, pages, version));
     return static_cast<double>(events.Pop().at) / kNsPerMs;
   };
@@ -356,7 +356,7 @@ TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
 
 TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
-  options.device.device_pages = 10;  // of 16 tokens
+  options.device.device_pages = 10;  // pages of 16 tokens
   const auto low_load =
       LowLoadTime(options, {.requests = 20, .rate = 1, .input_mean = 1000, .input_cv = 0, .adapters = 0});
   ASSERT_FALSE(low_load.ok());

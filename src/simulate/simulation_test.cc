@@ -489,7 +489,7 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
-    options.preset.spec.adapter_share = 0.1;  // of 44 pages
+    options.preset.spec.adapter_share = 0.1;  // share of 44 pages
     const SimulationResult result = Simulate(options, MakeWorkload(SmallLoad(6)).value()).value();
     EXPECT_GT(result.stats.adapters.device_evictions, 0);
     EXPECT_GT(result.stats.prefix.found_tokens, 0);

@@ -37,8 +37,8 @@ struct AdapterRef {
 struct AdapterPlacement {
   AdapterRef adapter;
   std::shared_ptr<const AdapterVersion> version;  // its layout says which row is where
-  PageSet pages;                                  // of the device
-  PageSet host_pages;                             // of the copy in the host tier; empty: there is none
+  PageSet pages;                                  // pages on the device
+  PageSet host_pages;                             // pages of the copy in the host tier; empty: there is none
 };
 
 // Adjacent rows of the batch that use one adapter; also adjacent sequences.
@@ -58,18 +58,18 @@ struct AdapterSegment {
 // One sequence's part of the step. An index of -1 means that there is none.
 struct StepSequence {
   RequestId id;
-  std::int64_t position = 0;       // of its first token in this step; earlier positions are in its pages
+  std::int64_t position = 0;       // position of its first token in this step; earlier positions are in its pages
   std::int64_t prompt_tokens = 0;  // prompt length of the sequence (dynamic rope scaling depends on it)
-  FlatRange tokens;                // of StepBatch::tokens; at least one
-  FlatRange pages;                 // of StepBatch::pages: its page table, up to the last of its tokens
-  std::int32_t segment = -1;       // of StepBatch::segments; -1: the base model
-  // Of StepBatch::arrivals: set while layers of the adapter, or of the keys and values before `position`, are still
-  // arriving. A layer may be read only after it has arrived. If a transfer fails, the sequence's keys, values and token
-  // are garbage that the engine discards.
+  FlatRange tokens;                // range of StepBatch::tokens; at least one
+  FlatRange pages;                 // range of StepBatch::pages: its page table, up to the last of its tokens
+  std::int32_t segment = -1;       // index in StepBatch::segments; -1: the base model
+  // Index in StepBatch::arrivals, set while layers of the adapter, or of the keys and values before `position`, are
+  // still arriving. A layer may be read only after it has arrived. If a transfer fails, the sequence's keys, values and
+  // token are garbage that the engine discards.
   std::int32_t adapter_arrival = -1, kv_arrival = -1;
-  std::int32_t sample = -1;  // of StepBatch::samples: the token that follows its last one is sampled
-  // Of StepBatch::scores: prompt tokens whose log-probabilities are wanted. The first is the one that follows token
-  // `first_scored` of this step.
+  std::int32_t sample = -1;  // index in StepBatch::samples: the token that follows its last one is sampled
+  // Range of StepBatch::scores: prompt tokens whose log-probabilities are wanted. The first is the one that follows
+  // token `first_scored` of this step.
   FlatRange scores;
   std::int32_t first_scored = 0;
 };
@@ -82,10 +82,10 @@ struct StepBatch {
   std::vector<std::uint32_t> pages;          // page tables, one after another: indices into the device pool
   std::vector<StepSequence> sequences;       // those of one adapter are adjacent, base model first
   std::vector<AdapterSegment> segments;      // in the order of their rows
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the step waits for, each once
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // arrivals that the step waits for, each once
   SampleBatch samples;                                         // in the order of the sequences
-  std::vector<ScoreRow> scores;                                // likewise
-  PoolBatch pools;                                             // likewise, of sequences that are pooled in this step
+  std::vector<ScoreRow> scores;                                // in the order of the sequences
+  PoolBatch pools;                                             // sequences that are pooled in this step, in their order
 
   std::span<const TokenId> TokensOf(const StepSequence& sequence) const {
     return std::span(tokens).subspan(sequence.tokens.first, sequence.tokens.size);

@@ -179,7 +179,7 @@ class ModelWorld {
   ModelConfig config_;
   KvLayout layout_;
   DeviceLoraTables tables_;
-  std::int64_t weight_bytes_ = 0;  // that a step reads
+  std::int64_t weight_bytes_ = 0;  // bytes of weights that a step reads
   std::unique_ptr<DeviceModel> model_;
   PageArena pages_;
   std::vector<std::uint32_t> page_table_;
@@ -188,7 +188,7 @@ class ModelWorld {
 
 struct StepCost {
   double seconds = 0;           // the median of some steps
-  std::int64_t host_calls = 0;  // that enqueue one step
+  std::int64_t host_calls = 0;  // calls that enqueue one step
 };
 
 // Each step must sample the `expected` tokens, as far as products do not depend on the number of rows: a replayed step

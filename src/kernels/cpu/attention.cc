@@ -46,7 +46,7 @@ struct Work {
   std::int64_t score_stride;
   const std::uint32_t* pages;
   std::size_t page_stride;
-  const std::byte* keys;  // of the key-value head in page 0
+  const std::byte* keys;  // where the key-value head begins in page 0
   const std::byte* values;
   int page_shift;  // log2(page_tokens)
   std::int64_t head_dim;

@@ -28,7 +28,7 @@ constexpr std::int64_t kPanel = PackedMatrix::kPanel;
 using DotFloats = hn::Rebind<float, DotTag>;
 using DotFloat = hn::Vec<DotFloats>;
 constexpr int kDotLanes = static_cast<int>(hn::MaxLanes(DotTag()));
-constexpr int kDotVectors = static_cast<int>(kPanel) / kDotLanes;  // of a panel
+constexpr int kDotVectors = static_cast<int>(kPanel) / kDotLanes;  // vectors of a panel
 // Vectors of outputs that share the loads of x. With 32 registers, 6 rows x 2 vectors take 12 integer and 12 float
 // accumulators; with 16, 3 rows x 2 vectors take 6, and the floats stay in L1.
 constexpr int kAtOnce = kDotVectors < 2 ? kDotVectors : 2;
@@ -42,7 +42,7 @@ constexpr std::int64_t kDotFetchAhead = 8192;
 struct RoundedGroup {
   std::int8_t codes[kWeightGroup];
   float scale;
-  float sum;           // of the codes
+  float sum;           // sum of the codes
   std::int32_t total;  // the same as an integer
   std::int32_t unused;
 };
@@ -55,7 +55,7 @@ struct GroupTileWork {
   float* y = nullptr;  // row 0, output 0 of the panel
   std::int64_t y_stride = 0;
   std::int64_t columns = 0;     // outputs that exist
-  const float* bias = nullptr;  // of output 0, or null
+  const float* bias = nullptr;  // bias of output 0, or null
 };
 
 // kWide: zero has a code of its own in the middle, and codes need 8 bits when they are multiplied.

@@ -162,9 +162,9 @@ struct Totals {
   float* split;  // [row][kRanks]
   float* v;      // [row][stride], of the first rank
   std::int64_t stride;
-  int ranks;         // that exist
-  bool first_block;  // of the split
-  bool last_block;   // of the split
+  int ranks;         // ranks that exist
+  bool first_block;  // the block is the first of the split
+  bool last_block;   // the block is the last of the split
   bool first_split;
 };
 

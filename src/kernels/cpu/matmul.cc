@@ -87,7 +87,7 @@ struct TileWork {
   float* y;                 // row 0, output 0 of panel 0
   std::int64_t y_stride;
   std::int64_t columns;              // outputs that exist: fewer than panels * 32 in the last panel of a matrix
-  const float* bias;                 // of output 0; null: none, or added later
+  const float* bias;                 // bias of output 0; null: none, or added later
   const float* partial = nullptr;    // accumulators of the preceding t, [row][32]; null: start from zero
   const std::byte* fetch = nullptr;  // only with Fetch::kNext
 };

@@ -11,10 +11,10 @@ namespace {
 
 // Tokens of a sequence, all in one page, and one of their heads.
 struct Run {
-  std::byte *keys, *values;  // of the head, in the page
-  std::int64_t slot;         // of the first token
+  std::byte *keys, *values;  // where the head begins in the page
+  std::int64_t slot;         // slot of the first token
   std::int64_t count;
-  ConstRows k, v;  // of the head, from the first token on
+  ConstRows k, v;  // rows of the head, from the first token on
 };
 
 float Convert(float value, float) { return value; }

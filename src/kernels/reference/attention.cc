@@ -52,8 +52,8 @@ struct Query {
   const AttentionSequence& sequence;
   const ScoreForm& form;
   std::int64_t kv_head;
-  float sink;             // of its head; -infinity: none
-  float slope;            // of its head; 0: none
+  float sink;             // sink of its head; -infinity: none
+  float slope;            // slope of its head; 0: none
   std::int64_t first;     // first position in its view
   std::int64_t position;  // last position in its view: its own
 };

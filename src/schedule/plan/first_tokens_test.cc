@@ -14,7 +14,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Of one tenant; due in the order in which they are made, in seconds. A token takes a second.
+// A prompt of one tenant; due in the order in which they are made, in seconds. A token takes a second.
 AwaitedToken Prompt(std::size_t at, double tokens, double seconds_left, double service = 0) {
   return {.standing = {.service = service},
           .urgency = {.due = static_cast<TimeNs>(seconds_left * kNsPerSecond), .id = RequestId{at + 1}},

@@ -81,7 +81,7 @@ struct World {
     std::int32_t priority = 0;
     TimeNs deadline = 0;
     std::string tenant = "all";
-    TokenId first = 1;  // of the prompt; the others are 1
+    TokenId first = 1;  // first token of the prompt; the others are 1
   };
   Request* Add(const Ask& ask) {
     Request& request = requests.emplace_back();

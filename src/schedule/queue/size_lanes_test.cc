@@ -84,7 +84,7 @@ TEST(SizeLanes, TheSizeIsChameleons) {
   EXPECT_DOUBLE_EQ(output.SizeOf({500, 100, 100}), 0.2);
 }
 
-// Of a prompt of 1,000 tokens the cache has 800.
+// The cache has 800 tokens of a prompt of 1,000.
 TEST(SizeLanes, WhatTheCacheHasCountsWhereItIsToldTo) {
   const RequestExtent whole{.input_tokens = 1000, .output_tokens = 100, .adapter_tokens = 50};
   RequestExtent cached = whole;
@@ -239,7 +239,7 @@ TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
     ASSERT_TRUE(lanes.Refit(20 * kNsPerSecond));
     ASSERT_EQ(lanes.lanes(), 2);
     EXPECT_NEAR(lanes.Quota(0) + lanes.Quota(1), 10000, 1e-6);
-    share[by_profile] = lanes.Quota(0) / 10000;  // of long prompts with short answers
+    share[by_profile] = lanes.Quota(0) / 10000;  // share of long prompts with short answers
   }
   // Largest sizes are 4010 and 110 tokens, with equal arrivals. Without the model, D is proportional to the outputs,
   // 10 and 100. With it, D is 4.01 s + 10 t and 0.02 s + 100 t, where t = 0.01 s is the time per output token beside
