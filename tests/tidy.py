@@ -52,8 +52,8 @@ PROGRAMS = {"loadgen": (), "tools": ("loadgen",), "lab": ("tools",)}
 
 # Where a comment must not begin with "of".
 NOUN_FIRST = ("loadgen/", *(f"src/{room}/" for room in (
-    "assist", "base", "etcd", "formats", "gpu", "http", "hub", "kubernetes", "memory", "model", "profile", "quant", "report",
-    "runtime", "tensor", "text", "workload")))
+    "adapter", "assist", "base", "cache", "cluster", "costs", "envoy", "etcd", "formats", "gpu", "http", "hub", "kernels",
+    "kubernetes", "memory", "model", "profile", "quant", "report", "runtime", "step", "tensor", "text", "workload")))
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
