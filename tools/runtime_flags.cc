@@ -335,7 +335,7 @@ void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
             .help = "Accepted for compatibility, with a warning; --host-memory bounds the host tier in bytes instead"});
 }
 
-// Of their weights.
+// Adds the flags of adapters' weights.
 void AddAdapterWeightFlags(CommandLine& line, RuntimeFlags& flags) {
   const std::string adapters = "Adapters";
   line.Add({.names = "--adapter-tokens",

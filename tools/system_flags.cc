@@ -15,7 +15,7 @@ namespace {
 
 std::string FirstName(const Setting& setting) { return std::string(setting.flag.substr(0, setting.flag.find(','))); }
 
-// Of a setting that is a name: all that it may be, as far as the text does not explain them.
+// The names that a setting may be, if it is one, as far as the text does not explain them.
 std::vector<std::string> NamesFor(const Setting& setting) {
   std::vector<std::string> names;
   if (setting.key == "queue") names = QueueOrderNames();

@@ -40,7 +40,7 @@ struct Case {
   int adapters = 200, queued = 1000;
   bool popular = false;         // adapters by Zipf's law; false: equally likely
   const char* order = "fifo";   // lanes are fitted every ten seconds, not every five minutes
-  std::int64_t host_pages = 0;  // of the host tier; 0: none
+  std::int64_t host_pages = 0;  // pages of the host tier; 0: none
   bool returning = false;       // half of the prompts continue an earlier one, with its adapter
 };
 

@@ -54,7 +54,7 @@ struct Flags {
   std::string swapping = "regime";
   std::vector<std::string> regimes;  // empty: all
   std::uint64_t mappings = 1;
-  double speed = 1.0;  // of the arrivals
+  double speed = 1.0;  // factor of the arrivals' rate
   std::string adapter_prefetch = "none";
   std::size_t periodic = 0;  // additional adapters that are requested periodically
   double period_s = 60, jitter = 0.1;

@@ -65,7 +65,7 @@ std::vector<Stream> MakeStreams(const Flags& flags) {
   return streams;
 }
 
-// Of all streams, from the last first token to the last end.
+// Tokens per second of all streams, from the last first token to the last end.
 double DecodeRate(const std::vector<Stream>& streams, const Flags& flags) {
   TimeNs first = 0, end = 0;
   for (const Stream& stream : streams) {

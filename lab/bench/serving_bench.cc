@@ -50,8 +50,8 @@ double PrefillFlops(const ModelConfig& c, std::int64_t tokens) {
 
 struct Measured {
   double ttft_seconds = 0;              // mean
-  double decode_tokens_per_second = 0;  // of all streams, from the last first token to the first end
-  double total_tokens_per_second = 0;   // generated, from submission to the last end
+  double decode_tokens_per_second = 0;  // all streams together, from the last first token to the first end
+  double total_tokens_per_second = 0;   // generated tokens, from submission to the last end
 };
 
 struct Stream {
@@ -124,7 +124,7 @@ struct Flags {
   int threads = 2, repetitions = 3;
   std::int32_t output = 64;
   std::string only, instructions;
-  std::string weights = "bf16", lora_dtype = "bf16";  // of what adapters cost
+  std::string weights = "bf16", lora_dtype = "bf16";  // types in which the cost of adapters is measured
 };
 
 void Row(const char* what, double value, const char* unit, double ratio, const char* of, double target) {
@@ -214,7 +214,7 @@ constexpr LoraTarget kAttentionTargets[] = {LoraTarget::kQ, LoraTarget::kK, Lora
 // A load with adapters, and what of the same load without them it should keep or stay within.
 struct AdapterLoad {
   const char* name;
-  std::vector<std::int32_t> ranks;  // of the streams' adapters
+  std::vector<std::int32_t> ranks;  // ranks of the streams' adapters
   std::int64_t prompt;
   double target;  // prompt of 16: least share of the decode rate; longer: most times the TTFT
 };

@@ -128,7 +128,7 @@ Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
   return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the measured profile");
 }
 
-using Profiles = std::array<PerformanceProfile, 2>;  // of a run's turns
+using Profiles = std::array<PerformanceProfile, 2>;  // profiles of a run's turns
 
 // Only the linear terms, at the pace that was found with the factors.
 Profiles WithoutFactors(Profiles profiles) {

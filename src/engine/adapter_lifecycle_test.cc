@@ -157,7 +157,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
 
 TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
   World w;
-  w.Load("large", 30);  // of 40 pages, 15 stay for the longest request
+  w.Load("large", 30);  // 15 of the 40 pages stay for the longest request
   const auto pin = Pin(w, "large");
   w.Drain();
   ASSERT_TRUE(pin->done);

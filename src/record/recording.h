@@ -109,7 +109,7 @@ struct RecordedPlan {
 // Moves beside steps (MovePlan). A recording has only those that move something.
 struct RecordedMoves {
   MoveReason reason = MoveReason::kReserve;
-  std::uint64_t digest = 0;  // of all that it moves
+  std::uint64_t digest = 0;  // digest of all that it moves
   // Pages of history: that leave the device, that come from the host tier, that leave it, that are copied to it.
   std::uint64_t history_evictions = 0, fetched_pages = 0, dropped_pages = 0, backed_up_pages = 0;
   std::vector<std::uint64_t> loads, device_evictions, host_evictions;  // generations
@@ -226,7 +226,7 @@ class RecordingReader {
   std::size_t steps_begin_ = 0;  // byte offset
   std::uint32_t version_ = 0;
   RecordedSetup setup_;
-  std::vector<RecordedStep> steps_;  // of the block that was read last
+  std::vector<RecordedStep> steps_;  // steps of the block that was read last
   std::size_t next_step_ = 0;
   std::uint64_t next_number_ = 0;
   TimeNs last_now_ = 0;

@@ -383,10 +383,10 @@ class ReplayWorld final : private EngineObserver {
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<Engine> engine_;
   std::deque<RecordedStep> steps_;  // the first is being replayed
-  bool at_end_ = false;             // of the recording
+  bool at_end_ = false;             // the recording has ended
   bool planned_ = false, collected_ = false;
-  std::size_t moves_ = 0;           // of this step
-  std::int64_t pins_to_grant_ = 0;  // in this step
+  std::size_t moves_ = 0;           // moves of this step so far
+  std::int64_t pins_to_grant_ = 0;  // pins that this step still grants
   std::size_t next_token_ = 0;      // index into the step's tokens
   TimeNs begun_ = -1, submitted_ = 0;
   WorldSamples samples_;

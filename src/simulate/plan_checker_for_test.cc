@@ -324,7 +324,7 @@ void PlanChecker::CheckAgeBound(const View& view) {
   }
 }
 
-// Of the lanes' first turns that are overdue, the oldest request; null: none is overdue.
+// The oldest request among the lanes' first turns that are overdue; null: none is overdue.
 const Request* PlanChecker::OverdueTurn(const View& view) {
   const Request* oldest = nullptr;
   for (std::int32_t lane = 0; lane < view.scheduler.queue().lanes(); ++lane) {

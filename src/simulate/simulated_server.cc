@@ -74,7 +74,7 @@ class SimulatedServer::Watcher final : public EngineObserver {
   }
 
   const Scheduler* scheduler = nullptr;         // null: no step was planned yet
-  const ResidencyManager* residency = nullptr;  // likewise
+  const ResidencyManager* residency = nullptr;  // null: no step was planned yet
   PrefixLedger ledger;
 
  private:

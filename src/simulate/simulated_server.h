@@ -62,7 +62,7 @@ SimulatedLimits LimitsOf(const Workload& workload);
 struct SimulatedPlace {
   const Clock* clock = nullptr;
   EventQueue* events = nullptr;
-  std::int32_t server = 0;  // of its events
+  std::int32_t server = 0;  // the server's number in its events
   std::string instance;     // ServerSnapshot::instance. Not empty: it keeps what Snapshot needs
 };
 
@@ -120,7 +120,7 @@ class SimulatedServer {
   std::unique_ptr<Watcher> watcher_;  // null: no snapshots
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<Engine> engine_;
-  std::uint64_t version_ = 0;  // of the last snapshot
+  std::uint64_t version_ = 0;  // version of the last snapshot
 };
 
 }  // namespace loramux

@@ -37,15 +37,15 @@ struct SimulationOptions {
   // The host tier holds all adapters from the start, as far as it has room, so that what moves pages ahead of demand
   // may choose any of them. False: it holds those that were loaded for a request.
   bool adapters_in_host_tier = false;
-  double predictor_accuracy = 0.8;  // of OraclePredictor (Chameleon's predictor reaches about 80 %)
-  std::uint64_t seed = 1;           // of the predictor and the tree
+  double predictor_accuracy = 0.8;  // accuracy of OraclePredictor (Chameleon's predictor reaches about 80 %)
+  std::uint64_t seed = 1;           // seed of the predictor and of the tree
   // steps between integrity checks; 0: only at the end
   std::int64_t check_every = 0;
   GiveUpRule give_up;                          // ends a run early
-  std::function<void(double share)> progress;  // of the requests that were asked; may be empty
-  std::int64_t samples = 200;                  // of memory and queue, spread over the arrivals
+  std::function<void(double share)> progress;  // is told the share of the requests that were asked; may be empty
+  std::int64_t samples = 200;                  // samples of memory and queue, spread over the arrivals
   EngineObserver* observer = nullptr;          // sees every plan; not owned
-  Pace pace;                                   // of the device's steps; plans do not know it
+  Pace pace;                                   // pace of the device's steps; plans do not know it
   // The costs that plans use (schedule/plan_by_model.h). Null: learned during the run, but with a bound on
   // decoding steps those of the device's own model.
   std::shared_ptr<const PerformanceModel> costs;

@@ -107,7 +107,7 @@ std::vector<Clusters> ClusterBins(std::span<const SizeBin> bins, std::int32_t mo
 
 Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
   std::vector<SizeBin> bins;
-  std::vector<std::size_t> first;  // of each bin, index in `sorted`
+  std::vector<std::size_t> first;  // by bin: index of its first value in `sorted`
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     if (i == 0 || sorted[i] > sorted[i - 1]) {  // equal values stay in one group
       bins.emplace_back();

@@ -19,7 +19,7 @@ struct RequestExtent {
   std::int64_t input_tokens = 0;
   std::int64_t output_tokens = 0;   // predicted
   std::int64_t adapter_tokens = 0;  // size of its adapter, in tokens of keys and values; 0: the base model
-  std::int64_t cached_tokens = 0;   // of the input: found in the cache; less than input_tokens, or both 0
+  std::int64_t cached_tokens = 0;   // tokens of the input that are in the cache; less than input_tokens, or both 0
   std::int64_t total() const { return input_tokens + output_tokens + adapter_tokens; }
 };
 
@@ -28,7 +28,7 @@ struct RequestExtent {
 struct Clusters {
   std::vector<std::size_t> begins;  // index of the first bin of each group; begins[0] is 0
   std::vector<double> means;
-  double sum_of_squares = 0;  // of distances to the means
+  double sum_of_squares = 0;  // sum of the squared distances to the means
 };
 // Values that are not separated: count, sum and sum of squares.
 struct SizeBin {
@@ -111,7 +111,7 @@ class SizeLanes {
   RequestExtent largest_;              // the largest of each length seen so far; input: SizedInput
   std::int64_t smallest_adapter_ = 0;  // tokens; 0: no adapter seen
   std::vector<Arrival> recent_;        // a ring buffer
-  std::vector<double> sizes_;          // of recent_, as of the last fit
+  std::vector<double> sizes_;          // sizes of recent_, as of the last fit
   std::size_t next_ = 0;               // index in recent_ to overwrite next
   std::int64_t arrivals_ = 0, fitted_arrivals_ = 0;
   TimeNs first_arrival_ = 0, fitted_at_ = 0;

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 const MAX_RULES: usize = 4096;
 const MAX_REPETITIONS: u32 = 2000;
-/// Of the translation, in bytes: rules that are used several times are written several times.
+/// The most bytes of the translation: rules that are used several times are written several times.
 const MAX_OUTPUT: usize = 256 << 10;
 /// Bytes of all rules' expressions, which may repeat one another.
 const MAX_KEPT: usize = 8 << 20;

@@ -34,15 +34,15 @@ pub enum Kind {
     ToolCalls = 5,
 }
 
-/// Of a grammar's text, in bytes; of a schema's without what it says for people.
+/// The most bytes of a grammar's text; of a schema's without what it says for people.
 const MAX_TEXT: usize = 128 << 10;
-/// Of the text of schemas with that, in bytes.
+/// The most bytes of the text of schemas with that.
 const MAX_SCHEMAS: usize = 1 << 20;
-/// Of brackets in a regular expression or grammar. JSON has a limit of its own (serde_json's 128).
+/// The most nested brackets in a regular expression or grammar. JSON has a limit of its own (serde_json's 128).
 const MAX_NESTING: usize = 128;
-/// Of the marks ?, *, + and, outside JSON, {. Memory and time of what can be left out grow with the square.
+/// The most marks ?, *, + and, outside JSON, {. Memory and time of what can be left out grow with the square.
 const MAX_QUANTIFIERS: usize = 2000;
-/// Of a compiled grammar. Every sequence takes as much.
+/// The most bytes of a compiled grammar. Every sequence takes as much.
 const MAX_BYTES: usize = 8 << 20;
 /// The compiler and what it calls are recursive.
 const COMPILER_STACK: usize = 64 << 20;
@@ -50,7 +50,7 @@ const COMPILER_STACK: usize = 64 << 20;
 const LOOK: Duration = Duration::from_millis(10);
 /// The most bytes of a token that the tree of tokens can hold. A longer one is never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Of an error that is shown to a client, in characters.
+/// The most characters of an error that is shown to a client.
 const MAX_MESSAGE: usize = 400;
 
 /// What all grammars of a tokenizer share.

@@ -4,10 +4,10 @@
 use crate::{Error, Result};
 
 const KEYWORD: &str = "multipleOf";
-/// Of the least common multiple of all divisors in the text, each without its decimal point. An automaton of so many
-/// states takes some 50 ms.
+/// The largest least common multiple of all divisors in the text, each without its decimal point. An automaton of
+/// so many states takes some 50 ms.
 const MAX_MULTIPLE: u128 = 10_000;
-/// Of the sum of all divisors: each may have an automaton of its own.
+/// The largest sum of all divisors: each may have an automaton of its own.
 const MAX_SUM: u128 = 40_000;
 
 /// Error: the divisors of `multipleOf` are too large. Looks at the text alone, since schemas also stand within grammars.

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// Patterns and formats that one string must match.
 const MAX_TOGETHER: usize = 6;
-/// Of the product of their weights. A step of as many parts takes a millisecond or less.
+/// The largest product of their weights. A step of as many parts takes a millisecond or less.
 const MAX_PRODUCT: u64 = 1024;
 /// Patterns in one `patternProperties`: every two of them are compared.
 const MAX_PATTERN_PROPERTIES: usize = 16;
