@@ -395,7 +395,7 @@ Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Ses
 Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests,
                            const CellOptions& options) {
   RuntimeOptions runtime;
-  runtime.cache = options.regime;
+  runtime.spec.cache = options.regime;
   runtime.device_memory = options.device_bytes;
   runtime.host_memory = options.host_bytes;
   ASSIGN_OR_RETURN(World world, MakeWorld(house, std::move(runtime)));
