@@ -267,7 +267,7 @@ class CommandLine(unittest.TestCase):
         model = str(DEMO / "model")
         for status, arguments, words in [
                 (2, ["--device-memory", "lots"], "--device-memory"), (2, ["--cache", "magic"], "lru, gdsf"),
-                (2, ["--adapter-prefetch", "magic"], "none, histogram"), (2, ["--eviction", "magic"], "s-lora, vllm"),
+                (2, ["--adapter-prefetch", "magic"], "none or histogram"), (2, ["--eviction", "magic"], "s-lora, vllm"),
                 (2, ["--lora-modules", "x"], "name=path"), (2, ["--page-tokens", "7"], "--page-tokens"),
                 (1, ["--lora-modules", "x=/nowhere"], "/nowhere"), (1, ["--adapter-dir", "/nowhere"], "/nowhere"),
                 (1, ["--host", "300.1.1.1"], "300.1.1.1"), (1, ["--device-memory", "1"], "device memory"),
