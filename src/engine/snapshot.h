@@ -19,35 +19,21 @@
 namespace loramux {
 
 // Counters, cheap to copy; updated at the end of each step. Totals count since the engine's start.
-struct EngineStats {
+struct EngineStats : SchedulerStats {
   std::int64_t running = 0, waiting = 0;
-  std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
-  std::int64_t replayed_steps = 0;          // of `steps`: a device repeated a recorded one
-  std::int64_t squashes = 0;                // preemptions among them of requests that had overtaken another one
-  ResumedTokens resumed, resumed_squashes;  // SchedulerStats
-  std::int64_t given_up = 0;                // requests put behind others that can still meet their objective
-  PredictionStats predictions;
+  std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, finished = 0;
+  std::int64_t replayed_steps = 0;  // of `steps`: a device repeated a recorded one
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
-  PrefixStats prefix;
-  TimeNs adapter_wait_total = 0;  // SchedulerStats::adapter_wait_total
   KvTierStats kv_tiers;
-  SwapStats swaps;
-  // requests that started while layers of their adapter or history were still arriving
-  std::int64_t early_admissions = 0;
-  std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SystemSpec::load_on_arrival)
-  std::int64_t cold_starts = 0;       // SchedulerStats::cold_starts
-  ColdBegins cold_begins;             // SchedulerStats::cold_begins
-  TimeNs step_wait_total = 0;         // time that steps waited for such layers
-  std::int64_t history_pages = 0;     // device KV pages that no running request uses
+  TimeNs step_wait_total = 0;      // time that steps waited for layers that were still arriving
+  std::int64_t history_pages = 0;  // device KV pages that no running request uses
   // history pages without their adapter on the device; nonzero in some regimes only
   std::int64_t invalid_history_pages = 0;
-  std::int64_t history_evictions = 0;  // pages
   std::int64_t idle_adapter_pages =
       0;                         // device pages of adapters that no running request uses, and that may be evicted
   std::int64_t max_running = 0;  // requests in a batch at most (SystemSpec::Seats)
   PoolStats device, host;
   AdapterStats adapters;
-  AdapterPrefetchStats prefetches;
   ReloadCostEstimator reload_costs;
 };
 
