@@ -16,7 +16,7 @@
 #include "runtime/runtime.h"
 #include "server/adapters/adapter_request.h"
 #include "server/adapters/adapter_service.h"
-#include "server/openai/model_listing.h"
+#include "server/api/openai/model_listing.h"
 
 namespace loramux::adapter_admin_test {
 namespace {
@@ -281,8 +281,8 @@ TEST_F(AdapterAdminTest, AdaptersInTheDirectoryAreFoundWhileRunning) {
   EXPECT_EQ(found, 8);
   EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);  // opened only once
   const ModelListing listing{"/models/base", 1, 100};
-  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr("\"id\":\"first\""));
-  EXPECT_TRUE(ModelBody(runtime_->registry(), listing, "first", admin_.get()).ok());
+  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, *admin_), HasSubstr("\"id\":\"first\""));
+  EXPECT_TRUE(ModelBody(runtime_->registry(), listing, "first", *admin_).ok());
   // Changes to its files have no effect on the name until it is reloaded.
   const std::string before = DigestOf("second");
   fs::remove_all(top_ / "dir/second");
@@ -310,7 +310,7 @@ TEST_F(AdapterAdminTest, FoldersThatCannotBeServedAreListedWithTheReason) {
   EXPECT_EQ(admin_->Find("base").value(), nullptr);  // still the base model
   EXPECT_THAT(admin_->Find("run").error().message, HasSubstr("checkpoints of a training"));
   const ModelListing listing{"/models/base", 1, 100};
-  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr(R"("broken":[{"id":"base")"));
+  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, *admin_), HasSubstr(R"("broken":[{"id":"base")"));
   fs::remove_all(top_ / "dir/base");
   fs::remove_all(top_ / "dir/run");
   EXPECT_THAT(Load("x", top_ / "dir").error().message,

@@ -58,7 +58,7 @@ NOUN_FIRST = ("lab/", "loadgen/", *(f"src/{room}/" for room in (
 
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
-    "src/server": ("generation", "adapters", "tracing", "metrics", "fleet", "output", "openai", "dialects", "batch", "page"),
+    "src/server": ("generation", "adapters", "tracing", "metrics", "fleet", "output", "completion", "api", "batch", "page"),
 }
 
 
@@ -76,7 +76,7 @@ SIZE_EXCEPTIONS = {
     ("src/schedule/queue/fairness_test.cc", "FuzzOnce"): FUZZ,
     ("tests/replay_test.cc", "Vandalise"): LIST,
     ("src/model/model_test.cc", "ModelTest.NothingOfALayerIsReadBeforeItArrives"): "a thread that the test stops and starts",
-    ("src/server/openai/openai_request_test.cc", "OpenAiRequest.ErrorsNameTheField"): LIST,
+    ("src/server/api/openai/openai_request_test.cc", "CompletionRequest.ErrorsNameTheField"): LIST,
     ("src/text/text_test.cc", "ChatTemplate.HostileTemplatesAreBounded"): LIST,
     ("lab/experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
     ("lab/experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
@@ -197,7 +197,7 @@ def check_folders(path, text):
             if not name.startswith(f"{room}/{folder}/"):
                 continue
             place = room.removeprefix("src/")
-            for match in re.finditer(r'#include "%s/(?:(\w+)/)?\w+\.h"' % place, text):
+            for match in re.finditer(r'#include "%s/(?:(\w+)/)?[\w/]+\.h"' % place, text):
                 if match.group(1) not in folders[:rank + 1]:
                     line = text.count("\n", 0, match.start()) + 1
                     yield f"{name}:{line}: {match.group(0)}: {room}/{folder} may include only {folders[:rank + 1]}"

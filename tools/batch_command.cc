@@ -18,8 +18,8 @@
 #include "server/adapters/adapter_finder.h"
 #include "server/batch/batch_format.h"
 #include "server/batch/batch_run.h"
+#include "server/completion/answer_plan.h"
 #include "server/generation/engine_service.h"
-#include "server/openai/answer_plan.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "tools/output_flags.h"
@@ -122,17 +122,25 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
   Composer composer(runtime);
+  const ChatTemplate no_template = ChatTemplate::None();
+  const ChatTemplate* const chat_template = early.templates.of_base();
+  const LengthGuesser lengths;  // no guesses
+  Admission admission({.max_queued = 0}, QuotaTable());
+  PrefixMemory prefixes;
   const ServingContext context = {.clock = &runtime.clock(),
                                   .generation = &service,
                                   .registry = &runtime.registry(),
                                   .tokenizer = &early.tokenizer,
-                                  .chat_template = early.templates.of_base(),
+                                  .chat_template = chat_template == nullptr ? &no_template : chat_template,
                                   .seeds = &seeds,
+                                  .admission = &admission,
                                   .finder = &composer,
+                                  .lengths = &lengths,
                                   .grammars = grammars.get(),
                                   .defaults = &early.defaults,
                                   .formats = &formats,
-                                  .embeddings = &embeddings};
+                                  .embeddings = &embeddings,
+                                  .prefixes = &prefixes};
   BatchBar bar(CountLines(input), runtime.clock());
   SystemSpec spec;
   RETURN_IF_ERROR(flags.runtime.settings.ApplyTo(spec));

@@ -30,7 +30,7 @@
 #include "memory/page_geometry.h"
 #include "model/model_tensors.h"
 #include "quant/model_source.h"
-#include "server/openai/adapter_text.h"
+#include "server/completion/adapter_text.h"
 #include "tensor/weight_format.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

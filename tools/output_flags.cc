@@ -1,6 +1,6 @@
 #include "tools/output_flags.h"
 
-#include "server/openai/answer_plan.h"
+#include "server/completion/answer_plan.h"
 
 namespace loramux {
 

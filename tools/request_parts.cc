@@ -116,7 +116,7 @@ std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer,
   auto compiler = GrammarCompiler::Create(tokenizer, runtime.config().eos_token_ids, options);
   if (compiler.ok()) return std::move(*compiler);
   spdlog::warn("structured output is not available: {}", compiler.error().message);
-  return nullptr;
+  return GrammarCompiler::Refusing();
 }
 
 Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vector<std::string>& base_names) {

@@ -10,9 +10,9 @@
 
 #include "base/result.h"
 #include "runtime/runtime.h"
-#include "server/openai/adapter_text.h"
-#include "server/openai/embedding_plan.h"
-#include "server/openai/openai_request.h"
+#include "server/completion/adapter_text.h"
+#include "server/completion/completion_request.h"
+#include "server/completion/embedding_plan.h"
 #include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 #include "tools/command_line/command_line.h"
@@ -34,7 +34,8 @@ Flag PoolingFlag(std::string& target);
 // computed. Error: an unknown name.
 Result<EmbeddingOptions> EmbeddingOptionsOf(const std::string& pooling, const std::string& model_dir);
 
-// Returns null, with a line in the log, for a model whose output cannot be constrained. The tokenizer must outlive it.
+// Returns one that refuses, with a line in the log, for a model whose output cannot be constrained. The tokenizer must
+// outlive it.
 std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime);
 
 // The templates that the flags choose.

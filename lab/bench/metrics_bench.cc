@@ -24,7 +24,7 @@ void Bench(std::uint32_t adapters) {
     adapter.version = VersionSummary(*registry.Commit(std::move(version)).value());
     adapter.device = i % 2 == 0 ? TierState::kResident : TierState::kAbsent;
     adapter.waiting = i % 5;
-    SequenceMetrics(&metrics, adapter.version.name, {}, 0).End(FinishReason::kStop);
+    SequenceMetrics(metrics, adapter.version.name, {}, 0).End(FinishReason::kStop);
   }
   const MetricsService service(
       metrics, [&](auto) { return snapshot; }, registry, clock);
@@ -42,7 +42,7 @@ void Bench(std::uint32_t adapters) {
 void BenchCounting() {
   OsClock clock;
   ServerMetrics metrics({}, "base", 8192);
-  SequenceMetrics sequence(&metrics, "sql", "", clock.Now());
+  SequenceMetrics sequence(metrics, "sql", "", clock.Now());
   TokenEvent event;
   event.token = SampledToken{};
   event.prompt_tokens = 10;

@@ -205,12 +205,19 @@ std::shared_ptr<const ApiKey> AccessControl::AuthenticateKey(std::string_view ke
   return key.empty() || key.size() > kMaxKeyBytes ? nullptr : Current()->Find(key);
 }
 
-const ApiKey* CallerOf(const HttpRequest& request) { return static_cast<const ApiKey*>(request.caller.get()); }
+const ApiKey& NoKey() {
+  static const ApiKey key{.models = {"*"}};
+  return key;
+}
+
+const ApiKey& CallerOf(const HttpRequest& request) {
+  return request.caller == nullptr ? NoKey() : *static_cast<const ApiKey*>(request.caller.get());
+}
 
 std::string WorkTenant(const HttpRequest& request) {
-  const ApiKey* caller = CallerOf(request);
-  if (caller == nullptr) return request.tenant.empty() ? "address " + request.address : "tenant " + request.tenant;
-  return request.tenant.empty() ? "key " + caller->name : "key " + caller->name + "\n" + request.tenant;
+  const ApiKey& caller = CallerOf(request);
+  if (caller.nameless()) return request.tenant.empty() ? "address " + request.address : "tenant " + request.tenant;
+  return request.tenant.empty() ? "key " + caller.name : "key " + caller.name + "\n" + request.tenant;
 }
 
 }  // namespace loramux

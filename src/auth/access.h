@@ -37,7 +37,13 @@ struct ApiKey {
   bool Allows(std::string_view model) const;
   // Whether every model is permitted.
   bool AllowsAll() const;
+  // Whether it stands for callers without a key.
+  bool nameless() const { return name.empty(); }
 };
+
+// What stands for the key of callers that have none, where neither this server nor a router checks keys: it has no name
+// and no limits, and permits every model.
+const ApiKey& NoKey();
 
 // The API keys of one file. Immutable.
 class ApiKeyTable {
@@ -91,9 +97,9 @@ class AccessControl {
   std::shared_ptr<const ApiKeyTable> table_;
 };
 
-// Returns the API key that the gate (CallerGate) found for a request; null: neither this server nor a router checks
+// Returns the API key that the gate (CallerGate) found for a request; NoKey: neither this server nor a router checks
 // keys, or the route is open.
-const ApiKey* CallerOf(const HttpRequest& request);
+const ApiKey& CallerOf(const HttpRequest& request);
 // Returns the tenant that the work on the request's texts belongs to: the API key and the tenant within it, or else the
 // trusted tenant, or else the client's address.
 std::string WorkTenant(const HttpRequest& request);

@@ -15,7 +15,7 @@ constexpr char kSaltSeparator = '\x1f';
 
 }  // namespace
 
-Result<std::string> TenantName(const ApiKey* caller, std::string_view id) {
+Result<std::string> TenantName(const ApiKey& caller, std::string_view id) {
   const std::string header(kFairnessHeader);
   if (id.size() > kMaxTenantBytes) {
     return InvalidArgument(fmt::format("{}: expected at most {} bytes, found {}", header, kMaxTenantBytes, id.size()),
@@ -24,8 +24,8 @@ Result<std::string> TenantName(const ApiKey* caller, std::string_view id) {
   if (std::any_of(id.begin(), id.end(), IsControl)) {
     return InvalidArgument(header + ": expected no control characters, found one", header);
   }
-  if (caller == nullptr) return std::string(id);
-  return id.empty() ? caller->name : caller->name + kSeparator + std::string(id);
+  if (caller.nameless()) return std::string(id);
+  return id.empty() ? caller.name : caller.name + kSeparator + std::string(id);
 }
 
 std::string PrefixDomain(std::string tenant, std::string_view salt) {

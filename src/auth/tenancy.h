@@ -17,13 +17,13 @@ inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairnes
 inline constexpr std::array<std::string_view, 2> kFairnessHeaders = {"x-llm-d-inference-fairness-id", kFairnessHeader};
 inline constexpr std::size_t kMaxTenantBytes = 256;
 
-// Returns the tenant of a request of the API key `caller` (null: the server has no keys) with the trusted header value
+// Returns the tenant of a request of the API key `caller` (NoKey: the server has no keys) with the trusted header value
 // `id` (empty: none):
 //  - with a key, the key's name; with an id too, a sub-tenant of the key, whose name no key and no other key's
 //    sub-tenant can have;
 //  - without a key, the id. If that is empty too, so is the result: the engine then charges the adapter.
 // Error: the id is too long or has a control character.
-Result<std::string> TenantName(const ApiKey* caller, std::string_view id);
+Result<std::string> TenantName(const ApiKey& caller, std::string_view id);
 
 // Returns the domain within which cached prefixes are shared (GenerationRequest::prefix_domain): that of the tenant
 // (empty: of all tenants), divided by the request's salt (empty: not divided). Different pairs have different domains.

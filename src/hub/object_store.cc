@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kConfigName = kAdapterConfigFile;
 constexpr const char* kModulesName = "modules.json";
 constexpr const char* kModelConfigName = "config.json";  // the labels of a head; beside a GGUF file it is a model's
-// What an adapter's folder may say of prompts and answers (server/openai/adapter_text.h), by name; tokenizers are
+// What an adapter's folder may say of prompts and answers (server/completion/adapter_text.h), by name; tokenizers are
 // large.
 constexpr const char* kTokenizerName = "tokenizer.json";
 constexpr std::array kTextNames = {"added_tokens.json", "chat_template.jinja",    "chat_template.json",

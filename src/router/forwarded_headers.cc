@@ -113,9 +113,7 @@ HttpFields RequestHeaders(const HttpExchange& exchange, std::string_view fleet_k
   headers.emplace_back("X-Forwarded-For", forwarded + request.address);
   if (request.tenant.empty()) headers.emplace_back(kFairnessHeader, WorkTenant(request));
   if (!fleet_key.empty()) {
-    const ApiKey* const caller = CallerOf(request);
-    const VouchedCaller vouched{
-        .key = caller == nullptr ? std::string() : caller->name, .id = request.tenant, .address = request.address};
+    const VouchedCaller vouched{.key = CallerOf(request).name, .id = request.tenant, .address = request.address};
     headers.emplace_back(kVouchedCallerHeader, Vouch(vouched, fleet_key, exchange.trace().request_id, unix_seconds));
   }
   return headers;

@@ -124,8 +124,8 @@ asio::awaitable<bool> Forwarding::Prepare() {
 // A key for some models alone. The servers may check no keys, so whatever in the body could name another model is
 // refused. False: the request has been answered.
 asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, bool read) {
-  const ApiKey* const caller = CallerOf(exchange_.request());
-  if (caller == nullptr || caller->AllowsAll()) co_return true;
+  const ApiKey& caller = CallerOf(exchange_.request());
+  if (caller.AllowsAll()) co_return true;
   if (!read || scanned.names.empty() || !scanned.names_known) {
     co_await Fail(400,
                   "This API key is for some models alone: expected a JSON object with the name of one in `model`.");
@@ -133,7 +133,7 @@ asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, boo
   }
   for (const std::string& name : scanned.names) {
     const std::string adapter = proxy_.pool_.AdapterOf(name);
-    if (caller->Allows(name) || (!adapter.empty() && caller->Allows(adapter))) continue;
+    if (caller.Allows(name) || (!adapter.empty() && caller.Allows(adapter))) continue;
     co_await Fail(404, fmt::format("The model `{}` does not exist.", name));
     co_return false;
   }
@@ -142,9 +142,9 @@ asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, boo
 
 // The limits of the caller's key, which only the router may know. False: the request has been answered.
 asio::awaitable<bool> Forwarding::Admit(const ScannedRequest& scanned) {
-  const ApiKey* const caller = CallerOf(exchange_.request());
-  if (caller == nullptr || !IsLimited(path())) co_return true;
-  AdmissionRequest wanted{.key = caller->name, .key_limits = caller->limits};
+  const ApiKey& caller = CallerOf(exchange_.request());
+  if (caller.nameless() || !IsLimited(path())) co_return true;
+  AdmissionRequest wanted{.key = caller.name, .key_limits = caller.limits};
   wanted.sequences = std::clamp<std::int64_t>(scanned.choices, 1, kMostSequences) *
                      std::clamp<std::int64_t>(scanned.prompts, 1, kMostSequences);
   auto ticket = proxy_.admission_.Admit(wanted, Now());

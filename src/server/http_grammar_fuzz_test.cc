@@ -21,7 +21,9 @@
 #include "base/log.h"
 #include "base/prng.h"
 #include "http/connection.h"
-#include "server/openai/openai_service.h"
+#include "server/api/api_routes.h"
+#include "server/api/openai/model_routes.h"
+#include "server/completion/completion_service.h"
 #include "server/server_fixture.h"
 
 namespace loramux {
@@ -250,12 +252,19 @@ class ImmediateService final : public GenerationService {
 
 class Harness {
  public:
-  Harness() : admission_({}, QuotaTable()), service_(Context(), {"base", 0, kTestMaxTokens}, {}), activity_(64 << 20) {
+  Harness()
+      : admission_({}, QuotaTable()),
+        models_(fixture_.registry, NoFinder(), {"base", 0, kTestMaxTokens}),
+        metrics_({}, "base", kTestMaxTokens),
+        service_(Context(), metrics_, {.max_model_len = kTestMaxTokens}),
+        activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);
     options_.max_header_bytes = 8 << 10;
     options_.max_body_bytes = 64 << 10;
-    service_.AddRoutes(routes_);
+    service_.AddProbes(routes_);
+    models_.AddRoutes(routes_);
+    AddApiRoutes(routes_, service_, models_.listing());
   }
 
   // Plays one client: sends the pieces, reads what comes, leaves. Returns what the server sent. Fails after
@@ -318,7 +327,9 @@ class Harness {
   Admission admission_;
   asio::io_context context_{1};
   RouteTable routes_;
-  OpenAiService service_;
+  ModelRoutes models_;
+  ServerMetrics metrics_;
+  CompletionService service_;
   HttpServerOptions options_;
   OsClock clock_;
   HttpActivity activity_;

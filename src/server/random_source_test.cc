@@ -9,7 +9,7 @@
 
 #include "base/prng.h"
 #include "http/raw_client_for_test.h"
-#include "server/openai/completion_job.h"
+#include "server/completion/completion_job.h"
 #include "server/server.h"
 #include "server/server_fixture.h"
 

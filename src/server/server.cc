@@ -7,9 +7,10 @@
 #include "http/exchange.h"
 #include "http/server.h"
 #include "server/adapters/adapter_service.h"
-#include "server/dialects/dialect_routes.h"
+#include "server/api/api_routes.h"
+#include "server/api/openai/model_routes.h"
+#include "server/completion/completion_service.h"
 #include "server/metrics/metrics_service.h"
-#include "server/openai/openai_service.h"
 #include "server/page/live_service.h"
 #include "server/page/openapi.h"
 #include "server/page/page_service.h"
@@ -61,33 +62,36 @@ struct Server::Impl {
         fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
         live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
              {.changes = WhoChangesAdapters(options)}),
+        models(*parts.registry, FinderOf(parts),
+               {options.model_path, parts.clock->UnixSeconds(), options.max_model_len}),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
                  .tokenizer = parts.tokenizer,
-                 .chat_template = parts.chat_template,
+                 .chat_template = parts.chat_template == nullptr ? &no_template : parts.chat_template,
                  .seeds = &seeds,
-                 .metrics = &metrics,
                  .admission = &admission,
-                 .finder = parts.adapters,
-                 .lengths = parts.lengths,
-                 .grammars = parts.grammars,
-                 .max_sequences = protection.max_sequences_per_request,
+                 .finder = &FinderOf(parts),
+                 .lengths = parts.lengths == nullptr ? &no_lengths : parts.lengths,
+                 .grammars = parts.grammars == nullptr ? no_grammars.get() : parts.grammars,
                  .defaults = &defaults,
-                 .prefix_sharing = guards.prefix_sharing,
                  .formats = &formats,
                  .embeddings = &embeddings,
-                 .prefixes = &prefixes},
-                {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
-                {.work = {.threads = options.tokenizer_threads},
+                 .prefixes = &prefixes,
+                 .max_sequences = protection.max_sequences_per_request,
+                 .prefix_sharing = guards.prefix_sharing},
+                metrics,
+                {.max_model_len = options.max_model_len,
+                 .work = {.threads = options.tokenizer_threads},
                  .max_tokenize_bytes = options.max_tokenize_bytes,
                  .max_buffered_bytes = options.max_buffered_bytes,
                  .sse_keepalive = options.sse_keepalive,
                  .tokenizer_info = options.tokenizer_info,
                  .spans = parts.spans}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
-    service.AddRoutes(routes);
-    AddDialectRoutes(routes, service);
+    service.AddProbes(routes);
+    models.AddRoutes(routes);
+    AddApiRoutes(routes, service, models.listing());
     metrics_service.AddRoutes(routes);
     fleet.AddRoutes(routes);
     live.AddRoutes(routes);
@@ -110,6 +114,10 @@ struct Server::Impl {
   static void AddOpenApi(RouteTable& table) {
     CHECK(RoutesWithoutText(table.routes()).empty());
     AddOpenApiRoute(table, OpenApiDocument(table.routes(), LORAMUX_VERSION));
+  }
+
+  static AdapterFinder& FinderOf(const ServerParts& parts) {
+    return parts.adapters == nullptr ? NoFinder() : *parts.adapters;
   }
 
   static const char* WhoChangesAdapters(const ServerOptions& options) {
@@ -136,6 +144,10 @@ struct Server::Impl {
 
   const ProtectionOptions protection;
   const OutputFormatTable formats;
+  // In the place of parts that the program does not give.
+  const ChatTemplate no_template = ChatTemplate::None();
+  const LengthGuesser no_lengths;
+  const std::unique_ptr<GrammarCompiler> no_grammars = GrammarCompiler::Refusing();
   Guards guards;
   const RequestDefaults defaults;
   const EmbeddingOptions embeddings;
@@ -147,7 +159,8 @@ struct Server::Impl {
   SnapshotService fleet;
   LiveService live;
   RouteTable routes;
-  OpenAiService service;
+  ModelRoutes models;
+  CompletionService service;
   std::optional<AdapterService> adapters;
   HttpServer http;  // last, so that its threads end before the objects that they use
 };

@@ -17,12 +17,12 @@
 #include "http/tls_context.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
+#include "server/completion/completion_request.h"
+#include "server/completion/embedding_plan.h"
+#include "server/completion/length_guesser.h"
 #include "server/fleet/snapshot_service.h"
 #include "server/generation/generation_service.h"
 #include "server/metrics/metrics.h"
-#include "server/openai/embedding_plan.h"
-#include "server/openai/length_guesser.h"
-#include "server/openai/openai_request.h"
 #include "server/tracing/span_exporter.h"
 #include "text/chat_template.h"
 #include "text/grammar/grammar_compiler.h"
@@ -54,7 +54,7 @@ struct ServerOptions {
   MetricsOptions metrics;
   ProtectionOptions protection;
   int tokenizer_threads = 1;
-  std::size_t max_tokenize_bytes = 0;  // of the text of /tokenize; 0: as OpenAiServiceOptions says
+  std::size_t max_tokenize_bytes = 0;  // of the text of /tokenize; 0: as CompletionServiceOptions says
   // of tokens that a slow client has not received yet, per request
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line; 0: never.

@@ -8,7 +8,7 @@
 
 #include "adapter/registry.h"
 #include "base/clock.h"
-#include "server/openai/completion_job.h"
+#include "server/completion/completion_job.h"
 #include "server/scripted_service_for_test.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -43,7 +43,19 @@ struct ServingFixture {
     return std::move(parsed).value();
   }
   ServingContext Context(GenerationService& service) {
-    return {&clock, &service, &registry, &tokenizer, &chat_template, &seeds};
+    return {.clock = &clock,
+            .generation = &service,
+            .registry = &registry,
+            .tokenizer = &tokenizer,
+            .chat_template = &chat_template,
+            .seeds = &seeds,
+            .admission = &admission,
+            .lengths = &lengths,
+            .grammars = grammars.get(),
+            .defaults = &defaults,
+            .formats = &formats,
+            .embeddings = &embeddings,
+            .prefixes = &prefixes};
   }
 
   OsClock clock;
@@ -51,6 +63,13 @@ struct ServingFixture {
   Tokenizer tokenizer;
   ChatTemplate chat_template;
   SeedSource seeds{7};
+  Admission admission{{.max_queued = 0}, QuotaTable()};
+  LengthGuesser lengths;
+  std::unique_ptr<GrammarCompiler> grammars = GrammarCompiler::Refusing();
+  RequestDefaults defaults;
+  OutputFormatTable formats;
+  EmbeddingOptions embeddings;
+  PrefixMemory prefixes;
 };
 
 }  // namespace loramux

@@ -200,7 +200,18 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string_vi
   return ChatTemplate(std::move(impl));
 }
 
+ChatTemplate ChatTemplate::None() {
+  auto impl = std::make_unique<Impl>();
+  impl->label = "no chat template";
+  return ChatTemplate(std::move(impl));
+}
+
 Result<std::string> ChatTemplate::Render(std::string_view context_json, const Options& options) const {
+  if (impl_->plain == nullptr) {
+    return InvalidArgument(
+        "This model has no chat template: expected chat_template.jinja or `chat_template` in its "
+        "tokenizer_config.json, found neither; use /v1/completions");
+  }
   const bool use_tools = impl_->with_tools != nullptr && HasTools(context_json);
   const loramux_template* chosen = use_tools ? impl_->with_tools.get() : impl_->plain.get();
   Buffer text, error;

@@ -1,11 +1,15 @@
 #include "server/adapters/adapter_finder.h"
 
-#include <utility>
-
 namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxModelNameInError = 256;
+
+class RegisteredOnly final : public AdapterFinder {
+ public:
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override { return UnknownModel(name); }
+  std::vector<OfferedAdapter> Offered() override { return {}; }
+};
 
 }  // namespace
 
@@ -18,25 +22,9 @@ std::string WithoutPath(std::string message, std::string_view path, std::string_
   return message;
 }
 
-Result<std::shared_ptr<const AdapterVersion>> MissingAdapter::Find(std::string_view name) {
-  name_ = name;
-  return UnknownModel(name_);
-}
-
-std::vector<OfferedAdapter> MissingAdapter::Offered() {
-  return names_ == nullptr ? std::vector<OfferedAdapter>() : names_->Offered();
-}
-
-Result<std::shared_ptr<const AdapterVersion>> MissingAdapter::Compose(const std::vector<WeightedAdapter>& parts) {
-  parts_ = parts;
-  return Unavailable("The adapters of the request are not added up yet.");
-}
-
-Status MissingAdapter::Fetch(AdapterFinder& finder) {
-  const std::string name = std::exchange(name_, {});
-  const std::vector<WeightedAdapter> parts = std::exchange(parts_, {});
-  const auto found = name.empty() ? finder.Compose(parts) : finder.Find(name);
-  return found.ok() ? Status(Ok{}) : Status(found.error());
+AdapterFinder& NoFinder() {
+  static RegisteredOnly finder;
+  return finder;
 }
 
 Result<std::shared_ptr<const AdapterVersion>> AdapterFinder::Compose(const std::vector<WeightedAdapter>&) {

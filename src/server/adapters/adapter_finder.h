@@ -48,24 +48,8 @@ class AdapterFinder {
 // which tells how the server's disk is laid out.
 std::string WithoutPath(std::string message, std::string_view path, std::string_view name);
 
-// Notes the name of an adapter that is not registered, or the parts of a composite that is not made, so that it can be
-// found on another thread, where that may block. `names` offers the adapters; null: there are none.
-class MissingAdapter final : public AdapterFinder {
- public:
-  explicit MissingAdapter(AdapterFinder* names = nullptr) : names_(names) {}
-  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
-  std::vector<OfferedAdapter> Offered() override;
-  Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts) override;
-  // Whether anything was noted.
-  bool noted() const { return !name_.empty() || !parts_.empty(); }
-  // Asks `finder` for what was noted, and forgets it. May block.
-  Status Fetch(AdapterFinder& finder);
-
- private:
-  AdapterFinder* names_;
-  std::string name_;
-  std::vector<WeightedAdapter> parts_;
-};
+// Finds nothing: only registered adapters are served. Lives as long as the program.
+AdapterFinder& NoFinder();
 
 // Returns the error "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);

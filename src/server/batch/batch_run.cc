@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "http/error_body.h"
+#include "server/api/api_routes.h"
 #include "server/batch/batch_format.h"
-#include "server/dialects/dialect_routes.h"
 #include "server/generation/generation_inbox.h"
 
 namespace loramux {
@@ -126,7 +126,7 @@ class BatchRunner {
   }
 
   Status AnswerText(const BatchItem& item, const ApiPath& path) {
-    const auto body = path.text(context_, options_.text, item.body);
+    const auto body = AnswerNow(path.text, context_, options_.text, item.body);
     if (!body.ok()) return WriteFailure(item, *path.dialect, body.error());
     return Write(item, BatchResponseLine(item, 200, {}, *body), /*failed=*/false);
   }

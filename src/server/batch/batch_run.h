@@ -7,8 +7,8 @@
 
 #include "base/result.h"
 #include "server/batch/batch_output.h"
-#include "server/openai/completion_job.h"
-#include "server/openai/text_routes.h"
+#include "server/completion/completion_job.h"
+#include "server/completion/text_answers.h"
 
 namespace loramux {
 

@@ -193,8 +193,8 @@ std::vector<prometheus::MetricFamily> ServerMetrics::Collect() const {
 
 // ---- One sequence ----
 
-SequenceMetrics::SequenceMetrics(ServerMetrics* metrics, std::string adapter, std::string tenant, TimeNs received)
-    : metrics_(metrics) {
+SequenceMetrics::SequenceMetrics(ServerMetrics& metrics, std::string adapter, std::string tenant, TimeNs received)
+    : metrics_(&metrics) {
   state_.adapter = std::move(adapter);
   state_.tenant = std::move(tenant);
   state_.received = state_.now = received;

@@ -72,8 +72,8 @@ class ServerMetrics {
 class SequenceMetrics {
  public:
   SequenceMetrics() = default;  // reports nothing
-  // `metrics` may be null: nothing is reported.
-  SequenceMetrics(ServerMetrics* metrics, std::string adapter, std::string tenant, TimeNs received);
+  // `metrics` must outlive it.
+  SequenceMetrics(ServerMetrics& metrics, std::string adapter, std::string tenant, TimeNs received);
 
   // Reports the next event of the sequence.
   void Take(const TokenEvent& event);

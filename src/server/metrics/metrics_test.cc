@@ -275,7 +275,7 @@ MetricsPage PageOf(const ServerMetrics& metrics) {
 
 TEST(ServerMetrics, OneSequence) {
   ServerMetrics metrics({}, "base", 4096);
-  SequenceMetrics sequence(&metrics, "sql", "acme", 1 * kSecond);
+  SequenceMetrics sequence(metrics, "sql", "acme", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.Take(Token(6 * kSecond));
   EXPECT_EQ(PageOf(metrics).Sum("vllm:generation_tokens_total"), 2);  // counted as they arrive
@@ -310,7 +310,7 @@ TEST(ServerMetrics, OneSequence) {
 
 TEST(ServerMetrics, AbortedSequencesHaveNoLatency) {
   ServerMetrics metrics({}, "base", 4096);
-  SequenceMetrics sequence(&metrics, "", "", 1 * kSecond);
+  SequenceMetrics sequence(metrics, "", "", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.End(FinishReason::kCancelled);
   sequence.Take(Token(6 * kSecond));
@@ -323,7 +323,7 @@ TEST(ServerMetrics, AbortedSequencesHaveNoLatency) {
 
 TEST(ServerMetrics, SequenceThatEndsAtOnce) {
   ServerMetrics metrics({}, "base", 4096);
-  SequenceMetrics sequence(&metrics, "", "", 0);
+  SequenceMetrics sequence(metrics, "", "", 0);
   TokenEvent end = Token(5 * kSecond, FinishReason::kStop);
   end.token.reset();
   sequence.Take(end);

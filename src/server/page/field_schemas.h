@@ -1,10 +1,10 @@
-// The JSON types of the served fields of the table in openai/request_fields.h, for openapi.json.
+// The JSON types of the served fields of the table in api/openai/request_fields.h, for openapi.json.
 #pragma once
 
 #include <span>
 #include <string_view>
 
-#include "server/openai/request_fields.h"
+#include "server/api/openai/request_fields.h"
 
 namespace loramux {
 

@@ -28,8 +28,8 @@ constexpr std::chrono::milliseconds kEndsWithin(2000);    // of streams, once th
 HttpReply NoState() { return ErrorReply(503, "The engine has not told its state yet; ask again."); }
 
 std::optional<HttpReply> Refusal(const HttpRequest& request) {
-  const ApiKey* caller = CallerOf(request);
-  if (caller == nullptr || caller->AllowsAll()) return std::nullopt;
+  const ApiKey& caller = CallerOf(request);
+  if (caller.AllowsAll()) return std::nullopt;
   return ErrorReply(403, "This API key permits some models only, and the live state shows all: use a key with \"*\".");
 }
 
@@ -188,9 +188,8 @@ asio::awaitable<void> LiveService::Adapters(HttpExchange& exchange) {
 std::string LiveService::AdaptersBody(const HttpRequest& request) const {
   const auto state = engine_ ? engine_(kPatience) : nullptr;
   if (state == nullptr) return {};
-  const ApiKey* caller = CallerOf(request);
-  Json list = AdapterList(*state, registry_, finder_,
-                          [&](std::string_view name) { return caller == nullptr || caller->Allows(name); });
+  const ApiKey& caller = CallerOf(request);
+  Json list = AdapterList(*state, registry_, finder_, [&](std::string_view name) { return caller.Allows(name); });
   return DumpJson({{"changes", options_.changes}, {"adapters", std::move(list)}});
 }
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "http/json_reader.h"
-#include "server/dialects/messages_request.h"
-#include "server/dialects/responses_request.h"
-#include "server/dialects/tgi_request.h"
+#include "server/api/messages/messages_request.h"
+#include "server/api/responses/responses_request.h"
+#include "server/api/tgi/tgi_request.h"
 #include "server/page/field_schemas.h"
 
 namespace loramux {

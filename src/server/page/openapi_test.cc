@@ -14,10 +14,10 @@
 #include <gtest/gtest.h>
 
 #include "http/json_reader.h"
-#include "server/dialects/messages_request.h"
-#include "server/dialects/responses_request.h"
-#include "server/dialects/tgi_request.h"
-#include "server/openai/openai_request.h"
+#include "server/api/messages/messages_request.h"
+#include "server/api/openai/openai_request.h"
+#include "server/api/responses/responses_request.h"
+#include "server/api/tgi/tgi_request.h"
 #include "server/page/field_schemas.h"
 
 namespace loramux::openapi_test {
@@ -144,7 +144,7 @@ TEST(OpenApi, EachFieldThatAParserReadsIsInTheTable) {
   const std::regex helper(R"re(\b(?:ReadInt32|ReadPrompts)\(fields, "([^"]+)")re");
   std::set<std::string> found;
   for (const char* file : {"adapter_fields", "chat_fields", "openai_request", "output_fields", "tool_fields"}) {
-    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/openai/") + file + ".cc");
+    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/api/openai/") + file + ".cc");
     const std::string source{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     ASSERT_FALSE(source.empty()) << file;
     for (const std::regex& pattern : {read, helper}) {
@@ -181,16 +181,16 @@ std::optional<Error> TgiError(const Json& body) {
 }
 
 std::vector<OtherApi> OtherApis() {
-  return {{"ResponsesRequest", "responses_request", "", R"({"model": "m", "input": "x"})", ResponsesFields(),
+  return {{"ResponsesRequest", "responses/responses_request", "", R"({"model": "m", "input": "x"})", ResponsesFields(),
            [](const Json& body) {
              const auto chat = ChatOfResponses(body);
              return chat.ok() ? ChatError(chat->chat) : chat.error();
            }},
-          {"MessagesRequest", "messages_request", "",
+          {"MessagesRequest", "messages/messages_request", "",
            R"({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]})", MessagesFields(),
            [](const Json& body) { return ChatError(ChatOfMessages(body, /*needs_length=*/true)); }},
-          {"GenerateRequest", "tgi_request", "", R"({"inputs": "x"})", TgiFields(), TgiError},
-          {"GenerateParameters", "tgi_request", "parameters.", "{}", TgiParameters(), [](const Json& parameters) {
+          {"GenerateRequest", "tgi/tgi_request", "", R"({"inputs": "x"})", TgiFields(), TgiError},
+          {"GenerateParameters", "tgi/tgi_request", "parameters.", "{}", TgiParameters(), [](const Json& parameters) {
              return TgiError({{"inputs", "x"}, {"parameters", parameters}});
            }}};
 }
@@ -252,7 +252,7 @@ TEST(OpenApi, EachFieldThatATranslationReadsIsInATable) {
       if (std::string_view(other.file) != api.file) continue;
       for (const DialectField& field : other.table) known.insert(field.name);
     }
-    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/dialects/") + api.file + ".cc");
+    std::ifstream in(std::string(LORAMUX_SOURCE_DIR "/src/server/api/") + api.file + ".cc");
     const std::string source{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
     std::size_t found = 0;
     for (std::sregex_iterator at(source.begin(), source.end(), read), end; at != end; ++at, ++found)

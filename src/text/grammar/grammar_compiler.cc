@@ -46,7 +46,17 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const Tokenizer
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(environment), eos, options));
 }
 
+std::unique_ptr<GrammarCompiler> GrammarCompiler::Refusing() {
+  return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(nullptr, {}, {}));
+}
+
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const OutputConstraint& constraint) {
+  if (refuses()) {
+    return Unsupported("`" + constraint.field +
+                           "`: this server cannot constrain the output of this model; the log of its start gives the "
+                           "reason",
+                       constraint.field);
+  }
   std::string key = KeyOf(constraint);
   std::optional<Outcome> outcome = Find(key);
   if (!outcome) {
@@ -62,6 +72,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::Compile(const OutputCons
 }
 
 bool GrammarCompiler::Has(const OutputConstraint& constraint) const {
+  if (refuses()) return true;
   const std::string key = KeyOf(constraint);
   const std::lock_guard lock(mutex_);
   return grammars_.Has(key) || refused_.Has(key);

@@ -45,16 +45,19 @@ class GrammarCompiler {
   // `eos`.
   static Result<std::unique_ptr<GrammarCompiler>> Create(const Tokenizer& tokenizer, std::span<const TokenId> eos,
                                                          GrammarCompilerOptions options = {});
+  // Refuses every constraint: for models whose output cannot be constrained.
+  static std::unique_ptr<GrammarCompiler> Refusing();
   ~GrammarCompiler();
 
+  bool refuses() const { return environment_ == nullptr; }
   // Returns the kept grammar, or compiles it, which takes up to some seconds. Errors are meant for the
   // client and name OutputConstraint::field; they are kept too.
   Result<std::shared_ptr<const Grammar>> Compile(const OutputConstraint& constraint);
-  // Whether Compile would take no time, because the grammar or its error is kept.
+  // Whether Compile would take no time, because the grammar or its error is kept, or because all are refused.
   bool Has(const OutputConstraint& constraint) const;
 
   GrammarCompilerStats stats() const;
-  // One more than the largest token id that a mask can allow.
+  // One more than the largest token id that a mask can allow. REQUIRES: !refuses().
   std::size_t vocab_size() const;
   // The tokens that end a text.
   const std::vector<TokenId>& eos() const { return eos_; }

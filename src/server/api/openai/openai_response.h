@@ -1,0 +1,58 @@
+// Builds response bodies: the JSON of OpenAI's protocol with vLLM's additions. Every function returns serialised text.
+// None throws on text that is not UTF-8; it becomes U+FFFD.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "http/json_reader.h"
+#include "server/completion/choice_output.h"
+#include "server/completion/completion_request.h"
+
+namespace loramux {
+
+// The fields that are the same in every part of one response.
+struct ResponseHead {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;            // "chatcmpl-..." or "cmpl-..."
+  std::int64_t created = 0;  // Unix seconds
+  std::string model;         // unix seconds
+};
+
+// Returns the body of a response that is not streamed.
+std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage);
+
+// Returns log-probabilities as a list of {"token", "logprob", "bytes", "top_logprobs"}, as chats have them.
+Json ChatLogprobList(std::span<const TokenLogprobText> tokens);
+
+// Builds the server-sent events of one streamed response. Caches their common beginning.
+class EventWriter {
+ public:
+  // `null_usage` adds "usage":null to events without usage (OpenAI, with include_usage).
+  EventWriter(const ResponseHead& head, bool null_usage);
+  // Returns the first event of a chat choice: {"role":"assistant","content":""}. `usage` may be null: none is reported.
+  std::string Role(std::int32_t index, const Usage* usage) const;
+  // Returns the events with the new output of a choice: one, or, if it was read as more than content, one for each
+  // change of kind; none if the parser waits for more text. `usage` may be null.
+  std::string Delta(const ChoiceOutput& choice, const Usage* usage) const;
+  // Returns the event that ends a stream with include_usage: no choices, and the usage.
+  std::string FinalUsage(const Usage& usage) const;
+
+ private:
+  std::string Event(std::string_view choices, const Usage* usage) const;
+  std::string ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const;
+
+  Endpoint endpoint_;
+  bool null_usage_;
+  std::string prefix_;  // up to and including `"choices":`
+};
+
+// Returns the event that reports an error within a stream.
+std::string ErrorEvent(const Error& error);
+// The event that ends every stream.
+inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+}  // namespace loramux

@@ -1,0 +1,72 @@
+// What is known of a choice of an answer, for the writers of all APIs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/generation.h"
+#include "server/output/output_parser.h"
+
+namespace loramux {
+
+// Token counts of one choice or of a whole response.
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;     // prompt tokens that came from the prefix cache
+  std::int64_t reasoning_tokens = 0;  // of the completion, with the tags around the reasoning
+};
+
+// One token with its log-probability.
+struct LogprobEntry {
+  TokenId id = 0;
+  std::string token;  // as text, with U+FFFD for a part of a character
+  float logprob = 0;
+  std::string bytes = {};  // if they are not those of `token`; empty: they are
+  bool special = false;    // an added token that is no text
+  bool by_id = false;      // the client wants "token_id:ID" as its name
+  // Returns what the client sees as `token`.
+  std::string Name() const;
+  // Returns the characters that begin in this token.
+  std::int64_t Characters() const;
+};
+
+// One generated token, with its alternatives.
+struct TokenLogprobText {
+  LogprobEntry chosen;
+  std::vector<LogprobEntry> top;  // most likely first
+  bool unknown = false;           // the first token of a prompt has no log-probability
+  std::size_t text_end = 0;       // bytes of the output's text that were there once this token was added
+};
+
+// The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
+
+// A whole choice, or its new output in a stream.
+struct ChoiceOutput {
+  std::int32_t index = 0;
+  std::string text;
+  // Instead of `text`, if the answer was read as more than content.
+  std::optional<std::vector<OutputEvent>> events = {};
+  bool has_calls = false;     // of tools
+  bool called_tools = false;  // the finish reason is "tool_calls" instead of "stop"
+  bool wants_logprobs = false;
+  std::vector<TokenLogprobText> logprobs;
+  std::int64_t text_offset = 0;  // characters of text before the first token of `logprobs`
+  std::string prompt_logprobs;   // JSON (PromptLogprobsJson); empty: not wanted
+  FinishReason finish = FinishReason::kNone;
+  StopReason stop_reason;
+  TokenId stop_token = -1;      // the token that ended the choice; it is not in `logprobs`. -1: none did
+  std::string stop_token_text;  // its stored form
+  std::optional<TokenLogprobText> stop_logprob = {};  // of `stop_token`, if log-probabilities are wanted
+  std::vector<float> embedding = {};                  // of requests for embeddings
+};
+
+// Returns the number that stands for a log-probability in JSON, which has no -infinity.
+double LogprobNumber(float logprob);
+
+}  // namespace loramux
