@@ -21,19 +21,19 @@ LABORATORY = ("experiments/", "bench/", "lab/")
 OPTION_STRUCT = re.compile(r"(Options|Flags|Limits|Parts|Setup|Context|Config|Settings|Constants|Spec)$")
 SETTINGS = ("cold_start", "age_bound", "max_decode_step", "count_cached")
 
-# What a chat request is, from the bytes of its body to the flat batch, and what its answer is on the way back. A form that
-# a revision does not define counts nothing there; add the name of a new one.
+# What a chat request is, from the bytes of its body to the flat batch, and what its answer is on the way back. A form
+# that a revision does not define counts nothing there; add the name of a new one.
 FORMS = ("HttpRequest", "OpenAiRequest", "CompletionRequest", "Choice", "ChoiceStream", "GenerationRequest", "Sequence",
-         "Request", "PlannedAdmission", "PlannedChunk", "SequencePart", "StepSequence", "StepBatch", "Step", "SequenceChunk",
-         "ForwardBatch", "CpuForward", "AttentionSequence", "SampledToken", "News", "GenerationEvent", "TokenEvent",
+         "Request", "PlannedAdmission", "PlannedChunk", "SequencePart", "StepSequence", "StepBatch", "Step",
+         "SequenceChunk", "ForwardBatch", "CpuForward", "AttentionSequence", "SampledToken", "News", "GenerationEvent", "TokenEvent",
          "OutputEvent", "ChoiceOutput")
 
 
 def sources_of(revision):
     """{path: text} of the C++ files of a revision; of the working tree if it is None."""
     if revision is None:
-        names = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc"], cwd=ROOT, check=True, capture_output=True, text=True)
-        paths = [name for name in names.stdout.split() if (ROOT / name).exists()]
+        names = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc"], cwd=ROOT, check=True, capture_output=True).stdout
+        paths = [name for name in names.decode("utf-8").split() if (ROOT / name).exists()]
         return {name: (ROOT / name).read_text(encoding="utf-8") for name in paths}
     packed = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as files:
@@ -79,8 +79,9 @@ def parameters(signature):
 
 def wide_functions(plain):
     """The names of functions that a text (without literals) declares or defines with six parameters or more."""
-    pattern = re.compile(r"^[\w:<>,&*\[\] ]+?\b(?!if|for|while|switch|return)(\w+)\((?:[^()]|\([^()]*\))*\)(?= ?(?:const)? ?[;{])",
-                         re.MULTILINE)
+    # a call has no type before its name
+    pattern = re.compile(r"^ *(?!return\b|else\b|delete\b)(?:[\w:<>,\[\]]+[ &*]+)+(\w+)"
+                         r"\((?:[^()]|\([^()]*\))*\)(?= ?(?:const)? ?[;{])", re.MULTILINE)
     return {match.group(1) for match in pattern.finditer(plain) if parameters(plain[match.start(1):match.end()]) >= 6}
 
 
@@ -125,7 +126,8 @@ def measure(revision):
         "types": len(types),
         "structs of options": len(options),
         "fields of these": sum(options),
-        "headers of src with one includer but their own source": sum(1 for name in product if name.startswith("src/") and includers[name] == 1),
+        "headers of src with one includer but their own source":
+            sum(1 for name in product if name.startswith("src/") and includers[name] == 1),
         "headers that tools/route.cc sees": len(seen_by(graph, "tools/route.cc")),
         "signatures of six parameters or more in src/kernels":
             sum(len(wide_functions(text)) for name, text in plain.items() if name.startswith("src/kernels/")),
