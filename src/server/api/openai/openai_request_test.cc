@@ -82,7 +82,7 @@ TEST(CompletionRequest, DefaultsOfTheModelAreForWhatIsNotSaid) {
   EXPECT_EQ(chat.sampling.temperature, 0.5f);
   EXPECT_EQ(chat.sampling.top_k, 0);
   EXPECT_EQ(chat.sampling.repetition_penalty, 1.25f);
-  EXPECT_EQ(chat.sampling.logit_bias.size(), 1u);
+  EXPECT_EQ(chat.logit_bias.size(), 1u);
   EXPECT_EQ(chat.sampling.top_logprobs, 0);
   CompletionRequest completion = GoodCompletion(Completion(""));
   ASSERT_TRUE(completion.TakeDefaults(defaults).ok());
