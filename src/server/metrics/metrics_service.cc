@@ -24,6 +24,25 @@ void Append(std::vector<prometheus::MetricFamily>& all, std::vector<prometheus::
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
+std::vector<prometheus::MetricFamily> GrammarFamilies(const GrammarCompilerStats& stats) {
+  using prometheus::MetricType;
+  std::vector<prometheus::MetricFamily> families = {
+      {"loramux:grammar_uses_total",
+       "Grammars asked for: kept (or refused before), or compiled.",
+       MetricType::Counter,
+       {}},
+      {"loramux:grammars_kept", "Compiled grammars that are kept.", MetricType::Gauge, {}},
+      {"loramux:grammars_kept_bytes", "Memory of the compiled grammars that are kept.", MetricType::Gauge, {}}};
+  for (const auto& [outcome, count] : {std::pair{"kept", stats.hits}, {"compiled", stats.misses}}) {
+    prometheus::ClientMetric& metric = families[0].metric.emplace_back();
+    metric.label = {{"outcome", outcome}};
+    metric.counter.value = static_cast<double>(count);
+  }
+  families[1].metric.emplace_back().gauge.value = static_cast<double>(stats.grammars);
+  families[2].metric.emplace_back().gauge.value = static_cast<double>(stats.bytes);
+  return families;
+}
+
 prometheus::MetricFamily SpanFamily(const SpanCounts& counts) {
   prometheus::MetricFamily family{
       "loramux:otlp_spans_total", "Spans of requests, by what became of them.", prometheus::MetricType::Counter, {}};
@@ -40,11 +59,12 @@ prometheus::MetricFamily SpanFamily(const SpanCounts& counts) {
 }  // namespace
 
 MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                               const Clock& clock, const SpanExporter* spans)
+                               const Clock& clock, const GrammarCompiler& grammars, const SpanExporter* spans)
     : metrics_(metrics),
       snapshots_(std::move(snapshots)),
       registry_(registry),
       clock_(clock),
+      grammars_(grammars),
       spans_(spans),
       thread_(1) {}
 
@@ -65,6 +85,7 @@ std::string MetricsService::Page() const {
                                     .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
                                     .unix_seconds = clock_.UnixSeconds()}));
   }
+  if (!grammars_.refuses()) Append(families, GrammarFamilies(grammars_.stats()));
   if (spans_ != nullptr) families.push_back(SpanFamily(spans_->counts()));
   Append(families, ProcessMetrics());
   return prometheus::TextSerializer().Serialize(families);

@@ -11,6 +11,7 @@
 #include "http/exchange.h"
 #include "server/metrics/metrics.h"
 #include "server/tracing/span_exporter.h"
+#include "text/grammar/grammar_compiler.h"
 
 namespace loramux {
 
@@ -23,7 +24,7 @@ class MetricsService {
  public:
   // All arguments must outlive the service; the service must outlive its HTTP server. `spans` may be null.
   MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                 const Clock& clock, const SpanExporter* spans = nullptr);
+                 const Clock& clock, const GrammarCompiler& grammars, const SpanExporter* spans = nullptr);
   ~MetricsService();
 
   // Adds GET /metrics.
@@ -38,6 +39,7 @@ class MetricsService {
   const SnapshotSource snapshots_;
   const AdapterRegistry& registry_;
   const Clock& clock_;
+  const GrammarCompiler& grammars_;
   const SpanExporter* spans_;
   boost::asio::thread_pool thread_;
 };

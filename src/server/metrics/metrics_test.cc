@@ -432,7 +432,7 @@ TEST(MetricsService, ProcessIsMeasured) {
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   ServerMetrics metrics({}, "base", 4096);
-  const MetricsPage page(MetricsService(metrics, {}, registry, clock).Page());
+  const MetricsPage page(MetricsService(metrics, {}, registry, clock, *GrammarCompiler::Refusing()).Page());
   EXPECT_GT(page.Sum("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GE(page.Sum("process_virtual_memory_bytes"), page.Sum("process_resident_memory_bytes"));
   EXPECT_GE(page.Sum("process_open_fds"), 3);
