@@ -123,7 +123,7 @@ class AdapterAdminTest : public testing::Test {
     return version.ok() ? (*version)->file.digest : "";
   }
 
-  VirtualClock clock_;  // of what is tried again after a while
+  VirtualClock clock_;  // clock of what is tried again after a while
   fs::path top_;
   FullDisk disk_;
   std::unique_ptr<Runtime> runtime_;

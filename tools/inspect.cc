@@ -44,7 +44,7 @@ namespace {
 struct InspectFlags {
   std::string directory;  // empty only with `devices`
   std::string base;       // model directory that an adapter is for; empty: shapes from its tensors only
-  bool devices = false;   // of this machine, instead of a directory
+  bool devices = false;   // lists the devices of this machine, instead of a directory
   bool json = false;
 };
 
@@ -205,7 +205,7 @@ DType BaseDType(const TensorFile& tensors) {
     if (head == nullptr) head = tensors.Find(tied);
   }
   if (head == nullptr) return DType::kF32;
-  return IsWeightDType(head->dtype) ? head->dtype : DType::kBF16;  // of integers
+  return IsWeightDType(head->dtype) ? head->dtype : DType::kBF16;  // integers: bf16
 }
 
 DType GgufBaseDType(const GgufFile& file) {

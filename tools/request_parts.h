@@ -41,8 +41,8 @@ std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer,
 // The templates that the flags choose.
 struct ChatTemplates {
   std::optional<ChatTemplate> base;            // the base model's where `for_all` is not
-  std::shared_ptr<const OwnTemplate> for_all;  // of all models; null: no flag names one
-  std::map<std::string, std::shared_ptr<const OwnTemplate>, std::less<>> by_name;  // of single adapters
+  std::shared_ptr<const OwnTemplate> for_all;  // one for all models; null: no flag names one
+  std::map<std::string, std::shared_ptr<const OwnTemplate>, std::less<>> by_name;  // those of single adapters
   // The base model's; null: it has none. Valid as long as this object.
   const ChatTemplate* of_base() const { return base ? &*base : for_all ? &for_all->chat_template : nullptr; }
 };

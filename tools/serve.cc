@@ -76,12 +76,12 @@ struct ServeFlags {
   TraceFlags traces;
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
-  std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
+  std::uint64_t seed = 0;  // seed of requests that bring none; 0: seeds that cannot be repeated
   double stats_interval_seconds = 10;
-  std::vector<std::string> warnings;  // of the command line and the environment
+  std::vector<std::string> warnings;  // warnings of the command line and the environment
 };
 
-// Of the flags that the server alone has; those of the runtime come when it starts (StartRuntime).
+// Warnings of flags that the server alone has; those of the runtime come when it starts (StartRuntime).
 std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
   const bool loads = flags.adapters.enable_runtime_lora;
   const bool restores = loads || !flags.fleet.etcd.urls.empty() || !flags.adapters.state_dir.empty();

@@ -28,7 +28,7 @@ inline bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c
 // One entry of the file of API keys. It holds the digest of the key, not the key.
 struct ApiKey {
   std::string name;                 // names the key in logs, in error messages and in the accounts of its limits
-  Sha256 digest{};                  // of the key's text
+  Sha256 digest{};                  // digest of the key's text
   std::vector<std::string> models;  // permitted base models and adapters: exact names, or prefixes that end in '*'
   // Limits on all requests with this key together.
   QuotaLimits limits;

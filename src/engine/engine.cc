@@ -36,7 +36,7 @@ struct PinRequest {
 struct Inbox {
   std::mutex mutex;
   std::vector<PinRequest> pins;
-  std::map<AdapterGeneration, std::int64_t> kept_pages;  // of pinned adapters; only the engine thread changes it
+  std::map<AdapterGeneration, std::int64_t> kept_pages;  // pages of kept adapters; only the engine thread changes it
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
@@ -84,7 +84,7 @@ struct Engine::Impl {
   std::vector<News> news;
   std::size_t news_count = 0;  // entries of `news` in use; the rest keep their memory
   std::vector<ResidencyManager::LoadFailure> load_failures;
-  std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // of adapters that the step in flight uses
+  std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // failures of adapters that the step in flight uses
 
   mutable std::mutex stats_mutex;
   EngineStats stats;
@@ -208,7 +208,7 @@ struct Engine::Impl {
     const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
     std::size_t sampled = 0, scored = 0, pooled = 0;
     const std::size_t width = PoolWidth();
-    std::size_t failures = 0;  // that were told
+    std::size_t failures = 0;  // failures that were told
     for (const PlannedChunk& chunk : in_flight) {
       Sequence& sequence = SequenceOf(chunk.request);
       SampledToken* token = Samples(chunk) ? &result.tokens[sampled++] : nullptr;

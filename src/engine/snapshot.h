@@ -22,7 +22,7 @@ namespace loramux {
 struct EngineStats : SchedulerStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, finished = 0;
-  std::int64_t replayed_steps = 0;  // of `steps`: a device repeated a recorded one
+  std::int64_t replayed_steps = 0;  // steps among them that a device repeated from a recording
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
   KvTierStats kv_tiers;
   TimeNs step_wait_total = 0;      // time that steps waited for layers that were still arriving
@@ -63,7 +63,7 @@ struct AdapterSnapshot {
   TimeNs last_use = 0;
   std::int64_t loads = 0;     // to the device, successful
   std::int64_t uses = 0;      // requests that began to use it
-  TimeNs last_load_time = 0;  // of the last load to the device; 0: none yet
+  TimeNs last_load_time = 0;  // time of the last load to the device; 0: none yet
 };
 
 // The engine's state in detail. Its cost is proportional to adapters and queue length; made on request
@@ -75,7 +75,7 @@ struct EngineSnapshot {
   std::vector<AdapterSnapshot> adapters;   // by residency slot
   std::vector<std::int64_t> lane_waiting;  // requests in the queue, by lane
   std::int64_t max_batch_tokens = 0;       // SystemSpec::max_batch_tokens
-  std::int64_t waiting_tokens = 0;         // that the requests in the queue have to compute
+  std::int64_t waiting_tokens = 0;         // tokens that the requests in the queue have to compute
   // Of the requests in the batch: prompt tokens that are not computed yet, and positions that are.
   std::int64_t running_prompt_tokens = 0, running_context = 0;
 };

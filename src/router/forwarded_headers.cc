@@ -21,7 +21,7 @@ bool IsOneOf(std::string_view name, const std::array<std::string_view, N>& names
   return std::any_of(names.begin(), names.end(), [&](std::string_view other) { return iequals(name, other); });
 }
 
-// Of one connection only (RFC 9110, 7.6.1).
+// True for fields that belong to one connection only (RFC 9110, 7.6.1).
 bool IsOfConnection(std::string_view name) {
   static constexpr std::array<std::string_view, 11> kNames = {
       "Connection", "Keep-Alive",        "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "TE",

@@ -19,8 +19,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kScannedAtOnce = 256 * 1024;        // bytes of a body; a longer one is scanned on another thread
-constexpr std::size_t kMostWhole = std::size_t{1} << 20;  // of an answer that is sent once it is whole
-constexpr std::size_t kMostRefusal = 64 * 1024;           // of the body of an answer that began nothing
+constexpr std::size_t kMostWhole = std::size_t{1} << 20;  // most bytes of an answer that is sent once it is whole
+constexpr std::size_t kMostRefusal = 64 * 1024;           // most bytes of the body of an answer that began nothing
 constexpr double kBytesPerAnswerToken = 4;
 constexpr std::int64_t kMostSequences = 1 << 20;
 

@@ -20,8 +20,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr TimeNs kFresh = kNsPerSecond, kUsable = 10 * kNsPerSecond;
-constexpr std::size_t kMostKeys = 256;                         // whose lists are kept
-constexpr std::size_t kMostListBytes = std::size_t{16} << 20;  // of one server's list
+constexpr std::size_t kMostKeys = 256;                         // API keys whose lists are kept
+constexpr std::size_t kMostListBytes = std::size_t{16} << 20;  // most bytes of one server's list
 constexpr std::size_t kReadAtOnce = 64 * 1024;                 // bytes of all lists; more are read on another thread
 constexpr auto kListPatience = std::chrono::seconds(5);
 

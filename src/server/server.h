@@ -36,7 +36,7 @@ struct ProtectionOptions {
   std::vector<std::string> api_keys;  // keys without names; without these and a file every caller may use every model
   std::string limits_file;            // limits by adapter; empty: adapter_limits apply to all
   QuotaLimits adapter_limits;
-  QuotaLimits key_limits{.concurrency = 1024};   // of each API key, where the file of keys sets no others
+  QuotaLimits key_limits{.concurrency = 1024};   // limits of each API key, where the file of keys sets no others
   std::int64_t max_sequences_per_request = 256;  // prompts times `n`
   std::string prefix_sharing;                    // as ReadPrefixSharing reads it
   AdmissionOptions admission;
@@ -54,8 +54,8 @@ struct ServerOptions {
   MetricsOptions metrics;
   ProtectionOptions protection;
   int tokenizer_threads = 1;
-  std::size_t max_tokenize_bytes = 0;  // of the text of /tokenize; 0: as CompletionServiceOptions says
-  // of tokens that a slow client has not received yet, per request
+  std::size_t max_tokenize_bytes = 0;  // limit of the text of /tokenize; 0: as CompletionServiceOptions says
+  // bytes of tokens that a slow client has not received yet, per request
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line; 0: never.
   std::chrono::milliseconds sse_keepalive{0};
@@ -63,9 +63,9 @@ struct ServerOptions {
   std::int64_t max_model_len = 0;      // tokens, for /v1/models
   std::string tokenizer_info;          // JSON (TokenizerInfo)
   bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
-  RequestDefaults defaults;            // of sampling and lengths
+  RequestDefaults defaults;            // defaults of sampling and lengths
   EmbeddingOptions embeddings;
-  std::uint64_t seed = 0;  // of requests without a seed; secret; 0: seeds that cannot be repeated
+  std::uint64_t seed = 0;  // seed of requests without one; secret; 0: seeds that cannot be repeated
   // How the model writes calls of tools and reasoning, as --tool-call-parser and --reasoning-parser take it: "auto",
   // "none" or a name, and ADAPTER=NAME for adapters that differ.
   std::vector<std::string> tool_call_parsers, reasoning_parsers;
@@ -85,9 +85,9 @@ struct ServerParts {
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
   GrammarCompiler* grammars = nullptr;          // null: no structured output
-  SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics and routers
+  SnapshotSource engine_snapshot;               // snapshots of the engine behind `generation`, for /metrics and routers
   AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
-  AdapterChanges adapter_changes;               // of the admin routes
+  AdapterChanges adapter_changes;               // changes by the admin routes
   SpanExporter* spans = nullptr;                // takes the spans of requests; null: there are none
 };
 

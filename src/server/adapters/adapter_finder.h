@@ -18,7 +18,7 @@ struct OfferedAdapter {
   std::string path;
   // When the folder was last modified.
   std::int64_t created_unix_seconds = 0;
-  // Of its head; 0: it has none, and generates text.
+  // Classes of its head; 0: it has none, and generates text.
   std::int64_t classes = 0;
 };
 

@@ -17,12 +17,12 @@ namespace loramux {
 // One of POST's paths.
 struct ApiPath {
   std::string_view path;
-  const Dialect* dialect = nullptr;                 // of its requests, or at least of its errors
+  const Dialect* dialect = nullptr;                 // dialect of its requests, or at least of its errors
   TextParser text = nullptr;                        // null: the model answers
-  std::size_t characters = kJsonCharactersPerByte;  // of the body, for each byte of such a text
+  std::size_t characters = kJsonCharactersPerByte;  // most characters of the body for each byte of such a text
 };
 
-// Returns all of them.
+// Returns all paths.
 std::span<const ApiPath> ApiPaths();
 // Returns the one with this path; null: there is none.
 const ApiPath* FindApiPath(std::string_view path);

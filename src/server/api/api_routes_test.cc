@@ -45,7 +45,7 @@ TEST_F(DialectRoutesTest, Messages) {
   Start();
   const Json json = Post("/v1/messages", std::string(kMessages) + "}").json();
   EXPECT_EQ(json["content"][0]["text"], "hello");
-  EXPECT_EQ(json["usage"]["input_tokens"], 10);  // of 20, half of which the cache has
+  EXPECT_EQ(json["usage"]["input_tokens"], 10);  // half of the 20; the cache has the others
   EXPECT_EQ(json["usage"]["cache_read_input_tokens"], 10);
   const ClientResponse stream = Post("/v1/messages", std::string(kMessages) + R"(,"stream":true})");
   EXPECT_THAT(stream.Header("Content-Type"), HasSubstr("text/event-stream"));

@@ -18,7 +18,7 @@ namespace loramux {
 struct DialectField {
   std::string_view name;
   FieldUse use = FieldUse::kServed;
-  std::string_view schema = "{}";  // of a served field: a JSON schema
+  std::string_view schema = "{}";  // JSON schema of a served field
   std::string_view hint = {};      // what it does, or what to do instead; a phrase that ends a sentence; may be empty
   // For kRefused: the JSON value that asks for nothing besides false, "", [] and {}; empty: no other.
   std::string_view neutral = {};

@@ -17,7 +17,7 @@
 namespace loramux {
 namespace {
 
-// Of tokens that this thread has not taken yet, per request. It always takes them soon.
+// Most bytes of tokens that this thread has not taken yet, per request. It always takes them soon.
 constexpr std::size_t kMaxInboxBytes = std::size_t{64} << 20;
 
 // The numbers of jobs with news, from the engine's thread.
@@ -173,7 +173,7 @@ class BatchRunner {
   const BatchRunOptions& options_;
   BatchOutput& output_;
   BatchProgress progress_;
-  std::int64_t number_ = 0;               // of the line, from 1
+  std::int64_t number_ = 0;               // number of the line, from 1
   std::unordered_set<std::string> seen_;  // keys of the lines so far
   ReadyJobs ready_;
   std::map<std::int64_t, std::unique_ptr<RunningJob>> running_;  // by line; goes before `ready_`

@@ -14,15 +14,15 @@ namespace loramux {
 
 // How far a run is.
 struct BatchProgress {
-  std::int64_t lines = 0;    // of the input, with those of earlier runs
-  std::int64_t skipped = 0;  // that earlier runs have answered
-  std::int64_t failed = 0;   // of this run
-  std::int64_t tokens = 0;   // generated
+  std::int64_t lines = 0;    // lines of the input, with those of earlier runs
+  std::int64_t skipped = 0;  // lines that earlier runs have answered
+  std::int64_t failed = 0;   // lines of this run that failed
+  std::int64_t tokens = 0;   // tokens that this run generated
 };
 
 struct BatchRunOptions {
-  TextLimits text;             // of lines that ask about a text
-  std::int64_t max_jobs = 64;  // at a time
+  TextLimits text;             // limits of lines that ask about a text
+  std::int64_t max_jobs = 64;  // most jobs at a time
   // Called on the calling thread after each line.
   std::function<void(const BatchProgress&)> progress;
 };

@@ -52,16 +52,16 @@ class OwnTokenizer {
   mutable std::unique_ptr<GrammarCompiler> grammars_;
 };
 
-// Of one generation of an adapter. Immutable.
+// The texts of one generation of an adapter. Immutable.
 struct AdapterText {
-  std::shared_ptr<const OwnTokenizer> tokenizer;    // null: the base model's, with which its own agrees
-  std::shared_ptr<const OwnTemplate> own;           // null: the base model's
-  std::string template_name;                        // of its file, or "--chat-template"; empty: the base model's
-  std::vector<TokenId> end_tokens;                  // end an answer beside the base model's
-  GenerationDefaults own_defaults;                  // as in its generation_config.json
+  std::shared_ptr<const OwnTokenizer> tokenizer;  // null: the base model's, with which its own agrees
+  std::shared_ptr<const OwnTemplate> own;         // null: the base model's
+  std::string template_name;                      // file of the template, or "--chat-template"; empty: the base model's
+  std::vector<TokenId> end_tokens;                // end an answer beside the base model's
+  GenerationDefaults own_defaults;                // as in its generation_config.json
   std::shared_ptr<const RequestDefaults> defaults;  // those on top of the base model's; null: the base model's alone
   std::string warning;                              // what is missing of its tokenizer; empty: nothing
-  std::string digest;                               // of the files
+  std::string digest;                               // digest of the files
 };
 
 // Returns the template of an adapter, or `base` where it has none of its own. Null: of the base model; there is none.
@@ -73,9 +73,9 @@ const Tokenizer& TokenizerOf(const Tokenizer& base, const AdapterVersion* adapte
 // What the texts of adapters are measured by. `tokenizer` and `chat_template` must outlive the reader.
 struct AdapterTextOptions {
   const Tokenizer* tokenizer = nullptr;
-  std::filesystem::path directory;                       // of the base model's tokenizer
-  const ChatTemplate* chat_template = nullptr;           // of the base model; null: it has none
-  ContentFormat content_format = ContentFormat::kAuto;   // of adapters' own templates
+  std::filesystem::path directory;                       // folder of the base model's tokenizer
+  const ChatTemplate* chat_template = nullptr;           // template of the base model; null: it has none
+  ContentFormat content_format = ContentFormat::kAuto;   // format of the content in adapters' own templates
   std::shared_ptr<const OwnTemplate> for_all = nullptr;  // in place of adapters' own (--chat-template FILE)
   std::map<std::string, std::shared_ptr<const OwnTemplate>, std::less<>> by_name = {};  // --chat-template NAME=FILE
   // Of the base model; adapters' own come on top. nullopt: adapters have none of their own (--generation-config).
@@ -104,7 +104,7 @@ class AdapterTextReader {
   AdapterRegistry::Complete Hook();
 
  private:
-  struct Files;  // of one folder
+  struct Files;  // files of one folder
   // The outcome of comparing a tokenizer with the base model's.
   struct Compared {
     TokenizerDifference difference;

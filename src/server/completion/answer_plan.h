@@ -41,7 +41,7 @@ Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
 struct AnswerPlan {
   const CallGrammar* calls = nullptr;  // null: no calls are looked for
   std::span<const std::string_view> call_tokens;
-  bool short_ids = false;  // of calls
+  bool short_ids = false;  // ids of calls are short
   bool named = false;      // the request named the function: calling it is no news, so the finish reason is "stop"
   std::shared_ptr<const ToolSet> offered;
   bool reasons = false;

@@ -18,7 +18,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;     // prompt tokens that came from the prefix cache
-  std::int64_t reasoning_tokens = 0;  // of the completion, with the tags around the reasoning
+  std::int64_t reasoning_tokens = 0;  // completion tokens of the reasoning, with the tags around it
 };
 
 // One token with its log-probability.
@@ -52,7 +52,7 @@ struct ChoiceOutput {
   std::string text;
   // Instead of `text`, if the answer was read as more than content.
   std::optional<std::vector<OutputEvent>> events = {};
-  bool has_calls = false;     // of tools
+  bool has_calls = false;     // the answer calls tools
   bool called_tools = false;  // the finish reason is "tool_calls" instead of "stop"
   bool wants_logprobs = false;
   std::vector<TokenLogprobText> logprobs;
@@ -62,8 +62,8 @@ struct ChoiceOutput {
   StopReason stop_reason;
   TokenId stop_token = -1;      // the token that ended the choice; it is not in `logprobs`. -1: none did
   std::string stop_token_text;  // its stored form
-  std::optional<TokenLogprobText> stop_logprob = {};  // of `stop_token`, if log-probabilities are wanted
-  std::vector<float> embedding = {};                  // of requests for embeddings
+  std::optional<TokenLogprobText> stop_logprob = {};  // log-probability of `stop_token`, if it is wanted
+  std::vector<float> embedding = {};                  // only for requests for embeddings
 };
 
 // Returns the number that stands for a log-probability in JSON, which has no -infinity.

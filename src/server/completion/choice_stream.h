@@ -99,7 +99,7 @@ class ChoiceStream {
   Usage usage_;
   std::string text_;
   OutputEvents events_;              // instead of text_, if there is a parser
-  std::size_t unplaced_tokens_ = 0;  // whose text the parser has not made an event of
+  std::size_t unplaced_tokens_ = 0;  // tokens whose text the parser has not made an event of
   bool parallel_calls_;
   bool include_reasoning_;
   std::vector<TokenLogprobText> logprobs_;

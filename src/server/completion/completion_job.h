@@ -53,18 +53,18 @@ struct ServingContext {
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
-  SeedSource* seeds = nullptr;  // of requests that bring none
+  SeedSource* seeds = nullptr;  // seeds of requests that bring none
   Admission* admission = nullptr;
-  AdapterFinder* finder = &NoFinder();  // of adapters that are not registered; may block on the disk
+  AdapterFinder* finder = &NoFinder();  // finds adapters that are not registered; may block on the disk
   const LengthGuesser* lengths = nullptr;
   GrammarCompiler* grammars = nullptr;
-  const RequestDefaults* defaults = nullptr;   // of sampling and lengths
-  const OutputFormatTable* formats = nullptr;  // of calls and reasoning
+  const RequestDefaults* defaults = nullptr;   // defaults of sampling and lengths
+  const OutputFormatTable* formats = nullptr;  // forms of calls and reasoning
   const EmbeddingOptions* embeddings = nullptr;
   PrefixMemory* prefixes = nullptr;                            // is told the prompts that were computed
-  std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
+  std::int64_t max_sequences = RequestLimits().max_sequences;  // most sequences of a request: prompts times `n`
   PrefixSharing prefix_sharing = PrefixSharing::kAll;          // what GenerationRequest::prefix_domain says
-  // Of one request.
+  // What belongs to one request:
   const ApiKey* caller = &NoKey();
   std::string_view require_digest = {};  // the adapter's content must have this digest; empty: any will do
   // When the HTTP request was received; its deadline counts from then. nullopt: when it is parsed.
@@ -190,7 +190,7 @@ class CompletionJob {
   CompletionRequest request_;
   ModelChoice model_;  // that the request asks for
   TimeNs received_ = 0;
-  TimeNs deadline_ = 0;  // of the first tokens; 0: none
+  TimeNs deadline_ = 0;  // deadline of the first tokens; 0: none
   std::uint64_t seed_ = 0;
   std::string tenant_;                             // TenantName
   std::string prefix_domain_;                      // GenerationRequest::prefix_domain
@@ -199,11 +199,11 @@ class CompletionJob {
   std::shared_ptr<const Grammar> grammar_;         // null: the output is free
   AdmissionTicket ticket_;
   std::string prefix_text_;                   // beginning of the first prompt, until it is resolved
-  std::vector<std::uint32_t> prefix_blocks_;  // of the first prompt; empty: not wanted, or noted already
+  std::vector<std::uint32_t> prefix_blocks_;  // blocks of the first prompt; empty: not wanted, or noted already
   std::vector<Choice> choices_;               // ordered by prompt, with `n` choices each
   bool began_ = false;                        // a choice was submitted
-  AnswerPlan plan_;                           // of chats
-  EmbeddingPlan embedding_;                   // of requests that pool
+  AnswerPlan plan_;                           // how answers of a chat are read
+  EmbeddingPlan embedding_;                   // how a request that pools is answered
   StopStringMatcher stops_;                   // has seen no text; each choice has a copy
   std::unique_ptr<AnswerWriter> writer_;
 };

@@ -62,7 +62,7 @@ enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
 // What a chat request says of its tools.
 struct ToolFields {
   ToolChoice choice = ToolChoice::kAuto;
-  std::string function;  // of kNamed; one of `offered`
+  std::string function;  // the name of kNamed; one of `offered`
   // The functions on offer; null: none, or the model is not to call them, so the server looks for no calls.
   std::shared_ptr<const ToolSet> offered;
   bool parallel = true;           // false: the answer ends with its first call
@@ -89,7 +89,7 @@ inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of 
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
 inline constexpr std::size_t kMaxStops = 16;       // the maximum of stop strings
-inline constexpr std::size_t kMaxSaltBytes = 256;  // of `cache_salt`
+inline constexpr std::size_t kMaxSaltBytes = 256;  // most bytes of `cache_salt`
 
 inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
 
@@ -136,8 +136,8 @@ enum class PooledUse : std::uint8_t {
 // What such a request says of them.
 struct EmbeddingFields {
   PooledUse use = PooledUse::kVectors;
-  bool activate = true;   // a head's numbers become what its task says
-  std::size_t first = 0;  // of scores: so many of the prompts are the first texts: one, or one for each second text
+  bool activate = true;           // a head's numbers become what its task says
+  std::size_t first = 0;          // first texts among the prompts of scores: one, or one for each second text
   std::int64_t dimensions = 0;    // numbers of each; 0: as many as the model has
   std::optional<bool> normalize;  // nullopt: as the model's configuration says
   bool base64 = false;            // instead of an array of numbers

@@ -85,11 +85,11 @@ class HandlerScope {
 
 // Alternatives and tokens that a network thread turns into text by itself. More of them are work for the queue.
 constexpr std::size_t kMaxInlineTokens = 64;
-constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
+constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // bytes of a body that a network thread serialises by itself
 constexpr std::size_t kEventsPerPiece = 128;
 constexpr const char* kUnknownFieldsHeader = "X-Loramux-Unknown-Fields";
 constexpr const char* kLeftOutToolsHeader = "X-Loramux-Left-Out-Tools";
-constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // of tools and template variables
+constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // bytes of tools and template variables
 // Beyond this, it is worth returning the freed memory of a body or an answer to the system.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 

@@ -22,9 +22,9 @@ namespace loramux {
 struct CompletionServiceOptions {
   std::int64_t max_model_len = 0;  // tokens
   FairWorkOptions work;            // threads that parse, render, tokenize, detokenize and serialise
-  // Of the text of /tokenize; 0: kTokenizeBytesPerToken for each token of the model's length.
+  // Bytes of the text of /tokenize; 0: kTokenizeBytesPerToken for each token of the model's length.
   std::size_t max_tokenize_bytes = 0;
-  // Of tokens that a slow client has not received yet, per request.
+  // Bytes of tokens that a slow client has not received yet, per request.
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
@@ -63,7 +63,7 @@ class CompletionService {
   ServerMetrics& metrics_;
   const CompletionServiceOptions options_;
   FairWorkQueue work_;
-  FairWorkQueue compilers_;              // of grammars, which takes longer than a turn of `work_`
+  FairWorkQueue compilers_;              // compile grammars, which takes longer than a turn of `work_`
   boost::asio::thread_pool finders_{4};  // threads that open adapters on the disk
 };
 

@@ -17,8 +17,8 @@ namespace loramux {
 
 // What the operator and the base model say.
 struct EmbeddingOptions {
-  std::optional<Pooling> pooling;  // of all models, whatever their configurations say (--pooling)
-  // Of the base model, and of adapters without one; nullopt: the defaults. An error refuses requests that go by it.
+  std::optional<Pooling> pooling;  // pooling of all models, whatever their configurations say (--pooling)
+  // Configuration of the base model and of adapters without one; nullopt: the defaults. An error refuses such requests.
   Result<std::optional<EmbeddingConfig>> model = std::optional<EmbeddingConfig>();
 };
 
@@ -26,7 +26,7 @@ struct EmbeddingPlan {
   PooledUse use = PooledUse::kVectors;
   Pooling pooling = Pooling::kLast;
   bool normalize = true;        // to the Euclidean length 1
-  std::int64_t dimensions = 0;  // that are kept; 0: all
+  std::int64_t dimensions = 0;  // numbers that are kept; 0: all
   // Of classes and scores: the adapter's; null: it has none, so scores are cosines. Not owned.
   const ClassHead* head = nullptr;
   bool activate = true;   // EmbeddingFields::activate

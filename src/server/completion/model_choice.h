@@ -17,8 +17,8 @@ namespace loramux {
 
 // The model that a request asks for.
 struct ModelChoice {
-  std::string name;                     // of the base model or of an adapter; it may be unknown
-  std::string field;                    // that named it: "model", or a field of ReadAdapterFields
+  std::string name;                     // name of the base model or of an adapter; it may be unknown
+  std::string field;                    // field that named it: "model", or a field of ReadAdapterFields
   std::vector<NamedWeight> parts = {};  // AdapterField::parts
 };
 

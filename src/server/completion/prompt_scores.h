@@ -18,7 +18,7 @@ inline constexpr std::int64_t kMaxPromptScores = std::int64_t{256} << 10;
 // What the model thinks of a prompt. Choices of one prompt share it.
 struct PromptScores {
   TokenId first = 0;                // the first token, which has no log-probability
-  std::vector<ScoredToken> scores;  // of all other tokens
+  std::vector<ScoredToken> scores;  // scores of all other tokens
 };
 
 // Returns a JSON array with an entry for each prompt token: null for the first, then

@@ -97,7 +97,7 @@ Span RequestSpan(const TracePlace& place, const RequestFacts& facts, std::span<c
 
 TracePlace PlaceInTrace(const RequestTrace& trace, std::string_view traceparent, double sample_share,
                         const RandomBits& random_bits) {
-  constexpr std::size_t kParentId = 36, kParentIdDigits = 16;  // of VERSION-TRACE-PARENT-FLAGS
+  constexpr std::size_t kParentId = 36, kParentIdDigits = 16;  // places in VERSION-TRACE-PARENT-FLAGS
   TracePlace place;
   if (!trace.trace_id.empty()) {
     place = {trace.sampled, trace.trace_id, trace.span_id, {}, trace.tracestate};

@@ -22,7 +22,7 @@ struct RequestFacts {
   std::string model;  // the name of the adapter or base model; empty: the request named none that is served
   std::string request_id;
   TimeNs received = 0, ended = 0;
-  int status = 0;        // of the response; 0: none was sent
+  int status = 0;        // status of the response; 0: none was sent
   bool complete = true;  // the client got all of it
 };
 

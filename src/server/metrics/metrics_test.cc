@@ -179,7 +179,7 @@ TEST(EngineMetrics, WaitingByReasonAddsUp) {
   MetricsPage page = world.Page();
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"deferred\""), 3);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"capacity\""), 4);
-  world.snapshot.stats.waiting = 2;  // of an earlier step than the adapters' counts
+  world.snapshot.stats.waiting = 2;  // a count of an earlier step than the adapters' counts
   page = world.Page();
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"deferred\""), 2);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting_by_reason", "reason=\"capacity\""), 0);

@@ -21,9 +21,9 @@ namespace asio = boost::asio;
 
 constexpr const char* kEventStream = "text/event-stream; charset=utf-8";
 constexpr std::chrono::milliseconds kBetweenEvents(1000);
-constexpr std::chrono::milliseconds kPatience(1000);      // for the engine's answer
-constexpr std::chrono::milliseconds kFirstEventIn(3000);  // for a viewer that finds none
-constexpr std::chrono::milliseconds kEndsWithin(2000);    // of streams, once they are told to end
+constexpr std::chrono::milliseconds kPatience(1000);      // time that the engine has for its answer
+constexpr std::chrono::milliseconds kFirstEventIn(3000);  // time until a viewer that finds no event gets one
+constexpr std::chrono::milliseconds kEndsWithin(2000);    // time until streams end, once they are told to
 
 HttpReply NoState() { return ErrorReply(503, "The engine has not told its state yet; ask again."); }
 

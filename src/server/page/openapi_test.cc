@@ -215,8 +215,8 @@ TEST(OpenApi, OtherApisHaveTheFieldsOfTheirTables) {
   EXPECT_FALSE(schemas["GenerateRequest"]["properties"].contains("temperature"));
 }
 
-// Of each served field some wrong value is refused; of each refused one every value but those that ask for nothing; and
-// of an ignored one none.
+// Some wrong value of each served field is refused; so is every value of a refused field but those that ask for
+// nothing; and no value of an ignored field.
 TEST(OpenApi, ATranslationDoesWhatItsTableSays) {
   const Json wrong[] = {Json::array({Json::array({Json::object()}), 1.5}), 1.5, "?", false, Json{{"?", 1}}};
   for (const OtherApi& api : OtherApis()) {

@@ -58,8 +58,8 @@ Json EndJson(const ChoiceOutput& output) {
 // A content block: text, thinking, or a call of a tool.
 struct MessageBlock {
   Kind kind = Kind::kContent;  // kContent, kReasoning or kCallStart
-  std::string text;            // of a call: its input as JSON
-  std::string call_id, name;   // of a call
+  std::string text;            // the text; the input of a call, as JSON
+  std::string call_id, name;   // only of a call
 
   // `begins`: as it is announced, without its text.
   Json Whole(bool begins = false) const {
@@ -201,7 +201,7 @@ class MessageWriter final : public AnswerWriter {
 
   const std::string id_;
   std::string model_;
-  std::vector<MessageBlock> blocks_;  // of a stream, without their texts
+  std::vector<MessageBlock> blocks_;  // blocks of a stream, without their texts
   bool keeps_ = false;                // the answer is whole
   bool open_ = false;                 // the last block still grows
   bool begun_ = false;                // the answer is a stream, and it has begun

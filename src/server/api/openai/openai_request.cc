@@ -175,7 +175,7 @@ void ReadTruncation(FieldReader& fields, const RequestLimits& limits, Completion
                 fields.Find("truncate_prompt_tokens"));
 }
 
-// Of prompts of token ids: one that is cut may be longer.
+// Limits of prompts of token ids: one that is cut may be longer.
 RequestLimits PromptLimits(RequestLimits limits, const CompletionRequest& request) {
   if (request.truncate_prompt_tokens) limits.max_tokens = RequestLimits().max_tokens;
   return limits;
@@ -242,7 +242,7 @@ void ReadCompletionOptions(FieldReader& fields, CompletionRequest& request) {
   fields.Boolean("echo", request.echo);
 }
 
-// Of a body that may hold several prompts of token ids.
+// Limits of a body that may hold several prompts of token ids.
 JsonLimits ManyPromptsLimits(const RequestLimits& limits) {
   JsonLimits body = BodyLimits(limits);
   body.max_values = JsonLimits().max_values;

@@ -8,7 +8,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxConstraintBytes = std::size_t{512} << 10;
-constexpr std::size_t kMaxWords = 4096;  // of a choice
+constexpr std::size_t kMaxWords = 4096;  // most words of a choice
 constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
 // The field that is read, and where its demand goes.

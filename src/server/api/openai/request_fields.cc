@@ -10,7 +10,7 @@ namespace {
 using enum FieldUse;
 
 constexpr std::size_t kMaxMistakes = 8;
-constexpr std::size_t kMaxUnknownFields = 256;  // of a body that are compared with the table
+constexpr std::size_t kMaxUnknownFields = 256;  // unknown fields of a body that are compared with the table
 constexpr std::size_t kMinSimilarLength = 4;    // a shorter name is one edit away from too many others
 
 // The names are those of OpenAI, vLLM, SGLang, TGI and LoRAX, llama.cpp, Ollama, transformers and of the front ends

@@ -25,16 +25,16 @@ enum class FieldUse : std::uint8_t {
 enum FieldEndpoints : std::uint8_t {
   kChatBody = 1,
   kCompletionBody = 2,
-  kBothBodies = 3,  // that generate text
+  kBothBodies = 3,  // bodies that generate text
   kEmbeddingBody = 4,
   kClassifyBody = 8,
-  kTemplateBodies = 9,  // that may hold a chat
-  kInputBodies = 12,    // whose texts are `input`
+  kTemplateBodies = 9,  // bodies that may hold a chat
+  kInputBodies = 12,    // bodies whose texts are `input`
   kScoreBody = 16,
   kRerankBody = 32,
-  kPairBodies = 48,    // that compare texts
-  kHeadBodies = 56,    // that an adapter's head answers, if it has one
-  kPooledBodies = 60,  // that generate nothing
+  kPairBodies = 48,    // bodies that compare texts
+  kHeadBodies = 56,    // bodies that an adapter's head answers, if it has one
+  kPooledBodies = 60,  // bodies that generate nothing
   kAllBodies = 63,
 };
 

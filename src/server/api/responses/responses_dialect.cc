@@ -31,10 +31,10 @@ Json ResponseUsage(const Usage& usage) {
 struct ResponseItem {
   Kind kind = Kind::kContent;  // kContent, kReasoning or kCallStart
   std::string id;
-  std::string text;  // of a call: its arguments
+  std::string text;  // the text; the arguments of a call
   Json logprobs = Json::array();
-  std::string call_id, name;           // of a call
-  const char* status = "in_progress";  // of the item: it grows until it is "completed" or "incomplete"
+  std::string call_id, name;           // only of a call
+  const char* status = "in_progress";  // state of the item: it grows until it is "completed" or "incomplete"
 
   Json Part() const {
     if (kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
@@ -105,7 +105,7 @@ class ResponseWriter final : public AnswerWriter {
   std::size_t held_bytes() const override { return held_; }
 
  private:
-  static constexpr std::size_t kLogprobBytes = 512;  // of one entry as JSON, roughly
+  static constexpr std::size_t kLogprobBytes = 512;  // bytes of one entry as JSON, roughly
 
   void Take(const ChoiceOutput& output) {
     for (Json& entry : ChatLogprobList(output.logprobs)) logprobs_.push_back(std::move(entry));
@@ -260,7 +260,7 @@ class ResponseWriter final : public AnswerWriter {
   std::string model_;
   const Json echoed_;
   std::vector<ResponseItem> items_;
-  std::deque<Json> logprobs_;  // of tokens without an event
+  std::deque<Json> logprobs_;  // log-probabilities of tokens without an event
   bool open_ = false;          // the last item still grows
   FinishReason finish_ = FinishReason::kNone;
   std::size_t held_ = 0;

@@ -210,7 +210,7 @@ class ItemTranslator {
   FieldReader& fields_;
   Json messages_ = Json::array();
   bool open_ = false;  // the last message is the assistant's, and its next items belong to it
-  Json outputs_ = "";  // of other tools than functions, not in messages_ yet: the content of a message
+  Json outputs_ = "";  // outputs of other tools than functions, not in messages_ yet: the content of a message
 };
 
 void TranslateInput(FieldReader& fields, Json& chat) {

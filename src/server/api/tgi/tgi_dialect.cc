@@ -213,10 +213,10 @@ class TgiWriter final : public AnswerWriter {
 
   const std::string id_;
   const TgiForm form_;
-  std::string text_;  // of a stream, for its end
+  std::string text_;  // the whole text of a stream, for its end
   std::int64_t tokens_ = 0;
   TokenId last_id_ = 0;
-  std::size_t prompt_tokens_ = 0;  // that the answer begins with
+  std::size_t prompt_tokens_ = 0;  // tokens that the answer begins with
 };
 
 class Tgi final : public Dialect {

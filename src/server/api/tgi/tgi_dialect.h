@@ -15,7 +15,7 @@ const Dialect& TgiDialect(TgiPath path);
 struct TgiInfo {
   std::string model_id;
   std::int64_t max_model_len = 0;  // tokens of prompt and answer together
-  std::string version;             // of this program
+  std::string version;             // version of this program
 };
 std::string TgiInfoBody(const TgiInfo& info);
 
