@@ -254,7 +254,7 @@ class Api(unittest.TestCase):
                 (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
                 (CHAT, "ebnf", "root ::= x"), (CHAT, "format", "json"), (CHAT, "num_beams", 4), (CHAT, "mirostat", 2),
                 (CHAT, "no_repeat_ngram_size", 3), (CHAT, "modalities", ["text", "audio"]), (TEXT, "mirostat_eta", 1),
-                (CHAT, "return_token_ids", True), (CHAT, "max_new_tokens", 3), (TEXT, "repeat_penalty", 1.1),
+                (CHAT, "return_tokens", True), (CHAT, "max_new_tokens", 3), (TEXT, "repeat_penalty", 1.1),
                 (TEXT, "suffix", "x"), (TEXT, "best_of", 2), (TEXT, "prompt_embeds", "AA")]:
             body = chat_body() if path == CHAT else {"model": "demo", "prompt": "x"}
             error = self.post(path, {**body, field: value}, 400)["error"]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -63,7 +64,11 @@ struct ChoiceOutput {
   TokenId stop_token = -1;      // the token that ended the choice; it is not in `logprobs`. -1: none did
   std::string stop_token_text;  // its stored form
   std::optional<TokenLogprobText> stop_logprob = {};  // log-probability of `stop_token`, if it is wanted
-  std::vector<float> embedding = {};                  // only for requests for embeddings
+  // Ids of the new tokens, with the one that ended the choice; nullopt: they are not wanted.
+  std::optional<std::vector<TokenId>> token_ids = {};
+  // Ids of the prompt, as the model reads it; only with the choice's first output, and if ids are wanted.
+  std::shared_ptr<const std::vector<TokenId>> prompt_token_ids = {};
+  std::vector<float> embedding = {};  // only for requests for embeddings
 };
 
 // Returns the number that stands for a log-probability in JSON, which has no -infinity.

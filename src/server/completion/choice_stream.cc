@@ -73,6 +73,7 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const CompletionRequest& 
       wants_logprobs_(request.sampling.top_logprobs >= 0),
       echoes_(request.echo),
       tokens_as_ids_(request.tokens_as_ids),
+      wants_token_ids_(request.token_ids),
       top_logprobs_(request.sampling.top_logprobs),
       prompt_logprobs_(request.prompt_logprobs),
       awaits_prompt_scores_(request.ScoredAlternatives() >= 0),
@@ -133,7 +134,10 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   embedding_ = event.embedding;
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
-  if (event.stop) stop_token_ = event.stop->id;
+  if (event.stop) {
+    stop_token_ = event.stop->id;
+    if (wants_token_ids_) token_ids_.push_back(stop_token_);
+  }
   const bool by_id =
       event.stop && std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop->id) != stop_token_ids_.end();
   if (by_id && keeps_stop_) RETURN_IF_ERROR(AddTextOf(event.stop->id));
@@ -150,6 +154,7 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
 
 Status ChoiceStream::AddToken(const SampledToken& token) {
   ++usage_.completion_tokens;
+  if (wants_token_ids_) token_ids_.push_back(token.id);
   if (wants_logprobs_) AddLogprob(token);
   ++unplaced_tokens_;
   const bool reasons = Reasons();
@@ -277,6 +282,10 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   for (const TokenLogprobText& token : output.logprobs) text_offset_ += token.chosen.Characters();
   if (prompt_logprobs_ >= 0 && prompt_scores_ != nullptr) {
     output.prompt_logprobs = PromptLogprobsJson(*tokenizer_, *prompt_scores_, std::exchange(prompt_logprobs_, -1));
+  }
+  if (wants_token_ids_) {
+    output.token_ids = std::exchange(token_ids_, {});
+    output.prompt_token_ids = std::exchange(prompt_ids_, nullptr);
   }
   output.embedding = std::exchange(embedding_, {});
   output.finish = finish_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/completion/answer_plan.h"
@@ -33,6 +34,9 @@ class ChoiceStream {
   // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
 
+  // Gives the prompt's ids, for answers that have them.
+  void GivePrompt(std::shared_ptr<const std::vector<TokenId>> ids) { prompt_ids_ = std::move(ids); }
+
   // Gives what the model thinks of the prompt, if the request asks for it. Until then there is no output.
   void GivePromptScores(std::shared_ptr<const PromptScores> scores);
 
@@ -50,7 +54,8 @@ class ChoiceStream {
   bool HasOutput() const { return has_news_ && !awaits_prompt_scores_; }
   // Returns about how many bytes of text, log-probabilities and numbers TakeOutput would return.
   std::size_t held_bytes() const {
-    return text_.size() + events_.bytes() + logprob_bytes_ + embedding_.size() * sizeof(float);
+    return text_.size() + events_.bytes() + logprob_bytes_ + embedding_.size() * sizeof(float) +
+           token_ids_.size() * kTokenIdBytes;
   }
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
@@ -59,6 +64,8 @@ class ChoiceStream {
   Usage usage() const { return usage_; }
 
  private:
+  static constexpr std::size_t kTokenIdBytes = 8;  // bytes of one id as JSON, roughly
+
   Status AddToken(const SampledToken& token);
   Status AddTextOf(TokenId id);
   void AddText(std::string_view text);
@@ -88,7 +95,7 @@ class ChoiceStream {
   bool keeps_stop_;  // the text of the stop token stays
   std::int32_t min_tokens_;
   bool wants_logprobs_, echoes_;
-  bool tokens_as_ids_;
+  bool tokens_as_ids_, wants_token_ids_;
   std::size_t echo_bytes_ = 0;
   std::int32_t top_logprobs_;
   std::int32_t prompt_logprobs_;  // -1: not wanted, or taken
@@ -105,6 +112,8 @@ class ChoiceStream {
   std::vector<TokenLogprobText> logprobs_;
   std::size_t logprob_bytes_ = 0;
   std::int64_t text_offset_ = 0;
+  std::shared_ptr<const std::vector<TokenId>> prompt_ids_;  // null: not wanted, or taken
+  std::vector<TokenId> token_ids_;
   std::vector<float> embedding_;
   bool has_news_ = false;
   bool engine_done_ = false;

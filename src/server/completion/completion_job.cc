@@ -343,10 +343,12 @@ Status CompletionJob::AddChoices(std::vector<TokenId> tokens, const std::string&
                     kMaxPromptScores, prompt_scores_));
   }
   if (choices_.empty()) stops_ = ChoiceStream::StopsOf(TokenizerOf(context_, adapter_), request_, plan_);
+  const auto ids = request_.token_ids ? std::make_shared<const std::vector<TokenId>>(tokens) : nullptr;
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(TokenizerOf(context_, adapter_), request_, stops_, static_cast<std::int32_t>(choices_.size()),
                         plan_);
     if (request_.echo) stream.Prepend(echo);
+    stream.GivePrompt(ids);
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});
     choices_.back().request.length_hint = guess;

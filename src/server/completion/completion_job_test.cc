@@ -503,6 +503,58 @@ TEST_F(CompletionJobTest, TheTokenThatEndsACompletionHasALogProbabilityToo) {
   }
 }
 
+// The ids are those that the engine computed and sampled, with the one that ended the answer, so that a trainer never
+// has to tokenize a text again. Log-probabilities are as many.
+TEST_F(CompletionJobTest, IdsOfTheAnswerAreThoseThatWereSampled) {
+  auto job = Submitted(Endpoint::kCompletion, R"({"model":"m","prompt":[[7,8],[9]],"n":2,"return_token_ids":true,)"
+                                              R"("logprobs":0})");
+  for (std::size_t i = 0; i < 4; ++i) {
+    service_.Emit(i, static_cast<TokenId>('a' + i));
+    service_.End(i, i == 3 ? FinishReason::kLength : FinishReason::kStop);
+  }
+  ASSERT_TRUE(Apply(job).ok());
+  const Json body = Body(job);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Json& choice = body["choices"][i];
+    EXPECT_EQ(DumpJson(choice["prompt_token_ids"]), i < 2 ? "[7,8]" : "[9]");
+    std::vector<TokenId> ids = {static_cast<TokenId>('a' + i)};
+    if (i != 3) ids.push_back(kEosToken);
+    EXPECT_EQ(choice["token_ids"], Json(ids));
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), ids.size());
+  }
+}
+
+TEST_F(CompletionJobTest, IdsOfAChatStandBesideItsChoicesAndInItsStream) {
+  const std::string body = R"({"model":"m","messages":[],"max_tokens":5,"return_token_ids":true,"logprobs":true,)"
+                           R"("stop":["ok"])";
+  auto job = Submitted(Endpoint::kChat, body + "}");
+  service_.Say(0, "a");
+  service_.End(0, FinishReason::kStop);
+  ASSERT_TRUE(Apply(job).ok());
+  const Json whole = Body(job);
+  EXPECT_EQ(whole["prompt_token_ids"], Json(service_.requests[0].prompt));
+  EXPECT_EQ(whole["choices"][0]["token_ids"], Json({int{'a'}, int{kEosToken}}));
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["content"].size(), 2u);
+  EXPECT_FALSE(whole["choices"][0].contains("prompt_token_ids"));
+
+  auto stream = Submitted(Endpoint::kChat, body + R"(,"stream":true})");
+  service_.Say(1, "oh");
+  ASSERT_TRUE(Apply(stream).ok());
+  std::string events = stream.TakeEvents();
+  service_.Say(1, "ok!");  // the stop string ends it within these
+  ASSERT_TRUE(Apply(stream).ok());
+  events += stream.TakeEvents();
+  std::vector<Json> parsed;
+  for (std::size_t at = 0; events.compare(at, 12, "data: [DONE]") != 0; at = events.find("data: ", at + 1)) {
+    parsed.push_back(*ParseJson(events.substr(at + 6, events.find("\n\n", at) - at - 6)));
+  }
+  ASSERT_EQ(parsed.size(), 3u);
+  EXPECT_EQ(parsed[0]["prompt_token_ids"], Json(service_.requests[1].prompt));
+  EXPECT_FALSE(parsed[1].contains("prompt_token_ids"));
+  EXPECT_EQ(parsed[1]["choices"][0]["token_ids"], Json(Bytes("oh")));
+  EXPECT_EQ(parsed[2]["choices"][0]["token_ids"], Json(Bytes("ok")));
+}
+
 TEST_F(CompletionJobTest, PromptLogprobsHaveTokenIdsAndRanks) {
   auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":[97,98,99],"prompt_logprobs":1,"n":2})");
   EXPECT_EQ(service_.requests[0].prompt_logprobs, 1);

@@ -174,6 +174,7 @@ struct CompletionRequest {
   // room for `max_tokens`; nullopt: all.
   std::optional<std::int32_t> truncate_prompt_tokens;
   bool tokens_as_ids = false;  // log-probabilities call a token "token_id:ID"
+  bool token_ids = false;      // the answer has the ids of the prompt and of its tokens, with the one that ended it
 
   bool stream = false;
   bool include_usage = false;

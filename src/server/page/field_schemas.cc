@@ -84,6 +84,7 @@ constexpr FieldSchema kSchemas[] = {
     {"stream", kBoolean},
     {"stream_options", kObject},
     {"return_tokens_as_token_ids", kBoolean},
+    {"return_token_ids", kBoolean},
     {"priority", R"({"type":"integer","minimum":-10,"maximum":10})"},
     {"deadline_ms", R"({"type":"integer","minimum":1,"maximum":86400000})"},
     {"cache_salt", R"({"type":"string","minLength":1,"maxLength":256})"},

@@ -26,7 +26,7 @@ class OpenAiWriter final : public AnswerWriter {
   std::string Delta(const ChoiceOutput& output, const Usage& usage) override {
     const Usage* shown = continuous_usage_ ? &usage : nullptr;
     std::string role;
-    if (head_.endpoint == Endpoint::kChat && IsFirst(output.index)) role = Events().Role(output.index, shown);
+    if (head_.endpoint == Endpoint::kChat && IsFirst(output.index)) role = Events().Role(output, shown);
     return role + Events().Delta(output, shown);
   }
 

@@ -137,6 +137,7 @@ void ReadOutputOptions(FieldReader& fields, std::int64_t vocab_size, CompletionR
   fields.Boolean("skip_special_tokens", request.skip_special_tokens);
   fields.Boolean("add_special_tokens", request.add_special_tokens);
   fields.Boolean("return_tokens_as_token_ids", request.tokens_as_ids);
+  fields.Boolean("return_token_ids", request.token_ids);
 }
 
 void ReadStreaming(FieldReader& fields, CompletionRequest& request) {

@@ -32,8 +32,13 @@ Json ChatLogprob(const LogprobEntry& entry) {
           {"bytes", BytesOf(entry.bytes.empty() ? entry.token : entry.bytes)}};
 }
 
+// A client that asks for ids pairs them with the log-probabilities, so those have the token that ended the answer too.
 Json ChatLogprobs(const ChoiceOutput& choice) {
-  return {{"content", ChatLogprobList(choice.logprobs)}, {"refusal", nullptr}};
+  Json content = ChatLogprobList(choice.logprobs);
+  if (choice.token_ids && choice.stop_logprob) {
+    content.push_back(std::move(ChatLogprobList(std::span(&*choice.stop_logprob, 1)).front()));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 // The name of a token in a completion's log-probabilities. A part of a character is named by its bytes, as in OpenAI's
@@ -125,11 +130,22 @@ Json StopReasonJson(const StopReason& reason) {
 
 // `content_key` is "text", "message" or "delta".
 Json ChoiceJson(const ChoiceOutput& choice, Endpoint endpoint, const char* content_key, Json content) {
-  return {{"index", choice.index},
-          {content_key, std::move(content)},
-          {"logprobs", LogprobsJson(choice, endpoint)},
-          {"finish_reason", FinishJson(choice)},
-          {"stop_reason", StopReasonJson(choice.stop_reason)}};
+  Json json = {{"index", choice.index},
+               {content_key, std::move(content)},
+               {"logprobs", LogprobsJson(choice, endpoint)},
+               {"finish_reason", FinishJson(choice)},
+               {"stop_reason", StopReasonJson(choice.stop_reason)}};
+  if (choice.token_ids) json["token_ids"] = *choice.token_ids;
+  if (choice.prompt_token_ids != nullptr && endpoint == Endpoint::kCompletion) {
+    json["prompt_token_ids"] = *choice.prompt_token_ids;
+  }
+  return json;
+}
+
+// A chat has one prompt, so its ids stand beside the choices, as in vLLM.
+std::string ChatPromptIds(const ChoiceOutput& choice, Endpoint endpoint) {
+  if (choice.prompt_token_ids == nullptr || endpoint != Endpoint::kChat) return {};
+  return ",\"prompt_token_ids\":" + DumpJson(*choice.prompt_token_ids);
 }
 
 Json ChatMessage(const ChoiceOutput& choice) {
@@ -180,6 +196,7 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
   body += "],\"usage\":" + DumpJson(UsageJson(usage));
   const std::string& prompt = choices.front().prompt_logprobs;  // a chat has one prompt
   if (head.endpoint == Endpoint::kChat && !prompt.empty()) body += ",\"prompt_logprobs\":" + prompt;
+  body += ChatPromptIds(choices.front(), head.endpoint);
   body += "}";
   return body;
 }
@@ -190,21 +207,22 @@ EventWriter::EventWriter(const ResponseHead& head, bool null_usage)
   prefix_ += ",\"choices\":";
 }
 
-std::string EventWriter::Event(std::string_view choices, const Usage* usage) const {
+std::string EventWriter::Event(std::string_view choices, const Usage* usage, std::string_view more) const {
   std::string event = prefix_;
   event += choices;
+  event += more;
   if (usage != nullptr) event += ",\"usage\":" + DumpJson(UsageJson(*usage));
   if (usage == nullptr && null_usage_) event += ",\"usage\":null";
   event += "}\n\n";
   return event;
 }
 
-std::string EventWriter::Role(std::int32_t index, const Usage* usage) const {
-  const Json choice = {{"index", index},
+std::string EventWriter::Role(const ChoiceOutput& first, const Usage* usage) const {
+  const Json choice = {{"index", first.index},
                        {"delta", {{"role", "assistant"}, {"content", ""}}},
                        {"logprobs", nullptr},
                        {"finish_reason", nullptr}};
-  return Event("[" + DumpJson(choice) + "]", usage);
+  return Event("[" + DumpJson(choice) + "]", usage, ChatPromptIds(first, endpoint_));
 }
 
 std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) const {
@@ -214,16 +232,19 @@ std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) c
   return Event("[" + DumpJson(ChoiceJson(choice, endpoint_, chat ? "delta" : "text", std::move(content))) + "]", usage);
 }
 
-// The log-probabilities come with the first delta, the end with the last one.
+// The log-probabilities and ids come with the first delta, the end with the last one.
 std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const {
   std::vector<Json> deltas = DeltasOf(*choice.events);
-  const bool silent = choice.finish == FinishReason::kNone && choice.logprobs.empty() && usage == nullptr;
+  const bool silent = choice.finish == FinishReason::kNone && choice.logprobs.empty() &&
+                      (!choice.token_ids || choice.token_ids->empty()) && usage == nullptr;
   if (deltas.empty() && !silent) deltas.push_back(Json::object());
   std::string text;
   ChoiceOutput part;
   part.index = choice.index;
   part.wants_logprobs = choice.wants_logprobs;
   part.logprobs = choice.logprobs;
+  part.stop_logprob = choice.stop_logprob;
+  part.token_ids = choice.token_ids;
   for (Json& delta : deltas) {
     if (&delta == &deltas.back()) {
       part.finish = choice.finish;
@@ -233,6 +254,7 @@ std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* us
     text += Event("[" + DumpJson(ChoiceJson(part, endpoint_, "delta", std::move(delta))) + "]", usage);
     part.wants_logprobs = false;
     part.logprobs.clear();
+    part.token_ids.reset();
   }
   return text;
 }

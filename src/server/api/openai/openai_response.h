@@ -34,7 +34,8 @@ class EventWriter {
   // `null_usage` adds "usage":null to events without usage (OpenAI, with include_usage).
   EventWriter(const ResponseHead& head, bool null_usage);
   // Returns the first event of a chat choice: {"role":"assistant","content":""}. `usage` may be null: none is reported.
-  std::string Role(std::int32_t index, const Usage* usage) const;
+  // `first` is the choice's first output.
+  std::string Role(const ChoiceOutput& first, const Usage* usage) const;
   // Returns the events with the new output of a choice: one, or, if it was read as more than content, one for each
   // change of kind; none if the parser waits for more text. `usage` may be null.
   std::string Delta(const ChoiceOutput& choice, const Usage* usage) const;
@@ -42,7 +43,8 @@ class EventWriter {
   std::string FinalUsage(const Usage& usage) const;
 
  private:
-  std::string Event(std::string_view choices, const Usage* usage) const;
+  // `more`: further fields of the event, each after a comma.
+  std::string Event(std::string_view choices, const Usage* usage, std::string_view more = {}) const;
   std::string ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const;
 
   Endpoint endpoint_;

@@ -101,8 +101,10 @@ TEST(OpenAiResponse, TokensOfEqualTextAreDifferentAlternatives) {
 
 TEST(OpenAiResponse, ChatEvents) {
   const EventWriter writer(kChatHead, false);
+  ChoiceOutput first;
+  first.index = 1;
   EXPECT_EQ(
-      writer.Role(1, nullptr),
+      writer.Role(first, nullptr),
       "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"sql\","
       "\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
       "\"finish_reason\":null}]}\n\n");
@@ -112,6 +114,25 @@ TEST(OpenAiResponse, ChatEvents) {
   EXPECT_EQ(DumpJson(event["choices"][0]["delta"]), R"({"content":"line\nbreak"})");
   EXPECT_TRUE(event["choices"][0]["finish_reason"].is_null());
   EXPECT_FALSE(event.contains("usage"));
+}
+
+// A parser that holds text back still passes the ids on; they come once.
+TEST(OpenAiResponse, IdsComeWithTheFirstOfTheEvents) {
+  const EventWriter writer(kChatHead, false);
+  ChoiceOutput silent;
+  silent.events.emplace();
+  EXPECT_EQ(writer.Delta(silent, nullptr), "");
+  silent.token_ids = {5};
+  EXPECT_EQ(DumpJson(ParseEvent(writer.Delta(silent, nullptr))["choices"][0]["token_ids"]), "[5]");
+  ChoiceOutput both;
+  both.token_ids = {6, 7};
+  both.events = {{.kind = OutputEvent::Kind::kReasoning, .text = "why"},
+                 {.kind = OutputEvent::Kind::kContent, .text = "x"}};
+  const std::string events = writer.Delta(both, nullptr);
+  const std::size_t second = events.find("data: ", 1);
+  ASSERT_NE(second, std::string::npos);
+  EXPECT_EQ(DumpJson(ParseEvent(events.substr(0, second))["choices"][0]["token_ids"]), "[6,7]");
+  EXPECT_FALSE(ParseEvent(events.substr(second))["choices"][0].contains("token_ids"));
 }
 
 TEST(OpenAiResponse, UsageInEvents) {

@@ -100,7 +100,7 @@ TEST(RequestFields, WhatIsRefusedAndWhatAsksForNothing) {
                                                          {R"("mirostat":2)", "mirostat"},
                                                          {R"("mirostat_tau":4.5)", "mirostat_tau"},
                                                          {R"("modalities":["text","audio"])", "modalities"},
-                                                         {R"("return_token_ids":true)", "return_token_ids"},
+                                                         {R"("return_tokens":true)", "return_tokens"},
                                                          {R"("do_sample":false)", "do_sample"},
                                                          {R"("enable_thinking":false)", "enable_thinking"},
                                                          {R"("options":{"num_predict":3})", "options"},

@@ -86,6 +86,7 @@ constexpr DialectField kTgiParameters[] = {
     {"response_format", FieldUse::kRefused, "{}", "use `grammar`"},
     {"truncate_prompt_tokens", FieldUse::kRefused, "{}", "use `truncate`"},
     {"return_tokens_as_token_ids", FieldUse::kRefused},
+    {"return_token_ids", FieldUse::kRefused, "{}", "use `details`, whose tokens have their ids"},
 };
 
 // True if TGI would draw from the distribution; otherwise it takes the likeliest token.
