@@ -125,7 +125,7 @@ TEST_F(DialectRoutesTest, ErrorsHaveTheFormOfTheDialect) {
       Post("/v1/messages", R"({"model":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}]})");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["type"], "not_found_error");
-  EXPECT_EQ(Post("/generate", R"({"inputs":"x","parameters":{"adapter_id":"x"}})").status, 404);
+  EXPECT_EQ(Post("/generate", R"({"inputs":"x","parameters":{"adapter_id":"x"}})").status, 400);
   RawHttpClient client(server_->port());
   const ClientResponse method = client.Do("GET", "/v1/messages", "");
   EXPECT_EQ(method.status, 405);

@@ -214,8 +214,10 @@ bool CompletionJob::registered() const { return IsRegistered(*context_.registry,
 
 Status CompletionJob::Resolve() {
   Status resolved = ResolveVersion();
-  if (!resolved.ok()) return dialect_->InOwnNames(std::move(resolved).error());
-  return resolved;
+  if (resolved.ok()) return resolved;
+  Error error = dialect_->InOwnNames(std::move(resolved).error());
+  const std::string field = error.param;  // the dialect may call the model otherwise
+  return error.code == ErrorCode::kNotFound ? NotServed(field, std::move(error)) : error;
 }
 
 Status CompletionJob::ResolveVersion() {
