@@ -147,6 +147,21 @@ class Metrics(unittest.TestCase):
         self.scrape_until(lambda page, _: total(page, "vllm:request_success_total", finished_reason="abort") > 0)
         self.server.wait_idle()
 
+    def test_grammars(self):
+        """What is kept for constrained output is told apart from what grows."""
+        def numbers():
+            samples = scrape(self.server)
+            return [total(samples, "loramux:grammars_kept"), total(samples, "loramux:grammar_uses_total", outcome="compiled"),
+                    total(samples, "loramux:grammar_uses_total", outcome="kept")], total(samples, "loramux:grammars_kept_bytes")
+        (kept, compiled, used), bytes_before = numbers()
+        schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "properties": {
+            "only_here": {"type": "integer"}}}}}
+        for _ in range(2):
+            self.assertEqual(self.server.chat("demo", "x", response_format=schema, max_tokens=3)[0], 200)
+        counts, bytes_after = numbers()
+        self.assertEqual(counts, [kept + 1, compiled + 1, used + 1])
+        self.assertGreater(bytes_after, bytes_before + 1000)
+
     def test_process(self):
         samples = scrape(self.server)
         self.assertGreater(total(samples, "process_resident_memory_bytes"), 10e6)

@@ -26,8 +26,9 @@ void Bench(std::uint32_t adapters) {
     adapter.waiting = i % 5;
     SequenceMetrics(metrics, adapter.version.name, {}, 0).End(FinishReason::kStop);
   }
+  const auto grammars = GrammarCompiler::Refusing();
   const MetricsService service(
-      metrics, [&](auto) { return snapshot; }, registry, clock);
+      metrics, [&](auto) { return snapshot; }, registry, clock, *grammars);
   std::vector<double> ms;
   std::size_t bytes = 0;
   for (int i = 0; i < 50; ++i) {

@@ -399,8 +399,9 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   ServerMetrics metrics({}, "base", 4096);
+  const auto grammars = GrammarCompiler::Refusing();
   const MetricsService service(
-      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock);
+      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock, *grammars);
   const MetricsPage page(service.Page());
   const std::map<std::string, std::vector<std::string>> expected = {
       {"gauge",
