@@ -10,6 +10,7 @@
 #include "gpu/open_device.h"
 #include "model/device_adapters_for_test.h"
 #include "model/device_model.h"
+#include "model/step_for_test.h"
 #include "tests/golden_case.h"
 
 namespace loramux::golden_device_test {
@@ -68,18 +69,24 @@ class GoldenDeviceTest : public ::testing::TestWithParam<std::string> {
   // The next step of all requests. Returns the logits of the last rows of each, `rows_of` a request.
   template <typename RowsOf>
   std::vector<float> Step(const RowsOf& rows_of) {
-    std::vector<DeviceSequenceChunk> chunks;
+    StepForTest<DeviceLoraView> step;
     for (Request& request : requests_) {
-      chunks.push_back({std::span(request.tokens).subspan(static_cast<std::size_t>(request.position)), request.position,
-                        request.pages.data(), request.adapter, rows_of(request),
-                        static_cast<std::int64_t>(request.run->prompt.size())});
+      step.Add(std::span(request.tokens).subspan(static_cast<std::size_t>(request.position)), request.position,
+               request.pages, request.adapter, rows_of(request), static_cast<std::int64_t>(request.run->prompt.size()));
       request.position = static_cast<std::int64_t>(request.tokens.size());
     }
-    const auto result = model_->Forward(*stream_, chunks, layout_, {arena_->base(), layout_.PageBytes()}, {});
-    EXPECT_TRUE(result.ok()) << result.error().message;
+    Compute(step);
     std::vector<float> logits;
     EXPECT_TRUE(model_->CopyLogits(*stream_, logits).ok());
     return logits;
+  }
+
+  StepResult Compute(const StepForTest<DeviceLoraView>& step) {
+    StepResult result;
+    const Status done =
+        model_->Forward({*stream_, layout_, {arena_->base(), layout_.PageBytes()}}, step.batch, step.adapters, result);
+    EXPECT_TRUE(done.ok()) << done.error().message;
+    return result;
   }
 
   std::size_t Vocabulary() const { return static_cast<std::size_t>(model_->config().vocab_size); }
@@ -132,23 +139,17 @@ class GoldenDeviceTestOfHeads : public GoldenDeviceTest {};
 
 // The prompts of adapters with heads in one batch with those of all other adapters.
 TEST_P(GoldenDeviceTestOfHeads, MatchesTransformers) {
-  std::vector<DeviceSequenceChunk> chunks;
-  PoolBatch pools;
-  std::int64_t rows = 0;
+  StepForTest<DeviceLoraView> step;
   for (std::size_t i = 0; i < requests_.size() || i < with_heads_.size(); ++i) {
     for (const auto* of : {&requests_, &with_heads_}) {
       if (i >= of->size()) continue;
       const Request& request = (*of)[i];
-      chunks.push_back({request.tokens, 0, request.pages.data(), request.adapter, 0,
-                        static_cast<std::int64_t>(request.run->prompt.size())});
-      rows += static_cast<std::int64_t>(request.tokens.size());
-      if (of == &with_heads_) pools.Add(rows - 1, 1, {});
+      step.Add(request.tokens, 0, request.pages, request.adapter, 0,
+               static_cast<std::int64_t>(request.run->prompt.size()));
+      if (of == &with_heads_) step.batch.pools.Add(static_cast<std::int64_t>(step.batch.tokens.size()) - 1, 1, {});
     }
   }
-  std::vector<double> pooled;
-  const auto result = model_->Forward(*stream_, chunks, layout_, {arena_->base(), layout_.PageBytes()},
-                                      {.pools = &pools, .pooled = &pooled});
-  ASSERT_TRUE(result.ok()) << result.error().message;
+  const std::vector<double> pooled = Compute(step).pooled;
   const std::size_t hidden = pooled.size() / with_heads_.size();
   for (std::size_t i = 0; i < with_heads_.size(); ++i) {
     const golden::HeadRun& run = golden_.head_runs[i];
@@ -214,8 +215,8 @@ class DemoModelOnDevice : public ::testing::Test {
       const auto size = static_cast<std::int32_t>(tokens_.back().size());
       std::vector<std::uint32_t>& pages = pages_.emplace_back();
       for (std::int64_t page = 0; page < layout_.PagesFor(size); ++page) pages.push_back(num_pages_++);
-      chunks_.push_back({tokens_.back(), 0, pages.data(), view, size});
-      device_chunks_.push_back({tokens_.back(), 0, pages.data(), copy, size});
+      step_.Add(tokens_.back(), 0, pages, view, size);
+      device_step_.Add(tokens_.back(), 0, pages, copy, size);
     }
   }
 
@@ -224,10 +225,12 @@ class DemoModelOnDevice : public ::testing::Test {
     AlignedBuffer<std::byte> pages(bytes);
     const auto device_pages = device_->Allocate("pages", bytes).value();
     ThreadPool threads(2);
-    host_->Forward({Backend::kCpu, &threads}, chunks_, layout_, {pages.data(), layout_.PageBytes()}, {});
+    StepResult result;
+    host_->Forward({{Backend::kCpu, &threads}, layout_, {pages.data(), layout_.PageBytes()}}, step_.batch,
+                   step_.adapters, result);
     DemoLogits logits = {{host_->logits().begin(), host_->logits().end()}, {}, 0};
     const PageArena arena = {device_pages->base(), layout_.PageBytes()};
-    EXPECT_TRUE(model_->Forward(*stream_, device_chunks_, layout_, arena, {}).ok());
+    EXPECT_TRUE(model_->Forward({*stream_, layout_, arena}, device_step_.batch, device_step_.adapters, result).ok());
     EXPECT_TRUE(model_->CopyLogits(*stream_, logits.device).ok());
     logits.vocab = static_cast<std::size_t>(host_->config().vocab_size);
     return logits;
@@ -244,14 +247,14 @@ class DemoModelOnDevice : public ::testing::Test {
   std::vector<std::vector<TokenId>> tokens_;  // moved, but their elements stay where they are
   std::vector<std::vector<std::uint32_t>> pages_;
   std::uint32_t num_pages_ = 0;
-  std::vector<SequenceChunk> chunks_;
-  std::vector<DeviceSequenceChunk> device_chunks_;
+  StepForTest<LoraView> step_;
+  StepForTest<DeviceLoraView> device_step_;
 };
 
 // A trained model in bfloat16 with adapters of several ranks, against the CPU, which computes in float32.
 TEST_F(DemoModelOnDevice, IsNearTheCpus) {
   ASSERT_EQ(model_->dtype(), DType::kBF16);
-  ASSERT_EQ(chunks_.size(), 20u);
+  ASSERT_EQ(step_.batch.sequences.size(), 20u);
   const DemoLogits logits = Compute();
   ASSERT_EQ(logits.device.size(), logits.host.size());
   std::vector<double> errors;

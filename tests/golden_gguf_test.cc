@@ -51,8 +51,12 @@ std::vector<float> LogitsOf(Model& model, const std::vector<TokenId>& prompt) {
   std::iota(pages.begin(), pages.end(), 0);
   AlignedBuffer<std::byte> memory(static_cast<std::int64_t>(stride * pages.size()));
   ThreadPool threads(1);
-  const SequenceChunk chunk = {prompt, 0, pages.data(), nullptr, static_cast<std::int32_t>(size), size};
-  model.Forward({Backend::kCpu, &threads}, {&chunk, 1}, layout, {memory.data(), stride}, {});
+  StepBatch step;
+  StepSequence& sequence = step.Add({}, prompt, 0, pages);
+  sequence.logit_rows = static_cast<std::int32_t>(size);
+  sequence.prompt_tokens = size;
+  StepResult result;
+  model.Forward({{Backend::kCpu, &threads}, layout, {memory.data(), stride}}, step, {}, result);
   return {model.logits().begin(), model.logits().end()};
 }
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/thread_pool.h"
+#include "model/step_for_test.h"
 #include "tests/golden_case.h"
 
 namespace loramux::golden_quantised_test {
@@ -33,9 +34,11 @@ class QuantisedModel : public testing::TestWithParam<std::string> {
     AlignedBuffer<std::byte> memory(kPages * static_cast<std::int64_t>(layout.PageBytes()));
     std::vector<std::uint32_t> pages(kPages);
     for (std::uint32_t i = 0; i < kPages; ++i) pages[i] = i;
-    const SequenceChunk chunk = {
-        run.prompt, 0, pages.data(), run.adapter, run.num_logit_rows, static_cast<std::int64_t>(run.prompt.size())};
-    golden.model->Forward({backend, &threads_}, {&chunk, 1}, layout, {memory.data(), layout.PageBytes()}, {});
+    StepForTest<LoraView> step;
+    step.Add(run.prompt, 0, pages, run.adapter, run.num_logit_rows, static_cast<std::int64_t>(run.prompt.size()));
+    StepResult result;
+    golden.model->Forward({{backend, &threads_}, layout, {memory.data(), layout.PageBytes()}}, step.batch,
+                          step.adapters, result);
     return golden.model->logits();
   }
 

@@ -13,6 +13,7 @@
 #include "base/prng.h"
 #include "memory/page_geometry.h"
 #include "model/model.h"
+#include "model/step_for_test.h"
 #include "tensor/aligned_buffer.h"
 #include "tests/golden_case.h"
 
@@ -76,15 +77,11 @@ struct Request {
   explicit Request(const GoldenRun& golden) : run(&golden), tokens(golden.prompt) {}
   std::int64_t Remaining() const { return static_cast<std::int64_t>(tokens.size()) - position; }
 
-  // The next `count` tokens as a part of a batch.
-  SequenceChunk NextChunk(std::int64_t count, std::int32_t logit_rows, PagePool& pool) {
+  // Adds the next `count` tokens to a step.
+  void AddTo(StepForTest<LoraView>& step, std::int64_t count, std::int64_t logit_rows, PagePool& pool) {
     pool.Cover(position + count, pages);
-    return {{tokens.data() + position, static_cast<std::size_t>(count)},
-            position,
-            pages.data(),
-            run->adapter,
-            logit_rows,
-            static_cast<std::int64_t>(run->prompt.size())};
+    step.Add({tokens.data() + position, static_cast<std::size_t>(count)}, position, pages, run->adapter, logit_rows,
+             static_cast<std::int64_t>(run->prompt.size()));
   }
 
   void Drop(PagePool& pool) {
@@ -109,9 +106,16 @@ class GoldenTest : public ::testing::TestWithParam<GoldenParam> {
  protected:
   void SetUp() override { golden_ = LoadCase(GetParam().name); }
 
-  std::span<const float> Forward(ThreadPool& threads, std::span<const SequenceChunk> chunks, PagePool& pages,
+  StepResult Compute(ThreadPool& threads, const StepForTest<LoraView>& step, PagePool& pages,
+                     LoraVariant variant = LoraVariant::kMbgmv) {
+    StepResult result;
+    golden_.model->Forward({{GetParam().backend, &threads}, pages.layout(), pages.arena(), variant}, step.batch,
+                           step.adapters, result);
+    return result;
+  }
+  std::span<const float> Forward(ThreadPool& threads, const StepForTest<LoraView>& step, PagePool& pages,
                                  LoraVariant variant) {
-    golden_.model->Forward({GetParam().backend, &threads}, chunks, pages.layout(), pages.arena(), {variant});
+    Compute(threads, step, pages, variant);
     return golden_.model->logits();
   }
 
@@ -138,8 +142,9 @@ void GoldenTest::ExpectLogitsAndGreedyTokens(const GoldenRun& run, LoraVariant v
   Request request(run);
   std::int32_t logit_rows = run.num_logit_rows;
   for (TokenId expected : run.greedy) {
-    const SequenceChunk chunk = request.NextChunk(request.Remaining(), logit_rows, pages);
-    const std::span<const float> logits = Forward(two_threads_, {&chunk, 1}, pages, variant);
+    StepForTest<LoraView> step;
+    request.AddTo(step, request.Remaining(), logit_rows, pages);
+    const std::span<const float> logits = Forward(two_threads_, step, pages, variant);
     if (request.position == 0) {
       ASSERT_LE(LargestDifference(logits, run.logits), Tolerance(run.logits));
     }
@@ -158,8 +163,9 @@ std::vector<Request> GoldenTest::ComputeAlone(PagePool& pages) {
     Request& request = requests.emplace_back(run);
     request.tokens.insert(request.tokens.end(), run.greedy.begin(), run.greedy.end());
     const auto size = static_cast<std::int32_t>(request.tokens.size());
-    const SequenceChunk chunk = request.NextChunk(size, size, pages);
-    const std::span<const float> logits = Forward(one_thread_, {&chunk, 1}, pages, LoraVariant::kMbgmv);
+    StepForTest<LoraView> step;
+    request.AddTo(step, size, size, pages);
+    const std::span<const float> logits = Forward(one_thread_, step, pages, LoraVariant::kMbgmv);
     request.expected.assign(logits.begin(), logits.end());
     request.Drop(pages);
   }
@@ -182,24 +188,25 @@ void GoldenTest::AdvanceTogether(std::vector<Request>& requests, PagePool& pages
     chosen.emplace_back(order << 32 | prng.NextBelow(1 << 20), &request);
   }
   std::ranges::sort(chosen);
-  std::vector<SequenceChunk> chunks;
+  StepForTest<LoraView> step;
   for (auto& [order, request] : chosen) {
     const std::int64_t limit = prng.NextBelow(2) == 0 ? 1 : prng.NextBelow(5) == 0 ? 200 : 17;
     const auto count = 1 + static_cast<std::int64_t>(
                                prng.NextBelow(static_cast<std::uint64_t>(std::min(limit, request->Remaining()))));
     const auto rows = prng.NextBelow(8) == 0 ? prng.NextBelow(static_cast<std::uint64_t>(count)) : count;
-    chunks.push_back(request->NextChunk(count, static_cast<std::int32_t>(rows), pages));
+    request->AddTo(step, count, static_cast<std::int64_t>(rows), pages);
   }
-  if (chunks.empty()) return;
+  if (chosen.empty()) return;
   const LoraVariant variant = prng.NextBelow(2) == 0 ? LoraVariant::kMbgmv : LoraVariant::kBgmv;
-  std::span<const float> logits = Forward(two_threads_, chunks, pages, variant);
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
+  std::span<const float> logits = Forward(two_threads_, step, pages, variant);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
     Request& request = *chosen[i].second;
-    request.position += static_cast<std::int64_t>(chunks[i].tokens.size());
-    const std::size_t size = static_cast<std::size_t>(chunks[i].logit_rows) * Vocabulary();
+    const StepSequence& part = step.batch.sequences[i];
+    request.position += part.tokens.size;
+    const std::size_t size = static_cast<std::size_t>(part.logit_rows) * Vocabulary();
     const float* expected = request.expected.data() + static_cast<std::size_t>(request.position) * Vocabulary() - size;
     ASSERT_TRUE(size == 0 || std::memcmp(logits.data(), expected, size * sizeof(float)) == 0)
-        << request.run->name << ": a batch of " << chunks.size() << " changed the logits of " << chunks[i].logit_rows
+        << request.run->name << ": a batch of " << chosen.size() << " changed the logits of " << part.logit_rows
         << " tokens before position " << request.position << " by "
         << LargestDifference(logits.first(size), {expected, size});
     logits = logits.subspan(size);
@@ -266,26 +273,21 @@ std::vector<std::vector<double>> GoldenTest::SumsInChunks(std::int64_t chunk_tok
   std::vector<std::size_t> chosen;
   do {
     chosen.clear();
-    std::vector<SequenceChunk> chunks;
-    PoolBatch pools;
-    std::int64_t row = 0;
+    StepForTest<LoraView> step;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const std::int64_t count = std::min(chunk_tokens, requests[i].Remaining());
       if (count == 0) continue;
       chosen.push_back(i);
-      chunks.push_back(requests[i].NextChunk(count, 0, pages));
-      pools.Add(row, count, sums[i]);
-      row += count;
+      step.batch.pools.Add(static_cast<std::int64_t>(step.batch.tokens.size()), count, sums[i]);
+      requests[i].AddTo(step, count, 0, pages);
     }
-    if (chunks.empty()) break;
-    std::vector<double> pooled;
-    golden_.model->Forward({GetParam().backend, &two_threads_}, chunks, pages.layout(), pages.arena(),
-                           {.pools = &pools, .pooled = &pooled});
+    if (chosen.empty()) break;
+    const std::vector<double> pooled = Compute(two_threads_, step, pages).pooled;
     const std::size_t hidden = pooled.size() / chosen.size();
     for (std::size_t c = 0; c < chosen.size(); ++c) {
       const auto first = pooled.begin() + static_cast<std::ptrdiff_t>(c * hidden);
       sums[chosen[c]].assign(first, first + static_cast<std::ptrdiff_t>(hidden));
-      requests[chosen[c]].position += static_cast<std::int64_t>(chunks[c].tokens.size());
+      requests[chosen[c]].position += step.batch.sequences[c].tokens.size;
     }
   } while (!chosen.empty());
   return sums;
@@ -298,13 +300,11 @@ TEST_P(GoldenTest, EmbeddingsMatchTransformers) {
     PagePool pages(golden_.model->config(), DType::kF32, kPoolPages, 1);
     Request request(run);
     const auto size = static_cast<std::int64_t>(run.prompt.size());
-    const SequenceChunk chunk = request.NextChunk(size, 0, pages);
-    PoolBatch pools;
-    pools.Add(0, size, {});
-    pools.Add(size - 1, 1, {});
-    std::vector<double> pooled;
-    golden_.model->Forward({GetParam().backend, &two_threads_}, {&chunk, 1}, pages.layout(), pages.arena(),
-                           {.pools = &pools, .pooled = &pooled});
+    StepForTest<LoraView> step;
+    request.AddTo(step, size, 0, pages);
+    step.batch.pools.Add(0, size, {});
+    step.batch.pools.Add(size - 1, 1, {});
+    const std::vector<double> pooled = Compute(two_threads_, step, pages).pooled;
     ASSERT_EQ(pooled.size(), run.mean.size() + run.last.size());
     std::vector<float> vectors;
     for (const double sum : pooled) vectors.push_back(static_cast<float>(sum));
@@ -320,23 +320,18 @@ class GoldenTestOfHeads : public GoldenTest {};
 TEST_P(GoldenTestOfHeads, MatchesTransformers) {
   PagePool pages(golden_.model->config(), DType::kF32, kPoolPages, 5);
   std::deque<Request> requests;
-  std::vector<SequenceChunk> chunks;
-  PoolBatch pools;
-  std::int64_t rows = 0;
+  StepForTest<LoraView> step;
   const auto add = [&](const GoldenRun& run) {
     Request& request = requests.emplace_back(run);
-    chunks.push_back(request.NextChunk(request.Remaining(), 0, pages));
-    rows += request.Remaining();
+    request.AddTo(step, request.Remaining(), 0, pages);
   };
   for (std::size_t i = 0; i < std::max(golden_.runs.size(), golden_.head_runs.size()); ++i) {
     if (i < golden_.runs.size()) add(golden_.runs[i]);
     if (i >= golden_.head_runs.size()) continue;
     add(golden_.head_runs[i].run);
-    pools.Add(rows - 1, 1, {});
+    step.batch.pools.Add(static_cast<std::int64_t>(step.batch.tokens.size()) - 1, 1, {});
   }
-  std::vector<double> pooled;
-  golden_.model->Forward({GetParam().backend, &two_threads_}, chunks, pages.layout(), pages.arena(),
-                         {.pools = &pools, .pooled = &pooled});
+  const std::vector<double> pooled = Compute(two_threads_, step, pages).pooled;
   const std::size_t hidden = pooled.size() / golden_.head_runs.size();
   for (std::size_t i = 0; i < golden_.head_runs.size(); ++i) {
     const golden::HeadRun& run = golden_.head_runs[i];

@@ -353,22 +353,21 @@ struct Engine::Impl {
     tiers.EndFailedFetches();
   }
 
-  void DescribeArrivingAdapter(SequencePart& part) {
-    const AdapterResidency& adapter = *part.adapter;
-    part.in_host = ComputesFromHost(options.spec, adapter);
-    CHECK(part.in_host || adapter.host != TierState::kLoading);  // else the device's pages are empty
-    if (part.in_host) residency.ReadInHost(adapter.version->generation);
-    if (part.in_host && adapter.host == TierState::kResident)
-      part.to_device = adapter.progress;
+  void AwaitAdapter(const AdapterResidency& adapter, StepSequence& part, AdapterSegment& segment) {
+    segment.in_host = ComputesFromHost(options.spec, adapter);
+    CHECK(segment.in_host || adapter.host != TierState::kLoading);  // else the device's pages are empty
+    if (segment.in_host) residency.ReadInHost(adapter.version->generation);
+    if (segment.in_host && adapter.host == TierState::kResident)
+      segment.to_device = adapter.progress;
     else
-      part.adapter_arrival = adapter.progress;
+      part.adapter_arrival = builder.batch().Await(adapter.progress);
   }
 
-  void DescribeArrivingHistory(const Request& request, SequencePart& part) {
+  void AwaitHistory(const Request& request, StepSequence& part) {
     if (parts.tree->tiers().OnDevice(request.tail)) return;
     const KvTiers::Fetching* fetch = tiers.FetchOf(request.tail);
     CHECK(fetch != nullptr);
-    part.kv_arrival = fetch->progress;
+    part.kv_arrival = builder.batch().Await(fetch->progress);
   }
 
   // ---- Details ----
@@ -570,49 +569,51 @@ struct Engine::Impl {
       if (admission.in_page.tokens == 0) continue;
       const Request& request = *admission.request;  // its own pages follow those of the tree
       const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
-      builder.Copy({parts.tree->tiers().Page(admission.in_page.node).index, destination});
+      builder.batch().copies.push_back({parts.tree->tiers().Page(admission.in_page.node).index, destination});
     }
-    for (const PlannedChunk& chunk : plan.chunks) builder.Add(PartOf(chunk));
+    for (const PlannedChunk& chunk : plan.chunks) AddToBatch(chunk);
     parts.executor->Submit(builder.Take());
     step_in_flight = true;
     step_computed = false;
     step_began = now;
   }
 
-  SequencePart PartOf(const PlannedChunk& chunk) {
+  void AddToBatch(const PlannedChunk& chunk) {
     const Sequence& request = SequenceOf(chunk.request);
-    SequencePart part;
-    part.id = request.id;
-    part.tokens = std::span(request.tokens)
-                      .subspan(static_cast<std::size_t>(request.computed), static_cast<std::size_t>(chunk.num_tokens));
-    part.position = request.computed;
-    part.pages = request.page_table;
-    part.page_tokens = options.spec.page_tokens;
-    part.state_pages = options.spec.state_pages;
-    part.adapter = request.adapter == kBaseModel || chunk.by_base ? nullptr : &residency.Get(request.adapter);
-    part.sampling = Samples(chunk) ? &request.sampling : nullptr;
-    part.context.prompt = request.prompt();
-    part.context.generated = request.generated();
-    part.context.logit_bias = request.logit_bias;
-    if (static_cast<std::int32_t>(part.context.generated.size()) < request.min_tokens) {
-      part.context.banned = request.stop_ids;
-    } else if (request.ignore_eos) {
-      part.context.banned = options.eos_token_ids;
-    }
-    if (chunk.samples) part.constraint = request.constraint;
+    StepBatch& batch = builder.batch();
+    const auto pages = static_cast<std::size_t>(PagesOf(request.computed + chunk.num_tokens));
+    CHECK_LE(pages, request.page_table.size());
+    const auto first = static_cast<std::size_t>(request.computed), count = static_cast<std::size_t>(chunk.num_tokens);
+    StepSequence& part = batch.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
+                                   std::span(request.page_table).first(pages));
     part.prompt_tokens = request.prompt_tokens;
-    part.scored = request.ScoredBy(chunk.num_tokens);
-    if (!part.scored.empty())
-      part.first_scored =
-          static_cast<std::int32_t>(static_cast<std::int64_t>(request.prompt_scores.size()) - request.computed);
-    part.top_logprobs = request.prompt_logprobs;
+    if (request.adapter != kBaseModel && !chunk.by_base) {
+      const AdapterResidency& adapter = residency.Get(request.adapter);
+      AdapterSegment& segment = builder.UseAdapter(part, adapter);
+      if (adapter.arriving()) AwaitAdapter(adapter, part, segment);
+    }
+    if (chunk.admits) AwaitHistory(request, part);
+    const std::span<const TokenId> scored = request.ScoredBy(chunk.num_tokens);
+    if (!scored.empty()) {
+      const auto known = static_cast<std::int64_t>(request.prompt_scores.size());
+      batch.Score(part, scored, known - request.computed, request.prompt_logprobs);
+    }
     const Sequence::Positions pooled = request.PooledBy(chunk.num_tokens);
-    part.first_pooled = pooled.first - request.computed;
-    part.pooled = pooled.count;
-    part.pool_sum = request.pool_sum;
-    if (part.adapter != nullptr && part.adapter->arriving()) DescribeArrivingAdapter(part);
-    if (chunk.admits) DescribeArrivingHistory(request, part);
-    return part;
+    if (pooled.count > 0) {
+      batch.pools.Add(part.tokens.first + pooled.first - request.computed, pooled.count, request.pool_sum);
+    }
+    if (Samples(chunk)) AddSample(request, batch, part);
+  }
+
+  void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const {
+    SamplerContext context = {
+        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = request.logit_bias};
+    if (static_cast<std::int32_t>(context.generated.size()) < request.min_tokens) {
+      context.banned = request.stop_ids;
+    } else if (request.ignore_eos) {
+      context.banned = options.eos_token_ids;
+    }
+    batch.Sample(part, request.sampling, context, request.constraint);
   }
 
   void Tell(News& item, TimeNs now) {

@@ -33,20 +33,18 @@ struct Asking {
     std::iota(tokens.begin(), tokens.end(), 100);
     std::iota(pages.begin(), pages.end(), 500u);
   }
-  SequencePart Part(std::int64_t position, std::size_t count, const AdapterResidency* adapter = nullptr) const {
-    SequencePart part;
-    part.id = RequestId{3};
-    part.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), count);
-    part.position = position;
-    part.pages = pages;
-    part.page_tokens = 4;
-    part.adapter = adapter;
-    part.sampling = &sampling;
-    part.context = {.prompt = std::span(tokens).first(30),
-                    .generated = std::span(tokens).subspan(30),
-                    .banned = banned,
-                    .logit_bias = biases};
-    part.prompt_tokens = 30;
+  StepSequence& AddTo(StepBatchBuilder& builder, std::int64_t position, std::size_t count,
+                      const AdapterResidency* adapter = nullptr) const {
+    StepBatch& batch = builder.batch();
+    const auto first = static_cast<std::size_t>(position);
+    StepSequence& part = batch.Add(RequestId{3}, std::span(tokens).subspan(first, count), position,
+                                   std::span(pages).first((first + count + 3) / 4));
+    if (adapter != nullptr) builder.UseAdapter(part, *adapter);
+    batch.Sample(part, sampling,
+                 {.prompt = std::span(tokens).first(30),
+                  .generated = std::span(tokens).subspan(30),
+                  .banned = banned,
+                  .logit_bias = biases});
     return part;
   }
 };
@@ -60,18 +58,19 @@ TEST(StepBatch, HoldsCopiesOfWhatItNeeds) {
     asking.sampling.seed = 77;
     asking.sampling.top_logprobs = 4;
     asking.biases = {{5, 1.5f}, {6, -2.0f}};
-    builder.Copy({1, 2});
-    builder.Add(asking.Part(9, 4));
+    builder.batch().copies.push_back({1, 2});
+    asking.AddTo(builder, 9, 4);
     batch = builder.Take();
   }  // the request is gone
   ASSERT_EQ(batch.sequences.size(), 1u);
   const StepSequence& sequence = batch.sequences[0];
   EXPECT_EQ(std::vector<TokenId>(batch.TokensOf(sequence).begin(), batch.TokensOf(sequence).end()),
             (std::vector<TokenId>{109, 110, 111, 112}));
-  // 13 positions need four pages of the longer table
   EXPECT_EQ(std::vector<std::uint32_t>(batch.PagesOf(sequence).begin(), batch.PagesOf(sequence).end()),
             (std::vector<std::uint32_t>{500, 501, 502, 503}));
   EXPECT_EQ(batch.SegmentOf(sequence), nullptr);
+  EXPECT_EQ(sequence.logit_rows, 1);
+  EXPECT_EQ(sequence.sample, 0);
   EXPECT_EQ(batch.copies.size(), 1u);
   const SampleRow& row = batch.samples.rows[0];
   EXPECT_EQ(row.params.temperature, 0.5f);
@@ -98,10 +97,10 @@ TEST(StepBatch, TokensOfTheSequenceComeWithPenaltiesOnly) {
   StepBatchBuilder builder;
   Asking asking;
   asking.banned.clear();
-  builder.Add(asking.Part(39, 1));
+  asking.AddTo(builder, 39, 1);
   EXPECT_TRUE(builder.Take().samples.tokens.empty());
   asking.sampling.repetition_penalty = 1.5f;
-  builder.Add(asking.Part(39, 1));
+  asking.AddTo(builder, 39, 1);
   const StepBatch batch = builder.Take();
   const SamplerContext context = batch.samples.ContextOf(batch.samples.rows[0]);
   EXPECT_EQ(context.prompt.size(), 30u);
@@ -115,7 +114,7 @@ TEST(StepBatch, AnAdapterIsPlacedByTheFirstBatchOfEachLoad) {
   const Asking asking;
   const AdapterResidency a = Resident(0, 1, {4, 2}), b = Resident(5, 2, {9}), a_again = Resident(0, 3, {7, 8});
   const auto batch_of = [&](std::initializer_list<const AdapterResidency*> adapters) {
-    for (const AdapterResidency* adapter : adapters) builder.Add(asking.Part(0, 2, adapter));
+    for (const AdapterResidency* adapter : adapters) asking.AddTo(builder, 0, 2, adapter);
     return builder.Take();
   };
   StepBatch batch = batch_of({nullptr, &a, &a, &b});
@@ -145,10 +144,9 @@ TEST(StepBatch, EachArrivalIsWaitedForOnce) {
   const AdapterResidency adapter = Resident(0, 1, {1});
   const auto weights = std::make_shared<LayerProgress>(2), history = std::make_shared<LayerProgress>(2);
   for (int i = 0; i < 3; ++i) {
-    SequencePart part = asking.Part(4, 1, &adapter);
-    part.adapter_arrival = weights;
-    if (i == 2) part.kv_arrival = history;
-    builder.Add(part);
+    StepSequence& part = asking.AddTo(builder, 4, 1, &adapter);
+    part.adapter_arrival = builder.batch().Await(weights);
+    part.kv_arrival = builder.batch().Await(i == 2 ? history : nullptr);
   }
   const StepBatch batch = builder.Take();
   ASSERT_EQ(batch.arrivals.size(), 2u);
@@ -160,12 +158,12 @@ TEST(StepBatch, EachArrivalIsWaitedForOnce) {
 TEST(StepBatch, MemoryIsUsedAgain) {
   StepBatchBuilder builder;
   const Asking asking;
-  builder.Add(asking.Part(0, 30));
+  asking.AddTo(builder, 0, 30);
   StepBatch first = builder.Take();
   const TokenId* const memory = first.tokens.data();
   builder.Recycle(std::move(first));
   EXPECT_TRUE(builder.Take().sequences.empty());  // the batch after next has it: a step may still be in flight
-  builder.Add(asking.Part(0, 30));
+  asking.AddTo(builder, 0, 30);
   const StepBatch third = builder.Take();
   EXPECT_EQ(third.tokens.data(), memory);
   EXPECT_EQ(third.sequences.size(), 1u);

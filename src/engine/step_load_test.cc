@@ -25,12 +25,8 @@ TEST(StepLoadTest, CountsBothPhasesAndEachAdapterOnce) {
   const std::vector<std::uint32_t> pages(100);
   StepBatchBuilder builder;
   const auto add = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
-    SequencePart part;
-    part.tokens = std::span(tokens).first(count);
-    part.position = position;
-    part.pages = pages;
-    part.adapter = adapter;
-    builder.Add(part);
+    StepSequence& part = builder.batch().Add({}, std::span(tokens).first(count), position, pages);
+    if (adapter != nullptr) builder.UseAdapter(part, *adapter);
   };
   add(1, 9, nullptr);
   add(3, 10, nullptr);

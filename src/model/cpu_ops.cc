@@ -94,16 +94,15 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   sampler.resize(static_cast<std::size_t>(threads));
 }
 
-ForwardBuffers<Rows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
+ForwardBuffers<Rows> CpuOps::Begin(const StepRows<LoraView>& batch) {
   batch_ = &batch;
   w_.sequences.clear();
   w_.state_sequences.clear();
-  std::int64_t first_row = 0;
-  for (const SequenceChunkOf<LoraView>& chunk : batch.chunks) {
-    const auto size = static_cast<std::int64_t>(chunk.tokens.size());
-    w_.sequences.push_back({first_row, size, chunk.position, chunk.pages + f_.layout.state_pages});
-    if (config_.recurrent) w_.state_sequences.push_back({first_row, size, chunk.position == 0, chunk.pages});
-    first_row += size;
+  for (const StepSequence& sequence : batch.step->sequences) {
+    const std::int64_t first_row = sequence.tokens.first, size = sequence.tokens.size;
+    const std::uint32_t* const pages = batch.step->PagesOf(sequence).data();
+    w_.sequences.push_back({first_row, size, sequence.position, pages + f_.layout.state_pages});
+    if (config_.recurrent) w_.state_sequences.push_back({first_row, size, sequence.position == 0, pages});
   }
   const std::int64_t rows = batch.num_rows, pairs = config_.experts ? rows * config_.experts->route.per_token : 0;
   KvLayout widest = f_.layout;
@@ -140,19 +139,20 @@ void CpuOps::PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const {
   const std::int64_t half = table.rotary_dim() / 2;
   float* cos = EnsureFloats(angles.cosines, batch_->num_rows * half);
   float* sin = EnsureFloats(angles.sines, batch_->num_rows * half);
-  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
-    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < end; ++p, cos += half, sin += half) {
-      table.Row(p, std::max(chunk.rope_length, p + 1), cos, sin);
+  for (const StepSequence& sequence : batch_->step->sequences) {
+    const std::int64_t end = sequence.position + sequence.tokens.size;
+    for (std::int64_t p = sequence.position; p < end; ++p, cos += half, sin += half) {
+      table.Row(p, std::max(sequence.prompt_tokens, p + 1), cos, sin);
     }
   }
 }
 
 void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
-  f_.context.pool->Run(static_cast<std::int64_t>(batch_->chunks.size()), [&](std::int64_t task, int) {
-    const std::span<const TokenId> tokens = batch_->chunks[static_cast<std::size_t>(task)].tokens;
-    float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
-    for (TokenId token : tokens) {
+  const StepBatch& step = *batch_->step;
+  f_.context.pool->Run(static_cast<std::int64_t>(step.sequences.size()), [&](std::int64_t task, int) {
+    const StepSequence& sequence = step.sequences[static_cast<std::size_t>(task)];
+    float* row = hidden.data + sequence.tokens.first * hidden.stride;
+    for (const TokenId token : step.TokensOf(sequence)) {
       CHECK(token >= 0 && token < config_.vocab_size);
       // A token of an adapter alone: EmbedOwnRows writes its row. Layers have no input of it.
       if (token < config_.BaseTokens()) {
@@ -168,17 +168,19 @@ void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
 void CpuOps::EmbedOwnRows(Rows hidden) {
   const auto changes = [](const auto& group) { return group.adapter->ChangesEmbedding(); };
   if (std::ranges::none_of(batch_->adapters, changes)) return;
-  f_.context.pool->Run(static_cast<std::int64_t>(batch_->chunks.size()), [&](std::int64_t task, int) {
-    const SequenceChunkOf<LoraView>& chunk = batch_->chunks[static_cast<std::size_t>(task)];
-    if (chunk.adapter == nullptr || !chunk.adapter->ChangesEmbedding()) return;
-    float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
-    for (const TokenId token : chunk.tokens) {
-      if (const std::byte* const own = chunk.adapter->embedding.Find(token)) {
+  const StepBatch& step = *batch_->step;
+  f_.context.pool->Run(static_cast<std::int64_t>(step.sequences.size()), [&](std::int64_t task, int) {
+    const StepSequence& sequence = step.sequences[static_cast<std::size_t>(task)];
+    const LoraView* const adapter = batch_->AdapterOf(sequence);
+    if (adapter == nullptr || !adapter->ChangesEmbedding()) return;
+    float* row = hidden.data + sequence.tokens.first * hidden.stride;
+    for (const TokenId token : step.TokensOf(sequence)) {
+      if (const std::byte* const own = adapter->embedding.Find(token)) {
         for (std::int64_t t = 0; t < config_.EmbeddingSize(); ++t) {
-          row[t] = LoadAsF32(chunk.adapter->embedding.dtype, own, t);
+          row[t] = LoadAsF32(adapter->embedding.dtype, own, t);
         }
       }
-      AddEmbeddingLora(chunk.adapter->embedding_lora, token, config_.EmbeddingSize(), row);
+      AddEmbeddingLora(adapter->embedding_lora, token, config_.EmbeddingSize(), row);
       row += hidden.stride;
     }
   });
@@ -187,9 +189,8 @@ void CpuOps::EmbedOwnRows(Rows hidden) {
 void CpuOps::EmbedPositions(const Matrix& table, Rows hidden) {
   float* const position = w_.normed.Ensure(batch_->num_rows).data;  // nothing is there yet
   float* row = hidden.data;
-  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
-    const auto size = static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < chunk.position + size; ++p, row += hidden.stride) {
+  for (const StepSequence& sequence : batch_->step->sequences) {
+    for (std::int64_t p = sequence.position; p < sequence.position + sequence.tokens.size; ++p, row += hidden.stride) {
       table.UnpackRow(p + *config_.position_rows_before, position);
       for (std::int64_t t = 0; t < config_.hidden_size; ++t) row[t] += position[t];
     }
@@ -200,9 +201,10 @@ void CpuOps::AwaitLayer(std::int64_t layer) {
   const auto is_there = [layer](const auto& arrival) {
     return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
   };
-  if (std::all_of(f_.arrivals.begin(), f_.arrivals.end(), is_there)) return;
+  const auto& arrivals = batch_->step->arrivals;
+  if (std::ranges::all_of(arrivals, is_there)) return;
   const TimeNs begin = clock_.Now();
-  for (const auto& arrival : f_.arrivals) arrival->Wait(layer);
+  for (const auto& arrival : arrivals) arrival->Wait(layer);
   waited_ += clock_.Now() - begin;
 }
 
@@ -373,9 +375,9 @@ void CpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
                  .sin = angles.sines.data()});
   if (config_.rope.query_beta == 0) return;
   Rows q = x;
-  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
-    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < end; ++p, q = q.Below(1)) {
+  for (const StepSequence& sequence : batch_->step->sequences) {
+    const std::int64_t end = sequence.position + sequence.tokens.size;
+    for (std::int64_t p = sequence.position; p < end; ++p, q = q.Below(1)) {
       Scale(q, 1, config_.QDim(), config_.QueryScale(p), 0.0f);
     }
   }
@@ -547,39 +549,36 @@ std::span<const float> CpuOps::LogitsOf(Rows logits, std::int64_t row) const {
 
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
 void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
-  CHECK(f_.tokens != nullptr);
   PrepareSampler();
-  f_.tokens->resize(samples.rows.size());
   f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t row, int worker) {
     const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
     const SampleRow& of = samples.rows[index];
-    (*f_.tokens)[index] = loramux::Sample(LogitsOf(logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
+    result_.tokens[index] =
+        loramux::Sample(LogitsOf(logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
   });
 }
 
 void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
-  CHECK(f_.scores != nullptr);
   PrepareSampler();
-  const std::size_t first = f_.scores->size();
-  f_.scores->resize(first + scores.size());
+  const std::size_t first = result_.scores.size();
+  result_.scores.resize(first + scores.size());
   f_.context.pool->Run(static_cast<std::int64_t>(scores.size()), [&](std::int64_t row, int worker) {
     const auto index = static_cast<std::size_t>(row);
-    (*f_.scores)[first + index] =
+    result_.scores[first + index] =
         loramux::Score(LogitsOf(logits, row), scores[index], w_.sampler[static_cast<std::size_t>(worker)]);
   });
 }
 
 // Threads share the columns, never the rows: the order of a sum is fixed.
 void CpuOps::Pool(Rows x, const PoolBatch& pools) {
-  CHECK(f_.pooled != nullptr);
   constexpr std::int64_t kColumns = 512;  // columns of one task
   const std::int64_t hidden = config_.EmbeddingSize(), pieces = (hidden + kColumns - 1) / kColumns;
-  f_.pooled->resize(pools.ranges.size() * static_cast<std::size_t>(hidden));
+  result_.pooled.resize(pools.ranges.size() * static_cast<std::size_t>(hidden));
   f_.context.pool->Run(static_cast<std::int64_t>(pools.ranges.size()) * pieces, [&](std::int64_t task, int) {
     const auto index = static_cast<std::size_t>(task / pieces);
     const std::int64_t first = task % pieces * kColumns, columns = std::min(kColumns, hidden - first);
     const PoolRange& range = pools.ranges[index];
-    double* const sum = f_.pooled->data() + static_cast<std::int64_t>(index) * hidden + first;
+    double* const sum = result_.pooled.data() + static_cast<std::int64_t>(index) * hidden + first;
     const std::span<const double> before = pools.SumBefore(range);
     if (before.empty()) {
       std::fill_n(sum, columns, 0.0);

@@ -15,15 +15,13 @@
 #include "kernels/lora.h"
 #include "kernels/own_rows.h"
 #include "kernels/states.h"
-#include "memory/layer_progress.h"
-#include "model/forward_batch.h"
 #include "model/forward_pass.h"
 #include "model/lora_view.h"
+#include "model/model.h"
 #include "model/rope.h"
 #include "model/sampler.h"
+#include "model/step_rows.h"
 #include "model/weights.h"
-#include "step/pool_batch.h"
-#include "step/sample_batch.h"
 #include "tensor/aligned_buffer.h"
 #include "tensor/kv_layout.h"
 
@@ -54,7 +52,7 @@ struct CpuWorkspace {
 
   RopeTable rope;
   std::optional<RopeTable> local_rope;
-  ForwardBatch<LoraView> batch;
+  StepRows<LoraView> batch;
   std::vector<AttentionSequence> sequences;
   std::vector<StateSequence> state_sequences;
   std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // segments of the current linear layers
@@ -84,18 +82,6 @@ struct CpuWorkspace {
   std::vector<SamplerScratch> sampler;  // one per thread
 };
 
-// Where and how one batch is computed on the CPU. Not owning.
-struct CpuForward {
-  const KernelContext& context;
-  const KvLayout& layout;
-  const PageArena& arena;  // memory of the device pool
-  LoraVariant lora_variant = LoraVariant::kMbgmv;
-  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // what AwaitLayer waits for
-  std::vector<SampledToken>* tokens = nullptr;                     // where Sample puts its tokens
-  std::vector<ScoredToken>* scores = nullptr;                      // where Score puts its scores
-  std::vector<double>* pooled = nullptr;                           // where Pool adds up
-};
-
 // The operations; lives as long as one forward pass.
 class CpuOps {
  public:
@@ -106,10 +92,11 @@ class CpuOps {
   using Vector = ModelWeights::Vector;
   using NormVectors = ModelWeights::Norm;
 
-  CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward)
-      : config_(config), w_(workspace), f_(forward) {}
+  // Tokens, scores and sums go to `result`.
+  CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuPlace& place, StepResult& result)
+      : config_(config), w_(workspace), f_(place), result_(result) {}
 
-  ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch);
+  ForwardBuffers<Rows> Begin(const StepRows<LoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
   void EmbedOwnRows(Rows hidden);
   void EmbedPositions(const Matrix& table, Rows hidden);
@@ -166,8 +153,9 @@ class CpuOps {
 
   const ModelConfig& config_;
   CpuWorkspace& w_;
-  const CpuForward& f_;
-  const ForwardBatch<LoraView>* batch_ = nullptr;
+  const CpuPlace& f_;
+  StepResult& result_;
+  const StepRows<LoraView>* batch_ = nullptr;
   LogitBlock block_;  // block that GatherLogitRows gathered last
   OsClock clock_;
   TimeNs waited_ = 0;

@@ -55,7 +55,7 @@ Status CheckSupported(const ModelConfig& config) {
 }
 
 // Tells the pool which rows of logits its segments have, by the block's number in StepOnDevice::blocks.
-void AddLogitRows(const ForwardBatch<DeviceLoraView>& batch, AssistPool& assist) {
+void AddLogitRows(const StepRows<DeviceLoraView>& batch, AssistPool& assist) {
   std::int32_t number = 0;
   const auto add = [&](const LogitBlock& block) {
     for (const auto& group : batch.AdaptersOf(block)) {
@@ -102,55 +102,51 @@ std::int64_t DeviceModel::WorkspaceBytes() const { return workspace_->bytes(); }
 
 Status DeviceModel::Reserve(const DeviceModelLimits& limits) { return workspace_->Reserve(limits); }
 
-Result<TimeNs> DeviceModel::Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks,
-                                    const KvLayout& layout, const PageArena& device_pages,
-                                    const ForwardOptions& options, StepGraphs* graphs, AssistPool* assist) {
+Status DeviceModel::Forward(const DevicePlace& place, const StepBatch& step,
+                            std::span<const DeviceLoraView* const> adapters, StepResult& result) {
+  const KvLayout& layout = place.layout;
   CHECK_EQ(layout.num_layers, config_.num_layers);
   CHECK_EQ(layout.num_kv_heads, config_.num_kv_heads);
   CHECK_EQ(layout.head_dim, config_.head_dim);
-  ForwardBatch<DeviceLoraView>& batch = workspace_->batch;
-  batch.Describe(chunks);
+  StepRows<DeviceLoraView>& batch = workspace_->batch;
+  batch.Describe(step, adapters);
   // Who computes what is decided anew in each assisted step, by other launches.
-  const bool may_replay = graphs != nullptr && assist == nullptr;
-  StepRoom* const room = may_replay ? graphs->RoomOf(batch, options) : nullptr;
-  RETURN_IF_ERROR(workspace_->Prepare(layout, options, room));
-  if (options.scores != nullptr) options.scores->clear();
-  if (options.pooled != nullptr) options.pooled->clear();
-  if (assist != nullptr) {
-    AddLogitRows(batch, *assist);
-    RETURN_IF_ERROR(assist->Upload(stream));
+  const bool may_replay = place.graphs != nullptr && place.assist == nullptr;
+  StepRoom* const room = may_replay ? place.graphs->RoomOf(batch) : nullptr;
+  RETURN_IF_ERROR(workspace_->Prepare(layout, result, room));
+  result.pooled.clear();
+  if (place.assist != nullptr) {
+    AddLogitRows(batch, *place.assist);
+    RETURN_IF_ERROR(place.assist->Upload(place.stream));
   }
-  const bool waits = AwaitsArrivals(options);
-  const GpuForward forward{stream, layout, device_pages, options, device_.properties(), weights_.dtype, waits, assist};
+  const bool waits = AwaitsArrivals(step);
+  const GpuForward forward{place, step, result, device_.properties(), weights_.dtype, waits};
   GpuOps ops(config_, *workspace_, forward);
-  workspace_->Upload(stream);
+  workspace_->Upload(place.stream);
   // Rows that the host samples, and masks that it waits for, do not stand in a graph.
-  const bool sample_later =
-      room != nullptr && options.samples != nullptr && !workspace_->results.room().by_device_alone;
-  const auto enqueue = [&] {
-    ForwardPass<GpuOps>(config_, weights_, ops)
-        .Run(batch, sample_later ? nullptr : options.samples, options.score_rows, options.pools);
-  };
+  const bool sample_later = room != nullptr && !workspace_->results.room().by_device_alone;
+  const auto enqueue = [&] { ForwardPass<GpuOps>(config_, weights_, ops).Run(batch, /*samples=*/!sample_later); };
   const std::vector<StepAttention>& attention = workspace_->step.step().attention;
   if (room != nullptr && attention.size() == 1) {
     GraphShape shape = {.rows = room->rows,
                         .logit_rows = room->logit_rows,
                         .chunks = attention.front().max_chunks,
                         .max_rank = room->max_rank,
-                        .pages = device_pages.base,
-                        .page_stride = device_pages.page_stride,
+                        .pages = place.arena.base,
+                        .page_stride = place.arena.page_stride,
                         .page_tokens = layout.page_tokens,
                         .kv_dtype = layout.dtype};
     if (!sample_later) shape.samples = workspace_->results.room();
-    RETURN_IF_ERROR(graphs->Run(stream, shape, workspace_->generation(), waits, enqueue));
-  } else if (graphs != nullptr) {
-    graphs->RunEagerly(enqueue);
+    RETURN_IF_ERROR(place.graphs->Run(place.stream, shape, workspace_->generation(), waits, enqueue));
+  } else if (place.graphs != nullptr) {
+    place.graphs->RunEagerly(enqueue);
   } else {
     enqueue();
   }
-  if (sample_later) ops.Sample(workspace_->activations().rows.logits, *options.samples);
+  if (sample_later) ops.Sample(workspace_->activations().rows.logits, step.samples);
   RETURN_IF_ERROR(ops.Finish());
-  return ops.waited();
+  result.waited = ops.waited();
+  return Ok{};
 }
 
 Status DeviceModel::CopyLogits(DeviceStream& stream, std::vector<float>& logits) const {

@@ -7,26 +7,38 @@
 #include <span>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "gpu/device.h"
 #include "model/device_limits.h"
 #include "model/device_lora.h"
 #include "model/device_weights.h"
-#include "model/forward_batch.h"
 #include "model/model.h"
+#include "model/step_rows.h"
+#include "step/step_batch.h"
+#include "step/step_result.h"
 #include "tensor/kv_layout.h"
 #include "tensor/page_arena.h"
 
 namespace loramux {
 
-// One sequence's part of a batch on a device. `pages` are indices of the device's arena, in host memory.
-using DeviceSequenceChunk = SequenceChunkOf<DeviceLoraView>;
-
 class AssistPool;
 class DeviceWorkspace;
 class StepGraphs;
+
+// Where and how a device computes a step. Not owning.
+struct DevicePlace {
+  DeviceStream& stream;
+  KvLayout layout;
+  PageArena arena;  // the pages in device memory, in the layout of PagesOnDevice (gpu/kernels/step_data.h)
+  // Null, or graphs of earlier steps on the stream (step_graphs.h); then steps that only decode are recorded and
+  // replayed. They must be used with one model alone, and change no bit as far as dense products are independent of
+  // the batch.
+  StepGraphs* graphs = nullptr;
+  // Null, or the open step that has the segments of adapters with a gate (DeviceLoraView::gate); then those are
+  // computed by the side that has their layers, and nothing is recorded.
+  AssistPool* assist = nullptr;
+};
 
 // A base model on a device: runs ForwardPass with GpuOps. Owns the weights and the workspace in device memory. Not
 // thread-safe: one Forward at a time. The device outlives it.
@@ -54,21 +66,14 @@ class DeviceModel {
   // lasts. Error (kResourceExhausted): says what was asked for, what is free, and which max_tokens would fit.
   Status Reserve(const DeviceModelLimits& limits);
 
-  // Computes the batch, as Model::Forward, and returns when the results are there. Returns the time that the host
-  // waited for arrivals; arrivals with LayerEvents are waited for by the device alone. A chunk's logits are bitwise the
-  // same whatever shares the batch as far as the device's dense products are (DeviceStream::Multiply). Errors:
-  // kUnavailable: the device is lost; kResourceExhausted: the batch is beyond the limits and does not fit.
-  // `device_pages`: the pages in device memory, in the layout of PagesOnDevice (gpu/kernels/step_data.h).
-  // options.lora_variant does not matter. `graphs`: null, or graphs of earlier steps on the stream (step_graphs.h);
-  // then batches that only decode are recorded and replayed. It must be used with this model alone, and changes no bit
-  // as far as dense products are independent of the batch. `assist`: null, or the open step that has the segments of
-  // adapters with a gate (DeviceLoraView::gate); then those are computed by the side that has their layers, and nothing
-  // is recorded. REQUIRES: as Model::Forward; `layout` as the configuration says.
-  Result<TimeNs> Forward(DeviceStream& stream, std::span<const DeviceSequenceChunk> chunks, const KvLayout& layout,
-                         const PageArena& device_pages, const ForwardOptions& options, StepGraphs* graphs = nullptr,
-                         AssistPool* assist = nullptr);
-  // Copies the logits of the last Forward, [sum of logit_rows, vocab] in chunk order, for tests. Error: the device is
-  // lost. REQUIRES: it scored no rows.
+  // Computes the step, as Model::Forward, and returns when the results are there. StepResult::waited is the time that
+  // the host waited for arrivals; arrivals with LayerEvents are waited for by the device alone. A sequence's logits are
+  // bitwise the same whatever shares the step as far as the device's dense products are (DeviceStream::Multiply).
+  // Errors: kUnavailable: the device is lost; kResourceExhausted: the step is beyond the limits and does not fit.
+  Status Forward(const DevicePlace& place, const StepBatch& step, std::span<const DeviceLoraView* const> adapters,
+                 StepResult& result);
+  // Copies the logits of the last Forward, [sum of logit_rows, vocab] in the order of the sequences, for tests. Error:
+  // the device is lost. REQUIRES: it scored no rows.
   Status CopyLogits(DeviceStream& stream, std::vector<float>& logits) const;
 
  private:

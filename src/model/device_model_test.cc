@@ -219,7 +219,7 @@ TEST(DeviceModelResults, AreTheCpus) {
   twins.AddSequence(3, -1);
   const Part parts[] = {{0, 80}, {1, 3}};
 
-  SampleBatch samples;
+  StepBatch what;
   for (int row = 0; row < 83; ++row) {
     SamplingParams params;
     params.seed = static_cast<std::uint64_t>(row);
@@ -231,45 +231,40 @@ TEST(DeviceModelResults, AreTheCpus) {
     const Tokens generated = {row, 1, 2}, banned = {row + 1};
     std::vector<LogitBias> biases;
     if (row % 8 == 0) biases = {{row, 3.0f}};
-    samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned, .logit_bias = biases},
-                row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
+    what.samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned, .logit_bias = biases},
+                     row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
   }
-  PoolBatch pools;
-  pools.Add(0, 80, {});
+  what.pools.Add(0, 80, {});
   const std::vector<double> before(static_cast<std::size_t>(twins.config().hidden_size), 0.5);
-  pools.Add(81, 2, before);
-  std::vector<SampledToken> tokens[2];
-  std::vector<double> pooled[2];
-  const auto options = [&](int side) {
-    return ForwardOptions{.samples = &samples, .tokens = &tokens[side], .pools = &pools, .pooled = &pooled[side]};
-  };
-  twins.ForwardOnHost(parts, options(0));
-  twins.ForwardOnDevice(parts, options(1));
-  ASSERT_EQ(tokens[1].size(), tokens[0].size());
-  for (std::size_t i = 0; i < tokens[0].size(); ++i) {
-    EXPECT_EQ(tokens[1][i].id, tokens[0][i].id) << i;
-    EXPECT_NEAR(tokens[1][i].logprob, tokens[0][i].logprob, 1e-4);
-    EXPECT_EQ(tokens[1][i].top_logprobs.size(), tokens[0][i].top_logprobs.size());
+  what.pools.Add(81, 2, before);
+  const StepResult &host = twins.host_result, &device = twins.device_result;
+  twins.ForwardOnHost(parts, what);
+  twins.ForwardOnDevice(parts, what);
+  ASSERT_EQ(host.tokens.size(), 83u);
+  ASSERT_EQ(device.tokens.size(), host.tokens.size());
+  for (std::size_t i = 0; i < host.tokens.size(); ++i) {
+    EXPECT_EQ(device.tokens[i].id, host.tokens[i].id) << i;
+    EXPECT_NEAR(device.tokens[i].logprob, host.tokens[i].logprob, 1e-4);
+    EXPECT_EQ(device.tokens[i].top_logprobs.size(), host.tokens[i].top_logprobs.size());
   }
-  ASSERT_EQ(pooled[1].size(), pooled[0].size());
-  for (std::size_t i = 0; i < pooled[0].size(); ++i) EXPECT_NEAR(pooled[1][i], pooled[0][i], 1e-3);
+  ASSERT_EQ(host.pooled.size(), 2 * before.size());
+  ASSERT_EQ(device.pooled.size(), host.pooled.size());
+  for (std::size_t i = 0; i < host.pooled.size(); ++i) EXPECT_NEAR(device.pooled[i], host.pooled[i], 1e-3);
 
   // Two of three rows are scored, in blocks.
-  std::vector<ScoreRow> rows;
-  for (int row = 0; row < 4; ++row) rows.push_back({row, 2});
-  std::vector<ScoredToken> scores[2];
-  SampleBatch one;
-  for (int row = 0; row < 79; ++row) one.Add({.temperature = 0}, {});
-  const auto scored = [&](int side) {
-    return ForwardOptions{.samples = &one, .tokens = &tokens[side], .score_rows = rows, .scores = &scores[side]};
-  };
-  twins.ForwardOnHost(parts, scored(0), 2);
-  twins.ForwardOnDevice(parts, scored(1), 2);
-  for (std::size_t i = 0; i < tokens[0].size(); ++i) EXPECT_EQ(tokens[1][i].id, tokens[0][i].id) << i;
-  ASSERT_EQ(scores[1].size(), scores[0].size());
-  for (std::size_t i = 0; i < scores[0].size(); ++i) {
-    EXPECT_EQ(scores[1][i].rank, scores[0][i].rank);
-    EXPECT_NEAR(scores[1][i].logprob, scores[0][i].logprob, 1e-4);
+  what.Clear();
+  for (int row = 0; row < 4; ++row) what.scores.push_back({row, 2});
+  for (int row = 0; row < 79; ++row) what.samples.Add({.temperature = 0}, {});
+  twins.ForwardOnHost(parts, what);
+  twins.ForwardOnDevice(parts, what);
+  ASSERT_EQ(host.tokens.size(), 79u);
+  ASSERT_EQ(device.tokens.size(), host.tokens.size());
+  for (std::size_t i = 0; i < host.tokens.size(); ++i) EXPECT_EQ(device.tokens[i].id, host.tokens[i].id) << i;
+  ASSERT_EQ(host.scores.size(), 4u);
+  ASSERT_EQ(device.scores.size(), host.scores.size());
+  for (std::size_t i = 0; i < host.scores.size(); ++i) {
+    EXPECT_EQ(device.scores[i].rank, host.scores[i].rank);
+    EXPECT_NEAR(device.scores[i].logprob, host.scores[i].logprob, 1e-4);
   }
 }
 
@@ -327,13 +322,12 @@ TEST(DeviceModelFailures, ALostDeviceIsAnError) {
     twins.AddSequence(4, twins.AddAdapter(8, kAll, DType::kBF16));
     dynamic_cast<gpu::EmulatedDevice&>(twins.device()).LoseAfter(launches);
     const Part part = {0, 4};
-    SampleBatch samples;
-    for (int row = 0; row < 4; ++row) samples.Add({.temperature = 0.5f}, {});
-    std::vector<SampledToken> tokens;
-    const Result<TimeNs> result = twins.TryOnDevice({&part, 1}, {.samples = &samples, .tokens = &tokens});
+    StepBatch what;
+    for (int row = 0; row < 4; ++row) what.samples.Add({.temperature = 0.5f}, {});
+    const Status result = twins.TryOnDevice({&part, 1}, what);
     ASSERT_FALSE(result.ok()) << launches;
     EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
-    EXPECT_FALSE(twins.TryOnDevice({&part, 1}, {}).ok());  // for good
+    EXPECT_FALSE(twins.TryOnDevice({&part, 1}).ok());  // for good
   }
 }
 
@@ -345,9 +339,10 @@ TEST(DeviceModelArrivals, EventsAreWaitedForByTheStream) {
   with_events->AttachEvents(std::make_unique<CountingEvents>(waits));
   const auto by_the_host = std::make_shared<LayerProgress>(2);
   by_the_host->Publish(2);
-  const std::shared_ptr<const LayerProgress> arrivals[] = {with_events, by_the_host};
+  StepBatch what;
+  what.arrivals = {with_events, by_the_host};
   const Part part = {0, 4};
-  twins.ForwardOnDevice({&part, 1}, {.arrivals = arrivals});
+  twins.ForwardOnDevice({&part, 1}, what);
   EXPECT_EQ(waits, (std::vector<std::int64_t>{0, 1}));
 }
 

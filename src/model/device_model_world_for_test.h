@@ -19,6 +19,7 @@
 #include "model/device_model.h"
 #include "model/model.h"
 #include "model/rounded_ops_for_test.h"
+#include "model/step_for_test.h"
 #include "model/step_graphs.h"
 #include "tensor/aligned_buffer.h"
 #include "tensor/half_float.h"
@@ -187,11 +188,17 @@ class Twins {
     return sequences_.size() - 1;
   }
 
-  // All rows need logits unless the options say what else they are for.
+  // All rows need logits but the last ones of each part, which are scored: as many as `what.scores` has for it. `what`:
+  // what else the step does.
   template <typename View>
-  std::vector<SequenceChunkOf<View>> Chunks(std::span<const Part> parts, const std::vector<const View*>& adapters,
-                                            std::int32_t scored = 0) {
-    std::vector<SequenceChunkOf<View>> chunks;
+  StepForTest<View> StepOf(std::span<const Part> parts, const std::vector<const View*>& adapters,
+                           const StepBatch& what) {
+    StepForTest<View> step;
+    step.batch.samples = what.samples;
+    step.batch.scores = what.scores;
+    step.batch.pools = what.pools;
+    step.batch.arrivals = what.arrivals;
+    const auto scored = static_cast<std::uint32_t>(what.scores.size() / parts.size());
     for (const Part& part : parts) {
       Sequence& s = sequences_[part.sequence];
       while (static_cast<std::int64_t>(s.pages.size()) < layout_.PagesFor(s.position + part.tokens)) {
@@ -199,47 +206,50 @@ class Twins {
         s.pages.push_back(next_page_ * 37 % kPages);
         CHECK(++next_page_ <= kPages);
       }
-      chunks.push_back(
-          {std::span(s.tokens).subspan(static_cast<std::size_t>(s.position), static_cast<std::size_t>(part.tokens)),
-           s.position, s.pages.data(), s.adapter < 0 ? nullptr : adapters[static_cast<std::size_t>(s.adapter)],
-           static_cast<std::int32_t>(part.tokens) - scored, static_cast<std::int64_t>(s.tokens.size()), 0, scored});
+      const View* const adapter = s.adapter < 0 ? nullptr : adapters[static_cast<std::size_t>(s.adapter)];
+      step.Add(std::span(s.tokens).subspan(static_cast<std::size_t>(s.position), static_cast<std::size_t>(part.tokens)),
+               s.position, s.pages, adapter, part.tokens - scored, static_cast<std::int64_t>(s.tokens.size()))
+          .scores.size = scored;
     }
-    return chunks;
+    return step;
   }
 
-  Floats ForwardOnHost(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
-    const auto chunks = Chunks<LoraView>(parts, HostViews(), scored);
-    host_.Forward({Backend::kCpu, &threads_}, chunks, layout_, {host_pages_.data(), layout_.PageBytes()}, options);
-    if (scored > 0) return {};
+  // Returns no logits if rows are scored.
+  Floats ForwardOnHost(std::span<const Part> parts, const StepBatch& what = {}) {
+    const auto step = StepOf<LoraView>(parts, HostViews(), what);
+    host_.Forward({{Backend::kCpu, &threads_}, layout_, {host_pages_.data(), layout_.PageBytes()}}, step.batch,
+                  step.adapters, host_result);
+    if (!what.scores.empty()) return {};
     return {host_.logits().begin(), host_.logits().end()};
   }
 
   // As a device rounds.
   Floats ForwardRounded(std::span<const Part> parts, DType dtype) {
-    const auto chunks = Chunks<LoraView>(parts, HostViews());
-    workspace_.batch.Describe(chunks);
-    const KernelContext context = {Backend::kCpu, &threads_};
-    const PageArena arena = {rounded_pages_.data(), layout_.PageBytes()};
-    const CpuForward forward{context, layout_, arena};
-    RoundedOps ops(config_, workspace_, forward, dtype);
-    ForwardPass<RoundedOps>(config_, host_.weights(), ops).Run(workspace_.batch, nullptr);
+    const auto step = StepOf<LoraView>(parts, HostViews(), {});
+    workspace_.batch.Describe(step.batch, step.adapters);
+    const CpuPlace place{{Backend::kCpu, &threads_}, layout_, {rounded_pages_.data(), layout_.PageBytes()}};
+    RoundedOps ops(config_, workspace_, place, host_result, dtype);
+    ForwardPass<RoundedOps>(config_, host_.weights(), ops).Run(workspace_.batch);
     const auto count = static_cast<std::ptrdiff_t>(workspace_.batch.num_logit_rows * config_.vocab_size);
     return {workspace_.logits.data(), workspace_.logits.data() + count};
   }
 
-  Result<TimeNs> TryOnDevice(std::span<const Part> parts, const ForwardOptions& options, std::int32_t scored = 0) {
-    const auto chunks = Chunks<DeviceLoraView>(parts, device_adapters_, scored);
-    return model_->Forward(*stream_, chunks, layout_, {pages_->base(), layout_.PageBytes()}, options, graphs_.get());
+  Status TryOnDevice(std::span<const Part> parts, const StepBatch& what = {}) {
+    const auto step = StepOf<DeviceLoraView>(parts, device_adapters_, what);
+    return model_->Forward({*stream_, layout_, {pages_->base(), layout_.PageBytes()}, graphs_.get()}, step.batch,
+                           step.adapters, device_result);
   }
 
-  Floats ForwardOnDevice(std::span<const Part> parts, const ForwardOptions& options = {}, std::int32_t scored = 0) {
-    const Result<TimeNs> result = TryOnDevice(parts, options, scored);
-    EXPECT_TRUE(result.ok()) << result.error().message;
+  Floats ForwardOnDevice(std::span<const Part> parts, const StepBatch& what = {}) {
+    const Status done = TryOnDevice(parts, what);
+    EXPECT_TRUE(done.ok()) << done.error().message;
     Floats logits;
-    if (scored > 0) return {};
+    if (!what.scores.empty()) return {};
     EXPECT_TRUE(model_->CopyLogits(*stream_, logits).ok());
     return logits;
   }
+
+  StepResult host_result, device_result;  // results of the last step on each side
 
   void Advance(std::span<const Part> parts) {
     for (const Part& part : parts) sequences_[part.sequence].position += part.tokens;

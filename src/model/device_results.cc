@@ -78,26 +78,23 @@ void DeviceResults::ForRows(DeviceStream& stream, GpuRows logits, std::span<cons
   }
 }
 
-Status DeviceResults::Prepare(const SampleBatch* samples, std::vector<SampledToken>* tokens,
-                              std::span<const ScoreRow> scores, std::int64_t room) {
-  samples_ = samples;
-  tokens_ = tokens;
+Status DeviceResults::Prepare(const StepBatch& step, StepResult& result, std::int64_t room) {
+  const SampleBatch& samples = step.samples;
+  samples_ = &samples;
+  result_ = &result;
+  result.tokens.clear();
+  result.tokens.resize(samples.rows.size());
+  result.scores.clear();
   pending_scores_.clear();
   served_.clear();
   others_.clear();
-  room_ = {};
-  if (samples != nullptr) {
-    CHECK(tokens != nullptr);
-    tokens->clear();
-    tokens->resize(samples->rows.size());
-    for (std::size_t row = 0; row < samples->rows.size(); ++row) {
-      (gpu::DeviceSamples(samples->rows[row]) ? served_ : others_).push_back(static_cast<std::int32_t>(row));
-    }
-    room_ = RoomFor(*samples, !scores.empty(), room);
+  for (std::size_t row = 0; row < samples.rows.size(); ++row) {
+    (gpu::DeviceSamples(samples.rows[row]) ? served_ : others_).push_back(static_cast<std::int32_t>(row));
   }
-  const auto count = static_cast<std::int64_t>(scores.size());
+  room_ = RoomFor(samples, !step.scores.empty(), room);
+  const auto count = static_cast<std::int64_t>(step.scores.size());
   const std::int64_t blocks = CeilDivide(count, LogitBlock::kMaxScored);
-  const std::int64_t masks = samples == nullptr ? 0 : static_cast<std::int64_t>(samples->constraints.size());
+  const std::int64_t masks = static_cast<std::int64_t>(samples.constraints.size());
   const std::int64_t bytes =
       SampleBytes(static_cast<std::int64_t>(room_.rows), masks * MaskWords(), static_cast<std::int64_t>(room_.biases),
                   static_cast<std::int64_t>(room_.tokens)) +
@@ -221,13 +218,12 @@ void DeviceResults::SampleOnHost(DeviceStream& stream, std::span<const std::int3
   ForRows(stream, logits_, rows, [&](std::int64_t row, std::span<const float> logits, std::size_t thread) {
     const auto index = static_cast<std::size_t>(row);
     const SampleRow& of = samples_->rows[index];
-    (*tokens_)[index] = loramux::Sample(logits, of.params, samples_->ContextOf(of), scratch_[thread]);
+    result_->tokens[index] = loramux::Sample(logits, of.params, samples_->ContextOf(of), scratch_[thread]);
   });
 }
 
-void DeviceResults::Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows,
-                          std::vector<ScoredToken>& scores) {
-  scores_ = &scores;
+void DeviceResults::Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows) {
+  std::vector<ScoredToken>& scores = result_->scores;
   const std::size_t first = scores.size();
   scores.resize(first + rows.size());
   if (!std::ranges::all_of(rows, gpu::DeviceScores)) {
@@ -273,12 +269,12 @@ void DeviceResults::CompleteSamples(DeviceStream& stream) {
   const std::size_t by_kernel = room_.way == SampleRoom::Way::kKernel ? served_.size() : 0;
   for (std::size_t i = 0; i < by_kernel; ++i) {
     const auto row = static_cast<std::size_t>(served_[i]);
-    (*tokens_)[row] =
+    result_->tokens[row] =
         gpu::ToSampledToken(sampled_.host[i], samples_->rows[row].params.top_logprobs, config_.vocab_size);
   }
   for (const PendingScores& pending : pending_scores_) {
     for (std::size_t i = 0; i < pending.rows.size(); ++i) {
-      (*scores_)[pending.first + i] =
+      result_->scores[pending.first + i] =
           gpu::ToScoredToken(pending.results.host[i], pending.rows[i].top_logprobs, config_.vocab_size);
     }
   }
@@ -287,11 +283,11 @@ void DeviceResults::CompleteSamples(DeviceStream& stream) {
 // The kernel leaves rows with values that are not finite to the processor.
 void DeviceResults::CompleteGreedy(DeviceStream& stream) {
   rows_.clear();
-  for (std::size_t row = 0; row < tokens_->size(); ++row) {
+  for (std::size_t row = 0; row < result_->tokens.size(); ++row) {
     if (greedy_.host[row] < 0) {
       rows_.push_back(static_cast<std::int32_t>(row));
     } else {
-      (*tokens_)[row].id = static_cast<TokenId>(greedy_.host[row]);
+      result_->tokens[row].id = static_cast<TokenId>(greedy_.host[row]);
     }
   }
   if (!rows_.empty()) SampleOnHost(stream, rows_);

@@ -14,13 +14,13 @@
 #include "gpu/kernels/sampling.h"
 #include "kernels/thread_pool.h"
 #include "memory/arena.h"
-#include "model/forward_batch.h"
 #include "model/gpu_rows.h"
 #include "model/mirrored_block.h"
 #include "model/sampler.h"
+#include "model/step_rows.h"
 #include "model/step_upload.h"
-#include "step/sample_batch.h"
-#include "step/sampling.h"
+#include "step/step_batch.h"
+#include "step/step_result.h"
 
 namespace loramux {
 
@@ -52,11 +52,10 @@ class DeviceResults {
   // Bytes of device memory that Reserve takes.
   std::int64_t BytesFor(std::int64_t logit_rows) const;
   std::int64_t device_bytes() const { return block_.bytes(); }
-  // Makes room for what a step samples and scores, and decides how: `samples` is null or says what `tokens` gets.
-  // `room`: 0, or the rows that the launches cover, of which there may be fewer; the other arrays then have room for a
-  // power of two. Error: no memory. REQUIRES: earlier work is done; no row is scored if there is a room.
-  Status Prepare(const SampleBatch* samples, std::vector<SampledToken>* tokens, std::span<const ScoreRow> scores,
-                 std::int64_t room);
+  // Makes room for what a step samples and scores, and decides how. The tokens and scores go to `result`. `room`: 0, or
+  // the rows that the launches cover, of which there may be fewer; the other arrays then have room for a power of two.
+  // Error: no memory. REQUIRES: earlier work is done; no row is scored if there is a room.
+  Status Prepare(const StepBatch& step, StepResult& result, std::int64_t room);
   // How Sample will go. Equal rooms, and an equal generation, mean equal launches if the device does all of it.
   const SampleRoom& room() const { return room_; }
   // How often the memory has changed.
@@ -68,7 +67,7 @@ class DeviceResults {
   // Finish. Waits for the masks of grammars. If the device does all of it, this only enqueues, and may be recorded.
   void Sample(DeviceStream& stream, GpuRows logits, const StepOnDevice& step);
   // Scores the rows of `logits` and appends the results, which are there after Finish.
-  void Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows, std::vector<ScoredToken>& scores);
+  void Score(DeviceStream& stream, GpuRows logits, std::span<const ScoreRow> rows);
   // Copies the first rows of `logits`, without the ends of their strides. Error: the device is lost.
   Status CopyLogits(DeviceStream& stream, GpuRows logits, std::int64_t rows, std::vector<float>& out);
   // Waits for the stream and completes Sample and Score. Error: the device is lost.
@@ -107,8 +106,7 @@ class DeviceResults {
   GpuRows logits_;
   SampleRoom room_;
   const SampleBatch* samples_ = nullptr;
-  std::vector<SampledToken>* tokens_ = nullptr;
-  std::vector<ScoredToken>* scores_ = nullptr;
+  StepResult* result_ = nullptr;
   StepPlace<std::int32_t> greedy_;  // the tokens, if all rows are plainly greedy
   // What gpu::SampleRows reads, one after the other from the start of the block, and what it gives.
   StepPlace<std::int32_t> count_;

@@ -194,7 +194,7 @@ Status DeviceWorkspace::Grow(const ActivationSizes& sizes) {
   return Ok{};
 }
 
-Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& options, StepRoom* room) {
+Status DeviceWorkspace::Prepare(const KvLayout& layout, StepResult& result, StepRoom* room) {
   ActivationSizes sizes = {.rows = batch.num_rows, .logit_rows = batch.MostLogitRows()};
   if (room != nullptr) {
     sizes = {.rows = room->rows, .logit_rows = room->logit_rows, .max_rank = room->max_rank};
@@ -203,16 +203,15 @@ Status DeviceWorkspace::Prepare(const KvLayout& layout, const ForwardOptions& op
     sizes.max_rank = std::max<std::int64_t>(sizes.max_rank, group.adapter->MostRank());
   }
   std::int64_t chunks = 0;
-  for (const auto& chunk : batch.chunks) {
-    if (chunk.tokens.size() == 1) chunks += chunk.position / gpu::kAttentionChunk + 1;
+  for (const StepSequence& sequence : batch.step->sequences) {
+    if (sequence.tokens.size == 1) chunks += sequence.position / gpu::kAttentionChunk + 1;
   }
   sizes.chunks = ChunksWithin(chunks, batch.max_positions);
   RETURN_IF_ERROR(Grow(sizes_.Max(sizes)));
   RETURN_IF_ERROR(results.Reserve(sizes_.logit_rows, 1));
   if (room != nullptr && room->max_rank > 0) room->max_rank = RankRoom(room->max_rank, sizes_.max_rank);
-  RETURN_IF_ERROR(
-      results.Prepare(options.samples, options.tokens, options.score_rows, room == nullptr ? 0 : room->logit_rows));
-  return step.Write(batch, layout, options.pools, sizes_.chunks, room);
+  RETURN_IF_ERROR(results.Prepare(*batch.step, result, room == nullptr ? 0 : room->logit_rows));
+  return step.Write(batch, layout, sizes_.chunks, room);
 }
 
 void DeviceWorkspace::Upload(DeviceStream& stream) const {

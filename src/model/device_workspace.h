@@ -13,10 +13,10 @@
 #include "memory/arena.h"
 #include "model/device_limits.h"
 #include "model/device_results.h"
-#include "model/forward_batch.h"
 #include "model/forward_pass.h"
 #include "model/gpu_rows.h"
 #include "model/model.h"
+#include "model/step_rows.h"
 #include "model/step_upload.h"
 
 namespace loramux {
@@ -57,10 +57,10 @@ class DeviceWorkspace {
   std::int64_t BytesFor(const DeviceModelLimits& limits) const;
   std::int64_t bytes() const { return activations_.bytes + step.device_bytes() + results.device_bytes(); }
 
-  // Makes room for `batch` and writes its step. `room`: null, or what the launches of a batch of single rows cover;
-  // its max_rank is the batch's, and is rounded up. Error: memory cannot grow.
-  // REQUIRES: earlier work is done.
-  Status Prepare(const KvLayout& layout, const ForwardOptions& options, StepRoom* room);
+  // Makes room for `batch` and its `result`, and writes the step. `room`: null, or what the launches of a batch of
+  // single rows cover; its max_rank is the batch's, and is rounded up. Error: memory cannot grow. REQUIRES: earlier
+  // work is done.
+  Status Prepare(const KvLayout& layout, StepResult& result, StepRoom* room);
   // Enqueues the copy of what Prepare wrote.
   void Upload(DeviceStream& stream) const;
   // How often any of the memory has changed: what was recorded with another number has wrong addresses.
@@ -68,7 +68,7 @@ class DeviceWorkspace {
 
   const Activations& activations() const { return activations_; }
 
-  ForwardBatch<DeviceLoraView> batch;
+  StepRows<DeviceLoraView> batch;
   StepUpload step;
   DeviceResults results;
 

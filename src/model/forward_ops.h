@@ -8,8 +8,8 @@
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 #include "formats/operation_forms.h"
-#include "model/forward_batch.h"
 #include "model/model_weights.h"
+#include "model/step_rows.h"
 #include "step/pool_batch.h"
 #include "step/sample_batch.h"
 
@@ -109,7 +109,7 @@ struct NormOf {
 //   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
 //   Pool(x, pools)                   adds the rows [EmbeddingSize] of each range of `pools` to its sum, in their order
 template <typename Ops>
-concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
+concept ForwardOps = requires(Ops& ops, const StepRows<typename Ops::Adapter>& batch, typename Ops::Rows x,
                               const typename Ops::Weights& weights, std::int64_t n,
                               std::span<const LoraOutput<typename Ops::Rows>> outputs, const LogitBlock& block,
                               const SampleBatch& samples, std::span<const ScoreRow> scores, const PoolBatch& pools) {

@@ -14,10 +14,8 @@
 #include "base/check.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
-#include "model/forward_batch.h"
 #include "model/forward_ops.h"
-#include "step/pool_batch.h"
-#include "step/sample_batch.h"
+#include "model/step_rows.h"
 
 namespace loramux {
 
@@ -26,19 +24,18 @@ template <ForwardOps Ops>
 class ForwardPass {
  public:
   using Rows = typename Ops::Rows;
-  using Batch = ForwardBatch<typename Ops::Adapter>;
+  using Batch = StepRows<typename Ops::Adapter>;
 
   ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
       : config_(config), weights_(weights), ops_(ops) {
     CHECK(StateOps<Ops> || (!config.recurrent && !config.output_gate));
   }
 
-  // Computes the batch: stores keys and values of all its tokens, computes the logits, and samples `samples` from them.
-  // `samples` is null, or has one row for each row of logits. `scores` has one for each scored row of the batch.
-  // `pools` is null, or has ranges of rows of the batch. Returns where the ops keep the logits; they are the rows of
-  // SequenceChunkOf::logit_rows if no row is scored.
-  Rows Run(const Batch& batch, const SampleBatch* samples, std::span<const ScoreRow> scores = {},
-           const PoolBatch* pools = nullptr) {
+  // Computes the step: stores keys and values of all its tokens, computes the logits, and samples, scores and pools
+  // what it says. Without `samples` it leaves the sampling to the caller. Returns where the ops keep the logits; they
+  // are the rows of StepSequence::logit_rows if no row is scored.
+  Rows Run(const Batch& batch, bool samples = true) {
+    const StepBatch& step = *batch.step;
     rows_ = batch.num_rows;
     b_ = ops_.Begin(batch);
     const Rows embedded = Projects() ? b_.embedded : b_.hidden;
@@ -49,19 +46,19 @@ class ForwardPass {
       Blocks(layer, weights_.layers[static_cast<std::size_t>(layer)]);
     }
     if (batch.num_logit_rows > 0) Logits(batch.logits);
-    if (samples != nullptr) {
-      CHECK_EQ(static_cast<std::int64_t>(samples->rows.size()), batch.num_logit_rows);
-      ops_.Sample(b_.logits, *samples);
+    if (samples && !step.samples.rows.empty()) {
+      CHECK_EQ(static_cast<std::int64_t>(step.samples.rows.size()), batch.num_logit_rows);
+      ops_.Sample(b_.logits, step.samples);
     }
     for (const LogitBlock& block : batch.scored) {
       Logits(block);
       const auto first = static_cast<std::size_t>(block.first - batch.num_logit_rows);
-      ops_.Score(b_.logits, scores.subspan(first, static_cast<std::size_t>(block.count)));
+      ops_.Score(b_.logits, std::span(step.scores).subspan(first, static_cast<std::size_t>(block.count)));
     }
-    if (pools != nullptr && !pools->ranges.empty()) {
+    if (!step.pools.ranges.empty()) {
       // Norms all rows: one norm more than the pass has anyway.
       const Rows last = LastInput(b_.hidden, rows_, b_.normed);
-      ops_.Pool(Projects() ? ProjectOut(last, rows_, b_.embedded) : last, *pools);
+      ops_.Pool(Projects() ? ProjectOut(last, rows_, b_.embedded) : last, step.pools);
     }
     return b_.logits;
   }

@@ -15,6 +15,7 @@
 #include "memory/layer_progress.h"
 #include "model/model.h"
 #include "model/rope.h"
+#include "model/step_for_test.h"
 #include "tensor/aligned_buffer.h"
 
 namespace loramux {
@@ -64,14 +65,14 @@ class PlainOps {
   explicit PlainOps(const ModelConfig& config, std::int64_t page_tokens)
       : config_(config), page_tokens_(page_tokens), rope_(config, config.rope) {}
 
-  ForwardBuffers<Rows> Begin(const ForwardBatch<Adapter>& batch) {
+  ForwardBuffers<Rows> Begin(const StepRows<Adapter>& batch) {
     batch_ = &batch;
-    chunk_of_.clear();
+    sequence_of_.clear();
     positions_.clear();
-    for (const auto& chunk : batch.chunks) {
-      for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
-        chunk_of_.push_back(&chunk);
-        positions_.push_back(chunk.position + static_cast<std::int64_t>(i));
+    for (const StepSequence& sequence : batch.step->sequences) {
+      for (std::int64_t i = 0; i < sequence.tokens.size; ++i) {
+        sequence_of_.push_back(&sequence);
+        positions_.push_back(sequence.position + i);
       }
     }
     for (auto& buffer : buffers_) buffer.clear();
@@ -92,9 +93,8 @@ class PlainOps {
   }
 
   void EmbedRows(const PlainMatrix& table, Rows hidden) {
-    for (std::size_t i = 0; i < chunk_of_.size(); ++i) {
-      const TokenId token = chunk_of_[i]->tokens[static_cast<std::size_t>(positions_[i] - chunk_of_[i]->position)];
-      const Floats& row = table.rows[static_cast<std::size_t>(token)];
+    for (std::size_t i = 0; i < batch_->step->tokens.size(); ++i) {
+      const Floats& row = table.rows[static_cast<std::size_t>(batch_->step->tokens[i])];
       std::copy(row.begin(), row.end(), hidden.Row(static_cast<std::int64_t>(i)));
     }
   }
@@ -102,7 +102,7 @@ class PlainOps {
   void EmbedOwnRows(Rows) {}  // these adapters bring none
 
   void AwaitLayer(std::int64_t layer) {
-    for (const auto& arrival : arrivals) arrival->events()->EnqueueWait(stream, layer);
+    for (const auto& arrival : batch_->step->arrivals) arrival->events()->EnqueueWait(stream, layer);
   }
 
   // This file's models have none of what these are for.
@@ -154,8 +154,8 @@ class PlainOps {
     const auto width = static_cast<std::size_t>(config_.KvDim());
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       const auto row = static_cast<std::int64_t>(i);
-      cache[Place(layer, *chunk_of_[i], positions_[i])] = {Floats(k.Row(row), k.Row(row) + width),
-                                                           Floats(v.Row(row), v.Row(row) + width)};
+      cache[Place(layer, *sequence_of_[i], positions_[i])] = {Floats(k.Row(row), k.Row(row) + width),
+                                                              Floats(v.Row(row), v.Row(row) + width)};
     }
   }
 
@@ -234,7 +234,6 @@ class PlainOps {
   std::vector<float> scores;   // scores of all Score since Begin
   std::vector<double> pooled;  // result of the last Pool
   std::map<std::tuple<std::int64_t, std::uint32_t, std::int64_t>, std::pair<Floats, Floats>> cache;
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;
   DeviceStream stream;
 
  private:
@@ -266,10 +265,10 @@ class PlainOps {
       for (std::size_t o = 0; o < pair.b[j].size(); ++o) y[o] += coefficient * pair.b[j][o];
     }
   }
-  std::tuple<std::int64_t, std::uint32_t, std::int64_t> Place(std::int64_t layer,
-                                                              const SequenceChunkOf<PlainAdapter>& chunk,
+  std::tuple<std::int64_t, std::uint32_t, std::int64_t> Place(std::int64_t layer, const StepSequence& sequence,
                                                               std::int64_t position) const {
-    return {layer, chunk.pages[position / page_tokens_], position % page_tokens_};
+    const std::span<const std::uint32_t> pages = batch_->step->PagesOf(sequence);
+    return {layer, pages[static_cast<std::size_t>(position / page_tokens_)], position % page_tokens_};
   }
   void Attend(std::int64_t layer, std::int64_t window, std::size_t row, std::int64_t head, const float* q,
               float* out) const {
@@ -279,14 +278,14 @@ class PlainOps {
     double sum = 0;
     std::fill_n(out, dim, 0.0f);
     for (std::int64_t p = first; p <= positions_[row]; ++p) {
-      const Floats& key = cache.at(Place(layer, *chunk_of_[row], p)).first;
+      const Floats& key = cache.at(Place(layer, *sequence_of_[row], p)).first;
       double score = 0;
       for (std::int64_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * key[static_cast<std::size_t>(kv + d)];
       weights.push_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
       sum += weights.back();
     }
     for (std::int64_t p = first; p <= positions_[row]; ++p) {
-      const Floats& value = cache.at(Place(layer, *chunk_of_[row], p)).second;
+      const Floats& value = cache.at(Place(layer, *sequence_of_[row], p)).second;
       const double weight = weights[static_cast<std::size_t>(p - first)] / sum;
       for (std::int64_t d = 0; d < dim; ++d)
         out[d] += static_cast<float>(weight * value[static_cast<std::size_t>(kv + d)]);
@@ -296,10 +295,10 @@ class PlainOps {
   const ModelConfig& config_;
   const std::int64_t page_tokens_;
   RopeTable rope_;
-  const ForwardBatch<Adapter>* batch_ = nullptr;
+  const StepRows<Adapter>* batch_ = nullptr;
   LogitBlock block_;
-  std::vector<const SequenceChunkOf<Adapter>*> chunk_of_;  // by row
-  std::vector<std::int64_t> positions_;                    // by row
+  std::vector<const StepSequence*> sequence_of_;  // by row
+  std::vector<std::int64_t> positions_;           // by row
   std::array<std::vector<Floats>, 8> buffers_;
 };
 
@@ -432,6 +431,24 @@ struct TwoModels {
         layout{config.num_layers, config.num_kv_heads, config.head_dim, 4, DType::kF32},
         arena(static_cast<std::int64_t>(layout.PageBytes()) * kPages),
         ops(config, 4) {}
+
+  // Computes the step with both. The result is the CPU's; that of the other operations is in `ops`.
+  StepResult Forward(const StepForTest<TwoAdapters>& step) {
+    std::vector<const LoraView*> views;
+    std::vector<const PlainAdapter*> plains;
+    for (const TwoAdapters* const adapter : step.adapters) {
+      views.push_back(&adapter->view);
+      plains.push_back(&adapter->plain);
+    }
+    StepResult result;
+    model.Forward({{Backend::kCpu, &threads}, layout, {arena.data(), layout.PageBytes()}}, step.batch, views, result);
+    rows.Describe(step.batch, plains);
+    plain_logits = ForwardPass<PlainOps>(config, weights, ops).Run(rows);
+    return result;
+  }
+
+  StepRows<PlainAdapter> rows;
+  PlainRows plain_logits;
 };
 
 // A sequence as both see it.
@@ -441,10 +458,9 @@ struct Sequence {
   const TwoAdapters* adapter = nullptr;
   std::int64_t position = 0;
 
-  template <typename Adapter>
-  SequenceChunkOf<Adapter> Chunk(std::int64_t count, const Adapter* of) const {
-    return {std::span(tokens).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(count)), position,
-            pages.data(), of, 1};
+  StepSequence& AddTo(StepForTest<TwoAdapters>& step, std::int64_t count) const {
+    const auto some = std::span(tokens).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(count));
+    return step.Add(some, position, pages, adapter, 1);
   }
 };
 
@@ -453,31 +469,18 @@ constexpr float kTolerance = 2e-5f;
 
 // Computes the next `counts` tokens of the sequences with both and compares logits and tokens. Returns the tokens.
 Tokens Step(TwoModels& m, std::vector<Sequence>& sequences, const std::vector<std::int64_t>& counts) {
-  std::vector<SequenceChunk> chunks;
-  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
-  SampleBatch samples;
-  SamplingParams greedy;
-  greedy.temperature = 0;
+  StepForTest<TwoAdapters> step;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const TwoAdapters* const adapter = sequences[i].adapter;
-    chunks.push_back(sequences[i].Chunk(counts[i], adapter == nullptr ? nullptr : &adapter->view));
-    plain_chunks.push_back(sequences[i].Chunk(counts[i], adapter == nullptr ? nullptr : &adapter->plain));
-    samples.Add(greedy, {});
+    step.batch.Sample(sequences[i].AddTo(step, counts[i]), {.temperature = 0}, {});
   }
-  std::vector<SampledToken> sampled;
-  const KernelContext context{Backend::kCpu, &m.threads};
-  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
-                  {.samples = &samples, .tokens = &sampled});
-  ForwardBatch<PlainAdapter> batch;
-  batch.Describe(plain_chunks);
-  const PlainRows logits = ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, &samples);
+  const std::vector<SampledToken> sampled = m.Forward(step).tokens;
   EXPECT_EQ(sampled.size(), sequences.size());
   EXPECT_EQ(m.ops.tokens.size(), sequences.size());
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     const auto vocab = static_cast<std::size_t>(m.config.vocab_size);
     const auto cpu = m.model.logits().subspan(i * vocab, vocab);
     for (std::size_t v = 0; v < vocab; ++v) {
-      EXPECT_NEAR(cpu[v], logits.Row(static_cast<std::int64_t>(i))[v], kTolerance) << "sequence " << i;
+      EXPECT_NEAR(cpu[v], m.plain_logits.Row(static_cast<std::int64_t>(i))[v], kTolerance) << "sequence " << i;
     }
     EXPECT_EQ(sampled[i].id, m.ops.tokens[i]);
     sequences[i].position += counts[i];
@@ -524,29 +527,17 @@ TEST(ForwardPass, BothSetsOfOperationsScoreTheSameRows) {
     for (int t = 0; t < 16; ++t) sequence.tokens.push_back(static_cast<TokenId>(prng.NextBelow(50)));
   }
   const std::array<std::int32_t, 3> first = {0, 5, 1}, count = {39, 30, 20};
-  std::vector<SequenceChunk> chunks;
-  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
-  std::vector<ScoreRow> rows;
-  SampleBatch samples;
+  StepForTest<TwoAdapters> step;
   for (std::size_t i = 0; i < 3; ++i) {
-    const TwoAdapters* const adapter = sequences[i].adapter;
-    chunks.push_back(sequences[i].Chunk(40, adapter == nullptr ? nullptr : &adapter->view));
-    plain_chunks.push_back(sequences[i].Chunk(40, adapter == nullptr ? nullptr : &adapter->plain));
-    chunks.back().first_scored = plain_chunks.back().first_scored = first[i];
-    chunks.back().scored_rows = plain_chunks.back().scored_rows = count[i];
-    for (std::int32_t t = 0; t < count[i]; ++t)
-      rows.push_back({sequences[i].tokens[static_cast<std::size_t>(first[i] + t + 1)], 2});
-    samples.Add({.temperature = 0}, {});
+    StepSequence& part = sequences[i].AddTo(step, 40);
+    const auto scored = std::span(sequences[i].tokens).subspan(static_cast<std::size_t>(first[i] + 1));
+    step.batch.Score(part, scored.first(static_cast<std::size_t>(count[i])), first[i], 2);
+    step.batch.Sample(part, {.temperature = 0}, {});
   }
-  std::vector<SampledToken> sampled;
-  std::vector<ScoredToken> scores;
-  const KernelContext context{Backend::kCpu, &m.threads};
-  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
-                  {.samples = &samples, .tokens = &sampled, .score_rows = rows, .scores = &scores});
-  ForwardBatch<PlainAdapter> batch;
-  batch.Describe(plain_chunks);
-  EXPECT_EQ(batch.scored.size(), 2u);  // 89 rows
-  ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, &samples, rows);
+  const StepResult result = m.Forward(step);
+  const std::vector<ScoreRow>& rows = step.batch.scores;
+  const std::vector<ScoredToken>& scores = result.scores;
+  EXPECT_EQ(m.rows.scored.size(), 2u);  // 89 rows
   ASSERT_EQ(scores.size(), rows.size());
   ASSERT_EQ(m.ops.scores.size(), rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -556,7 +547,7 @@ TEST(ForwardPass, BothSetsOfOperationsScoreTheSameRows) {
     EXPECT_EQ(scores[i].rank == 1, scores[i].top_logprobs[0].id == scores[i].id);
     EXPECT_GE(scores[i].top_logprobs[0].logprob, scores[i].logprob);
   }
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(sampled[i].id, m.ops.tokens[i]);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(result.tokens[i].id, m.ops.tokens[i]);
 }
 
 // Sums over a part of each prompt, one of which goes on from an earlier sum.
@@ -565,25 +556,13 @@ TEST(ForwardPass, BothSetsOfOperationsPoolTheSameRows) {
   Prng prng(9);
   const TwoAdapters x(m.config, prng), y(m.config, prng);
   const std::vector<Sequence> sequences = ThreeSequences(x, y);
-  std::vector<SequenceChunk> chunks;
-  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
-  for (const Sequence& sequence : sequences) {
-    const TwoAdapters* const adapter = sequence.adapter;
-    chunks.push_back(sequence.Chunk(20, adapter == nullptr ? nullptr : &adapter->view));
-    plain_chunks.push_back(sequence.Chunk(20, adapter == nullptr ? nullptr : &adapter->plain));
-  }
+  StepForTest<TwoAdapters> step;
+  for (const Sequence& sequence : sequences) sequence.AddTo(step, 20);
   const std::vector<double> before(static_cast<std::size_t>(m.config.hidden_size), 0.75);
-  PoolBatch pools;
-  pools.Add(0, 20, {});
-  pools.Add(39, 1, {});
-  pools.Add(45, 15, before);
-  std::vector<double> pooled;
-  const KernelContext context{Backend::kCpu, &m.threads};
-  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
-                  {.pools = &pools, .pooled = &pooled});
-  ForwardBatch<PlainAdapter> batch;
-  batch.Describe(plain_chunks);
-  ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, nullptr, {}, &pools);
+  step.batch.pools.Add(0, 20, {});
+  step.batch.pools.Add(39, 1, {});
+  step.batch.pools.Add(45, 15, before);
+  const std::vector<double> pooled = m.Forward(step).pooled;
   ASSERT_EQ(pooled.size(), 3 * before.size());
   ASSERT_EQ(m.ops.pooled.size(), pooled.size());
   for (std::size_t i = 0; i < pooled.size(); ++i) EXPECT_NEAR(pooled[i], m.ops.pooled[i], 20 * kTolerance) << i;
@@ -618,17 +597,18 @@ TEST(ForwardPass, ADeviceWaitsForEachLayerOnItsStream) {
   EXPECT_EQ(progress->arrived(), 0);  // the host's count plays no part
 
   std::vector<Sequence> sequences = ThreeSequences(whole, whole);
-  const auto run = [&](const PlainAdapter& adapter) {
-    const std::vector<SequenceChunkOf<PlainAdapter>> chunks = {sequences[1].Chunk(9, &adapter)};
-    ForwardBatch<PlainAdapter> batch;
-    batch.Describe(chunks);
-    const PlainRows logits = ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, nullptr);
+  const auto run = [&](const PlainAdapter& adapter, const std::shared_ptr<const LayerProgress>& arrival) {
+    StepForTest<PlainAdapter> step;
+    step.Add(std::span(sequences[1].tokens).first(9), 0, sequences[1].pages, &adapter, 1);
+    step.batch.Await(arrival);
+    StepRows<PlainAdapter> rows;
+    rows.Describe(step.batch, step.adapters);
+    const PlainRows logits = ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(rows);
     return Floats(logits.Row(0), logits.Row(0) + m.config.vocab_size);
   };
-  const Floats expected = run(whole.plain);
-  EXPECT_TRUE(std::isnan(run(arriving).front()));
-  m.ops.arrivals = {progress};
-  EXPECT_EQ(run(arriving), expected);
+  const Floats expected = run(whole.plain, nullptr);
+  EXPECT_TRUE(std::isnan(run(arriving, nullptr).front()));
+  EXPECT_EQ(run(arriving, progress), expected);
   EXPECT_EQ(m.ops.stream.waits, (std::vector<std::int64_t>{0, 1, 2}));
 }
 

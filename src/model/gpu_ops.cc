@@ -72,7 +72,7 @@ void LaunchExpertLora(const GpuForward& f, const ModelConfig& config, const Acti
 
 }  // namespace
 
-ForwardBuffers<GpuRows> GpuOps::Begin(const ForwardBatch<DeviceLoraView>& /*batch*/) { return b_; }
+ForwardBuffers<GpuRows> GpuOps::Begin(const StepRows<DeviceLoraView>& /*batch*/) { return b_; }
 
 void GpuOps::EmbedRows(const Matrix& table, Rows hidden) {
   gpu::EmbedRows(f_.stream, table.dtype(), step_.max_rows,
@@ -138,7 +138,7 @@ void GpuOps::AwaitLayer(std::int64_t layer) {
 }
 
 void GpuOps::AwaitArrivals(std::int64_t layer) {
-  for (const auto& arrival : f_.options.arrivals) {
+  for (const auto& arrival : f_.step.arrivals) {
     if (const LayerEvents* events = arrival->events(); events != nullptr) {
       events->EnqueueWait(f_.stream, layer);
       continue;
@@ -529,13 +529,11 @@ void GpuOps::Sample(Rows logits, const SampleBatch& /*samples*/) {
 
 void GpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
   FlushProduct();
-  CHECK(f_.options.scores != nullptr);
-  w_.results.Score(f_.stream, logits, scores, *f_.options.scores);
+  w_.results.Score(f_.stream, logits, scores);
 }
 
 void GpuOps::Pool(Rows x, const PoolBatch& pools) {
   FlushProduct();
-  CHECK(f_.options.pooled != nullptr);
   const StepPlace<double>& sums = step_.pool_sums;
   gpu::PoolRows(f_.stream, f_.dtype, static_cast<std::int64_t>(pools.ranges.size()),
                 {.x = x.low,
@@ -550,7 +548,7 @@ Status GpuOps::Finish() {
   Flush();
   RETURN_IF_ERROR(w_.results.Finish(f_.stream));
   const StepPlace<double>& sums = step_.pool_sums;
-  if (sums.count > 0) f_.options.pooled->assign(sums.host, sums.host + sums.count);
+  if (sums.count > 0) f_.result.pooled.assign(sums.host, sums.host + sums.count);
   return Ok{};
 }
 

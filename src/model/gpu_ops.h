@@ -13,27 +13,24 @@
 #include "gpu/kernels/experts.h"
 #include "gpu/kernels/skinny.h"
 #include "model/device_lora.h"
+#include "model/device_model.h"
 #include "model/device_weights.h"
 #include "model/device_workspace.h"
-#include "model/forward_batch.h"
 #include "model/forward_pass.h"
 #include "model/gpu_rows.h"
-#include "model/model.h"
+#include "model/step_rows.h"
 #include "tensor/kv_layout.h"
 #include "tensor/page_arena.h"
 
 namespace loramux {
 
-// Where and how one batch is computed on a device. Not owning.
-struct GpuForward {
-  DeviceStream& stream;
-  const KvLayout& layout;
-  const PageArena& arena;  // in device memory
-  const ForwardOptions& options;
+// Where and how one step is computed on a device. Not owning.
+struct GpuForward : DevicePlace {  // its `assist` has the step's segments, uploaded
+  const StepBatch& step;
+  StepResult& result;
   const DeviceProperties& device;
-  DType dtype = DType::kF32;     // type of the inputs of products
-  bool waits = false;            // whether to wait for options.arrivals
-  AssistPool* assist = nullptr;  // with the batch's segments, uploaded; null: there are none
+  DType dtype = DType::kF32;  // type of the inputs of products
+  bool waits = false;         // whether to wait for the step's arrivals
 };
 
 // ForwardPass asks for these in models with inputs of layers alone, which DeviceModel refuses by name, before it reads
@@ -63,7 +60,7 @@ class GpuOps : public NoLayerInputs {
   GpuOps(const ModelConfig& config, DeviceWorkspace& workspace, const GpuForward& forward)
       : config_(config), w_(workspace), f_(forward), b_(workspace.activations().rows), step_(workspace.step.step()) {}
 
-  ForwardBuffers<Rows> Begin(const ForwardBatch<DeviceLoraView>& batch);
+  ForwardBuffers<Rows> Begin(const StepRows<DeviceLoraView>& batch);
   void EmbedRows(const Matrix& table, Rows hidden);
   void EmbedOwnRows(Rows hidden);
   void EmbedPositions(const Matrix& table, Rows hidden);

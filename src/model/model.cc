@@ -35,18 +35,17 @@ void Model::Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::i
   workspace_->Reserve(config_, max_tokens, max_logit_rows, max_positions, max_rank, threads);
 }
 
-TimeNs Model::Forward(const KernelContext& context, std::span<const SequenceChunk> chunks, const KvLayout& layout,
-                      const PageArena& arena, const ForwardOptions& options) {
-  CheckLayout(config_, layout);
-  ForwardBatch<LoraView>& batch = workspace_->batch;
-  batch.Describe(chunks);
-  const CpuForward forward{context,          layout,         arena,          options.lora_variant,
-                           options.arrivals, options.tokens, options.scores, options.pooled};
-  CpuOps ops(config_, *workspace_, forward);
-  if (options.scores != nullptr) options.scores->clear();
-  if (options.pooled != nullptr) options.pooled->clear();
-  ForwardPass<CpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows, options.pools);
-  return ops.waited();
+void Model::Forward(const CpuPlace& place, const StepBatch& step, std::span<const LoraView* const> adapters,
+                    StepResult& result) {
+  CheckLayout(config_, place.layout);
+  StepRows<LoraView>& rows = workspace_->batch;
+  rows.Describe(step, adapters);
+  CpuOps ops(config_, *workspace_, place, result);
+  result.tokens.resize(step.samples.rows.size());
+  result.scores.clear();
+  result.pooled.clear();
+  ForwardPass<CpuOps>(config_, weights_, ops).Run(rows);
+  result.waited = ops.waited();
 }
 
 std::span<const float> Model::logits() const {

@@ -5,44 +5,26 @@
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <vector>
 
-#include "base/clock.h"
 #include "base/result.h"
 #include "formats/model_config.h"
-#include "kernels/attention.h"
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
-#include "memory/layer_progress.h"
-#include "model/forward_batch.h"
 #include "model/lora_view.h"
 #include "model/weights.h"
-#include "step/pool_batch.h"
-#include "step/sample_batch.h"
+#include "step/step_batch.h"
+#include "step/step_result.h"
 #include "tensor/kv_layout.h"
+#include "tensor/page_arena.h"
 
 namespace loramux {
 
-// One sequence's part of a batch on the CPU.
-using SequenceChunk = SequenceChunkOf<LoraView>;
-
-// Options of Model::Forward.
-struct ForwardOptions {
+// Where and how the CPU computes steps. Not owning.
+struct CpuPlace {
+  KernelContext context;
+  KvLayout layout;
+  PageArena arena;  // memory of the device pool
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // Transfers of adapters, keys and values that are still arriving. No layer of them is read before it has arrived.
-  std::span<const std::shared_ptr<const LayerProgress>> arrivals;
-  // What to sample: null, or one row for each row of logits. Then `tokens` receives the tokens in the order of the
-  // rows.
-  const SampleBatch* samples = nullptr;
-  std::vector<SampledToken>* tokens = nullptr;
-  // What to score: one row for each of SequenceChunk::scored_rows. `scores` receives the results in the order of the
-  // rows; null if there are none.
-  std::span<const ScoreRow> score_rows;
-  std::vector<ScoredToken>* scores = nullptr;
-  // What to pool: null, or ranges of rows of the batch, chunk after chunk. `pooled` receives the sums [ranges,
-  // hidden_size].
-  const PoolBatch* pools = nullptr;
-  std::vector<double>* pooled = nullptr;
 };
 
 struct CpuWorkspace;
@@ -67,15 +49,17 @@ class Model {
   void Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::int64_t max_positions, std::int64_t max_rank,
                int threads);
 
-  // Computes the batch: stores keys and values of all its tokens in their pages, computes the logits and samples from
-  // them. Returns the time that it waited for arrivals. A chunk's logits are bitwise the same whatever shares the batch
-  // and however its prompt is chunked.
-  // Chunks of one adapter should be adjacent; otherwise its weights are read once per group of them. REQUIRES: token
-  // ids in [0, vocab), valid pages, chunks not empty, logit_rows <= tokens.size(), `layout` as the configuration says.
-  TimeNs Forward(const KernelContext& context, std::span<const SequenceChunk> chunks, const KvLayout& layout,
-                 const PageArena& arena, const ForwardOptions& options);
-  // The logits of the last Forward [sum of logit_rows, vocab] in chunk order, valid until the next. Only this model can
-  // offer them, because its memory is the host's. REQUIRES: the last Forward scored no rows.
+  // Computes a step: stores keys and values of all its tokens in their pages, computes the logits, samples, scores and
+  // pools. `adapters`: that of each segment. Fills the result's tokens, scores, pooled and waited. No layer is read
+  // before the step's arrivals have it. A sequence's logits are bitwise the same whatever shares the step and however
+  // its prompt is chunked.
+  // Sequences of one adapter should be adjacent; otherwise its weights are read once per segment. REQUIRES: token ids
+  // in [0, vocab), valid pages, what StepRows::Describe requires, `place.layout` as the configuration says; the step
+  // samples no row, or each of StepSequence::logit_rows.
+  void Forward(const CpuPlace& place, const StepBatch& step, std::span<const LoraView* const> adapters,
+               StepResult& result);
+  // The logits of the last Forward [sum of logit_rows, vocab] in the order of the sequences, valid until the next. Only
+  // this model can offer them, because its memory is the host's. REQUIRES: the last Forward scored no rows.
   std::span<const float> logits() const;
 
  private:

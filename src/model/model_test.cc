@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "model/step_for_test.h"
 #include "tensor/aligned_buffer.h"
 
 namespace {
@@ -147,20 +148,33 @@ class ModelTest : public ::testing::TestWithParam<Backend> {
     std::memset(arena_.data(), 0xff, static_cast<std::size_t>(arena_.capacity()));
   }
 
-  // Pages [first, ...) of the arena.
-  SequenceChunk Chunk(const Tokens& tokens, std::int64_t position, std::int32_t logit_rows,
-                      const LoraView* adapter = nullptr, std::uint32_t first_page = 0) {
-    return {tokens, position, pages_.data() + first_page, adapter, logit_rows};
+  // A sequence's part of a step. Pages [first, ...) of the arena.
+  struct Chunk {
+    const Tokens& tokens;
+    std::int64_t position = 0, logit_rows = 0;
+    const LoraView* adapter = nullptr;
+    std::size_t first_page = 0;
+  };
+  void AddTo(StepForTest<LoraView>& step, const Chunk& chunk) const {
+    step.Add(chunk.tokens, chunk.position, std::span(pages_).subspan(chunk.first_page), chunk.adapter,
+             chunk.logit_rows);
+  }
+  StepForTest<LoraView> StepOf(std::initializer_list<Chunk> chunks) const {
+    StepForTest<LoraView> step;
+    for (const Chunk& chunk : chunks) AddTo(step, chunk);
+    return step;
+  }
+  CpuPlace Place(ThreadPool& threads) {
+    return {{GetParam(), &threads}, layout_, {arena_.data(), layout_.PageBytes()}};
   }
 
-  Floats Forward(Model& model, std::span<const SequenceChunk> chunks) {
-    const PageArena arena = {arena_.data(), layout_.PageBytes()};
-    model.Forward({GetParam(), &threads_}, chunks, layout_, arena, {});
+  Floats Forward(Model& model, std::initializer_list<Chunk> chunks) {
+    const StepForTest<LoraView> step = StepOf(chunks);
+    StepResult result;
+    model.Forward(Place(threads_), step.batch, step.adapters, result);
     return {model.logits().begin(), model.logits().end()};
   }
-  Floats Forward(std::initializer_list<SequenceChunk> chunks) {
-    return Forward(model_, {chunks.begin(), chunks.size()});
-  }
+  Floats Forward(std::initializer_list<Chunk> chunks) { return Forward(model_, chunks); }
 
   static constexpr std::uint32_t kPages = 64;
   ModelConfig config_ = SmallConfig();
@@ -180,7 +194,7 @@ Floats Rows(const Floats& logits, std::size_t first, std::size_t count, std::siz
 TEST_P(ModelTest, LoraIsWhatMergedWeightsCompute) {
   Prng prng(5);
   const Tokens tokens = {1, 7, 3, 49, 0, 22, 22, 9, 15};
-  const Floats base = Forward({Chunk(tokens, 0, 9)});
+  const Floats base = Forward({{tokens, 0, 9}});
   for (int t = 0; t < kNumLoraTargets; ++t) {
     for (std::int64_t layer = 0; layer < 2; ++layer) {
       const auto target = static_cast<LoraTarget>(t);
@@ -192,9 +206,8 @@ TEST_P(ModelTest, LoraIsWhatMergedWeightsCompute) {
       MergeInto(config_, target, layer, pair, weights);
       Model merged(config_, std::move(weights));
 
-      const Floats found = Forward({Chunk(tokens, 0, 9, &view)});
-      const SequenceChunk plain = Chunk(tokens, 0, 9);
-      const Floats expected = Forward(merged, {&plain, 1});
+      const Floats found = Forward({{tokens, 0, 9, &view}});
+      const Floats expected = Forward(merged, {{tokens, 0, 9}});
       float change = 0;
       for (std::size_t i = 0; i < found.size(); ++i) {
         ASSERT_NEAR(found[i], expected[i], 2e-5f);
@@ -207,27 +220,27 @@ TEST_P(ModelTest, LoraIsWhatMergedWeightsCompute) {
 
 TEST_P(ModelTest, LogitsAreOfTheLastRowsOfEachChunkInOrder) {
   const Tokens a = {1, 2, 3, 4, 5}, b = {9, 8, 7};
-  const Floats all_a = Forward({Chunk(a, 0, 5)});
-  const Floats all_b = Forward({Chunk(b, 0, 3)});
-  const Floats both = Forward({Chunk(a, 0, 2), Chunk(b, 0, 1, nullptr, 10)});
+  const Floats all_a = Forward({{a, 0, 5}});
+  const Floats all_b = Forward({{b, 0, 3}});
+  const Floats both = Forward({{a, 0, 2}, {b, 0, 1, nullptr, 10}});
   EXPECT_EQ(Rows(both, 0, 2), Rows(all_a, 3, 2));
   EXPECT_EQ(Rows(both, 2, 1), Rows(all_b, 2, 1));
-  EXPECT_TRUE(Forward({Chunk(a, 0, 0)}).empty());
-  EXPECT_EQ(Forward({Chunk(a, 0, 0), Chunk(b, 0, 3, nullptr, 10)}), all_b);
+  EXPECT_TRUE(Forward({{a, 0, 0}}).empty());
+  EXPECT_EQ(Forward({{a, 0, 0}, {b, 0, 3, nullptr, 10}}), all_b);
 }
 
 TEST_P(ModelTest, ChunksDoNotChangeLogits) {
   Prng prng(6);
   Tokens tokens(40);
   for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(50));
-  const Floats whole = Forward({Chunk(tokens, 0, 40)});
+  const Floats whole = Forward({{tokens, 0, 40}});
   for (std::size_t size : {1, 3, 16}) {
     for (std::size_t begin = 0; begin < tokens.size(); begin += size) {
       const std::size_t count = std::min(size, tokens.size() - begin);
       const Tokens part(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
                         tokens.begin() + static_cast<std::ptrdiff_t>(begin + count));
       const Floats logits =
-          Forward({Chunk(part, static_cast<std::int64_t>(begin), static_cast<std::int32_t>(count), nullptr, 20)});
+          Forward({{part, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(count), nullptr, 20}});
       EXPECT_EQ(logits, Rows(whole, begin, count));
     }
   }
@@ -243,10 +256,9 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   y.modules[LoraView::Index(1, LoraTarget::kQ, 2)] = yq.weights();
   y.modules[LoraView::Index(0, LoraTarget::kLmHead, 2)] = head.weights();
   const Tokens a = {4, 5, 6, 7}, b = {8, 9};
-  const Floats ax = Forward({Chunk(a, 0, 1, &x)}), bx = Forward({Chunk(b, 0, 2, &x)});
-  const Floats by = Forward({Chunk(b, 0, 2, &y)}), a0 = Forward({Chunk(a, 0, 1)});
-  const Floats mixed =
-      Forward({Chunk(a, 0, 1, &x, 0), Chunk(b, 0, 2, &y, 10), Chunk(a, 0, 1, nullptr, 20), Chunk(b, 0, 2, &x, 30)});
+  const Floats ax = Forward({{a, 0, 1, &x}}), bx = Forward({{b, 0, 2, &x}});
+  const Floats by = Forward({{b, 0, 2, &y}}), a0 = Forward({{a, 0, 1}});
+  const Floats mixed = Forward({{a, 0, 1, &x, 0}, {b, 0, 2, &y, 10}, {a, 0, 1, nullptr, 20}, {b, 0, 2, &x, 30}});
   EXPECT_EQ(Rows(mixed, 0, 1), ax);
   EXPECT_EQ(Rows(mixed, 1, 2), by);
   EXPECT_EQ(Rows(mixed, 3, 1), a0);
@@ -276,16 +288,15 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItArrives) {
   view.modules[LoraView::Index(0, LoraTarget::kLmHead, 2)] = pairs[4].weights();
   const Tokens prefix = {1, 2, 3, 4, 5, 6, 7, 8}, rest = {9, 10, 11};
   const Tokens other = {12, 13};
-  Forward({Chunk(prefix, 0, 0, &view)});
+  Forward({{prefix, 0, 0, &view}});
   // the two pages of `prefix`
   const std::vector<std::byte> cached(arena_.data(), arena_.data() + 2 * layout_.PageBytes());
   const auto ask = [&](const std::shared_ptr<const LayerProgress>& arrival) {
-    const std::vector<SequenceChunk> chunks = {Chunk(other, 0, 2, nullptr, 10), Chunk(rest, 8, 3, &view)};
-    ForwardOptions options;
-    if (arrival != nullptr) options.arrivals = {&arrival, 1};
-    const TimeNs waited =
-        model_.Forward({GetParam(), &threads_}, chunks, layout_, {arena_.data(), layout_.PageBytes()}, options);
-    EXPECT_EQ(waited > 0, arrival != nullptr && !arrival->failed());
+    StepForTest<LoraView> step = StepOf({{other, 0, 2, nullptr, 10}, {rest, 8, 3, &view}});
+    step.batch.Await(arrival);
+    StepResult result;
+    model_.Forward(Place(threads_), step.batch, step.adapters, result);
+    EXPECT_EQ(result.waited > 0, arrival != nullptr && !arrival->failed());
     return Floats(model_.logits().begin(), model_.logits().end());
   };
   const Floats expected = ask(nullptr);
@@ -340,7 +351,7 @@ TEST_P(ModelTest, Point12_AdaptersAddNoParallelLoops) {
   const Tokens tokens = {1, 2, 3, 4, 5};
   const auto loops_of = [&](const LoraView* adapter) {
     const std::int64_t before = threads_.loops();
-    Forward({Chunk(tokens, 0, 1, adapter)});
+    Forward({{tokens, 0, 1, adapter}});
     return threads_.loops() - before;
   };
   const std::int64_t never_used = loops_of(nullptr);
@@ -362,17 +373,19 @@ TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
   view.modules[LoraView::Index(0, LoraTarget::kQ, 2)] = q.weights();
   view.modules[LoraView::Index(0, LoraTarget::kLmHead, 2)] = head.weights();
   model_.Reserve(/*max_tokens=*/16, /*max_logit_rows=*/4, /*max_positions=*/100, /*max_rank=*/8, threads_.size());
-  const PageArena arena = {arena_.data(), layout_.PageBytes()};
   const Tokens prompt(14, 3), token = {5};
+  StepForTest<LoraView> batch;
+  StepResult result;
   // Kernels keep scratch memory per thread, allocated by the largest product at its first use: with one thread, in the
   // first step.
   ThreadPool one(1);
   std::int64_t before = 0;
   for (std::int64_t step = 0; step + 14 < 100; ++step) {
     if (step == 1) before = allocations;
-    const SequenceChunk chunks[] = {step == 0 ? Chunk(prompt, 0, 1, &view) : Chunk(token, 13 + step, 1, &view),
-                                    Chunk(token, step, 1, nullptr, 32)};
-    model_.Forward({GetParam(), &one}, chunks, layout_, arena, {});
+    batch.Clear();
+    AddTo(batch, step == 0 ? Chunk{prompt, 0, 1, &view} : Chunk{token, 13 + step, 1, &view});
+    AddTo(batch, {token, step, 1, nullptr, 32});
+    model_.Forward(Place(one), batch.batch, batch.adapters, result);
   }
   const std::int64_t steady = allocations - before;
   { AlignedBuffer<float> seen(100); }
@@ -382,11 +395,10 @@ TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
 
 TEST_P(ModelTest, MoreThanReservedStillWorks) {
   const Tokens tokens(60, 2);
-  const Floats expected = Forward({Chunk(tokens, 0, 60)});
+  const Floats expected = Forward({{tokens, 0, 60}});
   Model other(config_, RandomModelWeights(config_, DType::kF32, 1));
   other.Reserve(1, 1, 1, 0, 1);
-  const SequenceChunk chunk = Chunk(tokens, 0, 60);
-  EXPECT_EQ(Forward(other, {&chunk, 1}), expected);
+  EXPECT_EQ(Forward(other, {{tokens, 0, 60}}), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ModelTest, ::testing::Values(Backend::kReference, Backend::kCpu),

@@ -15,10 +15,10 @@ namespace loramux::device_model_test {
 // a device also rounds q and the weights of attention.
 class RoundedOps : public CpuOps {
  public:
-  RoundedOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward, DType dtype)
-      : CpuOps(config, workspace, forward), c_(config), dtype_(dtype) {}
+  RoundedOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuPlace& place, StepResult& result, DType dtype)
+      : CpuOps(config, workspace, place, result), c_(config), dtype_(dtype) {}
 
-  ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch) {
+  ForwardBuffers<Rows> Begin(const StepRows<LoraView>& batch) {
     rows_ = batch.num_rows;
     return CpuOps::Begin(batch);
   }

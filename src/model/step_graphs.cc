@@ -4,10 +4,10 @@
 
 namespace loramux {
 
-StepRoom* StepGraphs::RoomOf(const ForwardBatch<DeviceLoraView>& batch, const ForwardOptions& options) {
+StepRoom* StepGraphs::RoomOf(const StepRows<DeviceLoraView>& batch) {
   const bool decodes = batch.num_rows <= kMaxRecordedRows &&
-                       batch.num_rows == static_cast<std::int64_t>(batch.chunks.size()) && batch.num_logit_rows > 0 &&
-                       batch.scored.empty() && (options.pools == nullptr || options.pools->ranges.empty());
+                       batch.num_rows == static_cast<std::int64_t>(batch.step->sequences.size()) &&
+                       batch.num_logit_rows > 0 && batch.scored.empty() && batch.step->pools.ranges.empty();
   if (!decodes) return nullptr;
   std::int32_t max_rank = 0;
   for (const auto& group : batch.adapters) {
@@ -70,9 +70,8 @@ std::size_t StepGraphs::size() const {
   return static_cast<std::size_t>(std::ranges::count_if(entries_, [](const Entry& e) { return e.graph != nullptr; }));
 }
 
-bool AwaitsArrivals(const ForwardOptions& options) {
-  return std::ranges::any_of(options.arrivals,
-                             [](const auto& arrival) { return arrival->arrived() < arrival->layers(); });
+bool AwaitsArrivals(const StepBatch& step) {
+  return std::ranges::any_of(step.arrivals, [](const auto& arrival) { return arrival->arrived() < arrival->layers(); });
 }
 
 }  // namespace loramux

@@ -16,9 +16,9 @@
 #include "gpu/device.h"
 #include "model/device_lora.h"
 #include "model/device_results.h"
-#include "model/forward_batch.h"
 #include "model/model.h"
 #include "model/step_room.h"
+#include "model/step_rows.h"
 #include "model/step_upload.h"
 #include "model/step_ways.h"
 #include "tensor/kv_layout.h"
@@ -52,7 +52,7 @@ class StepGraphs {
   // What the launches of the batch cover; null if it is not a batch of few single rows that only decodes, or if an
   // adapter brings rows of its own. Notes the adapters' targets. Valid until the next call. REQUIRES: adapters of one
   // model.
-  StepRoom* RoomOf(const ForwardBatch<DeviceLoraView>& batch, const ForwardOptions& options);
+  StepRoom* RoomOf(const StepRows<DeviceLoraView>& batch);
 
   // Enqueues `enqueue`'s work, which is the same at each call with the shape and `generation`
   // (DeviceWorkspace::generation). Launch by launch the first time, because a device chooses algorithms and takes
@@ -85,6 +85,6 @@ class StepGraphs {
 };
 
 // Whether some layer of an arrival is still to come, so that the work must wait for it.
-bool AwaitsArrivals(const ForwardOptions& options);
+bool AwaitsArrivals(const StepBatch& step);
 
 }  // namespace loramux

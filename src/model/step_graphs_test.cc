@@ -47,24 +47,23 @@ class Replay {
   }
 
   // Both sides' logits and tokens are the same to the bit.
-  void Step(const std::vector<Part>& parts, const SampleBatch* samples = nullptr) {
-    std::vector<SampledToken> tokens[2];
+  void Step(const std::vector<Part>& parts, const StepBatch& what = {}) {
     Floats logits[2];
     for (int side = 0; side < 2; ++side) {
       Twins& twins = side == 0 ? eager_ : replays_;
-      ForwardOptions options;
-      options.samples = samples;
-      if (samples != nullptr) options.tokens = &tokens[side];
-      logits[side] = twins.ForwardOnDevice(parts, options);
+      logits[side] = twins.ForwardOnDevice(parts, what);
       twins.Advance(parts);
     }
+    const std::vector<SampledToken>* const tokens[] = {&eager_.device_result.tokens, &replays_.device_result.tokens};
+    ASSERT_EQ(tokens[0]->size(), what.samples.rows.size());
     ASSERT_EQ(logits[0].size(), logits[1].size());
     ASSERT_EQ(std::memcmp(logits[0].data(), logits[1].data(), logits[0].size() * sizeof(float)), 0);
-    ASSERT_EQ(tokens[0].size(), tokens[1].size());
-    for (std::size_t i = 0; i < tokens[0].size(); ++i) {
-      EXPECT_EQ(tokens[0][i].id, tokens[1][i].id);
-      EXPECT_EQ(tokens[0][i].logprob, tokens[1][i].logprob);
-      EXPECT_EQ(tokens[0][i].top_logprobs.size(), tokens[1][i].top_logprobs.size());
+    ASSERT_EQ(tokens[0]->size(), tokens[1]->size());
+    for (std::size_t i = 0; i < tokens[0]->size(); ++i) {
+      const SampledToken &eager = (*tokens[0])[i], &replayed = (*tokens[1])[i];
+      EXPECT_EQ(eager.id, replayed.id);
+      EXPECT_EQ(eager.logprob, replayed.logprob);
+      EXPECT_EQ(eager.top_logprobs.size(), replayed.top_logprobs.size());
     }
   }
 
@@ -79,8 +78,8 @@ void ExpectWays(const StepWays& found, const StepWays& before, const StepWays& m
 }
 
 // Samples of this many rows that are not all greedy.
-SampleBatch Samples(int rows, std::uint64_t seed) {
-  SampleBatch samples;
+StepBatch Samples(int rows, std::uint64_t seed) {
+  StepBatch what;
   for (int row = 0; row < rows; ++row) {
     SamplingParams params;
     params.seed = seed * 100 + static_cast<std::uint64_t>(row);
@@ -88,9 +87,9 @@ SampleBatch Samples(int rows, std::uint64_t seed) {
     params.top_p = seed % 2 == 0 ? 0.7f : 1.0f;
     params.top_k = static_cast<int>(seed);
     params.top_logprobs = static_cast<int>(seed);
-    samples.Add(params, {});
+    what.samples.Add(params, {});
   }
-  return samples;
+  return what;
 }
 
 // Mixes of adapters of other ranks and types, three or four rows, and sampling parameters change from step to step; so
@@ -110,8 +109,7 @@ TEST_P(RecordedMixes, AGraphServesAll) {
   for (const std::vector<std::size_t>& mix : mixes) {
     std::vector<Part> parts;
     for (const std::size_t sequence : mix) parts.push_back({sequence, 1});
-    const SampleBatch samples = Samples(static_cast<int>(mix.size()), ++seed);
-    ASSERT_NO_FATAL_FAILURE(world.Step(parts, &samples));
+    ASSERT_NO_FATAL_FAILURE(world.Step(parts, Samples(static_cast<int>(mix.size()), ++seed)));
   }
   // One graph for ranks up to 64, and one for ranks up to 16.
   ExpectWays(world.ways(), before, {.eager = 2, .recorded = 2, .replayed = 6});
@@ -182,14 +180,14 @@ TEST(RecordedSteps, TheHostSamplesBehindTheGraph) {
   world.AddSequence(9, 1);
   const StepWays before = world.ways();
   for (int step = 0; step < 6; ++step) {
-    SampleBatch samples;
+    StepBatch what;
     SamplingParams params;
     params.temperature = 0.7f;
     params.seed = static_cast<std::uint64_t>(step);
-    samples.Add(params, {}, step % 2 == 0 ? std::make_shared<EveryThird>() : nullptr);
+    what.samples.Add(params, {}, step % 2 == 0 ? std::make_shared<EveryThird>() : nullptr);
     params.top_logprobs = step % 2 == 0 ? 3 : 25;
-    samples.Add(params, {});
-    ASSERT_NO_FATAL_FAILURE(world.Step({{0, 1}, {1, 1}}, &samples));
+    what.samples.Add(params, {});
+    ASSERT_NO_FATAL_FAILURE(world.Step({{0, 1}, {1, 1}}, what));
   }
   ExpectWays(world.ways(), before, {.eager = 1, .recorded = 1, .replayed = 4});
 }
@@ -207,9 +205,9 @@ TEST(RecordedSteps, ListsOfTokensGrow) {
     params.temperature = 0.9f;
     params.repetition_penalty = 1.3f;
     const std::vector<LogitBias> biases = {{step, 2.0f}};
-    SampleBatch samples;
-    samples.Add(params, {.generated = generated, .logit_bias = biases});
-    ASSERT_NO_FATAL_FAILURE(world.Step({{0, 1}}, &samples));
+    StepBatch what;
+    what.samples.Add(params, {.generated = generated, .logit_bias = biases});
+    ASSERT_NO_FATAL_FAILURE(world.Step({{0, 1}}, what));
   }
   // Lists of 1, 2, 3 to 4, and 5 to 8 tokens.
   ExpectWays(world.ways(), before, {.eager = 4, .recorded = 2, .replayed = 2});
@@ -222,13 +220,14 @@ TEST(RecordedSteps, WithArrivalsAreEager) {
   std::vector<std::int64_t> waits;
   const auto arriving = std::make_shared<LayerProgress>(2);
   arriving->AttachEvents(std::make_unique<CountingEvents>(waits));
-  const std::shared_ptr<const LayerProgress> arrivals[] = {arriving};
+  StepBatch what;
+  what.arrivals = {arriving};
   const Part part = {0, 1};
-  for (int step = 0; step < 3; ++step) twins.ForwardOnDevice({&part, 1}, {.arrivals = arrivals});
+  for (int step = 0; step < 3; ++step) twins.ForwardOnDevice({&part, 1}, what);
   EXPECT_EQ(waits.size(), 6u);
   ExpectWays(twins.graphs().ways(), {}, {.eager = 3});
   arriving->Publish(2);
-  for (int step = 0; step < 3; ++step) twins.ForwardOnDevice({&part, 1}, {.arrivals = arrivals});
+  for (int step = 0; step < 3; ++step) twins.ForwardOnDevice({&part, 1}, what);
   EXPECT_EQ(waits.size(), 6u);
   ExpectWays(twins.graphs().ways(), {}, {.eager = 4, .recorded = 1, .replayed = 1});
 }
@@ -243,7 +242,7 @@ TEST(RecordedSteps, ALostDeviceIsAnError) {
       for (int i = 0; i < steps; ++i) twins.ForwardOnDevice({&part, 1});
       dynamic_cast<gpu::EmulatedDevice&>(twins.device()).LoseAfter(launches);
       for (int i = 0; i < 2; ++i) {
-        const Result<TimeNs> result = twins.TryOnDevice({&part, 1}, {});
+        const Status result = twins.TryOnDevice({&part, 1});
         ASSERT_FALSE(result.ok()) << steps << ", " << launches;
         EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
       }

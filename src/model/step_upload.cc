@@ -14,10 +14,10 @@
 namespace loramux {
 namespace {
 
-using Batch = ForwardBatch<DeviceLoraView>;
+using Batch = StepRows<DeviceLoraView>;
 
-std::int64_t PagesOf(const SequenceChunkOf<DeviceLoraView>& chunk, const KvLayout& layout) {
-  return layout.PagesFor(chunk.position + static_cast<std::int64_t>(chunk.tokens.size()));
+std::int64_t PagesOf(const StepSequence& sequence, const KvLayout& layout) {
+  return layout.PagesFor(sequence.position + sequence.tokens.size);
 }
 
 // Room for attention's chunks, when a launch covers more than there are.
@@ -83,11 +83,11 @@ Status StepUpload::Begin(const StepCounts& counts) {
   return block_.Begin(device_, "what a step tells the device", counts.Bytes(config_));
 }
 
-StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const PoolBatch* pools) const {
+StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout) const {
   StepCounts counts;
   counts.rows = batch.num_rows;
-  counts.sequences = static_cast<std::int64_t>(batch.chunks.size());
-  for (const auto& chunk : batch.chunks) counts.pages += PagesOf(chunk, layout);
+  counts.sequences = static_cast<std::int64_t>(batch.step->sequences.size());
+  for (const StepSequence& sequence : batch.step->sequences) counts.pages += PagesOf(sequence, layout);
   counts.lora_items = static_cast<std::int64_t>(shrink_.size() + expand_.size() + pieces_.size());
   for (std::size_t i = 0; i < attention_groups_; ++i) {
     const gpu::AttentionWorkLists& lists = attention_[i];
@@ -100,15 +100,14 @@ StepCounts StepUpload::Count(const Batch& batch, const KvLayout& layout, const P
   if (std::ranges::any_of(batch.adapters, [](const auto& group) { return group.adapter->own != nullptr; }))
     counts.own_rows = counts.rows + counts.logit_rows;
   counts.logit_blocks = 1 + static_cast<std::int64_t>(batch.scored.size());
-  if (pools != nullptr) counts.pool_ranges = static_cast<std::int64_t>(pools->ranges.size());
+  counts.pool_ranges = static_cast<std::int64_t>(batch.step->pools.ranges.size());
   return counts;
 }
 
-Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolBatch* pools, std::int64_t max_chunks,
-                         const StepRoom* room) {
+Status StepUpload::Write(const Batch& batch, const KvLayout& layout, std::int64_t max_chunks, const StepRoom* room) {
   ListAttention(batch, max_chunks);
   ListLora(batch, room);
-  counts_ = Count(batch, layout, pools);
+  counts_ = Count(batch, layout);
   if (room != nullptr) WidenTo(*room);
   RETURN_IF_ERROR(Begin(counts_));
   step_.rows = CopyCount(static_cast<std::size_t>(batch.num_rows));
@@ -136,7 +135,7 @@ Status StepUpload::Write(const Batch& batch, const KvLayout& layout, const PoolB
   if (batch.num_logit_rows > 0) WriteBlock(batch, batch.logits, items_[block++]);
   for (const LogitBlock& scored : batch.scored) WriteBlock(batch, scored, items_[block++]);
   step_.pool_sums = {};
-  if (pools != nullptr && !pools->ranges.empty()) WritePools(*pools);
+  if (!batch.step->pools.ranges.empty()) WritePools(batch.step->pools);
   // Last: their number has no bound that is worth having room for.
   WritePages(batch, layout);
   return Ok{};
@@ -183,19 +182,18 @@ void StepUpload::ListAttention(const Batch& batch, std::int64_t max_chunks) {
     attention_[attention_groups_++].Clear();
   };
   begin_group();
-  std::int32_t row = 0;
-  for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
-    const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
-    const auto size = static_cast<std::int32_t>(chunk.tokens.size());
+  for (std::size_t i = 0; i < batch.step->sequences.size(); ++i) {
+    const StepSequence& sequence = batch.step->sequences[i];
+    const auto row = static_cast<std::int32_t>(sequence.tokens.first);
+    const auto size = static_cast<std::int32_t>(sequence.tokens.size);
     if (size > 1) {
       attention_[0].AddPrefill(static_cast<std::int32_t>(i), size);
     } else {
       const std::size_t listed = attention_[attention_groups_ - 1].chunks.size();
-      const std::int64_t most = chunk.position / gpu::kAttentionChunk + 1;
+      const std::int64_t most = sequence.position / gpu::kAttentionChunk + 1;
       if (listed > 0 && static_cast<std::int64_t>(listed) + most > max_chunks) begin_group();
-      attention_[attention_groups_ - 1].AddDecodeRow(row, chunk.position, window);
+      attention_[attention_groups_ - 1].AddDecodeRow(row, sequence.position, window);
     }
-    row += size;
   }
 }
 
@@ -274,14 +272,14 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
              sequence = block_.Take<std::int32_t>(rows);
   const auto sequences = block_.Take<gpu::SequenceOnDevice>(static_cast<std::size_t>(counts_.sequences));
   std::int32_t row = 0, first_page = 0;
-  for (std::size_t i = 0; i < batch.chunks.size(); ++i) {
-    const SequenceChunkOf<DeviceLoraView>& chunk = batch.chunks[i];
-    const auto size = static_cast<std::int32_t>(chunk.tokens.size());
-    const auto first_position = static_cast<std::int32_t>(chunk.position);
+  for (std::size_t i = 0; i < batch.step->sequences.size(); ++i) {
+    const StepSequence& of = batch.step->sequences[i];
+    const auto size = static_cast<std::int32_t>(of.tokens.size);
+    const auto first_position = static_cast<std::int32_t>(of.position);
     sequences.host[i] = {row, size, first_position, first_page};
-    first_page += static_cast<std::int32_t>(PagesOf(chunk, layout));
+    first_page += static_cast<std::int32_t>(PagesOf(of, layout));
     for (std::int32_t t = 0; t < size; ++t, ++row) {
-      const TokenId token = chunk.tokens[static_cast<std::size_t>(t)];
+      const TokenId token = batch.step->tokens[static_cast<std::size_t>(row)];
       CHECK(token >= 0 && token < config_.vocab_size);
       tokens.host[row] = static_cast<std::int32_t>(token);
       position.host[row] = first_position + t;
@@ -297,7 +295,9 @@ void StepUpload::WriteRows(const Batch& batch, const KvLayout& layout) {
 void StepUpload::WritePages(const Batch& batch, const KvLayout& layout) {
   const auto tables = block_.Take<std::uint32_t>(static_cast<std::size_t>(counts_.pages));
   std::uint32_t* to = tables.host;
-  for (const auto& chunk : batch.chunks) to = std::copy_n(chunk.pages, PagesOf(chunk, layout), to);
+  for (const StepSequence& sequence : batch.step->sequences) {
+    to = std::copy_n(batch.step->PagesOf(sequence).data(), PagesOf(sequence, layout), to);
+  }
   step_.page_tables = tables.device;
 }
 
@@ -307,10 +307,10 @@ StepOnDevice::Angles StepUpload::WriteAngles(const Batch& batch, RopeTable& tabl
   const auto cos = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
   const auto sin = block_.Take<float>(static_cast<std::size_t>(counts_.rows * half));
   std::int64_t at = 0;
-  for (const auto& chunk : batch.chunks) {
-    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < end; ++p, at += half) {
-      table.Row(p, std::max(chunk.rope_length, p + 1), cos.host + at, sin.host + at);
+  for (const StepSequence& sequence : batch.step->sequences) {
+    const std::int64_t end = sequence.position + sequence.tokens.size;
+    for (std::int64_t p = sequence.position; p < end; ++p, at += half) {
+      table.Row(p, std::max(sequence.prompt_tokens, p + 1), cos.host + at, sin.host + at);
     }
   }
   return {cos.device, sin.device};
@@ -319,9 +319,9 @@ StepOnDevice::Angles StepUpload::WriteAngles(const Batch& batch, RopeTable& tabl
 const float* StepUpload::WriteQueryScales(const Batch& batch) {
   const auto scales = block_.Take<float>(static_cast<std::size_t>(counts_.rows));
   float* to = scales.host;
-  for (const auto& chunk : batch.chunks) {
-    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
-    for (std::int64_t p = chunk.position; p < end; ++p) *to++ = config_.QueryScale(p);
+  for (const StepSequence& sequence : batch.step->sequences) {
+    const std::int64_t end = sequence.position + sequence.tokens.size;
+    for (std::int64_t p = sequence.position; p < end; ++p) *to++ = config_.QueryScale(p);
   }
   return scales.device;
 }

@@ -19,11 +19,10 @@
 #include "gpu/kernels/step_data.h"
 #include "model/device_limits.h"
 #include "model/device_lora.h"
-#include "model/forward_batch.h"
 #include "model/mirrored_block.h"
 #include "model/rope.h"
 #include "model/step_room.h"
-#include "step/pool_batch.h"
+#include "model/step_rows.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux {
@@ -71,7 +70,7 @@ struct StepOnDevice {
   std::int32_t expert_rank = 0;
   gpu::ExpertBounds expert_work;  // work that launches cover, in each layer with experts
   std::vector<StepAttention> attention;
-  std::vector<StepLogitBlock> blocks;  // ForwardBatch::logits, then ForwardBatch::scored
+  std::vector<StepLogitBlock> blocks;  // StepRows::logits, then StepRows::scored
   const gpu::PoolRangeOnDevice* pool_ranges = nullptr;
   StepPlace<double> pool_sums;  // [ranges, hidden_size]
 };
@@ -101,11 +100,11 @@ class StepUpload {
   // Takes memory for steps with these counts, and angles of `max_positions` positions. Error: it does not fit.
   Status Reserve(const StepCounts& counts, std::int64_t max_positions);
 
-  // Writes the step into pinned memory. `pools` may be null. One launch of attention has at most `max_chunks`
+  // Writes the step into pinned memory. One launch of attention has at most `max_chunks`
   // gpu::DecodeChunks, or one row. `room`: null, or of a batch with single rows alone. Error: memory cannot grow.
   // REQUIRES: copies of the step before are done; tokens in the vocabulary.
-  Status Write(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools,
-               std::int64_t max_chunks, const StepRoom* room);
+  Status Write(const StepRows<DeviceLoraView>& batch, const KvLayout& layout, std::int64_t max_chunks,
+               const StepRoom* room);
   // Enqueues the copy of what Write wrote.
   void Enqueue(DeviceStream& stream) const { block_.CopyToDevice(stream); }
   std::int64_t device_bytes() const { return block_.bytes(); }
@@ -123,10 +122,10 @@ class StepUpload {
   };
 
   Status Begin(const StepCounts& counts);
-  StepCounts Count(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout, const PoolBatch* pools) const;
-  void ListAttention(const ForwardBatch<DeviceLoraView>& batch, std::int64_t max_chunks);
-  void ListLora(const ForwardBatch<DeviceLoraView>& batch, const StepRoom* room);
-  void ListPieces(const ForwardBatch<DeviceLoraView>& batch, const StepRoom* room);
+  StepCounts Count(const StepRows<DeviceLoraView>& batch, const KvLayout& layout) const;
+  void ListAttention(const StepRows<DeviceLoraView>& batch, std::int64_t max_chunks);
+  void ListLora(const StepRows<DeviceLoraView>& batch, const StepRoom* room);
+  void ListPieces(const StepRows<DeviceLoraView>& batch, const StepRoom* room);
   // Rounds the counts up to the room.
   void WidenTo(const StepRoom& room);
   ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
@@ -134,10 +133,10 @@ class StepUpload {
   template <typename T>
   const T* Copy(std::span<const T> values, std::size_t room);
   const std::int32_t* CopyCount(std::size_t value);
-  void WriteRows(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
-  void WritePages(const ForwardBatch<DeviceLoraView>& batch, const KvLayout& layout);
-  StepOnDevice::Angles WriteAngles(const ForwardBatch<DeviceLoraView>& batch, RopeTable& table);
-  const float* WriteQueryScales(const ForwardBatch<DeviceLoraView>& batch);
+  void WriteRows(const StepRows<DeviceLoraView>& batch, const KvLayout& layout);
+  void WritePages(const StepRows<DeviceLoraView>& batch, const KvLayout& layout);
+  StepOnDevice::Angles WriteAngles(const StepRows<DeviceLoraView>& batch, RopeTable& table);
+  const float* WriteQueryScales(const StepRows<DeviceLoraView>& batch);
   void WriteAttention(const StepRoom* room);
   gpu::LoraWork WriteLora(const ItemRange& items);
   // What the adapter of each row brings; null if none brings anything.
@@ -145,7 +144,7 @@ class StepUpload {
                                                std::int64_t rows);
   // Whose experts each row takes; null if no adapter changes any.
   const gpu::ExpertLoraOnDevice* const* WriteExperts(std::span<const AdapterRowsOf<DeviceLoraView>> groups);
-  void WriteBlock(const ForwardBatch<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
+  void WriteBlock(const StepRows<DeviceLoraView>& batch, const LogitBlock& block, const ItemRange& items);
   void WritePools(const PoolBatch& pools);
 
   Device& device_;

@@ -27,7 +27,7 @@ class WindowPages {
 
   const KvLayout& layout() const { return layout_; }
   PageArena arena() { return {memory_.data(), layout_.PageBytes()}; }
-  const std::uint32_t* pages() const { return pages_.data(); }
+  std::span<const std::uint32_t> pages() const { return pages_; }
 
  private:
   KvLayout layout_;
@@ -79,15 +79,19 @@ TextLogits ComputeTextLogits(Model& model, std::span<const TokenId> tokens, std:
   ThreadPool pool(threads);
   const KernelContext context = {Backend::kCpu, &pool};
   WindowPages pages(model.config(), window);
+  StepBatch step;
+  StepResult result;
   TextLogits out{.vocab = model.config().vocab_size};
   const auto total = static_cast<std::int64_t>(tokens.size());
   for (std::int64_t begin = 0; begin < total; begin += window) {
     const std::int64_t end = std::min(total, begin + window);
     for (std::int64_t at = begin; at < end - 1; at += kStep) {
       const std::int64_t count = std::min(kStep, end - 1 - at);
-      const std::vector<TokenId> step(tokens.begin() + at, tokens.begin() + at + count);
-      const SequenceChunk chunk = {step, at - begin, pages.pages(), nullptr, static_cast<std::int32_t>(count)};
-      model.Forward(context, {&chunk, 1}, pages.layout(), pages.arena(), {});
+      step.Clear();
+      step.Add({}, tokens.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)), at - begin,
+               pages.pages())
+          .logit_rows = static_cast<std::int32_t>(count);
+      model.Forward({context, pages.layout(), pages.arena()}, step, {}, result);
       out.logits.insert(out.logits.end(), model.logits().begin(), model.logits().end());
       out.targets.insert(out.targets.end(), tokens.begin() + at + 1, tokens.begin() + at + 1 + count);
       if (progress) progress(at + count, total);

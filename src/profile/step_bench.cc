@@ -170,20 +170,18 @@ void StepBench::MakeBatch(const StepPoint& point, StepBatchBuilder& builder) con
   std::int64_t next_page = 0, next_token = 0;
   std::uint64_t next_id = 1;
   for (const PointSequence& sequence : point.sequences) {
-    SequencePart part;
-    part.id = RequestId{next_id++};
-    part.tokens =
-        std::span(tokens_).subspan(static_cast<std::size_t>(next_token), static_cast<std::size_t>(sequence.tokens));
-    part.position = sequence.position;
-    part.pages = std::span(kv_pages_).subspan(static_cast<std::size_t>(next_page));
-    part.page_tokens = geometry_.kv.page_tokens;
-    part.adapter = sequence.adapter < 0 ? nullptr : adapters_[static_cast<std::size_t>(sequence.adapter)];
-    part.sampling = sequence.sample ? &greedy_ : nullptr;
-    part.prompt_tokens = sequence.position + sequence.tokens;
+    const std::int64_t end = sequence.position + sequence.tokens, pages = geometry_.kv.PagesFor(end);
+    CHECK_LE(next_page + pages, static_cast<std::int64_t>(kv_pages_.size()));
+    StepSequence& part = builder.batch().Add(
+        RequestId{next_id++},
+        std::span(tokens_).subspan(static_cast<std::size_t>(next_token), static_cast<std::size_t>(sequence.tokens)),
+        sequence.position,
+        std::span(kv_pages_).subspan(static_cast<std::size_t>(next_page), static_cast<std::size_t>(pages)));
+    part.prompt_tokens = end;
+    if (sequence.adapter >= 0) builder.UseAdapter(part, *adapters_[static_cast<std::size_t>(sequence.adapter)]);
+    if (sequence.sample) builder.batch().Sample(part, greedy_, {});
     next_token += sequence.tokens;
-    next_page += geometry_.kv.PagesFor(sequence.position + sequence.tokens);
-    CHECK_LE(next_page, static_cast<std::int64_t>(kv_pages_.size()));
-    builder.Add(part);
+    next_page += pages;
   }
 }
 

@@ -220,30 +220,18 @@ class World {
   };
 
   void Add(const Part& part, std::size_t index, bool assisted) {
-    SequencePart to;
-    to.id = RequestId{index + 1};
-    to.tokens = part.tokens;
-    to.position = part.position;
     std::vector<std::uint32_t> table;  // pages of its own, the same in every step
     for (std::uint32_t i = 0; i < 16; ++i)
       table.push_back(static_cast<std::uint32_t>(kPages) - 1 - i * 8 - static_cast<std::uint32_t>(index));
-    to.pages = table;
-    to.page_tokens = kPageTokens;
+    StepSequence& to = builder_.batch().Add(RequestId{index + 1}, part.tokens, part.position, table);
     to.prompt_tokens = 100;
-    greedy_.temperature = 0;
-    greedy_.top_logprobs = 5;
-    to.sampling = &greedy_;
-    if (part.scored) {
-      to.scored = std::span(part.tokens).subspan(1);
-      to.first_scored = 0;
-    }
-    if (part.adapter >= 0) {
-      const Adapter& adapter = *adapters_[static_cast<std::size_t>(part.adapter)];
-      to.adapter = &adapter.residency;
-      to.in_host = assisted;
-      if (assisted) to.to_device = adapter.progress;
-    }
-    builder_.Add(to);
+    if (part.scored) builder_.batch().Score(to, std::span(part.tokens).subspan(1), 0, 0);
+    builder_.batch().Sample(to, {.temperature = 0, .top_logprobs = 5}, {});
+    if (part.adapter < 0) return;
+    const Adapter& adapter = *adapters_[static_cast<std::size_t>(part.adapter)];
+    AdapterSegment& segment = builder_.UseAdapter(to, adapter.residency);
+    segment.in_host = assisted;
+    if (assisted) segment.to_device = adapter.progress;
   }
 
   std::unique_ptr<gpu::EmulatedDevice> device_;
@@ -259,7 +247,6 @@ class World {
       config_, {"base"}, {.page_bytes = static_cast<std::size_t>(geometry_.page_bytes), .base_dtype = DType::kF32}};
   std::vector<std::unique_ptr<Adapter>> adapters_;
   std::uint64_t loads_ = 0;
-  SamplingParams greedy_;
   StepBatchBuilder builder_;
   std::mutex mutex_;
   std::unique_ptr<GpuExecutor> executor_;

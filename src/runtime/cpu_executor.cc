@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "runtime/forward_of_step.h"
 #include "runtime/lora_view_builder.h"
 #include "runtime/step_thread.h"
 
@@ -30,8 +29,8 @@ struct CpuExecutor::State {
   LoraViewBuilder device_views, host_views;
 
   std::vector<std::unique_ptr<Placed>> placed;  // by slot
-  std::vector<SequenceChunk> sequences;
-  std::unique_ptr<StepThread> thread;  // last, because it uses the others
+  std::vector<const LoraView*> adapters;        // by segment of the step
+  std::unique_ptr<StepThread> thread;           // last, because it uses the others
 
   State(CpuExecutorOptions o, Model* m, const KvLayout& l, const TierMemory& memory,
         std::function<void()> on_completion)
@@ -44,8 +43,8 @@ struct CpuExecutor::State {
         device_views(memory.device, m->config().num_layers),
         host_views(memory.host, m->config().num_layers) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
-    thread = std::make_unique<StepThread>(
-        [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
+    thread = std::make_unique<StepThread>([this](StepBatch& batch, StepResult& result) { Execute(batch, result); },
+                                          std::move(on_completion));
   }
 
   // A load whose first step does not compute in the host tier never does.
@@ -62,11 +61,10 @@ struct CpuExecutor::State {
     if (in_host) host_views.Build(layout, placement.host_pages, placed[slot]->host);
   }
 
-  const LoraView* ViewOf(const AdapterSegment* segment) const {
-    if (segment == nullptr) return nullptr;
-    const Placed& slot = *placed[segment->adapter.slot];
-    CHECK_EQ(slot.load, segment->adapter.load);
-    return segment->in_host ? &slot.host.view : &slot.device.view;
+  const LoraView* ViewOf(const AdapterSegment& segment) const {
+    const Placed& slot = *placed[segment.adapter.slot];
+    CHECK_EQ(slot.load, segment.adapter.load);
+    return segment.in_host ? &slot.host.view : &slot.device.view;
   }
 
   // Copies in pieces, so that all threads share the copy of even a single page of megabytes.
@@ -84,13 +82,9 @@ struct CpuExecutor::State {
   void Execute(const StepBatch& batch, StepResult& result) {
     for (const AdapterPlacement& placement : batch.placements) Place(placement, batch);
     if (!batch.copies.empty()) CopyPages(batch.copies);
-    sequences.clear();
-    for (const StepSequence& sequence : batch.sequences) {
-      sequences.push_back(ChunkOf(batch, sequence, ViewOf(batch.SegmentOf(sequence))));
-    }
-    ForwardOptions forward = ForwardOptionsOf(batch, result);
-    forward.lora_variant = options.lora_variant;
-    result.waited = model->Forward(context, sequences, layout, arena, forward);
+    adapters.clear();
+    for (const AdapterSegment& segment : batch.segments) adapters.push_back(ViewOf(segment));
+    model->Forward({context, layout, arena, options.lora_variant}, batch, adapters, result);
   }
 };
 

@@ -49,16 +49,10 @@ struct World {
   }
   // The step that computes `tokens` from `position` on.
   StepBatch Step(std::span<const TokenId> tokens, std::int64_t position, bool sample) {
-    SequencePart part;
-    part.id = RequestId{1};
-    part.tokens = tokens;
-    part.position = position;
-    part.pages = pages;
-    part.page_tokens = 16;
-    part.adapter = adapter;
-    part.sampling = sample ? &greedy : nullptr;
+    StepSequence& part = builder.batch().Add(RequestId{1}, tokens, position, pages);
     part.prompt_tokens = 40;
-    builder.Add(part);
+    if (adapter != nullptr) builder.UseAdapter(part, *adapter);
+    if (sample) builder.batch().Sample(part, greedy, {});
     return builder.Take();
   }
   StepResult Wait() {
@@ -123,8 +117,8 @@ TEST(GpuExecutor, CopiesPagesBeforeItComputes) {
     w.executor->Submit(w.Step(std::span(prompt).first(32), 0, false));
     w.Wait();
     if (copied) {
-      w.builder.Copy({5, 20});
-      w.builder.Copy({9, 21});
+      w.builder.batch().copies.push_back({5, 20});
+      w.builder.batch().copies.push_back({9, 21});
       w.pages = {20, 21, 2, 30};
     }
     w.executor->Submit(w.Step(std::span(prompt).subspan(32), 32, true));
@@ -145,7 +139,7 @@ TEST(GpuExecutor, RepeatsRecordedSteps) {
   }
   for (std::int64_t position = 33; position < 40; ++position) {
     if (position == 37) {
-      w.builder.Copy({5, 20});
+      w.builder.batch().copies.push_back({5, 20});
       w.pages[0] = 20;
     }
     std::vector<TokenId> tokens;

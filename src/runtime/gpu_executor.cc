@@ -15,7 +15,6 @@
 #include "gpu/kernels/elementwise.h"
 #include "model/device_lora.h"
 #include "model/step_graphs.h"
-#include "runtime/forward_of_step.h"
 #include "runtime/lora_view_builder.h"
 #include "runtime/step_thread.h"
 
@@ -123,12 +122,11 @@ struct GpuExecutor::State {
   Pairs pairs;
   DeviceLoraTables tables;
   std::vector<Slot> slots;
-  std::vector<DeviceSequenceChunk> sequences;
   const LoraViewBuilder host_views;
   const std::int64_t rows_per_core, row_ranks_per_core;
   std::unique_ptr<AssistPool> assist;  // null: the device waits
-  // Of the step: what it waits for, what failed in the pool, and segments that neither side can compute.
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;
+  // Of the step: the adapters of its segments, what failed in the pool, and segments that neither side can compute.
+  std::vector<const DeviceLoraView*> adapters;
   std::vector<const AdapterSegment*> awaited;  // in the host tier, but the pool has no room
   std::vector<AssistFailure> failed;
   std::unique_ptr<StepThread> thread;  // last, because it uses the others
@@ -147,15 +145,15 @@ struct GpuExecutor::State {
         rows_per_core(std::max<std::int64_t>(1, options.assist.rows_per_core)),
         row_ranks_per_core(options.assist.row_ranks_per_core),
         assist(std::move(pool)) {
-    thread = std::make_unique<StepThread>(
-        [this](const StepBatch& batch, StepResult& result) { Execute(batch, result); }, std::move(on_completion));
+    thread = std::make_unique<StepThread>([this](StepBatch& batch, StepResult& result) { Execute(batch, result); },
+                                          std::move(on_completion));
   }
 
   std::int64_t RowsPerCore(std::int32_t rank) const {
     return row_ranks_per_core > 0 ? std::max<std::int64_t>(1, row_ranks_per_core / std::max(1, rank)) : rows_per_core;
   }
 
-  void Execute(const StepBatch& batch, StepResult& result) {
+  void Execute(StepBatch& batch, StepResult& result) {
     result.failures.clear();
     failed.clear();
     if (assist != nullptr) assist->Begin();
@@ -170,26 +168,20 @@ struct GpuExecutor::State {
     if (!result.error.has_value()) TellFailures(batch, result);
   }
 
-  Status TryExecute(const StepBatch& batch, StepResult& result) {
+  Status TryExecute(StepBatch& batch, StepResult& result) {
     for (const AdapterPlacement& placement : batch.placements) Register(placement, batch);
     RETURN_IF_ERROR(CopyPages(batch.copies));
-    arrivals.assign(batch.arrivals.begin(), batch.arrivals.end());
     awaited.clear();
     std::int32_t assisted = 0;  // segments in the pool
     for (const AdapterSegment& segment : batch.segments) {
       RETURN_IF_ERROR(PlaceTable(segment.adapter));
-      ChooseSide(segment, assisted);
+      ChooseSide(segment, batch, assisted);
     }
-    sequences.clear();
-    for (const StepSequence& sequence : batch.sequences) {
-      const AdapterSegment* const segment = batch.SegmentOf(sequence);
-      sequences.push_back(ChunkOf(batch, sequence, segment == nullptr ? nullptr : &tables.View(segment->adapter.slot)));
-    }
-    ForwardOptions options = ForwardOptionsOf(batch, result);
-    options.arrivals = arrivals;
+    adapters.clear();  // only now: their tables stay where they are
+    for (const AdapterSegment& segment : batch.segments) adapters.push_back(&tables.View(segment.adapter.slot));
     const std::int64_t replayed = graphs.ways().replayed;
-    ASSIGN_OR_RETURN(result.waited, model.Forward(*stream, sequences, layout, arena, options, &graphs,
-                                                  assisted > 0 ? assist.get() : nullptr));
+    const DevicePlace place = {*stream, layout, arena, &graphs, assisted > 0 ? assist.get() : nullptr};
+    RETURN_IF_ERROR(model.Forward(place, batch, adapters, result));
     result.replayed = graphs.ways().replayed > replayed;
     for (const AdapterSegment* const segment : awaited) {
       if (segment->to_device->failed()) failed.push_back({-1, segment->first_token, segment->num_tokens});
@@ -212,8 +204,8 @@ struct GpuExecutor::State {
   }
 
   // Hands the segment to the pool, if its adapter is in the host tier and the pool has room; else the device computes
-  // it, and waits for its layers. `assisted`: how many segments the pool has.
-  void ChooseSide(const AdapterSegment& segment, std::int32_t& assisted) {
+  // it, and the step waits for its layers. `assisted`: how many segments the pool has.
+  void ChooseSide(const AdapterSegment& segment, StepBatch& batch, std::int32_t& assisted) {
     const std::size_t slot = segment.adapter.slot;
     tables.SetGate(slot, nullptr, -1);
     if (!segment.in_host) {
@@ -238,7 +230,7 @@ struct GpuExecutor::State {
     if (gate != nullptr) {
       tables.SetGate(slot, gate, assisted++);
     } else if (to_device != nullptr) {
-      arrivals.push_back(segment.to_device);
+      batch.arrivals.push_back(segment.to_device);
       awaited.push_back(&segment);
     } else {
       failed.push_back({-1, segment.first_token, segment.num_tokens});  // its layers may not be there

@@ -4,7 +4,7 @@
 
 namespace loramux {
 
-StepThread::StepThread(std::function<void(const StepBatch&, StepResult&)> execute, std::function<void()> on_completion)
+StepThread::StepThread(std::function<void(StepBatch&, StepResult&)> execute, std::function<void()> on_completion)
     : execute_(std::move(execute)), on_completion_(std::move(on_completion)), thread_([this] { Run(); }) {}
 
 StepThread::~StepThread() {

@@ -15,8 +15,8 @@ namespace loramux {
 class StepThread {
  public:
   // Calls `execute` on the thread for each step, and `on_completion` after it. `execute` fills all but the result's
-  // batch.
-  StepThread(std::function<void(const StepBatch&, StepResult&)> execute, std::function<void()> on_completion);
+  // batch, and may add arrivals that the step waits for.
+  StepThread(std::function<void(StepBatch&, StepResult&)> execute, std::function<void()> on_completion);
   // Waits for the step that is being computed and drops the others.
   ~StepThread();
   StepThread(const StepThread&) = delete;
@@ -28,7 +28,7 @@ class StepThread {
  private:
   void Run();
 
-  const std::function<void(const StepBatch&, StepResult&)> execute_;
+  const std::function<void(StepBatch&, StepResult&)> execute_;
   const std::function<void()> on_completion_;
   std::mutex mutex_;
   std::condition_variable work_;

@@ -58,16 +58,22 @@ struct AdapterSegment {
 // One sequence's part of the step. An index of -1 means that there is none.
 struct StepSequence {
   RequestId id;
-  std::int64_t position = 0;       // position of its first token in this step; earlier positions are in its pages
-  std::int64_t prompt_tokens = 0;  // prompt length of the sequence (dynamic rope scaling depends on it)
-  FlatRange tokens;                // range of StepBatch::tokens; at least one
-  FlatRange pages;                 // range of StepBatch::pages: its page table, up to the last of its tokens
-  std::int32_t segment = -1;       // index in StepBatch::segments; -1: the base model
+  std::int64_t position = 0;  // position of its first token in this step; earlier positions are in its pages
+  // The length of the sequence's whole prompt. Used only by dynamic rope scaling: the token at position p is rotated as
+  // in a sequence of max(prompt_tokens, p + 1) tokens. That equals transformers' result for a prompt in one pass
+  // followed by single tokens. It depends neither on chunking nor on a recomputation after preemption. As a
+  // consequence, beyond max_position the keys of equal prefixes differ between prompts of different lengths
+  // (ModelConfig::TurnsAlike).
+  std::int64_t prompt_tokens = 0;
+  FlatRange tokens;           // range of StepBatch::tokens; at least one
+  FlatRange pages;            // range of StepBatch::pages: its page table, up to the last of its tokens
+  std::int32_t segment = -1;  // index in StepBatch::segments; -1: the base model
   // Index in StepBatch::arrivals, set while layers of the adapter, or of the keys and values before `position`, are
   // still arriving. A layer may be read only after it has arrived. If a transfer fails, the sequence's keys, values and
   // token are garbage that the engine discards.
   std::int32_t adapter_arrival = -1, kv_arrival = -1;
-  std::int32_t sample = -1;  // index in StepBatch::samples: the token that follows its last one is sampled
+  std::int32_t logit_rows = 0;  // how many of its last tokens need logits
+  std::int32_t sample = -1;     // index in StepBatch::samples: the token that follows its last one is sampled
   // Range of StepBatch::scores: prompt tokens whose log-probabilities are wanted. The first is the one that follows
   // token `first_scored` of this step.
   FlatRange scores;
@@ -101,6 +107,23 @@ struct StepBatch {
   const LayerProgress* Arrival(std::int32_t index) const {
     return index < 0 ? nullptr : arrivals[static_cast<std::size_t>(index)].get();
   }
+
+  // Adds a sequence that computes `tokens`, from `position` on. `pages`: its page table up to the last of them. The
+  // functions below say what else the step does with it. Valid until the next one is added.
+  StepSequence& Add(RequestId id, std::span<const TokenId> tokens, std::int64_t position,
+                    std::span<const std::uint32_t> pages);
+  // The sequence uses an adapter: it joins the last segment, or begins one, which has no generation yet. Called once
+  // for each sequence, when it is the last.
+  AdapterSegment& UseAdapter(StepSequence& sequence, AdapterRef adapter);
+  // The index of an arrival; -1 if `progress` is null.
+  std::int32_t Await(const std::shared_ptr<const LayerProgress>& progress);
+  // The sequence samples a token. `constraint`: null if any token may be sampled.
+  void Sample(StepSequence& sequence, const SamplingParams& params, const SamplerContext& context,
+              const std::shared_ptr<TokenConstraint>& constraint = nullptr);
+  // Scores prompt tokens, the first of which follows token `first_scored` of the step, with `top_logprobs`
+  // alternatives.
+  void Score(StepSequence& sequence, std::span<const TokenId> scored, std::int64_t first_scored,
+             std::int32_t top_logprobs);
   // Empties the arrays and keeps their memory.
   void Clear();
 };

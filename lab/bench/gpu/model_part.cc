@@ -85,26 +85,25 @@ class ModelWorld {
     const std::vector<TokenId> tokens(static_cast<std::size_t>(of.tokens), 1);
     const std::int64_t pages_each = layout_.PagesFor(of.context);
     CHECK_LE(pages_each * of.sequences, NumPages());
-    std::vector<DeviceSequenceChunk> chunks(static_cast<std::size_t>(of.sequences));
-    SampleBatch samples;
+    StepBatch step;
+    std::vector<const DeviceLoraView*> adapters;
     for (std::int64_t i = 0; i < of.sequences; ++i) {
-      DeviceSequenceChunk& chunk = chunks[static_cast<std::size_t>(i)];
-      chunk.tokens = tokens;
-      chunk.position = of.context - of.tokens;
-      chunk.pages = page_table_.data() + i * pages_each;
-      chunk.adapter = of.adapters ? &tables_.View(static_cast<std::size_t>(i)) : nullptr;
-      chunk.logit_rows = 1;
-      chunk.rope_length = of.context;
-      samples.rows.push_back({.params = {.temperature = 0}});
+      StepSequence& sequence =
+          step.Add({}, tokens, of.context - of.tokens,
+                   std::span(page_table_)
+                       .subspan(static_cast<std::size_t>(i * pages_each), static_cast<std::size_t>(pages_each)));
+      sequence.prompt_tokens = of.context;
+      step.Sample(sequence, {.temperature = 0}, {});
+      if (!of.adapters) continue;
+      step.UseAdapter(sequence, {.slot = static_cast<std::uint32_t>(i)});
+      adapters.push_back(&tables_.View(static_cast<std::size_t>(i)));
     }
-    std::vector<SampledToken> sampled;
-    ForwardOptions options;
-    options.samples = &samples;
-    options.tokens = &sampled;
-    const auto done = model_->Forward(stream_, chunks, layout_, pages_, options, graphs ? &graphs_ : nullptr);
+    StepResult result;
+    const Status done =
+        model_->Forward({stream_, layout_, pages_, graphs ? &graphs_ : nullptr}, step, adapters, result);
     CHECK(done.ok());
     std::vector<TokenId> ids;
-    for (const SampledToken& token : sampled) ids.push_back(token.id);
+    for (const SampledToken& token : result.tokens) ids.push_back(token.id);
     return ids;
   }
 
