@@ -166,6 +166,14 @@ void ChangeAdapters(World& world) {
   ASSERT_TRUE(registry.Register(name, path, 0).ok());
 }
 
+// Holds the requests that run and those that come, several times.
+void HoldAndLetGo(World& world) {
+  for (const Hold hold : {Hold::kAll, Hold::kNone, Hold::kNew, Hold::kNone, Hold::kAll, Hold::kNew, Hold::kNone}) {
+    world.runtime().engine().SetHold(hold);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 struct Recorded {
   std::string bytes;
   EngineStats stats;  // counts of the real engine, at its end
@@ -189,7 +197,9 @@ Recorded Record(const Regime& regime) {
     (void)Pin(world, first, true);  // there may be no room
     leaving.join();
     EXPECT_TRUE(Pin(world, last, false).ok());
+    std::thread holding([&] { HoldAndLetGo(world); });
     Converse(world, 12 / kSlowdown, 2);
+    holding.join();
     std::this_thread::sleep_for(std::chrono::milliseconds(250));  // for moves and loads ahead, if there are any
     ChangeAdapters(world);
     Converse(world, 8, 1);
@@ -393,6 +403,7 @@ TEST_F(NotARun, AForgottenInputIsFound) {
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.completions.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.cancellations.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.computed.reset(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.hold.reset(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.tokens.clear(); }));
   if (ReplayBytes(*bytes_)->run.stats.early_admissions > 0) {
     EXPECT_TRUE(found_without([](RecordedStep& step) { step.layers.clear(); }));

@@ -40,6 +40,8 @@ struct Inbox {
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
+  FinishReason cancel_all_as = FinishReason::kCancelled;
+  Hold hold = Hold::kNone;
   bool accepting = true;
   std::optional<Error> lost;  // why the executor computes no more; then nothing is accepted
   std::uint64_t next_id = 1;
@@ -73,7 +75,9 @@ struct Engine::Impl {
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
   bool cancel_all = false, accepting = true;  // as of the last step
-  std::optional<Error> lost;                  // as in the inbox
+  FinishReason cancel_all_as = FinishReason::kCancelled;
+  Hold hold = Hold::kNone;
+  std::optional<Error> lost;  // as in the inbox
 
   bool step_in_flight = false;
   bool step_computed = false;  // in flight and computed, but transfers that it used may still be arriving
@@ -117,15 +121,20 @@ struct Engine::Impl {
   bool DrainInbox(TimeNs now) {
     {
       const std::lock_guard lock(inbox.mutex);
-      arriving.swap(inbox.submitted);
+      accepting = inbox.accepting;
+      hold = accepting ? inbox.hold : Hold::kNone;
+      TakeSubmitted();
       pinning.swap(inbox.pins);
       for (const RequestId id : inbox.cancelled) observer.CancelAsked(id);
       cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
       inbox.cancelled.clear();
-      cancel_all |= inbox.cancel_all;
-      accepting = inbox.accepting;
+      if (std::exchange(inbox.cancel_all, false)) {
+        observer.CancelAllAsked();
+        cancel_all = true;
+        cancel_all_as = inbox.cancel_all_as;
+      }
     }
-    if (cancel_all) observer.CancelAllAsked();
+    observer.Holding(hold);
     if (!accepting) observer.Ending();
     const bool any = !arriving.empty() || !pinning.empty();
     for (auto& sequence : arriving) {
@@ -139,6 +148,16 @@ struct Engine::Impl {
     for (PinRequest& pin : pinning) ApplyPin(std::move(pin));
     pinning.clear();
     return any;
+  }
+
+  // Takes what may be taken. A request that is held is taken to be cancelled. REQUIRES: the inbox's mutex is held.
+  void TakeSubmitted() {
+    if (hold == Hold::kNone || inbox.cancel_all) return arriving.swap(inbox.submitted);
+    std::erase_if(inbox.submitted, [&](std::unique_ptr<Sequence>& sequence) {
+      if (std::ranges::find(inbox.cancelled, sequence->id) == inbox.cancelled.end()) return false;
+      arriving.push_back(std::move(sequence));
+      return true;
+    });
   }
 
   // Takes over retired generations. They are dropped at once, or with their last request.
@@ -242,17 +261,18 @@ struct Engine::Impl {
 
   // Between steps no kernel reads any page, so cancelled requests return theirs here.
   bool ApplyCancellations(TimeNs now) {
-    if (cancel_all) {
+    FinishReason reason = FinishReason::kCancelled;
+    if (std::exchange(cancel_all, false)) {
       for (const auto& [id, sequence] : sequences) cancelling.push_back(id);
       std::sort(cancelling.begin(), cancelling.end());
-      cancel_all = false;
+      reason = cancel_all_as;
     }
     cancelled_now.swap(cancelling);
     bool any = false;
     for (const RequestId id : cancelled_now) {
       const auto found = sequences.find(id);
       if (found == sequences.end() || found->second->state == RequestState::kFinished) continue;
-      Finish(*found->second, FinishReason::kCancelled, now);
+      Finish(*found->second, reason, now);
       any = true;
     }
     cancelled_now.clear();
@@ -273,6 +293,10 @@ struct Engine::Impl {
   }
 
   bool PlanAndSubmit(TimeNs now) {
+    if (hold == Hold::kAll) {
+      UpdateStats(StepPlan{});
+      return false;
+    }
     const StepPlan& plan = scheduler.Plan(now);
     observer.Planned({plan, scheduler, residency, *parts.device, *parts.host, now});
     const bool changes = !plan.ChangesNothing();
@@ -287,6 +311,9 @@ struct Engine::Impl {
     for (std::size_t i = 0; i < news_count; ++i) Tell(news[i], now);
     news_count = 0;
   }
+
+  // Asks for the end of all accepted requests. On any thread.
+  void EndAll(FinishReason reason);
 
   // ---- Transfers that a step uses while they arrive ----
 
@@ -708,7 +735,8 @@ bool Engine::StepAt(TimeNs now) {
 
 std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   const std::optional<TimeNs> at = impl_->scheduler.NextMove();
-  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;  // the end of the step signals the wakeup
+  if (!at.has_value() || impl_->step_in_flight || impl_->hold == Hold::kAll)
+    return std::nullopt;  // the end of the step signals the wakeup
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
@@ -737,10 +765,12 @@ void Engine::SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinne
   std::optional<Error> refusal;
   {
     const std::lock_guard lock(impl_->inbox.mutex);
-    if (impl_->inbox.accepting)
-      impl_->inbox.pins.push_back({std::move(version), pinned, std::move(done)});
-    else
+    if (!impl_->inbox.accepting)
       refusal = impl_->inbox.Refusal();
+    else if (pinned && impl_->inbox.hold == Hold::kAll)
+      refusal = Unavailable("all requests are held, so nothing can be pinned: pin it once they go on", "pinned");
+    else
+      impl_->inbox.pins.push_back({std::move(version), pinned, std::move(done)});
   }
   if (refusal.has_value()) return done(*std::move(refusal));
   impl_->parts.wakeup->Signal();
@@ -757,12 +787,25 @@ void Engine::StopAccepting() {
   impl_->inbox.accepting = false;
 }
 
-void Engine::CancelAll() {
+void Engine::SetHold(Hold hold) {
   {
     const std::lock_guard lock(impl_->inbox.mutex);
-    impl_->inbox.cancel_all = true;
+    impl_->inbox.hold = hold;
   }
   impl_->parts.wakeup->Signal();
+}
+
+void Engine::CancelAll() { impl_->EndAll(FinishReason::kCancelled); }
+
+void Engine::AbortAll() { impl_->EndAll(FinishReason::kAborted); }
+
+void Engine::Impl::EndAll(FinishReason reason) {
+  {
+    const std::lock_guard lock(inbox.mutex);
+    inbox.cancel_all = true;
+    inbox.cancel_all_as = reason;
+  }
+  parts.wakeup->Signal();
 }
 
 EngineStats Engine::Stats() const {

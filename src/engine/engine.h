@@ -51,8 +51,9 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, Health, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens
-// may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
+// Thread safety: Submit, Cancel, SetPinned, SetHold, AbortAll, Health, StopAccepting, CancelAll, Stats, Snapshot and
+// MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the
+// engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -94,6 +95,12 @@ class Engine {
   // Not ok once the executor has lost its device: the reason. Then all requests have ended with it, or are about to,
   // and Submit and SetPinned return it.
   Status Health() const;
+
+  // Holds requests back from the next step on, or lets them go. A request that is held can be cancelled. While all are
+  // held, a pin is refused (kUnavailable). StopAccepting ends every hold.
+  void SetHold(Hold hold);
+  // Ends all accepted requests at the next step with kAborted.
+  void AbortAll();
 
   // Refuses new requests from this call on; accepted ones continue.
   void StopAccepting();

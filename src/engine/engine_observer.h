@@ -9,6 +9,7 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "engine/generation.h"
 #include "memory/page_pool.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
@@ -35,12 +36,14 @@ class EngineObserver {
 
   // A step begins. `now` is its only reading of the clock.
   virtual void StepBegan(TimeNs now) {}
+  // What Engine::SetHold said last; in each step, before the arrivals.
+  virtual void Holding(Hold hold) {}
   // `request` was taken from the inbox. `version` is null for the base model.
   virtual void Arrived(const Request& request, const AdapterVersion* version) {}
   virtual void Pinned(const AdapterVersion& version, bool pinned) {}  // granted pins and all unpins
   // A cancellation was taken from the inbox; the id may be unknown.
   virtual void CancelAsked(RequestId id) {}
-  virtual void CancelAllAsked() {}  // CancelAll was called; repeated in each later step
+  virtual void CancelAllAsked() {}  // CancelAll or AbortAll was called
   virtual void Ending() {}          // StopAccepting was called; repeated in each later step
   // The registry retired this generation.
   virtual void Retired(AdapterGeneration generation) {}

@@ -15,7 +15,7 @@ struct Asked {
   std::int32_t max_tokens;
   std::int32_t prompt_logprobs;
   std::optional<Pooling> pooling = std::nullopt;
-  bool cancelled = false;
+  bool cancelled = false, aborted = false;
   bool acts = true;  // false: it lacks the adapter's invocation tokens
 };
 
@@ -43,7 +43,7 @@ struct Fuzzed {
   std::uint64_t digest = 0;  // digest of all events
   CacheRegime regime;
   EngineStats stats;
-  std::int64_t cancelled = 0;
+  std::int64_t cancelled = 0, aborted = 0;
   std::int64_t embeddings = 0;
   std::int64_t invoked = 0;        // requests that the base model begins and an activated adapter ends
   std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
@@ -73,7 +73,8 @@ double HostLink(std::uint64_t seed) {
 }
 
 // Random requests, adapters larger than memory, cancellations and broken disks.
-Fuzzed FuzzOnce(std::uint64_t seed) {
+// `holds`: requests are held and aborted too.
+Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
   Fuzzed fuzzed;
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
@@ -102,7 +103,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
           HostLink(seed));
   const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
   const bool faults = prng.NextBelow(2) == 0;
-  Prng fault_prng(seed + 1), score_prng(seed + 2);
+  Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5);
   if (faults) {
     const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -153,10 +154,16 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       victim->second.cancelled = true;
       w.engine->Cancel(victim->first);
     }
+    if (holds && hold_prng.NextBelow(8) == 0) w.engine->SetHold(static_cast<Hold>(hold_prng.NextBelow(3)));
+    if (holds && hold_prng.NextBelow(60) == 0) {
+      w.engine->AbortAll();
+      for (auto& [id, ask] : asked) ask.aborted = true;
+    }
     if (!w.Advance() && to_submit == 0) break;
     if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
     if (prng.NextBelow(8) == 0) CheckRegime(fuzzed.regime, w, fuzzed);
   }
+  w.engine->SetHold(Hold::kNone);
   w.Drain();
   CheckRegime(fuzzed.regime, w, fuzzed);
   if (!fuzzed.regime.keep_idle_adapters) EXPECT_EQ(w.engine->Stats().adapters.device_resident, 0);
@@ -169,6 +176,11 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
       ++fuzzed.cancelled;
+    } else if (outcome.finish == FinishReason::kAborted) {
+      EXPECT_TRUE(ask.aborted);
+      ASSERT_LE(outcome.tokens.size(), expected.size());
+      EXPECT_TRUE(std::equal(outcome.tokens.begin(), outcome.tokens.end(), expected.begin()));
+      ++fuzzed.aborted;
     } else if (outcome.finish == FinishReason::kError) {
       EXPECT_TRUE(faults);
       EXPECT_EQ(outcome.error, "injected");
@@ -298,6 +310,82 @@ TEST(Engine, SLoraKeepsNothingThatIsIdle) {
   w.Drain();
   EXPECT_EQ(w.engine->Stats().prefix.found_tokens, 0);
   EXPECT_EQ(w.engine->Stats().adapters.device_loads, 2);
+}
+
+TEST(Engine, FuzzHoldsAndAborts) {
+  std::int64_t aborted = 0, cancelled = 0;
+  for (std::uint64_t seed = 1; seed <= 120 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Fuzzed fuzzed = FuzzOnce(seed, /*holds=*/true);
+    aborted += fuzzed.aborted;
+    cancelled += fuzzed.cancelled;
+  }
+  EXPECT_GT(aborted, 200);
+  EXPECT_GT(cancelled, 200);
+}
+
+TEST(Engine, WhatIsHeldKeepsItsPlaceAndItsTokens) {
+  World w(64, 8, {}, {});
+  const RequestId running = *w.Submit({1, 2, 3}, 0, 20);
+  const auto tokens = [&](RequestId id) { return w.outcomes[id].tokens.size(); };
+  while (tokens(running) < 4) ASSERT_TRUE(w.Advance());
+
+  w.engine->SetHold(Hold::kNew);
+  const RequestId held = *w.Submit({4, 5}, 0, 4), given_up = *w.Submit({6}, 0, 4);
+  while (tokens(running) < 8) ASSERT_TRUE(w.Advance());
+  EXPECT_EQ(w.engine->Stats().waiting + w.engine->Stats().running, 1);
+  w.engine->Cancel(given_up);  // its client does not wait for the end of the hold
+  ASSERT_TRUE(w.Advance());
+  ASSERT_TRUE(w.Advance());
+  EXPECT_EQ(w.outcomes[given_up].finish, FinishReason::kCancelled);
+
+  w.engine->SetHold(Hold::kAll);
+  while (w.Advance()) {
+  }
+  const std::size_t before = tokens(running);
+  EXPECT_FALSE(w.Advance());
+  EXPECT_EQ(w.engine->TimeToNextMove(), std::nullopt);
+  EXPECT_EQ(tokens(running), before);
+  EXPECT_LT(before, 20u);
+  Status pinned = Ok{};
+  w.Load("late", 1);
+  w.engine->SetPinned(w.registry.Find(AdapterGeneration{1}), true, [&](Status status) { pinned = std::move(status); });
+  EXPECT_EQ(pinned.error().code, ErrorCode::kUnavailable);
+
+  w.engine->SetHold(Hold::kNone);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(kBaseModel, {1, 2, 3}, 20));
+  EXPECT_EQ(w.outcomes[held].tokens, ExpectedTokens(kBaseModel, {4, 5}, 4));
+}
+
+TEST(Engine, AnAbortEndsWhatIsHeldToo) {
+  World w(64, 8, {}, {});
+  const RequestId running = *w.Submit({1, 2, 3}, 0, 20);
+  ASSERT_TRUE(w.Advance());
+  w.engine->SetHold(Hold::kAll);
+  const RequestId held = *w.Submit({4, 5}, 0, 4);
+  w.engine->AbortAll();
+  while (w.Advance()) {
+  }
+  const RequestId later = *w.Submit({4, 5}, 0, 4);
+  EXPECT_FALSE(w.Advance());
+  EXPECT_EQ(w.outcomes[running].finish, FinishReason::kAborted);
+  EXPECT_EQ(w.outcomes[held].finish, FinishReason::kAborted);
+  w.engine->SetHold(Hold::kNone);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[later].tokens, ExpectedTokens(kBaseModel, {4, 5}, 4));
+}
+
+// A server that ends does not wait until its requests are let go.
+TEST(Engine, ShuttingDownEndsAHold) {
+  World w(64, 8, {}, {});
+  ASSERT_TRUE(w.Submit({1, 2, 3}, 0, 100).ok());
+  w.engine->SetHold(Hold::kAll);
+  w.Advance();
+  w.engine->StopAccepting();
+  w.engine->CancelAll();
+  w.Drain();
+  EXPECT_EQ(w.outcomes.begin()->second.finish, FinishReason::kCancelled);
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {

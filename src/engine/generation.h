@@ -24,7 +24,15 @@ enum class FinishReason {
   kStop,       // an end-of-sequence token or one of stop_token_ids, which is not part of the output
   kLength,     // max_tokens reached, or no position left
   kCancelled,  // by Engine::Cancel, or the engine is shutting down
+  kAborted,    // by Engine::AbortAll; what was generated counts
   kError,      // GenerationEvent::error gives the reason
+};
+
+// Which requests the engine does not work on (Engine::SetHold). They keep their places, pages and tokens.
+enum class Hold : std::uint8_t {
+  kNone,
+  kNew,  // requests that were not taken from the inbox; those that the scheduler knows go on
+  kAll,  // no step is planned
 };
 
 // One request's news of one step. References are valid during the callback only.

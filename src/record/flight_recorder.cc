@@ -147,7 +147,11 @@ void FlightRecorder::CancelAsked(RequestId id) {
 }
 
 void FlightRecorder::CancelAllAsked() {
-  if (in_step_ && !std::exchange(cancelled_all_, true)) current_.step.cancel_all = true;
+  if (in_step_) current_.step.cancel_all = true;
+}
+
+void FlightRecorder::Holding(Hold hold) {
+  if (in_step_ && std::exchange(hold_, hold) != hold) current_.step.hold = hold;
 }
 
 void FlightRecorder::Ending() {

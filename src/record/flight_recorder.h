@@ -60,6 +60,7 @@ class FlightRecorder final : public EngineObserver {
   void Pinned(const AdapterVersion& version, bool pinned) override;
   void CancelAsked(RequestId id) override;
   void CancelAllAsked() override;
+  void Holding(Hold hold) override;
   void Ending() override;
   void Retired(AdapterGeneration generation) override;
   void SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) override;
@@ -104,7 +105,8 @@ class FlightRecorder final : public EngineObserver {
 
   // State of the engine thread.
   bool recording_ = false, in_step_ = false;
-  bool cancelled_all_ = false, ending_ = false;  // what has been recorded
+  bool ending_ = false;  // what has been recorded
+  Hold hold_ = Hold::kNone;
   Queued current_;
   std::unordered_set<std::uint32_t> known_;  // generations; looked up, never iterated, as are the other hash tables
   std::unordered_map<std::string, std::uint32_t> tenants_;

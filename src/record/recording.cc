@@ -41,7 +41,8 @@ enum Section : std::uint64_t {
   kTokens = 2048,
   kPlan = 4096,
   kMoves = 8192,
-  kAllSections = 16383
+  kHold = 16384,
+  kAllSections = 32767
 };
 
 template <typename T>
@@ -241,7 +242,8 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(step.cancel_all, kCancelAll) | bit(step.ending, kEnding) | bit(!step.retired.empty(), kRetired) |
          bit(!step.completions.empty(), kCompletions) | bit(!step.layers.empty(), kLayers) |
          bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
-         bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves);
+         bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves) |
+         bit(step.hold.has_value(), kHold);
 }
 
 template <typename Item, typename PutItem>
@@ -274,6 +276,7 @@ void PutStep(std::string& out, const RecordedStep& step) {
   });
   if (step.plan) PutPlan(out, *step.plan);
   PutSection(out, step.moves, [&](const RecordedMoves& moves) { PutMoves(out, moves); });
+  if (step.hold) Put(out, static_cast<std::uint64_t>(*step.hold));
 }
 
 template <typename Item, typename GetItem>
@@ -317,6 +320,7 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   if (has(kPlan)) step.plan = GetPlan(in);
   GetSection(in, has(kMoves), step.moves, [&] { return GetMoves(in, version); });
   if (version <= kVersionWithoutHostMoves) step.moves.clear();  // they are not all
+  if (has(kHold)) step.hold = static_cast<Hold>(in.Get(static_cast<std::uint64_t>(Hold::kAll)));
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes

@@ -20,6 +20,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/kv_tiers.h"
+#include "engine/generation.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/queue/queue_order.h"
@@ -124,8 +125,10 @@ struct RecordedStep {
   std::vector<RecordedArrival> arrivals;
   std::vector<RecordedPin> pins;
   std::vector<std::uint64_t> cancellations;  // request ids
-  bool cancel_all = false, ending = false;   // set in the first step with it
-  std::vector<std::uint32_t> retired;        // generations
+  bool cancel_all = false;
+  bool ending = false;                 // set in the first step with it
+  std::optional<Hold> hold;            // what requests are held from this step on; nullopt: as in the step before
+  std::vector<std::uint32_t> retired;  // generations
   std::vector<RecordedCompletion> completions;
   std::vector<RecordedLayers> layers;  // only where the count differs from the last recorded one
   std::optional<TimeNs> computed;      // the batch in flight is done; the value is the time it waited for layers
@@ -137,8 +140,9 @@ struct RecordedStep {
 
   // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
-    return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && retired.empty() &&
-           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
+    return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && !hold &&
+           retired.empty() && completions.empty() && layers.empty() && !computed && !collected && tokens.empty() &&
+           !plan && moves.empty();
   }
 };
 

@@ -77,6 +77,7 @@ RecordedStep AnyStep(Prng& prng) {
   MakeSome(prng, step.tokens, [&] { return RecordedToken{RequestId{AnyNumber(prng)}, flip() ? kStopToken : token()}; });
   step.cancel_all = flip();
   step.ending = flip();
+  if (flip()) step.hold = static_cast<Hold>(prng.NextBelow(3));
   step.collected = flip();
   if (flip()) step.computed = static_cast<TimeNs>(AnyNumber(prng) >> 4);
   if (flip()) step.plan = AnyPlan(prng);

@@ -243,6 +243,7 @@ class ReplayWorld final : private EngineObserver {
         (void)registry_.Remove(NameOf(original));
     }
     if (step.cancel_all) engine_->CancelAll();
+    if (step.hold) engine_->SetHold(*step.hold);
     if (step.ending) engine_->StopAccepting();
     return {};
   }

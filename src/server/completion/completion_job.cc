@@ -156,6 +156,12 @@ std::int32_t MaxTokens(const ServingContext& context, const VersionPtr& adapter,
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
 }
 
+// Whether the answer cannot be told as far as it goes: the API has no word for it, or it would lack what was asked for.
+bool FailsOfAbort(const TokenEvent& event, const Dialect& dialect, const CompletionRequest& request, bool started) {
+  if (event.finish != FinishReason::kAborted) return false;
+  return !dialect.tells_aborts() || (request.ScoredAlternatives() >= 0 && !started);
+}
+
 }  // namespace
 
 std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
@@ -417,7 +423,9 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
-    Status applied = choice.stream.Apply(event);
+    Status applied = !was_finished && FailsOfAbort(event, *dialect_, request_, choice.started)
+                         ? Status(Unavailable("The operator aborted all requests."))
+                         : choice.stream.Apply(event);
     if (!applied.ok() && adapter_ != nullptr) {
       Error error = std::move(applied).error();
       error.message = WithoutPath(std::move(error.message), adapter_->path.string(), adapter_->name);

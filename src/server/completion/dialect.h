@@ -67,6 +67,9 @@ class Dialect {
   virtual std::string ErrorBody(int status, std::string_view message, std::string_view param) const;
   // True if a body may hold several prompts; otherwise it is as long as one prompt allows.
   virtual bool many_prompts() const { return false; }
+  // True if an answer says that it was aborted, and what there was of it (FinishReason::kAborted). Otherwise the
+  // request fails.
+  virtual bool tells_aborts() const { return false; }
   // Fields whose names differ from those of the internal request.
   virtual std::span<const FieldName> names() const { return {}; }
 

@@ -45,6 +45,7 @@ const char* FinishedReason(FinishReason reason) {
     case FinishReason::kLength:
       return "length";
     case FinishReason::kCancelled:
+    case FinishReason::kAborted:
       return "abort";
     default:
       return "error";

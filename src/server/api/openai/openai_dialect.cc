@@ -70,6 +70,7 @@ class OpenAiEndpoint final : public Dialect {
   }
 
   bool many_prompts() const override { return !chat(); }
+  bool tells_aborts() const override { return true; }
 
  private:
   bool chat() const { return endpoint_ == Endpoint::kChat; }

@@ -114,6 +114,8 @@ Json FinishJson(const ChoiceOutput& choice) {
       return choice.called_tools ? "tool_calls" : "stop";
     case FinishReason::kLength:
       return "length";
+    case FinishReason::kAborted:
+      return "abort";
     case FinishReason::kCancelled:
     case FinishReason::kError:
     case FinishReason::kNone:
