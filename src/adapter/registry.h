@@ -86,6 +86,7 @@ class AdapterRegistry {
   };
   // `base_names` are the names of the base model; adapters may not use them.
   AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options);
+  std::int64_t max_rank() const { return options_.max_rank; }
 
   // Prepare, then Publish under a name that must be free.
   Result<std::shared_ptr<const AdapterVersion>> Register(const std::string& name, const std::filesystem::path& path,

@@ -241,6 +241,8 @@ class ImmediateService final : public GenerationService {
     return event.id;
   }
   void Cancel(RequestId) override {}
+  void SetHold(Hold) override {}
+  void AbortAll() override {}
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
   GenerationLoad Load() const override { return {}; }
 

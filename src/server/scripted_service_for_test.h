@@ -90,6 +90,8 @@ class ScriptedService final : public GenerationService {
     found->second.cancelled = true;
     changed_.notify_all();
   }
+  void SetHold(Hold) override {}
+  void AbortAll() override {}
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
   Status Health() const override {
     const std::lock_guard lock(mutex_);

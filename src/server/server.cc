@@ -7,6 +7,7 @@
 #include "http/exchange.h"
 #include "http/server.h"
 #include "server/adapters/adapter_service.h"
+#include "server/adapters/trainer_service.h"
 #include "server/api/api_routes.h"
 #include "server/api/openai/model_routes.h"
 #include "server/completion/completion_service.h"
@@ -98,11 +99,13 @@ struct Server::Impl {
     live.AddRoutes(routes);
     if (options.page) AddPageRoutes(routes);
     if (options.adapter_admin_key) {
+      const AdminGate gate{*options.adapter_admin_key, options.http.allowed_origins};
       adapters.emplace(parts.adapters, *parts.clock,
-                       AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
-                                             .allowed_origins = options.http.allowed_origins,
-                                             .changes = parts.adapter_changes});
+                       AdapterServiceOptions{.gate = gate, .changes = parts.adapter_changes});
       adapters->AddRoutes(routes);
+      trainers.emplace(*parts.generation, *parts.registry,
+                       TrainerServiceOptions{gate, options.model_path, options.max_model_len});
+      trainers->AddRoutes(routes);
     }
     AddOpenApi(routes);
     routes.SetGate(CallerGate({.access = guards.access.get(),
@@ -163,6 +166,7 @@ struct Server::Impl {
   ModelRoutes models;
   CompletionService service;
   std::optional<AdapterService> adapters;
+  std::optional<TrainerService> trainers;
   HttpServer http;  // last, so that its threads end before the objects that they use
 };
 

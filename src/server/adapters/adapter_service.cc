@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <boost/beast/core/string.hpp>
-
-#include "auth/bearer_key.h"
 #include "base/log.h"
 #include "http/error_body.h"
 #include "http/run_on.h"
@@ -16,20 +13,6 @@ namespace loramux {
 namespace {
 
 namespace asio = boost::asio;
-
-HttpReply Unauthorised() {
-  HttpReply reply = ErrorReply(401, "This needs the admin key: send it as `Authorization: Bearer KEY`.");
-  reply.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return reply;
-}
-
-// True for application/json with or without parameters. Web pages cannot send it to another origin without asking it
-// first, unlike the types of forms and plain text.
-bool IsJson(std::string_view content_type) {
-  std::string_view type = content_type.substr(0, content_type.find(';'));
-  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
-  return boost::beast::iequals(type, "application/json");
-}
 
 // Counts an operation from its arrival to its reply. Not ok if `limit` operations are counted already.
 class Ticket {
@@ -85,44 +68,9 @@ void AdapterService::AddRoutes(RouteTable& routes) {
   add("/load_lora_adapter_from_tensors", &AdapterService::RefuseTensors, Dialect::kSglang);
 }
 
-bool AdapterService::Authorised(const HttpRequest& request) const {
-  return options_.admin_key.empty() || SameKey(BearerToken(request.Header("Authorization")), options_.admin_key);
-}
-
-// Whether this server's own page sends the request. Without an admin key that is not told from a page whose name became
-// this server's address, unless the browser used the address itself. With one, such a page does not know the key.
-bool AdapterService::IsOwnPage(const HttpRequest& request) const {
-  const std::string_view origin = request.Header("Origin"), host = request.Header("Host");
-  const std::size_t scheme = origin.find("://");
-  const bool same_host = !host.empty() && scheme != std::string_view::npos && origin.substr(scheme + 3) == host;
-  if (!options_.admin_key.empty()) return same_host || request.Header("Sec-Fetch-Site") == "same-origin";
-  const std::string_view name = host.substr(0, host.rfind(':'));
-  return same_host && (name == "localhost" || name == "127.0.0.1" || name == "[::1]");
-}
-
-// A web page in an operator's browser can send requests to this server, also where its name changes its address to that
-// of this server (DNS rebinding). Its origin gives it away.
-std::optional<HttpReply> AdapterService::Refusal(const HttpRequest& request) const {
-  const std::string_view origin = request.Header("Origin");
-  const auto& allowed = options_.allowed_origins;
-  const bool named = std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
-  if (!origin.empty() && !named && !IsOwnPage(request)) {
-    return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
-  }
-  if (!Authorised(request)) return Unauthorised();
-  if (!IsJson(request.Header("Content-Type"))) {
-    return ErrorReply(415,
-                      "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
-  }
-  if (!request.draining) return std::nullopt;
-  return NotStarted(
-      ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded.")));
-}
-
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
   HttpReply reply;
-  if (auto refusal = Refusal(exchange.request())) {
-    spdlog::warn("{}: refused ({}): {}", exchange.request().path, refusal->status, refusal->body);
+  if (auto refusal = options_.gate.Refusal(exchange.request())) {
     reply = std::move(*refusal);
   } else {
     constexpr const char* kTooMany = "too many adapter operations at the same time; try again later";

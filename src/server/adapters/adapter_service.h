@@ -13,14 +13,13 @@
 #include "http/fair_work_queue.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
+#include "server/adapters/admin_gate.h"
 
 namespace loramux {
 
 // Settings of an AdapterService.
 struct AdapterServiceOptions {
-  std::string admin_key;  // the key that callers must send; empty: every caller may change adapters
-  // Origins of web pages that may change adapters, by name: "*" does not count here, because it names no page.
-  std::vector<std::string> allowed_origins;
+  AdminGate gate;
   int threads = 2;       // operations that run at a time
   int max_waiting = 64;  // operations that run or wait; requests beyond this get status 503
   // The same for loads from sources, which wait for the network. Half of the threads are for one source.
@@ -46,9 +45,6 @@ class AdapterService {
   // Neither waits for the network. nullopt: a load from a source, which LoadFromSource carries out.
   using Operation = std::optional<HttpReply> (AdapterService::*)(const HttpRequest& request, Dialect dialect);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
-  bool Authorised(const HttpRequest& request) const;
-  bool IsOwnPage(const HttpRequest& request) const;
-  std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   std::optional<HttpReply> Load(const HttpRequest& request, Dialect dialect);
   std::optional<HttpReply> Unload(const HttpRequest& request, Dialect dialect);
   std::optional<HttpReply> RefuseTensors(const HttpRequest& request, Dialect dialect);

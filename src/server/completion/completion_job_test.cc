@@ -25,6 +25,8 @@ class RecordingService final : public GenerationService {
     return RequestId{requests.size()};
   }
   void Cancel(RequestId id) override { cancelled.push_back(static_cast<int>(id.value)); }
+  void SetHold(Hold) override {}
+  void AbortAll() override {}
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return max_tokens; }
   GenerationLoad Load() const override { return {}; }
 

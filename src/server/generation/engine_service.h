@@ -16,6 +16,8 @@ class EngineService final : public GenerationService {
   explicit EngineService(Engine* engine) : engine_(engine) {}
   Result<RequestId> Submit(GenerationRequest request) override { return engine_->Submit(std::move(request)); }
   void Cancel(RequestId id) override { engine_->Cancel(id); }
+  void SetHold(Hold hold) override { engine_->SetHold(hold); }
+  void AbortAll() override { engine_->AbortAll(); }
   std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override {
     return engine_->MaxSequenceTokens(adapter);
   }

@@ -1,0 +1,48 @@
+// The HTTP routes that trainers use between two versions of an adapter, by vLLM's names: what the server is, and a
+// pause of its work. Needs coroutines.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include <boost/asio/awaitable.hpp>
+
+#include "adapter/registry.h"
+#include "http/exchange.h"
+#include "server/adapters/admin_gate.h"
+#include "server/generation/generation_service.h"
+
+namespace loramux {
+
+// What the server says of itself.
+struct TrainerServiceOptions {
+  AdminGate gate;
+  std::string model_path;
+  std::int64_t max_model_len = 0;  // tokens
+};
+
+// Thread-safe: one instance serves all connections.
+class TrainerService {
+ public:
+  // `generation` and `registry` must outlive the service; the service must outlive its HTTP server.
+  TrainerService(GenerationService& generation, const AdapterRegistry& registry, TrainerServiceOptions options);
+
+  // Adds POST /pause, /resume and /abort_requests, and GET /is_paused, /server_info and /get_world_size.
+  void AddRoutes(RouteTable& routes);
+
+ private:
+  boost::asio::awaitable<void> Pause(HttpExchange& exchange);
+  boost::asio::awaitable<void> Resume(HttpExchange& exchange);
+  boost::asio::awaitable<void> Abort(HttpExchange& exchange);
+  // Waits until no request runs or waits to run. False: the client left, or the server ends.
+  boost::asio::awaitable<bool> UntilIdle(HttpExchange& exchange) const;
+  std::string ServerInfo() const;
+
+  GenerationService& generation_;
+  const AdapterRegistry& registry_;
+  const TrainerServiceOptions options_;
+  std::atomic<Hold> hold_{Hold::kNone};
+};
+
+}  // namespace loramux

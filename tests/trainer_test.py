@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""What trainers ask of a server between two versions of an adapter: token ids instead of texts, pauses, what the server is.
+It records all of that, and the replay of the recording makes the same plans. Standard library only.
+"""
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import serving
+from serving import DEMO, Server, questions, wait_for
+
+LONG = {"model": "demo", "prompt": [5, 6, 7], "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+IDS = {**LONG, "return_token_ids": True}
+LOADS = ("--enable-runtime-lora", "--allowed-adapter-root", str(DEMO))
+KEY = "the-key-of-the-trainer-0123"
+
+
+class Stream:
+    """A streamed completion, read on a thread of its own."""
+
+    def __init__(self, server, **more):
+        self.ids, self.finish = [], None
+        self.thread = threading.Thread(target=self.read, args=(server, {**IDS, **more}))
+        self.thread.start()
+
+    def read(self, server, body):
+        connection = serving.http.client.HTTPConnection("127.0.0.1", server.port, timeout=serving.PATIENCE)
+        connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
+                           {"Content-Type": "application/json"})
+        for line in connection.getresponse():
+            if line.startswith(b"data: {"):
+                for choice in json.loads(line[6:])["choices"]:
+                    self.ids += choice["token_ids"]
+                    self.finish = choice["finish_reason"]
+        connection.close()
+
+    def wait_for(self, tokens):
+        wait_for(lambda: len(self.ids) >= tokens, lambda: f"{tokens} tokens, found {len(self.ids)}")
+        return self
+
+    def end(self):
+        self.thread.join()
+        return self.ids, self.finish
+
+
+class Trainer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.file = pathlib.Path(cls.folder.name) / "recording"
+        cls.server = Server("--record", str(cls.file), *LOADS, "--insecure-no-admin-key", "--schedule", "mlq",
+                            "--device-memory", "8MiB")
+        cls.alone = cls.server.json("POST", "/v1/completions", IDS)[1]["choices"][0]["token_ids"]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.wait_idle()
+        cls.server.stop()
+        done = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(cls.file), "--check-every", "50"],
+                              capture_output=True, text=True, timeout=1800)
+        cls.folder.cleanup()
+        assert done.returncode == 0 and "all equal" in done.stdout, done.stdout + done.stderr
+
+    def tearDown(self):
+        self.post("/resume")
+
+    def post(self, path, body=None):
+        status, payload = self.server.request("POST", path, body)
+        return status, json.loads(payload)
+
+    def test_what_the_server_is(self):
+        config = self.server.json("GET", "/server_info?config_format=json")[1]["vllm_config"]
+        self.assertEqual(config["parallel_config"]["data_parallel_size"], 1)
+        self.assertGreaterEqual(config["lora_config"]["max_lora_rank"], 128)
+        self.assertGreater(config["lora_config"]["max_loras"], 1000)
+        self.assertEqual(config["model_config"]["logprobs_mode"], "raw_logprobs")
+        self.assertRegex(config["model_config"]["dtype"], r"^torch\.(float32|bfloat16|float16)$")
+        self.assertEqual(self.server.json("GET", "/get_world_size")[1], {"world_size": 1})
+
+    def test_ids_continue_an_answer_exactly(self):
+        """A rollout that is cut anywhere goes on with the same tokens when its ids are sent back."""
+        for model, prompt, _ in questions(1):
+            body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 60,
+                    "return_token_ids": True, "logprobs": True}
+            status, chat = self.server.json("POST", "/v1/chat/completions", body)
+            self.assertEqual(status, 200, chat)
+            prompt_ids, choice = chat["prompt_token_ids"], chat["choices"][0]
+            ids = choice["token_ids"]
+            self.assertEqual(len(prompt_ids), chat["usage"]["prompt_tokens"])
+            self.assertEqual(len(ids), len(choice["logprobs"]["content"]))
+            text = self.server.json("POST", "/detokenize", {"model": model, "tokens": ids[:-1]})[1]["prompt"]
+            self.assertEqual(text.strip(), choice["message"]["content"].strip())
+            for cut in range(0, len(ids), max(1, len(ids) // 3)):
+                status, rest = self.server.json("POST", "/v1/completions", {
+                    "model": model, "prompt": prompt_ids + ids[:cut], "temperature": 0, "max_tokens": 60, "logprobs": 0,
+                    "return_token_ids": True, "seed": 2 ** 63 - 1})
+                self.assertEqual(status, 200, rest)
+                answer = rest["choices"][0]
+                self.assertEqual(answer["token_ids"], ids[cut:])
+                self.assertEqual(answer["prompt_token_ids"], prompt_ids + ids[:cut])
+                self.assertEqual(len(answer["logprobs"]["token_logprobs"]), len(ids) - cut)
+
+    def test_a_pause_keeps_what_runs(self):
+        running = Stream(self.server).wait_for(20)
+        self.assertEqual(self.post("/pause?mode=keep"), (200, {"status": "paused"}))
+        self.assertEqual(self.server.json("GET", "/is_paused")[1], {"is_paused": True})
+        time.sleep(0.2)   # for the step in flight
+        before = len(running.ids)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            new = pool.submit(self.server.json, "POST", "/v1/completions", {**IDS, "max_tokens": 3})
+            status, text = self.server.request("POST", "/v1/load_lora_adapter",
+                                               {"lora_name": "fresh", "lora_path": str(DEMO / "adapters/upper")})
+            self.assertEqual(status, 200, text)
+            status, refusal = self.server.json("POST", "/v1/load_lora_adapter", {
+                "lora_name": "pinned", "lora_path": str(DEMO / "adapters/upper"), "pinned": True})
+            self.assertEqual(status, 503, refusal)
+            time.sleep(0.3)
+            self.assertFalse(new.done())
+            self.assertEqual(len(running.ids), before)
+            self.assertEqual(self.post("/resume"), (200, {"status": "resumed"}))
+            self.assertEqual(new.result()[1]["choices"][0]["token_ids"], self.alone[:3])
+        self.assertEqual(running.end(), (self.alone, "length"))
+        status, answer = self.server.json("POST", "/v1/completions", {**LONG, "model": "fresh", "max_tokens": 2})
+        self.assertEqual(status, 200, answer)
+        self.assertEqual(self.server.json("GET", "/is_paused")[1], {"is_paused": False})
+
+    def test_a_pause_waits_for_what_runs(self):
+        running = Stream(self.server).wait_for(20)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            pause = pool.submit(self.post, "/pause?mode=wait")
+            wait_for(lambda: self.server.json("GET", "/is_paused")[1]["is_paused"], "the pause")
+            new = pool.submit(self.server.json, "POST", "/v1/completions", {**IDS, "max_tokens": 3})
+            self.assertEqual(pause.result(), (200, {"status": "paused"}))
+            self.assertEqual(running.end(), (self.alone, "length"))
+            time.sleep(0.2)
+            self.assertFalse(new.done())
+            self.post("/resume")
+            self.assertEqual(new.result()[1]["choices"][0]["token_ids"], self.alone[:3])
+
+    def test_a_pause_aborts_what_runs(self):
+        running = Stream(self.server).wait_for(20)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            message = pool.submit(self.server.json, "POST", "/v1/messages", {
+                "model": "demo", "messages": [{"role": "user", "content": "x " * 40}], "max_tokens": 500})
+            whole = pool.submit(self.server.json, "POST", "/v1/completions", {**IDS, "n": 2})
+            self.server.wait_until_busy(4)
+            self.assertEqual(self.post("/pause"), (200, {"status": "paused"}))
+            ids, finish = running.end()
+            self.assertEqual(finish, "abort")
+            self.assertEqual(ids, self.alone[:len(ids)])
+            status, answer = whole.result()
+            self.assertEqual(status, 200, answer)
+            for choice in answer["choices"]:
+                self.assertEqual(choice["finish_reason"], "abort")
+                self.assertEqual(choice["token_ids"], self.alone[:len(choice["token_ids"])])
+            status, answer = message.result()   # this API has no word for it
+            self.assertEqual(status, 503, answer)
+        self.assertEqual(self.server.requests_now(), 0)
+
+    def test_requests_are_aborted_without_a_pause(self):
+        running = Stream(self.server).wait_for(20)
+        status, answer = self.post("/abort_requests", {})
+        self.assertEqual((status, answer["status"]), (200, "aborted"))
+        self.assertEqual(running.end()[1], "abort")
+        again = Stream(self.server, max_tokens=5)
+        self.assertEqual(again.end(), (self.alone[:5], "length"))
+        status, answer = self.post("/abort_requests", {"request_ids": ["cmpl-1"]})
+        self.assertEqual((status, answer["error"]["param"]), (400, "request_ids"))
+
+    def test_a_client_that_leaves_a_pause_leaves_nothing(self):
+        self.post("/pause?mode=keep")
+        connection = serving.http.client.HTTPConnection("127.0.0.1", self.server.port)
+        connection.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
+        time.sleep(0.1)
+        connection.close()
+        self.post("/resume")
+        self.server.wait_idle()
+
+    def test_modes_and_keys(self):
+        status, answer = self.post("/pause?mode=sleep")
+        self.assertEqual((status, answer["error"]["param"]), (400, "mode"))
+        self.assertEqual(self.server.json("GET", "/is_paused")[1], {"is_paused": False})
+        server = Server(*LOADS, "--admin-key-file", self.key_file(KEY))
+        with_key = {"Authorization": f"Bearer {KEY}"}
+        for path in ("/pause", "/resume", "/abort_requests"):
+            self.assertEqual(server.request("POST", path)[0], 401)
+            self.assertEqual(server.request("POST", path, None, with_key)[0], 200)
+            self.assertEqual(server.request("POST", path, None, {**with_key, "Origin": "https://evil.example"})[0], 403)
+        # A server that is told to end lets what it held end too.
+        server.request("POST", "/pause?mode=keep", None, with_key)
+        left = Stream(server)
+        time.sleep(0.2)
+        server.process.terminate()
+        left.thread.join(serving.PATIENCE)
+        self.assertEqual(server.process.wait(serving.PATIENCE), 0)
+
+    def key_file(self, key):
+        path = pathlib.Path(self.folder.name) / "admin.key"
+        path.write_text(key + "\n", encoding="utf-8")
+        path.chmod(0o600)
+        return str(path)
+
+
+if __name__ == "__main__":
+    serving.run_tests()
