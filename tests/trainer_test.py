@@ -199,6 +199,22 @@ class Trainer(unittest.TestCase):
         left.thread.join(serving.PATIENCE)
         self.assertEqual(server.process.wait(serving.PATIENCE), 0)
 
+    def test_a_router_pauses_all_its_servers(self):
+        flags = ("--admin-key-file", self.key_file(KEY))
+        servers = [Server(*LOADS, *flags), Server(*LOADS, *flags)]
+        router = Server.run([serving.LORAMUX, "route", "--servers", ",".join(f"127.0.0.1:{s.port}" for s in servers), "--port",
+                             "0", *flags])
+        with_key = {"Authorization": f"Bearer {KEY}"}
+        wait_for(lambda: router.request("GET", "/server_info")[0] == 200, "a server behind the router")
+        self.assertIn("vllm_config", router.json("GET", "/server_info?config_format=json")[1])
+        self.assertEqual(router.request("POST", "/pause?mode=keep")[0], 401)
+        for path, paused in (("/pause?mode=keep", True), ("/resume", False)):
+            status, answer = router.json("POST", path, None, with_key)
+            self.assertEqual((status, answer["ok"], len(answer["servers"])), (200, True, 2), answer)
+            self.assertEqual([server.json("GET", "/is_paused")[1]["is_paused"] for server in servers], [paused, paused])
+        for server in (router, *servers):
+            server.stop()
+
     def key_file(self, key):
         path = pathlib.Path(self.folder.name) / "admin.key"
         path.write_text(key + "\n", encoding="utf-8")

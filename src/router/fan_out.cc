@@ -15,7 +15,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kMostSaidBytes = 256 * 1024;
-constexpr auto kLoadPatience = std::chrono::seconds(300);  // a load reads the file, or fetches it from afar
+constexpr auto kLoadPatience = std::chrono::seconds(300);    // a load reads the file, or fetches it from afar
+constexpr auto kPausePatience = std::chrono::seconds(1800);  // a pause may wait for the longest answers
 
 // The value of `server` in a query; empty: absent.
 std::string WantedServer(std::string_view query) {
@@ -65,15 +66,17 @@ HttpReply ReplyTo(const std::vector<ServerAnswer>& answers, bool unload) {
 }  // namespace
 
 void FanOut::AddRoutes(RouteTable& routes) {
-  const auto add = [&](const char* path, bool unload) {
+  const auto add = [&](const char* method, const char* path, Operation operation) {
     routes.Add(
-        "POST", path, [this, unload](HttpExchange& exchange) { return Run(exchange, unload); },
-        RouteAccess::kOpen);  // Refusal checks another key than the gate
+        method, path, [this, operation](HttpExchange& exchange) { return Run(exchange, operation); },
+        RouteAccess::kOpen);  // Refusal checks another key than the gate; the servers check who asks them
   };
-  add("/v1/load_lora_adapter", false);
-  add("/load_lora_adapter", false);
-  add("/v1/unload_lora_adapter", true);
-  add("/unload_lora_adapter", true);
+  add("POST", "/v1/load_lora_adapter", Operation::kLoad);
+  add("POST", "/load_lora_adapter", Operation::kLoad);
+  add("POST", "/v1/unload_lora_adapter", Operation::kUnload);
+  add("POST", "/unload_lora_adapter", Operation::kUnload);
+  for (const char* path : {"/pause", "/resume", "/abort_requests"}) add("POST", path, Operation::kPause);
+  for (const char* path : {"/server_info", "/get_world_size"}) add("GET", path, Operation::kQuestion);
 }
 
 // Servers that only their own machine can reach may check no key.
@@ -89,8 +92,9 @@ std::optional<HttpReply> FanOut::Refusal(const HttpRequest& request) const {
 
 // A repeated load is refused as one that was done, so only a server without an answer is left for the next.
 asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
-                                                       HttpCallRequest question, RunningQuestions& running) const {
-  if (!shared_catalogue_) {
+                                                       HttpCallRequest question, bool one,
+                                                       RunningQuestions& running) const {
+  if (!one) {
     std::vector<ServerAnswer> answers =
         co_await AskServers(servers, std::move(question), kMostSaidBytes, &running, pool_.access().silence_patience);
     co_return answers;
@@ -98,14 +102,14 @@ asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_p
   std::vector<ServerAnswer> answers;
   for (const auto& server : servers) {
     HttpCallRequest copy = question;
-    const std::vector<std::shared_ptr<RoutedServer>> one = {server};
-    answers = co_await AskServers(one, std::move(copy), kMostSaidBytes, &running, pool_.access().silence_patience);
+    const std::vector<std::shared_ptr<RoutedServer>> next = {server};
+    answers = co_await AskServers(next, std::move(copy), kMostSaidBytes, &running, pool_.access().silence_patience);
     if (answers.front().status != 0 || running.cancelled()) break;
   }
   co_return answers;
 }
 
-asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
+asio::awaitable<void> FanOut::Run(HttpExchange& exchange, Operation operation) {
   const HttpRequest& request = exchange.request();
   std::vector<std::shared_ptr<RoutedServer>> servers = pool_.All();
   const std::string wanted = WantedServer(request.query);
@@ -113,14 +117,18 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
     std::erase_if(servers, [&](const auto& server) { return server->address.name != wanted; });
   }
   HttpReply reply;
-  if (auto refusal = Refusal(request)) {
+  if (auto refusal = operation == Operation::kQuestion ? std::nullopt : Refusal(request)) {
     reply = std::move(*refusal);
   } else if (servers.empty()) {
     reply = wanted.empty()
                 ? ErrorReply(503, "There is no server.")
                 : ErrorReply(404, fmt::format("`server`: there is no server {}; /health names all.", wanted));
   } else {
-    HttpCallRequest question{.method = "POST", .path = request.path, .body = request.body, .timeout = kLoadPatience};
+    const bool changes_adapters = operation == Operation::kLoad || operation == Operation::kUnload;
+    HttpCallRequest question{.method = request.method,
+                             .path = changes_adapters ? request.path : request.target,
+                             .body = request.body,
+                             .timeout = changes_adapters ? kLoadPatience : kPausePatience};
     question.as_given = true;
     for (const char* name : {"Authorization", "Content-Type", "Origin"}) {
       const std::string_view value = request.Header(name);
@@ -129,11 +137,19 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, bool unload) {
     question.headers.emplace_back("X-Request-Id", exchange.trace().request_id);
     RunningQuestions running;
     exchange.OnCutOff([&running] { running.Cancel(); });
-    const std::vector<ServerAnswer> answers = co_await Ask(std::move(servers), std::move(question), running);
+    const std::vector<ServerAnswer> answers =
+        co_await Ask(std::move(servers), std::move(question),
+                     operation == Operation::kQuestion || (changes_adapters && shared_catalogue_), running);
     exchange.OnCutOff(nullptr);
-    models_.Forget();
-    reply = running.cancelled() ? ErrorReply(503, "The router is shutting down; servers may go on with the change.")
-                                : ReplyTo(answers, unload);
+    if (changes_adapters) models_.Forget();
+    if (running.cancelled()) {
+      reply = ErrorReply(503, "The router is shutting down; servers may go on with the change.");
+    } else if (operation == Operation::kQuestion && answers.front().status != 0) {
+      reply.status = answers.front().status;
+      reply.body = answers.front().body;
+    } else {
+      reply = ReplyTo(answers, operation == Operation::kUnload);
+    }
     spdlog::info("{}: status {} from {} servers", request.path, reply.status, answers.size());
   }
   co_await exchange.Send(std::move(reply));

@@ -1,5 +1,5 @@
-// Loads and unloads of adapters, passed on to all servers, or to one where the servers share a catalogue. Needs
-// coroutines.
+// What administrators and trainers ask, passed on to all servers: loads and unloads of adapters (to one server where
+// the servers share a catalogue), and pauses. Needs coroutines.
 #pragma once
 
 #include <memory>
@@ -26,16 +26,20 @@ class FanOut {
   FanOut(ServerPool& pool, ModelList& models, bool shared_catalogue, std::optional<std::string> admin_key)
       : pool_(pool), models_(models), shared_catalogue_(shared_catalogue), admin_key_(std::move(admin_key)) {}
 
-  // Adds the routes of adapter administration: POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without
-  // /v1. `?server=NAME` asks one server only. The reply has what each server said; its status is 200 if all did what
+  // Adds POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without /v1, and /pause, /resume and
+  // /abort_requests; and GET /server_info and /get_world_size, which any one server answers. `?server=NAME` asks one
+  // server only. The reply has what each server said; its status is 200 if all did what
   // was asked, or the highest status among the others.
   void AddRoutes(RouteTable& routes);
 
  private:
+  enum class Operation { kLoad, kUnload, kPause, kQuestion };
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
-  boost::asio::awaitable<void> Run(HttpExchange& exchange, bool unload);
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation);
+  // `one`: asks the next server only if there is no answer.
   boost::asio::awaitable<std::vector<ServerAnswer>> Ask(std::vector<std::shared_ptr<RoutedServer>> servers,
-                                                        HttpCallRequest question, RunningQuestions& running) const;
+                                                        HttpCallRequest question, bool one,
+                                                        RunningQuestions& running) const;
 
   ServerPool& pool_;
   ModelList& models_;
