@@ -508,7 +508,7 @@ TEST_F(CompletionJobTest, TheTokenThatEndsACompletionHasALogProbabilityToo) {
 // The ids are those that the engine computed and sampled, with the one that ended the answer, so that a trainer never
 // has to tokenize a text again. Log-probabilities are as many.
 TEST_F(CompletionJobTest, IdsOfTheAnswerAreThoseThatWereSampled) {
-  auto job = Submitted(Endpoint::kCompletion, R"({"model":"m","prompt":[[7,8],[9]],"n":2,"return_token_ids":true,)"
+  auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":[[7,8],[9]],"n":2,"return_token_ids":true,)"
                                               R"("logprobs":0})");
   for (std::size_t i = 0; i < 4; ++i) {
     service_.Emit(i, static_cast<TokenId>('a' + i));
@@ -527,8 +527,9 @@ TEST_F(CompletionJobTest, IdsOfTheAnswerAreThoseThatWereSampled) {
 }
 
 TEST_F(CompletionJobTest, IdsOfAChatStandBesideItsChoicesAndInItsStream) {
-  const std::string body = R"({"model":"m","messages":[],"max_tokens":5,"return_token_ids":true,"logprobs":true,)"
-                           R"("stop":["ok"])";
+  const std::string body =
+      R"({"model":"base","messages":[{"role":"user","content":"x"}],"max_tokens":5,"return_token_ids":true,"logprobs":true,)"
+      R"("stop":["ok"])";
   auto job = Submitted(Endpoint::kChat, body + "}");
   service_.Say(0, "a");
   service_.End(0, FinishReason::kStop);
