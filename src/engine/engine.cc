@@ -123,11 +123,14 @@ struct Engine::Impl {
       const std::lock_guard lock(inbox.mutex);
       accepting = inbox.accepting;
       hold = accepting ? inbox.hold : Hold::kNone;
-      TakeSubmitted();
+      if (hold == Hold::kNone || inbox.cancel_all) arriving.swap(inbox.submitted);
       pinning.swap(inbox.pins);
-      for (const RequestId id : inbox.cancelled) observer.CancelAsked(id);
-      cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
-      inbox.cancelled.clear();
+      std::erase_if(inbox.cancelled, [&](RequestId id) {
+        if (EmptyHeld(id)) return false;
+        observer.CancelAsked(id);
+        cancelling.push_back(id);
+        return true;
+      });
       if (std::exchange(inbox.cancel_all, false)) {
         observer.CancelAllAsked();
         cancel_all = true;
@@ -150,14 +153,18 @@ struct Engine::Impl {
     return any;
   }
 
-  // Takes what may be taken. A request that is held is taken to be cancelled. REQUIRES: the inbox's mutex is held.
-  void TakeSubmitted() {
-    if (hold == Hold::kNone || inbox.cancel_all) return arriving.swap(inbox.submitted);
-    std::erase_if(inbox.submitted, [&](std::unique_ptr<Sequence>& sequence) {
-      if (std::ranges::find(inbox.cancelled, sequence->id) == inbox.cancelled.end()) return false;
-      arriving.push_back(std::move(sequence));
-      return true;
-    });
+  // A request that is cancelled while it is held ends with the hold, because requests come in the order of their ids.
+  // Until then it has no more than its place. False: it is not held. REQUIRES: the inbox's mutex is held.
+  bool EmptyHeld(RequestId id) {
+    const auto found = std::ranges::find(inbox.submitted, id, [](const auto& sequence) { return sequence->id; });
+    if (found == inbox.submitted.end()) return false;
+    Sequence& sequence = **found;
+    std::vector<TokenId>({sequence.tokens.front()}).swap(sequence.tokens);
+    sequence.prompt_tokens = 1;
+    sequence.max_total_tokens = 2;
+    sequence.base_tokens = 0;
+    sequence.constraint = nullptr;
+    return true;
   }
 
   // Takes over retired generations. They are dropped at once, or with their last request.

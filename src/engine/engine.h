@@ -96,8 +96,8 @@ class Engine {
   // and Submit and SetPinned return it.
   Status Health() const;
 
-  // Holds requests back from the next step on, or lets them go. A request that is held can be cancelled. While all are
-  // held, a pin is refused (kUnavailable). StopAccepting ends every hold.
+  // Holds requests back from the next step on, or lets them go. A request that is held and cancelled ends with the
+  // hold. While all are held, a pin is refused (kUnavailable). StopAccepting ends every hold.
   void SetHold(Hold hold);
   // Ends all accepted requests at the next step with kAborted.
   void AbortAll();
