@@ -39,8 +39,7 @@ struct Inbox {
   std::map<AdapterGeneration, std::int64_t> kept_pages;  // pages of kept adapters; only the engine thread changes it
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
-  bool cancel_all = false;
-  FinishReason cancel_all_as = FinishReason::kCancelled;
+  std::optional<FinishReason> cancel_all;  // all that were accepted end like this
   Hold hold = Hold::kNone;
   bool accepting = true;
   std::optional<Error> lost;  // why the executor computes no more; then nothing is accepted
@@ -70,12 +69,11 @@ struct Engine::Impl {
   // looked up by id, never iterated for decisions
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
-  std::vector<RequestId> cancelling, cancelled_now;
+  std::vector<std::pair<RequestId, FinishReason>> cancelling, cancelled_now;
   // pinning: not decided yet; loading_pins: granted, but the adapter is not resident yet
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
-  bool cancel_all = false, accepting = true;  // as of the last step
-  FinishReason cancel_all_as = FinishReason::kCancelled;
+  bool accepting = true;  // as of the last step
   Hold hold = Hold::kNone;
   std::optional<Error> lost;  // as in the inbox
 
@@ -119,6 +117,7 @@ struct Engine::Impl {
   // ---- The phases of a step, in order ----
 
   bool DrainInbox(TimeNs now) {
+    std::optional<FinishReason> all;  // CancelAll or AbortAll was called
     {
       const std::lock_guard lock(inbox.mutex);
       accepting = inbox.accepting;
@@ -128,15 +127,12 @@ struct Engine::Impl {
       std::erase_if(inbox.cancelled, [&](RequestId id) {
         if (EmptyHeld(id)) return false;
         observer.CancelAsked(id);
-        cancelling.push_back(id);
+        cancelling.emplace_back(id, FinishReason::kCancelled);
         return true;
       });
-      if (std::exchange(inbox.cancel_all, false)) {
-        observer.CancelAllAsked();
-        cancel_all = true;
-        cancel_all_as = inbox.cancel_all_as;
-      }
+      all = std::exchange(inbox.cancel_all, std::nullopt);
     }
+    if (all) observer.CancelAllAsked();
     observer.Holding(hold);
     if (!accepting) observer.Ending();
     const bool any = !arriving.empty() || !pinning.empty();
@@ -150,7 +146,14 @@ struct Engine::Impl {
     arriving.clear();
     for (PinRequest& pin : pinning) ApplyPin(std::move(pin));
     pinning.clear();
+    if (all) CancelKnown(*all);
     return any;
+  }
+
+  // All requests that were taken from the inbox so far. One that comes while a step is in flight is not among them.
+  void CancelKnown(FinishReason reason) {
+    for (const auto& [id, sequence] : sequences) cancelling.emplace_back(id, reason);
+    std::sort(cancelling.begin(), cancelling.end());
   }
 
   // A request that is cancelled while it is held ends with the hold, because requests come in the order of their ids.
@@ -268,15 +271,9 @@ struct Engine::Impl {
 
   // Between steps no kernel reads any page, so cancelled requests return theirs here.
   bool ApplyCancellations(TimeNs now) {
-    FinishReason reason = FinishReason::kCancelled;
-    if (std::exchange(cancel_all, false)) {
-      for (const auto& [id, sequence] : sequences) cancelling.push_back(id);
-      std::sort(cancelling.begin(), cancelling.end());
-      reason = cancel_all_as;
-    }
     cancelled_now.swap(cancelling);
     bool any = false;
-    for (const RequestId id : cancelled_now) {
+    for (const auto& [id, reason] : cancelled_now) {
       const auto found = sequences.find(id);
       if (found == sequences.end() || found->second->state == RequestState::kFinished) continue;
       Finish(*found->second, reason, now);
@@ -809,8 +806,7 @@ void Engine::AbortAll() { impl_->EndAll(FinishReason::kAborted); }
 void Engine::Impl::EndAll(FinishReason reason) {
   {
     const std::lock_guard lock(inbox.mutex);
-    inbox.cancel_all = true;
-    inbox.cancel_all_as = reason;
+    inbox.cancel_all = reason;
   }
   parts.wakeup->Signal();
 }
