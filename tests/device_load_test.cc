@@ -260,7 +260,7 @@ TEST(DeviceLoad, AReloadUnderDecodeChangesLaterRequestsOnly) {
     request.ignore_eos = true;
     request.max_tokens = 40;
     request.on_event = [&](const GenerationEvent& event) {
-      if (event.token != nullptr) answer.push_back(event.token->id);
+      if (event.token.has_value()) answer.push_back(event.token->id);
       ++tokens;
       if (event.finish != FinishReason::kNone) ended = true;
     };

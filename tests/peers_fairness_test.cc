@@ -144,7 +144,7 @@ std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t
     if (arrival.of_b) ++silent[arrival.time];
     request.on_event = [&, of_b = arrival.of_b, time = arrival.time](const GenerationEvent& event) {
       EXPECT_NE(event.finish, FinishReason::kError);
-      if (!of_b || event.token == nullptr || event.generated_tokens != 1) return;
+      if (!of_b || !event.token.has_value() || event.generated_tokens != 1) return;
       times.push_back(static_cast<double>(event.now - time) / kNsPerMs);
       if (--silent[time] == 0) silent.erase(time);
     };

@@ -135,7 +135,7 @@ void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
     request.ignore_eos = true;
     Engine* engine = &world.runtime().engine();
     request.on_event = [engine, i, promise = &ended[i]](const GenerationEvent& event) {
-      if (event.token != nullptr && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1)
+      if (event.token.has_value() && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1)
         engine->Cancel(event.id);
       if (event.finish != FinishReason::kNone) promise->set_value();
     };

@@ -44,7 +44,7 @@ void BenchCounting() {
   OsClock clock;
   ServerMetrics metrics({}, "base", 8192);
   SequenceMetrics sequence(metrics, "sql", "", clock.Now());
-  TokenEvent event;
+  GenerationEvent event;
   event.token = SampledToken{};
   event.prompt_tokens = 10;
   constexpr int kTokens = 1'000'000;

@@ -16,15 +16,6 @@
 namespace loramux {
 namespace {
 
-// What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
-struct News {
-  Sequence* sequence = nullptr;
-  SampledToken token;  // the one that stopped it, if finish is kStop
-  bool has_token = false;
-  FinishReason finish = FinishReason::kNone;
-  Error error;
-};
-
 // A call of SetPinned.
 struct PinRequest {
   std::shared_ptr<const AdapterVersion> version;
@@ -83,8 +74,8 @@ struct Engine::Impl {
   std::vector<PlannedChunk> in_flight;
   StepBatchBuilder builder;
   StepResult result;
-  std::vector<News> news;
-  std::size_t news_count = 0;  // entries of `news` in use; the rest keep their memory
+  // What happened in the collected step. Delivered to the clients after the next step was submitted.
+  std::vector<std::pair<Sequence*, GenerationEvent>> news;
   std::vector<ResidencyManager::LoadFailure> load_failures;
   std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // failures of adapters that the step in flight uses
 
@@ -166,7 +157,7 @@ struct Engine::Impl {
     sequence.prompt_tokens = 1;
     sequence.max_total_tokens = 2;
     sequence.base_tokens = 0;
-    sequence.constraint = nullptr;
+    sequence.asked.constraint = nullptr;
     return true;
   }
 
@@ -257,7 +248,7 @@ struct Engine::Impl {
       sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
       if (token != nullptr) TakeToken(sequence, std::move(*token), now);
-      if (sequence.pooling && chunk.samples) {
+      if (sequence.asked.pooling && chunk.samples) {
         sequence.MakeEmbedding();
         Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       }
@@ -312,8 +303,8 @@ struct Engine::Impl {
 
   // Callbacks run while the executor computes.
   void Publish(TimeNs now) {
-    for (std::size_t i = 0; i < news_count; ++i) Tell(news[i], now);
-    news_count = 0;
+    for (auto& [sequence, event] : news) Tell(*sequence, event, now);
+    news.clear();
   }
 
   // Asks for the end of all accepted requests. On any thread.
@@ -406,17 +397,14 @@ struct Engine::Impl {
   // Every request that the scheduler knows is the base of a Sequence.
   static Sequence& SequenceOf(Request* request) { return static_cast<Sequence&>(*request); }
 
-  News& AddNews(Sequence& sequence) {
-    if (news_count == news.size()) news.emplace_back();
-    News& item = news[news_count++];
-    item.sequence = &sequence;
-    item.has_token = false;
-    item.finish = FinishReason::kNone;
-    return item;
+  GenerationEvent& AddNews(Sequence& sequence) {
+    GenerationEvent& event = news.emplace_back(&sequence, GenerationEvent()).second;
+    event.id = sequence.id;
+    return event;
   }
 
   // A chunk that ends what is known. After it comes a token, unless an embedding is all that is wanted.
-  static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).pooling; }
+  static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).asked.pooling; }
 
   // The length of each sum of the step in flight.
   std::size_t PoolWidth() const {
@@ -429,7 +417,7 @@ struct Engine::Impl {
   // To everything else it is a request that has stopped, so a recording needs no other event.
   void EndStuck(Sequence& sequence, TokenId token, TimeNs now) {
     observer.Sampled(sequence.id, token, /*stops=*/true);
-    Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.constraint->failure();
+    Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.asked.constraint->failure();
   }
 
   void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
@@ -437,23 +425,21 @@ struct Engine::Impl {
       Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       return;
     }
-    if (sequence.constraint != nullptr && sequence.constraint->failure() != nullptr) {
-      return EndStuck(sequence, token.id, now);
-    }
-    const auto& stop_ids = sequence.stop_ids;
+    TokenConstraint* const constraint = sequence.asked.constraint.get();
+    if (constraint != nullptr && constraint->failure() != nullptr) return EndStuck(sequence, token.id, now);
+    const auto& stop_ids = sequence.asked.stop_token_ids;
     const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
     observer.Sampled(sequence.id, token.id, stops);
     if (stops) {
-      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).token = std::move(token);
+      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).stop = std::move(token);
       return;
     }
     sequence.tokens.push_back(token.id);
     ++totals.tokens_generated;
     const bool full = static_cast<std::int32_t>(sequence.tokens.size()) >= sequence.max_total_tokens;
-    if (!full && sequence.constraint != nullptr) sequence.constraint->Advance(token.id);
-    News& item = full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence);
-    item.token = std::move(token);
-    item.has_token = true;
+    if (!full && constraint != nullptr) constraint->Advance(token.id);
+    (full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence)).token =
+        std::move(token);
   }
 
   // A generation that was retired after the request was resolved is still served.
@@ -575,14 +561,14 @@ struct Engine::Impl {
   }
 
   // `by_itself`: it generated its whole output.
-  News& Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself = false) {
+  GenerationEvent& Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself = false) {
     scheduler.Remove(&sequence, now, by_itself);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     observer.Ended(sequence.id);
-    News& item = AddNews(sequence);
-    item.finish = reason;
-    return item;
+    GenerationEvent& event = AddNews(sequence);
+    event.finish = reason;
+    return event;
   }
 
   // Ends all requests that wait for the adapter of a failed load. Later requests try the load again.
@@ -627,7 +613,7 @@ struct Engine::Impl {
     const std::span<const TokenId> scored = request.ScoredBy(chunk.num_tokens);
     if (!scored.empty()) {
       const auto known = static_cast<std::int64_t>(request.prompt_scores.size());
-      batch.Score(part, scored, known - request.computed, request.prompt_logprobs);
+      batch.Score(part, scored, known - request.computed, request.asked.prompt_logprobs);
     }
     const Sequence::Positions pooled = request.PooledBy(chunk.num_tokens);
     if (pooled.count > 0) {
@@ -637,24 +623,18 @@ struct Engine::Impl {
   }
 
   void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const {
+    const GenerationRequest& asked = request.asked;
     SamplerContext context = {
-        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = request.logit_bias};
-    if (static_cast<std::int32_t>(context.generated.size()) < request.min_tokens) {
-      context.banned = request.stop_ids;
-    } else if (request.ignore_eos) {
+        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = asked.logit_bias};
+    if (static_cast<std::int32_t>(context.generated.size()) < asked.min_tokens) {
+      context.banned = asked.stop_token_ids;
+    } else if (asked.ignore_eos && asked.constraint != nullptr) {
       context.banned = options.eos_token_ids;
     }
-    batch.Sample(part, request.sampling, context, request.constraint);
+    batch.Sample(part, asked.sampling, context, asked.constraint);
   }
 
-  void Tell(News& item, TimeNs now) {
-    Sequence& sequence = *item.sequence;
-    GenerationEvent event;
-    event.id = sequence.id;
-    event.token = item.has_token ? &item.token : nullptr;
-    event.finish = item.finish;
-    event.stop = item.finish == FinishReason::kStop ? &item.token : nullptr;
-    event.error = item.finish == FinishReason::kError ? &item.error : nullptr;
+  void Tell(Sequence& sequence, GenerationEvent& event, TimeNs now) {
     event.arrival = sequence.arrival;
     event.first_scheduled = sequence.first_scheduled;
     event.adapter_wait = sequence.adapter_wait;
@@ -662,11 +642,12 @@ struct Engine::Impl {
     event.prompt_tokens = sequence.prompt_tokens;
     event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);
     event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
-    if (sequence.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
+    if (sequence.asked.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
       event.prompt_scores = sequence.prompt_scores;
-    event.embedding = sequence.embedding;
-    if (sequence.on_event) sequence.on_event(event);
-    if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
+    event.embedding = std::move(sequence.embedding);
+    const bool ended = event.finish != FinishReason::kNone;
+    if (sequence.asked.on_event) sequence.asked.on_event(event);
+    if (ended) sequences.erase(sequence.id);
   }
 
   void UpdateStats(const StepPlan& plan) {
@@ -730,7 +711,7 @@ bool Engine::StepAt(TimeNs now) {
     return progress;
   }
   progress |= e.ApplyCancellations(now);
-  progress |= e.news_count > 0;
+  progress |= !e.news.empty();
   progress |= e.lost.has_value() ? e.EndAllRequests(now) : e.PlanAndSubmit(now);
   e.Publish(now);
   e.DeliverSnapshot(now);

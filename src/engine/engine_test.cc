@@ -435,9 +435,9 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   World::Outcome outcome;
   request.on_event = [&](const GenerationEvent& event) {
     outcome.finish = event.finish;
-    ASSERT_NE(event.stop, nullptr);
+    ASSERT_TRUE(event.stop.has_value());
     EXPECT_EQ(event.stop->id, request.stop_token_ids[0]);
-    EXPECT_EQ(event.token, nullptr);
+    EXPECT_FALSE(event.token.has_value());
   };
   ASSERT_TRUE(w.engine->Submit(request).ok());
   w.Drain();

@@ -141,7 +141,7 @@ struct EngineWorld {
     request.on_event = [this](const GenerationEvent& event) {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.ends, 0) << "an event after the last";
-      if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
+      if (event.token.has_value()) outcome.tokens.push_back(event.token->id);
       if (!event.prompt_scores.empty()) {
         EXPECT_TRUE(outcome.prompt_scores.empty()) << "scores were given twice";
         outcome.prompt_scores.assign(event.prompt_scores.begin(), event.prompt_scores.end());
@@ -154,7 +154,7 @@ struct EngineWorld {
       if (event.finish == FinishReason::kNone) return;
       ++outcome.ends;
       outcome.finish = event.finish;
-      if (event.error != nullptr) outcome.error = event.error->message;
+      if (event.error.has_value()) outcome.error = event.error->message;
     };
     const std::vector<TokenId> tokens = request.prompt;
     const auto id = engine->Submit(std::move(request));

@@ -144,13 +144,13 @@ struct RealWorld {
     request.sampling.temperature = 0;
     request.sampling.top_logprobs = 3;
     request.on_event = [&answer](const GenerationEvent& event) {
-      if (event.token != nullptr) {
+      if (event.token.has_value()) {
         answer.tokens.push_back(event.token->id);
         for (const TokenLogprob& top : event.token->top_logprobs) answer.logprobs.push_back(top.logprob);
       }
       answer.ended = event.finish != FinishReason::kNone;
       answer.cached_tokens = event.cached_prompt_tokens;
-      if (event.error != nullptr) answer.error = event.error->message;
+      if (event.error.has_value()) answer.error = event.error->message;
     };
     ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
   }

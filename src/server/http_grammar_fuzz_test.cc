@@ -234,7 +234,7 @@ class ImmediateService final : public GenerationService {
     SampledToken token;
     token.id = 'x';
     for (int i = 0; i < request.sampling.top_logprobs; ++i) token.top_logprobs.push_back({'a' + i, -1.0f});
-    event.token = &token;
+    event.token = std::move(token);
     event.finish = FinishReason::kLength;
     event.generated_tokens = 1;
     request.on_event(event);

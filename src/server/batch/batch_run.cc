@@ -151,8 +151,8 @@ class BatchRunner {
       const auto found = running_.find(number);
       if (found == running_.end()) continue;
       RunningJob& running = *found->second;
-      const std::vector<TokenEvent> events = running.inbox->Take();
-      for (const TokenEvent& event : events) progress_.tokens += event.token ? 1 : 0;
+      const std::vector<GenerationEvent> events = running.inbox->Take();
+      for (const GenerationEvent& event : events) progress_.tokens += event.token ? 1 : 0;
       const Status applied = running.inbox->overflowed() ? Status(Internal("The answer came faster than it was taken."))
                                                          : running.job.Apply(events);
       if (applied.ok() && !running.job.finished()) continue;

@@ -397,7 +397,10 @@ void CompletionJob::Count(ServerMetrics& metrics, TimeNs received) {
 
 Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    choices_[i].request.on_event = [inbox, i](const GenerationEvent& event) { inbox->Push(TokenEvent(i, event)); };
+    choices_[i].request.on_event = [inbox, i](GenerationEvent& event) {
+      event.choice = i;
+      inbox->Push(std::move(event));
+    };
     auto id = context_.generation->Submit(std::move(choices_[i].request));
     if (!id.ok()) {
       Cancel();
@@ -409,9 +412,9 @@ Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   return Ok{};
 }
 
-Status CompletionJob::Apply(std::span<const TokenEvent> events) {
+Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
   std::int64_t started = 0, tokens = 0;
-  for (const TokenEvent& event : events) {
+  for (const GenerationEvent& event : events) {
     Choice& choice = choices_[event.choice];
     if (event.token) ++tokens;
     const bool computed = event.token || event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
@@ -450,7 +453,7 @@ void CompletionJob::RememberPrefix(TimeNs now) {
   prefix_blocks_ = {};
 }
 
-void CompletionJob::SharePromptScores(const TokenEvent& event) {
+void CompletionJob::SharePromptScores(const GenerationEvent& event) {
   const auto n = static_cast<std::size_t>(request_.n);
   if (request_.ScoredAlternatives() < 0 || event.choice % n != 0) return;
   const auto scores = std::make_shared<const PromptScores>(

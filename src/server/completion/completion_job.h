@@ -127,7 +127,7 @@ class CompletionJob {
 
   // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
   // No more than kMaxAnswerBytes of an answer may be held.
-  Status Apply(std::span<const TokenEvent> events);
+  Status Apply(std::span<const GenerationEvent> events);
   // Returns about how many bytes of text and log-probabilities wait to be taken.
   std::size_t HeldBytes() const;
   // True if every choice is complete.
@@ -180,7 +180,7 @@ class CompletionJob {
   Result<GenerationRequest> MakeRequest(const std::vector<TokenId>& tokens, std::int32_t choice) const;
   void AppendEvents(Choice& choice, std::string& events);
   // Gives the prompt's log-probabilities of a choice's first event to all choices of the prompt.
-  void SharePromptScores(const TokenEvent& event);
+  void SharePromptScores(const GenerationEvent& event);
   Usage TotalUsage() const;
   // Notes for routers that the first prompt was computed.
   void RememberPrefix(TimeNs now);

@@ -93,9 +93,9 @@ constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // bytes of tools
 // Beyond this, it is worth returning the freed memory of a body or an answer to the system.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 
-std::size_t TokensOf(std::span<const TokenEvent> events) {
+std::size_t TokensOf(std::span<const GenerationEvent> events) {
   std::size_t count = 0;
-  for (const TokenEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
+  for (const GenerationEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
   return count;
 }
 
@@ -115,7 +115,7 @@ class Responder {
   }
 
   // Applies events and sends their output. False: the response is over.
-  asio::awaitable<bool> Advance(std::span<const TokenEvent> events) {
+  asio::awaitable<bool> Advance(std::span<const GenerationEvent> events) {
     bool more = true;
     while (more && !events.empty()) {
       const std::size_t count = std::min(events.size(), kEventsPerPiece);
@@ -150,13 +150,13 @@ class Responder {
     std::string text;  // streaming: the events to send
   };
 
-  Outcome Apply(std::span<const TokenEvent> events) {
+  Outcome Apply(std::span<const GenerationEvent> events) {
     Outcome outcome{job_.Apply(events), job_.finished(), {}};
     if (outcome.applied.ok() && job_.stream()) outcome.text = job_.TakeEvents();
     return outcome;
   }
 
-  asio::awaitable<bool> AdvancePiece(std::span<const TokenEvent> events) {
+  asio::awaitable<bool> AdvancePiece(std::span<const GenerationEvent> events) {
     Outcome outcome;
     if (TokensOf(events) <= kMaxInlineTokens) {
       outcome = Apply(events);
@@ -440,7 +440,7 @@ asio::awaitable<void> CompletionService::Run(HttpExchange& exchange, CompletionJ
   Responder responder(exchange, job, work_);
   bool more = true;
   while (more && !exchange.disconnected()) {
-    const std::vector<TokenEvent> events = inbox->Take();
+    const std::vector<GenerationEvent> events = inbox->Take();
     if (cut_off) {
       co_await responder.Fail(Unavailable("The server is shutting down; the answer is cut off here."));
       more = false;

@@ -201,7 +201,7 @@ SequenceMetrics::SequenceMetrics(ServerMetrics& metrics, std::string adapter, st
   state_.received = state_.now = received;
 }
 
-void SequenceMetrics::Take(const TokenEvent& event) {
+void SequenceMetrics::Take(const GenerationEvent& event) {
   if (metrics_ == nullptr || state_.reason != FinishReason::kNone) return;
   const bool computed = event.token || event.finish == FinishReason::kStop;
   if (computed && state_.prompt_tokens == 0) {

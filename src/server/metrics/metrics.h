@@ -76,7 +76,7 @@ class SequenceMetrics {
   SequenceMetrics(ServerMetrics& metrics, std::string adapter, std::string tenant, TimeNs received);
 
   // Reports the next event of the sequence.
-  void Take(const TokenEvent& event);
+  void Take(const GenerationEvent& event);
   // Reports that the sequence has ended for the client. Only the first call counts. kCancelled: the client
   // disconnected.
   void End(FinishReason reason);

@@ -257,8 +257,8 @@ TEST(EngineMetrics, HostileNamesAreEscaped) {
 
 // ---- Requests ----
 
-TokenEvent Token(TimeNs now, FinishReason finish = FinishReason::kNone) {
-  TokenEvent event;
+GenerationEvent Token(TimeNs now, FinishReason finish = FinishReason::kNone) {
+  GenerationEvent event;
   event.token = SampledToken{};
   event.finish = finish;
   event.prompt_tokens = 30;
@@ -324,7 +324,7 @@ TEST(ServerMetrics, AbortedSequencesHaveNoLatency) {
 TEST(ServerMetrics, SequenceThatEndsAtOnce) {
   ServerMetrics metrics({}, "base", 4096);
   SequenceMetrics sequence(metrics, "", "", 0);
-  TokenEvent end = Token(5 * kSecond, FinishReason::kStop);
+  GenerationEvent end = Token(5 * kSecond, FinishReason::kStop);
   end.token.reset();
   sequence.Take(end);
   sequence.End(FinishReason::kStop);
