@@ -117,13 +117,11 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
   ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(early.tokenizer, runtime);
   ASSIGN_OR_RETURN(const OutputFormatTable formats,
-                   ReadOutputFormats(early.templates.of_base(), flags.output_formats.tool_call_parsers,
+                   ReadOutputFormats(early.templates.served(), flags.output_formats.tool_call_parsers,
                                      flags.output_formats.reasoning_parsers));
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
   Composer composer(runtime);
-  const ChatTemplate no_template = ChatTemplate::None();
-  const ChatTemplate* const chat_template = early.templates.of_base();
   const LengthGuesser lengths;  // no guesses
   Admission admission({.max_queued = 0}, QuotaTable());
   PrefixMemory prefixes;
@@ -131,7 +129,7 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
                                   .generation = &service,
                                   .registry = &runtime.registry(),
                                   .tokenizer = &early.tokenizer,
-                                  .chat_template = chat_template == nullptr ? &no_template : chat_template,
+                                  .chat_template = &early.templates.served(),
                                   .seeds = &seeds,
                                   .admission = &admission,
                                   .finder = &composer,

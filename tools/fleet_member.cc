@@ -79,10 +79,12 @@ FleetMember::~FleetMember() {
   keys_.reset();
 }
 
-AdapterChanges FleetMember::changes() {
-  if (follower_ == nullptr) return {};
-  return {.load = [follower = follower_.get()](const auto& request) { return follower->Load(request); },
-          .unload = [follower = follower_.get()](const auto& name) { return follower->Unload(name); }};
+AdapterChanges FleetMember::ChangesTo(AdapterAdmin& admin) {
+  AdapterChanges changes = ChangesOf(admin);
+  if (follower_ == nullptr) return changes;
+  changes.load = [follower = follower_.get()](const auto& request) { return follower->Load(request); };
+  changes.unload = [follower = follower_.get()](const auto& name) { return follower->Unload(name); };
+  return changes;
 }
 
 void FleetMember::WaitForAdapters() {

@@ -39,8 +39,8 @@ class FleetMember {
   // Leaves. REQUIRES: the engine runs, because a load may wait for it.
   ~FleetMember();
 
-  // For the admin routes: changes go to the catalogue.
-  AdapterChanges changes();
+  // For the admin routes: changes go to the catalogue, where there is one.
+  AdapterChanges ChangesTo(AdapterAdmin& admin);
   // Waits for the adapters of the catalogue, if etcd answers, and not for long.
   void WaitForAdapters();
   // Registers the server: from now on routers send requests.

@@ -27,7 +27,7 @@ void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
 }
 
 Status CheckOutputFlags(const OutputFlags& flags) {
-  const auto formats = ReadOutputFormats(/*chat_template=*/nullptr, flags.tool_call_parsers, flags.reasoning_parsers);
+  const auto formats = ReadOutputFormats(ChatTemplate::None(), flags.tool_call_parsers, flags.reasoning_parsers);
   return formats.ok() ? Status(Ok{}) : Status(formats.error());
 }
 

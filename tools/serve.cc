@@ -151,11 +151,11 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
                                          runtime.history());
 }
 
-Result<std::optional<LengthGuesser>> LoadLengthProxy(const RuntimeFlags& flags) {
-  if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
+Result<LengthGuesser> LoadLengthProxy(const RuntimeFlags& flags) {
+  if (flags.length_proxy.empty()) return LengthGuesser();
   auto guesser = LengthGuesser::Load(flags.length_proxy);
   if (!guesser.ok()) return Error{guesser.error().code, "--length-proxy: " + guesser.error().message, "--length-proxy"};
-  return std::optional<LengthGuesser>(std::move(guesser).value());
+  return guesser;
 }
 
 // Null: not asked for.
@@ -247,8 +247,8 @@ struct EarlyParts {
   Member self;  // in its fleet
   ServerOptions options;
   std::unique_ptr<FlightRecorder> recorder;
-  std::unique_ptr<SpanExporter> spans;  // null: not asked for
-  std::optional<LengthGuesser> lengths;
+  std::unique_ptr<SpanExporter> spans;
+  LengthGuesser lengths;
   std::optional<Tokenizer> tokenizer;
   ChatTemplates templates;
 };
@@ -356,12 +356,12 @@ Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime,
        .generation = &service,
        .registry = &runtime.registry(),
        .tokenizer = &*early.tokenizer,
-       .chat_template = early.templates.of_base(),
-       .lengths = early.lengths ? &*early.lengths : nullptr,
+       .chat_template = &early.templates.served(),
+       .lengths = &early.lengths,
        .grammars = grammars,
        .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
-       .adapters = &adapters,
-       .adapter_changes = fleet.changes(),
+       .finder = &adapters,
+       .adapter_changes = fleet.ChangesTo(adapters),
        .spans = early.spans.get()});
 }
 

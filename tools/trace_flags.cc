@@ -78,7 +78,7 @@ void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
 }
 
 Result<std::unique_ptr<SpanExporter>> StartSpanExporter(const TraceFlags& flags, std::string_view version) {
-  if (flags.endpoint.empty()) return std::unique_ptr<SpanExporter>();
+  if (flags.endpoint.empty()) return SpanExporter::None();
   SpanExporterOptions options{.endpoint = flags.endpoint, .sample_share = flags.sample};
   for (const std::string& text : flags.headers) {
     ASSIGN_OR_RETURN(auto header, HeaderOf(text));

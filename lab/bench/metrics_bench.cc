@@ -27,8 +27,9 @@ void Bench(std::uint32_t adapters) {
     SequenceMetrics(metrics, adapter.version.name, {}, 0).End(FinishReason::kStop);
   }
   const auto grammars = GrammarCompiler::Refusing();
+  const auto spans = SpanExporter::None();
   const MetricsService service(
-      metrics, [&](auto) { return snapshot; }, registry, clock, *grammars);
+      metrics, [&](auto) { return snapshot; }, registry, clock, *grammars, *spans);
   std::vector<double> ms;
   std::size_t bytes = 0;
   for (int i = 0; i < 50; ++i) {

@@ -258,7 +258,7 @@ class Harness {
       : admission_({}, QuotaTable()),
         models_(fixture_.registry, NoFinder(), {"base", 0, kTestMaxTokens}),
         metrics_({}, "base", kTestMaxTokens),
-        service_(Context(), metrics_, {.max_model_len = kTestMaxTokens}),
+        service_(Context(), metrics_, {.max_model_len = kTestMaxTokens, .spans = fixture_.spans.get()}),
         activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);

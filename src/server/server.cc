@@ -59,23 +59,21 @@ struct Server::Impl {
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
-        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock,
-                        parts.grammars == nullptr ? *no_grammars : *parts.grammars, parts.spans),
-        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
-        live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
+        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock, *parts.grammars, *parts.spans),
+        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, *parts.finder, prefixes, *parts.clock),
+        live(metrics, parts.engine_snapshot, *parts.registry, *parts.finder, *parts.clock,
              {.changes = WhoChangesAdapters(options)}),
-        models(*parts.registry, FinderOf(parts),
-               {options.model_path, parts.clock->UnixSeconds(), options.max_model_len}),
+        models(*parts.registry, *parts.finder, {options.model_path, parts.clock->UnixSeconds(), options.max_model_len}),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
                  .tokenizer = parts.tokenizer,
-                 .chat_template = parts.chat_template == nullptr ? &no_template : parts.chat_template,
+                 .chat_template = parts.chat_template,
                  .seeds = &seeds,
                  .admission = &admission,
-                 .finder = &FinderOf(parts),
-                 .lengths = parts.lengths == nullptr ? &no_lengths : parts.lengths,
-                 .grammars = parts.grammars == nullptr ? no_grammars.get() : parts.grammars,
+                 .finder = parts.finder,
+                 .lengths = parts.lengths,
+                 .grammars = parts.grammars,
                  .defaults = &defaults,
                  .formats = &formats,
                  .embeddings = &embeddings,
@@ -100,8 +98,7 @@ struct Server::Impl {
     if (options.page) AddPageRoutes(routes);
     if (options.adapter_admin_key) {
       const AdminGate gate{*options.adapter_admin_key, options.http.allowed_origins};
-      adapters.emplace(parts.adapters, *parts.clock,
-                       AdapterServiceOptions{.gate = gate, .changes = parts.adapter_changes});
+      adapters.emplace(parts.adapter_changes, *parts.clock, AdapterServiceOptions{.gate = gate});
       adapters->AddRoutes(routes);
       trainers.emplace(*parts.generation, *parts.registry,
                        TrainerServiceOptions{gate, options.model_path, options.max_model_len});
@@ -118,10 +115,6 @@ struct Server::Impl {
   static void AddOpenApi(RouteTable& table) {
     CHECK(RoutesWithoutText(table.routes()).empty());
     AddOpenApiRoute(table, OpenApiDocument(table.routes(), LORAMUX_VERSION));
-  }
-
-  static AdapterFinder& FinderOf(const ServerParts& parts) {
-    return parts.adapters == nullptr ? NoFinder() : *parts.adapters;
   }
 
   static const char* WhoChangesAdapters(const ServerOptions& options) {
@@ -148,10 +141,6 @@ struct Server::Impl {
 
   const ProtectionOptions protection;
   const OutputFormatTable formats;
-  // In the place of parts that the program does not give.
-  const ChatTemplate no_template = ChatTemplate::None();
-  const LengthGuesser no_lengths;
-  const std::unique_ptr<GrammarCompiler> no_grammars = GrammarCompiler::Refusing();
   Guards guards;
   const RequestDefaults defaults;
   const EmbeddingOptions embeddings;
@@ -178,10 +167,12 @@ Status CheckProtection(const ProtectionOptions& options) {
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
   CHECK(parts.clock != nullptr && parts.generation != nullptr);
   CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
-  CHECK(!options.adapter_admin_key || parts.adapters != nullptr);
+  CHECK(parts.chat_template != nullptr && parts.lengths != nullptr && parts.grammars != nullptr);
+  CHECK(parts.finder != nullptr && parts.spans != nullptr);
+  CHECK(!options.adapter_admin_key || parts.adapter_changes.load != nullptr);
   ASSIGN_OR_RETURN(Guards guards, LoadGuards(options.protection));
   ASSIGN_OR_RETURN(OutputFormatTable formats,
-                   ReadOutputFormats(parts.chat_template, options.tool_call_parsers, options.reasoning_parsers));
+                   ReadOutputFormats(*parts.chat_template, options.tool_call_parsers, options.reasoning_parsers));
   auto impl = std::make_unique<Impl>(options, parts, std::move(guards), std::move(formats));
   RETURN_IF_ERROR(impl->http.Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -76,19 +76,20 @@ struct ServerOptions {
   bool page = true;              // the page for people at /, and /docs
 };
 
-// What the server works with. The server owns none of it; all of it must outlive the server.
+// What the server works with. The server owns none of it; all of it must outlive the server. No pointer is null: a part
+// that a program has not got does nothing, or refuses (ServingContext).
 struct ServerParts {
   const Clock* clock = nullptr;
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;  // null: the model has none
-  const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
-  GrammarCompiler* grammars = nullptr;          // null: no structured output
-  SnapshotSource engine_snapshot;               // snapshots of the engine behind `generation`, for /metrics and routers
-  AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
-  AdapterChanges adapter_changes;               // changes by the admin routes
-  SpanExporter* spans = nullptr;                // takes the spans of requests; null: there are none
+  const ChatTemplate* chat_template = nullptr;
+  const LengthGuesser* lengths = nullptr;
+  GrammarCompiler* grammars = nullptr;
+  SnapshotSource engine_snapshot;       // snapshots of the engine behind `generation`, for /metrics and routers
+  AdapterFinder* finder = &NoFinder();  // finds adapters that are not registered
+  AdapterChanges adapter_changes = {};  // changes by the admin routes; set if ServerOptions::adapter_admin_key is
+  SpanExporter* spans = nullptr;        // takes the spans of requests
 };
 
 // The HTTP server with all its services. The methods may be called on any thread.

@@ -38,8 +38,7 @@ class ServerTest : public testing::Test {
   }
 
   void Start() {
-    auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -574,8 +573,7 @@ TEST_F(KeyedServerTest, AKeyHasABoundedNumberOfSequences) {
 
 TEST_F(KeyedServerTest, AnUnknownModeOfPrefixSharingIsRefused) {
   options_.protection.prefix_sharing = "key";
-  const auto server = Server::Start(
-      options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+  const auto server = Server::Start(options_, fixture_.Parts(service_));
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(server.error().message, HasSubstr("expected tenant or all, found 'key'"));
 }

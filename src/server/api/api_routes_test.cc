@@ -25,8 +25,7 @@ class DialectRoutesTest : public testing::Test {
     options_.max_model_len = kTestMaxTokens;
   }
   void Start() {
-    auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }

@@ -315,7 +315,7 @@ TEST_F(CompletionJobTest, PreparationErrors) {
               HasSubstr("at least one token"));
   EXPECT_THAT(message(Endpoint::kCompletion, R"({"model":"sql","prompt":[300]})"), HasSubstr("found 300"));
   ServingContext context = fixture_.Context(service_);
-  const ChatTemplate none = ChatTemplate::None();
+  const ChatTemplate& none = ChatTemplate::None();
   context.chat_template = &none;
   const auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kChat),
                                           R"({"model":"sql","messages":[{"role":"user"}]})");

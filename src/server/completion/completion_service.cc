@@ -344,7 +344,7 @@ asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const 
 
 // Gives the spans of a request that has ended to the exporter. `job`: null if the request was refused.
 void CompletionService::Trace(const HttpExchange& exchange, TimeNs received, const CompletionJob* job) const {
-  if (options_.spans == nullptr) return;
+  if (!options_.spans->exports()) return;
   const HttpRequest& request = exchange.request();
   const TracePlace place = PlaceInTrace(exchange.trace(), request.Header("traceparent"),
                                         options_.spans->options().sample_share, RandomIdBits);

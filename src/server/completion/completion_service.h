@@ -29,7 +29,7 @@ struct CompletionServiceOptions {
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
   std::string tokenizer_info;     // the answer of /tokenizer_info; empty: there is none
-  SpanExporter* spans = nullptr;  // takes the spans of requests; null: there are none
+  SpanExporter* spans = nullptr;  // takes the spans of requests; not null
 };
 
 // Thread-safe: one instance serves all connections.

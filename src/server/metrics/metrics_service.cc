@@ -59,7 +59,7 @@ prometheus::MetricFamily SpanFamily(const SpanCounts& counts) {
 }  // namespace
 
 MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                               const Clock& clock, const GrammarCompiler& grammars, const SpanExporter* spans)
+                               const Clock& clock, const GrammarCompiler& grammars, const SpanExporter& spans)
     : metrics_(metrics),
       snapshots_(std::move(snapshots)),
       registry_(registry),
@@ -86,7 +86,7 @@ std::string MetricsService::Page() const {
                                     .unix_seconds = clock_.UnixSeconds()}));
   }
   if (!grammars_.refuses()) Append(families, GrammarFamilies(grammars_.stats()));
-  if (spans_ != nullptr) families.push_back(SpanFamily(spans_->counts()));
+  if (spans_.exports()) families.push_back(SpanFamily(spans_.counts()));
   Append(families, ProcessMetrics());
   return prometheus::TextSerializer().Serialize(families);
 }

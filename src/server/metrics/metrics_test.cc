@@ -400,8 +400,10 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   ServerMetrics metrics({}, "base", 4096);
   const auto grammars = GrammarCompiler::Refusing();
+  const auto spans = SpanExporter::None();
   const MetricsService service(
-      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock, *grammars);
+      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock, *grammars,
+      *spans);
   const MetricsPage page(service.Page());
   const std::map<std::string, std::vector<std::string>> expected = {
       {"gauge",
@@ -433,7 +435,8 @@ TEST(MetricsService, ProcessIsMeasured) {
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   ServerMetrics metrics({}, "base", 4096);
-  const MetricsPage page(MetricsService(metrics, {}, registry, clock, *GrammarCompiler::Refusing()).Page());
+  const MetricsPage page(
+      MetricsService(metrics, {}, registry, clock, *GrammarCompiler::Refusing(), *SpanExporter::None()).Page());
   EXPECT_GT(page.Sum("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GE(page.Sum("process_virtual_memory_bytes"), page.Sum("process_resident_memory_bytes"));
   EXPECT_GE(page.Sum("process_open_fds"), 3);

@@ -98,7 +98,7 @@ class LiveService::Viewer {
 };
 
 LiveService::LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry,
-                         AdapterFinder* finder, const Clock& clock, LiveOptions options)
+                         AdapterFinder& finder, const Clock& clock, LiveOptions options)
     : metrics_(metrics),
       engine_(std::move(engine)),
       registry_(registry),

@@ -35,9 +35,9 @@ struct LiveOptions {
 // connection watches, and nothing is counted for it then.
 class LiveService {
  public:
-  // What the references name must outlive the service; the service must outlive its HTTP server. `finder` may be null.
+  // What the references name must outlive the service; the service must outlive its HTTP server.
   // An empty `engine`: there is no state, and viewers get 503.
-  LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry, AdapterFinder* finder,
+  LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry, AdapterFinder& finder,
               const Clock& clock, LiveOptions options);
   ~LiveService();
   LiveService(const LiveService&) = delete;
@@ -73,7 +73,7 @@ class LiveService {
   ServerMetrics& metrics_;
   const SnapshotSource engine_;
   const AdapterRegistry& registry_;
-  AdapterFinder* const finder_;
+  AdapterFinder& finder_;
   const Clock& clock_;
   const LiveOptions options_;
 
