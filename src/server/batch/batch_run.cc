@@ -134,7 +134,7 @@ class BatchRunner {
   Status Start(BatchItem item, const Dialect& dialect) {
     auto job = CompletionJob::Prepare(context_, dialect, item.body);
     if (!job.ok()) return WriteFailure(item, dialect, job.error());
-    if (job->stream()) {
+    if (job->request().stream) {
       return WriteFailure(item, dialect, InvalidArgument("`stream`: expected false in a batch, found true", "stream"));
     }
     auto inbox = std::make_shared<GenerationInbox>(kMaxInboxBytes, [this, number = number_] { ready_.Add(number); });

@@ -422,7 +422,7 @@ Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
       ++started;
       tokens += event.prompt_tokens;
       SharePromptScores(event);
-      if (event.choice == 0) RememberPrefix(event.now);
+      if (event.choice == 0) context_.prefixes->Use(std::exchange(prefix_blocks_, {}), event.now);
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
@@ -446,11 +446,6 @@ Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
       fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
                   "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
                   kMaxAnswerBytes));
-}
-
-void CompletionJob::RememberPrefix(TimeNs now) {
-  context_.prefixes->Use(prefix_blocks_, now);
-  prefix_blocks_ = {};
 }
 
 void CompletionJob::SharePromptScores(const GenerationEvent& event) {
@@ -511,15 +506,13 @@ Usage CompletionJob::TotalUsage() const {
   return total;
 }
 
-void CompletionJob::AppendEvents(Choice& choice, std::string& events) {
-  if (!choice.stream.HasOutput()) return;
-  const Usage usage = choice.stream.usage();
-  events += writer_->Delta(choice.stream.TakeOutput(), usage);
-}
-
 std::string CompletionJob::TakeEvents() {
   std::string events;
-  for (Choice& choice : choices_) AppendEvents(choice, events);
+  for (Choice& choice : choices_) {
+    if (!choice.stream.HasOutput()) continue;
+    const Usage usage = choice.stream.usage();
+    events += writer_->Delta(choice.stream.TakeOutput(), usage);
+  }
   if (finished()) events += writer_->End(TotalUsage());
   return events;
 }

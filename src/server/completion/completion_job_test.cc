@@ -239,7 +239,7 @@ TEST_F(CompletionJobTest, AnAdapterIsNamedByOtherFieldsToo) {
                            R"({"model":"base","prompt":"a","lora":[{"id":"sql"}]})"}) {
     auto job = Submitted(Endpoint::kCompletion, body);
     EXPECT_EQ(service_.requests.back().adapter, AdapterGeneration{1});
-    EXPECT_EQ(job.model(), "sql");
+    EXPECT_EQ(job.request().model, "sql");
   }
   const auto unknown = Prepare(Endpoint::kCompletion, R"({"model":"base","prompt":"a","adapter_id":"none"})");
   EXPECT_EQ(unknown.error().param, "adapter_id");

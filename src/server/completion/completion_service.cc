@@ -108,10 +108,10 @@ class Responder {
 
   // Sends a comment line, which clients ignore. False: the response is over.
   asio::awaitable<bool> KeepAlive() {
-    if (!job_.stream()) co_return true;
+    if (!job_.request().stream) co_return true;
     const bool started = co_await Start();
     if (!started) co_return false;
-    co_return co_await exchange_.Write(job_.KeepAlive());
+    co_return co_await exchange_.Write(job_.writer().KeepAlive());
   }
 
   // Applies events and sends their output. False: the response is over.
@@ -137,7 +137,7 @@ class Responder {
       co_await exchange_.Send(ErrorReply(error));
       co_return;
     }
-    const std::string text = job_.TakeFailure(error);
+    const std::string text = job_.writer().Failure(error);
     co_await exchange_.Write(text);
     co_await exchange_.EndStream();
   }
@@ -152,7 +152,7 @@ class Responder {
 
   Outcome Apply(std::span<const GenerationEvent> events) {
     Outcome outcome{job_.Apply(events), job_.finished(), {}};
-    if (outcome.applied.ok() && job_.stream()) outcome.text = job_.TakeEvents();
+    if (outcome.applied.ok() && job_.request().stream) outcome.text = job_.TakeEvents();
     return outcome;
   }
 
@@ -168,7 +168,7 @@ class Responder {
       co_await Fail(outcome.applied.error());
       co_return false;
     }
-    if (job_.stream()) co_return co_await SendEvents(outcome);
+    if (job_.request().stream) co_return co_await SendEvents(outcome);
     if (!outcome.finished) co_return true;
     co_await SendBody();
     co_return false;
@@ -336,8 +336,8 @@ asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const 
     Trace(exchange, received, nullptr);
     co_return;
   }
-  ReportMistakes(exchange, (*job)->mistakes());
-  ReportLeftOutTools(exchange, (*job)->left_out_tools());
+  ReportMistakes(exchange, (*job)->request().mistakes);
+  ReportLeftOutTools(exchange, (*job)->request().left_out_tools);
   (*job)->Count(metrics_, received);
   co_await Run(exchange, std::move(**job), received);
 }
@@ -351,7 +351,7 @@ void CompletionService::Trace(const HttpExchange& exchange, TimeNs received, con
   if (!place.sampled) return;
   const RequestFacts facts{.method = request.method,
                            .path = request.path,
-                           .model = job == nullptr ? std::string() : job->model(),
+                           .model = job == nullptr ? std::string() : job->request().model,
                            .request_id = exchange.trace().request_id,
                            .received = received,
                            .ended = context_.clock->Now(),
@@ -424,7 +424,7 @@ asio::awaitable<void> CompletionService::Run(HttpExchange& exchange, CompletionJ
   });
   exchange.OnDisconnect([sleeper = sleeper.get()] { sleeper->Wake(); });
   bool cut_off = false;
-  exchange.Describe(job.id() + " of " + job.model());
+  exchange.Describe(job.id() + " of " + job.request().model);
   exchange.OnCutOff([&cut_off, sleeper = sleeper.get()] {
     cut_off = true;
     sleeper->Wake();
