@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "auth/error_body.h"
 #include "base/bytes.h"
 #include "cluster/session_servers.h"
 #include "envoy/picker_request.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "http/exchange.h"
 #include "router/route_headers.h"
 

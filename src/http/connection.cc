@@ -142,6 +142,7 @@ HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpSha
       body_lease_(shared.activity, std::move(address)),
       deadline_(stream_->socket().get_executor()),
       waiting_since_(clock_.Now()),
+      error_form_(&routes_.error_form()),
       watch_stopped_(stream_->socket().get_executor(), asio::steady_timer::time_point::max()) {
   error_code ignored;
   stream_->socket().set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -186,7 +187,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   trace_ = NewTrace(RandomIdBits);  // in advance, so that even the reply to a request that cannot be read has an id
   bytes_sent_ = 0;
   origin_.clear();
-  error_form_ = nullptr;
+  error_form_ = &routes_.error_form();
   HttpRequest request;
   const HttpRoute* route = nullptr;
   std::optional<HttpReply> refusal;
@@ -358,8 +359,9 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (activity_.draining()) keep_alive_ = false;
   linger_ = !keep_alive_;
-  if (reply.error && error_form_ != nullptr) {
+  if (reply.error && *error_form_) {
     reply.body = (*error_form_)(reply.status, reply.error->message, reply.error->param);
+    reply.content_type = "application/json";
   }
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);

@@ -132,9 +132,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpExchange* exchange_ = nullptr;  // the exchange being answered
   std::atomic<TimeNs> waiting_since_;
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;                     // Origin header of the request
-  const ErrorForm* error_form_ = nullptr;  // the path's form of errors; null: ErrorBody, or no path is known yet
-  std::string address_;                    // address of the client
+  std::string origin_;           // Origin header of the request
+  const ErrorForm* error_form_;  // that of the path, or of the table while no path is known
+  std::string address_;          // address of the client
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

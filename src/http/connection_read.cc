@@ -120,7 +120,7 @@ asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
   bool more = true;
   while (more && !parser.is_header_done()) more = co_await ParseMore(parser, error);
   DisarmDeadline();
-  error_form_ = routes_.ErrorFormOf(PathOf(OriginForm(parser.get().target())));
+  error_form_ = &routes_.ErrorFormOf(PathOf(OriginForm(parser.get().target())));
   if (!more) co_return co_await FailRead(error, true);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
   std::optional<HttpReply> refusal = HeaderRefusal(parser);

@@ -11,8 +11,8 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "auth/admission.h"
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "router/answer_lengths.h"
 #include "router/catalogue.h"
 #include "router/router_metrics.h"

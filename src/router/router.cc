@@ -8,6 +8,7 @@
 
 #include "auth/access.h"
 #include "auth/caller_gate.h"
+#include "auth/error_body.h"
 #include "base/log.h"
 #include "http/exchange.h"
 #include "http/json_reader.h"
@@ -63,6 +64,7 @@ struct Router::Impl {
         models(pool),
         fan_out(pool, models, options.shared_catalogue, options.admin_key),
         proxy(pool, metrics, options.proxy) {
+    routes.SetErrorForm(ErrorBody);
     AddOwnRoutes();
     models.AddRoutes(routes);
     fan_out.AddRoutes(routes);

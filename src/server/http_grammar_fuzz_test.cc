@@ -18,6 +18,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/strand.hpp>
 
+#include "auth/error_body.h"
 #include "base/log.h"
 #include "base/prng.h"
 #include "http/connection.h"
@@ -264,6 +265,7 @@ class Harness {
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);
     options_.max_header_bytes = 8 << 10;
     options_.max_body_bytes = 64 << 10;
+    routes_.SetErrorForm(ErrorBody);
     service_.AddProbes(routes_);
     models_.AddRoutes(routes_);
     AddApiRoutes(routes_, service_, models_.listing());

@@ -2,6 +2,7 @@
 
 #include "auth/access.h"
 #include "auth/caller_gate.h"
+#include "auth/error_body.h"
 #include "auth/tenancy.h"
 #include "base/log.h"
 #include "http/exchange.h"
@@ -89,6 +90,7 @@ struct Server::Impl {
                  .tokenizer_info = options.tokenizer_info,
                  .spans = parts.spans}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
+    routes.SetErrorForm(ErrorBody);
     service.AddProbes(routes);
     models.AddRoutes(routes);
     AddApiRoutes(routes, service, models.listing());

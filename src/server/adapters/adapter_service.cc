@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "http/run_on.h"
 #include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"

@@ -9,8 +9,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
 #include "server/adapters/admin_gate.h"

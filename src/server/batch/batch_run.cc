@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "server/api/api_routes.h"
 #include "server/batch/batch_format.h"
 #include "server/generation/generation_inbox.h"

@@ -10,8 +10,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "server/completion/completion_job.h"
 #include "server/completion/text_answers.h"
 #include "server/tracing/span_exporter.h"

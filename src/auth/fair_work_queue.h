@@ -1,6 +1,8 @@
-// Threads for work on untrusted input, shared fairly by tenants: parsing, templates, tokenizing, serialising.
+// Threads for work on untrusted input, shared fairly by tenants: parsing, templates, tokenizing, serialising. Needs
+// coroutines.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +12,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "http/run_on.h"
 
 namespace loramux {
 
@@ -86,5 +90,22 @@ class FairWorkQueue {
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };
+
+// Runs `function` on the queue as work of `tenant`, as RunElsewhere does.
+template <typename Function>
+boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, Function function) {
+  return RunElsewhere([&queue, tenant = std::move(tenant)](auto work) { queue.Post(tenant, std::move(work)); },
+                      std::move(function));
+}
+
+// The same, unless the client is gone when the turn of this work comes: then `function` is not called. `gone` must
+// outlive the calling coroutine (HttpExchange::WatchClient).
+template <typename Function>
+boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, const std::atomic<bool>& gone,
+                                   Function function) {
+  return RunOn(queue, std::move(tenant), [&gone, function = std::move(function)]() mutable {
+    if (!gone) function();
+  });
+}
 
 }  // namespace loramux

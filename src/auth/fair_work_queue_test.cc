@@ -1,14 +1,24 @@
-#include "http/fair_work_queue.h"
+#include "auth/fair_work_queue.h"
 
 #include <atomic>
 #include <future>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/wait_until_for_test.h"
+#include "http/exchange.h"
+#include "http/raw_client_for_test.h"
+#include "http/run_in_context_for_test.h"
+#include "http/server.h"
 
 namespace loramux::fair_work_queue_test {
 namespace {
+
+namespace asio = boost::asio;
 
 const OsClock clock;
 
@@ -161,6 +171,79 @@ TEST(FairWorkQueue, ManyThreadsPostAtOnce) {
     for (std::thread& poster : posters) poster.join();
   }
   EXPECT_EQ(count, 2000);
+}
+
+// A context that ends while the other thread leaves its work. ThreadSanitizer sees a thread that comes too late.
+TEST(FairWorkQueueRunOn, ContextMayEndAtOnce) {
+  FairWorkQueue queue(clock, {});
+  int runs = 0;
+  for (int i = 0; i < 500; ++i) {
+    RunInContext([&]() -> asio::awaitable<void> { co_await RunOn(queue, "tenant", [&runs] { ++runs; }); });
+  }
+  EXPECT_EQ(runs, 500);
+}
+
+TEST(FairWorkQueueRunOn, ExceptionsReachTheCaller) {
+  FairWorkQueue queue(clock, {});
+  bool caught = false;
+  RunInContext([&]() -> asio::awaitable<void> {
+    try {
+      co_await RunOn(queue, "tenant", [] { throw std::runtime_error("work"); });
+    } catch (const std::runtime_error&) {
+      caught = true;
+    }
+  });
+  EXPECT_TRUE(caught);
+}
+
+TEST(FairWorkQueueRunOn, WorkOfAClientThatIsGoneIsNotDone) {
+  FairWorkQueue queue(clock, {});
+  std::atomic<bool> gone = false;
+  int runs = 0, resumed = 0;
+  for (int i = 0; i < 3; ++i) {
+    RunInContext([&]() -> asio::awaitable<void> {
+      co_await RunOn(queue, "tenant", gone, [&runs] { ++runs; });
+      ++resumed;
+    });
+    gone = true;
+  }
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(resumed, 3);
+}
+
+TEST(FairWorkQueueRunOn, QueuedWorkOfClientsThatAreGoneIsNotDone) {
+  RouteTable routes;
+  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 0});
+  std::atomic<int> asked = 0, done = 0;
+  routes.Add("POST", "/work", [&](HttpExchange& exchange) -> boost::asio::awaitable<void> {
+    const std::atomic<bool>& gone = exchange.WatchClient();
+    ++asked;
+    co_await RunOn(queue, "all", gone, [&done] { ++done; });
+    HttpReply reply{200, "done", "text/plain", {}};
+    co_await exchange.Send(std::move(reply));
+  });
+  HttpServerOptions options;
+  options.port = 0;
+  HttpServer server(options, routes, clock);
+  ASSERT_TRUE(server.Start().ok());
+  std::promise<void> go;
+  queue.Post("all", [passed = go.get_future().share()] { passed.wait(); });
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(std::make_unique<RawHttpClient>(server.port()));
+    clients.back()->Send(RawHttpClient::Format("POST", "/work", "body"));
+  }
+  ASSERT_TRUE(WaitUntil([&] { return asked == 20; }));
+  RawHttpClient stays(server.port());
+  stays.Send(RawHttpClient::Format("POST", "/work", "body"));
+  for (const auto& client : clients) client->Close();
+  EXPECT_TRUE(WaitUntil([&] { return asked == 21; }));
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(50));  // for the server to see the ends; a slow one fails nothing but the count
+  go.set_value();
+  EXPECT_EQ(stays.Read().body, "done");
+  EXPECT_EQ(done, 1);
+  EXPECT_TRUE(WaitUntil([&] { return queue.tenants() == 0; }));
 }
 
 }  // namespace

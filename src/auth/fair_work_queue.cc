@@ -1,4 +1,4 @@
-#include "http/fair_work_queue.h"
+#include "auth/fair_work_queue.h"
 
 #include <algorithm>
 #include <chrono>
