@@ -214,16 +214,16 @@ Recorded Record(const Regime& regime) {
   return recorded;
 }
 
-Result<ReplayReport> ReplayBytes(std::string bytes, ReplayOptions options = {}) {
+Result<ReplayReport> ReplayBytes(std::string bytes, bool allow_truncated = false, std::int64_t check_every = 0) {
   ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
-  return Replay(reader, options);
+  return Replay(reader, allow_truncated, check_every);
 }
 
 class ReplayOfARealRun : public testing::TestWithParam<Regime> {};
 
 TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   const Recorded recorded = Record(GetParam());
-  const auto replay = ReplayBytes(recorded.bytes, {.check_every = 50});
+  const auto replay = ReplayBytes(recorded.bytes, /*allow_truncated=*/false, /*check_every=*/50);
   ASSERT_TRUE(replay.ok()) << replay.error().message;
   EXPECT_EQ(replay->difference, "");
   EXPECT_EQ(replay->equal_plans, replay->plans);
@@ -428,13 +428,13 @@ TEST_F(NotARun, TruncatedIsRefusedUnlessAskedFor) {
   for (int i = 0; i < 60; ++i) {
     const std::string cut = bytes_->substr(0, prng.NextBelow(bytes_->size()));
     EXPECT_FALSE(ReplayBytes(cut).ok());
-    const auto partial = ReplayBytes(cut, {.allow_truncated = true});
+    const auto partial = ReplayBytes(cut, /*allow_truncated=*/true);
     if (partial.ok()) {
       EXPECT_EQ(partial->difference, "");
       EXPECT_TRUE(partial->truncated);
     }
   }
-  const auto most = ReplayBytes(bytes_->substr(0, bytes_->size() - 1), {.allow_truncated = true});
+  const auto most = ReplayBytes(bytes_->substr(0, bytes_->size() - 1), /*allow_truncated=*/true);
   ASSERT_TRUE(most.ok());
   EXPECT_GT(most->plans, 100);
 }

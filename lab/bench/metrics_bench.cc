@@ -14,7 +14,7 @@ void Bench(std::uint32_t adapters) {
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   auto snapshot = std::make_shared<EngineSnapshot>();
   snapshot->stats.device = {.capacity_pages = 1 << 20, .free_pages = 1 << 19, .page_bytes = 1 << 16};
-  ServerMetrics metrics({}, "base", 8192);
+  ServerMetrics metrics(kTopAdapters, "base", 8192);
   for (std::uint32_t i = 0; i < adapters; ++i) {
     auto version = std::make_shared<AdapterVersion>();
     version->name = "customer-" + std::to_string(i);
@@ -42,7 +42,7 @@ void Bench(std::uint32_t adapters) {
 
 void BenchCounting() {
   OsClock clock;
-  ServerMetrics metrics({}, "base", 8192);
+  ServerMetrics metrics(kTopAdapters, "base", 8192);
   SequenceMetrics sequence(metrics, "sql", "", clock.Now());
   TokenEvent event;
   event.token = SampledToken{};

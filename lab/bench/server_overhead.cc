@@ -208,7 +208,7 @@ int Run(const Flags& flags) {
   const std::set<std::string> engine_threads = Threads();  // and this one, which sleeps or is the client
   ServerOptions server_options;
   server_options.http.port = 0;
-  server_options.max_model_len = runtime->max_model_len();
+  server_options.completion.max_model_len = runtime->max_model_len();
   auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(),
                                                          .generation = &service,
                                                          .registry = &runtime->registry(),

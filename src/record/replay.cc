@@ -46,8 +46,12 @@ class Generations {
 
 class ReplayWorld final : private EngineObserver {
  public:
-  ReplayWorld(RecordingReader& recording, const ReplayOptions& options)
-      : recording_(recording), setup_(recording.setup()), options_(options), hints_(&history_) {}
+  ReplayWorld(RecordingReader& recording, bool allow_truncated, std::int64_t check_every)
+      : recording_(recording),
+        setup_(recording.setup()),
+        allow_truncated_(allow_truncated),
+        check_every_(check_every),
+        hints_(&history_) {}
 
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
@@ -91,7 +95,7 @@ class ReplayWorld final : private EngineObserver {
       ++result_.steps;
       const TimeNs passed = clock_.Now() - begun_;
       if (samples_.Wants(passed)) samples_.Add(SampleOf(engine_->Stats(), passed));
-      if (options_.check_every > 0 && result_.steps % options_.check_every == 0) engine_->CheckIntegrity();
+      if (check_every_ > 0 && result_.steps % check_every_ == 0) engine_->CheckIntegrity();
     }
     return Finish();
   }
@@ -102,7 +106,7 @@ class ReplayWorld final : private EngineObserver {
     recording_.Rewind();
     while (true) {
       auto step = recording_.Next();
-      if (!step.ok() && recording_.truncated() && options_.allow_truncated) {
+      if (!step.ok() && recording_.truncated() && allow_truncated_) {
         result_.truncated = true;
         break;
       }
@@ -138,7 +142,7 @@ class ReplayWorld final : private EngineObserver {
   Result<bool> Fill(std::size_t count) {
     while (steps_.size() < count && !at_end_) {
       auto step = recording_.Next();
-      const bool cut = !step.ok() && recording_.truncated() && options_.allow_truncated;
+      const bool cut = !step.ok() && recording_.truncated() && allow_truncated_;
       if (!step.ok() && !cut) return step.error();
       at_end_ = cut || !step->has_value();
       if (!at_end_) steps_.push_back(std::move(**step));
@@ -371,7 +375,8 @@ class ReplayWorld final : private EngineObserver {
 
   RecordingReader& recording_;
   const RecordedSetup& setup_;
-  const ReplayOptions options_;
+  const bool allow_truncated_;
+  const std::int64_t check_every_;
   VirtualClock clock_;
   Wakeup wakeup_;
   ReplayedTransfer adapter_transfer_, kv_transfer_;
@@ -396,8 +401,8 @@ class ReplayWorld final : private EngineObserver {
 
 }  // namespace
 
-Result<ReplayReport> Replay(RecordingReader& recording, const ReplayOptions& options) {
-  ReplayWorld world(recording, options);
+Result<ReplayReport> Replay(RecordingReader& recording, bool allow_truncated, std::int64_t check_every) {
+  ReplayWorld world(recording, allow_truncated, check_every);
   RETURN_IF_ERROR(world.Build());
   return world.Run();
 }

@@ -163,7 +163,7 @@ HttpCallRequest Forwarding::MakeCall() {
   call.headers = RequestHeaders(exchange_, proxy_.pool_.access().fleet_key, proxy_.pool_.clock().UnixSeconds());
   call.as_given = true;
   if (!route_.digest.empty()) call.headers.emplace_back("x-loramux-require-digest", route_.digest);
-  call.idle_timeout = proxy_.options_.answer_timeout;
+  call.idle_timeout = proxy_.answer_timeout_;
   call.repeatable = false;
   return call;
 }

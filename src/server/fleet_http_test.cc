@@ -32,7 +32,7 @@ class FleetHttp : public testing::Test {
   FleetHttp() : service_([](const GenerationRequest&) { return Say("hello"); }) {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
     options_.fleet.drain_notice = 0ms;
     state_.stats.device.used_pages[static_cast<std::size_t>(PageCategory::kKv)] = 100;
     state_.page_tokens = 16;
@@ -228,7 +228,7 @@ TEST_F(FleetHttp, RequestsOfADrainingServerAreNotStarted) {
 std::unique_ptr<Server> ServerOver(ServingFixture& fixture, ScriptedService& service) {
   ServerOptions options;
   options.http.port = 0;
-  options.max_model_len = kTestMaxTokens;
+  options.completion.max_model_len = kTestMaxTokens;
   auto server = Server::Start(options, {.clock = &fixture.clock,
                                         .generation = &service,
                                         .registry = &fixture.registry,

@@ -255,9 +255,9 @@ class ImmediateService final : public GenerationService {
 class Harness {
  public:
   Harness()
-      : admission_({}, QuotaTable()),
+      : admission_(QuotaTable()),
         models_(fixture_.registry, NoFinder(), {"base", 0, kTestMaxTokens}),
-        metrics_({}, "base", kTestMaxTokens),
+        metrics_(kTopAdapters, "base", kTestMaxTokens),
         service_(Context(), metrics_, {.max_model_len = kTestMaxTokens}),
         activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);

@@ -25,7 +25,7 @@ class MetricsHttp : public testing::Test {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
   void Start() {
     auto server = Server::Start(options_, {.clock = &fixture_.clock,

@@ -56,16 +56,16 @@ struct Server::Impl {
         guards(std::move(loaded)),
         defaults(options.defaults),
         embeddings(options.embeddings),
-        admission(protection.admission, guards.quotas),
+        admission(guards.quotas, protection.max_queued),
         seeds(options.seed),
-        metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
+        metrics(options.top_adapters, parts.registry->base_names().front(), options.completion.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock,
                         parts.grammars == nullptr ? *no_grammars : *parts.grammars, parts.spans),
         fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
         live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
-             {.changes = WhoChangesAdapters(options)}),
+             WhoChangesAdapters(options)),
         models(*parts.registry, FinderOf(parts),
-               {options.model_path, parts.clock->UnixSeconds(), options.max_model_len}),
+               {options.model_path, parts.clock->UnixSeconds(), options.completion.max_model_len}),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
@@ -82,14 +82,7 @@ struct Server::Impl {
                  .prefixes = &prefixes,
                  .max_sequences = protection.max_sequences_per_request,
                  .prefix_sharing = guards.prefix_sharing},
-                metrics,
-                {.max_model_len = options.max_model_len,
-                 .work = {.threads = options.tokenizer_threads},
-                 .max_tokenize_bytes = options.max_tokenize_bytes,
-                 .max_buffered_bytes = options.max_buffered_bytes,
-                 .sse_keepalive = options.sse_keepalive,
-                 .tokenizer_info = options.tokenizer_info,
-                 .spans = parts.spans}),
+                metrics, CompletionOf(options, parts)),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddProbes(routes);
     models.AddRoutes(routes);
@@ -108,10 +101,7 @@ struct Server::Impl {
       trainers->AddRoutes(routes);
     }
     AddOpenApi(routes);
-    routes.SetGate(CallerGate({.access = guards.access.get(),
-                               .fleet_key = options.fleet.key,
-                               .trust_fairness_header = options.trust_fairness_header},
-                              *parts.clock));
+    routes.SetGate(CallerGate(guards.access.get(), options.fleet.key, options.trust_fairness_header, *parts.clock));
   }
 
   // Last, when all other routes are in the table.
@@ -127,6 +117,12 @@ struct Server::Impl {
   static const char* WhoChangesAdapters(const ServerOptions& options) {
     if (!options.adapter_admin_key) return "none";
     return options.adapter_admin_key->empty() ? "open" : "key";
+  }
+
+  static CompletionServiceOptions CompletionOf(const ServerOptions& options, const ServerParts& parts) {
+    CompletionServiceOptions completion = options.completion;
+    completion.spans = parts.spans;
+    return completion;
   }
 
   static SnapshotServiceOptions FleetOf(const ServerOptions& options) {

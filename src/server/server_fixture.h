@@ -63,7 +63,7 @@ struct ServingFixture {
   Tokenizer tokenizer;
   ChatTemplate chat_template;
   SeedSource seeds{7};
-  Admission admission{{.max_queued = 0}, QuotaTable()};
+  Admission admission{QuotaTable(), /*max_queued=*/0};
   LengthGuesser lengths;
   std::unique_ptr<GrammarCompiler> grammars = GrammarCompiler::Refusing();
   RequestDefaults defaults;

@@ -34,7 +34,7 @@ class ServerTest : public testing::Test {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
 
   void Start() {
@@ -290,7 +290,7 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
 
 TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   const int count = 20000;
-  options_.max_buffered_bytes = std::size_t{8} << 20;  // for all tokens at once
+  options_.completion.max_buffered_bytes = std::size_t{8} << 20;  // for all tokens at once
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = true;
@@ -305,7 +305,7 @@ TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
 }
 
 TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
-  options_.max_buffered_bytes = 100'000;
+  options_.completion.max_buffered_bytes = 100'000;
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = script.endless = true;
@@ -337,7 +337,7 @@ TEST_F(ServerTest, PipelinedCompletions) {
 
 TEST_F(ServerTest, ManyConnectionsAtOnce) {
   options_.http.threads = 2;
-  options_.tokenizer_threads = 2;
+  options_.completion.work.threads = 2;
   service_.set_step_time(1ms);
   Start([](const GenerationRequest& request) { return Say(std::string(8, static_cast<char>(request.prompt.back()))); });
   std::vector<std::unique_ptr<RawHttpClient>> clients;

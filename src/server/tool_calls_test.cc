@@ -77,7 +77,7 @@ class ToolCallsTest : public testing::Test {
  protected:
   ToolCallsTest() : service_([this](const GenerationRequest&) { return script_; }) {
     options_.http.port = 0;
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
     options_.tool_call_parsers = {"hermes"};
   }
 

@@ -19,8 +19,8 @@ class OneServer final : private EventLoop {
   // Call once, before Run.
   Status Build() {
     ASSIGN_OR_RETURN(auto adapters, SimulatedAdapters::Create(options_.device, workload_));
-    ASSIGN_OR_RETURN(server_, SimulatedServer::Create(options_, LimitsOf(workload_),
-                                                      {.clock = &clock_, .events = &events_}, std::move(adapters)));
+    ASSIGN_OR_RETURN(server_,
+                     SimulatedServer::Create(options_, {.clock = &clock_, .events = &events_}, std::move(adapters)));
     return Ok{};
   }
 

@@ -22,7 +22,7 @@ class DialectRoutesTest : public testing::Test {
   DialectRoutesTest() : service_([this](const GenerationRequest&) { return script_; }) {
     options_.http.port = 0;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
   void Start() {
     auto server = Server::Start(

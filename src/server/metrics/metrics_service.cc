@@ -82,7 +82,7 @@ std::string MetricsService::Page() const {
     Append(families, EngineMetrics({.snapshot = snapshot.get(),
                                     .registered = registry_.List(),
                                     .model_name = metrics_.model_name(),
-                                    .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
+                                    .top_adapters = static_cast<std::size_t>(metrics_.top_adapters()),
                                     .unix_seconds = clock_.UnixSeconds()}));
   }
   if (!grammars_.refuses()) Append(families, GrammarFamilies(grammars_.stats()));

@@ -139,7 +139,7 @@ class LiveServer : public testing::Test {
   std::atomic<int> asked_ = 0;
   std::atomic<bool> large_ = false;   // events are more than the sockets take
   std::atomic<bool> silent_ = false;  // the engine does not answer
-  ServerMetrics metrics_{{}, "base", 100};
+  ServerMetrics metrics_{kTopAdapters, "base", 100};
   LiveService live_{metrics_,
                     [this](std::chrono::milliseconds) {
                       ++asked_;
@@ -151,7 +151,8 @@ class LiveServer : public testing::Test {
                     fixture_.registry,
                     nullptr,
                     fixture_.clock,
-                    {.changes = "key", .slowest_write = std::chrono::milliseconds(100)}};
+                    "key",
+                    std::chrono::milliseconds(100)};
   RouteTable routes_;
   HttpServer server_;
 };
