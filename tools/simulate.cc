@@ -24,7 +24,7 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kThisCpu = "this-cpu";
-constexpr double kSloFactor = 5;  // Chameleon 5.1
+constexpr double kObjectiveFactor = 5;  // Chameleon 5.1
 // What a person who reads along notices: a wait of seconds, and text that comes slower than it is read.
 constexpr TimeNs kDefaultTtft = 2 * kNsPerSecond, kDefaultTpot = 100 * kNsPerMs;
 
@@ -302,7 +302,7 @@ void AddObjectiveFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Objective for TTFT; 0: 5 times the mean time of a request at low load",
             .default_text = "2",
             .range = {{0.0, 1e6}}});
-  line.Add({.names = "--tpot-slo",
+  line.Add({.names = "--tpot-objective,--tpot-slo",
             .target = &flags.objective.tpot,
             .form = FlagForm::kSeconds,
             .unit = "SECONDS",
@@ -310,7 +310,7 @@ void AddObjectiveFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Objective for TPOT, the mean time per token of a request after its first; 0: none",
             .default_text = "0.1, or none with another objective",
             .range = {{0.0, 1e6}}});
-  line.Add({.names = "--token-slo",
+  line.Add({.names = "--token-objective,--token-slo",
             .target = &flags.objective.token,
             .form = FlagForm::kSeconds,
             .unit = "SECONDS",
@@ -493,7 +493,7 @@ Status SetObjective(const SimulateFlags& flags, PreparedSimulation& prepared) {
     quiet.preset = prepared.presets.front();
     ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(quiet, flags.workload));
     prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    ttft = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
+    ttft = std::max<TimeNs>(1, static_cast<TimeNs>(kObjectiveFactor * static_cast<double>(low_load)));
     prepared.objective_source = "TTFT: 5 x the mean time of a request at low load, " + FormatMs(prepared.low_load_ms);
   }
   for (Preset& preset : prepared.presets) preset.spec.objective = ttft;

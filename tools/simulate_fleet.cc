@@ -124,7 +124,7 @@ FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation
   options.seed = flags.workload.seed;
   options.server.preset = prepared.presets.front();
   options.dispatcher.seed = flags.workload.seed;
-  options.dispatcher.slo = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
+  options.dispatcher.tpot_objective = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
   // A router that hears seldom must believe what it heard for longer.
   options.dispatcher.snapshot_lifetime =
       std::max(options.dispatcher.snapshot_lifetime, 3 * (options.snapshot_interval + options.snapshot_delay));

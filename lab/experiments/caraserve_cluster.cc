@@ -39,7 +39,7 @@ Result<FleetJob> MakeClusterJob(const ExperimentContext& context, LoraCostShape 
   ASSIGN_OR_RETURN(server.preset, FindPreset("caraserve"));
   job.options.servers = kInstances;
   job.options.dispatcher.policy = policy;
-  job.options.dispatcher.slo = kTokenObjective;
+  job.options.dispatcher.tpot_objective = kTokenObjective;
   job.objective = {.ttft = 0, .token = kTokenObjective};
   job.load = {.requests = context.Requests(4000),
               .rate = rate,

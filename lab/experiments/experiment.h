@@ -13,7 +13,7 @@
 #include "lab/experiments/verdict.h"
 #include "report/progress_bar.h"
 #include "simulate/simulation.h"
-#include "simulate/slo_search.h"
+#include "simulate/load_search.h"
 #include "simulate/summary.h"
 #include "workload/workload.h"
 

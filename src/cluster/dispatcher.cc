@@ -313,7 +313,7 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
                              .random = prng.Next(),
                              .model = options.model.get(),
                              .replicas = ReplicasFor(request, first, now),
-                             .slo = request.slo > 0 ? request.slo : options.slo};
+                             .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective};
   if (chosen == usable.size()) chosen = policy->Choose(context);
   CHECK_LT(chosen, usable.size());
   Server& server = *usable[chosen];

@@ -8,7 +8,7 @@
 #include "simulate/event_queue.h"
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"
-#include "simulate/slo_search.h"
+#include "simulate/load_search.h"
 #include "simulate/summary.h"
 
 namespace loramux::models_test {
@@ -239,7 +239,7 @@ TEST(SimulatedTransfer, SLoraMovesAnAdapterTwiceAndCopiesItOnTheDevice) {
 
 // ---- The executor
 
-TEST(SloSearch, FindsTheLoadThatIsSustained) {
+TEST(LoadSearch, FindsTheLoadThatIsSustained) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   WorkloadOptions load{.requests = 300, .rate = 1, .input_mean = 256, .output_mean = 32, .adapters = 10, .ranks = {8}};
   const TimeNs low_load = LowLoadTime(options, load).value();
@@ -256,7 +256,7 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   EXPECT_EQ(FindSustainedLoad(options, load, kNsPerUs).value().rate, 0);
 }
 
-TEST(SloSearch, InHasteItFindsTheSame) {
+TEST(LoadSearch, InHasteItFindsTheSame) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SimulationOptions options{.device = Describe("a40", "llama-7b"),
                               .preset = FindPreset(seed % 2 == 0 ? "loramux" : "s-lora").value(),
@@ -345,7 +345,7 @@ TEST(Objective, EachPartIsCountedByItself) {
   EXPECT_EQ(Summarise(result, {.ttft = 2 * kNsPerSecond, .tpot = kNsPerSecond / 10}).attained, 0.5);
 }
 
-TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
+TEST(LoadSearch, SaysWhenNoLoadWasTooHigh) {
   const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   const WorkloadOptions load{
       .requests = 10, .rate = 1000, .input_mean = 20, .output_mean = 4, .adapters = 2, .ranks = {8}};
@@ -354,7 +354,7 @@ TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
   EXPECT_GT(found.rate, kMaxRate / 2);
 }
 
-TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
+TEST(LoadSearch, AnObjectiveNeedsARequestThatFits) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   options.device.device_pages = 10;  // pages of 16 tokens
   const auto low_load =

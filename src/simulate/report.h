@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "simulate/simulation.h"
-#include "simulate/slo_search.h"
+#include "simulate/load_search.h"
 #include "simulate/summary.h"
 
 namespace loramux {

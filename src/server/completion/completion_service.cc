@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "auth/slo_headers.h"
+#include "auth/objective_headers.h"
 #include "base/log.h"
 #include "http/random_source.h"
 #include "http/run_on.h"
@@ -369,7 +369,7 @@ Result<ServingContext> CompletionService::ContextOf(HttpExchange& exchange, Time
   context.received = received;
   context.require_digest = request.Header(kRequireDigestHeader);
   context.gone = &exchange.WatchClient();
-  ASSIGN_OR_RETURN(context.ttft, SloIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
+  ASSIGN_OR_RETURN(context.ttft, ObjectiveIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
   return context;
 }
 

@@ -49,6 +49,6 @@ struct LoadSearch {
 Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload,
                                         const LoadSearch& search);
 // The same for TTFT alone.
-Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs slo);
+Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs ttft);
 
 }  // namespace loramux

@@ -1,4 +1,4 @@
-#include "auth/slo_headers.h"
+#include "auth/objective_headers.h"
 
 #include <charconv>
 #include <string>
@@ -13,7 +13,7 @@ constexpr std::size_t kMostShown = 40;
 
 }  // namespace
 
-Result<TimeNs> SloIn(const std::function<std::string_view(std::string_view)>& header, const SloHeaderNames& names) {
+Result<TimeNs> ObjectiveIn(const std::function<std::string_view(std::string_view)>& header, const ObjectiveHeaderNames& names) {
   for (const std::string_view name : names) {
     const std::string_view text = header(name);
     if (text.empty()) continue;

@@ -1,4 +1,4 @@
-#include "simulate/slo_search.h"
+#include "simulate/load_search.h"
 
 #include <algorithm>
 #include <limits>
@@ -198,8 +198,8 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const 
   return LoadFinder(options, workload, search).Find();
 }
 
-Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs slo) {
-  const LoadSearch search{.objective = {.ttft = slo}};
+Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs ttft) {
+  const LoadSearch search{.objective = {.ttft = ttft}};
   return FindSustainedLoad(options, workload, search);
 }
 
