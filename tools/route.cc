@@ -52,7 +52,8 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   RouterOptions options = flags.router;
   options.version = LORAMUX_VERSION;
   options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
-  options.dispatch.tpot_objective = static_cast<TimeNs>(flags.tpot_objective_ms / 1000 * static_cast<double>(kNsPerSecond));
+  options.dispatch.tpot_objective =
+      static_cast<TimeNs>(flags.tpot_objective_ms / 1000 * static_cast<double>(kNsPerSecond));
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
   }

@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/fleet_runs.h"
-#include "report/dot_chart.h"
 
 namespace loramux {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/prng.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/fastlibra_cells.h"
-#include "report/dot_chart.h"
 
 namespace loramux::fastlibra {
 

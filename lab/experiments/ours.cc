@@ -114,7 +114,7 @@ Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
       if (jobs.size() % kCount == 0) {
         ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load));
         SetObjective(job, static_cast<TimeNs>(workload.objective > 0 ? workload.objective * kNsPerSecond
-                                                               : kObjectiveFactor * static_cast<double>(low)));
+                                                                     : kObjectiveFactor * static_cast<double>(low)));
       } else {
         SetObjective(job, jobs[jobs.size() / kCount * kCount].options.preset.spec.objective);
       }

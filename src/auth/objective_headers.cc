@@ -13,7 +13,8 @@ constexpr std::size_t kMostShown = 40;
 
 }  // namespace
 
-Result<TimeNs> ObjectiveIn(const std::function<std::string_view(std::string_view)>& header, const ObjectiveHeaderNames& names) {
+Result<TimeNs> ObjectiveIn(const std::function<std::string_view(std::string_view)>& header,
+                           const ObjectiveHeaderNames& names) {
   for (const std::string_view name : names) {
     const std::string_view text = header(name);
     if (text.empty()) continue;

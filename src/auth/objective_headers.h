@@ -18,6 +18,7 @@ inline constexpr ObjectiveHeaderNames kTpotHeaders = {"x-llm-d-slo-tpot-ms", "x-
 // Returns the time that the first of these headers names; 0: the request has none of them. `header` returns the value
 // of a header by its name in lower case, empty if there is none. Error (kInvalidArgument): it is no number of
 // milliseconds from 1 to 86,400,000.
-Result<TimeNs> ObjectiveIn(const std::function<std::string_view(std::string_view)>& header, const ObjectiveHeaderNames& names);
+Result<TimeNs> ObjectiveIn(const std::function<std::string_view(std::string_view)>& header,
+                           const ObjectiveHeaderNames& names);
 
 }  // namespace loramux

@@ -307,13 +307,14 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
                      .share = server->health.Share(now)});
   }
   std::size_t chosen = OfSession(request, now);
-  const RouteContext context{.request = request,
-                             .servers = views,
-                             .now = now,
-                             .random = prng.Next(),
-                             .model = options.model.get(),
-                             .replicas = ReplicasFor(request, first, now),
-                             .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective};
+  const RouteContext context{
+      .request = request,
+      .servers = views,
+      .now = now,
+      .random = prng.Next(),
+      .model = options.model.get(),
+      .replicas = ReplicasFor(request, first, now),
+      .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective};
   if (chosen == usable.size()) chosen = policy->Choose(context);
   CHECK_LT(chosen, usable.size());
   Server& server = *usable[chosen];

@@ -24,7 +24,7 @@ struct DispatcherOptions {
   std::string policy = "loramux";
   std::shared_ptr<const PerformanceModel> model;  // required: of one server
   bool correct_by_own = true;                     // count the own dispatches since a snapshot
-  TimeNs tpot_objective = 0;                                 // RouteContext::tpot_objective
+  TimeNs tpot_objective = 0;                      // RouteContext::tpot_objective
   std::uint64_t seed = 1;                         // seed of all chance
   HealthOptions health;
   double most_ejected = 0.5;                     // share of the servers; beyond it all are used (panic mode)

@@ -132,7 +132,8 @@ TEST(RoutePolicy, FirstFitFillsTheFullestServerWithRoom) {
   tight.snapshot.history_pages = 100;  // may be evicted
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "tight");
   // An objective that only small batches keep.
-  world.tpot_objective = static_cast<TimeNs>(1e9 * world.model->SecondsOf({.decode_sequences = 50, .decode_context = 20000}));
+  world.tpot_objective =
+      static_cast<TimeNs>(1e9 * world.model->SecondsOf({.decode_sequences = 50, .decode_context = 20000}));
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "empty");
   world.servers.pop_front();
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "half");  // none has room: the least requests

@@ -43,7 +43,8 @@ double RankAwareCost(const RouteContext& context, const ServerView& view) {
   const double more_decode = decode - StepSeconds(model, view.load->exists);
   const auto answer = static_cast<double>(std::max<std::int64_t>(1, context.request.output_tokens));
   double cost = more_prefill / answer + more_decode;
-  if (context.tpot_objective > 0 && decode > static_cast<double>(context.tpot_objective) / kNsPerSecond) cost += kObjectivePenalty;
+  if (context.tpot_objective > 0 && decode > static_cast<double>(context.tpot_objective) / kNsPerSecond)
+    cost += kObjectivePenalty;
   return cost * static_cast<double>(view.load->requests());
 }
 

@@ -19,8 +19,8 @@ double Emptiness(const RouteContext& context, const ServerView& view);
 // The adapter's rendezvous order.
 double RendezvousOrder(const RouteContext& context, const ServerView& view);
 // CaraServe's Algorithm 1: the additional time of a prefill of the queue, divided by the length of the answer, plus the
-// additional time of a decoding step of all requests, plus kObjectivePenalty if that step exceeds the objective; times the
-// number of requests. In seconds.
+// additional time of a decoding step of all requests, plus kObjectivePenalty if that step exceeds the objective; times
+// the number of requests. In seconds.
 double RankAwareCost(const RouteContext& context, const ServerView& view);
 inline constexpr double kObjectivePenalty = 1;  // far more than a step can take
 // Seconds that the request costs (request_cost.h).

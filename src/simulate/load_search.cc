@@ -198,7 +198,8 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const 
   return LoadFinder(options, workload, search).Find();
 }
 
-Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload, TimeNs ttft) {
+Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, const WorkloadOptions& workload,
+                                        TimeNs ttft) {
   const LoadSearch search{.objective = {.ttft = ttft}};
   return FindSustainedLoad(options, workload, search);
 }

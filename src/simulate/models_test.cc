@@ -6,9 +6,9 @@
 
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
+#include "simulate/load_search.h"
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"
-#include "simulate/load_search.h"
 #include "simulate/summary.h"
 
 namespace loramux::models_test {

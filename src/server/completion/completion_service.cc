@@ -369,7 +369,8 @@ Result<ServingContext> CompletionService::ContextOf(HttpExchange& exchange, Time
   context.received = received;
   context.require_digest = request.Header(kRequireDigestHeader);
   context.gone = &exchange.WatchClient();
-  ASSIGN_OR_RETURN(context.ttft, ObjectiveIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
+  ASSIGN_OR_RETURN(context.ttft,
+                   ObjectiveIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
   return context;
 }
 

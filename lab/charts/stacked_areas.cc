@@ -1,13 +1,13 @@
-#include "report/stacked_areas.h"
+#include "lab/charts/stacked_areas.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "lab/charts/svg_page.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "report/svg_page.h"
 
 namespace loramux {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/effect_chart.h"
+#include "lab/charts/effect_chart.h"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "lab/charts/svg_page.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "report/svg_page.h"
 
 namespace loramux {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/dot_chart.h"
+#include "lab/charts/dot_chart.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "lab/charts/svg_page.h"
 #include "report/html.h"
 #include "report/number_format.h"
 #include "report/plot.h"
-#include "report/svg_page.h"
 
 namespace loramux {
 namespace {

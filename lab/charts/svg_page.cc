@@ -1,4 +1,4 @@
-#include "report/svg_page.h"
+#include "lab/charts/svg_page.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "report/line_chart.h"
+#include "lab/charts/line_chart.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "lab/charts/svg_page.h"
 #include "report/html.h"
 #include "report/number_format.h"
 #include "report/plot.h"
-#include "report/svg_page.h"
 
 namespace loramux {
 namespace {
