@@ -43,6 +43,23 @@ class TimedExecutor final : public Executor {
   TimeNs ends_at_ = -1;
 };
 
+// Runs each job inside Submit.
+class InlineTransfer final : public PageTransfer {
+ public:
+  explicit InlineTransfer(const TierMemory& memory) : memory_(memory) {}
+  void Submit(TransferJob job) override { done_.push_back(RunTransfer(job, memory_)); }
+  std::optional<TransferCompletion> Poll() override {
+    if (done_.empty()) return std::nullopt;
+    TransferCompletion completion = std::move(done_.front());
+    done_.erase(done_.begin());
+    return completion;
+  }
+
+ private:
+  const TierMemory memory_;
+  std::vector<TransferCompletion> done_;
+};
+
 constexpr std::int64_t kMaxBatchTokens = 64, kSeats = 16;
 
 // One engine over the demo model and its adapters.

@@ -480,10 +480,10 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
     other.spec.keep_history = prng.NextBelow(4) > 0;
     ASSERT_TRUE(Complete(other.spec, other.max_model_len).ok());
     other.spec.queue = orders[prng.NextBelow(orders.size())];
-    other.kv_transfer = other.spec.keep_history && prng.NextBelow(4) > 0;
+    other.moves_kv = other.spec.keep_history && prng.NextBelow(4) > 0;
     if (prng.NextBelow(3) == 0) other.device_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(400));
     if (prng.NextBelow(3) == 0) other.host_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(100));
-    if (!other.kv_transfer && prng.NextBelow(3) == 0) other.host_pages = 0;
+    if (!other.moves_kv && prng.NextBelow(3) == 0) other.host_pages = 0;
     if (prng.NextBelow(3) == 0) other.spec.page_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
     if (prng.NextBelow(3) == 0) other.spec.max_batch_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
     if (prng.NextBelow(3) == 0) other.spec.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(3));
@@ -504,6 +504,10 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
   };
   RecordedStep& a = any();
   RecordedStep& b = any();
+  const auto transfer = [&] {
+    const std::uint64_t of = prng.NextBelow(2) == 0 ? kHistoryBit : 0;
+    return of | number();
+  };
   switch (prng.NextBelow(20)) {
     case 0:
       std::swap(a.arrivals, b.arrivals);
@@ -518,10 +522,10 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
       std::swap(a.tokens, b.tokens);
       break;
     case 4:
-      a.completions.push_back({prng.NextBelow(2) == 0, number(), static_cast<TransferOutcome>(prng.NextBelow(3))});
+      a.completions.push_back({transfer(), static_cast<TransferOutcome>(prng.NextBelow(3))});
       break;
     case 5:
-      a.layers.push_back({prng.NextBelow(2) == 0, number(), static_cast<std::int32_t>(prng.NextBelow(9))});
+      a.layers.push_back({transfer(), static_cast<std::int32_t>(prng.NextBelow(9))});
       break;
     case 6:
       a.computed = static_cast<TimeNs>(number() >> 3);

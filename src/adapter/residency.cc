@@ -190,49 +190,53 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier
   transfer_.Submit(std::move(job));
 }
 
-void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
-  if (adapter.by_layer) Erase(arriving_, adapter.version->generation);
-  adapter.by_layer = false;
-  adapter.progress = nullptr;
-}
-
-bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
+bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures,
+                            const std::function<void(const TransferCompletion&)>& history) {
   bool changed = false;
-  while (auto completion = transfer_.Poll()) {
+  while (auto done = transfer_.Poll()) {
     changed = true;
-    AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(completion->id)});
-    EndTransfer(adapter);
-    if (completion->cancelled) {
-      CHECK_EQ(adapter.users, 0);
-      GiveUpLoad(adapter);
-      ++totals_.cancelled_loads;
-    } else if (completion->error) {
-      adapter.failed = adapter.users > 0;
-      if (adapter.failed)
-        failed_.push_back(adapter.version->generation);
-      else
-        GiveUpLoad(adapter);
-      ++totals_.load_failures;
-      failures.push_back({adapter.version->generation, std::move(*completion->error)});
-    } else if (adapter.host == TierState::kLoading) {
-      adapter.host = TierState::kResident;
-      totals_.disk_to_host_bytes += BytesOf(adapter, device_);
-      host_residents_.push_back(adapter.version->generation);
-      adapter.host_arrival = ++next_host_arrival_;
-      NoteChange(adapter);
-      if (adapter.unwanted()) {  // retired during the load, and no request waits for it
-        GiveUpLoad(adapter);
-        ++totals_.cancelled_loads;
-      } else {
-        SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
-      }
-    } else {
-      FinishLoad(adapter, now);
-    }
-    DropIfUnused(adapter);
+    if (IsOfHistory(done->id))
+      history(*done);
+    else
+      EndTransfer(*std::move(done), now, failures);
   }
   for (const AdapterGeneration generation : arriving_) At(generation).progress->Look();
   return changed;
+}
+
+void ResidencyManager::EndTransfer(TransferCompletion done, TimeNs now, std::vector<LoadFailure>& failures) {
+  AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(done.id)});
+  if (adapter.by_layer) Erase(arriving_, adapter.version->generation);
+  adapter.by_layer = false;
+  adapter.progress = nullptr;
+  if (done.cancelled) {
+    CHECK_EQ(adapter.users, 0);
+    GiveUpLoad(adapter);
+    ++totals_.cancelled_loads;
+  } else if (done.error) {
+    adapter.failed = adapter.users > 0;
+    if (adapter.failed)
+      failed_.push_back(adapter.version->generation);
+    else
+      GiveUpLoad(adapter);
+    ++totals_.load_failures;
+    failures.push_back({adapter.version->generation, std::move(*done.error)});
+  } else if (adapter.host == TierState::kLoading) {
+    adapter.host = TierState::kResident;
+    totals_.disk_to_host_bytes += BytesOf(adapter, device_);
+    host_residents_.push_back(adapter.version->generation);
+    adapter.host_arrival = ++next_host_arrival_;
+    NoteChange(adapter);
+    if (adapter.unwanted()) {  // retired during the load, and no request waits for it
+      GiveUpLoad(adapter);
+      ++totals_.cancelled_loads;
+    } else {
+      SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
+    }
+  } else {
+    FinishLoad(adapter, now);
+  }
+  DropIfUnused(adapter);
 }
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {

@@ -179,8 +179,10 @@ class ResidencyManager {
   };
   // Collects finished transfers, continues their chains, and reads the progress of arriving adapters. Returns true if
   // anything changed. Appends failed loads to `failures`. A failed adapter is kAbsent and its pages are free, unless it
-  // is used. A used one is cleaned up by EndFailedLoads.
-  bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
+  // is used. A used one is cleaned up by EndFailedLoads. Transfers of history that have ended go to `history`; it
+  // may be empty if there are none.
+  bool Poll(TimeNs now, std::vector<LoadFailure>& failures,
+            const std::function<void(const TransferCompletion&)>& history = {});
   // Frees the pages of failed loads. Call it after the step in flight. REQUIRES: the failed adapters are not used.
   void EndFailedLoads();
 
@@ -193,8 +195,8 @@ class ResidencyManager {
   AdapterResidency& At(AdapterGeneration generation);
   // Starts the next transfer of a load.
   void SubmitTransfer(AdapterResidency& adapter, Tier from, Tier to, TimeNs now);
-  // Clears the state of the transfer that ended.
-  void EndTransfer(AdapterResidency& adapter);
+  // A transfer has ended: begins the next one of its chain, or ends the load.
+  void EndTransfer(TransferCompletion done, TimeNs now, std::vector<LoadFailure>& failures);
   // Drops the adapter if it is retired and unused; cancels its load first if there is one.
   void DropIfUnused(AdapterResidency& adapter);
   // Makes the adapter device-resident and counts the load.

@@ -66,6 +66,12 @@ TransferKind TransferJob::kind() const {
   return to.tier == Tier::kHost ? TransferKind::kDeviceToHost : TransferKind::kHostToDevice;
 }
 
+std::size_t TransferJob::queue() const {
+  const TransferKind of = kind();
+  if (of == TransferKind::kDeviceToHost) return 2;
+  return of == TransferKind::kHostToDevice ? 1 : 0;
+}
+
 std::int64_t PayloadBytes(const TransferJob& job) {
   const auto pages = static_cast<std::int64_t>(job.to.pages.size() * job.page_bytes);
   return job.adapter == nullptr ? pages : std::min(pages, static_cast<std::int64_t>(job.adapter->layout.payload_bytes));
@@ -113,30 +119,34 @@ TransferCompletion RunTransfer(const TransferJob& job, const TierMemory& memory,
 }
 
 struct ThreadedTransfer::State {
+  // The jobs of one queue and the thread that runs them.
+  struct Queue {
+    std::condition_variable work;
+    std::deque<TransferJob> jobs;
+    std::shared_ptr<LayerProgress> at_hand;  // progress of the running job; null: none runs
+    std::thread worker;
+  };
   std::mutex mutex;
-  std::condition_variable work;
-  std::deque<TransferJob> jobs;
+  std::array<Queue, kTransferQueues> queues;
   std::deque<TransferCompletion> done;
   bool stopping = false;
   std::function<void()> on_completion;
   TierMemory memory;
   ThreadedTransferOptions options;
-  std::shared_ptr<LayerProgress> at_hand;  // progress of the running job; null: none runs
   OsClock clock;
-  std::thread worker;
 
-  void Run() {
+  void Run(Queue& queue) {
     std::unique_lock lock(mutex);
     while (true) {
-      work.wait(lock, [this] { return stopping || !jobs.empty(); });
+      queue.work.wait(lock, [&] { return stopping || !queue.jobs.empty(); });
       if (stopping) return;
-      const TransferJob job = std::move(jobs.front());
-      jobs.pop_front();
-      at_hand = job.progress;
+      const TransferJob job = std::move(queue.jobs.front());
+      queue.jobs.pop_front();
+      queue.at_hand = job.progress;
       lock.unlock();
       TransferCompletion completion = Move(job);
       lock.lock();
-      at_hand = nullptr;
+      queue.at_hand = nullptr;
       done.push_back(std::move(completion));
       lock.unlock();
       on_completion();
@@ -169,28 +179,34 @@ ThreadedTransfer::ThreadedTransfer(std::function<void()> on_completion, const Ti
   state_->on_completion = std::move(on_completion);
   state_->memory = memory;
   state_->options = options;
-  state_->worker = std::thread([state = state_.get()] { state->Run(); });
+  for (State::Queue& queue : state_->queues)
+    queue.worker = std::thread([state = state_.get(), &queue] { state->Run(queue); });
 }
 
 ThreadedTransfer::~ThreadedTransfer() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopping = true;
-    if (state_->at_hand != nullptr) state_->at_hand->Cancel();
-    for (const TransferJob& job : state_->jobs) {
-      if (job.progress != nullptr) job.progress->Fail();
+    for (const State::Queue& queue : state_->queues) {
+      if (queue.at_hand != nullptr) queue.at_hand->Cancel();
+      for (const TransferJob& job : queue.jobs) {
+        if (job.progress != nullptr) job.progress->Fail();
+      }
     }
   }
-  state_->work.notify_all();
-  state_->worker.join();
+  for (State::Queue& queue : state_->queues) {
+    queue.work.notify_all();
+    queue.worker.join();
+  }
 }
 
 void ThreadedTransfer::Submit(TransferJob job) {
+  State::Queue& queue = state_->queues[job.queue()];
   {
     const std::lock_guard lock(state_->mutex);
-    state_->jobs.push_back(std::move(job));
+    queue.jobs.push_back(std::move(job));
   }
-  state_->work.notify_one();
+  queue.work.notify_one();
 }
 
 std::optional<TransferCompletion> ThreadedTransfer::Poll() {
@@ -201,11 +217,10 @@ std::optional<TransferCompletion> ThreadedTransfer::Poll() {
   return completion;
 }
 
-void InlineTransfer::Submit(TransferJob job) { done_.push_back(RunTransfer(job, memory_)); }
-
 void ModeledTransfer::Submit(TransferJob job) {
-  const Link& link = FromDisk(job) ? disk_ : host_;
-  TimeNs& free_at = FromDisk(job) ? disk_free_at_ : host_free_at_;
+  const std::size_t number = job.adapter == nullptr ? 2 : FromDisk(job) ? 0 : 1;
+  const Link& link = links_[number];
+  TimeNs& free_at = free_at_[number];
   const double bytes = static_cast<double>(job.to.pages.size() * job.page_bytes);
   const TimeNs begin = std::max(free_at, clock_->Now());
   free_at = begin + static_cast<TimeNs>(bytes / link.bytes_per_second * static_cast<double>(kNsPerSecond));
@@ -254,13 +269,6 @@ TimeNs ModeledTransfer::next_end() const {
     if (next < 0 || event < next) next = event;
   }
   return next;
-}
-
-std::optional<TransferCompletion> InlineTransfer::Poll() {
-  if (done_.empty()) return std::nullopt;
-  TransferCompletion completion = std::move(done_.front());
-  done_.erase(done_.begin());
-  return completion;
 }
 
 }  // namespace loramux

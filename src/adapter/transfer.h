@@ -1,6 +1,8 @@
 // Transfers of adapters and of KV pages between the tiers, off the engine thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +19,11 @@ namespace loramux {
 
 // Source and destination of a transfer.
 enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHost };
+
+// The name of a transfer: of an adapter, its generation; of keys and values (history), a number with this bit. There is
+// at most one transfer of a name in flight.
+inline constexpr std::uint64_t kHistoryBit = std::uint64_t{1} << 63;
+inline bool IsOfHistory(std::uint64_t transfer) { return (transfer & kHistoryBit) != 0; }
 
 // One transfer of an adapter's pages, or (without an adapter) of KV pages between host and device. The pages belong to
 // the transfer until its completion was polled. The job names pages and no addresses: a transfer knows the memory of
@@ -39,7 +46,12 @@ struct TransferJob {
 
   // REQUIRES: the tiers differ.
   TransferKind kind() const;
+  // The queue of the job, below kTransferQueues. Jobs of one queue run in order of submission, beside those of others.
+  std::size_t queue() const;
 };
+// From disk, to the device, and to the host: a read does not wait for copies, nor a copy for one in the other
+// direction.
+inline constexpr std::size_t kTransferQueues = 3;
 
 // The end of one transfer.
 struct TransferCompletion {
@@ -89,13 +101,13 @@ struct ThreadedTransferOptions {
   double bytes_per_second = 0;  // limit, to measure slower links; 0: as fast as memory
 };
 
-// One worker thread; jobs run in order of submission. The worker calls `on_completion` after each job, and also when a
-// job has its lead (LayerProgress::lead), because the engine then has something to do.
+// A worker thread for each queue. The worker calls `on_completion` after each job, and also when a job has its lead
+// (LayerProgress::lead), because the engine then has something to do.
 class ThreadedTransfer final : public PageTransfer {
  public:
   // The processor can read all of `memory`, which outlives the transfer.
   ThreadedTransfer(std::function<void()> on_completion, const TierMemory& memory, ThreadedTransferOptions options = {});
-  // Cancels the running job and drops the others.
+  // Cancels the running jobs and drops the others.
   ~ThreadedTransfer() override;
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
@@ -105,23 +117,11 @@ class ThreadedTransfer final : public PageTransfer {
   std::unique_ptr<State> state_;
 };
 
-// Runs each job inside Submit. Deterministic: for tests on a virtual clock.
-class InlineTransfer final : public PageTransfer {
- public:
-  explicit InlineTransfer(const TierMemory& memory) : memory_(memory) {}
-  void Submit(TransferJob job) override;
-  std::optional<TransferCompletion> Poll() override;
-
- private:
-  const TierMemory memory_;
-  std::vector<TransferCompletion> done_;
-};
-
-// A model of the links, for the simulator and for tests of loads in flight and of their failures. It moves no adapters,
-// but it does copy KV pages for tests that look at them, if it is given the tiers' memory. There is one link for
-// transfers from disk and one for those from the host tier, each with a fixed latency and bandwidth, shared in order of
-// submission. The layers of a job arrive evenly over its time on the link. Poll publishes them, so the engine's view is
-// a function of the clock.
+// A model of the links, for tests of loads in flight and of their failures. It moves no adapters, but it does copy KV
+// pages for tests that look at them, if it is given the tiers' memory. There is one link for adapters from disk, one
+// for adapters from the host tier and one for keys and values, each with a fixed latency and bandwidth, shared in order
+// of submission. The layers of a job arrive evenly over its time on the link. Poll publishes them, so the engine's view
+// is a function of the clock.
 class ModeledTransfer final : public PageTransfer {
  public:
   // A link: the time of a job is latency + bytes / bandwidth.
@@ -129,9 +129,10 @@ class ModeledTransfer final : public PageTransfer {
     TimeNs latency_ns = 100 * kNsPerUs;
     double bytes_per_second = 10e9;
   };
-  // Does not own the clock.
-  ModeledTransfer(const Clock* clock, Link disk, Link host, const TierMemory& memory = {})
-      : clock_(clock), disk_(disk), host_(host), memory_(memory) {}
+  // Does not own the clock. The link of keys and values is as fast as `host`.
+  ModeledTransfer(const Clock* clock, Link disk, Link host) : ModeledTransfer(clock, disk, host, host) {}
+  ModeledTransfer(const Clock* clock, Link disk, Link host, Link history, const TierMemory& memory = {})
+      : clock_(clock), links_{disk, host, history}, memory_(memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
   // The time of the next event: the end of a transfer or the arrival of its lead. -1 if no transfer is in flight.
@@ -153,9 +154,9 @@ class ModeledTransfer final : public PageTransfer {
   void PublishLayers(Moving& moving) const;
   bool Copies(const TransferJob& job) const { return job.adapter == nullptr && memory_.host.base != nullptr; }
   const Clock* clock_;
-  const Link disk_, host_;
+  const std::array<Link, 3> links_;
   const TierMemory memory_;
-  TimeNs disk_free_at_ = 0, host_free_at_ = 0;
+  std::array<TimeNs, 3> free_at_{};  // when each link is free
   std::vector<Moving> moving_;
   std::function<std::optional<Error>(const TransferJob&)> fault_;
 };

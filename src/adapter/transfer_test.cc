@@ -258,6 +258,23 @@ TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
   EXPECT_EQ(moves.Moved(3), 64);
 }
 
+// A copy to the host does not wait for one to the device.
+TEST(ThreadedTransfer, QueuesRunSideBySide) {
+  LongMoves moves;
+  ThreadedTransfer transfer([] {}, moves.Memory(), {.bytes_per_second = LongMoves::kBytesPerSecond});
+  const TransferJob slow = LongMoves::Job(0);
+  TransferJob back = LongMoves::Job(1);
+  std::swap(back.from, back.to);
+  back.page_bytes = 64;  // a quick one
+  back.progress = nullptr;
+  EXPECT_NE(slow.queue(), back.queue());
+  transfer.Submit(slow);
+  ASSERT_TRUE(slow.progress->Wait(0));
+  transfer.Submit(back);
+  EXPECT_EQ(Collect(transfer, 1)[0].id, 1u);
+  EXPECT_FALSE(slow.progress->ended());
+}
+
 // A waiting thread must be released when the transfer drops its job.
 TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
   LongMoves moves;
@@ -281,8 +298,8 @@ TEST(ModeledTransfer, LayersArriveEvenlyAndAreAFunctionOfTheClock) {
   Tiers tiers;
   VirtualClock clock;
   // 400 nanoseconds.
-  ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9},
-                           tiers.Memory());
+  const ModeledTransfer::Link link{.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9};
+  ModeledTransfer transfer(&clock, {}, link, link, tiers.Memory());
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
   EXPECT_EQ(transfer.next_end(), 110);  // the lead: one layer of four

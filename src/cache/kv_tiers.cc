@@ -67,11 +67,6 @@ const KvTiers::Fetching* KvTiers::FetchOf(NodeId node) const {
   return found == fetches_.end() ? nullptr : &*found;
 }
 
-bool KvTiers::AnyInUse() const {
-  return std::any_of(fetches_.begin(), fetches_.end(),
-                     [](const Fetching& fetch) { return fetch.users > 0 && !fetch.failed; });
-}
-
 bool KvTiers::AnyFailed() const {
   return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.failed; });
 }
@@ -145,26 +140,12 @@ void KvTiers::EndBackUp(bool failed) {
   backing_up_.clear();
 }
 
-bool KvTiers::Poll(TimeNs now) {
-  if (transfer_ == nullptr) return false;
-  bool any = false;
-  while (const std::optional<TransferCompletion> done = transfer_->Poll()) {
-    any = true;
-    if (!backing_up_.empty() && done->id == back_up_id_) {
-      EndBackUp(done->error.has_value());
-      continue;
-    }
-    if (fetching_ahead() && done->id == ahead_id_) {
-      EndFetchAhead(done->error.has_value());
-      continue;
-    }
-    const auto fetch =
-        std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done->id; });
-    CHECK(fetch != fetches_.end());
-    EndFetch(*fetch, *done, now);
-  }
-  for (const Fetching& fetch : fetches_) fetch.progress->Look();
-  return any;
+void KvTiers::End(const TransferCompletion& done, TimeNs now) {
+  if (backing_up() && done.id == back_up_id_) return EndBackUp(done.error.has_value());
+  if (fetching_ahead() && done.id == ahead_id_) return EndFetchAhead(done.error.has_value());
+  const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done.id; });
+  CHECK(fetch != fetches_.end());
+  EndFetch(*fetch, done, now);
 }
 
 }  // namespace loramux

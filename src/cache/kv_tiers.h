@@ -53,7 +53,7 @@ class KvTiers {
   // Most pages of a back-up job or of a FetchAhead job. At most one job of each kind is in flight.
   static constexpr std::int64_t kMaxPagesOfJob = 64;
 
-  // Owns none of the arguments. `transfer` must serve KV alone: this class polls its completions.
+  // Owns none of the arguments.
   KvTiers(DependencyTree& tree, PagePool& device, PagePool& host, PageTransfer& transfer, KvSlices slices = {})
       : tree_(tree),
         device_(&device),
@@ -88,8 +88,12 @@ class KvTiers {
   // Copies the pages among `moves` that go to the host tier, in one job. REQUIRES: !backing_up(); a page stands after
   // its parent; as DependencyTree::BeginBackUp.
   void BackUp(std::span<const Move> moves);
-  // Collects finished jobs and reads the progress of the others. Returns true if any job finished.
-  bool Poll(TimeNs now);
+  // A job has ended.
+  void End(const TransferCompletion& done, TimeNs now);
+  // Reads the progress of the fetches, once those that have ended are gone.
+  void Look() {
+    for (const Fetching& fetch : fetches_) fetch.progress->Look();
+  }
 
   // Fetches that requests wait for.
   std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }
@@ -108,8 +112,6 @@ class KvTiers {
   // REQUIRES: FetchOf(tail) is not null.
   void Use(NodeId tail) { ++At(tail).users; }
   void EndUse(NodeId tail) { --At(tail).users; }
-  // Whether a running request uses a fetch whose outcome is not known yet.
-  bool AnyInUse() const;
   // Whether there is a failed fetch whose pages running requests use.
   bool AnyFailed() const;
   // Frees the device pages of all failed fetches. REQUIRES: no request uses them any longer.
@@ -142,7 +144,7 @@ class KvTiers {
   std::vector<std::size_t> ahead_ends_;                   // end of each path in ahead_pages_
   std::uint64_t back_up_id_ = 0, ahead_id_ = 0;
   std::vector<NodeId> chain_;  // scratch of BackUp
-  std::uint64_t next_id_ = 0;
+  std::uint64_t next_id_ = kHistoryBit;
   KvTierStats stats_;
 };
 

@@ -184,15 +184,16 @@ struct Engine::Impl {
 
   bool CollectTransfers(TimeNs now) {
     load_failures.clear();
-    bool changed = tiers.Poll(now);
-    changed |= residency.Poll(now, load_failures);
+    const bool changed =
+        residency.Poll(now, load_failures, [&](const TransferCompletion& done) { tiers.End(done, now); });
+    tiers.Look();
     TellOfArrivals();
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       // A generation that was unloaded meanwhile and has no references is unknown by now.
       if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed)
         failed_arrivals.push_back(failure);
-      FailWaiting(failure, now);
+      Fail(scheduler.waiting(), failure, now);
     }
     if (changed) EndPinsThatAreLoaded();
     return changed;
@@ -321,24 +322,33 @@ struct Engine::Impl {
 
   // ---- Transfers that a step uses while they arrive ----
 
+  // Calls visit(transfer, progress, used) for each transfer that may be used while it arrives. `used`: a step computes
+  // with it, and the result is valid only if it arrives. What was computed from a whole copy in the host tier is valid
+  // whatever becomes of its load.
+  template <typename Visit>
+  void ForArrivals(const Visit& visit) const {
+    for (const AdapterGeneration generation : residency.Arriving()) {
+      const AdapterResidency& adapter = residency.Get(generation);
+      const bool whole = ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident;
+      visit(std::uint64_t{generation.value}, *adapter.progress, adapter.users > 0 && !whole);
+    }
+    for (const KvTiers::Fetching& fetch : tiers.fetches())
+      visit(fetch.id, *fetch.progress, fetch.users > 0 && !fetch.failed);
+  }
+
   // Whether the step in flight uses a transfer that is still arriving. A request is admitted with such a transfer only
   // for the step that is submitted next. That step is not collected before the whole transfer has arrived or failed. So
-  // a failure discards only a request's first chunk since its admission. What was computed from a whole copy in the
-  // host tier is valid whatever becomes of its load, so it is not held back.
+  // a failure discards only a request's first chunk since its admission.
   bool UsesWhatIsArriving() const {
-    const auto arriving = residency.Arriving();
-    const auto used = [this](AdapterGeneration generation) {
-      const AdapterResidency& adapter = residency.Get(generation);
-      return adapter.users > 0 && !(ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident);
-    };
-    return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
+    bool any = false;
+    ForArrivals([&any](std::uint64_t, const LayerProgress&, bool used) { any |= used; });
+    return any;
   }
 
   void TellOfArrivals() {
-    for (const AdapterGeneration generation : residency.Arriving()) {
-      observer.SawLayers(false, generation.value, residency.Get(generation).progress->seen());
-    }
-    for (const KvTiers::Fetching& fetch : tiers.fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
+    ForArrivals([this](std::uint64_t transfer, const LayerProgress& progress, bool) {
+      observer.SawLayers(transfer, progress.seen());
+    });
   }
 
   // Discards a request's part of the step if its adapter or history failed to arrive, and returns true. Without its
@@ -372,16 +382,18 @@ struct Engine::Impl {
   // Ends failed transfers. Requests outside the step that still use them end first: they ran with the copy in the host
   // tier.
   void EndFailures(TimeNs now) {
-    for (const ResidencyManager::LoadFailure& failed : failed_arrivals) {
-      std::vector<Request*> concerned;
-      for (Request* request : scheduler.running()) {
-        if (request->adapter == failed.generation) concerned.push_back(request);
-      }
-      for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failed.error;
-    }
+    for (const ResidencyManager::LoadFailure& failed : failed_arrivals) Fail(scheduler.running(), failed, now);
     failed_arrivals.clear();
     residency.EndFailedLoads();
     tiers.EndFailedFetches();
+  }
+
+  // Ends those of `requests` that use, or wait for, the adapter of a failed load. Later requests try the load again.
+  void Fail(std::span<Request* const> requests, const ResidencyManager::LoadFailure& failure, TimeNs now) {
+    std::vector<Request*> concerned;
+    std::copy_if(requests.begin(), requests.end(), std::back_inserter(concerned),
+                 [&](const Request* request) { return request->adapter == failure.generation; });
+    for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
   }
 
   void AwaitAdapter(const AdapterResidency& adapter, StepSequence& part, AdapterSegment& segment) {
@@ -583,15 +595,6 @@ struct Engine::Impl {
     News& item = AddNews(sequence);
     item.finish = reason;
     return item;
-  }
-
-  // Ends all requests that wait for the adapter of a failed load. Later requests try the load again.
-  void FailWaiting(const ResidencyManager::LoadFailure& failure, TimeNs now) {
-    std::vector<Request*> concerned;
-    for (Request* request : scheduler.waiting()) {
-      if (request->adapter == failure.generation) concerned.push_back(request);
-    }
-    for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
   }
 
   void SubmitBatch(const StepPlan& plan, TimeNs now) {

@@ -109,7 +109,6 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
     };
     w.transfer.set_fault(sometimes);
-    w.kv_transfer.set_fault(sometimes);
   }
   // Activated ones, which act from the last 7, from the last two of them, or from the last 1.
   Prng activated_prng(seed + 4);

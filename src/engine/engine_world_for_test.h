@@ -48,7 +48,7 @@ struct EngineWorld {
   PagePool* device;
   PagePool* host;
   DependencyTree& tree;
-  ModeledTransfer transfer, kv_transfer;
+  ModeledTransfer transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
   AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
@@ -63,15 +63,14 @@ struct EngineWorld {
         device(&plane->device()),
         host(&plane->host()),
         tree(plane->tree()),
-        transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
-        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}, plane->tiers()),
+        transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second},
+                 {2 * kNsPerMs, options.host_bytes_per_second}, plane->tiers()),
         executor(std::make_unique<KvCheckingExecutor>(&clock, &modeled, device)),
         engine(plane->Connect({.clock = clock,
                                .executor = *executor,
                                .transfer = transfer,
                                .registry = registry,
                                .wakeup = wakeup,
-                               .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
                                .predictor = options.predictor,
                                .observer = options.observer})) {}
 
@@ -83,6 +82,7 @@ struct EngineWorld {
     ControlPlaneOptions plane;
     plane.device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     plane.host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
+    plane.kv_in_host_tier = options.kv_host_tier;
     plane.engine = {.spec = options.spec,
                     .max_model_len = options.max_model_len,
                     .eos_token_ids = {0},
@@ -167,9 +167,8 @@ struct EngineWorld {
     while (engine->Step()) {
     }
     TimeNs next = modeled.ends_at();
-    for (const TimeNs end : {transfer.next_end(), kv_transfer.next_end()}) {
-      if (end >= 0 && (next < 0 || end < next)) next = end;
-    }
+    const TimeNs end = transfer.next_end();
+    if (end >= 0 && (next < 0 || end < next)) next = end;
     if (next < 0) return false;
     clock.AdvanceTo(std::max(next, clock.Now()));
     return true;

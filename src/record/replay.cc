@@ -64,7 +64,7 @@ class ReplayWorld final : private EngineObserver {
                     .eos_token_ids = {},
                     .vocab_size = kStopToken + 1,
                     .kv_slices = setup_.kv_slices};
-    plane.kv_in_host_tier = setup_.kv_transfer;
+    plane.kv_in_host_tier = setup_.moves_kv;
     ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
     if (!setup_.history.empty()) RETURN_IF_ERROR(history_.Restore(setup_.history));
     LengthPredictor* predictor = nullptr;
@@ -72,10 +72,9 @@ class ReplayWorld final : private EngineObserver {
     if (setup_.spec.length_predictor == "proxy") predictor = &hints_;
     engine_ = plane_->Connect({.clock = clock_,
                                .executor = executor_,
-                               .transfer = adapter_transfer_,
+                               .transfer = transfer_,
                                .registry = registry_,
                                .wakeup = wakeup_,
-                               .kv_transfer = &kv_transfer_,
                                .predictor = predictor,
                                .observer = this});
     return RegisterAdapters();
@@ -189,26 +188,20 @@ class ReplayWorld final : private EngineObserver {
 
   // A recorded adapter transfer is numbered by its generation, which has another number here.
   std::string ExpectOfTransfers(const RecordedStep& step) {
-    for (const bool kv : {false, true}) {
-      std::vector<RecordedCompletion> completions;
-      std::vector<RecordedLayers> layers;
-      std::copy_if(step.completions.begin(), step.completions.end(), std::back_inserter(completions),
-                   [kv](const RecordedCompletion& completion) { return completion.kv == kv; });
-      std::copy_if(step.layers.begin(), step.layers.end(), std::back_inserter(layers),
-                   [kv](const RecordedLayers& seen) { return seen.kv == kv; });
-      for (RecordedCompletion& completion : completions) {
-        if (!kv && !Renumber(completion.transfer))
-          return "the recording reports the end of a load for an unknown adapter";
-      }
-      for (RecordedLayers& seen : layers) {
-        if (!kv && !Renumber(seen.transfer)) return "the recording reports arrived layers of an unknown adapter";
-      }
-      (kv ? kv_transfer_ : adapter_transfer_).Expect(std::move(completions), std::move(layers));
+    std::vector<RecordedCompletion> completions = step.completions;
+    std::vector<RecordedLayers> layers = step.layers;
+    for (RecordedCompletion& completion : completions) {
+      if (!Renumber(completion.transfer)) return "the recording reports the end of a load for an unknown adapter";
     }
+    for (RecordedLayers& seen : layers) {
+      if (!Renumber(seen.transfer)) return "the recording reports arrived layers of an unknown adapter";
+    }
+    transfer_.Expect(std::move(completions), std::move(layers));
     return {};
   }
 
   bool Renumber(std::uint64_t& generation) const {
+    if (IsOfHistory(generation)) return true;
     if (generation > std::numeric_limits<std::uint32_t>::max()) return false;
     const auto here = generations_.Find(static_cast<std::uint32_t>(generation));
     if (!here || *here == kBaseModel) return false;
@@ -280,7 +273,7 @@ class ReplayWorld final : private EngineObserver {
   }
 
   bool NothingIsLeft(const RecordedStep& step) {
-    if (adapter_transfer_.diverged() || kv_transfer_.diverged()) {
+    if (transfer_.diverged()) {
       return Differs(
           "the recording reports progress of a transfer that the replay has not begun, or a cancellation that the "
           "replay "
@@ -364,8 +357,8 @@ class ReplayWorld final : private EngineObserver {
     run.FindEnd();
     run.stats = engine_->Stats();
     run.samples = samples_.Take();
-    run.bytes_to_device = adapter_transfer_.bytes_to_device() + kv_transfer_.bytes_to_device();
-    run.bytes_to_host = kv_transfer_.bytes_to_host();
+    run.bytes_to_device = transfer_.bytes_to_device();
+    run.bytes_to_host = transfer_.bytes_to_host();
     return std::move(result_);
   }
 
@@ -374,7 +367,7 @@ class ReplayWorld final : private EngineObserver {
   const ReplayOptions options_;
   VirtualClock clock_;
   Wakeup wakeup_;
-  ReplayedTransfer adapter_transfer_, kv_transfer_;
+  ReplayedTransfer transfer_;
   ReplayedExecutor executor_;
   HistoryPredictor history_;
   HintPredictor hints_;

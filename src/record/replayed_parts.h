@@ -16,7 +16,7 @@
 
 namespace loramux {
 
-// A transfer of adapters, or of keys and values. Copies nothing.
+// The transfer. Copies nothing.
 class ReplayedTransfer final : public PageTransfer {
  public:
   // Sets the completions and the layer counts of the coming step.

@@ -24,9 +24,8 @@ namespace loramux {
 // sample the rows that the device leaves to the processor.
 using ExecutorOptions = CpuExecutorOptions;
 
-// Which jobs a transfer gets.
+// Options of a transfer.
 struct TransferOptions {
-  bool from_disk = true;               // false: none from disk
   bool assisted = false;               // on a device: an executor with AssistSetup::cores computes meanwhile
   ThreadedTransferOptions on_threads;  // only on the CPU
 };

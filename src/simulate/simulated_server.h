@@ -88,10 +88,10 @@ class SimulatedServer {
   SimulatedAdapters& adapters() { return *adapters_; }
   const SimulatedAdapters& adapters() const { return *adapters_; }
   const SimulatedExecutor& executor() const { return executor_; }
-  const SimulatedLinks& links() const { return links_; }
+  const SimulatedTransfer::Links& links() const { return transfer_.links(); }
   // How much of the adapter's last load to the device lies between `from` and `to`.
   TimeNs LoadedBetween(AdapterGeneration generation, TimeNs from, TimeNs to) const {
-    return adapter_transfer_.LoadedBetween(generation.value, from, to);
+    return transfer_.LoadedBetween(generation.value, from, to);
   }
 
   // Whether a request with this adapter can begin at once. REQUIRES: as Snapshot.
@@ -112,8 +112,7 @@ class SimulatedServer {
   const SimulatedLimits limits_;
   const SimulatedPlace place_;
   const std::shared_ptr<SimulatedAdapters> adapters_;
-  SimulatedLinks links_;
-  SimulatedTransfer adapter_transfer_, kv_transfer_;
+  SimulatedTransfer transfer_;
   SimulatedExecutor executor_;
   OraclePredictor predictor_;
   Wakeup wakeup_;

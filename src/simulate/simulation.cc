@@ -134,7 +134,7 @@ class OneServer final : private EventLoop {
     }
     for (const RequestRecord& record : result.requests)
       CHECK(record.refused || record.cancelled || record.last_token >= 0);  // every request ends
-    const SimulatedLinks& links = server_->links();
+    const SimulatedTransfer::Links& links = server_->links();
     result.stats = engine().Stats();
     result.busy = server_->executor().busy();
     result.bytes_to_device = links.to_device.bytes();

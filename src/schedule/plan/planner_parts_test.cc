@@ -113,7 +113,7 @@ TEST(HostDraft, HistoryIsCopiedInPlaceOfWhatIsWorthLess) {
   EXPECT_EQ(copy(old), 3);
   w.tiers().BackUp(w.draft().plan.moves);
   w.clock().Advance(kNsPerSecond);
-  w.tiers().Poll(w.clock().Now());
+  w.Poll();
   std::vector<NodeId> path = {old, w.tree().nodes().Parent(old)};
   path.push_back(w.tree().nodes().Parent(path.back()));
   for (const NodeId node : path) w.tree().Evict(node);
