@@ -375,7 +375,7 @@ void BenchSwapIn(const std::string& policy_name) {
     tree.EndUse(node, i);
     copying.clear();
     tree.BeginBackUp(std::span(&node, 1), copying);
-    tree.EndBackUp(copying, /*failed=*/false);
+    tree.EndMove(copying, /*failed=*/false);
     tree.Evict(node);
   }
   CHECK_EQ(tree.tiers().HostRoots().size(), static_cast<std::size_t>(kNodes));

@@ -124,7 +124,7 @@ struct World {
   AdapterGeneration AnyOf(std::span<const AdapterGeneration> some) { return some[prng.NextBelow(some.size())]; }
 
   void Evict(AdapterGeneration g) {
-    residency->EvictFromDevice(g);
+    residency->Evict(g, Tier::kDevice);
     const auto found = contiguous_adapters.find(g.value);
     if (found == contiguous_adapters.end()) return;  // the contiguous allocator had no room for it
     contiguous.Free(found->second, Layout(g).pages);
@@ -153,9 +153,10 @@ struct World {
 
   void Load(AdapterGeneration g) {
     const std::int64_t pages = Layout(g).pages;
-    while (device->free_pages() < pages) Evict(AnyOf(residency->DeviceResidents()));
+    while (device->free_pages() < pages) Evict(AnyOf(residency->Residents(Tier::kDevice)));
     bool via_host = residency->Get(g).host == TierState::kAbsent;
-    while (via_host && host->free_pages() < pages) residency->EvictFromHost(AnyOf(residency->HostResidents()));
+    while (via_host && host->free_pages() < pages)
+      residency->Evict(AnyOf(residency->Residents(Tier::kHost)), Tier::kHost);
     residency->BeginLoad(g, via_host, clock.Now());  // aborts if the pool has no room
     while (transfer.next_end() >= 0) {
       clock.AdvanceTo(std::max(clock.Now(), transfer.next_end()));
@@ -171,7 +172,7 @@ struct World {
 
   void Measure() {
     std::int64_t pages = 0, payload = 0;
-    for (const AdapterGeneration g : residency->DeviceResidents()) {
+    for (const AdapterGeneration g : residency->Residents(Tier::kDevice)) {
       pages += Layout(g).pages;
       payload += Layout(g).payload_bytes;
     }
@@ -179,7 +180,7 @@ struct World {
     const double waste = 1 - static_cast<double>(payload) / static_cast<double>(pages * geometry.page_bytes);
     figures.largest_waste = std::max(figures.largest_waste, waste);
     figures.mean_waste += waste / kCycles;
-    figures.mean_held += static_cast<double>(residency->DeviceResidents().size()) / kCycles;
+    figures.mean_held += static_cast<double>(residency->Residents(Tier::kDevice).size()) / kCycles;
   }
 
   void Run() {

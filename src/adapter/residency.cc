@@ -44,12 +44,8 @@ bool ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version, bool i
     AdapterResidency& adapter = At(of);
     if (adapter.device != TierState::kAbsent || adapter.host != TierState::kAbsent) return false;
     if (host_.free_pages() < adapter.pages) return false;
-    adapter.host_pages.resize(static_cast<std::size_t>(adapter.pages));
-    CHECK(host_.Allocate(PageCategory::kAdapter, adapter.host_pages));
-    adapter.host = TierState::kResident;
-    host_residents_.push_back(of);
-    adapter.host_arrival = ++next_host_arrival_;
-    NoteChange(adapter);
+    TakePages(adapter, Tier::kHost);
+    Arrive(adapter, Tier::kHost);
     return true;
   }
   if (Knows(version->generation)) return false;
@@ -66,7 +62,7 @@ bool ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version, bool i
   adapters_[slot].slot = slot;
   if (is_listed_.size() < adapters_.size()) is_listed_.resize(adapters_.size(), false);
   changes_.reserve(by_slot_.capacity());  // later changes allocate nothing
-  ++totals_.known;
+  ++stats_.known;
   return false;
 }
 
@@ -74,11 +70,11 @@ void ResidencyManager::Acquire(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   ++adapter.references;
   NoteChange(adapter);
-  ++totals_.asked;
+  ++stats_.asked;
   if (adapter.device == TierState::kResident) {
-    ++totals_.asked_on_device;
+    ++stats_.asked_on_device;
   } else {
-    totals_.asked_in_host += adapter.host == TierState::kResident;
+    stats_.asked_in_host += adapter.host == TierState::kResident;
   }
 }
 
@@ -92,25 +88,21 @@ void ResidencyManager::Release(AdapterGeneration generation) {
 
 void ResidencyManager::Retire(AdapterGeneration generation) {
   if (!Knows(generation)) return;
-  LetGo(generation);
+  Keep(generation, false);
   AdapterResidency& adapter = At(generation);
   adapter.retired = true;
   DropIfUnused(adapter);
 }
 
-void ResidencyManager::Keep(AdapterGeneration generation) {
+void ResidencyManager::Keep(AdapterGeneration generation, bool keep) {
   AdapterResidency& adapter = At(generation);
-  if (adapter.kept) return;
-  adapter.kept = true;
-  kept_.push_back(generation);
-  UpdateIdle(adapter);
-}
-
-void ResidencyManager::LetGo(AdapterGeneration generation) {
-  AdapterResidency& adapter = At(generation);
-  if (!adapter.kept) return;
-  adapter.kept = false;
-  Erase(kept_, generation);
+  if (adapter.kept == keep) return;
+  adapter.kept = keep;
+  if (keep)
+    kept_.push_back(generation);
+  else
+    Erase(kept_, generation);
+  stats_.kept = static_cast<std::int64_t>(kept_.size());
   UpdateIdle(adapter);
 }
 
@@ -126,20 +118,12 @@ void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
   CHECK_EQ(adapter.users, 0);
   if (listener_.dropped) listener_.dropped(adapter);
   NoteChange(adapter);
-  const AdapterGeneration generation = adapter.version->generation;
-  if (adapter.device == TierState::kResident) {
-    Erase(device_residents_, generation);
-    DropDevicePages(adapter);
-  }
-  if (adapter.host == TierState::kResident) {
-    Erase(host_residents_, generation);
-    DropHostPages(adapter);
-  }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) DropPages(adapter, tier);
   free_slots_.push_back(adapter.slot);
-  slot_of_[generation.value] = kNoSlot;
+  slot_of_[adapter.version->generation.value] = kNoSlot;
   adapter = AdapterResidency{};
-  --totals_.known;
-  ++totals_.dropped;
+  --stats_.known;
+  ++stats_.dropped;
 }
 
 AdapterResidency& ResidencyManager::At(AdapterGeneration generation) {
@@ -149,23 +133,17 @@ AdapterResidency& ResidencyManager::At(AdapterGeneration generation) {
 void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kAbsent);
-  const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
-  adapter.device_pages.resize(pages);
-  CHECK(device_.Allocate(PageCategory::kAdapter, adapter.device_pages));
-  adapter.device = TierState::kLoading;
-  NoteChange(adapter);
+  TakePages(adapter, Tier::kDevice);
   adapter.load_started = now;
   adapter.load_sequence = ++next_load_sequence_;
   adapter.via_host = via_host;
   adapter.ahead = ahead;
   adapter.from_disk = adapter.host != TierState::kResident;
-  ++loads_in_flight_;
+  ++stats_.loading;
   if (adapter.host == TierState::kResident) {
     SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
   } else if (via_host) {
-    adapter.host_pages.resize(pages);
-    CHECK(host_.Allocate(PageCategory::kAdapter, adapter.host_pages));
-    adapter.host = TierState::kLoading;
+    TakePages(adapter, Tier::kHost);
     SubmitTransfer(adapter, Tier::kDisk, Tier::kHost, now);
   } else {
     SubmitTransfer(adapter, Tier::kDisk, Tier::kDevice, now);
@@ -180,7 +158,7 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier
   job.page_bytes = static_cast<std::size_t>(device_.page_bytes());
   job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, host_, adapter.host_pages);
   job.to = to == Tier::kHost ? PagesIn(to, host_, adapter.host_pages) : PagesIn(to, device_, adapter.device_pages);
-  if (from == Tier::kDisk) ++totals_.disk_loads;
+  if (from == Tier::kDisk) ++stats_.disk_loads;
   adapter.by_layer = from == Tier::kHost || disk_by_layer_;
   job.by_layer = adapter.by_layer;
   adapter.transfer_started = now;
@@ -212,24 +190,21 @@ void ResidencyManager::EndTransfer(TransferCompletion done, TimeNs now, std::vec
   if (done.cancelled) {
     CHECK_EQ(adapter.users, 0);
     GiveUpLoad(adapter);
-    ++totals_.cancelled_loads;
+    ++stats_.cancelled_loads;
   } else if (done.error) {
     adapter.failed = adapter.users > 0;
     if (adapter.failed)
       failed_.push_back(adapter.version->generation);
     else
       GiveUpLoad(adapter);
-    ++totals_.load_failures;
+    ++stats_.load_failures;
     failures.push_back({adapter.version->generation, std::move(*done.error)});
   } else if (adapter.host == TierState::kLoading) {
-    adapter.host = TierState::kResident;
-    totals_.disk_to_host_bytes += BytesOf(adapter, device_);
-    host_residents_.push_back(adapter.version->generation);
-    adapter.host_arrival = ++next_host_arrival_;
-    NoteChange(adapter);
+    Arrive(adapter, Tier::kHost);
+    stats_.disk_to_host_bytes += BytesOf(adapter, device_);
     if (adapter.unwanted()) {  // retired during the load, and no request waits for it
       GiveUpLoad(adapter);
-      ++totals_.cancelled_loads;
+      ++stats_.cancelled_loads;
     } else {
       SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
     }
@@ -240,31 +215,28 @@ void ResidencyManager::EndTransfer(TransferCompletion done, TimeNs now, std::vec
 }
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
-  NoteChange(adapter);
-  adapter.device = TierState::kResident;
   adapter.resident_since = now;
-  (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) +=
+  (adapter.host == TierState::kResident ? stats_.host_to_device_bytes : stats_.disk_to_device_bytes) +=
       BytesOf(adapter, device_);
   // It was loaded for a request, so it must not be the next victim.
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;
-  device_residents_.push_back(adapter.version->generation);
-  UpdateIdle(adapter);
-  --loads_in_flight_;
+  Arrive(adapter, Tier::kDevice);
+  --stats_.loading;
   ++adapter.loads;
-  ++totals_.device_loads;
+  ++stats_.device_loads;
   const TimeNs took = now - adapter.load_started;
-  totals_.load_time_total += took;
+  stats_.load_time_total += took;
   adapter.last_load_time = took;
   if (listener_.loaded) listener_.loaded(adapter, now - std::max(adapter.load_started, last_load_end_));
   last_load_end_ = now;
   const auto bucket = std::lower_bound(kLoadTimeBounds.begin(), kLoadTimeBounds.end(), took);
-  ++totals_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
+  ++stats_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
 }
 
 void ResidencyManager::GiveUpLoad(AdapterResidency& adapter) {
-  DropDevicePages(adapter);
-  if (adapter.host == TierState::kLoading) DropHostPages(adapter);
-  --loads_in_flight_;
+  DropPages(adapter, Tier::kDevice);
+  if (adapter.host == TierState::kLoading) DropPages(adapter, Tier::kHost);
+  --stats_.loading;
   if (listener_.failed) listener_.failed(adapter);
 }
 
@@ -279,11 +251,33 @@ void ResidencyManager::EndFailedLoads() {
   failed_.clear();
 }
 
-void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
+void ResidencyManager::TakePages(AdapterResidency& adapter, Tier tier) {
+  std::vector<PageHandle>& pages = adapter.pages_in(tier);
+  pages.resize(static_cast<std::size_t>(adapter.pages));
+  CHECK(pool(tier).Allocate(PageCategory::kAdapter, pages));
+  adapter.in(tier) = TierState::kLoading;
   NoteChange(adapter);
-  device_.Free(PageCategory::kAdapter, adapter.device_pages);
-  adapter.device_pages.clear();
-  adapter.device = TierState::kAbsent;
+}
+
+void ResidencyManager::Arrive(AdapterResidency& adapter, Tier tier) {
+  adapter.in(tier) = TierState::kResident;
+  residents_[tier == Tier::kHost].push_back(adapter.version->generation);
+  ++(tier == Tier::kHost ? stats_.host_resident : stats_.device_resident);
+  if (tier == Tier::kHost) adapter.host_arrival = ++next_host_arrival_;
+  NoteChange(adapter);
+  UpdateIdle(adapter);
+}
+
+void ResidencyManager::DropPages(AdapterResidency& adapter, Tier tier) {
+  if (adapter.in(tier) == TierState::kAbsent) return;
+  if (adapter.in(tier) == TierState::kResident) {
+    Erase(residents_[tier == Tier::kHost], adapter.version->generation);
+    --(tier == Tier::kHost ? stats_.host_resident : stats_.device_resident);
+  }
+  pool(tier).Free(PageCategory::kAdapter, adapter.pages_in(tier));
+  adapter.pages_in(tier).clear();
+  adapter.in(tier) = TierState::kAbsent;
+  NoteChange(adapter);
   UpdateIdle(adapter);
 }
 
@@ -314,30 +308,14 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
   adapter.idle_position = kNotIdle;
 }
 
-void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
-  NoteChange(adapter);
-  host_.Free(PageCategory::kAdapter, adapter.host_pages);
-  adapter.host_pages.clear();
-  adapter.host = TierState::kAbsent;
-}
-
-void ResidencyManager::EvictFromDevice(AdapterGeneration generation) {
+void ResidencyManager::Evict(AdapterGeneration generation, Tier tier) {
   AdapterResidency& adapter = At(generation);
-  CHECK(adapter.device == TierState::kResident);
-  CHECK_EQ(adapter.users, 0);
-  Erase(device_residents_, generation);
-  DropDevicePages(adapter);
-  ++totals_.device_evictions;
-}
-
-void ResidencyManager::EvictFromHost(AdapterGeneration generation) {
-  AdapterResidency& adapter = At(generation);
-  CHECK(adapter.host == TierState::kResident);
-  CHECK(adapter.device != TierState::kLoading);  // it may be the source of a copy
-  CHECK(!adapter.read_in_host);
-  Erase(host_residents_, generation);
-  DropHostPages(adapter);
-  ++totals_.host_evictions;
+  CHECK(adapter.in(tier) == TierState::kResident);
+  if (tier == Tier::kDevice) CHECK_EQ(adapter.users, 0);
+  // Its copy in the host tier may be the source of a transfer.
+  if (tier == Tier::kHost) CHECK(adapter.device != TierState::kLoading && !adapter.read_in_host);
+  DropPages(adapter, tier);
+  ++(tier == Tier::kHost ? stats_.host_evictions : stats_.device_evictions);
 }
 
 void ResidencyManager::ReadInHost(AdapterGeneration generation) {
@@ -361,7 +339,7 @@ void ResidencyManager::EndHostReads() {
 void ResidencyManager::Use(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kResident || adapter.arriving());
-  if (adapter.users++ == 0) ++totals_.active;
+  if (adapter.users++ == 0) ++stats_.active;
   NoteChange(adapter);
   ++adapter.uses;
   adapter.last_use = now;
@@ -371,19 +349,10 @@ void ResidencyManager::Use(AdapterGeneration generation, TimeNs now) {
 void ResidencyManager::EndUse(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK_GT(adapter.users, 0);
-  if (--adapter.users == 0) --totals_.active;
+  if (--adapter.users == 0) --stats_.active;
   NoteChange(adapter);
   adapter.last_use = now;
   UpdateIdle(adapter);
-}
-
-AdapterStats ResidencyManager::Stats() const {
-  AdapterStats stats = totals_;
-  stats.device_resident = static_cast<std::int64_t>(device_residents_.size());
-  stats.host_resident = static_cast<std::int64_t>(host_residents_.size());
-  stats.loading = loads_in_flight_;
-  stats.kept = static_cast<std::int64_t>(kept_.size());
-  return stats;
 }
 
 void ResidencyManager::CheckIntegrity() const {
@@ -424,12 +393,14 @@ void ResidencyManager::CheckIntegrity() const {
   }
   CHECK_EQ(device_pages, device_.Stats().used(PageCategory::kAdapter));
   CHECK_EQ(host_pages, host_.Stats().used(PageCategory::kAdapter));
-  CHECK_EQ(loading, loads_in_flight_);
+  CHECK_EQ(loading, stats_.loading);
   CHECK_EQ(known + free_slots_.size(), adapters_.size());
   CHECK_EQ(kept, kept_.size());
   CHECK_EQ(arriving, arriving_.size());
-  CHECK_EQ(device_residents, device_residents_.size());
-  CHECK_EQ(host_residents, host_residents_.size());
+  CHECK_EQ(device_residents, Residents(Tier::kDevice).size());
+  CHECK_EQ(device_residents, static_cast<std::size_t>(stats_.device_resident));
+  CHECK_EQ(host_residents, Residents(Tier::kHost).size());
+  CHECK_EQ(host_residents, static_cast<std::size_t>(stats_.host_resident));
   CHECK_EQ(idle, idle_.size());
   CHECK_EQ(idle_pages, idle_pages_);
 }

@@ -13,6 +13,7 @@
 // - A failed load of a used adapter keeps its pages until the users are gone, because a step may still read them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -72,6 +73,8 @@ struct alignas(64) AdapterResidency {
 
   // On the device, neither used nor kept.
   bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
+  TierState& in(Tier tier) { return tier == Tier::kHost ? host : device; }
+  std::vector<PageHandle>& pages_in(Tier tier) { return tier == Tier::kHost ? host_pages : device_pages; }
   // Nothing keeps it any longer.
   bool unwanted() const { return retired && references == 0 && !kept; }
   // Whether a transfer is in flight of which the first layers may have arrived. An arriving adapter may be used:
@@ -102,10 +105,9 @@ class ResidencyManager {
   // The adapter's name is gone. Lets it go and drops it: at once, after its last request, or after the load in
   // progress. Ignores unknown adapters.
   void Retire(AdapterGeneration generation);
-  // An operator keeps the adapter on the device (Keep) or no longer does (LetGo). The scheduler plans the load.
-  // Idempotent. REQUIRES: known.
-  void Keep(AdapterGeneration generation);
-  void LetGo(AdapterGeneration generation);
+  // An operator keeps the adapter on the device (`keep`) or no longer does. The scheduler plans the load. Idempotent.
+  // REQUIRES: known.
+  void Keep(AdapterGeneration generation, bool keep);
 
   // What others are told; each may be empty.
   struct Listener {
@@ -133,35 +135,29 @@ class ResidencyManager {
   std::size_t SlotOf(AdapterGeneration generation) const { return slot_of_[generation.value]; }
   // All known adapters by slot; entries without a version are free slots.
   const std::deque<AdapterResidency>& All() const { return adapters_; }
-  // Adapters that an operator keeps, in the order of Keep.
+  // Adapters that an operator keeps, in the order in which that began.
   std::span<const AdapterGeneration> Kept() const { return kept_; }
-  // Adapters resident on the device (in the host tier). The order is arbitrary but deterministic.
-  std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
-  std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
+  // Adapters resident in the tier. The order is arbitrary but deterministic.
+  std::span<const AdapterGeneration> Residents(Tier tier) const { return residents_[tier == Tier::kHost]; }
   // Adapters resident on the device that are neither used nor kept, and the sum of their pages. The order is
   // arbitrary but deterministic.
   std::span<const AdapterGeneration> IdleAdapters() const { return idle_; }
   std::int64_t idle_pages() const { return idle_pages_; }
-  std::int64_t loads_in_flight() const { return loads_in_flight_; }
-  std::int64_t used_adapters() const { return totals_.active; }
   // Adapters that are arriving, in the order of their transfers.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
   // Appends the slots whose adapter's state, use or requests have changed since the last call, each once. The adapter
   // may be gone.
   void TakeChanges(std::vector<std::uint32_t>& out);
-  // The pools given to the constructor.
-  PagePool& device() const { return device_; }
-  PagePool& host() const { return host_; }
+  // The pools given to the constructor. REQUIRES: kDevice or kHost.
+  PagePool& pool(Tier tier) const { return tier == Tier::kHost ? host_ : device_; }
 
   // Starts a load to the device. `ahead`: for no particular request. REQUIRES: the device state is kAbsent, and the
   // device pool has enough free pages. With `via_host`, if the adapter is not host-resident, the host pool has enough
   // too.
   void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead = false);
-  // Takes a device-resident, unused adapter off the device. It stays in the host tier if it is there.
-  void EvictFromDevice(AdapterGeneration generation);
-  // Takes a host-resident adapter out of the host tier. REQUIRES: no copy to the device is in flight, and no step reads
-  // it there.
-  void EvictFromHost(AdapterGeneration generation);
+  // Takes an adapter out of a tier. It stays in the other one if it is there. REQUIRES: resident in the tier; on the
+  // device, unused; in the host tier, no copy to the device is in flight, and no step reads it there.
+  void Evict(AdapterGeneration generation, Tier tier);
   // The step that is submitted next computes from the copy in the host tier, which therefore stays until EndHostReads.
   // REQUIRES: arriving, and host-resident or being read into the host tier.
   void ReadInHost(AdapterGeneration generation);
@@ -187,7 +183,7 @@ class ResidencyManager {
   void EndFailedLoads();
 
   // Counters and current state.
-  AdapterStats Stats() const;
+  const AdapterStats& Stats() const { return stats_; }
   // Aborts if an invariant is violated.
   void CheckIntegrity() const;
 
@@ -203,12 +199,16 @@ class ResidencyManager {
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   // Frees the pages of a load that failed or was cancelled.
   void GiveUpLoad(AdapterResidency& adapter);
-  void DropDevicePages(AdapterResidency& adapter);
+  // Takes pages of the tier for a load.
+  void TakePages(AdapterResidency& adapter, Tier tier);
+  // The adapter's pages in the tier are complete.
+  void Arrive(AdapterResidency& adapter, Tier tier);
+  // Frees its pages in the tier, if it has any there.
+  void DropPages(AdapterResidency& adapter, Tier tier);
   // Notes the adapter for TakeChanges.
   void NoteChange(const AdapterResidency& adapter);
   // Updates idle_ after a change of residency, users or keepers.
   void UpdateIdle(AdapterResidency& adapter);
-  void DropHostPages(AdapterResidency& adapter);
 
   PagePool& device_;
   PagePool& host_;
@@ -219,7 +219,8 @@ class ResidencyManager {
   std::vector<AdapterResidency*> by_slot_;  // pointers into adapters_: one memory access where the deque needs three
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever
   std::vector<std::uint32_t> free_slots_;
-  std::vector<AdapterGeneration> device_residents_, host_residents_, kept_, arriving_, idle_;
+  std::array<std::vector<AdapterGeneration>, 2> residents_;  // on the device; in the host tier
+  std::vector<AdapterGeneration> kept_, arriving_, idle_;
   std::int64_t idle_pages_ = 0;
   std::vector<std::uint32_t> changes_;     // for TakeChanges
   std::vector<bool> is_listed_;            // by slot: in changes_
@@ -228,9 +229,8 @@ class ResidencyManager {
   const bool disk_by_layer_;
   Listener listener_;
   TimeNs last_load_end_ = 0;
-  std::int64_t loads_in_flight_ = 0;
   std::uint64_t next_load_sequence_ = 0, next_host_arrival_ = 0;
-  AdapterStats totals_;
+  AdapterStats stats_;
 };
 
 }  // namespace loramux

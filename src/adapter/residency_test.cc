@@ -43,7 +43,7 @@ TEST(Residency, LoadsThroughTheHostTierAndComesBackFromIt) {
   EXPECT_EQ(w.residency.Stats().disk_loads, 1);
   const std::uint64_t first = w.residency.Get(g).load_sequence;
 
-  w.residency.EvictFromDevice(g);
+  w.residency.Evict(g, Tier::kDevice);
   w.residency.CheckIntegrity();
   EXPECT_EQ(w.device->free_pages(), 10);
   w.residency.BeginLoad(g, true, w.clock.Now());
@@ -94,7 +94,7 @@ TEST(Residency, CountsWhereARequestFindsItsAdapter) {
   w.Settle();
   ask();
   ask();
-  w.residency.EvictFromDevice(g);
+  w.residency.Evict(g, Tier::kDevice);
   ask();
   EXPECT_EQ(w.residency.Stats().asked, 5);
   EXPECT_EQ(w.residency.Stats().asked_on_device, 2);
@@ -125,8 +125,8 @@ TEST(Residency, ListsTheSlotsThatHaveChanged) {
   EXPECT_LT(w.residency.Get(second).host_arrival, w.residency.Get(first).host_arrival);
   EXPECT_EQ(changed([&] { w.residency.Use(first, 5); }), Slots{one});
   EXPECT_EQ(changed([&] { w.residency.EndUse(first, 6); }), Slots{one});
-  EXPECT_EQ(changed([&] { w.residency.EvictFromDevice(second); }), Slots{two});
-  EXPECT_EQ(changed([&] { w.residency.EvictFromHost(second); }), Slots{two});
+  EXPECT_EQ(changed([&] { w.residency.Evict(second, Tier::kDevice); }), Slots{two});
+  EXPECT_EQ(changed([&] { w.residency.Evict(second, Tier::kHost); }), Slots{two});
   EXPECT_EQ(changed([&] { w.residency.Release(first); }), Slots{one});
   EXPECT_EQ(changed([&] { w.residency.Retire(first); }), Slots{one});
 }
@@ -218,7 +218,7 @@ TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
     w.arriving.EndFailedLoads();
     w.arriving.CheckIntegrity();
     EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kAbsent);
-    EXPECT_EQ(w.arriving.loads_in_flight(), 0);
+    EXPECT_EQ(w.arriving.Stats().loading, 0);
     EXPECT_EQ(w.device->free_pages(), 10);
     w.slow.set_fault(nullptr);
     w.arriving.BeginLoad(w.g, true, w.clock.Now());
@@ -267,9 +267,9 @@ TEST(ResidencyDeathTest, APinnedAdapterIsNeverEvicted) {
   w.residency.BeginLoad(AdapterGeneration{1}, true, 0);
   w.Settle();
   w.residency.Use(AdapterGeneration{1}, w.clock.Now());
-  EXPECT_DEATH(w.residency.EvictFromDevice(AdapterGeneration{1}), "CHECK failed");
+  EXPECT_DEATH(w.residency.Evict(AdapterGeneration{1}, Tier::kDevice), "CHECK failed");
   w.residency.EndUse(AdapterGeneration{1}, w.clock.Now());
-  w.residency.EvictFromDevice(AdapterGeneration{1});
+  w.residency.Evict(AdapterGeneration{1}, Tier::kDevice);
   w.residency.CheckIntegrity();
 }
 

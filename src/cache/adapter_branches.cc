@@ -53,7 +53,7 @@ void AdapterBranches::LoadFailed(const AdapterResidency& adapter, bool depends) 
 void AdapterBranches::MarkUsable(bool depends, std::vector<bool>& usable) const {
   usable.assign(tree_.branches().slots(), !depends);
   usable[base_.value] = true;
-  for (const AdapterGeneration generation : residency_.DeviceResidents()) {
+  for (const AdapterGeneration generation : residency_.Residents(Tier::kDevice)) {
     const std::size_t slot = residency_.SlotOf(generation);
     if (Has(slot)) usable[Of(slot).value] = true;
   }

@@ -139,7 +139,7 @@ void DependencyTree::set_host_bonus(TimeNs per_doubling) {
 void DependencyTree::Drop(NodeId id) {
   const TreeNode& node = nodes_.At(id);
   CHECK(node.has_host_page() && !node.moving());
-  if (node.on_device()) return tiers_.DropCopy(id.index);
+  if (node.on_device()) return tiers_.FreeHostPage(id.index);
   const NodeId parent = nodes_.Parent(id);
   Remove(id.index);  // perhaps the parent too, if that is a top
   OfferToDrop(parent);

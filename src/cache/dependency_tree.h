@@ -147,19 +147,18 @@ class DependencyTree {
   // ---- Between the tiers (KvTiers) ----
 
   // Allocates a host page for a copy of each of `nodes` and appends the pairs to `pages`. Each node must be the parent
-  // of the next. Uses the path to the last node until EndBackUp; one use serves the whole call, because a use costs
+  // of the next. Uses the path to the last node until EndMove; one use serves the whole call, because a use costs
   // time proportional to the depth. REQUIRES: `nodes` is not empty; all are on the device, not in the host tier and not
   // in transfer; the host pool has enough free pages.
   void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages) { tiers_.BeginBackUp(nodes, pages); }
   // Allocates device pages for the part of the path to `tail` that is in the host tier alone, and appends the pairs
-  // from the top down. The nodes count as device nodes from this call on, but OnDevice is false until EndFetch. Uses
+  // from the top down. The nodes count as device nodes from this call on, but OnDevice is false until EndMove. Uses
   // the path until then. REQUIRES: `tail` is not on the device, nothing on its path is in transfer, and enough device
   // pages are free.
   void BeginFetch(NodeId tail, std::vector<MovingPages>& pages) { tiers_.BeginFetch(tail, pages); }
-  // Ends the transfer that one BeginBackUp (BeginFetch) appended. Afterwards both pages hold the same bytes; if it
-  // `failed`, the copy is freed. Where the node has been removed meanwhile, both pages are freed.
-  void EndBackUp(std::span<const MovingPages> pages, bool failed) { tiers_.EndBackUp(pages, failed); }
-  void EndFetch(std::span<const MovingPages> pages, bool failed) { tiers_.EndFetch(pages, failed); }
+  // Ends the transfer of the path that one BeginBackUp (BeginFetch) appended. Afterwards both pages hold the same
+  // bytes; if it `failed`, the copy is freed. Where the node has been removed meanwhile, both pages are freed.
+  void EndMove(std::span<const MovingPages> pages, bool failed) { tiers_.EndMove(pages, failed); }
 
   // Sets the bonus of ReuseStatistics::HostWorth. A tree that keeps nothing sees no visits and gives no bonus.
   // REQUIRES: the host tier is empty.

@@ -51,7 +51,7 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   const PageHandle own = w.NewPage();
   EXPECT_EQ(w.tree->Insert(w.tree->branches().Top(base), Tokens(4), own, 1).outcome, DependencyTree::Inserted::kNotNow);
   w.tree->CheckIntegrity();
-  w.tree->EndFetch(moving, /*failed=*/false);
+  w.tree->EndMove(moving, /*failed=*/false);
   const auto inserted = w.tree->Insert(w.tree->branches().Top(base), Tokens(4), own, 2);
   EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kExisted);
   EXPECT_EQ(inserted.node, tail);

@@ -133,7 +133,7 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
 
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_.View(node);
-  const ReloadFrom reload = tree_.tiers().InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
+  const ReloadFrom reload = tree_.nodes().At(node).has_host_copy() ? ReloadFrom::kHost : ReloadFrom::kComputation;
   const std::int64_t pages = PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload));
   looks_ += pages;
   const double visits = VisitsOf(view);

@@ -64,13 +64,14 @@ class KvTiers {
   // Without a host tier.
   explicit KvTiers(DependencyTree& tree) : tree_(tree) {}
 
-  // A fetch in flight, or a failed fetch whose pages running requests still use.
-  struct Fetching {
+  // A job in flight, or a failed fetch whose pages running requests still use.
+  struct Job {
     std::uint64_t id = 0;
     RequestId requester;
     bool ahead = false;                              // the requester had no seat when it began
-    std::vector<DependencyTree::MovingPages> pages;  // pages of one path, from the top down
-    std::shared_ptr<LayerProgress> progress;
+    std::vector<DependencyTree::MovingPages> pages;  // pages of paths, each from the top down; empty: no job
+    std::vector<std::size_t> ends;                   // end of each path in `pages`
+    std::shared_ptr<LayerProgress> progress;         // null: a back-up
     TimeNs begun = 0;
     std::int32_t users = 0;  // running requests that began before the fetch ended
     bool failed = false;
@@ -92,22 +93,22 @@ class KvTiers {
   void End(const TransferCompletion& done, TimeNs now);
   // Reads the progress of the fetches, once those that have ended are gone.
   void Look() {
-    for (const Fetching& fetch : fetches_) fetch.progress->Look();
+    for (const Job& fetch : fetches_) fetch.progress->Look();
   }
 
   // Fetches that requests wait for.
   std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }
   // Whether a FetchAhead (back-up) job is in flight.
-  bool fetching_ahead() const { return !ahead_pages_.empty(); }
-  bool backing_up() const { return !backing_up_.empty(); }
+  bool fetching_ahead() const { return !ahead_.pages.empty(); }
+  bool backing_up() const { return !back_up_.pages.empty(); }
   // Most pages of one job that no request waits for: a small part of the device, because a page in transfer cannot be
   // evicted. 0 without a host tier.
   std::int64_t max_pages_of_job() const { return max_pages_of_job_; }
   // Whether a fetch of this request is in flight.
   bool IsRequester(RequestId id) const;
-  std::span<const Fetching> fetches() const { return fetches_; }
+  std::span<const Job> fetches() const { return fetches_; }
   // The fetch that brings `node`, or null. Valid until the next call that changes the fetches.
-  const Fetching* FetchOf(NodeId node) const;
+  const Job* FetchOf(NodeId node) const;
   // A running request begins to use the arriving pages up to `tail`, or ends its use because the fetch failed.
   // REQUIRES: FetchOf(tail) is not null.
   void Use(NodeId tail) { ++At(tail).users; }
@@ -117,18 +118,20 @@ class KvTiers {
   // Frees the device pages of all failed fetches. REQUIRES: no request uses them any longer.
   void EndFailedFetches();
   // Whether no job is in flight.
-  bool idle() const { return fetches_.empty() && backing_up_.empty() && ahead_pages_.empty(); }
+  bool idle() const { return fetches_.empty() && !backing_up() && !fetching_ahead(); }
   const KvTierStats& stats() const { return stats_; }
 
  private:
-  Fetching& At(NodeId node) { return const_cast<Fetching&>(*FetchOf(node)); }
-  // Starts a transfer of these pages.
-  void Submit(Tier from, Tier to, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
-              std::shared_ptr<LayerProgress> progress);
-  // End the back-up job, one fetch, the FetchAhead job.
-  void EndBackUp(bool failed);
-  void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
-  void EndFetchAhead(bool failed);
+  Job& At(NodeId node) { return const_cast<Job&>(*FetchOf(node)); }
+  // Adds the path to `tail` to a job that fetches.
+  void AddPath(NodeId tail, Job& job);
+  // Starts the transfer of the job's pages.
+  void Submit(Tier from, Tier to, Job& job);
+  // The paths of the job are no longer in transfer.
+  void EndMoves(const Job& job, bool failed);
+  // Ends a job that no request waits for. Returns its number of pages; 0 if it failed.
+  std::int64_t EndBeside(Job& job, bool failed);
+  void EndFetch(Job& fetch, const TransferCompletion& completion, TimeNs now);
 
   DependencyTree& tree_;
   // Null: no host tier.
@@ -137,12 +140,8 @@ class KvTiers {
   PageTransfer* transfer_ = nullptr;
   const KvSlices slices_;
   const std::int64_t max_pages_of_job_ = 0;
-  std::vector<Fetching> fetches_;                         // in order of their start
-  std::vector<DependencyTree::MovingPages> backing_up_;   // pages of the back-up job; empty: none in flight
-  std::vector<std::size_t> backing_up_ends_;              // end of each path in backing_up_
-  std::vector<DependencyTree::MovingPages> ahead_pages_;  // pages of the FetchAhead job; empty: none in flight
-  std::vector<std::size_t> ahead_ends_;                   // end of each path in ahead_pages_
-  std::uint64_t back_up_id_ = 0, ahead_id_ = 0;
+  std::vector<Job> fetches_;   // those that requests wait for, in order of their start
+  Job back_up_, ahead_;        // of BackUp and of FetchAhead
   std::vector<NodeId> chain_;  // scratch of BackUp
   std::uint64_t next_id_ = kHistoryBit;
   KvTierStats stats_;

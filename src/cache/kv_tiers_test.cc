@@ -57,8 +57,8 @@ TEST(KvTiers, BackUpCopiesWhatIsPlanned) {
   EXPECT_TRUE(tiers.idle());
   EXPECT_EQ(tiers.stats().pages_backed_up, 2);
   EXPECT_EQ(w.tree.tiers().host_pages(), 2);
-  EXPECT_TRUE(w.tree.tiers().InHostTier(w.tail));
-  EXPECT_FALSE(w.tree.tiers().InHostTier(parent));
+  EXPECT_TRUE(w.tree.nodes().At(w.tail).has_host_copy());
+  EXPECT_FALSE(w.tree.nodes().At(parent).has_host_copy());
   w.tree.CheckIntegrity();
 }
 

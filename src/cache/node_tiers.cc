@@ -60,11 +60,6 @@ void NodeTiers::UsePath(std::uint32_t tail) {
   UpdateLeaf(tail);
 }
 
-void NodeTiers::EndUseOfPath(std::uint32_t tail) {
-  for (std::uint32_t at = tail; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) RemoveUser(at);
-  UpdateLeaf(tail);
-}
-
 // ---------------------------------------------------------------- Pages come and go
 
 void NodeTiers::ArriveOnDevice(std::uint32_t index, PageHandle page) {
@@ -196,42 +191,33 @@ void NodeTiers::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
   UsePath(tail.index);
 }
 
-bool NodeTiers::EndMove(const MovingPages& pages) {
-  if (nodes_->Exists(pages.node)) {
-    TreeNode& node = (*nodes_)[pages.node.index];
-    const bool fetched = node.move == Move::kFetch;
-    SetMove(node, Move::kNone);
-    if (fetched) UpdateHostRootsBelow(pages.node.index);
-    return true;
-  }
-  device_->Free(PageCategory::kKv, std::span(&pages.device, 1));
-  host_->Free(PageCategory::kKv, std::span(&pages.host, 1));
-  --orphans_;
-  return false;
-}
-
 // A branch is removed as a whole, so either all nodes of `pages` exist or none.
-void NodeTiers::EndBackUp(std::span<const MovingPages> pages, bool failed) {
-  if (nodes_->Exists(pages.back().node)) EndUseOfPath(pages.back().node.index);
-  for (const MovingPages& page : pages) {
-    if (!EndMove(page)) continue;
-    if (failed) {
-      FreeHostPage(page.node.index);
-    } else {
-      OfferToDrop(page.node.index);
+void NodeTiers::EndMove(std::span<const MovingPages> pages, bool failed) {
+  const NodeId tail = pages.back().node;
+  if (!nodes_->Exists(tail)) {
+    for (const MovingPages& page : pages) {
+      device_->Free(PageCategory::kKv, std::span(&page.device, 1));
+      host_->Free(PageCategory::kKv, std::span(&page.host, 1));
     }
+    orphans_ -= static_cast<std::int64_t>(pages.size());
+    return;
   }
-}
-
-void NodeTiers::EndFetch(std::span<const MovingPages> pages, bool failed) {
-  if (nodes_->Exists(pages.back().node)) EndUseOfPath(pages.back().node.index);
+  for (std::uint32_t at = tail.index; (*nodes_)[at].depth > 0; at = (*nodes_)[at].parent) RemoveUser(at);
+  UpdateLeaf(tail.index);
   for (std::size_t i = pages.size(); i-- > 0;) {
-    if (!EndMove(pages[i])) continue;
+    const std::uint32_t index = pages[i].node.index;
+    const bool fetched = (*nodes_)[index].move == Move::kFetch;
+    SetMove((*nodes_)[index], Move::kNone);
+    if (fetched) UpdateHostRootsBelow(index);
+    if (failed && !fetched) {
+      FreeHostPage(index);
+      continue;
+    }
     if (failed) {
       device_->Free(PageCategory::kKv, std::span(&pages[i].device, 1));
-      LeaveDevice(pages[i].node.index);
+      LeaveDevice(index);
     }
-    OfferToDrop(pages[i].node.index);
+    OfferToDrop(index);
   }
 }
 

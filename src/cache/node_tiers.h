@@ -49,10 +49,6 @@ class NodeTiers {
   bool OnDevice(NodeId node) const { return nodes_->At(node).on_device(); }
   // Whether the node exists and has a device page. A running fetch may still be filling that page.
   bool HasDevicePage(NodeId node) const { return nodes_->Exists(node) && (*nodes_)[node.index].has_device_page(); }
-  // Whether the node has a complete copy in the host tier.
-  bool InHostTier(NodeId node) const { return nodes_->At(node).has_host_copy(); }
-  // Whether a transfer between the tiers involves the node.
-  bool Moving(NodeId node) const { return nodes_->At(node).moving(); }
   // Writes the device pages from the branch down to the node. REQUIRES: out.size() is the depth of the node, and the
   // path is on the device or on its way there.
   void CopyPath(NodeId node, std::span<PageHandle> out) const;
@@ -118,12 +114,12 @@ class NodeTiers {
   }
   // A plan drops the page: NextToDrop passes it over until OfferToDrop.
   void HoldFromDrop(std::uint32_t index) { drop_order_.Remove(index); }
-  // Frees the host page of a node that is on the device too.
-  void DropCopy(std::uint32_t index) { FreeHostPage(index); }
+  // Frees the host page of a node, which has a page on the device too or is removed.
+  void FreeHostPage(std::uint32_t index);
 
   // ---- Transfers ----
 
-  // The two pages of a node in transfer. The transfer holds both until EndBackUp or EndFetch.
+  // The two pages of a node in transfer. The transfer holds both until EndMove.
   struct MovingPages {
     NodeId node;
     PageHandle device, host;
@@ -131,8 +127,7 @@ class NodeTiers {
   // See the functions of these names in DependencyTree.
   void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages);
   void BeginFetch(NodeId tail, std::vector<MovingPages>& pages);
-  void EndBackUp(std::span<const MovingPages> pages, bool failed);
-  void EndFetch(std::span<const MovingPages> pages, bool failed);
+  void EndMove(std::span<const MovingPages> pages, bool failed);
 
   // Aborts if an invariant is violated.
   void CheckIntegrity() const;
@@ -155,14 +150,10 @@ class NodeTiers {
   void UpdateHostRootsBelow(std::uint32_t index);
   // Records that the node lost its device page, which the caller has freed or passed on.
   void LeaveDevice(std::uint32_t index);
-  void FreeHostPage(std::uint32_t index);
-  // A transfer begins or ends its use of a path.
+  // A transfer uses the path.
   void UsePath(std::uint32_t tail);
-  void EndUseOfPath(std::uint32_t tail);
   // Sets the node's move and keeps moving_ and moving_branches_ up to date.
   void SetMove(TreeNode& node, Move move);
-  // Ends the move of one node. If the node has been removed, frees both pages and returns false.
-  bool EndMove(const MovingPages& pages);
   void CheckNode(std::uint32_t index) const;
   void CheckUsers() const;
   void CheckCounts() const;

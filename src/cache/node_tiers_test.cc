@@ -78,7 +78,7 @@ struct Tiers {
   }
   // Backs the path up and evicts it, from its end.
   void MoveToHost(const std::vector<NodeId>& path) {
-    tiers.EndBackUp(BackUp(path), /*failed=*/false);
+    tiers.EndMove(BackUp(path), /*failed=*/false);
     for (std::size_t i = path.size(); i-- > 0;) tiers.EvictToHost(path[i].index);
   }
   std::vector<NodeTiers::MovingPages> Fetch(NodeId tail) {
@@ -96,7 +96,7 @@ TEST(NodeTiers, AloneAFetchBringsThePartOfAPathThatIsInTheHostTier) {
   EXPECT_EQ(t.tiers.host_pages(), 3);
   ASSERT_EQ(t.tiers.HostRoots().size(), 1u);
   EXPECT_EQ(t.tiers.HostRoots()[0], first.index);
-  t.tiers.EndFetch(t.Fetch(first), /*failed=*/false);
+  t.tiers.EndMove(t.Fetch(first), /*failed=*/false);
   ASSERT_EQ(t.tiers.HostRoots().size(), 1u);
   EXPECT_EQ(t.tiers.HostRoots()[0], second.index);
   const auto pages = t.Fetch(third);
@@ -108,9 +108,9 @@ TEST(NodeTiers, AloneAFetchBringsThePartOfAPathThatIsInTheHostTier) {
   EXPECT_FALSE(t.tiers.OnDevice(third));
   EXPECT_EQ(t.tiers.idle_pages(), 0);  // the transfer uses the whole path
   t.tiers.CheckIntegrity();
-  t.tiers.EndFetch(pages, /*failed=*/true);
+  t.tiers.EndMove(pages, /*failed=*/true);
   EXPECT_FALSE(t.tiers.HasDevicePage(third));
-  EXPECT_TRUE(t.tiers.InHostTier(third));
+  EXPECT_TRUE(t.nodes.At(third).has_host_copy());
   EXPECT_FALSE(t.tiers.HasMoves(BranchId{3}));
   EXPECT_EQ(t.tiers.pages(BranchId{3}), 1);
   EXPECT_EQ(t.tiers.pages(BranchId{4}), 0);
@@ -123,10 +123,10 @@ TEST(NodeTiers, AloneAFailedBackUpLeavesNoCopy) {
   const NodeId node = t.Add(t.AddTop(0));
   const auto pages = t.BackUp({node});
   EXPECT_EQ(t.tiers.droppable_host_pages(), 0);
-  EXPECT_FALSE(t.tiers.InHostTier(node));  // not yet
+  EXPECT_FALSE(t.nodes.At(node).has_host_copy());  // not yet
   EXPECT_TRUE(t.tiers.IdleLeaves().empty());
-  t.tiers.EndBackUp(pages, /*failed=*/true);
-  EXPECT_FALSE(t.tiers.InHostTier(node));
+  t.tiers.EndMove(pages, /*failed=*/true);
+  EXPECT_FALSE(t.nodes.At(node).has_host_copy());
   EXPECT_EQ(t.host->free_pages(), 32);
   EXPECT_EQ(t.tiers.IdleLeaves().size(), 1u);
   t.tiers.CheckIntegrity();
@@ -143,7 +143,7 @@ TEST(NodeTiers, AloneATransferKeepsThePagesOfARemovedNode) {
   EXPECT_FALSE(t.tiers.HasMoves(BranchId{0}));
   EXPECT_EQ(t.device->free_pages(), 31);
   t.tiers.CheckIntegrity();
-  t.tiers.EndBackUp(pages, /*failed=*/false);
+  t.tiers.EndMove(pages, /*failed=*/false);
   EXPECT_EQ(t.tiers.orphans(), 0);
   EXPECT_EQ(t.device->free_pages() + t.host->free_pages(), 64);
 }
@@ -172,7 +172,7 @@ TEST(NodeTiers, AloneNewIdleLeavesAreListedOnce) {
 TEST(NodeTiers, AloneADroppedCopyKeepsItsNode) {
   Tiers t;
   const NodeId top = t.AddTop(0), copied = t.Add(top), away = t.Add(top);
-  t.tiers.EndBackUp(t.BackUp({copied}), /*failed=*/false);
+  t.tiers.EndMove(t.BackUp({copied}), /*failed=*/false);
   t.MoveToHost({away});
   t.nodes[copied.index].host_worth = 1;
   t.nodes[away.index].host_worth = 2;
@@ -182,8 +182,8 @@ TEST(NodeTiers, AloneADroppedCopyKeepsItsNode) {
   EXPECT_EQ(t.tiers.NextToDrop()->item, away.index);
   t.tiers.OfferToDrop(copied.index);
   EXPECT_EQ(t.tiers.NextToDrop()->worth, 1);
-  t.tiers.DropCopy(copied.index);
-  EXPECT_FALSE(t.tiers.InHostTier(copied));
+  t.tiers.FreeHostPage(copied.index);
+  EXPECT_FALSE(t.nodes.At(copied).has_host_copy());
   EXPECT_TRUE(t.tiers.OnDevice(copied));
   EXPECT_EQ(t.tiers.NextToDrop()->item, away.index);
   t.tiers.RemovePages(away.index);

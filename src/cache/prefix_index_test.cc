@@ -119,13 +119,13 @@ TEST(PrefixIndex, APageThatIsNotOnTheDeviceIsNotCopied) {
   std::vector<DependencyTree::MovingPages> backed_up;
   w.tree->BeginBackUp(std::span(&tail, 1), backed_up);
   EXPECT_EQ(w.tree->index().MatchInPage(top, Tokens(3)).tokens, 3);  // in transfer to the host tier, but still readable
-  w.tree->EndBackUp(backed_up, /*failed=*/false);
+  w.tree->EndMove(backed_up, /*failed=*/false);
   w.tree->Evict(tail);
   EXPECT_EQ(w.tree->index().MatchInPage(top, Tokens(3)).tokens, 0);
   std::vector<DependencyTree::MovingPages> moving;
   w.tree->BeginFetch(tail, moving);
   EXPECT_EQ(w.tree->index().MatchInPage(top, Tokens(3)).tokens, 0);
-  w.tree->EndFetch(moving, /*failed=*/false);
+  w.tree->EndMove(moving, /*failed=*/false);
   EXPECT_EQ(w.tree->index().MatchInPage(top, Tokens(3)).node, tail);
   w.tree->CheckIntegrity();
 }

@@ -98,8 +98,8 @@ void ProactiveSwapper::ForgetTwins() {
 
 // The node may have been fetched or removed since it became a candidate.
 bool ProactiveSwapper::MayCome(NodeId node) const {
-  if (!tree_.nodes().Exists(node) || tree_.tiers().HasDevicePage(node) || tree_.tiers().Moving(node) ||
-      !tree_.tiers().InHostTier(node))
+  if (!tree_.nodes().Exists(node) || tree_.tiers().HasDevicePage(node) || tree_.nodes().At(node).moving() ||
+      !tree_.nodes().At(node).has_host_copy())
     return false;
   return IsUsable(tree_.View(node).branch);
 }

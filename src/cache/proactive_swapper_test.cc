@@ -51,10 +51,10 @@ struct World {
     std::vector<NodeId> path;
     for (NodeId at = tail; pages > 0; --pages, at = tree->nodes().Parent(at)) path.push_back(at);
     for (const NodeId node : path) {
-      if (tree->tiers().InHostTier(node)) continue;
+      if (tree->nodes().At(node).has_host_copy()) continue;
       std::vector<DependencyTree::MovingPages> copying;
       tree->BeginBackUp(std::span(&node, 1), copying);
-      tree->EndBackUp(copying, /*failed=*/false);
+      tree->EndMove(copying, /*failed=*/false);
     }
     for (const NodeId node : path) tree->Evict(node);
   }
@@ -179,7 +179,7 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   std::vector<DependencyTree::MovingPages> pages;
   w.tree->BeginFetch(second, pages);
   EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());  // the parent is in transfer
-  w.tree->EndFetch(pages, /*failed=*/false);
+  w.tree->EndMove(pages, /*failed=*/false);
   EXPECT_EQ(Items(w.Choose({.pages = 10, .most = 100, .kv_pages = 100})), std::vector<ItemId>{first});
 }
 
@@ -286,7 +286,7 @@ struct Fuzz {
     const auto leaves = w.tree->tiers().IdleLeaves();
     if (leaves.empty()) return;
     const NodeId leaf = w.tree->nodes().IdOf(leaves[prng.NextBelow(leaves.size())]);
-    if (!w.tree->tiers().InHostTier(leaf) && !OneIn(4)) {
+    if (!w.tree->nodes().At(leaf).has_host_copy() && !OneIn(4)) {
       if (w.host->free_pages() > 0) w.tree->BeginBackUp(std::span(&leaf, 1), copying);
     } else {
       w.tree->Evict(leaf);
@@ -294,14 +294,14 @@ struct Fuzz {
   }
   void EndMoves() {
     while (!copying.empty() && !OneIn(3)) {
-      w.tree->EndBackUp(std::span(copying).last(1), /*failed=*/OneIn(5));
+      w.tree->EndMove(std::span(copying).last(1), /*failed=*/OneIn(5));
       copying.pop_back();
     }
     if (fetching.empty()) return;
     const bool failed = OneIn(4);
     std::size_t begin = 0;
     for (const std::size_t end : fetching.back().ends) {
-      w.tree->EndFetch(std::span(fetching.back().pages).subspan(begin, end - begin), failed);
+      w.tree->EndMove(std::span(fetching.back().pages).subspan(begin, end - begin), failed);
       begin = end;
     }
     fetching.pop_back();

@@ -69,7 +69,7 @@ struct alignas(64) TreeNode {
   bool exists() const { return (generation & 1u) != 0; }
   bool has_device_page() const { return page.generation != 0; }
   bool has_host_page() const { return host_page.generation != 0; }
-  bool moving() const { return move != Move::kNone; }
+  bool moving() const { return move != Move::kNone; }  // a transfer between the tiers involves the node
   // Whether the keys and values can be read on the device. Always true for the top of a branch.
   bool on_device() const { return depth == 0 || (has_device_page() && move != Move::kFetch); }
   // Whether the node may be evicted from the device.

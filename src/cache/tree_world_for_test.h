@@ -46,7 +46,7 @@ struct World {
   void CopyToHost(NodeId node) {
     std::vector<DependencyTree::MovingPages> copying;
     tree->BeginBackUp(std::span(&node, 1), copying);
-    tree->EndBackUp(copying, /*failed=*/false);
+    tree->EndMove(copying, /*failed=*/false);
   }
   std::int64_t Matched(BranchId branch, const std::vector<TokenId>& tokens) {
     return tree->nodes().Depth(tree->index().Match(tree->branches().Top(branch), tokens, 1000));

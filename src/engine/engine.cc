@@ -332,7 +332,7 @@ struct Engine::Impl {
       const bool whole = ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident;
       visit(std::uint64_t{generation.value}, *adapter.progress, adapter.users > 0 && !whole);
     }
-    for (const KvTiers::Fetching& fetch : tiers.fetches())
+    for (const KvTiers::Job& fetch : tiers.fetches())
       visit(fetch.id, *fetch.progress, fetch.users > 0 && !fetch.failed);
   }
 
@@ -408,7 +408,7 @@ struct Engine::Impl {
 
   void AwaitHistory(const Request& request, StepSequence& part) {
     if (parts.tree->tiers().OnDevice(request.tail)) return;
-    const KvTiers::Fetching* fetch = tiers.FetchOf(request.tail);
+    const KvTiers::Job* fetch = tiers.FetchOf(request.tail);
     CHECK(fetch != nullptr);
     part.kv_arrival = builder.batch().Await(fetch->progress);
   }
@@ -491,7 +491,7 @@ struct Engine::Impl {
     if (!kept.ok()) return pin.done(kept);
     observer.Pinned(*pin.version, true);
     residency.Add(pin.version);
-    residency.Keep(generation);
+    residency.Keep(generation, true);
     loading_pins.push_back(std::move(pin));
     EndPinsThatAreLoaded();
   }
@@ -561,7 +561,7 @@ struct Engine::Impl {
       const std::lock_guard lock(inbox.mutex);
       inbox.kept_pages.erase(generation);
     }
-    if (residency.Knows(generation)) residency.LetGo(generation);
+    if (residency.Knows(generation)) residency.Keep(generation, false);
     EndPin(generation, Unavailable("the adapter was unloaded while it was pinned"));
   }
 
@@ -686,7 +686,7 @@ struct Engine::Impl {
     totals.device = parts.device->Stats();
     totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
-    totals.reload_costs = scheduler.reload_costs();
+    totals.reload_costs = scheduler.worth().reload_costs();
     const std::lock_guard lock(stats_mutex);
     stats = totals;
   }
@@ -755,7 +755,7 @@ bool Engine::PlaceInHost(std::shared_ptr<const AdapterVersion> version) {
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
-         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0 &&
+         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.Stats().loading == 0 &&
          impl_->tiers.idle();
 }
 

@@ -98,7 +98,7 @@ Status StepBench::LoadAdapters() {
     }
     residency_->Add(version);
     residency_->BeginLoad(version->generation, /*via_host=*/false, clock_.Now());
-    for (residency_->Poll(clock_.Now(), failures); residency_->loads_in_flight() > 0;) {
+    for (residency_->Poll(clock_.Now(), failures); residency_->Stats().loading > 0;) {
       wakeup_.Wait();
       residency_->Poll(clock_.Now(), failures);
     }

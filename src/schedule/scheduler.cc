@@ -81,7 +81,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
     if (options_.reads_host_tier || options_.costs != nullptr)
       worth_.UseAssist(options_.reads_host_tier ? nullptr : options_.costs.get());
   }
-  tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.host()));
+  tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.pool(Tier::kHost)));
 }
 
 Scheduler::~Scheduler() { residency_.set_listener({}); }
@@ -224,10 +224,9 @@ void Scheduler::Leave(const Moves& moves) {
     } else if (!move.item.is_adapter()) {
       tree_.Evict(move.item.node);
       stats_.history_evictions += move.pages;
-    } else if (move.from == Tier::kHost) {
-      residency_.EvictFromHost(adapter);
     } else {
-      residency_.EvictFromDevice(adapter);
+      residency_.Evict(adapter, move.from);
+      if (move.from == Tier::kHost) continue;
       stats_.evicted_adapter_pages += move.pages;
       expected_.Evicted(adapter);
     }
@@ -244,7 +243,7 @@ void Scheduler::Fetch(const Moves& moves, TimeNs now) {
 void Scheduler::MakeHostRoom(const Moves& moves) {
   std::int64_t pages = 0;
   for (const Move& move : moves) pages += move.item.is_adapter() && move.to == Tier::kHost ? move.pages : 0;
-  const std::int64_t missing = pages == 0 ? 0 : pages - residency_.host().free_pages();
+  const std::int64_t missing = pages == 0 ? 0 : pages - residency_.pool(Tier::kHost).free_pages();
   if (missing <= 0) return;
   const MovePlan& plan = background_.DropHistory(missing);
   on_moves_(plan);
