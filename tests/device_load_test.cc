@@ -4,9 +4,9 @@
 #include <atomic>
 #include <thread>
 
-#include "cache/cache_regime.h"
 #include "gpu/emulated/emulated_device.h"
 #include "tests/demo_world.h"
+#include "worth/cache_regime.h"
 
 namespace loramux::demo::device_load_test {
 namespace {

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <map>
 
-#include "adapter/transfer.h"
 #include "base/must.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 #include "tests/demo_world.h"
 
 namespace loramux::demo::peers_fairness_test {

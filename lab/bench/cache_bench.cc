@@ -19,10 +19,10 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_eviction_plan.h"
-#include "cache/proactive_swapper.h"
 #include "lab/bench/count_allocations.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_eviction_plan.h"
+#include "residency/proactive_swapper.h"
 #include "workload/statistics.h"
 
 namespace loramux {

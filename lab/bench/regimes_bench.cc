@@ -21,11 +21,11 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 #include "tools/command_line/command_line.h"
 #include "workload/distributions.h"
 #include "workload/trace.h"

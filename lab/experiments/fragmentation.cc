@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "adapter/residency.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 
 namespace loramux {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/cache_regime.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {

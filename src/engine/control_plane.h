@@ -7,13 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "cache/dependency_tree.h"
-#include "cache/eviction_policy.h"
-#include "cache/kv_tiers.h"
 #include "engine/engine.h"
 #include "memory/page_pool.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_tiers.h"
 #include "schedule/predict/length_predictor.h"
 #include "schedule/queue/queue_order.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #include "adapter/registry.h"
-#include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "engine/generation.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/scheduler.h"

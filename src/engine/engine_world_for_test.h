@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/kv_checking_executor_for_test.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "costs/performance_model.h"
@@ -18,6 +17,7 @@
 #include "memory/page_geometry.h"
 #include "memory/page_pool.h"
 #include "profile/points.h"
+#include "residency/adapter_residency.h"
 #include "runtime/placed_model.h"
 
 namespace loramux {

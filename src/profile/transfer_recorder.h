@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/clock.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

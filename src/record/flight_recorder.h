@@ -15,10 +15,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/file_system.h"
 #include "engine/engine_observer.h"
 #include "record/recording.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/message.h"
-#include "cache/cache_regime.h"
 #include "costs/factors_json.h"
 #include "formats/json_fields.h"
 #include "schedule/plan_by_model.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {

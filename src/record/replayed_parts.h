@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "engine/executor.h"
 #include "record/recording.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "adapter/transfer.h"
 #include "base/result.h"
 #include "gpu/device.h"
 #include "memory/tier.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
+#include "residency/transfer.h"
 #include "runtime/runtime.h"
 
 namespace loramux {

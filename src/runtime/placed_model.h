@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 
-#include "adapter/transfer.h"
 #include "base/result.h"
 #include "engine/executor.h"
 #include "gpu/device.h"
@@ -16,6 +15,7 @@
 #include "model/base_matrix.h"
 #include "model/device_model.h"
 #include "model/model.h"
+#include "residency/transfer.h"
 #include "runtime/cpu_executor.h"
 
 namespace loramux {

@@ -1,4 +1,4 @@
-#include "cache/moves_for_test.h"
+#include "residency/moves_for_test.h"
 #include "schedule/scheduler_world_for_test.h"
 
 namespace loramux::scheduler_test {

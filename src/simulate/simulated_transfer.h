@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "adapter/transfer.h"
 #include "base/clock.h"
 #include "costs/performance_model.h"
+#include "residency/transfer.h"
 #include "schedule/presets.h"
 #include "simulate/event_queue.h"
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "cache/kv_eviction_plan.h"
-#include "cache/moves.h"
+#include "residency/kv_eviction_plan.h"
+#include "residency/moves.h"
 #include "schedule/plan/host_draft.h"
 #include "schedule/plan/planning_view.h"
 

@@ -1,7 +1,7 @@
 // Each part of the planner alone, on a small world.
 #include <gmock/gmock.h>
 
-#include "cache/moves_for_test.h"
+#include "residency/moves_for_test.h"
 #include "schedule/plan/background_planner.h"
 #include "schedule/plan/planning_world_for_test.h"
 #include "schedule/plan/preemption.h"

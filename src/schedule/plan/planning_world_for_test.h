@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cache/eviction_policy.h"
 #include "schedule/baselines/baselines.h"
 #include "schedule/plan/admitter.h"
 #include "schedule/plan/preemption.h"
 #include "schedule/plan/step_draft.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 
