@@ -3,10 +3,10 @@
 
 # The rooms, lowest first. A room may link only rooms before it in this list.
 set(LORAMUX_ROOMS base report http etcd hub kubernetes formats auth costs cluster router envoy workload tensor memory step text quant kernels gpu assist
-                  model adapter cache schedule engine record runtime server simulate profile)
+                  model adapter worth prefix residency schedule engine record runtime server simulate profile)
 
 # These rooms run under the simulator too, so they may not know how a forward pass is computed.
-set(LORAMUX_PURE_ROOMS report costs cluster workload memory step adapter cache schedule engine record simulate)
+set(LORAMUX_PURE_ROOMS report costs cluster workload memory step adapter worth prefix residency schedule engine record simulate)
 set(LORAMUX_IMPURE_ROOMS auth router envoy kernels gpu assist model runtime server profile)
 
 add_library(loramux_options INTERFACE)

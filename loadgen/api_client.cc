@@ -1,25 +1,13 @@
 #include "loadgen/api_client.h"
 
-#include <fmt/format.h>
+#include <utility>
 
 namespace loramux::load {
 
 namespace asio = boost::asio;
 
-namespace {
-
-HttpClientOptions OptionsOf(const ApiClientOptions& options) {
-  HttpClientOptions http{
-      .url = options.url, .user_agent = "loramux-bench", .timeout = options.timeout, .insecure = options.insecure};
-  if (!options.api_key.empty()) http.headers.emplace_back("Authorization", "Bearer " + options.api_key);
-  http.headers.insert(http.headers.end(), options.headers.begin(), options.headers.end());
-  return http;
-}
-
-}  // namespace
-
-ApiClient::ApiClient(asio::io_context& context, const ApiClientOptions& options, const Clock& clock)
-    : http_(context.get_executor(), OptionsOf(options), clock), clock_(clock) {}
+ApiClient::ApiClient(asio::io_context& context, HttpClientOptions options, const Clock& clock)
+    : http_(context.get_executor(), std::move(options), clock), clock_(clock) {}
 
 Status ApiClient::Resolve() {
   const Status status = http_.Resolve();

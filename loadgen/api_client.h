@@ -2,10 +2,7 @@
 // the io_context.
 #pragma once
 
-#include <chrono>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
@@ -17,21 +14,12 @@
 
 namespace loramux::load {
 
-// Settings of an ApiClient.
-struct ApiClientOptions {
-  Url url;
-  std::string api_key;                                           // sent as `Authorization: Bearer KEY`; empty: none
-  std::vector<std::pair<std::string, std::string>> headers;      // additional headers
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // for a whole exchange
-  bool insecure = false;                                         // do not check the server's certificate
-};
-
 // Sends requests to one server.
 class ApiClient {
  public:
   // Passes each BodySink the time of `clock`, counted from the origin (set_origin). `context` and `clock` must outlive
   // the client.
-  ApiClient(boost::asio::io_context& context, const ApiClientOptions& options, const Clock& clock);
+  ApiClient(boost::asio::io_context& context, HttpClientOptions options, const Clock& clock);
 
   // Resolves the host name. Blocks. REQUIRES: called once, before Exchange.
   Status Resolve();

@@ -189,15 +189,15 @@ ReportJson RequestJson(const RequestRecord& r, const std::vector<std::string>& m
   return json;
 }
 
-ReportJson AdaptersJson(const Records& records, const std::vector<std::string>& models, const ReportOptions& options,
-                        double seconds) {
+ReportJson AdaptersJson(const Records& records, const std::vector<std::string>& models,
+                        const ServiceObjective& objective, double seconds) {
   std::vector<Records> by_model(models.size());
   for (const RequestRecord* record : records) by_model[static_cast<std::size_t>(record->model)].push_back(record);
   ReportJson json = ReportJson::array();
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (by_model[i].empty()) continue;
     ReportJson entry{{"name", models[i]}, {"base", i + 1 == models.size()}};
-    entry.update(SummaryJson(by_model[i], Collect(by_model[i]), options.objective, seconds));
+    entry.update(SummaryJson(by_model[i], Collect(by_model[i]), objective, seconds));
     json.push_back(std::move(entry));
   }
   return json;
@@ -211,7 +211,8 @@ bool ServiceObjective::Met(const RequestRecord& record) const {
   return tpot_ms <= 0 || !record.has_tpot() || record.tpot_ms() <= tpot_ms;
 }
 
-ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& models, const ReportOptions& options) {
+ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& models,
+                       const ServiceObjective& objective, const ReportJson& configuration, bool with_requests) {
   Records records;
   for (const RequestRecord& record : result.records) records.push_back(&record);
   std::stable_sort(records.begin(), records.end(), [](const auto* a, const auto* b) { return a->sent < b->sent; });
@@ -222,16 +223,16 @@ ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& 
                   {"started_unix_s", result.started_unix_s},
                   {"duration_s", Rounded(seconds)},
                   {"interrupted", result.interrupted},
-                  {"configuration", options.configuration}};
-  json["summary"] = SummaryJson(records, latencies, options.objective, seconds);
+                  {"configuration", configuration}};
+  json["summary"] = SummaryJson(records, latencies, objective, seconds);
   json["summary"]["peak_in_flight"] = PeakInFlight(result.records);
   json["summary"]["scheduling_lag_ms"] = LagJson(records);
-  json["adapters"] = AdaptersJson(records, models, options, seconds);
+  json["adapters"] = AdaptersJson(records, models, objective, seconds);
   json["failure_examples"] = ExamplesJson(records, models);
   json["curves"] = CurvesJson(latencies);
   json["series"] = TimeSeriesJson(result.records, seconds);
   json["samples"] = SamplesJson(records);
-  if (options.with_requests) {
+  if (with_requests) {
     json["requests"] = ReportJson::array();
     for (const RequestRecord* record : records) json["requests"].push_back(RequestJson(*record, models));
   }

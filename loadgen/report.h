@@ -27,15 +27,11 @@ struct ServiceObjective {
   bool Met(const RequestRecord& record) const;
 };
 
-// Settings of a report.
-struct ReportOptions {
-  ServiceObjective objective;
-  ReportJson configuration = ReportJson::object();
-  bool with_requests = false;  // include a record of every request
-};
-
-// Builds the document. `models` holds the names to which RequestRecord::model refers.
-ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& models, const ReportOptions& options);
+// Builds the document. `models` holds the names to which RequestRecord::model refers. `with_requests`: include a record
+// of every request.
+ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& models,
+                       const ServiceObjective& objective = {}, const ReportJson& configuration = ReportJson::object(),
+                       bool with_requests = false);
 
 // Returns the largest number of requests in flight at a time. The records may be in any order.
 std::int64_t PeakInFlight(const std::vector<RequestRecord>& records);

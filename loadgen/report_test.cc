@@ -51,10 +51,8 @@ RunResult SmallRun() {
 }
 
 ReportJson SmallReport(const char* name = "a") {
-  return BuildReport(SmallRun(), {name, "base"},
-                     {.objective = {.ttft_ms = 100, .tpot_ms = 20},
-                      .configuration = {{"model", "base"}, {"url", "http://x"}, {"load", "some"}},
-                      .with_requests = true});
+  return BuildReport(SmallRun(), {name, "base"}, {.ttft_ms = 100, .tpot_ms = 20},
+                     {{"model", "base"}, {"url", "http://x"}, {"load", "some"}}, /*with_requests=*/true);
 }
 
 TEST(Report, Counts) {
@@ -169,9 +167,8 @@ TEST(ConsoleSummary, HasNoControlCharactersOfOthers) {
 TEST(Compare, MarksBetterAndWorse) {
   RunResult slower = SmallRun();
   for (RequestRecord& record : slower.records) record.first_token += 30 * kNsPerMs;
-  const ReportJson b = BuildReport(slower, {"a", "base"}, {.configuration = {{"model", "base"}, {"rate_per_s", 3}}});
-  const ReportJson a =
-      BuildReport(SmallRun(), {"a", "base"}, {.configuration = {{"model", "base"}, {"rate_per_s", 2}}});
+  const ReportJson b = BuildReport(slower, {"a", "base"}, {}, {{"model", "base"}, {"rate_per_s", 3}});
+  const ReportJson a = BuildReport(SmallRun(), {"a", "base"}, {}, {{"model", "base"}, {"rate_per_s", 2}});
   std::map<std::string, Verdict> verdicts;
   for (const ComparedValue& value : CompareReports(a, b)) verdicts[value.name] = value.verdict();
   EXPECT_EQ(verdicts.at("TTFT P50"), Verdict::kWorse);   // 50 -> 80

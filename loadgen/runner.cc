@@ -39,8 +39,8 @@ void RunToEnd(asio::io_context& context, asio::awaitable<void> work) {
 
 }  // namespace
 
-BenchRunner::BenchRunner(const ApiClientOptions& client, RunOptions options, const Clock& clock)
-    : clock_(clock), client_(context_, client, clock), options_(options) {}
+BenchRunner::BenchRunner(HttpClientOptions client, RunOptions options, const Clock& clock)
+    : clock_(clock), client_(context_, std::move(client), clock), options_(options) {}
 
 Result<ModelNames> BenchRunner::FetchModels() {
   BodyCollector body;

@@ -41,7 +41,7 @@ struct RunProgress {
 class BenchRunner {
  public:
   // `clock` must outlive the runner.
-  BenchRunner(const ApiClientOptions& client, RunOptions options, const Clock& clock);
+  BenchRunner(HttpClientOptions client, RunOptions options, const Clock& clock);
 
   // Resolves the server's name. Blocks.
   Status Resolve() { return client_.Resolve(); }

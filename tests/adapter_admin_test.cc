@@ -339,7 +339,7 @@ TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
 // What a web page can make an operator's browser send: its origin, and content types of forms.
 TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
   const OsClock clock;
-  AdapterService service(admin_.get(), clock, {.allowed_origins = {"*", "https://admin.example.com"}});
+  AdapterService service(ChangesOf(*admin_), clock, {.gate = {"", {"*", "https://admin.example.com"}}});
   RouteTable routes;
   service.AddRoutes(routes);
   HttpServerOptions options;
@@ -376,7 +376,7 @@ TEST_F(AdapterAdminTest, TheServersOwnPageMayChangeAdapters) {
   constexpr const char* kKey = "0123456789abcdef";
   for (const bool has_key : {false, true}) {
     const OsClock clock;
-    AdapterService service(admin_.get(), clock, {.admin_key = has_key ? kKey : ""});
+    AdapterService service(ChangesOf(*admin_), clock, {.gate = {has_key ? kKey : "", {}}});
     RouteTable routes;
     service.AddRoutes(routes);
     HttpServerOptions options;

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "base/prng.h"
-#include "cache/cache_regime.h"
 #include "tests/demo_world.h"
+#include "worth/cache_regime.h"
 
 namespace loramux::demo::demo_load_test {
 namespace {

@@ -115,10 +115,10 @@ std::vector<Answer> World::Ask(const std::vector<Question>& questions, bool one_
     Latch one(1);
     Latch* done = one_by_one ? &one : &all;
     request.on_event = [&answer = answers[i], done](const GenerationEvent& event) {
-      if (event.token != nullptr) answer.tokens.push_back(event.token->id);
+      if (event.token.has_value()) answer.tokens.push_back(event.token->id);
       if (event.finish == FinishReason::kNone) return;
       answer.finish = event.finish;
-      if (event.error != nullptr) answer.error = event.error->message;
+      if (event.error.has_value()) answer.error = event.error->message;
       done->CountDown();
     };
     const auto id = runtime_->engine().Submit(std::move(request));

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <thread>
 
-#include "cache/cache_regime.h"
 #include "gpu/emulated/emulated_device.h"
 #include "tests/demo_world.h"
+#include "worth/cache_regime.h"
 
 namespace loramux::demo::device_load_test {
 namespace {
@@ -260,7 +260,7 @@ TEST(DeviceLoad, AReloadUnderDecodeChangesLaterRequestsOnly) {
     request.ignore_eos = true;
     request.max_tokens = 40;
     request.on_event = [&](const GenerationEvent& event) {
-      if (event.token != nullptr) answer.push_back(event.token->id);
+      if (event.token.has_value()) answer.push_back(event.token->id);
       ++tokens;
       if (event.finish != FinishReason::kNone) ended = true;
     };

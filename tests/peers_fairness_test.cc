@@ -7,11 +7,11 @@
 #include <cmath>
 #include <map>
 
-#include "adapter/transfer.h"
 #include "base/must.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 #include "tests/demo_world.h"
 
 namespace loramux::demo::peers_fairness_test {
@@ -41,6 +41,23 @@ class TimedExecutor final : public Executor {
   Wakeup done_;
   CpuExecutor inner_;
   TimeNs ends_at_ = -1;
+};
+
+// Runs each job inside Submit.
+class InlineTransfer final : public PageTransfer {
+ public:
+  explicit InlineTransfer(const TierMemory& memory) : memory_(memory) {}
+  void Submit(TransferJob job) override { done_.push_back(RunTransfer(job, memory_)); }
+  std::optional<TransferCompletion> Poll() override {
+    if (done_.empty()) return std::nullopt;
+    TransferCompletion completion = std::move(done_.front());
+    done_.erase(done_.begin());
+    return completion;
+  }
+
+ private:
+  const TierMemory memory_;
+  std::vector<TransferCompletion> done_;
 };
 
 constexpr std::int64_t kMaxBatchTokens = 64, kSeats = 16;
@@ -144,7 +161,7 @@ std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t
     if (arrival.of_b) ++silent[arrival.time];
     request.on_event = [&, of_b = arrival.of_b, time = arrival.time](const GenerationEvent& event) {
       EXPECT_NE(event.finish, FinishReason::kError);
-      if (!of_b || event.token == nullptr || event.generated_tokens != 1) return;
+      if (!of_b || !event.token.has_value() || event.generated_tokens != 1) return;
       times.push_back(static_cast<double>(event.now - time) / kNsPerMs);
       if (--silent[time] == 0) silent.erase(time);
     };

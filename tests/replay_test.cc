@@ -135,7 +135,7 @@ void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
     request.ignore_eos = true;
     Engine* engine = &world.runtime().engine();
     request.on_event = [engine, i, promise = &ended[i]](const GenerationEvent& event) {
-      if (event.token != nullptr && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1)
+      if (event.token.has_value() && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1)
         engine->Cancel(event.id);
       if (event.finish != FinishReason::kNone) promise->set_value();
     };
@@ -214,16 +214,16 @@ Recorded Record(const Regime& regime) {
   return recorded;
 }
 
-Result<ReplayReport> ReplayBytes(std::string bytes, ReplayOptions options = {}) {
+Result<ReplayReport> ReplayBytes(std::string bytes, bool allow_truncated = false, std::int64_t check_every = 0) {
   ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
-  return Replay(reader, options);
+  return Replay(reader, allow_truncated, check_every);
 }
 
 class ReplayOfARealRun : public testing::TestWithParam<Regime> {};
 
 TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   const Recorded recorded = Record(GetParam());
-  const auto replay = ReplayBytes(recorded.bytes, {.check_every = 50});
+  const auto replay = ReplayBytes(recorded.bytes, /*allow_truncated=*/false, /*check_every=*/50);
   ASSERT_TRUE(replay.ok()) << replay.error().message;
   EXPECT_EQ(replay->difference, "");
   EXPECT_EQ(replay->equal_plans, replay->plans);
@@ -428,13 +428,13 @@ TEST_F(NotARun, TruncatedIsRefusedUnlessAskedFor) {
   for (int i = 0; i < 60; ++i) {
     const std::string cut = bytes_->substr(0, prng.NextBelow(bytes_->size()));
     EXPECT_FALSE(ReplayBytes(cut).ok());
-    const auto partial = ReplayBytes(cut, {.allow_truncated = true});
+    const auto partial = ReplayBytes(cut, /*allow_truncated=*/true);
     if (partial.ok()) {
       EXPECT_EQ(partial->difference, "");
       EXPECT_TRUE(partial->truncated);
     }
   }
-  const auto most = ReplayBytes(bytes_->substr(0, bytes_->size() - 1), {.allow_truncated = true});
+  const auto most = ReplayBytes(bytes_->substr(0, bytes_->size() - 1), /*allow_truncated=*/true);
   ASSERT_TRUE(most.ok());
   EXPECT_GT(most->plans, 100);
 }
@@ -480,10 +480,10 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
     other.spec.keep_history = prng.NextBelow(4) > 0;
     ASSERT_TRUE(Complete(other.spec, other.max_model_len).ok());
     other.spec.queue = orders[prng.NextBelow(orders.size())];
-    other.kv_transfer = other.spec.keep_history && prng.NextBelow(4) > 0;
+    other.moves_kv = other.spec.keep_history && prng.NextBelow(4) > 0;
     if (prng.NextBelow(3) == 0) other.device_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(400));
     if (prng.NextBelow(3) == 0) other.host_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(100));
-    if (!other.kv_transfer && prng.NextBelow(3) == 0) other.host_pages = 0;
+    if (!other.moves_kv && prng.NextBelow(3) == 0) other.host_pages = 0;
     if (prng.NextBelow(3) == 0) other.spec.page_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
     if (prng.NextBelow(3) == 0) other.spec.max_batch_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
     if (prng.NextBelow(3) == 0) other.spec.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(3));
@@ -504,6 +504,10 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
   };
   RecordedStep& a = any();
   RecordedStep& b = any();
+  const auto transfer = [&] {
+    const std::uint64_t of = prng.NextBelow(2) == 0 ? kHistoryBit : 0;
+    return of | number();
+  };
   switch (prng.NextBelow(20)) {
     case 0:
       std::swap(a.arrivals, b.arrivals);
@@ -518,10 +522,10 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
       std::swap(a.tokens, b.tokens);
       break;
     case 4:
-      a.completions.push_back({prng.NextBelow(2) == 0, number(), static_cast<TransferOutcome>(prng.NextBelow(3))});
+      a.completions.push_back({transfer(), static_cast<TransferOutcome>(prng.NextBelow(3))});
       break;
     case 5:
-      a.layers.push_back({prng.NextBelow(2) == 0, number(), static_cast<std::int32_t>(prng.NextBelow(9))});
+      a.layers.push_back({transfer(), static_cast<std::int32_t>(prng.NextBelow(9))});
       break;
     case 6:
       a.computed = static_cast<TimeNs>(number() >> 3);

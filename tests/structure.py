@@ -24,8 +24,8 @@ SETTINGS = ("cold_start", "age_bound", "max_decode_step", "count_cached")
 # What a chat request is, from the bytes of its body to the flat batch, and what its answer is on the way back. A form
 # that a revision does not define counts nothing there; add the name of a new one.
 FORMS = ("HttpRequest", "OpenAiRequest", "CompletionRequest", "Choice", "ChoiceStream", "GenerationRequest", "Sequence",
-         "Request", "PlannedAdmission", "PlannedChunk", "SequencePart", "StepSequence", "StepBatch", "Step",
-         "SequenceChunk", "ForwardBatch", "CpuForward", "AttentionSequence", "SampledToken", "News", "GenerationEvent", "TokenEvent",
+         "Request", "PlannedAdmission", "PlannedChunk", "SequencePart", "StepSequence", "StepBatch",
+         "SequenceChunkOf", "ForwardBatch", "StepRows", "CpuForward", "AttentionSequence", "SampledToken", "News", "GenerationEvent", "TokenEvent",
          "OutputEvent", "ChoiceOutput")
 
 

@@ -93,7 +93,7 @@ Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags
   }
   ASSIGN_OR_RETURN(parts.roots, AllowedRoots::Create(roots));
   ASSIGN_OR_RETURN(parts.sources, AllowedSources::Create(flags.allowed_sources));
-  parts.remote = runtime_flags.remote.opened.get();
+  parts.remote = runtime_flags.remote_adapters.get();
   if (!flags.state_dir.empty()) {
     ASSIGN_OR_RETURN(parts.journal, AdapterJournal::Open(&OsFileSystem(), flags.state_dir));
   }

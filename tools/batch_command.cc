@@ -38,7 +38,7 @@ struct BatchFlags {
   std::int64_t concurrency = 0;  // 0: twice --max-num-seqs
   std::string generation_config = "auto";
   std::string pooling = "auto";
-  OutputFlags output_formats;
+  std::vector<std::string> tool_call_parsers, reasoning_parsers;
 };
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
@@ -117,21 +117,18 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
   ASSIGN_OR_RETURN(const EmbeddingOptions embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(early.tokenizer, runtime);
   ASSIGN_OR_RETURN(const OutputFormatTable formats,
-                   ReadOutputFormats(early.templates.of_base(), flags.output_formats.tool_call_parsers,
-                                     flags.output_formats.reasoning_parsers));
+                   ReadOutputFormats(early.templates.served(), flags.tool_call_parsers, flags.reasoning_parsers));
   EngineService service(&runtime.engine());
   SeedSource seeds(0);
   Composer composer(runtime);
-  const ChatTemplate no_template = ChatTemplate::None();
-  const ChatTemplate* const chat_template = early.templates.of_base();
   const LengthGuesser lengths;  // no guesses
-  Admission admission({.max_queued = 0}, QuotaTable());
+  Admission admission(QuotaTable(), /*max_queued=*/0);
   PrefixMemory prefixes;
   const ServingContext context = {.clock = &runtime.clock(),
                                   .generation = &service,
                                   .registry = &runtime.registry(),
                                   .tokenizer = &early.tokenizer,
-                                  .chat_template = chat_template == nullptr ? &no_template : chat_template,
+                                  .chat_template = &early.templates.served(),
                                   .seeds = &seeds,
                                   .admission = &admission,
                                   .finder = &composer,
@@ -155,7 +152,7 @@ Result<BatchProgress> RunOn(Runtime& runtime, const BatchFlags& flags, const Ear
 
 // Returns the number of failed lines in the output, those of earlier runs too.
 Result<std::int64_t> RunWholeBatch(BatchFlags flags) {
-  RETURN_IF_ERROR(CheckOutputFlags(flags.output_formats));
+  RETURN_IF_ERROR(CheckOutputFlags(flags.tool_call_parsers, flags.reasoning_parsers));
   RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
   RETURN_IF_ERROR(FetchNamed(flags.runtime));
   ASSIGN_OR_RETURN(const File input, OpenInput(flags));
@@ -209,7 +206,7 @@ void AddBatchFlags(CommandLine& line, BatchFlags& flags) {
             .range = {{1, 1 << 20}}});
   line.Add(GenerationConfigFlag(flags.generation_config));
   line.Add(PoolingFlag(flags.pooling));
-  AddOutputFlags(line, flags.output_formats);
+  AddOutputFlags(line, flags.tool_call_parsers, flags.reasoning_parsers);
   line.set_footer(
       "The exit status is 0 if every line was answered, 3 if some answers are errors, and 1 if the run could not end.");
 }

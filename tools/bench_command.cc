@@ -143,7 +143,7 @@ Result<T> OfFlags(Result<T> result) {
 
 Result<ReportJson> Measure(const BenchFlags& flags) {
   const OsClock clock;
-  ASSIGN_OR_RETURN(ApiClientOptions client, OfFlags(MakeClientOptions(flags)));
+  ASSIGN_OR_RETURN(HttpClientOptions client, OfFlags(MakeClientOptions(flags)));
   ASSIGN_OR_RETURN(SessionOptions options, OfFlags(MakeWorkloadOptions(flags)));
   std::optional<Trace> trace;
   if (flags.open_loop()) {
@@ -167,9 +167,8 @@ Result<ReportJson> Measure(const BenchFlags& flags) {
   const RunResult result =
       runner.Run(workload, trace ? &*trace : nullptr, [&](const RunProgress& now) { bar.Show(now); });
   bar.Finish();
-  ReportOptions shown = flags.report;
-  shown.configuration = ConfigurationJson(flags, workload.options());
-  ReportJson report = BuildReport(result, workload.models(), shown);
+  ReportJson report = BuildReport(result, workload.models(), flags.objective,
+                                  ConfigurationJson(flags, workload.options()), flags.with_requests);
   report["warnings"] = Warnings(report, workload.options());
   return report;
 }

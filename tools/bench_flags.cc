@@ -33,7 +33,7 @@ void AddServerFlags(CommandLine& line, BenchFlags& flags) {
             .group = group,
             .help = "Request answers without streaming; only end-to-end times are measured"});
   line.Add({.names = "--api-key",
-            .target = &flags.client.api_key,
+            .target = &flags.api_key,
             .unit = "KEY",
             .group = group,
             .help = "Key sent as a bearer token; other users of this machine may see it",
@@ -228,20 +228,20 @@ void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
 void AddResultFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Result";
   line.Add({.names = "--slo-ttft",
-            .target = &flags.report.objective.ttft_ms,
+            .target = &flags.objective.ttft_ms,
             .unit = "MS",
             .group = group,
             .help = "TTFT objective: goodput counts requests that meet it",
             .range = {{1e-3, kMax}}});
   line.Add({.names = "--slo-tpot",
-            .target = &flags.report.objective.tpot_ms,
+            .target = &flags.objective.tpot_ms,
             .unit = "MS",
             .group = group,
             .help = "TPOT objective: goodput counts requests whose mean is within it",
             .range = {{1e-3, kMax}}});
   line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .group = group, .help = "Write the result"});
   line.Add({.names = "--json-requests",
-            .target = &flags.report.with_requests,
+            .target = &flags.with_requests,
             .group = group,
             .help = "Add a record of every request to --json"});
   line.Add({.names = "--html",
@@ -302,10 +302,10 @@ Status CompleteFlags(BenchFlags& flags) {
   if (flags.endpoint == "completions" && !flags.tasks.empty()) {
     return InvalidArgument("--tasks needs the chat API: remove --endpoint completions");
   }
-  if (flags.no_stream && (flags.report.objective.ttft_ms > 0 || flags.report.objective.tpot_ms > 0)) {
+  if (flags.no_stream && (flags.objective.ttft_ms > 0 || flags.objective.tpot_ms > 0)) {
     return InvalidArgument("--slo-ttft and --slo-tpot need streamed answers: remove --no-stream");
   }
-  if (flags.report.with_requests && flags.json.empty()) return InvalidArgument("--json-requests needs --json FILE");
+  if (flags.with_requests && flags.json.empty()) return InvalidArgument("--json-requests needs --json FILE");
   if (!flags.open_loop() && flags.run.concurrency == 0) flags.run.concurrency = 8;
   if (flags.run.sessions == 0 && flags.run.duration_s == 0 && flags.trace.empty()) flags.run.sessions = 100;
   return Ok{};

@@ -16,12 +16,12 @@ namespace loramux::load {
 // The flags as given. The help texts (bench_flags.cc) describe each. bench_options.h completes what has options of its
 // own from the rest.
 struct BenchFlags {
-  ApiClientOptions client;
+  HttpClientOptions client{.user_agent = "loramux-bench"};
   RunOptions run;
   SessionOptions sessions{.seed = 1};
-  ReportOptions report;
+  ServiceObjective objective;
   // The server.
-  std::string url = "http://127.0.0.1:8000", model, endpoint = "chat", api_key_file;
+  std::string url = "http://127.0.0.1:8000", model, endpoint = "chat", api_key, api_key_file;
   std::vector<std::string> headers;
   double timeout_s = 300;
   bool no_stream = false;
@@ -38,7 +38,7 @@ struct BenchFlags {
   // Results.
   std::string json, html, from;
   std::vector<std::string> compare;
-  bool no_progress = false;
+  bool with_requests = false, no_progress = false;
 
   // True if requests are sent at given times, whether earlier ones have been answered or not.
   bool open_loop() const { return rate > 0 || !trace.empty(); }

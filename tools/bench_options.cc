@@ -23,13 +23,15 @@ Result<std::pair<std::string, std::string>> ParseHeader(const std::string& text)
 
 }  // namespace
 
-Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags) {
-  ApiClientOptions options = flags.client;
+Result<HttpClientOptions> MakeClientOptions(const BenchFlags& flags) {
+  HttpClientOptions options = flags.client;
   ASSIGN_OR_RETURN(options.url, ParseServerUrl(flags.url, "--url"));
+  std::string key = flags.api_key;
   if (!flags.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.api_key_file));
-    options.api_key = text.substr(0, text.find_first_of("\r\n"));
+    key = text.substr(0, text.find_first_of("\r\n"));
   }
+  if (!key.empty()) options.headers.emplace_back("Authorization", "Bearer " + key);
   for (const std::string& header : flags.headers) {
     ASSIGN_OR_RETURN(auto parsed, ParseHeader(header));
     options.headers.push_back(std::move(parsed));
@@ -65,14 +67,17 @@ Result<SessionOptions> MakeWorkloadOptions(const BenchFlags& flags) {
 }
 
 Result<Trace> MakeTrace(const BenchFlags& flags) {
-  const TraceLimits limits{.duration_s = flags.run.duration_s, .requests = flags.run.sessions};
-  if (flags.trace.empty()) return PoissonTrace(flags.rate, limits, flags.sessions.seed);
-  if (std::filesystem::is_directory(flags.trace) && flags.run.duration_s == 0 && flags.run.sessions == 0) {
+  const TraceOptions limits{.start_s = flags.trace_start_s,
+                            .rate = flags.rate,
+                            .duration_s = flags.run.duration_s,
+                            .requests = flags.run.sessions,
+                            .seed = flags.sessions.seed};
+  if (flags.trace.empty()) return PoissonTrace(limits);
+  if (std::filesystem::is_directory(flags.trace) && limits.duration_s == 0 && limits.requests == 0) {
     return InvalidArgument("--trace: a folder of clients covers several days: give --duration or --num-requests");
   }
-  ClientTraceOptions options{
-      .start_s = flags.trace_start_s, .rate = flags.rate, .limits = limits, .seed = flags.sessions.seed};
-  if (flags.time_scale > 0) options.limits.duration_s /= flags.time_scale;  // in the trace's own time
+  TraceOptions options = limits;
+  if (flags.time_scale > 0) options.duration_s /= flags.time_scale;  // in the trace's own time
   if (flags.rate > 0) options.rate *= flags.time_scale;
   ASSIGN_OR_RETURN(Trace trace, LoadTrace(flags.trace, options));
   ScaleTrace(trace, flags.time_scale, flags.length_scale, limits);

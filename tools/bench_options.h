@@ -12,7 +12,7 @@
 namespace loramux::load {
 
 // Options of the HTTP client. Errors: a URL or header that is malformed, a key file that cannot be read.
-Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags);
+Result<HttpClientOptions> MakeClientOptions(const BenchFlags& flags);
 // Options of the runner.
 RunOptions MakeRunOptions(const BenchFlags& flags);
 // Options of the workload, without the names of models, which may come from the server.

@@ -21,7 +21,7 @@ constexpr const char* kAccount = "/var/run/secrets/kubernetes.io/serviceaccount/
 
 struct ControllerFlags {
   bool kubernetes = false;
-  EtcdFlags etcd;
+  EtcdOptions etcd;
   std::string server, token_file, ca_file, space;
   std::string log_level = "info", log_format = "text";
   std::vector<std::string> warnings;
@@ -77,7 +77,7 @@ Status RunUntilStopped(const ControllerFlags& flags) {
   const OsClock clock;
   ASSIGN_OR_RETURN(const KubeOptions options, KubeOptionsOf(flags));
   ASSIGN_OR_RETURN(const std::string space, SpaceOf(flags));
-  ASSIGN_OR_RETURN(const std::unique_ptr<EtcdClient> etcd, OpenEtcd(flags.etcd, clock));
+  ASSIGN_OR_RETURN(const std::unique_ptr<EtcdClient> etcd, EtcdClient::Open(flags.etcd, clock));
   if (etcd == nullptr) return InvalidArgument("--etcd: expected a URL of the fleet's etcd, found none", "--etcd");
   const KubeClient kubernetes(options, clock);
   KubernetesController controller({.space = space}, kubernetes, *etcd, clock);

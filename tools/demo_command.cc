@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "http/bound_port.h"
+#include "http/options.h"
 #include "tools/serve.h"
 #include "tools/startup_table.h"
 
@@ -18,18 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct DemoFlags {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;
-};
-
 // The port, or the next one that is free: a first try should not end at another program's port.
-Result<std::uint16_t> FreePort(const DemoFlags& flags) {
+Result<std::uint16_t> FreePort(const HttpServerOptions& http) {
   constexpr int kTried = 100;
-  const int last = std::min(flags.port + kTried - 1, 65535);
+  const int last = std::min(http.port + kTried - 1, 65535);
   std::optional<Error> first_error;
-  for (int port = flags.port; port <= last; ++port) {
-    const auto bound = BoundPort::Bind(flags.host, static_cast<std::uint16_t>(port));
+  for (int port = http.port; port <= last; ++port) {
+    const auto bound = BoundPort::Bind(http.host, static_cast<std::uint16_t>(port));
     if (bound.ok()) return (*bound)->port();
     if (!first_error) first_error = bound.error();
   }
@@ -63,12 +59,12 @@ int RunServeWith(std::vector<std::string> words) {
   return RunProgram(program, static_cast<int>(words.size()), argv.data());
 }
 
-int RunDemo(const DemoFlags& flags) {
+int RunDemo(const HttpServerOptions& http) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const auto demo = FindDemo(program);
   if (!demo.ok()) return FailCommand("demo", demo.error());
-  const auto port = FreePort(flags);
+  const auto port = FreePort(http);
   if (!port.ok()) return FailCommand("demo", port.error());
   const std::vector<std::string> words = {"loramux",
                                           "serve",
@@ -84,10 +80,10 @@ int RunDemo(const DemoFlags& flags) {
                                           "--host-memory",
                                           "64MiB",
                                           "--host",
-                                          flags.host,
+                                          http.host,
                                           "--port",
                                           std::to_string(*port)};
-  PrintFirstSteps(flags.host, *port, words);
+  PrintFirstSteps(http.host, *port, words);
   return RunServeWith(words);
 }
 
@@ -110,16 +106,16 @@ Result<fs::path> FindDemo(const fs::path& program) {
 }
 
 Command DemoCommand() {
-  const auto flags = std::make_shared<DemoFlags>();
+  const auto http = std::make_shared<HttpServerOptions>();
   Command command{.name = "demo",
                   .summary = "Serve the demo model with its fourteen adapters, which came with loramux"};
-  command.line.Add({.names = "--host", .target = &flags->host, .unit = "ADDRESS", .help = "Address to listen on"});
+  command.line.Add({.names = "--host", .target = &http->host, .unit = "ADDRESS", .help = "Address to listen on"});
   command.line.Add({.names = "--port",
-                    .target = &flags->port,
+                    .target = &http->port,
                     .unit = "PORT",
                     .help = "TCP port, or the next one that is free; 0 takes any free one"});
   command.line.set_footer("It prints the `loramux serve` that it runs. Add flags to that one to try them.");
-  command.run = [flags] { return RunDemo(*flags); };
+  command.run = [http] { return RunDemo(*http); };
   return command;
 }
 

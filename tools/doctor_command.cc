@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "gpu/cuda_plugin.h"
 #include "http/bound_port.h"
+#include "http/options.h"
 #include "tools/doctor/examine.h"
 #include "tools/model_flags.h"
 
@@ -18,9 +19,8 @@ namespace loramux {
 namespace {
 
 struct DoctorFlags {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 8000;
-  HubFlags hub;
+  HttpServerOptions http;
+  std::string cache;  // HubCacheFolder
   bool json = false;
 };
 
@@ -39,8 +39,8 @@ void AskGpus(MachineFacts& facts) {
 }
 
 // The cache, or the first folder around it that exists: the cache is made with the first model.
-void AskCache(MachineFacts& facts, const HubFlags& hub) {
-  std::filesystem::path folder = HubCacheFolder(hub);
+void AskCache(MachineFacts& facts, const std::string& given) {
+  std::filesystem::path folder = HubCacheFolder(given);
   facts.cache = folder.string();
   std::error_code error;
   while (!std::filesystem::exists(folder, error) && folder.has_parent_path() && folder != folder.parent_path()) {
@@ -55,19 +55,21 @@ void AskCache(MachineFacts& facts, const HubFlags& hub) {
 MachineFacts AskSystem(const DoctorFlags& flags) {
   MachineFacts facts;
   AskGpus(facts);
-  facts.address = fmt::format("{}:{}", flags.host, flags.port);
-  const auto bound = BoundPort::Bind(flags.host, flags.port);
+  facts.address = fmt::format("{}:{}", flags.http.host, flags.http.port);
+  const auto bound = BoundPort::Bind(flags.http.host, flags.http.port);
   if (!bound.ok()) facts.address_problem = bound.error().message;
-  AskCache(facts, flags.hub);
+  AskCache(facts, flags.cache);
   return facts;
 }
 
 void AddDoctorFlags(CommandLine& line, DoctorFlags& flags) {
-  line.Add(
-      {.names = "--host", .target = &flags.host, .unit = "ADDRESS", .help = "Address that the server would listen on"});
-  line.Add({.names = "--port", .target = &flags.port, .unit = "PORT", .help = "Its port; 0: any free one"});
+  line.Add({.names = "--host",
+            .target = &flags.http.host,
+            .unit = "ADDRESS",
+            .help = "Address that the server would listen on"});
+  line.Add({.names = "--port", .target = &flags.http.port, .unit = "PORT", .help = "Its port; 0: any free one"});
   line.Add({.names = "--download-dir",
-            .target = &flags.hub.cache,
+            .target = &flags.cache,
             .unit = "DIR",
             .help = "Cache of models that would be used",
             .default_text = "HF_HOME/hub, or ~/.cache/huggingface/hub"});

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "http/random_source.h"
 #include "http/url.h"
+#include "tools/etcd_flags.h"
 
 namespace loramux {
 namespace {
@@ -17,20 +18,20 @@ bool IsAnyAddress(const std::string& host) { return host == "0.0.0.0" || host ==
 
 }  // namespace
 
-void AddFleetMemberFlags(CommandLine& line, FleetMemberFlags& flags) {
+void AddFleetMemberFlags(CommandLine& line, EtcdOptions& etcd, Member& self) {
   AddEtcdFlags(
-      line, flags.etcd,
+      line, etcd,
       "Members of an etcd cluster (v3), as in http://a:2379,http://b:2379. The server registers there, and serves "
       "the adapters of the fleet's catalogue; loads and unloads change the catalogue");
   line.Add({.names = "--advertise",
-            .target = &flags.advertise,
+            .target = &self.address,
             .unit = "HOST:PORT",
             .group = "Many servers",
             .help = "Address at which routers reach this server; without a port, that of --port",
             .default_text = "--host and --port",
             .needs = "--etcd"});
   line.Add({.names = "--server-id",
-            .target = &flags.server_id,
+            .target = &self.id,
             .unit = "ID",
             .group = "Many servers",
             .help = "Name of this server in etcd; no other server may have it",
@@ -38,37 +39,36 @@ void AddFleetMemberFlags(CommandLine& line, FleetMemberFlags& flags) {
             .needs = "--etcd"});
 }
 
-Result<Member> SelfOf(const FleetMemberFlags& flags, const std::string& host, std::uint16_t port, bool tls) {
-  if (flags.etcd.urls.empty()) return Member{};
-  if (flags.advertise.empty() && IsAnyAddress(host)) {
+Status CompleteMember(const EtcdOptions& etcd, const std::string& host, std::uint16_t port, bool tls, Member& self) {
+  if (etcd.urls.empty()) return Ok{};
+  if (self.address.empty() && IsAnyAddress(host)) {
     return InvalidArgument("--etcd: routers cannot reach a server at " + host +
                                "; give --advertise HOST:PORT with an address of this machine",
                            "--advertise");
   }
   const std::string given =
-      flags.advertise.empty() ? Url{.host = host, .port = std::to_string(port)}.authority() : flags.advertise;
+      self.address.empty() ? Url{.host = host, .port = std::to_string(port)}.authority() : self.address;
   ASSIGN_OR_RETURN(Url url, ParseUrl("http://" + given, "--advertise"));
   if (!url.prefix.empty()) {
     return InvalidArgument("--advertise: expected HOST:PORT, found '" + given + "'", "--advertise");
   }
   const bool has_port = given.ends_with(":" + url.port);
   if (!has_port) url.port = std::to_string(port);
-  Member self{.id = flags.server_id.empty() ? url.authority() : flags.server_id,
-              .address = (tls ? "https://" : "") + url.authority(),
-              .instance = fmt::format("{:016x}", RandomIdBits())};
-  RETURN_IF_ERROR(CheckMemberId(self.id, "--server-id"));
-  return self;
+  if (self.id.empty()) self.id = url.authority();
+  self.address = (tls ? "https://" : "") + url.authority();
+  self.instance = fmt::format("{:016x}", RandomIdBits());
+  return CheckMemberId(self.id, "--server-id");
 }
 
-Result<std::unique_ptr<FleetMember>> FleetMember::Start(const FleetMemberFlags& flags, Member self, AdapterAdmin& admin,
+Result<std::unique_ptr<FleetMember>> FleetMember::Start(const EtcdOptions& etcd, Member self, AdapterAdmin& admin,
                                                         const Clock& clock) {
   std::unique_ptr<FleetMember> member(new FleetMember);
-  ASSIGN_OR_RETURN(member->client_, OpenEtcd(flags.etcd, clock));
+  ASSIGN_OR_RETURN(member->client_, EtcdClient::Open(etcd, clock));
   if (member->client_ == nullptr) return member;
   member->self_ = std::move(self);
   member->keys_ = std::make_unique<LeasedKeys>(*member->client_, clock, MemberKeysOptions(member->self_));
-  member->follower_ = std::make_unique<CatalogueFollower>(admin, *member->client_, *member->keys_, clock,
-                                                          CatalogueFollowerOptions{.server_id = member->self_.id});
+  member->follower_ =
+      std::make_unique<CatalogueFollower>(admin, *member->client_, *member->keys_, clock, member->self_.id);
   return member;
 }
 
@@ -79,10 +79,12 @@ FleetMember::~FleetMember() {
   keys_.reset();
 }
 
-AdapterChanges FleetMember::changes() {
-  if (follower_ == nullptr) return {};
-  return {.load = [follower = follower_.get()](const auto& request) { return follower->Load(request); },
-          .unload = [follower = follower_.get()](const auto& name) { return follower->Unload(name); }};
+AdapterChanges FleetMember::ChangesTo(AdapterAdmin& admin) {
+  AdapterChanges changes = ChangesOf(admin);
+  if (follower_ == nullptr) return changes;
+  changes.load = [follower = follower_.get()](const auto& request) { return follower->Load(request); };
+  changes.unload = [follower = follower_.get()](const auto& name) { return follower->Unload(name); };
+  return changes;
 }
 
 void FleetMember::WaitForAdapters() {

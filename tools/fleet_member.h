@@ -14,33 +14,28 @@
 #include "server/adapters/adapter_changes.h"
 #include "server/adapters/catalogue_follower.h"
 #include "tools/command_line/command_line.h"
-#include "tools/etcd_flags.h"
 
 namespace loramux {
 
-struct FleetMemberFlags {
-  EtcdFlags etcd;
-  std::string advertise;  // HOST or HOST:PORT; empty: the address that the server listens on
-  std::string server_id;  // empty: the advertised address
-};
+// `self`: the address that the flags give it, HOST or HOST:PORT, and its id; either may stay empty.
+void AddFleetMemberFlags(CommandLine& line, EtcdOptions& etcd, Member& self);
 
-void AddFleetMemberFlags(CommandLine& line, FleetMemberFlags& flags);
-
-// What the server says of itself: the address that others reach it at, and its id. `port` is the one in use. Errors:
-// the server listens on every address and --advertise does not say which; a flag that is not an address or an id.
-Result<Member> SelfOf(const FleetMemberFlags& flags, const std::string& host, std::uint16_t port, bool tls);
+// Completes what the server says of itself: the address that others reach it at, and its id. `port` is the one in use.
+// Nothing without etcd. Errors: the server listens on every address and --advertise does not say which; a flag that is
+// not an address or an id.
+Status CompleteMember(const EtcdOptions& etcd, const std::string& host, std::uint16_t port, bool tls, Member& self);
 
 // Without --etcd it does nothing.
 class FleetMember {
  public:
   // Begins to follow the catalogue. `admin` and `clock` must outlive it. Error: a flag.
-  static Result<std::unique_ptr<FleetMember>> Start(const FleetMemberFlags& flags, Member self, AdapterAdmin& admin,
+  static Result<std::unique_ptr<FleetMember>> Start(const EtcdOptions& etcd, Member self, AdapterAdmin& admin,
                                                     const Clock& clock);
   // Leaves. REQUIRES: the engine runs, because a load may wait for it.
   ~FleetMember();
 
-  // For the admin routes: changes go to the catalogue.
-  AdapterChanges changes();
+  // For the admin routes: changes go to the catalogue, where there is one.
+  AdapterChanges ChangesTo(AdapterAdmin& admin);
   // Waits for the adapters of the catalogue, if etcd answers, and not for long.
   void WaitForAdapters();
   // Registers the server: from now on routers send requests.

@@ -37,10 +37,10 @@ Catalogue CatalogueForRouter(const FleetCatalogue& fleet) {
 
 }  // namespace
 
-Result<std::unique_ptr<FleetView>> FleetView::Start(const EtcdFlags& flags, const Clock& clock, OnServers on_servers,
+Result<std::unique_ptr<FleetView>> FleetView::Start(const EtcdOptions& etcd, const Clock& clock, OnServers on_servers,
                                                     OnCatalogue on_catalogue) {
   std::unique_ptr<FleetView> view(new FleetView);
-  ASSIGN_OR_RETURN(view->client_, OpenEtcd(flags, clock));
+  ASSIGN_OR_RETURN(view->client_, EtcdClient::Open(etcd, clock));
   if (view->client_ == nullptr) return view;
   view->members_ = FollowMembers(*view->client_, [on_servers = std::move(on_servers)](std::vector<Member> members) {
     spdlog::info("etcd: {} servers are registered", members.size());

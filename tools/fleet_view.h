@@ -11,7 +11,6 @@
 #include "etcd/etcd_mirror.h"
 #include "router/catalogue.h"
 #include "router/server_address.h"
-#include "tools/etcd_flags.h"
 
 namespace loramux {
 
@@ -22,7 +21,7 @@ class FleetView {
 
   // Follows the list of servers and the catalogue, and calls the functions with each change, on threads of its own.
   // Waits a moment for the first lists. `clock` must outlive it. Error: a flag. Without --etcd it does nothing.
-  static Result<std::unique_ptr<FleetView>> Start(const EtcdFlags& flags, const Clock& clock, OnServers on_servers,
+  static Result<std::unique_ptr<FleetView>> Start(const EtcdOptions& etcd, const Clock& clock, OnServers on_servers,
                                                   OnCatalogue on_catalogue);
   ~FleetView();
 

@@ -47,7 +47,7 @@ class EventQueue {
     std::int32_t generated = 0;
   };
   void Push(const GenerationEvent& event) {
-    Item item{event.token == nullptr ? -1 : event.token->id,
+    Item item{event.token ? event.token->id : -1,
               event.finish,
               event.error ? event.error->message : "",
               event.now,

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "cache/cache_regime.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {

@@ -8,9 +8,9 @@
 #include "formats/model_files.h"
 #include "formats/safetensors.h"
 #include "hub/repo_name.h"
-#include "hub/snapshot.h"
 #include "report/progress_bar.h"
 #include "tools/command_line/environment.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
@@ -24,15 +24,7 @@ fs::path HuggingFaceHome() {
   return fs::path(EnvironmentValue("HOME").value_or(".")) / ".cache" / "huggingface";
 }
 
-std::string TokenOf(const HubFlags& flags) {
-  if (!flags.token.empty()) return flags.token;
-  auto text = ReadTextFile(HuggingFaceHome() / "token", 4096);
-  if (!text.ok()) return {};  // not logged in
-  text->erase(text->find_last_not_of(" \r\n\t") + 1);
-  return *text;
-}
-
-void AddHubFlags(CommandLine& line, HubFlags& flags) {
+void AddHubFlags(CommandLine& line, RuntimeFlags& flags) {
   const std::string hub = "Models by name";
   line.Add({.names = "--revision",
             .target = &flags.revision,
@@ -41,20 +33,20 @@ void AddHubFlags(CommandLine& line, HubFlags& flags) {
             .help = "Branch, tag or commit of a model that is given as ORG/NAME",
             .default_text = "main"});
   line.Add({.names = "--download-dir",
-            .target = &flags.cache,
+            .target = &flags.hub.cache,
             .unit = "DIR",
             .group = hub,
             .help = "Cache of models, as Hugging Face's libraries keep it",
             .default_text = "HF_HOME/hub, or ~/.cache/huggingface/hub",
             .environment = {"HF_HUB_CACHE"}});
   line.Add({.names = "--offline",
-            .target = &flags.offline,
+            .target = &flags.hub.offline,
             .group = hub,
             .help = "Take models from the cache, and download nothing",
             .common = true,
             .environment = {"HF_HUB_OFFLINE"}});
   line.Add({.names = "--hf-token",
-            .target = &flags.token,
+            .target = &flags.hub.hub.token,
             .unit = "TOKEN",
             .group = hub,
             .help = "Token for models that are not public; better in the environment (HF_TOKEN)",
@@ -62,7 +54,7 @@ void AddHubFlags(CommandLine& line, HubFlags& flags) {
             .secret = true,
             .environment = {"HF_TOKEN"}});
   line.Add({.names = "--hf-endpoint",
-            .target = &flags.endpoint,
+            .target = &flags.hub.hub.endpoint,
             .unit = "URL",
             .group = hub,
             .help = "Hub to download models from",
@@ -71,7 +63,7 @@ void AddHubFlags(CommandLine& line, HubFlags& flags) {
 
 }  // namespace
 
-void AddModelFlags(CommandLine& line, ModelFlags& flags) {
+void AddModelFlags(CommandLine& line, RuntimeFlags& flags) {
   line.Add({.names = "model,--model",
             .target = &flags.model_dir,
             .unit = "MODEL",
@@ -105,21 +97,28 @@ void AddModelFlags(CommandLine& line, ModelFlags& flags) {
             .unit = "DTYPE",
             .help = "Type of the weights; they keep the type of their file, so another one is refused",
             .choices = {"auto", "bf16", "bfloat16", "f16", "float16", "half", "f32", "float32", "float"}});
-  AddHubFlags(line, flags.hub);
+  AddHubFlags(line, flags);
 }
 
-fs::path HubCacheFolder(const HubFlags& flags) {
-  return flags.cache.empty() ? HuggingFaceHome() / "hub" : fs::path(flags.cache);
+fs::path HubCacheFolder(const std::string& given) {
+  return given.empty() ? HuggingFaceHome() / "hub" : fs::path(given);
 }
 
-HubClientOptions HubOptionsOf(const HubFlags& flags) { return {.endpoint = flags.endpoint, .token = TokenOf(flags)}; }
+HubClientOptions WithToken(HubClientOptions hub) {
+  if (!hub.token.empty()) return hub;
+  const auto text = ReadTextFile(HuggingFaceHome() / "token", 4096);
+  if (text.ok()) hub.token = text->substr(0, text->find_last_not_of(" \r\n\t") + 1);  // else not logged in
+  return hub;
+}
 
-Result<std::string> FolderOf(const std::string& text, const HubFlags& hub) {
+Result<std::string> FolderOf(const std::string& text, const SnapshotOptions& hub) {
   std::error_code ignored;
   if (fs::exists(text, ignored)) return text;
   const std::optional<RepoName> repo = ParseRepoName(text);
   if (!repo) return NotFound("'" + text + "': expected a folder, or a model as ORG/NAME, found neither");
-  const SnapshotOptions options{.cache = HubCacheFolder(hub), .hub = HubOptionsOf(hub), .offline = hub.offline};
+  SnapshotOptions options = hub;
+  options.cache = HubCacheFolder(hub.cache).string();
+  options.hub = WithToken(hub.hub);
   ProgressBar bar("downloading " + repo->full(), "MiB", 1 << 20);
   auto folder =
       FetchSnapshot(*repo, options, [&](std::int64_t bytes, std::int64_t total) { bar.Update(bytes, total); });
@@ -128,10 +127,10 @@ Result<std::string> FolderOf(const std::string& text, const HubFlags& hub) {
   return folder->string();
 }
 
-Status FetchModel(ModelFlags& flags) {
+Status FetchModel(RuntimeFlags& flags) {
   std::string model = flags.model_dir;
   std::error_code ignored;
-  if (!flags.hub.revision.empty() && !fs::exists(model, ignored)) model += "@" + flags.hub.revision;
+  if (!flags.revision.empty() && !fs::exists(model, ignored)) model += "@" + flags.revision;
   ASSIGN_OR_RETURN(std::string folder, FolderOf(model, flags.hub));
   if (folder != flags.model_dir) flags.model_name = flags.model_dir.substr(0, flags.model_dir.find('@'));
   flags.model_dir = std::move(folder);
@@ -140,7 +139,7 @@ Status FetchModel(ModelFlags& flags) {
   return Ok{};
 }
 
-Status CheckModelDType(const ModelFlags& flags) {
+Status CheckModelDType(const RuntimeFlags& flags) {
   static const std::map<std::string, DType> kNames = {
       {"bf16", DType::kBF16}, {"bfloat16", DType::kBF16}, {"f16", DType::kF16},     {"float16", DType::kF16},
       {"half", DType::kF16},  {"f32", DType::kF32},       {"float32", DType::kF32}, {"float", DType::kF32}};

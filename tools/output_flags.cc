@@ -4,10 +4,11 @@
 
 namespace loramux {
 
-void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
+void AddOutputFlags(CommandLine& line, std::vector<std::string>& tool_call_parsers,
+                    std::vector<std::string>& reasoning_parsers) {
   const std::string output = "Tools and reasoning";
   line.Add({.names = "--tool-call-parser",
-            .target = &flags.tool_call_parsers,
+            .target = &tool_call_parsers,
             .unit = "NAME",
             .group = output,
             .help = "How the model writes calls of tools: granite, hermes, llama3_json, mistral, phi4_mini_json, "
@@ -16,7 +17,7 @@ void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
             .default_text = "auto",
             .one_value_each = true});
   line.Add({.names = "--reasoning-parser",
-            .target = &flags.reasoning_parsers,
+            .target = &reasoning_parsers,
             .unit = "NAME",
             .group = output,
             .help = "How the model writes reasoning: qwen3 (between <think> and </think>), deepseek_r1 (the answer "
@@ -26,8 +27,9 @@ void AddOutputFlags(CommandLine& line, OutputFlags& flags) {
             .one_value_each = true});
 }
 
-Status CheckOutputFlags(const OutputFlags& flags) {
-  const auto formats = ReadOutputFormats(/*chat_template=*/nullptr, flags.tool_call_parsers, flags.reasoning_parsers);
+Status CheckOutputFlags(const std::vector<std::string>& tool_call_parsers,
+                        const std::vector<std::string>& reasoning_parsers) {
+  const auto formats = ReadOutputFormats(ChatTemplate::None(), tool_call_parsers, reasoning_parsers);
   return formats.ok() ? Status(Ok{}) : Status(formats.error());
 }
 

@@ -10,13 +10,11 @@
 namespace loramux {
 
 // As ReadOutputFormats takes them.
-struct OutputFlags {
-  std::vector<std::string> tool_call_parsers, reasoning_parsers;
-};
-
-void AddOutputFlags(CommandLine& line, OutputFlags& flags);
+void AddOutputFlags(CommandLine& line, std::vector<std::string>& tool_call_parsers,
+                    std::vector<std::string>& reasoning_parsers);
 
 // Error: a name that no parser has. Needs no model.
-Status CheckOutputFlags(const OutputFlags& flags);
+Status CheckOutputFlags(const std::vector<std::string>& tool_call_parsers,
+                        const std::vector<std::string>& reasoning_parsers);
 
 }  // namespace loramux

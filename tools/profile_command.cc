@@ -108,7 +108,7 @@ Result<std::unique_ptr<PlacedModel>> LoadModel(const ProfileFlags& flags) {
                                 : config.dtype == "float16" ? WeightFormat::kF16
                                                             : WeightFormat::kBF16;
     ASSIGN_OR_RETURN(const WeightOptions options, WeightOptionsOf(flags.runtime));
-    ModelWeights weights = RandomModelWeights(config, options.layers.value_or(stored), flags.seed);
+    ModelWeights weights = RandomModelWeights(config, options.layers.value_or(stored), flags.measure.seed);
     return PlacedModel::Place(std::make_unique<Model>(std::move(config), std::move(weights)),
                               flags.runtime.options.device);
   }
@@ -143,7 +143,7 @@ Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const M
     const std::int64_t rank = ranks[static_cast<std::size_t>(i) % ranks.size()];
     const fs::path directory = scratch / std::to_string(i);
     RETURN_IF_ERROR(WriteRandomAdapter(directory, config, static_cast<std::int32_t>(rank), targets,
-                                       flags.seed + static_cast<std::uint64_t>(i)));
+                                       flags.measure.seed + static_cast<std::uint64_t>(i)));
     directories.push_back(directory.string());
     bar.Update(i + 1, flags.random_adapters);
   }
@@ -249,26 +249,15 @@ class Progress {
 
 MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions& runtime) {
   const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
-  MeasureOptions options{.model_name = (path.has_filename() ? path : path.parent_path()).filename().string(),
-                         .digest = "random"};
-  options.steps = {.device_memory = runtime.device_memory,
-                   .page_tokens = runtime.page_tokens,
-                   .kv_dtype = runtime.kv_dtype,
-                   .lora_dtype = runtime.lora_dtype,
-                   .max_batch_tokens = runtime.spec.max_batch_tokens,
-                   .max_running = runtime.spec.max_running,
-                   .max_positions = runtime.max_model_len,
-                   .threads = runtime.threads};
+  MeasureOptions options = flags.measure;
+  options.model_name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  options.digest = "random";
   options.engine = runtime;
   options.sweep.points = flags.points > 0 ? flags.points : flags.quick ? 160 : 400;
   options.sweep.least_points = std::min(options.sweep.points, 64);
   options.sweep.seconds = flags.seconds > 0 ? flags.seconds : flags.quick ? 45 : 240;
   options.link_seconds = flags.quick ? 3 : 12;
   options.engine_seconds = flags.engine_seconds >= 0 ? flags.engine_seconds : flags.quick ? 10 : 30;
-  options.input_mean = flags.input_mean;
-  options.output_mean = flags.output_mean;
-  options.rates = flags.rates;
-  options.seed = flags.seed;
   return options;
 }
 
@@ -399,7 +388,7 @@ void AddEffortFlags(CommandLine& line, ProfileFlags& flags) {
             .default_text = "30, or 10 with --quick",
             .range = {{0.0, 3600.0}}});
   line.Add({.names = "--rates",
-            .target = &flags.rates,
+            .target = &flags.measure.rates,
             .unit = "REQUESTS/S",
             .group = measuring,
             .help = "Request rates for the engine runs, separated by commas",
@@ -407,19 +396,19 @@ void AddEffortFlags(CommandLine& line, ProfileFlags& flags) {
             .range = {{0.001, 1e6}},
             .comma_list = true});
   line.Add({.names = "--input-mean",
-            .target = &flags.input_mean,
+            .target = &flags.measure.input_mean,
             .unit = "TOKENS",
             .group = measuring,
             .help = "Mean prompt length in the engine runs; shorter where the engine is slow",
             .range = {{2.0, 1e6}}});
   line.Add({.names = "--output-mean",
-            .target = &flags.output_mean,
+            .target = &flags.measure.output_mean,
             .unit = "TOKENS",
             .group = measuring,
             .help = "Mean output length in the engine runs",
             .range = {{2.0, 1e6}}});
   line.Add({.names = "--seed",
-            .target = &flags.seed,
+            .target = &flags.measure.seed,
             .unit = "N",
             .group = measuring,
             .help = "Seed for the choice of points and of held-out steps"});

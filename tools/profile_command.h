@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "profile/measure.h"
 #include "tools/command_line/command_line.h"
 #include "tools/runtime_flags.h"
 
@@ -13,7 +14,8 @@ namespace loramux {
 
 // The command-line flags.
 struct ProfileFlags {
-  RuntimeFlags runtime;  // as the server would be started
+  RuntimeFlags runtime;    // as the server would be started
+  MeasureOptions measure;  // what the flags leave open is set when it starts
   std::string output, measurements;
   // Ranks of random adapters. Empty: 8, 16, 32 and 64 if no adapters are given.
   std::vector<std::int64_t> ranks;
@@ -22,12 +24,9 @@ struct ProfileFlags {
   std::string scratch;          // folder for the random adapters; empty: the system's temporary folder
   bool random_weights = false;  // random weights: the model's directory needs only config.json
   bool quick = false;
-  int points = 0;                            // 0: 400, or 160 with `quick`
-  double seconds = 0;                        // 0: 240, or 45 with `quick`
-  double engine_seconds = -1;                // time to run the whole engine; -1: 30, or 10 with `quick`
-  std::vector<double> rates;                 // requests per second; empty: shares of the rate that the engine sustains
-  double input_mean = 96, output_mean = 32;  // tokens of the requests to the engine
-  std::uint64_t seed = 1;
+  int points = 0;              // 0: 400, or 160 with `quick`
+  double seconds = 0;          // 0: 240, or 45 with `quick`
+  double engine_seconds = -1;  // time to run the whole engine; -1: 30, or 10 with `quick`
 };
 
 // Adds the flags to `line`; they write into `flags`, which must outlive it.

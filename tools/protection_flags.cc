@@ -55,7 +55,7 @@ void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
             .help = "JSON file of limits per adapter, which win over the flags below",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--max-queued-requests",
-            .target = &protection.admission.max_queued,
+            .target = &protection.max_queued,
             .unit = "N",
             .group = group,
             .help = "Sequences of all adapters that may wait for their first token",

@@ -2,9 +2,10 @@
 
 #include <filesystem>
 
-#include "base/bytes.h"
 #include "base/log.h"
 #include "tools/command_line/environment.h"
+#include "tools/model_flags.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
@@ -30,10 +31,10 @@ S3Options S3OptionsOfEnvironment() {
 
 }  // namespace
 
-void AddRemoteFlags(CommandLine& line, RemoteFlags& flags) {
+void AddRemoteFlags(CommandLine& line, RemoteAdapterOptions& remote) {
   const std::string adapters = "Adapters";
   line.Add({.names = "--adapter-cache-dir",
-            .target = &flags.cache_directory,
+            .target = &remote.cache_directory,
             .unit = "DIR",
             .group = adapters,
             .help =
@@ -41,30 +42,33 @@ void AddRemoteFlags(CommandLine& line, RemoteFlags& flags) {
                 "several servers may share it",
             .default_text = "XDG_CACHE_HOME/loramux/adapters, or ~/.cache/loramux/adapters"});
   line.Add({.names = "--adapter-cache-bytes",
-            .target = &flags.cache_bytes,
+            .target = &remote.cache_bytes,
+            .form = FlagForm::kBytes,
             .unit = "BYTES",
             .group = adapters,
             .help = "Most bytes of that directory; adapters that no server uses go first, the longest unused before"});
 }
 
-std::filesystem::path AdapterCacheDirectory(const RemoteFlags& flags) {
-  return flags.cache_directory.empty() ? UserCache() / "adapters" : std::filesystem::path(flags.cache_directory);
+std::filesystem::path AdapterCacheDirectory(const RemoteAdapterOptions& remote) {
+  return remote.cache_directory.empty() ? UserCache() / "adapters" : std::filesystem::path(remote.cache_directory);
 }
 
-Status OpenRemoteAdapters(RemoteFlags& flags, const HubFlags& hub) {
-  if (flags.opened != nullptr) return Ok{};
-  RemoteAdapterOptions options{.offline = hub.offline, .s3 = S3OptionsOfEnvironment(), .hub = HubOptionsOf(hub)};
-  options.cache_directory = AdapterCacheDirectory(flags);
-  ASSIGN_OR_RETURN(options.cache_bytes, ParseBytes(flags.cache_bytes, "--adapter-cache-bytes"));
+Status OpenRemoteAdapters(RuntimeFlags& flags) {
+  if (flags.remote_adapters != nullptr) return Ok{};
+  RemoteAdapterOptions options = flags.remote;
+  options.offline = flags.hub.offline;
+  options.s3 = S3OptionsOfEnvironment();
+  options.hub = WithToken(flags.hub.hub);
+  options.cache_directory = AdapterCacheDirectory(options).string();
   RETURN_IF_ERROR(S3Client::Create(options.s3, nullptr));  // what is wrong with the environment shows now
-  ASSIGN_OR_RETURN(flags.opened, RemoteAdapters::Open(std::move(options)));
+  ASSIGN_OR_RETURN(flags.remote_adapters, RemoteAdapters::Open(std::move(options)));
   return Ok{};
 }
 
-Result<std::shared_ptr<const AdapterVersion>> PrepareFromSource(const RemoteFlags& flags, AdapterRegistry& registry,
+Result<std::shared_ptr<const AdapterVersion>> PrepareFromSource(const RuntimeFlags& flags, AdapterRegistry& registry,
                                                                 const std::string& name, const std::string& source,
                                                                 std::int64_t now_unix_seconds) {
-  CHECK(flags.opened != nullptr);
+  CHECK(flags.remote_adapters != nullptr);
   ASSIGN_OR_RETURN(const AdapterSource parsed, ParseAdapterSource(source));
   std::shared_ptr<const AdapterVersion> version;
   const auto discard = [&] {
@@ -78,7 +82,7 @@ Result<std::shared_ptr<const AdapterVersion>> PrepareFromSource(const RemoteFlag
                      registry.Prepare(name, folder, now_unix_seconds, {}, {.source = parsed.text, .held = lease}));
     return version->file.digest;
   };
-  const auto warning = flags.opened->Use(parsed, "", AskSource::kOrTake, open);
+  const auto warning = flags.remote_adapters->Use(parsed, "", AskSource::kOrTake, open);
   if (!warning.ok()) {
     discard();
     return warning.error();

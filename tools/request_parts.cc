@@ -9,6 +9,7 @@
 #include "formats/embedding_config.h"
 #include "formats/file.h"
 #include "formats/generation_defaults.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
@@ -43,13 +44,13 @@ std::pair<std::string, std::string> SplitTemplate(const std::string& value) {
   return {value.substr(0, equals), value.substr(equals + 1)};
 }
 
-ContentFormat ContentFormatOf(const ModelFlags& flags) {
+ContentFormat ContentFormatOf(const RuntimeFlags& flags) {
   static const std::map<std::string, ContentFormat> kFormats = {
       {"auto", ContentFormat::kAuto}, {"string", ContentFormat::kText}, {"openai", ContentFormat::kParts}};
   return kFormats.at(flags.content_format);
 }
 
-Result<ChatTemplate> LoadGiven(const ModelFlags& flags, std::string source) {
+Result<ChatTemplate> LoadGiven(const RuntimeFlags& flags, std::string source) {
   std::string label = "--chat-template";
   if (!IsTemplateText(source)) {
     label = "--chat-template: " + source;
@@ -119,7 +120,7 @@ std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer,
   return GrammarCompiler::Refusing();
 }
 
-Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vector<std::string>& base_names) {
+Result<ChatTemplates> LoadChatTemplates(const RuntimeFlags& flags, const std::vector<std::string>& base_names) {
   ChatTemplates templates;
   for (const std::string& value : flags.chat_templates) {
     const auto [name, source] = SplitTemplate(value);
@@ -137,7 +138,7 @@ Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vect
   return templates;
 }
 
-AdapterTextOptions AdapterTextOptionsOf(const ModelFlags& flags, const Tokenizer& tokenizer,
+AdapterTextOptions AdapterTextOptionsOf(const RuntimeFlags& flags, const Tokenizer& tokenizer,
                                         const ChatTemplates& templates) {
   return {.tokenizer = &tokenizer,
           .directory = flags.text_directory(),

@@ -45,13 +45,15 @@ struct ChatTemplates {
   std::map<std::string, std::shared_ptr<const OwnTemplate>, std::less<>> by_name;  // those of single adapters
   // The base model's; null: it has none. Valid as long as this object.
   const ChatTemplate* of_base() const { return base ? &*base : for_all ? &for_all->chat_template : nullptr; }
+  // What the base model's conversations are rendered by.
+  const ChatTemplate& served() const { return of_base() == nullptr ? ChatTemplate::None() : *of_base(); }
 };
 // `base_names` are those of the base model. Errors name the flag or the file.
-Result<ChatTemplates> LoadChatTemplates(const ModelFlags& flags, const std::vector<std::string>& base_names);
+Result<ChatTemplates> LoadChatTemplates(const RuntimeFlags& flags, const std::vector<std::string>& base_names);
 
 // What adapters' texts are measured by; the defaults of the base model are still to be set. The arguments must outlive
 // the reader.
-AdapterTextOptions AdapterTextOptionsOf(const ModelFlags& flags, const Tokenizer& tokenizer,
+AdapterTextOptions AdapterTextOptionsOf(const RuntimeFlags& flags, const Tokenizer& tokenizer,
                                         const ChatTemplates& templates);
 
 }  // namespace loramux

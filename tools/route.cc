@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include "auth/bearer_key.h"
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "cluster/default_model.h"
@@ -22,6 +21,7 @@
 #include "http/bound_port.h"
 #include "router/router.h"
 #include "router/server_sources.h"
+#include "tools/etcd_flags.h"
 #include "tools/fleet_view.h"
 #include "tools/listen_flags.h"
 #include "tools/service_notify.h"
@@ -37,35 +37,23 @@ constexpr int kFilesPerConnection = 2;  // the client's and the server's
 struct RouteFlags {
   RouterOptions router;
   std::vector<std::string> servers;
-  EtcdFlags etcd;
+  EtcdOptions etcd;
   std::chrono::milliseconds dns_interval{10'000};
   std::string profile;
   std::string fleet_key_file, admin_key_file;
-  std::string max_body_size = "16MiB";
   std::optional<std::int64_t> ext_proc;  // port of the endpoint picker, which takes the router's place
-  double drain_timeout_seconds = 30, drain_notice_seconds = 1;
-  double ejection_seconds = 10, slow_start_seconds = 10;
+  std::chrono::milliseconds drain_notice{1'000};
   double tpot_objective_ms = 0;
   std::string log_level = "info", log_format = "text";
   std::vector<std::string> warnings;  // warnings of the command line and the environment
 };
 
-TimeNs AsNs(double seconds) { return static_cast<TimeNs>(seconds * static_cast<double>(kNsPerSecond)); }
-
-std::chrono::milliseconds AsMs(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
-
 Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   RouterOptions options = flags.router;
   options.version = LORAMUX_VERSION;
-  ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
-  options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
   options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
-  options.http.drain_timeout = AsMs(flags.drain_timeout_seconds);
-  options.dispatch.ejection = AsNs(flags.ejection_seconds);
-  options.dispatch.slow_start = AsNs(flags.slow_start_seconds);
-  options.dispatch.slo = AsNs(flags.tpot_objective_ms / 1000);
+  options.dispatch.tpot_objective =
+      static_cast<TimeNs>(flags.tpot_objective_ms / 1000 * static_cast<double>(kNsPerSecond));
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(options.access.fleet_key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
   }
@@ -88,19 +76,11 @@ Result<RouterOptions> OptionsOf(const RouteFlags& flags) {
   return options;
 }
 
-PickerOptions PickerOptionsOf(const RouteFlags& flags, const RouterOptions& router) {
-  PickerOptions options{.host = router.http.host, .port = static_cast<std::uint16_t>(*flags.ext_proc)};
-  options.tls = router.tls;
-  options.max_body = router.http.max_body_bytes;
-  options.dispatch = router.dispatch;
-  options.access = router.access;
-  return options;
-}
-
 // The endpoint picker, in the place of the router.
 Status PickUntilStopped(const RouteFlags& flags, Signals& signals, const RouterOptions& router, ServerSources sources) {
   const OsClock clock;
-  ASSIGN_OR_RETURN(const std::unique_ptr<Picker> picker, Picker::Start(PickerOptionsOf(flags, router), clock));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Picker> picker,
+                   Picker::Start(router, static_cast<std::uint16_t>(*flags.ext_proc), clock));
   ASSIGN_OR_RETURN(std::unique_ptr<ServerWatch> watch,
                    ServerWatch::Start(std::move(sources), flags.dns_interval, [&](std::vector<ServerAddress> servers) {
                      if (flags.etcd.urls.empty()) picker->SetServers(servers);
@@ -115,11 +95,12 @@ Status PickUntilStopped(const RouteFlags& flags, Signals& signals, const RouterO
                fmt::join(flags.etcd.urls.empty() ? flags.servers : flags.etcd.urls, ","), flags.router.dispatch.policy);
   NotifyReady(picker->port());
   while (signals.Wait() == SIGHUP) watch->Reload();
-  spdlog::info("no new exchanges; up to {} s for those that need an answer", flags.drain_timeout_seconds);
-  NotifyStopping(flags.drain_timeout_seconds);
+  const std::chrono::milliseconds timeout = router.http.drain_timeout;
+  spdlog::info("no new exchanges; up to {} s for those that need an answer", SecondsOf(timeout));
+  NotifyStopping(SecondsOf(timeout));
   watch.reset();
   fleet.reset();
-  const std::int64_t cut_off = picker->Shutdown(std::chrono::nanoseconds(AsNs(flags.drain_timeout_seconds)));
+  const std::int64_t cut_off = picker->Shutdown(timeout);
   if (cut_off > 0) spdlog::warn("cut off {} exchanges of proxies", cut_off);
   return Ok{};
 }
@@ -131,12 +112,13 @@ void RouteUntilStopped(const RouteFlags& flags, Signals& signals, Router& router
     router.Reload();
     watch.Reload();
   }
+  const double notice = SecondsOf(flags.drain_notice), timeout = SecondsOf(flags.router.http.drain_timeout);
   spdlog::info("{}: /health says so for {} s; then up to {} s for running requests; {} ends them at once",
-               signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_notice_seconds, flags.drain_timeout_seconds,
+               signal == SIGINT ? "Ctrl-C" : "SIGTERM", notice, timeout,
                signal == SIGINT ? "Ctrl-C again" : "a second signal");
-  NotifyStopping(flags.drain_notice_seconds + flags.drain_timeout_seconds);
+  NotifyStopping(notice + timeout);
   router.StartDraining();
-  std::this_thread::sleep_for(AsMs(flags.drain_notice_seconds));
+  std::this_thread::sleep_for(flags.drain_notice);
   LogDrained(router.Shutdown());
 }
 
@@ -222,7 +204,7 @@ void AddServerFlags(CommandLine& line, RouteFlags& flags) {
             .help = "Time for a connection to a server; then another server is asked",
             .range = {{0.01, 600}}});
   line.Add({.names = "--answer-timeout",
-            .target = &flags.router.proxy.answer_timeout,
+            .target = &flags.router.answer_timeout,
             .unit = "SECONDS",
             .group = group,
             .help = "Time that a server may send nothing: before its answer begins, and between two pieces of it",
@@ -254,7 +236,8 @@ void AddPolicyFlags(CommandLine& line, RouteFlags& flags) {
             .help = "Time per output token that loramux, algorithm1 and first-fit try to keep; 0: none",
             .range = {{0.0, 1e6}}});
   line.Add({.names = "--slow-start",
-            .target = &flags.slow_start_seconds,
+            .target = &dispatch.health.slow_start,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "Time over which a new or returned server grows to its full share",
@@ -265,13 +248,13 @@ void AddHealthFlags(CommandLine& line, RouteFlags& flags) {
   const std::string group = "Choice of a server";
   DispatcherOptions& dispatch = flags.router.dispatch;
   line.Add({.names = "--failures-to-eject",
-            .target = &dispatch.failures_to_eject,
+            .target = &dispatch.health.failures_to_eject,
             .unit = "N",
             .group = group,
             .help = "Failed connections and time-outs in a row after which a server gets nothing for a while",
             .range = {{1, 1000}}});
   line.Add({.names = "--errors-to-eject",
-            .target = &dispatch.errors_to_eject,
+            .target = &dispatch.health.errors_to_eject,
             .unit = "N",
             .group = group,
             .help =
@@ -280,7 +263,8 @@ void AddHealthFlags(CommandLine& line, RouteFlags& flags) {
                 "works; 0: such answers never count",
             .range = {{0, 1000}}});
   line.Add({.names = "--ejection",
-            .target = &flags.ejection_seconds,
+            .target = &dispatch.health.ejection,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "How long it gets nothing; twice as long with each further time",
@@ -323,7 +307,8 @@ void AddListenFlags(CommandLine& line, RouteFlags& flags) {
                     "external processing (gRPC) here, instead of on --port. 0 takes a free one",
             .range = {{0, 65535}}});
   line.Add({.names = "--max-body-size",
-            .target = &flags.max_body_size,
+            .target = &http.max_body_bytes,
+            .form = FlagForm::kBytes,
             .unit = "BYTES",
             .group = group,
             .help = "Largest request body, as in 16MiB; a larger one gets 413"});
@@ -334,14 +319,14 @@ void AddListenFlags(CommandLine& line, RouteFlags& flags) {
             .help = "Open connections of clients at a time; each one that waits for an answer needs two open files",
             .range = {{1, 1 << 20}}});
   line.Add({.names = "--drain-notice",
-            .target = &flags.drain_notice_seconds,
+            .target = &flags.drain_notice,
             .unit = "SECONDS",
             .group = group,
             .help = "Time after SIGTERM in which /health says 503 and requests are still taken, so that a balancer "
                     "before this router can turn away",
             .range = {{0.0, 3600.0}}});
   line.Add({.names = "--drain-timeout",
-            .target = &flags.drain_timeout_seconds,
+            .target = &http.drain_timeout,
             .unit = "SECONDS",
             .group = group,
             .help = "Time that running requests get to finish after that",

@@ -530,7 +530,7 @@ Status FetchNamed(RuntimeFlags& flags) {
     ASSIGN_OR_RETURN(NamedPath adapter, ParseLoraModule(text));
     if (IsRemoteSource(adapter.path)) {
       RETURN_IF_ERROR(ParseAdapterSource(adapter.path));
-      RETURN_IF_ERROR(OpenRemoteAdapters(flags.remote, flags.hub));
+      RETURN_IF_ERROR(OpenRemoteAdapters(flags));
       continue;
     }
     std::error_code ignored;
@@ -548,7 +548,7 @@ Result<std::shared_ptr<const AdapterVersion>> RegisterNamed(const RuntimeFlags& 
   AdapterRegistry& registry = runtime.registry();
   const std::int64_t now = runtime.clock().UnixSeconds();
   if (!IsRemoteSource(adapter.path)) return registry.Register(adapter.name, LocalPathOf(adapter.path), now);
-  ASSIGN_OR_RETURN(auto version, PrepareFromSource(flags.remote, registry, adapter.name, adapter.path, now));
+  ASSIGN_OR_RETURN(auto version, PrepareFromSource(flags, registry, adapter.name, adapter.path, now));
   auto published = registry.Publish(version, /*replace=*/false);
   if (!published.ok()) registry.Discard(*version);
   return published;

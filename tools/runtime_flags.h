@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hub/remote_adapters.h"
+#include "hub/snapshot.h"
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
 #include "tools/model_flags.h"
@@ -19,16 +21,27 @@ namespace loramux {
 // The largest --adapter-tokens. Commands that look at one adapter take as many.
 inline constexpr std::int64_t kMostAdapterTokens = 1 << 16;
 
-struct RuntimeFlags : ModelFlags {
+struct RuntimeFlags {
+  std::string model_dir;   // folder of the base model
+  std::string model_name;  // the model as it was asked for, where model_dir became a folder of the cache
+  std::string tokenizer;   // directory of the tokenizer; empty: the model's
+  // Each a file or the template itself, for all models, or NAME=FILE for one; empty: the tokenizer's, and adapters'
+  // own.
+  std::vector<std::string> chat_templates;
+  std::string content_format = "auto";  // form of the content of messages: "auto", "string" or "openai"
+  std::string dtype = "auto";
+  SnapshotOptions hub;   // where models come from that are named and not given as a folder; cache empty: Hugging Face's
+  std::string revision;  // revision of the base model; empty: what its name says, or main
   // What flags set as it is, and the device of --device after OpenDeviceOf. RuntimeOptionsOf adds the rest.
   RuntimeOptions options;
   std::vector<std::string> given;  // CommandLine::TellGiven
   std::vector<std::string> served_model_names;
   std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
-  RemoteFlags remote;
-  std::string device = "auto";   // only of commands with AddDeviceFlag
-  bool batch_invariant = false;  // only of commands with AddDeviceFlag
+  RemoteAdapterOptions remote;                      // its directory may be empty: the user's cache
+  std::shared_ptr<RemoteAdapters> remote_adapters;  // after OpenRemoteAdapters; null: no source was named
+  std::string device = "auto";                      // only of commands with AddDeviceFlag
+  bool batch_invariant = false;                     // only of commands with AddDeviceFlag
   std::string device_memory = "auto";
   std::string host_memory = "auto";
   std::string weights = "auto", embedding_weights = "auto";
@@ -43,6 +56,9 @@ struct RuntimeFlags : ModelFlags {
   std::int64_t max_cpu_loras = 0;
   int assist_cores = 0;
   std::string log_level = "info", log_format = "text";
+
+  // Where the tokenizer and the chat template are.
+  const std::string& text_directory() const { return tokenizer.empty() ? model_dir : tokenizer; }
 };
 
 // Adds the flags to a subcommand.

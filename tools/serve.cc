@@ -1,6 +1,7 @@
 #include "tools/serve.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -56,38 +57,30 @@ namespace {
 
 struct ServeFlags {
   RuntimeFlags runtime;
-  HttpServerOptions http;
+  ServerOptions server;  // what the flags leave open is set when the server starts
   AdapterFlags adapters;
-  FleetMemberFlags fleet;
-  MetricsOptions metrics;
-  ProtectionOptions protection;
-  std::string max_body_size = "16MiB";
-  std::string max_tokenize_bytes = "0";
-  std::string max_unread_output = "1MiB";
-  double drain_timeout_seconds = 30;
-  double drain_notice_seconds = 1;
+  EtcdOptions etcd;
+  Member self;  // in the fleet that etcd knows
   std::string fleet_key_file;
-  double sse_keepalive_seconds = 0;
-  bool trust_fairness_header = false;
   bool no_page = false;
   std::string generation_config = "auto";
   std::string pooling = "auto";
-  OutputFlags output;
-  TraceFlags traces;
-  std::string record;  // file for a recording of the engine; empty: none
-  std::string record_limit = "1GiB";
-  std::uint64_t seed = 0;  // seed of requests that bring none; 0: seeds that cannot be repeated
-  double stats_interval_seconds = 10;
+  SpanExporterOptions spans;
+  std::vector<std::string> span_headers;  // NAME=VALUE; secret
+  std::string record;                     // file for a recording of the engine; empty: none
+  FlightRecorderOptions recorder{.program = LORAMUX_VERSION};
+  std::chrono::milliseconds stats_interval{10'000};
   std::vector<std::string> warnings;  // warnings of the command line and the environment
 };
 
 // Warnings of flags that the server alone has; those of the runtime come when it starts (StartRuntime).
 std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
   const bool loads = flags.adapters.enable_runtime_lora;
-  const bool restores = loads || !flags.fleet.etcd.urls.empty() || !flags.adapters.state_dir.empty();
-  const bool keys = flags.protection.has_keys();
+  const bool restores = loads || !flags.etcd.urls.empty() || !flags.adapters.state_dir.empty();
+  const ProtectionOptions& protection = flags.server.protection;
+  const bool keys = protection.has_keys();
   // A router with the fleet's key names the tenants of its callers.
-  const bool tenants = keys || flags.trust_fairness_header || !flags.fleet_key_file.empty();
+  const bool tenants = keys || flags.server.trust_fairness_header || !flags.fleet_key_file.empty();
   const std::string no_loads = "adapters are not loaded at run time; use --enable-runtime-lora";
   const std::string no_tenants =
       "all requests are of one tenant; use --api-key-file, --trust-fairness-header, or a router with --fleet-key-file";
@@ -99,13 +92,12 @@ std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
           {"--allowed-adapter-sources", !restores, no_loads},
           {"--adapter-dir-eager", flags.runtime.adapter_dir.empty(), "no directory is served; use --adapter-dir DIR"},
           {"--key-concurrency", !keys, "there are no API keys; use --api-key or --api-key-file"},
-          {"--prefix-sharing", !tenants && flags.protection.prefix_sharing == "tenant", no_tenants},
+          {"--prefix-sharing", !tenants && protection.prefix_sharing == "tenant", no_tenants},
           {"--tenant-weight", !tenants, no_tenants},
-          {"--adapter-burst",
-           flags.protection.adapter_limits.requests_per_second == 0 && flags.protection.limits_file.empty(),
+          {"--adapter-burst", protection.adapter_limits.requests_per_second == 0 && protection.limits_file.empty(),
            "the rate of requests has no limit; use --adapter-rate"},
           {"--record-limit", flags.record.empty(), "nothing is recorded; use --record FILE"},
-          {"--otlp-headers,--otlp-service-name,--otlp-sample", flags.traces.endpoint.empty(),
+          {"--otlp-headers,--otlp-service-name,--otlp-sample", flags.spans.endpoint.empty(),
            "no spans are sent; use --otlp-endpoint URL"}});
 }
 
@@ -151,19 +143,17 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
                                          runtime.history());
 }
 
-Result<std::optional<LengthGuesser>> LoadLengthProxy(const RuntimeFlags& flags) {
-  if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
+Result<LengthGuesser> LoadLengthProxy(const RuntimeFlags& flags) {
+  if (flags.length_proxy.empty()) return LengthGuesser();
   auto guesser = LengthGuesser::Load(flags.length_proxy);
   if (!guesser.ok()) return Error{guesser.error().code, "--length-proxy: " + guesser.error().message, "--length-proxy"};
-  return std::optional<LengthGuesser>(std::move(guesser).value());
+  return guesser;
 }
 
 // Null: not asked for.
 Result<std::unique_ptr<FlightRecorder>> StartRecorder(const ServeFlags& flags) {
   if (flags.record.empty()) return std::unique_ptr<FlightRecorder>();
-  FlightRecorderOptions options{.program = LORAMUX_VERSION};
-  ASSIGN_OR_RETURN(options.max_file_bytes, ParseBytes(flags.record_limit, "--record-limit"));
-  auto recorder = FlightRecorder::Create(&OsFileSystem(), flags.record, options);
+  auto recorder = FlightRecorder::Create(&OsFileSystem(), flags.record, flags.recorder);
   if (!recorder.ok()) return Error{recorder.error().code, "--record: " + recorder.error().message, "--record"};
   return recorder;
 }
@@ -194,43 +184,24 @@ Result<std::vector<std::string>> AllowedOrigins(const std::vector<std::string>& 
 }
 
 // What the server tells routers. The profile is one that the runtime reads too.
-Result<SnapshotServiceOptions> FleetOptionsOf(const ServeFlags& flags) {
+Status CompleteFleetOptions(const ServeFlags& flags, SnapshotServiceOptions& fleet) {
   constexpr std::size_t kMaxProfileBytes = std::size_t{1} << 20;
-  SnapshotServiceOptions fleet;
-  fleet.drain_notice = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_notice_seconds * 1000));
   if (!flags.fleet_key_file.empty()) {
     ASSIGN_OR_RETURN(fleet.key, ReadKeyFile(flags.fleet_key_file, "--fleet-key-file"));
   }
-  if (flags.runtime.profile.empty()) return fleet;
+  if (flags.runtime.profile.empty()) return Ok{};
   ASSIGN_OR_RETURN(fleet.profile, ReadTextFile(flags.runtime.profile, kMaxProfileBytes));
   const Sha256 digest = Sha256Of(fleet.profile);
   fleet.profile_id = fmt::format("{:02x}", fmt::join(std::span(digest).first(8), ""));
-  return fleet;
+  return Ok{};
 }
 
-// What the flags say of the server; the model's length and the administrator's key are still to be set.
-Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
-  ServerOptions options;
-  options.http = flags.http;
-  options.metrics = flags.metrics;
-  options.protection = flags.protection;
-  ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
-  options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
-  ASSIGN_OR_RETURN(const std::int64_t tokenize_bytes, ParseBytes(flags.max_tokenize_bytes, "--max-tokenize-bytes"));
-  options.max_tokenize_bytes = static_cast<std::size_t>(tokenize_bytes);
-  ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
-  options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
-  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
-  options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
-  options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
-  options.trust_fairness_header = flags.trust_fairness_header;
-  options.page = !flags.no_page;
-  ASSIGN_OR_RETURN(options.http.allowed_origins, AllowedOrigins(flags.http.allowed_origins));
-  options.seed = flags.seed;
-  ASSIGN_OR_RETURN(options.fleet, FleetOptionsOf(flags));
-  options.tool_call_parsers = flags.output.tool_call_parsers;
-  options.reasoning_parsers = flags.output.reasoning_parsers;
-  return options;
+// Sets what flags leave open, from the files that they name; the model's length is still to be set.
+Status CompleteServerOptions(const ServeFlags& flags, ServerOptions& server) {
+  server.http.max_held_body_bytes = std::max(server.http.max_held_body_bytes, server.http.max_body_bytes * 4);
+  ASSIGN_OR_RETURN(server.http.allowed_origins, AllowedOrigins(server.http.allowed_origins));
+  server.page = !flags.no_page;
+  return CompleteFleetOptions(flags, server.fleet);
 }
 
 void LogServed(const EngineStats& stats) {
@@ -243,62 +214,59 @@ void LogServed(const EngineStats& stats) {
 
 // What is read before the weights are: an error in it costs no time.
 struct EarlyParts {
-  std::optional<std::string> admin_key;
-  Member self;  // in its fleet
-  ServerOptions options;
   std::unique_ptr<FlightRecorder> recorder;
-  std::unique_ptr<SpanExporter> spans;  // null: not asked for
-  std::optional<LengthGuesser> lengths;
+  std::unique_ptr<SpanExporter> spans;
+  LengthGuesser lengths;
   std::optional<Tokenizer> tokenizer;
   ChatTemplates templates;
 };
 
-Status CheckAccess(const ServeFlags& flags, const std::optional<std::string>& admin_key) {
-  if (admin_key && admin_key->empty() && flags.protection.has_keys()) {
+Status CheckAccess(const ServerOptions& server) {
+  const ProtectionOptions& protection = server.protection;
+  if (server.adapter_admin_key && server.adapter_admin_key->empty() && protection.has_keys()) {
     return InvalidArgument(
         "--insecure-no-admin-key: refused with API keys, because clients must not change adapters; "
         "give --admin-key-file FILE",
         "--insecure-no-admin-key");
   }
-  for (std::size_t i = 0; i < flags.protection.api_keys.size(); ++i) {
-    const std::size_t length = flags.protection.api_keys[i].size();
+  for (std::size_t i = 0; i < protection.api_keys.size(); ++i) {
+    const std::size_t length = protection.api_keys[i].size();
     if (length >= kMinKeyBytes) continue;
     spdlog::warn("--api-key: key {} has {} characters, which can be guessed; give at least {}", i + 1, length,
                  kMinKeyBytes);
   }
-  return CheckProtection(flags.protection);
+  return CheckProtection(protection);
 }
 
-// Also puts folders in place of names in the flags.
+// Also completes the flags: the server's options, and folders in place of names.
 Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   EarlyParts parts;
-  ASSIGN_OR_RETURN(parts.admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
-  RETURN_IF_ERROR(CheckAccess(flags, parts.admin_key));
-  RETURN_IF_ERROR(CheckOutputFlags(flags.output));
-  ASSIGN_OR_RETURN(parts.options, ServerOptionsOf(flags));
-  ASSIGN_OR_RETURN(parts.options.http.bound_port, BoundPort::Bind(flags.http.host, flags.http.port));
-  ASSIGN_OR_RETURN(parts.self, SelfOf(flags.fleet, flags.http.host, parts.options.http.bound_port->port(),
-                                      flags.protection.tls.enabled()));
-  RETURN_IF_ERROR(OpenDeviceOf(flags.runtime));
-  RETURN_IF_ERROR(FetchNamed(flags.runtime));
+  ServerOptions& server = flags.server;
+  RuntimeFlags& runtime = flags.runtime;
+  ASSIGN_OR_RETURN(server.adapter_admin_key, AdminKey(flags.adapters, runtime, server.http.host));
+  RETURN_IF_ERROR(CheckAccess(server));
+  RETURN_IF_ERROR(CheckOutputFlags(server.tool_call_parsers, server.reasoning_parsers));
+  RETURN_IF_ERROR(CompleteServerOptions(flags, server));
+  ASSIGN_OR_RETURN(server.http.bound_port, BoundPort::Bind(server.http.host, server.http.port));
+  RETURN_IF_ERROR(CompleteMember(flags.etcd, server.http.host, server.http.bound_port->port(),
+                                 server.protection.tls.enabled(), flags.self));
+  RETURN_IF_ERROR(OpenDeviceOf(runtime));
+  RETURN_IF_ERROR(FetchNamed(runtime));
   RETURN_IF_ERROR(AllowedSources::Create(flags.adapters.allowed_sources));
-  if (!flags.adapters.allowed_sources.empty()) {
-    RETURN_IF_ERROR(OpenRemoteAdapters(flags.runtime.remote, flags.runtime.hub));
-  }
-  parts.options.model_path = flags.runtime.model_dir;
-  ASSIGN_OR_RETURN(parts.options.defaults, RequestDefaultsOf(flags.generation_config, flags.runtime.model_dir));
-  ASSIGN_OR_RETURN(parts.options.embeddings, EmbeddingOptionsOf(flags.pooling, flags.runtime.model_dir));
-  ASSIGN_OR_RETURN(parts.options.tokenizer_info, TokenizerInfo(flags.runtime.text_directory()));
-  ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(flags.runtime.text_directory()));
-  ASSIGN_OR_RETURN(parts.templates, LoadChatTemplates(flags.runtime, BaseNamesOf(flags.runtime)));
+  if (!flags.adapters.allowed_sources.empty()) RETURN_IF_ERROR(OpenRemoteAdapters(runtime));
+  server.model_path = runtime.model_dir;
+  ASSIGN_OR_RETURN(server.defaults, RequestDefaultsOf(flags.generation_config, runtime.model_dir));
+  ASSIGN_OR_RETURN(server.embeddings, EmbeddingOptionsOf(flags.pooling, runtime.model_dir));
+  ASSIGN_OR_RETURN(server.completion.tokenizer_info, TokenizerInfo(runtime.text_directory()));
+  ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(runtime.text_directory()));
+  ASSIGN_OR_RETURN(parts.templates, LoadChatTemplates(runtime, BaseNamesOf(runtime)));
   if (parts.templates.of_base() == nullptr) {
     spdlog::warn(
         "the model has no chat template: /v1/chat/completions will refuse requests for it (--chat-template gives one)");
   }
-  ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(flags.runtime));
+  ASSIGN_OR_RETURN(parts.lengths, LoadLengthProxy(runtime));
   ASSIGN_OR_RETURN(parts.recorder, StartRecorder(flags));
-  ASSIGN_OR_RETURN(parts.spans, StartSpanExporter(flags.traces, LORAMUX_VERSION));
-  parts.options.adapter_admin_key = parts.admin_key;
+  ASSIGN_OR_RETURN(parts.spans, StartSpanExporter(flags.spans, flags.span_headers, LORAMUX_VERSION));
   return parts;
 }
 
@@ -306,17 +274,17 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
 void ServeUntilStopped(const ServeFlags& flags, Signals& signals, Server& server, FleetMember& fleet,
                        Runtime& runtime) {
   const auto stats = [&engine = runtime.engine()] { return engine.Stats(); };
-  const ThroughputLog log(std::chrono::milliseconds(static_cast<std::int64_t>(flags.stats_interval_seconds * 1000)),
-                          &runtime.clock(), stats);
+  const ThroughputLog log(flags.stats_interval, &runtime.clock(), stats);
+  const double timeout = SecondsOf(flags.server.http.drain_timeout);
   int signal = signals.Wait();
   for (; signal == SIGHUP; signal = signals.Wait()) server.Reload();
   const EngineStats now = stats();
   spdlog::info("{}: no new requests; waiting up to {} s for {} running ones; {} ends them at once",
-               signal == SIGINT ? "Ctrl-C" : "SIGTERM", flags.drain_timeout_seconds, now.running + now.waiting,
+               signal == SIGINT ? "Ctrl-C" : "SIGTERM", timeout, now.running + now.waiting,
                signal == SIGINT ? "Ctrl-C again" : "a second signal");
-  NotifyStopping(flags.drain_notice_seconds + flags.drain_timeout_seconds);
+  NotifyStopping(SecondsOf(flags.server.fleet.drain_notice) + timeout);
   fleet.Leave();
-  if (flags.runtime.remote.opened != nullptr) flags.runtime.remote.opened->Stop();
+  if (flags.runtime.remote_adapters != nullptr) flags.runtime.remote_adapters->Stop();
   LogDrained(server.Shutdown());
 }
 
@@ -333,12 +301,12 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
                      .device_bytes = stats.device.capacity_pages * page_bytes,
                      .host_bytes = stats.host.capacity_pages * page_bytes,
                      .weight_memory = runtime.on_device() ? 0 : MachineMemory(),
-                     .host = flags.http.host,
+                     .host = flags.server.http.host,
                      .port = server.port(),
-                     .tls = flags.protection.tls.enabled(),
-                     .keys = flags.protection.has_keys(),
+                     .tls = flags.server.protection.tls.enabled(),
+                     .keys = flags.server.protection.has_keys(),
                      .chat = early.templates.of_base() != nullptr,
-                     .page = early.options.page};
+                     .page = flags.server.page};
   const auto loaded = runtime.registry().List();
   const auto offered = adapters.Offered();
   facts.adapters = static_cast<std::int64_t>(loaded.size() + offered.size());
@@ -348,20 +316,22 @@ StartupFacts FactsOf(const ServeFlags& flags, const EarlyParts& early, const Ser
   return facts;
 }
 
-Result<std::unique_ptr<Server>> StartServer(EarlyParts& early, Runtime& runtime, EngineService& service,
-                                            AdapterAdmin& adapters, FleetMember& fleet, GrammarCompiler* grammars) {
+Result<std::unique_ptr<Server>> StartServer(ServerOptions options, EarlyParts& early, Runtime& runtime,
+                                            EngineService& service, AdapterAdmin& adapters, FleetMember& fleet,
+                                            GrammarCompiler* grammars) {
+  options.completion.max_model_len = runtime.max_model_len();
   return Server::Start(
-      early.options,
+      std::move(options),
       {.clock = &runtime.clock(),
        .generation = &service,
        .registry = &runtime.registry(),
        .tokenizer = &*early.tokenizer,
-       .chat_template = early.templates.of_base(),
-       .lengths = early.lengths ? &*early.lengths : nullptr,
+       .chat_template = &early.templates.served(),
+       .lengths = &early.lengths,
        .grammars = grammars,
        .engine_snapshot = [&engine = runtime.engine()](auto patience) { return engine.Snapshot(patience); },
-       .adapters = &adapters,
-       .adapter_changes = fleet.changes(),
+       .finder = &adapters,
+       .adapter_changes = fleet.ChangesTo(adapters),
        .spans = early.spans.get()});
 }
 
@@ -372,10 +342,10 @@ Status Serve(ServeFlags flags) {
   for (const std::string& warning : WarningsOfIdle(flags)) spdlog::warn("{}", warning);
   ReturnFreedMemory();
   std::set_new_handler(GiveUpMemory);
-  RETURN_IF_ERROR(RaiseOpenFileLimit(flags.http.max_connections));
+  RETURN_IF_ERROR(RaiseOpenFileLimit(flags.server.http.max_connections));
   ASSIGN_OR_RETURN(EarlyParts early, ReadEarly(flags));
   AdapterTextOptions text = AdapterTextOptionsOf(flags.runtime, *early.tokenizer, early.templates);
-  text.defaults = DefaultsOfAdapters(flags.generation_config, early.options.defaults);
+  text.defaults = DefaultsOfAdapters(flags.generation_config, flags.server.defaults);
   AdapterTextReader texts(std::move(text));
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                    StartRuntime(EagerAdapters(flags.runtime, flags.adapters), texts.Hook(), early.recorder.get()));
@@ -385,13 +355,13 @@ Status Serve(ServeFlags flags) {
 
   const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(*early.tokenizer, *runtime);
   EngineService service(&runtime->engine());
-  early.options.max_model_len = runtime->max_model_len();
   runtime->Start();
   adapters->Restore();
-  early.self.model = runtime->registry().base_names().front();
-  auto fleet = FleetMember::Start(flags.fleet, early.self, *adapters, runtime->clock());
+  flags.self.model = runtime->registry().base_names().front();
+  auto fleet = FleetMember::Start(flags.etcd, flags.self, *adapters, runtime->clock());
   if (fleet.ok()) (*fleet)->WaitForAdapters();
-  auto server = fleet.ok() ? StartServer(early, *runtime, service, *adapters, **fleet, grammars.get()) : fleet.error();
+  auto server = fleet.ok() ? StartServer(flags.server, early, *runtime, service, *adapters, **fleet, grammars.get())
+                           : fleet.error();
   if (!server.ok()) {
     if (fleet.ok()) fleet->reset();
     runtime->Stop();
@@ -418,36 +388,38 @@ Status Serve(ServeFlags flags) {
 void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
   const std::string http = "HTTP";
   line.Add({.names = "--host",
-            .target = &flags.http.host,
+            .target = &flags.server.http.host,
             .unit = "ADDRESS",
             .group = http,
             .help = "Address to listen on; the default is reachable from this machine only",
             .common = true});
   line.Add({.names = "--port",
-            .target = &flags.http.port,
+            .target = &flags.server.http.port,
             .unit = "PORT",
             .group = http,
             .help = "TCP port to listen on; 0 takes a free one",
             .common = true});
   line.Add({.names = "--stats-interval",
-            .target = &flags.stats_interval_seconds,
+            .target = &flags.stats_interval,
             .unit = "SECONDS",
             .group = http,
             .help = "Time between two lines of the log with tokens per second, while the server is busy; 0: none",
             .range = {{0.0, 86400.0}}});
   line.Add({.names = "--http-threads",
-            .target = &flags.http.threads,
+            .target = &flags.server.http.threads,
             .unit = "N",
             .group = http,
             .help = "Threads that serve connections",
             .range = {{1, 256}}});
   line.Add({.names = "--max-body-size",
-            .target = &flags.max_body_size,
+            .target = &flags.server.http.max_body_bytes,
+            .form = FlagForm::kBytes,
             .unit = "BYTES",
             .group = http,
             .help = "Largest request body, as in 16MiB; a larger one gets 413"});
   line.Add({.names = "--max-tokenize-bytes",
-            .target = &flags.max_tokenize_bytes,
+            .target = &flags.server.completion.max_tokenize_bytes,
+            .form = FlagForm::kBytes,
             .unit = "BYTES",
             .group = http,
             .help =
@@ -455,33 +427,34 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
                 "least 64KiB"});
   line.Add(
       {.names = "--max-unread-output",
-       .target = &flags.max_unread_output,
+       .target = &flags.server.completion.max_buffered_bytes,
+       .form = FlagForm::kBytes,
        .unit = "BYTES",
        .group = http,
        .help = "Output that may wait for a slow client, as in 1MiB; a client that is further behind is disconnected"});
   line.Add({.names = "--max-connections",
-            .target = &flags.http.max_connections,
+            .target = &flags.server.http.max_connections,
             .unit = "N",
             .group = http,
             .help = "Open connections at a time. A further one takes the place of one that waits for its client, if "
                     "that client has more of them; otherwise it gets 503",
             .range = {{1, 1 << 20}}});
   line.Add({.names = "--drain-timeout",
-            .target = &flags.drain_timeout_seconds,
+            .target = &flags.server.http.drain_timeout,
             .unit = "SECONDS",
             .group = http,
             .help = "Time that running requests get to finish after SIGTERM or SIGINT",
             .range = {{0.0, 86400.0}}});
   line.Add(
       {.names = "--metrics-top-adapters",
-       .target = &flags.metrics.top_adapters,
+       .target = &flags.server.top_adapters,
        .unit = "N",
        .group = http,
        .help = "Adapters that have series of their own in /metrics: the busiest. The others are summed up as 'other'",
        .range = {{1, 10000}}});
   line.Add(
       {.names = "--allowed-origins",
-       .target = &flags.http.allowed_origins,
+       .target = &flags.server.http.allowed_origins,
        .unit = "ORIGIN",
        .group = http,
        .help = "Origins of web pages that may call this server (CORS), as in https://chat.example.com; * allows all",
@@ -491,7 +464,7 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
             .group = http,
             .help = "Serve no page for people at / and /docs; the API stays as it is"});
   line.Add({.names = "--sse-keepalive",
-            .target = &flags.sse_keepalive_seconds,
+            .target = &flags.server.completion.sse_keepalive,
             .unit = "SECONDS",
             .group = http,
             .help = "Idle time after which a stream carries a comment line, so that proxies keep it open; 0: never",
@@ -508,7 +481,7 @@ void AddFleetFlags(CommandLine& line, ServeFlags& flags) {
                     "with which they sign whose request each one is. With API keys they are refused without it",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--drain-notice",
-            .target = &flags.drain_notice_seconds,
+            .target = &flags.server.fleet.drain_notice,
             .unit = "SECONDS",
             .group = fleet,
             .help = "Time for which the server goes on to take requests after SIGTERM, if a router listens: until all "
@@ -519,7 +492,7 @@ void AddFleetFlags(CommandLine& line, ServeFlags& flags) {
 void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   const std::string fairness = "Fairness";
   line.Add({.names = "--trust-fairness-header",
-            .target = &flags.trust_fairness_header,
+            .target = &flags.server.trust_fairness_header,
             .group = fairness,
             .help = "Let the header x-llm-d-inference-fairness-id or x-gateway-inference-fairness-id name the tenant, "
                     "within its API key if there are keys. Only behind a gateway that sets the header: a client could "
@@ -535,7 +508,8 @@ void AddRecordingFlags(CommandLine& line, ServeFlags& flags) {
             .help = "Record the engine's inputs and a digest of its plans for `loramux simulate --replay`. The file "
                     "holds no text of requests or answers"});
   line.Add({.names = "--record-limit",
-            .target = &flags.record_limit,
+            .target = &flags.recorder.max_file_bytes,
+            .form = FlagForm::kBytes,
             .unit = "BYTES",
             .group = recording,
             .help = "Size at which a recording ends"});
@@ -553,7 +527,7 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   AddDeviceFlag(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
-  AddFleetMemberFlags(line, flags.fleet);
+  AddFleetMemberFlags(line, flags.etcd, flags.self);
   AddConnectionFlags(line, flags);
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
@@ -564,16 +538,16 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
                     "over it. One of " +
                     presets + " (loramux simulate --list-presets explains them)"});
   AddScheduleFlags(line, flags.runtime);
-  AddOutputFlags(line, flags.output);
+  AddOutputFlags(line, flags.server.tool_call_parsers, flags.server.reasoning_parsers);
   AddFleetFlags(line, flags);
   AddFairnessFlags(line, flags);
-  AddProtectionFlags(line, flags.http, flags.protection);
+  AddProtectionFlags(line, flags.server.http, flags.server.protection);
   AddRecordingFlags(line, flags);
-  AddTraceFlags(line, flags.traces);
+  AddTraceFlags(line, flags.spans, flags.span_headers);
   line.Add(GenerationConfigFlag(flags.generation_config));
   line.Add(PoolingFlag(flags.pooling));
   line.Add({.names = "--seed",
-            .target = &flags.seed,
+            .target = &flags.server.seed,
             .unit = "N",
             .help = "Decides the seeds of requests that bring none. Keep it secret: with it, answers can be repeated. "
                     "0: seeds that cannot be predicted or repeated"});

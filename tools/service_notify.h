@@ -2,9 +2,13 @@
 // manager nothing is sent. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 namespace loramux {
+
+// For messages.
+inline double SecondsOf(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // The server answers requests on `port`: `systemctl start` returns now.
 void NotifyReady(std::uint16_t port);

@@ -19,15 +19,14 @@
 #include "tools/simulate_fleet.h"
 #include "tools/simulate_replay.h"
 #include "tools/system_flags.h"
-#include "workload/fields.h"
 
 namespace loramux {
 namespace {
 
 constexpr std::string_view kThisCpu = "this-cpu";
-constexpr double kSloFactor = 5;  // Chameleon 5.1
+constexpr double kObjectiveFactor = 5;  // Chameleon 5.1
 // What a person who reads along notices: a wait of seconds, and text that comes slower than it is read.
-constexpr double kDefaultTtftSeconds = 2, kDefaultTpotSeconds = 0.1;
+constexpr TimeNs kDefaultTtft = 2 * kNsPerSecond, kDefaultTpot = 100 * kNsPerMs;
 
 template <typename Range, typename Name>
 std::string Names(const Range& range, Name name) {
@@ -125,7 +124,7 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
     flags.settings.AddTo(line, of, SettingUse::kSimulate, group, /*many_presets=*/true);
   }
   line.Add({.names = "--predictor-accuracy",
-            .target = &flags.predictor_accuracy,
+            .target = &flags.fleet.server.predictor_accuracy,
             .unit = "SHARE",
             .group = group,
             .help = "Share of output lengths that the predictor guesses right",
@@ -296,21 +295,24 @@ void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
 void AddObjectiveFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Result";
   line.Add({.names = "--ttft-objective,--slo",
-            .target = &flags.slo_seconds,
+            .target = &flags.objective.ttft,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "Objective for TTFT; 0: 5 times the mean time of a request at low load",
             .default_text = "2",
             .range = {{0.0, 1e6}}});
-  line.Add({.names = "--tpot-slo",
-            .target = &flags.tpot_slo,
+  line.Add({.names = "--tpot-objective,--tpot-slo",
+            .target = &flags.objective.tpot,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "Objective for TPOT, the mean time per token of a request after its first; 0: none",
             .default_text = "0.1, or none with another objective",
             .range = {{0.0, 1e6}}});
-  line.Add({.names = "--token-slo",
-            .target = &flags.fleet.token_slo,
+  line.Add({.names = "--token-objective,--token-slo",
+            .target = &flags.objective.token,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "Objective for the time per token: from arrival to the last token, over the tokens of the answer",
@@ -340,7 +342,7 @@ void AddReplayFlags(CommandLine& line, SimulateFlags& flags) {
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   std::vector<Preset> presets;
   std::vector<std::string> names = flags.presets;
-  if (names.empty() && flags.fleet.servers > 0 && !flags.fleet.find_servers) names = {"loramux"};
+  if (names.empty() && flags.fleet.servers > 0 && !flags.find_servers) names = {"loramux"};
   if (names.empty()) names = {"loramux", "s-lora"};
   if (names == std::vector<std::string>{"all"}) presets.assign(Presets().begin(), Presets().end());
   for (const std::string& name : names) {
@@ -459,7 +461,7 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
   ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
   ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
-  SimulationOptions options;
+  SimulationOptions options = flags.fleet.server;
   ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus.front(), flags.memory_share, targets));
   if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options));
   if (flags.host_link_gb > 0) {
@@ -475,31 +477,32 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   }
   options.host_bytes = flags.host_memory_gb * 1e9;
   options.adapters_in_host_memory = !flags.adapters_on_disk;
-  options.predictor_accuracy = flags.predictor_accuracy;
   options.seed = flags.workload.seed;
-  options.check_every = flags.check_every;
   return options;
 }
 
 // The objective, and where it comes from.
 Status SetObjective(const SimulateFlags& flags, PreparedSimulation& prepared) {
-  const bool ttft_given = flags.slo_seconds >= 0, tpot_given = flags.tpot_slo >= 0 || flags.fleet.token_slo > 0;
+  const ServiceObjective& asked = flags.objective;
+  const bool ttft_given = asked.ttft >= 0, tpot_given = asked.tpot >= 0 || asked.token > 0;
   const bool given = ttft_given || tpot_given;
   prepared.objective_source = ttft_given ? "as given" : tpot_given ? "TTFT: the default" : "the default";
-  TimeNs ttft = ToNs(ttft_given ? flags.slo_seconds : kDefaultTtftSeconds);
+  TimeNs ttft = ttft_given ? asked.ttft : kDefaultTtft;
   if (ttft == 0) {
     SimulationOptions quiet = prepared.options;
     quiet.preset = prepared.presets.front();
     ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(quiet, flags.workload));
     prepared.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    ttft = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
+    ttft = std::max<TimeNs>(1, static_cast<TimeNs>(kObjectiveFactor * static_cast<double>(low_load)));
     prepared.objective_source = "TTFT: 5 x the mean time of a request at low load, " + FormatMs(prepared.low_load_ms);
   }
   for (Preset& preset : prepared.presets) preset.spec.objective = ttft;
   prepared.objective = {.ttft = ttft,
-                        .token = ToNs(flags.fleet.token_slo),
-                        .warmup = ToNs(flags.fleet.warmup),
-                        .tpot = ToNs(flags.tpot_slo >= 0 ? flags.tpot_slo : (given ? 0 : kDefaultTpotSeconds))};
+                        .token = asked.token,
+                        .warmup = asked.warmup,
+                        .tpot = asked.tpot >= 0 ? asked.tpot
+                                : given         ? 0
+                                                : kDefaultTpot};
   return Ok{};
 }
 
@@ -550,7 +553,7 @@ Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags) {
   for (const Preset& preset : prepared.presets) {
     RETURN_IF_ERROR(CheckMaxDecodeStep(preset.spec, &prepared.options.device.model));
   }
-  if (flags.gpus.size() > 1 && !flags.fleet.find_servers)
+  if (flags.gpus.size() > 1 && !flags.find_servers)
     return InvalidArgument("--gpus: expected one number without --find-servers", "--gpus");
   ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));
   prepared.device = device.what;
@@ -591,7 +594,7 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddPresetFlags(line, flags);
   flags.settings.AddTo(line, SettingGroup::kDocuments, SettingUse::kSimulate, "Constants of the source documents",
                        /*many_presets=*/true);
-  AddFleetFlags(line, flags.fleet);
+  AddFleetFlags(line, flags);
   const std::string group = "Result";
   AddObjectiveFlags(line, flags);
   line.Add({.names = "--find-load",
@@ -609,7 +612,7 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
             .group = group,
             .help = "Write a self-contained report with plots"});
   line.Add({.names = "--check-every",
-            .target = &flags.check_every,
+            .target = &flags.fleet.server.check_every,
             .unit = "EVENTS",
             .group = group,
             .help = "Verify the accounting of memory after every EVENTS events; for tests",
@@ -623,10 +626,10 @@ int RunSimulate(SimulateFlags flags) {
     return 0;
   }
   bool equal = true;
-  if (const Status fleet = CheckFleetFlags(flags.fleet); !fleet.ok()) return FailCommand("simulate", fleet.error());
-  const Status status = !flags.replay.empty()  ? ReportReplay(flags, equal)
-                        : IsFleet(flags.fleet) ? ReportFleet(flags)
-                                               : Report(flags);
+  if (const Status fleet = CheckFleetFlags(flags); !fleet.ok()) return FailCommand("simulate", fleet.error());
+  const Status status = !flags.replay.empty()     ? ReportReplay(flags, equal)
+                        : flags.simulates_fleet() ? ReportFleet(flags)
+                                                  : Report(flags);
   if (!status.ok()) return FailCommand("simulate", status.error());
   return equal ? 0 : kExitFailure;
 }

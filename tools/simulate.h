@@ -5,26 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "simulate/fleet.h"
 #include "simulate/simulation.h"
 #include "tools/command_line/command_line.h"
 #include "tools/system_flags.h"
 #include "workload/workload.h"
 
 namespace loramux {
-
-// The flags of a simulated fleet.
-struct FleetFlags {
-  std::int64_t servers = 0;  // 0: one server without a router
-  std::vector<std::string> policies = {"loramux"};
-  std::int64_t routers = 1;
-  double snapshot_interval = 0.1, snapshot_delay = 0.005, snapshot_loss = 0;  // seconds; a share
-  std::vector<std::string> fail;                                              // ParseFleetEvents
-  double drift_seconds = 0, drift_share = 0.1;                                // 0: popularity stays
-  double token_slo = 0, warmup = 0;                                           // seconds
-  bool find_servers = false;
-  double share = 0.99;
-  std::int64_t most_servers = 1000;
-};
 
 struct SimulateFlags {
   std::string device = "a40", model = "llama-7b";
@@ -41,21 +28,29 @@ struct SimulateFlags {
   bool adapters_on_disk = false;
   std::vector<std::string> presets;  // empty: loramux and s-lora; in a fleet, loramux
   SettingFlags settings;             // beside every preset
-  double predictor_accuracy = 0.8;
   WorkloadOptions workload;
   std::string arrivals;  // "poisson" or "trace"; empty: the trace's own if there is a trace and no rate
   std::string popularity = "power-law", rank_popularity = "uniform";
-  // Objectives for TTFT and TPOT, below 0: not given. TTFT 0: five times the mean time of a request at low load; TPOT
-  // 0: none.
-  double slo_seconds = -1, tpot_slo = -1;
+  // TTFT and TPOT below 0: not given. TTFT 0: five times the mean time of a request at low load; TPOT 0: none.
+  ServiceObjective objective{.ttft = -1, .tpot = -1};
   bool find_load = false;
-  std::int64_t check_every = 0;
   std::string json, html;  // files to write
   bool list = false;
   std::string replay;  // a recording of `loramux serve`, in place of everything else; empty: not
   bool replay_truncated = false;
   std::string command_line;  // for the report
-  FleetFlags fleet;
+
+  // A fleet. `servers` 0: one server without a router. Its `server` has what one server takes as it is given.
+  FleetOptions fleet{.servers = 0};
+  std::vector<std::string> policies = {"loramux"};
+  std::vector<std::string> fail;  // ParseFleetEvents
+  TimeNs drift = 0;               // 0: popularity stays
+  double drift_share = 0.1;
+  bool find_servers = false;
+  double share = 0.99;
+  std::int64_t most_servers = 1000;
+
+  bool simulates_fleet() const { return fleet.servers > 0 || find_servers; }
 };
 
 // What flags stand for.

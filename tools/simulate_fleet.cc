@@ -11,12 +11,11 @@
 #include "simulate/fleet.h"
 #include "simulate/fleet_report.h"
 #include "simulate/machine_search.h"
-#include "workload/fields.h"
 
 namespace loramux {
 namespace {
 
-void AddRouterFlags(CommandLine& line, FleetFlags& flags, const std::string& group) {
+void AddRouterFlags(CommandLine& line, SimulateFlags& flags, const std::string& group) {
   std::string policies;
   for (const RoutePolicyName& policy : RoutePolicies())
     policies += (policies.empty() ? "" : ", ") + std::string(policy.name);
@@ -27,32 +26,34 @@ void AddRouterFlags(CommandLine& line, FleetFlags& flags, const std::string& gro
             .help = "Routing policies to compare, separated by commas, or 'all': " + policies,
             .comma_list = true});
   line.Add({.names = "--routers",
-            .target = &flags.routers,
+            .target = &flags.fleet.routers,
             .unit = "N",
             .group = group,
             .help = "Routers in front of the servers; none knows what the others do",
             .range = {{1, 1000}}});
   line.Add({.names = "--snapshot-interval",
-            .target = &flags.snapshot_interval,
+            .target = &flags.fleet.snapshot_interval,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "How often routers hear of each server's state; 0: they always know it",
             .range = {{0.0, 3600.0}}});
   line.Add({.names = "--snapshot-delay",
-            .target = &flags.snapshot_delay,
+            .target = &flags.fleet.snapshot_delay,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "How old that state is when a router hears of it",
             .range = {{0.0, 3600.0}}});
   line.Add({.names = "--snapshot-loss",
-            .target = &flags.snapshot_loss,
+            .target = &flags.fleet.snapshot_loss,
             .unit = "SHARE",
             .group = group,
             .help = "Share of them that routers never hear",
             .range = {{0.0, 1.0}}});
 }
 
-void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& group) {
+void AddChangeFlags(CommandLine& line, SimulateFlags& flags, const std::string& group) {
   line.Add({.names = "--fail",
             .target = &flags.fail,
             .unit = "EVENT",
@@ -62,7 +63,8 @@ void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& gro
                     "drain@60+20, add@60:4 (four new servers), crashes@600+30 (each server, every 600 s on average)",
             .comma_list = true});
   line.Add({.names = "--drift",
-            .target = &flags.drift_seconds,
+            .target = &flags.drift,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "After each such time, some adapters exchange their popularity with others of their rank",
@@ -78,23 +80,24 @@ void AddChangeFlags(CommandLine& line, FleetFlags& flags, const std::string& gro
 }
 
 // The text of the report.
-std::string DescribeFleet(const FleetFlags& flags, const SimulateFlags& all) {
-  std::string text = flags.find_servers ? "as many servers as needed" : fmt::format("{} servers", flags.servers);
-  text += flags.routers == 1 ? ", one router" : fmt::format(", {} routers", flags.routers);
-  text += flags.snapshot_interval == 0
+std::string DescribeFleet(const SimulateFlags& flags) {
+  const FleetOptions& fleet = flags.fleet;
+  const auto ms = [](TimeNs time) { return FormatMs(static_cast<double>(time) / kNsPerMs); };
+  std::string text = flags.find_servers ? "as many servers as needed" : fmt::format("{} servers", fleet.servers);
+  text += fleet.routers == 1 ? ", one router" : fmt::format(", {} routers", fleet.routers);
+  text += fleet.snapshot_interval == 0
               ? ", which knows the servers' state"
-              : fmt::format(", snapshots every {}, {} old", FormatMs(1e3 * flags.snapshot_interval),
-                            FormatMs(1e3 * flags.snapshot_delay));
-  if (flags.snapshot_loss > 0) text += ", " + FormatShare(flags.snapshot_loss) + " of them lost";
-  if (all.adapters_on_disk) text += ", adapters on disk";
-  if (flags.drift_seconds > 0)
+              : fmt::format(", snapshots every {}, {} old", ms(fleet.snapshot_interval), ms(fleet.snapshot_delay));
+  if (fleet.snapshot_loss > 0) text += ", " + FormatShare(fleet.snapshot_loss) + " of them lost";
+  if (flags.adapters_on_disk) text += ", adapters on disk";
+  if (flags.drift > 0)
     text += fmt::format(", {} of the adapters change places every {} s", FormatShare(flags.drift_share),
-                        FormatNumber(flags.drift_seconds));
+                        FormatNumber(static_cast<double>(flags.drift) / kNsPerSecond));
   for (std::size_t i = 0; i < flags.fail.size(); ++i) text += (i == 0 ? "; " : ", ") + flags.fail[i];
   return text;
 }
 
-Result<std::vector<std::string>> PoliciesOf(const FleetFlags& flags) {
+Result<std::vector<std::string>> PoliciesOf(const SimulateFlags& flags) {
   std::vector<std::string> policies;
   for (const std::string& name : flags.policies) {
     if (name == "all") {
@@ -116,17 +119,12 @@ TimeNs LastArrival(const Workload& workload) {
 }
 
 FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation& prepared) {
-  const FleetFlags& fleet = flags.fleet;
-  FleetOptions options{.server = prepared.options,
-                       .servers = fleet.servers,
-                       .routers = fleet.routers,
-                       .snapshot_interval = ToNs(fleet.snapshot_interval),
-                       .snapshot_delay = ToNs(fleet.snapshot_delay),
-                       .snapshot_loss = fleet.snapshot_loss,
-                       .seed = flags.workload.seed};
+  FleetOptions options = flags.fleet;
+  options.server = prepared.options;
+  options.seed = flags.workload.seed;
   options.server.preset = prepared.presets.front();
   options.dispatcher.seed = flags.workload.seed;
-  options.dispatcher.slo = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
+  options.dispatcher.tpot_objective = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
   // A router that hears seldom must believe what it heard for longer.
   options.dispatcher.snapshot_lifetime =
       std::max(options.dispatcher.snapshot_lifetime, 3 * (options.snapshot_interval + options.snapshot_delay));
@@ -135,18 +133,17 @@ FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation
 
 Result<FleetRun> RunPolicy(const SimulateFlags& flags, FleetOptions options, const PreparedSimulation& prepared,
                            const FleetObjective& objective, const std::string& policy) {
-  const FleetFlags& fleet = flags.fleet;
   FleetRun run{.policy = policy};
   options.dispatcher.policy = policy;
   ProgressBar progress(policy, "%", 1);
   options.progress = [&](double share) { progress.Update(static_cast<std::int64_t>(100 * share), 100); };
   const auto events = [&](std::int64_t servers) {
-    return ParseFleetEvents(fleet.fail, servers, LastArrival(prepared.workload), flags.workload.seed);
+    return ParseFleetEvents(flags.fail, servers, LastArrival(prepared.workload), flags.workload.seed);
   };
-  if (fleet.find_servers) {
-    ASSIGN_OR_RETURN(run.size, FindFleetSize(options, prepared.workload, objective, fleet.share, fleet.most_servers,
+  if (flags.find_servers) {
+    ASSIGN_OR_RETURN(run.size, FindFleetSize(options, prepared.workload, objective, flags.share, flags.most_servers,
                                              events, [&](const std::string& note) { progress.Note(note); }));
-    options.servers = run.size.servers > 0 ? run.size.servers : fleet.most_servers;
+    options.servers = run.size.servers > 0 ? run.size.servers : flags.most_servers;
   }
   if (run.size.result) {
     run.result = std::move(*run.size.result);
@@ -172,11 +169,11 @@ Status CompareMachines(const SimulateFlags& flags, const PreparedSimulation& pre
   }
   TimedProgress progress("machines");
   MachineSearch search{.objective = report.objective,
-                       .share = flags.fleet.share,
-                       .most = flags.fleet.most_servers,
+                       .share = flags.share,
+                       .most = flags.most_servers,
                        .faults =
                            [&](std::int64_t servers) {
-                             return ParseFleetEvents(flags.fleet.fail, servers, LastArrival(prepared.workload),
+                             return ParseFleetEvents(flags.fail, servers, LastArrival(prepared.workload),
                                                      flags.workload.seed);
                            },
                        .progress =
@@ -188,7 +185,7 @@ Status CompareMachines(const SimulateFlags& flags, const PreparedSimulation& pre
   progress.Finish();
   report.first_column = "preset";
   report.answer = MachineAnswer(report.machines, flags.workload.trace.empty() ? "This load" : "This trace",
-                                prepared.device, flags.fleet.most_servers);
+                                prepared.device, flags.most_servers);
   for (MachineCount& count : report.machines) {
     if (!count.result) continue;
     FleetRun run{.policy = NameOf(count.choice)};
@@ -201,31 +198,28 @@ Status CompareMachines(const SimulateFlags& flags, const PreparedSimulation& pre
 }
 
 Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> policies, PoliciesOf(flags.fleet));
+  ASSIGN_OR_RETURN(const std::vector<std::string> policies, PoliciesOf(flags));
   // One policy: presets and numbers of GPUs are compared. Several: those.
-  const bool machines = flags.fleet.find_servers && policies.size() == 1;
+  const bool machines = flags.find_servers && policies.size() == 1;
   if (!machines && flags.presets.empty()) flags.presets = {"loramux"};
   flags.fleet.servers = std::max<std::int64_t>(1, flags.fleet.servers);
   ASSIGN_OR_RETURN(PreparedSimulation prepared, PrepareSimulation(flags));
   if (!machines && (prepared.presets.size() != 1 || flags.gpus.size() != 1)) {
-    const char* with = flags.fleet.find_servers ? "several policies" : "--servers";
+    const char* with = flags.find_servers ? "several policies" : "--servers";
     return InvalidArgument(fmt::format("preset and GPUs: expected one with {}, found {} and {}", with,
                                        prepared.presets.size(), flags.gpus.size()),
                            "--preset");
   }
-  const FleetFlags& fleet = flags.fleet;
-  if (fleet.drift_seconds > 0)
-    DriftPopularity(prepared.workload, std::max<TimeNs>(1, ToNs(fleet.drift_seconds)), fleet.drift_share,
-                    flags.workload.seed);
+  if (flags.drift > 0) DriftPopularity(prepared.workload, flags.drift, flags.drift_share, flags.workload.seed);
   FleetReport report{.device = prepared.options.device.name,
                      .workload = prepared.workload.what,
-                     .fleet = DescribeFleet(fleet, flags),
+                     .fleet = DescribeFleet(flags),
                      .command = flags.command_line,
                      .objective = prepared.objective,
                      .objective_source = prepared.objective_source,
                      .low_load_ms = prepared.low_load_ms,
-                     .wanted_share = fleet.share,
-                     .servers = fleet.servers};
+                     .wanted_share = flags.share,
+                     .servers = flags.fleet.servers};
   if (machines) {
     RETURN_IF_ERROR(CompareMachines(flags, prepared, policies.front(), report));
     return report;
@@ -239,18 +233,17 @@ Result<FleetReport> MakeFleetReport(SimulateFlags& flags) {
 
 }  // namespace
 
-bool IsFleet(const FleetFlags& flags) { return flags.servers > 0 || flags.find_servers; }
-
-Status CheckFleetFlags(const FleetFlags& flags) {
-  if (IsFleet(flags)) return Ok{};
-  const FleetFlags none;
+Status CheckFleetFlags(const SimulateFlags& flags) {
+  if (flags.simulates_fleet()) return Ok{};
+  const SimulateFlags none;
+  const FleetOptions &fleet = flags.fleet, &alone = none.fleet;
   for (const auto& [flag, given] :
-       {std::pair("--policy", flags.policies != none.policies), std::pair("--routers", flags.routers != none.routers),
-        std::pair("--snapshot-interval", flags.snapshot_interval != none.snapshot_interval),
-        std::pair("--snapshot-delay", flags.snapshot_delay != none.snapshot_delay),
-        std::pair("--snapshot-loss", flags.snapshot_loss != none.snapshot_loss),
-        std::pair("--fail", !flags.fail.empty()), std::pair("--drift", flags.drift_seconds != none.drift_seconds),
-        std::pair("--warmup", flags.warmup != none.warmup)}) {
+       {std::pair("--policy", flags.policies != none.policies), std::pair("--routers", fleet.routers != alone.routers),
+        std::pair("--snapshot-interval", fleet.snapshot_interval != alone.snapshot_interval),
+        std::pair("--snapshot-delay", fleet.snapshot_delay != alone.snapshot_delay),
+        std::pair("--snapshot-loss", fleet.snapshot_loss != alone.snapshot_loss),
+        std::pair("--fail", !flags.fail.empty()), std::pair("--drift", flags.drift != 0),
+        std::pair("--warmup", flags.objective.warmup != 0)}) {
     if (given)
       return InvalidArgument(fmt::format("{}: expected with --servers or --find-servers, which simulate a fleet", flag),
                              flag);
@@ -258,10 +251,10 @@ Status CheckFleetFlags(const FleetFlags& flags) {
   return Ok{};
 }
 
-void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
+void AddFleetFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Fleet";
   line.Add({.names = "--servers",
-            .target = &flags.servers,
+            .target = &flags.fleet.servers,
             .unit = "N",
             .group = group,
             .help = "Simulate so many servers behind routers",
@@ -270,7 +263,8 @@ void AddFleetFlags(CommandLine& line, FleetFlags& flags) {
   AddRouterFlags(line, flags, group);
   AddChangeFlags(line, flags, group);
   line.Add({.names = "--warmup",
-            .target = &flags.warmup,
+            .target = &flags.objective.warmup,
+            .form = FlagForm::kSeconds,
             .unit = "SECONDS",
             .group = group,
             .help = "Do not count requests that come before",

@@ -5,11 +5,9 @@
 
 namespace loramux {
 
-// Whether the flags ask for a fleet.
-bool IsFleet(const FleetFlags& flags);
 // Error: a flag of fleets without a fleet.
-Status CheckFleetFlags(const FleetFlags& flags);
-void AddFleetFlags(CommandLine& line, FleetFlags& flags);
+Status CheckFleetFlags(const SimulateFlags& flags);
+void AddFleetFlags(CommandLine& line, SimulateFlags& flags);
 // Prints a table to stdout and writes the files that the flags ask for.
 Status ReportFleet(SimulateFlags flags);
 

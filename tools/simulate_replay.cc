@@ -46,24 +46,23 @@ void PrintVerdict(const ReplayReport& replay) {
 Status ReportReplay(const SimulateFlags& flags, bool& equal) {
   ASSIGN_OR_RETURN(std::string bytes, ReadTextFile(flags.replay, kMaxFileBytes));
   ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
-  auto replayed = Replay(reader, {.allow_truncated = flags.replay_truncated, .check_every = flags.check_every});
+  auto replayed = Replay(reader, flags.replay_truncated, flags.fleet.server.check_every);
   if (!replayed.ok()) {
     const std::string hint = reader.truncated() ? "; --replay-truncated replays the steps before that point" : "";
     return Error{replayed.error().code, flags.replay + ": " + replayed.error().message + hint, "--replay"};
   }
   ReplayReport& replay = *replayed;
   const RecordedSetup& setup = reader.setup();
-  const TimeNs slo = flags.slo_seconds > 0 ? static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond))
-                                           : setup.spec.objective;
+  const TimeNs ttft = flags.objective.ttft > 0 ? flags.objective.ttft : setup.spec.objective;
   SimulationReport report{.device = DescribeServer(setup),
                           .workload = DescribeRequests(replay),
                           .command = flags.command_line,
                           .page_bytes = setup.page_bytes,
                           .device_pages = setup.device_pages,
-                          .objective = {.ttft = slo},
-                          .objective_source = flags.slo_seconds > 0 ? "as given" : "the server's"};
+                          .objective = {.ttft = ttft},
+                          .objective_source = flags.objective.ttft > 0 ? "as given" : "the server's"};
   PresetRun run{.preset = {.name = "replayed", .what = "a recorded run", .spec = setup.spec}};
-  run.summary = Summarise(replay.run, slo);
+  run.summary = Summarise(replay.run, ttft);
   run.result = std::move(replay.run);
   report.runs.push_back(std::move(run));
   fmt::print("{}", ReportAsTable(report));

@@ -26,7 +26,7 @@ SystemSpec Served(std::string_view preset, const SettingFlags& settings) {
 SystemSpec Simulated(std::string_view preset, const SettingFlags& settings) {
   SimulationOptions options{.preset = FindPreset(preset).value()};
   EXPECT_TRUE(settings.ApplyTo(options.preset.spec).ok());
-  return SpecOf(options, {.max_model_len = kMaxModelLen}).value();
+  return SpecOf(options, kMaxModelLen).value();
 }
 
 // Left out are the size of a page and of the memory, and the policy for cold starts where a preset leaves it open.

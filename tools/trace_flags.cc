@@ -43,10 +43,10 @@ const Clock& ProcessClock() {
 
 }  // namespace
 
-void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
+void AddTraceFlags(CommandLine& line, SpanExporterOptions& spans, std::vector<std::string>& headers) {
   const std::string traces = "Traces (OpenTelemetry)";
   line.Add({.names = "--otlp-endpoint",
-            .target = &flags.endpoint,
+            .target = &spans.endpoint,
             .unit = "URL",
             .group = traces,
             .help =
@@ -55,7 +55,7 @@ void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
             .default_text = "none: no spans are sent",
             .environment = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}});
   line.Add({.names = "--otlp-headers",
-            .target = &flags.headers,
+            .target = &headers,
             .unit = "NAME=VALUE",
             .group = traces,
             .help = "Headers of every export, such as a key of the collector; values may be percent-encoded",
@@ -63,13 +63,13 @@ void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
             .secret = true,
             .environment = {"OTEL_EXPORTER_OTLP_HEADERS"}});
   line.Add({.names = "--otlp-service-name",
-            .target = &flags.service_name,
+            .target = &spans.resource.service_name,
             .unit = "NAME",
             .group = traces,
             .help = "The name of this server in traces (service.name)",
             .environment = {"OTEL_SERVICE_NAME"}});
   line.Add({.names = "--otlp-sample",
-            .target = &flags.sample,
+            .target = &spans.sample_share,
             .unit = "SHARE",
             .group = traces,
             .help = "Share of the requests without a trace of their caller that get one here. The sampled flag of a "
@@ -77,17 +77,17 @@ void AddTraceFlags(CommandLine& line, TraceFlags& flags) {
             .range = {{0.0, 1.0}}});
 }
 
-Result<std::unique_ptr<SpanExporter>> StartSpanExporter(const TraceFlags& flags, std::string_view version) {
-  if (flags.endpoint.empty()) return std::unique_ptr<SpanExporter>();
-  SpanExporterOptions options{.endpoint = flags.endpoint, .sample_share = flags.sample};
-  for (const std::string& text : flags.headers) {
+Result<std::unique_ptr<SpanExporter>> StartSpanExporter(SpanExporterOptions spans,
+                                                        const std::vector<std::string>& headers,
+                                                        std::string_view version) {
+  if (spans.endpoint.empty()) return SpanExporter::None();
+  for (const std::string& text : headers) {
     ASSIGN_OR_RETURN(auto header, HeaderOf(text));
-    options.headers.push_back(std::move(header));
+    spans.headers.push_back(std::move(header));
   }
-  options.resource = {.service_name = flags.service_name,
-                      .service_version = std::string(version),
-                      .instance = fmt::format("{:016x}", RandomIdBits())};
-  auto exporter = SpanExporter::Start(std::move(options), ProcessClock());
+  spans.resource.service_version = std::string(version);
+  spans.resource.instance = fmt::format("{:016x}", RandomIdBits());
+  auto exporter = SpanExporter::Start(std::move(spans), ProcessClock());
   if (!exporter.ok()) return InvalidArgument(exporter.error().message, "--otlp-endpoint");
   return exporter;
 }

@@ -12,16 +12,12 @@
 
 namespace loramux {
 
-struct TraceFlags {
-  std::string endpoint;              // empty: no spans
-  std::vector<std::string> headers;  // NAME=VALUE; secret
-  std::string service_name = "loramux";
-  double sample = 1;  // share of the requests without a trace
-};
+// `headers`: NAME=VALUE; secret.
+void AddTraceFlags(CommandLine& line, SpanExporterOptions& spans, std::vector<std::string>& headers);
 
-void AddTraceFlags(CommandLine& line, TraceFlags& flags);
-
-// Null: not asked for. Errors name the flag.
-Result<std::unique_ptr<SpanExporter>> StartSpanExporter(const TraceFlags& flags, std::string_view version);
+// Completes the options and starts the exporter. Null: not asked for. Errors name the flag.
+Result<std::unique_ptr<SpanExporter>> StartSpanExporter(SpanExporterOptions spans,
+                                                        const std::vector<std::string>& headers,
+                                                        std::string_view version);
 
 }  // namespace loramux

@@ -19,10 +19,10 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_eviction_plan.h"
-#include "cache/proactive_swapper.h"
 #include "lab/bench/count_allocations.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_eviction_plan.h"
+#include "residency/proactive_swapper.h"
 #include "workload/statistics.h"
 
 namespace loramux {
@@ -375,7 +375,7 @@ void BenchSwapIn(const std::string& policy_name) {
     tree.EndUse(node, i);
     copying.clear();
     tree.BeginBackUp(std::span(&node, 1), copying);
-    tree.EndBackUp(copying, /*failed=*/false);
+    tree.EndMove(copying, /*failed=*/false);
     tree.Evict(node);
   }
   CHECK_EQ(tree.tiers().HostRoots().size(), static_cast<std::size_t>(kNodes));

@@ -14,7 +14,7 @@ void Bench(std::uint32_t adapters) {
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   auto snapshot = std::make_shared<EngineSnapshot>();
   snapshot->stats.device = {.capacity_pages = 1 << 20, .free_pages = 1 << 19, .page_bytes = 1 << 16};
-  ServerMetrics metrics({}, "base", 8192);
+  ServerMetrics metrics(kTopAdapters, "base", 8192);
   for (std::uint32_t i = 0; i < adapters; ++i) {
     auto version = std::make_shared<AdapterVersion>();
     version->name = "customer-" + std::to_string(i);
@@ -27,8 +27,9 @@ void Bench(std::uint32_t adapters) {
     SequenceMetrics(metrics, adapter.version.name, {}, 0).End(FinishReason::kStop);
   }
   const auto grammars = GrammarCompiler::Refusing();
+  const auto spans = SpanExporter::None();
   const MetricsService service(
-      metrics, [&](auto) { return snapshot; }, registry, clock, *grammars);
+      metrics, [&](auto) { return snapshot; }, registry, clock, *grammars, *spans);
   std::vector<double> ms;
   std::size_t bytes = 0;
   for (int i = 0; i < 50; ++i) {
@@ -42,9 +43,9 @@ void Bench(std::uint32_t adapters) {
 
 void BenchCounting() {
   OsClock clock;
-  ServerMetrics metrics({}, "base", 8192);
+  ServerMetrics metrics(kTopAdapters, "base", 8192);
   SequenceMetrics sequence(metrics, "sql", "", clock.Now());
-  TokenEvent event;
+  GenerationEvent event;
   event.token = SampledToken{};
   event.prompt_tokens = 10;
   constexpr int kTokens = 1'000'000;

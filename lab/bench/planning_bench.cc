@@ -62,7 +62,6 @@ struct World {
   // With a host tier a transfer takes more than a step, so that plans see adapters and history on their way.
   const TimeNs latency = options.host_pages == 0 ? 1000 : 25 * kNsPerMs;
   ModeledTransfer transfer{&clock, {.latency_ns = latency}, {.latency_ns = latency}};
-  ModeledTransfer kv_transfer{&clock, {.latency_ns = latency}, {.latency_ns = latency}};
   ResidencyManager residency{*device, *host, transfer};
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
@@ -96,7 +95,7 @@ struct World {
     tree = keeps_history ? std::make_unique<DependencyTree>(scheduling.page_tokens, device.get(),
                                                             host_tier ? host.get() : nullptr)
                          : std::make_unique<DependencyTree>(scheduling.page_tokens);
-    tiers = keeps_history && host_tier ? std::make_unique<KvTiers>(*tree, *device, *host, kv_transfer)
+    tiers = keeps_history && host_tier ? std::make_unique<KvTiers>(*tree, *device, *host, transfer)
                                        : std::make_unique<KvTiers>(*tree);
     order = std::move(MakeQueueOrder(scheduling)).value();
     scheduler = std::make_unique<Scheduler>(scheduling, SchedulerParts{.device = *device,
@@ -135,8 +134,8 @@ struct World {
   }
 
   void Poll() {
-    residency.Poll(clock.Now(), failures);
-    tiers->Poll(clock.Now());
+    residency.Poll(clock.Now(), failures, [&](const TransferCompletion& done) { tiers->End(done, clock.Now()); });
+    tiers->Look();
   }
   // As an executor waits for the layers of requests that began while they arrived.
   void WaitForArrivals(const StepPlan& plan) {

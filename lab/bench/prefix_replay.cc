@@ -8,8 +8,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_eviction_plan.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_eviction_plan.h"
 
 namespace loramux {
 

@@ -1,7 +1,7 @@
 #include "lab/bench/prefix_replay.h"
 
 #include "base/prng.h"
-#include "cache/eviction_policy.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux::prefix_replay_test {
 namespace {

@@ -21,11 +21,11 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 #include "tools/command_line/command_line.h"
 #include "workload/distributions.h"
 #include "workload/trace.h"
@@ -131,12 +131,8 @@ class Replay {
     plane.engine = {.spec = spec, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab};
     plane.kv_in_host_tier = flags.kv_host_tier;
     plane_ = std::move(ControlPlane::Create(std::move(plane))).value();
-    engine_ = plane_->Connect({.clock = clock_,
-                               .executor = executor_,
-                               .transfer = transfer_,
-                               .registry = registry_,
-                               .wakeup = wakeup_,
-                               .kv_transfer = &kv_transfer_});
+    engine_ = plane_->Connect(
+        {.clock = clock_, .executor = executor_, .transfer = transfer_, .registry = registry_, .wakeup = wakeup_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};  // ranks 8 to 64 on all linear layers of an 8B model
     for (std::size_t i = 0; i < flags.adapters + flags.periodic; ++i) {
       auto version = std::make_shared<AdapterVersion>();
@@ -161,7 +157,7 @@ class Replay {
       TimeNs at = next < trace.size() ? trace[next].arrival : -1;
       const auto move = engine_->TimeToNextMove();
       const TimeNs move_at = move.has_value() && next < trace.size() ? clock_.Now() + move->count() : -1;
-      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), kv_transfer_.next_end(), move_at}) {
+      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), move_at}) {
         if (event >= 0 && (at < 0 || event < at)) at = event;
       }
       if (at < 0) break;
@@ -219,7 +215,6 @@ class Replay {
   ModeledTransfer transfer_{&clock_,
                             {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
                             {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
-  ModeledTransfer kv_transfer_{&clock_, {}, {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
   ModeledExecutor executor_{
       &clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};

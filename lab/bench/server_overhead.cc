@@ -191,6 +191,29 @@ OverHttp RunOverHttp(const Server& server, const Clock& clock, const Flags& flag
   return {DecodeRate(streams, flags), (ThreadCpuSeconds() - cpu) * 1e6 / tokens};
 }
 
+// The server's parts that have nothing to do here.
+struct Idle {
+  LengthGuesser lengths;
+  std::unique_ptr<GrammarCompiler> grammars = GrammarCompiler::Refusing();
+  std::unique_ptr<SpanExporter> spans = SpanExporter::None();
+};
+
+std::unique_ptr<Server> StartServer(Runtime& runtime, EngineService& service, const Tokenizer& tokenizer,
+                                    const Idle& idle) {
+  ServerOptions options;
+  options.http.port = 0;
+  options.completion.max_model_len = runtime.max_model_len();
+  return std::move(Server::Start(options, {.clock = &runtime.clock(),
+                                           .generation = &service,
+                                           .registry = &runtime.registry(),
+                                           .tokenizer = &tokenizer,
+                                           .chat_template = &ChatTemplate::None(),
+                                           .lengths = &idle.lengths,
+                                           .grammars = idle.grammars.get(),
+                                           .spans = idle.spans.get()}))
+      .value();
+}
+
 int Run(const Flags& flags) {
   RuntimeOptions options;
   options.threads = flags.threads;
@@ -206,14 +229,8 @@ int Run(const Flags& flags) {
   EngineService service(&runtime->engine());
   runtime->Start();
   const std::set<std::string> engine_threads = Threads();  // and this one, which sleeps or is the client
-  ServerOptions server_options;
-  server_options.http.port = 0;
-  server_options.max_model_len = runtime->max_model_len();
-  auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(),
-                                                         .generation = &service,
-                                                         .registry = &runtime->registry(),
-                                                         .tokenizer = &tokenizer}))
-                    .value();
+  const Idle idle;
+  const auto server = StartServer(*runtime, service, tokenizer, idle);
   std::set<std::string> server_threads = Threads();
   for (const std::string& thread : engine_threads) server_threads.erase(thread);
   spdlog::set_level(spdlog::level::warn);

@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text_file.h"
-#include "cache/eviction_policy.h"
 #include "lab/bench/prefix_replay.h"
+#include "lab/charts/line_chart.h"
 #include "lab/raw_data.h"
-#include "report/line_chart.h"
 #include "report/number_format.h"
 #include "report/progress_bar.h"
 #include "tools/command_line/command_line.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 namespace {

@@ -18,7 +18,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "cache/cache_regime.h"
 #include "costs/performance_profile.h"
 #include "lab/experiments/adapter_copies.h"
 #include "lab/experiments/machine_text.h"
@@ -28,6 +27,7 @@
 #include "lab/experiments/scenario_workload.h"
 #include "report/progress_bar.h"
 #include "tools/command_line/command_line.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {

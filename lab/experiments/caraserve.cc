@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/workloads.h"
-#include "report/dot_chart.h"
 
 namespace loramux {
 namespace {

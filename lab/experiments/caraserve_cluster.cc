@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/fleet_runs.h"
-#include "report/dot_chart.h"
 
 namespace loramux {
 namespace {
@@ -39,7 +39,7 @@ Result<FleetJob> MakeClusterJob(const ExperimentContext& context, LoraCostShape 
   ASSIGN_OR_RETURN(server.preset, FindPreset("caraserve"));
   job.options.servers = kInstances;
   job.options.dispatcher.policy = policy;
-  job.options.dispatcher.slo = kTokenObjective;
+  job.options.dispatcher.tpot_objective = kTokenObjective;
   job.objective = {.ttft = 0, .token = kTokenObjective};
   job.load = {.requests = context.Requests(4000),
               .rate = rate,

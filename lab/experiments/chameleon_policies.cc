@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/line_chart.h"
 #include "lab/experiments/chameleon_testbed.h"
-#include "report/line_chart.h"
 
 namespace loramux {
 namespace {

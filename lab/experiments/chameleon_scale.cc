@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/line_chart.h"
 #include "lab/experiments/chameleon_testbed.h"
-#include "report/line_chart.h"
 
 namespace loramux {
 namespace {
@@ -130,7 +130,7 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   }
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
-  const double slo = jobs[2].options.preset.spec.objective / static_cast<double>(kNsPerMs);
+  const double objective = jobs[2].options.preset.spec.objective / static_cast<double>(kNsPerMs);
   ExperimentResult result{.setting = DescribeChameleonTestbed(jobs[2]) +
                                      fmt::format(" {:.2f} RPS: 9.5 / 8.6 of the load that S-LoRA sustains.", rate)};
   Chart chart{.title = "P99 time to first token by number of adapters",
@@ -139,7 +139,7 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
               .y_label = "ms",
               .lines = {}};
   ExperimentTable table{
-      fmt::format("P99 TTFT in ms; objective {:.0f}", slo), {"", "10", "50", "100", "150", "200"}, {}};
+      fmt::format("P99 TTFT in ms; objective {:.0f}", objective), {"", "10", "50", "100", "150", "200"}, {}};
   constexpr std::array<std::int64_t, 4> kReported = {10, 100, 10, 150};
   for (std::size_t line = 0; line < lines.size(); ++line) {
     std::vector<std::string> row = {lines[line].name};
@@ -148,7 +148,7 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
     bool within = true;
     for (std::size_t i = 0; i < kCounts.size(); ++i) {
       const double p99 = outcomes[line * kCounts.size() + i].summary.ttft.p99;
-      within = within && p99 <= slo;
+      within = within && p99 <= objective;
       if (within) most = kCounts[i];
       row.push_back(Ms(p99));
       drawn.points.emplace_back(static_cast<double>(kCounts[i]), p99);
@@ -216,7 +216,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
     setting.change = change;
     for (int i = 0; i < 6; ++i) {  // the time at low load is nearly proportional to the lengths
       ASSIGN_OR_RETURN(SimulationJob job, MakeChameleonJob(context, setting));
-      RETURN_IF_ERROR(SetChameleonSlo(job));
+      RETURN_IF_ERROR(SetChameleonObjective(job));
       scale *= trace.slo_seconds / (static_cast<double>(job.options.preset.spec.objective) / kNsPerSecond);
     }
     setting.change = [&](SimulationJob& job) {

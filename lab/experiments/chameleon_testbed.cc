@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kSloFactor = 5;  // 5.1: "5x the average request execution time in a low-load system"
+constexpr double kObjectiveFactor = 5;  // 5.1: "5x the average request execution time in a low-load system"
 // Figure 2: with rank 128, loading takes 17.5 % of the time to the first token, and loading and computing the adapter
 // together about 60 %. So computing the adapter takes 42.5 %, and the base model 40 %. S-LoRA's kernel (MBGMM) works
 // with true ranks, so its time is proportional to the rank.
@@ -34,15 +34,15 @@ void LimitPromptsTogether(SimulationJob& job) {
       std::max(kLeastPromptsTogether, device.device_pages * device.page_tokens / 6);
 }
 
-void SetObjective(SimulationJob& job, TimeNs slo) {
-  job.options.preset.spec.objective = slo;
+void SetObjective(SimulationJob& job, TimeNs objective) {
+  job.options.preset.spec.objective = objective;
   // The paper's quotas are to keep every lane within the SLO, and "no request starves". Here an age limit ensures it.
-  if (job.options.preset.spec.queue.starts_with("mlq")) job.options.preset.spec.age_bound = slo / 2;
+  if (job.options.preset.spec.queue.starts_with("mlq")) job.options.preset.spec.age_bound = objective / 2;
 }
 
-Status SetChameleonSlo(SimulationJob& job) {
+Status SetChameleonObjective(SimulationJob& job) {
   ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load, "s-lora"));
-  SetObjective(job, static_cast<TimeNs>(kSloFactor * static_cast<double>(low)));
+  SetObjective(job, static_cast<TimeNs>(kObjectiveFactor * static_cast<double>(low)));
   return Ok{};
 }
 
@@ -66,7 +66,7 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
   job.load.rate = setting.rate;
   job.load.poisson = !setting.trace_arrivals;
   job.load.requests = context.Requests(setting.requests);
-  RETURN_IF_ERROR(SetChameleonSlo(job));
+  RETURN_IF_ERROR(SetChameleonObjective(job));
   if (setting.change) setting.change(job);
   return job;
 }

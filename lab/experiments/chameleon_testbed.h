@@ -37,9 +37,9 @@ Result<std::vector<SimulationJob>> MakeChameleonJobs(const ExperimentContext& co
 // Bounds the prompts that one step computes together, as S-LoRA does. Depends on the device's memory.
 void LimitPromptsTogether(SimulationJob& job);
 // Sets the objective, and with it the age limit of the lanes.
-void SetObjective(SimulationJob& job, TimeNs slo);
+void SetObjective(SimulationJob& job, TimeNs objective);
 // Computes and sets the objective of section 5.1, for a job with a changed device or changed lengths.
-Status SetChameleonSlo(SimulationJob& job);
+Status SetChameleonObjective(SimulationJob& job);
 
 // Returns the load that S-LoRA sustains in this setting; the paper reports 8.6 requests per second. Experiments compare
 // at the paper's rates and at the same shares of this load.

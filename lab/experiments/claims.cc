@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "base/text_file.h"
+#include "lab/charts/effect_chart.h"
 #include "lab/experiments/report.h"
-#include "report/effect_chart.h"
 
 namespace loramux {
 namespace {

@@ -12,8 +12,8 @@
 #include "base/result.h"
 #include "lab/experiments/verdict.h"
 #include "report/progress_bar.h"
+#include "simulate/load_search.h"
 #include "simulate/simulation.h"
-#include "simulate/slo_search.h"
 #include "simulate/summary.h"
 #include "workload/workload.h"
 

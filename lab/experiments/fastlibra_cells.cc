@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "report/dot_chart.h"
+#include "lab/charts/dot_chart.h"
 
 namespace loramux::fastlibra {
 

@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/stacked_areas.h"
 #include "lab/experiments/fastlibra_cells.h"
-#include "report/stacked_areas.h"
 
 namespace loramux::fastlibra {
 namespace {

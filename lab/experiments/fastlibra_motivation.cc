@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "lab/charts/line_chart.h"
 #include "lab/experiments/fastlibra_cells.h"
-#include "report/line_chart.h"
 
 namespace loramux::fastlibra {
 namespace {

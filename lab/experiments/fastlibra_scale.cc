@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "base/prng.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_eviction_plan.h"
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/fastlibra_cells.h"
-#include "report/dot_chart.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_eviction_plan.h"
 
 namespace loramux::fastlibra {
 

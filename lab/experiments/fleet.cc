@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "cluster/route_policy.h"
+#include "lab/charts/dot_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/fleet_runs.h"
-#include "report/dot_chart.h"
 
 namespace loramux {
 namespace {

@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 
-#include "adapter/residency.h"
 #include "base/check.h"
 #include "base/prng.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 
 namespace loramux {
 namespace {
@@ -129,7 +129,7 @@ class Run {
 
   void LoadIntoPages(std::uint32_t adapter) {
     while (pool_->free_pages() < Layout(adapter).pages) {
-      residency_->EvictFromDevice(Generation(in_pages_.TakeOldest()));
+      residency_->Evict(Generation(in_pages_.TakeOldest()), Tier::kDevice);
       ++figures_.paged.evictions;
     }
     residency_->BeginLoad(Generation(adapter), /*via_host=*/false, clock_.Now());  // aborts if the pool refuses

@@ -36,10 +36,10 @@ constexpr std::array kSystems = std::to_array<System>({
     {"fifo", "fifo"},
 });
 constexpr std::size_t kOurSystems = 3;
-constexpr double kSloFactor = 5;  // as in Chameleon 5.1; used for all
+constexpr double kObjectiveFactor = 5;  // as in Chameleon 5.1; used for all
 // FastLibra 6.1 keeps the TTFT below this. For short requests five times their own time would exceed a run of this
 // size.
-constexpr double kShortSlo = 0.5;  // s
+constexpr double kShortObjective = 0.5;  // s
 // share of the load that the best other system sustains, at which times are compared
 constexpr double kShareOfLoad = 0.8;
 constexpr std::size_t kLoadSeeds = 5, kTimeSeeds = 21;  // consecutive seeds, starting with the run's
@@ -60,7 +60,7 @@ constexpr double kRoomForGrowth = 1.25;  // requests beyond those that the load 
 struct NamedWorkload {
   const char* name;
   Result<SimulationJob> (*make)(const ExperimentContext& context, std::string_view preset);
-  double slo = 0;  // seconds; 0: kSloFactor times the mean time of a request at low load
+  double objective = 0;  // seconds; 0: kObjectiveFactor times the mean time of a request at low load
 };
 constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
     {"Chameleon: Azure's conversations, 7B, A40",
@@ -78,21 +78,21 @@ constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
      }},
     {"vLLM-LoRA: 70B, 1,000 adapters",
      [](const ExperimentContext& context, std::string_view preset) { return MakeVllmLoraJob(context, preset); },
-     kShortSlo},
+     kShortObjective},
     {"FastLibra: chatbot",
      [](const ExperimentContext& context, std::string_view preset) {
        return MakeFastLibraJob(context, FastLibraLoad::kChatbot, preset);
      },
-     kShortSlo},
+     kShortObjective},
     {"FastLibra: translation",
      [](const ExperimentContext& context, std::string_view preset) {
        return MakeFastLibraJob(context, FastLibraLoad::kTranslation, preset);
      },
-     kShortSlo},
+     kShortObjective},
     {"FastLibra: agent",
      [](const ExperimentContext& context,
         std::string_view preset) { return MakeFastLibraJob(context, FastLibraLoad::kAgent, preset); },
-     kShortSlo},
+     kShortObjective},
     {"CaraServe: 7B, A10, rank 64",
      [](const ExperimentContext& context,
         std::string_view preset) { return MakeCaraServeJob(context, preset, /*recorded=*/false); }},
@@ -113,8 +113,8 @@ Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
       job.load.requests = context.Requests(3000);
       if (jobs.size() % kCount == 0) {
         ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load));
-        SetObjective(job, static_cast<TimeNs>(workload.slo > 0 ? workload.slo * kNsPerSecond
-                                                               : kSloFactor * static_cast<double>(low)));
+        SetObjective(job, static_cast<TimeNs>(workload.objective > 0 ? workload.objective * kNsPerSecond
+                                                                     : kObjectiveFactor * static_cast<double>(low)));
       } else {
         SetObjective(job, jobs[jobs.size() / kCount * kCount].options.preset.spec.objective);
       }
@@ -411,7 +411,7 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
       "operator would set; they have at least {} requests per run, more until a run lasts for {:g} objectives, and {} "
       "seeds as well. An objective that no system attains does not count, nor does one whose runs would need more than "
       "{} requests.",
-      context.Requests(3000), kSloFactor, kShortSlo, kLoadSeeds, kTimeSeeds, kShareOfLoad,
+      context.Requests(3000), kObjectiveFactor, kShortObjective, kLoadSeeds, kTimeSeeds, kShareOfLoad,
       context.Requests(kTightRequests), kLeastObjectives, kLoadSeeds, context.Requests(kMostTightRequests));
   result.remarks.push_back(
       "`vllm`, `fastlibra` and `fifo` are the papers' caches on this project's engine: prompts in chunks together with "

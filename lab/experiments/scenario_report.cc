@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text_file.h"
+#include "lab/charts/dot_chart.h"
+#include "lab/charts/stacked_areas.h"
 #include "lab/experiments/paired_ratio.h"
 #include "lab/raw_data.h"
-#include "report/dot_chart.h"
 #include "report/number_format.h"
-#include "report/stacked_areas.h"
 
 namespace loramux {
 namespace {

@@ -133,10 +133,10 @@ class ClosedLoop {
         MakeRequest(world_, planned.adapter, planned.prompt, static_cast<std::size_t>(turn.answer_tokens));
     state.requests.push_back(std::move(planned));
     request.on_event = [this, i, &state, &answer = state.requests.back().answer](const GenerationEvent& event) {
-      if (event.token != nullptr) answer.push_back(event.token->id);
+      if (event.token.has_value()) answer.push_back(event.token->id);
       if (event.finish == FinishReason::kNone) return;
       if (event.finish != FinishReason::kLength)
-        state.error = event.error != nullptr ? event.error->message : "an answer ended early";
+        state.error = event.error.has_value() ? event.error->message : "an answer ended early";
       mailbox_.Post(i);
     };
     ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, world_.engine().Submit(std::move(request)));
@@ -278,7 +278,7 @@ class OpenLoop {
     const PlannedRequest& planned = requests_[i];
     GenerationRequest request = MakeRequest(world_, planned.adapter, planned.prompt, planned.answer.size());
     request.on_event = [this, i, &answered = answered_[i]](const GenerationEvent& event) {
-      if (event.token != nullptr) {
+      if (event.token.has_value()) {
         if (answered.first == 0) answered.first = event.now;
         answered.answer.push_back(event.token->id);
       }

@@ -266,11 +266,7 @@ class Validation {
     MeasureOptions options{.model_name = "demo", .digest = "demo"};
     options.adapters = house_.adapters;
     options.engine = OptionsOf(house_, preset);
-    options.steps = {.device_memory = kBenchMemory,
-                     .max_batch_tokens = options.engine.spec.max_batch_tokens,
-                     .max_running = house_.max_running,
-                     .max_positions = house_.max_model_len,
-                     .threads = house_.threads};
+    options.step_memory = kBenchMemory;
     options.sweep = {.points = 160, .least_points = 64, .seconds = flags_.profile_seconds};
     options.link_seconds = 3;
     options.engine_seconds = flags_.profile_seconds / 4;

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text_file.h"
+#include "lab/charts/line_chart.h"
 #include "lab/raw_data.h"
 #include "profile/pace_fit.h"
-#include "report/line_chart.h"
 #include "workload/statistics.h"
 
 namespace loramux {

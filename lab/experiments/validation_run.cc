@@ -29,7 +29,7 @@ SystemSpec SpecOf(const ValidationHouse& house, const Preset& preset) {
   SystemSpec spec = preset.spec;
   spec.max_running = house.max_running;
   spec.max_batch_tokens = kBatchTokens;
-  spec.objective = house.slo;
+  spec.objective = house.objective;
   return spec;
 }
 

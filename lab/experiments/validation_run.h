@@ -27,7 +27,7 @@ struct ValidationHouse {
   std::vector<std::int64_t> ranks;    // ranks of the adapters; all change the same layers
   std::int64_t device_bytes = 0, host_bytes = 0;
   std::int64_t max_running = 64, max_model_len = 1024;
-  TimeNs slo = 5 * kNsPerSecond;                  // SystemSpec::objective
+  TimeNs objective = 5 * kNsPerSecond;            // SystemSpec::objective
   int threads = 1;                                // threads of the executor
   std::shared_ptr<const PerformanceModel> costs;  // used by real and simulated plans; null: learned during the run
 };

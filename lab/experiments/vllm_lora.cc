@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 
 #include "base/prng.h"
+#include "lab/charts/dot_chart.h"
+#include "lab/charts/line_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/fragmentation.h"
 #include "lab/experiments/lora_batching.h"
 #include "lab/experiments/workloads.h"
-#include "report/dot_chart.h"
-#include "report/line_chart.h"
 #include "workload/distributions.h"
 
 namespace loramux {

@@ -1,4 +1,5 @@
-// The registry of adapters: names, immutable generations and files. It knows nothing of memory (see residency.h).
+// The registry of adapters: names, immutable generations and files. It knows nothing of memory (see
+// residency/adapter_residency.h).
 #pragma once
 
 #include <cstdint>

@@ -85,7 +85,8 @@ void Admission::Bucket::Fill(double rate, double capacity, TimeNs now) {
   used = true;
 }
 
-Admission::Admission(AdmissionOptions options, QuotaTable quotas) : options_(options), quotas_(std::move(quotas)) {}
+Admission::Admission(QuotaTable quotas, std::int64_t max_queued, std::size_t max_idle_names)
+    : max_queued_(max_queued), max_idle_names_(max_idle_names), quotas_(std::move(quotas)) {}
 Admission::~Admission() { CHECK_EQ(load_.serving, 0); }
 
 void Admission::SetQuotas(QuotaTable quotas) {
@@ -124,7 +125,7 @@ void Admission::Return(Accounts::iterator account, std::int64_t sequences, std::
 
 // Forgets the accounts that have been idle longest. Their buckets are full when they return; this bounds the memory.
 void Admission::Trim() {
-  while (idle_.size() > options_.max_idle_names) {
+  while (idle_.size() > max_idle_names_) {
     accounts_.erase(idle_.front());
     idle_.pop_front();
   }
@@ -151,7 +152,7 @@ Status Admission::Check(const std::string& what, const QuotaLimits& limits, Acco
 
 Status Admission::CheckAll(const AdmissionRequest& request, Account& adapter, Account* key, const QuotaLimits& limits,
                            TimeNs now) {
-  RETURN_IF_ERROR(CheckCount("this server", "waiting sequences", options_.max_queued, load_.queued, request.sequences));
+  RETURN_IF_ERROR(CheckCount("this server", "waiting sequences", max_queued_, load_.queued, request.sequences));
   RETURN_IF_ERROR(Check("the model `" + request.adapter + "`", limits, adapter, request.sequences, now));
   if (key == nullptr) return Ok{};
   return Check("the API key `" + request.key + "`", request.key_limits, *key, request.sequences, now);
@@ -193,7 +194,7 @@ void Admission::CheckIntegrity() const {
     queued += account.queued;
   }
   CHECK_EQ(idle, idle_.size());
-  CHECK_LE(idle, options_.max_idle_names);
+  CHECK_LE(idle, max_idle_names_);
   CHECK_EQ(serving, load_.serving);
   CHECK_EQ(queued, load_.queued);
 }

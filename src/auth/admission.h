@@ -14,11 +14,8 @@
 
 namespace loramux {
 
-// Settings of Admission.
-struct AdmissionOptions {
-  std::int64_t max_queued = 4096;       // waiting sequences (no first token yet) of all adapters; 0: no limit
-  std::size_t max_idle_names = 65'536;  // idle adapters and keys (without requests) that keep their buckets
-};
+// The most waiting sequences, if an operator sets no other number.
+inline constexpr std::int64_t kMostQueued = 4096;
 
 // A request to admit.
 struct AdmissionRequest {
@@ -62,7 +59,9 @@ class AdmissionTicket {
 // tickets.
 class Admission {
  public:
-  Admission(AdmissionOptions options, QuotaTable quotas);
+  // `max_queued`: waiting sequences (no first token yet) of all adapters; 0: no limit. `max_idle_names`: adapters and
+  // keys without requests that keep their buckets.
+  explicit Admission(QuotaTable quotas, std::int64_t max_queued = kMostQueued, std::size_t max_idle_names = 65'536);
   ~Admission();
 
   // Admits the whole request or nothing. Errors: kRateLimited, with the limit that is exceeded and when to retry;
@@ -104,7 +103,8 @@ class Admission {
   Status CheckAll(const AdmissionRequest& request, Account& adapter, Account* key, const QuotaLimits& limits,
                   TimeNs now);
 
-  const AdmissionOptions options_;
+  const std::int64_t max_queued_;
+  const std::size_t max_idle_names_;
   mutable std::mutex mutex_;
   QuotaTable quotas_;
   Accounts accounts_;                   // keys: "a:" + adapter or "k:" + API key

@@ -21,7 +21,7 @@ TEST(Admission, RatesFillWithTime) {
   QuotaLimits limits;
   limits.requests_per_second = 2;
   limits.burst = 3;
-  Admission admission({}, QuotaTable(limits));
+  Admission admission{QuotaTable(limits)};
   TimeNs now = 1000;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(admission.Admit(For("sql"), now).ok());
   const auto refused = admission.Admit(For("sql"), now);
@@ -41,7 +41,7 @@ TEST(Admission, RatesFillWithTime) {
 TEST(Admission, RetryAfterIsWhenItHelps) {
   QuotaLimits limits;
   limits.requests_per_second = 0.01;
-  Admission admission({}, QuotaTable(limits));
+  Admission admission{QuotaTable(limits)};
   EXPECT_TRUE(admission.Admit(For("sql"), 0).ok());
   const auto refused = admission.Admit(For("sql"), kNsPerSecond);
   ASSERT_FALSE(refused.ok());
@@ -52,7 +52,7 @@ TEST(Admission, RetryAfterIsWhenItHelps) {
 TEST(Admission, ConcurrencyCountsSequencesUntilTheyEnd) {
   QuotaLimits limits;
   limits.concurrency = 3;
-  Admission admission({}, QuotaTable(limits));
+  Admission admission{QuotaTable(limits)};
   {
     auto first = admission.Admit(For("sql", 2), 0);
     ASSERT_TRUE(first.ok());
@@ -78,9 +78,7 @@ TEST(Admission, ConcurrencyCountsSequencesUntilTheyEnd) {
 TEST(Admission, QueuesEndWithTheFirstToken) {
   QuotaLimits limits;
   limits.queued = 2;
-  AdmissionOptions options;
-  options.max_queued = 3;
-  Admission admission(options, QuotaTable(limits));
+  Admission admission(QuotaTable(limits), /*max_queued=*/3);
   auto sql = admission.Admit(For("sql", 2), 0);
   ASSERT_TRUE(sql.ok());
   EXPECT_THAT(admission.Admit(For("sql"), 0).error().message, HasSubstr("the model `sql`: expected at most 2 waiting"));
@@ -97,7 +95,7 @@ TEST(Admission, QueuesEndWithTheFirstToken) {
 TEST(Admission, TokensAreADebtThatTimePays) {
   QuotaLimits limits;
   limits.tokens_per_second = 100;
-  Admission admission({}, QuotaTable(limits));
+  Admission admission{QuotaTable(limits)};
   {
     auto ticket = admission.Admit(For("sql"), 0);
     ASSERT_TRUE(ticket.ok());
@@ -115,7 +113,7 @@ TEST(Admission, KeysHaveLimitsOfTheirOwnAndARefusalTakesNothing) {
   adapter.requests_per_second = 1;
   adapter.burst = 2;
   key.concurrency = 1;
-  Admission admission({}, QuotaTable(adapter));
+  Admission admission{QuotaTable(adapter)};
   auto held = admission.Admit(WithKey("acme", key), 0);
   ASSERT_TRUE(held.ok());
   for (int i = 0; i < 5; ++i) {
@@ -128,7 +126,7 @@ TEST(Admission, KeysHaveLimitsOfTheirOwnAndARefusalTakesNothing) {
 }
 
 TEST(Admission, NewQuotasHoldFromTheNextRequestOn) {
-  Admission admission({}, QuotaTable());
+  Admission admission{QuotaTable()};
   auto held = admission.Admit(For("sql", 100), 0);
   ASSERT_TRUE(held.ok());
   QuotaLimits limits;
@@ -140,9 +138,7 @@ TEST(Admission, NewQuotasHoldFromTheNextRequestOn) {
 TEST(Admission, MillionsOfNamesStayInBoundedMemory) {
   QuotaLimits limits;
   limits.requests_per_second = 0.001;
-  AdmissionOptions options;
-  options.max_idle_names = 100;
-  Admission admission(options, QuotaTable(limits));
+  Admission admission(QuotaTable(limits), kMostQueued, /*max_idle_names=*/100);
   auto held = admission.Admit(For("held"), 0);
   ASSERT_TRUE(held.ok());
   for (int i = 0; i < 200'000; ++i) {
@@ -159,10 +155,7 @@ TEST(Admission, RandomUseOnManyThreadsAddsUp) {
   QuotaLimits limits;
   limits.concurrency = 8;
   limits.queued = 6;
-  AdmissionOptions options;
-  options.max_idle_names = 3;
-  options.max_queued = 20;
-  Admission admission(options, QuotaTable(limits));
+  Admission admission(QuotaTable(limits), /*max_queued=*/20, /*max_idle_names=*/3);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {

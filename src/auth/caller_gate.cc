@@ -19,8 +19,8 @@ std::string_view FairnessIdIn(const HttpRequest& request) {
 // Anthropic's clients send their key as x-api-key; `Authorization` comes first.
 std::optional<HttpReply> CallerGate::CheckKey(HttpRequest& request) const {
   const std::string_view authorization = request.Header("authorization"), key = request.Header("x-api-key");
-  request.caller = options_.access->Authenticate(authorization);
-  if (request.caller == nullptr) request.caller = options_.access->AuthenticateKey(key);
+  request.caller = access_->Authenticate(authorization);
+  if (request.caller == nullptr) request.caller = access_->AuthenticateKey(key);
   if (request.caller != nullptr) return std::nullopt;
   const bool given = !authorization.empty() || !key.empty();
   HttpReply reply = ErrorReply(
@@ -33,7 +33,7 @@ std::optional<HttpReply> CallerGate::CheckKey(HttpRequest& request) const {
 std::optional<HttpReply> CallerGate::TakeVouched(HttpRequest& request) const {
   const std::string_view value = request.Header(kVouchedCallerHeader);
   if (value.empty()) return std::nullopt;
-  auto vouched = ReadVouchedCaller(value, options_.fleet_key, request.Header("X-Request-Id"), clock_->UnixSeconds());
+  auto vouched = ReadVouchedCaller(value, fleet_key_, request.Header("X-Request-Id"), clock_->UnixSeconds());
   if (!vouched.ok()) return ErrorReply(401, vouched.error().message);
   request.address = std::move(vouched->address);
   request.tenant = std::move(vouched->id);
@@ -44,16 +44,16 @@ std::optional<HttpReply> CallerGate::TakeVouched(HttpRequest& request) const {
 }
 
 std::optional<HttpReply> CallerGate::operator()(HttpRequest& request) const {
-  if (options_.access != nullptr) {
+  if (access_ != nullptr) {
     if (auto refusal = CheckKey(request)) return refusal;
   }
   const bool own_key = request.caller != nullptr;
-  if (!options_.fleet_key.empty()) {
+  if (!fleet_key_.empty()) {
     if (auto refusal = TakeVouched(request)) return refusal;
   }
   // What a router vouches for says it all: it repeats the name of its key in this header, for servers without the key.
   const bool vouched_key = !own_key && request.caller != nullptr;
-  if (options_.trust_fairness_header && request.tenant.empty() && !vouched_key) {
+  if (trust_fairness_header_ && request.tenant.empty() && !vouched_key) {
     request.tenant = FairnessIdIn(request);
   }
   const auto tenant = TenantName(CallerOf(request), request.tenant);

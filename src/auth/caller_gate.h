@@ -10,18 +10,18 @@
 
 namespace loramux {
 
-struct CallerGateOptions {
-  const AccessControl* access = nullptr;  // the API keys; null: no key is asked for
-  std::string fleet_key;  // key of routers that vouch for callers (vouched_caller.h); empty: none is believed
-  bool trust_fairness_header = false;  // the headers of FairnessIdIn name the tenant
-};
-
 // Thread-safe. Sets HttpRequest::caller, `tenant` and `address`: by the request's own key, else by what a router
 // vouches for, else by the trusted header.
 class CallerGate {
  public:
+  // `access`: the API keys; null: no key is asked for. `fleet_key`: that of routers that vouch for callers
+  // (vouched_caller.h); empty: none is believed. `trust_fairness_header`: the headers of FairnessIdIn name the tenant.
   // The keys and the clock must outlive the gate.
-  CallerGate(CallerGateOptions options, const Clock& clock) : options_(std::move(options)), clock_(&clock) {}
+  CallerGate(const AccessControl* access, std::string fleet_key, bool trust_fairness_header, const Clock& clock)
+      : access_(access),
+        fleet_key_(std::move(fleet_key)),
+        trust_fairness_header_(trust_fairness_header),
+        clock_(&clock) {}
 
   // Returns the reply that refuses the request: a missing or unknown key, or a caller that no router of this fleet
   // signed.
@@ -31,7 +31,9 @@ class CallerGate {
   std::optional<HttpReply> CheckKey(HttpRequest& request) const;
   std::optional<HttpReply> TakeVouched(HttpRequest& request) const;
 
-  CallerGateOptions options_;
+  const AccessControl* access_;
+  std::string fleet_key_;
+  bool trust_fairness_header_;
   const Clock* clock_;
 };
 

@@ -106,10 +106,10 @@ TEST(VouchedCaller, IsWorthNothingForAnotherKeyRequestTimeOrText) {
 class CallerGateTest : public testing::Test {
  protected:
   // What the gate makes of a request with these headers from 10.0.0.9; the status if it is refused.
-  std::string Ask(const CallerGateOptions& options, std::vector<std::pair<std::string, std::string>> headers) {
+  std::string Ask(const CallerGate& gate, std::vector<std::pair<std::string, std::string>> headers) {
     HttpRequest request{.headers = std::move(headers), .address = "10.0.0.9"};
     request.headers.emplace_back("X-Request-Id", "req-1");
-    const auto refusal = CallerGate(options, clock_)(request);
+    const auto refusal = gate(request);
     return refusal ? std::to_string(refusal->status) : WorkTenant(request);
   }
   std::pair<std::string, std::string> Signed(const VouchedCaller& caller, std::string_view key = kFleetKey) {
@@ -123,7 +123,7 @@ class CallerGateTest : public testing::Test {
 };
 
 TEST_F(CallerGateTest, BelievesWhatTheFleetsKeySignsAndNothingElse) {
-  const CallerGateOptions keyless{.fleet_key = std::string(kFleetKey)};
+  const CallerGate keyless(nullptr, std::string(kFleetKey), false, clock_);
   EXPECT_EQ(Ask(keyless, {}), "address 10.0.0.9");
   EXPECT_EQ(Ask(keyless, {id_}), "address 10.0.0.9");
   EXPECT_EQ(Ask(keyless, {Signed({.key = "acme", .address = "192.0.2.7"})}), "key acme");
@@ -131,11 +131,12 @@ TEST_F(CallerGateTest, BelievesWhatTheFleetsKeySignsAndNothingElse) {
   EXPECT_EQ(Ask(keyless, {Signed({.id = "gold", .address = "192.0.2.7"})}), "tenant gold");
   EXPECT_EQ(Ask(keyless, {Signed({.key = "acme"}, "a key that a client made up")}), "401");
   EXPECT_EQ(Ask(keyless, {{std::string(kVouchedCallerHeader), "key=acme"}}), "401");
-  EXPECT_EQ(Ask({}, {Signed({.key = "acme"})}), "address 10.0.0.9");  // a server that has no fleet's key
+  // a server that has no fleet's key
+  EXPECT_EQ(Ask(CallerGate(nullptr, "", false, clock_), {Signed({.key = "acme"})}), "address 10.0.0.9");
 }
 
 TEST_F(CallerGateTest, AServersOwnKeysComeFirst) {
-  const CallerGateOptions keyed{.access = access_.get(), .fleet_key = std::string(kFleetKey)};
+  const CallerGate keyed(access_.get(), std::string(kFleetKey), false, clock_);
   EXPECT_EQ(Ask(keyed, {Signed({.key = "acme"})}), "401");  // a router's word is no key
   EXPECT_EQ(Ask(keyed, {own_key_}), "key api-key-1");
   EXPECT_EQ(Ask(keyed, {own_key_, Signed({.key = "acme", .address = "192.0.2.7"})}), "key api-key-1");
@@ -145,7 +146,7 @@ TEST_F(CallerGateTest, AServersOwnKeysComeFirst) {
 }
 
 TEST_F(CallerGateTest, ATrustedHeaderNamesTheTenantOfTextWorkToo) {
-  const CallerGateOptions trusting{.fleet_key = std::string(kFleetKey), .trust_fairness_header = true};
+  const CallerGate trusting(nullptr, std::string(kFleetKey), true, clock_);
   EXPECT_EQ(Ask(trusting, {id_}), "tenant gold");
   EXPECT_EQ(Ask(trusting, {id_, {"x-llm-d-inference-fairness-id", "new"}}), "tenant new");
   EXPECT_EQ(Ask(trusting, {id_, Signed({.key = "acme", .address = "192.0.2.7"})}), "key acme");

@@ -41,18 +41,10 @@ double WorkSeconds(const PerformanceModel& model, const RouteRequest& request) {
          static_cast<double>(request.output_tokens) * model.SecondsOf(decoding) / kTypicalBatch;
 }
 
-HealthOptions HealthOf(const DispatcherOptions& options) {
-  return {.failures_to_eject = options.failures_to_eject,
-          .errors_to_eject = options.errors_to_eject,
-          .error_window = options.error_window,
-          .ejection = options.ejection,
-          .slow_start = options.slow_start};
-}
-
 // What the dispatcher knows of one server. Attempts share it, so that they may end after it left the list.
 struct Server {
   Server(const DispatcherOptions& options, std::string its_name, TimeNs now, bool slow)
-      : name(std::move(its_name)), token(SessionToken(name)), health(HealthOf(options), now, slow) {}
+      : name(std::move(its_name)), token(SessionToken(name)), health(options.health, now, slow) {}
 
   const std::string name, token;
   ServerHealth health;
@@ -315,13 +307,14 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
                      .share = server->health.Share(now)});
   }
   std::size_t chosen = OfSession(request, now);
-  const RouteContext context{.request = request,
-                             .servers = views,
-                             .now = now,
-                             .random = prng.Next(),
-                             .model = options.model.get(),
-                             .replicas = ReplicasFor(request, first, now),
-                             .slo = request.slo > 0 ? request.slo : options.slo};
+  const RouteContext context{
+      .request = request,
+      .servers = views,
+      .now = now,
+      .random = prng.Next(),
+      .model = options.model.get(),
+      .replicas = ReplicasFor(request, first, now),
+      .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective};
   if (chosen == usable.size()) chosen = policy->Choose(context);
   CHECK_LT(chosen, usable.size());
   Server& server = *usable[chosen];

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "cluster/route_policy.h"
+#include "cluster/server_health.h"
 #include "cluster/server_snapshot.h"
 
 namespace loramux {
@@ -23,15 +24,10 @@ struct DispatcherOptions {
   std::string policy = "loramux";
   std::shared_ptr<const PerformanceModel> model;  // required: of one server
   bool correct_by_own = true;                     // count the own dispatches since a snapshot
-  TimeNs slo = 0;                                 // RouteContext::slo
+  TimeNs tpot_objective = 0;                      // RouteContext::tpot_objective
   std::uint64_t seed = 1;                         // seed of all chance
-  // Health.
-  int failures_to_eject = 3;                     // connection errors and time-outs in a row
-  TimeNs ejection = 10 * kNsPerSecond;           // the first time; doubles with each further one, up to ten times
-  int errors_to_eject = 5;                       // server's errors, or not begun, in a row; 0: they never eject
-  TimeNs error_window = 30 * kNsPerSecond;       // within which they come
+  HealthOptions health;
   double most_ejected = 0.5;                     // share of the servers; beyond it all are used (panic mode)
-  TimeNs slow_start = 10 * kNsPerSecond;         // over which a new or returned server grows to its full share
   double retry_budget = 0.2;                     // retries per request, over a sliding window
   TimeNs snapshot_lifetime = 10 * kNsPerSecond;  // an older snapshot counts as none
 };

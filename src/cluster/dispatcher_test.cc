@@ -202,7 +202,7 @@ TEST(Dispatcher, CountsManyOwnRequestsWhateverTheirOrder) {
 }
 
 TEST(Dispatcher, AServerThatErrsAgainAndAgainIsTriedNowAndThen) {
-  const auto dispatcher = Make({.policy = "random", .most_ejected = 1, .slow_start = 0});
+  const auto dispatcher = Make({.policy = "random", .health = {.slow_start = 0}, .most_ejected = 1});
   const std::vector<std::string> names = {"bad", "good"};
   dispatcher->SetServers(names, 0);
   int at_bad = 0;

@@ -12,18 +12,13 @@
 
 namespace loramux {
 
-// Options of ReplicaSets.
-struct ReplicaOptions {
-  double grow = 0.5;                     // share of one server that an adapter may load before it gets a further one
-  double shrink = 0.3;                   // share of each server left, below which one is given back
-  TimeNs half_life = 20 * kNsPerSecond;  // time in which the measured load of the past halves
-  TimeNs hold = 30 * kNsPerSecond;       // least time from a change until one is given back
-};
-
 // Not thread-safe.
 class ReplicaSets {
  public:
-  explicit ReplicaSets(ReplicaOptions options = {}) : options_(options) {}
+  // `grow`: the share of one server that an adapter may load before it gets a further one. `shrink`: the share of each
+  // server left, below which one is given back, `hold` after the last change at the earliest.
+  explicit ReplicaSets(double grow = 0.5, double shrink = 0.3, TimeNs hold = 30 * kNsPerSecond)
+      : grow_(grow), shrink_(shrink), hold_(hold) {}
 
   // Counts a request that takes `seconds` of one server, and returns the number of servers that should hold its adapter
   // from now on: 1 to `servers`.
@@ -47,7 +42,8 @@ class ReplicaSets {
   double Load(double seconds) const;
   void ForgetCold(TimeNs now);
 
-  ReplicaOptions options_;
+  const double grow_, shrink_;
+  const TimeNs hold_;
   std::map<std::string, Entry, std::less<>> adapters_;
 };
 

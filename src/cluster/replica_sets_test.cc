@@ -45,7 +45,7 @@ TEST(ReplicaSets, ALoadNearALimitChangesNothing) {
   Load(sets, "a", 1.5, 0, 5 * kMinute);
   EXPECT_LE(Load(sets, "a", 1.5, 5 * kMinute, 30 * kMinute, 0.2), 1);
   // Without a gap between growing and shrinking, and without a hold, the same load goes up and down.
-  ReplicaSets nervous({.grow = 0.5, .shrink = 0.5, .hold = 0});
+  ReplicaSets nervous(/*grow=*/0.5, /*shrink=*/0.5, /*hold=*/0);
   Load(nervous, "a", 1.5, 0, 5 * kMinute);
   EXPECT_GT(Load(nervous, "a", 1.5, 5 * kMinute, 30 * kMinute, 0.2), 20);
 }

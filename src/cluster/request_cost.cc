@@ -170,8 +170,8 @@ RequestCost CostOf(const RouteContext& context, const ServerView& view) {
   cost.decode = answer * token_with;
   cost.others = others * (stall + answer * std::max(0.0, token_with - token));
   cost.evicted = EvictedSeconds(context, view, state);
-  if (context.slo > 0) {
-    const double objective = static_cast<double>(context.slo) / kNsPerSecond;
+  if (context.tpot_objective > 0) {
+    const double objective = static_cast<double>(context.tpot_objective) / kNsPerSecond;
     const double missed = ChanceOfMiss(token_with, objective), more = missed - ChanceOfMiss(token, objective);
     cost.missed = kMissed * answer * objective * (missed + others * std::max(0.0, more));
   }

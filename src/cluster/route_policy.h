@@ -31,7 +31,7 @@ struct RouteRequest {
   std::int64_t prompt_tokens = 0;     // counted or estimated
   std::int64_t output_tokens = 0;     // expected
   std::vector<std::uint32_t> prefix;  // PrefixBlocks of the prompt
-  TimeNs slo = 0;                     // objective for the time per token; 0: the router's own
+  TimeNs tpot_objective = 0;          // objective for the time per token; 0: the router's own
   // The conversation that it belongs to, as its client names it, or the server of its last answer (SessionToken). It
   // goes there again if that server takes requests. Empty: to any.
   std::string session_id, session_token;
@@ -65,7 +65,7 @@ struct RouteContext {
   std::uint64_t random = 0;                 // uniform; the only source of chance
   const PerformanceModel* model = nullptr;  // times of one server; never null
   std::int64_t replicas = 1;  // servers that should hold the request's adapter, by its load (replica_sets.h)
-  TimeNs slo = 0;             // objective for the time per token of Algorithm 1; 0: none
+  TimeNs tpot_objective = 0;  // objective for the time per token of Algorithm 1; 0: none
 };
 
 // Chooses a server. Thread-safe: it has no state that changes.

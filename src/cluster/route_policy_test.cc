@@ -33,7 +33,7 @@ TEST(RoutePolicy, UnknownNameListsTheValidOnes) {
 World RandomWorld(Prng& prng) {
   World world;
   world.replicas = 1 + static_cast<std::int64_t>(prng.NextBelow(6));
-  world.slo = prng.NextBelow(2) == 0 ? 0 : 30 * kNsPerMs;
+  world.tpot_objective = prng.NextBelow(2) == 0 ? 0 : 30 * kNsPerMs;
   const auto servers = 1 + prng.NextBelow(30);
   for (std::uint64_t s = 0; s < servers; ++s) {
     const auto running = static_cast<std::int64_t>(prng.NextBelow(300));
@@ -132,7 +132,8 @@ TEST(RoutePolicy, FirstFitFillsTheFullestServerWithRoom) {
   tight.snapshot.history_pages = 100;  // may be evicted
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "tight");
   // An objective that only small batches keep.
-  world.slo = static_cast<TimeNs>(1e9 * world.model->SecondsOf({.decode_sequences = 50, .decode_context = 20000}));
+  world.tpot_objective =
+      static_cast<TimeNs>(1e9 * world.model->SecondsOf({.decode_sequences = 50, .decode_context = 20000}));
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "empty");
   world.servers.pop_front();
   EXPECT_EQ(world.Choose("first-fit", RequestFor("")), "half");  // none has room: the least requests
@@ -227,14 +228,14 @@ TEST(Algorithm1, CostIsThatOfTheDocument) {
   };
   // PrePerf: 300 tokens and rank 8 more. DecPerf: a sequence and rank 8 more.
   EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3), 1e-9);
-  world.slo = 23 * kNsPerMs;  // the step with it: 10 + 7 + 0.1 * 72 = 24.2 ms
-  EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3 + kSloPenalty), 1e-9);
-  world.slo = 25 * kNsPerMs;
+  world.tpot_objective = 23 * kNsPerMs;  // the step with it: 10 + 7 + 0.1 * 72 = 24.2 ms
+  EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3 + kObjectivePenalty), 1e-9);
+  world.tpot_objective = 25 * kNsPerMs;
   EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3), 1e-9);
   auto padded = RankModel();
   padded->shape = LoraCostShape::kBgmv;
   world.model = padded;
-  world.slo = 0;
+  world.tpot_objective = 0;
   // Queue: 200 tokens of `big` are padded to 64, and so are 300 more. Decoding: 4 sequences of `big`, one more.
   EXPECT_NEAR(cost(), 6 * ((30e-3 + 300 * 64 * 0.01e-3) / 100 + 1e-3 + 64 * 0.01e-3), 1e-9);
   server.snapshot.running = server.snapshot.waiting = 0;
@@ -301,12 +302,12 @@ TEST(RequestCost, PartsGrowWithWhatTheyName) {
       1e-9);
   EXPECT_EQ(base.missed, 0);
 
-  world.slo = 1000 * kNsPerMs;
+  world.tpot_objective = 1000 * kNsPerMs;
   const double far = CostAtFirst(world, request).missed;
-  world.slo = 10 * kNsPerMs;  // a step takes 11.6 ms
+  world.tpot_objective = 10 * kNsPerMs;  // a step takes 11.6 ms
   EXPECT_GT(CostAtFirst(world, request).missed, 100 * 10e-3);
   EXPECT_LT(far, 0.02 * 100 * 1.0);
-  world.slo = 0;
+  world.tpot_objective = 0;
 
   server.snapshot.waiting = 5;
   server.snapshot.waiting_prompt_tokens = 5000;

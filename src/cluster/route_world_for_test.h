@@ -29,7 +29,7 @@ struct HandMadeServer {
 struct HandMadeWorld {
   std::deque<HandMadeServer> servers;
   std::shared_ptr<const PerformanceModel> model = DefaultPerformanceModel();
-  TimeNs now = 100 * kNsPerSecond, slo = 0;
+  TimeNs now = 100 * kNsPerSecond, tpot_objective = 0;
   std::int64_t replicas = 1;
 
   // Adds a server that runs `running` requests of the base model, and has room for many more.
@@ -89,7 +89,7 @@ struct HandMadeWorld {
                                .random = random,
                                .model = model.get(),
                                .replicas = replicas,
-                               .slo = slo};
+                               .tpot_objective = tpot_objective};
     return use(context);
   }
   // The name of the server that the policy chooses.

@@ -43,7 +43,8 @@ double RankAwareCost(const RouteContext& context, const ServerView& view) {
   const double more_decode = decode - StepSeconds(model, view.load->exists);
   const auto answer = static_cast<double>(std::max<std::int64_t>(1, context.request.output_tokens));
   double cost = more_prefill / answer + more_decode;
-  if (context.slo > 0 && decode > static_cast<double>(context.slo) / kNsPerSecond) cost += kSloPenalty;
+  if (context.tpot_objective > 0 && decode > static_cast<double>(context.tpot_objective) / kNsPerSecond)
+    cost += kObjectivePenalty;
   return cost * static_cast<double>(view.load->requests());
 }
 
@@ -52,9 +53,9 @@ double SecondsOfAll(const RouteContext& context, const ServerView& view) { retur
 bool HasRoom(const RouteContext& context, const ServerView& view) {
   const ServerLoad& load = *view.load;
   const AdapterState state = StateOf(view, context.request.adapter);
-  if (context.slo > 0) {
+  if (context.tpot_objective > 0) {
     const double step = context.model->SecondsOf(ExistsWith(view, context.request, state));
-    if (step > static_cast<double>(context.slo) / kNsPerSecond) return false;
+    if (step > static_cast<double>(context.tpot_objective) / kNsPerSecond) return false;
   }
   if (view.snapshot == nullptr) return true;
   const ServerSnapshot& snapshot = *view.snapshot;

@@ -9,13 +9,13 @@
 
 namespace loramux {
 
-// Part of DispatcherOptions.
+// When a server gets no requests, and how it comes back.
 struct HealthOptions {
-  int failures_to_eject = 3;
-  int errors_to_eject = 5;  // 0: errors never eject
-  TimeNs error_window = 30 * kNsPerSecond;
-  TimeNs ejection = 10 * kNsPerSecond;
-  TimeNs slow_start = 10 * kNsPerSecond;
+  int failures_to_eject = 3;                // connection errors and time-outs in a row
+  int errors_to_eject = 5;                  // server's errors, or not begun, in a row; 0: they never eject
+  TimeNs error_window = 30 * kNsPerSecond;  // within which they come
+  TimeNs ejection = 10 * kNsPerSecond;      // the first time; doubles with each further one, up to ten times
+  TimeNs slow_start = 10 * kNsPerSecond;    // over which a new or returned server grows to its full share
 };
 
 // The health of one server. Not thread-safe.

@@ -255,7 +255,6 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
       return fault_prng.NextBelow(5) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
     };
     w.transfer.set_fault(sometimes);
-    w.kv_transfer.set_fault(sometimes);
   }
   std::map<std::string, AdapterGeneration> named;  // the expected content of the registry
   std::map<RequestId, Asked> asked;

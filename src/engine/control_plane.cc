@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "cache/cache_regime.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {
@@ -33,10 +33,9 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::Create(ControlPlaneOptions o
 
 std::unique_ptr<Engine> ControlPlane::Connect(const Surroundings& surroundings) {
   const Surroundings& s = surroundings;
-  kv_tiers_ = moves_kv() && s.kv_transfer != nullptr
-                  ? std::make_unique<KvTiers>(*tree_, *options_.device, *options_.host, *s.kv_transfer,
-                                              options_.engine.kv_slices)
-                  : std::make_unique<KvTiers>(*tree_);
+  kv_tiers_ = moves_kv() ? std::make_unique<KvTiers>(*tree_, *options_.device, *options_.host, s.transfer,
+                                                     options_.engine.kv_slices)
+                         : std::make_unique<KvTiers>(*tree_);
   return std::make_unique<Engine>(options_.engine,
                                   EngineParts{.clock = &s.clock,
                                               .executor = &s.executor,

@@ -1,19 +1,19 @@
 // The one assembly of the control plane: page pools, dependency tree, its tiers, eviction policy, queue order and
 // engine. Server, simulator, replay, benchmarks and tests assemble it here. They differ in their options, and in what
-// the engine is connected to: a clock, an executor and transfers that are real or modelled.
+// the engine is connected to: a clock, an executor and a transfer that are real or modelled.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "cache/dependency_tree.h"
-#include "cache/eviction_policy.h"
-#include "cache/kv_tiers.h"
 #include "engine/engine.h"
 #include "memory/page_pool.h"
+#include "prefix/dependency_tree.h"
+#include "residency/kv_tiers.h"
 #include "schedule/predict/length_predictor.h"
 #include "schedule/queue/queue_order.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 
@@ -30,10 +30,9 @@ struct ControlPlaneOptions {
 struct Surroundings {
   const Clock& clock;
   Executor& executor;
-  PageTransfer& transfer;  // for adapters
+  PageTransfer& transfer;
   AdapterRegistry& registry;
   Wakeup& wakeup;                            // signalled when there is work
-  PageTransfer* kv_transfer = nullptr;       // for keys and values; null: they never go to the host tier
   LengthPredictor* predictor = nullptr;      // null: none
   EngineObserver* observer = nullptr;        // null: none
   const EvictionPolicy* eviction = nullptr;  // null: that of the regime
@@ -51,7 +50,7 @@ class ControlPlane {
   PagePool& device() const { return *options_.device; }
   PagePool& host() const { return *options_.host; }  // without a host tier it has no pages
   DependencyTree& tree() const { return *tree_; }    // without a prefix cache it keeps nothing
-  // True if keys and values may move between the tiers, which needs a transfer.
+  // True if keys and values may move between the tiers.
   bool moves_kv() const { return tree_->keeps_history() && host().capacity_pages() > 0 && options_.kv_in_host_tier; }
   // The memory of the pools, for transfers.
   TierMemory tiers() const { return {host().View(), device().View()}; }

@@ -16,15 +16,6 @@
 namespace loramux {
 namespace {
 
-// What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
-struct News {
-  Sequence* sequence = nullptr;
-  SampledToken token;  // the one that stopped it, if finish is kStop
-  bool has_token = false;
-  FinishReason finish = FinishReason::kNone;
-  Error error;
-};
-
 // A call of SetPinned.
 struct PinRequest {
   std::shared_ptr<const AdapterVersion> version;
@@ -83,8 +74,8 @@ struct Engine::Impl {
   std::vector<PlannedChunk> in_flight;
   StepBatchBuilder builder;
   StepResult result;
-  std::vector<News> news;
-  std::size_t news_count = 0;  // entries of `news` in use; the rest keep their memory
+  // What happened in the collected step. Delivered to the clients after the next step was submitted.
+  std::vector<std::pair<Sequence*, GenerationEvent>> news;
   std::vector<ResidencyManager::LoadFailure> load_failures;
   std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // failures of adapters that the step in flight uses
 
@@ -166,7 +157,7 @@ struct Engine::Impl {
     sequence.prompt_tokens = 1;
     sequence.max_total_tokens = 2;
     sequence.base_tokens = 0;
-    sequence.constraint = nullptr;
+    sequence.asked.constraint = nullptr;
     return true;
   }
 
@@ -184,15 +175,16 @@ struct Engine::Impl {
 
   bool CollectTransfers(TimeNs now) {
     load_failures.clear();
-    bool changed = tiers.Poll(now);
-    changed |= residency.Poll(now, load_failures);
+    const bool changed =
+        residency.Poll(now, load_failures, [&](const TransferCompletion& done) { tiers.End(done, now); });
+    tiers.Look();
     TellOfArrivals();
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       // A generation that was unloaded meanwhile and has no references is unknown by now.
       if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed)
         failed_arrivals.push_back(failure);
-      FailWaiting(failure, now);
+      Fail(scheduler.waiting(), failure, now);
     }
     if (changed) EndPinsThatAreLoaded();
     return changed;
@@ -257,7 +249,7 @@ struct Engine::Impl {
       sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
       if (token != nullptr) TakeToken(sequence, std::move(*token), now);
-      if (sequence.pooling && chunk.samples) {
+      if (sequence.asked.pooling && chunk.samples) {
         sequence.MakeEmbedding();
         Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       }
@@ -312,8 +304,8 @@ struct Engine::Impl {
 
   // Callbacks run while the executor computes.
   void Publish(TimeNs now) {
-    for (std::size_t i = 0; i < news_count; ++i) Tell(news[i], now);
-    news_count = 0;
+    for (auto& [sequence, event] : news) Tell(*sequence, event, now);
+    news.clear();
   }
 
   // Asks for the end of all accepted requests. On any thread.
@@ -321,24 +313,33 @@ struct Engine::Impl {
 
   // ---- Transfers that a step uses while they arrive ----
 
+  // Calls visit(transfer, progress, used) for each transfer that may be used while it arrives. `used`: a step computes
+  // with it, and the result is valid only if it arrives. What was computed from a whole copy in the host tier is valid
+  // whatever becomes of its load.
+  template <typename Visit>
+  void ForArrivals(const Visit& visit) const {
+    for (const AdapterGeneration generation : residency.Arriving()) {
+      const AdapterResidency& adapter = residency.Get(generation);
+      const bool whole = ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident;
+      visit(std::uint64_t{generation.value}, *adapter.progress, adapter.users > 0 && !whole);
+    }
+    for (const KvTiers::Job& fetch : tiers.fetches())
+      visit(fetch.id, *fetch.progress, fetch.users > 0 && !fetch.failed);
+  }
+
   // Whether the step in flight uses a transfer that is still arriving. A request is admitted with such a transfer only
   // for the step that is submitted next. That step is not collected before the whole transfer has arrived or failed. So
-  // a failure discards only a request's first chunk since its admission. What was computed from a whole copy in the
-  // host tier is valid whatever becomes of its load, so it is not held back.
+  // a failure discards only a request's first chunk since its admission.
   bool UsesWhatIsArriving() const {
-    const auto arriving = residency.Arriving();
-    const auto used = [this](AdapterGeneration generation) {
-      const AdapterResidency& adapter = residency.Get(generation);
-      return adapter.users > 0 && !(ComputesFromHost(options.spec, adapter) && adapter.host == TierState::kResident);
-    };
-    return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
+    bool any = false;
+    ForArrivals([&any](std::uint64_t, const LayerProgress&, bool used) { any |= used; });
+    return any;
   }
 
   void TellOfArrivals() {
-    for (const AdapterGeneration generation : residency.Arriving()) {
-      observer.SawLayers(false, generation.value, residency.Get(generation).progress->seen());
-    }
-    for (const KvTiers::Fetching& fetch : tiers.fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
+    ForArrivals([this](std::uint64_t transfer, const LayerProgress& progress, bool) {
+      observer.SawLayers(transfer, progress.seen());
+    });
   }
 
   // Discards a request's part of the step if its adapter or history failed to arrive, and returns true. Without its
@@ -372,16 +373,18 @@ struct Engine::Impl {
   // Ends failed transfers. Requests outside the step that still use them end first: they ran with the copy in the host
   // tier.
   void EndFailures(TimeNs now) {
-    for (const ResidencyManager::LoadFailure& failed : failed_arrivals) {
-      std::vector<Request*> concerned;
-      for (Request* request : scheduler.running()) {
-        if (request->adapter == failed.generation) concerned.push_back(request);
-      }
-      for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failed.error;
-    }
+    for (const ResidencyManager::LoadFailure& failed : failed_arrivals) Fail(scheduler.running(), failed, now);
     failed_arrivals.clear();
     residency.EndFailedLoads();
     tiers.EndFailedFetches();
+  }
+
+  // Ends those of `requests` that use, or wait for, the adapter of a failed load. Later requests try the load again.
+  void Fail(std::span<Request* const> requests, const ResidencyManager::LoadFailure& failure, TimeNs now) {
+    std::vector<Request*> concerned;
+    std::copy_if(requests.begin(), requests.end(), std::back_inserter(concerned),
+                 [&](const Request* request) { return request->adapter == failure.generation; });
+    for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
   }
 
   void AwaitAdapter(const AdapterResidency& adapter, StepSequence& part, AdapterSegment& segment) {
@@ -396,7 +399,7 @@ struct Engine::Impl {
 
   void AwaitHistory(const Request& request, StepSequence& part) {
     if (parts.tree->tiers().OnDevice(request.tail)) return;
-    const KvTiers::Fetching* fetch = tiers.FetchOf(request.tail);
+    const KvTiers::Job* fetch = tiers.FetchOf(request.tail);
     CHECK(fetch != nullptr);
     part.kv_arrival = builder.batch().Await(fetch->progress);
   }
@@ -406,17 +409,14 @@ struct Engine::Impl {
   // Every request that the scheduler knows is the base of a Sequence.
   static Sequence& SequenceOf(Request* request) { return static_cast<Sequence&>(*request); }
 
-  News& AddNews(Sequence& sequence) {
-    if (news_count == news.size()) news.emplace_back();
-    News& item = news[news_count++];
-    item.sequence = &sequence;
-    item.has_token = false;
-    item.finish = FinishReason::kNone;
-    return item;
+  GenerationEvent& AddNews(Sequence& sequence) {
+    GenerationEvent& event = news.emplace_back(&sequence, GenerationEvent()).second;
+    event.id = sequence.id;
+    return event;
   }
 
   // A chunk that ends what is known. After it comes a token, unless an embedding is all that is wanted.
-  static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).pooling; }
+  static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).asked.pooling; }
 
   // The length of each sum of the step in flight.
   std::size_t PoolWidth() const {
@@ -429,7 +429,7 @@ struct Engine::Impl {
   // To everything else it is a request that has stopped, so a recording needs no other event.
   void EndStuck(Sequence& sequence, TokenId token, TimeNs now) {
     observer.Sampled(sequence.id, token, /*stops=*/true);
-    Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.constraint->failure();
+    Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.asked.constraint->failure();
   }
 
   void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
@@ -437,23 +437,21 @@ struct Engine::Impl {
       Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       return;
     }
-    if (sequence.constraint != nullptr && sequence.constraint->failure() != nullptr) {
-      return EndStuck(sequence, token.id, now);
-    }
-    const auto& stop_ids = sequence.stop_ids;
+    TokenConstraint* const constraint = sequence.asked.constraint.get();
+    if (constraint != nullptr && constraint->failure() != nullptr) return EndStuck(sequence, token.id, now);
+    const auto& stop_ids = sequence.asked.stop_token_ids;
     const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
     observer.Sampled(sequence.id, token.id, stops);
     if (stops) {
-      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).token = std::move(token);
+      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).stop = std::move(token);
       return;
     }
     sequence.tokens.push_back(token.id);
     ++totals.tokens_generated;
     const bool full = static_cast<std::int32_t>(sequence.tokens.size()) >= sequence.max_total_tokens;
-    if (!full && sequence.constraint != nullptr) sequence.constraint->Advance(token.id);
-    News& item = full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence);
-    item.token = std::move(token);
-    item.has_token = true;
+    if (!full && constraint != nullptr) constraint->Advance(token.id);
+    (full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence)).token =
+        std::move(token);
   }
 
   // A generation that was retired after the request was resolved is still served.
@@ -479,7 +477,7 @@ struct Engine::Impl {
     if (!kept.ok()) return pin.done(kept);
     observer.Pinned(*pin.version, true);
     residency.Add(pin.version);
-    residency.Keep(generation);
+    residency.Keep(generation, true);
     loading_pins.push_back(std::move(pin));
     EndPinsThatAreLoaded();
   }
@@ -549,7 +547,7 @@ struct Engine::Impl {
       const std::lock_guard lock(inbox.mutex);
       inbox.kept_pages.erase(generation);
     }
-    if (residency.Knows(generation)) residency.LetGo(generation);
+    if (residency.Knows(generation)) residency.Keep(generation, false);
     EndPin(generation, Unavailable("the adapter was unloaded while it was pinned"));
   }
 
@@ -575,23 +573,14 @@ struct Engine::Impl {
   }
 
   // `by_itself`: it generated its whole output.
-  News& Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself = false) {
+  GenerationEvent& Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself = false) {
     scheduler.Remove(&sequence, now, by_itself);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     observer.Ended(sequence.id);
-    News& item = AddNews(sequence);
-    item.finish = reason;
-    return item;
-  }
-
-  // Ends all requests that wait for the adapter of a failed load. Later requests try the load again.
-  void FailWaiting(const ResidencyManager::LoadFailure& failure, TimeNs now) {
-    std::vector<Request*> concerned;
-    for (Request* request : scheduler.waiting()) {
-      if (request->adapter == failure.generation) concerned.push_back(request);
-    }
-    for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
+    GenerationEvent& event = AddNews(sequence);
+    event.finish = reason;
+    return event;
   }
 
   void SubmitBatch(const StepPlan& plan, TimeNs now) {
@@ -627,7 +616,7 @@ struct Engine::Impl {
     const std::span<const TokenId> scored = request.ScoredBy(chunk.num_tokens);
     if (!scored.empty()) {
       const auto known = static_cast<std::int64_t>(request.prompt_scores.size());
-      batch.Score(part, scored, known - request.computed, request.prompt_logprobs);
+      batch.Score(part, scored, known - request.computed, request.asked.prompt_logprobs);
     }
     const Sequence::Positions pooled = request.PooledBy(chunk.num_tokens);
     if (pooled.count > 0) {
@@ -637,24 +626,18 @@ struct Engine::Impl {
   }
 
   void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const {
+    const GenerationRequest& asked = request.asked;
     SamplerContext context = {
-        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = request.logit_bias};
-    if (static_cast<std::int32_t>(context.generated.size()) < request.min_tokens) {
-      context.banned = request.stop_ids;
-    } else if (request.ignore_eos) {
+        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = asked.logit_bias};
+    if (static_cast<std::int32_t>(context.generated.size()) < asked.min_tokens) {
+      context.banned = asked.stop_token_ids;
+    } else if (asked.ignore_eos && asked.constraint != nullptr) {
       context.banned = options.eos_token_ids;
     }
-    batch.Sample(part, request.sampling, context, request.constraint);
+    batch.Sample(part, asked.sampling, context, asked.constraint);
   }
 
-  void Tell(News& item, TimeNs now) {
-    Sequence& sequence = *item.sequence;
-    GenerationEvent event;
-    event.id = sequence.id;
-    event.token = item.has_token ? &item.token : nullptr;
-    event.finish = item.finish;
-    event.stop = item.finish == FinishReason::kStop ? &item.token : nullptr;
-    event.error = item.finish == FinishReason::kError ? &item.error : nullptr;
+  void Tell(Sequence& sequence, GenerationEvent& event, TimeNs now) {
     event.arrival = sequence.arrival;
     event.first_scheduled = sequence.first_scheduled;
     event.adapter_wait = sequence.adapter_wait;
@@ -662,11 +645,12 @@ struct Engine::Impl {
     event.prompt_tokens = sequence.prompt_tokens;
     event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);
     event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
-    if (sequence.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
+    if (sequence.asked.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
       event.prompt_scores = sequence.prompt_scores;
-    event.embedding = sequence.embedding;
-    if (sequence.on_event) sequence.on_event(event);
-    if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
+    event.embedding = std::move(sequence.embedding);
+    const bool ended = event.finish != FinishReason::kNone;
+    if (sequence.asked.on_event) sequence.asked.on_event(event);
+    if (ended) sequences.erase(sequence.id);
   }
 
   void UpdateStats(const StepPlan& plan) {
@@ -683,7 +667,7 @@ struct Engine::Impl {
     totals.device = parts.device->Stats();
     totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
-    totals.reload_costs = scheduler.reload_costs();
+    totals.reload_costs = scheduler.worth().reload_costs();
     const std::lock_guard lock(stats_mutex);
     stats = totals;
   }
@@ -730,7 +714,7 @@ bool Engine::StepAt(TimeNs now) {
     return progress;
   }
   progress |= e.ApplyCancellations(now);
-  progress |= e.news_count > 0;
+  progress |= !e.news.empty();
   progress |= e.lost.has_value() ? e.EndAllRequests(now) : e.PlanAndSubmit(now);
   e.Publish(now);
   e.DeliverSnapshot(now);
@@ -752,7 +736,7 @@ bool Engine::PlaceInHost(std::shared_ptr<const AdapterVersion> version) {
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
-         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0 &&
+         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.Stats().loading == 0 &&
          impl_->tiers.idle();
 }
 

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "adapter/registry.h"
-#include "adapter/residency.h"
 #include "base/clock.h"
-#include "cache/eviction_policy.h"
 #include "engine/engine_observer.h"
 #include "engine/executor.h"
 #include "engine/generation.h"
 #include "engine/snapshot.h"
 #include "engine/wakeup.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 #include "schedule/scheduler.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 

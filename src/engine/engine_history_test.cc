@@ -360,11 +360,11 @@ TEST(Engine, AFetchThatFailsIsComputedAgain) {
     return w.outcomes[id].cached_tokens;
   };
   for (TokenId first = 1; first <= 6; ++first) ask(first);
-  w.kv_transfer.set_fault([](const TransferJob& job) {
+  w.transfer.set_fault([](const TransferJob& job) {
     return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
   });
   EXPECT_EQ(ask(1), 0);
-  w.kv_transfer.set_fault({});
+  w.transfer.set_fault({});
   EXPECT_EQ(ask(2), 32);
   EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
 }
@@ -448,14 +448,12 @@ TEST(Engine, SwapsThatFailHarmNobody) {
   const auto fault = [](const TransferJob& job) {
     return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
   };
-  w.kv_transfer.set_fault(fault);
   w.transfer.set_fault(fault);
   w.Wait(kNsPerSecond);
   const EngineStats failed = w.engine->Stats();
   EXPECT_GT(failed.kv_tiers.failed_jobs, 0);   // tried again
   EXPECT_LE(failed.kv_tiers.failed_jobs, 12);  // at ticks only
   EXPECT_EQ(failed.kv_tiers.pages_fetched_ahead, 0);
-  w.kv_transfer.set_fault({});
   w.transfer.set_fault({});
   w.Ask(kBaseModel, 18);  // causes steps
   w.Wait();               // a tick
@@ -487,10 +485,10 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
     submit(kBaseModel, first);
     w.Drain();
   }
-  w.kv_transfer.set_fault({});
+  w.transfer.set_fault({});
   const RequestId id = submit(adapter, 1);
   while (w.engine->Stats().adapters.device_loads < 2) w.Advance();  // it had been evicted as well
-  while (w.kv_transfer.next_end() < 0) ASSERT_TRUE(w.Advance());
+  while (w.transfer.next_end() < 0) ASSERT_TRUE(w.Advance());
   w.engine->Cancel(id);
   ASSERT_TRUE(w.registry.Remove("x").ok());
   while (w.engine->Step()) {

@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #include "adapter/registry.h"
-#include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "engine/generation.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/scheduler.h"
@@ -47,9 +47,9 @@ class EngineObserver {
   virtual void Ending() {}          // StopAccepting was called; repeated in each later step
   // The registry retired this generation.
   virtual void Retired(AdapterGeneration generation) {}
-  // The step saw `layers` layers of an arriving transfer on the device. `transfer` is the adapter's generation, or, for
-  // keys and values (`kv`), the number of the fetch. Reported in each step until the transfer completes.
-  virtual void SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) {}
+  // The step saw `layers` layers of an arriving transfer (TransferJob::id) on the device. Reported in each step until
+  // the transfer completes.
+  virtual void SawLayers(std::uint64_t transfer, std::int32_t layers) {}
   // The executor has finished the batch in flight, of which it waited `waited` ns for layers.
   virtual void Computed(TimeNs waited) {}
   // The batch's results are taken. Then follow the calls for each token that counts. Ended is called for each request

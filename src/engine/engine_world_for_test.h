@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/prng.h"
 #include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/kv_checking_executor_for_test.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 
@@ -48,7 +48,7 @@ struct EngineWorld {
   PagePool* device;
   PagePool* host;
   DependencyTree& tree;
-  ModeledTransfer transfer, kv_transfer;
+  ModeledTransfer transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
   AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
@@ -63,15 +63,14 @@ struct EngineWorld {
         device(&plane->device()),
         host(&plane->host()),
         tree(plane->tree()),
-        transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
-        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}, plane->tiers()),
+        transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second},
+                 {2 * kNsPerMs, options.host_bytes_per_second}, plane->tiers()),
         executor(std::make_unique<KvCheckingExecutor>(&clock, &modeled, device)),
         engine(plane->Connect({.clock = clock,
                                .executor = *executor,
                                .transfer = transfer,
                                .registry = registry,
                                .wakeup = wakeup,
-                               .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
                                .predictor = options.predictor,
                                .observer = options.observer})) {}
 
@@ -83,6 +82,7 @@ struct EngineWorld {
     ControlPlaneOptions plane;
     plane.device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     plane.host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
+    plane.kv_in_host_tier = options.kv_host_tier;
     plane.engine = {.spec = options.spec,
                     .max_model_len = options.max_model_len,
                     .eos_token_ids = {0},
@@ -141,7 +141,7 @@ struct EngineWorld {
     request.on_event = [this](const GenerationEvent& event) {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.ends, 0) << "an event after the last";
-      if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
+      if (event.token.has_value()) outcome.tokens.push_back(event.token->id);
       if (!event.prompt_scores.empty()) {
         EXPECT_TRUE(outcome.prompt_scores.empty()) << "scores were given twice";
         outcome.prompt_scores.assign(event.prompt_scores.begin(), event.prompt_scores.end());
@@ -154,7 +154,7 @@ struct EngineWorld {
       if (event.finish == FinishReason::kNone) return;
       ++outcome.ends;
       outcome.finish = event.finish;
-      if (event.error != nullptr) outcome.error = event.error->message;
+      if (event.error.has_value()) outcome.error = event.error->message;
     };
     const std::vector<TokenId> tokens = request.prompt;
     const auto id = engine->Submit(std::move(request));
@@ -167,9 +167,8 @@ struct EngineWorld {
     while (engine->Step()) {
     }
     TimeNs next = modeled.ends_at();
-    for (const TimeNs end : {transfer.next_end(), kv_transfer.next_end()}) {
-      if (end >= 0 && (next < 0 || end < next)) next = end;
-    }
+    const TimeNs end = transfer.next_end();
+    if (end >= 0 && (next < 0 || end < next)) next = end;
     if (next < 0) return false;
     clock.AdvanceTo(std::max(next, clock.Now()));
     return true;

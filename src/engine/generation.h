@@ -1,11 +1,11 @@
 // The engine's interface to its clients: what a request contains and which events it produces.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -35,19 +35,21 @@ enum class Hold : std::uint8_t {
   kAll,  // no step is planned
 };
 
-// One request's news of one step. References are valid during the callback only.
+// One request's news of one step.
 struct GenerationEvent {
   RequestId id;
-  // The new token; null if the event only ends the request. The token that stops a request is `stop` instead.
-  const SampledToken* token = nullptr;
+  // Free for the callback: GenerationInbox has the number of the request's choice here.
+  std::size_t choice = 0;
+  // The new token; absent if the event only ends the request. The token that stops a request is `stop` instead.
+  std::optional<SampledToken> token;
   FinishReason finish = FinishReason::kNone;
   // The prompt's tokens from the second on, if the request asks for them (prompt_logprobs). Given once: with the first
   // event after the whole prompt was computed. Otherwise empty.
-  std::span<const ScoredToken> prompt_scores;
+  std::vector<ScoredToken> prompt_scores;
   // With the last event of a request for an embedding: [hidden_size], not normalised. Otherwise empty.
-  std::span<const float> embedding;
-  const SampledToken* stop = nullptr;                // the token that ended the request, if finish is kStop
-  const Error* error = nullptr;                      // set if finish is kError
+  std::vector<float> embedding;
+  std::optional<SampledToken> stop;                  // the token that ended the request, if finish is kStop
+  std::optional<Error> error;                        // set if finish is kError
   TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
   TimeNs adapter_wait = 0;  // the part of the time before first_scheduled in which its adapter was not on the device
   std::int32_t prompt_tokens = 0;
@@ -56,8 +58,8 @@ struct GenerationEvent {
 };
 
 // Called on the engine thread, in order. The last call, and only that one, has finish != kNone. Must not block, throw
-// or call the engine's Step. May call Submit and Cancel, which only post to the inbox.
-using GenerationCallback = std::function<void(const GenerationEvent&)>;
+// or call the engine's Step. May call Submit and Cancel, which only post to the inbox. May take what the event has.
+using GenerationCallback = std::function<void(GenerationEvent&)>;
 
 // A request to the engine.
 struct GenerationRequest {

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/prng.h"
 #include "engine/engine.h"
 #include "engine/modeled_executor.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 

@@ -96,22 +96,15 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
       static_cast<std::size_t>(options.spec.state_pages + 2 + request.max_total_tokens / options.spec.page_tokens);
   request.pages.reserve(pages);
   request.page_table.reserve(pages);
-  sequence->sampling = input.sampling;
-  sequence->logit_bias = std::move(input.logit_bias);
-  sequence->min_tokens = input.min_tokens;
-  sequence->prompt_logprobs = input.prompt_logprobs;
-  sequence->pooling = input.pooling;
   CHECK(!input.pooling || (input.max_tokens == 0 && input.prompt_logprobs < 0));
   const bool computes_all = input.prompt_logprobs >= 0 || input.pooling == Pooling::kMean;
   if (computes_all && prompt > 1) request.reusable_tokens = 0;
-  sequence->stop_ids = std::move(input.stop_token_ids);
-  sequence->constraint = std::move(input.constraint);
-  sequence->ignore_eos = input.ignore_eos && sequence->constraint != nullptr;
-  if (!input.ignore_eos || sequence->constraint != nullptr) {
-    sequence->stop_ids.insert(sequence->stop_ids.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
-    sequence->stop_ids.insert(sequence->stop_ids.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
+  if (!input.ignore_eos || input.constraint != nullptr) {
+    std::vector<TokenId>& stops = input.stop_token_ids;
+    stops.insert(stops.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
+    stops.insert(stops.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
   }
-  sequence->on_event = std::move(input.on_event);
+  sequence->asked = std::move(input);
   return sequence;
 }
 

@@ -8,7 +8,7 @@
 namespace loramux {
 
 std::span<const TokenId> Sequence::ScoredBy(std::int64_t count) const {
-  if (prompt_logprobs < 0) return {};
+  if (asked.prompt_logprobs < 0) return {};
   const auto first = static_cast<std::int64_t>(prompt_scores.size());
   const std::int64_t end = std::min(computed + count, std::int64_t{prompt_tokens} - 1);
   if (end <= first) return {};
@@ -17,8 +17,8 @@ std::span<const TokenId> Sequence::ScoredBy(std::int64_t count) const {
 }
 
 Sequence::Positions Sequence::PooledBy(std::int64_t count) const {
-  if (!pooling) return {};
-  const std::int64_t first = (*pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
+  if (!asked.pooling) return {};
+  const std::int64_t first = (*asked.pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
   const std::int64_t end = computed + count;
   if (end <= first) return {};
   CHECK_LE(computed, first);
@@ -35,11 +35,11 @@ void Sequence::TakeSum(std::int64_t positions, std::span<const double> sum) {
   if (positions == 0) return;
   pool_sum.assign(sum.begin(), sum.end());
   pooled += positions;
-  if (pooling == Pooling::kMean) reusable_tokens = pooled;
+  if (asked.pooling == Pooling::kMean) reusable_tokens = pooled;
 }
 
 void Sequence::MakeEmbedding() {
-  CHECK_EQ(pooled, pooling == Pooling::kMean ? std::int64_t{prompt_tokens} : 1);
+  CHECK_EQ(pooled, asked.pooling == Pooling::kMean ? std::int64_t{prompt_tokens} : 1);
   const auto count = static_cast<double>(pooled);
   embedding.reserve(pool_sum.size());
   for (const double sum : pool_sum) embedding.push_back(static_cast<float>(sum / count));

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "adapter/registry.h"
-#include "adapter/residency.h"
 #include "base/clock.h"
 #include "memory/page_pool.h"
+#include "residency/adapter_residency.h"
 #include "schedule/scheduler.h"
 
 namespace loramux {

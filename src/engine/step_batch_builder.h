@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "adapter/residency.h"
+#include "residency/adapter_residency.h"
 #include "step/step_batch.h"
 
 namespace loramux {

@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "auth/error_body.h"
 #include "base/bytes.h"
 #include "cluster/session_servers.h"
 #include "envoy/picker_request.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "http/exchange.h"
 #include "router/route_headers.h"
 
@@ -124,9 +125,8 @@ void PickerExchanges::Exchange::TakeRequestBody(ProxyMessage message, Replies& r
     return;
   }
   if (request_mode_ != ProxyBodyMode::kFullDuplex) {
-    if (message.body.size() > owner_.limits_.max_body) {
-      return Refuse(413, InvalidArgument("The request body has more than " + FormatBytes(owner_.limits_.max_body)),
-                    replies);
+    if (message.body.size() > owner_.max_body_) {
+      return Refuse(413, InvalidArgument("The request body has more than " + FormatBytes(owner_.max_body_)), replies);
     }
     request_done_ = Choose(message.body, ProxyPart::kRequestBody, replies);
     return;
@@ -173,14 +173,14 @@ void PickerExchanges::Exchange::TakeResponseBody(ProxyMessage message, Replies& 
 // False: the request was refused, because too much is held.
 bool PickerExchanges::Exchange::Hold(std::string piece, bool end_of_stream, Replies& replies) {
   const std::size_t bytes = piece.size();
-  if (held_bytes_ + bytes > owner_.limits_.max_body) {
-    Refuse(413, InvalidArgument("The request body has more than " + FormatBytes(owner_.limits_.max_body)), replies);
+  if (held_bytes_ + bytes > owner_.max_body_) {
+    Refuse(413, InvalidArgument("The request body has more than " + FormatBytes(owner_.max_body_)), replies);
     return false;
   }
   held_bytes_ += bytes;
   const std::size_t cost = bytes + kPieceCost;
   held_cost_ += cost;
-  if (owner_.held_.fetch_add(cost) + cost > owner_.limits_.max_held) {
+  if (owner_.held_.fetch_add(cost) + cost > owner_.max_held_) {
     Refuse(503, Unavailable("The endpoint picker holds too many incomplete requests"), replies, kDroppedSaturated);
     return false;
   }

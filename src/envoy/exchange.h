@@ -18,22 +18,20 @@ namespace loramux {
 
 inline constexpr std::string_view kDestinationEndpoint = "x-gateway-destination-endpoint";
 
-struct PickerLimits {
-  std::size_t max_body = std::size_t{16} << 20;   // bytes of one request; more gets 413
-  std::size_t max_held = std::size_t{512} << 20;  // bytes of bodies that are not complete yet, in all; more gets 503
-};
-
 // The picker's exchanges. Thread-safe.
 class PickerExchanges final : public ProxyExchanges {
  public:
-  // `picker` must outlive it and all its exchanges; it must outlive its exchanges.
-  PickerExchanges(EndpointPicker& picker, PickerLimits limits = {}) : picker_(picker), limits_(limits) {}
+  // `max_body`: bytes of one request; more gets 413. `max_held`: bytes of bodies that are not complete yet, in all;
+  // more gets 503. `picker` must outlive it and all its exchanges; it must outlive its exchanges.
+  explicit PickerExchanges(EndpointPicker& picker, std::size_t max_body = std::size_t{16} << 20,
+                           std::size_t max_held = std::size_t{512} << 20)
+      : picker_(picker), max_body_(max_body), max_held_(max_held) {}
   std::unique_ptr<ProxyExchange> Begin() override;
 
  private:
   class Exchange;
   EndpointPicker& picker_;
-  const PickerLimits limits_;
+  const std::size_t max_body_, max_held_;
   std::atomic<std::size_t> held_{0};  // bytes
 };
 

@@ -25,8 +25,8 @@ constexpr const char* kBody = R"({"model": "x", "prompt": "hello", "max_tokens":
 // One exchange of a world, message by message.
 class Talk {
  public:
-  Talk(PickerWorld& world, ProxyBodyMode request, ProxyBodyMode response, PickerLimits limits = {})
-      : request_(request), response_(response), exchanges_(*world.picker, limits), exchange_(exchanges_.Begin()) {}
+  Talk(PickerWorld& world, ProxyBodyMode request, ProxyBodyMode response, std::size_t max_body = std::size_t{16} << 20)
+      : request_(request), response_(response), exchanges_(*world.picker, max_body), exchange_(exchanges_.Begin()) {}
 
   std::vector<ProxyReply> Send(ProxyMessage message) {
     std::vector<ProxyReply> replies;
@@ -198,7 +198,7 @@ TEST(Exchange, NoServerIs503ThatBeganNothing) {
 TEST(Exchange, BodiesAreBounded) {
   PickerWorld world;
   for (const ProxyBodyMode mode : {ProxyBodyMode::kBuffered, ProxyBodyMode::kFullDuplex}) {
-    Talk talk(world, mode, ProxyBodyMode::kNone, {.max_body = 100});
+    Talk talk(world, mode, ProxyBodyMode::kNone, /*max_body=*/100);
     talk.Headers();
     if (mode == ProxyBodyMode::kFullDuplex) EXPECT_THAT(talk.Body(std::string(60, ' '), false), IsEmpty());
     const auto replies = talk.Body(std::string(mode == ProxyBodyMode::kFullDuplex ? 41 : 101, ' '), false);
@@ -209,7 +209,7 @@ TEST(Exchange, BodiesAreBounded) {
 
 TEST(Exchange, AllHeldBodiesTogetherAreBounded) {
   PickerWorld world;
-  PickerExchanges exchanges(*world.picker, {.max_body = 100, .max_held = 200});
+  PickerExchanges exchanges(*world.picker, /*max_body=*/100, /*max_held=*/200);
   const auto begin = [&](std::vector<ProxyReply>& replies) {
     auto exchange = exchanges.Begin();
     exchange->Take({.part = ProxyPart::kRequestHeaders, .request_body_mode = ProxyBodyMode::kFullDuplex}, replies);

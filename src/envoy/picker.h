@@ -17,28 +17,19 @@
 #include "envoy/picker_server.h"
 #include "http/tls_context.h"
 #include "router/catalogue.h"
+#include "router/router.h"
 #include "router/server_address.h"
-#include "router/server_pool.h"
 
 namespace loramux {
-
-// Settings of a Picker.
-struct PickerOptions {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: a free one
-  TlsFiles tls;            // empty: without TLS
-  std::size_t max_body = std::size_t{16} << 20;
-  DispatcherOptions dispatch;
-  ServerAccess access;
-};
 
 // A picker with its gRPC server. It holds no request: proxies forward requests, and ask it where to. The methods may be
 // called on any thread.
 class Picker {
  public:
-  // Listens at once, and says that it is ready once a server has answered. `clock` must outlive the picker. Errors:
-  // those of StartPickerServer and Dispatcher::Create; files of TLS that cannot be used.
-  static Result<std::unique_ptr<Picker>> Start(const PickerOptions& options, const Clock& clock);
+  // Listens at `port` (0: a free one) of the router's host at once, and says that it is ready once a server has
+  // answered. Of the router's options it takes those of servers, dispatch, TLS and the size of bodies. `clock` must
+  // outlive the picker. Errors: those of StartPickerServer and Dispatcher::Create; files of TLS that cannot be used.
+  static Result<std::unique_ptr<Picker>> Start(const RouterOptions& options, std::uint16_t port, const Clock& clock);
   // Calls Shutdown without patience.
   ~Picker();
   Picker(const Picker&) = delete;

@@ -81,17 +81,13 @@ void PickerFleet::Relink(const std::vector<ServerAddress>& servers) {
 
 std::shared_ptr<RoutedServer> PickerFleet::Link(const ServerAddress& address) {
   auto server = std::make_shared<RoutedServer>(io_.get_executor(), address, access_, clock_);
-  ServerLinkOptions options{.address = address, .fleet_key = access_.fleet_key, .insecure = access_.insecure};
-  options.ca_file = access_.ca_file;
-  options.wait = access_.poll_wait;
-  options.patience = access_.poll_patience;
-  options.probe_interval = access_.probe_interval;
   ServerLinkCallbacks callbacks;
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
   callbacks.foreign = [this, raw] { picker_.ObserveForeign(raw->address.name); };
   callbacks.probe = [this, raw](bool healthy, const std::string& why) { Probed(*raw, healthy, why); };
-  server->link = std::make_unique<ServerLink>(io_.get_executor(), std::move(options), std::move(callbacks), clock_);
+  server->link = std::make_unique<ServerLink>(io_.get_executor(), address, access_, /*workers=*/nullptr,
+                                              std::move(callbacks), clock_);
   server->link->Start();
   return server;
 }

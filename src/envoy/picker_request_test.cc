@@ -69,7 +69,7 @@ TEST(PickerRequest, HeadersSteer) {
   }
   EXPECT_EQ(Must(PickerRequestOf({}, body)).body, std::nullopt);
   for (const char* name : {"x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"}) {
-    EXPECT_EQ(Must(PickerRequestOf(with(name, "12.5"), body)).route.slo, 12'500'000);
+    EXPECT_EQ(Must(PickerRequestOf(with(name, "12.5"), body)).route.tpot_objective, 12'500'000);
     for (const char* wrong : {"0", "-1", "fast", "1e12", "nan", "5 "}) {
       EXPECT_FALSE(PickerRequestOf(with(name, wrong), body).ok()) << wrong;
     }

@@ -15,6 +15,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include "base/text_file.h"
 #include "http/client.h"
 
 namespace loramux {
@@ -56,9 +57,8 @@ Outcome Judge(int status, std::string body) {
   return Retry(failure.message);
 }
 
-}  // namespace
-
-Result<std::vector<Url>> ParseEtcdUrls(const std::vector<std::string>& texts) {
+// Reads the values of --etcd.
+Result<std::vector<Url>> ParseUrls(const std::vector<std::string>& texts) {
   std::vector<Url> urls;
   for (const std::string& text : texts) {
     ASSIGN_OR_RETURN(Url url, ParseUrl(text, "--etcd"));
@@ -69,11 +69,22 @@ Result<std::vector<Url>> ParseEtcdUrls(const std::vector<std::string>& texts) {
                          "--etcd");
 }
 
+Result<std::string> PasswordOf(const std::string& file) {
+  if (file.empty()) return std::string();
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
+  std::string password = text.substr(0, text.find_first_of("\r\n"));
+  if (!password.empty()) return password;
+  return InvalidArgument("--etcd-password-file: expected a password in the first line of " + file,
+                         "--etcd-password-file");
+}
+
+}  // namespace
+
 // Lives on the client's thread, apart from Run and the flag.
 struct EtcdClient::Impl {
-  Impl(EtcdOptions given, const Clock& time) : options(std::move(given)), clock(time) {
-    CHECK(!options.endpoints.empty());
-    for (const Url& url : options.endpoints) {
+  Impl(EtcdOptions given, std::vector<Url> urls, std::string secret, const Clock& time)
+      : options(std::move(given)), endpoints(std::move(urls)), password(std::move(secret)), clock(time) {
+    for (const Url& url : endpoints) {
       HttpClientOptions http{.url = url, .timeout = options.timeout, .idle_timeout = 30s, .max_idle = 4};
       http.connect_timeout = std::min<std::chrono::nanoseconds>(options.timeout, 3s);  // also limits a watch
       clients.push_back(std::make_unique<HttpClient>(context.get_executor(), std::move(http), clock));
@@ -110,7 +121,7 @@ struct EtcdClient::Impl {
   }
 
   TimeNs Left(TimeNs deadline) const { return deadline - clock.Now(); }
-  std::string NameOf(std::size_t endpoint) const { return options.endpoints[endpoint].authority(); }
+  std::string NameOf(std::size_t endpoint) const { return endpoints[endpoint].authority(); }
   // The next call goes elsewhere, unless another call found that out before.
   void Leave(std::size_t endpoint) {
     if (preferred == endpoint) preferred = (endpoint + 1) % clients.size();
@@ -151,6 +162,8 @@ struct EtcdClient::Impl {
   }
 
   const EtcdOptions options;
+  const std::vector<Url> endpoints;  // not empty
+  const std::string password;
   const Clock& clock;
   std::string names;
   std::mutex mutex;
@@ -188,7 +201,7 @@ asio::awaitable<Outcome> EtcdClient::Impl::TryWithToken(std::size_t endpoint, st
                                                         TimeNs time) {
   if (token.empty() && !options.user.empty()) {
     std::string login_path = "/v3/auth/authenticate";
-    std::string login_body = EtcdAuthenticateBody(options.user, options.password);
+    std::string login_body = EtcdAuthenticateBody(options.user, password);
     Outcome login = co_await TryOnce(endpoint, std::move(login_path), std::move(login_body), time);
     if (login.kind == Outcome::Kind::kRefused) {
       login.error.message = "--etcd-user: " + login.error.message;
@@ -315,8 +328,15 @@ asio::awaitable<void> EtcdClient::Impl::RunWatch(std::string body, std::shared_p
   if (state->cancelled || ending) state->end = {Kind::kStopped, {}};
 }
 
-EtcdClient::EtcdClient(EtcdOptions options, const Clock& clock)
-    : impl_(std::make_unique<Impl>(std::move(options), clock)) {}
+EtcdClient::EtcdClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<EtcdClient>> EtcdClient::Open(EtcdOptions options, const Clock& clock) {
+  if (options.urls.empty()) return std::unique_ptr<EtcdClient>();
+  ASSIGN_OR_RETURN(std::vector<Url> endpoints, ParseUrls(options.urls));
+  ASSIGN_OR_RETURN(std::string password, PasswordOf(options.password_file));
+  return std::unique_ptr<EtcdClient>(
+      new EtcdClient(std::make_unique<Impl>(std::move(options), std::move(endpoints), std::move(password), clock)));
+}
 
 EtcdClient::~EtcdClient() {
   Stop();

@@ -22,14 +22,12 @@
 namespace loramux {
 
 struct EtcdOptions {
-  std::vector<Url> endpoints;                           // not empty
-  std::string user, password;                           // empty: without authentication
+  std::vector<std::string> urls;                        // as --etcd has them; empty: there is no etcd
+  std::string user;                                     // empty: without authentication
+  std::string password_file;                            // its first line is the user's password
   std::chrono::nanoseconds timeout{5'000'000'000};      // longest time of a call, all endpoints together
   std::chrono::nanoseconds watch_time{60'000'000'000};  // when a watch ends; a dead connection is found then
 };
-
-// Reads the values of --etcd. Errors name the flag.
-Result<std::vector<Url>> ParseEtcdUrls(const std::vector<std::string>& texts);
 
 // Why a watch ended.
 struct EtcdWatchEnd {
@@ -51,8 +49,9 @@ struct EtcdWatchEnd {
 // refused the call (its message says why); kNotFound, no such lease.
 class EtcdClient {
  public:
-  // `clock` must outlive the client. REQUIRES: at least one endpoint.
-  EtcdClient(EtcdOptions options, const Clock& clock);
+  // Null if there is no etcd. Asks nothing yet, so that a program starts while etcd is down. `clock` must outlive the
+  // client. Errors name the flag: no such URLs, or no password in the file.
+  static Result<std::unique_ptr<EtcdClient>> Open(EtcdOptions options, const Clock& clock);
   // Stops. REQUIRES: no call runs any more.
   ~EtcdClient();
   EtcdClient(const EtcdClient&) = delete;
@@ -86,6 +85,7 @@ class EtcdClient {
 
  private:
   struct Impl;
+  explicit EtcdClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -74,8 +74,8 @@ class EtcdForTest {
       ::_exit(127);
     }
     const OsClock clock;
-    EtcdClient probe(Options(std::chrono::seconds(30)), clock);
-    ASSERT_TRUE(probe.Range({.key = "x"}).ok());
+    const auto probe = EtcdClient::Open(Options(std::chrono::seconds(30)), clock);
+    ASSERT_TRUE(probe.ok() && (*probe)->Range({.key = "x"}).ok());
   }
   // As power loss does.
   void Kill() {
@@ -95,9 +95,10 @@ class EtcdForTest {
     Start();
   }
 
-  Url url() const { return {.host = "127.0.0.1", .port = std::to_string(port_)}; }
+  int port() const { return port_; }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
   EtcdOptions Options(std::chrono::nanoseconds timeout = std::chrono::seconds(5)) const {
-    return {.endpoints = {url()}, .timeout = timeout};
+    return {.urls = {url()}, .timeout = timeout};
   }
 
  private:

@@ -1,12 +1,15 @@
 // The client, the mirror, leases, members and the catalogue with a real etcd, and the client with servers that
 // misbehave.
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/must.h"
+#include "base/text_file.h"
 #include "base/wait_until_for_test.h"
 #include "etcd/catalogue.h"
 #include "etcd/etcd_client.h"
@@ -38,7 +41,7 @@ class EtcdTest : public testing::Test {
   }
   void SetUp() override {
     if (etcd_ == nullptr) GTEST_SKIP() << "SKIPPED: there is no program etcd; tools/setup.sh test installs it";
-    client_ = std::make_unique<EtcdClient>(etcd_->Options(), clock_);
+    client_ = Must(EtcdClient::Open(etcd_->Options(), clock_));
     for (const char* prefix : {"/loramux/v1/", "t/"}) {
       const auto all = client_->ReadPrefix(prefix, false);
       ASSERT_TRUE(all.ok()) << all.error().message;
@@ -55,7 +58,7 @@ class EtcdTest : public testing::Test {
   }
   void Compact() {
     const auto now = client_->Range({.key = "x"});
-    RawHttpClient raw(static_cast<std::uint16_t>(std::stoi(etcd_->url().port)));
+    RawHttpClient raw(static_cast<std::uint16_t>(etcd_->port()));
     ASSERT_TRUE(raw.Send(RawHttpClient::Format("POST", "/v3/kv/compaction",
                                                "{\"revision\":\"" + std::to_string(now->header.revision) + "\"}")));
     ASSERT_EQ(raw.Read().status, 200);
@@ -189,7 +192,8 @@ TEST_F(EtcdTest, AMirrorFollowsAndGoesOnWhereItsWatchBrokeOff) {
 TEST_F(EtcdTest, AWatchThatTimeEndsIsResumed) {
   EtcdOptions options = etcd_->Options();
   options.watch_time = 50ms;
-  EtcdClient client(options, clock_);
+  const auto opened = Must(EtcdClient::Open(options, clock_));
+  EtcdClient& client = *opened;
   Seen seen;
   EtcdMirror mirror(client, "t/", "the test", seen.Take());
   for (int i = 0; i < 20; ++i) {
@@ -313,10 +317,11 @@ TEST_F(EtcdTest, ADeadEndpointIsPassedOver) {
   EtcdOptions options = etcd_->Options();
   {
     const auto free = BoundPort::Bind("127.0.0.1", 0);
-    options.endpoints.insert(options.endpoints.begin(), {.host = "127.0.0.1", .port = std::to_string((*free)->port())});
+    options.urls.insert(options.urls.begin(), "http://127.0.0.1:" + std::to_string((*free)->port()));
   }
-  options.endpoints.push_back({.host = "no-such-host.invalid", .port = "1"});
-  EtcdClient client(options, clock_);
+  options.urls.push_back("http://no-such-host.invalid:1");
+  const auto opened = Must(EtcdClient::Open(options, clock_));
+  EtcdClient& client = *opened;
   EXPECT_TRUE(client.Put("t/a", "1").ok());
   Seen seen;
   EtcdMirror mirror(client, "t/", "the test", seen.Take());
@@ -341,9 +346,9 @@ class HostileTest : public testing::Test {
     http.drain_timeout = 10ms;
     server_ = std::make_unique<HttpServer>(http, routes_, clock_);
     ASSERT_TRUE(server_->Start().ok());
-    options.endpoints = {{.host = "127.0.0.1", .port = std::to_string(server_->port())}};
+    options.urls = {"http://127.0.0.1:" + std::to_string(server_->port())};
     options.timeout = 300ms;
-    client_ = std::make_unique<EtcdClient>(options, clock_);
+    client_ = Must(EtcdClient::Open(options, clock_));
   }
 
   OsClock clock_;
@@ -485,7 +490,10 @@ TEST_F(HostileTest, ATokenIsTakenAndRenewed) {
     }
     return HttpReply{401, R"({"error":"etcdserver: invalid auth token","code":16})"};
   });
-  Start({.user = "u", .password = "p"});
+  const std::string password = testing::TempDir() + "loramux_etcd_password";
+  ASSERT_TRUE(WriteTextFile(password, "p\nwhat follows is none\n").ok());
+  Start({.user = "u", .password_file = password});
+  std::filesystem::remove(password);
   EXPECT_TRUE(client_->Range({.key = "k"}).ok());
   EXPECT_TRUE(client_->Range({.key = "k"}).ok());
   EXPECT_EQ(logins, 1);

@@ -107,6 +107,30 @@ std::string HeadOf(const HttpReply& reply, unsigned version, bool keep_alive) {
   return std::move(head).str();
 }
 
+// `allowed`: the methods that the path has.
+HttpReply NoRouteReply(const RouteTable& routes, const HttpServerOptions& options, const HttpRequest& request,
+                       std::string_view origin, std::vector<std::string> allowed) {
+  if (allowed.empty() && !(request.method == "OPTIONS" && request.path == "*")) {
+    const std::string_view meant = NearPath(routes, request.path);
+    return ErrorReply(404, fmt::format("Not Found: this server has no {}{}{}.", request.path.substr(0, kMaxTargetInLog),
+                                       meant.empty() ? "" : "; send it to ", meant));
+  }
+  allowed.emplace_back("OPTIONS");
+  std::string list;
+  for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
+  HttpReply reply;
+  reply.status = 204;
+  if (request.method == "OPTIONS") {
+    reply.headers =
+        PreflightHeaders(options.allowed_origins, origin, list, request.Header("Access-Control-Request-Headers"));
+  } else {
+    reply =
+        ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method + ".");
+  }
+  reply.headers.emplace_back("Allow", list);
+  return reply;
+}
+
 }  // namespace
 
 HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared, std::string address)
@@ -118,6 +142,7 @@ HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpSha
       body_lease_(shared.activity, std::move(address)),
       deadline_(stream_->socket().get_executor()),
       waiting_since_(clock_.Now()),
+      error_form_(&routes_.error_form()),
       watch_stopped_(stream_->socket().get_executor(), asio::steady_timer::time_point::max()) {
   error_code ignored;
   stream_->socket().set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -136,9 +161,6 @@ asio::awaitable<void> HttpConnection::Run() {
   co_await Close();
 }
 
-// Makes a request id in advance, so that even the reply to a request that cannot be read has one.
-void HttpConnection::BeginTrace() { trace_ = NewTrace(RandomIdBits); }
-
 void HttpConnection::ContinueTrace(const RequestParser& parser) {
   const auto& header = parser.get();
   AdoptTrace(trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
@@ -146,7 +168,7 @@ void HttpConnection::ContinueTrace(const RequestParser& parser) {
 }
 
 asio::awaitable<void> HttpConnection::RunRefused(std::string why) {
-  BeginTrace();
+  trace_ = NewTrace(RandomIdBits);
   keep_alive_ = false;
   ArmDeadline(options_.linger_timeout);
   const error_code error = co_await stream_->Open();
@@ -162,10 +184,10 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   const bool any = co_await WaitForFirstByte();
   if (!any) co_return false;
   const TimeNs start = clock_.Now();
-  BeginTrace();
+  trace_ = NewTrace(RandomIdBits);  // in advance, so that even the reply to a request that cannot be read has an id
   bytes_sent_ = 0;
   origin_.clear();
-  error_form_ = nullptr;
+  error_form_ = &routes_.error_form();
   HttpRequest request;
   const HttpRoute* route = nullptr;
   std::optional<HttpReply> refusal;
@@ -282,34 +304,12 @@ void HttpConnection::MarkGone() {
 std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const HttpRoute*& route) const {
   std::vector<std::string> allowed;
   route = routes_.Find(request, allowed);
-  if (route == nullptr) return NoRouteReply(request, std::move(allowed));
+  if (route == nullptr) return NoRouteReply(routes_, options_, request, origin_, std::move(allowed));
   request.draining = activity_.draining();
   if (route->access == RouteAccess::kOpen) return EncodingRefusal(request);
   if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown), kDroppedShuttingDown);
   std::optional<HttpReply> refusal = routes_.gate() ? routes_.gate()(request) : std::nullopt;
   return refusal ? std::move(refusal) : EncodingRefusal(request);
-}
-
-HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const {
-  if (allowed.empty() && !(request.method == "OPTIONS" && request.path == "*")) {
-    const std::string_view meant = NearPath(routes_, request.path);
-    return ErrorReply(404, fmt::format("Not Found: this server has no {}{}{}.", request.path.substr(0, kMaxTargetInLog),
-                                       meant.empty() ? "" : "; send it to ", meant));
-  }
-  allowed.emplace_back("OPTIONS");
-  std::string list;
-  for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
-  HttpReply reply;
-  reply.status = 204;
-  if (request.method == "OPTIONS") {
-    reply.headers =
-        PreflightHeaders(options_.allowed_origins, origin_, list, request.Header("Access-Control-Request-Headers"));
-  } else {
-    reply =
-        ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method + ".");
-  }
-  reply.headers.emplace_back("Allow", list);
-  return reply;
 }
 
 // Exceptions of libraries, or for lack of memory, end the request and not the process.
@@ -359,8 +359,9 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (activity_.draining()) keep_alive_ = false;
   linger_ = !keep_alive_;
-  if (reply.error && error_form_ != nullptr) {
+  if (reply.error && *error_form_) {
     reply.body = (*error_form_)(reply.status, reply.error->message, reply.error->param);
+    reply.content_type = "application/json";
   }
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);

@@ -83,14 +83,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Reading (connection_read.cc). Where these return false, the connection is over; they have sent a reply where a
   // client can still receive one.
   boost::asio::awaitable<bool> WaitForFirstByte();
-  void BeginTrace();
   void ContinueTrace(const RequestParser& parser);
   boost::asio::awaitable<bool> ReadHeader(RequestParser& parser);
   boost::asio::awaitable<bool> ReadBody(RequestParser& parser, std::size_t limit);
   boost::asio::awaitable<bool> ParseMore(RequestParser& parser, boost::system::error_code& error);
   boost::asio::awaitable<bool> FailRead(boost::system::error_code error, bool in_header);
   boost::asio::awaitable<bool> FailRead(int status, std::string message);
-  std::chrono::milliseconds BodyTimeLeft(TimeNs start, std::size_t received) const;
   std::optional<HttpReply> HeaderRefusal(const RequestParser& parser) const;
 
   // Handling.
@@ -100,7 +98,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> Answer(HttpExchange& exchange, const HttpRoute* route, std::optional<HttpReply> refusal);
   boost::asio::awaitable<void> RunHandler(const HttpHandler& handler, HttpExchange& exchange);
   std::optional<HttpReply> Screen(HttpRequest& request, const HttpRoute*& route) const;
-  HttpReply NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const;
   boost::asio::awaitable<void> Close();
   void Log(const HttpExchange& exchange, TimeNs start) const;
 
@@ -135,9 +132,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpExchange* exchange_ = nullptr;  // the exchange being answered
   std::atomic<TimeNs> waiting_since_;
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;                     // Origin header of the request
-  const ErrorForm* error_form_ = nullptr;  // the path's form of errors; null: ErrorBody, or no path is known yet
-  std::string address_;                    // address of the client
+  std::string origin_;           // Origin header of the request
+  const ErrorForm* error_form_;  // that of the path, or of the table while no path is known
+  std::string address_;          // address of the client
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

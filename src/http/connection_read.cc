@@ -62,6 +62,15 @@ std::string BodyTooLarge(std::size_t limit) {
   return fmt::format("The request's body is too large: expected at most {} bytes.", limit);
 }
 
+// The time left for a body, `since_start` of its beginning. Received bytes extend it, so large bodies get more time; a
+// client that only drips does not.
+std::chrono::milliseconds BodyTimeLeft(const HttpServerOptions& options, TimeNs since_start, std::size_t received) {
+  const auto elapsed = std::chrono::milliseconds(since_start / kNsPerMs);
+  const auto earned = std::chrono::milliseconds(static_cast<std::int64_t>(received) * 1000 /
+                                                std::max<std::int64_t>(1, options.min_body_bytes_per_second));
+  return std::max(std::chrono::milliseconds(0), options.body_timeout + earned - elapsed);
+}
+
 }  // namespace
 
 asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
@@ -111,7 +120,7 @@ asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
   bool more = true;
   while (more && !parser.is_header_done()) more = co_await ParseMore(parser, error);
   DisarmDeadline();
-  error_form_ = routes_.ErrorFormOf(PathOf(OriginForm(parser.get().target())));
+  error_form_ = &routes_.ErrorFormOf(PathOf(OriginForm(parser.get().target())));
   if (!more) co_return co_await FailRead(error, true);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
   std::optional<HttpReply> refusal = HeaderRefusal(parser);
@@ -143,14 +152,6 @@ std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& pars
   return std::nullopt;
 }
 
-// The time left for a body. Received bytes extend it, so large bodies get more time; a client that only drips does not.
-std::chrono::milliseconds HttpConnection::BodyTimeLeft(TimeNs start, std::size_t received) const {
-  const auto elapsed = std::chrono::milliseconds((clock_.Now() - start) / kNsPerMs);
-  const auto earned = std::chrono::milliseconds(static_cast<std::int64_t>(received) * 1000 /
-                                                std::max<std::int64_t>(1, options_.min_body_bytes_per_second));
-  return std::max(std::chrono::milliseconds(0), options_.body_timeout + earned - elapsed);
-}
-
 asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_t limit) {
   if (parser.is_done()) co_return true;
   const auto announced = parser.content_length();
@@ -168,7 +169,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_
     if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
     if (!body_lease_.Grow(held))
       co_return co_await FailRead(503, "The server receives too much at once, or from this address; try again.");
-    const auto left = BodyTimeLeft(start, held);
+    const auto left = BodyTimeLeft(options_, clock_.Now() - start, held);
     ArmDeadline(left);
     deadline_passed_ = left.count() == 0;
     more = co_await ParseMore(parser, error);

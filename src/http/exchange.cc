@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "http/connection.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 
 namespace loramux {
 namespace {
@@ -73,7 +73,8 @@ std::string_view HttpRequest::Header(std::string_view name) const {
 HttpReply ErrorReply(int status, std::string_view message, std::string_view param) {
   HttpReply reply;
   reply.status = status;
-  reply.body = ErrorBody(status, message, param);
+  reply.body = message;
+  reply.content_type = "text/plain; charset=utf-8";
   reply.error = ErrorText{std::string(message), std::string(param)};
   if (status == 503) reply.headers.emplace_back("Retry-After", "1");
   return reply;
@@ -197,7 +198,7 @@ const HttpRoute* RouteTable::Find(HttpRequest& request, std::vector<std::string>
   return nullptr;
 }
 
-const ErrorForm* RouteTable::ErrorFormOf(std::string_view path) const {
+const ErrorForm& RouteTable::ErrorFormOf(std::string_view path) const {
   const HttpRoute* best = nullptr;
   for (const HttpRoute& route : routes_) {
     const std::size_t size = route.path.size();
@@ -205,7 +206,7 @@ const ErrorForm* RouteTable::ErrorFormOf(std::string_view path) const {
     const bool longer = best == nullptr || size > best->path.size();
     if (longer || (size == best->path.size() && !best->error_form)) best = &route;
   }
-  return best != nullptr && best->error_form ? &best->error_form : nullptr;
+  return best != nullptr && best->error_form ? best->error_form : error_form_;
 }
 
 }  // namespace loramux

@@ -19,7 +19,7 @@
 
 #include "base/result.h"
 #include "http/access_line.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 
 namespace loramux {
 
@@ -56,11 +56,11 @@ struct HttpReply {
   std::string body;
   std::string content_type = "application/json";  // not sent if the body is empty
   std::vector<std::pair<std::string, std::string>> headers;
-  std::optional<ErrorText> error = {};  // if set, a route with a form of errors of its own writes the body anew
+  std::optional<ErrorText> error = {};  // if set, the path's form of errors writes the body
 };
 
-// Returns {"error":{...}} with the HTTP status for the error's code, or with `status`. A kRateLimited error sheds the
-// request (kDroppedReasonHeader).
+// Returns an error with the HTTP status for its code, or with `status`, whose body the path's form writes: without one
+// it is the message. A kRateLimited error sheds the request (kDroppedReasonHeader).
 HttpReply ErrorReply(const Error& error);
 HttpReply ErrorReply(int status, std::string_view message, std::string_view param = {});
 
@@ -170,7 +170,7 @@ struct HttpRoute {
   HttpHandler handler;
   RouteAccess access = RouteAccess::kGated;
   std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();  // besides the server's own limit; beyond: 413
-  ErrorForm error_form = nullptr;  // writes the bodies of all errors of this route; null: ErrorBody
+  ErrorForm error_form = nullptr;  // writes the bodies of all errors of this route; null: the table's
 };
 
 // Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
@@ -183,6 +183,10 @@ class RouteTable {
   // Sets the gate of gated routes. Default: none, which admits every request.
   void SetGate(HttpGate gate) { gate_ = std::move(gate); }
   const HttpGate& gate() const { return gate_; }
+
+  // Sets how errors are written on paths whose routes have no form of their own. Default: their messages alone.
+  void SetErrorForm(ErrorForm form) { error_form_ = std::move(form); }
+  const ErrorForm& error_form() const { return error_form_; }
 
   // Adds a route. `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included. The
   // handler for GET also serves HEAD. REQUIRES: no route with the same method and path.
@@ -199,12 +203,13 @@ class RouteTable {
   // that the path has, and stays empty for an unknown path.
   const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
   // Returns how errors about a path are written, whether or not it has a route: as those of the route with the longest
-  // path that is the path or its beginning. Null: ErrorBody.
-  const ErrorForm* ErrorFormOf(std::string_view path) const;
+  // path that is the path or its beginning; else as error_form() says.
+  const ErrorForm& ErrorFormOf(std::string_view path) const;
 
  private:
   std::vector<HttpRoute> routes_;
   HttpGate gate_;
+  ErrorForm error_form_;
 };
 
 // Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.

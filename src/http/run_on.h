@@ -1,10 +1,8 @@
 // Runs long work away from the connections' threads. Needs coroutines.
 #pragma once
 
-#include <atomic>
 #include <exception>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include <boost/asio/associated_executor.hpp>
@@ -15,8 +13,6 @@
 #include <boost/asio/prefer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
-
-#include "http/fair_work_queue.h"
 
 namespace loramux {
 
@@ -52,23 +48,6 @@ boost::asio::awaitable<void> RunElsewhere(Post post, Function function) {
 template <typename Function>
 boost::asio::awaitable<void> RunOn(boost::asio::thread_pool& pool, Function function) {
   return RunElsewhere([&pool](auto work) { boost::asio::post(pool, std::move(work)); }, std::move(function));
-}
-
-// Runs `function` on the queue as work of `tenant`, as RunElsewhere does.
-template <typename Function>
-boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, Function function) {
-  return RunElsewhere([&queue, tenant = std::move(tenant)](auto work) { queue.Post(tenant, std::move(work)); },
-                      std::move(function));
-}
-
-// The same, unless the client is gone when the turn of this work comes: then `function` is not called. `gone` must
-// outlive the calling coroutine (HttpExchange::WatchClient).
-template <typename Function>
-boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, std::string tenant, const std::atomic<bool>& gone,
-                                   Function function) {
-  return RunOn(queue, std::move(tenant), [&gone, function = std::move(function)]() mutable {
-    if (!gone) function();
-  });
 }
 
 }  // namespace loramux

@@ -16,9 +16,9 @@
 namespace loramux {
 
 struct RemoteAdapterOptions {
-  std::filesystem::path cache_directory;  // --adapter-cache-dir
-  std::int64_t cache_bytes = 0;           // --adapter-cache-bytes
-  bool offline = false;                   // take what the cache has, and never ask a source
+  std::string cache_directory;                        // --adapter-cache-dir
+  std::int64_t cache_bytes = std::int64_t{32} << 30;  // --adapter-cache-bytes
+  bool offline = false;                               // take what the cache has, and never ask a source
   S3Options s3;
   HubClientOptions hub;
 };

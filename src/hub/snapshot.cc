@@ -70,7 +70,7 @@ Result<fs::path> FetchSnapshot(const RepoName& repo, const SnapshotOptions& opti
   if (auto folder = cache.Find(repo)) return *folder;
   if (options.offline) {
     return NotFound(fmt::format("{}: not in the cache {}, or not all of it; leave out --offline to download it",
-                                repo.full(), options.cache.string()));
+                                repo.full(), options.cache));
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<HubClient> client, HubClient::Create(options.hub));
   ASSIGN_OR_RETURN(const RepoFiles files, client->List(repo));

@@ -12,7 +12,7 @@
 namespace loramux {
 
 struct SnapshotOptions {
-  std::filesystem::path cache;
+  std::string cache;  // the folder
   HubClientOptions hub;
   bool offline = false;  // take what the cache has, and never ask the hub
 };

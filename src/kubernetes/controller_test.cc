@@ -137,7 +137,7 @@ class ControllerTest : public testing::Test {
     ::close(file);
     token_ = pattern;
     store_.emplace();
-    etcd_.emplace(store_->Options(), clock_);
+    etcd_ = std::move(EtcdClient::Open(store_->Options(), clock_)).value();
     kubernetes_.emplace(KubeOptions{.server = *ParseUrl(api_.url(), "x"), .token_file = token_}, clock_);
     Start();
   }
@@ -164,7 +164,7 @@ class ControllerTest : public testing::Test {
   ApiServer api_;
   std::string token_;
   std::optional<EtcdForTest> store_;
-  std::optional<EtcdClient> etcd_;
+  std::unique_ptr<EtcdClient> etcd_;
   std::optional<KubeClient> kubernetes_;
   std::optional<KubernetesController> controller_;
   std::jthread thread_;

@@ -22,6 +22,18 @@ DeltaShape ShapeOf(const RecurrentConfig& config) {
   return {config.key_heads, config.value_heads, config.key_dim, config.value_dim};
 }
 
+// What no adapter brings cannot be generated.
+void ExcludeAddedTokens(const ModelConfig& config, Rows logits, std::int64_t rows) {
+  for (std::int64_t row = 0; config.added_tokens > 0 && row < rows; ++row) {
+    std::fill_n(logits.data + row * logits.stride + config.BaseTokens(), config.added_tokens,
+                -std::numeric_limits<float>::infinity());
+  }
+}
+
+std::span<const float> LogitsOf(const ModelConfig& config, Rows logits, std::int64_t row) {
+  return {logits.data + row * logits.stride, static_cast<std::size_t>(config.vocab_size)};
+}
+
 }  // namespace
 
 CpuWorkspace::CpuWorkspace(const ModelConfig& config)
@@ -212,7 +224,7 @@ template <typename F>
 void CpuOps::ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
                          const NormVectors& weights, const F& fn) const {
   const std::size_t index = LoraView::NormIndex(norm.layer, norm.kind, config_.num_layers);
-  const auto offset = static_cast<float>(config_.norm_weight_offset);
+  const float offset = NormOffsetOf(config_);
   const NormWeights of_base = {weights.weight.data(), offset, weights.bias.empty() ? nullptr : weights.bias.data()};
   std::int64_t begin = 0;  // first of the rows with the base's weights
   for (const AdapterRowsOf<LoraView>& group : groups) {
@@ -234,7 +246,7 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
                           .rows = end - begin,
                           .width = config_.hidden_size,
                           .weights = of_rows,
-                          .eps = Epsilon()});
+                          .eps = NormEpsilonOf(config_)});
   });
 }
 
@@ -243,7 +255,8 @@ void CpuOps::Norm(NormOf norm, Rows x, std::int64_t rows, const NormVectors& wei
 void CpuOps::NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights) {
   const std::int64_t dim = config_.HeadsOf(norm.layer).head_dim;
   const auto norm_some = [&](Rows some, std::int64_t rows, const NormWeights& of_rows) {
-    NormRows(f_.context, {.x = some, .y = some, .rows = rows, .width = dim, .weights = of_rows, .eps = Epsilon()});
+    NormRows(f_.context,
+             {.x = some, .y = some, .rows = rows, .width = dim, .weights = of_rows, .eps = NormEpsilonOf(config_)});
   };
   if (config_.qk_norm == QkNorm::kLayerOfHeads) {  // adapters bring no weights of these norms
     for (std::int64_t first = 0; first < heads * dim; first += dim) {
@@ -267,7 +280,7 @@ void CpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors&
   ForEachNorm(norm, batch_->adapters, batch_->num_rows, weights,
               [&](std::int64_t begin, std::int64_t end, const NormWeights& of_rows) {
                 const Rows some = x.Below(begin);
-                NormRows(f_.context, {some, some, end - begin, width, of_rows, Epsilon()});
+                NormRows(f_.context, {some, some, end - begin, width, of_rows, NormEpsilonOf(config_)});
               });
 }
 
@@ -285,7 +298,7 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   }
   const MatMulArguments product = {x, rows, w, bias.empty() ? nullptr : bias.data(), y};
   const bool of_logits = !outputs.empty() && outputs.front().target == LoraTarget::kLmHead;
-  if (of_logits) ExcludeAddedTokens(y, rows);
+  if (of_logits) ExcludeAddedTokens(config_, y, rows);
   const bool own = of_logits && CollectOwnSegments();
   if (own || count == 0) MatMul(f_.context, product);
   if (own) OwnProducts(f_.context, {w_.own_segments, x, config_.EmbeddingSize(), y});
@@ -294,14 +307,6 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
                                              EnsureFloats(w_.lora, workspace)};
   if (own) return LoraMatMul(f_.context, with_lora.Lora());
   MatMulWithLora(f_.context, with_lora);
-}
-
-// What no adapter brings cannot be generated.
-void CpuOps::ExcludeAddedTokens(Rows logits, std::int64_t rows) const {
-  for (std::int64_t row = 0; config_.added_tokens > 0 && row < rows; ++row) {
-    std::fill_n(logits.data + row * logits.stride + config_.BaseTokens(), config_.added_tokens,
-                -std::numeric_limits<float>::infinity());
-  }
 }
 
 // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
@@ -448,7 +453,7 @@ void CpuOps::MixStates(std::int64_t layer, const StateWeightsOf<Vector>& weights
                             .heads = shape.value_heads,
                             .head_dim = shape.value_dim,
                             .weight = weights.norm.data(),
-                            .eps = Epsilon(),
+                            .eps = NormEpsilonOf(config_),
                             .z = x.From(shape.Channels()),
                             .y = out});
 }
@@ -506,7 +511,7 @@ void CpuOps::MixLayerInputs(Rows context, const NormVectors& weights, Rows input
   Scale(context, rows, all, to_hidden, 0.0f);
   for (std::int64_t first = 0; first < all; first += size) {
     const Rows of_layer = context.From(first);
-    NormRows(f_.context, {of_layer, of_layer, rows, size, {weights.weight.data()}, Epsilon()});
+    NormRows(f_.context, {of_layer, of_layer, rows, size, {weights.weight.data()}, NormEpsilonOf(config_)});
   }
   Scale(inputs, rows, all, static_cast<float>(config_.layer_input_scale), 0.0f);
   AddRows(f_.context, {context, inputs, rows, all});
@@ -543,10 +548,6 @@ void CpuOps::PrepareSampler() {
   if (w_.sampler.size() < threads) w_.sampler.resize(threads);
 }
 
-std::span<const float> CpuOps::LogitsOf(Rows logits, std::int64_t row) const {
-  return {logits.data + row * logits.stride, static_cast<std::size_t>(config_.vocab_size)};
-}
-
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
 void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
   PrepareSampler();
@@ -554,7 +555,7 @@ void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
     const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
     const SampleRow& of = samples.rows[index];
     result_.tokens[index] =
-        loramux::Sample(LogitsOf(logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
+        loramux::Sample(LogitsOf(config_, logits, row), of.params, samples.ContextOf(of), w_.sampler[thread]);
   });
 }
 
@@ -565,7 +566,7 @@ void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
   f_.context.pool->Run(static_cast<std::int64_t>(scores.size()), [&](std::int64_t row, int worker) {
     const auto index = static_cast<std::size_t>(row);
     result_.scores[first + index] =
-        loramux::Score(LogitsOf(logits, row), scores[index], w_.sampler[static_cast<std::size_t>(worker)]);
+        loramux::Score(LogitsOf(config_, logits, row), scores[index], w_.sampler[static_cast<std::size_t>(worker)]);
   });
 }
 

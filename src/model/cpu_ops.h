@@ -138,18 +138,15 @@ class CpuOps {
   PagesOfLayer PagesOf(std::int64_t layer) const;
   void PrepareRope(RopeTable& table, CpuWorkspace::Angles& angles) const;
   void PrepareSampler();
-  std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   bool CollectOwnSegments();
   // Finds ChosenRows' runs of the batch's adapters; the rows of what they change.
   void CollectExpertRuns();
   std::int64_t CollectExpertSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) const;
-  void ExcludeAddedTokens(Rows logits, std::int64_t rows) const;
   // Calls fn(begin, end, weights) for rows [0, rows) in runs with the same weights of a norm. Adapters as in `groups`.
   template <typename F>
   void ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
                    const NormVectors& weights, const F& fn) const;
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
-  float Epsilon() const { return static_cast<float>(config_.norm_eps); }
 
   const ModelConfig& config_;
   CpuWorkspace& w_;

@@ -57,6 +57,8 @@ inline ScoreForm ScoresOf(const ModelConfig& c, std::int64_t window) {
           .window = static_cast<std::int32_t>(window),
           .rounds_bias = c.alibi == Alibi::kBf16};
 }
+inline float NormEpsilonOf(const ModelConfig& c) { return static_cast<float>(c.norm_eps); }
+inline float NormOffsetOf(const ModelConfig& c) { return static_cast<float>(c.norm_weight_offset); }
 // `router`: rows of the router's logits, each with the shared expert's gate behind them.
 inline CombineForm CombineOf(const ExpertsConfig& c, const float* router, std::int64_t stride) {
   return {c.route.per_token, c.shared_size > 0, c.shared_gate ? router + c.route.experts : nullptr, stride};

@@ -70,6 +70,14 @@ void LaunchExpertLora(const GpuForward& f, const ModelConfig& config, const Acti
   gpu::LoraExpand(f.stream, expand);
 }
 
+gpu::PagesOnDevice PagesAt(const DevicePlace& place) {
+  return {.base = place.arena.base,
+          .page_stride = static_cast<std::int64_t>(place.arena.page_stride),
+          .page_tokens = static_cast<std::int32_t>(place.layout.page_tokens),
+          .num_kv_heads = static_cast<std::int32_t>(place.layout.num_kv_heads),
+          .head_dim = static_cast<std::int32_t>(place.layout.head_dim)};
+}
+
 }  // namespace
 
 ForwardBuffers<GpuRows> GpuOps::Begin(const StepRows<DeviceLoraView>& /*batch*/) { return b_; }
@@ -131,23 +139,20 @@ void GpuOps::PutOwnProducts(Rows x, Rows y) {
 
 void GpuOps::AwaitLayer(std::int64_t layer) {
   layer_ = layer;
-  if (f_.waits) AwaitArrivals(layer);
-  if (f_.assist == nullptr) return;
-  FlushExpand();  // launches what the layer before left, with its own gates
-  f_.assist->BeginLayer(f_.stream, layer);
-}
-
-void GpuOps::AwaitArrivals(std::int64_t layer) {
-  for (const auto& arrival : f_.step.arrivals) {
-    if (const LayerEvents* events = arrival->events(); events != nullptr) {
+  for (std::size_t i = 0; f_.waits && i < f_.step.arrivals.size(); ++i) {
+    const LayerProgress& arrival = *f_.step.arrivals[i];
+    if (const LayerEvents* events = arrival.events(); events != nullptr) {
       events->EnqueueWait(f_.stream, layer);
       continue;
     }
-    if (arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1)) continue;
+    if (arrival.failed() || arrival.arrived() > std::min<std::int64_t>(layer, arrival.layers() - 1)) continue;
     const TimeNs begin = clock_.Now();
-    arrival->Wait(layer);
+    arrival.Wait(layer);
     waited_ += clock_.Now() - begin;
   }
+  if (f_.assist == nullptr) return;
+  FlushExpand();  // launches what the layer before left, with its own gates
+  f_.assist->BeginLayer(f_.stream, layer);
 }
 
 void GpuOps::Norm(NormOf norm, Rows x, std::int64_t /*rows*/, const NormVectors& weights, Rows y) {
@@ -171,10 +176,10 @@ void GpuOps::LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, 
                                             .x_stride = x.stride,
                                             .added_stride = added_.stride,
                                             .y_stride = y.stride,
-                                            .eps = Epsilon(),
+                                            .eps = NormEpsilonOf(config_),
                                             .own = own,
                                             .added_scale = static_cast<float>(config_.residual_scale),
-                                            .weight_offset = NormOffset(),
+                                            .weight_offset = NormOffsetOf(config_),
                                             .bias = weights.bias.data};
   if (adds && expand_.slices == 1 && expand_.y[0] == added_.wide) {
     gpu::LoraNormRows(f_.stream, f_.dtype, {arguments, expand_});
@@ -204,9 +209,9 @@ void GpuOps::NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors&
                  .x_stride = x.stride,
                  .added_stride = 0,
                  .y_stride = x.stride,
-                 .eps = Epsilon(),
+                 .eps = NormEpsilonOf(config_),
                  .own = OwnOf(config_, norm, step_.own),
-                 .weight_offset = NormOffset(),
+                 .weight_offset = NormOffsetOf(config_),
                  .bias = weights.bias.data});
 }
 
@@ -267,7 +272,11 @@ void GpuOps::AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<R
   f_.assist->Add(f_.stream, GroupOf(b_, x, outputs.front().y), layer, std::span(of_group, count));
 }
 
-void GpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+void GpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
+                    std::span<const LoraOutput<Rows>> outputs) {
+  MatMul(x, rows, w, bias, y);
+  PutOwnProducts(x, y);
+  if (outputs.empty()) return;
   LaunchLora(layer, x, outputs);
   if (f_.assist != nullptr) AddAnswers(layer, x, outputs);
 }
@@ -316,14 +325,6 @@ void GpuOps::Rope(std::int64_t layer, Rows x, std::int64_t heads) {
   CHECK_EQ(heads, config_.num_heads + config_.num_kv_heads);
 }
 
-gpu::PagesOnDevice GpuOps::Pages() const {
-  return {.base = f_.arena.base,
-          .page_stride = static_cast<std::int64_t>(f_.arena.page_stride),
-          .page_tokens = static_cast<std::int32_t>(f_.layout.page_tokens),
-          .num_kv_heads = static_cast<std::int32_t>(config_.num_kv_heads),
-          .head_dim = static_cast<std::int32_t>(config_.head_dim)};
-}
-
 void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
   FlushProduct();
   CHECK(k.wide == b_.qkv.wide + config_.QDim());
@@ -334,20 +335,20 @@ void GpuOps::StoreKv(std::int64_t layer, Rows k, Rows /*v*/) {
                                            .qkv_stride = b_.qkv.stride,
                                            .q_norm = q_norm_,
                                            .k_norm = k_norm_,
-                                           .eps = Epsilon(),
+                                           .eps = NormEpsilonOf(config_),
                                            .cos = angles.cos,
                                            .sin = angles.sin,
                                            .row_position = step_.row_position,
                                            .row_sequence = step_.row_sequence,
                                            .sequences = step_.sequences,
                                            .page_tables = step_.page_tables,
-                                           .pages = Pages(),
+                                           .pages = PagesAt(f_),
                                            .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
                                            .rows = step_.rows,
                                            .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                            .own_q = own_q_,
                                            .own_k = own_k_,
-                                           .norm_offset = NormOffset(),
+                                           .norm_offset = NormOffsetOf(config_),
                                            .rotary_dim = static_cast<std::int32_t>(rotary_dim),
                                            .adjacent_pairs = config_.rope.adjacent_pairs,
                                            .query_scale = rope_ ? step_.query_scale : nullptr,
@@ -378,7 +379,7 @@ void GpuOps::Attention(std::int64_t layer, std::int64_t window, const Vector& si
                                        .row_sequence = step_.row_sequence,
                                        .sequences = step_.sequences,
                                        .page_tables = step_.page_tables,
-                                       .pages = Pages(),
+                                       .pages = PagesAt(f_),
                                        .layer_offset = static_cast<std::int64_t>(f_.layout.KeyOffset(layer, 0)),
                                        .num_heads = static_cast<std::int32_t>(config_.num_heads),
                                        .form = form,

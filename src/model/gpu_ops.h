@@ -73,11 +73,7 @@ class GpuOps : public NoLayerInputs {
   void NormHeads(NormOf norm, Rows x, std::int64_t heads, const NormVectors& weights);
   void NormRow(NormOf norm, Rows x, std::int64_t width, const NormVectors& weights);
   void Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y,
-              std::span<const LoraOutput<Rows>> outputs) {
-    MatMul(x, rows, w, bias, y);
-    PutOwnProducts(x, y);
-    if (!outputs.empty()) Lora(layer, x, outputs);
-  }
+              std::span<const LoraOutput<Rows>> outputs);
   void Rope(std::int64_t layer, Rows x, std::int64_t heads);
   void StoreKv(std::int64_t layer, Rows k, Rows v);
   void Attention(std::int64_t layer, std::int64_t window, const Vector& sinks, const Vector& slopes, Rows q, Rows out);
@@ -114,22 +110,17 @@ class GpuOps : public NoLayerInputs {
     const bool of_block = x.wide == b_.last_hidden.wide || x.wide == b_.logits.wide || x.wide == b_.last_embedded.wide;
     return x.wide != nullptr && of_block;
   }
-  void AwaitArrivals(std::int64_t layer);
   void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
   // Launches nothing unless y are logits, and there are tokens or rows of the output matrix that adapters bring.
   void PutOwnProducts(Rows x, Rows y);
   // Launches nothing if no adapter of the batch changes the targets.
-  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   void LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   // The processor's part of the products that follow x: hands x over, and adds the answers.
   void SendActivations(Rows x, Rows y);
   void AddAnswers(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
   std::int32_t Block() const { return static_cast<std::int32_t>(block_ - step_.blocks.data()); }
-  gpu::PagesOnDevice Pages() const;
   // Launches a norm with the Add and the expand that wait for it. Without weights, y = x.
   void LaunchNorm(Rows x, std::int64_t width, const NormVectors& weights, gpu::OwnNorm own, Rows y);
-  float Epsilon() const { return static_cast<float>(config_.norm_eps); }
-  float NormOffset() const { return static_cast<float>(config_.norm_weight_offset); }
 
   const ModelConfig& config_;
   DeviceWorkspace& w_;

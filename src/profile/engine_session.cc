@@ -71,7 +71,7 @@ class OpenLoop {
     request.length_hint = asked.output_tokens;
     request.ignore_eos = true;
     request.on_event = [this, &served = served_[i]](const GenerationEvent& event) {
-      if (event.token != nullptr) {
+      if (event.token.has_value()) {
         served.last_token = event.now - start_;
         if (served.tokens++ == 0) served.first_token = served.last_token;
       }

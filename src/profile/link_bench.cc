@@ -6,10 +6,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "adapter/transfer.h"
 #include "base/clock.h"
 #include "engine/wakeup.h"
 #include "memory/page_pool.h"
+#include "residency/transfer.h"
 #include "workload/statistics.h"
 
 namespace loramux {

@@ -220,8 +220,9 @@ Result<MeasuredProfile> MeasureProfile(std::unique_ptr<PlacedModel> model, const
   std::vector<std::shared_ptr<const AdapterVersion>> adapters;
   std::int64_t page_bytes = 0;
   {
-    ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench,
-                     StepBench::Create(*model, options.steps, options.adapters));
+    RuntimeOptions steps = options.engine;
+    if (options.step_memory > 0) steps.device_memory = options.step_memory;
+    ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench, StepBench::Create(*model, steps, options.adapters));
     DescribeModel(options, *model, *bench, profile);
     ASSIGN_OR_RETURN(measured.sweep, Sweep(*bench, options.sweep, prng, [&](double passed, double expected) {
                        if (options.progress) options.progress("measuring steps", passed, expected);

@@ -19,8 +19,8 @@ namespace loramux {
 struct MeasureOptions {
   std::string model_name, digest;     // as in PerformanceProfile::BaseModel
   std::vector<std::string> adapters;  // directories
-  StepBench::Options steps;
-  RuntimeOptions engine;  // as for the server, and with the model's device
+  RuntimeOptions engine;              // as for the server, and with the model's device; also of single steps
+  std::int64_t step_memory = 0;       // device memory of single steps, in bytes; 0: as the engine's
   SweepOptions sweep;
   double link_seconds = 12;                  // approximate
   double engine_seconds = 24;                // approximate; 0: the engine does not run, and the profile has no factors

@@ -31,7 +31,7 @@ void FillRandomly(const KvLayout& kv, std::byte* page) {
 
 }  // namespace
 
-Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const Options& options,
+Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const RuntimeOptions& options,
                                                      const std::vector<std::string>& adapters) {
   std::unique_ptr<StepBench> bench(new StepBench(model, options));
   StepBench& b = *bench;
@@ -43,17 +43,17 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(PlacedModel& model, const O
   }
   b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(model.dtype()), options.page_tokens,
                                    options.lora_dtype.value_or(model.dtype()));
-  b.space_.max_batch_tokens = options.max_batch_tokens;
-  b.space_.max_running = options.max_running;
+  b.space_.max_batch_tokens = options.spec.max_batch_tokens;
+  b.space_.max_running = options.spec.max_running;
   b.space_.max_positions =
-      options.max_positions > 0 ? std::min(options.max_positions, config.max_position) : config.max_position;
+      options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
   b.space_.page_tokens = b.geometry_.kv.page_tokens;
   RETURN_IF_ERROR(b.Register(adapters));
   RETURN_IF_ERROR(b.MakeMemory());
   RETURN_IF_ERROR(b.LoadAdapters());
   RETURN_IF_ERROR(b.FillPages());
   Prng prng(1);
-  b.tokens_.resize(static_cast<std::size_t>(std::max(options.max_batch_tokens, options.max_running)));
+  b.tokens_.resize(static_cast<std::size_t>(std::max(options.spec.max_batch_tokens, options.spec.max_running)));
   for (TokenId& token : b.tokens_) {
     token = static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(config.vocab_size)));
   }
@@ -98,7 +98,7 @@ Status StepBench::LoadAdapters() {
     }
     residency_->Add(version);
     residency_->BeginLoad(version->generation, /*via_host=*/false, clock_.Now());
-    for (residency_->Poll(clock_.Now(), failures); residency_->loads_in_flight() > 0;) {
+    for (residency_->Poll(clock_.Now(), failures); residency_->Stats().loading > 0;) {
       wakeup_.Wait();
       residency_->Poll(clock_.Now(), failures);
     }

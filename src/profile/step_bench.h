@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "costs/performance_model.h"
@@ -18,26 +17,19 @@
 #include "memory/page_geometry.h"
 #include "memory/page_pool.h"
 #include "profile/points.h"
+#include "residency/adapter_residency.h"
 #include "runtime/placed_model.h"
+#include "runtime/runtime.h"
 
 namespace loramux {
 
 // One executor with its memory and adapters, all made by the model's place. Not thread-safe.
 class StepBench {
  public:
-  // Settings.
-  struct Options {
-    // Bytes: adapters first, the rest for keys and values. 0, on a device alone: PlacedModel::MakeDevicePool.
-    std::int64_t device_memory = std::int64_t{1} << 30;
-    std::int64_t page_tokens = 0;  // 0: chosen by ChoosePageGeometry
-    std::optional<DType> kv_dtype, lora_dtype;
-    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;  // max_positions 0: the model's
-    int threads = 0;
-  };
-
-  // `adapters` are directories; all adapters are loaded to the device. `model` must outlive the bench. Errors: those of
+  // The bench has the memory, types and sizes of a server with these options. `adapters` are directories; all adapters
+  // are loaded to the device. `model` must outlive the bench. Errors: those of
   // registering an adapter; the device memory does not hold the adapters and the longest sequence; no memory.
-  static Result<std::unique_ptr<StepBench>> Create(PlacedModel& model, const Options& options,
+  static Result<std::unique_ptr<StepBench>> Create(PlacedModel& model, const RuntimeOptions& options,
                                                    const std::vector<std::string>& adapters);
 
   const PointSpace& space() const { return space_; }
@@ -57,7 +49,7 @@ class StepBench {
   Result<double> Run(const StepPoint& point);
 
  private:
-  StepBench(PlacedModel& model, const Options& options) : model_(model), options_(options) {}
+  StepBench(PlacedModel& model, const RuntimeOptions& options) : model_(model), options_(options) {}
   Status Register(const std::vector<std::string>& directories);
   Status MakeMemory();
   Status LoadAdapters();
@@ -69,7 +61,7 @@ class StepBench {
   OsClock clock_;
   Wakeup wakeup_;
   PlacedModel& model_;
-  const Options options_;
+  const RuntimeOptions options_;
   PageGeometry geometry_;
   PointSpace space_;
   int threads_ = 0;

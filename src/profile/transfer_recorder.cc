@@ -6,7 +6,8 @@ namespace loramux {
 
 void TransferRecorder::Submit(TransferJob job) {
   open_[job.id] = {.transfer = {.kind = job.kind(), .kv = job.adapter == nullptr, .bytes = PayloadBytes(job)},
-                   .submitted = clock_.Now()};
+                   .submitted = clock_.Now(),
+                   .queue = job.queue()};
   inner_->Submit(std::move(job));
 }
 
@@ -15,12 +16,13 @@ std::optional<TransferCompletion> TransferRecorder::Poll() {
   if (!completion) return completion;
   const TimeNs now = clock_.Now();
   const auto ended = open_.extract(completion->id);
-  if (!ended.empty() && !completion->error && !completion->cancelled) {
-    ObservedTransfer& transfer = ended.mapped().transfer;
-    transfer.seconds_ns = now - std::max(ended_, ended.mapped().submitted);
-    transfers_->push_back(transfer);
+  if (ended.empty()) return completion;
+  Open& open = ended.mapped();
+  if (!completion->error && !completion->cancelled) {
+    open.transfer.seconds_ns = now - std::max(ended_[open.queue], open.submitted);
+    transfers_->push_back(open.transfer);
   }
-  ended_ = now;
+  ended_[open.queue] = now;
   return completion;
 }
 

@@ -71,22 +71,27 @@ TEST_F(TransferRecorderTest, WhatFailsOrIsCancelledIsLeftOut) {
   EXPECT_TRUE(seen_.empty());
 }
 
-// With one worker, the second job does not begin before the first has ended.
+// With one worker for each queue, the second job does not begin before the first has ended.
 TEST_F(TransferRecorderTest, WaitingForTheJobBeforeIsNotItsTime) {
   const OsClock clock;
   recorder_.Submit(Job(1, TransferKind::kHostToDevice, 1));
   recorder_.Submit(Job(2, TransferKind::kHostToDevice, 1));
+  TransferJob read = Job(3, TransferKind::kDiskToHost, 1);
+  read.adapter = std::make_shared<AdapterVersion>();
+  recorder_.Submit(std::move(read));
   const TimeNs submitted = clock.Now();
   while (clock.Now() < submitted + 5 * kNsPerMs) {
   }
   const TimeNs before = clock.Now();
   told_ = {{1, std::nullopt}};
   recorder_.Poll();
-  told_ = {{2, std::nullopt}};
+  told_ = {{3, std::nullopt}, {2, std::nullopt}};
   recorder_.Poll();
-  ASSERT_EQ(seen_.size(), 2u);
+  recorder_.Poll();
+  ASSERT_EQ(seen_.size(), 3u);
   EXPECT_GE(seen_[0].seconds_ns, 5 * kNsPerMs);
-  EXPECT_LE(seen_[1].seconds_ns, clock.Now() - before);
+  EXPECT_GE(seen_[1].seconds_ns, 5 * kNsPerMs) << "a job of another queue does not wait";
+  EXPECT_LE(seen_[2].seconds_ns, clock.Now() - before);
 }
 
 }  // namespace

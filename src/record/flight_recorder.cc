@@ -31,19 +31,18 @@ TransferOutcome OutcomeOf(const TransferCompletion& completion) {
 // Used on the engine thread only, as the wrapped transfer is.
 class FlightRecorder::WatchedTransfer final : public PageTransfer {
  public:
-  WatchedTransfer(FlightRecorder* recorder, std::unique_ptr<PageTransfer> transfer, bool kv)
-      : recorder_(recorder), transfer_(std::move(transfer)), kv_(kv) {}
+  WatchedTransfer(FlightRecorder* recorder, std::unique_ptr<PageTransfer> transfer)
+      : recorder_(recorder), transfer_(std::move(transfer)) {}
   void Submit(TransferJob job) override { transfer_->Submit(std::move(job)); }
   std::optional<TransferCompletion> Poll() override {
     auto completion = transfer_->Poll();
-    if (completion) recorder_->TransferEnded(kv_, *completion);
+    if (completion) recorder_->TransferEnded(*completion);
     return completion;
   }
 
  private:
   FlightRecorder* const recorder_;
   const std::unique_ptr<PageTransfer> transfer_;
-  const bool kv_;
 };
 
 Result<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(FileSystem* files, const std::filesystem::path& path,
@@ -64,8 +63,8 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, std::unique_ptr<Writa
 
 FlightRecorder::~FlightRecorder() { Close(); }
 
-std::unique_ptr<PageTransfer> FlightRecorder::Watch(std::unique_ptr<PageTransfer> transfer, bool kv) {
-  return std::make_unique<WatchedTransfer>(this, std::move(transfer), kv);
+std::unique_ptr<PageTransfer> FlightRecorder::Watch(std::unique_ptr<PageTransfer> transfer) {
+  return std::make_unique<WatchedTransfer>(this, std::move(transfer));
 }
 
 void FlightRecorder::Begin(RecordedSetup setup) {
@@ -162,17 +161,17 @@ void FlightRecorder::Retired(AdapterGeneration generation) {
   if (in_step_) current_.step.retired.push_back(generation.value);
 }
 
-void FlightRecorder::TransferEnded(bool kv, const TransferCompletion& completion) {
+void FlightRecorder::TransferEnded(const TransferCompletion& completion) {
   if (!in_step_) return;
-  current_.step.completions.push_back({kv, completion.id, OutcomeOf(completion)});
-  layers_.erase({kv, completion.id});  // the number may be reused by another transfer
+  current_.step.completions.push_back({completion.id, OutcomeOf(completion)});
+  layers_.erase(completion.id);  // the name may be reused by another transfer
 }
 
-void FlightRecorder::SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) {
+void FlightRecorder::SawLayers(std::uint64_t transfer, std::int32_t layers) {
   if (!in_step_) return;
-  if (std::int32_t& last = layers_[{kv, transfer}]; last != layers) {
+  if (std::int32_t& last = layers_[transfer]; last != layers) {
     last = layers;
-    current_.step.layers.push_back({kv, transfer, layers});
+    current_.step.layers.push_back({transfer, layers});
   }
 }
 

@@ -15,10 +15,10 @@
 #include <unordered_set>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "base/file_system.h"
 #include "engine/engine_observer.h"
 #include "record/recording.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 
@@ -42,9 +42,8 @@ class FlightRecorder final : public EngineObserver {
                                                         FlightRecorderOptions options = {});
   ~FlightRecorder() override;  // calls Close
 
-  // Wraps `transfer` so that its completions are recorded, as those of keys and values (`kv`) or of adapters. The
-  // recorder must outlive the returned transfer.
-  std::unique_ptr<PageTransfer> Watch(std::unique_ptr<PageTransfer> transfer, bool kv);
+  // Wraps `transfer` so that its completions are recorded. The recorder must outlive the returned transfer.
+  std::unique_ptr<PageTransfer> Watch(std::unique_ptr<PageTransfer> transfer);
   // Starts recording. Call before the engine's first step; without this call, nothing is recorded.
   void Begin(RecordedSetup setup);
   // Writes all queued steps and the end mark. Idempotent.
@@ -63,7 +62,7 @@ class FlightRecorder final : public EngineObserver {
   void Holding(Hold hold) override;
   void Ending() override;
   void Retired(AdapterGeneration generation) override;
-  void SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) override;
+  void SawLayers(std::uint64_t transfer, std::int32_t layers) override;
   void Computed(TimeNs waited) override;
   void Collected() override;
   void Sampled(RequestId id, TokenId token, bool stops) override;
@@ -84,7 +83,7 @@ class FlightRecorder final : public EngineObserver {
 
   FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file, FlightRecorderOptions options);
   // Records a completion of a watched transfer.
-  void TransferEnded(bool kv, const TransferCompletion& completion);
+  void TransferEnded(const TransferCompletion& completion);
   // Records the adapter's version at its first appearance.
   void Know(const AdapterVersion& version);
   // The number that stands for the name of a tenant or of a sharing domain.
@@ -111,8 +110,8 @@ class FlightRecorder final : public EngineObserver {
   std::unordered_set<std::uint32_t> known_;  // generations; looked up, never iterated, as are the other hash tables
   std::unordered_map<std::string, std::uint32_t> tenants_;
   std::uint32_t next_tenant_ = 0;
-  std::size_t tenant_bytes_ = 0;                                   // approximate size of the tenants' names
-  std::map<std::pair<bool, std::uint64_t>, std::int32_t> layers_;  // last recorded count, by (kv, transfer)
+  std::size_t tenant_bytes_ = 0;                  // approximate size of the tenants' names
+  std::map<std::uint64_t, std::int32_t> layers_;  // last recorded count, by transfer
   std::uint64_t steps_ = 0;
 
   // State of the writer.

@@ -253,6 +253,12 @@ void PutSection(std::string& out, const std::vector<Item>& items, PutItem put) {
   for (const Item& item : items) put(item);
 }
 
+// What is said of a transfer, and in its last bit whether the transfer is of history.
+void PutTransfer(std::string& out, std::uint64_t transfer, std::uint64_t value) {
+  Put(out, transfer & ~kHistoryBit);
+  Put(out, value * 2 + (IsOfHistory(transfer) ? 1 : 0));
+}
+
 void PutStep(std::string& out, const RecordedStep& step) {
   Put(out, SectionsOf(step));
   PutSection(out, step.adapters, [&](const RecordedAdapter& adapter) { PutAdapter(out, adapter); });
@@ -262,12 +268,10 @@ void PutStep(std::string& out, const RecordedStep& step) {
   PutSection(out, step.cancellations, [&](std::uint64_t id) { Put(out, id); });
   PutSection(out, step.retired, [&](std::uint32_t generation) { Put(out, generation); });
   PutSection(out, step.completions, [&](const RecordedCompletion& completion) {
-    Put(out, completion.transfer);
-    Put(out, static_cast<std::uint64_t>(completion.outcome) * 2 + completion.kv);
+    PutTransfer(out, completion.transfer, static_cast<std::uint64_t>(completion.outcome));
   });
   PutSection(out, step.layers, [&](const RecordedLayers& layers) {
-    Put(out, layers.transfer);
-    Put(out, static_cast<std::uint64_t>(layers.layers) * 2 + layers.kv);
+    PutTransfer(out, layers.transfer, static_cast<std::uint64_t>(layers.layers));
   });
   if (step.computed) Put(out, static_cast<std::uint64_t>(*step.computed));
   PutSection(out, step.tokens, [&](const RecordedToken& token) {
@@ -287,6 +291,13 @@ void GetSection(Cursor& in, bool present, std::vector<Item>& items, GetItem get)
   for (std::size_t i = 0; i < count && !in.failed(); ++i) items.push_back(get());
 }
 
+// The transfer, and what is said of it: at most `most`.
+std::pair<std::uint64_t, std::uint64_t> GetTransfer(Cursor& in, std::uint64_t most) {
+  const std::uint64_t number = in.Get(), value = in.Get(most * 2 + 1);
+  if (IsOfHistory(number)) in.Fail();
+  return {number | (value % 2 == 1 ? kHistoryBit : 0), value / 2};
+}
+
 void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   const std::uint64_t sections = in.Get(kAllSections);
   const auto has = [sections](Section section) { return (sections & section) != 0; };
@@ -301,13 +312,12 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   step.ending = has(kEnding);
   GetSection(in, has(kRetired), step.retired, [&] { return static_cast<std::uint32_t>(in.Get(UINT32_MAX)); });
   GetSection(in, has(kCompletions), step.completions, [&] {
-    const std::uint64_t transfer = in.Get(),
-                        value = in.Get(static_cast<std::uint64_t>(TransferOutcome::kCancelled) * 2 + 1);
-    return RecordedCompletion{value % 2 == 1, transfer, static_cast<TransferOutcome>(value / 2)};
+    const auto [transfer, outcome] = GetTransfer(in, static_cast<std::uint64_t>(TransferOutcome::kCancelled));
+    return RecordedCompletion{transfer, static_cast<TransferOutcome>(outcome)};
   });
   GetSection(in, has(kLayers), step.layers, [&] {
-    const std::uint64_t transfer = in.Get(), value = in.Get(65536 * 2 + 1);
-    return RecordedLayers{value % 2 == 1, transfer, static_cast<std::int32_t>(value / 2)};
+    const auto [transfer, layers] = GetTransfer(in, 65536);
+    return RecordedLayers{transfer, static_cast<std::int32_t>(layers)};
   });
   if (has(kComputed)) step.computed = static_cast<TimeNs>(in.Get(kMaxTime));
   step.collected = has(kCollected);

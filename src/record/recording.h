@@ -19,8 +19,8 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "cache/kv_tiers.h"
 #include "engine/generation.h"
+#include "residency/kv_tiers.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/queue/queue_order.h"
@@ -38,7 +38,7 @@ struct RecordedSetup {
   std::int64_t max_model_len = 0;
   KvSlices kv_slices;
   std::int64_t page_bytes = 0, device_pages = 0, host_pages = 0;  // host_pages 0: no host tier
-  bool kv_transfer = false;                                       // keys and values move between the tiers
+  bool moves_kv = false;                                          // keys and values move between the tiers
 };
 
 // An adapter version at its first appearance, in a request or a pin.
@@ -74,17 +74,15 @@ struct RecordedPin {
 
 // How a transfer ended.
 enum class TransferOutcome : std::uint8_t { kGood, kFailed, kCancelled };
-// A completed transfer: of keys and values (`kv`) by the fetch's number, of adapters by generation.
+// A completed transfer.
 struct RecordedCompletion {
-  bool kv = false;
-  std::uint64_t transfer = 0;
+  std::uint64_t transfer = 0;  // TransferJob::id
   TransferOutcome outcome = TransferOutcome::kGood;
   bool operator==(const RecordedCompletion&) const = default;
 };
 
 // Layers of an arriving transfer that a step saw on the device (EngineObserver::SawLayers).
 struct RecordedLayers {
-  bool kv = false;
   std::uint64_t transfer = 0;
   std::int32_t layers = 0;
   bool operator==(const RecordedLayers&) const = default;

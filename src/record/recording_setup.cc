@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/message.h"
-#include "cache/cache_regime.h"
 #include "costs/factors_json.h"
 #include "formats/json_fields.h"
 #include "schedule/plan_by_model.h"
+#include "worth/cache_regime.h"
 
 namespace loramux {
 namespace {
@@ -234,7 +234,7 @@ Status VisitSetup(Visitor& v, RecordedSetup& setup) {
   RETURN_IF_ERROR(v.Int("page_bytes", 64, kMaxPageBytes, setup.page_bytes));
   RETURN_IF_ERROR(v.Int("device_pages", 1, kMaxPages, setup.device_pages));
   RETURN_IF_ERROR(v.Int("host_pages", 0, kMaxPages, setup.host_pages));
-  RETURN_IF_ERROR(v.Bool("kv_host_tier", setup.kv_transfer));
+  RETURN_IF_ERROR(v.Bool("kv_host_tier", setup.moves_kv));
   RETURN_IF_ERROR(v.Settings(setup.spec));
   RETURN_IF_ERROR(v.Weights("tenant_weights", setup.spec.fairness.weights));
   RETURN_IF_ERROR(v.OptionalCosts("costs", setup.spec.costs));
@@ -254,7 +254,7 @@ Status CheckSetup(const RecordedSetup& setup) {
     return InvalidArgument("recording: setup.length_predictor: expected history, proxy or none");
   }
   if (setup.page_bytes % 64 != 0) return InvalidArgument("recording: setup.page_bytes: expected a multiple of 64");
-  if (setup.kv_transfer && (!spec.keep_history || setup.host_pages == 0)) {
+  if (setup.moves_kv && (!spec.keep_history || setup.host_pages == 0)) {
     return InvalidArgument("recording: setup.kv_host_tier: true requires a prefix cache and a host tier");
   }
   if (spec.swapping.lower > spec.swapping.upper) {

@@ -68,11 +68,12 @@ RecordedStep AnyStep(Prng& prng) {
   MakeSome(prng, step.pins, [&] { return RecordedPin{AdapterGeneration{number32()}, flip()}; });
   MakeSome(prng, step.cancellations, [&] { return AnyNumber(prng); });
   MakeSome(prng, step.retired, number32);
+  const auto transfer = [&] { return AnyNumber(prng) >> 1 | (flip() ? kHistoryBit : 0); };
   MakeSome(prng, step.completions, [&] {
-    return RecordedCompletion{flip(), AnyNumber(prng), static_cast<TransferOutcome>(prng.NextBelow(3))};
+    return RecordedCompletion{transfer(), static_cast<TransferOutcome>(prng.NextBelow(3))};
   });
   MakeSome(prng, step.layers, [&] {
-    return RecordedLayers{flip(), AnyNumber(prng), static_cast<std::int32_t>(prng.NextBelow(100))};
+    return RecordedLayers{transfer(), static_cast<std::int32_t>(prng.NextBelow(100))};
   });
   MakeSome(prng, step.tokens, [&] { return RecordedToken{RequestId{AnyNumber(prng)}, flip() ? kStopToken : token()}; });
   step.cancel_all = flip();
@@ -255,7 +256,7 @@ TEST(Recording, ASetupThatNoServerHasIsRefused) {
       [](RecordedSetup& s) {
         s.spec.fairness.weights = {{"0", 0}};
       },
-      [](RecordedSetup& s) { s.kv_transfer = true; },
+      [](RecordedSetup& s) { s.moves_kv = true; },
       [](RecordedSetup& s) { s.max_model_len = -1; },
       [](RecordedSetup& s) { s.kv_slices.layers = 0; },
   };

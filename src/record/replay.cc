@@ -46,8 +46,12 @@ class Generations {
 
 class ReplayWorld final : private EngineObserver {
  public:
-  ReplayWorld(RecordingReader& recording, const ReplayOptions& options)
-      : recording_(recording), setup_(recording.setup()), options_(options), hints_(&history_) {}
+  ReplayWorld(RecordingReader& recording, bool allow_truncated, std::int64_t check_every)
+      : recording_(recording),
+        setup_(recording.setup()),
+        allow_truncated_(allow_truncated),
+        check_every_(check_every),
+        hints_(&history_) {}
 
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
@@ -64,7 +68,7 @@ class ReplayWorld final : private EngineObserver {
                     .eos_token_ids = {},
                     .vocab_size = kStopToken + 1,
                     .kv_slices = setup_.kv_slices};
-    plane.kv_in_host_tier = setup_.kv_transfer;
+    plane.kv_in_host_tier = setup_.moves_kv;
     ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
     if (!setup_.history.empty()) RETURN_IF_ERROR(history_.Restore(setup_.history));
     LengthPredictor* predictor = nullptr;
@@ -72,10 +76,9 @@ class ReplayWorld final : private EngineObserver {
     if (setup_.spec.length_predictor == "proxy") predictor = &hints_;
     engine_ = plane_->Connect({.clock = clock_,
                                .executor = executor_,
-                               .transfer = adapter_transfer_,
+                               .transfer = transfer_,
                                .registry = registry_,
                                .wakeup = wakeup_,
-                               .kv_transfer = &kv_transfer_,
                                .predictor = predictor,
                                .observer = this});
     return RegisterAdapters();
@@ -91,7 +94,7 @@ class ReplayWorld final : private EngineObserver {
       ++result_.steps;
       const TimeNs passed = clock_.Now() - begun_;
       if (samples_.Wants(passed)) samples_.Add(SampleOf(engine_->Stats(), passed));
-      if (options_.check_every > 0 && result_.steps % options_.check_every == 0) engine_->CheckIntegrity();
+      if (check_every_ > 0 && result_.steps % check_every_ == 0) engine_->CheckIntegrity();
     }
     return Finish();
   }
@@ -102,7 +105,7 @@ class ReplayWorld final : private EngineObserver {
     recording_.Rewind();
     while (true) {
       auto step = recording_.Next();
-      if (!step.ok() && recording_.truncated() && options_.allow_truncated) {
+      if (!step.ok() && recording_.truncated() && allow_truncated_) {
         result_.truncated = true;
         break;
       }
@@ -138,7 +141,7 @@ class ReplayWorld final : private EngineObserver {
   Result<bool> Fill(std::size_t count) {
     while (steps_.size() < count && !at_end_) {
       auto step = recording_.Next();
-      const bool cut = !step.ok() && recording_.truncated() && options_.allow_truncated;
+      const bool cut = !step.ok() && recording_.truncated() && allow_truncated_;
       if (!step.ok() && !cut) return step.error();
       at_end_ = cut || !step->has_value();
       if (!at_end_) steps_.push_back(std::move(**step));
@@ -189,26 +192,20 @@ class ReplayWorld final : private EngineObserver {
 
   // A recorded adapter transfer is numbered by its generation, which has another number here.
   std::string ExpectOfTransfers(const RecordedStep& step) {
-    for (const bool kv : {false, true}) {
-      std::vector<RecordedCompletion> completions;
-      std::vector<RecordedLayers> layers;
-      std::copy_if(step.completions.begin(), step.completions.end(), std::back_inserter(completions),
-                   [kv](const RecordedCompletion& completion) { return completion.kv == kv; });
-      std::copy_if(step.layers.begin(), step.layers.end(), std::back_inserter(layers),
-                   [kv](const RecordedLayers& seen) { return seen.kv == kv; });
-      for (RecordedCompletion& completion : completions) {
-        if (!kv && !Renumber(completion.transfer))
-          return "the recording reports the end of a load for an unknown adapter";
-      }
-      for (RecordedLayers& seen : layers) {
-        if (!kv && !Renumber(seen.transfer)) return "the recording reports arrived layers of an unknown adapter";
-      }
-      (kv ? kv_transfer_ : adapter_transfer_).Expect(std::move(completions), std::move(layers));
+    std::vector<RecordedCompletion> completions = step.completions;
+    std::vector<RecordedLayers> layers = step.layers;
+    for (RecordedCompletion& completion : completions) {
+      if (!Renumber(completion.transfer)) return "the recording reports the end of a load for an unknown adapter";
     }
+    for (RecordedLayers& seen : layers) {
+      if (!Renumber(seen.transfer)) return "the recording reports arrived layers of an unknown adapter";
+    }
+    transfer_.Expect(std::move(completions), std::move(layers));
     return {};
   }
 
   bool Renumber(std::uint64_t& generation) const {
+    if (IsOfHistory(generation)) return true;
     if (generation > std::numeric_limits<std::uint32_t>::max()) return false;
     const auto here = generations_.Find(static_cast<std::uint32_t>(generation));
     if (!here || *here == kBaseModel) return false;
@@ -280,7 +277,7 @@ class ReplayWorld final : private EngineObserver {
   }
 
   bool NothingIsLeft(const RecordedStep& step) {
-    if (adapter_transfer_.diverged() || kv_transfer_.diverged()) {
+    if (transfer_.diverged()) {
       return Differs(
           "the recording reports progress of a transfer that the replay has not begun, or a cancellation that the "
           "replay "
@@ -364,17 +361,18 @@ class ReplayWorld final : private EngineObserver {
     run.FindEnd();
     run.stats = engine_->Stats();
     run.samples = samples_.Take();
-    run.bytes_to_device = adapter_transfer_.bytes_to_device() + kv_transfer_.bytes_to_device();
-    run.bytes_to_host = kv_transfer_.bytes_to_host();
+    run.bytes_to_device = transfer_.bytes_to_device();
+    run.bytes_to_host = transfer_.bytes_to_host();
     return std::move(result_);
   }
 
   RecordingReader& recording_;
   const RecordedSetup& setup_;
-  const ReplayOptions options_;
+  const bool allow_truncated_;
+  const std::int64_t check_every_;
   VirtualClock clock_;
   Wakeup wakeup_;
-  ReplayedTransfer adapter_transfer_, kv_transfer_;
+  ReplayedTransfer transfer_;
   ReplayedExecutor executor_;
   HistoryPredictor history_;
   HintPredictor hints_;
@@ -396,8 +394,8 @@ class ReplayWorld final : private EngineObserver {
 
 }  // namespace
 
-Result<ReplayReport> Replay(RecordingReader& recording, const ReplayOptions& options) {
-  ReplayWorld world(recording, options);
+Result<ReplayReport> Replay(RecordingReader& recording, bool allow_truncated, std::int64_t check_every) {
+  ReplayWorld world(recording, allow_truncated, check_every);
   RETURN_IF_ERROR(world.Build());
   return world.Run();
 }

@@ -13,12 +13,6 @@
 
 namespace loramux {
 
-// Options of Replay.
-struct ReplayOptions {
-  bool allow_truncated = false;  // accept the recording of a server that was killed; replay what exists
-  std::int64_t check_every = 0;  // steps between integrity checks; 0: only at the end
-};
-
 // Outcome of a replay.
 struct ReplayReport {
   std::int64_t steps = 0;                   // replayed
@@ -30,7 +24,9 @@ struct ReplayReport {
   RunResult run;                                                   // with the recorded times; requests that got a token
 };
 
-// Errors: the recording is damaged, truncated (unless allowed), or not one that a server writes.
-Result<ReplayReport> Replay(RecordingReader& recording, const ReplayOptions& options);
+// `allow_truncated`: accept the recording of a server that was killed, and replay what exists. `check_every`: steps
+// between integrity checks; 0: only at the end. Errors: the recording is damaged, truncated (unless allowed), or not
+// one that a server writes.
+Result<ReplayReport> Replay(RecordingReader& recording, bool allow_truncated = false, std::int64_t check_every = 0);
 
 }  // namespace loramux

@@ -10,13 +10,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "adapter/transfer.h"
 #include "engine/executor.h"
 #include "record/recording.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 
-// A transfer of adapters, or of keys and values. Copies nothing.
+// The transfer. Copies nothing.
 class ReplayedTransfer final : public PageTransfer {
  public:
   // Sets the completions and the layer counts of the coming step.

@@ -5,7 +5,7 @@
 namespace loramux {
 
 void RunResult::Hear(std::size_t request, const GenerationEvent& event) {
-  if (event.token == nullptr) return;
+  if (!event.token.has_value()) return;
   RequestRecord& record = requests[request];
   if (record.first_token < 0) {
     record.first_token = event.now;

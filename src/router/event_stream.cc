@@ -5,7 +5,7 @@
 
 #include <boost/beast/core/string.hpp>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
 #include "http/json_reader.h"
 
 namespace loramux {

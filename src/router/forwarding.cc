@@ -27,6 +27,13 @@ constexpr std::int64_t kMostSequences = 1 << 20;
 // Requests that count towards the limits of a key, as at a server: those that may generate.
 bool IsLimited(std::string_view path) { return !path.ends_with("tokenize") && !path.ends_with("/count_tokens"); }
 
+// An error as the path's API writes it.
+HttpReply InForm(std::string_view path, HttpReply reply) {
+  reply.body = ErrorBodyOf(path, reply.status, std::exchange(reply.error, {})->message);
+  reply.content_type = "application/json";
+  return reply;
+}
+
 }  // namespace
 
 Forwarding::Forwarding(Proxy& proxy, HttpExchange& exchange, TimeNs arrived)
@@ -163,7 +170,7 @@ HttpCallRequest Forwarding::MakeCall() {
   call.headers = RequestHeaders(exchange_, proxy_.pool_.access().fleet_key, proxy_.pool_.clock().UnixSeconds());
   call.as_given = true;
   if (!route_.digest.empty()) call.headers.emplace_back("x-loramux-require-digest", route_.digest);
-  call.idle_timeout = proxy_.options_.answer_timeout;
+  call.idle_timeout = proxy_.answer_timeout_;
   call.repeatable = false;
   return call;
 }
@@ -328,15 +335,11 @@ asio::awaitable<void> Forwarding::EndBroken(const ExchangeEnd& end, WholeEvents*
 }
 
 asio::awaitable<void> Forwarding::Fail(int status, std::string message) {
-  HttpReply reply = ErrorReply(status, message);
-  reply.body = ErrorBodyOf(path(), status, message);
-  co_await exchange_.Send(std::move(reply));
+  co_await exchange_.Send(InForm(path(), ErrorReply(status, message)));
 }
 
 asio::awaitable<void> Forwarding::Fail(const Error& error) {
-  HttpReply reply = ErrorReply(error);
-  reply.body = ErrorBodyOf(path(), reply.status, error.message);
-  co_await exchange_.Send(std::move(reply));
+  co_await exchange_.Send(InForm(path(), ErrorReply(error)));
 }
 
 // No server takes the request, and none began.

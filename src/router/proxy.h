@@ -11,8 +11,8 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "auth/admission.h"
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "router/answer_lengths.h"
 #include "router/catalogue.h"
 #include "router/router_metrics.h"
@@ -20,17 +20,13 @@
 
 namespace loramux {
 
-struct ProxyOptions {
-  // A server that sends nothing for so long is given up: while it works on a prompt, and between two pieces.
-  std::chrono::milliseconds answer_timeout{600'000};
-};
-
 // Use it on the thread of the pool's executor.
 class Proxy {
  public:
-  // All must outlive the proxy.
-  Proxy(ServerPool& pool, RouterMetrics& metrics, ProxyOptions options)
-      : pool_(pool), metrics_(metrics), options_(options), scans_(pool.clock(), {.threads = 1}) {}
+  // `pool` and `metrics` must outlive the proxy. A server that sends nothing for `answer_timeout` is given up: while it
+  // works on a prompt, and between two pieces.
+  Proxy(ServerPool& pool, RouterMetrics& metrics, std::chrono::milliseconds answer_timeout)
+      : pool_(pool), metrics_(metrics), answer_timeout_(answer_timeout), scans_(pool.clock(), {.threads = 1}) {}
 
   // Adds the routes of the OpenAI API, and of the other APIs that servers speak.
   void AddRoutes(RouteTable& routes);
@@ -42,9 +38,9 @@ class Proxy {
 
   ServerPool& pool_;
   RouterMetrics& metrics_;
-  const ProxyOptions options_;
+  const std::chrono::milliseconds answer_timeout_;
   Catalogue catalogue_;
-  Admission admission_{{.max_queued = 0}, QuotaTable()};  // admits by API key alone
+  Admission admission_{QuotaTable(), /*max_queued=*/0};  // admits by API key alone
   AnswerLengths lengths_;
   FairWorkQueue scans_;  // reads long bodies, whose clients take turns
 };

@@ -2,12 +2,12 @@
 
 #include <initializer_list>
 
-#include "auth/slo_headers.h"
+#include "auth/objective_headers.h"
 
 namespace loramux {
 
 Status ReadRouteHeaders(const HeaderLookup& header, RouteRequest& request) {
-  ASSIGN_OR_RETURN(request.slo, SloIn(header, kTpotHeaders));
+  ASSIGN_OR_RETURN(request.tpot_objective, ObjectiveIn(header, kTpotHeaders));
   request.session_id = header("x-session-id");
   request.session_token = header(kSessionTokenHeader);
   return Ok{};

@@ -13,8 +13,9 @@ namespace loramux {
 // Returns the value of a header of the request, by its name in lower case; empty: it has none.
 using HeaderLookup = std::function<std::string_view(std::string_view)>;
 
-// Sets what the headers say of the request: x-llm-d-slo-tpot-ms (RouteRequest::slo), x-session-id, x-session-token.
-// Error (kInvalidArgument): a time that is no number from 1 to 86400000. (Servers read x-llm-d-slo-ttft-ms.)
+// Sets what the headers say of the request: x-llm-d-slo-tpot-ms (RouteRequest::tpot_objective), x-session-id,
+// x-session-token. Error (kInvalidArgument): a time that is no number from 1 to 86400000. (Servers read
+// x-llm-d-slo-ttft-ms.)
 Status ReadRouteHeaders(const HeaderLookup& header, RouteRequest& request);
 
 // Returns x-llm-d-model-name-rewrite: the model that the request is for, whatever its body says. Empty: the body's.

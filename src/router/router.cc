@@ -8,6 +8,7 @@
 
 #include "auth/access.h"
 #include "auth/caller_gate.h"
+#include "auth/error_body.h"
 #include "base/log.h"
 #include "http/exchange.h"
 #include "http/json_reader.h"
@@ -62,13 +63,13 @@ struct Router::Impl {
         pool(http.executor(), options.access, *dispatcher, workers, clock),
         models(pool),
         fan_out(pool, models, options.shared_catalogue, options.admin_key),
-        proxy(pool, metrics, options.proxy) {
+        proxy(pool, metrics, options.answer_timeout) {
+    routes.SetErrorForm(ErrorBody);
     AddOwnRoutes();
     models.AddRoutes(routes);
     fan_out.AddRoutes(routes);
     proxy.AddRoutes(routes);
-    routes.SetGate(
-        CallerGate({.access = guards.access.get(), .trust_fairness_header = options.trust_fairness_header}, clock));
+    routes.SetGate(CallerGate(guards.access.get(), /*fleet_key=*/"", options.trust_fairness_header, clock));
   }
 
   void AddOwnRoutes();

@@ -29,7 +29,8 @@ struct RouterOptions {
   HttpServerOptions http;  // `threads` does not count: one thread does all
   DispatcherOptions dispatch;
   ServerAccess access;
-  ProxyOptions proxy;
+  // A server that sends nothing for so long is given up: before its answer begins, and between two pieces of it.
+  std::chrono::milliseconds answer_timeout{600'000};
   std::string api_key_file;                     // checked before requests go to servers; empty: the servers check
   QuotaLimits key_limits{.concurrency = 1024};  // limits of each API key, where the file sets no others
   bool trust_fairness_header = false;           // clients may name their tenants

@@ -113,7 +113,7 @@ TEST_F(RouterTest, KeepsConnectionsToServers) {
 TEST_F(RouterTest, SendsToAnotherServerWhatDidNotBegin) {
   ScriptedServer refusing(Replies(503, R"({"error":{"message":"draining"}})", {{"x-loramux-not-started", "1"}}));
   ScriptedServer serving(Replies(200, R"({"ok":true})"));
-  options_.dispatch.failures_to_eject = 1000;
+  options_.dispatch.health.failures_to_eject = 1000;
   Start({DeadAddress(), refusing.address(), serving.address()});
   for (int i = 0; i < 30; ++i) {
     const ClientResponse response = Ask();
@@ -136,7 +136,7 @@ TEST_F(RouterTest, NeverAsksTheSameServerTwiceAndPassesTheLastRefusalOn) {
 
 TEST_F(RouterTest, TheBudgetEndsRetries) {
   options_.dispatch.retry_budget = 0;
-  options_.dispatch.failures_to_eject = 1000;
+  options_.dispatch.health.failures_to_eject = 1000;
   ScriptedServer refusing(Replies(503, "{}", {{"x-loramux-not-started", "1"}}));
   ScriptedServer refusing_too(Replies(503, "{}", {{"x-loramux-not-started", "1"}}));
   StartWith({&refusing, &refusing_too});
@@ -157,7 +157,7 @@ TEST_F(RouterTest, NeverSendsAgainWhatMayHaveBegun) {
     exchange.Abort();
     co_return;
   }));
-  options_.dispatch.failures_to_eject = 1000;
+  options_.dispatch.health.failures_to_eject = 1000;
   StartWith({&failing, &dying});
   int broken = 0;
   for (int i = 0; i < 40; ++i) {
@@ -219,7 +219,7 @@ TEST_F(RouterTest, AServerThatDiesInTheMiddleOfAnAnswerIsAnError) {
 }
 
 TEST_F(RouterTest, AServerThatSaysNothingIsGivenUp) {
-  options_.proxy.answer_timeout = 100ms;
+  options_.answer_timeout = 100ms;
   ScriptedServer server([](HttpExchange&) -> asio::awaitable<void> { co_await SleepForTest(2s); });
   StartWith({&server});
   EXPECT_EQ(Ask().status, 504);

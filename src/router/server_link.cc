@@ -21,7 +21,9 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr std::size_t kSmallSnapshot = 16 * 1024;  // it is parsed at once
+constexpr std::chrono::milliseconds kLeastInterval{50};  // between two polls
+constexpr const char* kHealthPath = "/health";           // what probes ask
+constexpr std::size_t kSmallSnapshot = 16 * 1024;        // it is parsed at once
 constexpr std::size_t kMostProbeBytes = 64 * 1024;
 constexpr std::int64_t kOldestSnapshotMs = 3'600'000;
 constexpr int kProbesBetweenPolls = 60;  // probes of a foreign server, which may have become another
@@ -43,28 +45,30 @@ std::chrono::milliseconds AgeIn(const HttpFields& headers) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(age, 0, kOldestSnapshotMs));
 }
 
-HttpClientOptions ClientOptions(const ServerLinkOptions& options) {
-  HttpClientOptions client{.url = options.address.url, .user_agent = "loramux-route"};
-  client.timeout = options.patience;
-  client.connect_timeout = options.patience;
-  client.idle_timeout = std::chrono::seconds(4);
-  client.max_idle = 1;
-  client.insecure = options.insecure;
-  client.ca_file = options.ca_file;
-  client.tls_name = options.address.tls_name;
-  return client;
-}
-
 }  // namespace
+
+HttpClientOptions ClientOptionsOf(const ServerAddress& address, const ServerAccess& access) {
+  HttpClientOptions options{.url = address.url, .user_agent = "loramux-route"};
+  options.connect_timeout = access.connect_timeout;
+  options.idle_timeout = access.idle_timeout;
+  options.max_idle = access.max_idle;
+  options.insecure = access.insecure;
+  options.ca_file = access.ca_file;
+  options.tls_name = address.tls_name;
+  return options;
+}
 
 class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Session> {
  public:
-  Session(asio::any_io_executor executor, ServerLinkOptions options, ServerLinkCallbacks callbacks, const Clock& clock)
+  Session(asio::any_io_executor executor, ServerAddress address, ServerAccess access, asio::thread_pool* workers,
+          ServerLinkCallbacks callbacks, const Clock& clock)
       : executor_(executor),
-        options_(std::move(options)),
+        address_(std::move(address)),
+        access_(std::move(access)),
+        workers_(workers),
         callbacks_(std::move(callbacks)),
         clock_(clock),
-        client_(executor, ClientOptions(options_), clock),
+        client_(executor, PollOptions(), clock),
         pause_(executor) {}
 
   void Start() { asio::co_spawn(executor_, Run(shared_from_this()), asio::detached); }
@@ -77,6 +81,14 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   bool foreign() const { return foreign_; }
 
  private:
+  // Polls have a connection of their own, and as long for it as for an answer.
+  HttpClientOptions PollOptions() const {
+    HttpClientOptions options = ClientOptionsOf(address_, access_);
+    options.timeout = access_.poll_patience;
+    options.connect_timeout = access_.poll_patience;
+    options.max_idle = 1;
+    return options;
+  }
   asio::awaitable<void> Run(std::shared_ptr<Session> self) {
     while (!stopped_) {
       bool well = false;
@@ -85,7 +97,7 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
       } else {
         well = co_await Poll();
       }
-      if (!stopped_) co_await Pause(well && !foreign_ ? options_.least_interval : options_.probe_interval);
+      if (!stopped_) co_await Pause(well && !foreign_ ? kLeastInterval : access_.probe_interval);
     }
   }
 
@@ -99,9 +111,9 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
     if (stopped_) return;
     if (healthy != healthy_) {
       if (healthy) {
-        spdlog::info("server {} answers", options_.address.name);
+        spdlog::info("server {} answers", address_.name);
       } else {
-        spdlog::warn("server {} does not answer: {}", options_.address.name, why);
+        spdlog::warn("server {} does not answer: {}", address_.name, why);
       }
     }
     healthy_ = healthy;
@@ -110,7 +122,7 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
 
   asio::awaitable<Answer> Get(std::string path, std::chrono::milliseconds timeout, std::size_t most_bytes) {
     HttpCallRequest request{.path = std::move(path), .timeout = timeout};
-    if (!options_.fleet_key.empty()) request.headers.emplace_back("Authorization", "Bearer " + options_.fleet_key);
+    if (!access_.fleet_key.empty()) request.headers.emplace_back("Authorization", "Bearer " + access_.fleet_key);
     HttpCall call(client_, std::move(request));
     Answer answer;
     ExchangeEnd end = co_await call.Begin();
@@ -131,20 +143,20 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   // A server without snapshots.
   asio::awaitable<bool> Probe() {
     ++probes_;
-    const Answer answer = co_await Get(options_.health_path, options_.patience, kMostProbeBytes);
+    const Answer answer = co_await Get(kHealthPath, access_.poll_patience, kMostProbeBytes);
     const bool well = answer.status >= 200 && answer.status < 300;
-    Report(well, answer.status == 0 ? answer.fault
-                                    : fmt::format("{} answers with status {}", options_.health_path, answer.status));
+    Report(well,
+           answer.status == 0 ? answer.fault : fmt::format("{} answers with status {}", kHealthPath, answer.status));
     co_return well;
   }
 
   asio::awaitable<bool> Poll() {
     probes_ = 0;
     std::string path = fmt::format("/internal/snapshot?offered={}", version_ > 0 ? offered_version_ : 0);
-    std::chrono::milliseconds timeout = options_.patience;  // without `after` a server answers at once
+    std::chrono::milliseconds timeout = access_.poll_patience;  // without `after` a server answers at once
     if (version_ > 0) {
-      timeout += options_.wait;
-      path += fmt::format("&after={}&instance={}&wait_ms={}", version_, instance_, options_.wait.count());
+      timeout += access_.poll_wait;
+      path += fmt::format("&after={}&instance={}&wait_ms={}", version_, instance_, access_.poll_wait.count());
     }
     Answer answer = co_await Get(std::move(path), timeout, kMaxSnapshotBytes);
     const TimeNs as_of = clock_.Now() - answer.age.count() * kNsPerMs;
@@ -164,20 +176,19 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
     foreign_ = true;
     if (callbacks_.foreign) callbacks_.foreign();
     if (status == 404) {
-      spdlog::info("server {} has no /internal/snapshot; its {} is probed", options_.address.name,
-                   options_.health_path);
+      spdlog::info("server {} has no /internal/snapshot; its {} is probed", address_.name, kHealthPath);
     } else {
       spdlog::warn(
           "server {} refuses /internal/snapshot ({}): give both sides the same --fleet-key-file. Until then "
           "its {} is probed",
-          options_.address.name, status, options_.health_path);
+          address_.name, status, kHealthPath);
     }
   }
 
   asio::awaitable<bool> Accept(std::string body, TimeNs as_of) {
     std::optional<Result<ServerSnapshot>> snapshot;
-    if (options_.workers != nullptr && body.size() > kSmallSnapshot) {
-      co_await RunOn(*options_.workers, [&] { snapshot = ParseServerSnapshot(body); });
+    if (workers_ != nullptr && body.size() > kSmallSnapshot) {
+      co_await RunOn(*workers_, [&] { snapshot = ParseServerSnapshot(body); });
     } else {
       snapshot = ParseServerSnapshot(body);
     }
@@ -197,7 +208,9 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   }
 
   const asio::any_io_executor executor_;
-  const ServerLinkOptions options_;
+  const ServerAddress address_;
+  const ServerAccess access_;
+  asio::thread_pool* const workers_;  // null: the executor's thread parses
   ServerLinkCallbacks callbacks_;
   const Clock& clock_;
   HttpClient client_;
@@ -210,9 +223,10 @@ class ServerLink::Session : public std::enable_shared_from_this<ServerLink::Sess
   std::uint64_t offered_version_ = 0;  // version of its list of models
 };
 
-ServerLink::ServerLink(asio::any_io_executor executor, ServerLinkOptions options, ServerLinkCallbacks callbacks,
-                       const Clock& clock)
-    : session_(std::make_shared<Session>(std::move(executor), std::move(options), std::move(callbacks), clock)) {}
+ServerLink::ServerLink(asio::any_io_executor executor, ServerAddress address, ServerAccess access,
+                       asio::thread_pool* workers, ServerLinkCallbacks callbacks, const Clock& clock)
+    : session_(std::make_shared<Session>(std::move(executor), std::move(address), std::move(access), workers,
+                                         std::move(callbacks), clock)) {}
 
 ServerLink::~ServerLink() { Stop(); }
 void ServerLink::Start() { session_->Start(); }

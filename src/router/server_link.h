@@ -11,24 +11,33 @@
 
 #include "base/clock.h"
 #include "cluster/server_snapshot.h"
+#include "http/client.h"
 #include "router/server_address.h"
 
 namespace loramux {
 
-struct ServerLinkOptions {
-  ServerAddress address;
-  std::string fleet_key;  // sent to /internal of the server; empty: none
-  bool insecure = false;  // as in HttpClientOptions
-  std::string ca_file;
-  // A long poll that nothing changes is answered after this time, so a server that hangs is noticed after `wait` and
-  // `patience`.
-  std::chrono::milliseconds wait{1'000};
-  std::chrono::milliseconds patience{1'000};      // for the answer beyond that, for a connection, for a probe
-  std::chrono::milliseconds probe_interval{250};  // between probes, and between tries after a failure
-  std::chrono::milliseconds least_interval{50};   // between two polls
-  boost::asio::thread_pool* workers = nullptr;    // parses large snapshots; null: the executor's thread does
-  std::string health_path = "/health";            // what probes ask
+// How all servers are reached.
+struct ServerAccess {
+  std::string fleet_key;  // for /internal of the servers; empty: none
+  bool insecure = false;  // do not check the servers' certificates
+  std::string ca_file;    // whom to trust besides the system's authorities
+  std::chrono::milliseconds connect_timeout{2'000};
+  // Kept-alive connections that were idle for longer are not used: a request on a connection that the server closes at
+  // that moment is lost. Shorter than what servers have (5 s is the shortest that is common).
+  std::chrono::milliseconds idle_timeout{4'000};
+  std::size_t max_idle = 1024;  // kept-alive connections of each server
+  bool learn_profile = false;   // take the times of servers from the first server that has a profile
+  // A server that answers no poll or probe for so long gets no time to load or unload an adapter: one that works on it
+  // answers them.
+  std::chrono::milliseconds silence_patience{5'000};
+  // A long poll that nothing changes is answered after `poll_wait`, so a server that hangs is noticed after both times.
+  std::chrono::milliseconds poll_wait{1'000};
+  std::chrono::milliseconds poll_patience{1'000};  // for the answer beyond that, for a connection, for a probe
+  std::chrono::milliseconds probe_interval{250};   // between probes, and between tries after a failure
 };
+
+// The client of requests to a server.
+HttpClientOptions ClientOptionsOf(const ServerAddress& address, const ServerAccess& access);
 
 // Called on the executor's thread. Empty ones are not called.
 struct ServerLinkCallbacks {
@@ -43,9 +52,10 @@ struct ServerLinkCallbacks {
 // Use it on the thread that runs the executor. It needs no proxy: an endpoint picker has links too.
 class ServerLink {
  public:
-  // `clock` and the workers must outlive the executor's run.
-  ServerLink(boost::asio::any_io_executor executor, ServerLinkOptions options, ServerLinkCallbacks callbacks,
-             const Clock& clock);
+  // `workers` parses large snapshots; null: the executor's thread does. They and `clock` must outlive the executor's
+  // run.
+  ServerLink(boost::asio::any_io_executor executor, ServerAddress address, ServerAccess access,
+             boost::asio::thread_pool* workers, ServerLinkCallbacks callbacks, const Clock& clock);
   // Stops.
   ~ServerLink();
   ServerLink(const ServerLink&) = delete;

@@ -19,17 +19,6 @@ namespace {
 constexpr std::size_t kMostProfileBytes = std::size_t{4} << 20;
 constexpr TimeNs kModelsLast = 10 * kNsPerSecond;  // a server without snapshots is asked for its models again
 
-HttpClientOptions ClientOptions(const ServerAddress& address, const ServerAccess& access) {
-  HttpClientOptions options{.url = address.url, .user_agent = "loramux-route"};
-  options.connect_timeout = access.connect_timeout;
-  options.idle_timeout = access.idle_timeout;
-  options.max_idle = access.max_idle;
-  options.insecure = access.insecure;
-  options.ca_file = access.ca_file;
-  options.tls_name = address.tls_name;
-  return options;
-}
-
 // What a list of models says.
 struct ListedModels {
   std::string base;  // the first that is no adapter
@@ -56,7 +45,7 @@ ListedModels ReadModels(const std::string& body) {
 
 RoutedServer::RoutedServer(const boost::asio::any_io_executor& executor, ServerAddress server,
                            const ServerAccess& access, const Clock& clock)
-    : address(std::move(server)), client(executor, ClientOptions(address, access), clock), fault("not heard yet") {}
+    : address(std::move(server)), client(executor, ClientOptionsOf(address, access), clock), fault("not heard yet") {}
 
 ServerPool::ServerPool(boost::asio::any_io_executor executor, ServerAccess access, Dispatcher& dispatcher,
                        boost::asio::thread_pool& workers, const Clock& clock)
@@ -89,18 +78,13 @@ void ServerPool::Set(std::vector<ServerAddress> addresses) {
 std::shared_ptr<RoutedServer> ServerPool::Add(ServerAddress address) {
   spdlog::info("server {} joined", address.name);
   auto server = std::make_shared<RoutedServer>(executor_, std::move(address), access_, clock_);
-  ServerLinkOptions options{.address = server->address, .fleet_key = access_.fleet_key, .insecure = access_.insecure};
-  options.ca_file = access_.ca_file;
-  options.wait = access_.poll_wait;
-  options.patience = access_.poll_patience;
-  options.probe_interval = access_.probe_interval;
-  options.workers = &workers_;
   ServerLinkCallbacks callbacks;
   RoutedServer* const raw = server.get();  // the link, which it owns, calls
   callbacks.snapshot = [this, raw](ServerSnapshot snapshot, TimeNs as_of) { Heard(*raw, std::move(snapshot), as_of); };
   callbacks.foreign = [this, raw] { BecameForeign(*raw); };
   callbacks.probe = [this, raw](bool healthy, const std::string& why) { Probed(*raw, healthy, why); };
-  server->link = std::make_unique<ServerLink>(executor_, std::move(options), std::move(callbacks), clock_);
+  server->link =
+      std::make_unique<ServerLink>(executor_, server->address, access_, &workers_, std::move(callbacks), clock_);
   server->link->Start();
   return server;
 }

@@ -22,23 +22,6 @@
 
 namespace loramux {
 
-// How all servers are reached.
-struct ServerAccess {
-  std::string fleet_key;  // for /internal of the servers; empty: none
-  bool insecure = false;  // do not check the servers' certificates
-  std::string ca_file;    // whom to trust besides the system's authorities
-  std::chrono::milliseconds connect_timeout{2'000};
-  // Kept-alive connections that were idle for longer are not used: a request on a connection that the server closes at
-  // that moment is lost. Shorter than what servers have (5 s is the shortest that is common).
-  std::chrono::milliseconds idle_timeout{4'000};
-  std::size_t max_idle = 1024;  // kept-alive connections of each server
-  bool learn_profile = false;   // take the times of servers from the first server that has a profile
-  // A server that answers no poll or probe for so long gets no time to load or unload an adapter: one that works on it
-  // answers them.
-  std::chrono::milliseconds silence_patience{5'000};
-  std::chrono::milliseconds poll_wait{1'000}, poll_patience{1'000}, probe_interval{250};
-};
-
 // One server. It lives as long as a request uses it, also after it left the pool.
 struct RoutedServer {
   RoutedServer(const boost::asio::any_io_executor& executor, ServerAddress server, const ServerAccess& access,

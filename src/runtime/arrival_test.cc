@@ -171,7 +171,7 @@ TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsHistory) {
 
 TEST(Arrival, HistoryThatFailsToArriveIsComputed) {
   HistoryWorld w;
-  w.FailHostToDevice(w.kv_transfer);
+  w.FailHostToDevice(w.transfer);
   const std::int64_t computed = w.engine->Stats().tokens_prefilled;
   const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
   w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
@@ -183,7 +183,7 @@ TEST(Arrival, HistoryThatFailsToArriveIsComputed) {
   EXPECT_EQ(w.outcomes[id].cached_tokens, 0);  // and it reports so
   EXPECT_EQ(w.Found(), 0);
   EXPECT_GE(w.engine->Stats().tokens_prefilled - computed, 33);
-  w.FailHostToDevice(w.kv_transfer, false);
+  w.FailHostToDevice(w.transfer, false);
   EXPECT_EQ(w.Ask(1), 32);  // the recomputed pages are valid: KvCheckingExecutor checks them
 }
 
@@ -220,13 +220,13 @@ TEST(ArrivalOnARealModel, PrefillComputesTheFirstLayersBeforeTheLastOnesArrive) 
   RealWorld w;
   RealWorld::Answer answer;
   w.Submit(RealWorld::Prompt(1), w.adapter, answer);
-  w.StepUntil([&] { return w.adapters->holding(); });
-  w.PassInLockstep(*w.adapters, 6);
+  w.StepUntil([&] { return w.transfer->adapters.holding(); });
+  w.PassInLockstep(w.transfer->adapters, 6);
   EXPECT_TRUE(answer.tokens.empty());
   // all layers have arrived, but the transfer has not completed
   for (int i = 0; i < 100; ++i) w.runtime->engine().Step();
   EXPECT_TRUE(answer.tokens.empty());
-  w.adapters->Complete();
+  w.transfer->adapters.Complete();
   w.StepUntil([&] { return answer.ended; });
   EXPECT_EQ(answer, expected);  // bitwise
   EXPECT_GT(w.runtime->engine().Stats().step_wait_total, 0);
@@ -241,10 +241,10 @@ TEST(ArrivalOnARealModel, AFaultAfterAnyLayerFailsOnlyTheRequestsOfItsAdapter) {
     RealWorld broken;
     RealWorld::Answer answer, other;
     broken.Submit(RealWorld::Prompt(1), broken.adapter, answer);
-    broken.StepUntil([&] { return broken.adapters->holding(); });
-    broken.PassInLockstep(*broken.adapters, layers);
+    broken.StepUntil([&] { return broken.transfer->adapters.holding(); });
+    broken.PassInLockstep(broken.transfer->adapters, layers);
     broken.Submit(RealWorld::Prompt(2), kBaseModel, other);
-    broken.adapters->Fail();
+    broken.transfer->adapters.Fail();
     broken.StepUntil([&] { return answer.ended && other.ended; });
     EXPECT_EQ(answer.error, "injected");
     EXPECT_TRUE(answer.tokens.empty());
@@ -271,11 +271,11 @@ TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
     ASSERT_EQ(w.runtime->engine().Stats().early_admissions, 0);
     RealWorld::Answer answer;
     w.Submit(RealWorld::Prompt(1), kBaseModel, answer);
-    w.StepUntil([&] { return w.kv->holding(); });
-    w.PassInLockstep(*w.kv, std::min(layers, 6));
-    layers == 7 ? w.kv->Complete() : w.kv->Fail();
+    w.StepUntil([&] { return w.transfer->kv.holding(); });
+    w.PassInLockstep(w.transfer->kv, std::min(layers, 6));
+    layers == 7 ? w.transfer->kv.Complete() : w.transfer->kv.Fail();
     w.StepUntil([&] {
-      w.kv->PassAll();  // lets later fetches pass
+      w.transfer->kv.PassAll();  // lets later fetches pass
       return answer.ended;
     });
     EXPECT_EQ(answer.error, "");

@@ -149,11 +149,11 @@ TEST(ColdStartOnARealModel, TheAnswerIsThatOfAResidentAdapter) {
     RealWorld w(kMemory, RealOptions());
     RealWorld::Answer answer;
     w.Submit(RealWorld::Prompt(1), w.adapter, answer);
-    w.StepUntil([&] { return w.adapters->holding(); });
-    for (std::int32_t i = 0; i < layers; ++i) w.adapters->PassLayer();
+    w.StepUntil([&] { return w.transfer->adapters.holding(); });
+    for (std::int32_t i = 0; i < layers; ++i) w.transfer->adapters.PassLayer();
     if (layers == 6) {
       w.StepUntil([&] { return answer.tokens.size() >= 2; });  // from the device from here on
-      w.adapters->Complete();
+      w.transfer->adapters.Complete();
     }
     w.StepUntil([&] { return answer.ended; });
     EXPECT_EQ(answer, expected);  // bitwise
@@ -166,15 +166,15 @@ TEST(ColdStartOnARealModel, AnAdapterIsUsedLayerByLayerAsItIsRead) {
   RealWorld truth;
   const RealWorld::Answer expected = truth.Ask(RealWorld::Prompt(1), truth.adapter);
   RealWorld w(kMemory, RealOptions());
-  w.adapters->HoldDisk();
+  w.transfer->HoldDisk();
   RealWorld::Answer answer;
   w.Submit(RealWorld::Prompt(1), w.adapter, answer);
   w.StepUntil([&] { return w.runtime->engine().Stats().adapters.loading == 1; });
   EXPECT_EQ(w.runtime->engine().Stats().early_admissions, 0);
-  w.adapters->PassDiskLayers(2);
+  w.transfer->PassDiskLayers(2);
   w.StepUntil([&] { return w.runtime->engine().Stats().early_admissions == 1; });  // it is alone, so its step may wait
   EXPECT_TRUE(answer.tokens.empty());
-  w.adapters->PassDiskLayers(3);
+  w.transfer->PassDiskLayers(3);
   w.StepUntil([&] { return answer.ended; });
   EXPECT_EQ(answer, expected);
   w.ExpectExact();
@@ -184,7 +184,7 @@ TEST(ColdStartOnARealModel, NoLayerIsUsedBeforeTheFileIsVerifiedIfThatIsAsked) {
   RuntimeOptions options = RealOptions();
   options.verify_before_use = true;
   RealWorld w(kMemory, options);
-  w.adapters->HoldDisk();  // holds nothing: there are no layers
+  w.transfer->HoldDisk();  // holds nothing: there are no layers
   const RealWorld::Answer expected = RealWorld().Ask(RealWorld::Prompt(1), w.adapter);
   RealWorld::Answer answer;
   w.Submit(RealWorld::Prompt(1), w.adapter, answer);
@@ -234,11 +234,11 @@ TEST(ColdStartOnARealModel, AFileThatChangesWhileItIsReadFailsItsRequestsAlone) 
   fs::copy(kDemo / "adapters/rot13", copy, fs::copy_options::recursive);
   RealWorld w(kMemory, RealOptions(), copy);
   const RealWorld::Answer base = RealWorld().Ask(RealWorld::Prompt(2), kBaseModel);
-  w.adapters->HoldDisk();
+  w.transfer->HoldDisk();
   RealWorld::Answer answer, other;
   w.Submit(RealWorld::Prompt(1), w.adapter, answer);
   w.StepUntil([&] { return w.runtime->engine().Stats().adapters.loading == 1; });
-  w.adapters->PassDiskLayers(2);
+  w.transfer->PassDiskLayers(2);
   w.StepUntil([&] { return w.runtime->engine().Stats().early_admissions == 1; });
   {  // all weights but the header become those of another adapter: the same size, other bytes
     const fs::path weights = copy / "adapter_model.safetensors";
@@ -251,7 +251,7 @@ TEST(ColdStartOnARealModel, AFileThatChangesWhileItIsReadFailsItsRequestsAlone) 
     file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
   }
   w.Submit(RealWorld::Prompt(2), kBaseModel, other);
-  w.adapters->PassDiskLayers(8);
+  w.transfer->PassDiskLayers(8);
   w.StepUntil([&] { return answer.ended && other.ended; });
   EXPECT_NE(answer.error.find("changed in place"), std::string::npos) << answer.error;
   EXPECT_TRUE(answer.tokens.empty());

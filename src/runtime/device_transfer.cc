@@ -368,7 +368,6 @@ Result<std::unique_ptr<DeviceTransfer>> DeviceTransfer::Create(Device& device, c
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> up, device.CreateStream());
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> down, device.CreateStream());
   transfer->copies_ = std::make_unique<Copies>(device, memory, on_completion, options, std::move(up), std::move(down));
-  if (options.staging_bytes == 0) return transfer;
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceStream> stream, device.CreateStream());
   const auto bytes = static_cast<std::int64_t>(std::max(options.staging_bytes, memory.device.page_stride));
   ASSIGN_OR_RETURN(std::unique_ptr<Arena> staging, device.AllocatePinned("staging of adapters", bytes));
@@ -378,13 +377,12 @@ Result<std::unique_ptr<DeviceTransfer>> DeviceTransfer::Create(Device& device, c
 
 void DeviceTransfer::Submit(TransferJob job) {
   if (job.from.tier != Tier::kDisk) return copies_->Submit(std::move(job));
-  CHECK(reader_ != nullptr);
   reader_->Submit(std::move(job));
 }
 
 std::optional<TransferCompletion> DeviceTransfer::Poll() {
   std::optional<TransferCompletion> completion = copies_->Poll();
-  if (!completion.has_value() && reader_ != nullptr) completion = reader_->Poll();
+  if (!completion.has_value()) completion = reader_->Poll();
   return completion;
 }
 

@@ -6,16 +6,16 @@
 #include <memory>
 #include <optional>
 
-#include "adapter/transfer.h"
 #include "base/result.h"
 #include "gpu/device.h"
 #include "memory/tier.h"
+#include "residency/transfer.h"
 
 namespace loramux {
 
 // Options of DeviceTransfer.
 struct DeviceTransferOptions {
-  // Pinned memory through which jobs go from disk to the device, in bytes; at least a page. 0: there are no such jobs.
+  // Pinned memory through which jobs go from disk to the device, in bytes; at least a page.
   std::size_t staging_bytes = std::size_t{16} << 20;
   // Most copies that one job enqueues, so that Submit stays short: a job with more has events for groups of layers.
   std::size_t max_copies = 2048;

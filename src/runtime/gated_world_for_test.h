@@ -15,50 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/transfer.h"
+#include "residency/transfer.h"
 #include "runtime/runtime.h"
 
 namespace loramux {
 
 inline const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
 
-// Holds host-to-device transfers until the test lets them pass, layer by layer; other transfers complete at once, but
-// for reads from disk after HoldDisk. Used only by the thread that steps the engine, which is the test's.
-class GatedTransfer final : public PageTransfer {
+// Holds transfers of one kind from the host to the device until the test lets them pass, layer by layer.
+class Gate {
  public:
-  ~GatedTransfer() override {
-    disk_layers_.release(1024);
-    for (std::thread& reader : readers_) reader.join();
-  }
-  void Submit(TransferJob job) override {
-    if (job.kind() == TransferKind::kHostToDevice)
-      held_.push_back(std::move(job));
-    else if (job.from.tier == Tier::kDisk && holds_disk_)
-      readers_.emplace_back([this, job = std::move(job)] {
-        TransferCompletion read = RunTransfer(job, memory_, [this](std::size_t) { disk_layers_.acquire(); });
-        const std::lock_guard lock(mutex_);
-        read_.push_back(std::move(read));
-      });
-    else
-      done_.push_back(RunTransfer(job, memory_));
-  }
-  // From now on, each layer but the last that is read from disk waits for one of PassDiskLayers.
-  void HoldDisk() { holds_disk_ = true; }
-  void PassDiskLayers(std::ptrdiff_t layers) { disk_layers_.release(layers); }
-  std::optional<TransferCompletion> Poll() override {
-    {
-      const std::lock_guard lock(mutex_);
-      std::move(read_.begin(), read_.end(), std::back_inserter(done_));
-      read_.clear();
-    }
-    if (done_.empty()) return std::nullopt;
-    TransferCompletion completion = std::move(done_.front());
-    done_.erase(done_.begin());
-    return completion;
-  }
-
-  // Must be called before the first job.
-  void set_memory(const TierMemory& memory) { memory_ = memory; }
+  void Hold(TransferJob job) { held_.push_back(std::move(job)); }
   bool holding() const { return !held_.empty(); }
   const LayerProgress& progress() const { return *held_.front().progress; }
   void PassLayer() {
@@ -83,8 +50,58 @@ class GatedTransfer final : public PageTransfer {
   }
 
  private:
+  friend class GatedTransfer;
   TierMemory memory_;
   std::vector<TransferJob> held_;
+  std::vector<TransferCompletion> done_;
+};
+
+// Transfers from the host to the device wait in the gates, of adapters and of keys and values; others complete at once,
+// but for reads from disk after HoldDisk. Used only by the thread that steps the engine, which is the test's.
+class GatedTransfer final : public PageTransfer {
+ public:
+  Gate adapters, kv;
+
+  ~GatedTransfer() override {
+    disk_layers_.release(1024);
+    for (std::thread& reader : readers_) reader.join();
+  }
+  void Submit(TransferJob job) override {
+    if (job.kind() == TransferKind::kHostToDevice)
+      (job.adapter != nullptr ? adapters : kv).Hold(std::move(job));
+    else if (job.from.tier == Tier::kDisk && holds_disk_)
+      readers_.emplace_back([this, job = std::move(job)] {
+        TransferCompletion read = RunTransfer(job, adapters.memory_, [this](std::size_t) { disk_layers_.acquire(); });
+        const std::lock_guard lock(mutex_);
+        read_.push_back(std::move(read));
+      });
+    else
+      done_.push_back(RunTransfer(job, adapters.memory_));
+  }
+  // From now on, each layer but the last that is read from disk waits for one of PassDiskLayers.
+  void HoldDisk() { holds_disk_ = true; }
+  void PassDiskLayers(std::ptrdiff_t layers) { disk_layers_.release(layers); }
+  std::optional<TransferCompletion> Poll() override {
+    const auto take = [this](std::vector<TransferCompletion>& from) {
+      std::move(from.begin(), from.end(), std::back_inserter(done_));
+      from.clear();
+    };
+    {
+      const std::lock_guard lock(mutex_);
+      take(read_);
+    }
+    take(adapters.done_);
+    take(kv.done_);
+    if (done_.empty()) return std::nullopt;
+    TransferCompletion completion = std::move(done_.front());
+    done_.erase(done_.begin());
+    return completion;
+  }
+
+  // Must be called before the first job.
+  void set_memory(const TierMemory& memory) { adapters.memory_ = kv.memory_ = memory; }
+
+ private:
   std::vector<TransferCompletion> done_;
   bool holds_disk_ = false;
   std::counting_semaphore<> disk_layers_{0};
@@ -104,8 +121,7 @@ struct RealWorld {
     bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
   };
 
-  GatedTransfer* adapters = nullptr;  // owned by the runtime
-  GatedTransfer* kv = nullptr;
+  GatedTransfer* transfer = nullptr;  // owned by the runtime
   std::unique_ptr<Runtime> runtime;
   AdapterGeneration adapter = kBaseModel;
 
@@ -118,13 +134,13 @@ struct RealWorld {
     options.base_names = {"base"};
     options.wrap_transfer = [this](std::unique_ptr<PageTransfer>) {
       auto gated = std::make_unique<GatedTransfer>();
-      (adapters == nullptr ? adapters : kv) = gated.get();
+      transfer = gated.get();
       return gated;
     };
     auto loaded = Runtime::Load(kDemo / "model", options, {});
     EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
     runtime = std::move(loaded).value();
-    for (GatedTransfer* gate : {adapters, kv}) gate->set_memory(runtime->tiers());
+    transfer->set_memory(runtime->tiers());
     const auto version = runtime->registry().Register("rot13", rot13, 0);
     EXPECT_TRUE(version.ok());
     adapter = (*version)->generation;
@@ -144,13 +160,13 @@ struct RealWorld {
     request.sampling.temperature = 0;
     request.sampling.top_logprobs = 3;
     request.on_event = [&answer](const GenerationEvent& event) {
-      if (event.token != nullptr) {
+      if (event.token.has_value()) {
         answer.tokens.push_back(event.token->id);
         for (const TokenLogprob& top : event.token->top_logprobs) answer.logprobs.push_back(top.logprob);
       }
       answer.ended = event.finish != FinishReason::kNone;
       answer.cached_tokens = event.cached_prompt_tokens;
-      if (event.error != nullptr) answer.error = event.error->message;
+      if (event.error.has_value()) answer.error = event.error->message;
     };
     ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
   }
@@ -164,8 +180,8 @@ struct RealWorld {
     Answer answer;
     Submit(std::move(prompt), who, answer);
     StepUntil([&] {
-      adapters->PassAll();
-      kv->PassAll();
+      transfer->adapters.PassAll();
+      transfer->kv.PassAll();
       return answer.ended;
     });
     EXPECT_EQ(answer.error, "");
@@ -173,7 +189,7 @@ struct RealWorld {
   }
   // Lets the layers pass one by one, each only when the executor waits for it and so has computed those before. Stops
   // after `pass` layers.
-  void PassInLockstep(GatedTransfer& gate, std::int32_t pass) {
+  void PassInLockstep(Gate& gate, std::int32_t pass) {
     const LayerProgress& progress = gate.progress();
     ASSERT_EQ(progress.layers(), 6);
     for (std::int32_t layer = 0; layer < progress.lead(); ++layer) gate.PassLayer();
@@ -185,8 +201,8 @@ struct RealWorld {
   }
   void ExpectExact() {
     StepUntil([&] {
-      adapters->PassAll();
-      kv->PassAll();
+      transfer->adapters.PassAll();
+      transfer->kv.PassAll();
       return runtime->engine().Idle();
     });
     while (runtime->engine().Step()) {

@@ -115,7 +115,6 @@ Result<std::unique_ptr<PageTransfer>> PlacedModel::MakeTransfer(const TierMemory
     return transfer;
   }
   DeviceTransferOptions on_device;
-  if (!options.from_disk) on_device.staging_bytes = 0;
   on_device.arrived_words = options.assisted;
   ASSIGN_OR_RETURN(std::unique_ptr<PageTransfer> transfer,
                    DeviceTransfer::Create(*device_, memory, std::move(on_completion), on_device));

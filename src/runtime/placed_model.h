@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 
-#include "adapter/transfer.h"
 #include "base/result.h"
 #include "engine/executor.h"
 #include "gpu/device.h"
@@ -16,6 +15,7 @@
 #include "model/base_matrix.h"
 #include "model/device_model.h"
 #include "model/model.h"
+#include "residency/transfer.h"
 #include "runtime/cpu_executor.h"
 
 namespace loramux {
@@ -24,9 +24,8 @@ namespace loramux {
 // sample the rows that the device leaves to the processor.
 using ExecutorOptions = CpuExecutorOptions;
 
-// Which jobs a transfer gets.
+// Options of a transfer.
 struct TransferOptions {
-  bool from_disk = true;               // false: none from disk
   bool assisted = false;               // on a device: an executor with AssistSetup::cores computes meanwhile
   ThreadedTransferOptions on_threads;  // only on the CPU
 };

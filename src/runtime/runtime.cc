@@ -71,7 +71,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> mo
   RETURN_IF_ERROR(r.MakePredictor(options.spec.length_predictor));
   RETURN_IF_ERROR(r.MakePlane(options));
   r.MakeRegistry(options);
-  RETURN_IF_ERROR(r.MakeTransfers(options));
+  RETURN_IF_ERROR(r.MakeTransfer(options));
   RETURN_IF_ERROR(r.MakeExecutor(options));
   LengthPredictor* predictor = r.history_.get();
   if (r.hints_ != nullptr) predictor = r.hints_.get();
@@ -80,7 +80,6 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<PlacedModel> mo
                                  .transfer = *r.transfer_,
                                  .registry = *r.registry_,
                                  .wakeup = r.wakeup_,
-                                 .kv_transfer = r.kv_transfer_.get(),
                                  .predictor = predictor,
                                  .observer = options.recorder});
   if (options.recorder != nullptr) {
@@ -190,21 +189,11 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
           .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }
 
-Result<std::unique_ptr<PageTransfer>> Runtime::MakeTransfer(const RuntimeOptions& options, bool kv) {
-  const TransferOptions made{.from_disk = !kv,  // keys and values are never on disk
-                             .assisted = AssistOf(options).cores > 0,
-                             .on_threads = options.transfer};
-  ASSIGN_OR_RETURN(std::unique_ptr<PageTransfer> transfer,
-                   model_->MakeTransfer(tiers(), made, [wakeup = &wakeup_] { wakeup->Signal(); }));
-  if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
-  return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
-}
-
-Status Runtime::MakeTransfers(const RuntimeOptions& options) {
-  ASSIGN_OR_RETURN(transfer_, MakeTransfer(options, /*kv=*/false));
-  if (plane_->moves_kv()) {
-    ASSIGN_OR_RETURN(kv_transfer_, MakeTransfer(options, /*kv=*/true));
-  }
+Status Runtime::MakeTransfer(const RuntimeOptions& options) {
+  const TransferOptions made{.assisted = AssistOf(options).cores > 0, .on_threads = options.transfer};
+  ASSIGN_OR_RETURN(transfer_, model_->MakeTransfer(tiers(), made, [wakeup = &wakeup_] { wakeup->Signal(); }));
+  if (options.wrap_transfer) transfer_ = options.wrap_transfer(std::move(transfer_));
+  if (options.recorder != nullptr) transfer_ = options.recorder->Watch(std::move(transfer_));
   return Ok{};
 }
 
@@ -225,7 +214,7 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),
           .host_pages = plane_->host().capacity_pages(),
-          .kv_transfer = kv_transfer_ != nullptr};
+          .moves_kv = plane_->moves_kv()};
 }
 
 Status Runtime::MakePredictor(const std::string& name) {
@@ -259,7 +248,6 @@ Runtime::~Runtime() {
   // Their threads read data of the engine and the pools, so they end first.
   executor_.reset();
   transfer_.reset();
-  kv_transfer_.reset();
   engine_.reset();
 }
 

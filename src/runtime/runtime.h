@@ -54,13 +54,12 @@ struct RuntimeOptions {
   int threads = 0;  // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // options of the CPU's transfers: one link for adapters and another for keys and values
-  ThreadedTransferOptions transfer;
+  ThreadedTransferOptions transfer;     // on the CPU
   std::vector<std::string> base_names;  // names of the base model
   // further names of it, with which those of adapters' base models are compared (AdapterRegistry::Options)
   std::vector<std::string> model_names;
   AdapterRegistry::Complete complete_adapter;  // AdapterRegistry::Options::complete
-  // Wraps each of the two transfers (adapters; keys and values). Empty: not wrapped. For injecting faults behind the
+  // Wraps the transfer. Empty: not wrapped. For injecting faults behind the
   // real interfaces.
   std::function<std::unique_ptr<PageTransfer>(std::unique_ptr<PageTransfer>)> wrap_transfer;
   // Wraps the executor. Empty: not wrapped. For observing the steps of the real engine.
@@ -115,8 +114,7 @@ class Runtime {
   Status MakePlane(RuntimeOptions& options);
   Status MakePools(const RuntimeOptions& options, ControlPlaneOptions& plane);
   void MakeRegistry(const RuntimeOptions& options);
-  Status MakeTransfers(const RuntimeOptions& options);
-  Result<std::unique_ptr<PageTransfer>> MakeTransfer(const RuntimeOptions& options, bool kv);
+  Status MakeTransfer(const RuntimeOptions& options);
   Status MakeExecutor(const RuntimeOptions& options);
   AssistSetup AssistOf(const RuntimeOptions& options) const;
   // Where a profile measured the assistance: plans count with the cores of AssistOf, and the workers share segments by
@@ -135,7 +133,7 @@ class Runtime {
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<HistoryPredictor> history_;
   std::unique_ptr<HintPredictor> hints_;
-  std::unique_ptr<PageTransfer> transfer_, kv_transfer_;
+  std::unique_ptr<PageTransfer> transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;

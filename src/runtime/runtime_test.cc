@@ -207,7 +207,7 @@ struct Asked {
     std::vector<std::uint32_t> bits;
     std::promise<void> ended;
     request.on_event = [&](const GenerationEvent& event) {
-      for (std::size_t i = 0; event.token != nullptr && i < event.token->top_logprobs.size(); ++i) {
+      for (std::size_t i = 0; event.token.has_value() && i < event.token->top_logprobs.size(); ++i) {
         bits.push_back(static_cast<std::uint32_t>(event.token->top_logprobs[i].id));
         bits.push_back(std::bit_cast<std::uint32_t>(event.token->top_logprobs[i].logprob));
       }
@@ -302,7 +302,7 @@ Answer AnswerOf(Runtime& runtime, GenerationRequest request) {
   request.ignore_eos = true;
   request.sampling.temperature = 0;
   request.on_event = [&](const GenerationEvent& event) {
-    if (event.token != nullptr) answer.tokens.push_back(event.token->id);
+    if (event.token.has_value()) answer.tokens.push_back(event.token->id);
     if (event.finish == FinishReason::kNone) return;
     answer.embedding.assign(event.embedding.begin(), event.embedding.end());
     ended.set_value();

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "cache/reload_costs.h"
 #include "costs/performance_model.h"
 #include "schedule/system_spec.h"
+#include "worth/reload_costs.h"
 
 namespace loramux {
 

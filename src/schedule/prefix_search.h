@@ -1,7 +1,7 @@
 // Where in the dependency tree a request would begin.
 #pragma once
 
-#include "cache/dependency_tree.h"
+#include "prefix/dependency_tree.h"
 #include "schedule/request.h"
 
 namespace loramux {

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
-#include "cache/dependency_tree.h"
 #include "memory/page_pool.h"
+#include "prefix/dependency_tree.h"
 
 namespace loramux {
 

@@ -154,7 +154,7 @@ void RequestPages::Release(Request* request, TimeNs now) {
 
 bool RequestPages::BeganOnFailedFetch(const Request& request) const {
   if (tree_.tiers().OnDevice(request.tail)) return false;
-  const KvTiers::Fetching* fetch = tiers_.FetchOf(request.tail);
+  const KvTiers::Job* fetch = tiers_.FetchOf(request.tail);
   CHECK(fetch != nullptr);
   return fetch->failed;
 }
@@ -188,7 +188,8 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
   tree_.CheckIntegrity();
   kv_pages += tree_.tiers().pages() + tree_.tiers().orphans();
   CHECK_EQ(kv_pages, device_.Stats().used(PageCategory::kKv));
-  CHECK_EQ(tree_.tiers().host_pages() + tree_.tiers().orphans(), residency_.host().Stats().used(PageCategory::kKv));
+  CHECK_EQ(tree_.tiers().host_pages() + tree_.tiers().orphans(),
+           residency_.pool(Tier::kHost).Stats().used(PageCategory::kKv));
   CheckUsers(running);
 }
 
@@ -210,7 +211,7 @@ void RequestPages::CheckUsers(std::span<Request* const> running) const {
     if (request->adapter != kBaseModel) ++users[residency_.SlotOf(request->adapter)];
   }
   for (std::size_t i = 0; i < users.size(); ++i) CHECK_EQ(users[i], residency_.All()[i].users);
-  CHECK_EQ(residency_.used_adapters(),
+  CHECK_EQ(residency_.Stats().active,
            std::count_if(users.begin(), users.end(), [](std::int32_t count) { return count > 0; }));
 }
 

@@ -5,11 +5,11 @@
 #include <span>
 #include <vector>
 
-#include "adapter/residency.h"
-#include "cache/adapter_branches.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_tiers.h"
 #include "memory/page_pool.h"
+#include "prefix/dependency_tree.h"
+#include "residency/adapter_branches.h"
+#include "residency/adapter_residency.h"
+#include "residency/kv_tiers.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/request.h"
 

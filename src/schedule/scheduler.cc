@@ -35,6 +35,25 @@ TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool& host) {
                              (1 - static_cast<double>(device_pages) / static_cast<double>(host.capacity_pages())));
 }
 
+// Loads into the CPU caches what the evictions of pages among the next few moves after `moves[i]` will read: in two
+// stages, because the slot's address depends on the node.
+void PrefetchEvictions(const DependencyTree& tree, const Moves& moves, std::size_t i) {
+  constexpr std::size_t kNode = 8, kSlot = 4;
+  const auto evicts = [&moves](std::size_t at) {
+    return at < moves.size() && !moves[at].item.is_adapter() && moves[at].leaves(Tier::kDevice);
+  };
+  if (evicts(i + kNode)) {
+    const TreeNode& node = tree.nodes()[moves[i + kNode].item.node.index];
+    __builtin_prefetch(&node, 1);
+    __builtin_prefetch(&node.host_page, 1);
+  }
+  if (evicts(i + kSlot)) {
+    const std::uint32_t index = moves[i + kSlot].item.node.index;
+    tree.index().PrefetchRemove(index);
+    __builtin_prefetch(&tree.nodes()[tree.nodes()[index].parent], 1);
+  }
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
@@ -81,7 +100,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
     if (options_.reads_host_tier || options_.costs != nullptr)
       worth_.UseAssist(options_.reads_host_tier ? nullptr : options_.costs.get());
   }
-  tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.host()));
+  tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.pool(Tier::kHost)));
 }
 
 Scheduler::~Scheduler() { residency_.set_listener({}); }
@@ -215,7 +234,7 @@ void Scheduler::CountMove(const Move& move) {
 
 void Scheduler::Leave(const Moves& moves) {
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    tree_.PrefetchEvict(moves, i);
+    PrefetchEvictions(tree_, moves, i);
     const Move& move = moves[i];
     if (move.to != Tier::kDisk) continue;
     const AdapterGeneration adapter = move.item.adapter;
@@ -224,10 +243,9 @@ void Scheduler::Leave(const Moves& moves) {
     } else if (!move.item.is_adapter()) {
       tree_.Evict(move.item.node);
       stats_.history_evictions += move.pages;
-    } else if (move.from == Tier::kHost) {
-      residency_.EvictFromHost(adapter);
     } else {
-      residency_.EvictFromDevice(adapter);
+      residency_.Evict(adapter, move.from);
+      if (move.from == Tier::kHost) continue;
       stats_.evicted_adapter_pages += move.pages;
       expected_.Evicted(adapter);
     }
@@ -244,7 +262,7 @@ void Scheduler::Fetch(const Moves& moves, TimeNs now) {
 void Scheduler::MakeHostRoom(const Moves& moves) {
   std::int64_t pages = 0;
   for (const Move& move : moves) pages += move.item.is_adapter() && move.to == Tier::kHost ? move.pages : 0;
-  const std::int64_t missing = pages == 0 ? 0 : pages - residency_.host().free_pages();
+  const std::int64_t missing = pages == 0 ? 0 : pages - residency_.pool(Tier::kHost).free_pages();
   if (missing <= 0) return;
   const MovePlan& plan = background_.DropHistory(missing);
   on_moves_(plan);

@@ -101,10 +101,8 @@ class Scheduler {
   const DependencyTree& tree() const { return tree_; }
   const KvTiers& tiers() const { return tiers_; }
   SchedulerStats stats() const;
-  // Measured times of reloads and prefills, as the policies use them.
-  const ReloadCostEstimator& reload_costs() const { return worth_.reload_costs(); }
-  // The context that the eviction policy was given last.
-  const EvictionContext& eviction_context() const { return worth_.context(); }
+  // What the policies know: measured times of reloads and prefills, and the context that they were given last.
+  const AdapterWorth& worth() const { return worth_; }
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_.tiers().idle_pages(); }
   // The pages of history that no request can use because their adapter is not on the device. 0 if dependency is

@@ -309,10 +309,10 @@ TEST(Scheduler, TheContextOfThePolicies) {
     requests += static_cast<double>(plan.chunks.size());
     batches += !plan.chunks.empty();
   }
-  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);  // Plan does not refresh it
+  EXPECT_EQ(w.scheduler.worth().context().total_visits, 0);  // Plan does not refresh it
   w.clock.AdvanceTo(begin + kNsPerSecond);
   w.scheduler.Prepare(w.clock.Now());
-  const EvictionContext context = w.scheduler.eviction_context();
+  const EvictionContext context = w.scheduler.worth().context();
   const double left = std::exp2(-1.0 / 60);  // part of a visit that is left after a second
   EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
   EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
@@ -327,10 +327,10 @@ TEST(Scheduler, TheContextOfThePolicies) {
   w.Step();
   w.clock.AdvanceTo(begin + kNsPerSecond + 99 * kNsPerMs);
   w.scheduler.Prepare(w.clock.Now());
-  EXPECT_EQ(w.scheduler.eviction_context().made_at, begin + kNsPerSecond);
+  EXPECT_EQ(w.scheduler.worth().context().made_at, begin + kNsPerSecond);
   w.clock.AdvanceTo(begin + kNsPerSecond + 100 * kNsPerMs);
   w.scheduler.Prepare(w.clock.Now());
-  EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
+  EXPECT_NEAR(w.scheduler.worth().context().total_visits, 4 * left + 1, 1e-2);
 }
 
 // An adapter is requested every 10 s. The device has room for it or for another adapter, which is requested in
@@ -435,9 +435,9 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
         if (chunk.request->adapter != kBaseModel) w.residency.Release(chunk.request->adapter);
       }
     }
-    if (i % 2 == 0) w.residency.EvictFromDevice(AdapterGeneration{1});
+    if (i % 2 == 0) w.residency.Evict(AdapterGeneration{1}, Tier::kDevice);
   }
-  const ReloadCostEstimator& measured = w.scheduler.reload_costs();
+  const ReloadCostEstimator& measured = w.scheduler.worth().reload_costs();
   EXPECT_EQ(measured.Of(ReloadFrom::kComputation).samples, 40);
   EXPECT_NEAR(measured.Of(ReloadFrom::kComputation).page_ns, 2e6, 1);
   EXPECT_EQ(measured.Of(ReloadFrom::kDisk).samples, 1);
@@ -446,7 +446,7 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
   EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);  // 100 ns of latency, 256 bytes at 10 GB/s
   w.clock.Advance(kNsPerSecond);
   w.scheduler.Prepare(w.clock.Now());
-  EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
+  EXPECT_GT(w.scheduler.worth().context().costs.computed_page, 1000);
 }
 
 // Eight adapters in turn, with room for three: each request evicts one, ten times a second.
@@ -456,7 +456,7 @@ TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
   const auto remembered_after = [&](TimeNs wait) {
     w.clock.Advance(wait);
     w.scheduler.Prepare(w.clock.Now());
-    return w.scheduler.eviction_context().remembered_s;
+    return w.scheduler.worth().context().remembered_s;
   };
   EXPECT_EQ(remembered_after(kNsPerSecond), 30);
   for (int i = 0; i < 300; ++i) {

@@ -1,4 +1,4 @@
-#include "cache/moves_for_test.h"
+#include "residency/moves_for_test.h"
 #include "schedule/scheduler_world_for_test.h"
 
 namespace loramux::scheduler_test {
@@ -143,7 +143,7 @@ class LoadOnArrivalTest : public testing::Test {
   // Loads go from disk to the host tier, and on to the device.
   static void EndLoads(SchedulerWorld& w) {
     std::vector<ResidencyManager::LoadFailure> failures;
-    while (w.residency.loads_in_flight() > 0) {
+    while (w.residency.Stats().loading > 0) {
       w.clock.Advance(10 * kNsPerUs);
       w.residency.Poll(w.clock.Now(), failures);
     }
@@ -310,7 +310,7 @@ TEST(Scheduler, IdleAdaptersGoFirstLeastRecentlyUsed) {
     w.Add(2, g);
     w.RunToEnd();
   }
-  EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
+  EXPECT_EQ(w.residency.Residents(Tier::kDevice).size(), 3u);
   w.Add(2, 1);  // 1 is used again, so 2 is the least recently used
   w.RunToEnd();
   w.Add(20, 0, 4);  // needs 6 pages, 4 are free
@@ -510,7 +510,7 @@ TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   for (const std::uint32_t g : {1u, 2u, 3u}) w.Add(2, g);
   w.RunToEnd();
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).host, TierState::kAbsent);
-  EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
+  EXPECT_EQ(w.residency.Residents(Tier::kDevice).size(), 3u);
 }
 
 // Number of steps until the first token of the request; -1 after 2000 steps.

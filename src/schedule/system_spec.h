@@ -15,12 +15,12 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "cache/adapter_arrival_histogram.h"
-#include "cache/cache_regime.h"
-#include "cache/eviction_policy.h"
 #include "costs/performance_model.h"
 #include "schedule/queue/fairness.h"
 #include "schedule/setting.h"
+#include "worth/adapter_arrival_histogram.h"
+#include "worth/cache_regime.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 
@@ -148,13 +148,13 @@ struct SystemSpec {
   // > 0: share of the device's pages for adapters; keys and values have the rest. 0: the regime's, or one pool for
   // both.
   double adapter_share = 0;
-  // From the cache regime (cache/cache_regime.h).
+  // From the cache regime (worth/cache_regime.h).
   bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
   // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
   // because each side then evicts only its own.
   bool maintain_dependency = true;
   TimeNs host_bonus = 0;            // DependencyTree::set_host_bonus if the host tier is much larger than the device
-  bool proactive_swapping = false;  // pages also move without a request (cache/proactive_swapper.h); one pool only
+  bool proactive_swapping = false;  // pages also move without a request (residency/proactive_swapper.h); one pool only
   double total_tokens = 0;          // capacity of the device, for the quotas of lanes
   std::shared_ptr<const PerformanceModel> costs;  // for predictions (plan_by_model.h); null: steps count alike
 

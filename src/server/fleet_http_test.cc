@@ -32,7 +32,7 @@ class FleetHttp : public testing::Test {
   FleetHttp() : service_([](const GenerationRequest&) { return Say("hello"); }) {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
     options_.fleet.drain_notice = 0ms;
     state_.stats.device.used_pages[static_cast<std::size_t>(PageCategory::kKv)] = 100;
     state_.page_tokens = 16;
@@ -41,12 +41,9 @@ class FleetHttp : public testing::Test {
     if (server_ != nullptr) server_->Shutdown();
   }
   void Start() {
-    auto server = Server::Start(options_, {.clock = &fixture_.clock,
-                                           .generation = &service_,
-                                           .registry = &fixture_.registry,
-                                           .tokenizer = &fixture_.tokenizer,
-                                           .chat_template = &fixture_.chat_template,
-                                           .engine_snapshot = [this](auto) { return Ask(); }});
+    ServerParts parts = fixture_.Parts(service_);
+    parts.engine_snapshot = [this](auto) { return Ask(); };
+    auto server = Server::Start(options_, parts);
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -228,12 +225,8 @@ TEST_F(FleetHttp, RequestsOfADrainingServerAreNotStarted) {
 std::unique_ptr<Server> ServerOver(ServingFixture& fixture, ScriptedService& service) {
   ServerOptions options;
   options.http.port = 0;
-  options.max_model_len = kTestMaxTokens;
-  auto server = Server::Start(options, {.clock = &fixture.clock,
-                                        .generation = &service,
-                                        .registry = &fixture.registry,
-                                        .tokenizer = &fixture.tokenizer,
-                                        .chat_template = &fixture.chat_template});
+  options.completion.max_model_len = kTestMaxTokens;
+  auto server = Server::Start(options, fixture.Parts(service));
   CHECK(server.ok());
   return std::move(server).value();
 }

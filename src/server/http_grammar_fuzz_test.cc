@@ -18,6 +18,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/strand.hpp>
 
+#include "auth/error_body.h"
 #include "base/log.h"
 #include "base/prng.h"
 #include "http/connection.h"
@@ -234,7 +235,7 @@ class ImmediateService final : public GenerationService {
     SampledToken token;
     token.id = 'x';
     for (int i = 0; i < request.sampling.top_logprobs; ++i) token.top_logprobs.push_back({'a' + i, -1.0f});
-    event.token = &token;
+    event.token = std::move(token);
     event.finish = FinishReason::kLength;
     event.generated_tokens = 1;
     request.on_event(event);
@@ -255,15 +256,16 @@ class ImmediateService final : public GenerationService {
 class Harness {
  public:
   Harness()
-      : admission_({}, QuotaTable()),
+      : admission_(QuotaTable()),
         models_(fixture_.registry, NoFinder(), {"base", 0, kTestMaxTokens}),
-        metrics_({}, "base", kTestMaxTokens),
-        service_(Context(), metrics_, {.max_model_len = kTestMaxTokens}),
+        metrics_(kTopAdapters, "base", kTestMaxTokens),
+        service_(Context(), metrics_, {.max_model_len = kTestMaxTokens, .spans = fixture_.spans.get()}),
         activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);
     options_.max_header_bytes = 8 << 10;
     options_.max_body_bytes = 64 << 10;
+    routes_.SetErrorForm(ErrorBody);
     service_.AddProbes(routes_);
     models_.AddRoutes(routes_);
     AddApiRoutes(routes_, service_, models_.listing());

@@ -25,15 +25,12 @@ class MetricsHttp : public testing::Test {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
   void Start() {
-    auto server = Server::Start(options_, {.clock = &fixture_.clock,
-                                           .generation = &service_,
-                                           .registry = &fixture_.registry,
-                                           .tokenizer = &fixture_.tokenizer,
-                                           .chat_template = &fixture_.chat_template,
-                                           .engine_snapshot = [](auto) { return std::make_shared<EngineSnapshot>(); }});
+    ServerParts parts = fixture_.Parts(service_);
+    parts.engine_snapshot = [](auto) { return std::make_shared<EngineSnapshot>(); };
+    auto server = Server::Start(options_, parts);
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }

@@ -82,8 +82,7 @@ class RandomSourceTest : public testing::Test {
     options.http.port = 0;
     options.http.linger_timeout = std::chrono::milliseconds(200);
     options.seed = 7;  // the worst case: the attacker may know a generator's kind, but not its key
-    auto server = Server::Start(
-        options, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    auto server = Server::Start(options, fixture_.Parts(service_));
     EXPECT_TRUE(server.ok());
     server_ = std::move(server).value();
   }

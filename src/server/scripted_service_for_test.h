@@ -199,9 +199,7 @@ class ScriptedService final : public GenerationService {
     event.prompt_tokens = static_cast<std::int32_t>(running.request.prompt.size());
     event.cached_prompt_tokens = event.prompt_tokens / 2;
     event.now = OsClock().Now();
-    const std::vector<ScoredToken> scores = ScoresOf(running);
-    event.prompt_scores = scores;
-    const std::vector<float> embedding = EmbeddingOf(running.request);
+    event.prompt_scores = ScoresOf(running);
     if (running.first_step == 0) running.first_step = event.now;
     event.arrival = event.first_scheduled = running.first_step;
     SampledToken token;
@@ -210,14 +208,14 @@ class ScriptedService final : public GenerationService {
       event.finish = FinishReason::kCancelled;
     } else if (running.request.max_tokens == 0) {
       event.finish = FinishReason::kLength;
-      event.embedding = embedding;
+      event.embedding = EmbeddingOf(running.request);
     } else if (running.next < tokens.size() || running.script.repeat) {
       token.id = tokens[running.next++ % tokens.size()];
       token.logprob = -0.5f;
       for (int i = 0; i < running.request.sampling.top_logprobs; ++i) {
         token.top_logprobs.push_back({'a' + i, -0.25f - static_cast<float>(i)});
       }
-      event.token = &token;
+      event.token = std::move(token);
       if (!running.script.endless && static_cast<std::int64_t>(running.next) == running.request.max_tokens) {
         event.finish = FinishReason::kLength;
       }
@@ -225,8 +223,8 @@ class ScriptedService final : public GenerationService {
       event.finish = running.script.finish;
       token.id = running.script.stop_token;
       token.logprob = -0.125f;
-      if (event.finish == FinishReason::kStop) event.stop = &token;
-      event.error = &running.script.error;
+      if (event.finish == FinishReason::kStop) event.stop = std::move(token);
+      if (event.finish == FinishReason::kError) event.error = running.script.error;
     }
     event.generated_tokens = static_cast<std::int32_t>(running.next);
     running.request.on_event(event);

@@ -2,6 +2,7 @@
 
 #include "auth/access.h"
 #include "auth/caller_gate.h"
+#include "auth/error_body.h"
 #include "auth/tenancy.h"
 #include "base/log.h"
 #include "http/exchange.h"
@@ -56,41 +57,33 @@ struct Server::Impl {
         guards(std::move(loaded)),
         defaults(options.defaults),
         embeddings(options.embeddings),
-        admission(protection.admission, guards.quotas),
+        admission(guards.quotas, protection.max_queued),
         seeds(options.seed),
-        metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
-        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock,
-                        parts.grammars == nullptr ? *no_grammars : *parts.grammars, parts.spans),
-        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, parts.adapters, prefixes, *parts.clock),
-        live(metrics, parts.engine_snapshot, *parts.registry, parts.adapters, *parts.clock,
-             {.changes = WhoChangesAdapters(options)}),
-        models(*parts.registry, FinderOf(parts),
-               {options.model_path, parts.clock->UnixSeconds(), options.max_model_len}),
+        metrics(options.top_adapters, parts.registry->base_names().front(), options.completion.max_model_len),
+        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock, *parts.grammars, *parts.spans),
+        fleet(FleetOf(options), parts.engine_snapshot, *parts.registry, *parts.finder, prefixes, *parts.clock),
+        live(metrics, parts.engine_snapshot, *parts.registry, *parts.finder, *parts.clock, WhoChangesAdapters(options)),
+        models(*parts.registry, *parts.finder,
+               {options.model_path, parts.clock->UnixSeconds(), options.completion.max_model_len}),
         service({.clock = parts.clock,
                  .generation = parts.generation,
                  .registry = parts.registry,
                  .tokenizer = parts.tokenizer,
-                 .chat_template = parts.chat_template == nullptr ? &no_template : parts.chat_template,
+                 .chat_template = parts.chat_template,
                  .seeds = &seeds,
                  .admission = &admission,
-                 .finder = &FinderOf(parts),
-                 .lengths = parts.lengths == nullptr ? &no_lengths : parts.lengths,
-                 .grammars = parts.grammars == nullptr ? no_grammars.get() : parts.grammars,
+                 .finder = parts.finder,
+                 .lengths = parts.lengths,
+                 .grammars = parts.grammars,
                  .defaults = &defaults,
                  .formats = &formats,
                  .embeddings = &embeddings,
                  .prefixes = &prefixes,
                  .max_sequences = protection.max_sequences_per_request,
                  .prefix_sharing = guards.prefix_sharing},
-                metrics,
-                {.max_model_len = options.max_model_len,
-                 .work = {.threads = options.tokenizer_threads},
-                 .max_tokenize_bytes = options.max_tokenize_bytes,
-                 .max_buffered_bytes = options.max_buffered_bytes,
-                 .sse_keepalive = options.sse_keepalive,
-                 .tokenizer_info = options.tokenizer_info,
-                 .spans = parts.spans}),
+                metrics, CompletionOf(options, parts)),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
+    routes.SetErrorForm(ErrorBody);
     service.AddProbes(routes);
     models.AddRoutes(routes);
     AddApiRoutes(routes, service, models.listing());
@@ -100,18 +93,14 @@ struct Server::Impl {
     if (options.page) AddPageRoutes(routes);
     if (options.adapter_admin_key) {
       const AdminGate gate{*options.adapter_admin_key, options.http.allowed_origins};
-      adapters.emplace(parts.adapters, *parts.clock,
-                       AdapterServiceOptions{.gate = gate, .changes = parts.adapter_changes});
+      adapters.emplace(parts.adapter_changes, *parts.clock, AdapterServiceOptions{.gate = gate});
       adapters->AddRoutes(routes);
       trainers.emplace(*parts.generation, *parts.registry,
-                       TrainerServiceOptions{gate, options.model_path, options.max_model_len});
+                       TrainerServiceOptions{gate, options.model_path, options.completion.max_model_len});
       trainers->AddRoutes(routes);
     }
     AddOpenApi(routes);
-    routes.SetGate(CallerGate({.access = guards.access.get(),
-                               .fleet_key = options.fleet.key,
-                               .trust_fairness_header = options.trust_fairness_header},
-                              *parts.clock));
+    routes.SetGate(CallerGate(guards.access.get(), options.fleet.key, options.trust_fairness_header, *parts.clock));
   }
 
   // Last, when all other routes are in the table.
@@ -120,13 +109,15 @@ struct Server::Impl {
     AddOpenApiRoute(table, OpenApiDocument(table.routes(), LORAMUX_VERSION));
   }
 
-  static AdapterFinder& FinderOf(const ServerParts& parts) {
-    return parts.adapters == nullptr ? NoFinder() : *parts.adapters;
-  }
-
   static const char* WhoChangesAdapters(const ServerOptions& options) {
     if (!options.adapter_admin_key) return "none";
     return options.adapter_admin_key->empty() ? "open" : "key";
+  }
+
+  static CompletionServiceOptions CompletionOf(const ServerOptions& options, const ServerParts& parts) {
+    CompletionServiceOptions completion = options.completion;
+    completion.spans = parts.spans;
+    return completion;
   }
 
   static SnapshotServiceOptions FleetOf(const ServerOptions& options) {
@@ -148,10 +139,6 @@ struct Server::Impl {
 
   const ProtectionOptions protection;
   const OutputFormatTable formats;
-  // In the place of parts that the program does not give.
-  const ChatTemplate no_template = ChatTemplate::None();
-  const LengthGuesser no_lengths;
-  const std::unique_ptr<GrammarCompiler> no_grammars = GrammarCompiler::Refusing();
   Guards guards;
   const RequestDefaults defaults;
   const EmbeddingOptions embeddings;
@@ -178,10 +165,12 @@ Status CheckProtection(const ProtectionOptions& options) {
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
   CHECK(parts.clock != nullptr && parts.generation != nullptr);
   CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
-  CHECK(!options.adapter_admin_key || parts.adapters != nullptr);
+  CHECK(parts.chat_template != nullptr && parts.lengths != nullptr && parts.grammars != nullptr);
+  CHECK(parts.finder != nullptr && parts.spans != nullptr);
+  CHECK(!options.adapter_admin_key || parts.adapter_changes.load != nullptr);
   ASSIGN_OR_RETURN(Guards guards, LoadGuards(options.protection));
   ASSIGN_OR_RETURN(OutputFormatTable formats,
-                   ReadOutputFormats(parts.chat_template, options.tool_call_parsers, options.reasoning_parsers));
+                   ReadOutputFormats(*parts.chat_template, options.tool_call_parsers, options.reasoning_parsers));
   auto impl = std::make_unique<Impl>(options, parts, std::move(guards), std::move(formats));
   RETURN_IF_ERROR(impl->http.Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -18,6 +18,7 @@
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
 #include "server/completion/completion_request.h"
+#include "server/completion/completion_service.h"
 #include "server/completion/embedding_plan.h"
 #include "server/completion/length_guesser.h"
 #include "server/fleet/snapshot_service.h"
@@ -39,8 +40,8 @@ struct ProtectionOptions {
   QuotaLimits key_limits{.concurrency = 1024};   // limits of each API key, where the file of keys sets no others
   std::int64_t max_sequences_per_request = 256;  // prompts times `n`
   std::string prefix_sharing;                    // as ReadPrefixSharing reads it
-  AdmissionOptions admission;
-  TlsFiles tls;  // empty: plain HTTP
+  std::int64_t max_queued = kMostQueued;  // sequences of all adapters that wait for their first token; 0: no limit
+  TlsFiles tls;                           // empty: plain HTTP
   bool has_keys() const { return !api_key_file.empty() || !api_keys.empty(); }
 };
 
@@ -51,19 +52,12 @@ Status CheckProtection(const ProtectionOptions& options);
 // Settings of a Server.
 struct ServerOptions {
   HttpServerOptions http;
-  MetricsOptions metrics;
+  int top_adapters = kTopAdapters;  // adapters with series of their own in /metrics; > 0
   ProtectionOptions protection;
-  int tokenizer_threads = 1;
-  std::size_t max_tokenize_bytes = 0;  // limit of the text of /tokenize; 0: as CompletionServiceOptions says
-  // bytes of tokens that a slow client has not received yet, per request
-  std::size_t max_buffered_bytes = std::size_t{1} << 20;
-  // A stream without output for this long sends a comment line; 0: never.
-  std::chrono::milliseconds sse_keepalive{0};
-  std::string model_path;              // as given on the command line, for /v1/models
-  std::int64_t max_model_len = 0;      // tokens, for /v1/models
-  std::string tokenizer_info;          // JSON (TokenizerInfo)
-  bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
-  RequestDefaults defaults;            // defaults of sampling and lengths
+  CompletionServiceOptions completion;  // its spans are those of ServerParts
+  std::string model_path;               // as given on the command line, for /v1/models
+  bool trust_fairness_header = false;   // the header x-gateway-inference-fairness-id names the tenant
+  RequestDefaults defaults;             // defaults of sampling and lengths
   EmbeddingOptions embeddings;
   std::uint64_t seed = 0;  // seed of requests without one; secret; 0: seeds that cannot be repeated
   // How the model writes calls of tools and reasoning, as --tool-call-parser and --reasoning-parser take it: "auto",
@@ -76,19 +70,20 @@ struct ServerOptions {
   bool page = true;              // the page for people at /, and /docs
 };
 
-// What the server works with. The server owns none of it; all of it must outlive the server.
+// What the server works with. The server owns none of it; all of it must outlive the server. No pointer is null: a part
+// that a program has not got does nothing, or refuses (ServingContext).
 struct ServerParts {
   const Clock* clock = nullptr;
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;  // null: the model has none
-  const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
-  GrammarCompiler* grammars = nullptr;          // null: no structured output
-  SnapshotSource engine_snapshot;               // snapshots of the engine behind `generation`, for /metrics and routers
-  AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
-  AdapterChanges adapter_changes;               // changes by the admin routes
-  SpanExporter* spans = nullptr;                // takes the spans of requests; null: there are none
+  const ChatTemplate* chat_template = nullptr;
+  const LengthGuesser* lengths = nullptr;
+  GrammarCompiler* grammars = nullptr;
+  SnapshotSource engine_snapshot;       // snapshots of the engine behind `generation`, for /metrics and routers
+  AdapterFinder* finder = &NoFinder();  // finds adapters that are not registered
+  AdapterChanges adapter_changes = {};  // changes by the admin routes; set if ServerOptions::adapter_admin_key is
+  SpanExporter* spans = nullptr;        // takes the spans of requests
 };
 
 // The HTTP server with all its services. The methods may be called on any thread.

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "server/completion/completion_job.h"
 #include "server/scripted_service_for_test.h"
+#include "server/server.h"
+#include "server/tracing/span_exporter.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -57,19 +59,30 @@ struct ServingFixture {
             .embeddings = &embeddings,
             .prefixes = &prefixes};
   }
+  ServerParts Parts(GenerationService& service) {
+    return {.clock = &clock,
+            .generation = &service,
+            .registry = &registry,
+            .tokenizer = &tokenizer,
+            .chat_template = &chat_template,
+            .lengths = &lengths,
+            .grammars = grammars.get(),
+            .spans = spans.get()};
+  }
 
   OsClock clock;
   AdapterRegistry registry;
   Tokenizer tokenizer;
   ChatTemplate chat_template;
   SeedSource seeds{7};
-  Admission admission{{.max_queued = 0}, QuotaTable()};
+  Admission admission{QuotaTable(), /*max_queued=*/0};
   LengthGuesser lengths;
   std::unique_ptr<GrammarCompiler> grammars = GrammarCompiler::Refusing();
   RequestDefaults defaults;
   OutputFormatTable formats;
   EmbeddingOptions embeddings;
   PrefixMemory prefixes;
+  std::unique_ptr<SpanExporter> spans = SpanExporter::None();
 };
 
 }  // namespace loramux

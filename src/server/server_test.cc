@@ -34,12 +34,11 @@ class ServerTest : public testing::Test {
     options_.http.port = 0;
     options_.http.linger_timeout = 200ms;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
 
   void Start() {
-    auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -290,7 +289,7 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
 
 TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   const int count = 20000;
-  options_.max_buffered_bytes = std::size_t{8} << 20;  // for all tokens at once
+  options_.completion.max_buffered_bytes = std::size_t{8} << 20;  // for all tokens at once
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = true;
@@ -305,7 +304,7 @@ TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
 }
 
 TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
-  options_.max_buffered_bytes = 100'000;
+  options_.completion.max_buffered_bytes = 100'000;
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = script.endless = true;
@@ -337,7 +336,7 @@ TEST_F(ServerTest, PipelinedCompletions) {
 
 TEST_F(ServerTest, ManyConnectionsAtOnce) {
   options_.http.threads = 2;
-  options_.tokenizer_threads = 2;
+  options_.completion.work.threads = 2;
   service_.set_step_time(1ms);
   Start([](const GenerationRequest& request) { return Say(std::string(8, static_cast<char>(request.prompt.back()))); });
   std::vector<std::unique_ptr<RawHttpClient>> clients;
@@ -574,8 +573,7 @@ TEST_F(KeyedServerTest, AKeyHasABoundedNumberOfSequences) {
 
 TEST_F(KeyedServerTest, AnUnknownModeOfPrefixSharingIsRefused) {
   options_.protection.prefix_sharing = "key";
-  const auto server = Server::Start(
-      options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+  const auto server = Server::Start(options_, fixture_.Parts(service_));
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(server.error().message, HasSubstr("expected tenant or all, found 'key'"));
 }

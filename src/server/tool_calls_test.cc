@@ -77,17 +77,14 @@ class ToolCallsTest : public testing::Test {
  protected:
   ToolCallsTest() : service_([this](const GenerationRequest&) { return script_; }) {
     options_.http.port = 0;
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
     options_.tool_call_parsers = {"hermes"};
   }
 
   void Start(GrammarCompiler* grammars = nullptr) {
-    auto server = Server::Start(options_, {.clock = &fixture_.clock,
-                                           .generation = &service_,
-                                           .registry = &fixture_.registry,
-                                           .tokenizer = &fixture_.tokenizer,
-                                           .chat_template = &fixture_.chat_template,
-                                           .grammars = grammars});
+    ServerParts parts = fixture_.Parts(service_);
+    if (grammars != nullptr) parts.grammars = grammars;
+    auto server = Server::Start(options_, parts);
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -346,8 +343,7 @@ TEST_F(ToolCallsTest, AdaptersMayDiffer) {
 TEST_F(ToolCallsTest, UnknownParsersAreNamed) {
   for (const std::string& name : {std::string("hermse"), std::string("sql=x")}) {
     options_.tool_call_parsers = {name};
-    const auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    const auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_FALSE(server.ok());
     EXPECT_THAT(server.error().message, HasSubstr("--tool-call-parser: expected auto, none, granite, hermes"));
   }

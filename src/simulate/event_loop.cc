@@ -72,7 +72,7 @@ void EventLoop::Await(std::size_t index, TimeNs sent) {
 
 void EventLoop::Hear(std::size_t index, const GenerationEvent& event) {
   RequestRecord& record = clients_.record(index);
-  const bool begins = event.token != nullptr && record.first_token < 0;
+  const bool begins = event.token.has_value() && record.first_token < 0;
   if (begins) Began(index, event.now);
   const std::int64_t next = clients_.Hear(index, event);
   if (begins && record.adapter >= 0) {

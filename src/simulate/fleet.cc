@@ -25,10 +25,7 @@ constexpr std::int64_t kPhases = 3;
 class Fleet final : private EventLoop {
  public:
   Fleet(const FleetOptions& options, const Workload& workload)
-      : EventLoop(options.server, workload),
-        fleet_(options),
-        limits_(LimitsOf(workload)),
-        chance_(SplitMix64(options.seed ^ 0x666c656574)) {}
+      : EventLoop(options.server, workload), fleet_(options), chance_(SplitMix64(options.seed ^ 0x666c656574)) {}
 
   // Call once, before Run.
   Status Build() {
@@ -120,7 +117,7 @@ class Fleet final : private EventLoop {
   Status AddServers(std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto index = static_cast<std::int32_t>(servers_.size());
-      servers_.push_back(std::make_unique<FleetServer>(options_, limits_, clock_, events_, index));
+      servers_.push_back(std::make_unique<FleetServer>(options_, clock_, events_, index));
       members_.push_back(servers_.back()->name());
       by_name_[servers_.back()->name()] = index;
       RETURN_IF_ERROR(Start(index));
@@ -528,7 +525,6 @@ class Fleet final : private EventLoop {
   }
 
   const FleetOptions& fleet_;
-  const SimulatedLimits limits_;
   Prng chance_;
   std::shared_ptr<SimulatedAdapters> shared_adapters_;
   bool replaces_ = false;               // adapters change, so each server has its own

@@ -6,20 +6,14 @@
 
 namespace loramux {
 
-FleetServer::FleetServer(const SimulationOptions& options, const SimulatedLimits& limits, const Clock& clock,
-                         EventQueue& events, std::int32_t index)
-    : options_(options),
-      limits_(limits),
-      clock_(clock),
-      events_(events),
-      index_(index),
-      name_("server-" + std::to_string(index)) {}
+FleetServer::FleetServer(const SimulationOptions& options, const Clock& clock, EventQueue& events, std::int32_t index)
+    : options_(options), clock_(clock), events_(events), index_(index), name_("server-" + std::to_string(index)) {}
 
 Status FleetServer::Start(std::shared_ptr<SimulatedAdapters> adapters) {
   CHECK(!up());
   ++totals_.starts;
   frozen = draining = refusing = move_pending = false;
-  ASSIGN_OR_RETURN(server_, SimulatedServer::Create(options_, limits_,
+  ASSIGN_OR_RETURN(server_, SimulatedServer::Create(options_,
                                                     {.clock = &clock_,
                                                      .events = &events_,
                                                      .server = index_,

@@ -34,8 +34,7 @@ class FleetServer {
   };
 
   // All arguments must outlive the server. It is down.
-  FleetServer(const SimulationOptions& options, const SimulatedLimits& limits, const Clock& clock, EventQueue& events,
-              std::int32_t index);
+  FleetServer(const SimulationOptions& options, const Clock& clock, EventQueue& events, std::int32_t index);
 
   // Begins a new life with nothing in memory. REQUIRES: down. Errors: as SimulatedServer::Create.
   Status Start(std::shared_ptr<SimulatedAdapters> adapters);
@@ -83,7 +82,6 @@ class FleetServer {
 
  private:
   const SimulationOptions& options_;
-  const SimulatedLimits& limits_;
   const Clock& clock_;
   EventQueue& events_;
   const std::int32_t index_;

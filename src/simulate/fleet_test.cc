@@ -169,9 +169,8 @@ TEST(Snapshots, SayWhatTheServerHas) {
   VirtualClock clock;
   EventQueue events;
   auto adapters = SimulatedAdapters::Create(options.server.device, workload).value();
-  const auto server = SimulatedServer::Create(options.server, LimitsOf(workload),
-                                              {.clock = &clock, .events = &events, .instance = "x"}, adapters)
-                          .value();
+  const auto server =
+      SimulatedServer::Create(options.server, {.clock = &clock, .events = &events, .instance = "x"}, adapters).value();
   EXPECT_EQ(server->Snapshot(false).adapters.size(), 0u);
   std::vector<TokenId> prompt(200, 7);
   for (const std::int32_t adapter : {12, 3}) {

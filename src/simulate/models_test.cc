@@ -6,9 +6,9 @@
 
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
+#include "simulate/load_search.h"
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"
-#include "simulate/slo_search.h"
 #include "simulate/summary.h"
 
 namespace loramux::models_test {
@@ -138,24 +138,21 @@ TEST(SimulatedTransfer, KvAndAdaptersQueueOnOneLink) {
   PerformanceModel model;
   model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};  // a page per microsecond
   model.disk = {.latency = 0, .bytes_per_second = 1e8};
-  SimulatedLinks links(model);
-  SimulatedTransfer adapters(&clock, &events, &links, false), kv(&clock, &events, &links, false);
+  SimulatedTransfer transfer(&clock, &events, model, false);
   auto version = std::make_shared<AdapterVersion>();
   version->generation = AdapterGeneration{1};
   version->layout.payload_bytes = 3500;  // fills four pages
-  adapters.Submit(Job(1, TransferKind::kHostToDevice, 4, version));
-  kv.Submit(Job(2, TransferKind::kHostToDevice, 2));
-  kv.Submit(Job(3, TransferKind::kDeviceToHost, 2));  // the other direction is free
+  transfer.Submit(Job(1, TransferKind::kHostToDevice, 4, version));
+  transfer.Submit(Job(2, TransferKind::kHostToDevice, 2));
+  transfer.Submit(Job(3, TransferKind::kDeviceToHost, 2));  // the other direction is free
   std::map<TimeNs, std::uint64_t> ends;
   while (!events.empty()) {
     clock.AdvanceTo(events.Pop().at);
-    for (SimulatedTransfer* transfer : {&adapters, &kv}) {
-      if (const auto done = transfer->Poll()) ends[clock.Now()] = done->id;
-    }
+    if (const auto done = transfer.Poll()) ends[clock.Now()] = done->id;
   }
   EXPECT_EQ(ends, (std::map<TimeNs, std::uint64_t>{{3000, 3}, {4500, 1}, {6500, 2}}));
-  EXPECT_EQ(links.to_device.bytes(), 5500);
-  EXPECT_EQ(links.to_device.busy(), 5500);
+  EXPECT_EQ(transfer.links().to_device.bytes(), 5500);
+  EXPECT_EQ(transfer.links().to_device.busy(), 5500);
 }
 
 TEST(SimulatedTransfer, OnlyTheFirstMoveFromHostMemoryIsFree) {
@@ -164,8 +161,7 @@ TEST(SimulatedTransfer, OnlyTheFirstMoveFromHostMemoryIsFree) {
   PerformanceModel model;
   model.disk = {.latency = 0, .bytes_per_second = 1e9};
   model.host_to_device = {.latency = 0, .bytes_per_second = 1e9};
-  SimulatedLinks links(model);
-  SimulatedTransfer transfer(&clock, &events, &links, /*in_host_memory=*/true);
+  SimulatedTransfer transfer(&clock, &events, model, /*in_host_memory=*/true);
   auto version = std::make_shared<AdapterVersion>();
   version->generation = AdapterGeneration{1};
   version->layout.payload_bytes = 1000;
@@ -222,9 +218,8 @@ TEST(SimulatedTransfer, SLoraMovesAnAdapterTwiceAndCopiesItOnTheDevice) {
     EventQueue events;
     PerformanceModel model;
     model.host_to_device = {.latency = 1e-4, .bytes_per_second = 25e9};
-    SimulatedLinks links(model);
     const ProgramCosts program = FindPreset(preset).value().program;
-    SimulatedTransfer transfer(&clock, &events, &links, /*in_host_memory=*/true, 0, program);
+    SimulatedTransfer transfer(&clock, &events, model, /*in_host_memory=*/true, 0, program);
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{1};
     version->layout.payload_bytes = rank * Describe("a40", "llama-7b").adapter_bytes_per_rank;
@@ -239,7 +234,7 @@ TEST(SimulatedTransfer, SLoraMovesAnAdapterTwiceAndCopiesItOnTheDevice) {
 
 // ---- The executor
 
-TEST(SloSearch, FindsTheLoadThatIsSustained) {
+TEST(LoadSearch, FindsTheLoadThatIsSustained) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   WorkloadOptions load{.requests = 300, .rate = 1, .input_mean = 256, .output_mean = 32, .adapters = 10, .ranks = {8}};
   const TimeNs low_load = LowLoadTime(options, load).value();
@@ -256,7 +251,7 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   EXPECT_EQ(FindSustainedLoad(options, load, kNsPerUs).value().rate, 0);
 }
 
-TEST(SloSearch, InHasteItFindsTheSame) {
+TEST(LoadSearch, InHasteItFindsTheSame) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SimulationOptions options{.device = Describe("a40", "llama-7b"),
                               .preset = FindPreset(seed % 2 == 0 ? "loramux" : "s-lora").value(),
@@ -345,7 +340,7 @@ TEST(Objective, EachPartIsCountedByItself) {
   EXPECT_EQ(Summarise(result, {.ttft = 2 * kNsPerSecond, .tpot = kNsPerSecond / 10}).attained, 0.5);
 }
 
-TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
+TEST(LoadSearch, SaysWhenNoLoadWasTooHigh) {
   const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   const WorkloadOptions load{
       .requests = 10, .rate = 1000, .input_mean = 20, .output_mean = 4, .adapters = 2, .ranks = {8}};
@@ -354,7 +349,7 @@ TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
   EXPECT_GT(found.rate, kMaxRate / 2);
 }
 
-TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
+TEST(LoadSearch, AnObjectiveNeedsARequestThatFits) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   options.device.device_pages = 10;  // pages of 16 tokens
   const auto low_load =

@@ -112,7 +112,7 @@ void PlanChecker::CheckBatch(const View& view) {
 
 // The pages freed by the plan and the free pages cover those it takes; each share keeps to its own part.
 void PlanChecker::CheckMemory(const View& view) {
-  const PoolStats pool = view.residency.device().Stats();
+  const PoolStats pool = view.residency.pool(Tier::kDevice).Stats();
   std::int64_t adapters = 0, kv = 0;  // taken, less freed
   for (const Move& move : view.plan.moves) {
     const std::int64_t pages =
@@ -147,12 +147,12 @@ void PlanChecker::CheckHostMemory(const View& view) {
     taken -= move.pages;
   }
   if (taken <= 0) return;
-  const PoolStats pool = view.residency.host().Stats();
+  const PoolStats pool = view.residency.pool(Tier::kHost).Stats();
   Expect(taken <= pool.free_pages + pool.used(PageCategory::kKv), view, "more pages than the host tier has");
 }
 
 void PlanChecker::CheckAdapters(const View& view) {
-  const std::int64_t loading = view.residency.loads_in_flight() + LoadsOf(view.plan);
+  const std::int64_t loading = view.residency.Stats().loading + LoadsOf(view.plan);
   Expect(loading <= options_.max_loads_in_flight, view, "too many loads in flight");
   std::set<AdapterGeneration> distinct;
   for (const Request* request : view.scheduler.running()) {
@@ -255,7 +255,7 @@ void PlanChecker::CheckPreemptions(const View& view) {
 bool PlanChecker::Arrives(const View& view, const Request& request) const {
   if (request.adapter != kBaseModel) {
     const AdapterResidency& adapter = view.residency.Get(request.adapter);
-    const std::int64_t loading = view.residency.loads_in_flight() + LoadsOf(view.plan);
+    const std::int64_t loading = view.residency.Stats().loading + LoadsOf(view.plan);
     if (adapter.device == TierState::kLoading || Loads(view.plan, request.adapter)) return true;
     if (adapter.device == TierState::kAbsent) return loading >= options_.max_loads_in_flight;
   }
@@ -269,7 +269,7 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
       std::count_if(moves.begin(), moves.end(), [](const Move& move) { return move.is_fetch(); });
   NodeId at = request.found;
   for (; !tree.tiers().OnDevice(at); at = tree.nodes().Parent(at)) {
-    if (tree.tiers().Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
+    if (tree.nodes().At(at).moving() || fetches >= KvTiers::kMaxFetches) return true;
     for (const Move& move : moves) {  // another request's fetch of the same path
       if (!move.is_fetch()) continue;
       NodeId on = move.item.node;

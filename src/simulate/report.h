@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "simulate/load_search.h"
 #include "simulate/simulation.h"
-#include "simulate/slo_search.h"
 #include "simulate/summary.h"
 
 namespace loramux {

@@ -52,7 +52,7 @@ GenerationRequest SimulatedClients::Ask(std::size_t index, TimeNs at) {
 std::int64_t SimulatedClients::Hear(std::size_t index, const GenerationEvent& event) {
   const std::int32_t next = workload_.requests[index].next;
   result_.Hear(index, event);
-  if (event.token != nullptr && next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
+  if (event.token.has_value() && next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
   if (event.finish == FinishReason::kNone) return -1;
   if (event.finish == FinishReason::kCancelled) {
     Drop(index);

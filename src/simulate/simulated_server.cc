@@ -34,6 +34,9 @@ Result<std::shared_ptr<SimulatedAdapters>> SimulatedAdapters::Create(const Simul
     if (generation >= adapters->order_.size()) adapters->order_.resize(generation + 1);
     adapters->order_[generation] = static_cast<std::uint32_t>(i);
   }
+  adapters->max_model_len_ = std::max<std::int64_t>(2, workload.MaxSequenceTokens());
+  for (const WorkloadRequest& request : workload.requests)
+    adapters->longest_output_ = std::max(adapters->longest_output_, request.output_tokens);
   return adapters;
 }
 
@@ -49,13 +52,6 @@ void SimulatedAdapters::Replace(std::size_t adapter, const std::string& digest) 
   versions_[adapter] = registry_.Commit(std::move(version), /*replace=*/true).value();
   order_.resize(std::max<std::size_t>(order_.size(), versions_[adapter]->generation.value + 1));
   order_[versions_[adapter]->generation.value] = order;
-}
-
-SimulatedLimits LimitsOf(const Workload& workload) {
-  SimulatedLimits limits{.max_model_len = std::max<std::int64_t>(2, workload.MaxSequenceTokens())};
-  for (const WorkloadRequest& request : workload.requests)
-    limits.longest_output = std::max(limits.longest_output, request.output_tokens);
-  return limits;
 }
 
 // Keeps what a snapshot needs of the engine's parts, and remembers which prompts were computed.
@@ -82,37 +78,33 @@ class SimulatedServer::Watcher final : public EngineObserver {
   std::vector<TokenId> prompt_;
 };
 
-SimulatedServer::SimulatedServer(const SimulationOptions& options, const SimulatedLimits& limits, SimulatedPlace place,
+SimulatedServer::SimulatedServer(const SimulationOptions& options, SimulatedPlace place,
                                  std::shared_ptr<SimulatedAdapters> adapters)
     : options_(options),
-      limits_(limits),
       place_(std::move(place)),
       adapters_(std::move(adapters)),
-      links_(options.device.model),
-      adapter_transfer_(place_.clock, place_.events, &links_, options.adapters_in_host_memory, place_.server,
-                        options.preset.program),
-      kv_transfer_(place_.clock, place_.events, &links_, false, place_.server),
-      executor_(place_.clock, place_.events, options.device.model, &options.pace, &adapter_transfer_, place_.server,
+      transfer_(place_.clock, place_.events, options.device.model, options.adapters_in_host_memory, place_.server,
+                options.preset.program),
+      executor_(place_.clock, place_.events, options.device.model, &options.pace, &transfer_, place_.server,
                 {options.preset.program.layer_seconds * static_cast<double>(options.device.layers),
                  options.preset.program.request_seconds}),
-      predictor_(options.predictor_accuracy, options.seed, limits.longest_output),
+      predictor_(options.predictor_accuracy, options.seed, adapters_->longest_output()),
       watcher_(place_.instance.empty() ? nullptr : std::make_unique<Watcher>()) {}
 
 SimulatedServer::~SimulatedServer() = default;
 
-Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const SimulationOptions& options,
-                                                                 const SimulatedLimits& limits, SimulatedPlace place,
+Result<std::unique_ptr<SimulatedServer>> SimulatedServer::Create(const SimulationOptions& options, SimulatedPlace place,
                                                                  std::shared_ptr<SimulatedAdapters> adapters) {
-  std::unique_ptr<SimulatedServer> server(new SimulatedServer(options, limits, std::move(place), std::move(adapters)));
+  std::unique_ptr<SimulatedServer> server(new SimulatedServer(options, std::move(place), std::move(adapters)));
   RETURN_IF_ERROR(server->Build());
   return server;
 }
 
-Result<SystemSpec> SpecOf(const SimulationOptions& options, const SimulatedLimits& limits) {
+Result<SystemSpec> SpecOf(const SimulationOptions& options, std::int64_t max_model_len) {
   SystemSpec spec = options.preset.spec;
   spec.page_tokens = options.device.page_tokens;
   spec.total_tokens = static_cast<double>(options.device.device_pages * options.device.page_tokens);
-  RETURN_IF_ERROR(Complete(spec, limits.max_model_len));
+  RETURN_IF_ERROR(Complete(spec, max_model_len));
   const bool by_device = options.costs == nullptr && spec.max_decode_step > 0;
   PlanByModel(by_device ? std::make_shared<const PerformanceModel>(options.device.model) : options.costs, spec);
   if (options.costs == nullptr) spec.ridge_tokens = RidgeTokens(options.device.model);  // from the data sheet
@@ -128,16 +120,16 @@ Status SimulatedServer::Build() {
   if (options_.host_bytes > 0) {
     ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", ArenaWithoutBytes(host_bytes), page_bytes));
   }
-  plane.engine = {.max_model_len = limits_.max_model_len, .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab};
-  ASSIGN_OR_RETURN(plane.engine.spec, SpecOf(options_, limits_));
+  plane.engine = {
+      .max_model_len = adapters_->max_model_len(), .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab};
+  ASSIGN_OR_RETURN(plane.engine.spec, SpecOf(options_, adapters_->max_model_len()));
   plane.hash_seed = options_.seed;
   ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
   engine_ = plane_->Connect({.clock = *place_.clock,
                              .executor = executor_,
-                             .transfer = adapter_transfer_,
+                             .transfer = transfer_,
                              .registry = adapters_->registry(),
                              .wakeup = wakeup_,
-                             .kv_transfer = &kv_transfer_,
                              .predictor = &predictor_,
                              .observer = watcher_ != nullptr ? watcher_.get() : options_.observer,
                              .eviction = options_.eviction});

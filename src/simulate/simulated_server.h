@@ -24,8 +24,8 @@
 
 namespace loramux {
 
-// The adapters of a workload, registered once for all servers. Servers change nothing of it but the list of retired
-// generations, so servers share it unless the adapters change during the run.
+// What all servers need to know of a workload: its adapters, registered once, and its longest sequences. Servers change
+// nothing of it but the list of retired generations, so servers share it unless the adapters change during the run.
 class SimulatedAdapters {
  public:
   // Adapter i of the workload is named "adapter-<i>". Its digest is its name. Error: as AdapterRegistry::Commit.
@@ -44,19 +44,17 @@ class SimulatedAdapters {
   // Position of the generation's name among all names in ascending order.
   std::uint32_t OrderOf(AdapterGeneration generation) const { return order_[generation.value]; }
   AdapterRegistry& registry() { return registry_; }
+  // Positions of the longest sequence, at least 2, and tokens of the longest output.
+  std::int64_t max_model_len() const { return max_model_len_; }
+  std::int32_t longest_output() const { return longest_output_; }
 
  private:
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
+  std::int64_t max_model_len_ = 2;
+  std::int32_t longest_output_ = 0;
   std::vector<std::shared_ptr<const AdapterVersion>> versions_;
   std::vector<std::uint32_t> order_;  // by generation
 };
-
-// What a server has to be able to do.
-struct SimulatedLimits {
-  std::int64_t max_model_len = 2;   // positions of the longest sequence
-  std::int32_t longest_output = 0;  // tokens
-};
-SimulatedLimits LimitsOf(const Workload& workload);
 
 // What a server is made with, beside its options. The pointers must outlive it.
 struct SimulatedPlace {
@@ -67,14 +65,13 @@ struct SimulatedPlace {
 };
 
 // The complete description of a simulated server. Error: an unknown cache.
-Result<SystemSpec> SpecOf(const SimulationOptions& options, const SimulatedLimits& limits);
+Result<SystemSpec> SpecOf(const SimulationOptions& options, std::int64_t max_model_len);
 
 // The server. Not thread-safe.
 class SimulatedServer {
  public:
   // `options` must outlive the server. Errors: an unknown cache or order; memory too small for one page.
-  static Result<std::unique_ptr<SimulatedServer>> Create(const SimulationOptions& options,
-                                                         const SimulatedLimits& limits, SimulatedPlace place,
+  static Result<std::unique_ptr<SimulatedServer>> Create(const SimulationOptions& options, SimulatedPlace place,
                                                          std::shared_ptr<SimulatedAdapters> adapters);
   ~SimulatedServer();
 
@@ -88,10 +85,10 @@ class SimulatedServer {
   SimulatedAdapters& adapters() { return *adapters_; }
   const SimulatedAdapters& adapters() const { return *adapters_; }
   const SimulatedExecutor& executor() const { return executor_; }
-  const SimulatedLinks& links() const { return links_; }
+  const SimulatedTransfer::Links& links() const { return transfer_.links(); }
   // How much of the adapter's last load to the device lies between `from` and `to`.
   TimeNs LoadedBetween(AdapterGeneration generation, TimeNs from, TimeNs to) const {
-    return adapter_transfer_.LoadedBetween(generation.value, from, to);
+    return transfer_.LoadedBetween(generation.value, from, to);
   }
 
   // Whether a request with this adapter can begin at once. REQUIRES: as Snapshot.
@@ -103,17 +100,14 @@ class SimulatedServer {
 
  private:
   class Watcher;
-  SimulatedServer(const SimulationOptions& options, const SimulatedLimits& limits, SimulatedPlace place,
-                  std::shared_ptr<SimulatedAdapters> adapters);
+  SimulatedServer(const SimulationOptions& options, SimulatedPlace place, std::shared_ptr<SimulatedAdapters> adapters);
   Status Build();
   void DescribeAdapters(ServerSnapshot& snapshot) const;
 
   const SimulationOptions& options_;
-  const SimulatedLimits limits_;
   const SimulatedPlace place_;
   const std::shared_ptr<SimulatedAdapters> adapters_;
-  SimulatedLinks links_;
-  SimulatedTransfer adapter_transfer_, kv_transfer_;
+  SimulatedTransfer transfer_;
   SimulatedExecutor executor_;
   OraclePredictor predictor_;
   Wakeup wakeup_;

@@ -25,11 +25,12 @@ SimulatedLink::Arrival SimulatedLink::Occupy(double bytes, double seconds, TimeN
 
 SimulatedLink::Arrival SimulatedTransfer::FromDisk(const TransferJob& job, double bytes, TimeNs now) {
   const bool first = seen_.insert(job.adapter->generation.value).second;
-  return in_host_memory_ && first ? SimulatedLink::Arrival{now, now} : links_->disk.Occupy(bytes, now);
+  return in_host_memory_ && first ? SimulatedLink::Arrival{now, now} : links_.disk.Occupy(bytes, now);
 }
 
-SimulatedLink::Arrival SimulatedTransfer::ToDevice(double bytes, TimeNs now) {
-  return links_->to_device.Occupy(bytes * static_cast<double>(program_.link_passes), program_.load_seconds, now);
+SimulatedLink::Arrival SimulatedTransfer::ToDevice(const TransferJob& job, double bytes, TimeNs now) {
+  if (job.adapter == nullptr) return links_.to_device.Occupy(bytes, now);
+  return links_.to_device.Occupy(bytes * static_cast<double>(program_.link_passes), program_.load_seconds, now);
 }
 
 void SimulatedTransfer::Submit(TransferJob job) {
@@ -41,14 +42,14 @@ void SimulatedTransfer::Submit(TransferJob job) {
       arrival = FromDisk(job, bytes, now);
       break;
     case TransferKind::kHostToDevice:
-      arrival = ToDevice(bytes, now);
+      arrival = ToDevice(job, bytes, now);
       break;
     case TransferKind::kDeviceToHost:
-      arrival = links_->to_host.Occupy(bytes, now);
+      arrival = links_.to_host.Occupy(bytes, now);
       break;
     // Piece by piece through a small buffer, so the slower link decides.
     case TransferKind::kDiskToDevice: {
-      const SimulatedLink::Arrival read = FromDisk(job, bytes, now), copied = ToDevice(bytes, now);
+      const SimulatedLink::Arrival read = FromDisk(job, bytes, now), copied = ToDevice(job, bytes, now);
       arrival = {std::max(read.begins, copied.begins), std::max(read.ends, copied.ends)};
       break;
     }

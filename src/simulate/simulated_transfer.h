@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "adapter/transfer.h"
 #include "base/clock.h"
 #include "costs/performance_model.h"
+#include "residency/transfer.h"
 #include "schedule/presets.h"
 #include "simulate/event_queue.h"
 
@@ -39,28 +39,26 @@ class SimulatedLink {
 };
 
 // The links of a server; adapters, keys and values share them.
-struct SimulatedLinks {
-  explicit SimulatedLinks(const PerformanceModel& model)
-      : disk(model.disk), to_device(model.host_to_device), to_host(model.device_to_host) {}
-  SimulatedLink disk, to_device, to_host;
-};
-
-// One user of the links. The residency manager and the tiers of keys and values each have one, because each polls its
-// own completions.
 class SimulatedTransfer final : public PageTransfer {
  public:
-  // Owns none of its arguments. `in_host_memory`: all adapters initially lie in the host's memory, so that an adapter's
-  // first move from "disk" takes no disk time. `server`: of the events. `program`: what its loads to the device cost.
-  SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory,
+  // The links of a server.
+  struct Links {
+    SimulatedLink disk, to_device, to_host;
+  };
+  // Owns none of its arguments. `model` describes the links. `in_host_memory`: all adapters initially lie in the host's
+  // memory, so that an adapter's first move from "disk" takes no disk time. `server`: of the events. `program`: what
+  // its loads of adapters to the device cost.
+  SimulatedTransfer(const Clock* clock, EventQueue* events, const PerformanceModel& model, bool in_host_memory,
                     std::int32_t server = 0, const ProgramCosts& program = {})
       : clock_(clock),
         events_(events),
-        links_(links),
+        links_{SimulatedLink(model.disk), SimulatedLink(model.host_to_device), SimulatedLink(model.device_to_host)},
         in_host_memory_(in_host_memory),
         server_(server),
         program_(program) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
+  const Links& links() const { return links_; }
   // When the data of the transfer in flight for this adapter arrives. REQUIRES: there is one.
   SimulatedLink::Arrival ArrivalOf(AdapterGeneration generation) const;
 
@@ -77,11 +75,11 @@ class SimulatedTransfer final : public PageTransfer {
     std::uint64_t id = 0;
   };
   SimulatedLink::Arrival FromDisk(const TransferJob& job, double bytes, TimeNs now);
-  SimulatedLink::Arrival ToDevice(double bytes, TimeNs now);
+  SimulatedLink::Arrival ToDevice(const TransferJob& job, double bytes, TimeNs now);
 
   const Clock* clock_;
   EventQueue* events_;
-  SimulatedLinks* links_;
+  Links links_;
   const bool in_host_memory_;
   const std::int32_t server_;
   const ProgramCosts program_;

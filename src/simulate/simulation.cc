@@ -19,8 +19,8 @@ class OneServer final : private EventLoop {
   // Call once, before Run.
   Status Build() {
     ASSIGN_OR_RETURN(auto adapters, SimulatedAdapters::Create(options_.device, workload_));
-    ASSIGN_OR_RETURN(server_, SimulatedServer::Create(options_, LimitsOf(workload_),
-                                                      {.clock = &clock_, .events = &events_}, std::move(adapters)));
+    ASSIGN_OR_RETURN(server_,
+                     SimulatedServer::Create(options_, {.clock = &clock_, .events = &events_}, std::move(adapters)));
     return Ok{};
   }
 
@@ -134,7 +134,7 @@ class OneServer final : private EventLoop {
     }
     for (const RequestRecord& record : result.requests)
       CHECK(record.refused || record.cancelled || record.last_token >= 0);  // every request ends
-    const SimulatedLinks& links = server_->links();
+    const SimulatedTransfer::Links& links = server_->links();
     result.stats = engine().Stats();
     result.busy = server_->executor().busy();
     result.bytes_to_device = links.to_device.bytes();

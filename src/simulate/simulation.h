@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "cache/eviction_policy.h"
 #include "costs/pace.h"
 #include "costs/performance_profile.h"
 #include "engine/engine_observer.h"
@@ -24,6 +23,7 @@
 #include "simulate/devices.h"
 #include "simulate/objective.h"
 #include "workload/workload.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 

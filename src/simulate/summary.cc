@@ -94,8 +94,8 @@ SimulationSummary Summarise(const SimulationResult& result, const ServiceObjecti
   return summary;
 }
 
-SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
-  return Summarise(result, ServiceObjective{.ttft = slo});
+SimulationSummary Summarise(const SimulationResult& result, TimeNs ttft) {
+  return Summarise(result, ServiceObjective{.ttft = ttft});
 }
 
 std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {

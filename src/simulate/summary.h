@@ -37,8 +37,8 @@ struct SimulationSummary {
 
 // Summarises a result. Shares are of all requests.
 SimulationSummary Summarise(const SimulationResult& result, const ServiceObjective& objective);
-// The same; `slo` is the TTFT objective in ns, and the only one.
-SimulationSummary Summarise(const SimulationResult& result, TimeNs slo);
+// The same; `ttft` is the TTFT objective in ns, and the only one.
+SimulationSummary Summarise(const SimulationResult& result, TimeNs ttft);
 
 // TTFT in ms of each request that was not refused, in order of arrival.
 std::vector<double> TtftsOf(const SimulationResult& result);

@@ -200,10 +200,13 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string_vi
   return ChatTemplate(std::move(impl));
 }
 
-ChatTemplate ChatTemplate::None() {
-  auto impl = std::make_unique<Impl>();
-  impl->label = "no chat template";
-  return ChatTemplate(std::move(impl));
+const ChatTemplate& ChatTemplate::None() {
+  static const ChatTemplate none = [] {
+    auto impl = std::make_unique<Impl>();
+    impl->label = "no chat template";
+    return ChatTemplate(std::move(impl));
+  }();
+  return none;
 }
 
 Result<std::string> ChatTemplate::Render(std::string_view context_json, const Options& options) const {

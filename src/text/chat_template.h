@@ -46,8 +46,8 @@ class ChatTemplate {
   // errors.
   static Result<ChatTemplate> Parse(std::string_view source, std::string_view special_tokens_json,
                                     const std::string& label);
-  // That of a model without one: it renders no conversation, and says so.
-  static ChatTemplate None();
+  // That of a model without one: it renders no conversation, and says so. Lives as long as the program.
+  static const ChatTemplate& None();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();

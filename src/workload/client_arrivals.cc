@@ -93,7 +93,7 @@ double StationaryGap(const ClientWindow& window, double rate, Prng& prng) {
 }
 
 std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int client, double factor,
-                                const ClientTraceOptions& options) {
+                                const TraceOptions& options) {
   Prng prng(SplitMix64(options.seed) ^ SplitMix64(static_cast<std::uint64_t>(client) + 1));
   std::vector<Arrival> arrivals;
   for (std::size_t i = 0; i < windows.size(); ++i) {
@@ -101,15 +101,14 @@ std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int cl
     const double rate = window.rate * factor;
     const double end_s =
         i + 1 < windows.size() ? windows[i + 1].start_seconds : window.start_seconds + kClientWindowSeconds;
-    const double until =
-        std::min(end_s - options.start_s, options.limits.duration_s > 0 ? options.limits.duration_s : 1e18);
+    const double until = std::min(end_s - options.start_s, options.duration_s > 0 ? options.duration_s : 1e18);
     if (rate <= 0 || end_s <= options.start_s) continue;
     // A renewal process is stationary only if it starts at a random moment of an interval. Without that, all clients
     // would send together at the start of their windows.
     double at = std::max(window.start_seconds - options.start_s, 0.0) + prng.NextDouble() / rate;
     while (at < until) {
       arrivals.push_back({.at = ToNs(at), .client = client});
-      if (options.limits.requests > 0 && std::ssize(arrivals) >= options.limits.requests) return arrivals;
+      if (options.requests > 0 && std::ssize(arrivals) >= options.requests) return arrivals;
       if (arrivals.size() >= kMaxTraceArrivals) return arrivals;
       at += StationaryGap(window, rate, prng);
     }
@@ -118,7 +117,7 @@ std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int cl
 }
 
 // Drops arrivals before start_s. Stretches time to a mean of `rate`, if that is given.
-Result<Trace> CutAndStretch(Trace trace, const std::string& path, const ClientTraceOptions& options) {
+Result<Trace> CutAndStretch(Trace trace, const std::string& path, const TraceOptions& options) {
   std::erase_if(trace.arrivals, [&](const Arrival& arrival) { return arrival.at < ToNs(options.start_s); });
   ASSIGN_OR_RETURN(Trace cut, FromTheFirst(std::move(trace), path));
   const double seconds = static_cast<double>(cut.arrivals.back().at) / 1e9;
@@ -168,7 +167,7 @@ Result<std::vector<std::vector<ClientWindow>>> ReadClients(const std::string& fo
   return clients;
 }
 
-Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const ClientTraceOptions& options) {
+Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const TraceOptions& options) {
   BusiestFirst(clients);  // because client 0 is the first adapter of a run
   double factor = 1;
   if (options.rate > 0) {
@@ -187,11 +186,11 @@ Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, co
     trace.arrivals.insert(trace.arrivals.end(), arrivals.begin(), arrivals.end());
   }
   ASSIGN_OR_RETURN(Trace finished, FromTheFirst(std::move(trace), "the clients' trace"));
-  ScaleTrace(finished, 1, 1, options.limits);
+  ScaleTrace(finished, 1, 1, options);
   return finished;
 }
 
-Result<Trace> LoadTrace(const std::string& path, const ClientTraceOptions& options) {
+Result<Trace> LoadTrace(const std::string& path, const TraceOptions& options) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     ASSIGN_OR_RETURN(auto clients, ReadClients(path));

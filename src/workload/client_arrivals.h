@@ -43,21 +43,13 @@ struct ClientArrival {
 std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<ClientWindow>>& clients,
                                               double start_seconds, double rate, std::size_t count, Prng& prng);
 
-// How to draw stationary arrivals. Drawing begins at `start_s` of the recording. With rate > 0 all rates are scaled by
-// one factor, so that they sum to `rate` in the first window. Limits are in the recording's own time. REQUIRES: one of
-// the limits is set.
-struct ClientTraceOptions {
-  double start_s = 0;
-  double rate = 0;
-  TraceLimits limits;
-  std::uint64_t seed = 0;
-};
-// Draws arrivals by rate and shape, window by window; windows may differ between clients. Each client has a generator
-// of its own, and each window begins at a random moment of a gap. Error: no client is active.
-Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const ClientTraceOptions& options);
+// Draws stationary arrivals by rate and shape, window by window; windows may differ between clients. With a rate, all
+// rates are scaled by one factor, so that they sum to it in the first window. Each client has a generator of its own,
+// and each window begins at a random moment of a gap. REQUIRES: one of the limits is set. Error: no client is active.
+Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const TraceOptions& options);
 
 // Loads a trace for a load generator: a folder is ServeGen's (DrawClientTrace), any other file see ReadTrace. Recorded
 // requests before start_s are skipped, and `rate` > 0 stretches time so that it is the mean rate.
-Result<Trace> LoadTrace(const std::string& path, const ClientTraceOptions& options);
+Result<Trace> LoadTrace(const std::string& path, const TraceOptions& options);
 
 }  // namespace loramux

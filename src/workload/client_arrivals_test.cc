@@ -40,7 +40,7 @@ TEST(ClientWindows, NamesTheHostileLine) {
 TEST(ClientTrace, KeepsSharesOrderAndRate) {
   const std::vector<ClientWindow> quiet{{.start_seconds = 0, .rate = 1}},
       busy{{.start_seconds = 0, .rate = 3, .gaps = ClientWindow::Gaps::kWeibull, .shape = 0.7}};
-  const auto trace = DrawClientTrace({quiet, busy}, {.rate = 40, .limits = {.duration_s = 300}, .seed = 1});
+  const auto trace = DrawClientTrace({quiet, busy}, {.rate = 40, .duration_s = 300, .seed = 1});
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace->clients, 2);
   std::vector<int> counts(2);
@@ -59,15 +59,15 @@ TEST(ClientTrace, TheBurstiestClientsEnd) {
   // The smallest shape that is allowed: nearly all intervals are 0, and a few are very long.
   for (const auto gaps : {ClientWindow::Gaps::kGamma, ClientWindow::Gaps::kWeibull}) {
     const std::vector<ClientWindow> bursty{{.start_seconds = 0, .rate = 5, .gaps = gaps, .shape = 0.006}};
-    const auto trace = DrawClientTrace({bursty}, {.limits = {.duration_s = 10, .requests = 1000}, .seed = 2});
+    const auto trace = DrawClientTrace({bursty}, {.duration_s = 10, .requests = 1000, .seed = 2});
     if (trace.ok()) EXPECT_LE(trace->arrivals.size(), 1000u);
   }
 }
 
 TEST(ClientTrace, SaysWhenNobodyIsThere) {
   const std::vector<ClientWindow> silent{{.start_seconds = 0, .rate = 0}};
-  EXPECT_FALSE(DrawClientTrace({silent}, {.rate = 5, .limits = {.duration_s = 10}}).ok());
-  EXPECT_FALSE(DrawClientTrace({silent}, {.limits = {.duration_s = 10}}).ok());
+  EXPECT_FALSE(DrawClientTrace({silent}, {.rate = 5, .duration_s = 10}).ok());
+  EXPECT_FALSE(DrawClientTrace({silent}, {.duration_s = 10}).ok());
 }
 
 TEST(Clients, ArriveAtTheirRates) {

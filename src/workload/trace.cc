@@ -247,13 +247,13 @@ Result<Trace> FromTheFirst(Trace trace, const std::string& name) {
   return trace;
 }
 
-Trace PoissonTrace(double rate, const TraceLimits& limits, std::uint64_t seed) {
-  Prng prng(seed);
+Trace PoissonTrace(const TraceOptions& options) {
+  Prng prng(options.seed);
   Trace trace;
   double at = 0;
-  while (limits.requests <= 0 || std::ssize(trace.arrivals) < limits.requests) {
-    at += DrawExponential(prng, 1 / rate);
-    if ((limits.duration_s > 0 && at >= limits.duration_s) || trace.arrivals.size() >= kMaxTraceArrivals) break;
+  while (options.requests <= 0 || std::ssize(trace.arrivals) < options.requests) {
+    at += DrawExponential(prng, 1 / options.rate);
+    if ((options.duration_s > 0 && at >= options.duration_s) || trace.arrivals.size() >= kMaxTraceArrivals) break;
     trace.arrivals.push_back({.at = ToNs(at)});
   }
   return trace;
@@ -293,7 +293,7 @@ Result<Trace> ReadTrace(const std::string& path) {
   return path.ends_with(".jsonl") ? ParseMooncakeTrace(text, path) : ParseCsvTrace(text, path);
 }
 
-void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceLimits& limits) {
+void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceOptions& options) {
   const auto scaled = [&](std::int64_t tokens) {
     return tokens == 0 ? 0 : std::max<std::int64_t>(1, std::llround(static_cast<double>(tokens) * length_scale));
   };
@@ -303,11 +303,11 @@ void ScaleTrace(Trace& trace, double time_scale, double length_scale, const Trac
     arrival.output_tokens = scaled(arrival.output_tokens);
   }
   trace.block_tokens = scaled(trace.block_tokens);
-  if (limits.duration_s > 0) {
-    std::erase_if(trace.arrivals, [&](const Arrival& arrival) { return arrival.at >= ToNs(limits.duration_s); });
+  if (options.duration_s > 0) {
+    std::erase_if(trace.arrivals, [&](const Arrival& arrival) { return arrival.at >= ToNs(options.duration_s); });
   }
-  if (limits.requests > 0 && std::ssize(trace.arrivals) > limits.requests) {
-    trace.arrivals.resize(static_cast<std::size_t>(limits.requests));
+  if (options.requests > 0 && std::ssize(trace.arrivals) > options.requests) {
+    trace.arrivals.resize(static_cast<std::size_t>(options.requests));
   }
 }
 

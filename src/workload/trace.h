@@ -33,17 +33,20 @@ struct Trace {
   std::int64_t block_tokens = 0;      // tokens of each block of Arrival::blocks except the last
 };
 
-// Ends a run at whichever limit is reached first. 0: no limit.
-struct TraceLimits {
-  double duration_s = 0;
-  std::int64_t requests = 0;
+// Which part of a trace a run takes, and how fast. It ends at whichever limit is reached first; 0: no limit.
+struct TraceOptions {
+  double start_s = 0;         // where in the recording it begins
+  double rate = 0;            // mean requests per second; 0: as recorded
+  double duration_s = 0;      // limit, in the trace's own time
+  std::int64_t requests = 0;  // limit
+  std::uint64_t seed = 0;
 };
 
 // The most arrivals that are drawn.
 inline constexpr std::size_t kMaxTraceArrivals = 20'000'000;
 
-// Draws Poisson arrivals with a mean of `rate` per second. REQUIRES: rate > 0, one of the limits is set.
-Trace PoissonTrace(double rate, const TraceLimits& limits, std::uint64_t seed);
+// Draws Poisson arrivals. REQUIRES: rate > 0, one of the limits is set.
+Trace PoissonTrace(const TraceOptions& options);
 
 // Tokens of a block of Mooncake's trace.
 inline constexpr std::int32_t kTraceBlockTokens = 512;
@@ -72,7 +75,8 @@ Result<Trace> ReadTrace(const std::string& path);
 // Sorts the trace and moves its first arrival to time 0. Error: it has no requests; the message begins with `name`.
 Result<Trace> FromTheFirst(Trace trace, const std::string& name);
 
-// Multiplies times (0.1: ten times as fast) and token counts, then cuts the trace at the limits.
-void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceLimits& limits);
+// Multiplies times (0.1: ten times as fast) and token counts, then cuts the trace at the limits of
+// `options`; the rest of them has no effect.
+void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceOptions& options);
 
 }  // namespace loramux

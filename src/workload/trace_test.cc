@@ -154,9 +154,9 @@ TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
 }
 
 TEST(PoissonTrace, HasItsRateAndIsDeterminedByItsSeed) {
-  const TraceLimits limits{.duration_s = 2000};
-  const Trace trace = PoissonTrace(10, limits, 5), same = PoissonTrace(10, limits, 5),
-              other = PoissonTrace(10, limits, 6);
+  const TraceOptions options{.rate = 10, .duration_s = 2000, .seed = 5};
+  const Trace trace = PoissonTrace(options), same = PoissonTrace(options),
+              other = PoissonTrace({.rate = 10, .duration_s = 2000, .seed = 6});
   EXPECT_NEAR(static_cast<double>(trace.arrivals.size()), 20'000, 500);  // standard deviation 141
   ASSERT_EQ(trace.arrivals.size(), same.arrivals.size());
   double squares = 0;
@@ -169,7 +169,7 @@ TEST(PoissonTrace, HasItsRateAndIsDeterminedByItsSeed) {
   // E[X^2] of an exponential
   EXPECT_NEAR(squares / static_cast<double>(trace.arrivals.size()), 2 * 0.1 * 0.1, 0.001);
   EXPECT_NE(trace.arrivals[0].at, other.arrivals[0].at);
-  EXPECT_EQ(PoissonTrace(10, {.requests = 7}, 5).arrivals.size(), 7u);
+  EXPECT_EQ(PoissonTrace({.rate = 10, .requests = 7, .seed = 5}).arrivals.size(), 7u);
 }
 
 TEST(ScaleTrace, StretchesThenCuts) {

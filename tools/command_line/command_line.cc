@@ -8,6 +8,9 @@
 
 #include <fmt/core.h>
 
+#include "base/bytes.h"
+#include "base/clock.h"
+
 namespace loramux {
 namespace {
 
@@ -32,11 +35,30 @@ std::string Text(const T& value) {
   }
 }
 
+// As an operator would write it: "16MiB", "0.5".
+std::string AmountText(FlagForm form, std::int64_t amount) {
+  if (form == FlagForm::kSeconds) return Text(static_cast<double>(amount) / kNsPerSecond);
+  std::string text = amount == 0 ? "0" : FormatBytes(amount);
+  std::erase(text, ' ');
+  return text;
+}
+
+std::string DefaultOf(const Flag& flag) {
+  const auto text = [&](auto* target) {
+    using Value = std::remove_pointer_t<decltype(target)>;
+    if constexpr (std::is_same_v<Value, std::int64_t> || std::is_same_v<Value, std::uint64_t>) {
+      if (flag.form != FlagForm::kNumber) return AmountText(flag.form, static_cast<std::int64_t>(*target));
+    }
+    return Text(*target);
+  };
+  return std::visit(text, flag.target);
+}
+
 }  // namespace
 
 void CommandLine::Add(Flag flag) {
   if (!flag.default_text && !flag.required) {
-    std::string text = std::visit([](auto* target) { return Text(*target); }, flag.target);
+    std::string text = DefaultOf(flag);
     flag.default_text = text.empty() ? "none" : IsSwitch(flag) && text == "false" ? "off" : std::move(text);
   }
   flags_.push_back(std::move(flag));

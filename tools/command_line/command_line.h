@@ -25,13 +25,17 @@ using FlagTarget =
                  std::optional<std::int64_t>*, std::optional<double>*, std::chrono::milliseconds*, std::string*,
                  std::vector<int>*, std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
 
+// How an amount is written. kBytes: as in 16MiB. kSeconds: in seconds, while the target has nanoseconds.
+enum class FlagForm { kNumber, kBytes, kSeconds };
+
 // A path that must exist when the command line is parsed.
 enum class FlagPath { kAny, kExistingFile, kExistingDirectory, kExistingPath };
 
 struct Flag {
   // "--port", "-o,--output", "--on,!--no-on" for a switch with a negation; without dashes: a positional argument.
   std::string names;
-  FlagTarget target;  // must outlive the parse
+  FlagTarget target;                  // must outlive the parse
+  FlagForm form = FlagForm::kNumber;  // another one needs a target of std::int64_t or std::uint64_t
   // Stands for the value in the help text, and names the unit: "SECONDS", "TOKENS", "BYTES", "FILE". Empty for
   // switches.
   std::string unit;

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "tools/command_line/help.h"
 #include "tools/command_line/reference.h"
 #include "tools/command_line/suggest.h"
@@ -14,6 +15,7 @@
 namespace loramux::command_line_test {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -34,6 +36,8 @@ struct Values {
   bool eager = false;
   std::optional<bool> prefix;
   std::chrono::milliseconds idle{75'000};
+  std::uint64_t body = 16 << 20;
+  std::int64_t patience = kNsPerSecond / 2;
   std::vector<std::string> names;
   std::vector<std::int64_t> ranks;
   std::optional<std::int64_t> chunk;
@@ -55,6 +59,13 @@ class CommandLineTest : public testing::Test {
     line.Add({.names = "--eager", .target = &values_.eager, .help = "Eager"});
     line.Add({.names = "--prefix,!--no-prefix", .target = &values_.prefix, .help = "Prefix", .default_text = "on"});
     line.Add({.names = "--idle", .target = &values_.idle, .unit = "SECONDS", .help = "Idle | time"});
+    line.Add({.names = "--body", .target = &values_.body, .form = FlagForm::kBytes, .unit = "BYTES", .help = "Body"});
+    line.Add({.names = "--patience",
+              .target = &values_.patience,
+              .form = FlagForm::kSeconds,
+              .unit = "SECONDS",
+              .help = "Patience",
+              .range = {{0.0, 60.0}}});
     line.Add({.names = "--name", .target = &values_.names, .unit = "NAME", .help = "Name"});
     line.Add({.names = "--ranks", .target = &values_.ranks, .help = "Ranks", .comma_list = true});
     line.Add({.names = "--chunk", .target = &values_.chunk, .help = "Chunk", .default_text = "the preset's"});
@@ -112,6 +123,22 @@ TEST_F(CommandLineTest, ReadsEveryKindOfFlag) {
   EXPECT_THAT(values_.names, ElementsAre("a", "b"));
   EXPECT_THAT(values_.ranks, ElementsAre(8, 16));
   EXPECT_EQ(values_.chunk, 64);
+}
+
+TEST_F(CommandLineTest, AmountsHaveAFormOfTheirOwn) {
+  EXPECT_EQ(Run({"serve", "m", "--body", "1.5MiB", "--patience", "0.25"}), 7);
+  EXPECT_EQ(values_.body, 3u << 19);
+  EXPECT_EQ(values_.patience, kNsPerSecond / 4);
+  EXPECT_EQ(Run({"serve", "m", "--body", "much"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("loramux serve: --body: expected an amount of memory such as 2GiB"));
+  EXPECT_EQ(Run({"serve", "m", "--patience", "61"}), kExitUsage);
+  EXPECT_THAT(error_, HasSubstr("--patience"));
+  const std::string file = File("body = \"much\"\n");
+  EXPECT_EQ(Run({"serve", "m", "--config", file}), kExitUsage);
+  EXPECT_THAT(error_, AllOf(HasSubstr(file), HasSubstr("--body: expected an amount")));
+  const std::string page = MarkdownReference(program_);
+  EXPECT_THAT(page, HasSubstr("| `--body` | BYTES | 16MiB |"));
+  EXPECT_THAT(page, HasSubstr("| `--patience` | SECONDS | 0.5 |"));
 }
 
 TEST_F(CommandLineTest, AMistypedFlagIsNamedWithTheNearestOneBeforeAnyOtherError) {

@@ -1,5 +1,6 @@
 // The only unit that sees CLI11.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -9,7 +10,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/config_file.h"
 #include "tools/command_line/environment.h"
@@ -39,6 +42,23 @@ std::string NamesWithAliases(const CommandLine& line, const Flag& flag) {
   return names;
 }
 
+// An amount in a form of its own (FlagForm).
+template <typename Value>
+CLI::Option* AddAmount(CLI::App& app, const std::string& names, const Flag& flag, Value* target) {
+  if (flag.form == FlagForm::kSeconds) {
+    const auto set = [target](const double& seconds) {
+      *target = static_cast<Value>(std::llround(seconds * static_cast<double>(kNsPerSecond)));
+    };
+    return app.add_option_function<double>(names, set, flag.help);
+  }
+  const auto set = [target, name = LongName(flag)](const std::string& text) {
+    const Result<std::int64_t> bytes = ParseBytes(text, name);
+    if (!bytes.ok()) throw CLI::ValidationError(bytes.error().message);
+    *target = static_cast<Value>(*bytes);
+  };
+  return app.add_option_function<std::string>(names, set, flag.help);
+}
+
 CLI::Option* AddOption(CLI::App& app, const CommandLine& line, const Flag& flag) {
   const std::string names = NamesWithAliases(line, flag);
   const auto add = [&](auto* target) -> CLI::Option* {
@@ -55,6 +75,9 @@ CLI::Option* AddOption(CLI::App& app, const CommandLine& line, const Flag& flag)
       };
       return app.add_option_function<double>(names, set, flag.help);
     } else {
+      if constexpr (std::is_same_v<Value, std::int64_t> || std::is_same_v<Value, std::uint64_t>) {
+        if (flag.form != FlagForm::kNumber) return AddAmount(app, names, flag, target);
+      }
       return app.add_option(names, *target, flag.help);
     }
   };
@@ -71,7 +94,7 @@ void AddRange(CLI::Option& option, const Flag& flag) {
                std::is_same_v<Value, std::chrono::milliseconds>;
       },
       flag.target);
-  if (real) {
+  if (real || flag.form == FlagForm::kSeconds) {
     option.check(CLI::Range(low, high));
   } else {
     option.check(CLI::Range(static_cast<std::int64_t>(low), static_cast<std::int64_t>(high)));

@@ -31,7 +31,7 @@ class AttentionWorld {
   AttentionWorld(GpuBench& bench, const AttentionCase& of) : bench_(bench), case_(of) {
     const std::int64_t pages = of.Sequences() * of.PagesOfSequence();
     const double layer_bytes = static_cast<double>(pages * of.LayerBytes());
-    layers_ = bench.options().check ? 2 : std::clamp(static_cast<int>(std::ceil(4e8 / layer_bytes)), 1, 64);
+    layers_ = bench.check() ? 2 : std::clamp(static_cast<int>(std::ceil(4e8 / layer_bytes)), 1, 64);
     for (std::int64_t page = 0; page < pages; ++page) tables_.push_back(static_cast<std::uint32_t>(page));
     Prng prng(9);
     for (std::size_t i = tables_.size(); i > 1; --i) std::swap(tables_[i - 1], tables_[prng.NextBelow(i)]);
@@ -148,7 +148,7 @@ class AttentionWorld {
 };
 
 std::vector<AttentionCase> Cases(const GpuBench& bench) {
-  if (bench.options().check) return {{8, 4, 2, 32, 300, 3}, {16, 4, 4, 64, 80, 0}};
+  if (bench.check()) return {{8, 4, 2, 32, 300, 3}, {16, 4, 4, 64, 80, 0}};
   std::vector<AttentionCase> cases;
   for (const std::int32_t page_tokens : {4, 8, 16}) {
     for (const std::int64_t context : {512, 2048, 8192}) {

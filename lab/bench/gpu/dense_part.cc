@@ -57,9 +57,9 @@ void CheckOutputs(GpuBench& bench, const DenseWorld& world, std::int64_t m, cons
 
 void BenchShape(GpuBench& bench, const std::string& name, const Shape& shape, GpuResults& results) {
   std::vector<std::int64_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048};
-  if (bench.options().check) rows = {1, 3};
+  if (bench.check()) rows = {1, 3};
   const std::int64_t bytes = shape.n * shape.k * 2;
-  const std::int64_t copies = bench.options().check ? 1 : std::max<std::int64_t>(1, 400'000'000 / bytes);
+  const std::int64_t copies = bench.check() ? 1 : std::max<std::int64_t>(1, 400'000'000 / bytes);
   const DenseWorld world = {shape, copies, bench.AllocateRandom(copies * shape.n * shape.k),
                             bench.AllocateRandom(rows.back() * shape.k),
                             reinterpret_cast<float*>(bench.Allocate(rows.back() * shape.n * 4))};
@@ -90,7 +90,7 @@ void BenchShape(GpuBench& bench, const std::string& name, const Shape& shape, Gp
 void BenchDense(GpuBench& bench, const std::string& name, GpuResults& results) {
   std::vector<Shape> shapes = {
       {"qkv", 12288, 4096}, {"o", 4096, 4096}, {"gate and up", 22016, 4096}, {"down", 4096, 11008}};
-  if (bench.options().check) shapes = {{"tiny", 96, 64}};
+  if (bench.check()) shapes = {{"tiny", 96, 64}};
   for (const Shape& shape : shapes) {
     BenchShape(bench, name, shape, results);
     bench.Free();

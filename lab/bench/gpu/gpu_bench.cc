@@ -23,6 +23,7 @@
 namespace loramux {
 namespace {
 
+constexpr int kRepetitions = 9;
 constexpr std::int64_t kRandomElements = std::int64_t{1} << 22;
 constexpr std::int64_t kRandomElementsOfCheck = std::int64_t{1} << 16;
 
@@ -41,8 +42,8 @@ double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-GpuBench::GpuBench(std::unique_ptr<Device> device, const GpuBenchOptions& options)
-    : options_(options), device_(std::move(device)), stream_(OrFail(device_->CreateStream())) {
+GpuBench::GpuBench(std::unique_ptr<Device> device, bool check)
+    : check_(check), device_(std::move(device)), stream_(OrFail(device_->CreateStream())) {
   const std::int64_t elements = Size(kRandomElements, kRandomElementsOfCheck);
   random_ = OrFail(device_->AllocatePinned("random numbers", elements * 2));
   auto* numbers = reinterpret_cast<std::uint16_t*>(random_->base());
@@ -117,7 +118,7 @@ double GpuBench::Median(int launches, const std::function<void()>& run) {
   run();  // warm
   Finish();
   std::vector<double> seconds;
-  for (int i = 0; i < (options_.check ? 1 : options_.repetitions); ++i) {
+  for (int i = 0; i < (check_ ? 1 : kRepetitions); ++i) {
     const double start = Now();
     run();
     Finish();
@@ -128,7 +129,7 @@ double GpuBench::Median(int launches, const std::function<void()>& run) {
 }
 
 double GpuBench::Seconds(int launches, const std::function<void(int)>& enqueue) {
-  if (options_.check) launches = std::min(launches, 2);
+  if (check_) launches = std::min(launches, 2);
   enqueue(0);  // what is prepared at the first use is not part of a graph
   Finish();
   const auto graph = OrFail(stream_->Capture([&] {
@@ -140,7 +141,7 @@ double GpuBench::Seconds(int launches, const std::function<void(int)>& enqueue) 
 }
 
 double GpuBench::SecondsEager(int launches, const std::function<void(int)>& enqueue) {
-  if (options_.check) launches = std::min(launches, 2);
+  if (check_) launches = std::min(launches, 2);
   return Median(launches, [&] {
     for (int i = 0; i < launches; ++i) enqueue(i);
   });
@@ -191,7 +192,7 @@ std::unique_ptr<Device> Open(const Flags& flags, bool batch_invariant) {
 // The file is written after each part: a part that fails leaves what the others found.
 class Run {
  public:
-  explicit Run(const Flags& flags) : flags_(flags), bench_(Open(flags, false), {.check = flags.check}) {
+  explicit Run(const Flags& flags) : flags_(flags), bench_(Open(flags, false), flags.check) {
     results_["device"] = Describe(bench_.device(), flags.check);
     std::printf("%s\n", results_["device"].dump().c_str());
   }
@@ -205,7 +206,7 @@ class Run {
     Part("attention", [&] { BenchAttention(bench_, read_ceiling, results_); });
     Part("dense", [&] { BenchDense(bench_, "fast", results_); });
     Part("invariant", [&] {
-      GpuBench invariant(Open(flags_, true), bench_.options());
+      GpuBench invariant(Open(flags_, true), bench_.check());
       BenchDense(invariant, "batch-invariant", results_);
     });
     Part("model", [&] { BenchModel(bench_, read_ceiling, results_); });

@@ -15,23 +15,18 @@
 
 namespace loramux {
 
-// How a run goes.
-struct GpuBenchOptions {
-  bool check = false;  // tiny sizes, one repetition: shows that everything works, also on the emulated device
-  int repetitions = 9;
-};
-
 // A device, a stream, and what is needed to fill memory and to take times. Ends the process, with a message, when the
 // device fails. Not thread-safe.
 class GpuBench {
  public:
-  GpuBench(std::unique_ptr<Device> device, const GpuBenchOptions& options);
+  // `check`: tiny sizes, one repetition: shows that everything works, also on the emulated device.
+  GpuBench(std::unique_ptr<Device> device, bool check);
 
   Device& device() { return *device_; }
   DeviceStream& stream() { return *stream_; }
-  const GpuBenchOptions& options() const { return options_; }
+  bool check() const { return check_; }
   // `real`, or `tiny` in a run that only checks.
-  std::int64_t Size(std::int64_t real, std::int64_t tiny) const { return options_.check ? tiny : real; }
+  std::int64_t Size(std::int64_t real, std::int64_t tiny) const { return check_ ? tiny : real; }
 
   // Device memory that stays until the next Free.
   std::byte* Allocate(std::int64_t bytes);
@@ -69,7 +64,7 @@ class GpuBench {
   const std::byte* UploadBytes(const void* from, std::size_t bytes);
   void DownloadBytes(void* to, const void* device, std::size_t bytes);
 
-  const GpuBenchOptions options_;
+  const bool check_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<Arena> random_;  // pinned: the block of numbers that AllocateRandom repeats

@@ -70,7 +70,7 @@ class LoraWorld {
  public:
   LoraWorld(GpuBench& bench, const LoraCase& of) : bench_(bench), case_(of) {
     const double set_bytes = 2.0 * static_cast<double>(of.RankSum() * (of.in + of.out) * of.slices);
-    sets_ = bench.options().check ? 2 : std::clamp(static_cast<int>(std::ceil(4e8 / set_bytes)), 2, 32);
+    sets_ = bench.check() ? 2 : std::clamp(static_cast<int>(std::ceil(4e8 / set_bytes)), 2, 32);
     std::int64_t pages = 0;
     for (const std::int32_t rank : of.ranks)
       pages += ScatteredRows::PagesFor(rank, of.in) + ScatteredRows::PagesFor(rank, of.out);
@@ -229,7 +229,7 @@ std::vector<std::int32_t> MixedRanks(std::int64_t adapters) {
 }
 
 std::vector<LoraCase> Cases(const GpuBench& bench) {
-  if (bench.options().check) {
+  if (bench.check()) {
     return {{"tiny", 256, 320, 1, {8, 16, 5}, 2}, {"tiny, three layers", 128, 128, 3, {16, 24}, 1}};
   }
   std::vector<LoraCase> cases;

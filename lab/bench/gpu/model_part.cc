@@ -44,7 +44,7 @@ class ModelWorld {
   explicit ModelWorld(GpuBench& bench)
       : bench_(bench),
         stream_(bench.stream(), counts_),
-        config_(bench.options().check ? TinyShape() : Shape7B()),
+        config_(bench.check() ? TinyShape() : Shape7B()),
         tables_(bench.device(), config_.num_layers) {
     config_.sliding_window.assign(static_cast<std::size_t>(config_.num_layers), 0);
     layout_ = {config_.num_layers, config_.num_kv_heads, config_.head_dim, kPageTokens, DType::kBF16};
@@ -140,7 +140,7 @@ class ModelWorld {
   void AddAdapters() {
     constexpr std::int32_t kRanks[] = {8, 16, 32, 64, 128, 16, 32, 64};
     for (std::int64_t i = 0; i < NumAdapters(); ++i) {
-      const std::int32_t rank = bench_.options().check ? 8 : kRanks[i % 8];
+      const std::int32_t rank = bench_.check() ? 8 : kRanks[i % 8];
       std::vector<DeviceLoraRows> modules;
       std::vector<std::vector<const std::byte*>> rows;
       rows.reserve(static_cast<std::size_t>(config_.num_layers) * std::size(kTargets) * 2);
@@ -197,7 +197,7 @@ StepCost CostOfStep(GpuBench& bench, ModelWorld& world, const ModelCase& of, boo
   if (graphs) world.Step(of, graphs);  // records it
   std::vector<double> seconds;
   std::int64_t calls = 0;
-  for (int i = 0; i < (bench.options().check ? 1 : 10); ++i) {
+  for (int i = 0; i < (bench.check() ? 1 : 10); ++i) {
     const std::int64_t before = world.calls();
     const auto start = std::chrono::steady_clock::now();
     const std::vector<TokenId> found = world.Step(of, graphs);
@@ -216,7 +216,7 @@ void BenchModel(GpuBench& bench, double read_ceiling, GpuResults& results) {
   std::vector<ModelCase> cases = {
       {1, 1, 512, false}, {1, 1, 512, true},    {16, 1, 512, false}, {16, 1, 512, true},     {64, 1, 512, false},
       {64, 1, 512, true}, {16, 1, 4096, false}, {16, 1, 4096, true}, {1, 2048, 2048, false}, {1, 2048, 2048, true}};
-  if (bench.options().check) cases = {{1, 1, 20, false}, {3, 1, 33, true}, {1, 20, 20, true}};
+  if (bench.check()) cases = {{1, 1, 20, false}, {3, 1, 33, true}, {1, 20, 20, true}};
   for (const ModelCase& of : cases) {
     const StepCost eager = CostOfStep(bench, world, of, /*graphs=*/false);
     const bool decodes = of.tokens == 1;

@@ -32,7 +32,7 @@ class NoIdleAdapters final : public StepRule {
  public:
   void Begin(StepDraft& draft, Preemption&) override {
     Draft& room = draft.room;
-    for (const AdapterGeneration generation : draft.view.residency.DeviceResidents()) {
+    for (const AdapterGeneration generation : draft.view.residency.Residents(Tier::kDevice)) {
       const AdapterResidency& adapter = draft.view.residency.Get(generation);
       if (adapter.references > 0 || draft.view.expected.IsExpected(adapter, room.now())) continue;
       if (room.Evictable(adapter) && !room.CarriesHistory(generation)) room.EvictAdapter(adapter);
@@ -58,7 +58,7 @@ class TakingTurns final : public StepRule {
   // The batch of the next step was fixed when its loads began, and no request is admitted until they have ended. Loads
   // without a request do not hold the step.
   bool Waits(const ResidencyManager& residency) const override {
-    if (!held_ || residency.loads_in_flight() == 0) return false;
+    if (!held_ || residency.Stats().loading == 0) return false;
     const auto& all = residency.All();
     return std::any_of(all.begin(), all.end(), [](const AdapterResidency& adapter) {
       return adapter.version != nullptr && IsLoadingForRequest(adapter);

@@ -166,8 +166,8 @@ AdmissionOutcome Admitter::TryFetch(Request* request) {
 std::optional<AdmissionOutcome> Admitter::LookAtPath(NodeId tail, std::int64_t& pages) const {
   const DependencyTree& tree = draft_.view.tree;
   for (NodeId at = tail; !tree.tiers().OnDevice(at); at = tree.nodes().Parent(at)) {
-    if (tree.tiers().Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
-    if (tree.tiers().Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
+    if (tree.nodes().At(at).moving() && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
+    if (tree.nodes().At(at).moving() || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
     ++pages;
   }
   return std::nullopt;

@@ -61,7 +61,7 @@ void BackgroundPlanner::WantAdaptersOfWaiting() {
 bool BackgroundPlanner::ForNewcomer(TimeNs now) {
   const std::optional<RequestId> newest = view_.queues.newest(), seen = outlook_.newest_seen;
   if (!view_.options.load_on_arrival || rules_.LoadsOnlyInSteps() || newest == seen) return false;
-  if (outlook_.waits_for_room || outlook_.loads_wait || view_.residency.loads_in_flight() > 0) return false;
+  if (outlook_.waits_for_room || outlook_.loads_wait || view_.residency.Stats().loading > 0) return false;
   const std::span<Request* const> queue = view_.queues.waiting();
   if (queue.size() > static_cast<std::size_t>(view_.options.lookahead)) return false;
   auto newcomer = std::partition_point(
@@ -127,7 +127,7 @@ bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs
   while (room_.free(PageCategory::kAdapter) < adapter.pages + reserve) {
     const std::optional<double> idle_adapter = room_.LeastIdleAdapter();
     std::optional<KvEvictionPlan::Victim> history;
-    if (!partitioned) history = room_.NextHistory();
+    if (!partitioned) history = room_.history().Next(room_.now());
     if (history.has_value() && history->wanted) history.reset();
     double least = idle_adapter.value_or(std::numeric_limits<double>::infinity());
     if (history.has_value()) least = std::min(least, history->score);
@@ -148,7 +148,7 @@ bool BackgroundPlanner::ForReserve(TimeNs now) {
   if (!view_.partitioned() && view_.device.free_pages() >= reserve) return false;
   Begin(MoveReason::kReserve, now);
   while (room_.free_kv() < reserve) {
-    const std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
+    const std::optional<KvEvictionPlan::Victim> history = room_.history().Next(room_.now());
     if (!history.has_value() || history->wanted) break;
     const std::optional<double> adapter = view_.partitioned() ? std::nullopt : room_.LeastIdleAdapter();
     if (adapter.has_value() && *adapter < history->score) break;
@@ -216,7 +216,7 @@ std::optional<TimeNs> BackgroundPlanner::NextSwap() const {
 
 bool BackgroundPlanner::SwapOut(TimeNs now) {
   Begin(MoveReason::kSwapOut, now);
-  for (const AdapterGeneration generation : view_.residency.DeviceResidents()) {
+  for (const AdapterGeneration generation : view_.residency.Residents(Tier::kDevice)) {
     const AdapterResidency& adapter = view_.residency.Get(generation);
     if (adapter.references > adapter.users) room_.Want(generation);
   }
@@ -231,7 +231,7 @@ bool BackgroundPlanner::SwapOut(TimeNs now) {
 // (BackUp begins with those that are evicted next). If none are being made, the host tier has no room for it.
 // Adapters need no copy, because they are on disk.
 bool BackgroundPlanner::SwapOutOne() {
-  std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
+  std::optional<KvEvictionPlan::Victim> history = room_.history().Next(room_.now());
   if (history.has_value() && history->wanted) history.reset();
   const std::optional<double> adapter = room_.LeastIdleAdapter();
   if (adapter.has_value() && (!history.has_value() || *adapter < history->score)) {
@@ -239,7 +239,7 @@ bool BackgroundPlanner::SwapOutOne() {
     return true;
   }
   if (!history.has_value()) return false;
-  if (view_.tiers.backing_up() && !view_.tree.tiers().InHostTier(history->node)) return false;
+  if (view_.tiers.backing_up() && !view_.tree.nodes().At(history->node).has_host_copy()) return false;
   room_.EvictHistory(*history);
   return true;
 }
@@ -271,12 +271,12 @@ ProactiveSwapper::Room BackgroundPlanner::RoomToSwapIn() const {
   return {.pages = swapper_.PagesBelow(used, capacity),
           .most = std::min(swapper_.UpperPages(capacity) - used, view_.device.free_pages() - view_.GrowthReserve()),
           .kv_pages = view_.tiers.fetching_ahead() ? 0 : view_.tiers.max_pages_of_job(),
-          .adapters = most_loads - view_.residency.loads_in_flight()};
+          .adapters = most_loads - view_.residency.Stats().loading};
 }
 
 // An adapter may always be swapped in: its parent is the virtual root, which is always on the device.
 void BackgroundPlanner::OfferAdapters(TimeNs now) {
-  for (const AdapterGeneration generation : view_.residency.HostResidents()) {
+  for (const AdapterGeneration generation : view_.residency.Residents(Tier::kHost)) {
     const AdapterResidency& adapter = view_.residency.Get(generation);
     if (adapter.device != TierState::kAbsent || adapter.retired || adapter.kept) continue;
     swapper_.Offer({.score = view_.worth.ScoreOf(adapter, now), .adapter = generation, .pages = adapter.pages});

@@ -1,6 +1,6 @@
 // Decides what moves in memory beside the steps: loads for requests that arrive during a step and for adapters that are
-// expected, pages that are kept free, and proactive swapping (FastLibra 5.3; cache/proactive_swapper.h). Never at the
-// cost of a request.
+// expected, pages that are kept free, and proactive swapping (FastLibra 5.3; residency/proactive_swapper.h). Never at
+// the cost of a request.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cache/proactive_swapper.h"
+#include "residency/proactive_swapper.h"
 #include "schedule/plan/draft.h"
 #include "schedule/plan/move_plan.h"
 #include "schedule/plan/planning_view.h"

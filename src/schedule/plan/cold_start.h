@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "adapter/residency.h"
 #include "base/clock.h"
-#include "cache/reload_costs.h"
 #include "costs/performance_model.h"
+#include "residency/adapter_residency.h"
 #include "schedule/system_spec.h"
+#include "worth/reload_costs.h"
 
 namespace loramux {
 

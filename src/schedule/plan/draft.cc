@@ -17,18 +17,14 @@ void Draft::Reset(TimeNs now, Moves& moves, MoveReason leaves, MoveReason comes)
     free_adapters_ = view_.adapter_pages - pool.used(PageCategory::kAdapter);
     free_kv_ = pool.capacity_pages - view_.adapter_pages - pool.used(PageCategory::kKv);
   }
-  loads_in_flight_ = view_.residency.loads_in_flight();
+  loads_in_flight_ = view_.residency.Stats().loading;
   ranked_ = false;
   ++plan_;
-  ResetAdapters();
   history_.Reset(now);
   host_.Reset(moves, leaves, comes);
-}
-
-void Draft::ResetAdapters() {
   const ResidencyManager& residency = view_.residency;
   adapters_.assign(residency.All().size(), {});
-  distinct_ = residency.used_adapters();
+  distinct_ = residency.Stats().active;
   released_.clear();
   evictable_pages_ = residency.idle_pages();
   for (const std::uint32_t branch : view_.tree.tiers().BranchesWithMoves()) {
@@ -60,7 +56,7 @@ bool Draft::MakeRoom(PageCategory use, std::int64_t pages) {
 bool Draft::EvictOne(PageCategory use, bool even_wanted) {
   const bool any = !view_.partitioned();
   std::optional<KvEvictionPlan::Victim> history;
-  if (any || use == PageCategory::kKv) history = NextHistory();
+  if (any || use == PageCategory::kKv) history = history_.Next(now_);
   bool adapter = false;
   if (any || use == PageCategory::kAdapter) {
     Rank();
@@ -110,18 +106,15 @@ void Draft::EvictAdapter(const AdapterResidency& adapter) {
 void Draft::Rank() {
   if (ranked_) return;
   candidates_.clear();
-  for (const AdapterGeneration generation : view_.residency.IdleAdapters()) AddCandidate(generation);
-  for (const AdapterGeneration generation : released_) {  // still in use; duplicates do no harm
-    if (view_.residency.Get(generation).device == TierState::kResident) AddCandidate(generation);
-  }
+  const auto add = [this](AdapterGeneration generation) {
+    const AdapterResidency& adapter = view_.residency.Get(generation);
+    if (adapter.device != TierState::kResident || !Evictable(adapter) || CarriesHistory(generation)) return;
+    candidates_.push_back({view_.worth.ScoreOf(adapter, now_), generation});
+  };
+  for (const AdapterGeneration generation : view_.residency.IdleAdapters()) add(generation);
+  for (const AdapterGeneration generation : released_) add(generation);  // still in use; duplicates do no harm
   std::make_heap(candidates_.begin(), candidates_.end(), Worse{});
   ranked_ = true;
-}
-
-void Draft::AddCandidate(AdapterGeneration generation) {
-  const AdapterResidency& adapter = view_.residency.Get(generation);
-  if (!Evictable(adapter) || CarriesHistory(generation)) return;
-  candidates_.push_back({view_.worth.ScoreOf(adapter, now_), generation});
 }
 
 // Adapters that became wanted or used since the heap was made are dropped; the next heap has them again.
@@ -129,7 +122,8 @@ bool Draft::FindIdleAdapter(bool even_wanted) {
   while (!candidates_.empty()) {
     const AdapterGeneration first = candidates_.front().adapter;
     const bool wanted = Is(first, kWanted) && !even_wanted;
-    if (users(first) == 0 && !wanted && !Is(first, kEvicted) && !CarriesHistory(first)) return true;
+    if (users(view_.residency.Get(first)) == 0 && !wanted && !Is(first, kEvicted) && !CarriesHistory(first))
+      return true;
     std::pop_heap(candidates_.begin(), candidates_.end(), Worse{});
     candidates_.pop_back();
   }
@@ -153,13 +147,13 @@ void Draft::CountEvictable(AdapterGeneration generation, std::int64_t sign) {
 
 void Draft::Use(AdapterGeneration generation) {
   CountEvictable(generation, -1);
-  if (users(generation) == 0) ++distinct_;
+  if (users(view_.residency.Get(generation)) == 0) ++distinct_;
   ++Of(generation).users;
 }
 
 void Draft::EndUse(AdapterGeneration generation) {
   --Of(generation).users;
-  if (users(generation) == 0) --distinct_;
+  if (users(view_.residency.Get(generation)) == 0) --distinct_;
   CountEvictable(generation, 1);
   released_.push_back(generation);
 }

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "cache/kv_eviction_plan.h"
-#include "cache/moves.h"
+#include "residency/kv_eviction_plan.h"
+#include "residency/moves.h"
 #include "schedule/plan/host_draft.h"
 #include "schedule/plan/planning_view.h"
 
@@ -45,10 +45,9 @@ class Draft {
   std::int64_t free_kv() const { return free_kv_; }
   // Pages that may be evicted for this use. `even_wanted`: including adapters that earlier requests want.
   std::int64_t evictable(PageCategory use, bool even_wanted) const;
-  // Takes pages for keys and values. REQUIRES: they are free.
+  // Takes pages for keys and values. Less than 0: a preempted request gives back pages of its own. REQUIRES: they are
+  // free.
   void Take(std::int64_t pages) { free_kv_ -= pages; }
-  // A preempted request gives back pages of its own.
-  void GiveBack(std::int64_t pages) { free_kv_ += pages; }
   // An adapter may be idle now that was not, or counts again: candidates are ranked anew.
   void RankAnew() { ranked_ = false; }
 
@@ -60,8 +59,7 @@ class Draft {
   std::optional<double> LeastIdleAdapter();
   // Evicts that adapter. REQUIRES: LeastIdleAdapter was called last and found one.
   void EvictIdleAdapter();
-  // The next page of history to be evicted for this use; none: there is none.
-  std::optional<KvEvictionPlan::Victim> NextHistory() { return history_.Next(now_); }
+  // Evicts a page of history, which history() named as the next.
   void EvictHistory(const KvEvictionPlan::Victim& victim);
   // Evicts an adapter that no request wants. REQUIRES: it is evictable and carries no history.
   void EvictAdapter(const AdapterResidency& adapter);
@@ -89,16 +87,16 @@ class Draft {
            !Is(request.adapter, kUsable);
   }
   // Users of the adapter after this plan, and the number of adapters with users.
-  std::int32_t users(AdapterGeneration generation) const { return UsersOf(view_.residency.Get(generation)); }
+  std::int32_t users(const AdapterResidency& adapter) const { return adapter.users + adapters_[adapter.slot].users; }
   std::int64_t distinct() const { return distinct_; }
   // True if admission of the request would exceed max_distinct_adapters.
   bool ExceedsDistinct(const Request& request) const {
-    return request.adapter != kBaseModel && view_.options.max_distinct_adapters > 0 && users(request.adapter) == 0 &&
-           distinct_ >= view_.options.max_distinct_adapters;
+    return request.adapter != kBaseModel && view_.options.max_distinct_adapters > 0 &&
+           users(view_.residency.Get(request.adapter)) == 0 && distinct_ >= view_.options.max_distinct_adapters;
   }
   // True if the plan may evict the adapter from the device, as far as users and moves allow.
   bool Evictable(const AdapterResidency& adapter) const {
-    if (adapter.kept || UsersOf(adapter) != 0 || (adapters_[adapter.slot].marks & kEvicted) != 0) return false;
+    if (adapter.kept || users(adapter) != 0 || (adapters_[adapter.slot].marks & kEvicted) != 0) return false;
     // While pages of its history move, they cannot be evicted, and so the adapter cannot either.
     return !view_.pages.branches().HasMoves(adapter.slot);
   }
@@ -138,10 +136,8 @@ class Draft {
       return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;
     }
   };
-  void ResetAdapters();
   // Fills candidates_, if that is due.
   void Rank();
-  void AddCandidate(AdapterGeneration generation);
   // Brings an adapter that may be evicted to the top of candidates_. False: there is none.
   bool FindIdleAdapter(bool even_wanted);
   std::int64_t& FreeFor(PageCategory use) {
@@ -149,7 +145,6 @@ class Draft {
   }
   InPlan& Of(AdapterGeneration generation) { return adapters_[view_.residency.SlotOf(generation)]; }
   const InPlan& Of(AdapterGeneration generation) const { return adapters_[view_.residency.SlotOf(generation)]; }
-  std::int32_t UsersOf(const AdapterResidency& adapter) const { return adapter.users + adapters_[adapter.slot].users; }
   // Adds (sign 1) or subtracts (-1) the evictable pages of the adapter.
   void CountEvictable(AdapterGeneration generation, std::int64_t sign);
   // Adapters with the content of the branch that are on the device and stay there in this plan.

@@ -37,7 +37,7 @@ bool FetchAhead::IsCandidate(const Request& request) const {
   const DependencyTree& tree = draft_.view.tree;
   const NodeId tail = request.found;
   if (request.fetches == Request::kMostFetches || request.fetched_ahead) return false;
-  if (!tree.nodes().Exists(tail) || tree.tiers().OnDevice(tail) || tree.tiers().Moving(tail)) return false;
+  if (!tree.nodes().Exists(tail) || tree.tiers().OnDevice(tail) || tree.nodes().At(tail).moving()) return false;
   if (request.state != RequestState::kWaiting || draft_.room.history().IsFetched(tail)) return false;
   if (request.adapter == kBaseModel) return true;
   return draft_.view.residency.Get(request.adapter).device == TierState::kResident &&
@@ -52,7 +52,7 @@ bool FetchAhead::TryFetch(Request* request) {
   NodeId device_tail = tail;
   for (; !tree.tiers().OnDevice(device_tail); device_tail = tree.nodes().Parent(device_tail), ++pages) {
     // Part of another fetch; the rest can come later.
-    if (tree.tiers().Moving(device_tail) || room.history().IsFetched(device_tail)) return true;
+    if (tree.nodes().At(device_tail).moving() || room.history().IsFetched(device_tail)) return true;
   }
   // The plan evicts part of the path, or the host tier drops it.
   const bool given_up = room.host().droppable() < pages || room.history().Staying(device_tail) != device_tail;
@@ -74,7 +74,7 @@ std::int64_t FetchAhead::MakeRoom(std::int64_t pages) {
   Draft& room = draft_.room;
   while (room.free_kv() < pages) {
     const bool adapter = !draft_.view.partitioned() && room.LeastIdleAdapter().has_value();
-    const std::optional<KvEvictionPlan::Victim> history = room.NextHistory();
+    const std::optional<KvEvictionPlan::Victim> history = room.history().Next(room.now());
     if (!adapter && (!history.has_value() || history->wanted)) break;
     CHECK(room.EvictOne(PageCategory::kKv, /*even_wanted=*/false));
   }

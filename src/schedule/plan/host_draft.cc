@@ -10,7 +10,7 @@ void HostDraft::Reset(Moves& moves, MoveReason leaves, MoveReason comes) {
   moves_ = &moves;
   leaves_ = leaves;
   comes_ = comes;
-  free_ = view_.residency.host().free_pages();
+  free_ = view_.residency.pool(Tier::kHost).free_pages();
   fetches_in_flight_ = view_.tiers.fetches_in_flight();
   droppable_ = view_.tree.tiers().droppable_host_pages();
   PutBack();
@@ -33,7 +33,7 @@ bool HostDraft::Load(const AdapterResidency& adapter) {
   Mark& mark = Of(adapter);
   mark.comes = true;
   if (adapter.host == TierState::kResident && !mark.leaves) return true;
-  if (adapter.pages > view_.residency.host().capacity_pages()) return false;
+  if (adapter.pages > view_.residency.pool(Tier::kHost).capacity_pages()) return false;
   if (free_ < adapter.pages) RefreshVictims();
   const std::size_t first = moves_->size();
   std::int64_t dropped = 0;  // pages of history
@@ -156,8 +156,8 @@ std::int64_t HostDraft::BackUp(NodeId tail, std::int64_t most) {
   chain_.clear();
   for (NodeId at = tail; tree_.nodes().Exists(at) && tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
     // For a page in transfer, the copy is already on its way.
-    if (!tree_.tiers().OnDevice(at) || tree_.tiers().Moving(at) || Of(at).comes) break;
-    if (tree_.tiers().InHostTier(at) && !Of(at).leaves) break;
+    if (!tree_.tiers().OnDevice(at) || tree_.nodes().At(at).moving() || Of(at).comes) break;
+    if (tree_.nodes().At(at).has_host_copy() && !Of(at).leaves) break;
     chain_.push_back(at);
   }
   std::int64_t copied = 0;

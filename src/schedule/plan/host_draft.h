@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "cache/host_order.h"
-#include "cache/moves.h"
+#include "prefix/host_order.h"
+#include "residency/moves.h"
 #include "schedule/plan/planning_view.h"
 
 namespace loramux {

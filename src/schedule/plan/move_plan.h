@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/ids.h"
-#include "cache/moves.h"
+#include "residency/moves.h"
 
 namespace loramux {
 

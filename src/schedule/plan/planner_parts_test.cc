@@ -1,7 +1,7 @@
 // Each part of the planner alone, on a small world.
 #include <gmock/gmock.h>
 
-#include "cache/moves_for_test.h"
+#include "residency/moves_for_test.h"
 #include "schedule/plan/background_planner.h"
 #include "schedule/plan/planning_world_for_test.h"
 #include "schedule/plan/preemption.h"
@@ -45,7 +45,7 @@ TEST(Draft, MakesRoomAllOrNothing) {
   EXPECT_THAT(Leaving(w.draft().plan.moves, Tier::kDevice), ElementsAre(1));  // the least recently used
   EXPECT_EQ(room.free_kv(), 14);
   EXPECT_EQ(room.evictable(kKv, false), 6);
-  EXPECT_EQ(w.residency().DeviceResidents().size(), 2u) << "a plan changed the residency";
+  EXPECT_EQ(w.residency().Residents(Tier::kDevice).size(), 2u) << "a plan changed the residency";
 }
 
 TEST(Draft, WhatAnEarlierRequestWantsStaysUntilTheEnd) {
@@ -113,7 +113,7 @@ TEST(HostDraft, HistoryIsCopiedInPlaceOfWhatIsWorthLess) {
   EXPECT_EQ(copy(old), 3);
   w.tiers().BackUp(w.draft().plan.moves);
   w.clock().Advance(kNsPerSecond);
-  w.tiers().Poll(w.clock().Now());
+  w.Poll();
   std::vector<NodeId> path = {old, w.tree().nodes().Parent(old)};
   path.push_back(w.tree().nodes().Parent(path.back()));
   for (const NodeId node : path) w.tree().Evict(node);
@@ -337,7 +337,7 @@ TEST(StepRules, AStallTakesTheSeatAndTheStepWaitsForTheLoad) {
   EXPECT_EQ(a.Try(request), AdmissionOutcome::kPassedOver);
   StepPlan& plan = a.w.draft().plan;
   EXPECT_THAT(Numbers(plan.stalls), ElementsAre(1));
-  EXPECT_EQ(a.w.draft().room.users(adapter), 1);
+  EXPECT_EQ(a.w.draft().room.users(a.w.residency().Get(adapter)), 1);
   plan.chunks.push_back({});
   a.w.rules().Finish(plan);
   EXPECT_THAT(plan.chunks, IsEmpty());
@@ -367,7 +367,7 @@ TEST(BackgroundPlanner, TheAdapterOfANewRequestIsLoadedBesideTheStep) {
   ASSERT_NE(plan, nullptr);
   EXPECT_EQ(Loaded(plan->moves).size(), 1u);
   EXPECT_EQ(plan->newest_seen, request->id);
-  EXPECT_EQ(b.w.residency().loads_in_flight(), 0) << "a plan began a load";
+  EXPECT_EQ(b.w.residency().Stats().loading, 0) << "a plan began a load";
   b.outlook.waits_for_room = true;
   EXPECT_EQ(b.planner.Plan(MoveReason::kNewcomer, 0), nullptr);
   b.outlook = {.newest_seen = request->id};

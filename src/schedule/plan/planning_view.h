@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "adapter/residency.h"
-#include "cache/dependency_tree.h"
-#include "cache/kv_tiers.h"
 #include "memory/page_pool.h"
+#include "prefix/dependency_tree.h"
+#include "residency/adapter_residency.h"
+#include "residency/kv_tiers.h"
 #include "schedule/plan/arrival.h"
 #include "schedule/plan/prompt_pace.h"
 #include "schedule/predict/adapter_worth.h"

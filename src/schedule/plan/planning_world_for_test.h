@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cache/eviction_policy.h"
 #include "schedule/baselines/baselines.h"
 #include "schedule/plan/admitter.h"
 #include "schedule/plan/preemption.h"
 #include "schedule/plan/step_draft.h"
+#include "worth/eviction_policy.h"
 
 namespace loramux {
 
@@ -27,7 +27,7 @@ class PlanningWorld {
         host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency_(*device_, *host_, transfer_),
         tree_(4, device_.get(), host_.get()),
-        tiers_(tree_, *device_, *host_, kv_transfer_),
+        tiers_(tree_, *device_, *host_, transfer_),
         order_(std::move(MakeQueueOrder(options_)).value()),
         queues_(options_, residency_, *order_, predictor_),
         pages_(options_.page_tokens, *device_, residency_, tree_, tiers_),
@@ -115,7 +115,13 @@ class PlanningWorld {
   RequestQueues& queues() { return queues_; }
   DependencyTree& tree() { return tree_; }
   KvTiers& tiers() { return tiers_; }
-  ModeledTransfer& kv_transfer() { return kv_transfer_; }
+  ModeledTransfer& transfer() { return transfer_; }
+  // Collects the transfers that have ended.
+  void Poll() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency_.Poll(clock_.Now(), failures, [&](const TransferCompletion& done) { tiers_.End(done, clock_.Now()); });
+    tiers_.Look();
+  }
   void set_discardable(double tokens) { discardable_ = tokens; }
 
  private:
@@ -125,10 +131,9 @@ class PlanningWorld {
   }
   void Load(AdapterGeneration generation) {
     residency_.BeginLoad(generation, /*via_host=*/true, clock_.Now());
-    std::vector<ResidencyManager::LoadFailure> failures;
     for (int i = 0; i < 4; ++i) {
       clock_.Advance(2000);
-      residency_.Poll(clock_.Now(), failures);
+      Poll();
     }
     CHECK(residency_.Get(generation).device == TierState::kResident);
   }
@@ -140,7 +145,7 @@ class PlanningWorld {
   const SystemSpec options_;
   VirtualClock clock_;
   std::unique_ptr<PagePool> device_, host_;
-  ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}}, kv_transfer_{&clock_, {}, {}};
+  ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}, {}};
   ResidencyManager residency_;
   std::unique_ptr<EvictionPolicy> policy_ = std::move(MakeEvictionPolicy("lru")).value();
   DependencyTree tree_;

@@ -34,7 +34,7 @@ void Preemption::Preempt(std::size_t runner) {
   draft_.runners.Erase(runner);
   draft_.rules.Preempts(*request);
   draft_.plan.preemptions.push_back(request);
-  draft_.room.GiveBack(static_cast<std::int64_t>(request->pages.size()) - request->tree_pages);
+  draft_.room.Take(request->tree_pages - static_cast<std::int64_t>(request->pages.size()));
   draft_.room.history().EndUse(request->tail, draft_.room.now());
   if (request->adapter == kBaseModel) return;
   draft_.room.EndUse(request->adapter);

@@ -6,14 +6,14 @@ namespace loramux {
 
 void Prefixes::LookAtFetches(TimeNs now, bool alone) {
   usable_fetches_.clear();
-  for (const KvTiers::Fetching& fetch : view_.tiers.fetches()) {
+  for (const KvTiers::Job& fetch : view_.tiers.fetches()) {
     if (!fetch.failed && LeadSuffices(*fetch.progress, now - fetch.begun, view_.step_floor.value(), alone))
       usable_fetches_.push_back(fetch.id);
   }
 }
 
 bool Prefixes::ArrivesInTime(NodeId node) const {
-  const KvTiers::Fetching* fetch = view_.tiers.FetchOf(node);
+  const KvTiers::Job* fetch = view_.tiers.FetchOf(node);
   return fetch != nullptr &&
          std::find(usable_fetches_.begin(), usable_fetches_.end(), fetch->id) != usable_fetches_.end();
 }
@@ -23,7 +23,7 @@ bool Prefixes::IsFetching(const Request& request) const {
   if (!view_.tree.nodes().Exists(request.found)) return false;
   NodeId at = request.found;
   for (; !view_.tree.tiers().OnDevice(at); at = view_.tree.nodes().Parent(at)) {
-    if (view_.tree.tiers().Moving(at)) return at != request.found || !IsUsable(at);
+    if (view_.tree.nodes().At(at).moving()) return at != request.found || !IsUsable(at);
   }
   return false;
 }

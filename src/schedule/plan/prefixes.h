@@ -26,7 +26,7 @@ class Prefixes {
   // True if the page is on the device, or is expected to arrive in time.
   bool IsUsable(NodeId node) const {
     if (view_.tree.tiers().OnDevice(node)) return true;
-    return !usable_fetches_.empty() && view_.tree.tiers().Moving(node) && ArrivesInTime(node);
+    return !usable_fetches_.empty() && view_.tree.nodes().At(node).moving() && ArrivesInTime(node);
   }
   // True if the history that the request would begin with is being fetched and not usable yet.
   bool IsFetching(const Request& request) const;
@@ -47,7 +47,7 @@ class Prefixes {
 
   const PlanningView& view_;
   const Draft& room_;
-  std::vector<std::uint64_t> usable_fetches_;  // KvTiers::Fetching::id; few
+  std::vector<std::uint64_t> usable_fetches_;  // KvTiers::Job::id; few
 };
 
 }  // namespace loramux

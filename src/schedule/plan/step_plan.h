@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "cache/dependency_tree.h"
-#include "cache/moves.h"
+#include "prefix/dependency_tree.h"
+#include "residency/moves.h"
 #include "schedule/request.h"
 
 namespace loramux {

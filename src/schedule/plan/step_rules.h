@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "adapter/residency.h"
+#include "residency/adapter_residency.h"
 #include "schedule/plan/step_plan.h"
 
 namespace loramux {

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <optional>
 
-#include "adapter/residency.h"
-#include "cache/dependency_tree.h"
-#include "cache/eviction_policy.h"
-#include "cache/reload_costs.h"
-#include "cache/turnover.h"
-#include "cache/usage_monitor.h"
 #include "costs/performance_model.h"
+#include "prefix/dependency_tree.h"
+#include "residency/adapter_residency.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/predict/expected_adapters.h"
+#include "worth/eviction_policy.h"
+#include "worth/reload_costs.h"
+#include "worth/turnover.h"
+#include "worth/usage_monitor.h"
 
 namespace loramux {
 

@@ -67,12 +67,12 @@ void ExpectedAdapters::Refresh(TimeNs now) {
 }
 
 std::optional<AdapterGeneration> ExpectedAdapters::Due(TimeNs now) const {
-  return now < not_before_ || residency_.loads_in_flight() > 0 ? std::nullopt : due_;
+  return now < not_before_ || residency_.Stats().loading > 0 ? std::nullopt : due_;
 }
 
 std::optional<TimeNs> ExpectedAdapters::NextDue() const {
   const std::optional<TimeNs> first = histogram_.FirstBegin();
-  if (!first.has_value() || residency_.loads_in_flight() > 0) return std::nullopt;
+  if (!first.has_value() || residency_.Stats().loading > 0) return std::nullopt;
   return std::max(*first - lead_, not_before_);
 }
 

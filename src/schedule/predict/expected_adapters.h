@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "adapter/residency.h"
-#include "cache/adapter_arrival_histogram.h"
+#include "residency/adapter_residency.h"
 #include "schedule/request.h"
+#include "worth/adapter_arrival_histogram.h"
 
 namespace loramux {
 

@@ -18,7 +18,9 @@ constexpr float kReach = 2;
 // Observations of a level before kReach applies; the first ones place the mean.
 constexpr float kSurprising = 8;
 const float kUsualLog = std::log(256.0f);
-constexpr float kMaxLog = 22;  // about ln(2^31)
+constexpr float kMemory = 256;  // number of observations from which on old ones fade
+constexpr float kPrior = 4;     // number of observations as which the more general level counts
+constexpr float kMaxLog = 22;   // about ln(2^31)
 
 constexpr std::string_view kMagic = "LORAMUXH";
 constexpr std::uint32_t kVersion = 1;
@@ -46,16 +48,16 @@ std::size_t HistoryPredictor::BucketOf(std::int32_t prompt_tokens) {
   return std::min(kPromptBuckets - 1, 2 * octave + (upper_half ? 1 : 0));
 }
 
-HistoryPredictor::HistoryPredictor(HistoryOptions options) : options_(options) {
-  CHECK_GT(options_.max_adapters, std::size_t{0});
-  slots_.reserve(options_.max_adapters);
+HistoryPredictor::HistoryPredictor(std::size_t max_adapters) : max_adapters_(max_adapters) {
+  CHECK_GT(max_adapters_, std::size_t{0});
+  slots_.reserve(max_adapters_);
 }
 
 // ---------------------------------------------------------------- Predicting and learning
 
-// The more general level counts as `prior` observations.
+// The more general level counts as kPrior observations.
 float HistoryPredictor::Blend(const Level& level, float general) const {
-  return (level.weight * level.log_mean + options_.prior * general) / (level.weight + options_.prior);
+  return (level.weight * level.log_mean + kPrior * general) / (level.weight + kPrior);
 }
 
 std::int32_t HistoryPredictor::Predict(const LengthQuery& query) {
@@ -77,7 +79,7 @@ void HistoryPredictor::Learn(Level& level, float log_length, bool at_least) cons
   if (at_least && level.weight > 0 && log_length <= level.log_mean) return;  // no new information
   float surprise = log_length - level.log_mean;
   if (level.weight >= kSurprising) surprise = std::clamp(surprise, -kReach, kReach);
-  level.weight = std::min(level.weight + 1, options_.memory);
+  level.weight = std::min(level.weight + 1, kMemory);
   level.log_mean += surprise / level.weight;
 }
 
@@ -101,7 +103,7 @@ HistoryPredictor::Group& HistoryPredictor::GroupOf(std::string_view digest) {
 }
 
 std::uint32_t HistoryPredictor::SlotFor(std::uint64_t key) {
-  if (groups_.size() < options_.max_adapters) {
+  if (groups_.size() < max_adapters_) {
     const auto slot = static_cast<std::uint32_t>(groups_.size());
     groups_.emplace_back();
     keys_.push_back(key);
@@ -190,8 +192,8 @@ Status HistoryPredictor::Restore(std::string_view bytes) {
   const std::string_view payload = bytes.substr(kHeaderBytes);
   const std::size_t count = Get<std::uint32_t>(bytes, 12);
   const auto kept = [this](Group group) {  // the levels may come from a predictor with more memory
-    group.all.weight = std::min(group.all.weight, options_.memory);
-    for (Level& level : group.by_prompt) level.weight = std::min(level.weight, options_.memory);
+    group.all.weight = std::min(group.all.weight, kMemory);
+    for (Level& level : group.by_prompt) level.weight = std::min(level.weight, kMemory);
     return group;
   };
   const std::lock_guard lock(mutex_);
@@ -200,7 +202,7 @@ Status HistoryPredictor::Restore(std::string_view bytes) {
   keys_.clear();
   slots_.clear();
   used_ = {};
-  for (std::size_t i = count - std::min(count, options_.max_adapters); i < count; ++i) {
+  for (std::size_t i = count - std::min(count, max_adapters_); i < count; ++i) {
     const std::size_t offset = sizeof(Group) + i * (sizeof(std::uint64_t) + sizeof(Group));
     const std::uint32_t slot = SlotFor(Get<std::uint64_t>(payload, offset));
     used_.Append(slot);

@@ -30,13 +30,6 @@
 
 namespace loramux {
 
-// Options of HistoryPredictor.
-struct HistoryOptions {
-  std::size_t max_adapters = 4096;  // adapter contents to remember; the least recently observed is forgotten
-  float memory = 256;               // number of observations from which on old ones fade
-  float prior = 4;                  // number of observations as which the more general level counts
-};
-
 // The predictor "history".
 class HistoryPredictor final : public LengthPredictor {
  public:
@@ -46,7 +39,8 @@ class HistoryPredictor final : public LengthPredictor {
   // The bucket of a prompt of so many tokens, below kPromptBuckets.
   static std::size_t BucketOf(std::int32_t prompt_tokens);
 
-  explicit HistoryPredictor(HistoryOptions options = {});
+  // `max_adapters`: adapter contents to remember; the least recently observed is forgotten.
+  explicit HistoryPredictor(std::size_t max_adapters = 4096);
 
   std::string_view name() const override { return "history"; }
   // Without any observation it predicts 256 tokens.
@@ -89,7 +83,7 @@ class HistoryPredictor final : public LengthPredictor {
   // True if a history can have such a level.
   bool Plausible(const Level& level) const;
 
-  const HistoryOptions options_;
+  const std::size_t max_adapters_;
   mutable std::mutex mutex_;
   Group base_;                                              // all requests
   std::vector<Group> groups_;                               // by slot: the requests of one adapter content

@@ -116,7 +116,7 @@ TEST(HistoryPredictor, WhatMaxTokensCutOffNeverShortensAGuess) {
 }
 
 TEST(HistoryPredictor, ForgetsTheAdapterThatWasNotUsedForLongest) {
-  HistoryPredictor history({.max_adapters = 3});
+  HistoryPredictor history(/*max_adapters=*/3);
   for (const char* adapter : {"a", "b", "c"}) Observe(history, Query(adapter), 10, 100);
   Observe(history, Query("a"), 10);
   for (int i = 0; i < 100; ++i) history.Predict(Query("b"));  // predictions do not count as use
@@ -176,7 +176,7 @@ TEST(HistoryPredictor, ComesBackAsItWas) {
 }
 
 TEST(HistoryPredictor, OfTooManyTheMostRecentComeBack) {
-  HistoryPredictor many, few({.max_adapters = 2});
+  HistoryPredictor many, few(/*max_adapters=*/2);
   for (const char* adapter : {"a", "b", "c"}) Observe(many, Query(adapter), adapter[0] == 'b' ? 10 : 1000, 60);
   ASSERT_TRUE(few.Restore(many.Serialise()).ok());
   EXPECT_EQ(few.adapters(), 2u);

@@ -28,14 +28,12 @@ class Hints final : public LengthPredictor {
 struct World {
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
-  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 2000}};
+  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 2000}, {.latency_ns = 500}};
   ResidencyManager residency;
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   Hints hints;
   std::unique_ptr<QueueOrder> order;
-  // With `history`, keys and values are kept, and move between the tiers.
-  ModeledTransfer kv_transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 500}};
-  DependencyTree tree;
+  DependencyTree tree;  // with `history`, keys and values are kept, and move between the tiers
   KvTiers tiers;
   Scheduler scheduler;
   std::deque<Request> requests;
@@ -50,7 +48,7 @@ struct World {
         residency(*device, *host, transfer),
         order(std::move(MakeQueueOrder(spec)).value()),
         tree(history ? DependencyTree(4, device.get(), host.get()) : DependencyTree(4)),
-        tiers(history ? KvTiers(tree, *device, *host, kv_transfer) : KvTiers(tree)),
+        tiers(history ? KvTiers(tree, *device, *host, transfer) : KvTiers(tree)),
         scheduler(spec, {.device = *device,
                          .residency = residency,
                          .eviction = *policy,
@@ -102,8 +100,8 @@ struct World {
   }
   StepPlan Step() {
     std::vector<ResidencyManager::LoadFailure> failures;
-    residency.Poll(clock.Now(), failures);
-    if (tree.keeps_history()) tiers.Poll(clock.Now());
+    residency.Poll(clock.Now(), failures, [&](const TransferCompletion& done) { tiers.End(done, clock.Now()); });
+    tiers.Look();
     const StepPlan plan = scheduler.Plan(clock.Now());
     for (const PlannedAdmission& admission : plan.admissions) {
       if (admission.request->first_scheduled < 0) begun.push_back(admission.request);

@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
-#include "adapter/residency.h"
-#include "cache/reload_costs.h"
+#include "residency/adapter_residency.h"
 #include "schedule/predict/length_predictor.h"
 #include "schedule/queue/fairness.h"
 #include "schedule/queue/queue_order.h"
 #include "schedule/request.h"
 #include "schedule/system_spec.h"
+#include "worth/reload_costs.h"
 
 namespace loramux {
 

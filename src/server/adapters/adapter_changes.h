@@ -1,7 +1,8 @@
-// How the admin routes change adapters, where that concerns more than this server.
+// How the admin routes change adapters: this server's, or those of its whole fleet.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "base/result.h"
@@ -9,10 +10,18 @@
 
 namespace loramux {
 
-// Each may block. Null: AdapterAdmin's own ways, for this server alone.
+// Each may block, but `loaded`.
 struct AdapterChanges {
   std::function<Result<AdapterAdmin::LoadOutcome>(const AdapterAdmin::LoadRequest& request)> load;
   std::function<Status(const std::string& name)> unload;
+  std::function<std::map<std::string, std::string>()> loaded;  // AdapterAdmin::Loaded
 };
+
+// For this server alone. The admin must outlive it.
+inline AdapterChanges ChangesOf(AdapterAdmin& admin) {
+  return {.load = [&admin](const AdapterAdmin::LoadRequest& request) { return admin.Load(request); },
+          .unload = [&admin](const std::string& name) { return admin.Unload(name); },
+          .loaded = [&admin] { return admin.Loaded(); }};
+}
 
 }  // namespace loramux

@@ -2,7 +2,8 @@
 
 #include <limits>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "http/json_reader.h"
 
 namespace loramux {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "http/run_on.h"
 #include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"
@@ -45,8 +45,8 @@ const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
 
 }  // namespace
 
-AdapterService::AdapterService(AdapterAdmin* admin, const Clock& clock, AdapterServiceOptions options)
-    : admin_(admin),
+AdapterService::AdapterService(AdapterChanges changes, const Clock& clock, AdapterServiceOptions options)
+    : changes_(std::move(changes)),
       options_(std::move(options)),
       workers_(static_cast<std::size_t>(options_.threads)),
       downloads_(clock, {.threads = options_.download_threads,
@@ -107,7 +107,7 @@ HttpReply AdapterService::LoadFromSource(const HttpRequest& request, Dialect dia
 
 HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect) {
   if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
-  const auto outcome = options_.changes.load ? options_.changes.load(*parsed) : admin_->Load(*parsed);
+  const auto outcome = changes_.load(*parsed);
   if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
   return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
 }
@@ -115,7 +115,7 @@ HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& pa
 std::optional<HttpReply> AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
   const auto name = ParseUnloadRequest(request.body);
   if (!name.ok()) return Reply(name.error(), {}, dialect);
-  const Status status = options_.changes.unload ? options_.changes.unload(*name) : admin_->Unload(*name);
+  const Status status = changes_.unload(*name);
   return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
 }
 
@@ -137,7 +137,7 @@ HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect 
   }
   if (dialect == Dialect::kSglang) {
     if (reply.status == 404) reply.status = 400;  // SGLang uses one status for all failures
-    reply.body = SglangBody(status.ok() ? nullptr : &status.error(), admin_->Loaded());
+    reply.body = SglangBody(status.ok() ? nullptr : &status.error(), changes_.loaded());
   } else if (status.ok()) {
     reply.content_type = "text/plain; charset=utf-8";
     reply.body = std::move(text);

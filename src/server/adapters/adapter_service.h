@@ -9,8 +9,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
 #include "server/adapters/admin_gate.h"
@@ -25,14 +25,13 @@ struct AdapterServiceOptions {
   // The same for loads from sources, which wait for the network. Half of the threads are for one source.
   int download_threads = 8;
   int max_downloads = 64;
-  AdapterChanges changes;
 };
 
 // Thread-safe: one instance serves all connections.
 class AdapterService {
  public:
-  // `admin` and `clock` must outlive the service; the service must outlive its HTTP server.
-  AdapterService(AdapterAdmin* admin, const Clock& clock, AdapterServiceOptions options);
+  // `clock` and what `changes` refers to must outlive the service; the service must outlive its HTTP server.
+  AdapterService(AdapterChanges changes, const Clock& clock, AdapterServiceOptions options);
   // Waits for the operations that run.
   ~AdapterService();
 
@@ -52,7 +51,7 @@ class AdapterService {
   HttpReply LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect);
   HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;
 
-  AdapterAdmin* admin_;
+  const AdapterChanges changes_;
   const AdapterServiceOptions options_;
   std::atomic<int> in_{0}, downloading_{0};
   boost::asio::thread_pool workers_;

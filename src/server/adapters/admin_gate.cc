@@ -7,7 +7,6 @@
 
 #include "auth/bearer_key.h"
 #include "base/log.h"
-#include "http/error_body.h"
 
 namespace loramux {
 namespace {

@@ -13,6 +13,7 @@ namespace loramux {
 namespace {
 
 using namespace std::chrono_literals;
+constexpr int kLoadThreads = 4;  // loads at a time; some may wait for the network
 constexpr TimeNs kPatienceWithOthers = 3 * kNsPerSecond;
 constexpr TimeNs kLongestSleep = 60 * kNsPerSecond;  // so that no clock of a test is waited for
 
@@ -40,9 +41,9 @@ class CatalogueFollower::NameGuard {
 };
 
 CatalogueFollower::CatalogueFollower(AdapterAdmin& admin, EtcdClient& client, LeasedKeys& keys, const Clock& clock,
-                                     CatalogueFollowerOptions options)
-    : admin_(admin), client_(client), keys_(keys), clock_(clock), options_(std::move(options)) {
-  for (int i = 0; i < options_.threads; ++i) {
+                                     std::string server_id)
+    : admin_(admin), client_(client), keys_(keys), clock_(clock), server_id_(std::move(server_id)) {
+  for (int i = 0; i < kLoadThreads; ++i) {
     threads_.emplace_back([this](std::stop_token stop) { Work(std::move(stop)); });
   }
   mirror_ = FollowCatalogue(client_, [this](FleetCatalogue catalogue) { SetDesired(std::move(catalogue)); });
@@ -169,7 +170,7 @@ void CatalogueFollower::CarryUnload(const std::string& name) {
     const Status status = admin_.Unload(name);
     if (!status.ok()) spdlog::warn("etcd: the adapter '{}' could not be unloaded: {}", name, status.error().message);
   }
-  keys_.Set(StatusKey(options_.server_id, name), std::nullopt);
+  keys_.Set(StatusKey(server_id_, name), std::nullopt);
   const std::lock_guard lock(mutex_);
   applied_.erase(name);
 }
@@ -185,7 +186,7 @@ void CatalogueFollower::Record(const std::string& name, const FleetAdapter& entr
   AdapterStatus status{.loaded = !error, .generation = entry.generation};
   if (error) status.error = error->message.substr(0, 1000);
   if (!error) status.digest = DigestOf(name);
-  keys_.Set(StatusKey(options_.server_id, name), AdapterStatusAsJson(status));
+  keys_.Set(StatusKey(server_id_, name), AdapterStatusAsJson(status));
   const std::lock_guard lock(mutex_);
   Applied& applied = applied_[name];
   applied.error = error;
@@ -242,7 +243,7 @@ Result<std::vector<std::string>> CatalogueFollower::OthersBehind(const std::stri
   std::vector<std::string> behind;
   for (const EtcdKeyValue& server : servers.key_values) {
     const std::string id = server.key.substr(std::string_view(kServersPrefix).size());
-    if (id == options_.server_id) continue;
+    if (id == server_id_) continue;
     ASSIGN_OR_RETURN(const EtcdRangeReply found, client_.Range({.key = StatusKey(id, name), .serializable = true}));
     const auto status = found.key_values.empty() ? Result<AdapterStatus>(AdapterStatus{.generation = -1})
                                                  : ParseAdapterStatus(found.key_values.front().value);
@@ -310,7 +311,7 @@ Status CatalogueFollower::Unload(const std::string& name) {
   SetOwnChange(name, removed);
   if (!admin_.Loaded().contains(name)) return Ok{};  // it is another server's
   const Status status = admin_.Unload(name);
-  keys_.Set(StatusKey(options_.server_id, name), std::nullopt);
+  keys_.Set(StatusKey(server_id_, name), std::nullopt);
   const std::lock_guard lock(mutex_);
   applied_.erase(name);
   return status;

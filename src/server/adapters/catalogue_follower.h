@@ -31,16 +31,11 @@
 
 namespace loramux {
 
-struct CatalogueFollowerOptions {
-  std::string server_id;
-  int threads = 4;  // loads at a time; some may wait for the network
-};
-
 // Thread-safe. `admin`, `client`, `keys` and `clock` must outlive it.
 class CatalogueFollower {
  public:
   CatalogueFollower(AdapterAdmin& admin, EtcdClient& client, LeasedKeys& keys, const Clock& clock,
-                    CatalogueFollowerOptions options);
+                    std::string server_id);
   // Waits for loads that run.
   ~CatalogueFollower();
   CatalogueFollower(const CatalogueFollower&) = delete;
@@ -102,7 +97,7 @@ class CatalogueFollower {
   EtcdClient& client_;
   LeasedKeys& keys_;
   const Clock& clock_;
-  const CatalogueFollowerOptions options_;
+  const std::string server_id_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   std::optional<FleetCatalogue> desired_;

@@ -11,7 +11,6 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/log.h"
-#include "http/error_body.h"
 #include "http/json_reader.h"
 
 namespace loramux {

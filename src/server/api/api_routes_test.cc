@@ -22,11 +22,10 @@ class DialectRoutesTest : public testing::Test {
   DialectRoutesTest() : service_([this](const GenerationRequest&) { return script_; }) {
     options_.http.port = 0;
     options_.model_path = "models/base";
-    options_.max_model_len = kTestMaxTokens;
+    options_.completion.max_model_len = kTestMaxTokens;
   }
   void Start() {
-    auto server = Server::Start(
-        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+    auto server = Server::Start(options_, fixture_.Parts(service_));
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }

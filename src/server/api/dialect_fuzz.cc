@@ -6,9 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "auth/error_body.h"
 #include "base/check.h"
 #include "base/fuzz_limits.h"
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "http/json_reader.h"
 #include "server/api/messages/messages_dialect.h"
 #include "server/api/openai/embeddings_dialect.h"

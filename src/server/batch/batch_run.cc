@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "server/api/api_routes.h"
 #include "server/batch/batch_format.h"
 #include "server/generation/generation_inbox.h"
@@ -134,7 +135,7 @@ class BatchRunner {
   Status Start(BatchItem item, const Dialect& dialect) {
     auto job = CompletionJob::Prepare(context_, dialect, item.body);
     if (!job.ok()) return WriteFailure(item, dialect, job.error());
-    if (job->stream()) {
+    if (job->request().stream) {
       return WriteFailure(item, dialect, InvalidArgument("`stream`: expected false in a batch, found true", "stream"));
     }
     auto inbox = std::make_shared<GenerationInbox>(kMaxInboxBytes, [this, number = number_] { ready_.Add(number); });
@@ -151,8 +152,8 @@ class BatchRunner {
       const auto found = running_.find(number);
       if (found == running_.end()) continue;
       RunningJob& running = *found->second;
-      const std::vector<TokenEvent> events = running.inbox->Take();
-      for (const TokenEvent& event : events) progress_.tokens += event.token ? 1 : 0;
+      const std::vector<GenerationEvent> events = running.inbox->Take();
+      for (const GenerationEvent& event : events) progress_.tokens += event.token ? 1 : 0;
       const Status applied = running.inbox->overflowed() ? Status(Internal("The answer came faster than it was taken."))
                                                          : running.job.Apply(events);
       if (applied.ok() && !running.job.finished()) continue;

@@ -58,7 +58,7 @@ Error NeedsToken(const fs::path& directory, const std::string& what, const std::
 }  // namespace
 
 std::shared_ptr<const OwnTemplate> MakeOwnTemplate(ChatTemplate chat_template) {
-  const auto formats = ChooseFormats(&chat_template, "auto", "auto");
+  const auto formats = ChooseFormats(chat_template, "auto", "auto");
   CHECK(formats.ok());  // both names are known
   return std::make_shared<const OwnTemplate>(OwnTemplate{std::move(chat_template), *formats});
 }

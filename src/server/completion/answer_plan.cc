@@ -40,7 +40,7 @@ const std::string& NameFor(const ParserNames& names, const std::string& adapter)
 
 }  // namespace
 
-Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
+Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate& chat_template,
                                             std::span<const std::string> tool_call_parsers,
                                             std::span<const std::string> reasoning_parsers) {
   const ParserNames tools = NamesByAdapter(tool_call_parsers), reasoning = NamesByAdapter(reasoning_parsers);

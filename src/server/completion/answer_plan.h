@@ -33,7 +33,7 @@ struct OutputFormatTable {
 
 // Reads the operator's choices: each is "auto", "none" or a name, for all models, or ADAPTER=NAME for one adapter; the
 // later choice wins. Without one it is "auto": what the chat template writes. Error: an unknown name.
-Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
+Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate& chat_template,
                                             std::span<const std::string> tool_call_parsers,
                                             std::span<const std::string> reasoning_parsers);
 

@@ -118,7 +118,7 @@ bool ChoiceStream::Knows(TokenId id) const {
   return id < tokenizer_->VocabSize() && !tokenizer_->IdToToken(id).empty();
 }
 
-Status ChoiceStream::Apply(const TokenEvent& event) {
+Status ChoiceStream::Apply(const GenerationEvent& event) {
   if (event.finish != FinishReason::kNone) engine_done_ = true;
   if (finished()) return Ok{};
   has_news_ = true;

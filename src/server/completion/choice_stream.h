@@ -42,7 +42,7 @@ class ChoiceStream {
 
   // Applies the next event of this sequence. Ignores events after the end. Error: the generation failed or was
   // cancelled by another party, so the response cannot be completed.
-  Status Apply(const TokenEvent& event);
+  Status Apply(const GenerationEvent& event);
 
   // True if the choice is complete: the engine ended it, or a stop string was found.
   bool finished() const { return finish_ != FinishReason::kNone; }

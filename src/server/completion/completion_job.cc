@@ -157,7 +157,8 @@ std::int32_t MaxTokens(const ServingContext& context, const VersionPtr& adapter,
 }
 
 // Whether the answer cannot be told as far as it goes: the API has no word for it, or it would lack what was asked for.
-bool FailsOfAbort(const TokenEvent& event, const Dialect& dialect, const CompletionRequest& request, bool started) {
+bool FailsOfAbort(const GenerationEvent& event, const Dialect& dialect, const CompletionRequest& request,
+                  bool started) {
   if (event.finish != FinishReason::kAborted) return false;
   return !dialect.tells_aborts() || (request.ScoredAlternatives() >= 0 && !started);
 }
@@ -397,7 +398,10 @@ void CompletionJob::Count(ServerMetrics& metrics, TimeNs received) {
 
 Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    choices_[i].request.on_event = [inbox, i](const GenerationEvent& event) { inbox->Push(TokenEvent(i, event)); };
+    choices_[i].request.on_event = [inbox, i](GenerationEvent& event) {
+      event.choice = i;
+      inbox->Push(std::move(event));
+    };
     auto id = context_.generation->Submit(std::move(choices_[i].request));
     if (!id.ok()) {
       Cancel();
@@ -409,9 +413,9 @@ Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   return Ok{};
 }
 
-Status CompletionJob::Apply(std::span<const TokenEvent> events) {
+Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
   std::int64_t started = 0, tokens = 0;
-  for (const TokenEvent& event : events) {
+  for (const GenerationEvent& event : events) {
     Choice& choice = choices_[event.choice];
     if (event.token) ++tokens;
     const bool computed = event.token || event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
@@ -419,7 +423,7 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
       ++started;
       tokens += event.prompt_tokens;
       SharePromptScores(event);
-      if (event.choice == 0) RememberPrefix(event.now);
+      if (event.choice == 0) context_.prefixes->Use(std::exchange(prefix_blocks_, {}), event.now);
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
@@ -445,12 +449,7 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
                   kMaxAnswerBytes));
 }
 
-void CompletionJob::RememberPrefix(TimeNs now) {
-  context_.prefixes->Use(prefix_blocks_, now);
-  prefix_blocks_ = {};
-}
-
-void CompletionJob::SharePromptScores(const TokenEvent& event) {
+void CompletionJob::SharePromptScores(const GenerationEvent& event) {
   const auto n = static_cast<std::size_t>(request_.n);
   if (request_.ScoredAlternatives() < 0 || event.choice % n != 0) return;
   const auto scores = std::make_shared<const PromptScores>(
@@ -508,15 +507,13 @@ Usage CompletionJob::TotalUsage() const {
   return total;
 }
 
-void CompletionJob::AppendEvents(Choice& choice, std::string& events) {
-  if (!choice.stream.HasOutput()) return;
-  const Usage usage = choice.stream.usage();
-  events += writer_->Delta(choice.stream.TakeOutput(), usage);
-}
-
 std::string CompletionJob::TakeEvents() {
   std::string events;
-  for (Choice& choice : choices_) AppendEvents(choice, events);
+  for (Choice& choice : choices_) {
+    if (!choice.stream.HasOutput()) continue;
+    const Usage usage = choice.stream.usage();
+    events += writer_->Delta(choice.stream.TakeOutput(), usage);
+  }
   if (finished()) events += writer_->End(TotalUsage());
   return events;
 }

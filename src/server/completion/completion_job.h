@@ -102,20 +102,15 @@ class CompletionJob {
   // Cancels the sequences that still run.
   ~CompletionJob();
 
-  // True if the client asked for a stream.
-  bool stream() const { return request_.stream; }
+  // What the client asked for, with what Resolve and Build have made of it: `model` is the name of the base model or
+  // adapter that serves it, and the prompts are gone.
+  const CompletionRequest& request() const { return request_; }
   // The answer's id, such as "chatcmpl-...".
   const std::string& id() const { return writer_->id(); }
-  // The name of the base model or adapter that serves it.
-  const std::string& model() const { return request_.model; }
   // The digest of that adapter's content; empty for the base model.
   std::string_view adapter_digest() const {
     return adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->file.digest);
   }
-
-  // Fields that the server does not know and that are probably misspelt.
-  const std::vector<LikelyMistake>& mistakes() const { return request_.mistakes; }
-  const std::vector<std::string>& left_out_tools() const { return request_.left_out_tools; }
 
   // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
   // was not called yet.
@@ -127,7 +122,7 @@ class CompletionJob {
 
   // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
   // No more than kMaxAnswerBytes of an answer may be held.
-  Status Apply(std::span<const TokenEvent> events);
+  Status Apply(std::span<const GenerationEvent> events);
   // Returns about how many bytes of text and log-probabilities wait to be taken.
   std::size_t HeldBytes() const;
   // True if every choice is complete.
@@ -135,9 +130,8 @@ class CompletionJob {
 
   // Streaming: returns the server-sent events of all output since the last call, and at last those of the end.
   std::string TakeEvents();
-  // Streaming: returns the events that end it with an error, and what keeps an idle stream open.
-  std::string TakeFailure(const Error& error) { return writer_->Failure(error); }
-  std::string_view KeepAlive() const { return writer_->KeepAlive(); }
+  // Streaming: what else its API writes: the events that end it with an error, and what keeps an idle stream open.
+  AnswerWriter& writer() { return *writer_; }
   // Not streaming: returns the whole body. REQUIRES: finished().
   std::string TakeBody();
 
@@ -178,12 +172,9 @@ class CompletionJob {
   std::int32_t GuessOfTokens(std::span<const TokenId> tokens) const;
   Status AddChoices(std::vector<TokenId> tokens, const std::string& echo, std::int32_t guess);
   Result<GenerationRequest> MakeRequest(const std::vector<TokenId>& tokens, std::int32_t choice) const;
-  void AppendEvents(Choice& choice, std::string& events);
   // Gives the prompt's log-probabilities of a choice's first event to all choices of the prompt.
-  void SharePromptScores(const TokenEvent& event);
+  void SharePromptScores(const GenerationEvent& event);
   Usage TotalUsage() const;
-  // Notes for routers that the first prompt was computed.
-  void RememberPrefix(TimeNs now);
 
   ServingContext context_;
   const Dialect* dialect_;

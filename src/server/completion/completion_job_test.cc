@@ -36,7 +36,7 @@ class RecordingService final : public GenerationService {
     token.logprob = -1;
     token.top_logprobs = {{'x', -0.5f}};
     GenerationEvent event = Event(request, finish);
-    event.token = &token;
+    event.token = std::move(token);
     requests[request].on_event(event);
   }
   void Say(std::size_t request, std::string_view text) {
@@ -44,15 +44,15 @@ class RecordingService final : public GenerationService {
   }
   void End(std::size_t request, FinishReason finish, TokenId stop_token = kEosToken) {
     GenerationEvent event = Event(request, finish);
-    const SampledToken stop{.id = stop_token, .logprob = -0.125f, .top_logprobs = {}};
-    if (finish == FinishReason::kStop) event.stop = &stop;
+    if (finish == FinishReason::kStop)
+      event.stop = SampledToken{.id = stop_token, .logprob = -0.125f, .top_logprobs = {}};
     requests[request].on_event(event);
   }
   // The whole prompt was computed: its log-probabilities come with the end.
   void EndWithScores(std::size_t request, std::span<const ScoredToken> scores, const SampledToken* stop = nullptr) {
     GenerationEvent event = Event(request, stop == nullptr ? FinishReason::kLength : FinishReason::kStop);
-    event.prompt_scores = scores;
-    event.stop = stop;
+    event.prompt_scores.assign(scores.begin(), scores.end());
+    if (stop != nullptr) event.stop = *stop;
     requests[request].on_event(event);
   }
 
@@ -239,7 +239,7 @@ TEST_F(CompletionJobTest, AnAdapterIsNamedByOtherFieldsToo) {
                            R"({"model":"base","prompt":"a","lora":[{"id":"sql"}]})"}) {
     auto job = Submitted(Endpoint::kCompletion, body);
     EXPECT_EQ(service_.requests.back().adapter, AdapterGeneration{1});
-    EXPECT_EQ(job.model(), "sql");
+    EXPECT_EQ(job.request().model, "sql");
   }
   const auto unknown = Prepare(Endpoint::kCompletion, R"({"model":"base","prompt":"a","adapter_id":"none"})");
   EXPECT_EQ(unknown.error().param, "adapter_id");
@@ -315,7 +315,7 @@ TEST_F(CompletionJobTest, PreparationErrors) {
               HasSubstr("at least one token"));
   EXPECT_THAT(message(Endpoint::kCompletion, R"({"model":"sql","prompt":[300]})"), HasSubstr("found 300"));
   ServingContext context = fixture_.Context(service_);
-  const ChatTemplate none = ChatTemplate::None();
+  const ChatTemplate& none = ChatTemplate::None();
   context.chat_template = &none;
   const auto job = CompletionJob::Prepare(context, OpenAiDialect(Endpoint::kChat),
                                           R"({"model":"sql","messages":[{"role":"user"}]})");
@@ -671,7 +671,7 @@ TEST_F(CompletionJobTest, TheEnginesErrorsComeThrough) {
 
 TEST(GenerationInbox, OverflowsAndCloses) {
   int woken = 0;
-  GenerationInbox inbox(sizeof(TokenEvent) * 3, [&] { ++woken; });
+  GenerationInbox inbox(sizeof(GenerationEvent) * 3, [&] { ++woken; });
   inbox.Push({});
   inbox.Push({});
   EXPECT_EQ(woken, 1);

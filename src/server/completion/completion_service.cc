@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "auth/slo_headers.h"
+#include "auth/objective_headers.h"
 #include "base/log.h"
 #include "http/random_source.h"
 #include "http/run_on.h"
@@ -93,9 +93,9 @@ constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // bytes of tools
 // Beyond this, it is worth returning the freed memory of a body or an answer to the system.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 
-std::size_t TokensOf(std::span<const TokenEvent> events) {
+std::size_t TokensOf(std::span<const GenerationEvent> events) {
   std::size_t count = 0;
-  for (const TokenEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
+  for (const GenerationEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
   return count;
 }
 
@@ -108,14 +108,14 @@ class Responder {
 
   // Sends a comment line, which clients ignore. False: the response is over.
   asio::awaitable<bool> KeepAlive() {
-    if (!job_.stream()) co_return true;
+    if (!job_.request().stream) co_return true;
     const bool started = co_await Start();
     if (!started) co_return false;
-    co_return co_await exchange_.Write(job_.KeepAlive());
+    co_return co_await exchange_.Write(job_.writer().KeepAlive());
   }
 
   // Applies events and sends their output. False: the response is over.
-  asio::awaitable<bool> Advance(std::span<const TokenEvent> events) {
+  asio::awaitable<bool> Advance(std::span<const GenerationEvent> events) {
     bool more = true;
     while (more && !events.empty()) {
       const std::size_t count = std::min(events.size(), kEventsPerPiece);
@@ -137,7 +137,7 @@ class Responder {
       co_await exchange_.Send(ErrorReply(error));
       co_return;
     }
-    const std::string text = job_.TakeFailure(error);
+    const std::string text = job_.writer().Failure(error);
     co_await exchange_.Write(text);
     co_await exchange_.EndStream();
   }
@@ -150,13 +150,13 @@ class Responder {
     std::string text;  // streaming: the events to send
   };
 
-  Outcome Apply(std::span<const TokenEvent> events) {
+  Outcome Apply(std::span<const GenerationEvent> events) {
     Outcome outcome{job_.Apply(events), job_.finished(), {}};
-    if (outcome.applied.ok() && job_.stream()) outcome.text = job_.TakeEvents();
+    if (outcome.applied.ok() && job_.request().stream) outcome.text = job_.TakeEvents();
     return outcome;
   }
 
-  asio::awaitable<bool> AdvancePiece(std::span<const TokenEvent> events) {
+  asio::awaitable<bool> AdvancePiece(std::span<const GenerationEvent> events) {
     Outcome outcome;
     if (TokensOf(events) <= kMaxInlineTokens) {
       outcome = Apply(events);
@@ -168,7 +168,7 @@ class Responder {
       co_await Fail(outcome.applied.error());
       co_return false;
     }
-    if (job_.stream()) co_return co_await SendEvents(outcome);
+    if (job_.request().stream) co_return co_await SendEvents(outcome);
     if (!outcome.finished) co_return true;
     co_await SendBody();
     co_return false;
@@ -336,22 +336,22 @@ asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const 
     Trace(exchange, received, nullptr);
     co_return;
   }
-  ReportMistakes(exchange, (*job)->mistakes());
-  ReportLeftOutTools(exchange, (*job)->left_out_tools());
+  ReportMistakes(exchange, (*job)->request().mistakes);
+  ReportLeftOutTools(exchange, (*job)->request().left_out_tools);
   (*job)->Count(metrics_, received);
   co_await Run(exchange, std::move(**job), received);
 }
 
 // Gives the spans of a request that has ended to the exporter. `job`: null if the request was refused.
 void CompletionService::Trace(const HttpExchange& exchange, TimeNs received, const CompletionJob* job) const {
-  if (options_.spans == nullptr) return;
+  if (!options_.spans->exports()) return;
   const HttpRequest& request = exchange.request();
   const TracePlace place = PlaceInTrace(exchange.trace(), request.Header("traceparent"),
                                         options_.spans->options().sample_share, RandomIdBits);
   if (!place.sampled) return;
   const RequestFacts facts{.method = request.method,
                            .path = request.path,
-                           .model = job == nullptr ? std::string() : job->model(),
+                           .model = job == nullptr ? std::string() : job->request().model,
                            .request_id = exchange.trace().request_id,
                            .received = received,
                            .ended = context_.clock->Now(),
@@ -369,7 +369,8 @@ Result<ServingContext> CompletionService::ContextOf(HttpExchange& exchange, Time
   context.received = received;
   context.require_digest = request.Header(kRequireDigestHeader);
   context.gone = &exchange.WatchClient();
-  ASSIGN_OR_RETURN(context.ttft, SloIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
+  ASSIGN_OR_RETURN(context.ttft,
+                   ObjectiveIn([&](std::string_view name) { return request.Header(name); }, kTtftHeaders));
   return context;
 }
 
@@ -424,7 +425,7 @@ asio::awaitable<void> CompletionService::Run(HttpExchange& exchange, CompletionJ
   });
   exchange.OnDisconnect([sleeper = sleeper.get()] { sleeper->Wake(); });
   bool cut_off = false;
-  exchange.Describe(job.id() + " of " + job.model());
+  exchange.Describe(job.id() + " of " + job.request().model);
   exchange.OnCutOff([&cut_off, sleeper = sleeper.get()] {
     cut_off = true;
     sleeper->Wake();
@@ -440,7 +441,7 @@ asio::awaitable<void> CompletionService::Run(HttpExchange& exchange, CompletionJ
   Responder responder(exchange, job, work_);
   bool more = true;
   while (more && !exchange.disconnected()) {
-    const std::vector<TokenEvent> events = inbox->Take();
+    const std::vector<GenerationEvent> events = inbox->Take();
     if (cut_off) {
       co_await responder.Fail(Unavailable("The server is shutting down; the answer is cut off here."));
       more = false;

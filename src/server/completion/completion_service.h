@@ -10,8 +10,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/fair_work_queue.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "server/completion/completion_job.h"
 #include "server/completion/text_answers.h"
 #include "server/tracing/span_exporter.h"
@@ -29,7 +29,7 @@ struct CompletionServiceOptions {
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
   std::string tokenizer_info;     // the answer of /tokenizer_info; empty: there is none
-  SpanExporter* spans = nullptr;  // takes the spans of requests; null: there are none
+  SpanExporter* spans = nullptr;  // takes the spans of requests; not null
 };
 
 // Thread-safe: one instance serves all connections.

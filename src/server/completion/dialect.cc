@@ -1,6 +1,6 @@
 #include "server/completion/dialect.h"
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
 
 namespace loramux {
 

@@ -12,9 +12,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "auth/fair_work_queue.h"
 #include "base/result.h"
 #include "http/exchange.h"
-#include "http/fair_work_queue.h"
 #include "server/completion/completion_job.h"
 
 namespace loramux {

@@ -99,9 +99,9 @@ ServerSnapshot MakeServerSnapshot(const EngineSnapshot& engine, const AdapterReg
   return snapshot;
 }
 
-void AddOffered(const AdapterRegistry& registry, AdapterFinder* finder, ServerSnapshot& snapshot) {
+void AddOffered(const AdapterRegistry& registry, AdapterFinder& finder, ServerSnapshot& snapshot) {
   const auto versions = registry.List();
-  const auto found = finder == nullptr ? std::vector<OfferedAdapter>() : finder->Offered();
+  const auto found = finder.Offered();
   std::vector<std::string_view> names(registry.base_names().begin(), registry.base_names().end());
   for (const auto& version : versions) names.push_back(version->name);
   for (const OfferedAdapter& adapter : found) names.push_back(adapter.name);

@@ -16,8 +16,8 @@ namespace loramux {
 ServerSnapshot MakeServerSnapshot(const EngineSnapshot& engine, const AdapterRegistry& registry);
 
 // Sets which models the server takes requests for: the base model's names, the registered adapters, and those that the
-// finder (may be null) would load. May block on the disk. Thread-safe.
-void AddOffered(const AdapterRegistry& registry, AdapterFinder* finder, ServerSnapshot& snapshot);
+// finder would load. May block on the disk. Thread-safe.
+void AddOffered(const AdapterRegistry& registry, AdapterFinder& finder, ServerSnapshot& snapshot);
 
 // Returns how many tokens' keys and values both tiers hold, of running requests and of history.
 std::int64_t CachedTokens(const EngineSnapshot& engine);

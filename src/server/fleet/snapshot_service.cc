@@ -113,7 +113,7 @@ class SnapshotService::Poller {
 };
 
 SnapshotService::SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
-                                 AdapterFinder* finder, PrefixMemory& prefixes, const Clock& clock)
+                                 AdapterFinder& finder, PrefixMemory& prefixes, const Clock& clock)
     : options_(std::move(options)),
       engine_(std::move(engine)),
       registry_(registry),

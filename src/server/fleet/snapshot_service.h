@@ -23,6 +23,7 @@
 #include "base/result.h"
 #include "cluster/server_snapshot.h"
 #include "http/exchange.h"
+#include "server/adapters/adapter_finder.h"
 #include "server/fleet/prefix_memory.h"
 #include "server/metrics/metrics.h"
 
@@ -57,10 +58,10 @@ Result<SnapshotQuery> ParseSnapshotQuery(std::string_view query);
 // So a snapshot costs the engine's steps nothing but what Engine::Snapshot costs on request.
 class SnapshotService {
  public:
-  // `registry`, `finder` (null: there is none), `prefixes` and `clock` must outlive the service; the service must
+  // `registry`, `finder`, `prefixes` and `clock` must outlive the service; the service must
   // outlive its HTTP server. An empty `engine`: there is no state, and polls get 503.
   SnapshotService(SnapshotServiceOptions options, SnapshotSource engine, const AdapterRegistry& registry,
-                  AdapterFinder* finder, PrefixMemory& prefixes, const Clock& clock);
+                  AdapterFinder& finder, PrefixMemory& prefixes, const Clock& clock);
   ~SnapshotService();
   SnapshotService(const SnapshotService&) = delete;
   SnapshotService& operator=(const SnapshotService&) = delete;
@@ -100,7 +101,7 @@ class SnapshotService {
   const SnapshotServiceOptions options_;
   const SnapshotSource engine_;
   const AdapterRegistry& registry_;
-  AdapterFinder* const finder_;
+  AdapterFinder& finder_;
   PrefixMemory& prefixes_;
   const Clock& clock_;
   const std::string instance_;

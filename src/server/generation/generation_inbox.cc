@@ -5,33 +5,17 @@ namespace {
 
 // Without the log-probabilities of the prompt and its embedding: they come once, and their number has a limit of its
 // own (kMaxPromptScores, kMaxAnswerBytes). The bound is about clients that do not keep up.
-std::size_t BytesOf(const TokenEvent& event) {
+std::size_t BytesOf(const GenerationEvent& event) {
   const std::size_t top = event.token ? event.token->top_logprobs.size() * sizeof(TokenLogprob) : 0;
-  return sizeof(TokenEvent) + top;
+  return sizeof(GenerationEvent) + top;
 }
 
 }  // namespace
 
-TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
-    : choice(choice_index),
-      prompt_scores(event.prompt_scores.begin(), event.prompt_scores.end()),
-      embedding(event.embedding.begin(), event.embedding.end()),
-      finish(event.finish),
-      prompt_tokens(event.prompt_tokens),
-      cached_prompt_tokens(event.cached_prompt_tokens),
-      arrival(event.arrival),
-      first_scheduled(event.first_scheduled),
-      adapter_wait(event.adapter_wait),
-      now(event.now) {
-  if (event.token != nullptr) token = *event.token;
-  if (event.stop != nullptr) stop = *event.stop;
-  if (event.error != nullptr) error = *event.error;
-}
-
 GenerationInbox::GenerationInbox(std::size_t max_bytes, std::function<void()> wake)
     : max_bytes_(max_bytes), wake_(std::move(wake)) {}
 
-void GenerationInbox::Push(TokenEvent event) {
+void GenerationInbox::Push(GenerationEvent event) {
   const std::lock_guard lock(mutex_);
   if (!wake_ || overflowed_) return;
   const bool first = events_.empty();
@@ -44,7 +28,7 @@ void GenerationInbox::Push(TokenEvent event) {
   if (first) wake_();
 }
 
-std::vector<TokenEvent> GenerationInbox::Take() {
+std::vector<GenerationEvent> GenerationInbox::Take() {
   const std::lock_guard lock(mutex_);
   bytes_ = 0;
   return std::exchange(events_, {});

@@ -53,9 +53,9 @@ const char* FinishedReason(FinishReason reason) {
 }
 
 struct ServerMetrics::Impl {
-  Impl(const MetricsOptions& options, const std::string& model_name, std::int64_t max_model_len)
+  Impl(int top_adapters, const std::string& model_name, std::int64_t max_model_len)
       : labels{{"model_name", model_name}, {"engine", "0"}},
-        usage(static_cast<std::size_t>(std::max(1, options.top_adapters))),
+        usage(static_cast<std::size_t>(std::max(1, top_adapters))),
         first_token(AddHistogram("time_to_first_token_seconds",
                                  "Time to first token: from the receipt of the HTTP request.", kFirstTokenSeconds)),
         inter_token(
@@ -115,10 +115,10 @@ struct ServerMetrics::Impl {
   prometheus::Family<prometheus::Counter>& responses;
 };
 
-ServerMetrics::ServerMetrics(MetricsOptions options, std::string model_name, std::int64_t max_model_len)
-    : options_(options),
+ServerMetrics::ServerMetrics(int top_adapters, std::string model_name, std::int64_t max_model_len)
+    : top_adapters_(top_adapters),
       model_name_(std::move(model_name)),
-      impl_(std::make_unique<Impl>(options_, model_name_, max_model_len)) {}
+      impl_(std::make_unique<Impl>(top_adapters_, model_name_, max_model_len)) {}
 
 ServerMetrics::~ServerMetrics() = default;
 
@@ -201,7 +201,7 @@ SequenceMetrics::SequenceMetrics(ServerMetrics& metrics, std::string adapter, st
   state_.received = state_.now = received;
 }
 
-void SequenceMetrics::Take(const TokenEvent& event) {
+void SequenceMetrics::Take(const GenerationEvent& event) {
   if (metrics_ == nullptr || state_.reason != FinishReason::kNone) return;
   const bool computed = event.token || event.finish == FinishReason::kStop;
   if (computed && state_.prompt_tokens == 0) {

@@ -25,10 +25,8 @@ namespace loramux {
 // result or an empty function: no engine to ask.
 using SnapshotSource = std::function<std::shared_ptr<const EngineSnapshot>(std::chrono::milliseconds patience)>;
 
-// Settings of the metrics.
-struct MetricsOptions {
-  int top_adapters = 50;  // adapters with series of their own; the others are summed up; > 0
-};
+// Adapters with series of their own, if an operator sets no other number; the others are summed up.
+inline constexpr int kTopAdapters = 50;
 
 // Returns vLLM's name of a finish reason: stop, length, abort or error.
 const char* FinishedReason(FinishReason reason);
@@ -36,8 +34,9 @@ const char* FinishedReason(FinishReason reason);
 // Thread-safe. Locks are held only for a few additions. Not called on the engine's thread.
 class ServerMetrics {
  public:
-  // `model_name` is a label of the series. `max_model_len` bounds the buckets of the histograms of lengths.
-  ServerMetrics(MetricsOptions options, std::string model_name, std::int64_t max_model_len);
+  // `top_adapters`: adapters with series of their own; > 0. `model_name` is a label of the series. `max_model_len`
+  // bounds the buckets of the histograms of lengths.
+  ServerMetrics(int top_adapters, std::string model_name, std::int64_t max_model_len);
   ~ServerMetrics();
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
@@ -55,14 +54,14 @@ class ServerMetrics {
 
   // Returns all families, for one scrape.
   std::vector<prometheus::MetricFamily> Collect() const;
-  const MetricsOptions& options() const { return options_; }
+  int top_adapters() const { return top_adapters_; }
   // What ended lately, for the page Live. Thread-safe; keeps nothing while it is not watched.
   RecentEnds& ends() { return ends_; }
   const std::string& model_name() const { return model_name_; }
 
  private:
   struct Impl;
-  const MetricsOptions options_;
+  const int top_adapters_;
   const std::string model_name_;
   RecentEnds ends_;
   std::unique_ptr<Impl> impl_;
@@ -76,7 +75,7 @@ class SequenceMetrics {
   SequenceMetrics(ServerMetrics& metrics, std::string adapter, std::string tenant, TimeNs received);
 
   // Reports the next event of the sequence.
-  void Take(const TokenEvent& event);
+  void Take(const GenerationEvent& event);
   // Reports that the sequence has ended for the client. Only the first call counts. kCancelled: the client
   // disconnected.
   void End(FinishReason reason);

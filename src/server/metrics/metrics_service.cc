@@ -59,7 +59,7 @@ prometheus::MetricFamily SpanFamily(const SpanCounts& counts) {
 }  // namespace
 
 MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                               const Clock& clock, const GrammarCompiler& grammars, const SpanExporter* spans)
+                               const Clock& clock, const GrammarCompiler& grammars, const SpanExporter& spans)
     : metrics_(metrics),
       snapshots_(std::move(snapshots)),
       registry_(registry),
@@ -82,11 +82,11 @@ std::string MetricsService::Page() const {
     Append(families, EngineMetrics({.snapshot = snapshot.get(),
                                     .registered = registry_.List(),
                                     .model_name = metrics_.model_name(),
-                                    .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
+                                    .top_adapters = static_cast<std::size_t>(metrics_.top_adapters()),
                                     .unix_seconds = clock_.UnixSeconds()}));
   }
   if (!grammars_.refuses()) Append(families, GrammarFamilies(grammars_.stats()));
-  if (spans_ != nullptr) families.push_back(SpanFamily(spans_->counts()));
+  if (spans_.exports()) families.push_back(SpanFamily(spans_.counts()));
   Append(families, ProcessMetrics());
   return prometheus::TextSerializer().Serialize(families);
 }

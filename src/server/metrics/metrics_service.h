@@ -24,7 +24,7 @@ class MetricsService {
  public:
   // All arguments must outlive the service; the service must outlive its HTTP server. `spans` may be null.
   MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
-                 const Clock& clock, const GrammarCompiler& grammars, const SpanExporter* spans = nullptr);
+                 const Clock& clock, const GrammarCompiler& grammars, const SpanExporter& spans);
   ~MetricsService();
 
   // Adds GET /metrics.
@@ -40,7 +40,7 @@ class MetricsService {
   const AdapterRegistry& registry_;
   const Clock& clock_;
   const GrammarCompiler& grammars_;
-  const SpanExporter* spans_;
+  const SpanExporter& spans_;
   boost::asio::thread_pool thread_;
 };
 

@@ -257,8 +257,8 @@ TEST(EngineMetrics, HostileNamesAreEscaped) {
 
 // ---- Requests ----
 
-TokenEvent Token(TimeNs now, FinishReason finish = FinishReason::kNone) {
-  TokenEvent event;
+GenerationEvent Token(TimeNs now, FinishReason finish = FinishReason::kNone) {
+  GenerationEvent event;
   event.token = SampledToken{};
   event.finish = finish;
   event.prompt_tokens = 30;
@@ -274,7 +274,7 @@ MetricsPage PageOf(const ServerMetrics& metrics) {
 }
 
 TEST(ServerMetrics, OneSequence) {
-  ServerMetrics metrics({}, "base", 4096);
+  ServerMetrics metrics(kTopAdapters, "base", 4096);
   SequenceMetrics sequence(metrics, "sql", "acme", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.Take(Token(6 * kSecond));
@@ -309,7 +309,7 @@ TEST(ServerMetrics, OneSequence) {
 }
 
 TEST(ServerMetrics, AbortedSequencesHaveNoLatency) {
-  ServerMetrics metrics({}, "base", 4096);
+  ServerMetrics metrics(kTopAdapters, "base", 4096);
   SequenceMetrics sequence(metrics, "", "", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.End(FinishReason::kCancelled);
@@ -322,9 +322,9 @@ TEST(ServerMetrics, AbortedSequencesHaveNoLatency) {
 }
 
 TEST(ServerMetrics, SequenceThatEndsAtOnce) {
-  ServerMetrics metrics({}, "base", 4096);
+  ServerMetrics metrics(kTopAdapters, "base", 4096);
   SequenceMetrics sequence(metrics, "", "", 0);
-  TokenEvent end = Token(5 * kSecond, FinishReason::kStop);
+  GenerationEvent end = Token(5 * kSecond, FinishReason::kStop);
   end.token.reset();
   sequence.Take(end);
   sequence.End(FinishReason::kStop);
@@ -336,7 +336,7 @@ TEST(ServerMetrics, SequenceThatEndsAtOnce) {
 }
 
 TEST(ServerMetrics, BucketsAreThoseOfVllm) {
-  ServerMetrics metrics({}, "base", 300);
+  ServerMetrics metrics(kTopAdapters, "base", 300);
   const MetricsPage page = PageOf(metrics);
   for (const char* le : {"0.001", "0.08", "0.75", "2560", "+Inf"}) {
     EXPECT_EQ(page.Count("vllm:time_to_first_token_seconds_bucket", "le=\"" + std::string(le) + "\""), 1) << le;
@@ -398,10 +398,12 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
   world.Add(Version(1, "a"), Place::kDevice);
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
-  ServerMetrics metrics({}, "base", 4096);
+  ServerMetrics metrics(kTopAdapters, "base", 4096);
   const auto grammars = GrammarCompiler::Refusing();
+  const auto spans = SpanExporter::None();
   const MetricsService service(
-      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock, *grammars);
+      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock, *grammars,
+      *spans);
   const MetricsPage page(service.Page());
   const std::map<std::string, std::vector<std::string>> expected = {
       {"gauge",
@@ -432,8 +434,9 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
 TEST(MetricsService, ProcessIsMeasured) {
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
-  ServerMetrics metrics({}, "base", 4096);
-  const MetricsPage page(MetricsService(metrics, {}, registry, clock, *GrammarCompiler::Refusing()).Page());
+  ServerMetrics metrics(kTopAdapters, "base", 4096);
+  const MetricsPage page(
+      MetricsService(metrics, {}, registry, clock, *GrammarCompiler::Refusing(), *SpanExporter::None()).Page());
   EXPECT_GT(page.Sum("process_resident_memory_bytes"), 1 << 20);
   EXPECT_GE(page.Sum("process_virtual_memory_bytes"), page.Sum("process_resident_memory_bytes"));
   EXPECT_GE(page.Sum("process_open_fds"), 3);

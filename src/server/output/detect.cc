@@ -81,7 +81,7 @@ Error UnknownParser(std::string_view flag, std::string_view found, const std::ve
 
 }  // namespace
 
-Result<OutputFormats> ChooseFormats(const ChatTemplate* chat_template, std::string_view tool_call_parser,
+Result<OutputFormats> ChooseFormats(const ChatTemplate& chat_template, std::string_view tool_call_parser,
                                     std::string_view reasoning_parser) {
   OutputFormats formats;
   formats.tools = FindToolFormat(tool_call_parser);
@@ -92,9 +92,8 @@ Result<OutputFormats> ChooseFormats(const ChatTemplate* chat_template, std::stri
   if (formats.reasoning == nullptr && reasoning_parser != "auto" && reasoning_parser != "none") {
     return UnknownParser("--reasoning-parser", reasoning_parser, ReasoningFormatNames());
   }
-  if (chat_template == nullptr) return formats;
-  if (tool_call_parser == "auto") formats.tools = DetectTools(*chat_template);
-  if (reasoning_parser == "auto" && Reasons(*chat_template)) formats.reasoning = FindReasoningFormat("qwen3");
+  if (tool_call_parser == "auto") formats.tools = DetectTools(chat_template);
+  if (reasoning_parser == "auto" && Reasons(chat_template)) formats.reasoning = FindReasoningFormat("qwen3");
   return formats;
 }
 

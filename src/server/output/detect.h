@@ -17,7 +17,7 @@ struct OutputFormats {
 
 // Returns the formats that the operator chose: "auto" (what the template writes), "none", or a name. `chat_template`
 // may be null: the model has none. Error: an unknown name; it lists the valid ones.
-Result<OutputFormats> ChooseFormats(const ChatTemplate* chat_template, std::string_view tool_call_parser,
+Result<OutputFormats> ChooseFormats(const ChatTemplate& chat_template, std::string_view tool_call_parser,
                                     std::string_view reasoning_parser);
 
 // Where in its reasoning the model begins to write.

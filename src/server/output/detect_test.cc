@@ -15,7 +15,7 @@ const std::filesystem::path kTemplates = LORAMUX_SOURCE_DIR "/../shared/data/cha
 OutputFormats Detect(const std::string& source) {
   const auto chat_template = ChatTemplate::Parse(source, R"({"bos_token":"<s>","eos_token":"</s>"})", "test");
   EXPECT_TRUE(chat_template.ok());
-  return *ChooseFormats(&*chat_template, "auto", "auto");
+  return *ChooseFormats(*chat_template, "auto", "auto");
 }
 
 std::string ToolsOf(const OutputFormats& formats) {
@@ -86,10 +86,10 @@ TEST(Detect, PublishedTemplates) {
 }
 
 TEST(Detect, FlagsOverrideTheTemplate) {
-  EXPECT_EQ(ToolsOf(*ChooseFormats(nullptr, "auto", "auto")), "none");
-  EXPECT_EQ(ToolsOf(*ChooseFormats(nullptr, "mistral", "none")), "mistral");
-  EXPECT_EQ(ChooseFormats(nullptr, "none", "deepseek_r1")->reasoning->name, "deepseek_r1");
-  const auto unknown = ChooseFormats(nullptr, "none", "qwen");
+  EXPECT_EQ(ToolsOf(*ChooseFormats(ChatTemplate::None(), "auto", "auto")), "none");
+  EXPECT_EQ(ToolsOf(*ChooseFormats(ChatTemplate::None(), "mistral", "none")), "mistral");
+  EXPECT_EQ(ChooseFormats(ChatTemplate::None(), "none", "deepseek_r1")->reasoning->name, "deepseek_r1");
+  const auto unknown = ChooseFormats(ChatTemplate::None(), "none", "qwen");
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().message, "--reasoning-parser: expected auto, none, deepseek_r1, qwen3, found \"qwen\"");
 }

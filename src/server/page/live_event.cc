@@ -134,16 +134,14 @@ std::string LiveEvent(const LiveInput& input) {
   return DumpJson(event);
 }
 
-Json AdapterList(const EngineSnapshot& engine, const AdapterRegistry& registry, AdapterFinder* finder,
+Json AdapterList(const EngineSnapshot& engine, const AdapterRegistry& registry, AdapterFinder& finder,
                  const std::function<bool(std::string_view)>& visible) {
   std::map<std::string, Json> cards;
-  if (finder != nullptr) {
-    for (const OfferedAdapter& adapter : finder->Offered()) {
-      cards[adapter.name] = {{"path", adapter.path}, {"state", "offered"}, {"place", "disk"}};
-    }
-    for (const BrokenAdapter& adapter : finder->Broken()) {
-      cards[adapter.name] = {{"path", adapter.path}, {"state", "broken"}, {"reason", adapter.reason}};
-    }
+  for (const OfferedAdapter& adapter : finder.Offered()) {
+    cards[adapter.name] = {{"path", adapter.path}, {"state", "offered"}, {"place", "disk"}};
+  }
+  for (const BrokenAdapter& adapter : finder.Broken()) {
+    cards[adapter.name] = {{"path", adapter.path}, {"state", "broken"}, {"reason", adapter.reason}};
   }
   std::map<AdapterGeneration, std::string> names;
   for (const auto& version : registry.List()) {

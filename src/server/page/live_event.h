@@ -31,8 +31,8 @@ inline constexpr std::size_t kMostBusyAdapters = 50;
 std::string LiveEvent(const LiveInput& input);
 
 // A JSON array, what GET /internal/adapters says of every adapter that is registered, offered or broken, by name.
-// `finder` may be null; it may block on the disk. `visible` says whether the caller may know the name.
-Json AdapterList(const EngineSnapshot& engine, const AdapterRegistry& registry, AdapterFinder* finder,
+// `finder` may block on the disk. `visible` says whether the caller may know the name.
+Json AdapterList(const EngineSnapshot& engine, const AdapterRegistry& registry, AdapterFinder& finder,
                  const std::function<bool(std::string_view)>& visible);
 
 }  // namespace loramux

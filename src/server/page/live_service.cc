@@ -98,13 +98,15 @@ class LiveService::Viewer {
 };
 
 LiveService::LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry,
-                         AdapterFinder* finder, const Clock& clock, LiveOptions options)
+                         AdapterFinder& finder, const Clock& clock, std::string changes,
+                         std::chrono::milliseconds slowest_write)
     : metrics_(metrics),
       engine_(std::move(engine)),
       registry_(registry),
       finder_(finder),
       clock_(clock),
-      options_(std::move(options)),
+      changes_(std::move(changes)),
+      slowest_write_(slowest_write),
       thread_([this] { Run(); }) {}
 
 LiveService::~LiveService() {
@@ -190,7 +192,7 @@ std::string LiveService::AdaptersBody(const HttpRequest& request) const {
   if (state == nullptr) return {};
   const ApiKey& caller = CallerOf(request);
   Json list = AdapterList(*state, registry_, finder_, [&](std::string_view name) { return caller.Allows(name); });
-  return DumpJson({{"changes", options_.changes}, {"adapters", std::move(list)}});
+  return DumpJson({{"changes", changes_}, {"adapters", std::move(list)}});
 }
 
 // The thread: an event a second while a connection watches.
@@ -205,7 +207,7 @@ void LiveService::Run() {
     lock.lock();
     if (event != nullptr && viewers_ > 0) event_ = std::move(event);
     lock.unlock();
-    WakeAll(options_.slowest_write);
+    WakeAll(slowest_write_);
     lock.lock();
     changed_.wait_for(lock, kBetweenEvents, [this] { return stopping_; });
   }
@@ -246,7 +248,7 @@ void LiveService::Stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  WakeAll(options_.slowest_write);
+  WakeAll(slowest_write_);
   const auto wait = [this] {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kEndsWithin, [this] { return viewers_ == 0; });

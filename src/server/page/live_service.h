@@ -25,20 +25,16 @@ namespace loramux {
 // Connections that may watch at one time; a further one gets 503.
 inline constexpr int kMaxLiveViewers = 32;
 
-// Settings of a LiveService.
-struct LiveOptions {
-  std::string changes = "none";  // who may change adapters: "none", "open" (every caller) or "key" (the admin key)
-  std::chrono::milliseconds slowest_write{10'000};  // a viewer that takes longer for an event is dropped
-};
-
 // Thread-safe. A thread of its own asks the engine and writes the event once for all viewers. It sleeps while no
 // connection watches, and nothing is counted for it then.
 class LiveService {
  public:
-  // What the references name must outlive the service; the service must outlive its HTTP server. `finder` may be null.
-  // An empty `engine`: there is no state, and viewers get 503.
-  LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry, AdapterFinder* finder,
-              const Clock& clock, LiveOptions options);
+  // What the references name must outlive the service; the service must outlive its HTTP server. An empty `engine`:
+  // there is no state, and viewers get 503. `changes`: who may change adapters: "none", "open" (every caller) or "key"
+  // (the admin key). A viewer that takes longer than `slowest_write` for an event is dropped.
+  LiveService(ServerMetrics& metrics, SnapshotSource engine, const AdapterRegistry& registry, AdapterFinder& finder,
+              const Clock& clock, std::string changes,
+              std::chrono::milliseconds slowest_write = std::chrono::seconds(10));
   ~LiveService();
   LiveService(const LiveService&) = delete;
   LiveService& operator=(const LiveService&) = delete;
@@ -73,9 +69,10 @@ class LiveService {
   ServerMetrics& metrics_;
   const SnapshotSource engine_;
   const AdapterRegistry& registry_;
-  AdapterFinder* const finder_;
+  AdapterFinder& finder_;
   const Clock& clock_;
-  const LiveOptions options_;
+  const std::string changes_;
+  const std::chrono::milliseconds slowest_write_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -96,14 +96,14 @@ TEST(LiveEvent, SaysWhatTheEngineSays) {
 TEST(AdapterList, NamesWhatTheCallerMaySee) {
   const ServingFixture fixture;
   const EngineSnapshot engine = State();
-  const Json all = AdapterList(engine, fixture.registry, nullptr, [](std::string_view) { return true; });
+  const Json all = AdapterList(engine, fixture.registry, NoFinder(), [](std::string_view) { return true; });
   ASSERT_EQ(all.size(), 1u);  // the others are not registered
   EXPECT_EQ(all[0]["name"], "sql");
   EXPECT_EQ(all[0]["place"], "device");
   EXPECT_EQ(all[0]["bytes"], 2 * 4096);
   EXPECT_EQ(all[0]["last_load_ms"], 12);
   EXPECT_EQ(all[0]["idle_ms"], 2000);
-  EXPECT_TRUE(AdapterList(engine, fixture.registry, nullptr, [](std::string_view) { return false; }).empty());
+  EXPECT_TRUE(AdapterList(engine, fixture.registry, NoFinder(), [](std::string_view) { return false; }).empty());
 }
 
 TEST(RecentEnds, KeepsOnlyWhileItIsWatched) {
@@ -139,7 +139,7 @@ class LiveServer : public testing::Test {
   std::atomic<int> asked_ = 0;
   std::atomic<bool> large_ = false;   // events are more than the sockets take
   std::atomic<bool> silent_ = false;  // the engine does not answer
-  ServerMetrics metrics_{{}, "base", 100};
+  ServerMetrics metrics_{kTopAdapters, "base", 100};
   LiveService live_{metrics_,
                     [this](std::chrono::milliseconds) {
                       ++asked_;
@@ -149,9 +149,10 @@ class LiveServer : public testing::Test {
                       return state;
                     },
                     fixture_.registry,
-                    nullptr,
+                    NoFinder(),
                     fixture_.clock,
-                    {.changes = "key", .slowest_write = std::chrono::milliseconds(100)}};
+                    "key",
+                    std::chrono::milliseconds(100)};
   RouteTable routes_;
   HttpServer server_;
 };

@@ -31,7 +31,7 @@ struct Span {
 
 // What the spans are of.
 struct SpanResource {
-  std::string service_name, service_version, instance;
+  std::string service_name = "loramux", service_version, instance;
 };
 
 // The body of a POST to /v1/traces: an ExportTraceServiceRequest in OTLP's JSON encoding. `unix_minus_clock` is added

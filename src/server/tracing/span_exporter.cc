@@ -94,9 +94,17 @@ Result<std::unique_ptr<SpanExporter>> SpanExporter::Start(SpanExporterOptions op
 }
 
 SpanExporter::SpanExporter(SpanExporterOptions options, std::unique_ptr<Connection> connection, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), connection_(std::move(connection)), thread_([this] { Run(); }) {}
+    : options_(std::move(options)), clock_(clock), connection_(std::move(connection)) {
+  if (exports()) thread_ = std::thread([this] { Run(); });
+}
+
+std::unique_ptr<SpanExporter> SpanExporter::None() {
+  static const OsClock clock;
+  return std::unique_ptr<SpanExporter>(new SpanExporter({}, nullptr, clock));
+}
 
 SpanExporter::~SpanExporter() {
+  if (!exports()) return;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -107,6 +115,7 @@ SpanExporter::~SpanExporter() {
 }
 
 void SpanExporter::Add(std::vector<Span> spans) {
+  CHECK(exports());
   if (spans.empty()) return;
   bool full_batch = false;
   {

@@ -46,12 +46,15 @@ class SpanExporter {
  public:
   // Starts the thread; does not connect. Errors: an endpoint that is no URL. `clock` must outlive the exporter.
   static Result<std::unique_ptr<SpanExporter>> Start(SpanExporterOptions options, const Clock& clock);
+  // Sends nothing, and has no thread.
+  static std::unique_ptr<SpanExporter> None();
   // Sends what is left, within the flush limit.
   ~SpanExporter();
   SpanExporter(const SpanExporter&) = delete;
   SpanExporter& operator=(const SpanExporter&) = delete;
 
-  // Queues the spans of one request, all of them or none. Never waits for the network.
+  bool exports() const { return connection_ != nullptr; }
+  // Queues the spans of one request, all of them or none. Never waits for the network. REQUIRES: exports().
   void Add(std::vector<Span> spans);
   SpanCounts counts() const;
   const SpanExporterOptions& options() const { return options_; }

@@ -3,7 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "server/api/answer_events.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/openai/openai_request.h"

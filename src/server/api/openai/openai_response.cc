@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "http/json_reader.h"
 #include "server/api/openai/chat_message.h"
 

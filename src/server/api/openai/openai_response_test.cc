@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include "http/error_body.h"
 #include "http/json_reader.h"
 
 namespace loramux::openai_response_test {
@@ -147,19 +146,6 @@ TEST(OpenAiResponse, UsageInEvents) {
 }
 
 TEST(OpenAiResponse, Errors) {
-  EXPECT_EQ(
-      ErrorBody(404, "The model `x` does not exist.", "model"),
-      R"({"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}})");
-  EXPECT_EQ(Parse(ErrorBody(400, "bad", ""))["error"]["param"], nullptr);
-  EXPECT_EQ(Parse(ErrorBody(413, "big", ""))["error"]["type"], "BadRequestError");
-  EXPECT_EQ(Parse(ErrorBody(503, "later", ""))["error"]["type"], "InternalServerError");
-  EXPECT_EQ(HttpStatus(InvalidArgument("")), 400);
-  EXPECT_EQ(HttpStatus(Unsupported("")), 400);
-  EXPECT_EQ(HttpStatus(ResourceExhausted("")), 400);
-  EXPECT_EQ(HttpStatus(NotFound("")), 404);
-  EXPECT_EQ(HttpStatus(Unavailable("")), 503);
-  EXPECT_EQ(HttpStatus(Internal("")), 500);
-  EXPECT_EQ(HttpStatus(IoError("")), 500);
   EXPECT_EQ(ParseEvent(ErrorEvent(Internal("\xff broke")))["error"]["message"], "\xEF\xBF\xBD broke");
 }
 

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "auth/error_body.h"
 #include "base/check.h"
 #include "base/fuzz_limits.h"
+#include "http/error_status.h"
 #include "http/json_reader.h"
 #include "server/api/openai/openai_request.h"
 #include "server/api/openai/openai_response.h"

@@ -62,7 +62,7 @@ TEST_F(TokenizeTest, Errors) {
   limits_.max_bytes = 4096;
   EXPECT_EQ(TokenizeText(R"({"messages":[{"role":"bad","content":"x"}]})").error().param, "messages");
   ServingContext context = fixture_.Context(service_);
-  const ChatTemplate none = ChatTemplate::None();
+  const ChatTemplate& none = ChatTemplate::None();
   context.chat_template = &none;
   EXPECT_FALSE(AnswerNow(Tokenize, context, limits_, R"({"messages":[{"role":"user","content":"x"}]})").ok());
 }

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "http/error_body.h"
+#include "http/error_status.h"
 #include "server/api/answer_events.h"
 #include "server/api/openai/openai_request.h"
 #include "server/api/openai/openai_response.h"

@@ -4,7 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "http/error_body.h"
+#include "auth/error_body.h"
+#include "http/error_status.h"
 #include "server/api/openai/openai_request.h"
 #include "server/api/openai/openai_response.h"
 #include "server/api/translation.h"

@@ -1,0 +1,210 @@
+#include "worth/eviction_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "worth/reuse_rates.h"
+
+namespace loramux {
+
+namespace {
+
+double Pages(const EvictionCandidate& candidate) {
+  return static_cast<double>(std::max<std::int64_t>(1, candidate.pages));
+}
+
+double Seconds(TimeNs duration) { return static_cast<double>(std::max<TimeNs>(0, duration)) / kNsPerSecond; }
+
+double HalfLives(TimeNs duration) {
+  return static_cast<double>(std::max<TimeNs>(0, duration)) / static_cast<double>(kFrequencyHalfLife);
+}
+
+// The visits that remain after decaying to `time`.
+double FrequencyAt(const EvictionCandidate& candidate, TimeNs time) {
+  return candidate.frequency * std::exp2(-HalfLives(time - candidate.frequency_at));
+}
+
+class Lru final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext&) const override {
+    return static_cast<double>(candidate.last_use);
+  }
+  std::string_view name() const override { return "lru"; }
+};
+
+class Gdsf final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const double pages = Pages(candidate);
+    const double idle_ms = static_cast<double>(std::max<TimeNs>(0, context.now - candidate.last_use)) / kNsPerMs + 1.0;
+    return (candidate.uses + 1) * Cost(candidate, context.costs) / (pages * idle_ms);
+  }
+  std::string_view name() const override { return "gdsf"; }
+
+ private:
+  static double Cost(const EvictionCandidate& candidate, const ReloadCosts& costs) {
+    const double load = costs.disk.latency + Pages(candidate) * costs.Page(candidate.reload);
+    if (candidate.kind != CandidateKind::kAdapter) return load;
+    return costs.OrAssisted(candidate.reload, Pages(candidate), load);
+  }
+};
+
+// Chameleon 4.2: Score = F x Frequency + R x Recency + S x Size. Larger adapters are kept because they cost more to
+// load.
+//
+// The paper does not say how the three terms become comparable. Here each is divided by its maximum over the adapters
+// on the device, as in the paper's weighted request size (4.3.1). Recency is 0 for the longest unused candidate and 1
+// for one used now.
+//
+// Chameleon scores adapters alone and keeps no history. Here a KV page is a candidate of one page with the same
+// formula; for its size it mostly goes first. Adapters of queued requests go after all others: their score is above 1,
+// the maximum of the sum.
+class WeightedSum final : public EvictionPolicy {
+ public:
+  WeightedSum(std::string_view name, double frequency, double recency, double size)
+      : name_(name), frequency_(frequency), recency_(recency), size_(size) {}
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const auto share = [](double part, double whole) { return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0; };
+    const double frequency = share(FrequencyAt(candidate, context.made_at), context.max_frequency);
+    const double recency =
+        share(Seconds(candidate.last_use - context.oldest_use), Seconds(context.now - context.oldest_use));
+    const double size = share(Pages(candidate), static_cast<double>(context.max_pages));
+    return frequency_ * frequency + recency_ * recency + size_ * size + (candidate.queued ? 1.0 : 0.0);
+  }
+  std::string_view name() const override { return name_; }
+
+ private:
+  const std::string_view name_;
+  const double frequency_, recency_, size_;
+};
+
+// FastLibra's equation 4: above 1 while fewer adapters are on the device than batches are expected to need.
+double LoraReward(const EvictionContext& context) {
+  return std::max(1.0, context.low_lora / static_cast<double>(std::max<std::int64_t>(1, context.resident_adapters)));
+}
+
+// FastLibra 5.2, literally: Eval = LoRA_Eval x cost x prob x (1 - sigmoid(t)).
+// - cost: the paper says that it "can be computed using the PCIe bandwidth and size". So it is the size in pages,
+//   whatever tier the content would come from. Consequently KV that must be recomputed counts as cheap as a copy, and
+//   of two candidates with equal visits the larger one stays, although it occupies more memory. The paper's nodes are
+//   what a query computed (4.2), ours are pages. So a page counts as large as the run of pages that it belongs to. By
+//   itself a page would always go before its adapter, and maintaining that order would change nothing.
+// - prob: the candidate's share of all recent visits.
+// - t: the paper gives no unit. In seconds, 1 - sigmoid(t) = 1 / (1 + e^t) shrinks by a factor of e each second.
+//   Seconds of idle time therefore outweigh any size and frequency, and the order is nearly LRU. The score is 0 after
+//   12 minutes.
+// - LoRA_Eval: a common factor would not change the order. So, as its name suggests, it applies to adapters only.
+class FastLibra final : public EvictionPolicy {
+ public:
+  FastLibra(std::string_view name, bool lora_reward, double unit_seconds = 1)
+      : name_(name), lora_reward_(lora_reward), unit_seconds_(unit_seconds) {}
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const double frequency = FrequencyAt(candidate, context.made_at);
+    const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
+    const double decay = 1.0 / (1.0 + std::exp(Seconds(context.now - candidate.last_use) / unit_seconds_));
+    const bool rewarded = lora_reward_ && candidate.kind == CandidateKind::kAdapter;
+    return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * decay;
+  }
+  std::string_view name() const override { return name_; }
+  std::int64_t MostPagesOfQuery(ReloadFrom) const override { return 64; }
+
+ private:
+  const std::string_view name_;
+  const bool lora_reward_;
+  const double unit_seconds_;
+};
+
+// The delay that keeping a page saves: visit rate x reload effort x requests that the effort delays / pages. It
+// corrects FastLibra's model in these points:
+// - The effort depends on the tier the content would come from. A load has a latency, content without a copy costs its
+//   prefill, and the effort is divided by the pages it concerns. One fetch brings all that a query left behind, so
+//   those pages share its latency. With CPU assistance, an adapter's effort is at most what a request loses by it.
+// - A load delays only the requests that wait for it; a prefill takes the device from all requests. So where requests
+//   queue for the device, recomputation counts once for each of them.
+// - The visit rate is estimated from the number of visits and the time since the last one. The prior never saturates
+//   (ReuseRates::Prior); observations of the current load correct it (ReuseRates). They may lower a score but not raise
+//   it above the prior. On that scale adapters and history, which have separate rates, stay comparable.
+// - A page counts the visits of its edge. The next turn of a conversation reads all of it. The last page matters as
+//   much as the first, although it has one visit and the first has one for every turn. By their own visits, the last
+//   pages of all conversations would go first, and every conversation would wait for a few pages. With the edge's
+//   visits, one conversation goes as a whole.
+//
+// Adapters have FastLibra's reward while too few are on the device. As in Chameleon, adapters of queued requests go
+// after all others. An adapter and its history are scored separately, and either may go first
+// (CacheRegime::maintain_dependency). History saves its prefill whether or not the adapter must be loaded, and the
+// adapter saves its load whether or not there is history.
+class Loramux final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    // A loaded adapter without a visit counts as visited once, when it was loaded.
+    const bool unused = candidate.frequency <= 0;
+    const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
+    const double prior =
+        ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit), context.remembered_s);
+    const double rate = prior * std::min(1.0, candidate.reuse_factor);
+    const double load =
+        context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);
+    if (candidate.kind == CandidateKind::kKeysAndValues) {
+      const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
+      return rate * load * delayed;
+    }
+    const double effort = context.costs.assisted.has_value()
+                              ? context.costs.OfAdapter(candidate.reload, Pages(candidate)) / Pages(candidate)
+                              : load;
+    constexpr double kQueued = 1e30;  // above any other score; a factor, so that queued adapters keep their order
+    return rate * effort * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
+  }
+  std::string_view name() const override { return "loramux"; }
+  bool counts_edges() const override { return true; }
+  // With more pages to share it, the latency is small beside the cost of the pages. A computation has no latency.
+  std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
+};
+
+using Made = std::unique_ptr<EvictionPolicy>;
+
+struct Entry {
+  std::string_view name;
+  Made (*make)(const ScoreWeights& weights);
+};
+
+Made MakeWeighted(std::string_view name, const ScoreWeights& w) {
+  return std::make_unique<WeightedSum>(name, w.frequency, w.recency, w.size);
+}
+
+constexpr std::array<Entry, 7> kPolicies = {{
+    {"lru", [](const ScoreWeights&) { return Made(std::make_unique<Lru>()); }},
+    {"gdsf", [](const ScoreWeights&) { return Made(std::make_unique<Gdsf>()); }},
+    {"fairshare",
+     [](const ScoreWeights&) {
+       return MakeWeighted("fairshare", {1.0 / 3, 1.0 / 3, 1.0 / 3});
+     }},
+    {"chameleon", [](const ScoreWeights& weights) { return MakeWeighted("chameleon", weights); }},
+    {"fastlibra", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra", true)); }},
+    {"fastlibra-wol", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra-wol", false)); }},
+    {"loramux", [](const ScoreWeights&) { return Made(std::make_unique<Loramux>()); }},
+}};
+
+}  // namespace
+
+std::vector<std::string> EvictionPolicyNames() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kPolicies) names.emplace_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds) {
+  return std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true, unit_seconds);
+}
+
+Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights) {
+  for (const Entry& entry : kPolicies) {
+    if (entry.name == name) return entry.make(weights);
+  }
+  std::string valid;
+  for (const Entry& entry : kPolicies) valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
+  return InvalidArgument("eviction policy: expected one of " + valid + ", found '" + std::string(name) + "'",
+                         "--cache");
+}
+
+}  // namespace loramux

@@ -1,0 +1,94 @@
+// Eviction policies: which idle adapter or idle KV page is evicted first when memory is short. Adapters and KV pages
+// are scored on one scale. A policy is a pure function of a candidate and of a context that all candidates share. The
+// planner applies it (schedule/scheduler.h); the residency manager and the dependency tree carry the decision out.
+// docs/design/cache.md explains the policies to an operator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "worth/reload_costs.h"
+
+namespace loramux {
+
+// What a candidate holds.
+enum class CandidateKind : std::uint8_t { kAdapter, kKeysAndValues };
+
+// Half-life of the visit counts of adapters and KV pages; also the default of DependencyTree.
+inline constexpr TimeNs kFrequencyHalfLife = 60 * kNsPerSecond;
+
+// An idle adapter or an idle KV page.
+struct EvictionCandidate {
+  std::int64_t pages = 0;  // pages that its eviction would free
+  TimeNs last_use = 0;
+  double uses = 0;  // adapter: requests so far; KV page: the decaying frequency
+  ReloadFrom reload = ReloadFrom::kDisk;
+  CandidateKind kind = CandidateKind::kAdapter;
+  double frequency = 0;  // visits, decaying, as of `frequency_at`
+  TimeNs frequency_at = 0;
+  double reuse_factor = 1;  // expected visits, relative to ReuseRates::Prior
+  // For adapters: a waiting request wants it. For KV pages KvEvictionPlan keeps this itself.
+  bool queued = false;
+};
+
+// The inputs of a score that all candidates share. Everything but `now` is computed beside the forward pass
+// (Scheduler::Prepare) and may be up to 100 milliseconds old.
+struct EvictionContext {
+  TimeNs now = 0;
+  double total_visits = 0;             // by requests, to adapters and the base model; decaying, at `made_at`
+  double max_frequency = 0;            // largest frequency of an adapter on the device; decaying, at `made_at`
+  std::int64_t max_pages = 1;          // pages of the largest adapter on the device
+  TimeNs oldest_use = 0;               // when the least recently used of them, or an idle page, was used
+  std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
+  // FastLibra's Low_lora (equation 3): the number of adapters that batches are expected to need.
+  double low_lora = 0;
+  TimeNs made_at = 0;
+  double requests = 0;       // running and waiting
+  double remembered_s = 30;  // seconds; see ReuseRates::Remembered
+  ReloadCosts costs;         // as measured
+};
+
+// Scores candidates for eviction; see the top of this file.
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  // The candidate with the lowest score is evicted first; at equal scores KV pages go before adapters.
+  virtual double Score(const EvictionCandidate& candidate, const EvictionContext& context) const = 0;
+  // The name for MakeEvictionPolicy.
+  virtual std::string_view name() const = 0;
+  // Most pages by which the policy sizes a KV candidate: the pages that one query computed, up to this number. 1: a
+  // candidate is as large as the single page that its eviction frees.
+  virtual std::int64_t MostPagesOfQuery(ReloadFrom) const { return 1; }
+  // Whether a KV page counts the visits of its edge (DependencyTree::NodeView) instead of its own.
+  virtual bool counts_edges() const { return false; }
+};
+
+// Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size.
+struct ScoreWeights {
+  double frequency = 0.45, recency = 0.10, size = 0.45;
+};
+
+// Returns the policy of this name:
+// - "lru": least recently used first (vLLM-LoRA), for adapters and KV pages alike.
+// - "gdsf": GreedyDual-Size-Frequency (Cherkasova 1998) over idle time: uses x reload cost / (size x age). A frequently
+//   used adapter with a high reload cost for its size stays longest.
+// - "fairshare": Chameleon's frequency, recency and size in equal parts (Chameleon 5.3.3).
+// - "chameleon": frequency, recency and size with these weights, 0.45, 0.10 and 0.45 unless given (Chameleon 4.2).
+// - "fastlibra": the cost model of FastLibra 5.2.
+// - "fastlibra-wol": "fastlibra" without its reward for enough adapters (FastLibra 6.8).
+// - "loramux": the delay saved by each kept page: visit rate x reload effort x requests that it delays / pages.
+// Error: unknown name; the message lists the valid names.
+Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights = {});
+// The names that MakeEvictionPolicy accepts.
+std::vector<std::string> EvictionPolicyNames();
+
+// FastLibra's policy with its time t in units of `unit_seconds`; the paper gives no unit, and "fastlibra" uses 1
+// second. REQUIRES: unit_seconds > 0.
+std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds);
+
+}  // namespace loramux
