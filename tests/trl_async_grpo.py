@@ -5,11 +5,11 @@ PyTorch, transformers, PEFT, TRL 1.16.0, datasets and aiohttp.
 Usage: trl_async_grpo.py PATH_OF_LORAMUX [--steps 20] [--runs 1] [--markdown FILE]
 
 Each run trains an adapter of the demo's model, which answers lines without words by any letters. The reward is the share of
-letters from a to m. Each update is a new version, which TRL loads between /pause and /resume; rollouts go on meanwhile, each
-by the version that it names. It must reach a reward of 0.9. Then the newest version of each run answers some prompts, and
+letters from a to m. Each update is a new version, which TRL loads between /pause and /resume; rollouts are held
+meanwhile, and go on by the version that they name. It must reach a reward of 0.9. Then the newest version of each run answers some prompts, and
 transformers with PEFT computes the log-probabilities of the same token ids in float32: they must differ by less than 2e-5.
 
-TRL runs as it is published. Three things stand in for what this machine lacks: a name for the device (the trainer asks CUDA,
+TRL's code is as published. Three things are set from outside, and stand in for what this machine lacks: a name for the device (the trainer asks CUDA,
 findings/trl-asks-a-cpu-for-its-cuda-name.sh), a sum in PyTorch for its attention kernel, which runs on GPUs only, and the
 answer that vLLM is installed (only the interface of its server is used). A run has an adapter name of its own.
 """
@@ -158,8 +158,8 @@ def main():
     if options.markdown:
         head, rest = options.markdown.read_text(encoding="utf-8").split(f"<!-- {options.runs} -->\n")
         rest = rest.split("<!-- end -->", 1)[1]
-        table = ["| run | updates | reward, every few updates | ratio of the first update | versions asked | load of a version, "
-                 "ms (median) | largest difference of a log-probability |", "|---|---|---|---|---|---|---|", *lines, "",
+        table = ["| run | updates | reward, every few updates | ratio of the first update | versions asked | pause, save, load and resume "
+                 "of a version, ms (median) | largest difference of a log-probability |", "|---|---|---|---|---|---|---|", *lines, "",
                  f"{took:.0f} s in all."]
         options.markdown.write_text("\n".join([head + f"<!-- {options.runs} -->", *table, "<!-- end -->"]) + rest,
                                     encoding="utf-8")
