@@ -174,6 +174,18 @@ void HoldAndLetGo(World& world) {
   }
 }
 
+// A client that leaves while its request is held: its id is one that no recording has.
+void LeaveWhileHeld(World& world) {
+  Engine& engine = world.runtime().engine();
+  engine.SetHold(Hold::kNew);
+  GenerationRequest request = world.Request(Questions(1).front());
+  std::promise<FinishReason> ended;
+  request.on_event = [&](const GenerationEvent& event) { ended.set_value(event.finish); };
+  engine.Cancel(*engine.Submit(std::move(request)));
+  EXPECT_EQ(ended.get_future().get(), FinishReason::kCancelled);
+  engine.SetHold(Hold::kNone);
+}
+
 struct Recorded {
   std::string bytes;
   EngineStats stats;  // counts of the real engine, at its end
@@ -200,6 +212,7 @@ Recorded Record(const Regime& regime) {
     std::thread holding([&] { HoldAndLetGo(world); });
     Converse(world, 12 / kSlowdown, 2);
     holding.join();
+    LeaveWhileHeld(world);
     std::this_thread::sleep_for(std::chrono::milliseconds(250));  // for moves and loads ahead, if there are any
     ChangeAdapters(world);
     Converse(world, 8, 1);

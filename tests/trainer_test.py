@@ -120,7 +120,7 @@ class Trainer(unittest.TestCase):
             status, refusal = self.server.json("POST", "/v1/load_lora_adapter", {
                 "lora_name": "pinned", "lora_path": str(DEMO / "adapters/upper"), "pinned": True})
             self.assertEqual(status, 503, refusal)
-            time.sleep(0.3)
+            wait_for(lambda: self.server.metric("loramux:held_requests") == 1, "a request that is held")
             self.assertFalse(new.done())
             self.assertEqual(len(running.ids), before)
             self.assertEqual(self.post("/resume"), (200, {"status": "resumed"}))
@@ -177,8 +177,9 @@ class Trainer(unittest.TestCase):
         self.post("/pause?mode=keep")
         connection = serving.http.client.HTTPConnection("127.0.0.1", self.server.port)
         connection.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
-        time.sleep(0.1)
+        wait_for(lambda: self.server.metric("loramux:held_requests") == 1, "a request that is held")
         connection.close()
+        wait_for(lambda: self.server.metric("loramux:held_requests") == 0, "its end, before the pause ends")
         self.post("/resume")
         self.server.wait_idle()
 

@@ -115,13 +115,14 @@ struct Engine::Impl {
       hold = accepting ? inbox.hold : Hold::kNone;
       if (hold == Hold::kNone || inbox.cancel_all) arriving.swap(inbox.submitted);
       pinning.swap(inbox.pins);
-      std::erase_if(inbox.cancelled, [&](RequestId id) {
-        if (EmptyHeld(id)) return false;
+      for (const RequestId id : inbox.cancelled) {
+        if (EndHeld(id, now)) continue;
         observer.CancelAsked(id);
         cancelling.emplace_back(id, FinishReason::kCancelled);
-        return true;
-      });
+      }
+      inbox.cancelled.clear();
       all = std::exchange(inbox.cancel_all, std::nullopt);
+      totals.held = static_cast<std::int64_t>(inbox.submitted.size());
     }
     if (all) observer.CancelAllAsked();
     observer.Holding(hold);
@@ -147,17 +148,16 @@ struct Engine::Impl {
     std::sort(cancelling.begin(), cancelling.end());
   }
 
-  // A request that is cancelled while it is held ends with the hold, because requests come in the order of their ids.
-  // Until then it has no more than its place. False: it is not held. REQUIRES: the inbox's mutex is held.
-  bool EmptyHeld(RequestId id) {
+  // Takes a request out of the inbox that is cancelled while it is held: the scheduler and recordings never see it.
+  // False: it is not held. REQUIRES: the inbox's mutex is held.
+  bool EndHeld(RequestId id, TimeNs now) {
     const auto found = std::ranges::find(inbox.submitted, id, [](const auto& sequence) { return sequence->id; });
     if (found == inbox.submitted.end()) return false;
-    Sequence& sequence = **found;
-    std::vector<TokenId>({sequence.tokens.front()}).swap(sequence.tokens);
-    sequence.prompt_tokens = 1;
-    sequence.max_total_tokens = 2;
-    sequence.base_tokens = 0;
-    sequence.asked.constraint = nullptr;
+    Sequence& sequence = *sequences.emplace(id, std::move(*found)).first->second;
+    inbox.submitted.erase(found);
+    sequence.arrival = now;
+    sequence.state = RequestState::kFinished;
+    AddNews(sequence).finish = FinishReason::kCancelled;
     return true;
   }
 
@@ -723,8 +723,8 @@ bool Engine::StepAt(TimeNs now) {
 
 std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   const std::optional<TimeNs> at = impl_->scheduler.NextMove();
-  if (!at.has_value() || impl_->step_in_flight || impl_->hold == Hold::kAll)
-    return std::nullopt;  // the end of the step signals the wakeup
+  // The end of the step signals the wakeup; so does the end of the hold.
+  if (!at.has_value() || impl_->step_in_flight || impl_->hold == Hold::kAll) return std::nullopt;
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
@@ -781,6 +781,12 @@ void Engine::SetHold(Hold hold) {
     impl_->inbox.hold = hold;
   }
   impl_->parts.wakeup->Signal();
+}
+
+void Engine::SetNextId(RequestId id) {
+  const std::lock_guard lock(impl_->inbox.mutex);
+  CHECK_GE(id.value, impl_->inbox.next_id);
+  impl_->inbox.next_id = id.value;
 }
 
 void Engine::CancelAll() { impl_->EndAll(FinishReason::kCancelled); }

@@ -51,9 +51,9 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, SetHold, AbortAll, Health, StopAccepting, CancelAll, Stats, Snapshot and
-// MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the
-// engine thread.
+// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Health, StopAccepting, CancelAll, Stats,
+// Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one
+// thread, the engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -96,9 +96,12 @@ class Engine {
   // and Submit and SetPinned return it.
   Status Health() const;
 
-  // Holds requests back from the next step on, or lets them go. A request that is held and cancelled ends with the
-  // hold. While all are held, a pin is refused (kUnavailable). StopAccepting ends every hold.
+  // Holds requests back from the next step on, or lets them go. While all are held, a pin is refused (kUnavailable).
+  // StopAccepting ends every hold.
   void SetHold(Hold hold);
+  // For replays: the next request has this id. Ids between were of requests that ended while they were held, which
+  // recordings leave out. REQUIRES: no request had this id or a later one.
+  void SetNextId(RequestId id);
   // Ends all accepted requests at the next step with kAborted.
   void AbortAll();
 

@@ -266,6 +266,8 @@ class ReplayWorld final : private EngineObserver {
     };
     result_.run.requests.push_back({.adapter = static_cast<std::int32_t>(arrival.adapter.value) - 1,
                                     .prompt_tokens = static_cast<std::int32_t>(arrival.prompt.size())});
+    if (arrival.id > last_id_) engine_->SetNextId(arrival.id);
+    last_id_ = arrival.id;
     const auto id = engine_->Submit(std::move(request));
     if (!id.ok())
       return "request " + std::to_string(arrival.id.value) +
@@ -387,6 +389,7 @@ class ReplayWorld final : private EngineObserver {
   std::size_t moves_ = 0;           // moves of this step so far
   std::int64_t pins_to_grant_ = 0;  // pins that this step still grants
   std::size_t next_token_ = 0;      // index into the step's tokens
+  RequestId last_id_{0};            // id of the last arrival
   TimeNs begun_ = -1, submitted_ = 0;
   WorldSamples samples_;
   ReplayReport result_;

@@ -67,9 +67,10 @@ HttpReply ReplyTo(const std::vector<ServerAnswer>& answers, bool unload) {
 
 void FanOut::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* method, const char* path, Operation operation) {
+    // Refusal checks another key than the gate.
+    const auto access = operation == Operation::kQuestion ? RouteAccess::kGated : RouteAccess::kOpen;
     routes.Add(
-        method, path, [this, operation](HttpExchange& exchange) { return Run(exchange, operation); },
-        RouteAccess::kOpen);  // Refusal checks another key than the gate; the servers check who asks them
+        method, path, [this, operation](HttpExchange& exchange) { return Run(exchange, operation); }, access);
   };
   add("POST", "/v1/load_lora_adapter", Operation::kLoad);
   add("POST", "/load_lora_adapter", Operation::kLoad);

@@ -134,6 +134,7 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Model(MetricType::Gauge, "num_requests_running", "Sequences that run in the batch.", stats.running);
   page.Model(MetricType::Gauge, "num_requests_waiting", "Sequences that wait in the queue.", stats.waiting);
   AddWaitingByReason(page, snapshot);
+  page.Own(MetricType::Gauge, "held_requests", "Sequences that a pause keeps from the queue.", stats.held);
   page.Model(MetricType::Counter, "num_preemptions_total",
              "Preemptions: running sequences paused because older ones needed their pages.", stats.preemptions);
   page.Own(MetricType::Counter, "engine_steps_total", "Steps: forward passes of a batch.", stats.steps);
