@@ -33,6 +33,7 @@
 #include "server/generation/engine_service.h"
 #include "server/metrics/metrics.h"
 #include "server/server.h"
+#include "step/sampling.h"
 #include "text/bindings/loramux_text.h"
 #include "text/chat_template.h"
 #include "text/grammar/grammar_compiler.h"
@@ -64,6 +65,7 @@ struct ServeFlags {
   std::string fleet_key_file;
   bool no_page = false;
   std::string generation_config = "auto";
+  std::string logprobs_mode{LogprobsModeName(LogprobsMode::kRawLogprobs)};
   std::string pooling = "auto";
   SpanExporterOptions spans;
   std::vector<std::string> span_headers;  // NAME=VALUE; secret
@@ -256,6 +258,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   if (!flags.adapters.allowed_sources.empty()) RETURN_IF_ERROR(OpenRemoteAdapters(runtime));
   server.model_path = runtime.model_dir;
   ASSIGN_OR_RETURN(server.defaults, RequestDefaultsOf(flags.generation_config, runtime.model_dir));
+  server.defaults.sampling.logprobs_mode = *FindLogprobsMode(flags.logprobs_mode);
   ASSIGN_OR_RETURN(server.embeddings, EmbeddingOptionsOf(flags.pooling, runtime.model_dir));
   ASSIGN_OR_RETURN(server.completion.tokenizer_info, TokenizerInfo(runtime.text_directory()));
   ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::Load(runtime.text_directory()));
@@ -545,6 +548,13 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddRecordingFlags(line, flags);
   AddTraceFlags(line, flags.spans, flags.span_headers);
   line.Add(GenerationConfigFlag(flags.generation_config));
+  line.Add({.names = "--logprobs-mode",
+            .target = &flags.logprobs_mode,
+            .unit = "MODE",
+            .help = "What logprobs are, in vLLM's words: of the model, before temperature, penalties, biases and "
+                    "thresholds (raw_), or of what a token was drawn from, after them (processed_); log-probabilities, "
+                    "or logits, which are not normalised",
+            .choices = {"raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"}});
   line.Add(PoolingFlag(flags.pooling));
   line.Add({.names = "--seed",
             .target = &flags.server.seed,

@@ -627,8 +627,10 @@ struct Engine::Impl {
 
   void AddSample(const Sequence& request, StepBatch& batch, StepSequence& part) const {
     const GenerationRequest& asked = request.asked;
-    SamplerContext context = {
-        .prompt = request.prompt(), .generated = request.generated(), .logit_bias = asked.logit_bias};
+    SamplerContext context = {.prompt = request.prompt(),
+                              .generated = request.generated(),
+                              .logit_bias = asked.logit_bias,
+                              .logprob_ids = asked.logprob_token_ids};
     if (static_cast<std::int32_t>(context.generated.size()) < asked.min_tokens) {
       context.banned = asked.stop_token_ids;
     } else if (asked.ignore_eos && asked.constraint != nullptr) {

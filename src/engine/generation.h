@@ -73,6 +73,7 @@ struct GenerationRequest {
   std::string prefix_domain;
   SamplingParams sampling;
   std::vector<LogitBias> logit_bias;
+  std::vector<TokenId> logprob_token_ids;  // SamplerContext::logprob_ids of each token
   // Alternatives beside the log-probability of each prompt token; -1: the prompt's log-probabilities are not wanted.
   // Cached keys and values are then computed again, as far as the log-probabilities are not known.
   std::int32_t prompt_logprobs = -1;

@@ -348,6 +348,18 @@ TEST(DeviceSamples, RefusesWhatDoesNotFit) {
   row = {};
   row.banned.size = gpu::kMaxListOnDevice + 1;
   EXPECT_FALSE(gpu::DeviceSamples(row));
+  row = {};
+  row.params.logprobs_mode = LogprobsMode::kProcessedLogprobs;
+  row.logprob_ids.size = 1;
+  EXPECT_TRUE(gpu::DeviceSamples(row));  // it wants no log-probabilities
+  row.params.top_logprobs = 0;
+  EXPECT_FALSE(gpu::DeviceSamples(row));
+  row.logprob_ids.size = 0;
+  EXPECT_FALSE(gpu::DeviceSamples(row));
+  row.params.logprobs_mode = LogprobsMode::kRawLogprobs;
+  EXPECT_TRUE(gpu::DeviceSamples(row));
+  row.logprob_ids.size = 1;
+  EXPECT_FALSE(gpu::DeviceSamples(row));
   EXPECT_FALSE(gpu::DeviceScores({0, gpu::kMaxTopOnDevice + 1}));
 }
 

@@ -386,41 +386,52 @@ TokenId ChooseFromIrregular(std::span<const float> logits, const Scan& scan, con
   return best == -kInfinity ? FirstAllowed(logits, context) : FirstWith(logits, best);
 }
 
-TokenId Choose(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
-               SamplerScratch& scratch) {
+// A token, and what it was drawn from.
+struct Choice {
+  TokenId id = 0;
+  float temperature = 1;  // without a draw: 1
+  bool cut = false;       // scratch.candidates are all that could be drawn
+};
+
+Choice Choose(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
+              SamplerScratch& scratch) {
   const Scan scan = ScanLogits(logits);
-  if (scan.has_nan || !std::isfinite(scan.max)) return ChooseFromIrregular(logits, scan, context);
-  if (params.IsGreedy()) return FirstWith(logits, scan.max);
+  if (scan.has_nan || !std::isfinite(scan.max)) return {ChooseFromIrregular(logits, scan, context)};
+  if (params.IsGreedy()) return {FirstWith(logits, scan.max)};
   const Softmax softmax{scan.max, 1.0f / params.temperature};
   const double u = UniformDraw(params.seed, context.step());
   const Thresholds limits(params, logits.size());
-  if (limits.top_k == logits.size() && limits.top_p >= 1 && limits.min_p <= 0) return DrawAny(softmax, logits, u);
+  if (limits.top_k == logits.size() && limits.top_p >= 1 && limits.min_p <= 0) {
+    return {DrawAny(softmax, logits, u), params.temperature};
+  }
   SelectCandidates(softmax, logits, limits, scratch);
-  return DrawCandidate(softmax, scratch.candidates, u);
+  return {DrawCandidate(softmax, scratch.candidates, u), params.temperature, true};
 }
 
 // ---- logprobs
 
-// Log softmax of one row of logits.
-class LogSoftmax {
+// What is told of the tokens of one row: its log softmax, or the logits themselves.
+class Told {
  public:
-  // Copies logits with a NaN to `scratch`, where each NaN becomes -infinity.
-  LogSoftmax(std::span<const float> logits, SamplerScratch& scratch) : logits_(logits) {
+  // Copies logits with a NaN to `scratch.told`, where each NaN becomes -infinity.
+  Told(std::span<const float> logits, SamplerScratch& scratch, float temperature = 1, bool normalised = true)
+      : logits_(logits), temperature_(temperature), normalised_(normalised) {
     const Scan scan = ScanLogits(logits);
     if (scan.has_nan) {
-      scratch.logits.assign(logits.begin(), logits.end());
-      for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
-      logits_ = scratch.logits;
+      if (logits.data() != scratch.told.data()) scratch.told.assign(logits.begin(), logits.end());
+      for (float& logit : scratch.told) logit = std::isnan(logit) ? -kInfinity : logit;
+      logits_ = scratch.told;
     }
     regular_ = std::isfinite(scan.max);
-    softmax_ = {regular_ ? scan.max : 0.0f, 1.0f};
-    log_total_ = regular_ ? std::log(TotalWeight(softmax_, logits_)) : 0;
+    softmax_ = {regular_ ? scan.max : 0.0f, 1.0f / temperature};
+    log_total_ = regular_ && normalised ? std::log(TotalWeight(softmax_, logits_)) : 0;
   }
 
   std::span<const float> logits() const { return logits_; }
   float Of(float logit) const {
+    if (!normalised_) return logit / temperature_;
     if (!regular_) return logit == kInfinity ? 0.0f : -kInfinity;
-    return static_cast<float>(static_cast<double>(logit) - softmax_.max - log_total_);
+    return static_cast<float>((static_cast<double>(logit) - softmax_.max) / temperature_ - log_total_);
   }
   float Of(TokenId id) const { return Of(logits_[static_cast<std::size_t>(id)]); }
 
@@ -435,12 +446,39 @@ class LogSoftmax {
     for (const auto& [logit, id] : scratch.candidates) top.push_back({id, Of(logit)});
   }
 
+  // The chosen token, and then the others of `ids`, each once.
+  void Listed(TokenId chosen, std::span<const TokenId> ids, std::vector<TokenLogprob>& listed) const {
+    listed.reserve(ids.size() + 1);
+    listed.push_back({chosen, Of(chosen)});
+    for (const TokenId id : ids) {
+      if (std::ranges::find(listed, id, &TokenLogprob::id) == listed.end()) listed.push_back({id, Of(id)});
+    }
+  }
+
  private:
   std::span<const float> logits_;
+  float temperature_ = 1;
+  bool normalised_ = true;
   bool regular_ = false;
   Softmax softmax_ = {0.0f, 1.0f};
   double log_total_ = 0;
 };
+
+// The candidates' logits; -infinity for the other tokens.
+std::span<const float> CandidateLogits(std::size_t vocabulary, SamplerScratch& scratch) {
+  scratch.told.assign(vocabulary, -kInfinity);
+  for (const auto& [logit, id] : scratch.candidates) scratch.told[static_cast<std::size_t>(id)] = logit;
+  return scratch.told;
+}
+
+// `raw` and `adjusted`: the row's logits before and after ban, bias and penalties.
+Told ToTell(std::span<const float> raw, std::span<const float> adjusted, LogprobsMode mode, const Choice& choice,
+            SamplerScratch& scratch) {
+  const bool normalised = mode == LogprobsMode::kRawLogprobs || mode == LogprobsMode::kProcessedLogprobs;
+  if (mode == LogprobsMode::kRawLogprobs || mode == LogprobsMode::kRawLogits) return {raw, scratch, 1, normalised};
+  const std::span<const float> drawn = choice.cut ? CandidateLogits(adjusted.size(), scratch) : adjusted;
+  return {drawn, scratch, choice.temperature, normalised};
+}
 
 }  // namespace
 
@@ -450,25 +488,31 @@ SampledToken Sample(std::span<const float> all_logits, const SamplingParams& par
   SamplerContext context = of_sequence;
   if (BansAllAllowed(context)) context.banned = {};
   const std::span<const float> logits = AllowedLogits(all_logits, context, scratch);
+  const std::span<const float> adjusted = AdjustLogits(logits, params, context, scratch);
+  const Choice choice = Choose(adjusted, params, context, scratch);
   SampledToken token;
-  token.id = Choose(AdjustLogits(logits, params, context, scratch), params, context, scratch);
+  token.id = choice.id;
   if (params.top_logprobs < 0) return token;
-  const LogSoftmax softmax(logits, scratch);
-  token.logprob = softmax.Of(token.id);
-  softmax.Top(params.top_logprobs, scratch, token.top_logprobs);
+  const Told told = ToTell(logits, adjusted, params.logprobs_mode, choice, scratch);
+  token.logprob = told.Of(token.id);
+  if (context.logprob_ids.empty()) {
+    told.Top(params.top_logprobs, scratch, token.top_logprobs);
+  } else {
+    told.Listed(token.id, context.logprob_ids, token.top_logprobs);
+  }
   return token;
 }
 
 ScoredToken Score(std::span<const float> logits, const ScoreRow& row, SamplerScratch& scratch) {
   CHECK(!logits.empty());
-  const LogSoftmax softmax(logits, scratch);
+  const Told told(logits, scratch);
   ScoredToken token;
   token.id = row.token;
-  token.logprob = softmax.Of(row.token);
-  const float logit = softmax.logits()[static_cast<std::size_t>(row.token)];
+  token.logprob = told.Of(row.token);
+  const float logit = told.logits()[static_cast<std::size_t>(row.token)];
   token.rank = static_cast<std::int32_t>(
-      std::count_if(softmax.logits().begin(), softmax.logits().end(), [logit](float other) { return other >= logit; }));
-  softmax.Top(row.top_logprobs, scratch, token.top_logprobs);
+      std::count_if(told.logits().begin(), told.logits().end(), [logit](float other) { return other >= logit; }));
+  told.Top(row.top_logprobs, scratch, token.top_logprobs);
   return token;
 }
 

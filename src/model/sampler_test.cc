@@ -432,6 +432,130 @@ TEST_F(SamplerTest, LogprobsAreNeverNan) {
   }
 }
 
+// A request of any kind, and the logits that its draw saw.
+struct ModeCase {
+  Logits logits;
+  SamplingParams params;
+  Biases biases;
+  Ids prompt, generated, banned;
+  SamplerContext Context() const {
+    return {.prompt = prompt, .generated = generated, .banned = banned, .logit_bias = biases};
+  }
+};
+
+ModeCase RandomModeCase(std::uint64_t seed) {
+  Prng prng(seed);
+  ModeCase random{.logits = RandomLogits(60, 2, prng)};
+  SamplingParams& params = random.params;
+  params.seed = prng.Next();
+  params.top_logprobs = 60;
+  params.temperature = prng.NextBelow(4) == 0 ? 0.0f : 0.3f + static_cast<float>(prng.NextDouble());
+  if (prng.NextBelow(2) == 0) params.top_k = 1 + static_cast<std::int32_t>(prng.NextBelow(30));
+  if (prng.NextBelow(2) == 0) params.top_p = 0.5f + static_cast<float>(prng.NextDouble()) / 2;
+  if (prng.NextBelow(3) == 0) params.min_p = 0.05f;
+  if (prng.NextBelow(2) == 0) params.repetition_penalty = 1.3f;
+  if (prng.NextBelow(2) == 0) params.frequency_penalty = 0.4f;
+  random.prompt = {1, 5};
+  random.generated = {5, 7, 7};
+  if (prng.NextBelow(2) == 0) random.banned = {9};
+  if (prng.NextBelow(2) == 0) random.biases = {{3, 4.0f}, {4, -100.0f}};
+  return random;
+}
+
+std::map<TokenId, float> ToldOf(const ModeCase& one, LogprobsMode mode, SamplerScratch& scratch, TokenId* id) {
+  SamplingParams params = one.params;
+  params.logprobs_mode = mode;
+  const SampledToken token = Sample(one.logits, params, one.Context(), scratch);
+  *id = token.id;
+  std::map<TokenId, float> told;
+  for (const TokenLogprob& entry : token.top_logprobs) told[entry.id] = entry.logprob;
+  EXPECT_EQ(told.size(), one.logits.size());
+  EXPECT_EQ(told[token.id], token.logprob);
+  return told;
+}
+
+TEST_F(SamplerTest, EachModeTellsItsOwnNumbersOfTheSameToken) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    const ModeCase one = RandomModeCase(seed);
+    TokenId id = 0, other = 0;
+    const auto raw = ToldOf(one, LogprobsMode::kRawLogprobs, scratch_, &id);
+    const auto logits = ToldOf(one, LogprobsMode::kRawLogits, scratch_, &other);
+    EXPECT_EQ(other, id);
+    const auto drawn = ToldOf(one, LogprobsMode::kProcessedLogprobs, scratch_, &other);
+    EXPECT_EQ(other, id);
+    const auto drawn_logits = ToldOf(one, LogprobsMode::kProcessedLogits, scratch_, &other);
+    EXPECT_EQ(other, id);
+    const bool greedy = one.params.IsGreedy();
+    SamplingParams of_draw = one.params;  // a greedy choice has neither temperature nor thresholds
+    if (greedy) of_draw = {.repetition_penalty = of_draw.repetition_penalty};
+    if (greedy) of_draw.frequency_penalty = one.params.frequency_penalty;
+    const Logits adjusted = ExpectedLogits(one.logits, one.params, one.Context());
+    const std::vector<double> distribution = ExpectedDistribution(one.logits, of_draw, one.Context());
+    for (TokenId token = 0; token < 60; ++token) {
+      const auto i = static_cast<std::size_t>(token);
+      EXPECT_EQ(logits.at(token), one.logits[i]);
+      EXPECT_NEAR(raw.at(token) - raw.at(id), logits.at(token) - logits.at(id), 1e-5);
+      if (distribution[i] > 0) {
+        EXPECT_NEAR(drawn.at(token), std::log(distribution[i]), 1e-5);
+        EXPECT_NEAR(drawn_logits.at(token), adjusted[i] / of_draw.temperature, 1e-4);
+      } else {
+        EXPECT_EQ(drawn.at(token), -kInfinity);
+        EXPECT_EQ(drawn_logits.at(token), -kInfinity);
+      }
+    }
+    EXPECT_GT(drawn.at(id), -kInfinity);
+  }
+}
+
+TEST_F(SamplerTest, ModesNeverTellNan) {
+  for (const LogprobsMode mode :
+       {LogprobsMode::kProcessedLogprobs, LogprobsMode::kRawLogits, LogprobsMode::kProcessedLogits}) {
+    for (const Logits& logits :
+         {Logits{kNan, 1, kInfinity, -kInfinity}, Logits{kNan, kNan, kNan, kNan}, Logits{kNan, 1, 2, 3},
+          Logits{-kInfinity, -kInfinity, -kInfinity, -kInfinity}, Logits{0, kInfinity, 0, kInfinity}}) {
+      for (const float penalty : {1.0f, 2.0f}) {
+        SamplingParams params{.top_k = 2, .repetition_penalty = penalty, .top_logprobs = 4, .logprobs_mode = mode};
+        const Ids seen = {1};
+        const SampledToken token = Sample(logits, params, {.prompt = seen}, scratch_);
+        EXPECT_FALSE(std::isnan(token.logprob));
+        EXPECT_EQ(token.top_logprobs.size(), 4u);
+        for (const TokenLogprob& entry : token.top_logprobs) EXPECT_FALSE(std::isnan(entry.logprob));
+      }
+    }
+  }
+}
+
+TEST_F(SamplerTest, TellsTheTokensThatAreListed) {
+  const Logits logits = {1, 2, 3, 4, 5};
+  SamplingParams params{.temperature = 0, .top_logprobs = 2};
+  const Ids ids = {0, 4, 2, 0};
+  const SampledToken natural = Sample(logits, params, {}, scratch_);
+  params.top_logprobs = 5;
+  const SampledToken all = Sample(logits, params, {}, scratch_);
+  params.top_logprobs = 2;
+  const SampledToken listed = Sample(logits, params, {.logprob_ids = ids}, scratch_);
+  EXPECT_EQ(listed.id, natural.id);
+  EXPECT_EQ(listed.logprob, natural.logprob);
+  ASSERT_EQ(listed.top_logprobs.size(), 3u);  // the chosen one first, none twice
+  EXPECT_EQ(listed.top_logprobs[0].id, 4);
+  EXPECT_EQ(listed.top_logprobs[1].id, 0);
+  EXPECT_EQ(listed.top_logprobs[2].id, 2);
+  EXPECT_EQ(listed.top_logprobs[1].logprob, all.top_logprobs[4].logprob);
+  EXPECT_EQ(listed.top_logprobs[2].logprob, all.top_logprobs[2].logprob);
+  params.top_logprobs = -1;
+  EXPECT_TRUE(Sample(logits, params, {.logprob_ids = ids}, scratch_).top_logprobs.empty());
+}
+
+TEST(LogprobsModes, HaveTheNamesOfVllm) {
+  for (const std::string_view name : {"raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"}) {
+    ASSERT_TRUE(FindLogprobsMode(name).has_value()) << name;
+    EXPECT_EQ(LogprobsModeName(*FindLogprobsMode(name)), name);
+  }
+  EXPECT_EQ(FindLogprobsMode("raw_logprobs"), LogprobsMode::kRawLogprobs);
+  EXPECT_FALSE(FindLogprobsMode("raw").has_value());
+}
+
 TEST_F(SamplerTest, ExtremeLogitsAndTemperatures) {
   SamplingParams params;
   params.temperature = 1e-4f;

@@ -96,7 +96,8 @@ struct Server::Impl {
       adapters.emplace(parts.adapter_changes, *parts.clock, AdapterServiceOptions{.gate = gate});
       adapters->AddRoutes(routes);
       trainers.emplace(*parts.generation, *parts.registry,
-                       TrainerServiceOptions{gate, options.model_path, options.completion.max_model_len});
+                       TrainerServiceOptions{gate, options.model_path, options.completion.max_model_len,
+                                             options.defaults.sampling.logprobs_mode});
       trainers->AddRoutes(routes);
     }
     AddOpenApi(routes);

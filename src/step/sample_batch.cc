@@ -1,6 +1,24 @@
 #include "step/sample_batch.h"
 
+#include <algorithm>
+#include <array>
+
 namespace loramux {
+namespace {
+
+// In the order of LogprobsMode.
+constexpr std::array<std::string_view, 4> kModes = {"raw_logprobs", "processed_logprobs", "raw_logits",
+                                                    "processed_logits"};
+
+}  // namespace
+
+std::string_view LogprobsModeName(LogprobsMode mode) { return kModes[static_cast<std::size_t>(mode)]; }
+
+std::optional<LogprobsMode> FindLogprobsMode(std::string_view name) {
+  const auto found = std::ranges::find(kModes, name);
+  if (found == kModes.end()) return std::nullopt;
+  return static_cast<LogprobsMode>(found - kModes.begin());
+}
 
 void SampleBatch::Clear() {
   rows.clear();
@@ -27,6 +45,7 @@ void SampleBatch::Add(const SamplingParams& params, const SamplerContext& contex
     row.generated = Append(context.generated);
   }
   row.banned = Append(context.banned);
+  if (params.top_logprobs >= 0) row.logprob_ids = Append(context.logprob_ids);
   if (constraint == nullptr) return;
   row.constraint = static_cast<std::int32_t>(constraints.size());
   constraints.push_back(constraint);
@@ -37,7 +56,8 @@ SamplerContext SampleBatch::ContextOf(const SampleRow& row) const {
                             .generated = Tokens(row.generated),
                             .banned = Tokens(row.banned),
                             .generated_count = row.generated_count,
-                            .logit_bias = std::span(biases).subspan(row.bias.first, row.bias.size)};
+                            .logit_bias = std::span(biases).subspan(row.bias.first, row.bias.size),
+                            .logprob_ids = Tokens(row.logprob_ids)};
   if (row.constraint >= 0) context.allowed = constraints[static_cast<std::size_t>(row.constraint)]->Allowed();
   return context;
 }

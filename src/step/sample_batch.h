@@ -27,6 +27,7 @@ struct SampleRow {
   std::int32_t constraint = -1;         // index in SampleBatch::constraints; -1: none
   FlatRange bias;                       // in SampleBatch::biases
   FlatRange prompt, generated, banned;  // in SampleBatch::tokens; prompt and generated are empty if no penalty is set
+  FlatRange logprob_ids;                // in SampleBatch::tokens
 };
 
 static_assert(std::is_trivially_copyable_v<SampleRow>);

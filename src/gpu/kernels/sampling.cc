@@ -66,7 +66,9 @@ void ArgmaxRows(DeviceStream& stream, std::int64_t max_rows, const ArgmaxRowsArg
 }
 
 bool DeviceSamples(const SampleRow& row) {
-  return row.params.top_logprobs <= kMaxTopOnDevice && row.bias.size <= kMaxListOnDevice &&
+  const bool usual_logprobs = row.params.top_logprobs < 0 ||
+                              (row.params.logprobs_mode == LogprobsMode::kRawLogprobs && row.logprob_ids.size == 0);
+  return usual_logprobs && row.params.top_logprobs <= kMaxTopOnDevice && row.bias.size <= kMaxListOnDevice &&
          row.banned.size <= kMaxListOnDevice;
 }
 

@@ -104,7 +104,8 @@ void SampleRows(DeviceStream& stream, std::int64_t max_rows, const SampleRowsArg
 void ScoreRows(DeviceStream& stream, std::int64_t max_rows, const ScoreRowsArguments& arguments);
 void ArgmaxRows(DeviceStream& stream, std::int64_t max_rows, const ArgmaxRowsArguments& arguments);
 
-// Whether the device serves the row: few enough alternatives, biases and banned tokens. The processor samples the rest.
+// Whether the device serves the row: few enough alternatives, biases and banned tokens, and log-probabilities, if any,
+// of the likeliest tokens in the usual mode. The processor samples the rest.
 bool DeviceSamples(const SampleRow& row);
 bool DeviceScores(const ScoreRow& row);
 

@@ -162,7 +162,7 @@ std::string TrainerService::ServerInfo() const {
            {"served_model_name", registry_.base_names()},
            {"dtype", "torch." + registry_.model().dtype},
            {"max_model_len", options_.max_model_len},
-           {"logprobs_mode", "raw_logprobs"}}},
+           {"logprobs_mode", LogprobsModeName(options_.logprobs_mode)}}},
          {"parallel_config",
           {{"data_parallel_size", 1}, {"tensor_parallel_size", 1}, {"pipeline_parallel_size", 1}, {"world_size", 1}}},
          {"lora_config", {{"max_lora_rank", registry_.max_rank()}, {"max_loras", kAny}, {"max_cpu_loras", kAny}}}}}});

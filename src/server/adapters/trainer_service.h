@@ -12,6 +12,7 @@
 #include "http/exchange.h"
 #include "server/adapters/admin_gate.h"
 #include "server/generation/generation_service.h"
+#include "step/sampling.h"
 
 namespace loramux {
 
@@ -20,6 +21,7 @@ struct TrainerServiceOptions {
   AdminGate gate;
   std::string model_path;
   std::int64_t max_model_len = 0;  // tokens
+  LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
 };
 
 // Thread-safe: one instance serves all connections.

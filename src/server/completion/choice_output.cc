@@ -1,6 +1,7 @@
 #include "server/completion/choice_output.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace loramux {
 namespace {
@@ -9,7 +10,7 @@ constexpr float kLeastLogprob = -9999.0f;  // JSON has no -infinity; vLLM writes
 
 }  // namespace
 
-double LogprobNumber(float logprob) { return std::max(logprob, kLeastLogprob); }
+double LogprobNumber(float logprob) { return std::clamp(logprob, kLeastLogprob, std::numeric_limits<float>::max()); }
 
 std::string LogprobEntry::Name() const { return by_id ? "token_id:" + std::to_string(id) : token; }
 

@@ -71,7 +71,7 @@ struct ChoiceOutput {
   std::vector<float> embedding = {};  // only for requests for embeddings
 };
 
-// Returns the number that stands for a log-probability in JSON, which has no -infinity.
+// Returns the number that stands for a log-probability, or a logit, in JSON, which has no infinities.
 double LogprobNumber(float logprob);
 
 }  // namespace loramux

@@ -376,6 +376,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const std::vector<TokenId>&
   request.sampling = request_.sampling;
   request.sampling.seed = ChoiceSeed(seed_, choice);
   request.logit_bias = request_.logit_bias;
+  request.logprob_token_ids = request_.logprob_token_ids;
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
   request.priority = request_.priority;

@@ -583,6 +583,13 @@ TEST_F(CompletionJobTest, PromptLogprobsOfAChatStandBesideItsChoices) {
   EXPECT_FALSE(body["choices"][0].contains("prompt_logprobs"));
 }
 
+TEST_F(CompletionJobTest, TheEngineIsToldOfTheModeAndTheTokens) {
+  fixture_.defaults.sampling.logprobs_mode = LogprobsMode::kProcessedLogits;
+  Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"a","logprobs":1,"logprob_token_ids":[5,3]})");
+  EXPECT_EQ(service_.requests[0].sampling.logprobs_mode, LogprobsMode::kProcessedLogits);
+  EXPECT_THAT(service_.requests[0].logprob_token_ids, ElementsAre(5, 3));
+}
+
 TEST_F(CompletionJobTest, AStreamWaitsForTheLogProbabilitiesOfTheEcho) {
   auto job = Submitted(Endpoint::kCompletion,
                        R"({"model":"base","prompt":[97,98,99],"echo":true,"logprobs":0,"n":2,"stream":true})");

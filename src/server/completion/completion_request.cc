@@ -14,6 +14,15 @@ Status CompletionRequest::TakeDefaults(const RequestDefaults& defaults) {
   take(kPresencePenalty, &SamplingParams::presence_penalty);
   take(kFrequencyPenalty, &SamplingParams::frequency_penalty);
   take(kRepetitionPenalty, &SamplingParams::repetition_penalty);
+  sampling.logprobs_mode = usual.logprobs_mode;
+  const bool logits =
+      usual.logprobs_mode == LogprobsMode::kRawLogits || usual.logprobs_mode == LogprobsMode::kProcessedLogits;
+  if (likeliest_choice && n > 1 && logits) {
+    return Unsupported("`n`: expected 1, because logits, which --logprobs-mode " +
+                           std::string(LogprobsModeName(usual.logprobs_mode)) +
+                           " tells, do not say which choice is likeliest; found " + std::to_string(n),
+                       "n");
+  }
   const auto bound = defaults.max_output_tokens;
   if (!bound || min_tokens <= *bound) return Ok{};
   return InvalidArgument("`min_tokens`: expected at most max_new_tokens of the model's generation_config.json (" +

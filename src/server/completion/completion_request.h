@@ -92,6 +92,7 @@ inline constexpr std::size_t kMaxStops = 16;       // the maximum of stop string
 inline constexpr std::size_t kMaxSaltBytes = 256;  // most bytes of `cache_salt`
 
 inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
+inline constexpr std::size_t kMaxLogprobIds = 128;     // the maximum of `logprob_token_ids`, as in vLLM
 
 // What a request gets where it says nothing (GenerationDefaults).
 struct RequestDefaults {
@@ -157,6 +158,8 @@ struct CompletionRequest {
   bool ignore_eos = false;
   SamplingParams sampling;  // without the seed
   std::vector<LogitBias> logit_bias;
+  // Tokens whose log-probabilities are told beside the sampled one's, instead of the likeliest; empty: the likeliest.
+  std::vector<TokenId> logprob_token_ids;
   // Which numbers of `sampling` the client gave, bits by SamplingField. The model's defaults are in place of the
   // others.
   std::uint8_t given = 0;
@@ -190,13 +193,15 @@ struct CompletionRequest {
   // For completions, and requests that pool. Not empty.
   std::vector<Prompt> prompts;
   bool echo = false;
-  bool to_model_length = false;  // without `max_tokens`, go on to the model's length as a chat does
+  bool to_model_length = false;   // without `max_tokens`, go on to the model's length as a chat does
+  bool likeliest_choice = false;  // the writer tells the choice whose tokens are likeliest first
 
   // Alternatives that the engine must find for the prompt's tokens: for `prompt_logprobs`, and for `logprobs` of an
   // echoed prompt. -1: none are wanted.
   std::int32_t ScoredAlternatives() const { return std::max(prompt_logprobs, echo ? sampling.top_logprobs : -1); }
 
-  // Puts a model's defaults where the client gave no number. Error: `min_tokens` is beyond the model's bound.
+  // Puts a model's defaults where the client gave no number, and the server's mode of log-probabilities. Errors:
+  // `min_tokens` is beyond the model's bound; the mode tells not which of several choices is likeliest.
   Status TakeDefaults(const RequestDefaults& defaults);
 
   std::vector<LikelyMistake> mistakes;  // unknown fields that are probably misspelt

@@ -35,6 +35,7 @@ constexpr DialectField kMessagesFields[] = {
     {"best_of", FieldUse::kRefused, "{}", {}, "1"},
     {"logprobs", FieldUse::kRefused},
     {"top_logprobs", FieldUse::kRefused, "{}", {}, "0"},
+    {"logprob_token_ids", FieldUse::kRefused},
     {"max_completion_tokens", FieldUse::kRefused, "{}", "use `max_tokens`"},
     {"functions", FieldUse::kRefused, "{}", "use `tools`"},
     {"function_call", FieldUse::kRefused, "{}", "use `tool_choice`"},

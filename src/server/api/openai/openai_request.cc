@@ -182,10 +182,12 @@ RequestLimits PromptLimits(RequestLimits limits, const CompletionRequest& reques
   return limits;
 }
 
-// As in vLLM, a stream has no place for them.
-void ReadPromptLogprobs(FieldReader& fields, CompletionRequest& request) {
-  ReadInt32(fields, "prompt_logprobs", 0, kMaxLogprobs, request.prompt_logprobs);
-  if (request.prompt_logprobs < 0 || !request.stream) return;
+// -1 wants those of the whole vocabulary. As in vLLM, a stream has no place for them.
+void ReadPromptLogprobs(FieldReader& fields, std::int64_t vocab_size, CompletionRequest& request) {
+  const std::int64_t most = std::min(vocab_size, kMaxInt32);
+  if (!ReadInt32(fields, "prompt_logprobs", -1, most, request.prompt_logprobs)) return;
+  if (request.prompt_logprobs == -1) request.prompt_logprobs = static_cast<std::int32_t>(most);
+  if (!request.stream) return;
   fields.Fail(ErrorCode::kInvalidArgument, "prompt_logprobs", "expected only without `stream`: true, found it with it");
 }
 
@@ -206,7 +208,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, CompletionRequ
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadTruncation(fields, limits, request);
   ReadStreaming(fields, request);
-  ReadPromptLogprobs(fields, request);
+  ReadPromptLogprobs(fields, limits.vocab_size, request);
   ReadOutputConstraint(fields, request.output);
   ReadBestOf(fields, request);
 }
@@ -215,9 +217,29 @@ void CheckSequences(FieldReader& fields, const RequestLimits& limits, std::int64
   if (prompts * n > limits.max_sequences) FailTooManySequences(fields, "n", limits, prompts * n);
 }
 
+// Reads what replaces the likeliest tokens, once `logprobs` is read, and checks how many tokens an answer's
+// log-probabilities name. `prompts`: how many there are.
+void ReadLogprobIds(FieldReader& fields, std::int64_t vocab_size, std::size_t prompts, CompletionRequest& request) {
+  std::vector<TokenId>& ids = request.logprob_token_ids;
+  fields.Integers("logprob_token_ids", 0, vocab_size - 1, kMaxLogprobIds, ids);
+  const Json* found = fields.Find("logprob_token_ids");
+  if (!ids.empty() && request.sampling.top_logprobs < 0) {
+    fields.Expect("logprob_token_ids", "only together with `logprobs`", found);
+  }
+  if (!ids.empty() && request.max_tokens == 0) {
+    fields.Expect("logprob_token_ids", "only where tokens are generated, not with `max_tokens`: 0", found);
+  }
+  const std::int64_t each = ids.empty() ? request.sampling.top_logprobs : static_cast<std::int64_t>(ids.size());
+  const std::int64_t alternatives = static_cast<std::int64_t>(prompts) * request.n * each;
+  if (alternatives <= kMaxTopLogprobs) return;
+  fields.Fail(ErrorCode::kInvalidArgument, ids.empty() ? "logprobs" : "logprob_token_ids",
+              "expected at most " + std::to_string(kMaxTopLogprobs) + " in all choices together, found " +
+                  std::to_string(alternatives) + "; ask for fewer, or send several requests");
+}
+
 // ---- Chat ----
 
-void ReadChatLogprobs(FieldReader& fields, CompletionRequest& request) {
+void ReadChatLogprobs(FieldReader& fields, const RequestLimits& limits, CompletionRequest& request) {
   bool wanted = false;
   std::int32_t top = 0;
   fields.Boolean("logprobs", wanted);
@@ -227,19 +249,14 @@ void ReadChatLogprobs(FieldReader& fields, CompletionRequest& request) {
                        "expected only together with `logprobs`: true, found " + std::to_string(top) + " without it");
   }
   if (wanted) request.sampling.top_logprobs = top;
+  ReadLogprobIds(fields, limits.vocab_size, 1, request);
 }
 
 // ---- Completions ----
 
-void ReadCompletionOptions(FieldReader& fields, CompletionRequest& request) {
+void ReadCompletionOptions(FieldReader& fields, const RequestLimits& limits, CompletionRequest& request) {
   ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
-  const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
-  const std::int64_t alternatives = choices * request.sampling.top_logprobs;
-  if (alternatives > kMaxTopLogprobs) {
-    fields.Fail(ErrorCode::kInvalidArgument, "logprobs",
-                "expected at most " + std::to_string(kMaxTopLogprobs) + " in all choices together, found " +
-                    std::to_string(alternatives) + "; ask for fewer, or send several requests");
-  }
+  ReadLogprobIds(fields, limits.vocab_size, request.prompts.size(), request);
   fields.Boolean("echo", request.echo);
 }
 
@@ -371,7 +388,7 @@ Result<CompletionRequest> ParseChatJson(Json json, const RequestLimits& limits) 
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
   CheckSequences(fields, limits, 1, request.n);
-  ReadChatLogprobs(fields, request);
+  ReadChatLogprobs(fields, limits, request);
   ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // moves the messages out of `json`
   request.tools = ReadToolFields(fields, request.chat.tools);
   if (request.output && MustCall(request.tools)) {
@@ -395,7 +412,7 @@ Result<CompletionRequest> ParseCompletionJson(const Json& json, const RequestLim
   ReadCommon(fields, limits, request);
   ReadPrompts(fields, "prompt", PromptLimits(limits, request), request.n, request.prompts);
   CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
-  ReadCompletionOptions(fields, request);
+  ReadCompletionOptions(fields, limits, request);
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kCompletionBody);
   return request;

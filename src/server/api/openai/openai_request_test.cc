@@ -176,6 +176,31 @@ TEST(CompletionRequest, AcceptsWhatClientsSend) {
   EXPECT_FALSE(GoodChat(Chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true})")).continuous_usage);
 }
 
+TEST(CompletionRequest, LogProbabilitiesOfAnyNumberAndOfAList) {
+  EXPECT_EQ(GoodChat(Chat("")).prompt_logprobs, -1);
+  EXPECT_EQ(GoodChat(Chat(R"("prompt_logprobs":0)")).prompt_logprobs, 0);
+  EXPECT_EQ(GoodCompletion(Completion(R"("prompt_logprobs":700)")).prompt_logprobs, 700);
+  EXPECT_EQ(GoodCompletion(Completion(R"("prompt_logprobs":-1)")).prompt_logprobs, 1000);  // the vocabulary
+  const auto listed = GoodChat(Chat(R"("logprobs":true,"logprob_token_ids":[7,0,7])"));
+  EXPECT_THAT(listed.logprob_token_ids, ElementsAre(7, 0, 7));
+  EXPECT_THAT(GoodCompletion(Completion(R"("logprobs":5,"logprob_token_ids":[])")).logprob_token_ids, ElementsAre());
+}
+
+TEST(CompletionRequest, LogitsDoNotTellWhichChoiceIsLikeliest) {
+  RequestDefaults defaults;
+  defaults.sampling.logprobs_mode = LogprobsMode::kProcessedLogprobs;
+  CompletionRequest request = GoodCompletion(Completion(R"("n":2)"));
+  EXPECT_TRUE(request.TakeDefaults(defaults).ok());
+  EXPECT_EQ(request.sampling.logprobs_mode, LogprobsMode::kProcessedLogprobs);
+  defaults.sampling.logprobs_mode = LogprobsMode::kRawLogits;
+  EXPECT_TRUE(request.TakeDefaults(defaults).ok());
+  request.likeliest_choice = true;
+  const Status refused = request.TakeDefaults(defaults);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().param, "n");
+  EXPECT_THAT(refused.error().message, HasSubstr("raw_logits"));
+}
+
 TEST(CompletionRequest, PromptHasFourForms) {
   const auto ids = [](std::vector<TokenId> list) { return list; };
   EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":["a","b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
@@ -402,7 +427,9 @@ TEST(CompletionRequest, ErrorsNameTheField) {
       {R"("cache_salt":7)", "cache_salt", "found 7"},
       {R"("lora_path":["a","b"])", "lora_path", "the name of one adapter"},
       {R"("merged_adapters":{"ids":["a","b"],"merge_strategy":"ties"})", "merged_adapters", "merge_strategy"},
-      {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
+      {R"("prompt_logprobs":1001)", "prompt_logprobs", "from -1 to 1000"},
+      {R"("logprob_token_ids":[7])", "logprob_token_ids", "only together with `logprobs`"},
+      {R"("logprob_token_ids":[1000])", "logprob_token_ids[0]", "from 0 to 999"},
       {R"("guided_json":[])", "guided_json", "a JSON schema"},
       {R"("guided_regex":1)", "guided_regex", "a regular expression"},
       {R"("guided_choice":["a",""])", "guided_choice", "found \"\""},
@@ -507,8 +534,13 @@ TEST(CompletionRequest, CompletionErrorsNameTheField) {
       {R"({"model":"m","prompt":"x","logprobs":21})", "logprobs", "from 0 to 20, found 21"},
       {R"({"model":"m","prompt":"x","suffix":"y"})", "suffix", "does not support"},
       {R"({"model":"m","prompt":"x","prompt_logprobs":1,"stream":true})", "prompt_logprobs", "only without `stream`"},
-      {R"({"model":"m","prompt":"x","prompt_logprobs":21})", "prompt_logprobs", "from 0 to 20"},
-      {R"({"model":"m","prompt":"x","prompt_logprobs":-1})", "prompt_logprobs", "from 0 to 20"},
+      {R"({"model":"m","prompt":"x","prompt_logprobs":1001})", "prompt_logprobs", "from -1 to 1000"},
+      {R"({"model":"m","prompt":"x","prompt_logprobs":-2})", "prompt_logprobs", "from -1 to 1000"},
+      {R"({"model":"m","prompt":"x","logprobs":0,"logprob_token_ids":[1],"max_tokens":0})", "logprob_token_ids",
+       "`max_tokens`: 0"},
+      {R"({"model":"m","prompt":"x","logprobs":20,"n":128,"logprob_token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,)"
+       R"(17,18,19,20,21]})",
+       "logprob_token_ids", "at most 2560 in all choices together, found 2688"},
       {R"({"model":"m","prompt":["1","2","3","4","5","6","7","8","9"],"n":128})", "n", "found 1152"},
   };
   for (const BadField& bad : cases) {

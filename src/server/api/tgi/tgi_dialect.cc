@@ -229,7 +229,7 @@ class Tgi final : public Dialect {
     ASSIGN_OR_RETURN(TgiCompletion translated, CompletionOfTgi(std::move(json), path_, context.base_model));
     auto request = ParseCompletionJson(translated.completion, context.limits);
     if (!request.ok()) return InOwnNames(std::move(request).error());
-    request->to_model_length = true;
+    request->to_model_length = request->likeliest_choice = true;
     TgiForm form{.array = path_ == TgiPath::kRoot,
                  .details = translated.details,
                  .prompt_details = translated.prompt_details,

@@ -81,6 +81,7 @@ constexpr DialectField kTgiParameters[] = {
     {"add_special_tokens", FieldUse::kRefused},
     {"merged_adapters", FieldUse::kRefused},
     {"logprobs", FieldUse::kRefused, "{}", "use `top_n_tokens`"},
+    {"logprob_token_ids", FieldUse::kRefused, "{}", "use /v1/completions"},
     {"stream_options", FieldUse::kRefused},
     {"echo", FieldUse::kRefused},
     {"response_format", FieldUse::kRefused, "{}", "use `grammar`"},
