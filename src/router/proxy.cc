@@ -16,7 +16,7 @@ void Proxy::AddRoutes(RouteTable& routes) {
   // All of /v1, because servers of others have more there than loramux has.
   routes.Add("POST", "/v1/*", handler);
   for (const char* path : {"/tokenize", "/detokenize", "/classify", "/score", "/rerank", "/v2/rerank", "/generate",
-                           "/generate_stream", "/"}) {
+                           "/generate_stream", "/inference/v1/generate", "/"}) {
     routes.Add("POST", path, handler);
   }
   for (const char* path : {"/info", "/tokenizer_info"}) routes.Add("GET", path, handler);

@@ -10,6 +10,7 @@
 #include "server/api/openai/tokenize.h"
 #include "server/api/responses/responses_dialect.h"
 #include "server/api/tgi/tgi_dialect.h"
+#include "server/api/tokens/tokens_dialect.h"
 #include "server/completion/model_choice.h"
 
 namespace loramux {
@@ -49,6 +50,7 @@ std::span<const ApiPath> ApiPaths() {
       {"/generate", &TgiDialect(TgiPath::kGenerate)},
       {"/generate_stream", &TgiDialect(TgiPath::kGenerateStream)},
       {"/", &TgiDialect(TgiPath::kRoot)},
+      {"/inference/v1/generate", &TokensDialect()},
   };
   return paths;
 }

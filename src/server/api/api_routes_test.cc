@@ -53,6 +53,24 @@ TEST_F(DialectRoutesTest, Messages) {
   EXPECT_EQ(Post("/v1/messages/count_tokens", std::string(kMessages) + "}").json()["input_tokens"], 20);
 }
 
+TEST_F(DialectRoutesTest, TokensToTokens) {
+  Start();
+  const std::string body = R"({"model":"sql","token_ids":[104,105],"sampling_params":{"max_tokens":20,"logprobs":0})";
+  const Json answer = Post("/inference/v1/generate", body + "}").json();
+  const Json& choice = answer["choices"][0];
+  EXPECT_EQ(answer["model"], "sql");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], choice["token_ids"].size());
+  EXPECT_EQ(choice["logprobs"]["content"].size(), choice["token_ids"].size());
+  EXPECT_EQ(choice["logprobs"]["content"][0]["token_id"], 'h');
+  EXPECT_FALSE(choice.contains("text"));
+  const ClientResponse stream = Post("/inference/v1/generate", body + R"(,"stream":true})");
+  EXPECT_THAT(stream.body, HasSubstr(R"("token_ids":[)"));
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+  const ClientResponse refused = Post("/inference/v1/generate", body + R"(,"temperature":1})");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], "sampling_params");
+}
+
 TEST_F(DialectRoutesTest, Responses) {
   Start();
   const std::string body = R"({"model":"sql","input":"hi")";

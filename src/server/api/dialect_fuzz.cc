@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "auth/error_body.h"
 #include "base/check.h"
@@ -15,6 +17,7 @@
 #include "server/api/openai/embeddings_dialect.h"
 #include "server/api/responses/responses_dialect.h"
 #include "server/api/tgi/tgi_dialect.h"
+#include "server/api/tokens/tokens_dialect.h"
 
 namespace loramux {
 namespace {
@@ -50,6 +53,8 @@ ChoiceOutput Output(std::string_view text, FinishReason finish) {
   output.logprobs = {{{1, "a", -1}, {{3, "b", -2}}, false, text.size() / 2},
                      {{.id = 2, .token = "c", .logprob = -1, .special = true}, {}, false, text.size()}};
   output.finish = finish;
+  output.token_ids = {{1, 2}};
+  output.prompt_token_ids = std::make_shared<const std::vector<TokenId>>(1, 5);
   output.embedding = {static_cast<float>(text.size()), -0.5f, 1e-40f};
   if (finish == FinishReason::kStop) output.stop_token = 3;
   if (text.size() % 2 == 0) return output;
@@ -98,6 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   Check(MessagesDialect(), body);
   Check(ResponsesDialect(), body);
+  Check(TokensDialect(), body);
   for (const Dialect* dialect : {&EmbeddingsDialect(), &ClassifyDialect(), &ScoreDialect(), &RerankDialect()}) {
     Check(*dialect, body);
   }

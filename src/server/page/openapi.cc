@@ -11,6 +11,7 @@
 #include "server/api/messages/messages_request.h"
 #include "server/api/responses/responses_request.h"
 #include "server/api/tgi/tgi_request.h"
+#include "server/api/tokens/tokens_request.h"
 #include "server/page/field_schemas.h"
 
 namespace loramux {
@@ -61,6 +62,7 @@ constexpr RouteText kTextOfRoutes[] = {
      kStream},
     {"POST", "/", kOther, "Text Generation Inference: either of both", "GenerateRequest"},
     {"GET", "/info", kOther, "Text Generation Inference: the model"},
+    {"POST", "/inference/v1/generate", kOther, "vLLM's tokens to tokens, whole or streamed", "TokensRequest"},
     {"POST", "/v1/load_lora_adapter", kAdapters, "Loads, reloads, pins or unpins an adapter", "LoadRequest",
      NeededKey::kAdminKey, kPlain},
     {"POST", "/v1/unload_lora_adapter", kAdapters, "Unloads an adapter", "UnloadRequest", NeededKey::kAdminKey, kPlain},
@@ -203,6 +205,8 @@ Json Schemas() {
       DialectSchema(MessagesFields(), kChatBody, Json::array({"model", "messages", "max_tokens"}));
   schemas["CountTokensRequest"] = DialectSchema(MessagesFields(), kChatBody, Json::array({"model", "messages"}));
   schemas["GenerateRequest"] = DialectSchema(TgiFields(), std::nullopt, Json::array({"inputs"}));
+  schemas["TokensRequest"] = DialectSchema(TokensFields(), std::nullopt, Json::array({"token_ids", "sampling_params"}));
+  schemas["TokensParameters"] = DialectSchema(TokensParameters(), kCompletionBody, Json::array());
   schemas["GenerateParameters"] = DialectSchema(TgiParameters(), kCompletionBody, Json::array());
   return schemas;
 }
@@ -211,7 +215,8 @@ Json AnswersOf(const RouteText& text) {
   const Json error = {{"description", "An error; the message says what was expected and what was found"},
                       {"content", {{"application/json", {{"schema", {{"$ref", "#/components/schemas/Error"}}}}}}}};
   Json content = {{text.answer, Json::object()}};
-  if (text.body == "ChatRequest" || text.body == "CompletionRequest") content[std::string(kStream)] = Json::object();
+  const bool streams = text.body == "ChatRequest" || text.body == "CompletionRequest" || text.body == "TokensRequest";
+  if (streams) content[std::string(kStream)] = Json::object();
   Json responses = {{"200", {{"description", "The answer"}, {"content", std::move(content)}}}};
   responses["default"] = error;
   return responses;

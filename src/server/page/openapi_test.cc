@@ -18,6 +18,7 @@
 #include "server/api/openai/openai_request.h"
 #include "server/api/responses/responses_request.h"
 #include "server/api/tgi/tgi_request.h"
+#include "server/api/tokens/tokens_request.h"
 #include "server/page/field_schemas.h"
 
 namespace loramux::openapi_test {
@@ -180,6 +181,12 @@ std::optional<Error> TgiError(const Json& body) {
   return ErrorOf(ParseCompletionRequest(translated->completion.dump(), {.max_tokens = 1000}));
 }
 
+std::optional<Error> TokensError(const Json& body) {
+  const auto translated = CompletionOfTokens(body, "m");
+  if (!translated.ok()) return translated.error();
+  return ErrorOf(ParseCompletionRequest(translated->completion.dump(), {.max_tokens = 1000}));
+}
+
 std::vector<OtherApi> OtherApis() {
   return {{"ResponsesRequest", "responses/responses_request", "", R"({"model": "m", "input": "x"})", ResponsesFields(),
            [](const Json& body) {
@@ -190,8 +197,15 @@ std::vector<OtherApi> OtherApis() {
            R"({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]})", MessagesFields(),
            [](const Json& body) { return ChatError(ChatOfMessages(body, /*needs_length=*/true)); }},
           {"GenerateRequest", "tgi/tgi_request", "", R"({"inputs": "x"})", TgiFields(), TgiError},
-          {"GenerateParameters", "tgi/tgi_request", "parameters.", "{}", TgiParameters(), [](const Json& parameters) {
+          {"GenerateParameters", "tgi/tgi_request", "parameters.", "{}", TgiParameters(),
+           [](const Json& parameters) {
              return TgiError({{"inputs", "x"}, {"parameters", parameters}});
+           }},
+          {"TokensRequest", "tokens/tokens_request", "", R"({"token_ids": [1], "sampling_params": {}})", TokensFields(),
+           TokensError},
+          {"TokensParameters", "tokens/tokens_request", "sampling_params.", "{}", TokensParameters(),
+           [](const Json& parameters) {
+             return TokensError({{"token_ids", {1}}, {"sampling_params", parameters}});
            }}};
 }
 
@@ -257,7 +271,7 @@ TEST(OpenApi, EachFieldThatATranslationReadsIsInATable) {
     std::size_t found = 0;
     for (std::sregex_iterator at(source.begin(), source.end(), read), end; at != end; ++at, ++found)
       EXPECT_TRUE(known.contains((*at)[1].str())) << (*at)[1].str();
-    EXPECT_GT(found, 8u) << api.file;
+    EXPECT_GT(found, 4u) << api.file;
   }
 }
 

@@ -10,17 +10,6 @@
 namespace loramux {
 namespace {
 
-Json UsageJson(const Usage& usage) {
-  Json json = {{"prompt_tokens", usage.prompt_tokens},
-               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-               {"completion_tokens", usage.completion_tokens},
-               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
-  if (usage.reasoning_tokens > 0) {
-    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
-  }
-  return json;
-}
-
 Json BytesOf(std::string_view text) {
   Json bytes = Json::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
@@ -109,28 +98,6 @@ Json LogprobsJson(const ChoiceOutput& choice, Endpoint endpoint) {
   return ChatLogprobs(choice);
 }
 
-Json FinishJson(const ChoiceOutput& choice) {
-  switch (choice.finish) {
-    case FinishReason::kStop:
-      return choice.called_tools ? "tool_calls" : "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAborted:
-      return "abort";
-    case FinishReason::kCancelled:
-    case FinishReason::kError:
-    case FinishReason::kNone:
-      break;
-  }
-  return nullptr;
-}
-
-Json StopReasonJson(const StopReason& reason) {
-  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
-  if (const auto* id = std::get_if<TokenId>(&reason)) return *id;
-  return nullptr;
-}
-
 // `content_key` is "text", "message" or "delta".
 Json ChoiceJson(const ChoiceOutput& choice, Endpoint endpoint, const char* content_key, Json content) {
   Json json = {{"index", choice.index},
@@ -169,6 +136,39 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
 }
 
 }  // namespace
+
+Json UsageJson(const Usage& usage) {
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens > 0) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  }
+  return json;
+}
+
+Json FinishJson(const ChoiceOutput& choice) {
+  switch (choice.finish) {
+    case FinishReason::kStop:
+      return choice.called_tools ? "tool_calls" : "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAborted:
+      return "abort";
+    case FinishReason::kCancelled:
+    case FinishReason::kError:
+    case FinishReason::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+Json StopReasonJson(const StopReason& reason) {
+  if (const auto* text = std::get_if<std::string>(&reason)) return *text;
+  if (const auto* id = std::get_if<TokenId>(&reason)) return *id;
+  return nullptr;
+}
 
 Json ChatLogprobList(std::span<const TokenLogprobText> tokens) {
   Json list = Json::array();

@@ -25,6 +25,11 @@ struct ResponseHead {
 // Returns the body of a response that is not streamed.
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage);
 
+// Return what vLLM's other bodies share with these: `usage`, `finish_reason` and `stop_reason`.
+Json UsageJson(const Usage& usage);
+Json FinishJson(const ChoiceOutput& choice);
+Json StopReasonJson(const StopReason& reason);
+
 // Returns log-probabilities as a list of {"token", "logprob", "bytes", "top_logprobs"}, as chats have them.
 Json ChatLogprobList(std::span<const TokenLogprobText> tokens);
 
