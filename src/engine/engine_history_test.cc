@@ -472,6 +472,20 @@ TEST(Engine, NothingComesOnceTheServerEnds) {
   EXPECT_FALSE(w.engine->TimeToNextMove().has_value());
 }
 
+// Nothing moves while all is held, and the engine is not woken up for it.
+TEST(Engine, NothingComesWhileAllIsHeld) {
+  SwappingWorld w;
+  w.MakeRoom();
+  w.Drain();
+  ASSERT_TRUE(w.engine->TimeToNextMove().has_value());
+  w.engine->SetHold(Hold::kAll);
+  w.Drain();
+  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());
+  w.engine->SetHold(Hold::kNone);
+  w.Wait(5 * kNsPerSecond);
+  EXPECT_EQ(w.Used(), 56);
+}
+
 // The adapter is unloaded while its history is being fetched: both pages of each move are freed when it ends.
 TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   World w(24, 64, {}, {});

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "http/json_reader.h"
+#include "http/raw_client_for_test.h"
 #include "server/api/openai/openai_dialect.h"
 #include "server/completion/chat_prompt.h"
 #include "server/completion/length_guesser.h"
@@ -548,8 +549,8 @@ TEST_F(CompletionJobTest, IdsOfAChatStandBesideItsChoicesAndInItsStream) {
   ASSERT_TRUE(Apply(stream).ok());
   events += stream.TakeEvents();
   std::vector<Json> parsed;
-  for (std::size_t at = 0; events.compare(at, 12, "data: [DONE]") != 0; at = events.find("data: ", at + 1)) {
-    parsed.push_back(*ParseJson(events.substr(at + 6, events.find("\n\n", at) - at - 6)));
+  for (const std::string& data : ClientResponse{.body = events}.events()) {
+    if (data != "[DONE]") parsed.push_back(Json::parse(data));
   }
   ASSERT_EQ(parsed.size(), 3u);
   EXPECT_EQ(parsed[0]["prompt_token_ids"], Json(service_.requests[1].prompt));
