@@ -615,9 +615,6 @@ class Routes(WithFolder):
         status, body = server.post("/unload_lora_adapter", {"lora_name": "s"})
         self.assertEqual(status, 200, body)
         self.assertNotIn("s", json.loads(body)["loaded_adapters"])
-        status, body = server.post("/load_lora_adapter_from_tensors", {"lora_name": "s", "serialized_tensors": "gASV"})
-        self.assertEqual((status, json.loads(body)["success"]), (400, False))
-        self.assertIn("/load_lora_adapter as lora_path", json.loads(body)["error_message"])
         for key in (None, "", "wrong", KEY + "x", KEY[:-1]):
             for path in ("/v1/load_lora_adapter", "/unload_lora_adapter"):
                 self.assertEqual(server.post(path, {"lora_name": "k", "lora_path": str(reverse)}, key=key)[0], 401)

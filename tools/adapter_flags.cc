@@ -7,6 +7,18 @@
 
 namespace loramux {
 
+namespace {
+
+// What the journal does not name was not acknowledged, or is no longer loaded.
+Result<std::unique_ptr<UploadStore>> OpenUploads(const std::filesystem::path& state_dir,
+                                                 const AdapterJournal& journal) {
+  std::set<std::filesystem::path> keep;
+  for (const auto& [name, adapter] : journal.Adapters()) keep.insert(adapter.path);
+  return UploadStore::Open(&OsFileSystem(), state_dir / "uploads", keep);
+}
+
+}  // namespace
+
 void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
   const std::string group = "Adapters at run time";
   line.Add({.names = "--enable-runtime-lora",
@@ -40,7 +52,8 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
             .target = &flags.state_dir,
             .unit = "DIR",
             .group = group,
-            .help = "Directory that keeps adapters loaded at run time, and learned output lengths, over restarts"});
+            .help = "Directory that keeps adapters loaded at run time, uploaded ones with their files, and learned "
+                    "output lengths, over restarts"});
   line.Add({.names = "--adapter-dir-eager",
             .target = &flags.adapter_dir_eager,
             .group = group,
@@ -56,10 +69,11 @@ RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flag
 Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime,
                                             const std::string& host) {
   if (!flags.enable_runtime_lora) return std::optional<std::string>();
-  if (flags.allowed_roots.empty() && flags.allowed_sources.empty() && runtime.adapter_dir.empty()) {
+  if (flags.allowed_roots.empty() && flags.allowed_sources.empty() && runtime.adapter_dir.empty() &&
+      flags.state_dir.empty()) {
     return InvalidArgument(
         "--enable-runtime-lora: nothing can be loaded without --allowed-adapter-root DIR (or "
-        "--allowed-adapter-sources PREFIX, or --adapter-dir)",
+        "--allowed-adapter-sources PREFIX, --adapter-dir, or --state-dir for uploads)",
         "--allowed-adapter-root");
   }
   if (!flags.admin_key_file.empty()) {
@@ -91,12 +105,14 @@ Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags
     ASSIGN_OR_RETURN(parts.directory, AdapterDirectory::Open(runtime_flags.adapter_dir, &runtime.clock()));
     roots.emplace_back(runtime_flags.adapter_dir);
   }
+  if (!flags.state_dir.empty()) {
+    ASSIGN_OR_RETURN(parts.journal, AdapterJournal::Open(&OsFileSystem(), flags.state_dir));
+    ASSIGN_OR_RETURN(parts.uploads, OpenUploads(flags.state_dir, *parts.journal));
+    roots.push_back(parts.uploads->directory());
+  }
   ASSIGN_OR_RETURN(parts.roots, AllowedRoots::Create(roots));
   ASSIGN_OR_RETURN(parts.sources, AllowedSources::Create(flags.allowed_sources));
   parts.remote = runtime_flags.remote_adapters.get();
-  if (!flags.state_dir.empty()) {
-    ASSIGN_OR_RETURN(parts.journal, AdapterJournal::Open(&OsFileSystem(), flags.state_dir));
-  }
   parts.set_pinned = [engine = &runtime.engine()](std::shared_ptr<const AdapterVersion> version, bool pinned,
                                                   std::function<void(Status)> done) {
     engine->SetPinned(std::move(version), pinned, std::move(done));

@@ -82,6 +82,7 @@ FleetMember::~FleetMember() {
 AdapterChanges FleetMember::ChangesTo(AdapterAdmin& admin) {
   AdapterChanges changes = ChangesOf(admin);
   if (follower_ == nullptr) return changes;
+  changes.uploads = nullptr;  // other servers do not have them
   changes.load = [follower = follower_.get()](const auto& request) { return follower->Load(request); };
   changes.unload = [follower = follower_.get()](const auto& name) { return follower->Unload(name); };
   return changes;

@@ -420,6 +420,12 @@ void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
             .unit = "BYTES",
             .group = http,
             .help = "Largest request body, as in 16MiB; a larger one gets 413"});
+  line.Add({.names = "--max-upload-size",
+            .target = &flags.server.max_upload_bytes,
+            .form = FlagForm::kBytes,
+            .unit = "BYTES",
+            .group = http,
+            .help = "Largest adapter that a client may upload, as in 2GiB; a larger one gets 413"});
   line.Add({.names = "--max-tokenize-bytes",
             .target = &flags.server.completion.max_tokenize_bytes,
             .form = FlagForm::kBytes,

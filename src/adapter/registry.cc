@@ -37,6 +37,10 @@ Status CheckNameText(const std::string& name) {
 
 using VersionPtr = std::shared_ptr<const AdapterVersion>;
 
+std::string WeightVersionOf(const AdapterVersion& version) {
+  return std::to_string(version.generation.value) + ":" + version.file.digest;
+}
+
 AdapterRegistry::AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options)
     : model_(std::move(model)), base_names_(std::move(base_names)), options_(std::move(options)) {}
 

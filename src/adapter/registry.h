@@ -44,6 +44,10 @@ struct AdapterVersion {
   const std::string& account() const { return parts.empty() ? name : parts.front()->name; }
 };
 
+// Returns "GENERATION:DIGEST", by which answers name the weights that computed them. The generation counts this
+// process's loads; the digest is the same wherever the content is.
+std::string WeightVersionOf(const AdapterVersion& version);
+
 // One of the adapters of a composite.
 struct WeightedAdapter {
   std::shared_ptr<const AdapterVersion> version;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cluster/pinned_name.h"
+
 namespace loramux {
 namespace {
 
@@ -82,8 +84,12 @@ void EndpointPicker::Complete(RouteRequest& request) const {
     }
     break;
   }
+  const std::string named = std::exchange(request.adapter, {});
+  const PinnedName pinned = SplitPinnedName(named);
+  request.adapter = pinned.name;
   const auto entry = catalogue_.find(request.adapter);
   if (entry != catalogue_.end()) request.digest = entry->second.digest;
+  if (!pinned.digest.empty()) request.digest = pinned.digest;
 }
 
 Result<Pick> EndpointPicker::Choose(RouteRequest request, const std::optional<std::vector<std::string>>& subset) {

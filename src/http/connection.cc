@@ -213,7 +213,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
                                                   std::optional<HttpReply>& refusal) {
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes + kRouterHeaderBytes));
-  parser.body_limit(options_.max_body_bytes);
+  parser.body_limit(std::max(options_.max_body_bytes, routes_.largest_received()));
   const bool header = co_await ReadHeader(parser);
   if (!header) co_return false;
   ContinueTrace(parser);
@@ -225,8 +225,8 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   if (refusal) co_return true;  // its body is not read
   // Open routes need no key, so they may hold only small bodies.
   const std::size_t most = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
-  const std::size_t limit = std::min(most, route->max_body_bytes);
-  const bool body = co_await ReadBody(parser, limit);
+  const std::size_t limit = route->receiver ? route->max_body_bytes : std::min(most, route->max_body_bytes);
+  const bool body = co_await ReadBody(parser, limit, request.receiver.get());
   request.body = std::move(parser.get().body());
   co_return body;
 }
@@ -306,10 +306,16 @@ std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const Http
   route = routes_.Find(request, allowed);
   if (route == nullptr) return NoRouteReply(routes_, options_, request, origin_, std::move(allowed));
   request.draining = activity_.draining();
-  if (route->access == RouteAccess::kOpen) return EncodingRefusal(request);
-  if (request.draining) return NotStarted(ErrorReply(503, kShuttingDown), kDroppedShuttingDown);
-  std::optional<HttpReply> refusal = routes_.gate() ? routes_.gate()(request) : std::nullopt;
-  return refusal ? std::move(refusal) : EncodingRefusal(request);
+  const bool open = route->access == RouteAccess::kOpen;
+  if (request.draining && !open) return NotStarted(ErrorReply(503, kShuttingDown), kDroppedShuttingDown);
+  const HttpGate gate = route->gate ? route->gate : open ? HttpGate() : routes_.gate();
+  std::optional<HttpReply> refusal = gate ? gate(request) : std::nullopt;
+  if (!refusal) refusal = EncodingRefusal(request);
+  if (refusal || !route->receiver) return refusal;
+  auto receiver = route->receiver(request);
+  if (!receiver.ok()) return ErrorReply(receiver.error());
+  request.receiver = *std::move(receiver);
+  return std::nullopt;
 }
 
 // Exceptions of libraries, or for lack of memory, end the request and not the process.

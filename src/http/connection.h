@@ -85,7 +85,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WaitForFirstByte();
   void ContinueTrace(const RequestParser& parser);
   boost::asio::awaitable<bool> ReadHeader(RequestParser& parser);
-  boost::asio::awaitable<bool> ReadBody(RequestParser& parser, std::size_t limit);
+  boost::asio::awaitable<bool> ReadBody(RequestParser& parser, std::size_t limit, BodyReceiver* receiver);
+  boost::asio::awaitable<bool> PassOn(RequestParser& parser, BodyReceiver& receiver, std::size_t& passed_on);
   boost::asio::awaitable<bool> ParseMore(RequestParser& parser, boost::system::error_code& error);
   boost::asio::awaitable<bool> FailRead(boost::system::error_code error, bool in_header);
   boost::asio::awaitable<bool> FailRead(int status, std::string message);

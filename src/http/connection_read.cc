@@ -22,6 +22,7 @@ using boost::system::error_code;
 
 constexpr std::size_t kFirstReadBytes = 1024;  // the buffer of an idle connection
 constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kPassedOnAtOnce = 1024 * 1024;  // bytes of a body that wait for its receiver
 
 // What a router adds to a request, or replaces, once each. They have a room of their own.
 constexpr std::array<std::string_view, 8> kRouterFields = {"X-Request-Id",
@@ -152,7 +153,8 @@ std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& pars
   return std::nullopt;
 }
 
-asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_t limit) {
+// `receiver`: takes the body; null: the parser keeps it.
+asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_t limit, BodyReceiver* receiver) {
   if (parser.is_done()) co_return true;
   const auto announced = parser.content_length();
   if (announced && *announced > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
@@ -164,19 +166,36 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_
   const TimeNs start = clock_.Now();
   error_code error;
   bool more = true;
+  std::size_t passed_on = 0;
   while (more && !parser.is_done()) {
     const std::size_t held = parser.get().body().size();
-    if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
+    if (passed_on + held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
+    if (receiver != nullptr && held >= kPassedOnAtOnce) {
+      const bool taken = co_await PassOn(parser, *receiver, passed_on);
+      if (!taken) co_return false;
+      body_lease_.Release();
+      continue;
+    }
     if (!body_lease_.Grow(held))
       co_return co_await FailRead(503, "The server receives too much at once, or from this address; try again.");
-    const auto left = BodyTimeLeft(options_, clock_.Now() - start, held);
+    const auto left = BodyTimeLeft(options_, clock_.Now() - start, passed_on + held);
     ArmDeadline(left);
     deadline_passed_ = left.count() == 0;
     more = co_await ParseMore(parser, error);
     DisarmDeadline();
   }
   if (!more) co_return co_await FailRead(error, false);
-  co_return true;
+  if (passed_on + parser.get().body().size() > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
+  if (receiver == nullptr) co_return true;
+  co_return co_await PassOn(parser, *receiver, passed_on);
+}
+
+asio::awaitable<bool> HttpConnection::PassOn(RequestParser& parser, BodyReceiver& receiver, std::size_t& passed_on) {
+  std::string bytes = std::exchange(parser.get().body(), {});
+  passed_on += bytes.size();
+  const Status taken = co_await receiver.Take(std::move(bytes));
+  if (taken.ok()) co_return true;
+  co_return co_await FailRead(HttpStatus(taken.error()), taken.error().message);
 }
 
 // Both always return false. They send the reason, if the client is still there.

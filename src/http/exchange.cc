@@ -29,6 +29,17 @@ bool Matches(std::string_view route, std::string_view path, std::string& tail) {
 
 }  // namespace
 
+std::optional<std::string_view> QueryParameter(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (!pair.starts_with(name)) continue;
+    if (pair.size() == name.size()) return std::string_view();
+    if (pair[name.size()] == '=') return pair.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
 std::string PercentDecode(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -163,6 +174,7 @@ void RouteTable::Add(std::string method, std::string path, HttpHandler handler, 
 
 void RouteTable::Add(HttpRoute route) {
   for (const HttpRoute& other : routes_) CHECK(other.method != route.method || other.path != route.path);
+  if (route.receiver) largest_received_ = std::max(largest_received_, route.max_body_bytes);
   routes_.push_back(std::move(route));
 }
 

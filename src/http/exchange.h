@@ -23,6 +23,15 @@
 
 namespace loramux {
 
+// Takes a request's body as it arrives, so that a large one needs no memory. Belongs to one request.
+class BodyReceiver {
+ public:
+  virtual ~BodyReceiver() = default;
+  // Takes the next bytes; called on the connection's strand, which does not wait for a disk: see RunElsewhere. An error
+  // ends the request with its status.
+  virtual boost::asio::awaitable<Status> Take(std::string bytes) = 0;
+};
+
 // A request; its header has been read, and usually its body too.
 struct HttpRequest {
   std::string method;  // "GET"
@@ -32,6 +41,7 @@ struct HttpRequest {
   std::string tail;    // the part of the path that matches the '*' of the route
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  std::shared_ptr<BodyReceiver> receiver;  // has the body instead (HttpRoute::receiver); null: there is none
   std::string address;    // the client's address, such as "192.0.2.7"; a gate may know it better than the connection
   bool draining = false;  // the server is shutting down (only open routes see this)
   // What the gate found out about the client; only the owner of the gate knows the type. Null: there is no gate, or the
@@ -163,6 +173,10 @@ enum class RouteAccess {
   kOpen,   // no gate, also served during shutdown: probes, metrics, routes that check a key of their own
 };
 
+// Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
+// that refuses the request. Thread-safe.
+using HttpGate = std::function<std::optional<HttpReply>(HttpRequest&)>;
+
 // One entry of the route table.
 struct HttpRoute {
   std::string method;
@@ -171,11 +185,11 @@ struct HttpRoute {
   RouteAccess access = RouteAccess::kGated;
   std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();  // besides the server's own limit; beyond: 413
   ErrorForm error_form = nullptr;  // writes the bodies of all errors of this route; null: the table's
+  HttpGate gate = nullptr;         // asked in place of the table's, also where `access` is kOpen
+  // Returns what takes the body of a request that the gate let through, up to `max_body_bytes`, whatever the server's
+  // own limit is. Null: HttpRequest::body does. Thread-safe.
+  std::function<Result<std::shared_ptr<BodyReceiver>>(const HttpRequest&)> receiver = nullptr;
 };
-
-// Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
-// that refuses the request. Thread-safe.
-using HttpGate = std::function<std::optional<HttpReply>(HttpRequest&)>;
 
 // Maps methods and paths to handlers. Filled before the server starts, read-only afterwards.
 class RouteTable {
@@ -197,6 +211,8 @@ class RouteTable {
   void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                  RouteAccess access = RouteAccess::kGated);
 
+  // The most bytes that a receiver of a route takes; 0: there is none.
+  std::size_t largest_received() const { return largest_received_; }
   // Returns all routes, in the order in which they were added.
   std::span<const HttpRoute> routes() const { return routes_; }
   // Returns the route of a request and sets request.tail. Null if there is none; then `allowed` receives the methods
@@ -210,8 +226,11 @@ class RouteTable {
   std::vector<HttpRoute> routes_;
   HttpGate gate_;
   ErrorForm error_form_;
+  std::size_t largest_received_ = 0;
 };
 
+// The value of a parameter of a query, as the client sent it; nullopt: it has none of this name.
+std::optional<std::string_view> QueryParameter(std::string_view query, std::string_view name);
 // Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.
 std::string PercentDecode(std::string_view text);
 // The path as most servers understand it: without empty segments, "." and "..", parameters behind ';', backslashes and

@@ -542,6 +542,64 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
   EXPECT_FALSE(refused.keep_alive);
 }
 
+// Keeps only the number of its bytes. Refuses any 'z'.
+class Counter final : public BodyReceiver {
+ public:
+  boost::asio::awaitable<Status> Take(std::string bytes) override {
+    Status taken = Ok{};
+    if (bytes.find('z') != std::string::npos) taken = Unsupported("expected no z");
+    most = std::max(most, bytes.size());
+    total += bytes.size();
+    co_return taken;
+  }
+  std::size_t total = 0, most = 0;
+};
+
+TEST_F(HttpTest, AReceiverTakesALargeBodyInPieces) {
+  HttpRoute route{.method = "PUT", .path = "/large", .access = RouteAccess::kOpen, .max_body_bytes = 20'000'000};
+  route.gate = [](HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.Header("x-pass") == "yes") return std::nullopt;
+    return ErrorReply(401, "no pass");
+  };
+  route.receiver = [](const HttpRequest& request) -> Result<std::shared_ptr<BodyReceiver>> {
+    if (request.query == "none") return Unavailable("no room");
+    return std::shared_ptr<BodyReceiver>(std::make_shared<Counter>());
+  };
+  route.handler = [](HttpExchange& exchange) -> boost::asio::awaitable<void> {
+    EXPECT_TRUE(exchange.request().body.empty());
+    const auto& counter = static_cast<const Counter&>(*exchange.request().receiver);
+    EXPECT_LT(counter.most, 2'000'000u);
+    HttpReply reply{200, std::to_string(counter.total), "text/plain", {}};
+    co_await exchange.Send(std::move(reply));
+  };
+  routes_.Add(std::move(route));
+  options_.max_body_bytes = 100'000;
+  options_.max_held_body_bytes = 3'000'000;
+  options_.max_held_body_bytes_per_address = 0;
+  Start();
+  const std::string pass = "X-Pass: yes\r\n";
+  RawHttpClient client = Connect();
+  EXPECT_EQ(client.Do("PUT", "/large", std::string(19'000'000, 'x'), pass).body, "19000000");
+  EXPECT_EQ(client.Do("PUT", "/large", "", pass + "Content-Length: 0\r\n").body, "0");
+  client.Send("PUT /large HTTP/1.1\r\nHost: x\r\n" + pass + "Transfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 40; ++i) client.Send("186a0\r\n" + std::string(100'000, 'x') + "\r\n");
+  client.Send("0\r\n\r\n");
+  EXPECT_EQ(client.Read().body, "4000000");
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection stays usable
+
+  EXPECT_EQ(Connect().Do("PUT", "/large", "z", pass).status, 400);
+  EXPECT_EQ(Connect().Do("PUT", "/large?none", "x", pass).status, 503);
+  EXPECT_EQ(Connect().Do("PUT", "/large", "x").status, 401);
+  RawHttpClient announced = Connect(), other = Connect();
+  announced.Send("PUT /large HTTP/1.1\r\nHost: x\r\n" + pass + "Content-Length: 20000001\r\n\r\n");
+  EXPECT_EQ(announced.Read().status, 413);
+  // Other routes keep the server's limit.
+  other.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n186a1\r\n" +
+             std::string(100'001, 'x') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(other.Read().status, 413);
+  EXPECT_TRUE(StillServes());
+}
+
 TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
   options_.max_connections_per_address = 1;
   Start();

@@ -18,17 +18,6 @@ constexpr std::size_t kMostSaidBytes = 256 * 1024;
 constexpr auto kLoadPatience = std::chrono::seconds(300);    // a load reads the file, or fetches it from afar
 constexpr auto kPausePatience = std::chrono::seconds(1800);  // a pause may wait for the longest answers
 
-// The value of `server` in a query; empty: absent.
-std::string WantedServer(std::string_view query) {
-  while (!query.empty()) {
-    const auto end = std::min(query.find('&'), query.size());
-    const std::string_view field = query.substr(0, end);
-    if (field.starts_with("server=")) return PercentDecode(field.substr(7));
-    query.remove_prefix(std::min(end + 1, query.size()));
-  }
-  return {};
-}
-
 bool Succeeded(int status) { return status >= 200 && status < 300; }
 
 // Adds "did it" to what the servers said. A server that never had the adapter has unloaded it, if another one had it.
@@ -76,6 +65,14 @@ void FanOut::AddRoutes(RouteTable& routes) {
   add("POST", "/load_lora_adapter", Operation::kLoad);
   add("POST", "/v1/unload_lora_adapter", Operation::kUnload);
   add("POST", "/unload_lora_adapter", Operation::kUnload);
+  add("POST", "/adapters", Operation::kLoad);
+  add("DELETE", "/adapters/*", Operation::kUnload);
+  add("DELETE", "/v1/adapters/*", Operation::kUnload);
+  // An upload is larger than open routes take.
+  routes.Add({.method = "PUT",
+              .path = "/v1/adapters/*",
+              .handler = [this](HttpExchange& exchange) { return Run(exchange, Operation::kLoad); },
+              .gate = [this](HttpRequest& request) { return Refusal(request); }});
   for (const char* path : {"/pause", "/resume", "/abort_requests"}) add("POST", path, Operation::kPause);
   for (const char* path : {"/server_info", "/get_world_size"}) add("GET", path, Operation::kQuestion);
 }
@@ -113,7 +110,7 @@ asio::awaitable<std::vector<ServerAnswer>> FanOut::Ask(std::vector<std::shared_p
 asio::awaitable<void> FanOut::Run(HttpExchange& exchange, Operation operation) {
   const HttpRequest& request = exchange.request();
   std::vector<std::shared_ptr<RoutedServer>> servers = pool_.All();
-  const std::string wanted = WantedServer(request.query);
+  const std::string wanted = PercentDecode(QueryParameter(request.query, "server").value_or(""));
   if (!wanted.empty()) {
     std::erase_if(servers, [&](const auto& server) { return server->address.name != wanted; });
   }
@@ -127,7 +124,7 @@ asio::awaitable<void> FanOut::Run(HttpExchange& exchange, Operation operation) {
   } else {
     const bool changes_adapters = operation == Operation::kLoad || operation == Operation::kUnload;
     HttpCallRequest question{.method = request.method,
-                             .path = changes_adapters ? request.path : request.target,
+                             .path = request.target,
                              .body = request.body,
                              .timeout = changes_adapters ? kLoadPatience : kPausePatience};
     question.as_given = true;

@@ -7,6 +7,7 @@
 
 #include "auth/access.h"
 #include "base/log.h"
+#include "cluster/pinned_name.h"
 #include "cluster/prefix_blocks.h"
 #include "cluster/session_servers.h"
 #include "http/run_on.h"
@@ -96,7 +97,8 @@ asio::awaitable<bool> Forwarding::Prepare() {
       scanned.model = rewritten;
       scanned.names.emplace_back(rewritten);
     }
-    route_.prefix = PrefixBlocks(scanned.adapter.empty() ? scanned.model : scanned.adapter, scanned.text);
+    const std::string& model = scanned.adapter.empty() ? scanned.model : scanned.adapter;
+    route_.prefix = PrefixBlocks(SplitPinnedName(model).name, scanned.text);
   };
   if (request.body.size() <= kScannedAtOnce) {
     scan();
@@ -107,7 +109,7 @@ asio::awaitable<bool> Forwarding::Prepare() {
     co_await Fail(400, "x-llm-d-model-name-rewrite: expected a body that is a JSON object, found something else.");
     co_return false;
   }
-  const std::string named = scanned.adapter.empty() ? scanned.model : scanned.adapter;
+  const PinnedName named = SplitPinnedName(scanned.adapter.empty() ? scanned.model : scanned.adapter);
   const bool allowed = co_await CheckCaller(scanned, read);
   if (!allowed) co_return false;
   const bool admitted = co_await Admit(scanned);
@@ -116,12 +118,13 @@ asio::awaitable<bool> Forwarding::Prepare() {
     co_await Fail(steered.error());
     co_return false;
   }
-  route_.adapter = proxy_.pool_.AdapterOf(named);
+  route_.adapter = proxy_.pool_.AdapterOf(named.name);
   route_.prompt_tokens = PromptTokens(scanned);
   route_.output_tokens = proxy_.lengths_.Expect(route_.adapter, scanned.max_tokens);
   if (!route_.adapter.empty()) {
     const auto entry = proxy_.catalogue_.find(route_.adapter);
     if (entry != proxy_.catalogue_.end()) route_.digest = entry->second.digest;
+    if (!named.digest.empty()) route_.digest = named.digest;
   }
   std::string original = exchange_.TakeBody();
   if (rewritten.empty()) body_ = std::move(original);
@@ -138,7 +141,8 @@ asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, boo
                   "This API key is for some models alone: expected a JSON object with the name of one in `model`.");
     co_return false;
   }
-  for (const std::string& name : scanned.names) {
+  for (const std::string& scanned_name : scanned.names) {
+    const std::string name(SplitPinnedName(scanned_name).name);
     const std::string adapter = proxy_.pool_.AdapterOf(name);
     if (caller.Allows(name) || (!adapter.empty() && caller.Allows(adapter))) continue;
     co_await Fail(404, fmt::format("The model `{}` does not exist.", name));

@@ -90,7 +90,11 @@ class ScriptedService final : public GenerationService {
     found->second.cancelled = true;
     changed_.notify_all();
   }
-  void SetHold(Hold) override {}
+  void SetHold(Hold hold) override {
+    const std::lock_guard lock(mutex_);
+    held_ = hold == Hold::kAll;
+    changed_.notify_all();
+  }
   void AbortAll() override {}
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
   Status Health() const override {
@@ -144,7 +148,7 @@ class ScriptedService final : public GenerationService {
   void Loop() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stopping_ || (!running_.empty() && allowed_steps_ != 0); });
+      changed_.wait(lock, [this] { return stopping_ || (!running_.empty() && allowed_steps_ != 0 && !held_); });
       if (stopping_) return;
       if (allowed_steps_ > 0) --allowed_steps_;
       Step(lock);
@@ -241,7 +245,7 @@ class ScriptedService final : public GenerationService {
   std::uint64_t last_id_ = 0;
   int cancelled_ = 0;
   std::int64_t allowed_steps_ = -1;  // -1: any number
-  bool stopping_ = false;
+  bool held_ = false, stopping_ = false;
   std::thread thread_;  // last, because it uses the other members
 };
 

@@ -53,6 +53,7 @@ Result<Guards> LoadGuards(const ProtectionOptions& options) {
 struct Server::Impl {
   Impl(const ServerOptions& options, const ServerParts& parts, Guards loaded, OutputFormatTable output_formats)
       : protection(options.protection),
+        generation(*parts.generation),
         formats(std::move(output_formats)),
         guards(std::move(loaded)),
         defaults(options.defaults),
@@ -95,6 +96,8 @@ struct Server::Impl {
       const AdminGate gate{*options.adapter_admin_key, options.http.allowed_origins};
       adapters.emplace(parts.adapter_changes, *parts.clock, AdapterServiceOptions{.gate = gate});
       adapters->AddRoutes(routes);
+      uploads.emplace(parts.adapter_changes, UploadServiceOptions{.gate = gate, .max_bytes = options.max_upload_bytes});
+      uploads->AddRoutes(routes);
       trainers.emplace(*parts.generation, *parts.registry,
                        TrainerServiceOptions{gate, options.model_path, options.completion.max_model_len,
                                              options.defaults.sampling.logprobs_mode});
@@ -139,6 +142,7 @@ struct Server::Impl {
   }
 
   const ProtectionOptions protection;
+  GenerationService& generation;
   const OutputFormatTable formats;
   Guards guards;
   const RequestDefaults defaults;
@@ -154,6 +158,7 @@ struct Server::Impl {
   ModelRoutes models;
   CompletionService service;
   std::optional<AdapterService> adapters;
+  std::optional<UploadService> uploads;
   std::optional<TrainerService> trainers;
   HttpServer http;  // last, so that its threads end before the objects that they use
 };
@@ -186,6 +191,7 @@ int Server::connections() const { return impl_->http.connections(); }
 DrainReport Server::Shutdown() {
   impl_->fleet.Drain();
   impl_->live.Stop();
+  impl_->generation.SetHold(Hold::kNone);  // what a pause holds back ends as the rest does
   return impl_->http.Shutdown();
 }
 

@@ -17,6 +17,7 @@
 #include "http/tls_context.h"
 #include "server/adapters/adapter_admin.h"
 #include "server/adapters/adapter_changes.h"
+#include "server/adapters/upload_service.h"
 #include "server/completion/completion_request.h"
 #include "server/completion/completion_service.h"
 #include "server/completion/embedding_plan.h"
@@ -66,6 +67,7 @@ struct ServerOptions {
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
+  std::size_t max_upload_bytes = UploadServiceOptions().max_bytes;
   SnapshotServiceOptions fleet;  // its key_required is set from `protection`
   bool page = true;              // the page for people at /, and /docs
 };

@@ -416,6 +416,25 @@ TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
   EXPECT_EQ(service_.cancelled(), 0);
 }
 
+// A server that is paused when it shuts down takes no /resume any more.
+TEST_F(ServerTest, ShutdownLetsGoWhatAPauseHolds) {
+  options_.http.drain_timeout = 120s;
+  options_.adapter_admin_key = "";
+  service_.HoldSteps();
+  ServerParts parts = fixture_.Parts(service_);
+  parts.adapter_changes.load = [](const AdapterAdmin::LoadRequest&) { return NotFound("no adapters here"); };
+  server_ = std::move(Server::Start(options_, std::move(parts))).value();
+  RawHttpClient client = Connect();
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion()));
+  EXPECT_TRUE(service_.WaitUntilRunning(1));
+  EXPECT_EQ(Connect().Do("POST", "/pause?mode=keep").status, 200);
+  service_.ReleaseSteps();
+  EXPECT_FALSE(client.HasBytes());
+  const DrainReport report = server_->Shutdown();
+  EXPECT_EQ(client.Read().json()["choices"][0]["text"], "hello");
+  EXPECT_EQ(report.dropped.size(), 0u);
+}
+
 TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
   service_.set_step_time(2ms);
   options_.http.drain_timeout = 100ms;

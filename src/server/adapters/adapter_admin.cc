@@ -93,9 +93,11 @@ AdapterAdmin::~AdapterAdmin() {
 
 Result<VersionPtr> AdapterAdmin::Open(const std::string& name, const std::string& path) {
   ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(std::string(LocalPathOf(path))));
-  auto version =
-      parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
-                               [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
+  AdapterOrigin origin;
+  if (parts_.uploads != nullptr) origin.held = parts_.uploads->Hold(canonical);
+  auto version = parts_.registry->Prepare(
+      name, canonical, parts_.clock->UnixSeconds(),
+      [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); }, std::move(origin));
   if (version.ok() && !(*version)->warning.empty()) spdlog::warn("adapter '{}': {}", name, (*version)->warning);
   return version;
 }
@@ -155,7 +157,16 @@ Result<std::int64_t> AdapterAdmin::CheckFiles(const std::string& name, const std
                                 [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
 }
 
-Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request) {
+// The same content that is uploaded once more lies in another folder.
+bool AdapterAdmin::IsSame(const AdapterVersion& old, const AdapterVersion& version) const {
+  const auto uploaded = [this](const AdapterVersion& one) {
+    return parts_.uploads != nullptr && one.path.parent_path() == parts_.uploads->directory();
+  };
+  const bool same_path = old.path == version.path || (uploaded(old) && uploaded(version));
+  return same_path && old.file.digest == version.file.digest && old.text_digest == version.text_digest;
+}
+
+Result<AdapterAdmin::LoadResult> AdapterAdmin::Load(const LoadRequest& request) {
   RETURN_IF_ERROR(parts_.registry->CheckName(request.name));
   VersionPtr version;
   if (IsRemoteSource(request.path)) {  // before the name is held, so that a download holds up nothing
@@ -171,9 +182,7 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   if (version == nullptr) {
     ASSIGN_OR_RETURN(version, OpenForLoad(request));
   }
-  const bool same = old != nullptr && old->path == version->path && old->file.digest == version->file.digest &&
-                    old->text_digest == version->text_digest;
-  if (same) {
+  if (old != nullptr && IsSame(*old, *version)) {
     parts_.registry->Discard(*version);
     return ChangePin(old, request);
   }
@@ -189,7 +198,7 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   spdlog::info("adapter '{}' {}: {} (rank {}, digest {}{}{})", request.name, old == nullptr ? "loaded" : "reloaded",
                version->path.string(), version->file.max_rank, version->file.digest, RoundingIn(*version),
                request.pinned ? ", pinned" : "");
-  return old == nullptr ? LoadOutcome::kLoaded : LoadOutcome::kReloaded;
+  return LoadResult{old == nullptr ? LoadOutcome::kLoaded : LoadOutcome::kReloaded, version};
 }
 
 Status AdapterAdmin::PinAndJournal(const VersionPtr& version, const LoadRequest& request) {
@@ -198,7 +207,7 @@ Status AdapterAdmin::PinAndJournal(const VersionPtr& version, const LoadRequest&
 }
 
 // Changes only the pin: the weights are the same, so nothing is loaded.
-Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& version, const LoadRequest& request) {
+Result<AdapterAdmin::LoadResult> AdapterAdmin::ChangePin(const VersionPtr& version, const LoadRequest& request) {
   const bool pinned = request.pinned;
   bool was_pinned = false;
   {
@@ -215,7 +224,7 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& vers
   const std::lock_guard lock(mutex_);
   if (pinned) pinned_.insert(version->name);
   if (!pinned) pinned_.erase(version->name);
-  return LoadOutcome::kUnchanged;
+  return LoadResult{LoadOutcome::kUnchanged, version};
 }
 
 Status AdapterAdmin::Pin(VersionPtr version, bool pinned) {

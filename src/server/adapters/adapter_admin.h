@@ -24,6 +24,7 @@
 #include "server/adapters/adapter_directory.h"
 #include "server/adapters/adapter_finder.h"
 #include "server/adapters/background_work.h"
+#include "server/adapters/upload_store.h"
 
 namespace loramux {
 
@@ -31,13 +32,15 @@ namespace loramux {
 using SetPinned =
     std::function<void(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done)>;
 
-// What an AdapterAdmin works with. It owns `directory` and `journal`; what is a plain pointer must outlive it.
+// What an AdapterAdmin works with. It owns `directory`, `journal` and `uploads`; what is a plain pointer must outlive
+// it.
 struct AdapterAdminParts {
   const Clock* clock = nullptr;
   AdapterRegistry* registry = nullptr;
   AllowedRoots roots;  // directories that adapters may be loaded from; includes the adapter directory
   std::unique_ptr<AdapterDirectory> directory;  // --adapter-dir; null: none
   std::unique_ptr<AdapterJournal> journal;      // the journal in --state-dir; null: changes do not survive a restart
+  std::unique_ptr<UploadStore> uploads;         // in --state-dir; null: nothing can be uploaded
   RemoteAdapters* remote = nullptr;             // outlives the admin; null: sources are refused
   AllowedSources sources;                       // what may be loaded from `remote`
   SetPinned set_pinned;
@@ -59,7 +62,7 @@ class AdapterAdmin final : public AdapterFinder {
   // every two seconds. What has to be downloaded again comes later, on threads of its own.
   void Restore();
 
-  // A request to load the adapter at `path`, a folder or a source, as `name`.
+  // A request to load the adapter at `path`, a folder, one of uploads() or a source, as `name`.
   struct LoadRequest {
     std::string name, path;
     bool replace = false;  // true: reload a name that is loaded; false: refuse the request
@@ -69,11 +72,15 @@ class AdapterAdmin final : public AdapterFinder {
     bool journal = true;  // false: the journal does not keep it, because its owner does
   };
   enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded
+  struct LoadResult {
+    LoadOutcome outcome;
+    std::shared_ptr<const AdapterVersion> version;  // that the name stands for
+  };
   // Loads or reloads an adapter and, if asked, pins it. Errors: a name that is invalid, or loaded already while
   // `replace` is false; a path outside the allowed roots or sources; an adapter that is not valid or has another
   // digest; what RemoteAdapters::Use says; a pin or a journal write that fails. With unchanged content only the pin
   // changes.
-  Result<LoadOutcome> Load(const LoadRequest& request);
+  Result<LoadResult> Load(const LoadRequest& request);
   // Removes the name. It is free at once; running and queued requests finish with the version that they began with. A
   // name that comes from flags or from the adapter directory stays hidden until it is loaded again, also after a
   // restart. Error: kNotFound, if the name is unknown.
@@ -86,6 +93,8 @@ class AdapterAdmin final : public AdapterFinder {
   std::vector<OfferedAdapter> Offered() override;
   std::vector<BrokenAdapter> Broken() override;
   Result<std::shared_ptr<const AdapterVersion>> Compose(const std::vector<WeightedAdapter>& parts) override;
+
+  UploadStore* uploads() const { return parts_.uploads.get(); }
 
   // Returns name and path of every registered adapter, sorted by name.
   std::map<std::string, std::string> Loaded() const;
@@ -105,13 +114,14 @@ class AdapterAdmin final : public AdapterFinder {
   };
 
   Result<std::shared_ptr<const AdapterVersion>> Open(const std::string& name, const std::string& path);
+  bool IsSame(const AdapterVersion& old, const AdapterVersion& version) const;
   Result<std::shared_ptr<const AdapterVersion>> OpenRemote(const std::string& name, const std::string& path,
                                                            const std::string& digest, AskSource ask);
   Result<std::shared_ptr<const AdapterVersion>> OpenForLoad(const LoadRequest& request);
   Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
   Status Journal(const AdapterVersion& version, bool pinned);
   Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
-  Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
+  Result<LoadResult> ChangePin(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
   Status RestoreOne(const JournaledAdapter& adapter);
   Status PublishRestored(const JournaledAdapter& adapter, const std::shared_ptr<const AdapterVersion>& version);
   void FetchLater(const JournaledAdapter& adapter);

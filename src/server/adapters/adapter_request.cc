@@ -35,14 +35,37 @@ Result<AdapterAdmin::LoadRequest> ParseLoadRequest(std::string_view body) {
   if (request.name.empty() || request.path.empty()) {
     return InvalidArgument("Both 'lora_name' and 'lora_path' must be provided.", "lora_name");
   }
-  constexpr std::size_t kDigestDigits = 64;
-  const bool hexadecimal = request.digest.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!request.digest.empty() && (request.digest.size() != kDigestDigits || !hexadecimal)) {
-    return InvalidArgument("lora_digest: expected 64 hexadecimal digits in lower case, found " +
-                               std::to_string(request.digest.size()) + " characters",
-                           "lora_digest");
+  RETURN_IF_ERROR(CheckDigestText(request.digest));
+  return request;
+}
+
+Result<AdapterAdmin::LoadRequest> ParseSageMakerRequest(std::string_view body) {
+  ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  FieldReader fields(json, "");
+  AdapterAdmin::LoadRequest request;
+  bool preload = true;
+  fields.String("name", request.name);
+  fields.String("src", request.path);
+  fields.Boolean("preload", preload);
+  fields.Boolean("pin", request.pinned);
+  if (!fields.ok()) return fields.error();
+  if (request.name.empty() || request.path.empty()) {
+    return InvalidArgument("expected `name` and `src`, found only one of them or none", "name");
   }
   return request;
+}
+
+Status CheckDigestText(std::string_view digest) {
+  constexpr std::size_t kDigestDigits = 64;
+  const bool hexadecimal = digest.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  if (digest.empty() || (digest.size() == kDigestDigits && hexadecimal)) return Ok{};
+  return InvalidArgument("lora_digest: expected 64 hexadecimal digits in lower case, found " +
+                             std::to_string(digest.size()) + " characters",
+                         "lora_digest");
+}
+
+std::vector<std::pair<std::string, std::string>> VersionHeaders(const AdapterVersion& version) {
+  return {{kAdapterDigestHeader, version.file.digest}, {kWeightVersionHeader, WeightVersionOf(version)}};
 }
 
 Result<std::string> ParseUnloadRequest(std::string_view body) {

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "http/error_status.h"
+#include "http/json_reader.h"
 #include "http/run_on.h"
 #include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"
@@ -29,8 +30,7 @@ class Ticket {
 };
 
 // The bucket or organisation that a request loads from.
-std::string OriginOf(const HttpRequest& request) {
-  const auto parsed = ParseLoadRequest(request.body);
+std::string OriginOf(const Result<AdapterAdmin::LoadRequest>& parsed) {
   if (!parsed.ok()) return {};
   const auto source = ParseAdapterSource(parsed->path);
   if (!source.ok()) return {};
@@ -56,16 +56,21 @@ AdapterService::AdapterService(AdapterChanges changes, const Clock& clock, Adapt
 AdapterService::~AdapterService() { workers_.join(); }
 
 void AdapterService::AddRoutes(RouteTable& routes) {
-  const auto add = [&](const char* path, Operation operation, Dialect dialect) {
+  const auto add = [&](const char* method, const char* path, Operation operation, Dialect dialect) {
     routes.Add(
-        "POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
+        method, path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
         RouteAccess::kOpen);  // the handlers check a key of their own
   };
-  add("/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
-  add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
-  add("/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
-  add("/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
-  add("/load_lora_adapter_from_tensors", &AdapterService::RefuseTensors, Dialect::kSglang);
+  add("POST", "/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
+  add("POST", "/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
+  add("POST", "/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
+  add("POST", "/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
+  add("POST", "/adapters", &AdapterService::Load, Dialect::kSageMaker);
+  add("DELETE", "/adapters/*", &AdapterService::Unload, Dialect::kSageMaker);
+}
+
+Result<AdapterAdmin::LoadRequest> AdapterService::Parse(const HttpRequest& request, Dialect dialect) {
+  return dialect == Dialect::kSageMaker ? ParseSageMakerRequest(request.body) : ParseLoadRequest(request.body);
 }
 
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
@@ -86,7 +91,7 @@ asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation oper
       const Ticket ticket(downloading_, options_.max_downloads);
       done = NotStarted(ErrorReply(Unavailable(kTooMany)));
       if (ticket.ok()) {
-        co_await RunOn(downloads_, OriginOf(exchange.request()),
+        co_await RunOn(downloads_, OriginOf(Parse(exchange.request(), dialect)),
                        [&] { done = LoadFromSource(exchange.request(), dialect); });
       }
     }
@@ -96,40 +101,34 @@ asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation oper
 }
 
 std::optional<HttpReply> AdapterService::Load(const HttpRequest& request, Dialect dialect) {
-  const auto parsed = ParseLoadRequest(request.body);
+  const auto parsed = Parse(request, dialect);
   if (parsed.ok() && IsRemoteSource(parsed->path)) return std::nullopt;
   return LoadParsed(parsed, dialect);
 }
 
 HttpReply AdapterService::LoadFromSource(const HttpRequest& request, Dialect dialect) {
-  return LoadParsed(ParseLoadRequest(request.body), dialect);
+  return LoadParsed(Parse(request, dialect), dialect);
 }
 
 HttpReply AdapterService::LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect) {
-  if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
-  const auto outcome = changes_.load(*parsed);
-  if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
-  return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
+  if (!parsed.ok()) return Reply(parsed.error(), {}, dialect, nullptr);
+  const auto loaded = changes_.load(*parsed);
+  if (!loaded.ok()) return Reply(loaded.error(), {}, dialect, nullptr);
+  return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(loaded->outcome), dialect,
+               loaded->version.get());
 }
 
 std::optional<HttpReply> AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
-  const auto name = ParseUnloadRequest(request.body);
-  if (!name.ok()) return Reply(name.error(), {}, dialect);
+  const auto name = dialect == Dialect::kSageMaker ? request.tail : ParseUnloadRequest(request.body);
+  if (!name.ok()) return Reply(name.error(), {}, dialect, nullptr);
   const Status status = changes_.unload(*name);
-  return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
+  return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect, nullptr);
 }
 
-std::optional<HttpReply> AdapterService::RefuseTensors(const HttpRequest&, Dialect dialect) {
-  return Reply(
-      Unsupported("serialized_tensors: expected an adapter on a disk or in a store, because tensors in a body "
-                  "are pickled Python objects, which run code; save the adapter (save_pretrained) and send its "
-                  "folder or address to /load_lora_adapter as lora_path",
-                  "serialized_tensors"),
-      {}, dialect);
-}
-
-HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect dialect) const {
+HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect dialect,
+                                const AdapterVersion* version) const {
   HttpReply reply;
+  if (version != nullptr) reply.headers = VersionHeaders(*version);
   if (!status.ok()) {
     spdlog::warn("adapter operation refused ({}): {}", ErrorCodeName(status.error().code), status.error().message);
     reply.status = HttpStatus(status.error());
@@ -138,6 +137,8 @@ HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect 
   if (dialect == Dialect::kSglang) {
     if (reply.status == 404) reply.status = 400;  // SGLang uses one status for all failures
     reply.body = SglangBody(status.ok() ? nullptr : &status.error(), changes_.loaded());
+  } else if (status.ok() && dialect == Dialect::kSageMaker) {
+    reply.body = DumpJson({{"status", std::move(text)}});
   } else if (status.ok()) {
     reply.content_type = "text/plain; charset=utf-8";
     reply.body = std::move(text);

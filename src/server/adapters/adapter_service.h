@@ -36,20 +36,21 @@ class AdapterService {
   ~AdapterService();
 
   // Adds POST /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM), and POST /load_lora_adapter and
-  // /unload_lora_adapter (SGLang), whose /load_lora_adapter_from_tensors is refused with what to do.
+  // /unload_lora_adapter (SGLang), and POST /adapters and DELETE /adapters/NAME (SageMaker).
   void AddRoutes(RouteTable& routes);
 
  private:
-  enum class Dialect { kVllm, kSglang };
+  enum class Dialect { kVllm, kSglang, kSageMaker };
+  static Result<AdapterAdmin::LoadRequest> Parse(const HttpRequest& request, Dialect dialect);
   // Neither waits for the network. nullopt: a load from a source, which LoadFromSource carries out.
   using Operation = std::optional<HttpReply> (AdapterService::*)(const HttpRequest& request, Dialect dialect);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
   std::optional<HttpReply> Load(const HttpRequest& request, Dialect dialect);
   std::optional<HttpReply> Unload(const HttpRequest& request, Dialect dialect);
-  std::optional<HttpReply> RefuseTensors(const HttpRequest& request, Dialect dialect);
   HttpReply LoadFromSource(const HttpRequest& request, Dialect dialect);
   HttpReply LoadParsed(const Result<AdapterAdmin::LoadRequest>& parsed, Dialect dialect);
-  HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;
+  // `version`: what a load made; null: nothing.
+  HttpReply Reply(const Status& status, std::string text, Dialect dialect, const AdapterVersion* version) const;
 
   const AdapterChanges changes_;
   const AdapterServiceOptions options_;

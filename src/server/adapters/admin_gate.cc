@@ -46,9 +46,8 @@ std::optional<HttpReply> ReasonToRefuse(const HttpRequest& request, const AdminG
     return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
   }
   if (!gate.key.empty() && !SameKey(BearerToken(request.Header("Authorization")), gate.key)) return Unauthorised();
-  if (!request.body.empty() && !IsJson(request.Header("Content-Type"))) {
-    return ErrorReply(415,
-                      "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
+  if (!request.body.empty()) {
+    if (auto refusal = AdminGate::TypeRefusal(request)) return refusal;
   }
   if (!request.draining) return std::nullopt;
   return NotStarted(
@@ -56,6 +55,11 @@ std::optional<HttpReply> ReasonToRefuse(const HttpRequest& request, const AdminG
 }
 
 }  // namespace
+
+std::optional<HttpReply> AdminGate::TypeRefusal(const HttpRequest& request) {
+  if (IsJson(request.Header("Content-Type"))) return std::nullopt;
+  return ErrorReply(415, "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
+}
 
 std::optional<HttpReply> AdminGate::Refusal(const HttpRequest& request) const {
   auto refusal = ReasonToRefuse(request, *this);

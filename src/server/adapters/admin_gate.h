@@ -16,6 +16,8 @@ struct AdminGate {
 
   // Returns why the request is refused, and logs it; nullopt: it is not.
   std::optional<HttpReply> Refusal(const HttpRequest& request) const;
+  // The same for a request whose body does not say that it is JSON. (Web pages can send other types without asking.)
+  static std::optional<HttpReply> TypeRefusal(const HttpRequest& request);
 };
 
 }  // namespace loramux

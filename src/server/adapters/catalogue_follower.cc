@@ -266,15 +266,15 @@ void CatalogueFollower::WaitForOthers(const std::string& name, std::int64_t gene
   }
 }
 
-Result<AdapterAdmin::LoadOutcome> CatalogueFollower::Load(const AdapterAdmin::LoadRequest& request) {
+Result<AdapterAdmin::LoadResult> CatalogueFollower::Load(const AdapterAdmin::LoadRequest& request) {
   std::int64_t generation = 0;
   auto outcome = LoadAndWrite(request, generation);
   if (outcome.ok()) WaitForOthers(request.name, generation);
   return outcome;
 }
 
-Result<AdapterAdmin::LoadOutcome> CatalogueFollower::LoadAndWrite(const AdapterAdmin::LoadRequest& request,
-                                                                  std::int64_t& generation) {
+Result<AdapterAdmin::LoadResult> CatalogueFollower::LoadAndWrite(const AdapterAdmin::LoadRequest& request,
+                                                                 std::int64_t& generation) {
   const NameGuard guard(*this, request.name);
   const std::uint64_t epoch = Epoch();
   ASSIGN_OR_RETURN(const CatalogueRecord seen, ReadForChange(request.name));
@@ -286,7 +286,7 @@ Result<AdapterAdmin::LoadOutcome> CatalogueFollower::LoadAndWrite(const AdapterA
   const auto local = before.find(request.name);
   AdapterAdmin::LoadRequest here = request;
   here.journal = false;
-  ASSIGN_OR_RETURN(const AdapterAdmin::LoadOutcome outcome, admin_.Load(here));
+  ASSIGN_OR_RETURN(AdapterAdmin::LoadResult outcome, admin_.Load(here));
   FleetAdapter entry = seen.entry.value_or(FleetAdapter{});
   entry.source = request.path;
   entry.digest = DigestOf(request.name);

@@ -48,7 +48,7 @@ class CatalogueFollower {
   // Load here, and for the fleet: Ok means that the catalogue has the entry and the adapter is loaded here. The other
   // servers follow; it waits for them, but for at most 3 s. Errors: those of AdapterAdmin::Load; kUnavailable, the
   // catalogue cannot be changed now, or was changed by another server meanwhile: then everything here is as it was.
-  Result<AdapterAdmin::LoadOutcome> Load(const AdapterAdmin::LoadRequest& request);
+  Result<AdapterAdmin::LoadResult> Load(const AdapterAdmin::LoadRequest& request);
   // Removes the name from the catalogue, and here. A name that is loaded here alone is unloaded here.
   Status Unload(const std::string& name);
 
@@ -86,7 +86,7 @@ class CatalogueFollower {
   std::uint64_t Epoch() const;
   std::string DigestOf(const std::string& name);
   Result<CatalogueRecord> ReadForChange(const std::string& name);
-  Result<AdapterAdmin::LoadOutcome> LoadAndWrite(const AdapterAdmin::LoadRequest& request, std::int64_t& generation);
+  Result<AdapterAdmin::LoadResult> LoadAndWrite(const AdapterAdmin::LoadRequest& request, std::int64_t& generation);
   void WaitForOthers(const std::string& name, std::int64_t generation);
   Result<std::vector<std::string>> OthersBehind(const std::string& name, std::int64_t generation);
   void RollBack(const std::string& name, const std::optional<FleetAdapter>& owned, const std::string& path,

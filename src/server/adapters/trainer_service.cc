@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <limits>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -23,23 +22,11 @@ constexpr std::chrono::milliseconds kLook(2);
 
 enum class PauseMode { kAbort, kWait, kKeep };
 
-// The value of a parameter of a query; nullopt: it has none of this name.
-std::optional<std::string_view> ParameterOf(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    if (!pair.starts_with(name)) continue;
-    if (pair.size() == name.size()) return std::string_view();
-    if (pair[name.size()] == '=') return pair.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
 // vLLM's parameter to clear the prefix cache has nothing to do: cached prefixes belong to the content of an adapter.
 Result<PauseMode> ModeOf(std::string_view query) {
-  const auto wait = ParameterOf(query, "wait_for_inflight_requests");  // the older name
+  const auto wait = QueryParameter(query, "wait_for_inflight_requests");  // the older name
   if (wait == "true" || wait == "1") return PauseMode::kWait;
-  const std::string_view mode = ParameterOf(query, "mode").value_or("abort");
+  const std::string_view mode = QueryParameter(query, "mode").value_or("abort");
   if (mode == "abort") return PauseMode::kAbort;
   if (mode == "wait") return PauseMode::kWait;
   if (mode == "keep") return PauseMode::kKeep;
@@ -51,10 +38,6 @@ HttpReply JsonReply(const Json& json) {
   HttpReply reply;
   reply.body = DumpJson(json);
   return reply;
-}
-
-HttpReply NotPausedYet() {
-  return ErrorReply(Unavailable("The server ends before its requests have: nothing is paused."));
 }
 
 // Error: the body names single requests.
@@ -107,8 +90,7 @@ asio::awaitable<void> TrainerService::Pause(HttpExchange& exchange) {
     generation_.SetHold(hold_);
     if (*mode == PauseMode::kAbort) generation_.AbortAll();
     spdlog::info("paused: {}", *mode == PauseMode::kKeep ? "all requests are held" : "new requests are held");
-    const bool idle = *mode == PauseMode::kKeep || co_await UntilIdle(exchange);
-    if (!idle) reply = NotPausedYet();
+    if (*mode != PauseMode::kKeep) co_await UntilIdle(exchange);
   }
   co_await exchange.Send(std::move(reply));
 }
@@ -138,13 +120,12 @@ asio::awaitable<void> TrainerService::Abort(HttpExchange& exchange) {
   co_await exchange.Send(std::move(reply));
 }
 
-asio::awaitable<bool> TrainerService::UntilIdle(HttpExchange& exchange) const {
+asio::awaitable<void> TrainerService::UntilIdle(HttpExchange& exchange) const {
   const std::atomic<bool>& gone = exchange.WatchClient();
   asio::steady_timer timer(exchange.executor());
   while (true) {
     const GenerationLoad load = generation_.Load();
-    if (load.running + load.waiting == 0) co_return true;
-    if (gone) co_return false;
+    if (gone || load.running + load.waiting == 0) co_return;
     timer.expires_after(kLook);
     boost::system::error_code ignored;
     co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));

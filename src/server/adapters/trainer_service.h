@@ -37,8 +37,8 @@ class TrainerService {
   boost::asio::awaitable<void> Pause(HttpExchange& exchange);
   boost::asio::awaitable<void> Resume(HttpExchange& exchange);
   boost::asio::awaitable<void> Abort(HttpExchange& exchange);
-  // Waits until no request runs or waits to run. False: the client left, or the server ends.
-  boost::asio::awaitable<bool> UntilIdle(HttpExchange& exchange) const;
+  // Waits until no request runs or waits to run, or the client is gone. What is held stays held then.
+  boost::asio::awaitable<void> UntilIdle(HttpExchange& exchange) const;
   std::string ServerInfo() const;
 
   GenerationService& generation_;

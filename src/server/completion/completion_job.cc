@@ -36,18 +36,16 @@ RequestLimits LimitsOfRequest(const ServingContext& context) {
   return limits;
 }
 
-// The version that serves the request. Where the request asks for a certain content, a server that has not got it says
+// The version that serves the request. Where a router asks for a certain content, a server that has not got it says
 // that another one may.
-Result<VersionPtr> VersionOf(const ServingContext& context, const ModelChoice& choice) {
+Result<VersionPtr> VersionOf(const ServingContext& context, ModelChoice choice) {
+  if (!context.require_digest.empty()) choice.digest.clear();  // the router knows it too
   auto version = ResolveModel(*context.registry, *context.finder, *context.caller, choice);
   if (context.require_digest.empty()) return version;
   const bool permitted = context.caller->Allows(choice.name);
   if (!version.ok()) return permitted ? Elsewhere(context.require_digest, std::move(version).error()) : version;
-  const std::string_view digest = *version == nullptr ? std::string_view("none") : (*version)->file.digest;
-  if (digest == context.require_digest) return version;
-  return Unavailable(fmt::format("The model '{}' has other content on this server: expected the digest {}, found {}",
-                                 choice.name, context.require_digest, digest),
-                     choice.field);
+  if (DigestOf(version->get()) == context.require_digest) return version;
+  return Unavailable(OtherContent(choice.name, context.require_digest, version->get()), choice.field);
 }
 
 // What the adapter's folder says of text; null: nothing.
@@ -217,6 +215,10 @@ Result<CompletionJob> CompletionJob::Make(const ServingContext& context, const D
   return job;
 }
 
+std::string CompletionJob::weight_version() const {
+  return adapter_ == nullptr ? std::string() : WeightVersionOf(*adapter_);
+}
+
 bool CompletionJob::registered() const { return IsRegistered(*context_.registry, *context_.caller, model_); }
 
 Status CompletionJob::Resolve() {
@@ -230,7 +232,7 @@ Status CompletionJob::Resolve() {
 Status CompletionJob::ResolveVersion() {
   ASSIGN_OR_RETURN(adapter_, VersionOf(context_, model_));
   request_.model = model_.parts.empty() ? model_.name : adapter_->name;
-  writer_->SetModel(request_.model);
+  writer_->SetModel({request_.model, weight_version()});
   if (!request_.embedding) RETURN_IF_ERROR(request_.TakeDefaults(DefaultsOf(context_, adapter_)));
   ASSIGN_OR_RETURN(ticket_, Admit(context_, request_, adapter_.get()));
   seed_ = request_.seed ? *request_.seed : context_.seeds->Next();

@@ -112,6 +112,9 @@ class CompletionJob {
     return adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->file.digest);
   }
 
+  // WeightVersionOf that adapter; empty for the base model.
+  std::string weight_version() const;
+
   // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
   // was not called yet.
   void Count(ServerMetrics& metrics, TimeNs received);

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "http/random_source.h"
 #include "http/run_on.h"
+#include "server/adapters/adapter_request.h"
 #include "server/completion/prompt_limit.h"
 #include "server/completion/request_spans.h"
 #include "server/fleet/fleet_headers.h"
@@ -229,6 +230,7 @@ void ReportLeftOutTools(HttpExchange& exchange, std::span<const std::string> too
 void TellRouters(HttpExchange& exchange, const GenerationService& generation, const Result<CompletionJob>& job) {
   if (job.ok() && !job->adapter_digest().empty()) {
     exchange.AddHeader(kAdapterDigestHeader, std::string(job->adapter_digest()));
+    exchange.AddHeader(kWeightVersionHeader, job->weight_version());
   }
   const std::string_view format = exchange.request().Header(kLoadReportFormatHeader);
   if (format.empty()) return;

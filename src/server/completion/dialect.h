@@ -14,14 +14,20 @@
 
 namespace loramux {
 
+// What answers a request.
+struct ServedModel {
+  std::string name;                 // a base model's or an adapter's
+  std::string weight_version = {};  // WeightVersionOf the adapter; empty: the base model
+};
+
 // Writes the answer of one request. Belongs to one job; not thread-safe.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   // Returns the answer's id.
   virtual const std::string& id() const = 0;
-  // Sets the name of the model that answers, if it is not the one in the request. Called before anything is written.
-  virtual void SetModel(const std::string& model) = 0;
+  // Sets the model that answers, which may have another name than in the request. Called before anything is written.
+  virtual void SetModel(const ServedModel& model) = 0;
 
   // Not streaming: returns the whole body. `choices` are complete, ordered by index.
   virtual std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) = 0;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "cluster/pinned_name.h"
 #include "http/json_reader.h"
 
 namespace loramux {
@@ -11,6 +14,13 @@ namespace {
 bool IsBase(const AdapterRegistry& registry, std::string_view name) {
   const auto& bases = registry.base_names();
   return std::find(bases.begin(), bases.end(), name) != bases.end();
+}
+
+// The choice of a name that may pin a digest. A name that is registered as a whole pins none.
+ModelChoice Pinned(const AdapterRegistry& registry, std::string name, std::string field) {
+  const PinnedName pinned = SplitPinnedName(name);
+  if (pinned.digest.empty() || registry.Resolve(name).ok()) return {std::move(name), std::move(field)};
+  return {std::string(pinned.name), std::move(field), {}, std::string(pinned.digest)};
 }
 
 // The composite of the choice's parts, each of which the caller may use.
@@ -29,6 +39,15 @@ Result<std::shared_ptr<const AdapterVersion>> ResolveSum(const AdapterRegistry& 
 
 }  // namespace
 
+std::string_view DigestOf(const AdapterVersion* version) {
+  return version == nullptr ? std::string_view("none") : std::string_view(version->file.digest);
+}
+
+std::string OtherContent(std::string_view name, std::string_view digest, const AdapterVersion* version) {
+  return fmt::format("The model '{}' has other content on this server: expected the digest {}, found {}", name, digest,
+                     DigestOf(version));
+}
+
 std::string AdapterOf(const AdapterRegistry& registry, const std::string& model) {
   if (registry.Resolve(model).ok()) return model;
   for (const std::string& base : registry.base_names()) {
@@ -41,8 +60,12 @@ std::string AdapterOf(const AdapterRegistry& registry, const std::string& model)
 Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::string& model,
                                 const std::optional<AdapterField>& adapter) {
   std::string name = AdapterOf(registry, model);
-  if (!adapter || (adapter->name == name && adapter->parts.empty())) return ModelChoice{std::move(name), "model"};
-  if (IsBase(registry, name)) return ModelChoice{adapter->name, adapter->field, adapter->parts};
+  if (!adapter || (adapter->name == name && adapter->parts.empty())) return Pinned(registry, std::move(name), "model");
+  if (IsBase(registry, name)) {
+    ModelChoice choice = Pinned(registry, adapter->name, adapter->field);
+    choice.parts = adapter->parts;
+    return choice;
+  }
   return InvalidArgument("`" + adapter->field + "`: expected the adapter that `model` names (" +
                              DescribeJson(Json(name)) + "), or the base model in `model`, found " +
                              DescribeJson(Json(adapter->name)),
@@ -55,11 +78,11 @@ Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry
   const Error unknown = NotServed(choice.field, UnknownModel(choice.name));
   if (!caller.Allows(choice.name)) return unknown;
   if (choice.field != "model" && IsBase(registry, choice.name)) return unknown;
-  auto known = registry.Resolve(choice.name);
-  if (known.ok()) return known;
-  auto found = finder.Find(choice.name);
-  if (!found.ok()) return NotServed(choice.field, found.error());
-  return found;
+  auto version = registry.Resolve(choice.name);
+  if (!version.ok()) version = finder.Find(choice.name);
+  if (!version.ok()) return NotServed(choice.field, version.error());
+  if (choice.digest.empty() || DigestOf(version->get()) == choice.digest) return version;
+  return NotServed(choice.field, NotFound(OtherContent(choice.name, choice.digest, version->get()), "model"));
 }
 
 bool IsRegistered(const AdapterRegistry& registry, const ApiKey& caller, const ModelChoice& choice) {

@@ -40,6 +40,31 @@ TEST_F(ModelChoiceTest, ANameOfTheBaseModelMayStandBeforeTheAdapters) {
   }
 }
 
+// Only a whole digest is one: names may have an @ of their own.
+TEST_F(ModelChoiceTest, ADigestBehindTheNamePinsTheContent) {
+  const std::string digest(64, 'a'), other(63, 'a');
+  for (const char* name : {"pinned", "odd@name"}) {
+    auto adapter = std::make_shared<AdapterVersion>();
+    adapter->name = name;
+    adapter->file.digest = digest;
+    ASSERT_TRUE(registry_.Commit(std::move(adapter)).ok());
+  }
+  EXPECT_EQ(Serves("pinned@" + digest), "pinned");
+  EXPECT_EQ(Serves("base:pinned@" + digest), "pinned");
+  EXPECT_EQ(Serves("odd@name"), "odd@name");
+  EXPECT_EQ(Serves("odd@name@" + digest), "odd@name");
+  EXPECT_EQ(Serves("base", AdapterField{"lora_path", "pinned@" + digest}), "pinned");
+  EXPECT_EQ(Serves("pinned@" + other + "b"),
+            "model: The model 'pinned' has other content on this server: expected the digest " + other + "b, found " +
+                digest);
+  EXPECT_THAT(Serves("base@" + digest), HasSubstr("found none"));
+  EXPECT_THAT(Serves("base", AdapterField{"lora_path", "pinned@" + other + "b"}), HasSubstr("lora_path: `lora_path`"));
+  for (const std::string& unknown :
+       std::vector<std::string>{"pinned@" + other, "pinned@" + other + "A", "pinned@", "@" + digest}) {
+    EXPECT_THAT(Serves(unknown), HasSubstr("model: The model `")) << unknown;
+  }
+}
+
 TEST_F(ModelChoiceTest, AFieldNamesAnAdapterOfTheBaseModel) {
   EXPECT_EQ(Serves("base", AdapterField{"lora_path", "sql"}), "sql");
   EXPECT_EQ(Serves("sql", AdapterField{"lora_path", "sql"}), "sql");

@@ -85,7 +85,7 @@ class MessageWriter final : public AnswerWriter {
   MessageWriter(std::string id, std::string model) : id_(std::move(id)), model_(std::move(model)) {}
 
   const std::string& id() const override { return id_; }
-  void SetModel(const std::string& model) override { model_ = model; }
+  void SetModel(const ServedModel& model) override { model_ = model.name; }
 
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
     keeps_ = true;

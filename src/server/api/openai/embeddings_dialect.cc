@@ -37,7 +37,10 @@ class PooledWriter : public AnswerWriter {
       : id_(std::move(id)), created_(created), model_(std::move(model)) {}
 
   const std::string& id() const final { return id_; }
-  void SetModel(const std::string& model) final { model_ = model; }
+  void SetModel(const ServedModel& model) final {
+    model_ = model.name;
+    if (!model.weight_version.empty()) version_ = ",\"weight_version\":" + DumpJson(model.weight_version);
+  }
 
   std::string Delta(const ChoiceOutput&, const Usage&) final { CHECK(false); }
   std::string End(const Usage&) final { CHECK(false); }
@@ -45,11 +48,12 @@ class PooledWriter : public AnswerWriter {
 
  protected:
   const std::string& model() const { return model_; }
+  const std::string& version() const { return version_; }
   // `item` writes the JSON of an output.
   template <typename Item>
   std::string List(std::span<const ChoiceOutput> choices, const Json& usage, const Item& item) const {
     std::string body = R"({"object":"list","id":)" + DumpJson(id_) + R"(,"created":)" + std::to_string(created_) +
-                       R"(,"model":)" + DumpJson(model_) + R"(,"data":[)";
+                       R"(,"model":)" + DumpJson(model_) + version_ + R"(,"data":[)";
     for (const ChoiceOutput& choice : choices) body += (choice.index == 0 ? "" : ",") + item(choice);
     return body + R"(],"usage":)" + DumpJson(usage) + "}";
   }
@@ -69,6 +73,7 @@ class PooledWriter : public AnswerWriter {
   const std::string id_;
   const std::int64_t created_;
   std::string model_;
+  std::string version_;  // a field with a comma before it; empty: the base model answers
 };
 
 std::string IndexOf(const ChoiceOutput& choice) { return R"("index":)" + std::to_string(choice.index); }
@@ -123,7 +128,7 @@ class RerankWriter final : public PooledWriter {
     std::ranges::stable_sort(sorted, std::greater(),
                              [](const ChoiceOutput* choice) { return choice->embedding.at(0); });
     if (reply_.top_n > 0 && reply_.top_n < sorted.size()) sorted.resize(reply_.top_n);
-    std::string body = R"({"id":)" + DumpJson(id()) + R"(,"model":)" + DumpJson(model()) + R"(,"usage":)" +
+    std::string body = R"({"id":)" + DumpJson(id()) + R"(,"model":)" + DumpJson(model()) + version() + R"(,"usage":)" +
                        DumpJson(UsageOf(usage)) + R"(,"results":[)";
     for (const ChoiceOutput* choice : sorted) {
       body += (choice == sorted.front() ? "{" : ",{") + IndexOf(*choice);

@@ -17,7 +17,7 @@ class OpenAiWriter final : public AnswerWriter {
 
   const std::string& id() const override { return head_.id; }
 
-  void SetModel(const std::string& model) override { head_.model = model; }
+  void SetModel(const ServedModel& model) override { head_.served = model; }
 
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
     return CompletionBody(head_, choices, usage);
@@ -64,7 +64,7 @@ class OpenAiEndpoint final : public Dialect {
   Result<DialectRequest> Parse(std::string_view body, const DialectContext& context) const override {
     auto parsed = chat() ? ParseChatRequest(body, context.limits) : ParseCompletionRequest(body, context.limits);
     if (!parsed.ok()) return std::move(parsed).error();
-    ResponseHead head{endpoint_, (chat() ? "chatcmpl-" : "cmpl-") + context.number, context.created, parsed->model};
+    ResponseHead head{endpoint_, (chat() ? "chatcmpl-" : "cmpl-") + context.number, context.created, {parsed->model}};
     auto writer = std::make_unique<OpenAiWriter>(std::move(head), *parsed);
     return DialectRequest{std::move(*parsed), std::move(writer)};
   }

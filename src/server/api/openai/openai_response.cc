@@ -1,6 +1,7 @@
 #include "server/api/openai/openai_response.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "auth/error_body.h"
 #include "http/error_status.h"
@@ -132,7 +133,13 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
   return {{"id", head.id},
           {"object", ObjectName(head.endpoint, streamed)},
           {"created", head.created},
-          {"model", head.model}};
+          {"model", head.served.name}};
+}
+
+// A field with a comma before it; empty: the base model answers.
+std::string VersionField(const ResponseHead& head) {
+  const std::string& version = head.served.weight_version;
+  return version.empty() ? std::string() : ",\"weight_version\":" + DumpJson(version);
 }
 
 }  // namespace
@@ -185,7 +192,7 @@ Json ChatLogprobList(std::span<const TokenLogprobText> tokens) {
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage) {
   std::string body = DumpJson(HeadJson(head, false));
   body.pop_back();  // the closing brace
-  body += ",\"choices\":[";
+  body += VersionField(head) + ",\"choices\":[";
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
     Json content = chat ? ChatMessage(choice) : Json(choice.text);
@@ -205,14 +212,18 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
 }
 
 EventWriter::EventWriter(const ResponseHead& head, bool null_usage)
-    : endpoint_(head.endpoint), null_usage_(null_usage), prefix_("data: " + DumpJson(HeadJson(head, true))) {
+    : endpoint_(head.endpoint),
+      null_usage_(null_usage),
+      prefix_("data: " + DumpJson(HeadJson(head, true))),
+      version_(VersionField(head)) {
   prefix_.pop_back();  // the closing brace
   prefix_ += ",\"choices\":";
 }
 
-std::string EventWriter::Event(std::string_view choices, const Usage* usage, std::string_view more) const {
+std::string EventWriter::Event(std::string_view choices, const Usage* usage, std::string_view more) {
   std::string event = prefix_;
   event += choices;
+  event += std::exchange(version_, {});
   event += more;
   if (usage != nullptr) event += ",\"usage\":" + DumpJson(UsageJson(*usage));
   if (usage == nullptr && null_usage_) event += ",\"usage\":null";
@@ -220,7 +231,7 @@ std::string EventWriter::Event(std::string_view choices, const Usage* usage, std
   return event;
 }
 
-std::string EventWriter::Role(const ChoiceOutput& first, const Usage* usage) const {
+std::string EventWriter::Role(const ChoiceOutput& first, const Usage* usage) {
   const Json choice = {{"index", first.index},
                        {"delta", {{"role", "assistant"}, {"content", ""}}},
                        {"logprobs", nullptr},
@@ -228,7 +239,7 @@ std::string EventWriter::Role(const ChoiceOutput& first, const Usage* usage) con
   return Event("[" + DumpJson(choice) + "]", usage, ChatPromptIds(first, endpoint_));
 }
 
-std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) const {
+std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) {
   if (choice.events) return ParsedDelta(choice, usage);
   const bool chat = endpoint_ == Endpoint::kChat;
   Json content = chat ? Json{{"content", choice.text}} : Json(choice.text);
@@ -236,7 +247,7 @@ std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) c
 }
 
 // The log-probabilities and ids come with the first delta, the end with the last one.
-std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const {
+std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* usage) {
   std::vector<Json> deltas = DeltasOf(*choice.events);
   const bool silent = choice.finish == FinishReason::kNone && choice.logprobs.empty() &&
                       (!choice.token_ids || choice.token_ids->empty()) && usage == nullptr;
@@ -262,7 +273,7 @@ std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* us
   return text;
 }
 
-std::string EventWriter::FinalUsage(const Usage& usage) const { return Event("[]", &usage); }
+std::string EventWriter::FinalUsage(const Usage& usage) { return Event("[]", &usage); }
 
 std::string ErrorEvent(const Error& error) {
   return "data: " + ErrorBody(HttpStatus(error), error.message, error.param) + "\n\n";

@@ -11,6 +11,7 @@
 #include "http/json_reader.h"
 #include "server/completion/choice_output.h"
 #include "server/completion/completion_request.h"
+#include "server/completion/dialect.h"
 
 namespace loramux {
 
@@ -19,7 +20,7 @@ struct ResponseHead {
   Endpoint endpoint = Endpoint::kChat;
   std::string id;            // "chatcmpl-..." or "cmpl-..."
   std::int64_t created = 0;  // Unix seconds
-  std::string model;         // unix seconds
+  ServedModel served;
 };
 
 // Returns the body of a response that is not streamed.
@@ -36,25 +37,27 @@ Json ChatLogprobList(std::span<const TokenLogprobText> tokens);
 // Builds the server-sent events of one streamed response. Caches their common beginning.
 class EventWriter {
  public:
-  // `null_usage` adds "usage":null to events without usage (OpenAI, with include_usage).
+  // `null_usage` adds "usage":null to events without usage (OpenAI, with include_usage). The first event has the
+  // weight version.
   EventWriter(const ResponseHead& head, bool null_usage);
   // Returns the first event of a chat choice: {"role":"assistant","content":""}. `usage` may be null: none is reported.
   // `first` is the choice's first output.
-  std::string Role(const ChoiceOutput& first, const Usage* usage) const;
+  std::string Role(const ChoiceOutput& first, const Usage* usage);
   // Returns the events with the new output of a choice: one, or, if it was read as more than content, one for each
   // change of kind; none if the parser waits for more text. `usage` may be null.
-  std::string Delta(const ChoiceOutput& choice, const Usage* usage) const;
+  std::string Delta(const ChoiceOutput& choice, const Usage* usage);
   // Returns the event that ends a stream with include_usage: no choices, and the usage.
-  std::string FinalUsage(const Usage& usage) const;
+  std::string FinalUsage(const Usage& usage);
 
  private:
   // `more`: further fields of the event, each after a comma.
-  std::string Event(std::string_view choices, const Usage* usage, std::string_view more = {}) const;
-  std::string ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const;
+  std::string Event(std::string_view choices, const Usage* usage, std::string_view more = {});
+  std::string ParsedDelta(const ChoiceOutput& choice, const Usage* usage);
 
   Endpoint endpoint_;
   bool null_usage_;
-  std::string prefix_;  // up to and including `"choices":`
+  std::string prefix_;   // up to and including `"choices":`
+  std::string version_;  // the field that the next event has, with a comma before it; empty: none
 };
 
 // Returns the event that reports an error within a stream.

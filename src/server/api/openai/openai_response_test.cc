@@ -9,8 +9,8 @@
 namespace loramux::openai_response_test {
 namespace {
 
-const ResponseHead kChatHead{Endpoint::kChat, "chatcmpl-1", 1700000000, "sql"};
-const ResponseHead kTextHead{Endpoint::kCompletion, "cmpl-1", 1700000000, "sql"};
+const ResponseHead kChatHead{Endpoint::kChat, "chatcmpl-1", 1700000000, {"sql"}};
+const ResponseHead kTextHead{Endpoint::kCompletion, "cmpl-1", 1700000000, {"sql"}};
 
 Json Parse(const std::string& text) {
   auto json = ParseJson(text);
@@ -99,7 +99,7 @@ TEST(OpenAiResponse, TokensOfEqualTextAreDifferentAlternatives) {
 }
 
 TEST(OpenAiResponse, ChatEvents) {
-  const EventWriter writer(kChatHead, false);
+  EventWriter writer(kChatHead, false);
   ChoiceOutput first;
   first.index = 1;
   EXPECT_EQ(
@@ -115,9 +115,21 @@ TEST(OpenAiResponse, ChatEvents) {
   EXPECT_FALSE(event.contains("usage"));
 }
 
+// Once, in the first event.
+TEST(OpenAiResponse, TheWeightVersionComesFirst) {
+  ResponseHead head = kTextHead;
+  head.served.weight_version = "7:ab";
+  const ChoiceOutput choice = Choice("x");
+  const Json body = Parse(CompletionBody(head, std::span(&choice, 1), {}));
+  EXPECT_EQ(body["weight_version"], "7:ab");
+  EventWriter writer(head, false);
+  EXPECT_EQ(ParseEvent(writer.Delta(choice, nullptr))["weight_version"], "7:ab");
+  EXPECT_FALSE(ParseEvent(writer.Delta(choice, nullptr)).contains("weight_version"));
+}
+
 // A parser that holds text back still passes the ids on; they come once.
 TEST(OpenAiResponse, IdsComeWithTheFirstOfTheEvents) {
-  const EventWriter writer(kChatHead, false);
+  EventWriter writer(kChatHead, false);
   ChoiceOutput silent;
   silent.events.emplace();
   EXPECT_EQ(writer.Delta(silent, nullptr), "");
@@ -135,7 +147,7 @@ TEST(OpenAiResponse, IdsComeWithTheFirstOfTheEvents) {
 }
 
 TEST(OpenAiResponse, UsageInEvents) {
-  const EventWriter writer(kTextHead, true);
+  EventWriter writer(kTextHead, true);
   const Usage usage{3, 4, 0};
   EXPECT_TRUE(ParseEvent(writer.Delta(Choice("x"), nullptr))["usage"].is_null());
   EXPECT_EQ(ParseEvent(writer.Delta(Choice("x"), &usage))["usage"]["total_tokens"], 7);

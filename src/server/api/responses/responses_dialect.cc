@@ -71,7 +71,7 @@ class ResponseWriter final : public AnswerWriter {
         echoed_(std::move(echoed)) {}
 
   const std::string& id() const override { return id_; }
-  void SetModel(const std::string& model) override { model_ = model; }
+  void SetModel(const ServedModel& model) override { model_ = model.name; }
 
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
     Take(choices.front());

@@ -107,7 +107,7 @@ class TgiWriter final : public AnswerWriter {
   TgiWriter(std::string id, TgiForm form) : id_(std::move(id)), form_(std::move(form)) {}
 
   const std::string& id() const override { return id_; }
-  void SetModel(const std::string&) override {}  // answers do not name it
+  void SetModel(const ServedModel&) override {}  // answers do not name it
 
   // The best choice is the one whose tokens are likeliest on average.
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {

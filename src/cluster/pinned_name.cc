@@ -1,0 +1,13 @@
+#include "cluster/pinned_name.h"
+
+namespace loramux {
+
+PinnedName SplitPinnedName(std::string_view model) {
+  constexpr std::size_t kDigits = 64;
+  if (model.size() <= kDigits + 1 || model[model.size() - kDigits - 1] != '@') return {model, {}};
+  const std::string_view digest = model.substr(model.size() - kDigits);
+  if (digest.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {model, {}};
+  return {model.substr(0, model.size() - kDigits - 1), digest};
+}
+
+}  // namespace loramux
