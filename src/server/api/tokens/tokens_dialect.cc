@@ -46,13 +46,13 @@ class TokensWriter final : public AnswerWriter {
       : id_(std::move(id)), shown_id_(std::move(shown_id)), created_(created), form_(form) {}
 
   const std::string& id() const override { return id_; }
-  void SetModel(const std::string& model) override { model_ = model; }
+  void SetModel(const ServedModel& model) override { model_ = model; }
 
   // Serialises one choice after the other, as CompletionBody does.
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
     Usage all = usage;
-    std::string body = "{\"request_id\":" + DumpJson(shown_id_) + ",\"model\":" + DumpJson(model_) +
-                       ",\"created\":" + std::to_string(created_) + ",\"choices\":[";
+    std::string body = "{\"request_id\":" + DumpJson(shown_id_) + ",\"model\":" + DumpJson(model_.name) +
+                       VersionField() + ",\"created\":" + std::to_string(created_) + ",\"choices\":[";
     for (const ChoiceOutput& choice : choices) {
       if (&choice != &choices.front()) body += ',';
       body += DumpJson(ChoiceJson(choice));
@@ -77,6 +77,9 @@ class TokensWriter final : public AnswerWriter {
     if (form_.returns_prompt && output.prompt_token_ids != nullptr) {
       event["prompt_token_ids"] = *output.prompt_token_ids;
     }
+    if (const std::string version = std::exchange(model_.weight_version, {}); !version.empty()) {
+      event["weight_version"] = version;
+    }
     return "data: " + DumpJson(event) + "\n\n";
   }
 
@@ -91,6 +94,11 @@ class TokensWriter final : public AnswerWriter {
   std::string Failure(const Error& error) override { return ErrorEvent(error) + std::string(kDoneEvent); }
 
  private:
+  std::string VersionField() const {
+    const std::string& version = model_.weight_version;
+    return version.empty() ? std::string() : ",\"weight_version\":" + DumpJson(version);
+  }
+
   Json LogprobsJson(const ChoiceOutput& choice) const {
     if (!choice.wants_logprobs) return nullptr;
     Json content = Json::array();
@@ -113,7 +121,7 @@ class TokensWriter final : public AnswerWriter {
   const std::string id_, shown_id_;
   const std::int64_t created_;
   const TokensForm form_;
-  std::string model_;
+  ServedModel model_;             // in a stream without the version, once that was written
   std::int64_t stop_tokens_ = 0;  // choices of a stream that a token ended, which usage does not count
 };
 
