@@ -211,6 +211,26 @@ TEST(DeviceModelBatches, ChangeNoBits) {
   }
 }
 
+// Adds a row; what it asks for depends on its number.
+void AddSampleOfAnyKind(int row, SampleBatch& samples) {
+  SamplingParams params;
+  params.seed = static_cast<std::uint64_t>(row);
+  params.temperature = row % 3 == 0 ? 0.0f : 0.8f;
+  if (row % 4 == 1) params.top_k = 5;
+  if (row % 5 == 0) params.top_logprobs = 2;
+  if (row % 7 == 0) params.repetition_penalty = 1.5f;
+  if (row % 20 == 0) params.top_logprobs = 25;  // more than the device serves
+  params.logprobs_mode = static_cast<LogprobsMode>(row % 4);
+  const Tokens generated = {row, 1, 2}, banned = {row + 1};
+  const Tokens listed = row % 15 == 5 ? Tokens{3, row} : Tokens();
+  std::vector<LogitBias> biases;
+  if (row % 8 == 0) biases = {{row, 3.0f}};
+  samples.Add(
+      params,
+      {.prompt = generated, .generated = generated, .banned = banned, .logit_bias = biases, .logprob_ids = listed},
+      row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
+}
+
 // Tokens, scores and pooled states are what the CPU gives.
 TEST(DeviceModelResults, AreTheCpus) {
   Twins twins(SmallConfig(), DType::kF32, DType::kF32);
@@ -220,20 +240,7 @@ TEST(DeviceModelResults, AreTheCpus) {
   const Part parts[] = {{0, 80}, {1, 3}};
 
   StepBatch what;
-  for (int row = 0; row < 83; ++row) {
-    SamplingParams params;
-    params.seed = static_cast<std::uint64_t>(row);
-    params.temperature = row % 3 == 0 ? 0.0f : 0.8f;
-    if (row % 4 == 1) params.top_k = 5;
-    if (row % 5 == 0) params.top_logprobs = 2;
-    if (row % 7 == 0) params.repetition_penalty = 1.5f;
-    if (row % 20 == 0) params.top_logprobs = 25;  // more than the device serves
-    const Tokens generated = {row, 1, 2}, banned = {row + 1};
-    std::vector<LogitBias> biases;
-    if (row % 8 == 0) biases = {{row, 3.0f}};
-    what.samples.Add(params, {.prompt = generated, .generated = generated, .banned = banned, .logit_bias = biases},
-                     row % 9 == 0 ? std::make_shared<EveryThird>() : nullptr);
-  }
+  for (int row = 0; row < 83; ++row) AddSampleOfAnyKind(row, what.samples);
   what.pools.Add(0, 80, {});
   const std::vector<double> before(static_cast<std::size_t>(twins.config().hidden_size), 0.5);
   what.pools.Add(81, 2, before);
@@ -245,7 +252,12 @@ TEST(DeviceModelResults, AreTheCpus) {
   for (std::size_t i = 0; i < host.tokens.size(); ++i) {
     EXPECT_EQ(device.tokens[i].id, host.tokens[i].id) << i;
     EXPECT_NEAR(device.tokens[i].logprob, host.tokens[i].logprob, 1e-4);
-    EXPECT_EQ(device.tokens[i].top_logprobs.size(), host.tokens[i].top_logprobs.size());
+    const std::vector<TokenLogprob>&tops = device.tokens[i].top_logprobs, &expected = host.tokens[i].top_logprobs;
+    ASSERT_EQ(tops.size(), expected.size());
+    for (std::size_t j = 0; j < tops.size(); ++j) {
+      if (tops[j].logprob == expected[j].logprob) continue;  // also infinities
+      EXPECT_NEAR(tops[j].logprob, expected[j].logprob, 1e-4) << i << ", place " << j;
+    }
   }
   ASSERT_EQ(host.pooled.size(), 2 * before.size());
   ASSERT_EQ(device.pooled.size(), host.pooled.size());
