@@ -66,8 +66,9 @@ struct ServerOptions {
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
-  SnapshotServiceOptions fleet;  // its key_required is set from `protection`
-  bool page = true;              // the page for people at /, and /docs
+  std::string on_reload = "finish";  // --on-reload, for /server_info
+  SnapshotServiceOptions fleet;      // its key_required is set from `protection`
+  bool page = true;                  // the page for people at /, and /docs
 };
 
 // What the server works with. The server owns none of it; all of it must outlive the server. No pointer is null: a part
