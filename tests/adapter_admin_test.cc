@@ -102,6 +102,10 @@ class AdapterAdminTest : public testing::Test {
     parts.set_pinned = [this](auto version, bool pinned, auto done) {
       runtime_->engine().SetPinned(std::move(version), pinned, std::move(done));
     };
+    parts.retarget = [this](const AdapterVersion& old, const auto& next) {
+      EXPECT_EQ(*runtime_->registry().Resolve(next->name), next);  // the name was switched before
+      retargeted_.emplace_back(old.file.digest, next->file.digest);
+    };
     admin_ = std::make_unique<AdapterAdmin>(std::move(parts));
     admin_->Restore();
   }
@@ -130,6 +134,7 @@ class AdapterAdminTest : public testing::Test {
   FullDisk disk_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<AdapterAdmin> admin_;
+  std::vector<std::pair<std::string, std::string>> retargeted_;  // digests
 };
 
 using Outcome = AdapterAdmin::LoadOutcome;
@@ -141,6 +146,7 @@ TEST_F(AdapterAdminTest, LoadReloadUnload) {
   EXPECT_EQ(*Load("x", top_ / "a", true), Outcome::kUnchanged);
   EXPECT_EQ(*Load("x", top_ / "b", true), Outcome::kReloaded);
   EXPECT_NE(DigestOf("x"), first);
+  EXPECT_EQ(retargeted_, (std::vector{std::pair(first, DigestOf("x"))}));
   EXPECT_TRUE(admin_->Unload("x").ok());
   EXPECT_EQ(admin_->Unload("x").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(Load("y", top_ / "nowhere").error().code, ErrorCode::kNotFound);

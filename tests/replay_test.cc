@@ -186,6 +186,47 @@ void LeaveWhileHeld(World& world) {
   engine.SetHold(Hold::kNone);
 }
 
+// Loads an adapter anew, with the weights of others, while requests run, wait and are held on it: they move, twice, or
+// are aborted. One stays.
+void ReloadInPlace(World& world, bool aborts) {
+  AdapterRegistry& registry = world.runtime().registry();
+  Engine& engine = world.runtime().engine();
+  const std::vector<std::string> names = AdapterNames();
+  const std::string& name = names[1];
+  std::vector<std::shared_ptr<const AdapterVersion>> versions = {*registry.Resolve(name)};
+  for (const std::string& other : {names[2], names[3]})
+    versions.push_back(*registry.Prepare(name, (*registry.Resolve(other))->path, 0));
+  std::vector<Question> questions = Questions(24 / kSlowdown);
+  std::erase_if(questions, [&](const Question& question) { return question.adapter != name; });
+  std::vector<std::promise<FinishReason>> ended(questions.size());
+  std::promise<void> runs;
+  const auto ask = [&](std::size_t i) {
+    GenerationRequest request = world.Request(questions[i]);
+    request.adapter = versions.front()->generation;
+    request.max_tokens = 60;
+    request.ignore_eos = true;
+    request.keeps_version = i == 1;
+    if (i == 2) request.prompt_logprobs = 1;
+    request.on_event = [&, i](const GenerationEvent& event) {
+      if (i == 0 && event.generated_tokens == 6 && event.token.has_value()) runs.set_value();
+      if (event.finish != FinishReason::kNone) ended[i].set_value(event.finish);
+    };
+    EXPECT_TRUE(engine.Submit(std::move(request)).ok());
+  };
+  for (std::size_t i = 0; i + 1 < questions.size(); ++i) ask(i);
+  runs.get_future().wait();
+  engine.SetHold(Hold::kNew);
+  ask(questions.size() - 1);
+  for (std::size_t i = 1; i < versions.size(); ++i) {
+    ASSERT_TRUE(registry.Publish(versions[i], /*replace=*/true).ok());
+    engine.Retarget(*versions[i - 1], aborts ? nullptr : versions[i]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  engine.SetHold(Hold::kNone);
+  for (std::size_t i = 0; i < ended.size(); ++i)
+    EXPECT_EQ(ended[i].get_future().get(), aborts && i != 1 ? FinishReason::kAborted : FinishReason::kLength) << i;
+}
+
 struct Recorded {
   std::string bytes;
   EngineStats stats;  // counts of the real engine, at its end
@@ -213,6 +254,8 @@ Recorded Record(const Regime& regime) {
     Converse(world, 12 / kSlowdown, 2);
     holding.join();
     LeaveWhileHeld(world);
+    ReloadInPlace(world, /*aborts=*/false);
+    ReloadInPlace(world, /*aborts=*/true);
     std::this_thread::sleep_for(std::chrono::milliseconds(250));  // for moves and loads ahead, if there are any
     ChangeAdapters(world);
     Converse(world, 8, 1);
@@ -251,6 +294,9 @@ TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   EXPECT_EQ(again.tokens_prefilled, real.tokens_prefilled);
   EXPECT_EQ(again.finished, real.finished);
   EXPECT_EQ(again.preemptions, real.preemptions);
+  EXPECT_GT(real.retargeted.moved, 2);
+  EXPECT_GT(real.retargeted.aborted, 0);
+  EXPECT_GT(again.retargeted.moved, 0);
   EXPECT_EQ(again.device.allocations, real.device.allocations);
   EXPECT_EQ(again.host.allocations, real.host.allocations);
   EXPECT_EQ(again.prefix.found_tokens, real.prefix.found_tokens);
@@ -417,6 +463,8 @@ TEST_F(NotARun, AForgottenInputIsFound) {
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.cancellations.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.computed.reset(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.hold.reset(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.retargets.clear(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.renamings.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.tokens.clear(); }));
   if (ReplayBytes(*bytes_)->run.stats.early_admissions > 0) {
     EXPECT_TRUE(found_without([](RecordedStep& step) { step.layers.clear(); }));
@@ -521,7 +569,8 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
     const std::uint64_t of = prng.NextBelow(2) == 0 ? kHistoryBit : 0;
     return of | number();
   };
-  switch (prng.NextBelow(20)) {
+  const auto generation = [&] { return AdapterGeneration{1 + static_cast<std::uint32_t>(prng.NextBelow(20))}; };
+  switch (prng.NextBelow(23)) {
     case 0:
       std::swap(a.arrivals, b.arrivals);
       break;
@@ -585,6 +634,16 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
     case 17:
       for (RecordedToken& token : a.tokens)
         token.token = prng.NextBelow(2) == 0 ? kStopToken : static_cast<TokenId>(prng.NextBelow(99));
+      break;
+    case 19:
+      a.retargets.push_back({generation(), kBaseModel});
+      break;
+    case 20:
+      if (const AdapterGeneration old = generation(); true) a.retargets.push_back({old, {old.value + 1}});
+      break;
+    case 21:
+      std::swap(a.renamings, b.renamings);
+      for (RecordedArrival& arrival : a.arrivals) arrival.keeps_version = !arrival.keeps_version;
       break;
     case 18:  // delays all later steps
       if (const TimeNs jump = static_cast<TimeNs>(number() >> 3); true) {

@@ -5,6 +5,7 @@ It records all of that, and the replay of the recording makes the same plans. St
 import concurrent.futures
 import json
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -24,7 +25,7 @@ class Stream:
     """A streamed completion, read on a thread of its own."""
 
     def __init__(self, server, **more):
-        self.ids, self.finish = [], None
+        self.ids, self.logprobs, self.finish = [], [], None
         self.thread = threading.Thread(target=self.read, args=(server, {**IDS, **more}))
         self.thread.start()
 
@@ -35,6 +36,7 @@ class Stream:
         for line in connection.getresponse():
             if line.startswith(b"data: {"):
                 for choice in json.loads(line[6:])["choices"]:
+                    self.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
                     self.ids += choice["token_ids"]
                     self.finish = choice["finish_reason"]
         connection.close()
@@ -222,6 +224,130 @@ class Trainer(unittest.TestCase):
         path.write_text(key + "\n", encoding="utf-8")
         path.chmod(0o600)
         return str(path)
+
+
+class OnReload(unittest.TestCase):
+    """What becomes of requests whose adapter is loaded anew under its name. The name is `policy`; the demo's adapters `upper`
+    and `reverse` are its versions, so that each can be asked alone."""
+    OLD, NEW = "upper", "reverse"
+
+    def start(self, mode, *flags):
+        server = Server("--on-reload", mode, *LOADS, "--insecure-no-admin-key", *flags)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        info = server.json("GET", "/server_info?config_format=json")[1]["vllm_config"]
+        self.assertEqual(info["lora_config"]["on_reload"], mode)
+        self.load(server, self.OLD)
+        return server
+
+    def load(self, server, weights):
+        status, text = server.request("POST", "/v1/load_lora_adapter", {
+            "lora_name": "policy", "lora_path": str(DEMO / "adapters" / weights), "load_inplace": True})
+        self.assertEqual(status, 200, text)
+
+    def ids_of(self, server, model, prompt=(), **more):
+        status, answer = server.json("POST", "/v1/completions", {**IDS, "model": model, "prompt": LONG["prompt"] + list(prompt),
+                                                                 **more})
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["token_ids"]
+
+    def reload_while_it_streams(self, server, **more):
+        running = Stream(server, model="policy", **more).wait_for(20)
+        self.load(server, self.NEW)
+        return running
+
+    def switch_of(self, server, ids):
+        """Where the tokens cease to be those of the old version. From there on they are those of the new one."""
+        old = self.ids_of(server, self.OLD)
+        switch = next(at for at, (token, other) in enumerate(zip(ids, old)) if token != other)
+        self.assertEqual(ids[switch:], self.ids_of(server, self.NEW, ids[:switch], max_tokens=len(ids) - switch))
+        return switch
+
+    def test_finish(self):
+        server = self.start("finish")
+        self.assertEqual(self.reload_while_it_streams(server).end(), (self.ids_of(server, self.OLD), "length"))
+        self.assertEqual(self.ids_of(server, "policy"), self.ids_of(server, self.NEW))
+
+    def test_abort(self):
+        server = self.start("abort")
+        aside = Stream(server, model=self.OLD)
+        ids, finish = self.reload_while_it_streams(server).end()
+        old = self.ids_of(server, self.OLD)
+        self.assertEqual((finish, ids), ("abort", old[:len(ids)]))
+        self.assertLess(len(ids), len(old))
+        self.assertEqual(aside.end(), (old, "length"))
+        self.assertEqual(self.ids_of(server, "policy"), self.ids_of(server, self.NEW))
+        self.assertEqual(server.metric("loramux:reloaded_requests_total", outcome="aborted"), 1)
+
+    def test_continue(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recording = pathlib.Path(folder) / "recording"
+            server = self.start("continue", "--record", str(recording), "--device-memory", "8MiB")
+            self.continue_everything(server)
+            server.wait_idle()
+            server.stop()
+            done = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(recording), "--check-every", "50"],
+                                  capture_output=True, text=True, timeout=1800)
+            self.assertTrue(done.returncode == 0 and "all equal" in done.stdout, done.stdout + done.stderr)
+
+    def continue_everything(self, server):
+        ids, finish = self.reload_while_it_streams(server).end()
+        self.assertEqual((len(ids), finish), (LONG["max_tokens"], "length"))
+        self.assertGreaterEqual(self.switch_of(server, ids), 20)
+        self.assertEqual(server.metric("loramux:reloaded_requests_total", outcome="moved"), 1)
+        # As trainers do: everything is held meanwhile, what comes too.
+        self.load(server, self.OLD)
+        running = Stream(server, model="policy").wait_for(20)
+        self.assertEqual(server.request("POST", "/pause?mode=keep")[0], 200)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            held = pool.submit(self.ids_of, server, "policy", max_tokens=8)
+            wait_for(lambda: server.metric("loramux:held_requests") == 1, "a request that is held")
+            time.sleep(0.2)   # for the step in flight
+            before = len(running.ids)
+            self.load(server, self.NEW)
+            self.assertEqual(server.request("POST", "/resume")[0], 200)
+            self.assertEqual(held.result(), self.ids_of(server, self.NEW, max_tokens=8))
+        ids = running.end()[0]
+        self.assertEqual(len(ids), LONG["max_tokens"])
+        self.assertGreaterEqual(self.switch_of(server, ids), before)
+        self.assertEqual(ids[before:], self.ids_of(server, self.NEW, ids[:before], max_tokens=len(ids) - before))
+        self.sample_on_both(server)
+
+    def sample_on_both(self, server):
+        """Draws and penalties go on: each token's log-probability is what its version says of it there."""
+        self.load(server, self.OLD)
+        draws = {"temperature": 1.0, "seed": 11, "logprobs": 0, "frequency_penalty": 0.3, "max_tokens": 300}
+        old = self.ids_of(server, self.OLD, **draws)
+        running = self.reload_while_it_streams(server, **draws)
+        ids = running.end()[0]
+        self.assertEqual(len(ids), 300)
+        said = {model: self.logprobs_of(server, model, ids) for model in (self.OLD, self.NEW)}
+        switch = next(at for at, (found, other) in enumerate(zip(running.logprobs, said[self.OLD])) if found != other)
+        self.assertGreaterEqual(switch, 20)
+        self.assertEqual(ids[:switch], old[:switch])
+        self.assertEqual(running.logprobs[switch:], said[self.NEW][switch:])
+
+    def logprobs_of(self, server, model, ids):
+        status, answer = server.json("POST", "/v1/completions", {"model": model, "prompt": LONG["prompt"] + ids, "max_tokens": 1,
+                                                                 "prompt_logprobs": 0})
+        self.assertEqual(status, 200, answer)
+        scores = answer["choices"][0]["prompt_logprobs"][len(LONG["prompt"]):]
+        return [score[str(token)]["logprob"] for score, token in zip(scores, ids)]
+
+    def test_a_version_that_cannot_go_on(self):
+        """The new version brings texts of its own: the request began with others."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "copy"
+            shutil.copytree(DEMO / "adapters" / self.NEW, copy)
+            (copy / "generation_config.json").write_text('{"temperature": 0.5}', encoding="utf-8")
+            server = self.start("continue", "--allowed-adapter-root", folder)
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                answer = pool.submit(server.json, "POST", "/v1/completions", {**IDS, "model": "policy"})
+                server.wait_until_busy(1)
+                self.load(server, copy)
+                status, error = answer.result()
+        self.assertEqual(status, 503, error)
+        self.assertIn("tokenizer, chat template or generation config", error["error"]["message"])
+        self.assertEqual(server.metric("loramux:reloaded_requests_total", outcome="failed"), 1)
 
 
 if __name__ == "__main__":

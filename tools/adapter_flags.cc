@@ -54,6 +54,14 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
             .group = group,
             .help = "Directory that keeps adapters loaded at run time, uploaded ones with their files, and learned "
                     "output lengths, over restarts"});
+  line.Add({.names = "--on-reload",
+            .target = &flags.on_reload,
+            .unit = "MODE",
+            .group = group,
+            .help =
+                "What becomes of requests on an adapter that is loaded anew under its name: finish on their version, "
+                "abort, or continue on the new one from their tokens",
+            .choices = {"finish", "abort", "continue"}});
   line.Add({.names = "--adapter-dir-eager",
             .target = &flags.adapter_dir_eager,
             .group = group,
@@ -117,6 +125,12 @@ Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags
                                                   std::function<void(Status)> done) {
     engine->SetPinned(std::move(version), pinned, std::move(done));
   };
+  if (flags.on_reload != "finish") {
+    parts.retarget = [engine = &runtime.engine(), moves = flags.on_reload == "continue"](
+                         const AdapterVersion& old, const std::shared_ptr<const AdapterVersion>& next) {
+      engine->Retarget(old, moves ? next : nullptr);
+    };
+  }
   return std::make_unique<AdapterAdmin>(std::move(parts));
 }
 

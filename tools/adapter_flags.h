@@ -20,6 +20,7 @@ struct AdapterFlags {
   std::string admin_key_file;
   bool insecure_no_admin_key = false;
   std::string state_dir;
+  std::string on_reload = "finish";
   bool adapter_dir_eager = false;
 };
 

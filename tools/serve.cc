@@ -92,6 +92,7 @@ std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
           {"--admin-key-file,--insecure-no-admin-key", !loads, no_loads},
           {"--allowed-adapter-root", !restores && flags.runtime.adapter_dir.empty(), no_loads},
           {"--allowed-adapter-sources", !restores, no_loads},
+          {"--on-reload", !restores, no_loads},
           {"--adapter-dir-eager", flags.runtime.adapter_dir.empty(), "no directory is served; use --adapter-dir DIR"},
           {"--key-concurrency", !keys, "there are no API keys; use --api-key or --api-key-file"},
           {"--prefix-sharing", !tenants && protection.prefix_sharing == "tenant", no_tenants},
@@ -246,6 +247,7 @@ Result<EarlyParts> ReadEarly(ServeFlags& flags) {
   ServerOptions& server = flags.server;
   RuntimeFlags& runtime = flags.runtime;
   ASSIGN_OR_RETURN(server.adapter_admin_key, AdminKey(flags.adapters, runtime, server.http.host));
+  server.on_reload = flags.adapters.on_reload;
   RETURN_IF_ERROR(CheckAccess(server));
   RETURN_IF_ERROR(CheckOutputFlags(server.tool_call_parsers, server.reasoning_parsers));
   RETURN_IF_ERROR(CompleteServerOptions(flags, server));

@@ -221,6 +221,241 @@ TEST(AdapterLifecycle, AFailedLoadEndsThePinWithItsError) {
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
 }
 
+// ---- What a new version does to the requests on the old one ----
+
+// Steps until the request has so many tokens.
+void WaitForTokens(World& w, RequestId id, std::size_t tokens) {
+  while (w.outcomes[id].tokens.size() < tokens) ASSERT_TRUE(w.Advance());
+}
+
+// Tokens by each adapter: as many by each as `counts` says.
+using Counts = std::vector<std::pair<AdapterGeneration, std::size_t>>;
+Counts CountsOf(const World::Outcome& outcome) {
+  Counts counts;
+  for (const AdapterGeneration adapter : outcome.adapters) {
+    if (counts.empty() || counts.back().first != adapter) counts.emplace_back(adapter, 0);
+    ++counts.back().second;
+  }
+  return counts;
+}
+
+TEST(Retarget, WhatRunsGoesOnFromItsTokens) {
+  World w;
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const AdapterGeneration a = w.Load("x", 3, "a"), other = w.Load("other", 3);
+  const RequestId running = *w.Submit(prompt, a, 30), aside = *w.Submit(prompt, other, 30);
+  WaitForTokens(w, running, 8);
+  const std::size_t had = w.outcomes[running].tokens.size();
+  const AdapterGeneration b = w.Reload(World::Make("x", 3, "b"));
+  const RequestId fresh = *w.Submit(prompt, b, 30);
+  w.Drain();
+  const World::Outcome& outcome = w.outcomes[running];
+  ASSERT_EQ(CountsOf(outcome).size(), 2u);
+  EXPECT_EQ(outcome.adapters[had + 1], b);  // one more was in flight
+  EXPECT_EQ(outcome.tokens, ExpectedTokens(outcome, prompt, 30));
+  EXPECT_EQ(w.outcomes[aside].tokens, ExpectedTokens(other, prompt, 30));
+  EXPECT_EQ(w.outcomes[fresh].tokens, ExpectedTokens(b, prompt, 30));
+  // The same prompt on both versions: the keys are by content, so the new one finds nothing of the old one.
+  EXPECT_EQ(outcome.cached_tokens, 0);
+  EXPECT_EQ(w.engine->Stats().retargeted.moved, 1);
+  EXPECT_EQ(w.engine->Stats().preemptions, 0);
+  EXPECT_EQ(w.registry.held_generations(), 2u);
+  for (const char* name : {"x", "other"}) EXPECT_TRUE(w.registry.Remove(name).ok());
+  w.Drain();
+  w.ExpectNothingKept();
+}
+
+// It moves with its whole history where a request on the new version has computed it.
+TEST(Retarget, TheNewVersionsHistoryIsFound) {
+  World w;
+  const std::vector<TokenId> prompt(17, 5);
+  const AdapterGeneration a = w.Load("x", 3, "a");
+  const RequestId running = *w.Submit(prompt, a, 20);
+  WaitForTokens(w, running, 4);
+  const auto old = *w.registry.Resolve("x");
+  const AdapterGeneration b = w.Replace("x", 3, "b");
+  const RequestId fresh = *w.Submit(prompt, b, 2);
+  while (w.outcomes[fresh].ends == 0) ASSERT_TRUE(w.Advance());
+  const std::int64_t prefilled = w.engine->Stats().tokens_prefilled;
+  const auto known = static_cast<std::int64_t>(w.outcomes[running].tokens.size()) + 17;
+  w.engine->Retarget(*old, *w.registry.Resolve("x"));
+  w.Drain();
+  EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(w.outcomes[running], prompt, 20));
+  EXPECT_LE(w.engine->Stats().tokens_prefilled - prefilled, known + 1 - 16);
+  EXPECT_GT(w.executor->checked(), 16);
+}
+
+TEST(Retarget, TheLastOfSeveralCounts) {
+  World w;
+  const AdapterGeneration a = w.Load("x", 3);
+  const RequestId running = *w.Submit({1, 2, 3}, a, 20), waiting = *w.Submit({4}, a, 20);
+  WaitForTokens(w, running, 3);
+  w.Reload(World::Make("x", 30));  // they would not fit beside it
+  w.Reload(World::Make("x", 2));
+  const RequestId late = *w.Submit({5}, a, 20);  // it resolved the name before
+  w.engine->Step();                              // takes the calls; a step may be in flight
+  const AdapterGeneration last = w.Reload(World::Make("x", 4));
+  w.Drain();
+  for (const RequestId id : {running, waiting, late}) {
+    const World::Outcome& outcome = w.outcomes[id];
+    EXPECT_EQ(outcome.last, last);
+    EXPECT_LE(CountsOf(outcome).size(), 2u);
+  }
+  EXPECT_EQ(w.outcomes[late].tokens, ExpectedTokens(last, {5}, 20));
+  EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(w.outcomes[running], {1, 2, 3}, 20));
+  EXPECT_EQ(w.registry.held_generations(), 1u);
+}
+
+// What trainers do: hold, load, let go.
+TEST(Retarget, WhatIsHeldMovesBeforeItGoesOn) {
+  World w;
+  const AdapterGeneration a = w.Load("x", 3);
+  const RequestId running = *w.Submit({1, 2, 3}, a, 20);
+  WaitForTokens(w, running, 3);
+  w.engine->SetHold(Hold::kAll);
+  while (w.Advance()) {
+  }
+  const std::size_t had = w.outcomes[running].tokens.size();
+  const RequestId held = *w.Submit({4, 5}, a, 20);
+  const AdapterGeneration b = w.Reload(World::Make("x", 3));
+  while (w.Advance()) {
+  }
+  EXPECT_EQ(w.outcomes[running].tokens.size(), had);
+  EXPECT_EQ(w.registry.held_generations(), 1u);  // nothing is on the old one
+  w.engine->SetHold(Hold::kNone);
+  w.Drain();
+  EXPECT_EQ(CountsOf(w.outcomes[running]).front(), (std::pair{a, had}));
+  EXPECT_EQ(w.outcomes[running].last, b);
+  EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(w.outcomes[running], {1, 2, 3}, 20));
+  EXPECT_EQ(w.outcomes[held].tokens, ExpectedTokens(b, {4, 5}, 20));
+}
+
+TEST(Retarget, AnAbortEndsThisVersionsRequestsAlone) {
+  World w;
+  const AdapterGeneration a = w.Load("x", 3), other = w.Load("other", 3);
+  const RequestId running = *w.Submit({1, 2, 3}, a, 20), aside = *w.Submit({1, 2, 3}, other, 20);
+  WaitForTokens(w, running, 3);
+  w.engine->SetHold(Hold::kNew);
+  w.keeps_version = true;
+  const RequestId stays = *w.Submit({6}, a, 20);
+  w.keeps_version = false;
+  const RequestId held = *w.Submit({4}, a, 20);
+  const AdapterGeneration b = w.Reload(World::Make("x", 3), /*aborts=*/true);
+  const RequestId late = *w.Submit({5}, a, 20), fresh = *w.Submit({5}, b, 20);
+  w.Advance();
+  w.Advance();
+  for (const RequestId id : {running, held}) EXPECT_EQ(w.outcomes[id].finish, FinishReason::kAborted);
+  w.engine->SetHold(Hold::kNone);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[late].finish, FinishReason::kAborted);
+  EXPECT_EQ(w.outcomes[fresh].tokens, ExpectedTokens(b, {5}, 20));
+  EXPECT_EQ(w.outcomes[stays].tokens, ExpectedTokens(a, {6}, 20));
+  EXPECT_EQ(w.outcomes[aside].tokens, ExpectedTokens(other, {1, 2, 3}, 20));
+  EXPECT_EQ(w.engine->Stats().retargeted.aborted, 3);
+}
+
+TEST(Retarget, WhatHasNoPlaceOnTheNewVersionSaysSo) {
+  World w;
+  const AdapterGeneration a = w.Load("x", 3), y = w.LoadActivated("y", 3, {7});
+  const RequestId large = *w.Submit(std::vector<TokenId>(30, 1), a, 20), small = *w.Submit({1}, a, 20);
+  const RequestId activated = *w.Submit({7, 8}, y, 20), by_base = *w.Submit({8, 9}, y, 20);
+  WaitForTokens(w, large, 2);
+  const AdapterGeneration b = w.Reload(World::Make("x", 30));  // leaves 10 pages
+  w.Reload(World::Make("y", 3));                               // acts from the first token on
+  w.Drain();
+  EXPECT_EQ(w.outcomes[large].finish, FinishReason::kError);
+  EXPECT_NE(w.outcomes[large].error.find("50 tokens beside the new version (30 pages)"), std::string::npos)
+      << w.outcomes[large].error;
+  EXPECT_EQ(w.outcomes[small].last, b);
+  EXPECT_EQ(w.outcomes[activated].finish, FinishReason::kError);
+  EXPECT_NE(w.outcomes[activated].error.find("alora_invocation_tokens"), std::string::npos);
+  EXPECT_EQ(w.outcomes[by_base].tokens, ExpectedTokens(kBaseModel, {8, 9}, 20));
+  EXPECT_EQ(w.engine->Stats().retargeted.failed, 2);
+  EXPECT_EQ(w.engine->Stats().retargeted.moved, 1);
+}
+
+// The registry does not make a composite anew: its requests end on it, or with the part's.
+TEST(Retarget, ACompositeEndsOnItsPartsOrIsAborted) {
+  for (const bool aborts : {false, true}) {
+    World w;
+    const AdapterGeneration a = w.Load("x", 3);
+    auto joined = World::Make("x+y", 4);
+    joined->parts = {*w.registry.Resolve("x")};
+    const AdapterGeneration composite = (*w.registry.Commit(std::move(joined)))->generation;
+    const RequestId of_part = *w.Submit({1}, a, 20), of_both = *w.Submit({1, 2}, composite, 20);
+    WaitForTokens(w, of_both, 2);
+    w.Reload(World::Make("x", 3), aborts);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[of_both].finish == FinishReason::kAborted, aborts);
+    EXPECT_EQ(w.outcomes[of_part].finish == FinishReason::kAborted, aborts);
+    if (!aborts) EXPECT_EQ(w.outcomes[of_both].tokens, ExpectedTokens(composite, {1, 2}, 20));
+    if (!aborts) EXPECT_NE(w.outcomes[of_part].last, a);
+  }
+}
+
+// A prompt that is half computed begins anew; its log-probabilities and its mean come whole, and once.
+TEST(Retarget, APromptThatIsHalfComputedBeginsAnew) {
+  SystemSpec scheduler;
+  scheduler.prefill_chunk = 4;
+  World w(scheduler);
+  const AdapterGeneration a = w.Load("x", 3);
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  w.prompt_logprobs = 1;
+  const RequestId scored = *w.Submit(prompt, a, 5);
+  w.prompt_logprobs = -1;
+  w.pooling = Pooling::kMean;
+  const RequestId pooled = *w.Submit(prompt, a, 0);
+  while (w.engine->Stats().tokens_prefilled < 12) ASSERT_TRUE(w.Advance());
+  const AdapterGeneration b = w.Reload(World::Make("x", 3));
+  w.Drain();
+  EXPECT_EQ(CountsOf(w.outcomes[scored]).front().first, b);
+  EXPECT_EQ(w.outcomes[scored].prompt_scores.size(), prompt.size() - 1);
+  EXPECT_EQ(w.outcomes[scored].prompt_scores.back().top_logprobs.size(), 1u);
+  EXPECT_EQ(w.outcomes[pooled].last, b);
+  EXPECT_EQ(w.outcomes[pooled].embedding, (std::vector<float>{9.5F, 1}));  // each position once
+}
+
+// Two pinned versions, as a load with `pinned` has them for a moment.
+TEST(Retarget, APinnedVersionTakesThePlaceOfAPinnedOne) {
+  World w;
+  const AdapterGeneration a = w.Load("x", 3);
+  const auto first = Pin(w, "x");
+  const RequestId running = *w.Submit({1, 2, 3}, a, 20);
+  WaitForTokens(w, running, 3);
+  auto next = w.registry.Commit(World::Make("y", 3));
+  const auto second = Pin(w, "y");
+  w.Drain();
+  ASSERT_TRUE(first->status.ok() && second->status.ok());
+  const RequestId again = *w.Submit({1, 2, 3}, a, 20);
+  WaitForTokens(w, again, 3);
+  w.engine->Retarget(*w.registry.Find(a), *next);
+  ASSERT_TRUE(w.registry.Remove("x").ok());
+  w.Drain();
+  EXPECT_EQ(w.outcomes[again].last, (*next)->generation);
+  EXPECT_EQ(w.outcomes[again].tokens, ExpectedTokens(w.outcomes[again], {1, 2, 3}, 20));
+  EXPECT_EQ(w.engine->Stats().adapters.kept, 1);
+}
+
+TEST(Retarget, ManyVersionsLeaveNothing) {
+  World w;
+  AdapterGeneration x = w.Load("x", 3);
+  RequestId last;
+  for (int i = 0; i < 2000; ++i) {
+    if (i % 3 == 0) last = *w.Submit({1, 2, 3}, x, 12);
+    x = w.Reload(World::Make("x", 1 + i % 3, "content " + std::to_string(i % 2)), /*aborts=*/i % 50 == 7);
+    if (i % 5 == 0) w.engine->Cancel(last);
+    for (int steps = i % 4; steps > 0; --steps) w.Advance();
+    if (i % 100 == 0) w.engine->CheckIntegrity();
+  }
+  w.Drain();
+  EXPECT_GT(w.engine->Stats().retargeted.moved, 500);
+  EXPECT_EQ(w.registry.held_generations(), 1u);
+  EXPECT_LE(w.engine->Stats().adapters.known, 1);
+  ASSERT_TRUE(w.registry.Remove("x").ok());
+  w.Drain();
+  w.ExpectNothingKept();
+}
+
 // ---- Everything at random ----
 
 struct Asked {

@@ -11,6 +11,7 @@
 #include "engine/make_sequence.h"
 #include "engine/sequence.h"
 #include "engine/step_batch_builder.h"
+#include "engine/successors.h"
 #include "schedule/plan/cold_start.h"
 
 namespace loramux {
@@ -23,6 +24,14 @@ struct PinRequest {
   std::function<void(Status)> done;
 };
 
+// A call of Retarget that waits until no step is in flight.
+struct Retargeting {
+  AdapterGeneration old;
+  std::shared_ptr<const AdapterVersion> next;  // null: the requests end
+  std::optional<Error> why;                    // with this error; nullopt: they are aborted
+  bool next_retired = false;                   // as of the last CollectRetired
+};
+
 // What other threads have posted since the last step.
 struct Inbox {
   std::mutex mutex;
@@ -30,7 +39,9 @@ struct Inbox {
   std::map<AdapterGeneration, std::int64_t> kept_pages;  // pages of kept adapters; only the engine thread changes it
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
-  std::optional<FinishReason> cancel_all;  // all that were accepted end like this
+  std::vector<AdapterGeneration> retargeted;  // generations that Retarget was called for
+  Successors successors;                      // those of these and of earlier ones
+  std::optional<FinishReason> cancel_all;     // all that were accepted end like this
   Hold hold = Hold::kNone;
   bool accepting = true;
   std::optional<Error> lost;  // why the executor computes no more; then nothing is accepted
@@ -61,6 +72,7 @@ struct Engine::Impl {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
   std::vector<std::pair<RequestId, FinishReason>> cancelling, cancelled_now;
+  std::vector<Retargeting> retargetings;  // in order
   // pinning: not decided yet; loading_pins: granted, but the adapter is not resident yet
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
@@ -121,6 +133,7 @@ struct Engine::Impl {
         cancelling.emplace_back(id, FinishReason::kCancelled);
       }
       inbox.cancelled.clear();
+      TakeRetargeted(now);
       all = std::exchange(inbox.cancel_all, std::nullopt);
       totals.held = static_cast<std::int64_t>(inbox.submitted.size());
     }
@@ -153,12 +166,156 @@ struct Engine::Impl {
   bool EndHeld(RequestId id, TimeNs now) {
     const auto found = std::ranges::find(inbox.submitted, id, [](const auto& sequence) { return sequence->id; });
     if (found == inbox.submitted.end()) return false;
-    Sequence& sequence = *sequences.emplace(id, std::move(*found)).first->second;
+    EndUnseen(std::move(*found), now).finish = FinishReason::kCancelled;
     inbox.submitted.erase(found);
+    return true;
+  }
+
+  // Ends a request that the scheduler has not seen.
+  GenerationEvent& EndUnseen(std::unique_ptr<Sequence> unseen, TimeNs now) {
+    const RequestId id = unseen->id;
+    Sequence& sequence = *sequences.emplace(id, std::move(unseen)).first->second;
     sequence.arrival = now;
     sequence.state = RequestState::kFinished;
-    AddNews(sequence).finish = FinishReason::kCancelled;
+    return AddNews(sequence);
+  }
+
+  // ---- Versions that take the place of others (Retarget) ----
+
+  // Takes the calls of Retarget. What the scheduler has not seen moves at once; the rest waits for ApplyRetargetings.
+  // REQUIRES: the inbox's mutex is held; what arrives was taken.
+  void TakeRetargeted(TimeNs now) {
+    for (const AdapterGeneration old : inbox.retargeted) {
+      const Successor* const successor = inbox.successors.Of(old);
+      if (successor == nullptr) continue;  // nothing can be on it any more
+      Retargeting taken{.old = old, .next = successor->next.lock(), .why = successor->why};
+      if (successor->ends) taken.next = nullptr;
+      if (!successor->ends && taken.next == nullptr) continue;
+      taken.next_retired = taken.next != nullptr && parts.registry->IsRetired(taken.next->generation);
+      const bool aborts = successor->ends && !successor->why;
+      AddRetargeting(taken);
+      if (!aborts) continue;
+      for (const AdapterGeneration composite : CompositesWith(old)) {
+        taken.old = composite;
+        AddRetargeting(taken);
+      }
+    }
+    if (!inbox.successors.empty()) MoveUnseen(arriving, now);
+    if (!std::exchange(inbox.retargeted, {}).empty()) MoveUnseen(inbox.submitted, now);
+  }
+
+  void AddRetargeting(const Retargeting& added) {
+    for (Retargeting& earlier : retargetings) {
+      if (earlier.next == nullptr || earlier.next->generation != added.old) continue;
+      const AdapterGeneration old = earlier.old;
+      earlier = added;
+      earlier.old = old;
+    }
+    observer.RetargetAsked(added.old, added.next.get());
+    retargetings.push_back(added);
+  }
+
+  // The composites that have the part, of the requests that the scheduler knows.
+  std::vector<AdapterGeneration> CompositesWith(AdapterGeneration part) const {
+    std::vector<AdapterGeneration> composites;
+    for (const auto& [id, sequence] : sequences) {
+      if (sequence->state == RequestState::kFinished || sequence->adapter == kBaseModel) continue;
+      const auto& of = residency.Get(sequence->adapter).version->parts;
+      if (std::ranges::any_of(of, [&](const auto& one) { return one->generation == part; }))
+        composites.push_back(sequence->adapter);
+    }
+    std::ranges::sort(composites);
+    const auto same = std::ranges::unique(composites);
+    composites.erase(same.begin(), same.end());
+    return composites;
+  }
+
+  // Requests that the scheduler has not seen go to the successor of their version, or end. Recordings have what becomes
+  // of them alone. REQUIRES: the inbox's mutex is held.
+  void MoveUnseen(std::vector<std::unique_ptr<Sequence>>& unseen, TimeNs now) {
+    for (std::unique_ptr<Sequence>& sequence : unseen) {
+      if (sequence->version == nullptr || sequence->keeps_version) continue;
+      const Successor* const successor = inbox.successors.Of(*sequence->version);
+      if (successor == nullptr) continue;
+      std::shared_ptr<const AdapterVersion> next = successor->next.lock();
+      if (!successor->ends && next == nullptr) {
+        sequence->keeps_version = true;  // a replay knows no version that is gone
+        continue;
+      }
+      std::optional<Error> why = successor->ends ? successor->why : WhyNotOn(*next, *sequence);
+      if (!successor->ends && !why) {
+        sequence->adapter = next->generation;
+        sequence->version = std::move(next);
+        ++totals.retargeted.moved;
+        continue;
+      }
+      End(EndUnseen(std::move(sequence), now), std::move(why));
+    }
+    std::erase(unseen, nullptr);
+  }
+
+  // The error of a request that memory or embeddings keep from going on with a version; nullopt: it can. REQUIRES: the
+  // inbox's mutex is held.
+  std::optional<Error> WhyNotOn(const AdapterVersion& next, const Sequence& sequence) const {
+    const std::string begun =
+        "The adapter `" + next.name + "` was loaded anew, and this request cannot go on with it: ";
+    if (PagesOf(sequence.max_total_tokens) > PagesBesideAdapter(next.generation)) {
+      return ResourceExhausted(begun + "the device memory does not hold its " +
+                               std::to_string(sequence.max_total_tokens) + " tokens beside the new version (" +
+                               std::to_string(next.layout.pages) + " pages). Shorten it, or raise --device-memory.");
+    }
+    const auto unknown = FindUnknownToken(sequence.tokens, options.vocab_size, &next);
+    if (!unknown) return std::nullopt;
+    return Unavailable(begun + "the new version does not embed its token " + std::to_string(*unknown) + ".");
+  }
+
+  // The event of a request that ends because of Retarget.
+  void End(GenerationEvent& event, std::optional<Error> why) {
+    ++(why ? totals.retargeted.failed : totals.retargeted.aborted);
+    event.finish = why ? FinishReason::kError : FinishReason::kAborted;
+    event.error = std::move(why);
+  }
+
+  // Between steps: the requests that the scheduler knows go to their successors, in the order of arrival, or end. Those
+  // that end do so first.
+  bool ApplyRetargetings(TimeNs now) {
+    bool any = false;
+    for (const Retargeting& retargeting : std::exchange(retargetings, {})) {
+      std::vector<Sequence*> moving;
+      for (const auto& [id, sequence] : sequences) {
+        if (sequence->state == RequestState::kFinished || sequence->keeps_version) continue;
+        if (sequence->adapter == retargeting.old) moving.push_back(sequence.get());
+      }
+      std::ranges::sort(moving, {}, [](const Sequence* sequence) { return sequence->id; });
+      any |= !moving.empty();
+      std::erase_if(moving, [&](Sequence* sequence) { return EndsBy(retargeting, *sequence, now); });
+      for (Sequence* const sequence : moving) MoveTo(*sequence, retargeting, now);
+    }
+    return any;
+  }
+
+  bool EndsBy(const Retargeting& retargeting, Sequence& sequence, TimeNs now) {
+    std::optional<Error> why = retargeting.why;
+    if (retargeting.next != nullptr) {
+      const std::lock_guard lock(inbox.mutex);
+      why = WhyNotOn(*retargeting.next, sequence);
+      if (!why) return false;
+      observer.CancelAsked(sequence.id);  // a replay does not know each reason
+    }
+    End(Finish(sequence, FinishReason::kAborted, now), std::move(why));
     return true;
+  }
+
+  void MoveTo(Sequence& sequence, const Retargeting& retargeting, TimeNs now) {
+    const AdapterGeneration old = sequence.adapter, next = retargeting.next->generation;
+    residency.Add(retargeting.next);
+    residency.Acquire(next);
+    if (retargeting.next_retired) residency.Retire(next);
+    if (sequence.generated().empty()) sequence.BeginPrompt();  // else the scores come with the first token
+    observer.Retargeted(sequence, *retargeting.next, sequence.tokens);
+    scheduler.ChangeAdapter(&sequence, next, now);
+    residency.Release(old);
+    ++totals.retargeted.moved;
   }
 
   // Takes over retired generations. They are dropped at once, or with their last request.
@@ -167,6 +324,10 @@ struct Engine::Impl {
     parts.registry->TakeRetired(retired);
     for (const AdapterGeneration generation : retired) {
       observer.Retired(generation);
+      for (Retargeting& retargeting : retargetings) {
+        const bool gone = retargeting.next != nullptr && retargeting.next->generation == generation;
+        retargeting.next_retired |= gone;
+      }
       LetGo(generation);
       residency.Retire(generation);
     }
@@ -412,6 +573,7 @@ struct Engine::Impl {
   GenerationEvent& AddNews(Sequence& sequence) {
     GenerationEvent& event = news.emplace_back(&sequence, GenerationEvent()).second;
     event.id = sequence.id;
+    event.adapter = sequence.adapter;
     return event;
   }
 
@@ -716,6 +878,7 @@ bool Engine::StepAt(TimeNs now) {
     return progress;
   }
   progress |= e.ApplyCancellations(now);
+  progress |= e.ApplyRetargetings(now);
   progress |= !e.news.empty();
   progress |= e.lost.has_value() ? e.EndAllRequests(now) : e.PlanAndSubmit(now);
   e.Publish(now);
@@ -789,6 +952,15 @@ void Engine::SetNextId(RequestId id) {
   const std::lock_guard lock(impl_->inbox.mutex);
   CHECK_GE(id.value, impl_->inbox.next_id);
   impl_->inbox.next_id = id.value;
+}
+
+void Engine::Retarget(const AdapterVersion& old, const std::shared_ptr<const AdapterVersion>& next) {
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    impl_->inbox.successors.Set(old, next, *impl_->parts.registry);
+    impl_->inbox.retargeted.push_back(old.generation);
+  }
+  impl_->parts.wakeup->Signal();
 }
 
 void Engine::CancelAll() { impl_->EndAll(FinishReason::kCancelled); }

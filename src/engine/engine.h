@@ -51,9 +51,9 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Health, StopAccepting, CancelAll, Stats,
-// Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one
-// thread, the engine thread.
+// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Retarget, Health, StopAccepting, CancelAll,
+// Stats, Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only
+// on one thread, the engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -104,6 +104,15 @@ class Engine {
   void SetNextId(RequestId id);
   // Ends all accepted requests at the next step with kAborted.
   void AbortAll();
+
+  // `next` has taken the name of `old`. From the next step on, requests that run, wait or are held on `old` go on with
+  // `next` from their tokens: their keys and values are computed anew, and nothing else changes, neither places nor
+  // limits, seeds or constraints. What their prompts' log-probabilities or embeddings have so far begins anew with
+  // them. Requests that come later on `old` begin on `next`. Null: they end with kAborted instead, as do those on
+  // composites that have `old` as a part; with a version, those end on their composite. A request that cannot go on
+  // with `next` ends with an error that says why. GenerationRequest::keeps_version excepts a request. REQUIRES: they
+  // are different.
+  void Retarget(const AdapterVersion& old, const std::shared_ptr<const AdapterVersion>& next);
 
   // Refuses new requests from this call on; accepted ones continue.
   void StopAccepting();

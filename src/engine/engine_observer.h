@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "adapter/registry.h"
 #include "base/clock.h"
@@ -40,8 +41,11 @@ class EngineObserver {
   virtual void Holding(Hold hold) {}
   // `request` was taken from the inbox. `version` is null for the base model.
   virtual void Arrived(const Request& request, const AdapterVersion* version) {}
+  // Engine::Retarget: what runs or waits on `old` goes on with `next`; null: it ends.
+  virtual void RetargetAsked(AdapterGeneration old, const AdapterVersion* next) {}
   virtual void Pinned(const AdapterVersion& version, bool pinned) {}  // granted pins and all unpins
-  // A cancellation was taken from the inbox; the id may be unknown.
+  // A cancellation was taken from the inbox; the id may be unknown. Also: a request ends because it cannot go on with
+  // the version that takes the place of its own.
   virtual void CancelAsked(RequestId id) {}
   virtual void CancelAllAsked() {}  // CancelAll or AbortAll was called
   virtual void Ending() {}          // StopAccepting was called; repeated in each later step
@@ -57,6 +61,9 @@ class EngineObserver {
   virtual void Collected() {}
   // `request id` sampled `token`; `stops`: the token ends the request and is not delivered.
   virtual void Sampled(RequestId id, TokenId token, bool stops) {}
+  // The request, which runs or waits, goes on with `version`. `tokens`: all that it has. In a recording tokens have
+  // other names under another adapter, so its replay writes these here; nothing else may change them.
+  virtual void Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) {}
   // The request ended, for any reason.
   virtual void Ended(RequestId id) {}
   // A plan was made and is about to be committed.

@@ -17,7 +17,50 @@ struct Asked {
   std::optional<Pooling> pooling = std::nullopt;
   bool cancelled = false, aborted = false;
   bool acts = true;  // false: it lacks the adapter's invocation tokens
+  bool keeps_version = false;
+  bool may_fail = false;                       // a new version may have no place for it
+  std::vector<AdapterGeneration> generations;  // on which it began, and to which it was to move
+  std::vector<std::size_t> begins;             // by generation: the first token that it must compute, at the latest
 };
+
+// What is loaded at random, by number.
+struct Loaded {
+  std::string name;
+  std::int64_t pages = 0;
+  std::vector<TokenId> invocation;
+  AdapterGeneration generation;
+};
+
+// Loads a version anew, and notes what that does to the requests on the one before.
+void ReloadOne(AdapterWorld& w, Prng& prng, Loaded& loaded, std::map<RequestId, Asked>& asked) {
+  const AdapterGeneration old = loaded.generation;
+  const bool aborts = prng.NextBelow(6) == 0, differs = prng.NextBelow(20) == 0;
+  if (prng.NextBelow(4) == 0)
+    loaded.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(prng.NextBelow(4) == 0 ? 24 : 8));
+  if (differs) loaded.invocation = loaded.invocation.empty() ? std::vector<TokenId>{7} : std::vector<TokenId>{};
+  auto version = AdapterWorld::Make(loaded.name, loaded.pages, "content " + std::to_string(prng.NextBelow(30)));
+  version->file.config.invocation_tokens = loaded.invocation;
+  loaded.generation = w.Reload(std::move(version), aborts);
+  for (auto& [id, ask] : asked) {
+    if (ask.keeps_version || !ask.acts || ask.generations.back() != old) continue;
+    ask.aborted |= aborts;
+    ask.may_fail = true;
+    if (aborts || differs) continue;
+    ask.generations.push_back(loaded.generation);
+    ask.begins.push_back(w.outcomes[id].tokens.size() + 1);  // one more may be in flight
+  }
+}
+
+// Each token comes of the version that the request is on, and the versions in their order.
+void CheckGenerations(const Asked& ask, const AdapterWorld::Outcome& outcome) {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < outcome.adapters.size(); ++i) {
+    while (at < ask.generations.size() && ask.generations[at] != outcome.adapters[i]) ++at;
+    ASSERT_LT(at, ask.generations.size()) << "token " << i << " is of another version";
+    if (at + 1 < ask.generations.size()) ASSERT_LT(i, ask.begins[at]) << "token " << i << " is of an old version";
+  }
+  EXPECT_NE(std::ranges::find(ask.generations, outcome.last), ask.generations.end());
+}
 
 // The embedding of a prompt, as the modelled executor would compute it in one piece.
 std::vector<float> ExpectedEmbedding(std::optional<Pooling> pooling, std::span<const TokenId> prompt) {
@@ -44,6 +87,7 @@ struct Fuzzed {
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0, aborted = 0;
+  std::int64_t moved = 0, failed = 0;  // requests with tokens of several versions; that a new one had no place for
   std::int64_t embeddings = 0;
   std::int64_t invoked = 0;        // requests that the base model begins and an activated adapter ends
   std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
@@ -73,8 +117,8 @@ double HostLink(std::uint64_t seed) {
 }
 
 // Random requests, adapters larger than memory, cancellations and broken disks.
-// `holds`: requests are held and aborted too.
-Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
+// `holds`: requests are held and aborted too. `reloads`: adapters are loaded anew, and their requests move or end.
+Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
   Fuzzed fuzzed;
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
@@ -103,7 +147,7 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
           HostLink(seed));
   const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
   const bool faults = prng.NextBelow(2) == 0;
-  Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5);
+  Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5), reload_prng(seed + 6);
   if (faults) {
     const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -118,6 +162,12 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
     adapter_pages.push_back(1 + static_cast<std::int64_t>(activated_prng.NextBelow(8)));
     w.LoadActivated("activated-" + std::to_string(adapter_pages.size()), adapter_pages.back(), invocation);
   }
+  std::vector<Loaded> loaded(1);  // the first stands for the base model
+  for (const auto& version : w.registry.List()) {
+    loaded.push_back(
+        {version->name, version->layout.pages, version->file.config.invocation_tokens, version->generation});
+  }
+  std::ranges::sort(loaded, {}, &Loaded::generation);
   std::map<RequestId, Asked> asked;
   int to_submit = 80;
   while (to_submit > 0 || !w.engine->Idle()) {
@@ -129,7 +179,8 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       if (activated && activated_prng.NextBelow(3) == 0)
         ask.adapter = 13 + static_cast<std::uint32_t>(activated_prng.NextBelow(3));
-      const auto base_tokens = w.BaseTokens(ask.prompt, AdapterGeneration{ask.adapter});
+      const Loaded& adapter = loaded[ask.adapter];
+      const auto base_tokens = w.BaseTokens(ask.prompt, adapter.generation);
       fuzzed.invoked += base_tokens.value_or(0) > 0;
       ask.acts = base_tokens.has_value();
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
@@ -142,9 +193,11 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
       w.prompt_logprobs = ask.prompt_logprobs;
       w.pooling = ask.pooling;
       const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
-      const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens, tenant);
-      const bool fits = share == 0 || ask.adapter == 0 || adapter_pages[ask.adapter - 1] <= share;
-      EXPECT_EQ(id.ok(), fits) << (id.ok() ? "" : id.error().message);
+      ask.keeps_version = w.keeps_version = reloads && reload_prng.NextBelow(8) == 0;
+      ask.generations = {ask.acts ? adapter.generation : kBaseModel};
+      const auto id = w.Submit(ask.prompt, adapter.generation.value, ask.max_tokens, tenant);
+      const bool fits = share == 0 || ask.adapter == 0 || adapter.pages <= share;
+      if (!reloads) EXPECT_EQ(id.ok(), fits) << (id.ok() ? "" : id.error().message);
       if (id.ok()) asked.emplace(*id, std::move(ask));
     }
     if (!asked.empty() && prng.NextBelow(10) == 0) {
@@ -158,6 +211,9 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
       w.engine->AbortAll();
       for (auto& [id, ask] : asked) ask.aborted = true;
     }
+    for (int again = 0; reloads && again < 3 && reload_prng.NextBelow(3) == 0; ++again) {
+      ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked);
+    }
     if (!w.Advance() && to_submit == 0) break;
     if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
     if (prng.NextBelow(8) == 0) CheckRegime(fuzzed.regime, w, fuzzed);
@@ -170,8 +226,9 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
   for (const auto& [id, ask] : asked) {
     const World::Outcome& outcome = w.outcomes[id];
     EXPECT_EQ(outcome.ends, 1);
-    const std::vector<TokenId> expected =
-        ExpectedTokens(AdapterGeneration{ask.acts ? ask.adapter : 0}, ask.prompt, ask.max_tokens);
+    const std::vector<TokenId> expected = ExpectedTokens(outcome, ask.prompt, ask.max_tokens);
+    CheckGenerations(ask, outcome);
+    fuzzed.moved += !outcome.adapters.empty() && outcome.adapters.front() != outcome.last;
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
       ++fuzzed.cancelled;
@@ -182,8 +239,11 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false) {
                                      std::span(expected).first(std::min(outcome.tokens.size(), expected.size()))));
       ++fuzzed.aborted;
     } else if (outcome.finish == FinishReason::kError) {
-      EXPECT_TRUE(faults);
-      EXPECT_EQ(outcome.error, "injected");
+      const bool failed = ask.may_fail && outcome.error != "injected";
+      EXPECT_TRUE(faults || failed);
+      if (failed) EXPECT_NE(outcome.error.find("was loaded anew"), std::string::npos) << outcome.error;
+      if (!failed) EXPECT_EQ(outcome.error, "injected");
+      fuzzed.failed += failed;
     } else {
       EXPECT_EQ(outcome.tokens, expected);
       CheckScores(ask, outcome.prompt_scores);
@@ -257,7 +317,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_EQ(swaps[false].history_out + swaps[false].history_in + swaps[false].adapters_out + swaps[false].adapters_in,
             0);
   EXPECT_GT(early, 500);
-  EXPECT_GT(discarded, 25);
+  EXPECT_GT(discarded, 20);
   EXPECT_GT(embeddings, 1000);
   EXPECT_GT(invoked, 2000);
   for (const CacheRegime& regime : CacheRegimes()) {
@@ -322,6 +382,28 @@ TEST(Engine, FuzzHoldsAndAborts) {
   }
   EXPECT_GT(aborted, 200);
   EXPECT_GT(cancelled, 100);
+}
+
+TEST(Engine, FuzzReloadsMoveAndAbort) {
+  std::int64_t moved = 0, failed = 0, aborted = 0;
+  RetargetedRequests counts;
+  for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Fuzzed fuzzed = FuzzOnce(seed, /*holds=*/seed % 2 == 0, /*reloads=*/true);
+    moved += fuzzed.moved;
+    failed += fuzzed.failed;
+    aborted += fuzzed.aborted;
+    counts.moved += fuzzed.stats.retargeted.moved;
+    counts.failed += fuzzed.stats.retargeted.failed;
+    counts.aborted += fuzzed.stats.retargeted.aborted;
+    if (seed <= 20) ASSERT_EQ(fuzzed.digest, FuzzOnce(seed, seed % 2 == 0, true).digest) << "not deterministic";
+  }
+  EXPECT_GT(moved, 300);
+  EXPECT_GT(failed, 100);
+  EXPECT_GT(aborted, 500);
+  EXPECT_EQ(counts.failed, failed);
+  EXPECT_GT(counts.moved, 2 * moved);  // those that wait, and that move again
+  EXPECT_GT(counts.aborted, 200);
 }
 
 TEST(Engine, WhatIsHeldKeepsItsPlaceAndItsTokens) {
@@ -405,6 +487,15 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   EXPECT_EQ(w.engine->MaxSequenceTokens(AdapterGeneration{1}), 12);
   EXPECT_TRUE(w.Submit(std::vector<TokenId>(8, 1), 1, -1).ok());
   w.Drain();
+}
+
+// A prompt that fills the memory to the last position is computed, if nothing follows it.
+TEST(Engine, APromptAloneMayFillTheMemory) {
+  World w(8, 8, {}, {3});
+  w.pooling = Pooling::kMean;
+  const RequestId embedding = *w.Submit(std::vector<TokenId>(20, 1), 1, 0);  // 5 pages beside the adapter's 3
+  w.Drain();
+  EXPECT_EQ(w.outcomes[embedding].finish, FinishReason::kLength);
 }
 
 TEST(Engine, ShuttingDownRefusesTheNewAndEndsTheOld) {

@@ -24,6 +24,8 @@ namespace loramux {
 struct EngineWorld {
   struct Outcome {
     std::vector<TokenId> tokens;
+    std::vector<AdapterGeneration> adapters;  // with which each token was computed
+    AdapterGeneration last;                   // as the last event says
     FinishReason finish = FinishReason::kNone;
     std::string error;
     std::int32_t cached_tokens = 0;
@@ -57,6 +59,7 @@ struct EngineWorld {
   std::map<RequestId, Outcome> outcomes;
   std::int32_t prompt_logprobs = -1;  // for the next requests; -1: none
   std::optional<Pooling> pooling;     // for the next requests; nullopt: none
+  bool keeps_version = false;         // for the next requests
 
   explicit EngineWorld(Options options)
       : plane(Assemble(options)),
@@ -111,6 +114,13 @@ struct EngineWorld {
     version->file.config.invocation_tokens = std::move(invocation);
     return (*registry.Commit(std::move(version)))->generation;
   }
+  // Replaces the version of a name, and moves its requests to the new one, or aborts them.
+  AdapterGeneration Reload(std::shared_ptr<AdapterVersion> version, bool aborts = false) {
+    const auto old = *registry.Resolve(version->name);
+    const auto next = *registry.Commit(std::move(version), /*replace=*/true);
+    engine->Retarget(*old, aborts ? nullptr : next);
+    return next->generation;
+  }
   // Tokens of the prompt before the last occurrence of the adapter's invocation tokens; nullopt: there is none.
   std::optional<std::int64_t> BaseTokens(std::span<const TokenId> prompt, AdapterGeneration adapter) const {
     const auto version = registry.Find(adapter);
@@ -138,10 +148,15 @@ struct EngineWorld {
     request.max_tokens = max_tokens;
     request.prompt_logprobs = prompt_logprobs;
     request.pooling = pooling;
+    request.keeps_version = keeps_version;
     request.on_event = [this](const GenerationEvent& event) {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.ends, 0) << "an event after the last";
-      if (event.token.has_value()) outcome.tokens.push_back(event.token->id);
+      if (event.token.has_value()) {
+        outcome.tokens.push_back(event.token->id);
+        outcome.adapters.push_back(event.adapter);
+      }
+      outcome.last = event.adapter;
       if (!event.prompt_scores.empty()) {
         EXPECT_TRUE(outcome.prompt_scores.empty()) << "scores were given twice";
         outcome.prompt_scores.assign(event.prompt_scores.begin(), event.prompt_scores.end());
@@ -202,6 +217,20 @@ struct AdapterWorld : EngineWorld {
                                std::move(prefix_domain));
   }
 };
+
+// The tokens a request must get, computed by the adapters that its outcome names.
+inline std::vector<TokenId> ExpectedTokens(const EngineWorld::Outcome& outcome, const std::vector<TokenId>& prompt,
+                                           std::int32_t max_tokens) {
+  std::vector<TokenId> generated;
+  while (static_cast<std::int32_t>(generated.size()) < max_tokens) {
+    const std::size_t at = generated.size();
+    const TokenId next = ModeledExecutor::NextToken(at < outcome.adapters.size() ? outcome.adapters[at] : outcome.last,
+                                                    prompt, generated, kTestVocab);
+    if (next == 0) break;
+    generated.push_back(next);
+  }
+  return generated;
+}
 
 // The tokens a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
 inline std::vector<TokenId> ExpectedTokens(AdapterGeneration adapter, const std::vector<TokenId>& prompt,

@@ -24,7 +24,7 @@ enum class FinishReason {
   kStop,       // an end-of-sequence token or one of stop_token_ids, which is not part of the output
   kLength,     // max_tokens reached, or no position left
   kCancelled,  // by Engine::Cancel, or the engine is shutting down
-  kAborted,    // by Engine::AbortAll; what was generated counts
+  kAborted,    // by Engine::AbortAll or Engine::Retarget; what was generated counts
   kError,      // GenerationEvent::error gives the reason
 };
 
@@ -42,6 +42,8 @@ struct GenerationEvent {
   std::size_t choice = 0;
   // The new token; absent if the event only ends the request. The token that stops a request is `stop` instead.
   std::optional<SampledToken> token;
+  // The adapter that the token, or the embedding, was computed with. After Engine::Retarget it is another one.
+  AdapterGeneration adapter = kBaseModel;
   FinishReason finish = FinishReason::kNone;
   // The prompt's tokens from the second on, if the request asks for them (prompt_logprobs). Given once: with the first
   // event after the whole prompt was computed. Otherwise empty.
@@ -65,6 +67,8 @@ using GenerationCallback = std::function<void(GenerationEvent&)>;
 struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty; ids in [0, vocabulary size)
   AdapterGeneration adapter = kBaseModel;
+  // The request ends on this version of the adapter, whatever takes its name (Engine::Retarget).
+  bool keeps_version = false;
   // Request::base_tokens. Unset: as the adapter's invocation tokens say.
   std::optional<std::int32_t> base_tokens;
   // charged for the request's service; empty: the adapter's name, or the base model

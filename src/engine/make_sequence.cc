@@ -35,16 +35,13 @@ bool Embeds(const AdapterVersion* version, TokenId id) {
   });
 }
 
-// `vocab_size`: of the base model.
 Status CheckPrompt(std::span<const TokenId> prompt, std::int64_t vocab_size, const AdapterVersion* version) {
   if (prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
-  for (const TokenId id : prompt) {
-    if ((id >= 0 && id < vocab_size) || Embeds(version, id)) continue;
-    return InvalidArgument(
-        "prompt: expected token ids from 0 to " + std::to_string(vocab_size - 1) + ", found " + std::to_string(id),
-        "prompt");
-  }
-  return Ok{};
+  const std::optional<TokenId> id = FindUnknownToken(prompt, vocab_size, version);
+  if (!id) return Ok{};
+  return InvalidArgument(
+      "prompt: expected token ids from 0 to " + std::to_string(vocab_size - 1) + ", found " + std::to_string(*id),
+      "prompt");
 }
 
 // A sequence without an output layer has neither tokens nor log-probabilities.
@@ -66,6 +63,14 @@ std::optional<std::int32_t> InvokedAt(std::span<const TokenId> prompt, std::span
 
 }  // namespace
 
+std::optional<TokenId> FindUnknownToken(std::span<const TokenId> tokens, std::int64_t vocab_size,
+                                        const AdapterVersion* version) {
+  for (const TokenId id : tokens) {
+    if ((id < 0 || id >= vocab_size) && !Embeds(version, id)) return id;
+  }
+  return std::nullopt;
+}
+
 Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, GenerationRequest input,
                                                std::shared_ptr<const AdapterVersion> version, std::int64_t limit) {
   RETURN_IF_ERROR(CheckOutput(options, input));
@@ -82,6 +87,8 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   request.base_tokens = base_tokens.value_or(0);
   request.tenant_name = input.tenant.empty() && version != nullptr ? version->account() : std::move(input.tenant);
   request.prefix_domain = std::move(input.prefix_domain);
+  // The server reads an embedding by the head of the version that it asked for.
+  request.keeps_version = input.keeps_version || (version != nullptr && version->file.head.has_value());
   const bool acts = base_tokens.has_value();
   if (!acts) request.adapter = kBaseModel;
   sequence->version = acts ? std::move(version) : nullptr;
@@ -97,14 +104,13 @@ Result<std::unique_ptr<Sequence>> MakeSequence(const EngineOptions& options, Gen
   request.pages.reserve(pages);
   request.page_table.reserve(pages);
   CHECK(!input.pooling || (input.max_tokens == 0 && input.prompt_logprobs < 0));
-  const bool computes_all = input.prompt_logprobs >= 0 || input.pooling == Pooling::kMean;
-  if (computes_all && prompt > 1) request.reusable_tokens = 0;
   if (!input.ignore_eos || input.constraint != nullptr) {
     std::vector<TokenId>& stops = input.stop_token_ids;
     stops.insert(stops.end(), options.eos_token_ids.begin(), options.eos_token_ids.end());
     stops.insert(stops.end(), input.eos_token_ids.begin(), input.eos_token_ids.end());
   }
   sequence->asked = std::move(input);
+  sequence->BeginPrompt();
   return sequence;
 }
 

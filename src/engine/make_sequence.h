@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 
 #include "adapter/registry.h"
 #include "base/result.h"
@@ -11,6 +13,11 @@
 #include "engine/sequence.h"
 
 namespace loramux {
+
+// The first of the tokens that neither the base model, with `vocab_size` tokens, nor the adapter embeds. `version`:
+// null: the base model alone.
+std::optional<TokenId> FindUnknownToken(std::span<const TokenId> tokens, std::int64_t vocab_size,
+                                        const AdapterVersion* version);
 
 // The sequence of `input`, without an id. `version`: of its adapter; null: the base model. `limit`: positions that the
 // model and the memory beside the adapter allow. Errors: an empty prompt, a token id out of range, a prompt with its

@@ -25,6 +25,14 @@ Sequence::Positions Sequence::PooledBy(std::int64_t count) const {
   return {first, end - first};
 }
 
+void Sequence::BeginPrompt() {
+  prompt_scores.clear();
+  pooled = 0;
+  pool_sum.clear();
+  const bool needs_all = asked.prompt_logprobs >= 0 || asked.pooling == Pooling::kMean;
+  reusable_tokens = needs_all && prompt_tokens > 1 ? 0 : Request::kAllTokens;
+}
+
 void Sequence::AddScores(std::span<ScoredToken> scores) {
   if (scores.empty()) return;
   std::move(scores.begin(), scores.end(), std::back_inserter(prompt_scores));

@@ -36,6 +36,8 @@ struct Sequence : Request {
   // Returns the positions that a chunk of `count` tokens pools, likewise.
   Positions PooledBy(std::int64_t count) const;
 
+  // Begins the prompt's scores and its sum, as far as they are wanted. What was there goes: it is of another adapter.
+  void BeginPrompt();
   // Adds the scores of a chunk. What is scored may come from the cache, should the request begin again.
   void AddScores(std::span<ScoredToken> scores);
   // Takes the sum [hidden_size] after a chunk that pooled `positions` more. Those may come from the cache, likewise.

@@ -18,11 +18,19 @@
 
 namespace loramux {
 
+// Requests on adapters that were loaded anew (Engine::Retarget).
+struct RetargetedRequests {
+  std::int64_t moved = 0;    // went on with the new version
+  std::int64_t aborted = 0;  // ended, as was asked for
+  std::int64_t failed = 0;   // could not go on
+};
+
 // Counters, cheap to copy; updated at the end of each step. Totals count since the engine's start.
 struct EngineStats : SchedulerStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t held = 0;  // requests that Engine::SetHold keeps from the queue
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, finished = 0;
+  RetargetedRequests retargeted;
   std::int64_t replayed_steps = 0;  // steps among them that a device repeated from a recording
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
   KvTierStats kv_tiers;

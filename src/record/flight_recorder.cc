@@ -121,17 +121,21 @@ std::uint32_t FlightRecorder::NumberOf(const std::string& name) {
   return entry->second;
 }
 
+std::string FlightRecorder::ContentOf(const Request& request, const AdapterVersion* version) {
+  const bool by_base = version == nullptr || request.base_tokens > 0;  // what may be shared of it
+  const std::string content = by_base ? std::string() : version->file.digest;
+  return request.prefix_domain.empty() ? content : content + "\n" + request.prefix_domain;
+}
+
 void FlightRecorder::Arrived(const Request& request, const AdapterVersion* version) {
   if (!in_step_) return;
   if (version != nullptr) Know(*version);
-  const bool by_base = version == nullptr || request.base_tokens > 0;  // what may be shared of it
-  std::string& content = current_.contents.emplace_back(by_base ? std::string() : version->file.digest);
+  current_.contents.push_back(ContentOf(request, version));
   const std::string& domain = request.prefix_domain;
-  if (!domain.empty()) content += "\n" + domain;
   current_.step.arrivals.push_back(
       {request.id, request.adapter, NumberOf(request.tenant_name), domain.empty() ? 0 : NumberOf(domain) + 1,
        request.priority, std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
-       request.reusable_tokens != Request::kAllTokens, request.base_tokens, request.tokens});
+       request.reusable_tokens != Request::kAllTokens, request.base_tokens, request.keeps_version, request.tokens});
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 
@@ -139,6 +143,12 @@ void FlightRecorder::Pinned(const AdapterVersion& version, bool pinned) {
   if (!in_step_) return;
   Know(version);
   current_.step.pins.push_back({version.generation, pinned});
+}
+
+void FlightRecorder::RetargetAsked(AdapterGeneration old, const AdapterVersion* next) {
+  if (!in_step_ || !known_.contains(old.value)) return;  // then no recorded request is on it
+  if (next != nullptr) Know(*next);
+  current_.step.retargets.push_back({old, next == nullptr ? kBaseModel : next->generation});
 }
 
 void FlightRecorder::CancelAsked(RequestId id) {
@@ -185,6 +195,13 @@ void FlightRecorder::Collected() {
 
 void FlightRecorder::Sampled(RequestId id, TokenId token, bool stops) {
   if (in_step_) current_.step.tokens.push_back({id, stops ? kStopToken : token});
+}
+
+void FlightRecorder::Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) {
+  if (!in_step_) return;
+  current_.new_contents.push_back(ContentOf(request, &version));
+  current_.step.renamings.push_back({request.id, {tokens.begin(), tokens.end()}});
+  current_.bytes += kItemBytes * 2 + tokens.size() * sizeof(TokenId);
 }
 
 void FlightRecorder::Ended(RequestId id) {
@@ -269,6 +286,12 @@ void FlightRecorder::Disguise(Queued& queued) {
     const auto sequence = sequences_.find(token.id.value);
     if (sequence != sequences_.end() && token.token != kStopToken)
       token.token = pseudonyms_.Name(sequence->second, token.token);
+  }
+  for (std::size_t i = 0; i < queued.step.renamings.size(); ++i) {
+    RecordedRenaming& renaming = queued.step.renamings[i];
+    std::uint64_t sequence = pseudonyms_.Begin(queued.new_contents[i]);
+    for (TokenId& token : renaming.tokens) token = pseudonyms_.Name(sequence, token);
+    sequences_[renaming.id.value] = sequence;
   }
   for (const RequestId id : queued.ended) sequences_.erase(id.value);
 }

@@ -57,6 +57,7 @@ class FlightRecorder final : public EngineObserver {
   void StepBegan(TimeNs now) override;
   void Arrived(const Request& request, const AdapterVersion* version) override;
   void Pinned(const AdapterVersion& version, bool pinned) override;
+  void RetargetAsked(AdapterGeneration old, const AdapterVersion* next) override;
   void CancelAsked(RequestId id) override;
   void CancelAllAsked() override;
   void Holding(Hold hold) override;
@@ -66,6 +67,7 @@ class FlightRecorder final : public EngineObserver {
   void Computed(TimeNs waited) override;
   void Collected() override;
   void Sampled(RequestId id, TokenId token, bool stops) override;
+  void Retargeted(const Request& request, const AdapterVersion& version, std::span<TokenId> tokens) override;
   void Ended(RequestId id) override;
   void Planned(const PlannedStep& step) override;
   void Moving(const MovePlan& moves) override;
@@ -76,7 +78,8 @@ class FlightRecorder final : public EngineObserver {
   // A step with the additional data that the writer needs. Its tokens are not pseudonyms yet.
   struct Queued {
     RecordedStep step;
-    std::vector<std::string> contents;  // contents of `step.arrivals`, in order, for Pseudonyms::Begin
+    // Contents of `step.arrivals` and of `step.renamings`, each in order, for Pseudonyms::Begin.
+    std::vector<std::string> contents, new_contents;
     std::vector<RequestId> ended;
     std::size_t bytes = 0;  // approximate size in memory
   };
@@ -84,6 +87,8 @@ class FlightRecorder final : public EngineObserver {
   FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file, FlightRecorderOptions options);
   // Records a completion of a watched transfer.
   void TransferEnded(const TransferCompletion& completion);
+  // What names the tokens of a request with this version (Pseudonyms::Begin). Null: the base model.
+  static std::string ContentOf(const Request& request, const AdapterVersion* version);
   // Records the adapter's version at its first appearance.
   void Know(const AdapterVersion& version);
   // The number that stands for the name of a tenant or of a sharing domain.

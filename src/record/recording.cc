@@ -42,7 +42,9 @@ enum Section : std::uint64_t {
   kPlan = 4096,
   kMoves = 8192,
   kHold = 16384,
-  kAllSections = 32767
+  kRetargets = 32768,
+  kRenamings = 65536,
+  kAllSections = 131071
 };
 
 template <typename T>
@@ -152,6 +154,19 @@ RecordedAdapter GetAdapter(Cursor& in) {
   return adapter;
 }
 
+void PutTokens(std::string& out, const std::vector<TokenId>& tokens) {
+  Put(out, tokens.size());
+  for (const TokenId token : tokens) PutFixed(out, token);
+}
+std::vector<TokenId> GetTokens(Cursor& in) {
+  std::vector<TokenId> tokens(in.Count(sizeof(TokenId)));
+  for (TokenId& token : tokens) {
+    token = in.Fixed<TokenId>();
+    if (token < 0 || token >= kStopToken) in.Fail();
+  }
+  return tokens;
+}
+
 void PutArrival(std::string& out, const RecordedArrival& arrival) {
   Put(out, arrival.id.value);
   Put(out, arrival.adapter.value);
@@ -161,10 +176,9 @@ void PutArrival(std::string& out, const RecordedArrival& arrival) {
   Put(out, static_cast<std::uint64_t>(arrival.length_hint));
   Put(out, static_cast<std::uint64_t>(arrival.max_total_tokens));
   PutSigned(out, arrival.deadline);
-  Put(out, arrival.scores_prompt);
+  Put(out, std::uint64_t{arrival.scores_prompt} + 2 * std::uint64_t{arrival.keeps_version});
   Put(out, static_cast<std::uint64_t>(arrival.base_tokens));
-  Put(out, arrival.prompt.size());
-  for (const TokenId token : arrival.prompt) PutFixed(out, token);
+  PutTokens(out, arrival.prompt);
 }
 RecordedArrival GetArrival(Cursor& in, std::uint32_t version) {
   RecordedArrival arrival;
@@ -177,13 +191,11 @@ RecordedArrival GetArrival(Cursor& in, std::uint32_t version) {
   arrival.max_total_tokens = static_cast<std::int32_t>(in.Get(INT32_MAX));
   const auto latest = static_cast<std::int64_t>(kMaxTime);
   arrival.deadline = in.GetSigned(-latest, latest);
-  arrival.scores_prompt = version > kVersionWithoutScores && in.Get(1) == 1;
+  const std::uint64_t flags = version > kVersionWithoutScores ? in.Get(3) : 0;
+  arrival.scores_prompt = flags % 2 == 1;
+  arrival.keeps_version = flags / 2 == 1;
   if (version > kVersionWithoutBaseTokens) arrival.base_tokens = static_cast<std::int32_t>(in.Get(INT32_MAX));
-  arrival.prompt.resize(in.Count(sizeof(TokenId)));
-  for (TokenId& token : arrival.prompt) {
-    token = in.Fixed<TokenId>();
-    if (token < 0 || token >= kStopToken) in.Fail();
-  }
+  arrival.prompt = GetTokens(in);
   const auto size = static_cast<std::int64_t>(arrival.prompt.size());
   if (size == 0 || arrival.max_total_tokens < size || arrival.base_tokens >= size) in.Fail();
   return arrival;
@@ -243,7 +255,8 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(!step.completions.empty(), kCompletions) | bit(!step.layers.empty(), kLayers) |
          bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
          bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves) |
-         bit(step.hold.has_value(), kHold);
+         bit(step.hold.has_value(), kHold) | bit(!step.retargets.empty(), kRetargets) |
+         bit(!step.renamings.empty(), kRenamings);
 }
 
 template <typename Item, typename PutItem>
@@ -281,6 +294,14 @@ void PutStep(std::string& out, const RecordedStep& step) {
   if (step.plan) PutPlan(out, *step.plan);
   PutSection(out, step.moves, [&](const RecordedMoves& moves) { PutMoves(out, moves); });
   if (step.hold) Put(out, static_cast<std::uint64_t>(*step.hold));
+  PutSection(out, step.retargets, [&](const RecordedRetarget& retarget) {
+    Put(out, retarget.old.value);
+    Put(out, retarget.next.value);
+  });
+  PutSection(out, step.renamings, [&](const RecordedRenaming& renaming) {
+    Put(out, renaming.id.value);
+    PutTokens(out, renaming.tokens);
+  });
 }
 
 template <typename Item, typename GetItem>
@@ -331,6 +352,16 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   GetSection(in, has(kMoves), step.moves, [&] { return GetMoves(in, version); });
   if (version <= kVersionWithoutHostMoves) step.moves.clear();  // they are not all
   if (has(kHold)) step.hold = static_cast<Hold>(in.Get(static_cast<std::uint64_t>(Hold::kAll)));
+  GetSection(in, has(kRetargets), step.retargets, [&] {
+    const AdapterGeneration old{static_cast<std::uint32_t>(in.Get(UINT32_MAX))};
+    const AdapterGeneration next{static_cast<std::uint32_t>(in.Get(UINT32_MAX))};
+    if (old == kBaseModel || old == next) in.Fail();
+    return RecordedRetarget{old, next};
+  });
+  GetSection(in, has(kRenamings), step.renamings, [&] {
+    const RequestId id{in.Get()};
+    return RecordedRenaming{id, GetTokens(in)};
+  });
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes

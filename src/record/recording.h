@@ -61,6 +61,7 @@ struct RecordedArrival {
   // The prompt's log-probabilities, or the mean of its hidden states, are wanted: both need all of it computed.
   bool scores_prompt = false;
   std::int32_t base_tokens = 0;
+  bool keeps_version = false;
   std::vector<TokenId> prompt;  // pseudonyms
   bool operator==(const RecordedArrival&) const = default;
 };
@@ -70,6 +71,19 @@ struct RecordedPin {
   AdapterGeneration adapter;
   bool pinned = false;
   bool operator==(const RecordedPin&) const = default;
+};
+
+// Requests on one adapter go on with another (Engine::Retarget), or end.
+struct RecordedRetarget {
+  AdapterGeneration old, next;  // next: kBaseModel: they end
+  bool operator==(const RecordedRetarget&) const = default;
+};
+
+// A request that went on with another adapter, and its tokens: pseudonyms under that one.
+struct RecordedRenaming {
+  RequestId id;
+  std::vector<TokenId> tokens;
+  bool operator==(const RecordedRenaming&) const = default;
 };
 
 // How a transfer ended.
@@ -123,6 +137,8 @@ struct RecordedStep {
   std::vector<RecordedArrival> arrivals;
   std::vector<RecordedPin> pins;
   std::vector<std::uint64_t> cancellations;  // request ids
+  std::vector<RecordedRetarget> retargets;   // calls, in order
+  std::vector<RecordedRenaming> renamings;   // what came of calls, in this step or before, in order
   bool cancel_all = false;
   bool ending = false;                 // set in the first step with it
   std::optional<Hold> hold;            // what requests are held from this step on; nullopt: as in the step before
@@ -138,9 +154,9 @@ struct RecordedStep {
 
   // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
-    return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && !hold &&
-           retired.empty() && completions.empty() && layers.empty() && !computed && !collected && tokens.empty() &&
-           !plan && moves.empty();
+    return arrivals.empty() && pins.empty() && cancellations.empty() && retargets.empty() && renamings.empty() &&
+           !cancel_all && !ending && !hold && retired.empty() && completions.empty() && layers.empty() && !computed &&
+           !collected && tokens.empty() && !plan && moves.empty();
   }
 };
 

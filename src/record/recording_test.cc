@@ -37,6 +37,28 @@ RecordedPlan AnyPlan(Prng& prng) {
   return plan;
 }
 
+RecordedArrival AnyArrival(Prng& prng) {
+  const auto flip = [&] { return prng.NextBelow(2) == 0; };
+  const auto token = [&] { return static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(kStopToken))); };
+  const auto number32 = [&] { return static_cast<std::uint32_t>(AnyNumber(prng)); };
+  RecordedArrival arrival{RequestId{AnyNumber(prng)},
+                          AdapterGeneration{number32()},
+                          number32(),
+                          number32(),
+                          static_cast<std::int32_t>(number32()),
+                          static_cast<std::int32_t>(number32() >> 1),
+                          0,
+                          static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1),
+                          flip(),
+                          0,
+                          flip(),
+                          {}};
+  for (std::uint64_t n = 1 + prng.NextBelow(50); n > 0; --n) arrival.prompt.push_back(token());
+  arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + prng.NextBelow(100));
+  arrival.base_tokens = static_cast<std::int32_t>(prng.NextBelow(arrival.prompt.size()));
+  return arrival;
+}
+
 RecordedStep AnyStep(Prng& prng) {
   const auto flip = [&] { return prng.NextBelow(2) == 0; };
   const auto token = [&] { return static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(kStopToken))); };
@@ -48,25 +70,14 @@ RecordedStep AnyStep(Prng& prng) {
                            static_cast<std::int32_t>(prng.NextBelow(99)),
                            static_cast<std::int32_t>(prng.NextBelow(64))};
   });
-  MakeSome(prng, step.arrivals, [&] {
-    RecordedArrival arrival{RequestId{AnyNumber(prng)},
-                            AdapterGeneration{number32()},
-                            number32(),
-                            number32(),
-                            static_cast<std::int32_t>(number32()),
-                            static_cast<std::int32_t>(number32() >> 1),
-                            0,
-                            static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1),
-                            flip(),
-                            0,
-                            {}};
-    for (std::uint64_t n = 1 + prng.NextBelow(50); n > 0; --n) arrival.prompt.push_back(token());
-    arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + prng.NextBelow(100));
-    arrival.base_tokens = static_cast<std::int32_t>(prng.NextBelow(arrival.prompt.size()));
-    return arrival;
-  });
+  MakeSome(prng, step.arrivals, [&] { return AnyArrival(prng); });
   MakeSome(prng, step.pins, [&] { return RecordedPin{AdapterGeneration{number32()}, flip()}; });
   MakeSome(prng, step.cancellations, [&] { return AnyNumber(prng); });
+  MakeSome(prng, step.retargets, [&] {
+    const std::uint32_t old = number32() | 1;
+    return RecordedRetarget{AdapterGeneration{old}, AdapterGeneration{flip() ? 0 : old ^ 2}};
+  });
+  MakeSome(prng, step.renamings, [&] { return RecordedRenaming{RequestId{AnyNumber(prng)}, {token(), token()}}; });
   MakeSome(prng, step.retired, number32);
   const auto transfer = [&] { return AnyNumber(prng) >> 1 | (flip() ? kHistoryBit : 0); };
   MakeSome(prng, step.completions, [&] {

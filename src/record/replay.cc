@@ -157,7 +157,7 @@ class ReplayWorld final : private EngineObserver {
     clock_.AdvanceTo(step.now);
     next_token_ = 0;
     planned_ = collected_ = false;
-    moves_ = 0;
+    moves_ = renamings_ = 0;
     pins_to_grant_ = 0;
     RETURN_IF_ERROR(ExpectOfTheExecutor());
     if (const std::string wrong = ExpectOfTransfers(steps_.front()); !wrong.empty()) return Differs(wrong);
@@ -234,6 +234,9 @@ class ReplayWorld final : private EngineObserver {
       pins_to_grant_ += pin.pinned && !gone;
     }
     for (const std::uint64_t id : step.cancellations) engine_->Cancel(RequestId{id});
+    for (const RecordedRetarget& retarget : step.retargets) {
+      if (std::string wrong = Retarget(retarget); !wrong.empty()) return wrong;
+    }
     for (const std::uint32_t original : step.retired) {
       const auto generation = generations_.Find(original);
       if (generation && *generation != kBaseModel && !registry_.IsRetired(*generation))
@@ -252,6 +255,7 @@ class ReplayWorld final : private EngineObserver {
     request.prompt = arrival.prompt;
     request.adapter = *generation;
     request.base_tokens = arrival.base_tokens;
+    request.keeps_version = arrival.keeps_version;
     request.tenant = std::to_string(arrival.tenant);
     if (arrival.prefix_domain > 0) request.prefix_domain = std::to_string(arrival.prefix_domain);
     request.max_tokens = arrival.max_total_tokens - static_cast<std::int32_t>(arrival.prompt.size());
@@ -278,6 +282,14 @@ class ReplayWorld final : private EngineObserver {
            std::to_string(arrival.id.value);
   }
 
+  // Returns what is wrong with it, or an empty string.
+  std::string Retarget(const RecordedRetarget& retarget) {
+    const auto old = generations_.Find(retarget.old.value), next = generations_.Find(retarget.next.value);
+    if (!old || *old == kBaseModel || !next) return "the recording moves requests from or to an unknown adapter";
+    engine_->Retarget(*versions_[old->value - 1], *next == kBaseModel ? nullptr : versions_[next->value - 1]);
+    return {};
+  }
+
   bool NothingIsLeft(const RecordedStep& step) {
     if (transfer_.diverged()) {
       return Differs(
@@ -296,6 +308,8 @@ class ReplayWorld final : private EngineObserver {
       return Differs("the recorded engine pinned an adapter, but the replayed one has no room for it");
     if (step.plan && !planned_)
       return Differs("the recorded engine planned a step, but the replayed one did not: " + ShowPlan(*step.plan));
+    if (renamings_ < step.renamings.size())
+      return Differs("the recorded engine moved a request to another adapter, but the replayed one did not");
     if (moves_ < step.moves.size())
       return Differs("the recorded engine moved pages, but the replayed one did not: " + ShowMoves(step.moves[moves_]));
     return true;
@@ -313,6 +327,17 @@ class ReplayWorld final : private EngineObserver {
       return;
     }
     Differs("the replayed engine took a token that was not recorded, of request " + std::to_string(id.value));
+  }
+
+  void Retargeted(const Request& request, const AdapterVersion&, std::span<TokenId> tokens) override {
+    const std::vector<RecordedRenaming>& renamings = steps_.front().renamings;
+    if (renamings_ < renamings.size() && renamings[renamings_].id == request.id &&
+        renamings[renamings_].tokens.size() == tokens.size()) {
+      std::ranges::copy(renamings[renamings_++].tokens, tokens.begin());
+      return;
+    }
+    Differs("the replayed engine moved request " + std::to_string(request.id.value) +
+            " to another adapter, but the recorded one did not");
   }
 
   void Planned(const PlannedStep& step) override {
@@ -352,7 +377,7 @@ class ReplayWorld final : private EngineObserver {
     result_.run.requests[index].arrival = event.arrival;
     result_.run.Hear(index, event);
     result_.ended += event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
-    result_.cancelled += event.finish == FinishReason::kCancelled;
+    result_.cancelled += event.finish == FinishReason::kCancelled || event.finish == FinishReason::kAborted;
     result_.failed += event.finish == FinishReason::kError;
   }
 
@@ -387,6 +412,7 @@ class ReplayWorld final : private EngineObserver {
   bool at_end_ = false;             // the recording has ended
   bool planned_ = false, collected_ = false;
   std::size_t moves_ = 0;           // moves of this step so far
+  std::size_t renamings_ = 0;       // renamings of this step so far
   std::int64_t pins_to_grant_ = 0;  // pins that this step still grants
   std::size_t next_token_ = 0;      // index into the step's tokens
   RequestId last_id_{0};            // id of the last arrival

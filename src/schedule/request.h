@@ -53,7 +53,7 @@ struct alignas(64) Request {
   std::int32_t adapter_tokens = 0;    // size of the adapter, in tokens of keys and values
   std::int32_t max_total_tokens = 0;  // bound on prompt and output together
   RequestState state = RequestState::kWaiting;
-  std::int32_t preemptions = 0;  // times that it was preempted
+  std::int32_t preemptions = 0;  // times that it lost its pages: preempted, or with another adapter
   TimeNs arrival = 0;
   std::int32_t priority = 0;     // from the client: -10 (soonest) to 10
   TimeNs deadline = 0;           // time by which the client wants it to begin; 0: none
@@ -84,6 +84,8 @@ struct alignas(64) Request {
   // values are the base model's, and the tree has them in the base model's branch. Those after them depend on this
   // place too and stay with the request. 0: the adapter acts on all. Below prompt_tokens.
   std::int32_t base_tokens = 0;
+  // It ends on the version of its adapter with which it began (GenerationRequest::keeps_version).
+  bool keeps_version = false;
   // Leading tokens whose keys and values it may take from the tree. Fewer than all while the log-probabilities of its
   // prompt, or the mean of its hidden states, are wanted and not known yet: they come from the computation of these
   // tokens.

@@ -132,11 +132,22 @@ void RequestPages::LeaveRunning(Request* request, TimeNs now) {
 void RequestPages::LeaveWaiting(Request* request, std::span<Request* const> waiting) {
   tree_.Unwant(request->tail);
   if (tiers_.IsRequester(request->id)) {
-    const bool shared = std::any_of(waiting.begin(), waiting.end(),
-                                    [request](const Request* other) { return other->top == request->top; });
+    const bool shared = std::any_of(waiting.begin(), waiting.end(), [&](const Request* other) {
+      return other != request && other->top == request->top;
+    });
     if (!shared) tiers_.Cancel(request->id);
   }
   tree_.ReleaseTop(request->top);
+}
+
+void RequestPages::ChangeAdapter(Request* request, AdapterGeneration adapter, std::span<Request* const> waiting) {
+  LeaveWaiting(request, waiting);
+  request->adapter = adapter;
+  request->tail = request->found = {};  // they are of the adapter before
+  request->fetches = 0;
+  request->fetched_ahead = false;
+  if (request->cached_tokens < 0) request->fetched_tokens = 0;
+  Enter(request);
 }
 
 void RequestPages::Release(Request* request, TimeNs now) {

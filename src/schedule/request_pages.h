@@ -48,6 +48,8 @@ class RequestPages {
   // them would begin in the same place, because it may wait for the same history.
   void LeaveRunning(Request* request, TimeNs now);
   void LeaveWaiting(Request* request, std::span<Request* const> waiting);
+  // A waiting request goes on with another adapter: it would begin in another place. `waiting`: as in LeaveWaiting.
+  void ChangeAdapter(Request* request, AdapterGeneration adapter, std::span<Request* const> waiting);
 
   // True if the fetch of keys and values that the running request uses has failed.
   bool BeganOnFailedFetch(const Request& request) const;

@@ -111,7 +111,7 @@ void Scheduler::Add(Request* request) {
   pages_.Enter(request);
   const std::int64_t cached = tree_.nodes().Depth(request->tail) * options_.page_tokens;
   queues_.Enter(request, cached);
-  expected_.Arrived(*request);
+  expected_.Arrived(*request, request->arrival);
 }
 
 void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
@@ -120,6 +120,20 @@ void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
   rules_.Left(*request);
   runs ? pages_.LeaveRunning(request, now) : pages_.LeaveWaiting(request, queues_.waiting());
   expected_.Left(*request, now);
+}
+
+// What it has computed is lost, but not to a preemption: the counts of what those cost leave it out.
+void Scheduler::ChangeAdapter(Request* request, AdapterGeneration adapter, TimeNs now) {
+  expected_.Left(*request, now);
+  if (request->state == RequestState::kRunning) {
+    rules_.Left(*request);
+    ++request->preemptions;
+    queues_.Return(request, now);
+    pages_.Return(request, now);
+  }
+  request->computed_before = 0;
+  pages_.ChangeAdapter(request, adapter, queues_.waiting());
+  expected_.Arrived(*request, now);
 }
 
 void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {

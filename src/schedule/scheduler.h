@@ -60,6 +60,11 @@ class Scheduler {
   // generated its whole output, so predictions can learn from it. REQUIRES: no step that reads its pages is in flight.
   void Remove(Request* request, TimeNs now, bool by_itself = true);
 
+  // A waiting or running request goes on with another adapter, from its tokens: it waits in its place, and its keys and
+  // values are computed anew. Its size in the queue stays that of its arrival. REQUIRES: references to both adapters
+  // are held; the request fits the device memory beside the new one; no step that reads its pages is in flight.
+  void ChangeAdapter(Request* request, AdapterGeneration adapter, TimeNs now);
+
   // Plans the next step. Changes only the plan, which is valid until the next call of a function that plans. Allocates
   // nothing in the steady state.
   const StepPlan& Plan(TimeNs now) const { return planner_->Plan(now); }

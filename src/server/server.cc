@@ -100,7 +100,7 @@ struct Server::Impl {
       uploads->AddRoutes(routes);
       trainers.emplace(*parts.generation, *parts.registry,
                        TrainerServiceOptions{gate, options.model_path, options.completion.max_model_len,
-                                             options.defaults.sampling.logprobs_mode});
+                                             options.defaults.sampling.logprobs_mode, options.on_reload});
       trainers->AddRoutes(routes);
     }
     AddOpenApi(routes);

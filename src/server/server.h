@@ -68,8 +68,9 @@ struct ServerOptions {
   // must send.
   std::optional<std::string> adapter_admin_key;
   std::size_t max_upload_bytes = UploadServiceOptions().max_bytes;
-  SnapshotServiceOptions fleet;  // its key_required is set from `protection`
-  bool page = true;              // the page for people at /, and /docs
+  std::string on_reload = "finish";  // --on-reload, for /server_info
+  SnapshotServiceOptions fleet;      // its key_required is set from `protection`
+  bool page = true;                  // the page for people at /, and /docs
 };
 
 // What the server works with. The server owns none of it; all of it must outlive the server. No pointer is null: a part

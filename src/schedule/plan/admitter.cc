@@ -86,8 +86,7 @@ AdmissionOutcome Admitter::Admit(Request* request) {
   const std::int64_t cached = draft_.prefixes.Depth(admission.tail);  // pages
   if (!draft_.rules.MayCompute(draft_, request->uncomputed() - cached * draft_.view.options.page_tokens))
     return AdmissionOutcome::kBlocked;
-  const auto tokens = static_cast<std::int64_t>(request->tokens.size());
-  const std::int64_t pages = draft_.view.MissingPages(*request, tokens + 1) - cached;
+  const std::int64_t pages = draft_.view.PagesToCompute(*request) - cached;
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) room.Use(request->adapter);  // so that its own admission does not evict it
   if (!TakePages(admission, pages)) {

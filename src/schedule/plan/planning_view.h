@@ -1,6 +1,7 @@
 // What planning reads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "memory/page_pool.h"
@@ -43,6 +44,12 @@ struct PlanningView {
     const std::int64_t missing = positions - has * options.page_tokens;
     return missing <= 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
   }
+  // Pages that a waiting request lacks for all known tokens and for the next one, if there will be a next one: one that
+  // fills its last page with its prompt alone needs no more.
+  std::int64_t PagesToCompute(const Request& request) const {
+    return MissingPages(request, std::min<std::int64_t>(static_cast<std::int64_t>(request.tokens.size()) + 1,
+                                                        request.max_total_tokens));
+  }
   // True if its adapter is absent from the device and not loading.
   bool MustLoad(const Request& request) const {
     return request.adapter != kBaseModel && residency.Get(request.adapter).device == TierState::kAbsent;
@@ -51,7 +58,7 @@ struct PlanningView {
   // tokens and for the next one, at once, so that a request that began its prefill can finish it.
   std::int64_t PagesToStart(const Request& request) const {
     if (MustLoad(request)) return residency.Get(request.adapter).pages;
-    return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
+    return PagesToCompute(request);
   }
   // Pages that admissions and loads leave free: one for each running request, so that the next decoding step does not
   // have to preempt right away. 0 if no request runs, so that a request that fits alone is admitted.

@@ -10,11 +10,11 @@ constexpr TimeNs kRetry = 100 * kNsPerMs;
 }  // namespace
 
 // Only if no other request uses the adapter.
-void ExpectedAdapters::Arrived(const Request& request) {
+void ExpectedAdapters::Arrived(const Request& request, TimeNs at) {
   if (mode_ == AdapterPrefetch::kNone || request.adapter == kBaseModel) return;
   const AdapterResidency& adapter = residency_.Get(request.adapter);
   if (adapter.references > 1) return;
-  histogram_.EndIdle(adapter.slot, request.adapter, request.arrival);
+  histogram_.EndIdle(adapter.slot, request.adapter, at);
   if (EndPrefetch(request.adapter)) ++(adapter.device == TierState::kAbsent ? stats_.wasted : stats_.used);
 }
 

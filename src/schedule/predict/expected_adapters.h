@@ -25,8 +25,8 @@ class ExpectedAdapters {
   ExpectedAdapters(AdapterPrefetch mode, const ResidencyManager& residency, const ExpectationOptions& options = {})
       : mode_(mode), residency_(residency), histogram_(options) {}
 
-  // A request begins to wait (has left). REQUIRES: a reference to its adapter is held.
-  void Arrived(const Request& request);
+  // A request with this adapter begins to wait at `at` (has left). REQUIRES: a reference to its adapter is held.
+  void Arrived(const Request& request, TimeNs at);
   void Left(const Request& request, TimeNs now);
   // The adapter was evicted from the device.
   void Evicted(AdapterGeneration generation);

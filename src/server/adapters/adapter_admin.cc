@@ -191,7 +191,7 @@ Result<AdapterAdmin::LoadResult> AdapterAdmin::Load(const LoadRequest& request) 
     parts_.registry->Discard(*version);  // ends the pin too
     return std::move(prepared).error();
   }
-  CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  Publish(version);
   Forget(request.name);
   const std::lock_guard lock(mutex_);
   if (request.pinned) pinned_.insert(request.name);
@@ -204,6 +204,13 @@ Result<AdapterAdmin::LoadResult> AdapterAdmin::Load(const LoadRequest& request) 
 Status AdapterAdmin::PinAndJournal(const VersionPtr& version, const LoadRequest& request) {
   if (request.pinned) RETURN_IF_ERROR(Pin(version, true));
   return request.journal ? Journal(*version, request.pinned) : Ok{};
+}
+
+// REQUIRES: the caller holds the name's guard, or nothing is served yet.
+void AdapterAdmin::Publish(const VersionPtr& version) {
+  const VersionPtr old = Current(*parts_.registry, version->name);
+  CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  if (old != nullptr && parts_.retarget) parts_.retarget(*old, version);
 }
 
 // Changes only the pin: the weights are the same, so nothing is loaded.
@@ -459,7 +466,7 @@ Status AdapterAdmin::PublishRestored(const JournaledAdapter& adapter, const Vers
     parts_.registry->Discard(*version);
     return status;
   }
-  CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  Publish(version);
   RenewDigest(adapter, *version);
   const std::lock_guard lock(mutex_);
   if (adapter.pinned) pinned_.insert(adapter.name);

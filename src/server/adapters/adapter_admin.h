@@ -2,7 +2,8 @@
 // HTTP routes (adapter_service.h) and the completion endpoints (through AdapterFinder) call it.
 //
 // Every change takes these steps, in this order: open and validate the new adapter without publishing its name; pin it
-// to the device if the request says so; write the change to the journal; switch the name. A failure at any step leaves
+// to the device if the request says so; write the change to the journal; switch the name, and say so to the requests on
+// the version before. A failure at any step leaves
 // everything as it was, and an acknowledged change is on disk.
 #pragma once
 
@@ -32,6 +33,9 @@ namespace loramux {
 using SetPinned =
     std::function<void(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done)>;
 
+// Says to the engine that `next` has taken the name of `old`; see Engine::Retarget.
+using Retarget = std::function<void(const AdapterVersion& old, const std::shared_ptr<const AdapterVersion>& next)>;
+
 // What an AdapterAdmin works with. It owns `directory`, `journal` and `uploads`; what is a plain pointer must outlive
 // it.
 struct AdapterAdminParts {
@@ -44,6 +48,7 @@ struct AdapterAdminParts {
   RemoteAdapters* remote = nullptr;             // outlives the admin; null: sources are refused
   AllowedSources sources;                       // what may be loaded from `remote`
   SetPinned set_pinned;
+  Retarget retarget;  // --on-reload; empty: requests end on the version on which they began
 };
 
 // Thread-safe. Every method except Loaded and Failed may block: on the disk and on another operation on the same name.
@@ -121,6 +126,7 @@ class AdapterAdmin final : public AdapterFinder {
   Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
   Status Journal(const AdapterVersion& version, bool pinned);
   Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
+  void Publish(const std::shared_ptr<const AdapterVersion>& version);
   Result<LoadResult> ChangePin(const std::shared_ptr<const AdapterVersion>& version, const LoadRequest& request);
   Status RestoreOne(const JournaledAdapter& adapter);
   Status PublishRestored(const JournaledAdapter& adapter, const std::shared_ptr<const AdapterVersion>& version);

@@ -146,7 +146,11 @@ std::string TrainerService::ServerInfo() const {
            {"logprobs_mode", LogprobsModeName(options_.logprobs_mode)}}},
          {"parallel_config",
           {{"data_parallel_size", 1}, {"tensor_parallel_size", 1}, {"pipeline_parallel_size", 1}, {"world_size", 1}}},
-         {"lora_config", {{"max_lora_rank", registry_.max_rank()}, {"max_loras", kAny}, {"max_cpu_loras", kAny}}}}}});
+         {"lora_config",
+          {{"max_lora_rank", registry_.max_rank()},
+           {"max_loras", kAny},
+           {"max_cpu_loras", kAny},
+           {"on_reload", options_.on_reload}}}}}});
 }
 
 }  // namespace loramux

@@ -22,6 +22,7 @@ struct TrainerServiceOptions {
   std::string model_path;
   std::int64_t max_model_len = 0;  // tokens
   LogprobsMode logprobs_mode = LogprobsMode::kRawLogprobs;
+  std::string on_reload;  // --on-reload
 };
 
 // Thread-safe: one instance serves all connections.

@@ -135,6 +135,12 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Model(MetricType::Gauge, "num_requests_waiting", "Sequences that wait in the queue.", stats.waiting);
   AddWaitingByReason(page, snapshot);
   page.Own(MetricType::Gauge, "held_requests", "Sequences that a pause keeps from the queue.", stats.held);
+  MetricFamily& reloaded =
+      page.Add(MetricType::Counter, "loramux:reloaded_requests_total",
+               "Sequences on an adapter that was loaded anew: moved to the new version, aborted, or failed to move.");
+  Page::AddValue(reloaded, {{"outcome", "moved"}}, static_cast<double>(stats.retargeted.moved));
+  Page::AddValue(reloaded, {{"outcome", "aborted"}}, static_cast<double>(stats.retargeted.aborted));
+  Page::AddValue(reloaded, {{"outcome", "failed"}}, static_cast<double>(stats.retargeted.failed));
   page.Model(MetricType::Counter, "num_preemptions_total",
              "Preemptions: running sequences paused because older ones needed their pages.", stats.preemptions);
   page.Own(MetricType::Counter, "engine_steps_total", "Steps: forward passes of a batch.", stats.steps);

@@ -65,6 +65,7 @@ TEST(EngineMetrics, RequestsAndMemory) {
   world.snapshot.stats.running = 3;
   world.snapshot.stats.waiting = 7;
   world.snapshot.stats.held = 4;
+  world.snapshot.stats.retargeted = {.moved = 5, .aborted = 2, .failed = 1};
   world.snapshot.stats.preemptions = 2;
   world.snapshot.stats.resumed = {.found = 90, .recomputed = 10};
   world.snapshot.stats.resumed_squashes = {.found = 40, .recomputed = 3};
@@ -76,6 +77,8 @@ TEST(EngineMetrics, RequestsAndMemory) {
   EXPECT_EQ(page.Sum("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting"), 7);
   EXPECT_EQ(page.Sum("loramux:held_requests"), 4);
+  EXPECT_EQ(page.Sum("loramux:reloaded_requests_total", "outcome=\"moved\""), 5);
+  EXPECT_EQ(page.Sum("loramux:reloaded_requests_total"), 8);
   EXPECT_EQ(page.Sum("vllm:num_preemptions_total"), 2);
   EXPECT_EQ(page.Sum("loramux:resumed_tokens_total"), 100);
   EXPECT_EQ(page.Sum("loramux:resumed_tokens_total", "cause=\"squash\",found=\"cache\""), 40);
