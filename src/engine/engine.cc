@@ -40,6 +40,13 @@ struct Inbox {
   Error Refusal() const { return lost.value_or(Unavailable("the server is shutting down")); }
 };
 
+// What a client is yet to be told.
+struct News {
+  explicit News(Sequence& of) : sequence(&of) { event.id = of.id; }
+  Sequence* sequence;
+  GenerationEvent event;
+};
+
 // Whether adapters that are read from disk are used layer by layer. They may go through the host tier, so steps must
 // compute there.
 bool ReadsByLayer(const SystemSpec& options) {
@@ -75,7 +82,7 @@ struct Engine::Impl {
   StepBatchBuilder builder;
   StepResult result;
   // What happened in the collected step. Delivered to the clients after the next step was submitted.
-  std::vector<std::pair<Sequence*, GenerationEvent>> news;
+  std::vector<News> news;
   std::vector<ResidencyManager::LoadFailure> load_failures;
   std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // failures of adapters that the step in flight uses
 
@@ -95,7 +102,8 @@ struct Engine::Impl {
                                  .tree = *p.tree,
                                  .tiers = tiers,
                                  .queue = *p.queue,
-                                 .predictor = *p.predictor}) {
+                                 .predictor = *p.predictor}),
+        builder(p.executor->reads_contents()) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
@@ -245,10 +253,10 @@ struct Engine::Impl {
         Finish(sequence, FinishReason::kError, now).error = *std::move(failed);
         continue;
       }
-      sequence.AddScores(scores);
-      sequence.TakeSum(positions, sum);
+      if (!scores.empty()) sequence.AddScores(scores);
+      if (positions > 0) sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
-      if (token != nullptr) TakeToken(sequence, std::move(*token), now);
+      if (token != nullptr) TakeToken(sequence, *token, now);
       if (sequence.asked.pooling && chunk.samples) {
         sequence.MakeEmbedding();
         Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
@@ -304,7 +312,7 @@ struct Engine::Impl {
 
   // Callbacks run while the executor computes.
   void Publish(TimeNs now) {
-    for (auto& [sequence, event] : news) Tell(*sequence, event, now);
+    for (News& told : news) Tell(*told.sequence, told.event, now);
     news.clear();
   }
 
@@ -409,17 +417,14 @@ struct Engine::Impl {
   // Every request that the scheduler knows is the base of a Sequence.
   static Sequence& SequenceOf(Request* request) { return static_cast<Sequence&>(*request); }
 
-  GenerationEvent& AddNews(Sequence& sequence) {
-    GenerationEvent& event = news.emplace_back(&sequence, GenerationEvent()).second;
-    event.id = sequence.id;
-    return event;
-  }
+  GenerationEvent& AddNews(Sequence& sequence) { return news.emplace_back(sequence).event; }
 
   // A chunk that ends what is known. After it comes a token, unless an embedding is all that is wanted.
   static bool Samples(const PlannedChunk& chunk) { return chunk.samples && !SequenceOf(chunk.request).asked.pooling; }
 
   // The length of each sum of the step in flight.
   std::size_t PoolWidth() const {
+    if (result.pooled.empty()) return 0;
     const auto pools = std::count_if(in_flight.begin(), in_flight.end(), [](const PlannedChunk& chunk) {
       return SequenceOf(chunk.request).PooledBy(chunk.num_tokens).count > 0;
     });
@@ -432,7 +437,7 @@ struct Engine::Impl {
     Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.asked.constraint->failure();
   }
 
-  void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
+  void TakeToken(Sequence& sequence, SampledToken& token, TimeNs now) {
     if (sequence.max_total_tokens == sequence.prompt_tokens) {  // only the prompt was wanted
       Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       return;
@@ -604,8 +609,8 @@ struct Engine::Impl {
     const auto pages = static_cast<std::size_t>(PagesOf(request.computed + chunk.num_tokens));
     CHECK_LE(pages, request.page_table.size());
     const auto first = static_cast<std::size_t>(request.computed), count = static_cast<std::size_t>(chunk.num_tokens);
-    StepSequence& part = batch.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
-                                   std::span(request.page_table).first(pages));
+    StepSequence& part = builder.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
+                                     std::span(request.page_table).first(pages));
     part.prompt_tokens = request.prompt_tokens;
     if (request.adapter != kBaseModel && !chunk.by_base) {
       const AdapterResidency& adapter = residency.Get(request.adapter);

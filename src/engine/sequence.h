@@ -32,9 +32,11 @@ struct Sequence : Request {
 
   // Returns the prompt tokens that a chunk of `count` tokens scores: the rows before them say what the model thinks of
   // them. A row that was computed before a preemption is not scored again.
-  std::span<const TokenId> ScoredBy(std::int64_t count) const;
+  std::span<const TokenId> ScoredBy(std::int64_t count) const {
+    return asked.prompt_logprobs < 0 ? std::span<const TokenId>() : FindScored(count);
+  }
   // Returns the positions that a chunk of `count` tokens pools, likewise.
-  Positions PooledBy(std::int64_t count) const;
+  Positions PooledBy(std::int64_t count) const { return asked.pooling ? FindPooled(count) : Positions{}; }
 
   // Adds the scores of a chunk. What is scored may come from the cache, should the request begin again.
   void AddScores(std::span<ScoredToken> scores);
@@ -44,6 +46,10 @@ struct Sequence : Request {
   void MakeEmbedding();
 
   bool all_scored() const { return static_cast<std::int32_t>(prompt_scores.size()) + 1 >= prompt_tokens; }
+
+ private:
+  std::span<const TokenId> FindScored(std::int64_t count) const;
+  Positions FindPooled(std::int64_t count) const;
 };
 
 }  // namespace loramux
