@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,9 @@
 
 #include "lab/experiments/claims.h"
 #include "lab/experiments/experiment.h"
+#include "lab/experiments/kept_cells.h"
 #include "lab/experiments/report.h"
+#include "lab/experiments/run_cells.h"
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/last_resort.h"
 
@@ -26,27 +29,26 @@ struct RunFlags {
   ExperimentContext context;
 };
 
-// Runs the experiment with each of its seeds.
-Result<ExperimentResult> RunSeeds(const Experiment& experiment, ExperimentContext context) {
-  const std::uint64_t first = context.seed;
-  const int seeds = SeedsOf(experiment, context);
+// The result of all seeds. Error: a cell is not there.
+Result<ExperimentResult> Combined(const Experiment& experiment, const ExperimentContext& context,
+                                  const KeptCells& kept) {
   std::vector<ExperimentResult> results;
-  for (int i = 0; i < seeds; ++i, ++context.seed) {
-    ProgressBar progress(seeds == 1 ? std::string(experiment.id) : fmt::format("{} seed {}", experiment.id, first + i),
-                         "simulations", 1);
-    context.progress = &progress;
-    Result<ExperimentResult> result = experiment.run(context);
-    progress.Finish();
-    RETURN_IF_ERROR(result);
-    results.push_back(std::move(result.value()));
+  for (const ExperimentCell& cell : CellsToRun({&experiment, 1}, context)) {
+    std::optional<ExperimentResult> result = kept.Find(experiment, cell.seed);
+    if (!result.has_value())
+      return IoError(fmt::format("{} seed {}: its result cannot be read", experiment.id, cell.seed), "--output");
+    results.push_back(*std::move(result));
   }
-  return CombineResults(std::move(results), first);
+  return CombineResults(std::move(results), context.seed);
 }
 
 Status RunAll(RunFlags& flags) {
   ASSIGN_OR_RETURN(const std::vector<Experiment> chosen, FindExperiments(flags.ids));
+  ASSIGN_OR_RETURN(std::string digest, DigestOfRun(flags.context));
+  const KeptCells kept(flags.output + "/cells", std::move(digest));
+  RETURN_IF_ERROR(RunCells(CellsToRun(chosen, flags.context), flags.context, kept));
   for (const Experiment& experiment : chosen) {
-    ASSIGN_OR_RETURN(const ExperimentResult result, RunSeeds(experiment, flags.context));
+    ASSIGN_OR_RETURN(const ExperimentResult result, Combined(experiment, flags.context, kept));
     const std::string command = ExperimentCommand(experiment, flags.context);
     fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source, ComparisonAsText(result));
     std::fflush(stdout);
@@ -79,7 +81,8 @@ void AddRunFlags(CommandLine& line, RunFlags& flags) {
             .target = &flags.output,
             .unit = "DIR",
             .help = "Directory for ID.md, plots, raw data in ID.json, and from all raw data there experiments.md and "
-                    "claims.md"});
+                    "claims.md. What was killed goes on: cells/ has the results by experiment and seed, which are used "
+                    "again by the same program with the same data and scale"});
   line.Add({.names = "--data-dir",
             .target = &flags.context.data_dir,
             .unit = "DIR",

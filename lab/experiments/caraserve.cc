@@ -64,6 +64,7 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   if (setting.skewed) {
     job.load.clients = context.Trace("servegen_m-small");
     job.load.clients_hour = 12;
+    RETURN_IF_ERROR(ReadRecordings(job.load));
   }
   return job;
 }

@@ -61,6 +61,7 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
   options.seed = job.load.seed = context.seed;
   options.samples = 0;
   job.load.trace = context.Trace("AzureLLMInferenceTrace_conv.csv");
+  RETURN_IF_ERROR(ReadRecordings(job.load));
   job.load.input_scale = job.load.output_scale = kLengthScale;
   job.load.adapters = setting.adapters;
   job.load.rate = setting.rate;

@@ -206,6 +206,7 @@ Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLib
   if (load == FastLibraLoad::kTranslation) {  // arrivals and adapters of recorded clients
     job.load.clients = context.Trace("servegen_m-small");
     job.load.clients_hour = 12;
+    RETURN_IF_ERROR(ReadRecordings(job.load));
     job.load.exponent = 0;
   }
   return job;

@@ -51,6 +51,13 @@ struct Inbox {
   Error Refusal() const { return lost.value_or(Unavailable("the server is shutting down")); }
 };
 
+// What a client is yet to be told.
+struct News {
+  explicit News(Sequence& of) : sequence(&of) { event.id = of.id; }
+  Sequence* sequence;
+  GenerationEvent event;
+};
+
 // Whether adapters that are read from disk are used layer by layer. They may go through the host tier, so steps must
 // compute there.
 bool ReadsByLayer(const SystemSpec& options) {
@@ -87,7 +94,7 @@ struct Engine::Impl {
   StepBatchBuilder builder;
   StepResult result;
   // What happened in the collected step. Delivered to the clients after the next step was submitted.
-  std::vector<std::pair<Sequence*, GenerationEvent>> news;
+  std::vector<News> news;
   std::vector<ResidencyManager::LoadFailure> load_failures;
   std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // failures of adapters that the step in flight uses
 
@@ -107,7 +114,8 @@ struct Engine::Impl {
                                  .tree = *p.tree,
                                  .tiers = tiers,
                                  .queue = *p.queue,
-                                 .predictor = *p.predictor}) {
+                                 .predictor = *p.predictor}),
+        builder(p.executor->reads_contents()) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
@@ -406,10 +414,10 @@ struct Engine::Impl {
         Finish(sequence, FinishReason::kError, now).error = *std::move(failed);
         continue;
       }
-      sequence.AddScores(scores);
-      sequence.TakeSum(positions, sum);
+      if (!scores.empty()) sequence.AddScores(scores);
+      if (positions > 0) sequence.TakeSum(positions, sum);
       scheduler.Advance(&sequence, chunk.num_tokens, now);
-      if (token != nullptr) TakeToken(sequence, std::move(*token), now);
+      if (token != nullptr) TakeToken(sequence, *token, now);
       if (sequence.asked.pooling && chunk.samples) {
         sequence.MakeEmbedding();
         Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
@@ -465,7 +473,7 @@ struct Engine::Impl {
 
   // Callbacks run while the executor computes.
   void Publish(TimeNs now) {
-    for (auto& [sequence, event] : news) Tell(*sequence, event, now);
+    for (News& told : news) Tell(*told.sequence, told.event, now);
     news.clear();
   }
 
@@ -571,8 +579,7 @@ struct Engine::Impl {
   static Sequence& SequenceOf(Request* request) { return static_cast<Sequence&>(*request); }
 
   GenerationEvent& AddNews(Sequence& sequence) {
-    GenerationEvent& event = news.emplace_back(&sequence, GenerationEvent()).second;
-    event.id = sequence.id;
+    GenerationEvent& event = news.emplace_back(sequence).event;
     event.adapter = sequence.adapter;
     return event;
   }
@@ -582,6 +589,7 @@ struct Engine::Impl {
 
   // The length of each sum of the step in flight.
   std::size_t PoolWidth() const {
+    if (result.pooled.empty()) return 0;
     const auto pools = std::count_if(in_flight.begin(), in_flight.end(), [](const PlannedChunk& chunk) {
       return SequenceOf(chunk.request).PooledBy(chunk.num_tokens).count > 0;
     });
@@ -594,7 +602,7 @@ struct Engine::Impl {
     Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.asked.constraint->failure();
   }
 
-  void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
+  void TakeToken(Sequence& sequence, SampledToken& token, TimeNs now) {
     if (sequence.max_total_tokens == sequence.prompt_tokens) {  // only the prompt was wanted
       Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       return;
@@ -766,8 +774,8 @@ struct Engine::Impl {
     const auto pages = static_cast<std::size_t>(PagesOf(request.computed + chunk.num_tokens));
     CHECK_LE(pages, request.page_table.size());
     const auto first = static_cast<std::size_t>(request.computed), count = static_cast<std::size_t>(chunk.num_tokens);
-    StepSequence& part = batch.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
-                                   std::span(request.page_table).first(pages));
+    StepSequence& part = builder.Add(request.id, std::span(request.tokens).subspan(first, count), request.computed,
+                                     std::span(request.page_table).first(pages));
     part.prompt_tokens = request.prompt_tokens;
     if (request.adapter != kBaseModel && !chunk.by_base) {
       const AdapterResidency& adapter = residency.Get(request.adapter);

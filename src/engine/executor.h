@@ -11,6 +11,9 @@ namespace loramux {
 class Executor {
  public:
   virtual ~Executor() = default;
+  // Whether it reads what the step works on. If not, the engine leaves StepBatch::tokens, pages and placements empty;
+  // the sequences still have their numbers of tokens.
+  virtual bool reads_contents() const { return true; }
   // Starts a step and does not wait for it. Steps are computed in the order of their submission: a later step reads the
   // keys and values that an earlier one writes. The engine submits a step once it has polled the one before; an
   // executor may be given more.

@@ -7,8 +7,7 @@
 
 namespace loramux {
 
-std::span<const TokenId> Sequence::ScoredBy(std::int64_t count) const {
-  if (asked.prompt_logprobs < 0) return {};
+std::span<const TokenId> Sequence::FindScored(std::int64_t count) const {
   const auto first = static_cast<std::int64_t>(prompt_scores.size());
   const std::int64_t end = std::min(computed + count, std::int64_t{prompt_tokens} - 1);
   if (end <= first) return {};
@@ -16,8 +15,7 @@ std::span<const TokenId> Sequence::ScoredBy(std::int64_t count) const {
   return prompt().subspan(static_cast<std::size_t>(first + 1), static_cast<std::size_t>(end - first));
 }
 
-Sequence::Positions Sequence::PooledBy(std::int64_t count) const {
-  if (!asked.pooling) return {};
+Sequence::Positions Sequence::FindPooled(std::int64_t count) const {
   const std::int64_t first = (*asked.pooling == Pooling::kLast ? std::int64_t{prompt_tokens} - 1 : 0) + pooled;
   const std::int64_t end = computed + count;
   if (end <= first) return {};

@@ -32,9 +32,11 @@ struct Sequence : Request {
 
   // Returns the prompt tokens that a chunk of `count` tokens scores: the rows before them say what the model thinks of
   // them. A row that was computed before a preemption is not scored again.
-  std::span<const TokenId> ScoredBy(std::int64_t count) const;
+  std::span<const TokenId> ScoredBy(std::int64_t count) const {
+    return asked.prompt_logprobs < 0 ? std::span<const TokenId>() : FindScored(count);
+  }
   // Returns the positions that a chunk of `count` tokens pools, likewise.
-  Positions PooledBy(std::int64_t count) const;
+  Positions PooledBy(std::int64_t count) const { return asked.pooling ? FindPooled(count) : Positions{}; }
 
   // Begins the prompt's scores and its sum, as far as they are wanted. What was there goes: it is of another adapter.
   void BeginPrompt();
@@ -46,6 +48,10 @@ struct Sequence : Request {
   void MakeEmbedding();
 
   bool all_scored() const { return static_cast<std::int32_t>(prompt_scores.size()) + 1 >= prompt_tokens; }
+
+ private:
+  std::span<const TokenId> FindScored(std::int64_t count) const;
+  Positions FindPooled(std::int64_t count) const;
 };
 
 }  // namespace loramux

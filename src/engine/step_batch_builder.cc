@@ -5,7 +5,7 @@
 namespace loramux {
 
 AdapterSegment& StepBatchBuilder::UseAdapter(StepSequence& sequence, const AdapterResidency& adapter) {
-  Place(adapter);
+  if (contents_) Place(adapter);
   AdapterSegment& segment = batch_.UseAdapter(sequence, {adapter.slot, adapter.load_sequence});
   segment.generation = adapter.version->generation;
   segment.rank = adapter.version->layout.max_rank;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "residency/adapter_residency.h"
@@ -13,8 +14,16 @@ namespace loramux {
 // submitted, in order. Not thread-safe. Allocates only while batches grow.
 class StepBatchBuilder {
  public:
+  // `contents`: Executor::reads_contents.
+  explicit StepBatchBuilder(bool contents = true) : contents_(contents) {}
+
   // The batch that is being filled. Its sequences of one adapter come one after another.
   StepBatch& batch() { return batch_; }
+  // Adds a sequence to it: StepBatch::Add, or AddBare without contents.
+  StepSequence& Add(RequestId id, std::span<const TokenId> tokens, std::int64_t position,
+                    std::span<const std::uint32_t> pages) {
+    return contents_ ? batch_.Add(id, tokens, position, pages) : batch_.AddBare(id, tokens.size(), position);
+  }
   // The last sequence of the batch uses an adapter, which is on the device or arriving. Returns its segment.
   AdapterSegment& UseAdapter(StepSequence& sequence, const AdapterResidency& adapter);
   // Hands out the batch and begins the next one.
@@ -25,6 +34,7 @@ class StepBatchBuilder {
  private:
   void Place(const AdapterResidency& adapter);
 
+  bool contents_;
   StepBatch batch_, spare_;
   std::vector<std::uint64_t> placed_;  // by slot: the load that the executor knows; 0: none
 };

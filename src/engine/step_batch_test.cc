@@ -2,6 +2,7 @@
 #include "engine/step_batch_builder.h"
 
 #include <numeric>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -153,6 +154,38 @@ TEST(StepBatch, EachArrivalIsWaitedForOnce) {
   EXPECT_EQ(batch.Arrival(batch.sequences[1].adapter_arrival), weights.get());
   EXPECT_EQ(batch.Arrival(batch.sequences[1].kv_arrival), nullptr);
   EXPECT_EQ(batch.Arrival(batch.sequences[2].kv_arrival), history.get());
+}
+
+// What an executor that reads no contents can see is the same.
+TEST(StepBatch, WithoutContentsHasTheSameSequencesAndSegments) {
+  const Asking asking;
+  const AdapterResidency adapter = Resident(2, 1, {4});
+  std::vector<StepBatch> batches;
+  for (const bool contents : {true, false}) {
+    StepBatchBuilder builder(contents);
+    for (const auto& [position, count] : {std::pair{0, 7}, {8, 1}, {12, 2}}) {
+      const auto first = static_cast<std::size_t>(position), tokens = static_cast<std::size_t>(count);
+      StepSequence& part = builder.Add(RequestId{3}, std::span(asking.tokens).subspan(first, tokens), position,
+                                       std::span(asking.pages).first(first + tokens));
+      if (position > 0) builder.UseAdapter(part, adapter);
+    }
+    batches.push_back(builder.Take());
+  }
+  const StepBatch &full = batches[0], &bare = batches[1];
+  EXPECT_EQ(full.tokens.size(), 10u);
+  EXPECT_EQ(full.placements.size(), 1u);
+  EXPECT_TRUE(bare.tokens.empty() && bare.pages.empty() && bare.placements.empty());
+  ASSERT_EQ(bare.sequences.size(), full.sequences.size());
+  for (std::size_t i = 0; i < full.sequences.size(); ++i) {
+    EXPECT_EQ(bare.sequences[i].tokens.first, full.sequences[i].tokens.first);
+    EXPECT_EQ(bare.sequences[i].tokens.size, full.sequences[i].tokens.size);
+    EXPECT_EQ(bare.sequences[i].position, full.sequences[i].position);
+    EXPECT_EQ(bare.sequences[i].segment, full.sequences[i].segment);
+  }
+  ASSERT_EQ(bare.segments.size(), 1u);
+  EXPECT_EQ(bare.segments[0].num_tokens, 3);
+  EXPECT_EQ(bare.segments[0].first_token, 7);
+  EXPECT_EQ(bare.segments[0].rank, full.segments[0].rank);
 }
 
 TEST(StepBatch, MemoryIsUsedAgain) {

@@ -159,8 +159,8 @@ ExecutorOptions StepBench::ExecutorOptionsOf(LoraVariant variant) const {
 
 Status StepBench::UseVariant(LoraVariant variant) {
   if (executor_ != nullptr && !variants_differ()) return Ok{};
-  executor_.reset();  // ends its threads before the new executor starts
-  builder_ = {};      // the new one knows no adapters
+  executor_.reset();              // ends its threads before the new executor starts
+  builder_ = StepBatchBuilder();  // the new one knows no adapters
   ASSIGN_OR_RETURN(executor_, model_.MakeExecutor(ExecutorOptionsOf(variant), geometry_.kv, *device_, /*host=*/{},
                                                   [this] { wakeup_.Signal(); }));
   return Ok{};

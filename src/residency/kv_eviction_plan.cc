@@ -145,7 +145,8 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
       .kind = CandidateKind::kKeysAndValues,
       .frequency = visits,
       .frequency_at = view.last_use,
-      .reuse_factor = tree_.reuse().rates().Factor(view.edge_frequency, now - view.last_use)};
+      .reuse_factor =
+          policy_.weighs_reuse() ? tree_.reuse().rates().Factor(view.edge_frequency, now - view.last_use) : 1.0};
   context_.now = now;
   return {policy_.Score(candidate, context_), node, view.last_use, view.wants > 0};
 }

@@ -85,6 +85,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   worth_.set_batch_window(options_.batch_window);
+  learns_reuse_ = parts.eviction.weighs_reuse() || options_.host_bonus > 0;
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
   const bool depends = options_.maintain_dependency;
   residency_.set_listener(
@@ -307,7 +308,7 @@ bool Scheduler::LoadForNewcomer(TimeNs now) { return MoveFor(MoveReason::kNewcom
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   stats_.given_up += queues_.Refit(worth_.reload_costs(), now);
   RefreshWorth(now);
-  tree_.ObserveIdlePages(now, worth_.context().remembered_s);
+  if (learns_reuse_) tree_.ObserveIdlePages(now, worth_.context().remembered_s);
   planner_->history().Refresh(now);
   expected_.Refresh(now);
   MoveFor(MoveReason::kExpected, now);

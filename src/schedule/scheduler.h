@@ -155,6 +155,7 @@ class Scheduler {
   StepFloor step_floor_;
   PromptPace prompt_pace_;
   std::int64_t prompt_tokens_ = 0;  // prompt tokens of the last committed plan
+  bool learns_reuse_ = false;       // something depends on the learned rates of reuse
   double discardable_ = 0;          // computed tokens that preemptions for waiting requests may discard
   PlanOutlook outlook_;             // outlook of the last committed plan
   SchedulerStats stats_;            // without what other parts count

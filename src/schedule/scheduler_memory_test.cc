@@ -171,6 +171,7 @@ class Listener final : public EvictionPolicy {
     return static_cast<double>(candidate.last_use);
   }
   std::string_view name() const override { return "listener"; }
+  bool weighs_reuse() const override { return true; }
   mutable std::vector<EvictionCandidate> told;
   mutable TimeNs now = 0;
 };
@@ -297,7 +298,7 @@ TEST(Scheduler, AnAdapterStaysForItsHistoryWhereTheDependencyIsMaintained) {
 }
 
 TEST(Scheduler, TheContextOfThePolicies) {
-  World w(64);
+  World w(64, {}, 64, "fastlibra");
   w.AddAdapter(1, 2);
   w.AddAdapter(2, 5);
   w.AddAdapter(3, 9);  // known, and never used
@@ -331,6 +332,23 @@ TEST(Scheduler, TheContextOfThePolicies) {
   w.clock.AdvanceTo(begin + kNsPerSecond + 100 * kNsPerMs);
   w.scheduler.Prepare(w.clock.Now());
   EXPECT_NEAR(w.scheduler.worth().context().total_visits, 4 * left + 1, 1e-2);
+}
+
+// What a policy does not ask for is not computed: neither the adapters that batches need, nor rates of reuse.
+TEST(Scheduler, ThePoliciesThatAskForLess) {
+  for (const bool asks : {true, false}) {
+    World w(64, {}, 64, asks ? "loramux" : "lru");
+    w.AddAdapter(1, 2);
+    for (int round = 0; round < 20; ++round) {
+      w.Add(3, 1);
+      w.RunToEnd();
+      w.clock.Advance(2 * kNsPerSecond);
+      w.scheduler.Prepare(w.clock.Now());
+    }
+    const EvictionContext context = w.scheduler.worth().context();
+    EXPECT_GT(context.max_frequency, 5);
+    EXPECT_EQ(context.low_lora > 0, asks);
+  }
 }
 
 // An adapter is requested every 10 s. The device has room for it or for another adapter, which is requested in

@@ -18,7 +18,7 @@ struct SchedulerWorld {
   std::unique_ptr<PagePool> host;
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 100}};
   ResidencyManager residency;
-  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  std::unique_ptr<EvictionPolicy> policy;
   DependencyTree nothing{4};
   KvTiers unmoving{nothing};
   std::unique_ptr<QueueOrder> queue = std::move(MakeQueueOrder({})).value();
@@ -27,10 +27,12 @@ struct SchedulerWorld {
   std::deque<Request> requests;
   std::uint64_t next_id = 1;
 
-  explicit SchedulerWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 64)
+  explicit SchedulerWorld(std::int64_t device_pages, SystemSpec options = {}, std::int64_t host_pages = 64,
+                          std::string_view eviction = "lru")
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency(*device, *host, transfer),
+        policy(std::move(MakeEvictionPolicy(eviction)).value()),
         scheduler(WithPageTokens(options), Parts(*policy, nothing, unmoving)) {}
 
   // What a scheduler in this world works with.

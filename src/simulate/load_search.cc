@@ -53,6 +53,7 @@ class LoadFinder {
 
   Result<SustainedLoad> Find() {
     load_.rate = start_;
+    RETURN_IF_ERROR(ReadRecordings(load_));
     ASSIGN_OR_RETURN(const Workload all, MakeWorkload(load_));
     const auto requests = static_cast<std::int64_t>(all.requests.size());
     const std::int64_t part = std::max(kFirstLook, requests / kFirstLookPart);

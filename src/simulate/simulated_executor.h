@@ -42,6 +42,7 @@ class SimulatedExecutor final : public Executor {
         adapters_(adapters),
         server_(server),
         host_(host) {}
+  bool reads_contents() const override { return false; }
   void Submit(StepBatch batch) override;
   bool Poll(StepResult& result) override;
 

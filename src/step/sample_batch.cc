@@ -29,7 +29,7 @@ void SampleBatch::Clear() {
 
 FlatRange SampleBatch::Append(std::span<const TokenId> more) {
   const FlatRange range{static_cast<std::uint32_t>(tokens.size()), static_cast<std::uint32_t>(more.size())};
-  tokens.insert(tokens.end(), more.begin(), more.end());
+  if (!more.empty()) tokens.insert(tokens.end(), more.begin(), more.end());
   return range;
 }
 
@@ -39,7 +39,7 @@ void SampleBatch::Add(const SamplingParams& params, const SamplerContext& contex
   row.params = params;
   row.generated_count = static_cast<std::uint32_t>(context.generated.size());
   row.bias = {static_cast<std::uint32_t>(biases.size()), static_cast<std::uint32_t>(context.logit_bias.size())};
-  biases.insert(biases.end(), context.logit_bias.begin(), context.logit_bias.end());
+  if (!context.logit_bias.empty()) biases.insert(biases.end(), context.logit_bias.begin(), context.logit_bias.end());
   if (params.repetition_penalty != 1.0f) row.prompt = Append(context.prompt);
   if (params.repetition_penalty != 1.0f || params.presence_penalty != 0 || params.frequency_penalty != 0) {
     row.generated = Append(context.generated);

@@ -24,6 +24,15 @@ StepSequence& StepBatch::Add(RequestId id, std::span<const TokenId> of_tokens, s
   return sequence;
 }
 
+StepSequence& StepBatch::AddBare(RequestId id, std::size_t of_tokens, std::int64_t position) {
+  const std::uint32_t first = sequences.empty() ? 0 : sequences.back().tokens.first + sequences.back().tokens.size;
+  StepSequence& sequence = sequences.emplace_back();
+  sequence.id = id;
+  sequence.position = position;
+  sequence.tokens = {first, static_cast<std::uint32_t>(of_tokens)};
+  return sequence;
+}
+
 AdapterSegment& StepBatch::UseAdapter(StepSequence& sequence, AdapterRef adapter) {
   const auto first = static_cast<std::int32_t>(sequence.tokens.first);
   const bool joins = !segments.empty() && segments.back().adapter == adapter &&

@@ -112,6 +112,8 @@ struct StepBatch {
   // functions below say what else the step does with it. Valid until the next one is added.
   StepSequence& Add(RequestId id, std::span<const TokenId> tokens, std::int64_t position,
                     std::span<const std::uint32_t> pages);
+  // The same without contents, for executors that read none (Executor::reads_contents).
+  StepSequence& AddBare(RequestId id, std::size_t tokens, std::int64_t position);
   // The sequence uses an adapter: it joins the last segment, or begins one, which has no generation yet. Called once
   // for each sequence, when it is the last.
   AdapterSegment& UseAdapter(StepSequence& sequence, AdapterRef adapter);

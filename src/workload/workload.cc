@@ -15,6 +15,14 @@
 #include "workload/distributions.h"
 
 namespace loramux {
+
+// What the files of a workload say.
+struct Recordings {
+  std::string trace_file, clients_folder;          // as in WorkloadOptions
+  Trace trace;                                     // empty without a file
+  std::vector<std::vector<ClientWindow>> clients;  // empty without a folder
+};
+
 namespace {
 
 constexpr std::int64_t kDefaultRequests = 2000, kMaxRequests = 100'000'000;
@@ -25,9 +33,12 @@ constexpr std::uint64_t kBlockSeed = 0x426c6f636b, kPromptSeed = 0x50726f6d7074;
 // Appends tokens derived from `seed`. Cheap to make; no two seeds agree on a page.
 void AppendTokens(std::uint64_t seed, std::int32_t count, std::vector<TokenId>& tokens) {
   const std::uint64_t start = SplitMix64(seed);
+  const std::size_t before = tokens.size();
+  tokens.resize(before + static_cast<std::size_t>(count));
   for (std::int32_t i = 0; i < count; ++i) {
     const std::uint64_t value = start + static_cast<std::uint64_t>(i) * 0x9e3779b1u;
-    tokens.push_back(static_cast<TokenId>(value & static_cast<std::uint64_t>(kWorkloadVocab - 1)));
+    tokens[before + static_cast<std::size_t>(i)] =
+        static_cast<TokenId>(value & static_cast<std::uint64_t>(kWorkloadVocab - 1));
   }
 }
 
@@ -75,9 +86,12 @@ class AdapterChoice {
 class Maker {
  public:
   // `named`: the trace says which adapter each request is for.
-  Maker(const WorkloadOptions& options, std::vector<Arrival> trace, bool named,
-        std::vector<std::vector<ClientWindow>> clients)
-      : options_(options), trace_(std::move(trace)), named_(named), clients_(std::move(clients)), choice_(options) {}
+  Maker(const WorkloadOptions& options, const Recordings& recordings, bool named)
+      : options_(options),
+        trace_(recordings.trace.arrivals),
+        named_(named),
+        clients_(recordings.clients),
+        choice_(options) {}
 
   Result<Workload> Make() {
     auto count = static_cast<std::size_t>(options_.requests);
@@ -202,9 +216,9 @@ class Maker {
   }
 
   const WorkloadOptions& options_;
-  const std::vector<Arrival> trace_;
+  const std::vector<Arrival>& trace_;
   const bool named_;
-  const std::vector<std::vector<ClientWindow>> clients_;
+  const std::vector<std::vector<ClientWindow>>& clients_;
   const AdapterChoice choice_;
   Prng times_{SplitMix64(options_.seed + 1)}, lengths_{SplitMix64(options_.seed + 2)},
       adapters_{SplitMix64(options_.seed + 3)}, turns_{SplitMix64(options_.seed + 4)};
@@ -351,23 +365,31 @@ Result<Popularity> ParsePopularity(const std::string& name) {
                          "--popularity");
 }
 
+Status ReadRecordings(WorkloadOptions& options) {
+  const auto& known = options.recordings;
+  if (known != nullptr && known->trace_file == options.trace && known->clients_folder == options.clients) return Ok{};
+  auto read = std::make_shared<Recordings>();
+  read->trace_file = options.trace;
+  read->clients_folder = options.clients;
+  if (!options.trace.empty()) {
+    ASSIGN_OR_RETURN(read->trace, ReadTrace(options.trace));
+  }
+  if (!options.clients.empty()) {
+    ASSIGN_OR_RETURN(read->clients, ReadClients(options.clients));
+    RETURN_IF_ERROR(CheckWindows(read->clients, options.clients));
+  }
+  options.recordings = std::move(read);
+  return Ok{};
+}
+
 Result<Workload> MakeWorkload(const WorkloadOptions& asked) {
   RETURN_IF_ERROR(CheckOptions(asked));
   WorkloadOptions options = asked;
-  std::vector<Arrival> trace;
-  bool named = false;
-  if (!options.trace.empty()) {
-    ASSIGN_OR_RETURN(Trace read, ReadTrace(options.trace));
-    trace = std::move(read.arrivals);
-    named = options.clients.empty() && read.names_adapters;
-    if (named) RETURN_IF_ERROR(TakeAdapters(read.adapters, options));
-  }
-  std::vector<std::vector<ClientWindow>> clients;
-  if (!options.clients.empty()) {
-    ASSIGN_OR_RETURN(clients, ReadClients(options.clients));
-    RETURN_IF_ERROR(CheckWindows(clients, options.clients));
-  }
-  return Maker(options, std::move(trace), named, std::move(clients)).Make();
+  RETURN_IF_ERROR(ReadRecordings(options));
+  const Recordings& recordings = *options.recordings;
+  const bool named = options.clients.empty() && recordings.trace.names_adapters;
+  if (named) RETURN_IF_ERROR(TakeAdapters(recordings.trace.adapters, options));
+  return Maker(options, recordings, named).Make();
 }
 
 }  // namespace loramux

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,11 +64,15 @@ Result<Popularity> ParsePopularity(const std::string& name);
 
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e6;  // requests per second
 
+struct Recordings;
+
 // Options of MakeWorkload.
 struct WorkloadOptions {
   std::string trace;  // file for ReadTrace; empty: lengths from the distributions below
   // directory for ReadClients: its arrivals are used, and a client stands for an adapter
   std::string clients;
+  // What these files say, where it was read before (ReadRecordings). Null: MakeWorkload reads them.
+  std::shared_ptr<const Recordings> recordings;
   double clients_hour = 0;    // where to start in the recording, in hours
   std::int64_t requests = 0;  // 0: as many as the trace has, or 2,000
   // Requests per second. If a trace's own times are kept, they are stretched to this rate; 0: as recorded (REQUIRES: a
@@ -90,6 +95,10 @@ struct WorkloadOptions {
   double turns = 1, think_seconds = 10;  // means; geometric and exponential distribution
   std::uint64_t seed = 1;
 };
+
+// Reads the files that the options name, unless they have the recordings of these files already. MakeWorkload then
+// reads none. Errors: as MakeWorkload's of files.
+Status ReadRecordings(WorkloadOptions& options);
 
 // Builds a workload. If the trace names adapters, adapter i is the i-th of them; it has the rank of its name in
 // adapter_names, or without those ranks[i % size]. Errors: an option out of range, unreadable files, no request in the

@@ -59,6 +59,17 @@ TEST(Workload, ATraceMayBeOfTheBaseModelAlone) {
   }
 }
 
+TEST(Workload, RecordingsAreReadOnce) {
+  const TempFile first("first.csv", "time,input,output\n0,10,3\n"), second("second.csv", "time,input,output\n0,20,4\n");
+  WorkloadOptions read{.trace = first.path(), .rate = 1};
+  ASSERT_TRUE(ReadRecordings(read).ok());
+  std::filesystem::remove(first.path());
+  EXPECT_EQ(MakeWorkload(read).value().requests.front().input_tokens, 10);
+  read.trace = second.path();  // what was read is of another file
+  EXPECT_EQ(MakeWorkload(read).value().requests.front().input_tokens, 20);
+  EXPECT_FALSE(MakeWorkload({.trace = first.path(), .rate = 1}).ok());
+}
+
 TEST(Workload, TheSameSeedGivesTheSame) {
   const WorkloadOptions options{.requests = 300, .rate = 5, .turns = 2, .seed = 9};
   const Workload a = MakeWorkload(options).value(), b = MakeWorkload(options).value();

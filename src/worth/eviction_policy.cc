@@ -108,6 +108,7 @@ class FastLibra final : public EvictionPolicy {
   }
   std::string_view name() const override { return name_; }
   std::int64_t MostPagesOfQuery(ReloadFrom) const override { return 64; }
+  bool counts_needed_adapters() const override { return lora_reward_; }
 
  private:
   const std::string_view name_;
@@ -157,6 +158,8 @@ class Loramux final : public EvictionPolicy {
   }
   std::string_view name() const override { return "loramux"; }
   bool counts_edges() const override { return true; }
+  bool weighs_reuse() const override { return true; }
+  bool counts_needed_adapters() const override { return true; }
   // With more pages to share it, the latency is small beside the cost of the pages. A computation has no latency.
   std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
 };

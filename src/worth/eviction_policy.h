@@ -66,6 +66,10 @@ class EvictionPolicy {
   virtual std::int64_t MostPagesOfQuery(ReloadFrom) const { return 1; }
   // Whether a KV page counts the visits of its edge (DependencyTree::NodeView) instead of its own.
   virtual bool counts_edges() const { return false; }
+  // Whether scores depend on EvictionCandidate::reuse_factor. If not, no rates of reuse are learned, and it stays 1.
+  virtual bool weighs_reuse() const { return false; }
+  // Whether scores depend on EvictionContext::low_lora. If not, it stays 0.
+  virtual bool counts_needed_adapters() const { return false; }
 };
 
 // Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size.

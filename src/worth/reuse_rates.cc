@@ -16,9 +16,10 @@ constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;  // seconds
 constexpr double kRememberedTurnovers = 2;
 
 // The lower bound of an age class in seconds.
-double BeginOf(std::size_t age) {
-  return age == 0 ? 0 : std::ldexp(1.0, kFirstAgeBits + static_cast<int>(age) - 1) / kNsPerSecond;
+constexpr double BeginOf(std::size_t age) {
+  return age == 0 ? 0 : static_cast<double>(std::int64_t{1} << (kFirstAgeBits + age - 1)) / kNsPerSecond;
 }
+constexpr double LengthOf(std::size_t age) { return BeginOf(age + 1) - BeginOf(age); }
 
 }  // namespace
 
@@ -47,51 +48,53 @@ void ReuseRates::Learn(TimeNs now, double remembered_s) {
   const double left =
       std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
   learned_at_ = std::max(learned_at_, now);
-  std::array<double, kAges> learned;  // factors over the prior: of the class below, then of this class
-  learned.fill(1);
+  std::array<double, kAges> over_prior;  // factors over the prior: of the class below, then of this class
+  over_prior.fill(1);
   for (std::size_t visits = 0; visits < kClasses; ++visits) {
     const double frequency = std::exp2(static_cast<double>(visits));
-    std::array<double, kAges> rate, prior, seconds;
-    double younger = learned[0];
+    Learned& learned = learned_[visits];
+    learned.stale = true;
+    double younger = over_prior[0];
     for (std::size_t age = 0; age < kAges; ++age) {
       Cell& cell = cells_[visits][age];
       cell.visits *= left;
       cell.weight *= left;
       cell.idle *= left;
       // With few observations, the rates of the previous age and of the class with fewer visits apply.
-      const double believed = visits == 0 ? younger : (younger + learned[age]) / 2;
+      const double believed = visits == 0 ? younger : (younger + over_prior[age]) / 2;
       // The visits that the prior predicts.
       const double expected = cell.weight > 0 ? cell.weight / (remembered_s + cell.idle / cell.weight) : 0;
-      younger = learned[age] = (cell.visits + kPriorWeight * believed) / (expected + kPriorWeight);
-      seconds[age] = BeginOf(age + 1) - BeginOf(age);
-      prior[age] = Prior(frequency, BeginOf(age) + seconds[age] / 2, remembered_s);
-      rate[age] = learned[age] * prior[age];
+      younger = over_prior[age] = (cell.visits + kPriorWeight * believed) / (expected + kPriorWeight);
+      learned.prior[age] = Prior(frequency, BeginOf(age) + LengthOf(age) / 2, remembered_s);
+      learned.rate[age] = younger * learned.prior[age];
     }
-    for (std::size_t age = 0; age < kAges; ++age)
-      cells_[visits][age].factor = BestMean(rate, seconds, age) / prior[age];
   }
 }
 
-// The best mean rate, in visits per time, of a page that is kept until its next visit, but at most to the end of some
-// age.
-double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
-                            std::size_t from) {
-  double visits = 0, time = 0, unvisited = 1, best = 0;
-  for (std::size_t age = from; age < kAges; ++age) {
-    const double visited = unvisited * -std::expm1(-rate[age] * seconds[age]);
-    visits += visited;
-    time += visited / rate[age];  // exponential law: mean time to the visit, bounded by the end of the age
-    best = std::max(best, visits / time);
-    unvisited -= visited;
+// A factor is that of the best mean rate, in visits per time, of a page that is kept until its next visit, but at most
+// to the end of some age.
+void ReuseRates::ComputeFactors(Learned& learned) {
+  std::array<double, kAges> chance;  // that a visit comes during the age, at its begin
+  for (std::size_t age = 0; age < kAges; ++age) chance[age] = -std::expm1(-learned.rate[age] * LengthOf(age));
+  for (std::size_t from = 0; from < kAges; ++from) {
+    double visits = 0, time = 0, unvisited = 1, best = 0;
+    for (std::size_t age = from; age < kAges; ++age) {
+      const double visited = unvisited * chance[age];
+      visits += visited;
+      time += visited / learned.rate[age];  // exponential law: mean time to the visit, bounded by the end of the age
+      best = std::max(best, visits / time);
+      unvisited -= visited;
+    }
+    learned.factor[from] = best / learned.prior[from];
   }
-  return best;
+  learned.stale = false;
 }
 
 double ReuseRates::IdleUntil(std::size_t visits, double rate, double idle_s, double remembered_s) const {
   const double frequency = std::exp2(static_cast<double>(visits));
   for (std::size_t age = AgeOf(static_cast<TimeNs>(idle_s * kNsPerSecond)); age < kAges; ++age) {
     // The factor holds for the whole age, and the prior falls.
-    const double until = cells_[visits][age].factor * (kPriorVisits + frequency) / rate - remembered_s;
+    const double until = FactorsOf(visits)[age] * (kPriorVisits + frequency) / rate - remembered_s;
     if (until < BeginOf(age + 1) || age + 1 == kAges) return std::max({until, idle_s, BeginOf(age)});
   }
   return idle_s;

@@ -24,6 +24,9 @@ namespace loramux {
 // See the top of this file.
 class ReuseRates {
  public:
+  ReuseRates() {
+    for (Learned& learned : learned_) learned.factor.fill(1);
+  }
   // Prior rate, in visits a second, of a page with `frequency` visits (decaying, as of the last one) and `idle_s`
   // seconds without one. It is the number of visits over the time for which visits are remembered plus the idle time.
   // It never saturates: even after hours the more recent of two pages has the higher rate. In some loads a page with
@@ -41,11 +44,12 @@ class ReuseRates {
   // Records that pages with these properties were idle for `page_seconds` in all.
   void SawIdle(double frequency, TimeNs idle, double page_seconds);
   // Recomputes the rates from the observations and from the prior with `remembered_s`. Observations lose half their
-  // weight every kHalfLife. Takes some microseconds.
+  // weight every kHalfLife. Takes some microseconds. The factors of a class of visits are computed when one is asked
+  // for.
   void Learn(TimeNs now, double remembered_s);
 
   // The learned rate as a multiple of the prior.
-  double Factor(double frequency, TimeNs idle) const { return CellOf(frequency, idle).factor; }
+  double Factor(double frequency, TimeNs idle) const { return FactorsOf(ClassOf(frequency))[AgeOf(idle)]; }
 
   static constexpr std::size_t kClasses = 6;  // by visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
   // Seconds by which a page with 2^i visits may be idle for longer than one with a single visit until it is no more
@@ -64,20 +68,28 @@ class ReuseRates {
     double visits = 0;  // observed
     double weight = 0;  // sum of observed idle page-seconds x (kPriorVisits + frequency)
     double idle = 0;    // the same sum, each addend times its idle time in seconds
-    double factor = 1;
+  };
+  // What Learn made of one class of visits, by age.
+  struct Learned {
+    std::array<double, kAges> rate, prior;  // as of the last Learn
+    std::array<double, kAges> factor;       // follows from these rates, unless stale
+    bool stale = false;
   };
   static double Seconds(TimeNs time) { return static_cast<double>(time > 0 ? time : 0) / kNsPerSecond; }
-  // The highest mean rate over any period that begins at age `from`.
-  static double BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
-                         std::size_t from);
+  // The learned rates of a class as multiples of the prior, by age.
+  const std::array<double, kAges>& FactorsOf(std::size_t visits) const {
+    if (learned_[visits].stale) ComputeFactors(learned_[visits]);
+    return learned_[visits].factor;
+  }
+  static void ComputeFactors(Learned& learned);
   // The idle time, at least `idle_s`, from which on a page of this class returns at a lower rate.
   double IdleUntil(std::size_t visits, double rate, double idle_s, double remembered_s) const;
   static std::size_t ClassOf(double frequency);
   static std::size_t AgeOf(TimeNs idle);
   Cell& CellOf(double frequency, TimeNs idle) { return cells_[ClassOf(frequency)][AgeOf(idle)]; }
-  const Cell& CellOf(double frequency, TimeNs idle) const { return cells_[ClassOf(frequency)][AgeOf(idle)]; }
 
   std::array<std::array<Cell, kAges>, kClasses> cells_;
+  mutable std::array<Learned, kClasses> learned_;
   TimeNs learned_at_ = 0;
 };
 

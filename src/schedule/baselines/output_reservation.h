@@ -14,10 +14,11 @@ namespace loramux {
 // What a request has and may still generate, in tokens.
 struct ReservedTokens {
   std::int64_t held = 0, left = 0;
+  static bool LeavesLater(const ReservedTokens& a, const ReservedTokens& b) { return a.left > b.left; }
 };
-// The most tokens that the requests hold at one time, if each generates a token a step until it ends. Sorts the
-// requests by `left`, the largest first.
-std::int64_t PeakTokens(std::span<ReservedTokens> requests);
+// The most tokens that the requests hold at one time, if each generates a token a step until it ends. REQUIRES: sorted
+// by LeavesLater.
+std::int64_t PeakTokens(std::span<const ReservedTokens> requests);
 
 // The requests for which a plan has reserved memory.
 class OutputReservation final : public StepRule {
@@ -32,10 +33,14 @@ class OutputReservation final : public StepRule {
   bool Reserve(const StepDraft& draft, const Request& request) override;
 
  private:
-  void Add(const PlanningView& view, const Request& request);
+  // Counts the running requests. In most steps nothing is reserved, so it waits until something is.
+  void Look(const PlanningView& view);
+  static ReservedTokens TokensOf(const PlanningView& view, const Request& request);
+  void AddAdapter(const PlanningView& view, const Request& request);
 
-  std::vector<ReservedTokens> requests_, tried_;
-  std::vector<std::uint32_t> adapters_;  // generations
+  bool looked_ = false;                   // in this plan
+  std::vector<ReservedTokens> requests_;  // sorted by LeavesLater
+  std::vector<std::uint32_t> adapters_;   // generations
   std::int64_t adapter_pages_ = 0, prompt_tokens_ = 0;
 };
 

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace loramux::output_reservation_test {
 namespace {
 
-std::int64_t PeakOf(std::vector<ReservedTokens> requests) { return PeakTokens(requests); }
+std::int64_t PeakOf(std::vector<ReservedTokens> requests) {
+  std::ranges::sort(requests, ReservedTokens::LeavesLater);
+  return PeakTokens(requests);
+}
 
 TEST(OutputReservation, ThePeakIsWhereTheNextRequestEnds) {
   EXPECT_EQ(PeakOf({}), 0);

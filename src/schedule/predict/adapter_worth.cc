@@ -59,16 +59,19 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
               .requests = static_cast<double>(state.requests),
               .remembered_s = ReuseRates::Remembered(turnover_.Seconds()),
               .costs = reload_costs_.Costs()};
-  const double batch_size = usage_.RecentBatchSize(now);
+  const bool weighs_reuse = policy_.weighs_reuse(), counts_needed = policy_.counts_needed_adapters();
+  const double batch_size = counts_needed ? usage_.RecentBatchSize(now) : 0;
   double ranks = 0, pages = 0;
   for (const AdapterResidency& adapter : residency_.All()) {
     if (adapter.version == nullptr) continue;
+    const bool resident = adapter.device == TierState::kResident;
+    if (!resident && !weighs_reuse && !counts_needed) continue;
     const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
-    usage_.SawNoVisit(visits, now, since);
+    if (weighs_reuse) usage_.SawNoVisit(visits, now, since);
     const double frequency = UsageMonitor::Decayed(visits, now);
-    if (context_.total_visits > 0)
+    if (counts_needed && context_.total_visits > 0)
       context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
-    if (adapter.device != TierState::kResident) continue;
+    if (!resident) continue;
     ranks += adapter.version->layout.max_rank;
     pages += static_cast<double>(adapter.pages);
     ++context_.resident_adapters;
@@ -80,7 +83,7 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
     const auto adapters = static_cast<double>(context_.resident_adapters);
     context_.costs.assisted = AssistedCost(ranks / adapters, pages / adapters);
   }
-  usage_.Learn(now, context_.remembered_s);
+  if (weighs_reuse) usage_.Learn(now, context_.remembered_s);
 }
 
 std::optional<ReloadCosts::Load> AdapterWorth::AssistedCost(double ranks, double pages) const {
@@ -104,7 +107,7 @@ double AdapterWorth::ScoreOf(const AdapterResidency& adapter, TimeNs now) const 
                 .reload = ReloadOf(adapter),
                 .frequency = visits.frequency,
                 .frequency_at = visits.at,
-                .reuse_factor = usage_.ReuseFactor(visits, now),
+                .reuse_factor = policy_.weighs_reuse() ? usage_.ReuseFactor(visits, now) : 1.0,
                 .queued = adapter.references > adapter.users || expected_.IsExpected(adapter, now)},
                now);
 }
