@@ -25,7 +25,7 @@ class Stream:
     """A streamed completion, read on a thread of its own."""
 
     def __init__(self, server, **more):
-        self.ids, self.logprobs, self.finish = [], [], None
+        self.ids, self.logprobs, self.versions, self.finish = [], [], [], None
         self.thread = threading.Thread(target=self.read, args=(server, {**IDS, **more}))
         self.thread.start()
 
@@ -38,6 +38,7 @@ class Stream:
                 for choice in json.loads(line[6:])["choices"]:
                     self.logprobs += (choice.get("logprobs") or {}).get("token_logprobs", [])
                     self.ids += choice["token_ids"]
+                    self.versions += choice.get("weight_versions", [])
                     self.finish = choice["finish_reason"]
         connection.close()
 
@@ -290,9 +291,14 @@ class OnReload(unittest.TestCase):
             self.assertTrue(done.returncode == 0 and "all equal" in done.stdout, done.stdout + done.stderr)
 
     def continue_everything(self, server):
-        ids, finish = self.reload_while_it_streams(server).end()
+        running = self.reload_while_it_streams(server)
+        ids, finish = running.end()
         self.assertEqual((len(ids), finish), (LONG["max_tokens"], "length"))
-        self.assertGreaterEqual(self.switch_of(server, ids), 20)
+        [change] = running.versions   # the answer says where: both versions may have agreed on some tokens more
+        self.assertTrue(20 <= change["from"] <= self.switch_of(server, ids), change)
+        self.assertEqual(ids[change["from"]:], self.ids_of(server, self.NEW, ids[:change["from"]],
+                                                           max_tokens=len(ids) - change["from"]))
+        self.assertRegex(change["weight_version"], r"^\d+:[0-9a-f]{64}$")
         self.assertEqual(server.metric("loramux:reloaded_requests_total", outcome="moved"), 1)
         # As trainers do: everything is held meanwhile, what comes too.
         self.load(server, self.OLD)

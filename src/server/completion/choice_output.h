@@ -47,6 +47,12 @@ struct TokenLogprobText {
 // The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 
+// Where an answer goes on with another version of its adapter (Engine::Retarget).
+struct VersionChange {
+  std::int64_t from = 0;       // tokens of the choice before it
+  std::string weight_version;  // WeightVersionOf the version from there on
+};
+
 // A whole choice, or its new output in a stream.
 struct ChoiceOutput {
   std::int32_t index = 0;
@@ -68,7 +74,8 @@ struct ChoiceOutput {
   std::optional<std::vector<TokenId>> token_ids = {};
   // Ids of the prompt, as the model reads it; only with the choice's first output, and if ids are wanted.
   std::shared_ptr<const std::vector<TokenId>> prompt_token_ids = {};
-  std::vector<float> embedding = {};  // only for requests for embeddings
+  std::vector<VersionChange> version_changes = {};  // in the new tokens
+  std::vector<float> embedding = {};                // only for requests for embeddings
 };
 
 // Returns the number that stands for a log-probability, or a logit, in JSON, which has no infinities.

@@ -287,6 +287,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
     output.token_ids = std::exchange(token_ids_, {});
     output.prompt_token_ids = std::exchange(prompt_ids_, nullptr);
   }
+  output.version_changes = std::exchange(version_changes_, {});
   output.embedding = std::exchange(embedding_, {});
   output.finish = finish_;
   output.stop_reason = stop_reason_;

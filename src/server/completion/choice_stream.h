@@ -37,6 +37,11 @@ class ChoiceStream {
   // Gives the prompt's ids, for answers that have them.
   void GivePrompt(std::shared_ptr<const std::vector<TokenId>> ids) { prompt_ids_ = std::move(ids); }
 
+  // The tokens that come now are those of another version of the adapter.
+  void ChangeVersion(std::string weight_version) {
+    version_changes_.push_back({usage_.completion_tokens, std::move(weight_version)});
+  }
+
   // Gives what the model thinks of the prompt, if the request asks for it. Until then there is no output.
   void GivePromptScores(std::shared_ptr<const PromptScores> scores);
 
@@ -114,6 +119,7 @@ class ChoiceStream {
   std::int64_t text_offset_ = 0;
   std::shared_ptr<const std::vector<TokenId>> prompt_ids_;  // null: not wanted, or taken
   std::vector<TokenId> token_ids_;
+  std::vector<VersionChange> version_changes_;
   std::vector<float> embedding_;
   bool has_news_ = false;
   bool engine_done_ = false;

@@ -363,6 +363,7 @@ Status CompletionJob::AddChoices(std::vector<TokenId> tokens, const std::string&
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});
     choices_.back().request.length_hint = guess;
+    choices_.back().adapter = choices_.back().request.adapter;
     choices_.back().first_prompt_token = tokens.front();
     if (i == 0) choices_.back().request.prompt_logprobs = request_.ScoredAlternatives();
   }
@@ -430,6 +431,7 @@ Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
+    if (event.token || event.stop) FollowVersion(choice, event);
     Status applied = !was_finished && FailsOfAbort(event, *dialect_, request_, choice.started)
                          ? Status(Unavailable("The operator aborted all requests."))
                          : choice.stream.Apply(event);
@@ -450,6 +452,12 @@ Status CompletionJob::Apply(std::span<const GenerationEvent> events) {
       fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
                   "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
                   kMaxAnswerBytes));
+}
+
+void CompletionJob::FollowVersion(Choice& choice, const GenerationEvent& event) const {
+  if (event.adapter == kBaseModel || std::exchange(choice.adapter, event.adapter) == event.adapter) return;
+  const auto version = context_.registry->Find(event.adapter);
+  if (version != nullptr) choice.stream.ChangeVersion(WeightVersionOf(*version));
 }
 
 void CompletionJob::SharePromptScores(const GenerationEvent& event) {

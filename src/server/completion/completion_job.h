@@ -155,6 +155,7 @@ class CompletionJob {
     bool submitted = false;
     bool started = false;  // true once it has its first token, or has ended
     TokenId first_prompt_token = 0;
+    AdapterGeneration adapter = kBaseModel;  // that computed its last token
     SequenceMetrics metrics = {};
   };
 
@@ -163,6 +164,8 @@ class CompletionJob {
   static Result<CompletionJob> Make(const ServingContext& context, const Dialect& dialect, std::string_view body,
                                     std::string_view fairness_id);
   Status ResolveVersion();
+  // Notes where an answer goes on with another version of its adapter.
+  void FollowVersion(Choice& choice, const GenerationEvent& event) const;
   Status BuildAnswers();
   Status CompileGrammar();
   Status BuildPrompts();

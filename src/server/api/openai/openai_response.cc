@@ -110,6 +110,7 @@ Json ChoiceJson(const ChoiceOutput& choice, Endpoint endpoint, const char* conte
   if (choice.prompt_token_ids != nullptr && endpoint == Endpoint::kCompletion) {
     json["prompt_token_ids"] = *choice.prompt_token_ids;
   }
+  AddVersionChanges(choice, json);
   return json;
 }
 
@@ -175,6 +176,12 @@ Json StopReasonJson(const StopReason& reason) {
   if (const auto* text = std::get_if<std::string>(&reason)) return *text;
   if (const auto* id = std::get_if<TokenId>(&reason)) return *id;
   return nullptr;
+}
+
+void AddVersionChanges(const ChoiceOutput& choice, Json& json) {
+  for (const VersionChange& change : choice.version_changes) {
+    json["weight_versions"].push_back({{"from", change.from}, {"weight_version", change.weight_version}});
+  }
 }
 
 Json ChatLogprobList(std::span<const TokenLogprobText> tokens) {
@@ -250,7 +257,8 @@ std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) {
 std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* usage) {
   std::vector<Json> deltas = DeltasOf(*choice.events);
   const bool silent = choice.finish == FinishReason::kNone && choice.logprobs.empty() &&
-                      (!choice.token_ids || choice.token_ids->empty()) && usage == nullptr;
+                      (!choice.token_ids || choice.token_ids->empty()) && choice.version_changes.empty() &&
+                      usage == nullptr;
   if (deltas.empty() && !silent) deltas.push_back(Json::object());
   std::string text;
   ChoiceOutput part;
@@ -259,6 +267,7 @@ std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* us
   part.logprobs = choice.logprobs;
   part.stop_logprob = choice.stop_logprob;
   part.token_ids = choice.token_ids;
+  part.version_changes = choice.version_changes;
   for (Json& delta : deltas) {
     if (&delta == &deltas.back()) {
       part.finish = choice.finish;
@@ -269,6 +278,7 @@ std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* us
     part.wants_logprobs = false;
     part.logprobs.clear();
     part.token_ids.reset();
+    part.version_changes.clear();
   }
   return text;
 }

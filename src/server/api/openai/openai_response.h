@@ -34,6 +34,9 @@ Json StopReasonJson(const StopReason& reason);
 // Returns log-probabilities as a list of {"token", "logprob", "bytes", "top_logprobs"}, as chats have them.
 Json ChatLogprobList(std::span<const TokenLogprobText> tokens);
 
+// Adds `weight_versions`, if the choice goes on with another version of its adapter: [{"from", "weight_version"}].
+void AddVersionChanges(const ChoiceOutput& choice, Json& json);
+
 // Builds the server-sent events of one streamed response. Caches their common beginning.
 class EventWriter {
  public:

@@ -110,12 +110,14 @@ class TokensWriter final : public AnswerWriter {
   }
 
   Json ChoiceJson(const ChoiceOutput& choice) const {
-    return {{"index", choice.index},
-            {"logprobs", LogprobsJson(choice)},
-            {"finish_reason", FinishJson(choice)},
-            {"stop_reason", StopReasonJson(choice.stop_reason)},
-            {"token_ids", *choice.token_ids},
-            {"routed_experts", nullptr}};
+    Json json = {{"index", choice.index},
+                 {"logprobs", LogprobsJson(choice)},
+                 {"finish_reason", FinishJson(choice)},
+                 {"stop_reason", StopReasonJson(choice.stop_reason)},
+                 {"token_ids", *choice.token_ids},
+                 {"routed_experts", nullptr}};
+    AddVersionChanges(choice, json);
+    return json;
   }
 
   const std::string id_, shown_id_;

@@ -116,7 +116,7 @@ const Usage kUsage{.prompt_tokens = 3, .completion_tokens = 3, .cached_tokens = 
 
 TEST(TokensWriter, ABodyHasIdsAndLogProbabilities) {
   const DialectRequest parsed = Good(Body(R"("logprobs":2)", R"("request_id":"mine","return_token_ids":true)"));
-  parsed.writer->SetModel("sql");
+  parsed.writer->SetModel({"sql"});
   const Json body = *ParseJson(parsed.writer->Body(Choices(), kUsage));
   EXPECT_EQ(parsed.writer->id(), "generate-tokens-07");
   EXPECT_EQ(body["request_id"], "generate-tokens-mine");
