@@ -251,6 +251,10 @@ class OnReload(unittest.TestCase):
         self.assertEqual(status, 200, answer)
         return answer["choices"][0]["token_ids"]
 
+    def digest_of(self, server):
+        answer = server.json("POST", "/v1/completions", {**IDS, "model": "policy", "max_tokens": 1})[1]
+        return answer["weight_version"].split(":")[1]
+
     def reload_while_it_streams(self, server, **more):
         running = Stream(server, model="policy", **more).wait_for(20)
         self.load(server, self.NEW)
@@ -291,8 +295,11 @@ class OnReload(unittest.TestCase):
             self.assertTrue(done.returncode == 0 and "all equal" in done.stdout, done.stdout + done.stderr)
 
     def continue_everything(self, server):
+        digest = self.digest_of(server)
+        pinned = Stream(server, model=f"policy@{digest}")
         running = self.reload_while_it_streams(server)
         ids, finish = running.end()
+        self.assertEqual(pinned.end(), (self.ids_of(server, self.OLD), "length"))
         self.assertEqual((len(ids), finish), (LONG["max_tokens"], "length"))
         [change] = running.versions   # the answer says where: both versions may have agreed on some tokens more
         self.assertTrue(20 <= change["from"] <= self.switch_of(server, ids), change)

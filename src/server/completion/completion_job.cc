@@ -374,6 +374,7 @@ Result<GenerationRequest> CompletionJob::MakeRequest(const std::vector<TokenId>&
   GenerationRequest request;
   request.prompt = tokens;
   request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
+  request.keeps_version = !model_.digest.empty();  // NAME@DIGEST
   request.tenant = tenant_;
   request.prefix_domain = prefix_domain_;
   request.sampling = request_.sampling;
