@@ -173,7 +173,7 @@ class Upload(unittest.TestCase):
             self.assertIn(named, answer["error_message"])
         status, answer, _ = self.server.send("POST", "/load_lora_adapter_from_tensors", json.dumps(body), "text/plain")
         self.assertEqual(status, 415, answer)
-        self.assertEqual(len(self.server.folders()), 2)
+        self.server.wait_for_folders(2)
 
     def test_a_version_goes_with_its_last_request(self):
         self.assertEqual(self.server.put("v", files_of("reverse"))[0], 201)
@@ -182,7 +182,7 @@ class Upload(unittest.TestCase):
                                                              "return_token_ids": True})[1]["choices"][0]["token_ids"]
         stream = Stream(self.server, model="v").wait_for(10)
         self.assertEqual(self.server.put("v", files_of("reverse"))[1]["outcome"], "unchanged")
-        self.assertEqual(len(self.server.folders()), 1)
+        self.server.wait_for_folders(1)
         status, answer, _ = self.server.put("v", files_of("upper"))
         self.assertEqual((status, answer["outcome"]), (200, "reloaded"), answer)
         self.check("v", "upper")
@@ -231,9 +231,9 @@ class Upload(unittest.TestCase):
             status, answer, _ = self.server.send(method, path, body, kind)
             self.assertEqual(status, expected, (path, answer))
             self.assertIn(text, answer["error"]["message"])
-            self.assertEqual(self.server.folders(), [], path)
+            self.server.wait_for_folders(0)   # the reply comes a moment before
         self.assertEqual(self.server.put("n", {**good, "large": bytes(5 << 20)})[0], 413)
-        self.assertEqual(self.server.folders(), [])
+        self.server.wait_for_folders(0)
         # The key is asked for before the body is.
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=serving.PATIENCE)
         connection.putrequest("PUT", "/v1/adapters/n")
