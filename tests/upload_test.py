@@ -318,6 +318,24 @@ class Alone(unittest.TestCase):
             server.wait_for_folders(0)
             server.stop()
 
+    def test_what_cannot_be_restored_is_kept(self):
+        server = UploadServer(self.state)
+        self.assertEqual(server.put("v", files_of("reverse"))[0], 201)
+        server.stop()
+        (self.state / "uploads" / "of-people").mkdir()
+        [folder] = [path for path in (self.state / "uploads").iterdir() if path.name != "of-people"]
+        tensors = folder / "adapter_model.safetensors"
+        tensors.rename(self.state / "aside")
+        server = UploadServer(self.state)
+        self.assertIn(server.chat("v", "abc")[0], (404, 503))
+        server.stop()
+        (self.state / "aside").rename(tensors)
+        server = UploadServer(self.state)
+        self.assertTrue(server.answers("v", "reverse")[0])
+        self.assertEqual(server.send("DELETE", "/v1/adapters/v")[0], 200)
+        wait_for(lambda: server.folders() == ["of-people"], lambda: f"one folder, found {server.folders()}")
+        server.stop()
+
     def test_a_server_without_a_state_directory_keeps_none(self):
         server = Server("--enable-runtime-lora", "--insecure-no-admin-key", "--allowed-adapter-root", str(DEMO))
         for method, path, body in (("PUT", "/v1/adapters/n", tar_of(files_of("swap"))),

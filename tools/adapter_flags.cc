@@ -13,7 +13,7 @@ namespace {
 Result<std::unique_ptr<UploadStore>> OpenUploads(const std::filesystem::path& state_dir,
                                                  const AdapterJournal& journal) {
   std::set<std::filesystem::path> keep;
-  for (const auto& [name, adapter] : journal.Adapters()) keep.insert(adapter.path);
+  for (const auto& [name, adapter] : journal.Adapters()) keep.insert(std::filesystem::path(adapter.path).filename());
   return UploadStore::Open(&OsFileSystem(), state_dir / "uploads", keep);
 }
 

@@ -210,6 +210,7 @@ Status AdapterAdmin::PinAndJournal(const VersionPtr& version, const LoadRequest&
 void AdapterAdmin::Publish(const VersionPtr& version) {
   const VersionPtr old = Current(*parts_.registry, version->name);
   CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  if (parts_.uploads != nullptr) parts_.uploads->Own(version->path);
   if (old != nullptr && parts_.retarget) parts_.retarget(*old, version);
 }
 

@@ -19,14 +19,21 @@ void RemoveFolder(const fs::path& path) {
   if (error) spdlog::warn("{}: the files of an upload could not be removed: {}", path.string(), error.message());
 }
 
+// Whether Begin may have made the folder: what people put beside it is theirs.
+bool IsUpload(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.size() == 16 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 }  // namespace
 
-UploadFolder::UploadFolder(FileSystem* files, fs::path path, std::shared_ptr<const std::atomic<bool>> closed)
-    : files_(files), path_(std::move(path)), closed_(std::move(closed)) {}
+UploadFolder::UploadFolder(FileSystem* files, fs::path path, std::shared_ptr<const std::atomic<bool>> closed,
+                           bool owned)
+    : files_(files), path_(std::move(path)), closed_(std::move(closed)), owned_(owned) {}
 
 UploadFolder::~UploadFolder() {
   file_ = nullptr;
-  if (!*closed_) RemoveFolder(path_);
+  if (owned_ && !*closed_) RemoveFolder(path_);
 }
 
 Status UploadFolder::Begin(std::string_view name) {
@@ -71,7 +78,7 @@ Result<std::unique_ptr<UploadStore>> UploadStore::Open(FileSystem* files, const 
   const fs::path canonical = fs::canonical(directory, error);
   std::vector<fs::path> left;
   for (fs::directory_iterator entry(canonical, error), end; !error && entry != end; entry.increment(error)) {
-    if (!keep.contains(entry->path())) left.push_back(entry->path());
+    if (IsUpload(entry->path()) && !keep.contains(entry->path().filename())) left.push_back(entry->path());
   }
   if (error) return IoError(fmt::format("{}: {}", directory.string(), error.message()));
   for (const fs::path& path : left) RemoveFolder(path);
@@ -81,20 +88,27 @@ Result<std::unique_ptr<UploadStore>> UploadStore::Open(FileSystem* files, const 
 Result<std::shared_ptr<UploadFolder>> UploadStore::Begin() {
   const fs::path path = directory_ / fmt::format("{:016x}", RandomIdBits());
   RETURN_IF_ERROR(files_->CreateDirectories(path));
-  return Enter(path);
+  return Enter(path, /*owned=*/true);
 }
 
 std::shared_ptr<UploadFolder> UploadStore::Hold(const fs::path& path) {
   if (path.parent_path() != directory_) return nullptr;
-  return Enter(path);
+  return Enter(path, /*owned=*/false);
 }
 
-std::shared_ptr<UploadFolder> UploadStore::Enter(const fs::path& path) {
+void UploadStore::Own(const fs::path& path) {
+  const std::lock_guard lock(mutex_);
+  const auto known = folders_.find(path);
+  if (known == folders_.end()) return;
+  if (const auto folder = known->second.lock()) folder->Own();
+}
+
+std::shared_ptr<UploadFolder> UploadStore::Enter(const fs::path& path, bool owned) {
   const std::lock_guard lock(mutex_);
   std::erase_if(folders_, [](const auto& folder) { return folder.second.expired(); });
   std::weak_ptr<UploadFolder>& known = folders_[path];
   auto folder = known.lock();
-  if (folder == nullptr) known = folder = std::make_shared<UploadFolder>(files_, path, closed_);
+  if (folder == nullptr) known = folder = std::make_shared<UploadFolder>(files_, path, closed_, owned);
   return folder;
 }
 
