@@ -149,7 +149,7 @@ async def measure(arguments, home):
 
 
 def page(arguments, found, raw):
-    lines = ["# Versions pushed while streams run", "",
+    lines = ["# Versions pushed while streams run", "[All results](README.md)", "",
              f"`lab/bench/version_pushes.py`: a model of TinyLlama's shape (1.1 billion parameters in bf16), "
              f"{arguments.streams} streams of the base model, versions of rank {RANK} on all linear layers "
              f"({found['bytes'] / 2**20:.0f} MiB), {arguments.repetitions} of each way. `resident` asks a version that is there."
