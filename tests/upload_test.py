@@ -21,6 +21,7 @@ from multiprocessing import shared_memory
 
 import serving
 from serving import DEMO, Server, questions, wait_for
+from route_test import Router
 from trainer_test import Stream
 
 KEY = "the-key-of-the-uploads-0123"
@@ -67,6 +68,7 @@ def form_of(files):
 class UploadServer(Server):
     def __init__(self, state, *flags, key=KEY):
         self.state = pathlib.Path(state)
+        self.state.parent.mkdir(exist_ok=True)
         self.key_file = self.state.parent / "key"
         self.key_file.write_text(key + "\n", encoding="utf-8")
         super().__init__("--enable-runtime-lora", "--admin-key-file", str(self.key_file), "--state-dir", str(state), *flags)
@@ -316,6 +318,37 @@ class Alone(unittest.TestCase):
             server.wait_for_folders(1)   # what the kill left is gone
             self.assertEqual(server.send("DELETE", "/v1/adapters/v")[0], 200)
             server.wait_for_folders(0)
+            server.stop()
+
+    def test_through_a_router(self):
+        """It passes uploads on to all servers, and a name with a digest to one that has it."""
+        servers = [UploadServer(self.state.parent / str(number) / "state") for number in range(2)]
+        router = Router([f"127.0.0.1:{server.port}" for server in servers], "--admin-key-file", str(servers[0].key_file))
+        send = UploadServer.send
+        self.assertEqual(send(router, "PUT", "/v1/adapters/v", tar_of(files_of("reverse")), key="wrong")[0], 401)
+        status, answer, _ = send(router, "PUT", "/v1/adapters/v", tar_of(files_of("reverse")))
+        self.assertTrue(answer["ok"], answer)
+        digests = {told["answer"]["digest"] for told in answer["servers"]}
+        self.assertEqual(len(digests), 1)
+        old = digests.pop()
+        for server in servers:
+            self.assertTrue(server.answers("v", "reverse")[0])
+        new = servers[1].put("v", files_of("upper"))[1]["digest"]
+        self.assertTrue(servers[1].answers("v", "upper")[0])   # snapshots list what was used
+        for digest in (old, new):
+            def asked(digest=digest):
+                status, chat, headers = send(router, "POST", "/v1/chat/completions", json.dumps({
+                    "model": "v@" + digest, "messages": [{"role": "user", "content": "abc"}], "max_tokens": 2}),
+                    "application/json")
+                return status, headers["X-Loramux-Adapter-Digest"], chat
+            # The router learns from snapshots what a server has.
+            wait_for(lambda: all(asked()[:2] == (200, digest) for _ in range(6)), lambda: f"{digest}, found {asked()}")
+        self.assertIn(asked("0" * 64)[0], (404, 503))   # 503: a server that does not list the adapter might have had it
+        self.assertTrue(send(router, "DELETE", "/v1/adapters/v")[1]["ok"])
+        for server in servers:
+            server.wait_for_folders(0)
+        router.stop()
+        for server in servers:
             server.stop()
 
     def test_what_cannot_be_restored_is_kept(self):
