@@ -113,6 +113,9 @@ TEST(UploadParser, RefusesWhatIsNoPlainFileOfOneFolder) {
   EXPECT_THAT(Refusal("", kEnd), HasSubstr("found none"));
   EXPECT_THAT(Refusal("", std::string("\x1f\x8b") + std::string(600, 'z')), HasSubstr("compressed"));
   EXPECT_THAT(Refusal("", std::string(600, 'z')), HasSubstr("none of its headers"));
+  std::string damaged = Entry("a", "1") + kEnd;
+  damaged[200] = 'x';  // the sum of the header tells
+  EXPECT_THAT(Refusal("", damaged), HasSubstr("none of its headers"));
   const std::string whole = Entry("a", std::string(700, 'a'));
   for (const std::size_t size : {std::size_t{100}, std::size_t{512 + 200}, whole.size()}) {
     EXPECT_THAT(Refusal("", whole.substr(0, size)), HasSubstr("cut off")) << size;
