@@ -1,8 +1,14 @@
 #include "server/completion/dialect.h"
 
 #include "auth/error_body.h"
+#include "http/json_reader.h"
 
 namespace loramux {
+
+std::string WeightVersionField(const ServedModel& model) {
+  if (model.weight_version.empty()) return {};
+  return ",\"weight_version\":" + DumpJson(model.weight_version);
+}
 
 std::string Dialect::ErrorBody(int status, std::string_view message, std::string_view param) const {
   return loramux::ErrorBody(status, message, param);

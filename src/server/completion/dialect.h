@@ -20,6 +20,9 @@ struct ServedModel {
   std::string weight_version = {};  // WeightVersionOf the adapter; empty: the base model
 };
 
+// The field `weight_version` of an answer with a comma before it; empty: the base model answers.
+std::string WeightVersionField(const ServedModel& model);
+
 // Writes the answer of one request. Belongs to one job; not thread-safe.
 class AnswerWriter {
  public:

@@ -34,26 +34,22 @@ constexpr std::array<FieldName, 2> kDocuments = {{{"first", "query"}, {"prompt",
 class PooledWriter : public AnswerWriter {
  public:
   PooledWriter(std::string id, std::int64_t created, std::string model)
-      : id_(std::move(id)), created_(created), model_(std::move(model)) {}
+      : id_(std::move(id)), created_(created), model_{std::move(model)} {}
 
   const std::string& id() const final { return id_; }
-  void SetModel(const ServedModel& model) final {
-    model_ = model.name;
-    if (!model.weight_version.empty()) version_ = ",\"weight_version\":" + DumpJson(model.weight_version);
-  }
+  void SetModel(const ServedModel& model) final { model_ = model; }
 
   std::string Delta(const ChoiceOutput&, const Usage&) final { CHECK(false); }
   std::string End(const Usage&) final { CHECK(false); }
   std::string Failure(const Error&) final { CHECK(false); }
 
  protected:
-  const std::string& model() const { return model_; }
-  const std::string& version() const { return version_; }
+  const ServedModel& model() const { return model_; }
   // `item` writes the JSON of an output.
   template <typename Item>
   std::string List(std::span<const ChoiceOutput> choices, const Json& usage, const Item& item) const {
     std::string body = R"({"object":"list","id":)" + DumpJson(id_) + R"(,"created":)" + std::to_string(created_) +
-                       R"(,"model":)" + DumpJson(model_) + version_ + R"(,"data":[)";
+                       R"(,"model":)" + DumpJson(model_.name) + WeightVersionField(model_) + R"(,"data":[)";
     for (const ChoiceOutput& choice : choices) body += (choice.index == 0 ? "" : ",") + item(choice);
     return body + R"(],"usage":)" + DumpJson(usage) + "}";
   }
@@ -72,8 +68,7 @@ class PooledWriter : public AnswerWriter {
  private:
   const std::string id_;
   const std::int64_t created_;
-  std::string model_;
-  std::string version_;  // a field with a comma before it; empty: the base model answers
+  ServedModel model_;
 };
 
 std::string IndexOf(const ChoiceOutput& choice) { return R"("index":)" + std::to_string(choice.index); }
@@ -128,8 +123,8 @@ class RerankWriter final : public PooledWriter {
     std::ranges::stable_sort(sorted, std::greater(),
                              [](const ChoiceOutput* choice) { return choice->embedding.at(0); });
     if (reply_.top_n > 0 && reply_.top_n < sorted.size()) sorted.resize(reply_.top_n);
-    std::string body = R"({"id":)" + DumpJson(id()) + R"(,"model":)" + DumpJson(model()) + version() + R"(,"usage":)" +
-                       DumpJson(UsageOf(usage)) + R"(,"results":[)";
+    std::string body = R"({"id":)" + DumpJson(id()) + R"(,"model":)" + DumpJson(model().name) +
+                       WeightVersionField(model()) + R"(,"usage":)" + DumpJson(UsageOf(usage)) + R"(,"results":[)";
     for (const ChoiceOutput* choice : sorted) {
       body += (choice == sorted.front() ? "{" : ",{") + IndexOf(*choice);
       if (!reply_.documents.empty()) {

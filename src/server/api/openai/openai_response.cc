@@ -137,12 +137,6 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
           {"model", head.served.name}};
 }
 
-// A field with a comma before it; empty: the base model answers.
-std::string VersionField(const ResponseHead& head) {
-  const std::string& version = head.served.weight_version;
-  return version.empty() ? std::string() : ",\"weight_version\":" + DumpJson(version);
-}
-
 }  // namespace
 
 Json UsageJson(const Usage& usage) {
@@ -199,7 +193,7 @@ Json ChatLogprobList(std::span<const TokenLogprobText> tokens) {
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage) {
   std::string body = DumpJson(HeadJson(head, false));
   body.pop_back();  // the closing brace
-  body += VersionField(head) + ",\"choices\":[";
+  body += WeightVersionField(head.served) + ",\"choices\":[";
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
     Json content = chat ? ChatMessage(choice) : Json(choice.text);
@@ -222,7 +216,7 @@ EventWriter::EventWriter(const ResponseHead& head, bool null_usage)
     : endpoint_(head.endpoint),
       null_usage_(null_usage),
       prefix_("data: " + DumpJson(HeadJson(head, true))),
-      version_(VersionField(head)) {
+      version_(WeightVersionField(head.served)) {
   prefix_.pop_back();  // the closing brace
   prefix_ += ",\"choices\":";
 }

@@ -52,7 +52,7 @@ class TokensWriter final : public AnswerWriter {
   std::string Body(std::span<const ChoiceOutput> choices, const Usage& usage) override {
     Usage all = usage;
     std::string body = "{\"request_id\":" + DumpJson(shown_id_) + ",\"model\":" + DumpJson(model_.name) +
-                       VersionField() + ",\"created\":" + std::to_string(created_) + ",\"choices\":[";
+                       WeightVersionField(model_) + ",\"created\":" + std::to_string(created_) + ",\"choices\":[";
     for (const ChoiceOutput& choice : choices) {
       if (&choice != &choices.front()) body += ',';
       body += DumpJson(ChoiceJson(choice));
@@ -94,11 +94,6 @@ class TokensWriter final : public AnswerWriter {
   std::string Failure(const Error& error) override { return ErrorEvent(error) + std::string(kDoneEvent); }
 
  private:
-  std::string VersionField() const {
-    const std::string& version = model_.weight_version;
-    return version.empty() ? std::string() : ",\"weight_version\":" + DumpJson(version);
-  }
-
   Json LogprobsJson(const ChoiceOutput& choice) const {
     if (!choice.wants_logprobs) return nullptr;
     Json content = Json::array();
