@@ -706,6 +706,9 @@ TEST_F(RouterTest, TheCatalogueNamesTheContent) {
   };
   EXPECT_TRUE(WaitUntil([&] { return digest_of("sql") == "abc"; }));
   EXPECT_EQ(digest_of("law"), "");
+  const std::string pinned(64, 'd');  // what the client asks for comes before the catalogue
+  EXPECT_EQ(digest_of(("sql@" + pinned).c_str()), pinned);
+  EXPECT_EQ(digest_of(("law@" + pinned).c_str()), pinned);
 }
 
 }  // namespace
