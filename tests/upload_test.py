@@ -255,6 +255,24 @@ class Upload(unittest.TestCase):
         self.server.wait_for_folders(0)
         self.assertEqual(self.server.put("n", good)[0], 201)
 
+    def test_only_so_many_arrive_at_a_time(self):
+        good, open_ones = files_of("reverse"), []
+        for _ in range(8):
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=serving.PATIENCE)
+            connection.putrequest("PUT", "/v1/adapters/n")
+            for name, value in (("Content-Length", str(3 << 20)), ("Authorization", f"Bearer {KEY}")):
+                connection.putheader(name, value)
+            connection.endheaders()
+            open_ones.append(connection)
+        self.server.wait_for_folders(8)
+        status, answer, _ = self.server.put("n", good)
+        self.assertEqual(status, 503, answer)
+        self.assertIn("too many uploads", answer["error"]["message"])
+        for connection in open_ones:
+            connection.close()
+        self.server.wait_for_folders(0)
+        self.assertEqual(self.server.put("n", good)[0], 201)
+
     def test_sagemakers_routes(self):
         self.assertEqual(self.server.put("source", files_of("swap"))[0], 201)
         root = next(card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"] if card["id"] == "source")

@@ -93,6 +93,8 @@ std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
           {"--allowed-adapter-root", !restores && flags.runtime.adapter_dir.empty(), no_loads},
           {"--allowed-adapter-sources", !restores, no_loads},
           {"--on-reload", !restores, no_loads},
+          {"--max-upload-size", !loads || flags.adapters.state_dir.empty(),
+           "nothing can be uploaded without --enable-runtime-lora and --state-dir DIR"},
           {"--adapter-dir-eager", flags.runtime.adapter_dir.empty(), "no directory is served; use --adapter-dir DIR"},
           {"--key-concurrency", !keys, "there are no API keys; use --api-key or --api-key-file"},
           {"--prefix-sharing", !tenants && protection.prefix_sharing == "tenant", no_tenants},

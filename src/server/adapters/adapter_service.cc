@@ -9,25 +9,12 @@
 #include "http/run_on.h"
 #include "hub/adapter_source.h"
 #include "server/adapters/adapter_request.h"
+#include "server/adapters/ticket.h"
 
 namespace loramux {
 namespace {
 
 namespace asio = boost::asio;
-
-// Counts an operation from its arrival to its reply. Not ok if `limit` operations are counted already.
-class Ticket {
- public:
-  Ticket(std::atomic<int>& in, int limit) : in_(in), ok_(in.fetch_add(1) < limit) {}
-  ~Ticket() { in_.fetch_sub(1); }
-  Ticket(const Ticket&) = delete;
-  Ticket& operator=(const Ticket&) = delete;
-  bool ok() const { return ok_; }
-
- private:
-  std::atomic<int>& in_;
-  const bool ok_;
-};
 
 // The bucket or organisation that a request loads from.
 std::string OriginOf(const Result<AdapterAdmin::LoadRequest>& parsed) {

@@ -16,6 +16,7 @@
 #include "http/json_reader.h"
 #include "http/run_on.h"
 #include "server/adapters/adapter_request.h"
+#include "server/adapters/ticket.h"
 #include "server/adapters/upload_parser.h"
 #include "server/adapters/upload_store.h"
 
@@ -29,18 +30,6 @@ constexpr JsonLimits kTensorLimits = {.max_depth = 16, .max_values = 65536};
 // Base64 and JSON in memory; what is larger comes as files, or in shared memory.
 constexpr std::size_t kMostTextBytes = std::size_t{256} << 20;
 constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 20;
-
-// Counts an upload for as long as it lives.
-class Place {
- public:
-  explicit Place(std::atomic<int>& in) : in_(in) { in_.fetch_add(1); }
-  ~Place() { in_.fetch_sub(1); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-
- private:
-  std::atomic<int>& in_;
-};
 
 HttpReply Failed(const Error& error) {
   spdlog::warn("an upload is refused ({}): {}", ErrorCodeName(error.code), error.message);
@@ -99,10 +88,12 @@ bool IsTrue(std::string_view query, std::string_view name) {
 // The files of an upload as they arrive.
 class UploadService::Upload final : public BodyReceiver {
  public:
-  Upload(UploadService& service, std::shared_ptr<UploadFolder> folder)
-      : service_(service), folder_(std::move(folder)) {}
+  explicit Upload(UploadService& service) : service_(service) {}
 
+  // Error: uploads are refused, or there are too many; or another type of body is sent.
   Status Begin(std::string_view content_type) {
+    RETURN_IF_ERROR(service_.CheckRoom(ticket_));
+    ASSIGN_OR_RETURN(folder_, service_.changes_.uploads->Begin());
     ASSIGN_OR_RETURN(parser_, UploadParser::For(content_type, *folder_));
     return Ok{};
   }
@@ -120,7 +111,7 @@ class UploadService::Upload final : public BodyReceiver {
 
  private:
   UploadService& service_;
-  const Place place_{service_.in_};
+  const Ticket ticket_{service_.in_, service_.options_.max_uploads};
   std::shared_ptr<UploadFolder> folder_;
   std::unique_ptr<UploadParser> parser_;
 };
@@ -128,7 +119,8 @@ class UploadService::Upload final : public BodyReceiver {
 // A text that is longer than other bodies may be.
 class UploadService::Text final : public BodyReceiver {
  public:
-  explicit Text(UploadService& service) : place_(service.in_) {}
+  explicit Text(UploadService& service) : ticket_(service.in_, service.options_.max_uploads) {}
+  const Ticket& ticket() const { return ticket_; }
   asio::awaitable<Status> Take(std::string bytes) override {
     text_ += bytes;
     Status taken = Ok{};
@@ -137,7 +129,7 @@ class UploadService::Text final : public BodyReceiver {
   const std::string& text() const { return text_; }
 
  private:
-  const Place place_;
+  const Ticket ticket_;
   std::string text_;
 };
 
@@ -153,9 +145,7 @@ void UploadService::AddRoutes(RouteTable& routes) {
   HttpRoute put{.method = "PUT", .path = kPath, .access = RouteAccess::kOpen, .gate = gate};
   put.max_body_bytes = options_.max_bytes;
   put.receiver = [this](const HttpRequest& request) -> Result<std::shared_ptr<BodyReceiver>> {
-    RETURN_IF_ERROR(CheckRoom());
-    ASSIGN_OR_RETURN(auto folder, changes_.uploads->Begin());
-    auto upload = std::make_shared<Upload>(*this, std::move(folder));
+    auto upload = std::make_shared<Upload>(*this);
     RETURN_IF_ERROR(upload->Begin(request.Header("Content-Type")));
     return std::shared_ptr<BodyReceiver>(std::move(upload));
   };
@@ -182,8 +172,9 @@ void UploadService::AddRoutes(RouteTable& routes) {
     return refusal ? std::move(refusal) : AdminGate::TypeRefusal(request);
   };
   tensors.receiver = [this](const HttpRequest&) -> Result<std::shared_ptr<BodyReceiver>> {
-    RETURN_IF_ERROR(CheckRoom());
-    return std::shared_ptr<BodyReceiver>(std::make_shared<Text>(*this));
+    auto text = std::make_shared<Text>(*this);
+    RETURN_IF_ERROR(CheckRoom(text->ticket()));
+    return std::shared_ptr<BodyReceiver>(std::move(text));
   };
   tensors.handler = [this](HttpExchange& exchange) {
     return Answer(exchange, [this](const HttpRequest& request) {
@@ -193,13 +184,13 @@ void UploadService::AddRoutes(RouteTable& routes) {
   routes.Add(std::move(tensors));
 }
 
-Status UploadService::CheckRoom() const {
+Status UploadService::CheckRoom(const Ticket& ticket) const {
   if (changes_.uploads == nullptr) {
     return Unsupported(
         "This server keeps no uploads: expected --state-dir DIR, where they live, and no --etcd, because other servers "
         "do not have them; or load the adapter from a folder or a source");
   }
-  if (in_ < options_.max_uploads) return Ok{};
+  if (ticket.ok()) return Ok{};
   return Unavailable("too many uploads at the same time; try again later");
 }
 

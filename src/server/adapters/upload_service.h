@@ -14,6 +14,7 @@
 #include "http/exchange.h"
 #include "server/adapters/adapter_changes.h"
 #include "server/adapters/admin_gate.h"
+#include "server/adapters/ticket.h"
 
 namespace loramux {
 
@@ -45,7 +46,7 @@ class UploadService {
   Result<AdapterAdmin::LoadResult> LoadFolder(const AdapterAdmin::LoadRequest& request) const;
   HttpReply Remove(const HttpRequest& request);
   // Error: uploads are refused, or there are too many.
-  Status CheckRoom() const;
+  Status CheckRoom(const Ticket& ticket) const;
   template <typename Work>
   boost::asio::awaitable<void> Answer(HttpExchange& exchange, Work work);
 
