@@ -46,8 +46,9 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
                    "only --cache loramux and fastlibra count the adapters that are wanted, and this is " + cache});
   table.push_back({"--expect-bin,--expect-variation", options.spec.adapter_prefetch != AdapterPrefetch::kHistogram,
                    "they are for --adapter-prefetch histogram"});
-  table.push_back({"--prefetch-lookahead", options.spec.cold_start != ColdStart::kStall,
-                   "it is for presets whose steps wait for adapters, as --preset vllm-lora-prefetch"});
+  table.push_back({"--prefetch-lookahead",
+                   options.spec.cold_start != ColdStart::kStall && !options.spec.queue.starts_with("mlq"),
+                   "it is for --schedule mlq, and for presets whose steps wait for adapters, as vllm-lora-prefetch"});
 }
 
 void AddOrders(const RuntimeOptions& options, Table& table) {

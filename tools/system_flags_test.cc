@@ -192,6 +192,8 @@ TEST(IdleFlags, OfAQueueOrderOrAPreset) {
   preset.preset = "chameleon-output-only";
   EXPECT_EQ(Idle(preset, {"--size-input-weight", "--size-output-weight", "--tenant-weight"}),
             (Names{"--size-input-weight, --size-output-weight", "--tenant-weight"}));
+  EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{});
+  preset.preset = "s-lora";
   EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{"--prefetch-lookahead"});
   preset.preset = "vllm-lora-prefetch";
   EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{});

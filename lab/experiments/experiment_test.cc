@@ -100,6 +100,18 @@ TEST(FastLibraLoads, CopyBlocksAndStartInTheHostTier) {
   EXPECT_NEAR(link.OccupiedSeconds(2 << 20), (2 << 20) / 25.2e9 + 8 * 6e-6, 1e-7);
 }
 
+// Whatever the scale, new conversations begin for twice as long as one takes: otherwise a short run sustains any rate.
+TEST(FastLibraLoads, LastLongerThanAConversation) {
+  const ExperimentContext tenth{.scale = 0.1};
+  const FastLibraScenario &chatbot = FastLibraScenarios()[0], &agent = FastLibraScenarios()[2];
+  EXPECT_EQ(FastLibraRequests({}, 1, chatbot), 2160);  // half an hour of 1.2 turns a second
+  EXPECT_EQ(FastLibraRequests(tenth, 1, chatbot), 216);
+  EXPECT_EQ(FastLibraRequests({}, 16, chatbot), 3000);
+  // An agent's conversation takes ten pauses of 3 s and 11 answers of 48 tokens of 50 ms: 56.4 s.
+  EXPECT_EQ(FastLibraRequests(tenth, 16, agent), static_cast<std::int64_t>(16 * 11 * 2 * 56.4));
+  EXPECT_GT(FastLibraRequests(tenth, 200, agent), 10 * FastLibraRequests(tenth, 16, agent));
+}
+
 // FastLibra's half hour: the rate changes as in section 6.5, the adapters in use as in 2.3.2.
 TEST(FastLibraLoads, ChangeOverTheRun) {
   ExperimentContext context;

@@ -11,13 +11,9 @@ namespace loramux::fastlibra {
 namespace {
 
 constexpr double kPeakTtftMs = 500;   // 6.1: the peak throughput is the highest with a TTFT below this
-constexpr double kHighestRate = 256;  // upper bound of the search for a peak, where the run gives no lower one
+constexpr double kHighestRate = 256;  // upper bound of the search for a peak; none comes near it
 constexpr double kFirstGuess = 2;     // start of the search
 constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the paper also has 50
-
-double HighestRate(const ExperimentContext& context, const Cell& cell) {
-  return std::min(kHighestRate, FastLibraHighestRate(context, cell.scenario));
-}
 
 }  // namespace
 
@@ -39,13 +35,12 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
     ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, change));
     return run.outcome.summary.ttft.mean <= kPeakTtftMs;
   };
-  const double highest = HighestRate(context, cell);
-  double low = 0, high = 0, rate = std::min(kFirstGuess, highest);
+  double low = 0, high = 0, rate = kFirstGuess;
   while (low == 0 || high == 0) {
     ASSIGN_OR_RETURN(const bool within, holds(rate));
-    if (within && rate >= highest) return highest;
+    if (within && rate >= kHighestRate) return kHighestRate;
     (within ? low : high) = rate;
-    rate = within ? std::min(2 * rate, highest) : rate / 2;
+    rate = within ? 2 * rate : rate / 2;
     if (rate < 1.0 / 64) return low;
   }
   while (high / low > 1.07) {
@@ -108,7 +103,7 @@ Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vect
   std::vector<Figures> figures(peaks.size());
   RETURN_IF_ERROR(ParallelFor(context, figures.size(), [&](std::size_t i) -> Status {
     figures[i].peak = peaks[i];
-    figures[i].peak_found = peaks[i] > 0 && peaks[i] < HighestRate(context, cells[i / systems.size()]);
+    figures[i].peak_found = peaks[i] > 0 && peaks[i] < kHighestRate;
     const double first = peaks[i / systems.size() * systems.size()];
     for (const double share : kRateShares) {
       ASSIGN_OR_RETURN(const CellRun run,
@@ -147,8 +142,8 @@ std::string SettingText() {
   text += fmt::format(
       "2,048 tokens per step, 1,024 seats (in the paper memory is the limit). Rates are shares of FastLibra's own peak "
       "({:.0f} to {:.0f} % in ten steps), figures are means over the rates and then over the cells. Peak: the "
-      "highest rate with a mean TTFT below 500 ms, and none above that of the most conversations of a run in the time "
-      "that one takes (a peak there is not compared).",
+      "highest rate with a mean TTFT below 500 ms, found without a bound by the length of a run: requests arrive for "
+      "at least twice as long as a conversation takes.",
       100 * kRateShares.front(), 100 * kRateShares.back());
   return text;
 }

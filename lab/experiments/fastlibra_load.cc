@@ -104,16 +104,14 @@ std::string FastLibraCell::Name() const {
   return fmt::format("{} {}-{}{}", kScenarios[scenario].name, kModels[model].name, adapters, part);
 }
 
-std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, double turns) {
-  const std::int64_t most = turns > kLongTurns ? kMostOfLong : kMost;
-  return context.Requests(std::clamp(static_cast<std::int64_t>(rate * turns * kFastLibraSeconds), kFewest, most));
-}
-
-double FastLibraHighestRate(const ExperimentContext& context, std::size_t scenario) {
+std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, const FastLibraScenario& scenario) {
   constexpr double kTokenSeconds = 0.05;  // time of an answer's token, at high load
-  const FastLibraScenario& of = kScenarios[scenario];
-  const double takes = (of.turns - 1) * of.think_seconds + of.turns * of.output * kTokenSeconds;
-  return static_cast<double>(FastLibraRequests(context, 1e6, of.turns)) / of.turns / takes;
+  constexpr double kLeastConversations = 2;
+  const std::int64_t most = scenario.turns > kLongTurns ? kMostOfLong : kMost;
+  const double takes = (scenario.turns - 1) * scenario.think_seconds + scenario.turns * scenario.output * kTokenSeconds;
+  const auto requests_in = [&](double seconds) { return static_cast<std::int64_t>(rate * scenario.turns * seconds); };
+  return std::max(context.Requests(std::clamp(requests_in(kFastLibraSeconds), kFewest, most)),
+                  requests_in(kLeastConversations * takes));
 }
 
 Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
@@ -135,7 +133,7 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
     link->per_piece = kFastLibraCopySeconds;
   }
   job.options.adapters_in_host_tier = true;  // 3.2 and 6.1: adapters are swapped in from the main memory
-  job.load = {.requests = FastLibraRequests(context, rate, scenario.turns),
+  job.load = {.requests = FastLibraRequests(context, rate, scenario),
               .rate = rate,
               .input_mean = cell.lengths * scenario.input,
               .output_mean = cell.lengths * scenario.output,

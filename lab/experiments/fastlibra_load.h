@@ -55,12 +55,10 @@ inline constexpr double kFastLibraSeconds = 1800;
 //   - s-lora-same-loop: S-LoRA's memory management on FastLibra's loop.
 Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
                                            std::string_view system, double rate);
-// Returns the number of requests for `rate` conversations per second of `turns` turns on average: half an hour of them,
-// bounded so that a simulation takes seconds.
-std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, double turns);
-// The highest rate that a run can show, in conversations per second: as many as it has at most, in the time that one
-// takes. At a higher rate all would begin before the first ends.
-double FastLibraHighestRate(const ExperimentContext& context, std::size_t scenario);
+// Returns the number of requests for `rate` conversations per second: half an hour of them, bounded so that a
+// simulation takes seconds. But at any rate and any scale new ones arrive for twice as long as one takes: in a shorter
+// run all would begin before the first ends, and no rate would be too high.
+std::int64_t FastLibraRequests(const ExperimentContext& context, double rate, const FastLibraScenario& scenario);
 
 // Changes the rate and the adapters in use over the run, as the paper describes for its half hour. REQUIRES: `workload`
 // is the workload of `job`.

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/prng.h"
 
 namespace loramux {
 namespace {
@@ -47,10 +48,13 @@ ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64
 
 // ---------------------------------------------------------------- Swapping in
 
-// At equal scores adapters come before KV pages, in line with the order of eviction (EvictionPolicy).
+// At equal scores adapters come before KV pages, in line with the order of eviction (EvictionPolicy). Adapters that
+// were never used all score alike. Their numbers may tell how popular they are (a simulation's are in that order), so
+// the draw decides among them.
 bool ProactiveSwapper::WorthLess(const Candidate& a, const Candidate& b) {
   if (a.score != b.score) return a.score < b.score;
   if ((a.adapter == kBaseModel) != (b.adapter == kBaseModel)) return a.adapter == kBaseModel;
+  if (a.tie != b.tie) return a.tie < b.tie;
   return a.adapter != b.adapter ? a.adapter > b.adapter : a.node.index > b.node.index;
 }
 
@@ -79,6 +83,8 @@ bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
 
 void ProactiveSwapper::Offer(const Candidate& candidate) {
   best_.push_back(candidate);
+  if (candidate.adapter != kBaseModel)
+    best_.back().tie = SplitMix64(SplitMix64(thresholds_.draw) ^ candidate.adapter.value);
   if (best_.size() == 2 * kKept) KeepBest();
 }
 

@@ -63,6 +63,7 @@ class ProactiveSwapper {
     NodeId node;                             // the KV page; none if it is an adapter
     AdapterGeneration adapter = kBaseModel;  // kBaseModel: the candidate is a KV page
     std::int64_t pages = 1;
+    std::uint64_t tie = 0;  // set by Offer: of adapters with equal scores the greatest comes first
   };
   // Begins a walk over the roots of the host part. Skips branches that are not `usable` (indexed by branch; not usable
   // beyond its end): without their adapter on the device no request could use them.

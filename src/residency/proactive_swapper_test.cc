@@ -183,6 +183,27 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   EXPECT_EQ(Items(w.Choose({.pages = 10, .most = 100, .kv_pages = 100})), std::vector<ItemId>{first});
 }
 
+// FastLibra brings back what its cost model values most. Adapters that no request has used yet are worth the same, and
+// their numbers say nothing: which one comes is drawn.
+TEST(ProactiveSwapper, AmongAdaptersOfOneWorthADrawDecides) {
+  std::vector<ProactiveSwapper::Candidate> unused;
+  for (std::uint32_t i = 1; i <= 8; ++i) unused.push_back({.score = 0, .adapter = AdapterGeneration{i}, .pages = 2});
+  std::set<std::uint32_t> first;
+  for (std::int64_t draw = 0; draw < 32; ++draw) {
+    World w;
+    w.swapper = std::make_unique<ProactiveSwapper>(*w.tree, SwapThresholds{.draw = draw});
+    const ProactiveSwapper::Room room{.pages = 2, .most = 100, .kv_pages = 0, .adapters = 1};
+    const std::vector<std::uint32_t> chosen = Loaded(w.Choose(room, unused));
+    ASSERT_EQ(chosen.size(), 1u);
+    EXPECT_EQ(Loaded(w.Choose(room, unused)), chosen);
+    first.insert(chosen.front());
+    std::vector<ProactiveSwapper::Candidate> used = unused;
+    used[5].score = 0.1;
+    EXPECT_EQ(Loaded(w.Choose(room, used)), std::vector<std::uint32_t>{6});
+  }
+  EXPECT_GE(first.size(), 6u);
+}
+
 TEST(ProactiveSwapper, RoomIsKept) {
   World w;
   for (TokenId i = 0; i < 20; ++i) w.SwapOut(w.Remember(w.base, {i, 100}, i), 2);

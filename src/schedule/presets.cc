@@ -10,6 +10,10 @@ namespace {
 // they need. Chameleon's scheduler runs "on every decode iteration" (4.1).
 constexpr std::int64_t kSLoraDecodeTurns = 10;
 
+// Chameleon "monitors the request queues and, whenever possible, prefetches the missing adapters required by the
+// waiting requests" (4.2): of as many requests as a plan looks at in a lane.
+constexpr std::int64_t kChameleonLookahead = 64;
+
 // A load moves the tensor with both matrices of all targets once for A and once for B (load_lora_A, load_lora_B of
 // S-LoRA's infer_adapter.py). The comment there says that the copies on the device take about 3 ms. The host's work is
 // taken from three of S-LoRA's published runs, and experiment sl-1 tests it with ten others. A layer: those with the
@@ -47,7 +51,10 @@ Preset SLora(std::string_view name, std::string_view what, std::string_view cach
                                    .cold_start = ColdStart::kHold,
                                    .separate_phases = true,
                                    .decode_turns = lanes ? 1 : kSLoraDecodeTurns,
+                                   .prefetch_lookahead = lanes ? kChameleonLookahead : 0,
                                    .request_size = size,
+                                   // "picks the K that yields minimal WCSS" (4.3.4)
+                                   .lane_count = LaneCountRule::kLeastSquares,
                                    .reserve_output = !lanes},
                           .program = kSLoraProgram});
 }

@@ -62,6 +62,11 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
   EXPECT_EQ(spec.decode_turns, 10);
   EXPECT_TRUE(spec.reserve_output);
   EXPECT_EQ(spec.discard_share, 0);
+  spec = Completed("chameleon");
+  EXPECT_EQ(spec.lane_count, LaneCountRule::kLeastSquares);
+  EXPECT_EQ(spec.most_lanes, 4);
+  EXPECT_EQ(spec.prefetch_lookahead, 64);
+  EXPECT_EQ(Completed("loramux-mlq").lane_count, LaneCountRule::kWorthIt);
   spec = Completed("vllm-lora-batch32");
   EXPECT_EQ(spec.max_distinct_adapters, 32);
   EXPECT_EQ(spec.prefetch_lookahead, 10);

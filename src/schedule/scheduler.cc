@@ -341,6 +341,7 @@ SchedulerStats Scheduler::stats() const {
   stats.prefix = pages_.prefix_stats();
   stats.prefetches = expected_.stats();
   stats.predictions = queues_.predictions();
+  stats.lanes_least_share = queues_.order().LeastShare();
   return stats;
 }
 

@@ -38,6 +38,7 @@ struct SchedulerStats {
   std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer
   std::int64_t cold_starts = 0;       // loads that steps waited for; only with ColdStart::kStall
   ColdBegins cold_begins;
+  double lanes_least_share = 0;  // QueueOrder::LeastShare
   // Total time from the arrival of requests until their adapter was on the device, even if they also waited for other
   // reasons.
   TimeNs adapter_wait_total = 0;

@@ -113,7 +113,8 @@ struct SystemSpec {
   // max_wait_tokens). If more than kPrefetchTurns, loads for waiting requests begin beside only two of these steps, as
   // in S-LoRA.
   std::int64_t decode_turns = 1;
-  // With kStall: number of waiting requests without a seat, oldest first, for which adapters are loaded beside a step.
+  // With kStall, and with lanes: number of waiting requests without a seat, oldest first, for which adapters are loaded
+  // beside a step.
   std::int64_t prefetch_lookahead = 0;
   // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA) or max_decode_step.
   bool skip_beyond_distinct = false;
@@ -263,7 +264,8 @@ inline constexpr auto kSettings = [] {
           .Names(kLaneCount)
           .Flag(SettingGroup::kOrder, "--lane-count", "RULE",
                 "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly "
-                "always 4)"),
+                "always 4)")
+          .InPresets(),
       Row<&S::count_cached>("count_cached")
           .Names(kCountCached)
           .Flag(SettingGroup::kOrder, "--count-cached", "WHERE",
@@ -316,6 +318,7 @@ inline constexpr auto kSettings = [] {
       Row<&S::swapping, &SwapThresholds::interval>("swap_interval", {1, kNs})
           .Flag(SettingGroup::kDocuments, "--swap-interval", "SECONDS",
                 "Time between two looks at these thresholds (FastLibra 5.3)", {0.001, 3600}),
+      Row<&S::swapping, &SwapThresholds::draw>("swap_draw", {0, 1e15}),
       Row<&S::batch_window>("batch_window", {1e6, kNs})
           .Flag(SettingGroup::kDocuments, "--batch-window", "SECONDS",
                 "Time over which the mean batch is taken, for the number of adapters wanted (FastLibra 5.1)",
@@ -323,7 +326,7 @@ inline constexpr auto kSettings = [] {
       Row<&S::prefetch_lookahead>("prefetch_lookahead", {0, kCount})
           .Flag(SettingGroup::kDocuments, "--prefetch-lookahead", "N",
                 "Waiting requests whose adapters are loaded ahead, with presets whose steps wait for adapters "
-                "(vLLM-LoRA: 10)",
+                "(vLLM-LoRA: 10), and with lanes, also for requests that wait for quota (Chameleon: 64)",
                 {0, kCount})
           .InPresets(),
       // What presets, regimes, the model and the machine decide.

@@ -79,6 +79,7 @@ Json SummaryJson(const SimulationSummary& s) {
       {"history_evictions_pages", s.history_evictions},
       {"preemptions", s.preemptions},
       {"squashes", s.squashes},
+      {"lanes_least_share", s.lanes_least_share},
       {"resumed_tokens",
        {{"after_preemptions", ResumedJson(s.resumed)}, {"after_squashes", ResumedJson(s.resumed_squashes)}}},
       {"moved_gb",
@@ -160,7 +161,14 @@ std::string ReportAsTable(const SimulationReport& report) {
   if (Searched(report)) {
     columns.push_back(column("sustained/s", [](const PresetRun& run) { return ShowSustained(run.sustained); }));
   }
-  return text + Align(columns, report.runs.size());
+  text += Align(columns, report.runs.size());
+  for (const PresetRun& run : report.runs) {
+    if (run.summary.lanes_least_share <= 1) continue;
+    text +=
+        fmt::format("{}: to keep the objective its lanes need {} times the tokens of the memory (Chameleon 4.3.5)\n",
+                    run.preset.name, FormatNumber(run.summary.lanes_least_share));
+  }
+  return text;
 }
 
 std::string ReportAsJson(const SimulationReport& report) {

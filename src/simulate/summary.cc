@@ -82,6 +82,7 @@ SimulationSummary Summarise(const SimulationResult& result, const ServiceObjecti
   summary.mean_load_ms = Share(Ms(stats.adapters.load_time_total), static_cast<double>(summary.adapter_loads));
   summary.preemptions = stats.preemptions;
   summary.squashes = stats.squashes;
+  summary.lanes_least_share = stats.lanes_least_share;
   summary.resumed = stats.resumed;
   summary.resumed_squashes = stats.resumed_squashes;
   summary.history_evictions = stats.history_evictions;

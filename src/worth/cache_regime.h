@@ -16,6 +16,7 @@ namespace loramux {
 struct SwapThresholds {
   double upper = 0.95, lower = 0.70;
   TimeNs interval = 100 * kNsPerMs;
+  std::int64_t draw = 0;  // decides among adapters that are worth the same; a simulation's seed
 };
 
 // One whole-cache policy (`--cache`).

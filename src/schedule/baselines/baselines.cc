@@ -177,7 +177,7 @@ StepRules MakeStepRules(const SystemSpec& spec, const QueueOrder& order) {
   } else if (spec.cold_start == ColdStart::kHold || spec.separate_phases) {
     rules.push_back(std::make_unique<TakingTurns>(spec));
   }
-  if (order.has_quotas()) rules.push_back(std::make_unique<Lanes>(order));
+  if (order.has_quotas()) rules.push_back(std::make_unique<Lanes>(order, spec.prefetch_lookahead));
   return StepRules(std::move(rules));
 }
 

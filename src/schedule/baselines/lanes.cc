@@ -40,6 +40,11 @@ void Lanes::AdmitWaiting(Admitter& admitter) {
   }
 }
 
+void Lanes::AfterPrompts(Admitter& admitter) {
+  const StepDraft& draft = admitter.draft();
+  if (prefetches_ > 0 && !draft.closed() && !draft.awaits_load) admitter.LoadForOldest(prefetches_);
+}
+
 // A lane with nothing running may admit one request regardless of its quota, because a request may be larger than the
 // quota.
 std::size_t Lanes::AdmitFrom(Admitter& admitter, std::size_t lane, std::size_t first, double& tokens) {
@@ -108,7 +113,7 @@ void Lanes::EstimateTimeUntilRoom(const StepDraft& draft, const Request& request
   if (draft.view.options.costs != nullptr) decode_seconds_ = DecodeSeconds(draft);
   for (const Runner& runner : draft.runners) ends_.Append(RunTimeOf(draft, *runner.request), runner.request);
   ends_.MakeHeap();  // few are needed, and each needs a walk along its path to count its pages
-  std::int64_t missing = draft.view.PagesToStart(request) + draft.view.GrowthReserve() - draft.room.free_kv();
+  std::int64_t missing = PagesToRun(draft.view, request) + draft.view.GrowthReserve() - draft.room.free_kv();
   time_until_room_ = std::numeric_limits<double>::infinity();
   for (; !ends_.empty(); ends_.PopFirst()) {
     missing -= draft.prefixes.PagesFreedBy(*ends_.first().request);
@@ -178,7 +183,14 @@ const Request* Lanes::Overtaken(const StepDraft& draft, RequestId id) {
 std::int64_t Lanes::MissingFor(const StepDraft& draft, const Request& overtaken) {
   const std::int64_t room = draft.room.free_kv() + draft.room.evictable(PageCategory::kKv, /*even_wanted=*/false) -
                             draft.PagesOfIdleAdapter(overtaken);
-  return draft.view.PagesToStart(overtaken) + draft.view.GrowthReserve() - room;
+  return PagesToRun(draft.view, overtaken) + draft.view.GrowthReserve() - room;
+}
+
+// An adapter with a share of the device needs none of the pages that running requests hold.
+std::int64_t Lanes::PagesToRun(const PlanningView& view, const Request& request) {
+  const bool loads = view.MustLoad(request) && !view.partitioned();
+  return (loads ? view.residency.Get(request.adapter).pages : 0) +
+         view.MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
 }
 
 // ---------------------------------------------------------------- Requests that have overtaken others

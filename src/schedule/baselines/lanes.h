@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "schedule/heap.h"
+#include "schedule/plan/planning_view.h"
 #include "schedule/plan/step_rules.h"
 #include "schedule/queue/queue_order.h"
 
@@ -14,8 +15,8 @@ namespace loramux {
 // Admits waiting requests lane by lane. Does not own the order.
 class Lanes final : public StepRule {
  public:
-  // REQUIRES: the order has quotas.
-  explicit Lanes(const QueueOrder& order) : order_(order) {}
+  // `prefetches`: SystemSpec::prefetch_lookahead. REQUIRES: the order has quotas.
+  Lanes(const QueueOrder& order, std::int64_t prefetches) : order_(order), prefetches_(prefetches) {}
 
   // Requests that overtook another one are preempted if that one can then start.
   void Begin(StepDraft& draft, Preemption& preemption) override;
@@ -24,6 +25,9 @@ class Lanes final : public StepRule {
   // In the first phase each lane uses its own quota. In the second phase lanes use the quotas left over by lanes in
   // which no request waits any longer, smallest requests first.
   void AdmitWaiting(Admitter& admitter) override;
+  // Loads for requests that wait, also for quota or behind one that is overdue (Chameleon 4.2). Not beside a step that
+  // waits for loads: it would wait for these too.
+  void AfterPrompts(Admitter& admitter) override;
   void Preempts(const Request& request) override { LaneUse(request) -= static_cast<double>(request.quota_tokens); }
   void AdmitsOverdue(const Request& request) override { LaneUse(request) += static_cast<double>(request.quota_tokens); }
 
@@ -63,6 +67,8 @@ class Lanes final : public StepRule {
   static bool FitsBesideOthers(const StepDraft& draft, const Request& request);
   // The waiting request of this id, if the runners that overtook it keep it from starting; null: none.
   static const Request* Overtaken(const StepDraft& draft, RequestId id);
+  // Pages that the request needs to run: its adapter, unless that is on the device, and its keys and values.
+  static std::int64_t PagesToRun(const PlanningView& view, const Request& request);
   // Pages that the overtaken request lacks.
   static std::int64_t MissingFor(const StepDraft& draft, const Request& overtaken);
   // What is remembered of the request; null: it has overtaken none.
@@ -73,6 +79,7 @@ class Lanes final : public StepRule {
   double& LaneUse(const Request& request) { return lane_use_[static_cast<std::size_t>(request.lane)]; }
 
   const QueueOrder& order_;
+  const std::int64_t prefetches_;
   std::vector<Overtaker> overtakers_;            // ascending by request
   std::array<double, kMaxLanes> lane_use_ = {};  // tokens of running requests and of those that the plan admits
   Heap<End, EndsBefore> ends_;                   // when running requests end, the earliest first

@@ -44,6 +44,7 @@ class SizeClasses final : public QueueOrder {
   std::int32_t LaneOf(const Request& request) const override { return lanes_.LaneOf(ExtentOf(request)); }
   bool has_quotas() const override { return true; }
   double Quota(std::int32_t lane) const override { return lanes_.Quota(lane); }
+  double LeastShare() const override { return lanes_.LeastShare(); }
   std::int64_t QuotaTokens(const Request& request) const override { return lanes_.QuotaTokens(ExtentOf(request)); }
   void SawArrival(const Request& request, TimeNs now) override { lanes_.SawArrival(ExtentOf(request), now); }
   void SawEnd(const Request& request, TimeNs duration) override { lanes_.SawEnd(ExtentOf(request), duration); }

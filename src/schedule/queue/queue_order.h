@@ -64,6 +64,8 @@ class QueueOrder {
   virtual bool has_quotas() const { return false; }
   // Tokens (Request::quota_tokens) that running requests of the lane may have in use. REQUIRES: has_quotas().
   virtual double Quota(std::int32_t) const { return 0; }
+  // The tokens that all quotas need at least, over those that there are (SizeLanes::LeastShare); 0: no quotas.
+  virtual double LeastShare() const { return 0; }
   // Tokens of a quota that the request uses while it runs: input, predicted output and adapter. The same at any time.
   virtual std::int64_t QuotaTokens(const Request& request) const { return ExtentOf(request).total(); }
   // True if requests with their adapter on the device come first, then requests with a loading adapter, then the rest.

@@ -333,6 +333,51 @@ TEST(QueueOrder, BypassAndSquash) {
   EXPECT_EQ(shorter->preemptions, 1);
 }
 
+// "Chameleon first predicts how soon will the memory needed by R1 become available": its keys and values need memory
+// too, not its adapter alone. One holder ends soon and would leave room for the adapter; the other ends late.
+TEST(QueueOrder, MemoryOfTheOvertakenIsAdapterAndKeysAndValues) {
+  for (const std::int64_t prompt : {4, 40}) {  // 2 pages, and 11
+    SCOPED_TRACE(prompt);
+    World w("mlq", 40, {.max_running = 8, .max_batch_tokens = 128, .discard_share = 0}, /*quota_tokens=*/1000);
+    w.AddAdapter(1, 2);
+    w.AddAdapter(2, 17);
+    w.Add({.prompt = 32, .output = 8, .adapter = 1});  // 9 pages
+    Request* const late = w.Add({.prompt = 40, .output = 40, .adapter = 1});
+    for (int i = 0; i < 20 && late->state != RequestState::kRunning; ++i) w.Step();
+    ASSERT_EQ(w.scheduler.running().size(), 2u);
+    Request* const large = w.Add({.prompt = prompt, .output = 4, .adapter = 2});
+    Request* const younger = w.Add({.prompt = 4, .output = 20, .adapter = 1});  // longer than the first holder
+    const StepPlan plan = w.Step();
+    EXPECT_EQ(large->state, RequestState::kWaiting);
+    EXPECT_EQ(younger->state == RequestState::kRunning, prompt == 40);
+    if (prompt == 40) {
+      ASSERT_EQ(plan.admissions.size(), 1u);
+      EXPECT_EQ(plan.admissions[0].overtakes, large->id);
+    }
+    w.RunToEnd();
+  }
+}
+
+// Chameleon 4.2 "prefetches the missing adapters required by the waiting requests before they are admitted": also of a
+// request that waits for the quota of its lane.
+TEST(QueueOrder, AdaptersOfRequestsThatWaitForQuotaAreLoaded) {
+  for (const std::int64_t lookahead : {0, 64}) {
+    SCOPED_TRACE(lookahead);
+    World w("mlq", 64, {.max_running = 8, .max_batch_tokens = 64, .prefetch_lookahead = lookahead},
+            /*quota_tokens=*/100);
+    w.AddAdapter(1, 2);
+    w.AddAdapter(2, 2);
+    Request* const holder = w.Add({.prompt = 20, .output = 60, .adapter = 1});
+    for (int i = 0; i < 20 && holder->state != RequestState::kRunning; ++i) w.Step();
+    Request* const waits = w.Add({.prompt = 20, .output = 20, .adapter = 2});
+    for (int i = 0; i < 20; ++i) w.Step();
+    EXPECT_EQ(holder->state, RequestState::kRunning);
+    EXPECT_EQ(waits->state, RequestState::kWaiting);
+    EXPECT_EQ(w.residency.Get(AdapterGeneration{2}).device, lookahead > 0 ? TierState::kResident : TierState::kAbsent);
+    w.RunToEnd();
+  }
+}
+
 // With history the full pages of a squashed request stay, and are copied to the host tier before the older request
 // takes their room. So only what was in its last page is computed again.
 TEST(QueueOrder, ASquashCostsAFetchAndNotAComputation) {

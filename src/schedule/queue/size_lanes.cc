@@ -120,13 +120,14 @@ Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
   return clusters;
 }
 
+double LeastTokens(const LaneLoad& load, double slo_seconds) {
+  return load.largest_tokens * load.seconds * (1.0 / slo_seconds + load.arrivals_per_second);
+}
+
 std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tokens, double slo_seconds) {
   std::vector<double> quotas;
   double sum = 0;
-  for (const LaneLoad& load : loads) {
-    const double minimum = load.largest_tokens * load.seconds * (1.0 / slo_seconds + load.arrivals_per_second);
-    sum += quotas.emplace_back(std::max(1.0, minimum));
-  }
+  for (const LaneLoad& load : loads) sum += quotas.emplace_back(std::max(1.0, LeastTokens(load, slo_seconds)));
   for (double& quota : quotas) quota *= total_tokens / sum;
   return quotas;
 }
@@ -265,7 +266,11 @@ void SizeLanes::FitQuotas(TimeNs now) {
     loads[lane].seconds =
         counts[lane] > 0 ? prefills[lane] / counts[lane] + outputs[lane] / counts[lane] * seconds_per_output_ : 0;
   }
-  quotas_ = LaneQuotas(loads, spec_.total_tokens, static_cast<double>(spec_.objective) / kNsPerSecond);
+  const double objective = static_cast<double>(spec_.objective) / kNsPerSecond;
+  quotas_ = LaneQuotas(loads, spec_.total_tokens, objective);
+  double least = 0;
+  for (const LaneLoad& load : loads) least += LeastTokens(load, objective);
+  least_share_ = least / spec_.total_tokens;
 }
 
 }  // namespace loramux

@@ -52,6 +52,8 @@ struct LaneLoad {
   double seconds = 0;         // D: mean time that its requests run
   double arrivals_per_second = 0;
 };
+// The tokens that a lane needs at least, Tok_min.
+double LeastTokens(const LaneLoad& load, double slo_seconds);
 // The quota of each lane in tokens: `total_tokens` shared in proportion to the minima, whether these exceed the total
 // or leave tokens to spare. Each minimum counts as at least one token. (The paper requires that the minima fit. It
 // neither says what to do if they do not, nor defines the "initial weights" by which spare tokens are shared.)
@@ -75,6 +77,11 @@ class SizeLanes {
   std::int32_t lanes() const { return static_cast<std::int32_t>(quotas_.size()); }
   // Tokens that running requests of the lane may have in use.
   double Quota(std::int32_t lane) const { return quotas_[static_cast<std::size_t>(lane)]; }
+
+  // The sum of the lanes' minima over all tokens, as of the last fit; 0: none, or equal quotas. "The total number of
+  // available tokens in the system must be greater than or equal to" that sum (4.3.5): above 1 no quotas keep the
+  // objective.
+  double LeastShare() const { return least_share_; }
 
   // Notes that a request arrived at `now`.
   void SawArrival(const RequestExtent& extent, TimeNs now);
@@ -116,6 +123,7 @@ class SizeLanes {
   std::int64_t arrivals_ = 0, fitted_arrivals_ = 0;
   TimeNs first_arrival_ = 0, fitted_at_ = 0;
   std::vector<double> cut_offs_, quotas_;
+  double least_share_ = 0;
   // Smoothed running time of a request per output token; with a performance model, without its prefill.
   double seconds_per_output_ = 0.05;
 };

@@ -57,6 +57,13 @@ TEST(SizeLanes, QuotasShareAllTokens) {
   EXPECT_GT(LaneQuotas(idle, 1000, 5)[0], 0);
 }
 
+// Tok_min >= S x D x (1 / SLO + lambda), and "the total number of available tokens must be greater than or equal to"
+// the sum over the queues.
+TEST(SizeLanes, TheLeastTokensOfALane) {
+  EXPECT_DOUBLE_EQ(LeastTokens({.largest_tokens = 400, .seconds = 2, .arrivals_per_second = 0.8}, 5), 800);
+  EXPECT_DOUBLE_EQ(LeastTokens({.largest_tokens = 100, .seconds = 1, .arrivals_per_second = 3.8}, 5), 400);
+}
+
 SizeLanes Lanes(SystemSpec spec, double total_tokens) {
   spec.total_tokens = total_tokens;
   return SizeLanes(std::move(spec));
@@ -162,6 +169,21 @@ TEST(SizeLanes, AsManyLanesAsThereAreSizes) {
   EXPECT_EQ(Fitted({.lane_count = LaneCountRule::kLeastSquares}, even).lanes(), 4);
   EXPECT_EQ(Fitted({.lane_count = LaneCountRule::kLeastSquares, .most_lanes = 2}, even).lanes(), 2);
   EXPECT_EQ(Fitted({.queue = "mlq-static"}, two).lanes(), 4);
+}
+
+// With half of the tokens the lanes need twice the share, and the operator can see that they exceed what there is.
+TEST(SizeLanes, TellWhatShareOfTheTokensTheyNeed) {
+  const auto share_of = [](double total) {
+    SizeLanes lanes = Lanes({}, total);
+    EXPECT_EQ(lanes.LeastShare(), 0);
+    for (int i = 0; i < 1000; ++i) Arrive(lanes, 100, 100, 0, i * kNsPerMs);
+    EXPECT_TRUE(lanes.Refit(kNsPerSecond));
+    return lanes.LeastShare();
+  };
+  // S = 200 tokens, D = 100 x 0.05 s = 5 s, 1,000 arrivals in 1 s, SLO = 5 s: 200 x 5 x 1,000.2 tokens.
+  EXPECT_NEAR(share_of(2e6), 200 * 5 * 1000.2 / 2e6, 1e-3);
+  EXPECT_NEAR(share_of(5e5), 200 * 5 * 1000.2 / 5e5, 4e-3);
+  EXPECT_EQ(Fitted({.queue = "mlq-static"}, [](std::uint64_t) -> std::int64_t { return 5; }).LeastShare(), 0);
 }
 
 TEST(SizeLanes, CutOffsLieInTheMiddle) {

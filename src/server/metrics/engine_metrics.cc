@@ -249,6 +249,9 @@ void AddQueue(Page& page, const EngineSnapshot& snapshot) {
   for (std::size_t lane = 0; lane < snapshot.lane_waiting.size(); ++lane) {
     Page::AddValue(lanes, {{"lane", std::to_string(lane)}}, static_cast<double>(snapshot.lane_waiting[lane]));
   }
+  page.Own(MetricType::Gauge, "queue_lanes_least_share",
+           "Tokens that the lanes need at least to keep the objective, over all tokens; above 1 they cannot.",
+           snapshot.stats.lanes_least_share);
   MetricFamily& outcomes =
       page.Add(MetricType::Counter, "loramux:length_predictions_total",
                "Finished sequences by predicted output length: right (within a quarter), low or high.");
