@@ -79,7 +79,6 @@ SIZE_EXCEPTIONS = {
     ("lab/experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
     ("lab/experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
     ("lab/experiments/chameleon_scale.cc", "RunChameleonAdapters"): STORY,
-    ("lab/experiments/fastlibra.cc", "RunSystems"): STORY,
     ("lab/experiments/fastlibra_scale.cc", "RunMany"): STORY,
     ("lab/experiments/fastlibra_scale.cc", "RunOverhead"): STORY,
     ("lab/experiments/vllm_lora.cc", "RunFragmentation"): STORY,

@@ -272,6 +272,8 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
     return InvalidArgument("--page-tokens: expected 4, 8, 16, 32 or 64 (0: automatic), found " + std::to_string(pages),
                            "--page-tokens");
   }
+  if (pages == 0 && options.spec.page_tokens != SystemSpec().page_tokens)
+    options.page_tokens = options.spec.page_tokens;
   options.length_directory = AdapterCacheDirectory(flags.remote) / "lengths";
   if (flags.assist_cores > 0) options.assist.cores = flags.assist_cores;
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
@@ -379,7 +381,7 @@ void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.options.page_tokens,
             .unit = "TOKENS",
             .group = memory,
-            .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: chosen by the model's shape"});
+            .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: the preset's, or chosen by the model's shape"});
   line.Add({.names = "--weights",
             .target = &flags.weights,
             .unit = "FORMAT",

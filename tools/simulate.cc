@@ -76,6 +76,13 @@ void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
             .group = group,
             .help = "Share of the device's memory that may be used",
             .range = {{0.01, 1.0}}});
+  line.Add({.names = "--page-tokens",
+            .target = &flags.page_tokens,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Positions in a KV page",
+            .default_text = "each preset's",
+            .range = {{1, 65536}}});
   line.Add({.names = "--host-link",
             .target = &flags.host_link_gb,
             .unit = "GB/S",
@@ -351,6 +358,7 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
     presets.push_back(preset);
   }
   for (Preset& preset : presets) {
+    if (flags.page_tokens > 0) preset.spec.page_tokens = flags.page_tokens;
     RETURN_IF_ERROR(flags.settings.ApplyTo(preset.spec));
     RETURN_IF_ERROR(FindCacheRegime(preset.spec.cache));
   }
@@ -517,10 +525,13 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
                           .objective = prepared.objective,
                           .objective_source = prepared.objective_source,
                           .low_load_ms = prepared.low_load_ms};
+  const SimulatedDevice device = options.device;
   for (const Preset& preset : prepared.presets) {
     const std::string name(preset.name);
     options.preset = preset;
+    options.device = device.WithPageTokens(preset.spec.page_tokens);
     PresetRun run{.preset = preset};
+    if (options.device.page_tokens != device.page_tokens) run.page_bytes = options.device.page_bytes;
     TimedProgress progress("simulating " + name);
     options.progress = [&](double share) { progress.Update(share); };
     ASSIGN_OR_RETURN(run.result, Simulate(options, prepared.workload));

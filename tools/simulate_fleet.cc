@@ -123,6 +123,7 @@ FleetOptions FleetOptionsOf(const SimulateFlags& flags, const PreparedSimulation
   options.server = prepared.options;
   options.seed = flags.workload.seed;
   options.server.preset = prepared.presets.front();
+  options.server.device = options.server.device.WithPageTokens(options.server.preset.spec.page_tokens);
   options.dispatcher.seed = flags.workload.seed;
   options.dispatcher.tpot_objective = prepared.objective.token > 0 ? prepared.objective.token : prepared.objective.tpot;
   // A router that hears seldom must believe what it heard for longer.
@@ -165,7 +166,9 @@ Status CompareMachines(const SimulateFlags& flags, const PreparedSimulation& pre
   std::vector<MachineChoice> choices;
   for (const Preset& preset : prepared.presets) {
     for (std::size_t i = 0; i < prepared.devices.size(); ++i)
-      choices.push_back({.preset = preset, .gpus = flags.gpus[i], .device = prepared.devices[i]});
+      choices.push_back({.preset = preset,
+                         .gpus = flags.gpus[i],
+                         .device = prepared.devices[i].WithPageTokens(preset.spec.page_tokens)});
   }
   TimedProgress progress("machines");
   MachineSearch search{.objective = report.objective,

@@ -42,18 +42,13 @@ constexpr std::array kVllmLora = std::to_array<Claim>({
      "the limit keeps seats empty while requests wait"},
 });
 constexpr std::array kFastLibra = std::to_array<Claim>({
-    {"fl-11", "fl-11", "mean TTFT against vLLM", "TTFT is 60 % below vLLM's",
-     "vLLM's fixed parts cost it less here: its adapters and its history both fit most of the time"},
-    {"fl-11", "fl-11", "peak throughput against vLLM", "1.7 times vLLM's throughput",
-     "at the peak both run as many requests as memory and arithmetic allow"},
-    {"fl-11", "fl-11s", "mean TTFT against S-LoRA", "TTFT is half of S-LoRA's",
-     "S-LoRA keeps no history, so its loss follows the length of the conversations"},
-    {"fl-15", "fl-15m", "without dependency maintenance: TTFT", "without dependencies TTFT is 1.27 times as long",
-     "an adapter is rarely evicted before its history, so little history becomes invalid"},
-    {"fl-15", "fl-15s", "LRU instead of the cost model: TTFT", "with LRU instead of the cost model, 1.24 times",
-     "the formula's factor e^-t falls so fast that it orders nearly as LRU does"},
+    {"fl-11", "fl-11", "mean TTFT against vLLM", "TTFT is 60 % below vLLM's", ""},
+    {"fl-11", "fl-11", "peak throughput against vLLM", "1.7 times vLLM's throughput", ""},
+    {"fl-11", "fl-11s", "mean TTFT against S-LoRA", "TTFT is half of S-LoRA's", ""},
+    {"fl-15", "fl-15m", "without dependency maintenance: TTFT", "without dependencies TTFT is 1.27 times as long", ""},
+    {"fl-15", "fl-15s", "LRU instead of the cost model: TTFT", "with LRU instead of the cost model, 1.24 times", ""},
     {"fl-15", "fl-15l", "without the reward for enough adapters: TTFT", "without its reward for adapters, 1.13 times",
-     "the reward is 1 whenever enough adapters are on the device, which is always"},
+     ""},
 });
 constexpr std::array kCaraServe = std::to_array<Claim>({
     {"ca-10", "ca-10", "9 /s, rank 64: mean TTFT", "TTFT close to having every adapter loaded", ""},
@@ -66,11 +61,12 @@ constexpr std::array kCaraServe = std::to_array<Claim>({
 });
 constexpr std::array kClaims = std::to_array<DocumentClaims>({
     {"Chameleon", "An adapter cache in idle memory, and lanes by request size; Llama-7B on an A40 beside S-LoRA.",
-     kChameleon},
-    {"vLLM v1 Multi-LoRA", "A paged adapter pool, and an order that knows what is on the device; Llama-70B.",
-     kVllmLora},
-    {"FastLibra", "Adapters and history in one cache, with their dependencies and a cost model.", kFastLibra},
-    {"CaraServe", "The CPU computes prompts while adapters load; routing that knows ranks.", kCaraServe},
+     kChameleon, "Chameleon: "},
+    {"vLLM v1 Multi-LoRA", "A paged adapter pool, and an order that knows what is on the device; Llama-70B.", kVllmLora,
+     "vLLM-LoRA: "},
+    {"FastLibra", "Adapters and history in one cache, with their dependencies and a cost model.", kFastLibra,
+     "FastLibra: "},
+    {"CaraServe", "The CPU computes prompts while adapters load; routing that knows ranks.", kCaraServe, "CaraServe: "},
 });
 
 const char* HoldsText(Verdict verdict) {
@@ -118,6 +114,21 @@ std::string ClaimLine(const Claim& claim, const std::vector<ComparisonRow>& rows
   if (!why.empty()) why += "; ";
   return fmt::format("| {} | {} | {} | **{}** | {}[{}]({}.md) |\n", claim.claim, row->reported, row->ours,
                      HoldsText(row->verdict), why, claim.id, claim.experiment);
+}
+
+// What `--preset loramux` does on the document's workloads: the rows of this project's own experiment about them that
+// no tighter objective narrows. Of each id the first of a workload.
+std::string OursLines(std::string_view workloads, const Results& results) {
+  const auto found = results.find("lm-1");
+  if (found == results.end()) return {};
+  std::string text;
+  for (const ComparisonRow& row : found->second) {
+    const bool headline = row.what.find("sustained load,") != std::string::npos || row.id == "lm-2";
+    if (!row.what.starts_with(workloads) || !headline) continue;
+    text += fmt::format("| `--preset loramux`: {} | {} | {} | **{}** | our own target; [{}](lm-1.md) |\n",
+                        row.what.substr(workloads.size()), row.reported, row.ours, HoldsText(row.verdict), row.id);
+  }
+  return text;
 }
 
 // Every row of the document that is a factor, in the colour of its verdict.
@@ -175,6 +186,7 @@ Result<std::string> DocumentPart(const DocumentClaims& document, std::size_t nth
     const auto found = results.find(claim.experiment);
     if (found != results.end()) text += ClaimLine(claim, found->second);
   }
+  text += OursLines(document.workloads, results);
   if (factors.empty()) return text;
   const std::string name = fmt::format("claims_{}.svg", nth + 1);
   RETURN_IF_ERROR(WriteTextFile(directory + "/" + name, RenderSvg(ChartOf(std::string(document.document), factors))));
@@ -194,7 +206,8 @@ Status WriteClaims(const std::string& directory, std::span<const Experiment> exp
     parts += part;
   }
   const std::string head =
-      "# What the documents claim, and what holds\nWritten by `loramux-lab` from the results beside it: medians "
+      "# What the documents claim, and what holds\nOne table and one plot for each document: its claims, then what "
+      "`--preset loramux` does on its workloads. Written by `loramux-lab` from the results beside it: medians "
       "of the seeds, in brackets the smallest and the largest. [How the verdicts are made](about-experiments.md); [all "
       "rows](experiments.md). Ours is a simulator fed with the documents' devices and loads: where it differs, either "
       "may be wrong, and the details say what was tried.\n\n";

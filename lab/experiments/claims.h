@@ -19,6 +19,7 @@ struct DocumentClaims {
   std::string_view document;  // as DocumentOf names it
   std::string_view what;      // one sentence: what it proposes, and on what
   std::span<const Claim> claims;
+  std::string_view workloads;  // the beginning of the text of lm-1's and lm-2's rows about its workloads
 };
 // The claims of all documents.
 std::span<const DocumentClaims> AllClaims();

@@ -26,6 +26,12 @@ using ChangeOfJob = std::function<void(SimulationJob&)>;  // applied before the 
 struct CellRun {
   SimulationJob job;
   SimulationOutcome outcome;
+  std::int64_t adapter_pages = 0;  // those of all adapters
+  TimeNs half_hour = 1;            // when the last conversation begins: the half hour of the paper
+  // The second of the half hour at this time of the run.
+  double SecondOf(TimeNs at) const {
+    return static_cast<double>(at) / static_cast<double>(half_hour) * kFastLibraSeconds;
+  }
 };
 // Simulates a cell under a system at a rate (requests per second). Errors: those of MakeFastLibraCellJob, MakeWorkload
 // and Simulate.
@@ -41,7 +47,12 @@ struct Figures {
   bool peak_found = false;  // false: the peak is a bound of the search
   double ttft = 0, tpot = 0, peak = 0, queue = 0, adapter_wait = 0, kv_wait = 0;
   double used = 0, adapter_hits = 0, prefix_hits = 0, prefix_on_device = 0, invalid = 0;  // shares
+  // Adapters and pages of history that came back to the device because a request needed them.
+  double came_back = 0;
+  double adapters = 0;  // that requests used
 };
+// The number of adapters that the run's requests used.
+std::int64_t AdaptersUsed(const SimulationOutcome& outcome);
 // Adds `share` of an outcome's figures to `figures`.
 void AddTo(Figures& figures, const SimulationOutcome& outcome, double share);
 // Returns figures[cell * systems + system]. The first system's peak determines the rates for all systems.
@@ -78,10 +89,11 @@ inline constexpr const char* kBaselinesText =
 
 // All cells of the paper.
 std::vector<Cell> AllCells();
-// kSystems: the systems that rows compare. kWithOtherLoops adds the systems that show the effect of the loop.
+// kSystems: the systems that rows compare. kWithOtherLoops adds the systems that show the effect of the loop, and this
+// project's own.
 inline constexpr std::array<std::string_view, 3> kSystems = {"fastlibra", "vllm-waits", "s-lora-same-loop"};
-inline constexpr std::array<std::string_view, 5> kWithOtherLoops = {"fastlibra", "vllm-waits", "vllm",
-                                                                    "s-lora-same-loop", "s-lora"};
+inline constexpr std::array<std::string_view, 6> kWithOtherLoops = {"fastlibra",        "vllm-waits", "vllm",
+                                                                    "s-lora-same-loop", "s-lora",     "loramux"};
 
 // Return one table each for TTFT, TPOT and peak; the shares of waiting; and the plot of TTFT.
 std::vector<ExperimentTable> CellTables(const std::vector<Cell>& cells, const std::vector<Figures>& figures,

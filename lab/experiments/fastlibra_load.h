@@ -43,7 +43,7 @@ struct FastLibraCell {
 // What a copy between the tiers costs besides its bytes. The paper's pool has blocks of one size: 32 tokens of keys or
 // of values in a layer (2.2), or as much of an adapter, cut along its rank (4.3); each block is a copy of its own. One
 // costs 5 to 7 us to start (cudaMemcpyAsync, measured in DualPath, arXiv 2602.21548, section 5.2).
-inline constexpr std::int64_t kFastLibraBlockTokens = 32;
+inline constexpr std::int64_t kFastLibraBlockTokens = 32;  // every system has such pages here
 inline constexpr double kFastLibraCopySeconds = 6e-6;
 // The half hour of the paper's runs.
 inline constexpr double kFastLibraSeconds = 1800;

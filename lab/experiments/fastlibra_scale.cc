@@ -11,8 +11,20 @@
 #include "lab/experiments/fastlibra_cells.h"
 #include "prefix/dependency_tree.h"
 #include "residency/kv_eviction_plan.h"
+#include "residency/proactive_swapper.h"
 
 namespace loramux::fastlibra {
+
+namespace {
+
+// So many that a run uses all adapters: of 2,000 with equal probability 0.1 are left out.
+std::int64_t RequestsForAll(const ExperimentContext& context, const WorkloadOptions& load) {
+  constexpr double kConversationsPerAdapter = 10;
+  return context.Requests(
+      static_cast<std::int64_t>(kConversationsPerAdapter * static_cast<double>(load.adapters) * load.turns));
+}
+
+}  // namespace
 
 Result<ExperimentResult> RunMany(ExperimentContext& context) {
   struct Case {
@@ -37,11 +49,15 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
     const Case& c = cases[i / n % cases.size()];
     for (const double share : kRateShares) {
       ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell_of(kCounts[i / n / cases.size()]), kSystems[i % n],
-                                                  share * peak, [&c](SimulationJob& job) {
+                                                  share * peak, [&c, &context](SimulationJob& job) {
                                                     job.load.popularity = c.popularity;
                                                     job.load.deviation = c.deviation;
+                                                    job.load.requests =
+                                                        std::max(job.load.requests, RequestsForAll(context, job.load));
                                                   }));
       AddTo(figures[i], run.outcome, 1.0 / static_cast<double>(kRateShares.size()));
+      const auto used = static_cast<double>(AdaptersUsed(run.outcome));
+      figures[i].adapters = figures[i].adapters == 0 ? used : std::min(figures[i].adapters, used);
       if (share == kRateShares.back()) figures[i].peak = run.outcome.summary.ttft.mean;
     }
     return Ok{};
@@ -88,6 +104,7 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
   add_table("TTFT, ms, at the peak", "{:.0f}", [](const Figures& f) { return f.peak; });
   add_table("TPOT, ms, mean over the rates", "{:.1f}", [](const Figures& f) { return f.tpot; });
   add_table("Adapter hits", "{:.1f} %", [](const Figures& f) { return 100 * f.adapter_hits; });
+  add_table("Adapters that a run used, fewest over the rates", "{:.0f}", [](const Figures& f) { return f.adapters; });
   result.plots.push_back({.name = "ttft", .title = chart.title, .svg = RenderSvg(chart)});
   double at_peak = 0;
   std::size_t lower = 0;  // cases in which vLLM's mean over the rates is lower
@@ -109,8 +126,8 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
 Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job,
                    MakeFastLibraCellJob(context, {.scenario = 0, .model = 0, .adapters = 100}, "fastlibra", 8));
-  constexpr std::int64_t kPageTokens = 16, kPathPages = 32;
-  const std::int64_t pages = std::max<std::int64_t>(2 * kPathPages, context.Requests(job.options.device.device_pages));
+  constexpr std::int64_t kPageTokens = kFastLibraBlockTokens, kPathPages = 16;
+  const std::int64_t pages = job.options.device.device_pages;  // at any scale
   ASSIGN_OR_RETURN(const auto pool, PagePool::Create("device", pages * 4096, 4096));
   DependencyTree tree(kPageTokens, pool.get());
   ASSIGN_OR_RETURN(const auto policy, MakeEvictionPolicy("fastlibra"));
@@ -123,14 +140,19 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
       tokens.push_back(static_cast<TokenId>(SplitMix64(conversation * 1000 + static_cast<std::uint64_t>(i)) & 0xffff));
     return tokens;
   };
-  TimeNs matching = 0, deciding = 0, now = 0;
+  ProactiveSwapper swapper(tree);
+  TimeNs matching = 0, deciding = 0, monitoring = 0, now = 0;
   std::vector<double> decisions_ms;
   std::int64_t requests = 0, decisions = 0;
   for (std::uint64_t conversation = 0; requests < 4 * (pages / kPathPages); ++conversation, ++requests) {
     now += 50 * kNsPerMs;
     const std::vector<TokenId> tokens = tokens_of(conversation);
-    const TimeNs decide = clock.Now();
+    // What is looked at each interval: the use of the memory, and what may leave it.
+    const TimeNs monitor = clock.Now();
+    swapper.Observe(pages - pool->free_pages(), pages, now);
     plan.Refresh(now);
+    const TimeNs decide = clock.Now();
+    monitoring += decide - monitor;
     plan.Reset(now);
     std::vector<NodeId> victims;
     for (std::int64_t free = pool->free_pages(); free < kPathPages; ++free) {
@@ -157,6 +179,7 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
     matching += clock.Now() - begin;
   }
   const double match_us = static_cast<double>(matching) / 1e3 / static_cast<double>(requests);
+  const double monitor_us = static_cast<double>(monitoring) / 1e3 / static_cast<double>(requests);
   const double decide_us = static_cast<double>(deciding) / 1e3 / static_cast<double>(decisions);
   ExperimentResult result;
   result.setting = fmt::format(
@@ -169,6 +192,12 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
                         .reported = "under 0.5 ms",
                         .ours = fmt::format("{:.3f} ms", match_us / 1e3),
                         .verdict = VerdictOfClaim(match_us < 500),
+                        .origin = "measured"},
+                       {.id = "fl-ov",
+                        .what = "monitoring the memory, each time",
+                        .reported = "under 5 ms",
+                        .ours = fmt::format("{:.3f} ms", monitor_us / 1e3),
+                        .verdict = VerdictOfClaim(monitor_us < 5000),
                         .origin = "measured"},
                        {.id = "fl-ov",
                         .what = "a swap decision",

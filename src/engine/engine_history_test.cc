@@ -226,6 +226,65 @@ TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
   EXPECT_EQ(pages_copied(128), 0);
 }
 
+// FastLibra 3.2: "if its LoRAs or KV caches are in main memory but HBM is full, the cache manager swaps out cold LoRAs
+// or KVs ..., then swaps in the required ones". Nothing is copied while the device has room, and what leaves it is in
+// main memory with all that depends on it, so that no prompt is computed twice.
+TEST(Engine, WhatIsEvictedIsSwappedOutAndNothingIsLost) {
+  for (const SwapOut when : {SwapOut::kEvicted, SwapOut::kAhead}) {
+    EngineWorld w({.device_pages = 24, .host_pages = 200, .spec = {.swap_out = when}});
+    const auto ask = [&w](TokenId first) {
+      const std::vector<TokenId> prompt(33, first);  // 8 full pages
+      const RequestId id = *w.Submit(prompt, kBaseModel, 2);
+      w.Drain();
+      EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, prompt, 2));
+      return w.outcomes[id].cached_tokens;
+    };
+    ask(1);
+    ask(2);  // 16 of 24 pages; the request had 9
+    const bool evicted = when == SwapOut::kEvicted;
+    EXPECT_EQ(w.engine->Stats().kv_tiers.pages_backed_up == 0, evicted);
+    for (TokenId first = 3; first <= 12; ++first) ask(first);
+    const EngineStats filled = w.engine->Stats();
+    EXPECT_GT(filled.history_evictions, 70);
+    std::int64_t found = 0;
+    for (TokenId first = 1; first <= 12; ++first) found += ask(first);
+    EXPECT_EQ(found == 12 * 32, evicted);  // ahead, a page whose copy is not there in time is lost
+    EXPECT_EQ(w.engine->Stats().preemptions, 0);
+    w.engine->CheckIntegrity();
+  }
+}
+
+// A host tier that takes no more keeps no request waiting: history is dropped then.
+TEST(Engine, WhereNothingCanBeSwappedOutHistoryIsDropped) {
+  EngineWorld w({.device_pages = 24, .host_pages = 4, .spec = {.swap_out = SwapOut::kEvicted}});
+  for (TokenId first = 1; first <= 12; ++first) {
+    const std::vector<TokenId> prompt(33, first);
+    const RequestId id = *w.Submit(prompt, kBaseModel, 2);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, prompt, 2));
+  }
+  w.engine->CheckIntegrity();
+}
+
+// FastLibra's figure 3: two queries of two LoRAs, whose histories and LoRAs do not fit together. Without usage
+// dependencies (a) LoRA-1 goes first and KV1-1 stays, "invalid" since no query can use it. With them (b) all KV in HBM
+// is valid, after every step.
+TEST(Engine, FigureThreeOfFastLibra) {
+  for (const char* cache : {"fastlibra-wom", "fastlibra"}) {
+    EngineWorld w({.device_pages = 20, .host_pages = 200, .spec = {.swap_out = SwapOut::kEvicted}, .cache = cache});
+    const AdapterGeneration lora1 = w.Load("lora-1", 5), lora2 = w.Load("lora-2", 5);
+    std::int64_t invalid = 0;
+    for (const AdapterGeneration lora : {lora1, lora2, lora1, lora2}) {
+      const std::vector<TokenId> prompt(37, 7);  // 9 full pages
+      const RequestId id = *w.Submit(prompt, lora, 2);
+      w.Drain();
+      EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(lora, prompt, 2));
+      invalid = std::max(invalid, w.engine->Stats().invalid_history_pages);
+    }
+    EXPECT_EQ(invalid > 0, std::string(cache) == "fastlibra-wom") << cache;
+  }
+}
+
 // More requests want history than fetches may run at a time; recomputing it would take longer than waiting.
 TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   World w(64, 256, {.fetch_ahead = false}, {});

@@ -17,8 +17,10 @@ bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b)
 
 }  // namespace
 
-void KvEvictionPlan::Reset(TimeNs now) {
+void KvEvictionPlan::Reset(TimeNs now, bool spares_uncopied) {
   ++plan_;
+  spares_uncopied_ = spares_uncopied;
+  spared_.clear();
   if (marks_.size() < tree_.nodes().slots()) marks_.resize(tree_.nodes().slots());
   new_leaves_.clear();
   const bool complete = tree_.TakeNewIdleLeaves(new_leaves_);
@@ -159,7 +161,7 @@ void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
 // Whether `victim` is still an idle leaf with a current score. One that a request has wanted since is offered again as
 // wanted.
 bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
-  if (!IsIdleLeaf(victim.node)) return false;
+  if (!IsIdleLeaf(victim.node) || Spares(victim.node)) return false;
   const DependencyTree::NodeView view = tree_.View(victim.node);
   if (view.last_use != victim.last_use) return false;
   if (victim.wanted || view.wants == 0) return true;
@@ -231,18 +233,31 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
       __builtin_prefetch(&marks_[later.index], 1);
     }
     while (left_ > 0 && !Stands(queue_[left_ - 1], now)) --left_;
-    while (!offered_.empty() && !IsIdleLeaf(offered_.front().node)) {
+    while (!offered_.empty() && (!IsIdleLeaf(offered_.front().node) || Spares(offered_.front().node))) {
+      if (IsIdleLeaf(offered_.front().node)) spared_.push_back(offered_.front());
       std::pop_heap(offered_.begin(), offered_.end(), LaterFirst());
       offered_.pop_back();
     }
     if (left_ > 0 && (offered_.empty() || queue_[left_ - 1].Before(offered_.front()))) return queue_[left_ - 1];
+    // To score all leaves would hardly find one with a copy: copies are made of those that go first.
+    if (offered_.empty() && spares_uncopied_) return std::nullopt;
     // Once the queue is exhausted, an offered leaf may not have the lowest score of all.
-    if (left_ > 0 || scored || (!truncated_ && !offered_.empty())) break;
+    if (left_ > 0 || scored || spares_uncopied_ || (!truncated_ && !offered_.empty())) break;
     ScoreAll(now);
     scored_in_plan_ = true;
   }
   CHECK(!offered_.empty());  // every idle page has an idle leaf below it
   return offered_.front();
+}
+
+void KvEvictionPlan::SpareUncopied(bool spares) {
+  if (spares_uncopied_ && !spares) {
+    left_ = queue_.size();  // those that were passed over; what the plan has evicted since does not stand
+    for (const Victim& victim : spared_) offered_.push_back(victim);
+    std::make_heap(offered_.begin(), offered_.end(), LaterFirst());
+    spared_.clear();
+  }
+  spares_uncopied_ = spares;
 }
 
 void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {

@@ -31,10 +31,16 @@ class KvEvictionPlan {
   // The last use of the longest idle page, as of the last complete walk.
   std::optional<TimeNs> oldest_use() const { return oldest_use_; }
 
-  // Starts a new, empty plan. The tree may have changed since the previous one.
-  void Reset(TimeNs now);
+  // Starts a new, empty plan. The tree may have changed since the previous one. `spares_uncopied`: SpareUncopied.
+  void Reset(TimeNs now, bool spares_uncopied = false);
 
-  // Pages that this plan may still evict, counting also pages that are leaves only after others are evicted.
+  // Whether, from here on in this plan, Next passes over pages without a copy in the host tier, because their content
+  // would be lost.
+  void SpareUncopied(bool spares);
+  bool spares_uncopied() const { return spares_uncopied_; }
+
+  // Pages that this plan may still evict, counting also pages that are leaves only after others are evicted. An upper
+  // bound while it spares those without a copy: Next may find none.
   std::int64_t evictable() const { return evictable_; }
   // Device pages of the branch that stay in this plan.
   std::int64_t pages(BranchId branch) const;
@@ -121,6 +127,8 @@ class KvEvictionPlan {
   Victim Scored(NodeId node, TimeNs now) const;
   // Adds a leaf that this plan created to offered_.
   void Offer(NodeId node, TimeNs now);
+  // Whether the plan spares the page.
+  bool Spares(NodeId node) const { return spares_uncopied_ && !tree_.nodes().At(node).has_host_copy(); }
   // Whether a scored leaf is still evictable with that score.
   bool Stands(const Victim& victim, TimeNs now);
   // A walk over all idle leaves at once.
@@ -156,6 +164,8 @@ class KvEvictionPlan {
   TimeNs scored_at_ = 0;
   bool scored_in_plan_ = false;  // queue_ lacks what this plan evicts and uses
   std::vector<Victim> offered_;  // a heap: leaves that the plan itself created
+  bool spares_uncopied_ = false;
+  std::vector<Victim> spared_;  // those that offered_ had, while this plan spares them
 };
 
 }  // namespace loramux

@@ -61,6 +61,30 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.EvictNext(30), old);  // Reset forgets the plan
 }
 
+// "Whatever leaves is in main memory": without a copy a page is passed over, and with it all above it. Once nothing has
+// a copy, there is no victim, until the plan no longer spares them.
+TEST(KvEvictionPlan, WhatHasNoCopyIsSparedUntilItHasOne) {
+  World w(/*host_tier=*/true);
+  const NodeId old = w.Remember(Tokens(8, 1), 10), recent = w.Remember(Tokens(8, 2), 20);
+  w.plan.Reset(30, /*spares_uncopied=*/true);
+  EXPECT_FALSE(w.plan.Next(30).has_value());
+  w.plan.SpareUncopied(false);
+  EXPECT_EQ(w.EvictNext(30), old);
+  w.plan.SpareUncopied(true);
+  EXPECT_FALSE(w.plan.Next(30).has_value());  // the parent of the evicted one has no copy either
+  w.plan.SpareUncopied(false);
+  EXPECT_EQ(w.EvictNext(30), w.tree.nodes().Parent(old));
+  std::vector<DependencyTree::MovingPages> pages;
+  const std::vector<NodeId> path = {w.tree.nodes().Parent(recent), recent};
+  w.tree.BeginBackUp(path, pages);
+  w.tree.EndMove(pages, /*failed=*/false);
+  w.plan.Reset(40, /*spares_uncopied=*/true);
+  EXPECT_EQ(w.EvictNext(40), recent);  // the older one has no copy
+  EXPECT_EQ(w.EvictNext(40), path.front());
+  EXPECT_FALSE(w.plan.Next(40).has_value());
+  EXPECT_EQ(w.plan.evictable(), 2);  // an upper bound
+}
+
 // Observations of the load may lower the worth of a page but never raise it above the prior.
 TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
   const auto worth_over_prior = [](bool twice) {  // every prompt is repeated after 2 seconds, or none is

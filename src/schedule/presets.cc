@@ -22,6 +22,8 @@ constexpr std::int64_t kChameleonLookahead = 64;
 constexpr ProgramCosts kSLoraProgram = {
     .link_passes = 2, .load_seconds = 3e-3, .layer_seconds = 1.3e-3, .request_seconds = 0.1e-3};
 
+constexpr std::int64_t kFastLibraBlockTokens = 32;
+
 // The systems of the papers have no fairness among tenants.
 Preset WithoutFairness(Preset preset) {
   preset.spec.fairness.policy = FairnessPolicy::kNone;
@@ -74,10 +76,15 @@ Preset VllmLora(std::string_view name, std::string_view what, std::string_view q
                                    .skip_beyond_distinct = true}});
 }
 
-// FastLibra and its variants, and vLLM as FastLibra has it: adapters are used when they are on the device.
+// FastLibra and its variants, and vLLM as FastLibra has it: adapters are used when they are on the device. What leaves
+// the device is swapped out then, by vLLM too ("offload its history KV caches and LoRAs in the main memory when the HBM
+// is full", 6.1). Memory consists of blocks of 32 tokens.
 Preset FastLibra(std::string_view cache, std::string_view what) {
   return WithoutFairness(
-      {.name = cache, .what = what, .spec = {.cache = std::string(cache)}, .decides_cold_start = true});
+      {.name = cache,
+       .what = what,
+       .spec = {.cache = std::string(cache), .page_tokens = kFastLibraBlockTokens, .swap_out = SwapOut::kEvicted},
+       .decides_cold_start = true});
 }
 
 // CaraServe and its baselines compute prompts whole. They measure cold starts, so an adapter is evicted with its last

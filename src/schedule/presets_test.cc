@@ -67,6 +67,17 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
   EXPECT_EQ(spec.most_lanes, 4);
   EXPECT_EQ(spec.prefetch_lookahead, 64);
   EXPECT_EQ(Completed("loramux-mlq").lane_count, LaneCountRule::kWorthIt);
+  for (const char* name : {"fastlibra", "fastlibra-wom", "fastlibra-wos", "fastlibra-wol", "vllm"}) {
+    spec = Completed(name);
+    EXPECT_EQ(spec.page_tokens, 32) << name;  // "blocks of 32 tokens"
+    EXPECT_EQ(spec.swap_out, SwapOut::kEvicted) << name;
+    EXPECT_EQ(spec.proactive_swapping, name != std::string_view("vllm"));
+    EXPECT_EQ(spec.swapping.upper, 0.95);
+    EXPECT_EQ(spec.swapping.lower, 0.70);
+    EXPECT_EQ(spec.swapping.interval, 100 * kNsPerMs);
+    EXPECT_EQ(spec.batch_window, 5 * kNsPerSecond);
+  }
+  EXPECT_EQ(Completed("loramux").swap_out, SwapOut::kAhead);
   spec = Completed("vllm-lora-batch32");
   EXPECT_EQ(spec.max_distinct_adapters, 32);
   EXPECT_EQ(spec.prefetch_lookahead, 10);

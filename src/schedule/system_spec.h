@@ -72,6 +72,12 @@ enum class CountCached : std::uint8_t {
   kNowhere,     // the quota, too, counts only what the request adds to the memory
 };
 
+// When keys and values without a copy in the host tier are copied there.
+enum class SwapOut : std::uint8_t {
+  kAhead,    // as soon as the device fills, those that are evicted next: an eviction then only frees
+  kEvicted,  // when they are evicted: what leaves the device is copied first, and stays until the copy is there
+};
+
 // A system. What a setting means to its user is the text of its row in kSettings.
 struct SystemSpec {
   std::string cache = "loramux";             // FindCacheRegime
@@ -129,6 +135,7 @@ struct SystemSpec {
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;
   ExpectationOptions expectation;  // settings of kHistogram
   SwapThresholds swapping;         // with proactive_swapping
+  SwapOut swap_out = SwapOut::kAhead;
   TimeNs batch_window = 5 * kNsPerSecond;
   ScoreWeights score_weights;  // weights of the eviction policy "chameleon"
   // The most that a due time shifts, in either direction (queue/queue_order.h).
@@ -181,6 +188,7 @@ inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacit
 namespace setting_names {
 inline constexpr std::array<std::string_view, 3> kColdStart = {"pass-over", "hold", "stall"};
 inline constexpr std::array<std::string_view, 3> kColdStartPolicy = {"wait", "assist", "auto"};
+inline constexpr std::array<std::string_view, 2> kSwapOut = {"ahead", "evicted"};
 inline constexpr std::array<std::string_view, 2> kFairness = {"none", "vtc"};
 inline constexpr std::array<std::string_view, 2> kPrefetch = {"none", "histogram"};
 inline constexpr std::array<std::string_view, 3> kRequestSize = {"product", "sum", "output"};
@@ -319,6 +327,15 @@ inline constexpr auto kSettings = [] {
           .Flag(SettingGroup::kDocuments, "--swap-interval", "SECONDS",
                 "Time between two looks at these thresholds (FastLibra 5.3)", {0.001, 3600}),
       Row<&S::swapping, &SwapThresholds::draw>("swap_draw", {0, 1e15}),
+      Row<&S::swap_out>("swap_out")
+          .Names(kSwapOut)
+          .Flag(SettingGroup::kDocuments, "--swap-out", "WHEN",
+                "When keys and values are copied to the host tier: ahead (those that are evicted next, once the device "
+                "fills) or evicted (as FastLibra 3.2: what leaves the device is copied first)")
+          .InPresets(),
+      Row<&S::score_weights, &ScoreWeights::time_unit>("score_time_unit", {1e6, kNs})
+          .Flag(SettingGroup::kDocuments, "--score-time-unit", "SECONDS",
+                "Unit of t in 1 - sigmoid(t) of --cache fastlibra, which gives none (FastLibra 5.2)", {0.001, 86400}),
       Row<&S::batch_window>("batch_window", {1e6, kNs})
           .Flag(SettingGroup::kDocuments, "--batch-window", "SECONDS",
                 "Time over which the mean batch is taken, for the number of adapters wanted (FastLibra 5.1)",

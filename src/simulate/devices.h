@@ -74,6 +74,14 @@ struct SimulatedDevice {
   std::int64_t AdapterPages(std::int64_t rank) const {
     return (rank * adapter_bytes_per_rank + page_bytes - 1) / page_bytes;
   }
+  // The same machine with pages of so many positions. REQUIRES: tokens > 0.
+  SimulatedDevice WithPageTokens(std::int64_t tokens) const {
+    SimulatedDevice other = *this;
+    other.page_bytes = page_bytes / page_tokens * tokens;
+    other.device_pages = device_pages * page_tokens / tokens;
+    other.page_tokens = tokens;
+    return other;
+  }
   // Whole pages in `bytes`.
   std::int64_t PagesOf(double bytes) const {
     return static_cast<std::int64_t>(bytes / static_cast<double>(page_bytes));

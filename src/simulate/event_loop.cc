@@ -80,6 +80,7 @@ void EventLoop::Hear(std::size_t index, const GenerationEvent& event) {
     record.adapter_load =
         server.LoadedBetween(server.adapters().GenerationOf(record.adapter), record.arrival, record.first_scheduled);
   }
+  if (begins) misses_.Began(index);
   if (event.finish != FinishReason::kNone) Ended(index, event.finish);
   if (next < 0) return;
   events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival,

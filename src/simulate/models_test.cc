@@ -317,6 +317,34 @@ TEST(Objective, ARunIsGivenUpOnlyWhenTheObjectiveIsOutOfReach) {
   EXPECT_LT(given_up, 4);
 }
 
+// The mean of TTFT alone decides whether a run with a bound on their sum is given up.
+TEST(Objective, ARunIsGivenUpWhenItsMeanIsOutOfReach) {
+  const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
+  const WorkloadOptions load{.requests = 400, .rate = 6, .input_mean = 200, .output_mean = 30, .adapters = 10};
+  const Workload workload = MakeWorkload(load).value();
+  const SimulationResult whole = Simulate(options, workload).value();
+  const double mean = Summarise(whole, TimeNs{0}).ttft.mean;
+  for (const double factor : {0.1, 0.5, 0.99, 1.01, 2.0}) {
+    SimulationOptions bounded = options;
+    bounded.give_up.most_ttft_sum = factor * mean * kNsPerMs * 400;
+    const SimulationResult result = Simulate(bounded, workload).value();
+    EXPECT_EQ(result.given_up, factor < 1) << factor;
+    if (!result.given_up) {
+      EXPECT_EQ(result.end, whole.end);
+    } else {
+      EXPECT_LT(result.end, whole.end);
+    }
+  }
+}
+
+TEST(Devices, PagesOfAnotherSizeHoldTheSameMemory) {
+  const SimulatedDevice device = Describe("a40", "llama-7b"), blocks = device.WithPageTokens(32);
+  EXPECT_EQ(blocks.page_bytes, 2 * device.page_bytes);
+  EXPECT_EQ(blocks.device_pages, device.device_pages / 2);
+  EXPECT_EQ(blocks.AdapterPages(64), (device.AdapterPages(64) + 1) / 2);
+  EXPECT_EQ(blocks.WithPageTokens(32).page_bytes, blocks.page_bytes);
+}
+
 TEST(Objective, EachPartIsCountedByItself) {
   SimulationResult result;
   const auto add = [&](double ttft, double last, std::int32_t tokens) {

@@ -55,13 +55,32 @@ std::int64_t MostMissedOfP99(std::int64_t requests) {
 }
 
 MissCount::MissCount(const GiveUpRule& rule, const std::vector<RequestRecord>& records)
-    : rule_(rule), records_(records), counted_(active() ? records.size() : 0) {}
+    : rule_(rule),
+      records_(records),
+      counted_(active() ? records.size() : 0),
+      waits_(rule.most_ttft_sum > 0 ? records.size() : 0) {}
 
 void MissCount::Asked(std::size_t request) {
+  if (!waits_.empty()) {
+    waits_[request] = true;
+    ++waiting_;
+    arrivals_ += static_cast<double>(records_[request].arrival);
+  }
   if (active() && rule_.objective.ttft > 0) awaited_.push_back(request);
 }
 
+void MissCount::Began(std::size_t request) { EndWait(request, records_[request].Ttft()); }
+
+void MissCount::EndWait(std::size_t request, TimeNs ttft) {
+  if (waits_.empty() || !waits_[request]) return;
+  waits_[request] = false;
+  --waiting_;
+  arrivals_ -= static_cast<double>(records_[request].arrival);
+  ttfts_ += static_cast<double>(ttft);
+}
+
 void MissCount::Ended(std::size_t request) {
+  EndWait(request, 0);
   if (active() && !KeptBy(records_[request], rule_.objective).All()) Miss(request);
 }
 
@@ -72,6 +91,7 @@ void MissCount::Miss(std::size_t request) {
 }
 
 bool MissCount::Hopeless(TimeNs now) {
+  if (!waits_.empty() && ttfts_ + waiting_ * static_cast<double>(now) - arrivals_ > rule_.most_ttft_sum) return true;
   if (!active()) return false;
   while (!awaited_.empty() && now - records_[awaited_.front()].arrival > rule_.objective.ttft) {
     const RequestRecord& record = records_[awaited_.front()];

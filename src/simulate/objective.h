@@ -44,6 +44,8 @@ inline constexpr double kSustainedShare = 0.99;
 struct GiveUpRule {
   ServiceObjective objective;
   std::int64_t most_missed = -1;  // -1: never
+  // The most that the TTFTs of all requests may sum up to, in ns, for a mean that must be kept; 0: any.
+  double most_ttft_sum = 0;
 };
 // The most of `requests` that may miss, so that a share of at least `share` of them does not. REQUIRES: requests >= 0.
 std::int64_t MostMissed(std::int64_t requests, double share);
@@ -60,6 +62,8 @@ class MissCount {
 
   // A request has been asked, and its client will not take it back. REQUIRES: called in the order of arrival.
   void Asked(std::size_t request);
+  // Its first token is there.
+  void Began(std::size_t request);
   // A request ended: in full, or by a fault of the servers.
   void Ended(std::size_t request);
   void Lost(std::size_t request) { Miss(request); }
@@ -69,12 +73,17 @@ class MissCount {
  private:
   bool active() const { return rule_.most_missed >= 0; }
   void Miss(std::size_t request);
+  // It no longer waits for its first token; `ttft`: what that took, 0 if it never came.
+  void EndWait(std::size_t request, TimeNs ttft);
 
   const GiveUpRule& rule_;
   const std::vector<RequestRecord>& records_;
   std::vector<bool> counted_;        // by request; empty if not active
   std::deque<std::size_t> awaited_;  // asked, with a deadline for the first token that has not come; by arrival
   std::int64_t missed_ = 0;
+  // With most_ttft_sum: those that wait for the first token; the sum of their arrivals, and the TTFTs of the others.
+  std::vector<bool> waits_;  // by request
+  double waiting_ = 0, arrivals_ = 0, ttfts_ = 0;
 };
 
 }  // namespace loramux

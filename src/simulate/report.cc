@@ -193,6 +193,7 @@ std::string ReportAsJson(const SimulationReport& report) {
                {"what", run.preset.what},
                {"cache", run.preset.spec.cache},
                {"queue", run.preset.spec.queue}};
+    if (run.page_bytes > 0) entry["page_bytes"] = run.page_bytes;
     entry.update(SummaryJson(run.summary));
     entry["by_size"] = SizeJson(run.result);
     if (!run.sustained.probes.empty()) entry["sustained"] = SustainedJson(run.sustained);

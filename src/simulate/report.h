@@ -14,7 +14,8 @@ struct PresetRun {
   Preset preset;
   SimulationResult result;
   SimulationSummary summary;
-  SustainedLoad sustained;  // without probes: not asked for
+  SustainedLoad sustained;      // without probes: not asked for
+  std::int64_t page_bytes = 0;  // its pages, if they are not as large as the report's
 };
 
 struct SimulationReport {

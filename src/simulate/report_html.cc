@@ -206,11 +206,11 @@ std::string SustainedPlot(const SimulationReport& report) {
 
 // Layers on top of each other: each area covers those above it.
 std::string MemoryPlot(const SimulationReport& report, const PresetRun& run) {
-  const double gigabytes = static_cast<double>(report.page_bytes) / 1e9;
+  const double gigabytes = static_cast<double>(run.page_bytes > 0 ? run.page_bytes : report.page_bytes) / 1e9;
   Plot plot{.title = NameOf(run),
             .x_label = "s",
             .y_label = "GB",
-            .y_max = static_cast<double>(report.device_pages) * gigabytes};
+            .y_max = static_cast<double>(report.device_pages * report.page_bytes) / 1e9};
   PlotSeries running{.name = "running requests", .colour = 1, .area = true},
       adapters{.name = "+ adapters", .colour = 2, .area = true},
       history{.name = "+ history", .colour = 3, .area = true};

@@ -91,14 +91,15 @@ double LoraReward(const EvictionContext& context) {
 //   what a query computed (4.2), ours are pages. So a page counts as large as the run of pages that it belongs to. By
 //   itself a page would always go before its adapter, and maintaining that order would change nothing.
 // - prob: the candidate's share of all recent visits.
-// - t: the paper gives no unit. In seconds, 1 - sigmoid(t) = 1 / (1 + e^t) shrinks by a factor of e each second.
+// - t: the paper gives no unit (ScoreWeights::time_unit). In seconds, 1 - sigmoid(t) = 1 / (1 + e^t) shrinks by a
+// factor of e each second.
 //   Seconds of idle time therefore outweigh any size and frequency, and the order is nearly LRU. The score is 0 after
 //   12 minutes.
 // - LoRA_Eval: a common factor would not change the order. So, as its name suggests, it applies to adapters only.
 class FastLibra final : public EvictionPolicy {
  public:
-  FastLibra(std::string_view name, bool lora_reward, double unit_seconds = 1)
-      : name_(name), lora_reward_(lora_reward), unit_seconds_(unit_seconds) {}
+  FastLibra(std::string_view name, bool lora_reward, TimeNs time_unit)
+      : name_(name), lora_reward_(lora_reward), unit_seconds_(Seconds(time_unit)) {}
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const double frequency = FrequencyAt(candidate, context.made_at);
     const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
@@ -183,8 +184,14 @@ constexpr std::array<Entry, 7> kPolicies = {{
        return MakeWeighted("fairshare", {1.0 / 3, 1.0 / 3, 1.0 / 3});
      }},
     {"chameleon", [](const ScoreWeights& weights) { return MakeWeighted("chameleon", weights); }},
-    {"fastlibra", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra", true)); }},
-    {"fastlibra-wol", [](const ScoreWeights&) { return Made(std::make_unique<FastLibra>("fastlibra-wol", false)); }},
+    {"fastlibra",
+     [](const ScoreWeights& weights) {
+       return Made(std::make_unique<FastLibra>("fastlibra", true, weights.time_unit));
+     }},
+    {"fastlibra-wol",
+     [](const ScoreWeights& weights) {
+       return Made(std::make_unique<FastLibra>("fastlibra-wol", false, weights.time_unit));
+     }},
     {"loramux", [](const ScoreWeights&) { return Made(std::make_unique<Loramux>()); }},
 }};
 
@@ -194,10 +201,6 @@ std::vector<std::string> EvictionPolicyNames() {
   std::vector<std::string> names;
   for (const Entry& entry : kPolicies) names.emplace_back(entry.name);
   return names;
-}
-
-std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds) {
-  return std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true, unit_seconds);
 }
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights) {

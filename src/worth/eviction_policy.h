@@ -72,9 +72,11 @@ class EvictionPolicy {
   virtual bool counts_needed_adapters() const { return false; }
 };
 
-// Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size.
+// Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size. Of FastLibra's: the unit of t in
+// equation 5, for which its paper gives none.
 struct ScoreWeights {
   double frequency = 0.45, recency = 0.10, size = 0.45;
+  TimeNs time_unit = kNsPerSecond;  // > 0
 };
 
 // Returns the policy of this name:
@@ -90,9 +92,5 @@ struct ScoreWeights {
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name, const ScoreWeights& weights = {});
 // The names that MakeEvictionPolicy accepts.
 std::vector<std::string> EvictionPolicyNames();
-
-// FastLibra's policy with its time t in units of `unit_seconds`; the paper gives no unit, and "fastlibra" uses 1
-// second. REQUIRES: unit_seconds > 0.
-std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds);
 
 }  // namespace loramux

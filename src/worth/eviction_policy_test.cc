@@ -169,8 +169,11 @@ TEST(EvictionPolicy, FastLibraSaturatesAndLoramuxDoesNot) {
   EXPECT_GT(Make("fastlibra")->Score(Page(30 * kNsPerSecond, 1), kLibra), 0.0);
   EXPECT_GT(Make("fastlibra")->Score(minute, kLibra), 0.0);
   EXPECT_EQ(Make("fastlibra")->Score(hour, kLibra), 0.0);
-  EXPECT_EQ(MakeFastLibraPolicy(1)->Score(minute, kLibra), Make("fastlibra")->Score(minute, kLibra));
-  EXPECT_GT(MakeFastLibraPolicy(60)->Score(hour, kLibra), 0.0);  // t in minutes
+  const auto in_minutes = std::move(MakeEvictionPolicy("fastlibra", {.time_unit = 60 * kNsPerSecond})).value();
+  EXPECT_GT(in_minutes->Score(hour, kLibra), 0.0);
+  // 1 - sigmoid(t): a minute of idle time is one unit.
+  EXPECT_NEAR(in_minutes->Score(minute, kLibra) / in_minutes->Score(Page(0, 100), kLibra), 2 / (1 + std::exp(1.0)),
+              1e-9);
   EXPECT_GT(Make("loramux")->Score(minute, kLibra), Make("loramux")->Score(hour, kLibra));
   EvictionCandidate months = hour, longer = hour;
   months.frequency_at = kNow - kNsPerSecond * 86400 * 60;

@@ -13,6 +13,7 @@ constexpr std::int64_t kMostOut = 64;  // evictions in one swap
 constexpr double kFreeEnough = 0.3;
 // Leaves to consider for a copy. The next victims must already have copies; later ones may still be used.
 constexpr std::size_t kLeavesAhead = 128;
+constexpr std::size_t kAllLeaves = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
 
@@ -132,7 +133,7 @@ bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs
     double least = idle_adapter.value_or(std::numeric_limits<double>::infinity());
     if (history.has_value()) least = std::min(least, history->score);
     if (!(least < worth)) return false;
-    CHECK(room_.EvictOne(PageCategory::kAdapter, /*even_wanted=*/false));
+    if (!room_.EvictOne(PageCategory::kAdapter, /*even_wanted=*/false)) return false;
   }
   room_.Load(adapter);
   return true;
@@ -145,6 +146,7 @@ bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs
 bool BackgroundPlanner::ForReserve(TimeNs now) {
   const std::int64_t reserve = view_.NewcomersReserve();
   if (view_.tree.tiers().idle_pages() == 0) return false;
+  if (view_.options.swap_out == SwapOut::kEvicted) return false;  // its thresholds and its requests decide alone
   if (!view_.partitioned() && view_.device.free_pages() >= reserve) return false;
   Begin(MoveReason::kReserve, now);
   while (room_.free_kv() < reserve) {
@@ -159,27 +161,43 @@ bool BackgroundPlanner::ForReserve(TimeNs now) {
 
 // ---------------------------------------------------------------- The host tier
 
-// If the device is filling up, the idle pages that go next are copied. If idle pages are few, the pages of running
+// The idle pages that go next are copied. If the device is filling up and idle pages are few, the pages of running
 // requests come next, and after they become idle there would be no time to copy them: then their paths are copied too.
 // The scores are those of the last plan.
 bool BackgroundPlanner::BackUp() {
-  std::int64_t left = view_.tiers.max_pages_of_job();
-  if (left == 0 || view_.tiers.backing_up()) return false;
-  const auto free = static_cast<double>(view_.device.free_pages()),
-             enough = kFreeEnough * static_cast<double>(view_.device.capacity_pages());
-  if (free > enough) return false;
+  copies_ended_ = false;
+  const bool evicted = view_.options.swap_out == SwapOut::kEvicted;
+  const std::int64_t wanted = PagesToBackUp();
+  if (wanted == 0 || view_.tiers.backing_up()) return false;
   plan_.Clear();
   plan_.reason = MoveReason::kBackUp;
   room_.host().Reset(plan_.moves, plan_.reason, plan_.reason);
   const DependencyTree& tree = view_.tree;
   soon_.clear();
-  room_.history().AppendNext(kLeavesAhead, soon_);
+  room_.history().AppendNext(evicted ? kAllLeaves : kLeavesAhead, soon_);
   std::erase_if(soon_, [&tree](NodeId leaf) { return !tree.nodes().Exists(leaf) || tree.View(leaf).users > 0; });
-  if (free + static_cast<double>(tree.tiers().idle_pages()) < enough) {
+  if (!evicted && static_cast<double>(view_.device.free_pages() + tree.tiers().idle_pages()) < EnoughFree()) {
     for (const Request* request : view_.queues.running()) soon_.push_back(request->tail);
   }
+  std::int64_t left = wanted;
   for (auto tail = soon_.begin(); tail != soon_.end() && left > 0; ++tail) left -= room_.host().BackUp(*tail, left);
+  if (!evicted) return true;
+  copies_ended_ = left == wanted && room_.copies_made();
+  room_.SetCopiesMade(left < wanted);
   return true;
+}
+
+double BackgroundPlanner::EnoughFree() const {
+  return kFreeEnough * static_cast<double>(view_.device.capacity_pages());
+}
+
+std::int64_t BackgroundPlanner::PagesToBackUp() const {
+  const std::int64_t most = view_.tiers.max_pages_of_job();
+  if (view_.options.swap_out == SwapOut::kAhead)
+    return static_cast<double>(view_.device.free_pages()) > EnoughFree() ? 0 : most;
+  if (outlook_.waits_for_room) return most;
+  const bool swaps = view_.options.proactive_swapping && !view_.partitioned();
+  return swaps ? std::min(most, swapper_.PagesAbove(UsedPages(), view_.device.capacity_pages())) : 0;
 }
 
 const MovePlan& BackgroundPlanner::DropHistory(std::int64_t pages) {
@@ -203,8 +221,11 @@ std::optional<MoveReason> BackgroundPlanner::ObserveMemory(TimeNs now, bool endi
     case ProactiveSwapper::Memory::kIdle:
       break;
   }
-  // Uses only free memory, and only while no request waits for room. Begins once per interval.
-  if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at()) return std::nullopt;
+  // Uses only free memory, and only while no request waits for room. Begins once per interval, and then whenever what
+  // it moved has arrived: "continuously ... one by one ... until the HBM is at a balanced status" (FastLibra 5.3).
+  const bool arrived = !view_.tiers.fetching_ahead() && LoadsToSwapIn() > 0 && Failures() == failures_;
+  const bool goes_on = swapped_in_some_ && arrived;
+  if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at() && !goes_on) return std::nullopt;
   return outlook_.waits_for_room || ending ? std::nullopt : std::optional(MoveReason::kSwapIn);
 }
 
@@ -227,9 +248,9 @@ bool BackgroundPlanner::SwapOut(TimeNs now) {
   return true;
 }
 
-// What no waiting request wants. A page without a copy in the host tier stays as long as copies are being made
-// (BackUp begins with those that are evicted next). If none are being made, the host tier has no room for it.
-// Adapters need no copy, because they are on disk.
+// What no waiting request wants. A page without a copy in the host tier stays as long as copies are being made, or with
+// SwapOut::kEvicted can be made (BackUp begins with those that are evicted next). If none are being made, the host tier
+// has no room for it. Adapters need no copy, because they are on disk.
 bool BackgroundPlanner::SwapOutOne() {
   std::optional<KvEvictionPlan::Victim> history = room_.history().Next(room_.now());
   if (history.has_value() && history->wanted) history.reset();
@@ -261,17 +282,23 @@ bool BackgroundPlanner::SwapIn(TimeNs now) {
   plan_.Clear();
   plan_.reason = MoveReason::kSwapIn;
   plan_.moves.insert(plan_.moves.end(), moves.begin(), moves.end());
+  swapped_in_some_ = !moves.empty();
+  failures_ = Failures();
   return true;
 }
 
 // Half of the loads in flight are left to requests that arrive meanwhile.
+std::int64_t BackgroundPlanner::LoadsToSwapIn() const {
+  const std::int64_t most = std::max<std::int64_t>(1, view_.options.max_loads_in_flight / 2);
+  return std::max<std::int64_t>(0, most - view_.residency.Stats().loading);
+}
+
 ProactiveSwapper::Room BackgroundPlanner::RoomToSwapIn() const {
   const std::int64_t used = UsedPages(), capacity = view_.device.capacity_pages();
-  const std::int64_t most_loads = std::max<std::int64_t>(1, view_.options.max_loads_in_flight / 2);
   return {.pages = swapper_.PagesBelow(used, capacity),
           .most = std::min(swapper_.UpperPages(capacity) - used, view_.device.free_pages() - view_.GrowthReserve()),
           .kv_pages = view_.tiers.fetching_ahead() ? 0 : view_.tiers.max_pages_of_job(),
-          .adapters = most_loads - view_.residency.Stats().loading};
+          .adapters = LoadsToSwapIn()};
 }
 
 // An adapter may always be swapped in: its parent is the virtual root, which is always on the device.

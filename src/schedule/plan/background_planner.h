@@ -37,8 +37,8 @@ class BackgroundPlanner {
   // Observes the use of memory, at most once an interval. Returns whether pages are to be swapped in or out. None:
   // memory is balanced, or pages are not swapped proactively. `ending`: no request will come any more.
   std::optional<MoveReason> ObserveMemory(TimeNs now, bool ending);
-  // True if the last swap has more to do at once.
-  bool swaps_on() const { return swaps_on_; }
+  // True if the last swap has more to do at once, or a plan could evict what could not be copied.
+  bool swaps_on() const { return swaps_on_ || copies_ended_; }
   // The time of the next swap if nothing else happens. None if nothing could move the last time and nothing has
   // happened since.
   std::optional<TimeNs> NextSwap() const;
@@ -49,6 +49,10 @@ class BackgroundPlanner {
   bool ForExpected(TimeNs now);
   bool ForReserve(TimeNs now);
   bool BackUp();
+  // Pages that have to leave the device soon: with SwapOut::kEvicted those that memory above the upper threshold, or
+  // what waits for room, takes; otherwise as many as a copy may have once the device fills.
+  std::int64_t PagesToBackUp() const;
+  double EnoughFree() const;  // pages: with more, the device is not filling up
   bool SwapOut(TimeNs now);
   bool SwapIn(TimeNs now);
 
@@ -65,6 +69,8 @@ class BackgroundPlanner {
   void OfferAdapters(TimeNs now);
   // The room that swapping in may use.
   ProactiveSwapper::Room RoomToSwapIn() const;
+  std::int64_t LoadsToSwapIn() const;
+  std::int64_t Failures() const { return view_.tiers.stats().failed_jobs + view_.residency.Stats().load_failures; }
   void WantAdaptersOfWaiting();
   std::int64_t UsedPages() const { return view_.device.capacity_pages() - view_.device.free_pages(); }
 
@@ -76,6 +82,9 @@ class BackgroundPlanner {
   MovePlan plan_, host_plan_;  // scratch of Plan; scratch of DropHistory
   std::vector<NodeId> soon_;   // scratch of BackUp
   bool swaps_on_ = false;
+  bool copies_ended_ = false;     // the last BackUp found that nothing can be copied, for the first time
+  bool swapped_in_some_ = false;  // the last swap in moved something
+  std::int64_t failures_ = 0;     // in transfers, before it
   TimeNs swapped_in_at_ =
       std::numeric_limits<TimeNs>::min();  // time of the observation after which a swap in last began
   std::vector<bool> usable_branches_;      // by branch: its keys and values may be swapped in

@@ -20,7 +20,8 @@ void Draft::Reset(TimeNs now, Moves& moves, MoveReason leaves, MoveReason comes)
   loads_in_flight_ = view_.residency.Stats().loading;
   ranked_ = false;
   ++plan_;
-  history_.Reset(now);
+  const bool copies = view_.options.swap_out == SwapOut::kEvicted && view_.tiers.max_pages_of_job() > 0;
+  history_.Reset(now, copies && copies_made_);
   host_.Reset(moves, leaves, comes);
   const ResidencyManager& residency = view_.residency;
   adapters_.assign(residency.All().size(), {});
@@ -48,7 +49,11 @@ bool Draft::MakeRoom(PageCategory use, std::int64_t pages) {
   const std::int64_t& free = FreeFor(use);
   if (free >= pages) return true;
   if (free + evictable(use, /*even_wanted=*/false) < pages) return false;
-  while (free < pages) CHECK(EvictOne(use, /*even_wanted=*/false));
+  while (free < pages) {
+    if (EvictOne(use, /*even_wanted=*/false)) continue;
+    CHECK(history_.spares_uncopied());  // the rest is copied first, and goes in a later plan
+    return false;
+  }
   return true;
 }
 

@@ -28,6 +28,10 @@ class Draft {
   // `comes`; it must outlive the plan.
   void Reset(TimeNs now, Moves& moves, MoveReason leaves, MoveReason comes);
   TimeNs now() const { return now_; }
+  // With SwapOut::kEvicted: whether history without a copy in the host tier stays until it has one, as far as running
+  // requests allow. False: no copies can be made.
+  void SetCopiesMade(bool made) { copies_made_ = made; }
+  bool copies_made() const { return copies_made_; }
 
   // History in this plan. It also keeps the scores of leaves from one plan to the next.
   KvEvictionPlan& history() { return history_; }
@@ -51,7 +55,8 @@ class Draft {
   // An adapter may be idle now that was not, or counts again: candidates are ranked anew.
   void RankAnew() { ranked_ = false; }
 
-  // Evicts until `pages` are free for this use; all or nothing. Evicts nothing that an earlier request wants.
+  // Evicts until `pages` are free for this use; all or nothing, but for history that has to be copied first. Evicts
+  // nothing that an earlier request wants.
   bool MakeRoom(PageCategory use, std::int64_t pages);
   // Evicts one page of history or one adapter. False: none may be evicted.
   bool EvictOne(PageCategory use, bool even_wanted);
@@ -156,7 +161,8 @@ class Draft {
   Moves* moves_ = nullptr;
   MoveReason leaves_ = MoveReason::kRoom, comes_ = MoveReason::kWaits;
   TimeNs now_ = 0;
-  std::uint64_t plan_ = 0;          // the number of this plan
+  std::uint64_t plan_ = 0;  // the number of this plan
+  bool copies_made_ = true;
   std::int64_t free_kv_ = 0;        // pages; without the share of adapters, if they have one
   std::int64_t free_adapters_ = 0;  // pages, if adapters have a share
   std::int64_t loads_in_flight_ = 0;

@@ -76,7 +76,7 @@ std::int64_t FetchAhead::MakeRoom(std::int64_t pages) {
     const bool adapter = !draft_.view.partitioned() && room.LeastIdleAdapter().has_value();
     const std::optional<KvEvictionPlan::Victim> history = room.history().Next(room.now());
     if (!adapter && (!history.has_value() || history->wanted)) break;
-    CHECK(room.EvictOne(PageCategory::kKv, /*even_wanted=*/false));
+    if (!room.EvictOne(PageCategory::kKv, /*even_wanted=*/false)) break;
   }
   return room.free_kv();
 }

@@ -81,14 +81,20 @@ Request* Preemption::NextToServe() const {
 
 // ---------------------------------------------------------------- For running requests
 
-// Evicts idle adapters, then preempts lower ranks, and at last the runner itself. An adapter that a waiting request of
-// higher rank wants is evicted only after all runners that rank below that request were preempted. If that request is
-// overdue, the runner itself is among those: while the adapter came back, other requests would be admitted and take
-// its pages again.
+// Evicts history, even without a copy, and idle adapters, then preempts lower ranks, and at last the runner itself. An
+// adapter that a waiting request of higher rank wants is evicted only after all runners that rank below that request
+// were preempted. If that request is overdue, the runner itself is among those: while the adapter came back, other
+// requests would be admitted and take its pages again.
 bool Preemption::ForGrowth(std::size_t runner, std::int64_t pages) {
   Runners& runners = draft_.runners;
   while (draft_.room.free_kv() < pages) {
     if (draft_.room.EvictOne(PageCategory::kKv, /*even_wanted=*/false)) continue;
+    if (draft_.room.history().spares_uncopied()) {  // the step at hand cannot wait for a copy
+      draft_.room.history().SpareUncopied(false);
+      const bool evicted = draft_.room.EvictOne(PageCategory::kKv, /*even_wanted=*/false);
+      draft_.room.history().SpareUncopied(true);
+      if (evicted) continue;
+    }
     const std::size_t last = runners.size() - 1;
     const bool ranks = !draft_.rules.ReservesOutput();  // otherwise no waiting request takes from a running one
     const bool below_waiter = ranks && last > runner && first_waiter_ < runners[last].rank;
