@@ -1,6 +1,7 @@
 #include "lab/experiments/fastlibra_cells.h"
 
 #include <cmath>
+#include <numbers>
 #include <set>
 
 #include <fmt/format.h>
@@ -11,9 +12,10 @@ namespace loramux::fastlibra {
 
 namespace {
 
-constexpr double kPeakTtftMs = 500;   // 6.1: the peak throughput is the highest with a TTFT below this
-constexpr double kHighestRate = 256;  // upper bound of the search for a peak; none comes near it
-constexpr std::array<double, 3> kFirstGuesses = {16, 64, 8};  // starts of the search, by scenario
+constexpr double kPeakTtftMs = 500;    // 6.1: the peak throughput is the highest with a TTFT below this
+constexpr double kHighestRate = 4096;  // upper bound of the search for a peak; none comes near it
+// Starts of the search, by scenario, for one device.
+constexpr std::array<double, 3> kFirstGuesses = {16, 64, 11};
 constexpr std::array<std::int64_t, 3> kAdapterCounts = {20, 50, 100};
 
 }  // namespace
@@ -45,12 +47,14 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
     ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, bounded));
     return !run.outcome.result.given_up && run.outcome.summary.ttft.mean <= kPeakTtftMs;
   };
-  double low = 0, high = 0, rate = kFirstGuesses[cell.scenario];
+  double low = 0, high = 0, step = std::numbers::sqrt2;
+  double rate = kFirstGuesses[cell.scenario] * static_cast<double>(FastLibraModels()[cell.model].gpus);
   while (low == 0 || high == 0) {
     ASSIGN_OR_RETURN(const bool within, holds(rate));
     if (within && rate >= kHighestRate) return kHighestRate;
     (within ? low : high) = rate;
-    rate = within ? 2 * rate : rate / 2;
+    rate = within ? step * rate : rate / step;
+    step = std::min(step * step, 4.0);  // the further the first guess was off, the longer the steps
     if (rate < 1.0 / 64) return low;
   }
   while (high / low > 1.07) {

@@ -65,6 +65,15 @@ std::optional<std::int32_t> InvokedAt(std::span<const TokenId> prompt, std::span
 
 std::optional<TokenId> FindUnknownToken(std::span<const TokenId> tokens, std::int64_t vocab_size,
                                         const AdapterVersion* version) {
+  // Most prompts have none, so whole blocks are looked at first, without an end in between.
+  constexpr std::size_t kBlock = 64;
+  const auto unknown = [vocab_size](TokenId id) { return id < 0 || id >= vocab_size; };
+  while (tokens.size() > kBlock) {
+    std::size_t found = 0;
+    for (const TokenId id : tokens.first(kBlock)) found += unknown(id);
+    if (found > 0) break;
+    tokens = tokens.subspan(kBlock);
+  }
   for (const TokenId id : tokens) {
     if ((id < 0 || id >= vocab_size) && !Embeds(version, id)) return id;
   }

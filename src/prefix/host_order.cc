@@ -6,6 +6,14 @@
 #include "base/check.h"
 
 namespace loramux {
+namespace {
+
+// Four, so that the heap of a large tier has half as many levels, each in about one cache line.
+constexpr std::size_t kHeapChildren = 4;
+
+std::size_t HeapParent(std::size_t position) { return (position - 1) / kHeapChildren; }
+
+}  // namespace
 
 void HostOrder::Set(const Entry& entry) {
   if (position_.size() <= entry.item) position_.resize(entry.item + std::size_t{1}, kNone);
@@ -37,10 +45,13 @@ void HostOrder::Place(std::size_t position, const Entry& entry) {
 
 void HostOrder::Restore(std::size_t position) {
   const Entry entry = heap_[position];
-  for (; position > 0 && entry < heap_[(position - 1) / 2]; position = (position - 1) / 2)
-    Place(position, heap_[(position - 1) / 2]);
-  for (std::size_t child = 2 * position + 1; child < heap_.size(); child = 2 * position + 1) {
-    if (child + 1 < heap_.size() && heap_[child + 1] < heap_[child]) ++child;
+  for (; position > 0 && entry < heap_[HeapParent(position)]; position = HeapParent(position))
+    Place(position, heap_[HeapParent(position)]);
+  for (std::size_t child = kHeapChildren * position + 1; child < heap_.size(); child = kHeapChildren * position + 1) {
+    const std::size_t end = std::min(child + kHeapChildren, heap_.size());
+    for (std::size_t other = child + 1; other < end; ++other) {
+      if (heap_[other] < heap_[child]) child = other;
+    }
     if (!(heap_[child] < entry)) break;
     Place(position, heap_[child]);
     position = child;
@@ -51,7 +62,7 @@ void HostOrder::Restore(std::size_t position) {
 void HostOrder::CheckIntegrity() const {
   for (std::size_t i = 0; i < heap_.size(); ++i) {
     CHECK_EQ(position_.at(heap_[i].item), i);
-    if (i > 0) CHECK(heap_[(i - 1) / 2] < heap_[i]);
+    if (i > 0) CHECK(heap_[HeapParent(i)] < heap_[i]);
   }
   const auto there = [](std::uint32_t position) { return position != kNone; };
   CHECK_EQ(static_cast<std::size_t>(std::count_if(position_.begin(), position_.end(), there)), heap_.size());

@@ -108,9 +108,10 @@ void KvEvictionPlan::Fetch(NodeId tail) {
 
 bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   if (!tree_.tiers().HasDevicePage(node)) return false;
-  const DependencyTree::NodeView view = tree_.View(node);
+  const TreeNode& record = tree_.nodes()[node.index];
   const Mark mark = Peek(node.index);
-  return view.depth > 0 && view.users + mark.users == 0 && view.device_children == mark.children_gone && !mark.evicted;
+  return record.depth > 0 && record.users + mark.users == 0 && record.device_children == mark.children_gone &&
+         !mark.evicted;
 }
 
 // The approximate number of pages that one query computed: the run of pages with about as many visits as `node`. The
@@ -118,16 +119,23 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 // a quarter for two minutes, so it ends the run.
 std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
   constexpr double kLike = 1.25;
+  const TreeNodes& nodes = tree_.nodes();
+  const bool edges = policy_.counts_edges();
+  const auto visits_of = [&](const TreeNode& at) {
+    return edges ? tree_.reuse().EdgeFrequency(at) : static_cast<double>(at.frequency);
+  };
+  const double visits = VisitsOf(view);
   std::int64_t pages = 1;
   if (tree_.tiers().HasDevicePage(node)) {
-    for (NodeId at = tree_.nodes().Parent(node); pages < most && tree_.nodes().Depth(at) > 0;
-         at = tree_.nodes().Parent(at), ++pages) {
-      if (VisitsOf(tree_.View(at)) > kLike * VisitsOf(view)) break;
+    const double bound = kLike * visits;
+    for (const TreeNode* at = &nodes[nodes[node.index].parent]; pages < most && at->depth > 0;
+         at = &nodes[at->parent], ++pages) {
+      if (visits_of(*at) > bound) break;
     }
   } else {
-    for (NodeId at = tree_.nodes().FirstChild(node); pages < most && at.generation != 0;
-         at = tree_.nodes().FirstChild(at), ++pages) {
-      if (kLike * VisitsOf(tree_.View(at)) < VisitsOf(view)) break;
+    for (std::uint32_t at = nodes[node.index].first_child; pages < most && at != TreeNode::kNone;
+         at = nodes[at].first_child, ++pages) {
+      if (kLike * visits_of(nodes[at]) < visits) break;
     }
   }
   return pages;
@@ -162,9 +170,9 @@ void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
 // wanted.
 bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
   if (!IsIdleLeaf(victim.node) || Spares(victim.node)) return false;
-  const DependencyTree::NodeView view = tree_.View(victim.node);
-  if (view.last_use != victim.last_use) return false;
-  if (victim.wanted || view.wants == 0) return true;
+  const TreeNode& record = tree_.nodes()[victim.node.index];
+  if (record.last_use != victim.last_use) return false;
+  if (victim.wanted || record.wants == 0) return true;
   Offer(victim.node, now);
   return false;
 }
