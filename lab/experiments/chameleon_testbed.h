@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,12 +35,15 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
 Result<std::vector<SimulationJob>> MakeChameleonJobs(const ExperimentContext& context,
                                                      std::span<const ChameleonSetting> settings);
 
+// The factor by which S-LoRA's kernels for adapters are slower than DescribeDevice assumes (figure 2).
+double ChameleonKernelFactor();
 // Bounds the prompts that one step computes together, as S-LoRA does. Depends on the device's memory.
 void LimitPromptsTogether(SimulationJob& job);
 // Sets the objective, and with it the age limit of the lanes.
 void SetObjective(SimulationJob& job, TimeNs objective);
-// Computes and sets the objective of section 5.1, for a job with a changed device or changed lengths.
-Status SetChameleonObjective(SimulationJob& job);
+// Computes and sets the objective of section 5.1, for a job with a changed device or changed lengths. Given a program,
+// S-LoRA takes that program's time beside the device.
+Status SetChameleonObjective(SimulationJob& job, std::optional<ProgramCosts> program = std::nullopt);
 
 // Returns the load that S-LoRA sustains in this setting; the paper reports 8.6 requests per second. Experiments compare
 // at the paper's rates and at the same shares of this load.

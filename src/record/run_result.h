@@ -35,7 +35,8 @@ struct WorldSample {
   TimeNs at = 0;
   std::int64_t running = 0, waiting = 0;
   std::int64_t free_pages = 0, running_kv_pages = 0, history_pages = 0, adapter_pages = 0;  // pages of the device
-  std::int64_t steps = 0;                                                                   // since the start
+  std::int64_t idle_adapter_pages = 0;  // the part of adapter_pages that no running request uses
+  std::int64_t steps = 0;               // since the start
 };
 
 // Outcome of a run: of a simulation or a replay.

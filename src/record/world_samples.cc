@@ -10,6 +10,7 @@ WorldSample SampleOf(const EngineStats& stats, TimeNs at) {
           .running_kv_pages = stats.device.used(PageCategory::kKv) - stats.history_pages,
           .history_pages = stats.history_pages,
           .adapter_pages = stats.device.used(PageCategory::kAdapter),
+          .idle_adapter_pages = stats.idle_adapter_pages,
           .steps = stats.steps};
 }
 

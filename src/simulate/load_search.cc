@@ -171,9 +171,14 @@ class LoadFinder {
 }  // namespace
 
 Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload, std::string_view preset) {
+  ASSIGN_OR_RETURN(Preset found, FindPreset(preset));
+  return LowLoadTime(options, workload, std::move(found));
+}
+
+Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload, Preset preset) {
   SimulationOptions quiet = options;
   WorkloadOptions asked = workload;
-  ASSIGN_OR_RETURN(quiet.preset, FindPreset(preset));
+  quiet.preset = std::move(preset);
   TakeOperatorsSettings(options.preset.spec, quiet.preset.spec);
   quiet.samples = 0;
   quiet.pace = {};

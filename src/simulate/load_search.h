@@ -31,6 +31,8 @@ struct SustainedLoad {
 // the system that serves them in place of the options' own. Errors: all requests are refused; an unknown preset.
 Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload,
                            std::string_view preset = "fifo");
+// The same of a preset that was changed.
+Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload, Preset preset);
 
 // How to search.
 struct LoadSearch {
