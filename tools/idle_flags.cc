@@ -40,6 +40,8 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
                    cache + " keeps no keys and values of requests that have ended; use another --cache"});
   table.push_back({"--score-frequency,--score-recency,--score-size", regime.policy != "chameleon",
                    "they are weights of --cache chameleon, and this is " + cache});
+  table.push_back({"--usage-window", regime.policy == "lru" || regime.policy == "gdsf",
+                   cache + " goes by no number of uses in a time"});
   table.push_back({"--swap-upper,--swap-lower,--swap-interval", !regime.proactive_swapping,
                    "they are for --cache fastlibra and its variants, and this is " + cache});
   table.push_back({"--batch-window", regime.policy != "fastlibra" && regime.policy != "loramux",

@@ -165,6 +165,8 @@ TEST(IdleFlags, OfACacheRegime) {
     return !Idle(flags, given).empty();
   };
   EXPECT_TRUE(idle("lru", score) && idle("lru", swap) && idle("lru", window));
+  EXPECT_TRUE(idle("lru", {"--usage-window"}) && idle("gdsf", {"--usage-window"}));
+  EXPECT_FALSE(idle("chameleon", {"--usage-window"}) || idle("loramux", {"--usage-window"}));
   EXPECT_FALSE(idle("chameleon", score));
   EXPECT_FALSE(idle("fastlibra", swap) || idle("fastlibra", window) || idle("loramux", window));
   EXPECT_FALSE(idle("fastlibra-wos", swap));

@@ -13,7 +13,7 @@ std::unique_ptr<DependencyTree> MakeTree(const ControlPlaneOptions& options) {
   if (!options.engine.spec.keep_history) return std::make_unique<DependencyTree>(page_tokens);
   const bool host_tier = options.kv_in_host_tier && options.host->capacity_pages() > 0;
   return std::make_unique<DependencyTree>(page_tokens, options.device.get(), host_tier ? options.host.get() : nullptr,
-                                          kFrequencyHalfLife, options.hash_seed);
+                                          options.engine.spec.usage_window, options.hash_seed);
 }
 
 }  // namespace

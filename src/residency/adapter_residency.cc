@@ -311,7 +311,10 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
 void ResidencyManager::Evict(AdapterGeneration generation, Tier tier) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.in(tier) == TierState::kResident);
-  if (tier == Tier::kDevice) CHECK_EQ(adapter.users, 0);
+  if (tier == Tier::kDevice) {
+    CHECK_EQ(adapter.users, 0);
+    adapter.uses_here = 0;
+  }
   // Its copy in the host tier may be the source of a transfer.
   if (tier == Tier::kHost) CHECK(adapter.device != TierState::kLoading && !adapter.read_in_host);
   DropPages(adapter, tier);
@@ -342,6 +345,7 @@ void ResidencyManager::Use(AdapterGeneration generation, TimeNs now) {
   if (adapter.users++ == 0) ++stats_.active;
   NoteChange(adapter);
   ++adapter.uses;
+  ++adapter.uses_here;
   adapter.last_use = now;
   UpdateIdle(adapter);
 }

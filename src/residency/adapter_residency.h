@@ -49,6 +49,7 @@ struct alignas(64) AdapterResidency {
   std::int32_t users = 0;       // running requests that use it
   bool kept = false;            // an operator keeps it on the device (the API's `pinned`): never evicted
   bool retired = false;         // its name is gone; dropped when its last request ends
+  std::int32_t uses_here = 0;   // requests that began to use it since it last came to the device
   TimeNs last_use = 0;          // when a request last began or ended to use it
   std::int64_t uses = 0;        // requests that began to use it
   std::int64_t pages = 0;       // version->layout.pages

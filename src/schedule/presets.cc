@@ -10,8 +10,11 @@ namespace {
 // they need. Chameleon's scheduler runs "on every decode iteration" (4.1).
 constexpr std::int64_t kSLoraDecodeTurns = 10;
 
+// Chameleon has no bound on the requests of a queue that a step looks at (algorithm 1). More than these never wait.
+constexpr std::int64_t kAllWaiting = 1 << 20;
+
 // Chameleon "monitors the request queues and, whenever possible, prefetches the missing adapters required by the
-// waiting requests" (4.2): of as many requests as a plan looks at in a lane.
+// waiting requests" (4.2).
 constexpr std::int64_t kChameleonLookahead = 64;
 
 // A load moves the tensor with both matrices of all targets once for A and once for B (load_lora_A, load_lora_B of
@@ -40,6 +43,8 @@ Preset Loramux(std::string_view name, std::string_view what, std::string_view qu
 }
 
 // With lanes, the quotas reserve what requests are predicted to need (Chameleon 4.3). Without, admission is S-LoRA's.
+// Neither preempts for a waiting request ("non-preemptive", Chameleon 4.1). docs/design/to-the-letter.md names what the
+// paper leaves open.
 Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,
              RequestSizeForm size = RequestSizeForm::kProduct) {
   const bool lanes = queue.starts_with("mlq");
@@ -49,15 +54,18 @@ Preset SLora(std::string_view name, std::string_view what, std::string_view cach
                                    .queue = std::string(queue),
                                    .keep_history = false,
                                    .chunked_prefill = false,
+                                   .lookahead = lanes ? kAllWaiting : SystemSpec().lookahead,
                                    .max_loads_in_flight = 256,
                                    .cold_start = ColdStart::kHold,
                                    .separate_phases = true,
                                    .decode_turns = lanes ? 1 : kSLoraDecodeTurns,
                                    .prefetch_lookahead = lanes ? kChameleonLookahead : 0,
+                                   .overdue_first = !lanes,
                                    .request_size = size,
                                    // "picks the K that yields minimal WCSS" (4.3.4)
                                    .lane_count = LaneCountRule::kLeastSquares,
-                                   .reserve_output = !lanes},
+                                   .reserve_output = !lanes,
+                                   .discard_share = 0},
                           .program = kSLoraProgram});
 }
 

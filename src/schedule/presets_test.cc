@@ -48,7 +48,10 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
   EXPECT_FALSE(spec.load_on_arrival);
   EXPECT_FALSE(spec.reserve_output);  // its quotas reserve what it predicts
   EXPECT_EQ(spec.decode_turns, 1);    // Chameleon's scheduler admits requests after every step
-  EXPECT_EQ(spec.discard_share, SystemSpec().discard_share);
+  // "Non-preemptive"; all of a queue, by quotas alone (algorithm 1).
+  EXPECT_EQ(spec.discard_share, 0);
+  EXPECT_FALSE(spec.overdue_first);
+  EXPECT_GE(spec.lookahead, 1 << 20);
   spec = Completed("loramux");
   EXPECT_TRUE(spec.spread_prompts);
   EXPECT_TRUE(spec.load_on_arrival);

@@ -85,6 +85,9 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   worth_.set_batch_window(options_.batch_window);
+  worth_.set_usage_window(options_.usage_window);
+  planner_->history().set_context(worth_.context());
+  has_clock_ = parts.eviction.has_clock();
   learns_reuse_ = parts.eviction.weighs_reuse() || options_.host_bonus > 0;
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
   const bool depends = options_.maintain_dependency;
@@ -204,12 +207,12 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   prompt_tokens_ = plan.prefill_tokens;
   discardable_ -= static_cast<double>(plan.discarded_tokens);
   for (Request* request : plan.preemptions) Preempt(request, now);
-  Leave(plan.moves);
+  Leave(plan.moves, now);
   Load(plan.moves, /*begins=*/true, now);
   for (const PlannedAdmission& admission : plan.admissions) Begin(admission, now);
   for (const PlannedChunk& chunk : plan.chunks) pages_.Allocate(chunk);
   Fetch(plan.moves, now);
-  MakeHostRoom(plan.moves);
+  MakeHostRoom(plan.moves, now);
   Load(plan.moves, /*begins=*/false, now);
   worth_.StepBegan(plan, now);
   rules_.Committed(plan, residency_);
@@ -217,8 +220,8 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
 }
 
 void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
-  Leave(plan.moves);
-  MakeHostRoom(plan.moves);
+  Leave(plan.moves, now);
+  MakeHostRoom(plan.moves, now);
   Load(plan.moves, /*begins=*/false, now);
   tiers_.FetchAhead(plan.moves);
   if (plan.reason == MoveReason::kBackUp) tiers_.BackUp(plan.moves);
@@ -247,7 +250,7 @@ void Scheduler::CountMove(const Move& move) {
   }
 }
 
-void Scheduler::Leave(const Moves& moves) {
+void Scheduler::Leave(const Moves& moves, TimeNs now) {
   for (std::size_t i = 0; i < moves.size(); ++i) {
     PrefetchEvictions(tree_, moves, i);
     const Move& move = moves[i];
@@ -256,9 +259,11 @@ void Scheduler::Leave(const Moves& moves) {
     if (!move.item.is_adapter() && move.from == Tier::kHost) {
       tree_.Drop(move.item.node);
     } else if (!move.item.is_adapter()) {
+      if (has_clock_) worth_.Evicts(planner_->history().Score(move.item.node, now), now);
       tree_.Evict(move.item.node);
       stats_.history_evictions += move.pages;
     } else {
+      if (has_clock_ && move.from == Tier::kDevice) worth_.Evicts(worth_.ScoreOf(residency_.Get(adapter), now), now);
       residency_.Evict(adapter, move.from);
       if (move.from == Tier::kHost) continue;
       stats_.evicted_adapter_pages += move.pages;
@@ -274,14 +279,14 @@ void Scheduler::Fetch(const Moves& moves, TimeNs now) {
 }
 
 // Adapters that move to the host tier displace keys and values there.
-void Scheduler::MakeHostRoom(const Moves& moves) {
+void Scheduler::MakeHostRoom(const Moves& moves, TimeNs now) {
   std::int64_t pages = 0;
   for (const Move& move : moves) pages += move.item.is_adapter() && move.to == Tier::kHost ? move.pages : 0;
   const std::int64_t missing = pages == 0 ? 0 : pages - residency_.pool(Tier::kHost).free_pages();
   if (missing <= 0) return;
   const MovePlan& plan = background_.DropHistory(missing);
   on_moves_(plan);
-  Leave(plan.moves);
+  Leave(plan.moves, now);
 }
 
 // A move to the host tier is part of the load that follows it.

@@ -125,13 +125,13 @@ class Scheduler {
   // Notes a move beside the steps.
   void CountMove(const Move& move);
   // Carries out the moves that leave a tier.
-  void Leave(const Moves& moves);
+  void Leave(const Moves& moves, TimeNs now);
   // Carries out the fetches for requests.
   void Fetch(const Moves& moves, TimeNs now);
   // Carries out the loads: those with which a request of the plan begins, or the others.
   void Load(const Moves& moves, bool begins, TimeNs now);
   // Plans and carries out what leaves the host tier for the adapters that `moves` brings there.
-  void MakeHostRoom(const Moves& moves);
+  void MakeHostRoom(const Moves& moves, TimeNs now);
   // Lets an admitted request begin to run.
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Counts how a request found its adapter when it began for the first time.
@@ -156,6 +156,7 @@ class Scheduler {
   PromptPace prompt_pace_;
   std::int64_t prompt_tokens_ = 0;  // prompt tokens of the last committed plan
   bool learns_reuse_ = false;       // something depends on the learned rates of reuse
+  bool has_clock_ = false;          // the eviction policy notes what was evicted
   double discardable_ = 0;          // computed tokens that preemptions for waiting requests may discard
   PlanOutlook outlook_;             // outlook of the last committed plan
   SchedulerStats stats_;            // without what other parts count

@@ -279,6 +279,40 @@ struct HistoryWorld : World {
 };
 
 // Expensive history stays although it is unusable, and is used again once a request has loaded its adapter.
+// GDSF's clock, by hand. A load costs 8 + 0.1 a page, so that a use is worth 1.7 for the adapter of 5 pages, and 2.1
+// for one of 4. The first is used four times, and there is room for one other. What is loaded anew is worth its use and
+// all that was evicted before, until the first one is worth least although it was used most.
+TEST(Scheduler, GdsfForgetsWhatIsNotUsedAnyLonger) {
+  SchedulerWorld w(11, {.max_running = 4, .max_batch_tokens = 64}, 64, "gdsf");
+  w.AddAdapter(1, 5);
+  w.AddAdapter(2, 4);
+  w.AddAdapter(3, 4);
+  const auto use = [&](std::uint32_t adapter) {
+    w.Add(3, adapter, 1);
+    w.RunToEnd();
+    w.scheduler.Prepare(w.clock.Now());
+  };
+  const auto on_device = [&] {
+    std::vector<std::uint32_t> found;
+    for (std::uint32_t adapter = 1; adapter <= 3; ++adapter) {
+      if (w.residency.Get(AdapterGeneration{adapter}).device == TierState::kResident) found.push_back(adapter);
+    }
+    return found;
+  };
+  using Found = std::vector<std::uint32_t>;
+  for (int i = 0; i < 4; ++i) use(1);  // 6.8
+  use(2);                              // 2.1
+  EXPECT_EQ(on_device(), (Found{1, 2}));
+  use(3);  // 4.2: K is 2.1
+  EXPECT_EQ(on_device(), (Found{1, 3}));
+  use(2);  // 6.3: K is 4.2
+  EXPECT_EQ(on_device(), (Found{1, 2}));
+  use(3);  // 8.4: K is 6.3
+  EXPECT_EQ(on_device(), (Found{1, 3}));
+  use(2);  // 6.8 goes
+  EXPECT_EQ(on_device(), (Found{2, 3}));
+}
+
 TEST(Scheduler, AnAdapterMayGoBeforeItsHistoryWhereThatIsWorthMore) {
   HistoryWorld w(/*maintain_dependency=*/false);
   ASSERT_EQ(w.device->free_pages(), 3);

@@ -138,8 +138,14 @@ struct SystemSpec {
   SwapOut swap_out = SwapOut::kAhead;
   TimeNs batch_window = 5 * kNsPerSecond;
   ScoreWeights score_weights;  // weights of the eviction policy "chameleon"
+  // The time over which uses count: the window of policies that count them (EvictionPolicy::counts_window), and the
+  // half-life of visits elsewhere.
+  TimeNs usage_window = kFrequencyHalfLife;
   // The most that a due time shifts, in either direction (queue/queue_order.h).
   TimeNs age_bound = 30 * kNsPerSecond;
+  // Requests that have waited longer than the age bound, or whose tenant has for too long, go before all others, in any
+  // order, also outside lanes and their quotas.
+  bool overdue_first = true;
   TimeNs objective = 5 * kNsPerSecond;  // for the time to the first token
   // Of the orders with lanes (queue/size_lanes.h).
   RequestSizeForm request_size = RequestSizeForm::kProduct;
@@ -250,6 +256,12 @@ inline constexpr auto kSettings = [] {
           .Flag(SettingGroup::kOrder, "--age-bound", "SECONDS",
                 "Seconds after which a waiting request is served first within its tenant, in any order",
                 {0.1, 86400.0}),
+      Row<&S::overdue_first>("overdue_first")
+          .Flag(SettingGroup::kOrder, "--overdue-first,!--no-overdue-first", "",
+                "Requests that have waited longer than the age bound go before all others; off: mlq admits by lanes "
+                "and quotas alone (Chameleon's algorithm 1)")
+          .Shown("on, but with the presets of Chameleon")
+          .InPresets(),
       Row<&S::objective>("ttft_objective", {1, kNs})
           .Flag(SettingGroup::kOrder, "--ttft-objective", "SECONDS",
                 "Time to first token that --schedule objective aims at: it minimises requests that miss it. Lanes of "
@@ -300,6 +312,11 @@ inline constexpr auto kSettings = [] {
           .Flag(SettingGroup::kDocuments, "--score-recency", "WEIGHT", "R of that score", {0, 1e6}),
       Row<&S::score_weights, &ScoreWeights::size>("score_size", {0, 1e6})
           .Flag(SettingGroup::kDocuments, "--score-size", "WEIGHT", "S of that score", {0, 1e6}),
+      Row<&S::usage_window>("usage_window", {1e6, kNs})
+          .Flag(SettingGroup::kDocuments, "--usage-window", "SECONDS",
+                "Time over which uses count: the window of --cache chameleon and fairshare (\"within a specific time "
+                "frame\", Chameleon 4.2), the half-life of visits with the others",
+                {0.001, 86400}),
       Row<&S::size_input_weight>("size_input_weight", {0, 1e6})
           .Flag(SettingGroup::kDocuments, "--size-input-weight", "WEIGHT",
                 "A of the weighted request size of mlq (Chameleon 4.3.1)", {0, 1e6}),

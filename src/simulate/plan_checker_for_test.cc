@@ -224,7 +224,8 @@ void PlanChecker::CheckQuotas(const View& view) {
     const Request& request = *admission.request;
     const auto tokens = static_cast<double>(request.quota_tokens);
     double& of_lane = use[static_cast<std::size_t>(request.lane)];
-    const bool waited = one_tenant ? view.now - request.arrival > options_.age_bound : &request == turn;
+    const bool waited =
+        options_.overdue_first && (one_tenant ? view.now - request.arrival > options_.age_bound : &request == turn);
     if (of_lane > 0 && !waited) taken += tokens;
     of_lane += tokens;
   }
@@ -311,6 +312,7 @@ void PlanChecker::CheckOrder(const View& view) {
 // one's adapter stays resident, unless an older running request needs the memory. With S-LoRA's admission any running
 // request does: it never gives way to a waiting one.
 void PlanChecker::CheckAgeBound(const View& view) {
+  if (!options_.overdue_first) return;
   std::int64_t left = options_.lookahead;
   for (const Request* request : view.scheduler.waiting()) {
     if (view.now - request->arrival <= options_.age_bound || left-- == 0) return;
@@ -326,6 +328,7 @@ void PlanChecker::CheckAgeBound(const View& view) {
 
 // The oldest request among the lanes' first turns that are overdue; null: none is overdue.
 const Request* PlanChecker::OverdueTurn(const View& view) {
+  if (!options_.overdue_first) return nullptr;
   const Request* oldest = nullptr;
   for (std::int32_t lane = 0; lane < view.scheduler.queue().lanes(); ++lane) {
     view.scheduler.tenants().Order(view.now, lane, 1, order_);

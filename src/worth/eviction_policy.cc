@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "worth/reuse_rates.h"
 
@@ -16,13 +17,10 @@ double Pages(const EvictionCandidate& candidate) {
 
 double Seconds(TimeNs duration) { return static_cast<double>(std::max<TimeNs>(0, duration)) / kNsPerSecond; }
 
-double HalfLives(TimeNs duration) {
-  return static_cast<double>(std::max<TimeNs>(0, duration)) / static_cast<double>(kFrequencyHalfLife);
-}
-
-// The visits that remain after decaying to `time`.
-double FrequencyAt(const EvictionCandidate& candidate, TimeNs time) {
-  return candidate.frequency * std::exp2(-HalfLives(time - candidate.frequency_at));
+// The visits that remain after decaying until the context was made.
+double Frequency(const EvictionCandidate& candidate, const EvictionContext& context) {
+  const auto idle = static_cast<double>(std::max<TimeNs>(0, context.made_at - candidate.frequency_at));
+  return candidate.frequency * std::exp2(-idle / static_cast<double>(context.half_life));
 }
 
 class Lru final : public EvictionPolicy {
@@ -33,14 +31,17 @@ class Lru final : public EvictionPolicy {
   std::string_view name() const override { return "lru"; }
 };
 
+// Chameleon 5.3.3: "Score = Frequency * Cost / Size + K, where Cost is the overhead to load an object into the cache".
+// Cherkasova's frequency is 1 when an object comes to the cache, and grows with each hit; K is the highest score that
+// was evicted until the object was used. So what is not used again goes at last, however often it was used before.
 class Gdsf final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
-    const double pages = Pages(candidate);
-    const double idle_ms = static_cast<double>(std::max<TimeNs>(0, context.now - candidate.last_use)) / kNsPerMs + 1.0;
-    return (candidate.uses + 1) * Cost(candidate, context.costs) / (pages * idle_ms);
+    const double k = context.clock == nullptr ? 0 : context.clock->At(candidate.last_use);
+    return std::max(1.0, candidate.uses) * Cost(candidate, context.costs) / Pages(candidate) + k;
   }
   std::string_view name() const override { return "gdsf"; }
+  bool has_clock() const override { return true; }
 
  private:
   static double Cost(const EvictionCandidate& candidate, const ReloadCosts& costs) {
@@ -57,6 +58,9 @@ class Gdsf final : public EvictionPolicy {
 // on the device, as in the paper's weighted request size (4.3.1). Recency is 0 for the longest unused candidate and 1
 // for one used now.
 //
+// Frequency is "the total number of times the adapter has been used within a specific time frame", whose length the
+// paper does not give (SystemSpec::usage_window).
+//
 // Chameleon scores adapters alone and keeps no history. Here a KV page is a candidate of one page with the same
 // formula; for its size it mostly goes first. Adapters of queued requests go after all others: their score is above 1,
 // the maximum of the sum.
@@ -66,13 +70,14 @@ class WeightedSum final : public EvictionPolicy {
       : name_(name), frequency_(frequency), recency_(recency), size_(size) {}
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const auto share = [](double part, double whole) { return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0; };
-    const double frequency = share(FrequencyAt(candidate, context.made_at), context.max_frequency);
+    const double frequency = share(Frequency(candidate, context), context.max_frequency);
     const double recency =
         share(Seconds(candidate.last_use - context.oldest_use), Seconds(context.now - context.oldest_use));
     const double size = share(Pages(candidate), static_cast<double>(context.max_pages));
     return frequency_ * frequency + recency_ * recency + size_ * size + (candidate.queued ? 1.0 : 0.0);
   }
   std::string_view name() const override { return name_; }
+  bool counts_window() const override { return true; }
 
  private:
   const std::string_view name_;
@@ -101,7 +106,7 @@ class FastLibra final : public EvictionPolicy {
   FastLibra(std::string_view name, bool lora_reward, TimeNs time_unit)
       : name_(name), lora_reward_(lora_reward), unit_seconds_(Seconds(time_unit)) {}
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
-    const double frequency = FrequencyAt(candidate, context.made_at);
+    const double frequency = Frequency(candidate, context);
     const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
     const double decay = 1.0 / (1.0 + std::exp(Seconds(context.now - candidate.last_use) / unit_seconds_));
     const bool rewarded = lora_reward_ && candidate.kind == CandidateKind::kAdapter;
@@ -196,6 +201,31 @@ constexpr std::array<Entry, 7> kPolicies = {{
 }};
 
 }  // namespace
+
+void EvictionClock::Evicts(double score, TimeNs now) {
+  if (!values_.empty() && score <= values_.back().k) return;
+  if (!values_.empty() && now <= values_.back().at) {
+    values_.back().k = score;
+    return;
+  }
+  values_.push_back({now, score});
+  if (values_.size() <= kMost) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < values_.size(); i += 2) values_[kept++] = values_[i];
+  values_.resize(kept);
+}
+
+double EvictionClock::At(TimeNs time) const {
+  const auto after = std::upper_bound(values_.begin(), values_.end(), time,
+                                      [](TimeNs at, const Value& value) { return at < value.at; });
+  return after == values_.begin() ? 0 : std::prev(after)->k;
+}
+
+void EvictionClock::Forget(TimeNs oldest) {
+  const auto after = std::upper_bound(values_.begin(), values_.end(), oldest,
+                                      [](TimeNs at, const Value& value) { return at < value.at; });
+  if (after - values_.begin() > 1) values_.erase(values_.begin(), std::prev(after));
+}
 
 std::vector<std::string> EvictionPolicyNames() {
   std::vector<std::string> names;

@@ -19,21 +19,44 @@ namespace loramux {
 // What a candidate holds.
 enum class CandidateKind : std::uint8_t { kAdapter, kKeysAndValues };
 
-// Half-life of the visit counts of adapters and KV pages; also the default of DependencyTree.
+// Default of SystemSpec::usage_window: half-life of the visit counts of adapters and KV pages.
 inline constexpr TimeNs kFrequencyHalfLife = 60 * kNsPerSecond;
 
 // An idle adapter or an idle KV page.
 struct EvictionCandidate {
   std::int64_t pages = 0;  // pages that its eviction would free
   TimeNs last_use = 0;
-  double uses = 0;  // adapter: requests so far; KV page: the decaying frequency
+  double uses = 0;  // adapter: requests since it came to the device; KV page: the decaying frequency
   ReloadFrom reload = ReloadFrom::kDisk;
   CandidateKind kind = CandidateKind::kAdapter;
-  double frequency = 0;  // visits, decaying, as of `frequency_at`
+  double frequency = 0;  // visits, decaying, as of `frequency_at`; see EvictionPolicy::counts_window
   TimeNs frequency_at = 0;
   double reuse_factor = 1;  // expected visits, relative to ReuseRates::Prior
   // For adapters: a waiting request wants it. For KV pages KvEvictionPlan keeps this itself.
   bool queued = false;
+};
+
+// GDSF's clock K: the highest score that was evicted so far. It never goes back. It remembers its values, so that no
+// candidate needs to keep K as of its last use.
+class EvictionClock {
+ public:
+  // Content of this score is evicted at `now`. REQUIRES: `now` does not decrease.
+  void Evicts(double score, TimeNs now);
+  // K at `time`; 0 before the first eviction.
+  double At(TimeNs time) const;
+  // At is no longer asked for times before `oldest`.
+  void Forget(TimeNs oldest);
+
+ private:
+  // K from `at` on.
+  struct Value {
+    TimeNs at = 0;
+    double k = 0;
+  };
+  // Beyond so many values, every second one is forgotten: K of old uses is then a little too low.
+  static constexpr std::size_t kMost = 1 << 16;
+
+  std::vector<Value> values_;  // ascending in both
 };
 
 // The inputs of a score that all candidates share. Everything but `now` is computed beside the forward pass
@@ -41,16 +64,18 @@ struct EvictionCandidate {
 struct EvictionContext {
   TimeNs now = 0;
   double total_visits = 0;             // by requests, to adapters and the base model; decaying, at `made_at`
-  double max_frequency = 0;            // largest frequency of an adapter on the device; decaying, at `made_at`
+  double max_frequency = 0;            // largest frequency of an adapter on the device, at `made_at`
   std::int64_t max_pages = 1;          // pages of the largest adapter on the device
   TimeNs oldest_use = 0;               // when the least recently used of them, or an idle page, was used
   std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
   // FastLibra's Low_lora (equation 3): the number of adapters that batches are expected to need.
   double low_lora = 0;
   TimeNs made_at = 0;
-  double requests = 0;       // running and waiting
-  double remembered_s = 30;  // seconds; see ReuseRates::Remembered
-  ReloadCosts costs;         // as measured
+  double requests = 0;                    // running and waiting
+  double remembered_s = 30;               // seconds; see ReuseRates::Remembered
+  ReloadCosts costs;                      // as measured
+  TimeNs half_life = kFrequencyHalfLife;  // time in which half of the visits are forgotten
+  const EvictionClock* clock = nullptr;   // null: K is 0
 };
 
 // Scores candidates for eviction; see the top of this file.
@@ -70,6 +95,11 @@ class EvictionPolicy {
   virtual bool weighs_reuse() const { return false; }
   // Whether scores depend on EvictionContext::low_lora. If not, it stays 0.
   virtual bool counts_needed_adapters() const { return false; }
+  // Whether an adapter's frequency is the number of its uses "within a specific time frame" (Chameleon 4.2) up to now,
+  // instead of visits that decay.
+  virtual bool counts_window() const { return false; }
+  // Whether scores depend on EvictionContext::clock. If not, no evictions are noted in it.
+  virtual bool has_clock() const { return false; }
 };
 
 // Weights of Chameleon's score (section 4.2): F of frequency, R of recency, S of size. Of FastLibra's: the unit of t in
@@ -81,8 +111,8 @@ struct ScoreWeights {
 
 // Returns the policy of this name:
 // - "lru": least recently used first (vLLM-LoRA), for adapters and KV pages alike.
-// - "gdsf": GreedyDual-Size-Frequency (Cherkasova 1998) over idle time: uses x reload cost / (size x age). A frequently
-//   used adapter with a high reload cost for its size stays longest.
+// - "gdsf": GreedyDual-Size-Frequency (Cherkasova 1998; Chameleon 5.3.3): Frequency x Cost / Size + K, with the clock K
+//   as of the last use.
 // - "fairshare": Chameleon's frequency, recency and size in equal parts (Chameleon 5.3.3).
 // - "chameleon": frequency, recency and size with these weights, 0.45, 0.10 and 0.45 unless given (Chameleon 4.2).
 // - "fastlibra": the cost model of FastLibra 5.2.

@@ -60,7 +60,9 @@ TEST(EvictionPolicy, LruGoesByLastUseAlone) {
 
 TEST(EvictionPolicy, GdsfKeepsFrequentSmallAndRecentOnes) {
   const auto gdsf = Make("gdsf");
-  const EvictionContext context{.now = kNsPerSecond};
+  EvictionClock clock;
+  clock.Evicts(2, kNsPerSecond * 3 / 4);
+  const EvictionContext context{.now = kNsPerSecond, .clock = &clock};
   const EvictionCandidate base{.pages = 10, .last_use = context.now / 2, .uses = 5, .reload = ReloadFrom::kHost};
   EvictionCandidate other = base;
   other.uses = 50;
@@ -79,10 +81,40 @@ TEST(EvictionPolicy, GdsfKeepsFrequentSmallAndRecentOnes) {
   EXPECT_LT(gdsf->Score(other, context), gdsf->Score(computed, context));
 }
 
-// 5 uses; 10 pages of 0.1 and a latency of 8; idle for 499 ms: 6 x 9 / (10 x 500).
+// "Score = Frequency * Cost / Size + K" (Chameleon 5.3.3). 10 pages of 0.1 and a latency of 8: a cost of 9. K is that
+// of the last use: nothing was evicted before 100 ms, a score of 2 then, and one of 5 at 300 ms.
 TEST(EvictionPolicy, GdsfByHand) {
-  const EvictionCandidate candidate{.pages = 10, .last_use = 1 * kNsPerMs, .uses = 5, .reload = ReloadFrom::kHost};
-  EXPECT_DOUBLE_EQ(Make("gdsf")->Score(candidate, {.now = 500 * kNsPerMs}), 6.0 * 9 / (10 * 500));
+  const auto gdsf = Make("gdsf");
+  EvictionClock clock;
+  const EvictionContext context{.now = 500 * kNsPerMs, .clock = &clock};
+  EvictionCandidate candidate{.pages = 10, .last_use = 1 * kNsPerMs, .uses = 5, .reload = ReloadFrom::kHost};
+  EXPECT_DOUBLE_EQ(gdsf->Score(candidate, context), 5.0 * 9 / 10);
+  clock.Evicts(2, 100 * kNsPerMs);
+  clock.Evicts(5, 300 * kNsPerMs);
+  EXPECT_DOUBLE_EQ(gdsf->Score(candidate, context), 5.0 * 9 / 10);
+  candidate.last_use = 200 * kNsPerMs;
+  EXPECT_DOUBLE_EQ(gdsf->Score(candidate, context), 5.0 * 9 / 10 + 2);
+  candidate.last_use = 300 * kNsPerMs;
+  candidate.uses = 0;  // loaded ahead: it counts as used once
+  EXPECT_DOUBLE_EQ(gdsf->Score(candidate, context), 9.0 / 10 + 5);
+}
+
+TEST(EvictionClock, NeverGoesBackAndRemembersWhatItWas) {
+  EvictionClock clock;
+  EXPECT_EQ(clock.At(100), 0);
+  clock.Evicts(3, 10);
+  clock.Evicts(2, 20);
+  clock.Evicts(4, 30);
+  clock.Evicts(6, 30);  // one after another in one step
+  EXPECT_EQ(clock.At(9), 0);
+  EXPECT_EQ(clock.At(29), 3);
+  EXPECT_EQ(clock.At(30), 6);
+  clock.Forget(25);
+  EXPECT_EQ(clock.At(25), 3);
+  for (int i = 0; i < 200'000; ++i) clock.Evicts(i, 100 + i);
+  EXPECT_EQ(clock.At(200'099), 199'999);
+  EXPECT_LE(clock.At(50'100), 50'000);
+  EXPECT_GE(clock.At(50'100), 49'980);
 }
 
 // Frequencies of 4, 1 and 2 of 4; ages of 100, 0 and 50 seconds of 100; 10, 40 and 20 pages of 40.

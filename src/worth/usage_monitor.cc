@@ -3,21 +3,25 @@
 #include <algorithm>
 #include <cmath>
 
-#include "worth/eviction_policy.h"
-
 namespace loramux {
 
-double UsageMonitor::Decayed(const Visits& visits, TimeNs now) {
+double UsageMonitor::Decayed(const Visits& visits, TimeNs now) const {
   const auto idle = static_cast<double>(std::max<TimeNs>(0, now - visits.at));
-  return visits.frequency * std::exp2(-idle / static_cast<double>(kFrequencyHalfLife));
+  return visits.frequency * std::exp2(-idle / static_cast<double>(window_));
 }
 
-void UsageMonitor::Add(Visits& visits, TimeNs now) { visits = {Decayed(visits, now) + 1.0, now}; }
+void UsageMonitor::Add(Visits& visits, TimeNs now) const { visits = {Decayed(visits, now) + 1.0, now}; }
 
 void UsageMonitor::Visit(std::size_t slot, AdapterGeneration generation, TimeNs now) {
   if (entries_.size() <= slot) entries_.resize(slot + 1);
-  if (entries_[slot].generation != generation) entries_[slot] = {generation, {}};
-  Visits& visits = entries_[slot].visits;
+  Entry& entry = entries_[slot];
+  if (entry.generation != generation) entry = {.generation = generation};
+  const std::int64_t part = PartOf(now);
+  for (std::int64_t i = std::max(entry.part + 1, part - kWindowParts + 1); i <= part; ++i)
+    entry.parts[static_cast<std::size_t>(i % kWindowParts)] = 0;
+  entry.part = std::max(entry.part, part);
+  ++entry.parts[static_cast<std::size_t>(entry.part % kWindowParts)];
+  Visits& visits = entry.visits;
   if (visits.frequency > 0) reuse_.SawVisit(visits.frequency, now - visits.at);
   Add(visits, now);
   Add(total_, now);
@@ -38,6 +42,15 @@ void UsageMonitor::Learn(TimeNs now, double remembered_s) {
 
 UsageMonitor::Visits UsageMonitor::Of(std::size_t slot, AdapterGeneration generation) const {
   return slot < entries_.size() && entries_[slot].generation == generation ? entries_[slot].visits : Visits{};
+}
+
+std::int64_t UsageMonitor::InWindow(std::size_t slot, AdapterGeneration generation, TimeNs now) const {
+  if (slot >= entries_.size() || entries_[slot].generation != generation) return 0;
+  const Entry& entry = entries_[slot];
+  std::int64_t visits = 0;
+  for (std::int64_t i = std::max<std::int64_t>(0, PartOf(now) - kWindowParts + 1); i <= entry.part; ++i)
+    visits += entry.parts[static_cast<std::size_t>(i % kWindowParts)];
+  return visits;
 }
 
 void UsageMonitor::SawBatch(std::int64_t requests, TimeNs now) {

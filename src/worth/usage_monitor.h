@@ -1,10 +1,11 @@
 // The recent use of adapters, as eviction policies need it: request frequency, rate of reuse, and batch size.
 //
-// Counts visits that decay by half every kFrequencyHalfLife, indexed by the slot of the adapter in the residency
-// manager. Recording takes constant time; it allocates only when there are more adapters than ever before. Not
-// thread-safe; reads no clock.
+// Counts visits that decay by half in a half-life, and those within a window of that length, indexed by the slot of the
+// adapter in the residency manager. Recording takes constant time; it allocates only when there are more adapters than
+// ever before. Not thread-safe; reads no clock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -26,6 +27,8 @@ class UsageMonitor {
   // A request begins with the adapter in this slot (Visit) or with the base model (VisitBase).
   void Visit(std::size_t slot, AdapterGeneration generation, TimeNs now);
   void VisitBase(TimeNs now) { Add(total_, now); }
+  // The half-life and the window; before the first visit. REQUIRES: window >= kWindowParts ns.
+  void set_window(TimeNs window) { window_ = window; }
   // Records that an adapter whose last visit is `visits` was still not visited at `now`. It was checked last `since`
   // nanoseconds ago.
   void SawNoVisit(const Visits& visits, TimeNs now, TimeNs since);
@@ -43,6 +46,8 @@ class UsageMonitor {
 
   // The adapter's visits; none if it was never visited or another adapter used its slot last.
   Visits Of(std::size_t slot, AdapterGeneration generation) const;
+  // The adapter's visits within the last window, in steps of a sixteenth of it. REQUIRES: no visit is later than `now`.
+  std::int64_t InWindow(std::size_t slot, AdapterGeneration generation, TimeNs now) const;
   // Visits of all adapters and the base model, decayed to `now`.
   double TotalVisits(TimeNs now) const { return Decayed(total_, now); }
   // Mean number of requests in a batch over the last 5 seconds (set_batch_window), in steps of a twentieth of it
@@ -50,14 +55,17 @@ class UsageMonitor {
   double RecentBatchSize(TimeNs now) const;
 
   // The frequency of `visits`, decayed to `now`.
-  static double Decayed(const Visits& visits, TimeNs now);
+  double Decayed(const Visits& visits, TimeNs now) const;
 
  private:
   static constexpr std::size_t kBuckets = 20;
+  static constexpr std::int64_t kWindowParts = 16;
   // The visits of the adapter in one slot.
   struct Entry {
     AdapterGeneration generation;
     Visits visits;
+    std::int64_t part = 0;                               // the last part of a window with a visit, since time 0
+    std::array<std::uint32_t, kWindowParts> parts = {};  // visits by part, modulo kWindowParts, up to that one
   };
   // The batches of one interval of bucket_.
   struct Bucket {
@@ -66,8 +74,11 @@ class UsageMonitor {
   };
 
   // Adds a visit at `now`.
-  static void Add(Visits& visits, TimeNs now);
+  void Add(Visits& visits, TimeNs now) const;
+  // The number of the part of a window that `now` is in.
+  std::int64_t PartOf(TimeNs now) const { return now / (window_ / kWindowParts); }
 
+  TimeNs window_ = 60 * kNsPerSecond;
   std::vector<Entry> entries_;  // by slot
   Visits total_;
   ReuseRates reuse_;  // how often adapters are used again; "idle" is the time since the last visit

@@ -13,9 +13,29 @@ TEST(UsageMonitor, HalfOfTheVisitsAreForgottenInAHalfLife) {
   monitor.Visit(2, adapter, kFrequencyHalfLife);
   EXPECT_DOUBLE_EQ(monitor.Of(2, adapter).frequency, 2.0);
   EXPECT_EQ(monitor.Of(2, adapter).at, kFrequencyHalfLife);
-  EXPECT_DOUBLE_EQ(UsageMonitor::Decayed(monitor.Of(2, adapter), 3 * kFrequencyHalfLife), 0.5);
+  EXPECT_DOUBLE_EQ(monitor.Decayed(monitor.Of(2, adapter), 3 * kFrequencyHalfLife), 0.5);
   monitor.VisitBase(kFrequencyHalfLife);
   EXPECT_DOUBLE_EQ(monitor.TotalVisits(kFrequencyHalfLife), 3.0);
+}
+
+// "The total number of times the adapter has been used within a specific time frame" (Chameleon 4.2).
+TEST(UsageMonitor, CountsTheVisitsWithinTheWindow) {
+  UsageMonitor monitor;
+  monitor.set_window(16 * kNsPerSecond);
+  const AdapterGeneration adapter{7};
+  const auto count = [&](TimeNs now) { return monitor.InWindow(2, adapter, now); };
+  EXPECT_EQ(count(0), 0);
+  for (const int second : {100, 100, 103, 110}) monitor.Visit(2, adapter, second * kNsPerSecond);
+  EXPECT_EQ(count(110 * kNsPerSecond), 4);
+  EXPECT_EQ(count(115 * kNsPerSecond), 4);
+  EXPECT_EQ(count(116 * kNsPerSecond), 2);
+  EXPECT_EQ(count(119 * kNsPerSecond), 1);
+  EXPECT_EQ(count(126 * kNsPerSecond), 0);
+  monitor.Visit(2, adapter, 500 * kNsPerSecond);  // long after
+  EXPECT_EQ(count(500 * kNsPerSecond), 1);
+  EXPECT_EQ(monitor.InWindow(2, AdapterGeneration{8}, 500 * kNsPerSecond), 0);
+  EXPECT_EQ(monitor.InWindow(3, adapter, 500 * kNsPerSecond), 0);
+  EXPECT_DOUBLE_EQ(monitor.Decayed({.frequency = 4, .at = 0}, 32 * kNsPerSecond), 1.0);
 }
 
 // Adapters that are visited once only are worth less than the prior says; those visited every second are worth more.

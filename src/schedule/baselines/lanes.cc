@@ -11,8 +11,6 @@
 namespace loramux {
 namespace {
 
-// Waiting requests that are considered behind one that memory has no room for.
-constexpr int kBypassTries = 16;
 // Number of turns by which a batch prefetches the requests that it will read: about the latency of a miss in the
 // second-level cache.
 constexpr std::size_t kAhead = 6;
@@ -51,14 +49,13 @@ std::size_t Lanes::AdmitFrom(Admitter& admitter, std::size_t lane, std::size_t f
   StepDraft& draft = admitter.draft();
   const std::vector<Turn>& turns = draft.turns.all();
   const Request* blocked = nullptr;  // by memory
-  int tries = kBypassTries;
   for (std::size_t at = first; at < draft.turns.lane_begin(lane + 1); ++at) {
     Request* const request = turns[at].request;
     if (at + kAhead < turns.size()) PrefetchExtent(*turns[at + kAhead].request);
     if (draft.turns.IsOverdue(*request)) continue;  // already considered
     const auto needed = static_cast<double>(request->quota_tokens);
     if (needed > tokens && lane_use_[lane] > 0) return blocked == nullptr ? at : kBlocked;
-    if (blocked != nullptr && (--tries < 0 || !MayOvertake(draft, *request))) continue;
+    if (blocked != nullptr && !MayOvertake(draft, *request)) continue;
     const AdmissionOutcome outcome = admitter.TryAdmit(request);
     if (outcome == AdmissionOutcome::kBlocked && blocked == nullptr) {
       blocked = request;
@@ -106,21 +103,35 @@ double Lanes::DecodeSeconds(const StepDraft& draft) {
   return draft.view.options.costs->SecondsOf(load);
 }
 
-// Time until running requests have ended that together hold what this request needs. Counts them in the order of
-// their predicted ends.
+// Time until running requests have ended that together hold what this request needs: their pages, and their adapters,
+// which can then be evicted. Counts them in the order of their predicted ends.
 void Lanes::EstimateTimeUntilRoom(const StepDraft& draft, const Request& request) {
   ends_.Clear();
   if (draft.view.options.costs != nullptr) decode_seconds_ = DecodeSeconds(draft);
   for (const Runner& runner : draft.runners) ends_.Append(RunTimeOf(draft, *runner.request), runner.request);
   ends_.MakeHeap();  // few are needed, and each needs a walk along its path to count its pages
-  std::int64_t missing = PagesToRun(draft.view, request) + draft.view.GrowthReserve() - draft.room.free_kv();
+  users_left_.clear();
+  std::int64_t missing = MissingFor(draft, request);
   time_until_room_ = std::numeric_limits<double>::infinity();
   for (; !ends_.empty(); ends_.PopFirst()) {
-    missing -= draft.prefixes.PagesFreedBy(*ends_.first().request);
+    const Request& ended = *ends_.first().request;
+    missing -= draft.prefixes.PagesFreedBy(ended) + PagesOfLastUse(draft, ended, request);
+    --missing;  // it grows no more: GrowthReserve
     if (missing > 0) continue;
     time_until_room_ = ends_.first().time;
     return;
   }
+}
+
+// Pages of the adapter of `ended` that can be evicted for `request` if no other user is left.
+std::int64_t Lanes::PagesOfLastUse(const StepDraft& draft, const Request& ended, const Request& request) {
+  if (ended.adapter == kBaseModel || ended.adapter == request.adapter || draft.view.partitioned()) return 0;
+  const AdapterResidency& adapter = draft.view.residency.Get(ended.adapter);
+  auto left = std::find_if(users_left_.begin(), users_left_.end(),
+                           [&](const auto& users) { return users.first == ended.adapter; });
+  if (left == users_left_.end()) left = users_left_.insert(left, {ended.adapter, draft.room.users(adapter)});
+  const bool stays = --left->second > 0 || adapter.kept || draft.room.Is(ended.adapter, Draft::kWanted);
+  return stays ? 0 : adapter.pages;
 }
 
 // A request may overtake only if it will probably end before the older one could start, and only once. A squash does

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "schedule/heap.h"
@@ -61,6 +62,7 @@ class Lanes final : public StepRule {
   static double DecodeSeconds(const StepDraft& draft);
   // Sets time_until_room_ for the request, which memory has no room for.
   void EstimateTimeUntilRoom(const StepDraft& draft, const Request& request);
+  std::int64_t PagesOfLastUse(const StepDraft& draft, const Request& ended, const Request& request);
   // True if the request may overtake the one that memory has no room for.
   bool MayOvertake(const StepDraft& draft, const Request& request) const;
   // True if free memory has room for the request and for its adapter, which is not on the device.
@@ -83,8 +85,9 @@ class Lanes final : public StepRule {
   std::vector<Overtaker> overtakers_;            // ascending by request
   std::array<double, kMaxLanes> lane_use_ = {};  // tokens of running requests and of those that the plan admits
   Heap<End, EndsBefore> ends_;                   // when running requests end, the earliest first
-  double decode_seconds_ = 0;                    // DecodeSeconds, with a performance model
-  double time_until_room_ = 0;                   // as in RunTimeOf
+  std::vector<std::pair<AdapterGeneration, std::int32_t>> users_left_;  // by adapter, in EstimateTimeUntilRoom
+  double decode_seconds_ = 0;                                           // DecodeSeconds, with a performance model
+  double time_until_room_ = 0;                                          // as in RunTimeOf
 };
 
 }  // namespace loramux

@@ -96,7 +96,8 @@ bool Preemption::ForGrowth(std::size_t runner, std::int64_t pages) {
       if (evicted) continue;
     }
     const std::size_t last = runners.size() - 1;
-    const bool ranks = !draft_.rules.ReservesOutput();  // otherwise no waiting request takes from a running one
+    // Otherwise no waiting request takes from a running one.
+    const bool ranks = !draft_.rules.ReservesOutput() && draft_.view.options.discard_share > 0;
     const bool below_waiter = ranks && last > runner && first_waiter_ < runners[last].rank;
     const bool below_overdue = ranks && first_overdue_ < runners[last].rank;
     if (!below_waiter && !below_overdue) {

@@ -32,7 +32,8 @@ void Turns::PutResidentsFirst(std::size_t limit, TimeNs now) {
   for (std::vector<Turn>* part : {&later_turns_, &last_turns_}) part->clear();
   std::size_t kept = 0;
   for (const Turn& turn : turns) {
-    const bool overdue = turn.standing.overdue || now - turn.request->arrival > view_.options.age_bound;
+    const bool overdue =
+        view_.options.overdue_first && (turn.standing.overdue || now - turn.request->arrival > view_.options.age_bound);
     if (overdue)
       turns[kept++] = turn;
     else if (room_.IsLoading(*turn.request))
@@ -53,6 +54,7 @@ void Turns::PutResidentsFirst(std::size_t limit, TimeNs now) {
 // FairnessOptions::max_wait instead, so that one tenant's old requests do not block the others.
 void Turns::FindOverdue(TimeNs now) {
   overdue_.clear();
+  if (!view_.options.overdue_first) return;
   if (view_.queues.tenants().active_tenants() > 1) {
     if (Request* const turn = OverdueTurn()) overdue_.push_back(turn);
     return;

@@ -58,7 +58,9 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
               .made_at = now,
               .requests = static_cast<double>(state.requests),
               .remembered_s = ReuseRates::Remembered(turnover_.Seconds()),
-              .costs = reload_costs_.Costs()};
+              .costs = reload_costs_.Costs(),
+              .half_life = usage_window_,
+              .clock = &clock_};
   const bool weighs_reuse = policy_.weighs_reuse(), counts_needed = policy_.counts_needed_adapters();
   const double batch_size = counts_needed ? usage_.RecentBatchSize(now) : 0;
   double ranks = 0, pages = 0;
@@ -66,9 +68,9 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
     if (adapter.version == nullptr) continue;
     const bool resident = adapter.device == TierState::kResident;
     if (!resident && !weighs_reuse && !counts_needed) continue;
-    const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
+    const UsageMonitor::Visits visits = VisitsOf(adapter, now);
     if (weighs_reuse) usage_.SawNoVisit(visits, now, since);
-    const double frequency = UsageMonitor::Decayed(visits, now);
+    const double frequency = usage_.Decayed(visits, now);
     if (counts_needed && context_.total_visits > 0)
       context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
     if (!resident) continue;
@@ -79,6 +81,7 @@ void AdapterWorth::Refresh(const CacheState& state, TimeNs now) {
     context_.max_pages = std::max(context_.max_pages, adapter.version->layout.pages);
     context_.oldest_use = std::min(context_.oldest_use, adapter.last_use);
   }
+  clock_.Forget(context_.oldest_use);
   if (assists_ && context_.resident_adapters > 0) {
     const auto adapters = static_cast<double>(context_.resident_adapters);
     context_.costs.assisted = AssistedCost(ranks / adapters, pages / adapters);
@@ -99,11 +102,18 @@ std::optional<ReloadCosts::Load> AdapterWorth::AssistedCost(double ranks, double
   return ReloadCosts::Load{.page = std::max(0.0, seconds(ranks) - none) / pages / unit, .latency = none / unit};
 }
 
+// A number of uses does not decay: it is as of now.
+UsageMonitor::Visits AdapterWorth::VisitsOf(const AdapterResidency& adapter, TimeNs now) const {
+  const AdapterGeneration generation = adapter.version->generation;
+  if (!policy_.counts_window()) return usage_.Of(adapter.slot, generation);
+  return {.frequency = static_cast<double>(usage_.InWindow(adapter.slot, generation, now)), .at = now};
+}
+
 double AdapterWorth::ScoreOf(const AdapterResidency& adapter, TimeNs now) const {
-  const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
+  const UsageMonitor::Visits visits = VisitsOf(adapter, now);
   return Score({.pages = adapter.pages,
                 .last_use = adapter.last_use,
-                .uses = static_cast<double>(adapter.uses),
+                .uses = static_cast<double>(adapter.uses_here),
                 .reload = ReloadOf(adapter),
                 .frequency = visits.frequency,
                 .frequency_at = visits.at,
@@ -113,10 +123,10 @@ double AdapterWorth::ScoreOf(const AdapterResidency& adapter, TimeNs now) const 
 }
 
 double AdapterWorth::ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) const {
-  const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
+  const UsageMonitor::Visits visits = VisitsOf(adapter, now);
   return Score({.pages = adapter.version->layout.pages,
                 .last_use = now,
-                .uses = static_cast<double>(adapter.uses),
+                .uses = static_cast<double>(adapter.uses_here),
                 .reload = ReloadOf(adapter),
                 .frequency = visits.frequency,
                 .frequency_at = visits.at},

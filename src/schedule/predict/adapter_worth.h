@@ -21,7 +21,11 @@ class AdapterWorth {
  public:
   AdapterWorth(const EvictionPolicy& policy, const ResidencyManager& residency, const ExpectedAdapters& expected,
                std::int64_t page_tokens)
-      : policy_(policy), residency_(residency), expected_(expected), page_tokens_(page_tokens) {}
+      : policy_(policy), residency_(residency), expected_(expected), page_tokens_(page_tokens) {
+    context_.clock = &clock_;
+  }
+  AdapterWorth(const AdapterWorth&) = delete;
+  AdapterWorth& operator=(const AdapterWorth&) = delete;
 
   // A step's plan was committed. Its admissions count as visits, and the step is measured.
   void StepBegan(const StepPlan& plan, TimeNs now);
@@ -31,6 +35,11 @@ class AdapterWorth {
   void SawLoad(const AdapterResidency& adapter, TimeNs took);
   // FastLibra's window for the mean size of a batch (UsageMonitor).
   void set_batch_window(TimeNs window) { usage_.set_batch_window(window); }
+  // SystemSpec::usage_window.
+  void set_usage_window(TimeNs window) {
+    usage_.set_window(window);
+    usage_window_ = context_.half_life = window;
+  }
   // The costs of reloads, to set what they are until they were measured.
   ReloadCostEstimator& reload_costs() { return reload_costs_; }
   const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
@@ -57,6 +66,9 @@ class AdapterWorth {
   // The context that the policy gets.
   const EvictionContext& context() const { return context_; }
 
+  // Content of this score is evicted from the device.
+  void Evicts(double score, TimeNs now) { clock_.Evicts(score, now); }
+
   // The score of an adapter: the lowest is evicted first.
   double ScoreOf(const AdapterResidency& adapter, TimeNs now) const;
   // The score that it would have as an idle adapter that was used now.
@@ -70,6 +82,8 @@ class AdapterWorth {
     TimeNs began = -1;  // -1: none, or already measured
     std::int64_t tokens = 0, prefill_tokens = 0;
   };
+  // The adapter's frequency for the policy.
+  UsageMonitor::Visits VisitsOf(const AdapterResidency& adapter, TimeNs now) const;
   // What a request with the mean prompt loses by assistance, in the unit of the costs: a line through an adapter of no
   // rank and `ranks` in `pages`.
   std::optional<ReloadCosts::Load> AssistedCost(double ranks, double pages) const;
@@ -83,6 +97,8 @@ class AdapterWorth {
   const ExpectedAdapters& expected_;
   const std::int64_t page_tokens_;
   UsageMonitor usage_;
+  TimeNs usage_window_ = kFrequencyHalfLife;
+  EvictionClock clock_;
   ReloadCostEstimator reload_costs_;
   Turnover turnover_;
   mutable EvictionContext context_;  // `now` is that of the last score

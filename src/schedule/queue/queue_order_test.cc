@@ -1,6 +1,7 @@
 #include "schedule/queue/queue_order.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 
@@ -42,11 +43,11 @@ struct World {
   World(const std::string& name, std::int64_t device_pages, SystemSpec spec = {}, double quota_tokens = 0,
         bool history = false)
       : World(device_pages, Described(name, device_pages, std::move(spec), quota_tokens), history) {}
-  World(std::int64_t device_pages, const SystemSpec& spec, bool history)
+  World(std::int64_t device_pages, const SystemSpec& spec, bool history, std::unique_ptr<QueueOrder> made = nullptr)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
         residency(*device, *host, transfer),
-        order(std::move(MakeQueueOrder(spec)).value()),
+        order(made != nullptr ? std::move(made) : std::move(MakeQueueOrder(spec)).value()),
         tree(history ? DependencyTree(4, device.get(), host.get()) : DependencyTree(4)),
         tiers(history ? KvTiers(tree, *device, *host, transfer) : KvTiers(tree)),
         scheduler(spec, {.device = *device,
@@ -283,6 +284,62 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   EXPECT_LE(waited["mlq"], 10 * 1000);
   EXPECT_LE(waited["mlq-static"], 10 * 1000);
   EXPECT_GT(waited["fifo"], 100 * 1000);
+}
+
+// Queues for requests of 10, 20 and 50 tokens, with fixed quotas.
+class ThreeQueues final : public QueueOrder {
+ public:
+  std::string_view name() const override { return "three"; }
+  std::int32_t lanes() const override { return 3; }
+  std::int32_t LaneOf(const Request& request) const override {
+    return request.prompt_tokens < 10 ? 0 : request.prompt_tokens < 25 ? 1 : 2;
+  }
+  bool has_quotas() const override { return true; }
+  double Quota(std::int32_t lane) const override {
+    return std::array{30.0, 40.0, 100.0}[static_cast<std::size_t>(lane)];
+  }
+};
+
+// Chameleon's figure 10. (a) The small queue admits three requests, and the fourth waits for quota; so it goes with the
+// others, and nothing is left over. (b) The medium queue has a single request. Its spare tokens admit the small
+// queue's pending request; what is then left is not enough for the large queue's.
+TEST(QueueOrder, TheTwoPhasesOfAlgorithm1AreThoseOfFigure10) {
+  for (const int mediums : {3, 1}) {
+    SCOPED_TRACE(mediums);
+    World w(400,
+            World::Described("mlq", 400, {.max_running = 64, .max_batch_tokens = 512, .overdue_first = false}, 170),
+            false, std::make_unique<ThreeQueues>());
+    std::vector<Request*> small, medium, large;
+    for (int i = 0; i < 4; ++i) small.push_back(w.Add({.prompt = 4, .output = 6}));
+    for (int i = 0; i < mediums; ++i) medium.push_back(w.Add({.prompt = 10, .output = 10}));
+    for (int i = 0; i < 3; ++i) large.push_back(w.Add({.prompt = 25, .output = 25}));
+    w.Step();
+    const auto running = [](const std::vector<Request*>& queue) {
+      return std::count_if(queue.begin(), queue.end(),
+                           [](const Request* request) { return request->state == RequestState::kRunning; });
+    };
+    EXPECT_EQ(running(small), mediums == 1 ? 4 : 3);
+    EXPECT_EQ(running(medium), mediums == 1 ? 1 : 2);
+    EXPECT_EQ(running(large), 2);
+    w.RunToEnd();
+  }
+}
+
+// By the letter a request waits for the quota of its queue however long it has waited.
+TEST(QueueOrder, NoneGoesOutsideTheQuotasUnlessOverdueOnesGoFirst) {
+  for (const bool overdue_first : {false, true}) {
+    SCOPED_TRACE(overdue_first);
+    World w("mlq", 64,
+            {.max_running = 8, .max_batch_tokens = 64, .age_bound = 5 * 1000, .overdue_first = overdue_first},
+            /*quota_tokens=*/100);
+    Request* const holder = w.Add({.prompt = 20, .output = 60});
+    w.Step();
+    Request* const waits = w.Add({.prompt = 20, .output = 20});
+    for (int i = 0; i < 20; ++i) w.Step();
+    EXPECT_EQ(holder->state, RequestState::kRunning);
+    EXPECT_EQ(waits->state == RequestState::kRunning, overdue_first);
+    w.RunToEnd();
+  }
 }
 
 // A second turn of a dialogue: the cache has all of its prompt but the last page. Each request waits in the lane of the
