@@ -63,6 +63,14 @@ void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Devices that act as one by tensor parallelism; with --find-servers several numbers, separated by "
                     "commas, to compare",
             .comma_list = true});
+  line.Add({.names = "--pipeline-stages",
+            .target = &flags.stages,
+            .unit = "N",
+            .group = group,
+            .help =
+                "Stages of a pipeline, of --gpus devices each: the layers are split among them, and the sequences of "
+                "a step pass them in as many microbatches",
+            .range = {{1, 1024}}});
   line.Add({.names = "--device-memory",
             .target = &flags.device_memory_gb,
             .unit = "GB",
@@ -418,6 +426,9 @@ Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, Simulati
   if (flags.gpus != std::vector<std::int64_t>{1})
     return InvalidArgument("--gpus: expected 1 with --profile, because the profile was measured on one device",
                            "--gpus");
+  if (flags.stages != 1)
+    return InvalidArgument("--pipeline-stages: expected 1 with --profile, because it was measured on one device",
+                           "--pipeline-stages");
   UseProfile(profile, options);
   options.device.name = fmt::format("{} (measured: {}), memory of {}", Printable(profile.base.name),
                                     Printable(profile.device), options.device.name);
@@ -470,7 +481,8 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
   ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
   SimulationOptions options = flags.fleet.server;
-  ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus.front(), flags.memory_share, targets));
+  ASSIGN_OR_RETURN(options.device,
+                   DescribeDevice(device, model, flags.gpus.front(), flags.memory_share, targets, flags.stages));
   if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options));
   if (flags.host_link_gb > 0) {
     for (auto* link : {&options.device.model.host_to_device, &options.device.model.device_to_host}) {
@@ -564,6 +576,9 @@ Result<PreparedSimulation> PrepareSimulation(SimulateFlags& flags) {
   for (const Preset& preset : prepared.presets) {
     RETURN_IF_ERROR(CheckMaxDecodeStep(preset.spec, &prepared.options.device.model));
   }
+  if (flags.stages > 1 && flags.find_servers)
+    return InvalidArgument("--pipeline-stages: expected 1 with --find-servers, which counts devices by --gpus",
+                           "--pipeline-stages");
   if (flags.gpus.size() > 1 && !flags.find_servers)
     return InvalidArgument("--gpus: expected one number without --find-servers", "--gpus");
   ASSIGN_OR_RETURN(const DeviceShape device, DeviceOf(flags));

@@ -23,6 +23,7 @@ struct SimulateFlags {
   bool steady = false;                   // always the model's, whatever the profile says
   double host_link_gb = 0;               // per second; 0: the device's, or the profile's
   std::vector<std::int64_t> gpus = {1};  // more than one number only with --find-servers
+  std::int64_t stages = 1;               // SimulatedDevice::stages
   std::int64_t page_tokens = 0;          // 0: the preset's
   double memory_share = 0.9, host_memory_gb = 256;
   double device_memory_gb = 0;  // memory of a device; 0: the data sheet's

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/ceil_divide.h"
+
 namespace loramux {
 namespace {
 
@@ -129,6 +131,20 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   return result;
 }
 
+// A token's activations go from stage to stage, in 16 bits. Each stage loads its part of an adapter over a link of its
+// own.
+void AddStages(const DeviceShape& device, const ModelShape& model, std::int64_t stages, PerformanceModel& result) {
+  const auto hops = static_cast<double>(stages - 1);
+  result.step += hops * kAllReduceSeconds;
+  const double token = hops * 2 * static_cast<double>(model.hidden) / (device.peer_link * kPeerLinkShare);
+  if (stages > 1) {
+    result.per_prefill_token += token;
+    result.per_decode_sequence += token;
+  }
+  for (PerformanceModel::Link* link : {&result.host_to_device, &result.device_to_host})
+    link->bytes_per_second *= static_cast<double>(stages);
+}
+
 // The group of CpuAssist that a target belongs to.
 std::size_t AssistGroupOf(LoraTarget target) {
   switch (target) {
@@ -189,6 +205,17 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span
 }
 
 }  // namespace
+
+double SimulatedDevice::SecondsOf(const StepLoad& load) const {
+  const std::int64_t parts = std::min(stages, load.prefill_sequences + load.decode_sequences);
+  if (parts <= 1) return model.SecondsOf(load);
+  StepLoad part = load;  // the largest microbatch
+  for (std::int64_t* number : {&part.prefill_tokens, &part.decode_sequences, &part.prefill_attention,
+                               &part.decode_context, &part.adapter_tokens, &part.rank_sum, &part.distinct_adapters,
+                               &part.token_ranks, &part.prefill_sequences, &part.prefill_context})
+    *number = CeilDivide(*number, parts);
+  return model.SecondsOf(part);
+}
 
 std::int64_t ModelShape::MatmulParameters() const {
   const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
@@ -270,20 +297,28 @@ Result<DeviceShape> FindDevice(std::string_view name) { return FindByName(Device
 Result<ModelShape> FindModel(std::string_view name) { return FindByName(ModelShapes(), name, "model", "--model"); }
 
 Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus,
-                                       double memory_share, std::span<const LoraTarget> targets) {
+                                       double memory_share, std::span<const LoraTarget> targets, std::int64_t stages) {
   if (gpus < 1 || gpus > 64)
     return InvalidArgument("tensor parallelism: expected 1 to 64, found " + std::to_string(gpus), "--gpus");
+  if (stages < 1 || stages > model.layers) {
+    return InvalidArgument("pipeline: expected 1 to " + std::to_string(model.layers) + " stages, as " +
+                               std::string(model.name) + " has layers, found " + std::to_string(stages),
+                           "--pipeline-stages");
+  }
   SimulatedDevice result;
+  result.stages = stages;
   const std::string count = gpus == 1 ? "" : std::to_string(gpus) + " x ";
-  result.name = count + std::string(device.what) + ", " + std::string(model.name);
+  const std::string in_stages = stages == 1 ? "" : std::to_string(stages) + " stages of ";
+  result.name = in_stages + count + std::string(device.what) + ", " + std::string(model.name);
   result.adapter_bytes_per_rank = model.AdapterBytesPerRank(targets);
   result.model = ModelOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), static_cast<double>(gpus));
   result.model.device = result.name;
+  AddStages(device, model, stages, result.model);
   result.model.assist = AssistOf(device, model, targets, static_cast<double>(gpus));
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
   result.layers = model.layers;
-  const double left =
-      static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
+  const double left = static_cast<double>(gpus * stages) * device.memory_bytes * memory_share -
+                      static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;
   if (result.device_pages < 1) {
     return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1'000'000'000) +

@@ -69,6 +69,14 @@ struct SimulatedDevice {
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
   std::int64_t layers = 0;  // layers of the model; for ProgramCosts::layer_seconds
+  // Stages of a pipeline. Each has an equal part of the layers, and so of weights, keys, values and adapters. The
+  // sequences of a step pass them in as many microbatches as there are stages. `model` describes one microbatch on its
+  // way through all stages.
+  std::int64_t stages = 1;
+
+  // Seconds of a step: n stages work on n microbatches at a time, so it takes as long as one of them on its way. A step
+  // of fewer sequences has fewer, and leaves stages idle.
+  double SecondsOf(const StepLoad& load) const;
 
   // Pages that an adapter of this rank takes, rounded up.
   std::int64_t AdapterPages(std::int64_t rank) const {
@@ -88,10 +96,12 @@ struct SimulatedDevice {
   }
 };
 
-// Describes `gpus` accelerators combined by tensor parallelism. `memory_share` of the memory may be used. Errors:
-// `gpus` outside 1 to 64, or no memory left beside the weights.
+// Describes `gpus` accelerators combined by tensor parallelism, or `stages` times as many as a pipeline of such groups.
+// `memory_share` of the memory may be used. Errors: `gpus` outside 1 to 64, `stages` outside 1 to the number of layers,
+// or no memory left beside the weights.
 Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus = 1,
                                        double memory_share = 0.9,
-                                       std::span<const LoraTarget> targets = kAttentionTargets);
+                                       std::span<const LoraTarget> targets = kAttentionTargets,
+                                       std::int64_t stages = 1);
 
 }  // namespace loramux

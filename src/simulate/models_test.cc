@@ -110,6 +110,29 @@ TEST(Devices, MemoryAndTensorParallelism) {
   EXPECT_NE(FindDevice("a41").error().message.find("a100-80"), std::string::npos);
 }
 
+// Two stages of Llama-7B on A40s, by hand. The weights are split, and the memory of both is free for the rest. A step
+// of 40 decodes is two microbatches of 20, each of which reads all weights on its way: 23.7 ms and half of the keys and
+// values, where one device reads them all. One sequence alone has no other microbatch beside it, and gains nothing.
+TEST(Devices, StagesOfAPipelineHaveAMicrobatchEach) {
+  const DeviceShape a40 = FindDevice("a40").value();
+  const ModelShape model = FindModel("llama-7b").value();
+  const SimulatedDevice one = DescribeDevice(a40, model).value();
+  const SimulatedDevice two = DescribeDevice(a40, model, 1, 0.9, kAttentionTargets, 2).value();
+  EXPECT_EQ(two.device_pages, one.PagesOf(2 * 0.9 * a40.memory_bytes - static_cast<double>(model.WeightBytes())));
+  EXPECT_EQ(two.model.host_to_device.bytes_per_second, 2 * one.model.host_to_device.bytes_per_second);
+  const StepLoad decodes{.decode_sequences = 40, .decode_context = 40'000};
+  EXPECT_NEAR(one.SecondsOf(decodes), 0.0237 + 0.0376 + 0.0015, 0.001);
+  EXPECT_NEAR(two.SecondsOf(decodes), 0.0237 + 0.0188 + 0.0015, 0.001);
+  const StepLoad alone{.decode_sequences = 1, .decode_context = 1000};
+  EXPECT_GE(two.SecondsOf(alone), one.SecondsOf(alone));
+  EXPECT_NEAR(two.SecondsOf(alone), one.SecondsOf(alone), 0.0005);
+  const StepLoad prompts{.prefill_tokens = 2000, .prefill_attention = 1'001'000, .prefill_sequences = 2};
+  EXPECT_NEAR(two.SecondsOf(prompts) / one.SecondsOf(prompts), 0.5, 0.02);
+  EXPECT_EQ(one.SecondsOf(decodes), one.model.SecondsOf(decodes));
+  EXPECT_FALSE(DescribeDevice(a40, model, 1, 0.9, kAttentionTargets, 0).ok());
+  EXPECT_EQ(DescribeDevice(a40, model, 1, 0.9, kAttentionTargets, 33).error().param, "--pipeline-stages");
+}
+
 TEST(Devices, AdapterPagesRoundUp) {
   const SimulatedDevice a40 = Describe("a40", "llama-7b");  // pages of 8 MiB, 2 MiB per rank
   EXPECT_EQ(a40.page_bytes, 8 << 20);

@@ -28,7 +28,7 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
   after_prefill_ = StepsAfterPrefill(load);
-  const double on_device = std::max(host_.beside, model_.SecondsOf(load) * pace_->At(clock_->Now())) +
+  const double on_device = std::max(host_.beside, device_.SecondsOf(load) * pace_->At(clock_->Now())) +
                            host_.per_request * static_cast<double>(batch.sequences.size());
   double wait = 0;
   for (const StepSequence& sequence : batch.sequences) {
@@ -43,13 +43,13 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
     in_host.push_back(rows);
   }
   if (in_host.empty()) return wait + on_device;
-  return wait + AssistedStepSeconds(model_, load, on_device, in_host);
+  return wait + AssistedStepSeconds(device_.model, load, on_device, in_host);
 }
 
 void SimulatedExecutor::Submit(StepBatch batch) {
   CHECK(!batch_.has_value());
-  const auto duration =
-      static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
+  const auto duration = static_cast<TimeNs>(
+      std::ceil((SecondsOf(batch) + device_.model.between_steps) * static_cast<double>(kNsPerSecond)));
   busy_ += duration;
   ends_at_ = clock_->Now() + duration;
   events_->Push(ends_at_, EventKind::kStepEnds, 0, server_);

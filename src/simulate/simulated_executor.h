@@ -12,6 +12,7 @@
 #include "costs/pace.h"
 #include "costs/performance_model.h"
 #include "engine/executor.h"
+#include "simulate/devices.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_transfer.h"
 #include "workload/workload.h"
@@ -33,11 +34,11 @@ class SimulatedExecutor final : public Executor {
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
   // its factor at the step's begin. `adapters` tells when adapters arrive. `server`: of the events. `host`: its own
   // work.
-  SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
+  SimulatedExecutor(const Clock* clock, EventQueue* events, SimulatedDevice device, const Pace* pace,
                     const SimulatedTransfer* adapters, std::int32_t server = 0, HostWork host = {})
       : clock_(clock),
         events_(events),
-        model_(std::move(model)),
+        device_(std::move(device)),
         pace_(pace),
         adapters_(adapters),
         server_(server),
@@ -58,7 +59,7 @@ class SimulatedExecutor final : public Executor {
   AssistedRows RowsOf(const AdapterSegment& segment) const;
   const Clock* clock_;
   EventQueue* events_;
-  const PerformanceModel model_;
+  const SimulatedDevice device_;
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
   const std::int32_t server_;

@@ -85,7 +85,7 @@ SimulatedServer::SimulatedServer(const SimulationOptions& options, SimulatedPlac
       adapters_(std::move(adapters)),
       transfer_(place_.clock, place_.events, options.device.model, options.adapters_in_host_memory, place_.server,
                 options.preset.program),
-      executor_(place_.clock, place_.events, options.device.model, &options.pace, &transfer_, place_.server,
+      executor_(place_.clock, place_.events, options.device, &options.pace, &transfer_, place_.server,
                 {options.preset.program.layer_seconds * static_cast<double>(options.device.layers),
                  options.preset.program.request_seconds}),
       predictor_(options.predictor_accuracy, options.seed, adapters_->longest_output()),
