@@ -254,6 +254,24 @@ TEST(Engine, WhatIsEvictedIsSwappedOutAndNothingIsLost) {
   }
 }
 
+// Where the pages of others have to be copied first, a request waits for its history and does not compute it again:
+// "swaps in the required ones" (FastLibra 3.2).
+TEST(Engine, HistoryIsWaitedForWhileOthersAreSwappedOut) {
+  EngineWorld w({.device_pages = 24, .host_pages = 200, .spec = {.swap_out = SwapOut::kEvicted}});
+  const auto submit = [&w](TokenId first) {
+    return *w.Submit(std::vector<TokenId>(33, first), kBaseModel, 2);  // 8 full pages
+  };
+  for (TokenId first = 1; first <= 12; ++first) {
+    submit(first);
+    w.Drain();
+  }
+  std::vector<RequestId> again;
+  for (TokenId first = 1; first <= 12; ++first) again.push_back(submit(first));  // all at once
+  w.Drain();
+  for (const RequestId id : again) EXPECT_EQ(w.outcomes[id].cached_tokens, 32);
+  w.engine->CheckIntegrity();
+}
+
 // A host tier that takes no more keeps no request waiting: history is dropped then.
 TEST(Engine, WhereNothingCanBeSwappedOutHistoryIsDropped) {
   EngineWorld w({.device_pages = 24, .host_pages = 4, .spec = {.swap_out = SwapOut::kEvicted}});

@@ -34,7 +34,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
     }
   }
   if (draft_.full()) return AdmissionOutcome::kPassedOver;
-  if (TryFetch(request) == AdmissionOutcome::kPassedOver) return AdmissionOutcome::kPassedOver;
+  if (const AdmissionOutcome outcome = TryFetch(request); outcome != AdmissionOutcome::kAdmitted) return outcome;
   if (draft_.ExceedsBatch(*request)) return BeyondBatch(*request);
   return Admit(request);
 }
@@ -133,8 +133,9 @@ AdmissionOutcome Admitter::BeyondBatch(const Request& request) const {
 // ---------------------------------------------------------------- Fetches
 
 // The request waits while its history is on the way from the host tier, or while too many fetches are under way. It
-// goes ahead with what the device has if there is nothing to fetch or no room for it. Fetched pages may be evicted
-// before the request gets its turn; then they are fetched again, at most Request::kMostFetches times.
+// goes ahead with what the device has if there is nothing to fetch or no room for it, unless room is being made.
+// Fetched pages may be evicted before the request gets its turn; then they are fetched again, at most
+// Request::kMostFetches times.
 AdmissionOutcome Admitter::TryFetch(Request* request) {
   const PlanningView& view = draft_.view;
   Draft& room = draft_.room;
@@ -156,7 +157,8 @@ AdmissionOutcome Admitter::TryFetch(Request* request) {
   room.history().Use(device_tail);
   if (!room.MakeRoom(PageCategory::kKv, pages + view.GrowthReserve())) {
     room.history().EndUse(device_tail, room.now());
-    return AdmissionOutcome::kAdmitted;
+    // What has to leave first is being copied, which takes less than to compute the history again.
+    return room.history().spares_uncopied() ? AdmissionOutcome::kBlocked : AdmissionOutcome::kAdmitted;
   }
   draft_.AddFetch(request, tail, pages, /*ahead=*/false);
   return AdmissionOutcome::kPassedOver;

@@ -168,6 +168,7 @@ bool BackgroundPlanner::BackUp() {
   copies_ended_ = false;
   const bool evicted = view_.options.swap_out == SwapOut::kEvicted;
   const std::int64_t wanted = PagesToBackUp();
+  if (wanted == 0) room_.SetCopiesMade(true);  // the next page that has to leave is tried again
   if (wanted == 0 || view_.tiers.backing_up()) return false;
   plan_.Clear();
   plan_.reason = MoveReason::kBackUp;
@@ -182,8 +183,12 @@ bool BackgroundPlanner::BackUp() {
   std::int64_t left = wanted;
   for (auto tail = soon_.begin(); tail != soon_.end() && left > 0; ++tail) left -= room_.host().BackUp(*tail, left);
   if (!evicted) return true;
-  copies_ended_ = left == wanted && room_.copies_made();
-  room_.SetCopiesMade(left < wanted);
+  // If all idle pages have copies, nothing was refused: what becomes idle later can be copied then.
+  const bool refused = left == wanted && std::any_of(soon_.begin(), soon_.end(), [&tree](NodeId leaf) {
+                         return !tree.nodes().At(leaf).has_host_page();
+                       });
+  copies_ended_ = refused && room_.copies_made();
+  room_.SetCopiesMade(!refused);
   return true;
 }
 
