@@ -176,6 +176,22 @@ class Trainer(unittest.TestCase):
         status, answer = self.post("/abort_requests", {"request_ids": ["cmpl-1"]})
         self.assertEqual((status, answer["error"]["param"]), (400, "request_ids"))
 
+    def test_the_cache_is_dropped(self):
+        def cached(server=self.server):
+            answer = server.json("POST", "/v1/completions", {**LONG, "max_tokens": 2})[1]
+            return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        cached()
+        for method, path in (("POST", "/reset_prefix_cache"), ("POST", "/reset_prefix_cache?reset_running_requests=false"),
+                             ("GET", "/flush_cache"), ("POST", "/flush_cache")):
+            self.assertGreater(cached(), 0)
+            status, answer = self.server.json(method, path)
+            self.assertEqual((status, answer["status"]), (200, "reset"))
+            self.assertGreater(answer["pages"], 0)
+            self.assertEqual(cached(), 0)
+        status, answer = self.post("/reset_prefix_cache?reset_running_requests=true")
+        self.assertEqual((status, answer["error"]["param"]), (501, "reset_running_requests"))
+        self.assertGreater(cached(), 0)
+
     def test_a_client_that_leaves_a_pause_leaves_nothing(self):
         self.post("/pause?mode=keep")
         connection = serving.http.client.HTTPConnection("127.0.0.1", self.server.port)
@@ -192,7 +208,7 @@ class Trainer(unittest.TestCase):
         self.assertEqual(self.server.json("GET", "/is_paused")[1], {"is_paused": False})
         server = Server(*LOADS, "--admin-key-file", self.key_file(KEY))
         with_key = {"Authorization": f"Bearer {KEY}"}
-        for path in ("/pause", "/resume", "/abort_requests"):
+        for path in ("/pause", "/resume", "/abort_requests", "/reset_prefix_cache", "/flush_cache"):
             self.assertEqual(server.request("POST", path)[0], 401)
             self.assertEqual(server.request("POST", path, None, with_key)[0], 200)
             self.assertEqual(server.request("POST", path, None, {**with_key, "Origin": "https://evil.example"})[0], 403)

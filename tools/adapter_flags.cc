@@ -36,7 +36,9 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
        .target = &flags.allowed_sources,
        .unit = "PREFIX",
        .group = group,
-       .help = "Allow loading adapters from sources that begin with PREFIX, as in s3://BUCKET/adapters or hf://ORG",
+       .help =
+           "Allow adapters from sources that begin with PREFIX, as in s3://BUCKET/adapters or hf://ORG, in loads and "
+           "as the model of requests",
        .comma_list = true});
   line.Add({.names = "--admin-key-file",
             .target = &flags.admin_key_file,

@@ -58,6 +58,8 @@ bool Engine::Impl::DrainInbox(TimeNs now) {
     }
     inbox.cancelled.clear();
     TakeRetargeted(now);
+    if (!inbox.drops.empty()) observer.DropHistoryAsked();
+    std::ranges::move(std::exchange(inbox.drops, {}), std::back_inserter(drops));
     all = std::exchange(inbox.cancel_all, std::nullopt);
     totals.held = static_cast<std::int64_t>(inbox.submitted.size());
   }
@@ -89,6 +91,13 @@ bool Engine::Impl::EndHeld(RequestId id, TimeNs now) {
   if (found == inbox.submitted.end()) return false;
   EndUnseen(std::move(*found), now).finish = FinishReason::kCancelled;
   inbox.submitted.erase(found);
+  return true;
+}
+
+bool Engine::Impl::ApplyDrops(TimeNs now) {
+  if (drops.empty()) return false;
+  const std::int64_t pages = scheduler.DropHistory(now);
+  for (const auto& done : std::exchange(drops, {})) done(pages);
   return true;
 }
 
@@ -501,6 +510,7 @@ bool Engine::StepAt(TimeNs now) {
   }
   progress |= e.ApplyCancellations(now);
   progress |= e.ApplyRetargetings(now);
+  progress |= e.ApplyDrops(now);
   progress |= !e.news.empty();
   progress |= e.lost.has_value() ? e.EndAllRequests(now) : e.PlanAndSubmit(now);
   e.Publish(now);
@@ -523,8 +533,8 @@ bool Engine::PlaceInHost(std::shared_ptr<const AdapterVersion> version) {
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
-         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.Stats().loading == 0 &&
-         impl_->tiers.idle();
+         impl_->inbox.drops.empty() && impl_->drops.empty() && impl_->sequences.empty() && !impl_->step_in_flight &&
+         impl_->residency.Stats().loading == 0 && impl_->tiers.idle();
 }
 
 void Engine::Cancel(RequestId id) {
@@ -582,6 +592,17 @@ void Engine::Retarget(const AdapterVersion& old, const std::shared_ptr<const Ada
     impl_->inbox.successors.Set(old, next, *impl_->parts.registry);
     impl_->inbox.retargeted.push_back(old.generation);
   }
+  impl_->parts.wakeup->Signal();
+}
+
+void Engine::DropHistory(std::function<void(Result<std::int64_t>)> done) {
+  std::optional<Error> refusal;
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    if (!impl_->inbox.accepting) refusal = impl_->inbox.Refusal();
+    if (!refusal) impl_->inbox.drops.push_back(std::move(done));
+  }
+  if (refusal) return done(*std::move(refusal));
   impl_->parts.wakeup->Signal();
 }
 

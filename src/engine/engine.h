@@ -51,9 +51,9 @@ struct EngineParts {
 };
 
 // Turns requests into tokens, one step at a time.
-// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Retarget, Health, StopAccepting, CancelAll,
-// Stats, Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only
-// on one thread, the engine thread.
+// Thread safety: Submit, Cancel, SetPinned, SetHold, SetNextId, AbortAll, Retarget, DropHistory, Health, StopAccepting,
+// CancelAll, Stats, Snapshot and MaxSequenceTokens may be called on any thread; Step, TimeToNextMove, Idle and
+// CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
   // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
@@ -113,6 +113,11 @@ class Engine {
   // with `next` ends with an error that says why. GenerationRequest::keeps_version excepts a request. REQUIRES: they
   // are different.
   void Retarget(const AdapterVersion& old, const std::shared_ptr<const AdapterVersion>& next);
+
+  // Drops the history that no running request uses, in all tiers, once no step is in flight. Calls `done` once with the
+  // number of pages, on the engine thread; if the engine accepts nothing any more, on the calling thread with the
+  // reason. Pages in transfer stay.
+  void DropHistory(std::function<void(Result<std::int64_t>)> done);
 
   // Refuses new requests from this call on; accepted ones continue.
   void StopAccepting();

@@ -62,6 +62,46 @@ TEST(Engine, ActivatedAdaptersShareTheirPromptsWithTheBase) {
   w.engine->CheckIntegrity();
 }
 
+// What a running request uses stays, and it goes on as if nothing had happened.
+TEST(Engine, HistoryIsDroppedOnRequest) {
+  World w(64, 8, {}, {2, 2});
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, other = {1, 2, 3, 4, 5, 60, 70, 80, 90};
+  const auto ask = [&](const std::vector<TokenId>& tokens) {
+    const RequestId id = *w.Submit(tokens, 1, 3);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{1}, tokens, 3));
+    return w.outcomes[id].cached_tokens;
+  };
+  std::optional<std::int64_t> dropped;
+  const auto drop = [&] {
+    w.engine->DropHistory([&dropped](const Result<std::int64_t>& pages) {
+      ASSERT_TRUE(pages.ok());
+      dropped = *pages;
+    });
+  };
+  EXPECT_EQ(ask(prompt), 0);
+  EXPECT_EQ(ask(prompt), 9);
+  drop();
+  w.Drain();
+  EXPECT_EQ(dropped, 3);
+  EXPECT_EQ(w.engine->Stats().history_pages, 0);
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), 0);
+  EXPECT_EQ(ask(prompt), 0);
+
+  const RequestId running = *w.Submit(other, 1, 20);
+  for (int i = 0; i < 6; ++i) w.Advance();
+  ASSERT_FALSE(w.outcomes[running].tokens.empty());
+  dropped.reset();
+  drop();
+  while (!dropped.has_value()) w.Advance();
+  EXPECT_EQ(dropped, 3);
+  w.engine->CheckIntegrity();
+  EXPECT_EQ(ask(other), 8) << "what the running request has is found";
+  EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(AdapterGeneration{1}, other, 20));
+  w.engine->StopAccepting();
+  w.engine->DropHistory([](const Result<std::int64_t>& pages) { EXPECT_FALSE(pages.ok()); });
+}
+
 // The client is told of no cached tokens, and the host tier holds adapters alone.
 TEST(Engine, WithoutAPrefixCacheEveryPromptIsComputed) {
   World w(64, 8, {}, {2, 2}, /*prefix_cache=*/false);

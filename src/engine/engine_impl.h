@@ -41,9 +41,10 @@ struct Engine::Impl {
     std::map<AdapterGeneration, std::int64_t> kept_pages;  // pages of kept adapters; only the engine thread changes it
     std::vector<std::unique_ptr<Sequence>> submitted;
     std::vector<RequestId> cancelled;
-    std::vector<AdapterGeneration> retargeted;  // generations that Retarget was called for
-    Successors successors;                      // those of these and of earlier ones
-    std::optional<FinishReason> cancel_all;     // all that were accepted end like this
+    std::vector<std::function<void(Result<std::int64_t>)>> drops;  // calls of DropHistory
+    std::vector<AdapterGeneration> retargeted;                     // generations that Retarget was called for
+    Successors successors;                                         // those of these and of earlier ones
+    std::optional<FinishReason> cancel_all;                        // all that were accepted end like this
     Hold hold = Hold::kNone;
     bool accepting = true;
     std::optional<Error> lost;  // why the executor computes no more; then nothing is accepted
@@ -73,6 +74,8 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
   std::vector<std::pair<RequestId, FinishReason>> cancelling, cancelled_now;
   std::vector<Retargeting> retargetings;  // in order
+  std::vector<std::function<void(Result<std::int64_t>)>>
+      drops;  // calls of DropHistory that wait for the end of the step
   // pinning: not decided yet; loading_pins: granted, but the adapter is not resident yet
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
@@ -152,6 +155,9 @@ struct Engine::Impl {
 
   // Between steps no kernel reads any page, so cancelled requests return theirs here.
   bool ApplyCancellations(TimeNs now);
+
+  // Between steps: what DropHistory was called for.
+  bool ApplyDrops(TimeNs now);
 
   // In place of a plan, once the executor computes no more: ends all requests.
   bool EndAllRequests(TimeNs now);

@@ -47,8 +47,9 @@ class EngineObserver {
   // A cancellation was taken from the inbox; the id may be unknown. Also: a request ends because it cannot go on with
   // the version that takes the place of its own.
   virtual void CancelAsked(RequestId id) {}
-  virtual void CancelAllAsked() {}  // CancelAll or AbortAll was called
-  virtual void Ending() {}          // StopAccepting was called; repeated in each later step
+  virtual void DropHistoryAsked() {}  // Engine::DropHistory was called
+  virtual void CancelAllAsked() {}    // CancelAll or AbortAll was called
+  virtual void Ending() {}            // StopAccepting was called; repeated in each later step
   // The registry retired this generation.
   virtual void Retired(AdapterGeneration generation) {}
   // The step saw `layers` layers of an arriving transfer (TransferJob::id) on the device. Reported in each step until

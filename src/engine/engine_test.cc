@@ -89,6 +89,7 @@ struct Fuzzed {
   std::int64_t cancelled = 0, aborted = 0;
   std::int64_t moved = 0, failed = 0;  // requests with tokens of several versions; that a new one had no place for
   std::int64_t embeddings = 0;
+  std::int64_t dropped_pages = 0;  // what DropHistory dropped
   std::int64_t invoked = 0;        // requests that the base model begins and an activated adapter ends
   std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
   std::int64_t invalid_pages = 0;  // the most at one time
@@ -210,6 +211,13 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
     if (holds && hold_prng.NextBelow(60) == 0) {
       w.engine->AbortAll();
       for (auto& [id, ask] : asked) ask.aborted = true;
+    }
+    if (holds && hold_prng.NextBelow(16) == 0) {
+      w.engine->DropHistory([&](const Result<std::int64_t>& pages) {
+        EXPECT_TRUE(pages.ok());
+        EXPECT_EQ(w.tree->tiers().IdleLeaves().size(), 0u);
+        fuzzed.dropped_pages += pages.ok() ? *pages : 0;
+      });
     }
     for (int again = 0; reloads && again < 3 && reload_prng.NextBelow(3) == 0; ++again) {
       ReloadOne(w, reload_prng, loaded[1 + reload_prng.NextBelow(loaded.size() - 1)], asked);

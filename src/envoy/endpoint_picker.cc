@@ -74,14 +74,9 @@ void EndpointPicker::Complete(RouteRequest& request) const {
     const ServerSnapshot* snapshot = dispatcher_->SnapshotOf(server.name);
     if (snapshot == nullptr || snapshot->base_model.empty()) continue;
     const std::string& base = snapshot->base_model;
-    if (!request.adapter.starts_with(base)) continue;
-    if (request.adapter.size() == base.size()) {
-      request.adapter.clear();
-    } else if (request.adapter[base.size()] == ':') {
-      request.adapter.erase(0, base.size() + 1);
-    } else {
-      continue;
-    }
+    const auto adapter = AdapterAfter(base, request.adapter);
+    if (!adapter && request.adapter != base) continue;
+    request.adapter = std::string(adapter.value_or(""));
     break;
   }
   const std::string named = std::exchange(request.adapter, {});

@@ -167,6 +167,10 @@ void FlightRecorder::Ending() {
   if (in_step_ && !std::exchange(ending_, true)) current_.step.ending = true;
 }
 
+void FlightRecorder::DropHistoryAsked() {
+  if (in_step_) current_.step.drop_history = true;
+}
+
 void FlightRecorder::Retired(AdapterGeneration generation) {
   if (in_step_) current_.step.retired.push_back(generation.value);
 }

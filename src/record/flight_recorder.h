@@ -61,6 +61,7 @@ class FlightRecorder final : public EngineObserver {
   void CancelAsked(RequestId id) override;
   void CancelAllAsked() override;
   void Holding(Hold hold) override;
+  void DropHistoryAsked() override;
   void Ending() override;
   void Retired(AdapterGeneration generation) override;
   void SawLayers(std::uint64_t transfer, std::int32_t layers) override;

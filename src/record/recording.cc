@@ -44,7 +44,8 @@ enum Section : std::uint64_t {
   kHold = 16384,
   kRetargets = 32768,
   kRenamings = 65536,
-  kAllSections = 131071
+  kDropHistory = 131072,
+  kAllSections = 262143
 };
 
 template <typename T>
@@ -237,7 +238,7 @@ void PutMoves(std::string& out, const RecordedMoves& moves) {
 }
 RecordedMoves GetMoves(Cursor& in, std::uint32_t version) {
   RecordedMoves moves;
-  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kBackUp)));
+  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kReset)));
   moves.digest = in.Fixed<std::uint64_t>();
   moves.history_evictions = in.Get();
   moves.fetched_pages = in.Get();
@@ -256,7 +257,7 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
          bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves) |
          bit(step.hold.has_value(), kHold) | bit(!step.retargets.empty(), kRetargets) |
-         bit(!step.renamings.empty(), kRenamings);
+         bit(!step.renamings.empty(), kRenamings) | bit(step.drop_history, kDropHistory);
 }
 
 template <typename Item, typename PutItem>
@@ -331,6 +332,7 @@ void GetStep(Cursor& in, std::uint32_t version, RecordedStep& step) {
   GetSection(in, has(kCancellations), step.cancellations, [&] { return in.Get(); });
   step.cancel_all = has(kCancelAll);
   step.ending = has(kEnding);
+  step.drop_history = has(kDropHistory);
   GetSection(in, has(kRetired), step.retired, [&] { return static_cast<std::uint32_t>(in.Get(UINT32_MAX)); });
   GetSection(in, has(kCompletions), step.completions, [&] {
     const auto [transfer, outcome] = GetTransfer(in, static_cast<std::uint64_t>(TransferOutcome::kCancelled));

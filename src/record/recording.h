@@ -141,6 +141,7 @@ struct RecordedStep {
   std::vector<RecordedRenaming> renamings;   // what came of calls, in this step or before, in order
   bool cancel_all = false;
   bool ending = false;                 // set in the first step with it
+  bool drop_history = false;           // Engine::DropHistory was called
   std::optional<Hold> hold;            // what requests are held from this step on; nullopt: as in the step before
   std::vector<std::uint32_t> retired;  // generations
   std::vector<RecordedCompletion> completions;
@@ -155,8 +156,8 @@ struct RecordedStep {
   // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
     return arrivals.empty() && pins.empty() && cancellations.empty() && retargets.empty() && renamings.empty() &&
-           !cancel_all && !ending && !hold && retired.empty() && completions.empty() && layers.empty() && !computed &&
-           !collected && tokens.empty() && !plan && moves.empty();
+           !cancel_all && !ending && !drop_history && !hold && retired.empty() && completions.empty() &&
+           layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
   }
 };
 

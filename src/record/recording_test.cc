@@ -89,12 +89,13 @@ RecordedStep AnyStep(Prng& prng) {
   MakeSome(prng, step.tokens, [&] { return RecordedToken{RequestId{AnyNumber(prng)}, flip() ? kStopToken : token()}; });
   step.cancel_all = flip();
   step.ending = flip();
+  step.drop_history = flip();
   if (flip()) step.hold = static_cast<Hold>(prng.NextBelow(3));
   step.collected = flip();
   if (flip()) step.computed = static_cast<TimeNs>(AnyNumber(prng) >> 4);
   if (flip()) step.plan = AnyPlan(prng);
   MakeSome(prng, step.moves, [&] {
-    return RecordedMoves{static_cast<MoveReason>(prng.NextBelow(7)),
+    return RecordedMoves{static_cast<MoveReason>(prng.NextBelow(8)),
                          prng.Next(),
                          AnyNumber(prng),
                          AnyNumber(prng),

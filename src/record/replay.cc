@@ -244,6 +244,7 @@ class ReplayWorld final : private EngineObserver {
     }
     if (step.cancel_all) engine_->CancelAll();
     if (step.hold) engine_->SetHold(*step.hold);
+    if (step.drop_history) engine_->DropHistory([](const Result<std::int64_t>&) {});
     if (step.ending) engine_->StopAccepting();
     return {};
   }

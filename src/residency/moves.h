@@ -31,6 +31,7 @@ enum class MoveReason : std::uint8_t {
   kSwapIn,    // memory is idle: what is worth most comes back from the host tier
   kRoom,      // something else of the plan needs the room
   kBackUp,    // history that will be evicted soon is copied to the host tier, and what is worth less leaves it
+  kReset,     // an operator wants no history
   kWaits,     // a waiting request, or an operator, needs it
   kBegins,    // a request of the plan begins with it while it comes from the host tier
   kAhead,     // a waiting request that has no seat yet will need it

@@ -73,7 +73,9 @@ void FanOut::AddRoutes(RouteTable& routes) {
               .path = "/v1/adapters/*",
               .handler = [this](HttpExchange& exchange) { return Run(exchange, Operation::kLoad); },
               .gate = [this](HttpRequest& request) { return Refusal(request); }});
-  for (const char* path : {"/pause", "/resume", "/abort_requests"}) add("POST", path, Operation::kPause);
+  for (const char* path : {"/pause", "/resume", "/abort_requests", "/reset_prefix_cache", "/flush_cache"})
+    add("POST", path, Operation::kPause);
+  add("GET", "/flush_cache", Operation::kPause);
   for (const char* path : {"/server_info", "/get_world_size"}) add("GET", path, Operation::kQuestion);
 }
 

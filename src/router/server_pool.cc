@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cluster/offered_names.h"
+#include "cluster/pinned_name.h"
 #include "costs/performance_profile.h"
 #include "http/json_reader.h"
 #include "http/run_on.h"
@@ -171,9 +172,8 @@ std::vector<std::shared_ptr<RoutedServer>> ServerPool::All() const {
 std::string ServerPool::AdapterOf(std::string_view model) const {
   for (const auto& [name, server] : servers_) {
     const std::string_view base = server->base_model;
-    if (base.empty() || !model.starts_with(base)) continue;
-    if (model.size() == base.size()) return {};
-    if (model[base.size()] == ':') return std::string(model.substr(base.size() + 1));
+    if (!base.empty() && model == base) return {};
+    if (const auto adapter = AdapterAfter(base, model)) return std::string(*adapter);
   }
   return std::string(model);
 }

@@ -283,8 +283,11 @@ void Scheduler::MakeHostRoom(const Moves& moves, TimeNs now) {
   std::int64_t pages = 0;
   for (const Move& move : moves) pages += move.item.is_adapter() && move.to == Tier::kHost ? move.pages : 0;
   const std::int64_t missing = pages == 0 ? 0 : pages - residency_.pool(Tier::kHost).free_pages();
-  if (missing <= 0) return;
-  const MovePlan& plan = background_.DropHistory(missing);
+  if (missing > 0) DropFromHost(missing, now);
+}
+
+void Scheduler::DropFromHost(std::int64_t pages, TimeNs now) {
+  const MovePlan& plan = background_.DropHistory(pages);
   on_moves_(plan);
   Leave(plan.moves, now);
 }
@@ -306,6 +309,14 @@ bool Scheduler::MoveFor(MoveReason reason, TimeNs now) {
   if (!plan->empty()) on_moves_(*plan);
   CommitMoves(*plan, now);
   return !plan->empty();
+}
+
+std::int64_t Scheduler::DropHistory(TimeNs now) {
+  const auto pages = [this] { return tree_.tiers().pages() + tree_.tiers().host_pages(); };
+  const std::int64_t before = pages();
+  MoveFor(MoveReason::kReset, now);
+  if (const std::int64_t copies = tree_.tiers().droppable_host_pages(); copies > 0) DropFromHost(copies, now);
+  return before - pages();
 }
 
 bool Scheduler::LoadForNewcomer(TimeNs now) { return MoveFor(MoveReason::kNewcomer, now); }

@@ -89,6 +89,9 @@ class Scheduler {
   // Starts the load of one adapter during a step (load_on_arrival), so that a request need not wait for the next plan
   // and its step. Each request is considered once. Returns true if a load began. Invalidates the last plan.
   bool LoadForNewcomer(TimeNs now);
+  // Drops the history that no running request uses and no transfer moves, from the device and from the host tier.
+  // Returns how many pages. REQUIRES: no step is in flight. Invalidates the last plan.
+  std::int64_t DropHistory(TimeNs now);
   // Background work beside the computation, which makes the next plan cheaper. Scores history, keeps a few pages free,
   // copies history to the host tier, and loads expected adapters. At most every 100 ms, refreshes what the policies
   // know of all candidates, and swaps pages proactively (with proactive_swapping; `ending`: swaps nothing in). Returns
@@ -132,6 +135,8 @@ class Scheduler {
   void Load(const Moves& moves, bool begins, TimeNs now);
   // Plans and carries out what leaves the host tier for the adapters that `moves` brings there.
   void MakeHostRoom(const Moves& moves, TimeNs now);
+  // Plans and carries out that so many pages of history leave the host tier. REQUIRES: as HostDraft::Drop.
+  void DropFromHost(std::int64_t pages, TimeNs now);
   // Lets an admitted request begin to run.
   void Begin(const PlannedAdmission& admission, TimeNs now);
   // Counts how a request found its adapter when it began for the first time.

@@ -244,6 +244,7 @@ class ImmediateService final : public GenerationService {
   void Cancel(RequestId) override {}
   void SetHold(Hold) override {}
   void AbortAll() override {}
+  void DropHistory(std::function<void(Result<std::int64_t>)> done) override { done(0); }
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
   GenerationLoad Load() const override { return {}; }
 

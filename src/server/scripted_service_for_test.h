@@ -96,6 +96,7 @@ class ScriptedService final : public GenerationService {
     changed_.notify_all();
   }
   void AbortAll() override {}
+  void DropHistory(std::function<void(Result<std::int64_t>)> done) override { done(0); }
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
   Status Health() const override {
     const std::lock_guard lock(mutex_);

@@ -32,6 +32,8 @@ const MovePlan* BackgroundPlanner::Plan(MoveReason reason, TimeNs now) {
         return SwapOut(now);
       case MoveReason::kSwapIn:
         return SwapIn(now);
+      case MoveReason::kReset:
+        return Reset(now);
       default:  // reasons of steps
         break;
     }
@@ -211,6 +213,13 @@ const MovePlan& BackgroundPlanner::DropHistory(std::int64_t pages) {
   room_.host().Reset(host_plan_.moves, host_plan_.reason, host_plan_.reason);
   room_.host().Drop(pages);
   return host_plan_;
+}
+
+// All history leaves the device, also what waiting requests want.
+bool BackgroundPlanner::Reset(TimeNs now) {
+  Begin(MoveReason::kReset, now);
+  while (const auto history = room_.history().Next(now)) room_.EvictHistory(*history);
+  return true;
 }
 
 // ---------------------------------------------------------------- Proactive swapping

@@ -55,6 +55,7 @@ class BackgroundPlanner {
   double EnoughFree() const;  // pages: with more, the device is not filling up
   bool SwapOut(TimeNs now);
   bool SwapIn(TimeNs now);
+  bool Reset(TimeNs now);
 
   void Begin(MoveReason reason, TimeNs now);
   // Plans the load for the last of these requests if all of them have room beside it.

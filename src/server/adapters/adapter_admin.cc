@@ -16,7 +16,8 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
-constexpr int kDownloadThreads = 4;  // threads that fetch adapters which a restart did not find in the cache
+constexpr int kDownloadThreads = 4;  // threads that fetch what a restart did not find in the cache, or a request names
+constexpr std::size_t kMostFetches = 256;  // that wait or run; a request beyond them is told to come again
 
 std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   std::set<std::string, std::less<>> names;
@@ -258,6 +259,7 @@ void AdapterAdmin::Forget(const std::string& name) {
 
 bool AdapterAdmin::IsOffered(const std::string& name) const {
   if (from_flags_.contains(name)) return true;
+  if (const auto source = ParseAdapterSource(name); source.ok() && parts_.sources.Check(*source).ok()) return true;
   return parts_.directory != nullptr && AdapterDirectory::IsPlainName(name) && !parts_.directory->PathOf(name).empty();
 }
 
@@ -286,6 +288,7 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   if (known.ok()) return known;
   const std::string name(name_view);
   if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
+  if (IsRemoteSource(name) && !HasFailed(name)) return FindSource(name);
   const bool in_directory = parts_.directory != nullptr && AdapterDirectory::IsPlainName(name);
   if (!in_directory && !HasFailed(name)) return UnknownModel(name);
   const NameGuard guard(*this, name);
@@ -297,6 +300,49 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   auto found = Discover(name);
   if (!found.ok()) RememberRefusal(name, found.error());
   return found;
+}
+
+// A source in the place of a name. Nothing that a client sends makes others wait: the network is left to downloads_.
+Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
+  if (parts_.remote == nullptr || parts_.sources.empty()) return UnknownModel(name);
+  const auto source = ParseAdapterSource(name);
+  if (source.ok() && source->text != name) return Find(source->text);
+  Status permitted = source.ok() ? parts_.sources.Check(*source) : Status(source.error());
+  if (permitted.ok()) permitted = parts_.registry->CheckName(name);
+  if (!permitted.ok()) {
+    Error error = std::move(permitted).error();
+    error.param = "model";
+    return error;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (hidden_.contains(name)) return UnknownModel(name);
+  }
+  const Error wait =
+      Unavailable("The adapter `" + name + "` is being fetched: send the request again in a moment", "model");
+  if (downloads_.size() < kMostFetches) downloads_.Post(name, [this, name] { FetchAndPublish(name); });
+  return wait;
+}
+
+// On a thread of downloads_. The adapter may have been loaded or unloaded meanwhile.
+void AdapterAdmin::FetchAndPublish(const std::string& name) {
+  const auto version = OpenRemote(name, name, {}, AskSource::kAlways);
+  if (!version.ok()) {
+    spdlog::warn("adapter '{}' cannot be served: {}", name, version.error().message);
+    RememberRefusal(name, Error{version.error().code,
+                                "The adapter `" + name + "` cannot be served: " + version.error().message, "model"});
+    return;
+  }
+  const NameGuard guard(*this, name);
+  bool hidden = false;
+  {
+    const std::lock_guard lock(mutex_);
+    hidden = hidden_.contains(name);
+  }
+  if (hidden || Current(*parts_.registry, name) != nullptr) return parts_.registry->Discard(**version);
+  Publish(*version);
+  spdlog::info("adapter '{}' fetched (rank {}, digest {}{})", name, (*version)->file.max_rank, (*version)->file.digest,
+               RoundingIn(**version));
 }
 
 Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {

@@ -91,7 +91,9 @@ class AdapterAdmin final : public AdapterFinder {
   // restart. Error: kNotFound, if the name is unknown.
   Status Unload(const std::string& name);
 
-  // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds.
+  // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds. A
+  // name that is a permitted source is fetched on a thread of its own and registered under that name: until then the
+  // error is kUnavailable.
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
   // Offered leaves out adapters of the directory whose files are broken, as far as their headers tell; Broken has them,
   // and those of Failed.
@@ -140,6 +142,8 @@ class AdapterAdmin final : public AdapterFinder {
   std::optional<Error> RememberedRefusal(const std::string& name);
   void RememberRefusal(const std::string& name, const Error& error);
   bool IsOffered(const std::string& name) const;
+  Result<std::shared_ptr<const AdapterVersion>> FindSource(const std::string& name);
+  void FetchAndPublish(const std::string& name);
   std::vector<OfferedAdapter> InDirectory();
   Result<std::int64_t> CheckFiles(const std::string& name, const std::filesystem::path& path) const;
   void Forget(const std::string& name);

@@ -25,6 +25,12 @@ class BackgroundWork {
   // Runs `work` on a thread, in the order of the calls. Does nothing if work with this key waits or runs.
   void Post(const std::string& key, std::function<void()> work);
 
+  // How much waits or runs.
+  std::size_t size() {
+    const std::lock_guard lock(mutex_);
+    return keys_.size();
+  }
+
  private:
   void Run();
 

@@ -1,7 +1,9 @@
 #include "server/adapters/trainer_service.h"
 
 #include <chrono>
+#include <future>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -22,7 +24,6 @@ constexpr std::chrono::milliseconds kLook(2);
 
 enum class PauseMode { kAbort, kWait, kKeep };
 
-// vLLM's parameter to clear the prefix cache has nothing to do: cached prefixes belong to the content of an adapter.
 Result<PauseMode> ModeOf(std::string_view query) {
   const auto wait = QueryParameter(query, "wait_for_inflight_requests");  // the older name
   if (wait == "true" || wait == "1") return PauseMode::kWait;
@@ -38,6 +39,29 @@ HttpReply JsonReply(const Json& json) {
   HttpReply reply;
   reply.body = DumpJson(json);
   return reply;
+}
+
+// Waits until `done` is true or the client is gone.
+template <typename Done>
+asio::awaitable<void> Until(HttpExchange& exchange, Done done) {
+  const std::atomic<bool>& gone = exchange.WatchClient();
+  asio::steady_timer timer(exchange.executor());
+  while (!gone && !done()) {
+    timer.expires_after(kLook);
+    boost::system::error_code ignored;
+    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+// The parameters of vLLM's /reset_prefix_cache. What it calls an external cache is the host tier here, which is dropped
+// always. Error: pages of running requests are to go too.
+Status CheckReset(std::string_view query) {
+  const std::string running = std::string(QueryParameter(query, "reset_running_requests").value_or("false"));
+  if (running == "false" || running == "0") return Ok{};
+  return Unsupported(
+      "`reset_running_requests`: expected false, because running requests keep their keys and values; end them first "
+      "with POST /pause?mode=abort",
+      "reset_running_requests");
 }
 
 // Error: the body names single requests.
@@ -66,6 +90,9 @@ void TrainerService::AddRoutes(RouteTable& routes) {
       "POST", "/resume", [this](HttpExchange& exchange) { return Resume(exchange); }, RouteAccess::kOpen);
   routes.Add(
       "POST", "/abort_requests", [this](HttpExchange& exchange) { return Abort(exchange); }, RouteAccess::kOpen);
+  const auto drop = [this](HttpExchange& exchange) { return DropCache(exchange); };
+  routes.Add("POST", "/reset_prefix_cache", drop, RouteAccess::kOpen);
+  for (const char* method : {"GET", "POST"}) routes.Add(method, "/flush_cache", drop, RouteAccess::kOpen);
   const auto tell = [&](const char* path, auto what) {
     routes.Add("GET", path,
                [what](HttpExchange& exchange) -> asio::awaitable<void> { co_await exchange.Send(what()); });
@@ -90,7 +117,11 @@ asio::awaitable<void> TrainerService::Pause(HttpExchange& exchange) {
     generation_.SetHold(hold_);
     if (*mode == PauseMode::kAbort) generation_.AbortAll();
     spdlog::info("paused: {}", *mode == PauseMode::kKeep ? "all requests are held" : "new requests are held");
-    if (*mode != PauseMode::kKeep) co_await UntilIdle(exchange);
+    const auto idle = [this] {
+      const GenerationLoad load = generation_.Load();
+      return load.running + load.waiting == 0;
+    };
+    if (*mode != PauseMode::kKeep) co_await Until(exchange, idle);  // what is held stays held if the client is gone
   }
   co_await exchange.Send(std::move(reply));
 }
@@ -120,16 +151,23 @@ asio::awaitable<void> TrainerService::Abort(HttpExchange& exchange) {
   co_await exchange.Send(std::move(reply));
 }
 
-asio::awaitable<void> TrainerService::UntilIdle(HttpExchange& exchange) const {
-  const std::atomic<bool>& gone = exchange.WatchClient();
-  asio::steady_timer timer(exchange.executor());
-  while (true) {
-    const GenerationLoad load = generation_.Load();
-    if (gone || load.running + load.waiting == 0) co_return;
-    timer.expires_after(kLook);
-    boost::system::error_code ignored;
-    co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+asio::awaitable<void> TrainerService::DropCache(HttpExchange& exchange) {
+  HttpReply reply;
+  if (auto refusal = options_.gate.Refusal(exchange.request())) {
+    reply = std::move(*refusal);
+  } else if (const Status asked = CheckReset(exchange.request().query); !asked.ok()) {
+    reply = ErrorReply(asked.error());
+  } else {
+    const auto pages = std::make_shared<std::promise<Result<std::int64_t>>>();
+    const std::shared_future<Result<std::int64_t>> dropped = pages->get_future().share();
+    generation_.DropHistory([pages](Result<std::int64_t> count) { pages->set_value(std::move(count)); });
+    const auto ended = [&] { return dropped.wait_for(std::chrono::seconds(0)) == std::future_status::ready; };
+    co_await Until(exchange, ended);
+    if (!ended()) co_return;  // the client is gone
+    reply = dropped.get().ok() ? JsonReply({{"status", "reset"}, {"pages", *dropped.get()}})
+                               : ErrorReply(dropped.get().error());
   }
+  co_await exchange.Send(std::move(reply));
 }
 
 // As far as trainers read vLLM's configuration. There are no slots for adapters, so the number of adapters has no

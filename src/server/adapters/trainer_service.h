@@ -31,15 +31,15 @@ class TrainerService {
   // `generation` and `registry` must outlive the service; the service must outlive its HTTP server.
   TrainerService(GenerationService& generation, const AdapterRegistry& registry, TrainerServiceOptions options);
 
-  // Adds POST /pause, /resume and /abort_requests, and GET /is_paused, /server_info and /get_world_size.
+  // Adds POST /pause, /resume, /abort_requests and /reset_prefix_cache, /flush_cache by either method (SGLang's name of
+  // it), and GET /is_paused, /server_info and /get_world_size.
   void AddRoutes(RouteTable& routes);
 
  private:
   boost::asio::awaitable<void> Pause(HttpExchange& exchange);
   boost::asio::awaitable<void> Resume(HttpExchange& exchange);
   boost::asio::awaitable<void> Abort(HttpExchange& exchange);
-  // Waits until no request runs or waits to run, or the client is gone. What is held stays held then.
-  boost::asio::awaitable<void> UntilIdle(HttpExchange& exchange) const;
+  boost::asio::awaitable<void> DropCache(HttpExchange& exchange);
   std::string ServerInfo() const;
 
   GenerationService& generation_;

@@ -28,6 +28,7 @@ class RecordingService final : public GenerationService {
   void Cancel(RequestId id) override { cancelled.push_back(static_cast<int>(id.value)); }
   void SetHold(Hold) override {}
   void AbortAll() override {}
+  void DropHistory(std::function<void(Result<std::int64_t>)> done) override { done(0); }
   std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return max_tokens; }
   GenerationLoad Load() const override { return {}; }
 

@@ -51,8 +51,7 @@ std::string OtherContent(std::string_view name, std::string_view digest, const A
 std::string AdapterOf(const AdapterRegistry& registry, const std::string& model) {
   if (registry.Resolve(model).ok()) return model;
   for (const std::string& base : registry.base_names()) {
-    const bool named = model.size() > base.size() + 1 && model.starts_with(base) && model[base.size()] == ':';
-    if (named) return model.substr(base.size() + 1);
+    if (const auto adapter = AdapterAfter(base, model)) return std::string(*adapter);
   }
   return model;
 }

@@ -23,8 +23,8 @@ struct ModelChoice {
   std::string digest = {};              // digest that its content must have; empty: any
 };
 
-// Returns the name of the adapter in "BASE:ADAPTER" (SGLang), where BASE is a name of the base model. Any other name is
-// returned as it is, and so is a name that is registered as a whole.
+// Returns the adapter that AdapterAfter finds behind a name of the base model. Any other name is returned as it is, and
+// so is a name that is registered as a whole.
 std::string AdapterOf(const AdapterRegistry& registry, const std::string& model);
 
 // Returns the model that the field `model` and the other fields ask for, with the digest that "NAME@DIGEST" pins.

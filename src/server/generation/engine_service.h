@@ -18,6 +18,7 @@ class EngineService final : public GenerationService {
   void Cancel(RequestId id) override { engine_->Cancel(id); }
   void SetHold(Hold hold) override { engine_->SetHold(hold); }
   void AbortAll() override { engine_->AbortAll(); }
+  void DropHistory(std::function<void(Result<std::int64_t>)> done) override { engine_->DropHistory(std::move(done)); }
   std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override {
     return engine_->MaxSequenceTokens(adapter);
   }

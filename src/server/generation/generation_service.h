@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -27,9 +28,10 @@ class GenerationService {
   virtual Result<RequestId> Submit(GenerationRequest request) = 0;
   // Cancels a request; see Engine::Cancel. Ignores unknown ids.
   virtual void Cancel(RequestId id) = 0;
-  // See Engine::SetHold and Engine::AbortAll.
+  // See Engine::SetHold, Engine::AbortAll and Engine::DropHistory.
   virtual void SetHold(Hold hold) = 0;
   virtual void AbortAll() = 0;
+  virtual void DropHistory(std::function<void(Result<std::int64_t>)> done) = 0;
   // The most tokens a sequence may have; see Engine::MaxSequenceTokens. Bounds the length where the client gives none.
   virtual std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const = 0;
   // Not ok if nothing can be computed any more: the reason, for /health.
