@@ -247,8 +247,8 @@ class Remote(WithFolder):
         self.assertEqual(server.load(source, source)[0], 200)
         self.assert_reverses(server, source)
         server.stop()
-        server = self.serve("--allowed-adapter-sources", "")
-        self.assertEqual(server.chat(source, "abcd")[0], 404)
+        server = self.serve("--allowed-adapter-sources", "s3://elsewhere")
+        self.assertEqual(server.chat(source, "abcd")[0], 400)
         server.stop()
 
     def test_no_source_is_allowed_unless_it_is_named(self):

@@ -178,7 +178,7 @@ class Trainer(unittest.TestCase):
 
     def test_the_cache_is_dropped(self):
         def cached(server=self.server):
-            answer = server.json("POST", "/v1/completions", {**LONG, "max_tokens": 2})[1]
+            answer = server.json("POST", "/v1/completions", {**LONG, "prompt": list(range(5, 85)), "max_tokens": 2})[1]
             return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         cached()
         for method, path in (("POST", "/reset_prefix_cache"), ("POST", "/reset_prefix_cache?reset_running_requests=false"),
@@ -188,8 +188,9 @@ class Trainer(unittest.TestCase):
             self.assertEqual((status, answer["status"]), (200, "reset"))
             self.assertGreater(answer["pages"], 0)
             self.assertEqual(cached(), 0)
-        status, answer = self.post("/reset_prefix_cache?reset_running_requests=true")
-        self.assertEqual((status, answer["error"]["param"]), (501, "reset_running_requests"))
+        for query, body in (("?reset_running_requests=true", None), ("", {"reset_running_requests": True})):
+            status, answer = self.post("/reset_prefix_cache" + query, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, "reset_running_requests"))
         self.assertGreater(cached(), 0)
 
     def test_a_client_that_leaves_a_pause_leaves_nothing(self):

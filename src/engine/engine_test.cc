@@ -215,7 +215,7 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
     if (holds && hold_prng.NextBelow(16) == 0) {
       w.engine->DropHistory([&](const Result<std::int64_t>& pages) {
         EXPECT_TRUE(pages.ok());
-        EXPECT_EQ(w.tree->tiers().IdleLeaves().size(), 0u);
+        EXPECT_EQ(w.tree.tiers().IdleLeaves().size(), 0u);
         fuzzed.dropped_pages += pages.ok() ? *pages : 0;
       });
     }

@@ -65,6 +65,7 @@ void FanOut::AddRoutes(RouteTable& routes) {
   add("POST", "/load_lora_adapter", Operation::kLoad);
   add("POST", "/v1/unload_lora_adapter", Operation::kUnload);
   add("POST", "/unload_lora_adapter", Operation::kUnload);
+  add("POST", "/skyrl/v1/load_lora_adapter", Operation::kLoad);
   add("POST", "/adapters", Operation::kLoad);
   add("DELETE", "/adapters/*", Operation::kUnload);
   add("DELETE", "/v1/adapters/*", Operation::kUnload);

@@ -53,11 +53,15 @@ void AdapterService::AddRoutes(RouteTable& routes) {
   add("POST", "/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
   add("POST", "/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
   add("POST", "/adapters", &AdapterService::Load, Dialect::kSageMaker);
+  add("POST", "/skyrl/v1/load_lora_adapter", &AdapterService::Load, Dialect::kSkyRl);
   add("DELETE", "/adapters/*", &AdapterService::Unload, Dialect::kSageMaker);
 }
 
 Result<AdapterAdmin::LoadRequest> AdapterService::Parse(const HttpRequest& request, Dialect dialect) {
-  return dialect == Dialect::kSageMaker ? ParseSageMakerRequest(request.body) : ParseLoadRequest(request.body);
+  if (dialect == Dialect::kSageMaker) return ParseSageMakerRequest(request.body);
+  auto parsed = ParseLoadRequest(request.body);
+  if (parsed.ok() && dialect == Dialect::kSkyRl) parsed->replace = true;  // its servers always replace
+  return parsed;
 }
 
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
@@ -126,6 +130,8 @@ HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect 
     reply.body = SglangBody(status.ok() ? nullptr : &status.error(), changes_.loaded());
   } else if (status.ok() && dialect == Dialect::kSageMaker) {
     reply.body = DumpJson({{"status", std::move(text)}});
+  } else if (status.ok() && dialect == Dialect::kSkyRl) {
+    reply.body = DumpJson({{"status", "ok"}, {"message", std::move(text)}});
   } else if (status.ok()) {
     reply.content_type = "text/plain; charset=utf-8";
     reply.body = std::move(text);

@@ -40,7 +40,7 @@ class AdapterService {
   void AddRoutes(RouteTable& routes);
 
  private:
-  enum class Dialect { kVllm, kSglang, kSageMaker };
+  enum class Dialect { kVllm, kSglang, kSageMaker, kSkyRl };
   static Result<AdapterAdmin::LoadRequest> Parse(const HttpRequest& request, Dialect dialect);
   // Neither waits for the network. nullopt: a load from a source, which LoadFromSource carries out.
   using Operation = std::optional<HttpReply> (AdapterService::*)(const HttpRequest& request, Dialect dialect);

@@ -53,15 +53,20 @@ asio::awaitable<void> Until(HttpExchange& exchange, Done done) {
   }
 }
 
-// The parameters of vLLM's /reset_prefix_cache. What it calls an external cache is the host tier here, which is dropped
-// always. Error: pages of running requests are to go too.
-Status CheckReset(std::string_view query) {
-  const std::string running = std::string(QueryParameter(query, "reset_running_requests").value_or("false"));
+// The parameters of vLLM's /reset_prefix_cache, which SkyRL sends in the body. What vLLM calls an external cache is the
+// host tier here, which is dropped always. Error: pages of running requests are to go too.
+Status CheckReset(const HttpRequest& request) {
+  constexpr const char* kField = "reset_running_requests";
+  std::string running(QueryParameter(request.query, kField).value_or("false"));
+  if (!request.body.empty()) {
+    ASSIGN_OR_RETURN(const Json body, ParseJson(request.body, {.max_depth = 8, .max_values = 256}));
+    if (body.is_object() && body.contains(kField)) running = DumpJson(body[kField]);
+  }
   if (running == "false" || running == "0") return Ok{};
   return Unsupported(
       "`reset_running_requests`: expected false, because running requests keep their keys and values; end them first "
       "with POST /pause?mode=abort",
-      "reset_running_requests");
+      kField);
 }
 
 // Error: the body names single requests.
@@ -155,7 +160,7 @@ asio::awaitable<void> TrainerService::DropCache(HttpExchange& exchange) {
   HttpReply reply;
   if (auto refusal = options_.gate.Refusal(exchange.request())) {
     reply = std::move(*refusal);
-  } else if (const Status asked = CheckReset(exchange.request().query); !asked.ok()) {
+  } else if (const Status asked = CheckReset(exchange.request()); !asked.ok()) {
     reply = ErrorReply(asked.error());
   } else {
     const auto pages = std::make_shared<std::promise<Result<std::int64_t>>>();

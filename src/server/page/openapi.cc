@@ -79,6 +79,8 @@ constexpr RouteText kTextOfRoutes[] = {
      {},
      NeededKey::kAdminKey},
     {"DELETE", "/v1/adapters/*", kAdapters, "Unloads an adapter", {}, NeededKey::kAdminKey},
+    {"POST", "/skyrl/v1/load_lora_adapter", kAdapters, "SkyRL's name of a load that replaces", "LoadRequest",
+     NeededKey::kAdminKey},
     {"POST", "/adapters", kAdapters, "SageMaker's form of a load", "SageMakerRequest", NeededKey::kAdminKey},
     {"DELETE", "/adapters/*", kAdapters, "SageMaker's form of an unload", {}, NeededKey::kAdminKey},
     {"POST",
