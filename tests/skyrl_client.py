@@ -23,7 +23,7 @@ import serving
 from serving import DEMO, Server
 
 ADAPTERS = ("reverse", "upper", "rot13", "swap")   # of the demo; a version of a run is one of them
-FLAGS = ("--enable-runtime-lora", "--allowed-adapter-root", str(DEMO), "--kv-cache-dtype", "f32", "--lora-dtype", "f32",
+FLAGS = ("--enable-runtime-lora", "--insecure-no-admin-key", "--allowed-adapter-root", str(DEMO), "--kv-cache-dtype", "f32", "--lora-dtype", "f32",
          "--logprobs-mode", "processed_logprobs")
 TOLERANCE = 4e-5   # of a log-probability; docs/results/trainers.md says why
 PROMPTS = ("abcd", "hello", "lora", "mixed case", "one two", "zyx")

@@ -126,6 +126,7 @@ def main():
         top = pathlib.Path(top)
         server = Server.run([options.loramux, "serve", MODEL, "--served-model-name", MODEL, "--enable-runtime-lora",
                              "--insecure-no-admin-key", "--allowed-adapter-root", str(top), "--lora-dtype", "f32",
+                             "--logprobs-mode", "processed_logprobs",
                              "--port", "0"])
         names = [f"run-{chr(97 + i)}" for i in range(options.runs)]
         began = time.monotonic()

@@ -76,6 +76,8 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view para
 
 // The header of responses to requests of which nothing was begun, so that a router may send them to another server.
 inline constexpr const char* kNotStartedHeader = "x-loramux-not-started";
+// The header of responses to requests for content that this server has not got: another may, whatever the load is.
+inline constexpr const char* kOtherContentHeader = "x-loramux-other-content";
 // The header of responses to requests that were shed, with the reason in llm-d's words.
 inline constexpr const char* kDroppedReasonHeader = "x-llm-d-request-dropped-reason";
 inline constexpr const char* kDroppedSaturated = "rejected-saturated";  // a limit or a full queue

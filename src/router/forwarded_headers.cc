@@ -87,6 +87,7 @@ PassedHead ReadPassedHead(const HttpFields& headers) {
       if (error == std::errc() && end == value.data() + value.size()) head.content_length = length;
     } else if (!IsOfConnection(name) && !IsOwnOfResponse(name) && !Names(options, name)) {
       head.not_started = head.not_started || (iequals(name, kNotStartedHeader) && value == "1");
+      head.other_content = head.other_content || iequals(name, kOtherContentHeader);
       head.headers.emplace_back(name, value);
     }
   }

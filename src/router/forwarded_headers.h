@@ -17,6 +17,7 @@ struct PassedHead {
   std::string content_type;
   std::optional<std::uint64_t> content_length;
   bool not_started = false;
+  bool other_content = false;  // kOtherContentHeader
 };
 PassedHead ReadPassedHead(const HttpFields& headers);
 

@@ -78,7 +78,8 @@ asio::awaitable<void> Forwarding::Run() {
     const Next next = co_await Try(attempt_);
     if (next == Next::kEnd || gone_) co_return;
     if (cut_off_) co_return co_await GiveUp("the router is shutting down");
-    if (!dispatcher.MayRetry(Now())) co_return co_await GiveUp("too many requests are being sent again");
+    const bool free = std::exchange(other_content_, false);  // such a retry adds no load to a fleet in trouble
+    if (!free && !dispatcher.MayRetry(Now())) co_return co_await GiveUp("too many requests are being sent again");
     proxy_.metrics_.CountRetry();
   }
 }
@@ -241,6 +242,7 @@ asio::awaitable<Forwarding::Next> Forwarding::Refused(HttpCall& call, PassedHead
   } while (end.ok() && !piece.empty() && reply.body.size() <= kMostRefusal);
   body_ = call.TakeBody();
   Count(gone_ ? AttemptEnd::kCancelled : AttemptEnd::kNotStarted);
+  other_content_ = head.other_content;
   last_fault_ = fmt::format("it answered {} and began nothing", reply.status);
   if (end.ok() && piece.empty()) refusal_ = std::move(reply);
   co_return Next::kRetry;

@@ -67,6 +67,7 @@ class Forwarding {
   std::string body_;
   std::vector<std::string> tried_;
   std::string last_fault_;            // fault of the last try
+  bool other_content_ = false;        // the last server only has not got the content
   std::optional<HttpReply> refusal_;  // reply of the last server that began nothing
   std::shared_ptr<RoutedServer> server_;
   Dispatcher::Attempt attempt_ = 0;

@@ -696,6 +696,19 @@ TEST_F(RouterTest, AShutdownEndsStreamsWithAnError) {
   EXPECT_EQ(response.events().back(), "[DONE]");
 }
 
+// A fleet of more servers than the budget of retries has retries.
+TEST_F(RouterTest, ContentThatServersHaveNotGotIsSoughtAtAll) {
+  const auto other = Replies(503, R"({"error":{"message":"other content"}})",
+                             {{"x-loramux-not-started", "1"}, {"x-loramux-other-content", "1"}});
+  std::vector<std::unique_ptr<ScriptedServer>> servers;
+  for (int i = 0; i < 7; ++i) servers.push_back(std::make_unique<ScriptedServer>(other));
+  servers.push_back(std::make_unique<ScriptedServer>(Replies(200, "{}")));
+  std::vector<ScriptedServer*> all;
+  for (const auto& server : servers) all.push_back(server.get());
+  StartWith(all);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Ask(R"({"model":"sql@)" + std::string(64, 'd') + R"("})").status, 200);
+}
+
 TEST_F(RouterTest, TheCatalogueNamesTheContent) {
   ScriptedServer server(Replies(200, "{}"));
   StartWith({&server});

@@ -324,6 +324,11 @@ HttpReply CompletionService::Ping() const {
   return health.ok() ? HttpReply() : ErrorReply(health.error());
 }
 
+// True if the reply refuses a router's request because its content is not here.
+bool WantsOtherContent(const HttpRequest& request, const HttpReply& reply) {
+  return reply.status == 503 && !request.Header(kRequireDigestHeader).empty();
+}
+
 asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const Dialect& dialect) {
   const TimeNs received = context_.clock->Now();
   std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, dialect, received);
@@ -334,7 +339,9 @@ asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const 
   }
   TellRouters(exchange, *context_.generation, *job);
   if (!job->ok()) {
-    co_await exchange.Send(NotStarted(ErrorReply(job->error())));
+    HttpReply reply = NotStarted(ErrorReply(job->error()));
+    if (WantsOtherContent(exchange.request(), reply)) reply.headers.emplace_back(kOtherContentHeader, "1");
+    co_await exchange.Send(std::move(reply));
     Trace(exchange, received, nullptr);
     co_return;
   }
