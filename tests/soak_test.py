@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""A soak of the real server: adapters are loaded, reloaded, pinned and unloaded under load, clients vanish in mid-stream,
+"""A soak of the real server: adapters are loaded, uploaded, reloaded, pinned and unloaded under load, clients vanish in mid-stream,
 weight files are damaged, the disk of the journal fills up, the disks of journal and weights err (disk_faults.c), and the
-process is killed and started again. Every answer must be the one that the adapter gave alone. Acknowledged operations must
+process is killed and started again; no upload is left over. Every answer must be the one that the adapter gave alone. Acknowledged operations must
 survive. A refusal must name its reason, and the reason must hold. Memory must not grow. Standard library only.
 
 Usage: soak_test.py PATH_OF_LORAMUX --disk-faults LIBRARY [--seconds N] [unittest arguments]   (600 for the long form)
 """
 import collections
 import contextlib
+import hashlib
 import http.client
+import io
 import itertools
 import json
 import os
@@ -19,6 +21,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -41,6 +44,10 @@ NOT_PINNED = ["pages would stay free for requests", "cannot be pinned now"]
 
 # The state of a loaded name: its task, and whether it is pinned. None stands for a name that is not loaded.
 Loaded = collections.namedtuple("Loaded", "task pinned")
+
+
+def weights_digest(folder):
+    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
 def sanitized():
@@ -160,6 +167,7 @@ class Soak(unittest.TestCase):
         self.server = None
         self.addCleanup(self.kill)       # the server of a failed test would keep the disk busy
         self.tasks = sorted(path.name for path in (DEMO / "adapters").iterdir())
+        self.task_of = {weights_digest(DEMO / "adapters" / task): task for task in self.tasks}
         # Copies, so that disk errors hit these files only. `fragile` gets damaged.
         self.weights = self.folder / "adapters"
         for copy in ("fixed", "loaded"):
@@ -257,7 +265,7 @@ class Soak(unittest.TestCase):
         deadline = time.monotonic() + PATIENCE
         while True:
             roots = {card["id"]: card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"]}
-            found = Loaded(pathlib.Path(roots[name]).name, self.is_pinned(name)) if name in roots else None
+            found = Loaded(self.task_at(pathlib.Path(roots[name])), self.is_pinned(name)) if name in roots else None
             if found is not None and (found in expected or time.monotonic() > deadline):
                 return found
             # A name that is not listed is unloaded, or its files could not be read: only an answer tells.
@@ -268,6 +276,22 @@ class Soak(unittest.TestCase):
             if found is None and (status == 404 or time.monotonic() > deadline):
                 return found
             time.sleep(0.05)
+
+    def task_at(self, root):
+        """What was uploaded lies in a folder that the server has named. It may be gone by now."""
+        if self.disk.folder not in root.parents:
+            return root.name
+        with contextlib.suppress(FileNotFoundError):
+            return self.task_of[weights_digest(root)]
+        return "gone"
+
+    def check_uploads(self):
+        """A folder for each name that was uploaded last, and no other."""
+        roots = {card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"]}
+        uploads = self.disk.folder / "uploads"
+        kept = {str(folder) for folder in uploads.iterdir()} if uploads.exists() else set()
+        if kept != {root for root in roots if self.disk.folder in pathlib.Path(root).parents}:
+            self.fail_later(f"uploads {sorted(kept)} are kept beside the names at {sorted(roots)}")
 
     def is_pinned(self, name):
         page = self.server.request("GET", "/metrics")[1].decode()
@@ -455,6 +479,15 @@ class Soak(unittest.TestCase):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             path, body = f"{prefix}/unload_lora_adapter", {"lora_name": name}
+            if wanted is not None and random.random() < 0.4:
+                with io.BytesIO() as packed:
+                    with tarfile.open(fileobj=packed, mode="w") as archive:
+                        archive.add(DEMO / "adapters" / wanted.task, wanted.task)
+                    connection.request("PUT", f"/v1/adapters/{name}?pinned={str(wanted.pinned).lower()}", packed.getvalue(),
+                                       {"Content-Type": "application/x-tar"})
+                response = connection.getresponse()
+                self.count["uploads"] += response.status in (200, 201)
+                return 200 if response.status < 300 else response.status, response.read().decode()
             if wanted is not None:
                 path = f"{prefix}/load_lora_adapter"
                 body |= {"lora_path": str(self.weights / "loaded" / wanted.task), "load_inplace": current is not None,
@@ -616,6 +649,7 @@ class Soak(unittest.TestCase):
         self.assertRegex("\n".join(log.splitlines()[-5:]), r"KV pages in use: 0\b")
         self.start()
         self.check_registry()
+        self.check_uploads()
         self.server.stop()
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
         self.assertEqual(self.missing_coverage(), [])
@@ -626,7 +660,7 @@ class Soak(unittest.TestCase):
         """What should happen in a soak and did not yet. In the short form chance decides about the rare cases, so that only
         the frequent ones count."""
         long_form = SECONDS >= 300
-        kinds = ["answers", "operations", "found after a restart"]
+        kinds = ["answers", "operations", "uploads", "found after a restart"]
         if long_form:
             kinds += ["not loaded", "vanished", "pinned", "unpinned", "weights damaged", "weights not read", "disk filled",
                       "operations refused by disk errors"]
