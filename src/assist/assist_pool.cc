@@ -123,6 +123,8 @@ struct AssistPool::State {
   bool Look(AssistWorker& worker, int index, std::uint32_t in_hand, AlignedBuffer<float>& scratch);
   bool HasLeft(AssistWorker& worker) const;
   void WriteImage();
+  // Into how many pieces a segment is cut that so many workers share. REQUIRES: there is room for it.
+  std::int32_t PiecesFor(std::int32_t rows, std::int32_t workers_of_segment) const;
   void AddTargets(std::span<const LoraWeights> modules);
   bool Changes(std::int64_t layer, std::uint32_t mask) const;
   bool ChangesBlock(std::int32_t block) const;
@@ -286,13 +288,16 @@ const std::uint32_t* AssistPool::AddSegment(const AssistedSegment& segment) {
       std::clamp<std::size_t>(static_cast<std::size_t>(std::max(segment.workers, 1)), 1, s.free_workers.size());
   const auto index = static_cast<std::int32_t>(s.segments.size());
   SegmentInPool added = {static_cast<std::int32_t>(s.used.size()), 0, segment.arrived};
-  for (std::int32_t row = 0; row < segment.rows; row += gpu::kAssistPieceRows) {
+  const std::int32_t pieces = s.PiecesFor(segment.rows, static_cast<std::int32_t>(workers));
+  std::int32_t row = 0;
+  for (std::int32_t i = 0; i < pieces; ++i) {
     const std::int32_t number = s.free_slots.back();
     s.free_slots.pop_back();
     SlotInPool& slot = s.slots[static_cast<std::size_t>(number)];
     slot.segment = index;
     slot.first_row = segment.first_row + row;
-    slot.rows = std::min(segment.rows - row, gpu::kAssistPieceRows);
+    slot.rows = segment.rows / pieces + (i < segment.rows % pieces ? 1 : 0);
+    row += slot.rows;
     slot.worker =
         s.free_workers[(s.next_worker + static_cast<std::size_t>(added.slots) % workers) % s.free_workers.size()];
     ClearWords(*slot.slot.words);
@@ -305,6 +310,14 @@ const std::uint32_t* AssistPool::AddSegment(const AssistedSegment& segment) {
   s.AddTargets(segment.modules);
   s.segments.push_back(added);
   return reinterpret_cast<const std::uint32_t*>(s.gates->base()) + index;
+}
+
+// A piece for each worker of the segment, while the step leaves workers idle: more pieces read the adapter more often.
+std::int32_t AssistPool::State::PiecesFor(std::int32_t rows, std::int32_t workers_of_segment) const {
+  const auto least = static_cast<std::int32_t>(CeilDivide(rows, gpu::kAssistPieceRows));
+  const auto idle = std::ssize(free_workers) - std::ssize(used);
+  const auto most = static_cast<std::int32_t>(std::min(idle, std::ssize(free_slots)));
+  return std::max(least, std::min({workers_of_segment, rows, most}));
 }
 
 void AssistPool::State::AddTargets(std::span<const LoraWeights> modules) {

@@ -1,5 +1,7 @@
 #include "assist/assist_pool.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <latch>
@@ -201,6 +203,44 @@ TEST(AssistPool, ManySegmentsShareTheWorkers) {
     EXPECT_TRUE(SameBits(Assisted(world, *pool, parts, workers, failures), expected)) << workers;
     EXPECT_TRUE(failures.empty());
   }
+}
+
+// CaraServe: a core processes at most c tokens, so L/c cores compute x A B of L tokens. A piece of 16 rows would leave
+// 20 tokens to two cores.
+TEST(AssistPool, AsManyWorkersAsTokensByThoseOfACore) {
+  Device& device = gpu::DeviceForTest();
+  World world(device, SmallLayoutForTest(DType::kF32, 1), 20, 4);
+  const auto adapter = world.AddAdapter(DType::kF32, 3);
+  const std::vector<Part> parts = {{adapter.get(), 0, 20}};
+  const std::vector<float> expected = DeviceAlone(world, parts);
+  std::array<std::atomic<bool>, 8> worked = {};
+  const auto answers = [&](int worker, std::uint32_t) { worked[static_cast<std::size_t>(worker)] = true; };
+  const auto pool = MakePool(device, {.layout = world.layout, .workers = 8, .slots = 20, .before_answer = answers});
+  for (const int tokens_per_core : {20, 16, 4, 3, 1}) {
+    for (std::atomic<bool>& any : worked) any = false;
+    std::vector<AssistFailure> failures;
+    const int cores = static_cast<int>(CeilDivide(20, tokens_per_core));
+    EXPECT_TRUE(SameBits(Assisted(world, *pool, parts, cores, failures), expected)) << tokens_per_core;
+    EXPECT_TRUE(failures.empty());
+    EXPECT_EQ(std::count(worked.begin(), worked.end(), true), std::min(cores, 8)) << tokens_per_core;
+  }
+}
+
+// A segment does not take the slots that later ones need, once all workers are busy.
+TEST(AssistPool, PiecesAreFinerOnlyForIdleWorkers) {
+  Device& device = gpu::DeviceForTest();
+  World world(device, SmallLayoutForTest(DType::kF32, 1), 64, 7);
+  const auto adapter = world.AddAdapter(DType::kF32, 3);
+  const auto pool = MakePool(device, {.layout = world.layout, .workers = 4, .slots = 6});
+  pool->Begin();
+  EXPECT_NE(pool->AddSegment(SegmentOf(*adapter, 0, 16, 3)), nullptr);
+  EXPECT_EQ(pool->RoomForRows(), 48);
+  EXPECT_NE(pool->AddSegment(SegmentOf(*adapter, 16, 16, 8)), nullptr);
+  EXPECT_EQ(pool->RoomForRows(), 32);
+  EXPECT_NE(pool->AddSegment(SegmentOf(*adapter, 32, 16, 8)), nullptr);
+  EXPECT_NE(pool->AddSegment(SegmentOf(*adapter, 48, 16, 8)), nullptr);
+  std::vector<AssistFailure> failures;
+  pool->End(failures);
 }
 
 // One of two workers goes and comes back. Only its rows fail, each after one time-out; the next steps do without it.

@@ -71,10 +71,11 @@ AssistLayout LayoutOf(const DeviceModel& model) {
   return layout;
 }
 
-// For each piece of the largest step, in a few segments; or as many as fit GpuExecutor::kAssistBytes.
-std::int32_t SlotsFor(const AssistLayout& layout, std::int64_t max_batch_tokens) {
+// For each piece of the largest step, in a few segments of which some are cut finer, for all cores; or as many as fit
+// GpuExecutor::kAssistBytes.
+std::int32_t SlotsFor(const AssistLayout& layout, std::int64_t max_batch_tokens, int cores) {
   constexpr std::int64_t kFewSegments = 16;
-  const std::int64_t pieces = CeilDivide(max_batch_tokens, std::int64_t{gpu::kAssistPieceRows}) + kFewSegments;
+  const std::int64_t pieces = CeilDivide(max_batch_tokens, std::int64_t{gpu::kAssistPieceRows}) + kFewSegments + cores;
   const std::int64_t most = std::max<std::int64_t>(1, GpuExecutor::kAssistBytes / layout.SlotBytes());
   return static_cast<std::int32_t>(std::min(pieces, most));
 }
@@ -84,7 +85,7 @@ Result<std::unique_ptr<AssistPool>> MakeAssistPool(Device& device, const DeviceM
   AssistOptions pool;
   pool.layout = LayoutOf(model);
   pool.workers = options.assist.cores;
-  pool.slots = SlotsFor(pool.layout, options.max_batch_tokens);
+  pool.slots = SlotsFor(pool.layout, options.max_batch_tokens, pool.workers);
   pool.timeout = options.assist.timeout;
   pool.before_answer = options.assist.before_answer;
   auto made = AssistPool::Create(device, pool);
