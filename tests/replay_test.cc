@@ -31,6 +31,7 @@ struct Regime {
   double link_bytes_per_second = 0;  // with a slow link steps use layers while later ones arrive
   bool by_profile = false;
   CountCached count_cached = CountCached::kEverywhere;
+  bool overlaps = false;  // steps wait for layers of loads that begin with them, and have two adapters each
 };
 
 // Costs as a profile might have them, with figures that have no short decimal form.
@@ -92,6 +93,13 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.transfer.bytes_per_second = regime.link_bytes_per_second;
   options.threads = 2;
   options.recorder = recorder;
+  if (regime.overlaps) {
+    options.spec.cold_start = ColdStart::kOverlap;
+    options.spec.prefetch_lookahead = 3;
+    options.spec.max_distinct_adapters = 2;
+    options.spec.adapter_bound = AdapterBound::kStep;
+    options.spec.skip_beyond_distinct = true;
+  }
   if (regime.by_profile) options.spec.costs = SomeCosts();
   return options;
 }
@@ -325,6 +333,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Regime{"loramux_mlq_fast_links", "loramux", "mlq", "histogram", "history"},
                     Regime{"chameleon_mlq", "chameleon", "mlq", "histogram", "proxy", FairnessPolicy::kNone, kSlowLink},
                     Regime{"vllm_residency", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink},
+                    Regime{"vllm_lora", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink, false,
+                           CountCached::kEverywhere, true},
                     Regime{"lru_fifo", "lru", "fifo", "none", "history", FairnessPolicy::kNone, kSlowLink},
                     Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink},
                     Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,

@@ -20,8 +20,6 @@ void AddPlaces(const RuntimeFlags& flags, const RuntimeOptions& options, Table& 
                    "the model is a folder or a file of this machine; --revision is for a model as ORG/NAME"});
   table.push_back({"--max-cpu-loras", flags.max_cpu_loras > 0,
                    "adapters in memory are bounded by their bytes and not by their number; use --host-memory BYTES"});
-  table.push_back({"--lora-variant", on_device && flags.lora_variant != "mbgmv",
-                   "a GPU computes each adapter at its true rank, as mbgmv does; bgmv is for --device cpu"});
   table.push_back({"--cold-start", !waits && options.host_memory == 0,
                    "without a host tier no adapter is in memory before it is on the device; use --host-memory BYTES"});
   table.push_back({"--cold-start", !waits && options.spec.cold_start != ColdStart::kPassOver,
@@ -44,12 +42,15 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
                    cache + " goes by no number of uses in a time"});
   table.push_back({"--swap-upper,--swap-lower,--swap-interval", !regime.proactive_swapping,
                    "they are for --cache fastlibra and its variants, and this is " + cache});
+  table.push_back({"--adapter-share", options.spec.adapter_bytes > 0, "--adapter-memory is in its place"});
+  table.push_back({"--max-loras-bound", options.spec.max_distinct_adapters == 0, "it is for --max-loras"});
   table.push_back({"--batch-window", regime.policy != "fastlibra" && regime.policy != "loramux",
                    "only --cache loramux and fastlibra count the adapters that are wanted, and this is " + cache});
   table.push_back({"--expect-bin,--expect-variation", options.spec.adapter_prefetch != AdapterPrefetch::kHistogram,
                    "they are for --adapter-prefetch histogram"});
   table.push_back({"--prefetch-lookahead",
-                   options.spec.cold_start != ColdStart::kStall && !options.spec.queue.starts_with("mlq"),
+                   options.spec.cold_start != ColdStart::kStall && options.spec.cold_start != ColdStart::kOverlap &&
+                       !options.spec.queue.starts_with("mlq"),
                    "it is for --schedule mlq, and for presets whose steps wait for adapters, as vllm-lora-prefetch"});
 }
 

@@ -19,6 +19,7 @@
 #include "costs/performance_profile.h"
 #include "envoy/picker.h"
 #include "http/bound_port.h"
+#include "router/answer_lengths.h"
 #include "router/router.h"
 #include "router/server_sources.h"
 #include "tools/etcd_flags.h"
@@ -234,6 +235,14 @@ void AddPolicyFlags(CommandLine& line, RouteFlags& flags) {
             .unit = "MS",
             .group = group,
             .help = "Time per output token that loramux, algorithm1 and first-fit try to keep; 0: none",
+            .range = {{0.0, 1e6}}});
+  dispatch.average_answer = static_cast<std::int64_t>(AnswerLengths::kUnknown);
+  line.Add({.names = "--average-answer",
+            .target = &dispatch.average_answer,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "avg_resp_len of CaraServe's Algorithm 1 (policies algorithm1*): tokens of the average answer; 0: "
+                    "the mean of the answers that the request's adapter gave",
             .range = {{0.0, 1e6}}});
   line.Add({.names = "--slow-start",
             .target = &dispatch.health.slow_start,

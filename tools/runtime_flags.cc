@@ -100,7 +100,13 @@ Result<std::optional<DType>> KvDTypeFlag(const std::string& text, bool on_device
 // A device's kernels compute as mbgmv does, whatever the flag says.
 Result<LoraVariant> VariantFlag(const std::string& text, bool on_device) {
   if (text == "mbgmv") return LoraVariant::kMbgmv;
-  if (text == "bgmv") return on_device ? LoraVariant::kMbgmv : LoraVariant::kBgmv;
+  if (text == "bgmv" && on_device) {
+    return InvalidArgument(
+        "--lora-variant: expected mbgmv with a GPU, whose kernels compute each adapter at its true rank, found bgmv, "
+        "which is for --device cpu",
+        "--lora-variant");
+  }
+  if (text == "bgmv") return LoraVariant::kBgmv;
   return InvalidArgument("--lora-variant: expected mbgmv or bgmv, found '" + text + "'", "--lora-variant");
 }
 
@@ -358,7 +364,7 @@ void AddAdapterWeightFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "NAME",
             .group = adapters,
             .help = "Batched LoRA kernel of the CPU: mbgmv computes each adapter at its true rank, bgmv pads to the "
-                    "largest rank of the batch. A GPU computes as mbgmv does"});
+                    "largest rank of the batch. A GPU computes as mbgmv does, and bgmv is refused there"});
 }
 
 void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {

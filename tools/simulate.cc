@@ -155,7 +155,9 @@ void AddArrivalFlags(CommandLine& line, SimulateFlags& flags) {
             .group = group,
             .help =
                 "Take lengths, and adapters if it names them, from a trace: CSV with times, prompt tokens and output "
-                "tokens (Azure's or your own), or Mooncake's JSONL with shared prefixes",
+                "tokens (Azure's or your own), or Mooncake's JSONL with shared prefixes. The invocations of Azure "
+                "Functions of 2021 (app,func,end_timestamp,duration) give times, and the functions that are invoked "
+                "most are the --adapters",
             .path = FlagPath::kExistingFile});
   line.Add({.names = "--arrivals",
             .target = &flags.arrivals,

@@ -31,6 +31,13 @@ void AddRouterFlags(CommandLine& line, SimulateFlags& flags, const std::string& 
             .group = group,
             .help = "Routers in front of the servers; none knows what the others do",
             .range = {{1, 1000}}});
+  line.Add({.names = "--average-answer",
+            .target = &flags.fleet.dispatcher.average_answer,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "avg_resp_len of CaraServe's Algorithm 1 (policies algorithm1*): tokens of the average answer",
+            .default_text = "the mean of the load",
+            .range = {{0.0, 1e6}}});
   line.Add({.names = "--snapshot-interval",
             .target = &flags.fleet.snapshot_interval,
             .form = FlagForm::kSeconds,
@@ -245,8 +252,8 @@ Status CheckFleetFlags(const SimulateFlags& flags) {
         std::pair("--snapshot-interval", fleet.snapshot_interval != alone.snapshot_interval),
         std::pair("--snapshot-delay", fleet.snapshot_delay != alone.snapshot_delay),
         std::pair("--snapshot-loss", fleet.snapshot_loss != alone.snapshot_loss),
-        std::pair("--fail", !flags.fail.empty()), std::pair("--drift", flags.drift != 0),
-        std::pair("--warmup", flags.objective.warmup != 0)}) {
+        std::pair("--average-answer", fleet.dispatcher.average_answer != 0), std::pair("--fail", !flags.fail.empty()),
+        std::pair("--drift", flags.drift != 0), std::pair("--warmup", flags.objective.warmup != 0)}) {
     if (given)
       return InvalidArgument(fmt::format("{}: expected with --servers or --find-servers, which simulate a fleet", flag),
                              flag);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "costs/service_times.h"
 #include "schedule/queue/queue_order.h"
@@ -66,6 +67,7 @@ TimeNs Nanoseconds(double seconds) { return static_cast<TimeNs>(seconds * static
 
 FlagTarget SettingFlags::TargetIn(Slot& slot, const Setting& setting) {
   const SettingValue value = setting.get(SystemSpec());
+  if (setting.is_bytes()) return &slot.text;
   if (std::holds_alternative<bool>(value)) return &slot.on;
   if (std::holds_alternative<std::string>(value) || !setting.values.empty()) return &slot.text;
   if (std::holds_alternative<double>(value) || setting.is_time()) return &slot.number;
@@ -90,7 +92,8 @@ void SettingFlags::AddTo(CommandLine& line, SettingGroup group, SettingUse comma
               .group = title,
               .help = HelpOf(setting),
               .default_text = DefaultOf(setting, many_presets)};
-    if (setting.flag_range.high > 0) flag.range = {setting.flag_range.low, setting.flag_range.high};
+    if (setting.flag_range.high > 0 && !setting.is_bytes())
+      flag.range = {setting.flag_range.low, setting.flag_range.high};
     line.Add(std::move(flag));
   }
 }
@@ -125,7 +128,10 @@ Status SettingFlags::ApplyTo(SystemSpec& spec) const {
       setting.set(spec, setting.is_time() ? SettingValue(Nanoseconds(*slot.number)) : SettingValue(*slot.number));
     }
     if (slot.text.empty()) continue;
-    if (setting.values.empty()) {
+    if (setting.is_bytes()) {
+      ASSIGN_OR_RETURN(const std::int64_t bytes, ParseBytes(slot.text, FirstName(setting)));
+      setting.set(spec, bytes);
+    } else if (setting.values.empty()) {
       setting.set(spec, slot.text);
     } else {
       ASSIGN_OR_RETURN(const std::int64_t value, ValueOf(setting, slot.text));

@@ -144,17 +144,28 @@ TEST(IdleFlags, OnADeviceAndOnACpu) {
   cpu.lora_variant = "bgmv";
   cpu.assist_cores = 2;
   cpu.settings.Give("--cold-start", std::string("assist"));
-  const Names given = {"--lora-variant", "--assist-cores", "--cold-start"};
+  const Names given = {"--assist-cores", "--cold-start"};
   EXPECT_EQ(Idle(cpu, given), Names{"--assist-cores"});
   RuntimeFlags device = cpu;
   device.options.device = ChooseDevice("emulated", /*batch_invariant=*/false).value();
-  EXPECT_EQ(Idle(device, given), Names{"--lora-variant"});
-  EXPECT_EQ(RuntimeOptionsOf(device)->lora_variant, LoraVariant::kMbgmv);  // a profile's times must be its own
-  device.host_memory = "0";
-  EXPECT_EQ(Idle(device, given), (Names{"--lora-variant", "--cold-start", "--assist-cores"}));
-  device.settings.Give("--cold-start", std::string("wait"));
+  const auto refused = RuntimeOptionsOf(device);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().param, "--lora-variant");
   device.lora_variant = "mbgmv";
+  EXPECT_EQ(Idle(device, given), Names{});
+  device.host_memory = "0";
+  EXPECT_EQ(Idle(device, given), (Names{"--cold-start", "--assist-cores"}));
+  device.settings.Give("--cold-start", std::string("wait"));
   EXPECT_EQ(Idle(device, given), Names{"--assist-cores"});
+}
+
+TEST(IdleFlags, OfAPartAndABoundForAdapters) {
+  const Names given = {"--adapter-share", "--max-loras-bound"};
+  RuntimeFlags flags;
+  EXPECT_EQ(Idle(flags, given), Names{"--max-loras-bound"});
+  flags.settings.Give("--max-loras", std::int64_t{4});
+  flags.settings.Give("--adapter-memory", std::int64_t{1} << 20);
+  EXPECT_EQ(Idle(flags, given), Names{"--adapter-share"});
 }
 
 TEST(IdleFlags, OfACacheRegime) {
@@ -200,6 +211,8 @@ TEST(IdleFlags, OfAQueueOrderOrAPreset) {
   EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{"--prefetch-lookahead"});
   preset.preset = "vllm-lora-prefetch";
   EXPECT_EQ(Idle(preset, {"--prefetch-lookahead"}), Names{});
+  EXPECT_EQ(Idle(preset, {"--cold-start"}), Names{});  // it waits
+  preset.settings.Give("--cold-start", std::string("auto"));
   EXPECT_EQ(Idle(preset, {"--cold-start"}), Names{"--cold-start"});
 }
 

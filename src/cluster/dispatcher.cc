@@ -314,7 +314,8 @@ Dispatcher::Decision Dispatcher::Impl::Choose(const RouteRequest& request, bool 
       .random = prng.Next(),
       .model = options.model.get(),
       .replicas = ReplicasFor(request, first, now),
-      .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective};
+      .tpot_objective = request.tpot_objective > 0 ? request.tpot_objective : options.tpot_objective,
+      .average_answer = options.average_answer};
   if (chosen == usable.size()) chosen = policy->Choose(context);
   CHECK_LT(chosen, usable.size());
   Server& server = *usable[chosen];

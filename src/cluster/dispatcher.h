@@ -25,6 +25,7 @@ struct DispatcherOptions {
   std::shared_ptr<const PerformanceModel> model;  // required: of one server
   bool correct_by_own = true;                     // count the own dispatches since a snapshot
   TimeNs tpot_objective = 0;                      // RouteContext::tpot_objective
+  std::int64_t average_answer = 0;                // RouteContext::average_answer
   std::uint64_t seed = 1;                         // seed of all chance
   HealthOptions health;
   double most_ejected = 0.5;                     // share of the servers; beyond it all are used (panic mode)

@@ -64,8 +64,9 @@ struct RouteContext {
   TimeNs now = 0;
   std::uint64_t random = 0;                 // uniform; the only source of chance
   const PerformanceModel* model = nullptr;  // times of one server; never null
-  std::int64_t replicas = 1;  // servers that should hold the request's adapter, by its load (replica_sets.h)
-  TimeNs tpot_objective = 0;  // objective for the time per token of Algorithm 1; 0: none
+  std::int64_t replicas = 1;        // servers that should hold the request's adapter, by its load (replica_sets.h)
+  TimeNs tpot_objective = 0;        // objective for the time per token of Algorithm 1; 0: none
+  std::int64_t average_answer = 0;  // avg_resp_len of Algorithm 1, in tokens; 0: what the request is expected to answer
 };
 
 // Chooses a server. Thread-safe: it has no state that changes.

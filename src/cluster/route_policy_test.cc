@@ -232,6 +232,9 @@ TEST(Algorithm1, CostIsThatOfTheDocument) {
   EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3 + kObjectivePenalty), 1e-9);
   world.tpot_objective = 25 * kNsPerMs;
   EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 100 + 1e-3 + 0.8e-3), 1e-9);
+  world.average_answer = 40;  // "average response length: avg_resp_len", one number whatever the request
+  EXPECT_NEAR(cost(), 6 * ((30e-3 + 0.8e-3) / 40 + 1e-3 + 0.8e-3), 1e-9);
+  world.average_answer = 0;
   auto padded = RankModel();
   padded->shape = LoraCostShape::kBgmv;
   world.model = padded;
@@ -241,6 +244,38 @@ TEST(Algorithm1, CostIsThatOfTheDocument) {
   server.snapshot.running = server.snapshot.waiting = 0;
   server.snapshot.adapters.clear();
   EXPECT_EQ(cost(), 0);  // an idle server costs nothing
+}
+
+// The document's example, for a decoding SLO of 36 ms: BGMV pays the largest rank of the batch for each request, so a
+// request of rank 64 goes to instance 2, whose few requests have that rank already; MBGMV pays the sum of ranks, so it
+// goes to instance 1, whose requests have low ranks. Costs per rank such that the other instance misses the 36 ms.
+TEST(Algorithm1, TheExampleOf36Milliseconds) {
+  World world;
+  auto model = std::make_shared<PerformanceModel>();
+  model->step = 20e-3;
+  world.tpot_objective = 36 * kNsPerMs;
+  Server& first = world.Add("instance 1", 24);
+  Server& second = world.Add("instance 2", 16);
+  for (int a = 0; a < 24; ++a) World::List(first, "l" + std::to_string(a), AdapterPlace::kDevice, 8, 1);
+  for (int a = 0; a < 16; ++a) World::List(second, "h" + std::to_string(a), AdapterPlace::kDevice, 64, 1);
+  const RouteRequest request = RequestFor("x", 64);
+  const auto within = [&](std::size_t server) {
+    return world.With(request, 1, [&](const RouteContext& context) {
+      return RankAwareCost(context, context.servers[server]);
+    }) < kObjectivePenalty;
+  };
+  model->per_padded_rank = 0.014e-3;  // 25 x 64: 42.4 ms, and 17 x 64: 35.2 ms
+  model->shape = LoraCostShape::kBgmv;
+  world.model = model;
+  EXPECT_FALSE(within(0));
+  EXPECT_TRUE(within(1));
+  EXPECT_EQ(world.Choose("algorithm1", request), "instance 2");
+  model->per_padded_rank = 0;
+  model->per_rank = 0.015e-3;  // 24 x 8 + 64: 23.8 ms, and 17 x 64: 36.3 ms
+  model->shape = LoraCostShape::kMbgmv;
+  EXPECT_TRUE(within(0));
+  EXPECT_FALSE(within(1));
+  EXPECT_EQ(world.Choose("algorithm1", request), "instance 1");
 }
 
 TEST(Algorithm1, ShapesDiffer) {

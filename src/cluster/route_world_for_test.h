@@ -30,7 +30,7 @@ struct HandMadeWorld {
   std::deque<HandMadeServer> servers;
   std::shared_ptr<const PerformanceModel> model = DefaultPerformanceModel();
   TimeNs now = 100 * kNsPerSecond, tpot_objective = 0;
-  std::int64_t replicas = 1;
+  std::int64_t replicas = 1, average_answer = 0;
 
   // Adds a server that runs `running` requests of the base model, and has room for many more.
   HandMadeServer& Add(std::string name, std::int64_t running = 0, std::int64_t waiting = 0) {
@@ -89,7 +89,8 @@ struct HandMadeWorld {
                                .random = random,
                                .model = model.get(),
                                .replicas = replicas,
-                               .tpot_objective = tpot_objective};
+                               .tpot_objective = tpot_objective,
+                               .average_answer = average_answer};
     return use(context);
   }
   // The name of the server that the policy chooses.

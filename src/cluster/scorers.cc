@@ -41,7 +41,8 @@ double RankAwareCost(const RouteContext& context, const ServerView& view) {
   const double more_prefill =
       StepSeconds(model, QueueWith(view, context.request, state)) - StepSeconds(model, view.load->queue);
   const double more_decode = decode - StepSeconds(model, view.load->exists);
-  const auto answer = static_cast<double>(std::max<std::int64_t>(1, context.request.output_tokens));
+  const std::int64_t expected = context.average_answer > 0 ? context.average_answer : context.request.output_tokens;
+  const auto answer = static_cast<double>(std::max<std::int64_t>(1, expected));
   double cost = more_prefill / answer + more_decode;
   if (context.tpot_objective > 0 && decode > static_cast<double>(context.tpot_objective) / kNsPerSecond)
     cost += kObjectivePenalty;

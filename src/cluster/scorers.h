@@ -18,7 +18,7 @@ double QueueLength(const RouteContext& context, const ServerView& view);
 double Emptiness(const RouteContext& context, const ServerView& view);
 // The adapter's rendezvous order.
 double RendezvousOrder(const RouteContext& context, const ServerView& view);
-// CaraServe's Algorithm 1: the additional time of a prefill of the queue, divided by the length of the answer, plus the
+// CaraServe's Algorithm 1: the additional time of a prefill of the queue, divided by the average answer, plus the
 // additional time of a decoding step of all requests, plus kObjectivePenalty if that step exceeds the objective; times
 // the number of requests. In seconds.
 double RankAwareCost(const RouteContext& context, const ServerView& view);

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/bytes.h"
 #include "base/check.h"
 #include "worth/cache_regime.h"
 
@@ -24,6 +27,13 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::Create(ControlPlaneOptions o
   std::unique_ptr<ControlPlane> plane(new ControlPlane(std::move(options)));
   const ControlPlaneOptions& o = plane->options_;
   const SystemSpec& spec = o.engine.spec;
+  const std::int64_t device_bytes = o.device->capacity_pages() * o.device->page_bytes();
+  if (spec.adapter_bytes > device_bytes - o.device->page_bytes()) {
+    return InvalidArgument(fmt::format("--adapter-memory: expected less than the device's {}, of which keys and values "
+                                       "need some, found {}",
+                                       FormatBytes(device_bytes), FormatBytes(spec.adapter_bytes)),
+                           "--adapter-memory");
+  }
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(spec.cache));
   ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(regime.policy, spec.score_weights));
   ASSIGN_OR_RETURN(plane->queue_, MakeQueueOrder(spec));

@@ -245,6 +245,12 @@ bool Engine::Impl::PlanAndSubmit(TimeNs now) {
   const bool changes = !plan.ChangesNothing();
   scheduler.Commit(plan, now);
   if (!plan.chunks.empty()) SubmitBatch(plan, now);
+  for (Request* request : plan.exhausted) {
+    Finish(SequenceOf(request), FinishReason::kError, now).error = Unavailable(
+        "AdapterPoolExhausted: running requests use every adapter on the device, and there is no room for another; try "
+        "again later, or raise --adapter-memory or --device-memory",
+        "model");
+  }
   UpdateStats(plan);
   return scheduler.Prepare(now, /*ending=*/!accepting) || changes;
 }

@@ -72,7 +72,7 @@ std::int64_t Engine::Impl::PagesOf(std::int64_t tokens) const {
 }
 
 std::int64_t Engine::Impl::AdapterShare() const {
-  return AdapterSharePages(options.spec.adapter_share, parts.device->capacity_pages());
+  return AdapterPartPages(options.spec, parts.device->capacity_pages(), parts.device->page_bytes());
 }
 
 std::int64_t Engine::Impl::KeptPages() const {

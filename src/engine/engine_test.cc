@@ -146,7 +146,8 @@ Fuzzed FuzzOnce(std::uint64_t seed, bool holds = false, bool reloads = false) {
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(50)),
           scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name),
           HostLink(seed));
-  const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
+  const std::int64_t share =
+      AdapterPartPages({.adapter_share = fuzzed.regime.adapter_share}, w.device->capacity_pages(), 1);
   const bool faults = prng.NextBelow(2) == 0;
   Prng fault_prng(seed + 1), score_prng(seed + 2), hold_prng(seed + 5), reload_prng(seed + 6);
   if (faults) {

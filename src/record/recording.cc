@@ -429,6 +429,7 @@ class PlanDescriber {
     for (const Request* request : plan.preemptions) out.preemptions.push_back(request->id.value);
     AddEvictions(plan.moves, out);
     for (const PlannedAdmission& admission : plan.admissions) AddAdmission(admission, out);
+    for (const Request* request : plan.exhausted) Add(request->id.value);
     for (const PlannedChunk& chunk : plan.chunks) AddChunk(chunk);
     for (const Move& move : plan.moves) {
       if (!move.is_fetch()) continue;

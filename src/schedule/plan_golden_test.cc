@@ -186,7 +186,7 @@ struct Load {
       auto version = std::make_shared<AdapterVersion>();
       version->generation = AdapterGeneration{generation};
       version->layout.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(8));
-      if (const std::int64_t share = AdapterSharePages(options.adapter_share, scale.device_pages); share > 0) {
+      if (const std::int64_t share = AdapterPartPages(options, scale.device_pages, 1); share > 0) {
         version->layout.pages = std::min(version->layout.pages, share);  // the engine refuses larger ones
       }
       residency->Add(std::move(version));

@@ -69,8 +69,8 @@ Preset SLora(std::string_view name, std::string_view what, std::string_view cach
                           .program = kSLoraProgram});
 }
 
-// An admitted request waits for its adapter, and the whole step waits with it (AdapterPool.ensure_loaded). The number
-// of loads is not bounded.
+// "While the prompt tokens are being prefilled, the adapter weights are transferred in parallel on a separate CUDA
+// stream." The number of loads is not bounded.
 Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue,
                 std::int64_t prefetch_lookahead = 0, std::int64_t max_distinct_adapters = 0) {
   return WithoutFairness({.name = name,
@@ -78,10 +78,12 @@ Preset VllmLora(std::string_view name, std::string_view what, std::string_view q
                           .spec = {.cache = "vllm",
                                    .queue = std::string(queue),
                                    .max_distinct_adapters = max_distinct_adapters,
+                                   .adapter_bound = AdapterBound::kStep,
                                    .max_loads_in_flight = 256,
-                                   .cold_start = ColdStart::kStall,
+                                   .cold_start = ColdStart::kOverlap,
                                    .prefetch_lookahead = prefetch_lookahead,
-                                   .skip_beyond_distinct = true}});
+                                   .skip_beyond_distinct = true},
+                          .decides_cold_start = true});
 }
 
 // FastLibra and its variants, and vLLM as FastLibra has it: adapters are used when they are on the device. What leaves
@@ -95,8 +97,8 @@ Preset FastLibra(std::string_view cache, std::string_view what) {
        .decides_cold_start = true});
 }
 
-// CaraServe and its baselines compute prompts whole. They measure cold starts, so an adapter is evicted with its last
-// request.
+// CaraServe and its baselines interrupt decoding when a request arrives, compute its prompt whole, and then decode all
+// together (figure 2). They measure cold starts, so an adapter is evicted with its last request.
 Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start,
                  ColdStartPolicy policy = ColdStartPolicy::kWait) {
   return WithoutFairness({.name = name,
@@ -106,8 +108,24 @@ Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_st
                                    .chunked_prefill = false,
                                    .max_loads_in_flight = 256,
                                    .cold_start = cold_start,
+                                   .separate_phases = true,
+                                   .decode_turns = 0,
                                    .cold_start_policy = policy},
                           .decides_cold_start = true});
+}
+
+// One prompt a step, beside all decodes, as Punica's own scheduler: a second one never fits.
+Preset Punica(Preset preset) {
+  preset.spec.separate_phases = false;
+  preset.spec.decode_turns = 1;
+  preset.spec.whole_prompt_tokens = 1;
+  return preset;
+}
+
+// A batch has the requests of one adapter: PEFT switches between adapters.
+Preset HfPeft(Preset preset) {
+  preset.spec.max_distinct_adapters = 1;
+  return preset;
 }
 
 Preset Cached(Preset preset) {
@@ -150,11 +168,11 @@ std::vector<Preset> MakePresets() {
       FastLibra("fastlibra-wom", "FastLibra without dependency maintenance"),
       FastLibra("fastlibra-wos", "FastLibra with LRU in place of its cost model"),
       FastLibra("fastlibra-wol", "FastLibra without the reward for enough adapters"),
-      VllmLora("vllm-lora-fifo", "vLLM-LoRA, strategy 1: first come, first served; steps wait for loads", "fifo"),
+      VllmLora("vllm-lora-fifo", "vLLM-LoRA, strategy 1: first come, first served; loads overlap with prompts", "fifo"),
       VllmLora("vllm-lora-residency", "vLLM-LoRA, strategy 2: device-resident adapters first", "residency"),
       VllmLora("vllm-lora-prefetch",
                "vLLM-LoRA, strategy 3: strategy 2, and loads for the next 10 requests during a step", "residency", 10),
-      VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: strategy 3, and at most 32 adapters per batch", "residency",
+      VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: strategy 3, and at most 32 adapters in a step", "residency",
                10, 32),
       CaraServe("ondmd", "CaraServe's ONDMD: each step waits for the adapters of the requests that join it",
                 ColdStart::kStall),
@@ -162,6 +180,13 @@ std::vector<Preset> MakePresets() {
                 ColdStart::kPassOver, ColdStartPolicy::kAssist),
       Cached(CaraServe("cached", "CaraServe's CACHED: all adapters are on the device from the start (simulated only)",
                        ColdStart::kPassOver)),
+      Punica(CaraServe("punica",
+                       "Punica in CaraServe's table 1: a request waits for its adapter, which loads beside steps",
+                       ColdStart::kPassOver)),
+      Cached(HfPeft(CaraServe("hf-peft",
+                              "HF-PEFT in CaraServe's table 1: all adapters are on the device, and a batch has one "
+                              "(simulated only)",
+                              ColdStart::kPassOver))),
       Order("fifo", "LRU eviction; first come, first served"),
       Order("sjf", "LRU eviction; shortest predicted output first, with aging"),
       Order("residency", "LRU eviction; device-resident adapters first"),

@@ -81,14 +81,46 @@ TEST(Presets, AreTheSystemsThatTheyAreNamedAfter) {
     EXPECT_EQ(spec.batch_window, 5 * kNsPerSecond);
   }
   EXPECT_EQ(Completed("loramux").swap_out, SwapOut::kAhead);
-  spec = Completed("vllm-lora-batch32");
+}
+
+TEST(Presets, AreVllmLoraAndCaraServe) {
+  SystemSpec spec = Completed("vllm-lora-batch32");
   EXPECT_EQ(spec.max_distinct_adapters, 32);
   EXPECT_EQ(spec.prefetch_lookahead, 10);
   EXPECT_GT(spec.adapter_share, 0);
   EXPECT_EQ(spec.whole_prompt_tokens, 0);
   EXPECT_FALSE(spec.separate_phases);
-  EXPECT_EQ(spec.cold_start, ColdStart::kStall);
+  EXPECT_EQ(spec.cold_start, ColdStart::kOverlap);
+  EXPECT_EQ(spec.adapter_bound, AdapterBound::kStep);
   EXPECT_EQ(spec.max_batch_tokens, SystemSpec().max_batch_tokens);
+  for (const std::string_view name : {"caraserve", "ondmd", "cached"}) {
+    spec = Completed(name);
+    EXPECT_TRUE(spec.separate_phases) << name;
+    EXPECT_EQ(spec.decode_turns, 0) << name;
+    EXPECT_FALSE(spec.keep_history) << name;
+  }
+  EXPECT_EQ(Completed("hf-peft").max_distinct_adapters, 1);
+  EXPECT_TRUE(FindPreset("hf-peft")->all_on_device);
+  spec = Completed("punica");
+  EXPECT_FALSE(spec.separate_phases);
+  EXPECT_EQ(spec.whole_prompt_tokens, 1);
+  EXPECT_FALSE(spec.keep_idle_adapters);
+}
+
+// "With 12 GB allocated to the adapter pool and 160 MB per adapter, the pool holds 76", in pages of 2 MB.
+TEST(SystemSpec, APoolInBytesHoldsTheDocumentsSeventySixAdapters) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  SystemSpec spec = FindPreset("vllm-lora-fifo").value().spec;
+  spec.adapter_bytes = 12'288 * kMiB;
+  ASSERT_TRUE(Complete(spec, 5000).ok());
+  const std::int64_t device_pages = (12'288 + 30'720) / 2;
+  EXPECT_EQ(AdapterPartPages(spec, device_pages, 2 * kMiB), 12'288 / 2);
+  EXPECT_EQ(AdapterPartPages(spec, device_pages, 2 * kMiB) / (160 / 2), 76);
+  EXPECT_EQ(spec.adapter_share, 0) << "the regime's fifth still counts";
+  EXPECT_EQ(AdapterPartPages(spec, 100, 2 * kMiB), 99) << "nothing is left for keys and values";
+  spec.adapter_bytes = 0;
+  ASSERT_TRUE(Complete(spec, 5000).ok());
+  EXPECT_EQ(AdapterPartPages(spec, 1000, 2 * kMiB), 200);
 }
 
 TEST(SystemSpec, WhatIsGivenWinsOverTheRegimeAndWholePrompts) {

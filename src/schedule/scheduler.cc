@@ -14,7 +14,7 @@ namespace {
 
 // If each side evicts only its own pages, no adapter can stay until its history is gone.
 SystemSpec Consistent(SystemSpec options) {
-  options.maintain_dependency = options.maintain_dependency && options.adapter_share <= 0;
+  options.maintain_dependency = options.maintain_dependency && !options.partitioned();
   // Prompts that are never split are neither spread nor arranged.
   options.spread_prompts &= options.whole_prompt_tokens == 0;
   options.prompts_by_objective &= options.whole_prompt_tokens == 0;
@@ -78,7 +78,7 @@ Scheduler::Scheduler(SystemSpec options, const SchedulerParts& parts)
             .step_floor = step_floor_,
             .prompt_pace = prompt_pace_,
             .discardable = discardable_,
-            .adapter_pages = AdapterSharePages(options_.adapter_share, device_.capacity_pages())},
+            .adapter_pages = AdapterPartPages(options_, device_.capacity_pages(), device_.page_bytes())},
       rules_(MakeStepRules(options_, parts.queue)),
       planner_(std::make_unique<StepPlanner>(view_, residency_, tree_, parts.eviction, rules_)),
       background_(view_, planner_->room(), rules_, outlook_) {
@@ -155,6 +155,8 @@ void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
 void Scheduler::CountBegin(Request& request, const AdapterResidency& adapter, TimeNs now) {
   request.adapter_wait = WaitForAdapter(request, adapter, now);
   stats_.adapter_wait_total += request.adapter_wait;
+  const bool awaited = options_.cold_start == ColdStart::kOverlap && adapter.device == TierState::kLoading;
+  if (awaited && adapter.users == 0) ++stats_.cold_starts;
   if (!ComputesFromHost(options_, adapter)) return;
   ++(adapter.host == TierState::kResident ? stats_.cold_begins.whole : stats_.cold_begins.while_read);
 }
@@ -216,7 +218,8 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   Load(plan.moves, /*begins=*/false, now);
   worth_.StepBegan(plan, now);
   rules_.Committed(plan, residency_);
-  stats_.cold_starts += static_cast<std::int64_t>(plan.stalls.size());
+  stats_.cold_starts += std::ssize(plan.stalls);
+  stats_.exhausted += std::ssize(plan.exhausted);
 }
 
 void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {

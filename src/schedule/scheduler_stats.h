@@ -36,7 +36,8 @@ struct SchedulerStats {
   std::int64_t given_up = 0;          // requests that the queue order gave up (ObjectiveOrder)
   std::int64_t early_admissions = 0;  // admissions while layers were arriving
   std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer
-  std::int64_t cold_starts = 0;       // loads that steps waited for; only with ColdStart::kStall
+  std::int64_t cold_starts = 0;       // loads that steps waited for; with kStall and kOverlap
+  std::int64_t exhausted = 0;         // requests whose adapters found no room (PoolFull::kRefuse)
   ColdBegins cold_begins;
   double lanes_least_share = 0;  // QueueOrder::LeastShare
   // Total time from the arrival of requests until their adapter was on the device, even if they also waited for other

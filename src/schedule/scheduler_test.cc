@@ -1,3 +1,5 @@
+#include <set>
+
 #include "residency/moves_for_test.h"
 #include "schedule/scheduler_world_for_test.h"
 
@@ -379,6 +381,148 @@ TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
     w.Step();
   }
   EXPECT_EQ(other->state, RequestState::kFinished);
+}
+
+// ---------------------------------------------------------------- vLLM-LoRA
+
+// All adapters are registered in the host tier, as the document's are.
+SystemSpec VllmLora(SystemSpec spec = {}) {
+  spec.cold_start = ColdStart::kOverlap;
+  spec.skip_beyond_distinct = true;
+  return spec;
+}
+bool Computes(const StepPlan& plan, const Request* request) {
+  return std::any_of(plan.chunks.begin(), plan.chunks.end(),
+                     [&](const PlannedChunk& chunk) { return chunk.request == request; });
+}
+
+// "While the prompt tokens are being prefilled, the adapter weights are transferred in parallel": the request joins the
+// next step, whose load begins with it, and the running request computes in every step.
+TEST(VllmLora, ALoadOverlapsWithThePromptOfItsRequest) {
+  World w(64, VllmLora());
+  w.AddInHost(1, 1);
+  const Request* running = w.Add(4, 0, 12);
+  w.Step();
+  const Request* cold = w.Add(8, 1);
+  const StepPlan plan = w.Step();
+  EXPECT_TRUE(plan.stalls.empty());
+  EXPECT_TRUE(Computes(plan, running) && Computes(plan, cold));
+  ASSERT_EQ(Loaded(plan.moves).size(), 1u);
+  EXPECT_EQ(plan.moves.front().why, MoveReason::kBegins);
+  EXPECT_EQ(w.scheduler.stats().cold_starts, 1);
+  w.Add(8, 1);
+  EXPECT_EQ(w.Step().admissions.size(), 1u) << "it is arriving, or there";
+  EXPECT_EQ(w.scheduler.stats().cold_starts, 1) << "a load that was awaited already";
+  w.RunToEnd();
+}
+
+// The text knows no adapter that is on disk alone. It loads beside the steps of others.
+TEST(VllmLora, AnAdapterThatIsOnDiskAloneIsPassedOver) {
+  World w(64, VllmLora());
+  w.AddAdapter(1, 1);
+  const Request* running = w.Add(4, 0, 12);
+  w.Step();
+  const Request* cold = w.Add(8, 1);
+  const StepPlan plan = w.Step();
+  EXPECT_TRUE(Computes(plan, running));
+  EXPECT_FALSE(Computes(plan, cold));
+  EXPECT_EQ(Loaded(plan.moves).size(), 1u);
+  w.RunToEnd();
+}
+
+// "waiting_requests[:lookahead]" of the reordered queue, in which requests whose adapters are on the device come first.
+TEST(VllmLora, LookaheadTakesTheFirstOfTheReorderedQueue) {
+  for (const std::int64_t lookahead : {0, 3, 4}) {
+    World w(64, VllmLora({.queue = "residency", .max_running = 1, .prefetch_lookahead = lookahead}));
+    for (std::uint32_t g = 1; g <= 4; ++g) w.AddInHost(g, 1);
+    w.LoadNow(1);
+    w.Add(2, 0, 20);
+    w.Step();
+    for (const std::uint32_t g : {2, 3, 4, 1, 1}) w.Add(2, g);  // reordered: 1, 1, 2, 3, 4
+    const std::vector<std::uint32_t> loaded = Loaded(w.Step().moves);
+    EXPECT_EQ(loaded.size(), static_cast<std::size_t>(lookahead == 0 ? 0 : lookahead - 2)) << lookahead;
+    for (std::size_t i = 0; i < loaded.size(); ++i) EXPECT_EQ(loaded[i], i + 2);
+    w.RunToEnd();
+  }
+}
+
+// "The batch should not exceed max_adapters_per_batch distinct adapters", at each step anew. The adapter of an older
+// request arrives while younger requests run: it joins, and the youngest adapter's request pauses.
+TEST(VllmLora, TheBoundOnAdaptersIsOfAStep) {
+  for (const AdapterBound bound : {AdapterBound::kStep, AdapterBound::kRunning}) {
+    World w(
+        64,
+        VllmLora({.queue = "residency", .max_distinct_adapters = 2, .adapter_bound = bound, .prefetch_lookahead = 10}));
+    for (std::uint32_t g = 1; g <= 3; ++g) w.AddInHost(g, 1);
+    w.LoadNow(1);
+    w.LoadNow(3);
+    const Request* first = w.Add(4, 1, 30);
+    const Request* late = w.Add(4, 2, 30);
+    const Request* young = w.Add(4, 3, 30);
+    bool all_run = false, young_pauses = false;
+    for (int i = 0; i < 20; ++i) {
+      std::set<AdapterGeneration> adapters;
+      const StepPlan plan = w.Step();
+      for (const PlannedChunk& chunk : plan.chunks) adapters.insert(chunk.request->adapter);
+      EXPECT_EQ(adapters.size(), 2u);
+      EXPECT_TRUE(Computes(plan, first));
+      EXPECT_EQ(Computes(plan, young), i == 0 || bound == AdapterBound::kRunning) << i;
+      all_run |= w.scheduler.running().size() == 3;
+      young_pauses |= Computes(plan, late) && young->state == RequestState::kRunning;
+    }
+    EXPECT_EQ(all_run, bound == AdapterBound::kStep);
+    EXPECT_EQ(young_pauses, bound == AdapterBound::kStep);
+    w.RunToEnd();
+  }
+}
+
+// The adapter of an older request is there, but memory has no room for it. It may not keep its place in the step, or no
+// step would compute.
+TEST(VllmLora, WhoCannotBeginKeepsNoStepFromComputing) {
+  World w(12, VllmLora({.queue = "residency",
+                        .max_distinct_adapters = 1,
+                        .adapter_bound = AdapterBound::kStep,
+                        .prefetch_lookahead = 10}));
+  w.AddInHost(1, 1);
+  w.AddInHost(2, 1);
+  w.LoadNow(2);
+  const Request* old = w.Add(30, 1, 4);  // 9 pages
+  const Request* young = w.Add(12, 2, 12);
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(Computes(w.Step(), young)) << i;
+  EXPECT_EQ(old->state, RequestState::kWaiting);
+  w.RunToEnd();
+}
+
+// ---------------------------------------------------------------- CaraServe
+
+// Figure 2: "the decoding phase is preempted to perform prompt processing upon a request arrival, which involves
+// loading the requested adapter and prefilling"; then all decode together.
+TEST(CaraServe, APromptInterruptsDecodingAndIsAStepOfItsOwn) {
+  for (const bool stalls : {false, true}) {
+    World w(64, {.whole_prompt_tokens = 64,
+                 .cold_start = stalls ? ColdStart::kStall : ColdStart::kPassOver,
+                 .separate_phases = true,
+                 .decode_turns = 0});
+    if (stalls) w.AddInHost(1, 1);
+    const Request* decodes = w.Add(4, 0, 30);
+    w.Step();
+    EXPECT_TRUE(Computes(w.Step(), decodes));
+    const Request* arrives = w.Add(8, stalls ? 1 : 0, 30);
+    StepPlan plan = w.Step();
+    if (stalls) {
+      EXPECT_EQ(plan.stalls.size(), 1u);
+      EXPECT_TRUE(plan.chunks.empty());
+      for (int i = 0; i < 10 && plan.chunks.empty(); ++i) plan = w.Step();
+    }
+    EXPECT_TRUE(Computes(plan, arrives));
+    EXPECT_FALSE(Computes(plan, decodes));
+    const Request* next = w.Add(8, 0, 30);  // no decoding step is owed between two prompts
+    plan = w.Step();
+    EXPECT_TRUE(Computes(plan, next));
+    EXPECT_EQ(plan.chunks.size(), 1u);
+    EXPECT_EQ(w.Step().chunks.size(), 3u);
+    w.RunToEnd();
+  }
 }
 
 // The client disconnects before the first token.

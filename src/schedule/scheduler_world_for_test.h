@@ -10,7 +10,7 @@
 
 namespace loramux {
 
-// Pages hold 4 tokens. Pool sizes are in pages. Keeps no history; first come, first served. Owns everything; requests
+// Pages hold 4 tokens. Pool sizes are in pages. Keeps no history. Owns everything; requests
 // stay valid until the end.
 struct SchedulerWorld {
   VirtualClock clock;
@@ -21,7 +21,7 @@ struct SchedulerWorld {
   std::unique_ptr<EvictionPolicy> policy;
   DependencyTree nothing{4};
   KvTiers unmoving{nothing};
-  std::unique_ptr<QueueOrder> queue = std::move(MakeQueueOrder({})).value();
+  std::unique_ptr<QueueOrder> queue;
   NoPredictor predictor;
   Scheduler scheduler;
   std::deque<Request> requests;
@@ -33,6 +33,7 @@ struct SchedulerWorld {
         host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
         residency(*device, *host, transfer),
         policy(std::move(MakeEvictionPolicy(eviction)).value()),
+        queue(std::move(MakeQueueOrder(options)).value()),
         scheduler(WithPageTokens(options), Parts(*policy, nothing, unmoving)) {}
 
   // What a scheduler in this world works with.
@@ -57,6 +58,22 @@ struct SchedulerWorld {
     version->generation = AdapterGeneration{generation};
     version->layout.pages = pages;
     residency.Add(std::move(version));
+  }
+  // Registers an adapter of so many pages that the host tier has.
+  void AddInHost(std::uint32_t generation, std::int64_t pages) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{generation};
+    version->layout.pages = pages;
+    residency.Add(std::move(version), /*in_host=*/true);
+  }
+  // Loads the adapter to the device, beside all steps.
+  void LoadNow(std::uint32_t generation) {
+    residency.BeginLoad(AdapterGeneration{generation}, /*via_host=*/true, clock.Now());
+    std::vector<ResidencyManager::LoadFailure> failures;
+    while (residency.Stats().loading > 0) {
+      clock.Advance(10 * kNsPerUs);
+      residency.Poll(clock.Now(), failures);
+    }
   }
   // Adds a request of `tenant` for the base model. Lengths in tokens.
   Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) {

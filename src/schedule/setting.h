@@ -43,6 +43,7 @@ struct Setting {
   SettingUse use = SettingUse::kEverywhere;
 
   bool is_time() const { return unit == "SECONDS"; }
+  bool is_bytes() const { return unit == "BYTES"; }
 
   // Each gives a row with more.
   constexpr Setting Names(std::span<const std::string_view> names) const {

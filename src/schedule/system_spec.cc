@@ -10,7 +10,8 @@ constexpr std::int64_t kWholePromptTokens = 4096;
 
 Status Complete(SystemSpec& spec, std::int64_t max_model_len) {
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(spec.cache));
-  if (spec.adapter_share <= 0) spec.adapter_share = regime.adapter_share;
+  if (!spec.partitioned()) spec.adapter_share = regime.adapter_share;
+  if (spec.adapter_bytes > 0) spec.adapter_share = 0;
   spec.keep_history = spec.keep_history && regime.keep_history;
   spec.keep_idle_adapters = regime.keep_idle_adapters;
   spec.maintain_dependency = regime.maintain_dependency;

@@ -34,6 +34,24 @@ enum class ColdStart : std::uint8_t {
   // The step waits. Beside steps, only adapters for `prefetch_lookahead` are loaded. vLLM-LoRA's ensure_loaded,
   // CaraServe's ONDMD.
   kStall,
+  // The step computes the request too. Each of its layers waits until the adapter's has arrived from the host tier; an
+  // adapter that is on disk alone is passed over. Beside steps, only adapters for `prefetch_lookahead` are loaded.
+  // vLLM-LoRA: "while the prompt tokens are being prefilled, the adapter weights are transferred in parallel".
+  kOverlap,
+};
+
+// What becomes of a request that could begin, but whose adapter finds no room because requests use all that are there.
+enum class PoolFull : std::uint8_t {
+  kWait,    // it waits until an adapter is idle
+  kRefuse,  // it ends with an error (vLLM-LoRA's AdapterPoolExhaustedError)
+};
+
+// What max_distinct_adapters bounds.
+enum class AdapterBound : std::uint8_t {
+  kRunning,  // the adapters of all running requests
+  // Those that one step computes: running and waiting requests are one queue, and a step takes the first adapters of it
+  // (vLLM-LoRA's select_batch). A running request beyond them pauses for this step.
+  kStep,
 };
 
 // Whether a request begins while its adapter is still on its way to the device, computed meanwhile from the copy in the
@@ -103,6 +121,7 @@ struct SystemSpec {
   // objective, or lanes.
   bool prompts_by_objective = false;
   std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch; 0: bounded by memory alone
+  AdapterBound adapter_bound = AdapterBound::kRunning;
   // > 0: plan/batch_time.h. REQUIRES then: costs, and more than one request alone takes.
   TimeNs max_decode_step = 0;
   std::int64_t lookahead = 64;           // waiting requests that a step considers
@@ -113,14 +132,13 @@ struct SystemSpec {
   // What steps do otherwise than continuous batching (schedule/baselines).
   ColdStart cold_start = ColdStart::kPassOver;
   // A step either computes prompts or decodes; the two take turns (S-LoRA's loop). REQUIRES: whole_prompt_tokens > 0.
-  // Not with kStall.
   bool separate_phases = false;
   // With separate_phases: decoding steps after a step of prompts, before the next step of prompts (S-LoRA's
-  // max_wait_tokens). If more than kPrefetchTurns, loads for waiting requests begin beside only two of these steps, as
-  // in S-LoRA.
+  // max_wait_tokens). 0: prompts always go first, and decoding is interrupted for them (CaraServe, figure 2). If more
+  // than kPrefetchTurns, loads for waiting requests begin beside only two of these steps, as in S-LoRA.
   std::int64_t decode_turns = 1;
-  // With kStall, and with lanes: number of waiting requests without a seat, oldest first, for which adapters are loaded
-  // beside a step.
+  // With kStall, kOverlap, and with lanes: number of waiting requests without a seat for which adapters are loaded
+  // beside a step; the first in the queue's order, or with lanes the oldest.
   std::int64_t prefetch_lookahead = 0;
   // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA) or max_decode_step.
   bool skip_beyond_distinct = false;
@@ -162,6 +180,11 @@ struct SystemSpec {
   // > 0: share of the device's pages for adapters; keys and values have the rest. 0: the regime's, or one pool for
   // both.
   double adapter_share = 0;
+  std::int64_t adapter_bytes = 0;  // > 0: bytes of the device for adapters, in place of a share
+  PoolFull pool_full = PoolFull::kWait;
+
+  // Whether adapters and keys and values each have a part of the device.
+  bool partitioned() const { return adapter_share > 0 || adapter_bytes > 0; }
   // From the cache regime (worth/cache_regime.h).
   bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
   // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
@@ -185,14 +208,19 @@ Status Complete(SystemSpec& spec, std::int64_t max_model_len);
 // Sets what an operator decides and presets leave open, as `from` has it.
 void TakeOperatorsSettings(const SystemSpec& from, SystemSpec& to);
 
-// Pages reserved for adapters on a device of `capacity_pages`. 0: one pool for all.
-inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacity_pages) {
-  if (adapter_share <= 0) return 0;
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(adapter_share * static_cast<double>(capacity_pages)));
+// Pages reserved for adapters on a device of `capacity_pages`; some are left for keys and values. 0: one pool for all.
+inline std::int64_t AdapterPartPages(const SystemSpec& spec, std::int64_t capacity_pages, std::int64_t page_bytes) {
+  if (!spec.partitioned()) return 0;
+  const std::int64_t pages = spec.adapter_bytes > 0
+                                 ? std::min(spec.adapter_bytes / page_bytes, capacity_pages - 1)
+                                 : static_cast<std::int64_t>(spec.adapter_share * static_cast<double>(capacity_pages));
+  return std::max<std::int64_t>(1, pages);
 }
 
 namespace setting_names {
-inline constexpr std::array<std::string_view, 3> kColdStart = {"pass-over", "hold", "stall"};
+inline constexpr std::array<std::string_view, 4> kColdStart = {"pass-over", "hold", "stall", "overlap"};
+inline constexpr std::array<std::string_view, 2> kAdapterBound = {"running", "step"};
+inline constexpr std::array<std::string_view, 2> kPoolFull = {"wait", "refuse"};
 inline constexpr std::array<std::string_view, 3> kColdStartPolicy = {"wait", "assist", "auto"};
 inline constexpr std::array<std::string_view, 2> kSwapOut = {"ahead", "evicted"};
 inline constexpr std::array<std::string_view, 2> kFairness = {"none", "vtc"};
@@ -226,9 +254,17 @@ inline constexpr auto kSettings = [] {
           .InPresets(),
       Row<&S::adapter_share>("adapter_share", {0, 0.95})
           .Flag(SettingGroup::kMemory, "--adapter-share", "SHARE",
-                "Share of memory reserved for adapters, for all presets", {0, 0.95})
-          .Shown("each preset's")
-          .Only(SettingUse::kSimulate),
+                "Share of the device's pages reserved for adapters; keys and values have the rest", {0, 0.95})
+          .Shown("that of --cache: 0.2 for vllm, else one pool for both"),
+      Row<&S::adapter_bytes>("adapter_bytes", {0, 1e15})
+          .Flag(SettingGroup::kMemory, "--adapter-memory", "BYTES",
+                "The same in bytes, in place of a share (vLLM-LoRA: 12GiB)", {0, 1e15})
+          .Shown("a share, or one pool for both"),
+      Row<&S::pool_full>("pool_full")
+          .Names(kPoolFull)
+          .Flag(SettingGroup::kMemory, "--adapter-pool-full", "WHAT",
+                "What becomes of a request that could begin, but whose adapter finds no room because requests use all "
+                "that are there: wait, or refuse (an error with status 503: vLLM-LoRA's AdapterPoolExhaustedError)"),
       Row<&S::adapter_prefetch>("adapter_prefetch")
           .Names(kPrefetch)
           .Flag(SettingGroup::kMemory, "--adapter-prefetch", "POLICY",
@@ -363,6 +399,12 @@ inline constexpr auto kSettings = [] {
                 "(vLLM-LoRA: 10), and with lanes, also for requests that wait for quota (Chameleon: 64)",
                 {0, kCount})
           .InPresets(),
+      Row<&S::adapter_bound>("adapter_bound")
+          .Names(kAdapterBound)
+          .Flag(SettingGroup::kDocuments, "--max-loras-bound", "WHAT",
+                "What --max-loras bounds: running (the adapters of all running requests) or step (those that one step "
+                "computes; requests beyond them wait for a later step, as in vLLM-LoRA)")
+          .InPresets(),
       // What presets, regimes, the model and the machine decide.
       Row<&S::page_tokens>("page_tokens", {1, 65536}),
       Row<&S::state_pages>("state_pages", {0, kCount}),
@@ -375,7 +417,7 @@ inline constexpr auto kSettings = [] {
       Row<&S::load_on_arrival>("load_on_arrival"),
       Row<&S::cold_start>("cold_start").Names(kColdStart),
       Row<&S::separate_phases>("separate_phases"),
-      Row<&S::decode_turns>("decode_turns", {1, kCount}),
+      Row<&S::decode_turns>("decode_turns", {0, kCount}),
       Row<&S::skip_beyond_distinct>("skip_beyond_distinct"),
       Row<&S::reads_host_tier>("reads_host_tier"),
       Row<&S::disk_by_layer>("disk_by_layer"),

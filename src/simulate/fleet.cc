@@ -466,7 +466,8 @@ class Fleet final : private EventLoop {
     outcome.end = end;
     if (end == FleetEnd::kFinished) misses_.Ended(index);
     if (end == FleetEnd::kRefused || end == FleetEnd::kNotServed || end == FleetEnd::kBroken) misses_.Lost(index);
-    if (end == FleetEnd::kRefused || end == FleetEnd::kNotServed) clients_.Refuse(index, message_);
+    const bool refused = end == FleetEnd::kRefused || end == FleetEnd::kNotServed;
+    if (refused && !clients_.record(index).refused) clients_.Refuse(index, message_);
     if (end == FleetEnd::kBroken) clients_.Drop(index);
     Log(FleetLogEntry::What::kTold, index, {}, end);
     flights_[index] = {};
@@ -488,7 +489,8 @@ class Fleet final : private EventLoop {
     Log(cancelled ? FleetLogEntry::What::kStopped : FleetLogEntry::What::kEnded, index);
     server.totals().finished += cancelled ? 0 : 1;
     EndAttempt(index, cancelled ? AttemptEnd::kCancelled : AttemptEnd::kAnswered);
-    End(index, cancelled ? FleetEnd::kCancelled : FleetEnd::kFinished);
+    const bool failed = reason == FinishReason::kError;
+    End(index, cancelled ? FleetEnd::kCancelled : failed ? FleetEnd::kRefused : FleetEnd::kFinished);
   }
 
   void Cancel(std::size_t index) override {

@@ -13,6 +13,9 @@ namespace {
 constexpr std::size_t kMostViolations = 3;
 constexpr std::int64_t kMostPlans = 1'000'000;  // more than any world needs: otherwise it would never end
 
+bool Refuses(const StepPlan& plan, const Request& request) {
+  return std::find(plan.exhausted.begin(), plan.exhausted.end(), &request) != plan.exhausted.end();
+}
 bool Admits(const StepPlan& plan, const Request& request) {
   return std::any_of(plan.admissions.begin(), plan.admissions.end(),
                      [&](const auto& a) { return a.request == &request; });
@@ -127,7 +130,7 @@ void PlanChecker::CheckMemory(const View& view) {
   const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters,
                      kv_after = pool.used(PageCategory::kKv) + kv;
   Expect(adapters_after + kv_after <= device_pages_, view, "more pages than the device has");
-  const std::int64_t share = AdapterSharePages(options_.adapter_share, device_pages_);
+  const std::int64_t share = AdapterPartPages(options_, device_pages_, view.residency.pool(Tier::kDevice).page_bytes());
   if (share == 0) return;
   Expect(adapters_after <= share, view, "adapters exceed their share");
   Expect(kv_after <= device_pages_ - share, view, "keys and values exceed their share");
@@ -170,7 +173,12 @@ void PlanChecker::CheckAdapters(const View& view) {
            "admits a request whose adapter is neither resident nor arriving");
   }
   const auto most = static_cast<std::size_t>(options_.max_distinct_adapters);
-  Expect(most == 0 || distinct.size() <= most, view, "too many distinct adapters");
+  std::set<AdapterGeneration> computed;
+  for (const PlannedChunk& chunk : view.plan.chunks) {
+    if (chunk.request->adapter != kBaseModel) computed.insert(chunk.request->adapter);
+  }
+  const bool by_step = options_.adapter_bound == AdapterBound::kStep;
+  Expect(most == 0 || (by_step ? computed : distinct).size() <= most, view, "too many distinct adapters");
   for (const AdapterGeneration adapter : distinct)
     Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
 }
@@ -254,6 +262,7 @@ void PlanChecker::CheckPreemptions(const View& view) {
 // Whether the request cannot start yet: its adapter or history is still to arrive, or the link accepts no more
 // transfers.
 bool PlanChecker::Arrives(const View& view, const Request& request) const {
+  if (Refuses(view.plan, request)) return true;  // it ends
   if (request.adapter != kBaseModel) {
     const AdapterResidency& adapter = view.residency.Get(request.adapter);
     const std::int64_t loading = view.residency.Stats().loading + LoadsOf(view.plan);
@@ -348,6 +357,7 @@ void PlanChecker::CheckTurns(const View& view) {
 }
 
 void PlanChecker::CheckNext(const View& view, const Request& next, const char* why) {
+  if (Refuses(view.plan, next)) return;
   const std::string who = "request " + std::to_string(next.id.value) + ", " + why;
   const bool absent = next.adapter != kBaseModel && view.residency.Get(next.adapter).device == TierState::kAbsent;
   if (absent && !Loads(view.plan, next.adapter)) {

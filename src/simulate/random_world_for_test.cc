@@ -128,6 +128,11 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
     const double seconds = ShortestStepSeconds(options.device.model) * draw.OneOf({1.02, 1.2, 2.0, 5.0});
     options.preset.spec.max_decode_step = static_cast<TimeNs>(seconds * kNsPerSecond) + 1;
   }
+  if (draw.Chance(0.2)) options.preset.spec.pool_full = PoolFull::kRefuse;
+  if (draw.Chance(0.2)) options.preset.spec.adapter_bound = AdapterBound::kStep;
+  // With one that is skipped, the order of admissions is not that of the queue.
+  if (draw.Chance(0.1) && !options.preset.spec.skip_beyond_distinct)
+    options.preset.spec.max_distinct_adapters = draw.OneOf<std::int64_t>({1, 2, 5});
   return world;
 }
 

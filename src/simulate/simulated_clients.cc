@@ -58,6 +58,10 @@ std::int64_t SimulatedClients::Hear(std::size_t index, const GenerationEvent& ev
     Drop(index);
     return -1;
   }
+  if (event.finish == FinishReason::kError) {
+    Refuse(index, event.error->message);
+    return -1;
+  }
   CHECK(event.finish == FinishReason::kLength);
   CHECK_EQ(result_.requests[index].output_tokens, workload_.requests[index].output_tokens);
   return next;

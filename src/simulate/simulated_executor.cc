@@ -24,6 +24,20 @@ AssistedRows SimulatedExecutor::RowsOf(const AdapterSegment& segment) const {
           .arrival_ends = from_now(arrival.ends)};
 }
 
+double SimulatedExecutor::WithArrivals(double begin, double on_device,
+                                       const std::vector<AssistedRows>& arriving) const {
+  if (arriving.empty()) return begin + on_device;
+  const std::int64_t layers = std::max<std::int64_t>(1, host_.layers);
+  double now = begin;
+  for (std::int64_t layer = 1; layer <= layers; ++layer) {
+    const double share = static_cast<double>(layer) / static_cast<double>(layers);
+    for (const AssistedRows& rows : arriving)
+      now = std::max(now, rows.arrival_begins + share * (rows.arrival_ends - rows.arrival_begins));
+    now += on_device / static_cast<double>(layers);
+  }
+  return now;
+}
+
 double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
@@ -31,8 +45,15 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   const double on_device = std::max(host_.beside, device_.SecondsOf(load) * pace_->At(clock_->Now())) +
                            host_.per_request * static_cast<double>(batch.sequences.size());
   double wait = 0;
+  std::vector<AssistedRows> arriving;  // from the host tier, layer by layer
   for (const StepSequence& sequence : batch.sequences) {
-    if (sequence.adapter_arrival >= 0) wait = std::max(wait, RowsOf(*batch.SegmentOf(sequence)).arrival_ends);
+    if (sequence.adapter_arrival < 0) continue;
+    const AdapterSegment& segment = *batch.SegmentOf(sequence);
+    const AssistedRows rows = RowsOf(segment);
+    if (segment.in_host)
+      wait = std::max(wait, rows.arrival_ends);
+    else
+      arriving.push_back(rows);
   }
   std::vector<AssistedRows> in_host;
   for (const AdapterSegment& segment : batch.segments) {
@@ -42,7 +63,7 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
     rows.arrival_ends -= wait;
     in_host.push_back(rows);
   }
-  if (in_host.empty()) return wait + on_device;
+  if (in_host.empty()) return WithArrivals(wait, on_device, arriving);
   return wait + AssistedStepSeconds(device_.model, load, on_device, in_host);
 }
 

@@ -23,6 +23,7 @@ namespace loramux {
 // request of the batch.
 struct HostWork {
   double beside = 0, per_request = 0;
+  std::int64_t layers = 0;  // layers of the model, each of which may wait for an adapter's; 0: the step waits for all
 };
 
 // The executor of a simulation. Not thread-safe.
@@ -57,6 +58,9 @@ class SimulatedExecutor final : public Executor {
   double SecondsOf(const StepBatch& batch);
   // When the segment's adapter arrives, in seconds from now.
   AssistedRows RowsOf(const AdapterSegment& segment) const;
+  // When a step ends that begins at `begin` and takes `on_device` once its adapters are there, in seconds. Each layer
+  // waits for that layer of those that are still arriving.
+  double WithArrivals(double begin, double on_device, const std::vector<AssistedRows>& arriving) const;
   const Clock* clock_;
   EventQueue* events_;
   const SimulatedDevice device_;

@@ -87,7 +87,7 @@ SimulatedServer::SimulatedServer(const SimulationOptions& options, SimulatedPlac
                 options.preset.program),
       executor_(place_.clock, place_.events, options.device, &options.pace, &transfer_, place_.server,
                 {options.preset.program.layer_seconds * static_cast<double>(options.device.layers),
-                 options.preset.program.request_seconds}),
+                 options.preset.program.request_seconds, options.device.layers}),
       predictor_(options.predictor_accuracy, options.seed, adapters_->longest_output()),
       watcher_(place_.instance.empty() ? nullptr : std::make_unique<Watcher>()) {}
 
@@ -134,7 +134,15 @@ Status SimulatedServer::Build() {
                              .predictor = &predictor_,
                              .observer = watcher_ != nullptr ? watcher_.get() : options_.observer,
                              .eviction = options_.eviction});
+  const bool overlaps = options_.preset.spec.cold_start == ColdStart::kOverlap && options_.adapters_in_host_memory;
+  if ((overlaps || options_.adapters_in_host_tier) && options_.host_bytes > 0) PlaceAdaptersInHost();
   return Ok{};
+}
+
+void SimulatedServer::PlaceAdaptersInHost() {
+  for (std::size_t i = 0; i < adapters_->size(); ++i) {
+    engine_->PlaceInHost(adapters_->registry().Find(adapters_->Of(i).generation));
+  }
 }
 
 void SimulatedServer::DescribeAdapters(ServerSnapshot& snapshot) const {

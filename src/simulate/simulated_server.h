@@ -102,6 +102,8 @@ class SimulatedServer {
   class Watcher;
   SimulatedServer(const SimulationOptions& options, SimulatedPlace place, std::shared_ptr<SimulatedAdapters> adapters);
   Status Build();
+  // The host tier then holds all adapters, as far as it has room. Takes no time.
+  void PlaceAdaptersInHost();
   void DescribeAdapters(ServerSnapshot& snapshot) const;
 
   const SimulationOptions& options_;

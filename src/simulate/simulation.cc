@@ -28,7 +28,6 @@ class OneServer final : private EventLoop {
     const bool begins_from_host = options_.preset.spec.cold_start_policy != ColdStartPolicy::kWait;
     if (options_.preset.all_on_device) PinAll();
     if (begins_from_host && options_.adapters_in_host_memory && options_.host_bytes > 0) FillHostTier();
-    if (options_.adapters_in_host_tier && options_.host_bytes > 0) PlaceInHost();
     const TimeNs begin = clock_.Now();
     ScheduleSamples(options_.samples, begin);
     RETURN_IF_ERROR(RunFrom(begin));
@@ -61,13 +60,6 @@ class OneServer final : private EventLoop {
     }
   }
 
-  // Takes no time. Adapters that do not fit stay on disk.
-  void PlaceInHost() {
-    for (std::size_t i = 0; i < server_->adapters().size(); ++i) {
-      engine().PlaceInHost(server_->adapters().registry().Find(server_->adapters().Of(i).generation));
-    }
-  }
-
   void RunUntilQuiet() {
     server_->Run();
     while (!events_.empty()) {
@@ -90,6 +82,7 @@ class OneServer final : private EventLoop {
   void Began(std::size_t, TimeNs) override {}
   void Ended(std::size_t index, FinishReason reason) override {
     if (reason == FinishReason::kLength) misses_.Ended(index);
+    if (reason == FinishReason::kError) misses_.Lost(index);
   }
   bool IsOpen(std::size_t index) const override {
     const RequestRecord& record = clients_.record(index);

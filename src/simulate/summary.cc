@@ -75,6 +75,7 @@ SimulationSummary Summarise(const SimulationResult& result, const ServiceObjecti
                             .p99 = gaps.Quantile(0.99) / kNsPerMs};
   const EngineStats& stats = result.stats;
   summary.adapter_loads = stats.adapters.device_loads;
+  summary.awaited_loads = stats.cold_starts;
   summary.adapter_hit_share =
       Share(static_cast<double>(stats.adapters.asked_on_device), static_cast<double>(stats.adapters.asked));
   summary.prefix_hit_share =

@@ -24,9 +24,10 @@ struct SimulationSummary {
   double within_tpot = 0, within_token = 0, attained = 0;
   // share of adapter requests with their adapter on the device at arrival
   double adapter_hit_share = 0;
-  double prefix_hit_share = 0;   // share of the prompts' tokens that the prefix cache has
-  double mean_load_ms = 0;       // time from the decision to load an adapter to its residency
-  double lanes_least_share = 0;  // SchedulerStats::lanes_least_share, at the end
+  double prefix_hit_share = 0;     // share of the prompts' tokens that the prefix cache has
+  double mean_load_ms = 0;         // time from the decision to load an adapter to its residency
+  double lanes_least_share = 0;    // SchedulerStats::lanes_least_share, at the end
+  std::int64_t awaited_loads = 0;  // loads that steps waited for (SchedulerStats::cold_starts)
   std::int64_t adapter_loads = 0, preemptions = 0, squashes = 0, history_evictions = 0;
   // Tokens that requests had computed when they were preempted: found in the cache when they began again, or computed
   // again. The second: of squashes.

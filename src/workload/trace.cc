@@ -84,6 +84,11 @@ constexpr std::array kAnswerNames = std::to_array<std::string_view>(
      "outputlength", "outputlen", "numoutputtokens", "numcompletiontokens"});
 constexpr std::array kAdapterNames = std::to_array<std::string_view>(
     {"adapter", "adapterid", "adaptername", "lora", "loraid", "loraadapter", "loraname", "model", "modelname"});
+// Azure Functions of 2021.
+constexpr std::array kFunctionNames = std::to_array<std::string_view>({"func"});
+constexpr std::array kAppNames = std::to_array<std::string_view>({"app"});
+constexpr std::array kEndNames = std::to_array<std::string_view>({"endtimestamp"});
+constexpr std::array kDurationNames = std::to_array<std::string_view>({"duration"});
 constexpr std::size_t kMostAdapters = 1'000'000;
 constexpr std::size_t kNoColumn = SIZE_MAX;
 
@@ -118,6 +123,7 @@ class CsvReader {
       for (const std::string& label : labels_) labels += (labels.empty() ? "" : ",") + label;
       return BadLine(name_, number, fmt::format("{} fields ({})", labels_.size(), labels), line);
     }
+    if (duration_ != kNoColumn) return ReadInvocation(fields, number);
     const std::optional<TimeNs> at = ParseTimestamp(fields[time_]);
     if (!at) {
       return BadField(number, time_, "a time such as 2026-01-31 18:15:46.68, or seconds of at most 4e9", fields[time_]);
@@ -158,6 +164,7 @@ class CsvReader {
   Status ReadHeader(const std::vector<std::string_view>& fields) {
     std::vector<std::string> plain_labels = std::exchange(labels_, {});
     for (const std::string_view field : fields) labels_.push_back(Printable(std::string(field)));
+    if (IsOfInvocations()) return Ok{};
     const std::size_t time = ColumnOf(kTimeNames), prompt = ColumnOf(kPromptNames), answer = ColumnOf(kAnswerNames);
     if (time == kNoColumn && prompt == kNoColumn && answer == kNoColumn) {
       labels_ = std::move(plain_labels);  // a header in words of its own
@@ -177,6 +184,38 @@ class CsvReader {
     answer_ = answer;
     adapter_ = ColumnOf(kAdapterNames);
     trace_.names_adapters = adapter_ != kNoColumn;
+    return Ok{};
+  }
+
+  // Whether the header is that of Azure Functions; notes its columns.
+  bool IsOfInvocations() {
+    const std::size_t end = ColumnOf(kEndNames), duration = ColumnOf(kDurationNames), app = ColumnOf(kAppNames),
+                      function = ColumnOf(kFunctionNames);
+    if (end == kNoColumn || duration == kNoColumn || app == kNoColumn || function == kNoColumn) return false;
+    time_ = end;
+    duration_ = duration;
+    app_ = app;
+    adapter_ = function;
+    trace_.names_adapters = true;
+    trace_.has_lengths = false;
+    return true;
+  }
+
+  // A function is unique only within its application.
+  Status ReadInvocation(const std::vector<std::string_view>& fields, std::int64_t number) {
+    const auto seconds = [&](std::size_t column) -> Result<double> {
+      const auto value = ParseNumber<double>(fields[column]);
+      if (value && *value >= 0 && *value <= kMaxTraceSeconds) return *value;
+      return BadField(number, column, "seconds from 0 to 4e9", fields[column]);
+    };
+    ASSIGN_OR_RETURN(const double end, seconds(time_));
+    ASSIGN_OR_RETURN(const double duration, seconds(duration_));
+    for (const std::size_t column : {app_, adapter_}) {
+      if (fields[column].empty()) return BadField(number, column, "a name", fields[column]);
+    }
+    Arrival arrival{.at = ToNs(end - duration)};
+    ASSIGN_OR_RETURN(arrival.adapter, Adapter(number, fmt::format("{}/{}", fields[app_], fields[adapter_])));
+    trace_.arrivals.push_back(std::move(arrival));
     return Ok{};
   }
 
@@ -206,6 +245,7 @@ class CsvReader {
   const std::string& name_;
   std::vector<std::string> labels_ = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"};
   std::size_t time_ = 0, prompt_ = 1, answer_ = 2, adapter_ = kNoColumn;
+  std::size_t app_ = kNoColumn, duration_ = kNoColumn;  // columns of invocations
   std::map<std::string, std::int32_t, std::less<>> adapters_;
   Trace trace_;
 };

@@ -29,6 +29,7 @@ struct Trace {
   std::vector<Arrival> arrivals;      // ascending by `at`
   int clients = 0;                    // 0: unknown
   bool names_adapters = false;        // it says of each request which adapter it is for
+  bool has_lengths = true;            // false: it records invocations of functions, which have no tokens
   std::vector<std::string> adapters;  // names, in the order in which they appear
   std::int64_t block_tokens = 0;      // tokens of each block of Arrival::blocks except the last
 };
@@ -59,7 +60,9 @@ inline constexpr double kMaxTraceSeconds = 4e9;
 // Parses a CSV trace, such as the Azure LLM inference trace: a header line, then lines with a time ("2023-11-16
 // 18:15:46.6805900", also with T, Z or an offset, or seconds), the tokens of the prompt and of the answer, and maybe
 // the name of an adapter (empty, "base" or "-": the base model). The header's names say which column is which (the
-// manual lists them); other columns are ignored. Without a header, or with one that has none of these names, there are
+// manual lists them); other columns are ignored. Also invocations of Azure Functions as published in 2021 (app,func,
+// end_timestamp,duration, in seconds): each arrives where it began, and its function stands for an adapter, "app/func".
+// Without a header, or with one that has none of these names, there are
 // three columns: time, prompt, answer. Fields may be in double quotes, without commas in them. The result ascends from
 // time 0, with at least one token each way. Errors name line and column.
 Result<Trace> ParseCsvTrace(std::string_view text, const std::string& name);

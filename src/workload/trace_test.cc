@@ -127,6 +127,40 @@ TEST(CsvTrace, AnErrorNamesLineAndColumnAndWhatIsExpected) {
   }
 }
 
+// "app: application id; func: function id, and unique only within an application; end_timestamp and duration: seconds".
+constexpr const char* kInvocations =
+    "app,func,end_timestamp,duration\n"
+    "a1,f1,10.5,0.5\n"
+    "a2,f1,12,9\n"
+    "a1,f1,20,0\n";
+
+TEST(AzureFunctions, AnInvocationArrivesWhereItBegan) {
+  const auto trace = ParseCsvTrace(kInvocations, "f.txt");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_FALSE(trace->has_lengths);
+  EXPECT_TRUE(trace->names_adapters);
+  EXPECT_EQ(trace->adapters, (std::vector<std::string>{"a1/f1", "a2/f1"}));
+  ASSERT_EQ(trace->arrivals.size(), 3u);
+  EXPECT_EQ(trace->arrivals[0].adapter, 1);  // it began at 3 s, and the others at 10 and at 20
+  EXPECT_EQ(trace->arrivals[1].at, 7 * kNsPerSecond);
+  EXPECT_EQ(trace->arrivals[2].at, 17 * kNsPerSecond);
+  EXPECT_EQ(trace->arrivals[2].input_tokens, 0);
+}
+
+TEST(AzureFunctions, AnErrorNamesLineAndColumn) {
+  const std::string header = "app,func,end_timestamp,duration\n";
+  for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
+           {"a,f,1", "line 2: expected 4 fields (app,func,end_timestamp,duration)"},
+           {"a,f,soon,1", "line 2, column 3 (end_timestamp): expected seconds"},
+           {"a,f,5,-1", "line 2, column 4 (duration): expected seconds"},
+           {"a,f,5,nan", "line 2, column 4 (duration): expected seconds"},
+           {"a,,5,1", "line 2, column 2 (func): expected a name"}}) {
+    const auto trace = ParseCsvTrace(header + line + "\n", "f.txt");
+    ASSERT_FALSE(trace.ok()) << line;
+    EXPECT_NE(trace.error().message.find("f.txt, " + words), std::string::npos) << trace.error().message;
+  }
+}
+
 TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
   for (const char* line : {"2023-11-16 18:15:46.6,374", "yesterday,1,2", "2023-13-16 18:15:46.6,1,2", "1,-5,2", "1,2,x",
                            "1e300,1,2", "inf,1,2", "2023-11-16 99999999:15:46.6,1,2", "2023-11-16 18:15:1e18,1,2"}) {

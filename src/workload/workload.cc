@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -90,6 +91,7 @@ class Maker {
       : options_(options),
         trace_(recordings.trace.arrivals),
         named_(named),
+        recorded_lengths_(recordings.trace.has_lengths),
         clients_(recordings.clients),
         choice_(options) {}
 
@@ -165,7 +167,7 @@ class Maker {
 
   void SetLengths(std::size_t nth, WorkloadRequest& request) {
     double input = 0, output = 0;
-    if (trace_.empty()) {
+    if (trace_.empty() || !recorded_lengths_) {
       input = DrawLogNormal(lengths_, options_.input_mean, options_.input_cv);
       output = DrawLogNormal(lengths_, options_.output_mean, options_.output_cv);
     } else {
@@ -207,7 +209,8 @@ class Maker {
     std::string& what = workload_.what;
     what = std::to_string(workload_.requests.size()) + " requests";
     if (!options_.trace.empty())
-      what += " with the lengths of " + options_.trace.substr(options_.trace.find_last_of('/') + 1);
+      what += (recorded_lengths_ ? " with the lengths of " : " for the functions of ") +
+              options_.trace.substr(options_.trace.find_last_of('/') + 1);
     if (!arrivals_.empty())
       what += ", " + std::to_string(clients_.size()) + " recorded clients";
     else
@@ -217,7 +220,7 @@ class Maker {
 
   const WorkloadOptions& options_;
   const std::vector<Arrival>& trace_;
-  const bool named_;
+  const bool named_, recorded_lengths_;
   const std::vector<std::vector<ClientWindow>>& clients_;
   const AdapterChoice choice_;
   Prng times_{SplitMix64(options_.seed + 1)}, lengths_{SplitMix64(options_.seed + 2)},
@@ -311,6 +314,39 @@ Status TakeAdapters(const std::vector<std::string>& names, WorkloadOptions& opti
   return Ok{};
 }
 
+// The invocations of the functions that are invoked most, which are the adapters: the first is invoked most.
+Result<Recordings> TakeFunctions(const Recordings& all, WorkloadOptions& options) {
+  if (options.input_scale != 1 || options.output_scale != 1) {
+    const char* flag = options.input_scale != 1 ? "--input-scale" : "--output-scale";
+    return InvalidArgument(fmt::format("{}: expected 1 with {}, which has no lengths; --input-mean and --output-mean "
+                                       "are those of the requests",
+                                       flag, options.trace),
+                           flag);
+  }
+  const std::vector<std::string>& names = all.trace.adapters;
+  std::vector<std::size_t> counts(names.size()), order(names.size());
+  for (const Arrival& arrival : all.trace.arrivals) ++counts[static_cast<std::size_t>(arrival.adapter)];
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return counts[a] > counts[b]; });
+  if (options.adapters > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.adapters)));
+  std::vector<std::int32_t> place(names.size(), -1);
+  const bool has_names = options.adapter_names.size() >= order.size();  // those of --adapter-dir
+  if (!has_names) options.adapter_names.clear();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = static_cast<std::int32_t>(i);
+    if (!has_names) options.adapter_names.push_back(names[order[i]]);
+  }
+  if (options.adapters > 0) options.adapters = std::ssize(order);
+  options.adapter_names.resize(static_cast<std::size_t>(options.adapters));
+  Recordings taken{.trace_file = all.trace_file, .clients_folder = {}, .trace = {.has_lengths = false}, .clients = {}};
+  for (const Arrival& arrival : all.trace.arrivals) {
+    const std::int32_t adapter = place[static_cast<std::size_t>(arrival.adapter)];
+    if (adapter >= 0) taken.trace.arrivals.push_back({.at = arrival.at, .adapter = adapter});
+  }
+  ASSIGN_OR_RETURN(taken.trace, FromTheFirst(std::move(taken.trace), options.trace));
+  return taken;
+}
+
 // The clients' arrivals are drawn window by window.
 Status CheckWindows(const std::vector<std::vector<ClientWindow>>& clients, const std::string& folder) {
   for (const auto& windows : clients) {
@@ -388,6 +424,10 @@ Result<Workload> MakeWorkload(const WorkloadOptions& asked) {
   RETURN_IF_ERROR(ReadRecordings(options));
   const Recordings& recordings = *options.recordings;
   const bool named = options.clients.empty() && recordings.trace.names_adapters;
+  if (named && !recordings.trace.has_lengths) {
+    ASSIGN_OR_RETURN(const Recordings functions, TakeFunctions(recordings, options));
+    return Maker(options, functions, named).Make();
+  }
   if (named) RETURN_IF_ERROR(TakeAdapters(recordings.trace.adapters, options));
   return Maker(options, recordings, named).Make();
 }

@@ -83,7 +83,9 @@ struct WorkloadOptions {
   double input_cv = 1, output_cv = 1;
   double input_scale = 1, output_scale = 1;           // factors on recorded lengths
   std::int32_t max_input = 16384, max_output = 4096;  // longer ones are cut
-  // 0: only the base model. Of no account if the trace says which adapter each request is for.
+  // 0: only the base model. Of no account if the trace says which adapter each request is for. If it records
+  // invocations of functions, those of the so many functions that are invoked most are used, and each of these has an
+  // adapter.
   std::int64_t adapters = 100;
   std::vector<std::int64_t> ranks = {8, 16, 32, 64, 128};  // adapter i has ranks[i % size]
   // Names of the adapters with these ranks, each with its own; empty: they have none.
@@ -101,7 +103,8 @@ struct WorkloadOptions {
 Status ReadRecordings(WorkloadOptions& options);
 
 // Builds a workload. If the trace names adapters, adapter i is the i-th of them; it has the rank of its name in
-// adapter_names, or without those ranks[i % size]. Errors: an option out of range, unreadable files, no request in the
+// adapter_names, or without those ranks[i % size]. If it records functions, adapter i is that of the function which is
+// invoked the i-th most, and lengths are drawn. Errors: an option out of range, unreadable files, no request in the
 // recording from clients_hour on, an adapter of the trace that is not in adapter_names.
 Result<Workload> MakeWorkload(const WorkloadOptions& options);
 

@@ -59,6 +59,32 @@ TEST(Workload, ATraceMayBeOfTheBaseModelAlone) {
   }
 }
 
+// Functions b/g, a/f and c/h are invoked three times, twice and once.
+TEST(Workload, TheFunctionsThatAreInvokedMostAreTheAdapters) {
+  const TempFile file("functions.txt",
+                      "app,func,end_timestamp,duration\n"
+                      "a,f,1,1\nb,g,3,1\nb,g,5,1\nc,h,6,0\na,f,9,1\nb,g,11,1\n");
+  WorkloadOptions options{.trace = file.path(), .poisson = false, .input_mean = 700, .adapters = 2, .ranks = {8, 64}};
+  const Workload workload = MakeWorkload(options).value();
+  EXPECT_EQ(workload.adapter_names, (std::vector<std::string>{"b/g", "a/f"}));
+  EXPECT_EQ(workload.adapter_ranks, (std::vector<std::int64_t>{8, 64}));
+  ASSERT_EQ(workload.requests.size(), 5u) << "c/h is none of the two";
+  std::vector<std::int32_t> adapters;
+  for (const WorkloadRequest& request : workload.requests) adapters.push_back(request.adapter);
+  EXPECT_EQ(adapters, (std::vector<std::int32_t>{1, 0, 0, 1, 0}));
+  EXPECT_EQ(Seconds(workload.requests[4].arrival), 10);
+  options.requests = 4000;  // the trace again and again
+  double tokens = 0;
+  for (const WorkloadRequest& request : MakeWorkload(options)->requests) tokens += request.input_tokens;
+  EXPECT_NEAR(tokens / 4000, 700, 60) << "lengths are drawn";
+  options.adapters = 100;
+  EXPECT_EQ(MakeWorkload(options)->adapter_names.size(), 3u);
+  options.input_scale = 2;
+  const auto scaled = MakeWorkload(options);
+  ASSERT_FALSE(scaled.ok());
+  EXPECT_EQ(scaled.error().param, "--input-scale");
+}
+
 TEST(Workload, RecordingsAreReadOnce) {
   const TempFile first("first.csv", "time,input,output\n0,10,3\n"), second("second.csv", "time,input,output\n0,20,4\n");
   WorkloadOptions read{.trace = first.path(), .rate = 1};

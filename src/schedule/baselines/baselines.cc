@@ -103,8 +103,77 @@ class TakingTurns final : public StepRule {
   bool held_ = false;             // the next step waits for loads
 };
 
-// The step waits for the adapters of the requests that it admits, and computes then. vLLM-LoRA's ensure_loaded,
-// CaraServe's ONDMD.
+// Loads the adapter of a request that the step would admit now. None: it is on its way.
+std::optional<AdmissionOutcome> LoadForStep(Admitter& admitter, Request* request) {
+  StepDraft& draft = admitter.draft();
+  if (draft.full()) return AdmissionOutcome::kPassedOver;
+  if (draft.ExceedsBatch(*request)) return admitter.BeyondBatch(*request);
+  if (draft.room.IsLoading(*request) || draft.room.Is(request->adapter, Draft::kLoads)) return std::nullopt;
+  const AdmissionOutcome outcome = admitter.TryLoadOf(request);
+  return draft.room.Is(request->adapter, Draft::kLoads) ? std::nullopt : std::optional(outcome);
+}
+
+// Adapters are loaded for the requests that a step computes, and beside it for the first of those that wait. The
+// request begins at once (Admitter::BeginsCold). vLLM-LoRA.
+class Overlapping final : public StepRule {
+ public:
+  explicit Overlapping(const SystemSpec& spec) : prefetch_lookahead_(spec.prefetch_lookahead) {}
+
+  bool LoadsOnlyInSteps() const override { return true; }
+  std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) override {
+    return LoadForStep(admitter, request).value_or(AdmissionOutcome::kPassedOver);
+  }
+  void AfterPrompts(Admitter& admitter) override {
+    if (!admitter.draft().closed()) admitter.LoadForFirst(prefetch_lookahead_);
+  }
+
+ private:
+  const std::int64_t prefetch_lookahead_;
+};
+
+// A step computes at most so many adapters: the first ones of one queue of running and waiting requests. In it are
+// first those that are overdue, then those whose adapter is on the device, by age, and then the others in the order of
+// the plan. vLLM-LoRA's select_batch.
+class BoundingSteps final : public StepRule {
+ public:
+  explicit BoundingSteps(const SystemSpec& spec) : most_(static_cast<std::size_t>(spec.max_distinct_adapters)) {}
+
+  // If the waiting ones cannot begin, the plan is made again with the running ones first (StepDraft::may_pause).
+  void Begin(StepDraft& draft, Preemption&) override {
+    adapters_.clear();
+    const auto& turns = draft.turns.all();
+    auto turn = turns.begin();
+    if (draft.may_pause) {
+      for (const Request* overdue : draft.turns.overdue()) Take(*overdue);
+      for (; turn != turns.end() && turn->standing.overdue; ++turn) Take(*turn->request);
+    }
+    const auto is_before = [&](const Turn& of, const Runner& runner) {
+      const bool ready = !draft.room.IsLoading(*of.request) && !draft.view.MustLoad(*of.request);
+      return draft.may_pause && ready && of.request->id < runner.request->id;
+    };
+    for (Runner& runner : draft.runners) {
+      for (; turn != turns.end() && is_before(*turn, runner); ++turn) Take(*turn->request);
+      Take(*runner.request);
+      if (!Computes(*runner.request)) runner.paused = true;
+    }
+    for (const Request* overdue : draft.turns.overdue()) Take(*overdue);
+    for (; turn != turns.end(); ++turn) Take(*turn->request);
+  }
+  bool Computes(const Request& request) const override { return request.adapter == kBaseModel || Has(request.adapter); }
+
+ private:
+  bool Has(AdapterGeneration adapter) const {
+    return std::find(adapters_.begin(), adapters_.end(), adapter) != adapters_.end();
+  }
+  void Take(const Request& request) {
+    if (adapters_.size() < most_ && !Computes(request)) adapters_.push_back(request.adapter);
+  }
+
+  const std::size_t most_;
+  std::vector<AdapterGeneration> adapters_;  // those of the step
+};
+
+// The step waits for the adapters of the requests that it admits, and computes then. CaraServe's ONDMD.
 class Stalling final : public StepRule {
  public:
   explicit Stalling(const SystemSpec& spec) : prefetch_lookahead_(spec.prefetch_lookahead) {}
@@ -122,28 +191,21 @@ class Stalling final : public StepRule {
   // connect and leave could starve all other requests.
   std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) override {
     StepDraft& draft = admitter.draft();
-    Draft& room = draft.room;
     const AdapterGeneration adapter = request->adapter;
-    if (draft.full()) return AdmissionOutcome::kPassedOver;
-    if (draft.ExceedsBatch(*request)) return admitter.BeyondBatch(*request);
-    if (!room.IsLoading(*request) && !room.Is(adapter, Draft::kLoads)) {
-      const AdmissionOutcome outcome = admitter.TryLoad(adapter);
-      if (!room.Is(adapter, Draft::kLoads)) return outcome;
-    }
+    if (const auto outcome = LoadForStep(admitter, request)) return *outcome;
     if (stalled_since_step_) return AdmissionOutcome::kPassedOver;
     std::vector<AdapterGeneration>& stalls = draft.plan.stalls;
     if (std::find(stalls.begin(), stalls.end(), adapter) == stalls.end()) stalls.push_back(adapter);
     --draft.free_seats;
     draft.budget -= draft.ChunkTokens(*request, request->uncomputed());
-    room.Use(adapter);
+    draft.room.Use(adapter);
     draft.batch_time.Add(draft.view, *request);
     return AdmissionOutcome::kPassedOver;
   }
-  // vLLM-LoRA's prefetch_adapters. Does nothing if the step waits anyway.
+  // Does nothing if the step waits anyway.
   void AfterPrompts(Admitter& admitter) override {
     StepDraft& draft = admitter.draft();
-    if (prefetch_lookahead_ > 0 && draft.plan.stalls.empty() && !draft.closed())
-      admitter.LoadForOldest(prefetch_lookahead_);
+    if (draft.plan.stalls.empty() && !draft.closed()) admitter.LoadForFirst(prefetch_lookahead_);
   }
   // Adapters of requests that would be admitted are loaded first; the computation is planned again after that.
   // Evictions stay in the plan, because the loads may need their room. Preemptions stay too, because evictions may
@@ -172,11 +234,11 @@ StepRules MakeStepRules(const SystemSpec& spec, const QueueOrder& order) {
   if (!spec.keep_idle_adapters) rules.push_back(std::make_unique<NoIdleAdapters>());
   if (spec.reserve_output) rules.push_back(std::make_unique<OutputReservation>());
   if (spec.skip_beyond_distinct) rules.push_back(std::make_unique<SkippingBeyondBatch>());
-  if (spec.cold_start == ColdStart::kStall) {
-    rules.push_back(std::make_unique<Stalling>(spec));
-  } else if (spec.cold_start == ColdStart::kHold || spec.separate_phases) {
-    rules.push_back(std::make_unique<TakingTurns>(spec));
-  }
+  const bool by_step = spec.adapter_bound == AdapterBound::kStep && spec.max_distinct_adapters > 0;
+  if (by_step) rules.push_back(std::make_unique<BoundingSteps>(spec));
+  if (spec.cold_start == ColdStart::kStall) rules.push_back(std::make_unique<Stalling>(spec));
+  if (spec.cold_start == ColdStart::kOverlap) rules.push_back(std::make_unique<Overlapping>(spec));
+  if (spec.cold_start == ColdStart::kHold || spec.separate_phases) rules.push_back(std::make_unique<TakingTurns>(spec));
   if (order.has_quotas()) rules.push_back(std::make_unique<Lanes>(order, spec.prefetch_lookahead));
   return StepRules(std::move(rules));
 }

@@ -44,13 +44,16 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
 bool Admitter::BeginsCold(Request& request) const {
   const PlanningView& view = draft_.view;
   const SystemSpec& options = view.options;
-  if (options.cold_start_policy == ColdStartPolicy::kWait || draft_.rules.LoadsOnlyInSteps()) return false;
+  const bool overlaps = options.cold_start == ColdStart::kOverlap;
+  const bool waits = options.cold_start_policy == ColdStartPolicy::kWait || draft_.rules.LoadsOnlyInSteps();
+  if (waits && !overlaps) return false;
   const AdapterResidency& adapter = view.residency.Get(request.adapter);
   const Draft& room = draft_.room;
   const bool loads_now = adapter.device == TierState::kAbsent && adapter.host == TierState::kResident &&
                          room.Is(request.adapter, Draft::kLoads) && !room.host().Evicts(request.adapter);
   if (!adapter.on_way_from_host() && !loads_now) return false;
   if (view.pages.branches().IsShared(adapter.slot)) return false;
+  if (overlaps) return true;
   // The processor beside a device computes linear layers alone, so the step would wait for the rest.
   if (!options.reads_host_tier && !adapter.version->layout.own.empty()) return false;
   return options.reads_host_tier || BeginsFromHost(options.cold_start_policy, CostsOf(request));
@@ -72,7 +75,7 @@ ColdStartCosts Admitter::CostsOf(Request& request) const {
 AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
   if (const auto outcome = draft_.rules.AdmitCold(*this, request)) return *outcome;
   if (absent && draft_.loads_pause) return AdmissionOutcome::kPassedOver;
-  const AdmissionOutcome outcome = absent ? TryLoad(request->adapter) : AdmissionOutcome::kPassedOver;
+  const AdmissionOutcome outcome = absent ? TryLoadOf(request) : AdmissionOutcome::kPassedOver;
   if (!absent || draft_.room.Is(request->adapter, Draft::kLoads)) {
     const bool could_begin = draft_.free_seats > 0 && draft_.budget > 0 && draft_.blocked == nullptr;
     draft_.awaits_load |= could_begin && draft_.rules.HoldsForLoads();
@@ -190,6 +193,17 @@ AdmissionOutcome Admitter::TryLoad(AdapterGeneration generation) {
   return AdmissionOutcome::kPassedOver;
 }
 
+AdmissionOutcome Admitter::TryLoadOf(Request* request) {
+  const AdmissionOutcome outcome = TryLoad(request->adapter);
+  const bool refuses = draft_.view.options.pool_full == PoolFull::kRefuse && !draft_.full();
+  if (outcome != AdmissionOutcome::kBlocked || !refuses) return outcome;
+  const Draft& room = draft_.room;
+  const std::int64_t idle = room.free(PageCategory::kAdapter) + room.evictable(PageCategory::kAdapter, true);
+  if (room.distinct() == 0 || idle >= draft_.view.residency.Get(request->adapter).pages) return outcome;
+  draft_.plan.exhausted.push_back(request);
+  return AdmissionOutcome::kPassedOver;
+}
+
 void Admitter::LoadKept() {
   if (draft_.memory_short) return;  // no request is admitted anyway
   for (const AdapterGeneration generation : draft_.view.residency.Kept()) {
@@ -201,17 +215,30 @@ void Admitter::LoadKept() {
 }
 
 // Later requests must not take the room from an earlier one.
-void Admitter::LoadForOldest(std::int64_t most) {
+bool Admitter::LoadAhead(const Request* request, std::int64_t& most) {
+  if (most == 0) return false;
+  if (draft_.IsAdmitted(request)) return true;
+  --most;
+  if (request->adapter == kBaseModel) return true;
   Draft& room = draft_.room;
+  room.Want(request->adapter);
+  const bool absent = draft_.view.MustLoad(*request) && !room.Is(request->adapter, Draft::kLoads) &&
+                      !room.Is(request->adapter, Draft::kEvicted);
+  return !absent || TryLoad(request->adapter) != AdmissionOutcome::kBlocked;
+}
+
+void Admitter::LoadForOldest(std::int64_t most) {
   for (const Request* request : draft_.view.queues.waiting()) {
-    if (most == 0) return;
-    if (draft_.IsAdmitted(request)) continue;
-    --most;
-    if (request->adapter == kBaseModel) continue;
-    room.Want(request->adapter);
-    const bool absent = draft_.view.MustLoad(*request) && !room.Is(request->adapter, Draft::kLoads) &&
-                        !room.Is(request->adapter, Draft::kEvicted);
-    if (absent && TryLoad(request->adapter) == AdmissionOutcome::kBlocked) return;
+    if (!LoadAhead(request, most)) return;
+  }
+}
+
+void Admitter::LoadForFirst(std::int64_t most) {
+  for (const Request* request : draft_.turns.overdue()) {
+    if (!LoadAhead(request, most)) return;
+  }
+  for (const Turn& turn : draft_.turns.all()) {
+    if (!draft_.turns.IsOverdue(*turn.request) && !LoadAhead(turn.request, most)) return;
   }
 }
 

@@ -30,13 +30,19 @@ class Admitter {
   // The rest is for rules (StepRule).
   // Plans the load of an adapter. kPassedOver: planned or put off. kBlocked: no room.
   AdmissionOutcome TryLoad(AdapterGeneration generation);
+  // The same for a request. One that could begin but for that room is put off, or refused (SystemSpec::pool_full).
+  AdmissionOutcome TryLoadOf(Request* request);
   // Loads adapters beside the step for the oldest waiting requests without a seat, at most `most` requests.
   void LoadForOldest(std::int64_t most);
+  // The same for those that come first in the order of this plan, with overdue ones in front.
+  void LoadForFirst(std::int64_t most);
   // The outcome for a request that would exceed max_distinct_adapters or max_decode_step.
   AdmissionOutcome BeyondBatch(const Request& request) const;
   StepDraft& draft() { return draft_; }
 
  private:
+  // Loads for a waiting request without a seat, and counts it off `most`. False: no further one is looked at.
+  bool LoadAhead(const Request* request, std::int64_t& most);
   // The adapter of the request is not usable: loads it. `absent`: it is not on its way either.
   AdmissionOutcome TryLoadFor(Request* request, bool absent);
   // True if the request begins now, with the copy of its adapter in the host tier.

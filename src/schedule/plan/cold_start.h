@@ -54,6 +54,7 @@ ColdStartCosts CostsOfColdStart(const PerformanceModel& model, std::int64_t toke
 // Whether steps compute with the copy in the host tier of an adapter that is not on the device yet. A copy that is
 // still being read from disk helps only where the host tier is as good as the device.
 inline bool ComputesFromHost(const SystemSpec& options, const AdapterResidency& adapter) {
+  if (options.cold_start == ColdStart::kOverlap) return false;
   if (options.cold_start_policy == ColdStartPolicy::kWait || !adapter.arriving()) return false;
   return adapter.host == TierState::kResident || (options.reads_host_tier && adapter.host == TierState::kLoading);
 }

@@ -94,10 +94,11 @@ class Draft {
   // Users of the adapter after this plan, and the number of adapters with users.
   std::int32_t users(const AdapterResidency& adapter) const { return adapter.users + adapters_[adapter.slot].users; }
   std::int64_t distinct() const { return distinct_; }
-  // True if admission of the request would exceed max_distinct_adapters.
+  // True if admission of the request would exceed max_distinct_adapters, where that bounds running requests.
   bool ExceedsDistinct(const Request& request) const {
     return request.adapter != kBaseModel && view_.options.max_distinct_adapters > 0 &&
-           users(view_.residency.Get(request.adapter)) == 0 && distinct_ >= view_.options.max_distinct_adapters;
+           view_.options.adapter_bound == AdapterBound::kRunning && users(view_.residency.Get(request.adapter)) == 0 &&
+           distinct_ >= view_.options.max_distinct_adapters;
   }
   // True if the plan may evict the adapter from the device, as far as users and moves allow.
   bool Evictable(const AdapterResidency& adapter) const {

@@ -45,7 +45,7 @@ class PlanningWorld {
               .step_floor = step_floor_,
               .prompt_pace = prompt_pace_,
               .discardable = discardable_,
-              .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
+              .adapter_pages = AdapterPartPages(options_, device_pages, device_->page_bytes())},
         rules_(MakeStepRules(options_, *order_)),
         draft_(view_, residency_, tree_, *policy_, rules_) {}
 

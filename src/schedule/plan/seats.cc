@@ -86,7 +86,7 @@ void Seats::FillIdle() {
   if (draft_.memory_short) return;
   for (Runner& runner : draft_.runners) {
     if (draft_.full()) return;
-    if (!runner.paused) continue;
+    if (!runner.paused || !draft_.rules.Computes(*runner.request)) continue;
     const std::int64_t tokens = draft_.ChunkTokens(*runner.request, runner.uncomputed);
     const std::int64_t pages = draft_.view.MissingPages(*runner.request, runner.request->computed + tokens);
     if (!draft_.room.MakeRoom(PageCategory::kKv, pages)) continue;

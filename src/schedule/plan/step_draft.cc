@@ -2,7 +2,8 @@
 
 namespace loramux {
 
-void StepDraft::Reset(TimeNs now) {
+void StepDraft::Reset(TimeNs now, bool pauses) {
+  may_pause = pauses;
   room.Reset(now, plan.moves, MoveReason::kRoom, MoveReason::kWaits);
   budget = view.options.max_batch_tokens;
   memory_short = kept_waits = loads_wait = loads_pause = awaits_load = false;

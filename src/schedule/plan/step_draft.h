@@ -29,8 +29,8 @@ struct StepDraft {
   StepDraft(const StepDraft&) = delete;
   StepDraft& operator=(const StepDraft&) = delete;
 
-  // Starts a new plan from the present state.
-  void Reset(TimeNs now);
+  // Starts a new plan from the present state. `may_pause`: running requests may be paused for waiting ones.
+  void Reset(TimeNs now, bool may_pause = true);
 
   // Tokens of a chunk for the request when `uncomputed` of its tokens are.
   std::int64_t ChunkTokens(const Request& request, std::int64_t uncomputed) const {
@@ -51,7 +51,7 @@ struct StepDraft {
   // True if admission of the request would exceed max_distinct_adapters or max_decode_step. REQUIRES: the plan preempts
   // no more requests.
   bool ExceedsBatch(const Request& request) const {
-    return room.ExceedsDistinct(request) || batch_time.Exceeds(view, request);
+    return room.ExceedsDistinct(request) || batch_time.Exceeds(view, request) || !rules.Computes(request);
   }
   // True if this plan admits the request.
   bool IsAdmitted(const Request* request) const;
@@ -71,6 +71,7 @@ struct StepDraft {
   Runners runners;
   BatchTime batch_time;
   Turns turns;
+  bool may_pause = true;             // running requests may be paused for waiting ones
   std::int64_t budget = 0;           // tokens left in this step
   std::int64_t free_seats = 0;       // in the batch of this step
   bool memory_short = false;         // running requests lost pages to each other

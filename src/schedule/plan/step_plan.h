@@ -51,6 +51,8 @@ struct StepPlan {
   std::vector<PlannedAdmission> admissions;
   // Waiting requests that may be passed over because they cannot be on time (FirstTokens).
   std::vector<const Request*> deferred;
+  // Waiting requests whose adapters find no room (PoolFull::kRefuse). They end.
+  std::vector<Request*> exhausted;
   std::vector<PlannedChunk> chunks;  // those of one adapter are adjacent, the base model's come first
   // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;
@@ -66,6 +68,7 @@ struct StepPlan {
     preemptions.clear();
     admissions.clear();
     deferred.clear();
+    exhausted.clear();
     stalls.clear();
     by_rank.clear();
     discarded_tokens = 0;
@@ -79,7 +82,7 @@ struct StepPlan {
     num_tokens = prefill_tokens = 0;
   }
   // True if the plan computes nothing and moves nothing.
-  bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && moves.empty(); }
+  bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && moves.empty() && exhausted.empty(); }
 };
 
 // Groups the chunks by adapter, so that each adapter is one segment of the batched LoRA product. The base model's

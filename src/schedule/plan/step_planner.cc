@@ -29,7 +29,7 @@ const StepPlan& StepPlanner::Plan(TimeNs now) {
 }
 
 void StepPlanner::MakePlan(TimeNs now, bool may_pause) {
-  draft_.Reset(now);
+  draft_.Reset(now, may_pause);
   draft_.turns.Order(now);
   admitter_.LookAtArrivals();
   draft_.runners.Rank(now);

@@ -56,6 +56,8 @@ class StepRule {
   virtual bool MayCompute(const StepDraft& draft, std::int64_t prompt) const { return true; }
   // False: running requests leave the request no quota.
   virtual bool HasQuota(const Request& request) const { return true; }
+  // False: the step does not compute the request, which runs or waits.
+  virtual bool Computes(const Request& request) const { return true; }
   // The request comes up, and its adapter is not usable. None: it is loaded as usual.
   virtual std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) { return std::nullopt; }
   // Admits waiting requests in an order of its own. False: they are admitted in the order of service.
@@ -113,6 +115,9 @@ class StepRules {
   }
   bool HasQuota(const Request& request) const {
     return !Any([&](const StepRule& rule) { return !rule.HasQuota(request); });
+  }
+  bool Computes(const Request& request) const {
+    return !Any([&](const StepRule& rule) { return !rule.Computes(request); });
   }
   std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) {
     for (const auto& rule : rules_) {

@@ -396,6 +396,11 @@ void AddAdapterCounts(Page& page, const EngineMetricsInput& input) {
 void AddColdStarts(Page& page, const EngineStats& stats) {
   page.Own(MetricType::Counter, "adapter_cold_starts_total",
            "Sequences that arrived while their adapter was not on the device.", stats.adapters.cold_starts());
+  page.Own(MetricType::Counter, "adapter_awaited_loads_total",
+           "Loads that steps waited for, with a preset whose steps wait for adapters.", stats.cold_starts);
+  page.Own(MetricType::Counter, "adapter_pool_exhausted_total",
+           "Sequences refused because running sequences used every adapter on the device (--adapter-pool-full refuse).",
+           stats.exhausted);
   MetricFamily& begins =
       page.Add(MetricType::Counter, "loramux:adapter_cold_begins_total",
                "Sequences that began before their adapter was on the device: with a whole copy in the host tier (cpu), "

@@ -112,6 +112,8 @@ TEST(EngineMetrics, ColdStartsAndTheStateOfAdapters) {
   stats.asked_in_host = 3;
   stats.active = 1;
   world.snapshot.stats.cold_begins = {.whole = 2, .while_read = 1};
+  world.snapshot.stats.cold_starts = 7;
+  world.snapshot.stats.exhausted = 4;
   world.Add(Version(1, "a", 20), Place::kDevice).loads = 3;
   world.Add(Version(2, "a", 10), Place::kDevice).loads = 2;  // another version of the name
   world.Add(Version(3, "never loaded"), Place::kHost);
@@ -121,6 +123,8 @@ TEST(EngineMetrics, ColdStartsAndTheStateOfAdapters) {
   EXPECT_EQ(page.Sum("loramux:adapter_lookups_total", "found=\"cpu\"") +
                 page.Sum("loramux:adapter_lookups_total", "found=\"disk\""),
             5);
+  EXPECT_EQ(page.Sum("loramux:adapter_awaited_loads_total"), 7);
+  EXPECT_EQ(page.Sum("loramux:adapter_pool_exhausted_total"), 4);
   EXPECT_EQ(page.Sum("loramux:adapter_cold_begins_total", "from=\"cpu\""), 2);
   EXPECT_EQ(page.Sum("loramux:adapter_cold_begins_total", "from=\"disk\""), 1);
   EXPECT_EQ(page.Sum("loramux:adapter_loads", "adapter_name=\"a\""), 5);
