@@ -82,7 +82,6 @@ SIZE_EXCEPTIONS = {
     ("lab/experiments/fastlibra_scale.cc", "RunMany"): STORY,
     ("lab/experiments/fastlibra_scale.cc", "RunOverhead"): STORY,
     ("lab/experiments/vllm_lora.cc", "RunFragmentation"): STORY,
-    ("lab/experiments/vllm_lora.cc", "RunStrategies"): STORY,
     ("lab/bench/planning_bench.cc", "Run"): "one case: its world, its rounds and its line of figures",
     ("lab/bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
     ("tools/bench_flags.cc", "AddQuestionFlags"): LIST,

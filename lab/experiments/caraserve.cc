@@ -2,35 +2,48 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
+#include <functional>
+#include <span>
 
 #include <fmt/format.h>
 
 #include "lab/charts/dot_chart.h"
 #include "lab/experiments/experiment.h"
 #include "lab/experiments/workloads.h"
+#include "simulate/objective.h"
 
 namespace loramux {
 namespace {
 
 // the notes: LoRA adapters are applied to the Q, K and V weight matrices
 constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};
-// The systems. The last one is no system of the paper: S-LoRA if its steps waited for its loads.
-enum System : std::size_t { kOnDemand, kSLora, kCaraServe, kCached, kHolding };
-constexpr std::array<std::string_view, 5> kPresets = {"ondmd", "s-lora", "caraserve", "cached", "s-lora"};
-constexpr std::array<std::string_view, 5> kNames = {"ONDMD", "S-LoRA", "CaraServe", "CACHED",
-                                                    "S-LoRA, steps wait for loads"};
+// The systems: those of the figures, those of table 1, and S-LoRA without what its own program costs beside the device,
+// which is the only change.
+enum System : std::size_t { kOnDemand, kSLora, kCaraServe, kCached, kPunica, kHfPeft, kBareSLora };
+constexpr std::array<std::string_view, 7> kPresets = {"ondmd",  "s-lora",  "caraserve", "cached",
+                                                      "punica", "hf-peft", "s-lora"};
+constexpr std::array<std::string_view, 7> kNames = {
+    "ONDMD", "S-LoRA", "CaraServe", "CACHED", "Punica", "HF-PEFT", "S-LoRA, its program at no cost"};
 constexpr std::int64_t kAdapters = 128;
+// The trace of the paper's production workload, as Azure publishes it. Where it is absent, recorded clients stand for
+// it.
+constexpr const char* kFunctionTrace = "AzureFunctionsInvocationTraceForTwoWeeksJan2021.txt";
 
-// One setting of the paper, simulated for all four systems.
+// One setting of the paper, simulated for all systems.
 struct Setting {
   std::string name;
   std::string_view device = "a10", model = "llama-7b";
   std::int64_t gpus = 1, rank = 64;
   double rate = 9;
-  // the paper's "MAF-scaled": here recorded clients with bursts and skew; false: Poisson and uniform
-  bool skewed = false;
-  double link = 0;  // bytes per second to the device; 0: the published rate
+  bool skewed = false;  // the paper's "scaled production workload"; false: Poisson and uniform
+  double link = 0;      // bytes per second to the device; 0: the published rate
 };
+
+bool HasFunctionTrace(const ExperimentContext& context) {
+  std::error_code ignored;
+  return std::filesystem::exists(context.Trace(kFunctionTrace), ignored);
+}
 
 Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& setting, std::string_view preset) {
   ASSIGN_OR_RETURN(const DeviceShape device, FindDevice(setting.device));
@@ -38,20 +51,13 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   SimulationJob job;
   ASSIGN_OR_RETURN(job.options.device, DescribeDevice(device, model, setting.gpus, 0.9, kTargets));
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
-  // All systems fill their steps alike and cost the host alike, so that they differ in cold starts only. S-LoRA's
-  // adapters load during other requests' steps.
-  if (preset == "s-lora") {
-    job.options.preset.program = {};
-    job.options.preset.spec.reserve_output = false;
-    job.options.preset.spec.separate_phases = false;
-    job.options.preset.spec.cold_start = ColdStart::kPassOver;
-  }
   job.options.device.model.shape = preset == "s-lora" ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;
   if (setting.link > 0) job.options.device.model.host_to_device.bytes_per_second = setting.link;
-  // CACHED, the upper bound, has additional memory for its adapters.
-  if (preset == "cached") job.options.device.device_pages += kAdapters * job.options.device.AdapterPages(setting.rank);
+  // Those that hold all adapters, as the upper bound CACHED, have additional memory for them.
+  if (job.options.preset.all_on_device)
+    job.options.device.device_pages += kAdapters * job.options.device.AdapterPages(setting.rank);
   job.options.seed = job.load.seed = context.seed;
-  job.load = {.requests = context.Requests(3000),
+  job.load = {.requests = context.Requests(12'000),  // 120 beyond the 99th percentile
               .rate = setting.rate,
               .input_mean = 128,
               .output_mean = 64,
@@ -61,11 +67,15 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
               .ranks = {setting.rank},
               .popularity = Popularity::kUniform,
               .seed = context.seed};
-  if (setting.skewed) {
+  if (!setting.skewed) return job;
+  if (HasFunctionTrace(context)) {
+    job.load.trace = context.Trace(kFunctionTrace);
+    job.load.poisson = false;
+  } else {
     job.load.clients = context.Trace("servegen_m-small");
     job.load.clients_hour = 12;
-    RETURN_IF_ERROR(ReadRecordings(job.load));
   }
+  RETURN_IF_ERROR(ReadRecordings(job.load));
   return job;
 }
 
@@ -81,7 +91,7 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
     for (const std::string_view preset : kPresets) {
       ASSIGN_OR_RETURN(jobs.emplace_back(), MakeJob(context, setting, preset));
     }
-    jobs[jobs.size() - kPresets.size() + kHolding].options.preset.spec.cold_start = ColdStart::kHold;
+    jobs[jobs.size() - kPresets.size() + kBareSLora].options.preset.program = {};
   }
   ASSIGN_OR_RETURN(auto all, SimulateAll(context, jobs));
   std::vector<Outcomes> outcomes;
@@ -93,8 +103,8 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
   return outcomes;
 }
 
-// The share of requests within the notes' objective for decoding, 36 ms per token, from the arrival to the last token
-// over the tokens of the answer: as the fleet's simulation counts it (ca-20).
+// The share of requests within the notes' objective for the latency of decoding: 36 ms from one token to the next, on
+// average over the answer.
 constexpr double kTokenObjectiveMs = 36;
 double WithinTokenObjective(const SimulationOutcome& outcome) {
   double within = 0, requests = 0;
@@ -102,8 +112,7 @@ double WithinTokenObjective(const SimulationOutcome& outcome) {
     if (record.cancelled) continue;
     ++requests;
     if (record.refused) continue;
-    const double total = static_cast<double>(record.EndToEnd()) / kNsPerMs;
-    within += total / std::max(1, record.output_tokens) <= kTokenObjectiveMs;
+    within += record.output_tokens <= 1 || TpotOf(record) / kNsPerMs <= kTokenObjectiveMs;
   }
   return within / std::max(1.0, requests);
 }
@@ -111,14 +120,14 @@ double WithinTokenObjective(const SimulationOutcome& outcome) {
 ExperimentTable TableOf(const Outcomes& outcomes) {
   ExperimentTable table{.title = outcomes.setting.name,
                         .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99",
-                                   "adapter on device on arrival", "mean load ms", "within 36 ms per token"},
+                                   "adapter on device on arrival", "mean load ms", "decodes within 36 ms"},
                         .rows = {}};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     const SimulationSummary& s = outcomes.Of(i);
     table.rows.push_back({std::string(kNames[i]), fmt::format("{:.1f}", s.ttft.mean), fmt::format("{:.0f}", s.ttft.p99),
                           fmt::format("{:.2f}", s.tpot.mean), fmt::format("{:.0f}", s.end_to_end.mean),
                           fmt::format("{:.0f}", s.end_to_end.p99), fmt::format("{:.1f} %", 100 * s.adapter_hit_share),
-                          i == kCached ? "at the start" : fmt::format("{:.1f}", s.mean_load_ms),
+                          i == kCached || i == kHfPeft ? "at the start" : fmt::format("{:.1f}", s.mean_load_ms),
                           fmt::format("{:.1f} %", 100 * WithinTokenObjective(outcomes.systems[i]))});
   }
   return table;
@@ -149,7 +158,8 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
   };
   result.comparison.push_back(
       {.id = id,
-       .what = fmt::format("{}: requests within {:g} ms per token", outcomes.setting.name, kTokenObjectiveMs),
+       .what =
+           fmt::format("{}: requests whose decoding keeps {:g} ms per token", outcomes.setting.name, kTokenObjectiveMs),
        .reported = "not reported for one server",
        .ours = fmt::format("{}, {}, {}, {}", within(kCaraServe), within(kSLora), within(kOnDemand), within(kCached))});
 }
@@ -171,66 +181,110 @@ ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const 
   return {.name = name, .title = chart.title, .svg = RenderSvg(chart)};
 }
 
-std::string SettingText() {
+std::string SettingText(const ExperimentContext& context) {
   return fmt::format(
       "A10 24 GB and PCIe 4.0 by their data sheets, because the notes give no measured load or step. {} adapters on Q, "
       "K and V in host memory. S-LoRA computes with MBGMV, the other systems with BGMV, as in the paper. Assumptions "
       "of this project, where the notes say nothing: prompts of 128 and answers of 64 tokens on average (log-normal); "
-      "the number of adapters; uniform popularity where arrivals are Poisson; in place of MAF, the recorded clients of "
-      "ServeGen (bursts, skew), with one adapter per client. ONDMD: a step waits for the adapters of the requests that "
-      "join it. CaraServe, with the code that `serve` plans with: a request "
-      "begins at once; a layer whose rows have not arrived on the device yet is computed with 16 cores of the host, at "
-      "half of their published rate, and the device takes over at the first layer that has arrived. The host computes "
-      "beside the base model's product of the same input (Q, K and V: a quarter of a layer's products), and only what "
-      "takes longer counts; the copies of activations are beside nothing. Presets: `ondmd`, `s-lora`, `caraserve`, "
-      "`cached`. An adapter leaves the device with its last request. CACHED holds all adapters from the start, in "
+      "the number of adapters; uniform popularity where arrivals are Poisson. The production workload: {}. A prompt "
+      "interrupts decoding and has a step of its own (figure 2). ONDMD: that step waits for its adapters. CaraServe, "
+      "with the code that `serve` plans with: a request begins at once; a layer whose rows have not arrived on the "
+      "device yet is computed with up to 16 cores of the host, at half of their published rate, and the device takes "
+      "over at the first layer that has arrived. The host computes beside the base model's product of the same input "
+      "(Q, K and V: a quarter of a layer's products), and only what takes longer counts; the copies of activations are "
+      "beside nothing. Presets: `ondmd`, `s-lora` (that of all documents), `caraserve`, `cached`, `punica`, `hf-peft`. "
+      "An adapter leaves the device with its last request. CACHED and HF-PEFT hold all adapters from the start, in "
       "additional memory.",
-      kAdapters);
+      kAdapters,
+      HasFunctionTrace(context) ? "the 128 functions of Azure Functions' trace of 2021 that are invoked most"
+                                : "recorded clients of ServeGen (bursts, skew), an adapter each, in place of MAF");
 }
 
 Result<ExperimentResult> RunSingle(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto all, SimulateSettings(context, {{.name = "9 /s, rank 64"},
                                                               {.name = "rank 64, 3 GB/s link", .link = 3e9}}));
-  ExperimentResult result{.setting = SettingText()};
+  ExperimentResult result{.setting = SettingText(context)};
   CompareClose(all[0], "ca-10", result);
   for (const Outcomes& outcomes : all) result.tables.push_back(TableOf(outcomes));
   result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft),
                   PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
-  const auto over = [&](std::size_t setting, std::size_t system, const Summary SimulationSummary::*field) {
-    return ShowChange(Change((all[setting].Of(system).*field).mean, (all[setting].Of(kCached).*field).mean));
+  const auto over = [&](std::size_t setting, std::size_t system) {
+    return ShowChange(Change(all[setting].Of(system).ttft.mean, all[setting].Of(kCached).ttft.mean));
   };
-  constexpr auto kTtft = &SimulationSummary::ttft, kTpot = &SimulationSummary::tpot;
-  result.remarks = {
-      fmt::format("Loading an adapter of 100 MB takes {:.1f} ms at the published rate, while steps take 30 ms and "
-                  "more. This is all that a cold start costs, and all that the CPU can save. With a link of 3 GB/s "
-                  "(second table, the only change) ONDMD's mean TTFT is {} over CACHED, and CaraServe's {}. The paper "
-                  "calls its cold starts long, so its loads were probably of that kind.",
-                  all[0].Of(kOnDemand).mean_load_ms, over(1, kOnDemand, kTtft), over(1, kCaraServe, kTtft)),
-      "At the published rate, layers arrive faster than a prefill comes to them: the CPU computes only the first ones.",
-      fmt::format(
-          "Here S-LoRA loads adapters while other requests' steps run. The waiting request joins one step later "
-          "(mean TTFT {} over CACHED), and other requests are not delayed (TPOT {}). CaraServe lets the request "
-          "join with the next step, whose assisted layers the others share: better than S-LoRA in TTFT and "
-          "latency, but {} in TPOT. If S-LoRA's steps waited for loads, as Chameleon describes it (the last "
-          "rows), it would be as ONDMD: with equal ranks, both kernels cost the same.",
-          over(0, kSLora, kTtft), over(0, kSLora, kTpot), over(0, kCaraServe, kTpot))};
+  result.remarks = {fmt::format(
+      "Loading an adapter of rank 64 takes {:.1f} ms at the published rate of the link, and {:.1f} ms at 3 GB/s "
+      "(second "
+      "table, the only change). Mean TTFT over CACHED: ONDMD {} and {}, S-LoRA {} and {}, CaraServe {} and {}.",
+      all[0].Of(kOnDemand).mean_load_ms, all[1].Of(kOnDemand).mean_load_ms, over(0, kOnDemand), over(1, kOnDemand),
+      over(0, kSLora), over(1, kSLora), over(0, kCaraServe), over(1, kCaraServe))};
   return result;
 }
 
+// Challenge 1: the cold starts' part of the time to the first token, by traffic and by rank.
+Status CompareColdStarts(ExperimentContext& context, ExperimentResult& result) {
+  std::vector<Setting> settings;
+  constexpr std::array kTraffic = {3.0, 6.0, 9.0, 12.0};
+  constexpr std::array<std::int64_t, 5> kRanks = {8, 16, 32, 64, 128};
+  for (const double rate : kTraffic) settings.push_back({.name = fmt::format("{:g} /s, rank 64", rate), .rate = rate});
+  for (const std::int64_t rank : kRanks) settings.push_back({.name = fmt::format("9 /s, rank {}", rank), .rank = rank});
+  std::vector<SimulationJob> jobs;
+  for (const Setting& setting : settings) {
+    for (const std::size_t system : {kOnDemand, kCached}) {
+      ASSIGN_OR_RETURN(jobs.emplace_back(), MakeJob(context, setting, kPresets[system]));
+    }
+  }
+  ASSIGN_OR_RETURN(const auto all, SimulateAll(context, jobs));
+  ExperimentTable table{.title = "Cold starts against traffic and rank: ONDMD beside CACHED",
+                        .header = {"setting", "awaited loads/s", "mean load ms", "TTFT ms: ONDMD", "CACHED",
+                                   "cold starts' share of the TTFT", "TPOT ms: ONDMD", "CACHED"},
+                        .rows = {}};
+  std::vector<double> shares, loads;
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    const SimulationSummary &cold = all[2 * i].summary, &warm = all[2 * i + 1].summary;
+    shares.push_back(1 - warm.ttft.mean / cold.ttft.mean);
+    loads.push_back(cold.mean_load_ms);
+    table.rows.push_back({settings[i].name,
+                          fmt::format("{:.2f}", static_cast<double>(cold.awaited_loads) / cold.seconds),
+                          fmt::format("{:.1f}", cold.mean_load_ms), fmt::format("{:.1f}", cold.ttft.mean),
+                          fmt::format("{:.1f}", warm.ttft.mean), fmt::format("{:.1f} %", 100 * shares.back()),
+                          fmt::format("{:.2f}", cold.tpot.mean), fmt::format("{:.2f}", warm.tpot.mean)});
+  }
+  const auto grows = [](std::span<const double> values) {
+    return std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) == values.end();
+  };
+  const auto show = [](std::span<const double> values, double factor, const char* unit) {
+    std::string text;
+    for (const double value : values) text += fmt::format("{}{:.1f}", text.empty() ? "" : ", ", factor * value);
+    return text + unit;
+  };
+  const std::span<const double> by_traffic = std::span(shares).first(kTraffic.size()),
+                                by_rank = std::span(loads).subspan(kTraffic.size());
+  result.comparison.push_back(ClaimRow("ca-13", "cold starts' share of the TTFT at 3, 6, 9 and 12 requests/s",
+                                       "grows with the traffic", show(by_traffic, 100, " %"), grows(by_traffic)));
+  result.comparison.push_back(ClaimRow("ca-13", "time of a load, ranks 8, 16, 32, 64 and 128", "grows with the rank",
+                                       show(by_rank, 1, " ms"), grows(by_rank)));
+  result.tables.push_back(std::move(table));
+  return Ok{};
+}
+
 Result<ExperimentResult> RunSensitivity(ExperimentContext& context) {
-  ASSIGN_OR_RETURN(const auto all,
-                   SimulateSettings(context, {{.name = "9 /s, rank 32", .rank = 32},
-                                              {.name = "6 /s, rank 64, clients", .rate = 6, .skewed = true}}));
-  ExperimentResult result{.setting = SettingText()};
+  ASSIGN_OR_RETURN(
+      const auto all,
+      SimulateSettings(context, {{.name = "9 /s, rank 32", .rank = 32},
+                                 {.name = "6 /s, rank 64, production workload", .rate = 6, .skewed = true}}));
+  ExperimentResult result{.setting = SettingText(context)};
   for (const Outcomes& outcomes : all) {
     CompareClose(outcomes, "ca-13", result);
     result.tables.push_back(TableOf(outcomes));
   }
   result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft)};
+  RETURN_IF_ERROR(CompareColdStarts(context, result));
   result.remarks = {
-      "Half of the rank halves the load time. With a skewed trace more adapters are on the device already, because "
-      "other requests use them. As the paper says, the rank determines the cost of a cold start, and the trace how "
-      "often one occurs."};
+      fmt::format("A load takes {:.1f} ms with rank 32 and {:.1f} ms with rank 64. On arrival, {:.1f} % of the "
+                  "requests of ONDMD find "
+                  "their adapter on the device with uniform popularity, and {:.1f} % in the production workload.",
+                  all[0].Of(kOnDemand).mean_load_ms, all[1].Of(kOnDemand).mean_load_ms,
+                  100 * all[0].Of(kOnDemand).adapter_hit_share, 100 * all[1].Of(kOnDemand).adapter_hit_share)};
   return result;
 }
 
@@ -241,7 +295,7 @@ Result<ExperimentResult> RunLarge(ExperimentContext& context) {
                        {{.name = "13B on 2 A10", .model = "llama-13b", .gpus = 2, .rate = 6},
                         {.name = "70B on 4 A100", .device = "a100-80", .model = "llama-70b", .gpus = 4, .rate = 6},
                         {.name = "13B, links of 3 GB/s", .model = "llama-13b", .gpus = 2, .rate = 6, .link = 3e9}}));
-  ExperimentResult result{.setting = SettingText()};
+  ExperimentResult result{.setting = SettingText(context)};
   const std::array reported = {-0.202, -0.185};
   for (std::size_t i = 0; i < reported.size(); ++i) {
     const double ours = Change(all[i].Of(kCaraServe).end_to_end.mean, all[i].Of(kOnDemand).end_to_end.mean);
@@ -258,10 +312,9 @@ Result<ExperimentResult> RunLarge(ExperimentContext& context) {
   result.plots = {PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const double slow = Change(all[2].Of(kCaraServe).end_to_end.mean, all[2].Of(kOnDemand).end_to_end.mean);
   result.remarks = {
-      fmt::format("With several devices, each loads its part of an adapter over its own link, so a load is short "
-                  "({:.1f} ms for 13B). With links of 3 GB/s each (third table, the only change) the latency against "
-                  "ONDMD is {}: the paper's loads must have been that slow.",
-                  all[0].Of(kOnDemand).mean_load_ms, ShowChange(slow))};
+      fmt::format("Each device loads its part of an adapter over its own link: {:.1f} ms for 13B. With links of 3 GB/s "
+                  "each (third table, the only change) a load takes {:.1f} ms, and the latency against ONDMD is {}.",
+                  all[0].Of(kOnDemand).mean_load_ms, all[2].Of(kOnDemand).mean_load_ms, ShowChange(slow))};
   return result;
 }
 
