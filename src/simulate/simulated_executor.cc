@@ -27,7 +27,7 @@ AssistedRows SimulatedExecutor::RowsOf(const AdapterSegment& segment) const {
 double SimulatedExecutor::WithArrivals(double begin, double on_device,
                                        const std::vector<AssistedRows>& arriving) const {
   if (arriving.empty()) return begin + on_device;
-  const std::int64_t layers = std::max<std::int64_t>(1, host_.layers);
+  const std::int64_t layers = std::max<std::int64_t>(1, device_.layers);
   double now = begin;
   for (std::int64_t layer = 1; layer <= layers; ++layer) {
     const double share = static_cast<double>(layer) / static_cast<double>(layers);

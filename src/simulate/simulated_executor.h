@@ -23,7 +23,6 @@ namespace loramux {
 // request of the batch.
 struct HostWork {
   double beside = 0, per_request = 0;
-  std::int64_t layers = 0;  // layers of the model, each of which may wait for an adapter's; 0: the step waits for all
 };
 
 // The executor of a simulation. Not thread-safe.

@@ -87,7 +87,7 @@ SimulatedServer::SimulatedServer(const SimulationOptions& options, SimulatedPlac
                 options.preset.program),
       executor_(place_.clock, place_.events, options.device, &options.pace, &transfer_, place_.server,
                 {options.preset.program.layer_seconds * static_cast<double>(options.device.layers),
-                 options.preset.program.request_seconds, options.device.layers}),
+                 options.preset.program.request_seconds}),
       predictor_(options.predictor_accuracy, options.seed, adapters_->longest_output()),
       watcher_(place_.instance.empty() ? nullptr : std::make_unique<Watcher>()) {}
 
