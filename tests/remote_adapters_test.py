@@ -218,37 +218,41 @@ class Remote(WithFolder):
         server.stop()
 
     def test_a_request_names_a_source(self):
-        server = self.serve("--state-dir", str(self.top / "state"))
+        flags = ("--state-dir", str(self.top / "state"), "--sources-on-request")
+        server = self.serve(*flags)
         base = next(name for name, card in server.cards().items() if card["parent"] is None)
         self.store.hold = True
         source = "s3://bucket/team/reverse"
         status, body = server.chat(f"{base}|{source}", "abcd")
-        self.assertEqual(status, 503, body)
+        self.assertEqual(status, 429, body)
         self.assertIn("is being fetched", body["error"]["message"])
         self.assert_reverses(server, "reverse")
         self.store.release()
         wait_for(lambda: server.chat(source, "abcd")[0] == 200, "the adapter to be fetched")
-        for name in (source, source + "/", f"{base}|{source}", f"{base}:{source}"):
+        for name in (source, f"{base}|{source}", f"{base}:{source}"):
             self.assert_reverses(server, name)
         self.assert_reverses(server, f"{base}|reverse")
         self.assertEqual(len(self.store.weights()), 1)
         self.assertEqual(server.cards()[source]["root"], source)
         for name, code, message in (("s3://bucket/team/nowhere", 404, "found no such object"),
                                     ("s3://other/reverse", 400, "--allowed-adapter-sources"),
+                                    (source + "/", 400, "without a slash"),   # keys permit names as they are
                                     ("s3://bucket/team/../x", 400, "no empty part"), ("gs://bucket/x", 400, "s3://BUCKET")):
-            answer = wait_for(lambda: [a for a in [server.chat(f"{base}|{name}", "abcd")] if a[0] != 503], name)[0]
-            self.assertEqual(answer[0], code, answer)
+            answer = wait_for(lambda: [a for a in [server.chat(f"{base}|{name}", "abcd")] if a[0] != 429], name)[0]
+            self.assertIn(answer[0], (code, 400), answer)
             self.assertIn(message, answer[1]["error"]["message"])
+        self.assertEqual(server.load(source + "/", source)[0], 400)
+        self.assertEqual(server.unload(source + "/")[0], 404)
         self.assertEqual(server.unload(source)[0], 200)
         self.assertEqual(server.chat(source, "abcd")[0], 404)
         server.kill()
-        server = self.serve("--state-dir", str(self.top / "state"))
+        server = self.serve(*flags)
         self.assertEqual(server.chat(source, "abcd")[0], 404)   # unloaded is unloaded
         self.assertEqual(server.load(source, source)[0], 200)
         self.assert_reverses(server, source)
         server.stop()
-        server = self.serve("--allowed-adapter-sources", "s3://elsewhere")
-        self.assertEqual(server.chat(source, "abcd")[0], 400)
+        server = self.serve()
+        self.assertEqual(server.chat(source, "abcd")[0], 404)   # only where the operator says so
         server.stop()
 
     def test_no_source_is_allowed_unless_it_is_named(self):

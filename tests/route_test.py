@@ -346,7 +346,7 @@ class KeysAndTlsTest(unittest.TestCase):
                             "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key,
                             "-out", cert], check=True, capture_output=True)
             pathlib.Path(keys).write_text(json.dumps({"keys": [{"name": "a", "key": "secret-of-a-tenant",
-                                                                "models": ["demo"]}]}))
+                                                                "models": ["demo*"]}]}))
             server = Server(*SMALL, "--tls-cert", cert, "--tls-key", key)
             url = f"https://127.0.0.1:{server.port}"
             router = Router([url], "--servers-ca", cert, "--tls-cert", cert, "--tls-key", key, "--api-key-file", keys)
@@ -366,7 +366,8 @@ class KeysAndTlsTest(unittest.TestCase):
             mine = {"Authorization": "Bearer secret-of-a-tenant"}
             status, body = request("POST", "/v1/chat/completions", chat, mine)
             self.assertEqual(status, 200, body)
-            self.assertEqual(request("POST", "/v1/chat/completions", {**chat, "model": "reverse"}, mine)[0], 404)
+            for other in ("reverse", "demo:reverse", "demo|reverse"):   # the adapter's name counts, not the base's before it
+                self.assertEqual(request("POST", "/v1/chat/completions", {**chat, "model": other}, mine)[0], 404, other)
             self.assertEqual([card["id"] for card in request("GET", "/v1/models", headers=mine)[1]["data"]], ["demo"])
             distrusting = Router([url])   # it does not know the authority
             distrusting.wait_for_states(silent=0, ejected=1)

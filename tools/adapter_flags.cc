@@ -36,10 +36,12 @@ void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
        .target = &flags.allowed_sources,
        .unit = "PREFIX",
        .group = group,
-       .help =
-           "Allow adapters from sources that begin with PREFIX, as in s3://BUCKET/adapters or hf://ORG, in loads and "
-           "as the model of requests",
+       .help = "Allow loading adapters from sources that begin with PREFIX, as in s3://BUCKET/adapters or hf://ORG",
        .comma_list = true});
+  line.Add({.names = "--sources-on-request",
+            .target = &flags.sources_on_request,
+            .group = group,
+            .help = "Let requests name an allowed source as their model, which the first one fetches; at most 256"});
   line.Add({.names = "--admin-key-file",
             .target = &flags.admin_key_file,
             .unit = "FILE",
@@ -122,6 +124,7 @@ Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags
   }
   ASSIGN_OR_RETURN(parts.roots, AllowedRoots::Create(roots));
   ASSIGN_OR_RETURN(parts.sources, AllowedSources::Create(flags.allowed_sources));
+  parts.sources_on_request = flags.sources_on_request;
   parts.remote = runtime_flags.remote_adapters.get();
   parts.set_pinned = [engine = &runtime.engine()](std::shared_ptr<const AdapterVersion> version, bool pinned,
                                                   std::function<void(Status)> done) {

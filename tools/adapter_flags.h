@@ -17,6 +17,7 @@ namespace loramux {
 struct AdapterFlags {
   bool enable_runtime_lora = false;
   std::vector<std::string> allowed_roots, allowed_sources;
+  bool sources_on_request = false;
   std::string admin_key_file;
   bool insecure_no_admin_key = false;
   std::string state_dir;

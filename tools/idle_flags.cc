@@ -38,8 +38,12 @@ void AddCaching(const RuntimeFlags& flags, const RuntimeOptions& options, const 
                    cache + " keeps no keys and values of requests that have ended; use another --cache"});
   table.push_back({"--score-frequency,--score-recency,--score-size", regime.policy != "chameleon",
                    "they are weights of --cache chameleon, and this is " + cache});
-  table.push_back({"--usage-window", regime.policy == "lru" || regime.policy == "gdsf",
-                   cache + " goes by no number of uses in a time"});
+  table.push_back({"--score-time-unit", !regime.policy.starts_with("fastlibra"),
+                   "it is for --cache fastlibra and its variants with their cost model, and this is " + cache});
+  table.push_back({"--usage-window", regime.policy == "lru", cache + " goes by no number of uses in a time"});
+  table.push_back({"--swap-out", options.host_memory == 0 || !options.spec.keep_history || !regime.keep_history,
+                   "no keys and values of requests that have ended move to a host tier; use --host-memory BYTES, and a "
+                   "--cache that keeps them"});
   table.push_back({"--swap-upper,--swap-lower,--swap-interval", !regime.proactive_swapping,
                    "they are for --cache fastlibra and its variants, and this is " + cache});
   table.push_back({"--adapter-share", options.spec.adapter_bytes > 0, "--adapter-memory is in its place"});

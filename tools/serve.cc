@@ -91,7 +91,9 @@ std::vector<std::string> WarningsOfIdle(const ServeFlags& flags) {
       std::vector<IdleFlags>{
           {"--admin-key-file,--insecure-no-admin-key", !loads, no_loads},
           {"--allowed-adapter-root", !restores && flags.runtime.adapter_dir.empty(), no_loads},
-          {"--allowed-adapter-sources", !restores, no_loads},
+          {"--allowed-adapter-sources", !restores && !flags.adapters.sources_on_request, no_loads},
+          {"--sources-on-request", flags.adapters.allowed_sources.empty(),
+           "no source is allowed; use --allowed-adapter-sources PREFIX"},
           {"--on-reload", !restores, no_loads},
           {"--max-upload-size", !loads || flags.adapters.state_dir.empty(),
            "nothing can be uploaded without --enable-runtime-lora and --state-dir DIR"},

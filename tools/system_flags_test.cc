@@ -176,8 +176,12 @@ TEST(IdleFlags, OfACacheRegime) {
     return !Idle(flags, given).empty();
   };
   EXPECT_TRUE(idle("lru", score) && idle("lru", swap) && idle("lru", window));
-  EXPECT_TRUE(idle("lru", {"--usage-window"}) && idle("gdsf", {"--usage-window"}));
-  EXPECT_FALSE(idle("chameleon", {"--usage-window"}) || idle("loramux", {"--usage-window"}));
+  EXPECT_TRUE(idle("lru", {"--usage-window"}));
+  for (const char* cache : {"chameleon", "loramux", "gdsf"}) EXPECT_FALSE(idle(cache, {"--usage-window"})) << cache;
+  EXPECT_TRUE(idle("loramux", {"--score-time-unit"}) && idle("fastlibra-wos", {"--score-time-unit"}));
+  EXPECT_FALSE(idle("fastlibra-wol", {"--score-time-unit"}));
+  EXPECT_TRUE(idle("s-lora", {"--swap-out"}));
+  EXPECT_FALSE(idle("loramux", {"--swap-out"}));
   EXPECT_FALSE(idle("chameleon", score));
   EXPECT_FALSE(idle("fastlibra", swap) || idle("fastlibra", window) || idle("loramux", window));
   EXPECT_FALSE(idle("fastlibra-wos", swap));

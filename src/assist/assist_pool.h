@@ -54,8 +54,8 @@ struct AssistedSegment {
   std::shared_ptr<const LayerProgress> host;
   // On the device, see gpu::AssistSegment.
   const std::uint32_t* arrived = nullptr;
-  int workers =
-      1;  // workers that share the segment, a piece each or more (CaraServe's L/c), while the pool has idle ones
+  // Workers that share the segment, a piece each or more (CaraServe's L/c), while the pool has idle ones.
+  int workers = 1;
 };
 
 // Rows whose answers failed to come. Their sequences' part of the step is garbage.

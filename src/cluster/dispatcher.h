@@ -35,7 +35,7 @@ struct DispatcherOptions {
 
 // How an attempt at a server ended.
 enum class AttemptEnd : std::uint8_t {
-  kAnswered,      // any response that the server means: 2xx, 4xx, 429, 501
+  kAnswered,      // any response that the server means: 2xx, 4xx, 429, 501, or that it has other content
   kNotStarted,    // the server said that it began nothing (x-loramux-not-started: 1)
   kNoConnection,  // connection refused, reset before a byte, or timed out
   kBroken,        // died after it began

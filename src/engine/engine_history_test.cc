@@ -102,6 +102,24 @@ TEST(Engine, HistoryIsDroppedOnRequest) {
   w.engine->DropHistory([](const Result<std::int64_t>& pages) { EXPECT_FALSE(pages.ok()); });
 }
 
+// Also what would be copied before it leaves.
+TEST(Engine, HistoryWithoutACopyIsDroppedToo) {
+  EngineWorld w({.device_pages = 64, .host_pages = 64, .spec = {.swap_out = SwapOut::kEvicted}});
+  const auto ask = [&w] {
+    const RequestId id = *w.Submit(std::vector<TokenId>(33, 1), kBaseModel, 2);  // 8 full pages
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  ask();
+  EXPECT_EQ(ask(), 32);
+  std::int64_t dropped = 0;
+  w.engine->DropHistory([&dropped](const Result<std::int64_t>& pages) { dropped = pages.ok() ? *pages : -1; });
+  w.Drain();
+  EXPECT_EQ(dropped, 8);
+  EXPECT_EQ(ask(), 0);
+  w.engine->CheckIntegrity();
+}
+
 // The client is told of no cached tokens, and the host tier holds adapters alone.
 TEST(Engine, WithoutAPrefixCacheEveryPromptIsComputed) {
   World w(64, 8, {}, {2, 2}, /*prefix_cache=*/false);

@@ -73,9 +73,8 @@ struct Engine::Impl {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
   std::vector<std::pair<RequestId, FinishReason>> cancelling, cancelled_now;
-  std::vector<Retargeting> retargetings;  // in order
-  std::vector<std::function<void(Result<std::int64_t>)>>
-      drops;  // calls of DropHistory that wait for the end of the step
+  std::vector<Retargeting> retargetings;                         // in order
+  std::vector<std::function<void(Result<std::int64_t>)>> drops;  // calls of DropHistory that await the step's end
   // pinning: not decided yet; loading_pins: granted, but the adapter is not resident yet
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;

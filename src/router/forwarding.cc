@@ -145,7 +145,7 @@ asio::awaitable<bool> Forwarding::CheckCaller(const ScannedRequest& scanned, boo
   for (const std::string& scanned_name : scanned.names) {
     const std::string name(SplitPinnedName(scanned_name).name);
     const std::string adapter = proxy_.pool_.AdapterOf(name);
-    if (caller.Allows(name) || (!adapter.empty() && caller.Allows(adapter))) continue;
+    if (caller.Allows(adapter.empty() ? name : adapter)) continue;  // what is behind the base model's name decides
     co_await Fail(404, fmt::format("The model `{}` does not exist.", name));
     co_return false;
   }
@@ -241,7 +241,9 @@ asio::awaitable<Forwarding::Next> Forwarding::Refused(HttpCall& call, PassedHead
     reply.body += piece;
   } while (end.ok() && !piece.empty() && reply.body.size() <= kMostRefusal);
   body_ = call.TakeBody();
-  Count(gone_ ? AttemptEnd::kCancelled : AttemptEnd::kNotStarted);
+  // To lack the content is no fault of the server: otherwise names that no server has would eject all of them.
+  const AttemptEnd refused = head.other_content ? AttemptEnd::kAnswered : AttemptEnd::kNotStarted;
+  Count(gone_ ? AttemptEnd::kCancelled : refused);
   other_content_ = head.other_content;
   last_fault_ = fmt::format("it answered {} and began nothing", reply.status);
   if (end.ok() && piece.empty()) refusal_ = std::move(reply);

@@ -278,7 +278,6 @@ struct HistoryWorld : World {
   }
 };
 
-// Expensive history stays although it is unusable, and is used again once a request has loaded its adapter.
 // GDSF's clock, by hand. A load costs 8 + 0.1 a page, so that a use is worth 1.7 for the adapter of 5 pages, and 2.1
 // for one of 4. The first is used four times, and there is room for one other. What is loaded anew is worth its use and
 // all that was evicted before, until the first one is worth least although it was used most.
@@ -313,6 +312,7 @@ TEST(Scheduler, GdsfForgetsWhatIsNotUsedAnyLonger) {
   EXPECT_EQ(on_device(), (Found{2, 3}));
 }
 
+// Expensive history stays although it is unusable, and is used again once a request has loaded its adapter.
 TEST(Scheduler, AnAdapterMayGoBeforeItsHistoryWhereThatIsWorthMore) {
   HistoryWorld w(/*maintain_dependency=*/false);
   ASSERT_EQ(w.device->free_pages(), 3);

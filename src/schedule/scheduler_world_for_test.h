@@ -10,8 +10,7 @@
 
 namespace loramux {
 
-// Pages hold 4 tokens. Pool sizes are in pages. Keeps no history. Owns everything; requests
-// stay valid until the end.
+// Pages hold 4 tokens. Pool sizes are in pages. Keeps no history. Owns everything; requests stay valid until the end.
 struct SchedulerWorld {
   VirtualClock clock;
   std::unique_ptr<PagePool> device;

@@ -210,10 +210,13 @@ double SimulatedDevice::SecondsOf(const StepLoad& load) const {
   const std::int64_t parts = std::min(stages, load.prefill_sequences + load.decode_sequences);
   if (parts <= 1) return model.SecondsOf(load);
   StepLoad part = load;  // the largest microbatch
-  for (std::int64_t* number : {&part.prefill_tokens, &part.decode_sequences, &part.prefill_attention,
-                               &part.decode_context, &part.adapter_tokens, &part.rank_sum, &part.distinct_adapters,
-                               &part.token_ranks, &part.prefill_sequences, &part.prefill_context})
+  for (std::int64_t* number : {&part.decode_sequences, &part.decode_context, &part.adapter_tokens, &part.rank_sum,
+                               &part.distinct_adapters, &part.token_ranks, &part.prefill_sequences})
     *number = CeilDivide(*number, parts);
+  // A prompt is in one of them.
+  const std::int64_t prompts = std::clamp<std::int64_t>(load.prefill_sequences, 1, parts);
+  for (std::int64_t* number : {&part.prefill_tokens, &part.prefill_attention, &part.prefill_context})
+    *number = CeilDivide(*number, prompts);
   return model.SecondsOf(part);
 }
 

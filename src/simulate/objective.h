@@ -66,7 +66,10 @@ class MissCount {
   void Began(std::size_t request);
   // A request ended: in full, or by a fault of the servers.
   void Ended(std::size_t request);
-  void Lost(std::size_t request) { Miss(request); }
+  void Lost(std::size_t request) {
+    EndWait(request, 0);
+    Miss(request);
+  }
   // Whether the objective is out of reach at this time.
   bool Hopeless(TimeNs now);
 

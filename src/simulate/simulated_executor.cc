@@ -64,7 +64,9 @@ double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
     in_host.push_back(rows);
   }
   if (in_host.empty()) return WithArrivals(wait, on_device, arriving);
-  return wait + AssistedStepSeconds(device_.model, load, on_device, in_host);
+  // What arrives without assistance holds the step up too.
+  return wait + std::max(AssistedStepSeconds(device_.model, load, on_device, in_host),
+                         WithArrivals(wait, on_device, arriving) - wait);
 }
 
 void SimulatedExecutor::Submit(StepBatch batch) {

@@ -61,10 +61,10 @@ inline constexpr double kMaxTraceSeconds = 4e9;
 // 18:15:46.6805900", also with T, Z or an offset, or seconds), the tokens of the prompt and of the answer, and maybe
 // the name of an adapter (empty, "base" or "-": the base model). The header's names say which column is which (the
 // manual lists them); other columns are ignored. Also invocations of Azure Functions as published in 2021 (app,func,
-// end_timestamp,duration, in seconds): each arrives where it began, and its function stands for an adapter, "app/func".
-// Without a header, or with one that has none of these names, there are
-// three columns: time, prompt, answer. Fields may be in double quotes, without commas in them. The result ascends from
-// time 0, with at least one token each way. Errors name line and column.
+// end_timestamp,duration, in seconds): each arrives where it began, and its function stands for an adapter, "app/func";
+// they have no lengths. Without a header, or with one that has none of these names, there are three columns: time,
+// prompt, answer. Fields may be in double quotes, without commas in them. The result ascends from time 0, with at least
+// one token each way where there are lengths. Errors name line and column.
 Result<Trace> ParseCsvTrace(std::string_view text, const std::string& name);
 
 // Parses the Mooncake trace: JSON lines {"timestamp" in ms, "input_length", "output_length", "hash_ids"}. hash_ids may

@@ -97,9 +97,8 @@ double LoraReward(const EvictionContext& context) {
 //   itself a page would always go before its adapter, and maintaining that order would change nothing.
 // - prob: the candidate's share of all recent visits.
 // - t: the paper gives no unit (ScoreWeights::time_unit). In seconds, 1 - sigmoid(t) = 1 / (1 + e^t) shrinks by a
-// factor of e each second.
-//   Seconds of idle time therefore outweigh any size and frequency, and the order is nearly LRU. The score is 0 after
-//   12 minutes.
+//   factor of e each second. Seconds of idle time therefore outweigh any size and frequency, and the order is nearly
+//   LRU. The score is 0 after 12 minutes.
 // - LoRA_Eval: a common factor would not change the order. So, as its name suggests, it applies to adapters only.
 class FastLibra final : public EvictionPolicy {
  public:

@@ -215,9 +215,10 @@ const MovePlan& BackgroundPlanner::DropHistory(std::int64_t pages) {
   return host_plan_;
 }
 
-// All history leaves the device, also what waiting requests want.
+// All history leaves the device, also what waiting requests want, and what has no copy: none is made of it.
 bool BackgroundPlanner::Reset(TimeNs now) {
   Begin(MoveReason::kReset, now);
+  room_.history().SpareUncopied(false);
   while (const auto history = room_.history().Next(now)) room_.EvictHistory(*history);
   return true;
 }

@@ -17,6 +17,7 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
 constexpr int kDownloadThreads = 4;  // threads that fetch what a restart did not find in the cache, or a request names
+constexpr std::size_t kMostFetched = 256;  // sources that requests have named and that are served
 constexpr std::size_t kMostFetches = 256;  // that wait or run; a request beyond them is told to come again
 
 std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
@@ -169,6 +170,9 @@ bool AdapterAdmin::IsSame(const AdapterVersion& old, const AdapterVersion& versi
 
 Result<AdapterAdmin::LoadResult> AdapterAdmin::Load(const LoadRequest& request) {
   RETURN_IF_ERROR(parts_.registry->CheckName(request.name));
+  if (const auto source = ParseAdapterSource(request.name); source.ok() && source->text != request.name) {
+    return InvalidArgument("'" + request.name + "': expected a name without a slash at its end", "lora_name");
+  }
   VersionPtr version;
   if (IsRemoteSource(request.path)) {  // before the name is held, so that a download holds up nothing
     if (!request.replace && Current(*parts_.registry, request.name) != nullptr) return AlreadyLoaded(request.name);
@@ -255,11 +259,12 @@ void AdapterAdmin::Forget(const std::string& name) {
   hidden_.erase(name);
   failed_.erase(name);
   refusals_.erase(name);
+  fetched_.erase(name);
 }
 
 bool AdapterAdmin::IsOffered(const std::string& name) const {
   if (from_flags_.contains(name)) return true;
-  if (const auto source = ParseAdapterSource(name); source.ok() && parts_.sources.Check(*source).ok()) return true;
+  if (parts_.sources_on_request && CheckSource(name).ok()) return true;
   return parts_.directory != nullptr && AdapterDirectory::IsPlainName(name) && !parts_.directory->PathOf(name).empty();
 }
 
@@ -302,14 +307,20 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   return found;
 }
 
+// Whether requests may name this source. A name is what keys permit and unloads hide, so it has one form.
+Status AdapterAdmin::CheckSource(const std::string& name) const {
+  ASSIGN_OR_RETURN(const AdapterSource source, ParseAdapterSource(name));
+  if (source.text != name) {
+    return InvalidArgument("'" + name + "': expected the source without a slash at its end", "lora_path");
+  }
+  RETURN_IF_ERROR(parts_.sources.Check(source));
+  return parts_.registry->CheckName(name);
+}
+
 // A source in the place of a name. Nothing that a client sends makes others wait: the network is left to downloads_.
 Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
-  if (parts_.remote == nullptr || parts_.sources.empty()) return UnknownModel(name);
-  const auto source = ParseAdapterSource(name);
-  if (source.ok() && source->text != name) return Find(source->text);
-  Status permitted = source.ok() ? parts_.sources.Check(*source) : Status(source.error());
-  if (permitted.ok()) permitted = parts_.registry->CheckName(name);
-  if (!permitted.ok()) {
+  if (!parts_.sources_on_request || parts_.remote == nullptr) return UnknownModel(name);
+  if (Status permitted = CheckSource(name); !permitted.ok()) {
     Error error = std::move(permitted).error();
     error.param = "model";
     return error;
@@ -317,9 +328,16 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     if (hidden_.contains(name)) return UnknownModel(name);
+    if (fetched_.size() >= kMostFetched) {
+      return ResourceExhausted("The adapter `" + name + "` is not fetched: requests have named " +
+                                   std::to_string(kMostFetched) + " sources by now; unload some of them",
+                               "model");
+    }
   }
-  const Error wait =
-      Unavailable("The adapter `" + name + "` is being fetched: send the request again in a moment", "model");
+  // Not kUnavailable: a router would have other servers fetch it too, and take this one for ill.
+  Error wait{ErrorCode::kRateLimited, "The adapter `" + name + "` is being fetched: send the request again in a moment",
+             "model"};
+  wait.retry_after_seconds = 1;
   if (downloads_.size() < kMostFetches) downloads_.Post(name, [this, name] { FetchAndPublish(name); });
   return wait;
 }
@@ -341,6 +359,10 @@ void AdapterAdmin::FetchAndPublish(const std::string& name) {
   }
   if (hidden || Current(*parts_.registry, name) != nullptr) return parts_.registry->Discard(**version);
   Publish(*version);
+  {
+    const std::lock_guard lock(mutex_);
+    fetched_.insert(name);
+  }
   spdlog::info("adapter '{}' fetched (rank {}, digest {}{})", name, (*version)->file.max_rank, (*version)->file.digest,
                RoundingIn(**version));
 }

@@ -47,6 +47,7 @@ struct AdapterAdminParts {
   std::unique_ptr<UploadStore> uploads;         // in --state-dir; null: nothing can be uploaded
   RemoteAdapters* remote = nullptr;             // outlives the admin; null: sources are refused
   AllowedSources sources;                       // what may be loaded from `remote`
+  bool sources_on_request = false;              // --sources-on-request: requests may name them too
   SetPinned set_pinned;
   Retarget retarget;  // --on-reload; empty: requests end on the version on which they began
 };
@@ -87,13 +88,13 @@ class AdapterAdmin final : public AdapterFinder {
   // changes.
   Result<LoadResult> Load(const LoadRequest& request);
   // Removes the name. It is free at once; running and queued requests finish with the version that they began with. A
-  // name that comes from flags or from the adapter directory stays hidden until it is loaded again, also after a
-  // restart. Error: kNotFound, if the name is unknown.
+  // name that comes from flags or from the adapter directory, or that is a permitted source, stays hidden until it is
+  // loaded again, also after a restart. Error: kNotFound, if the name is unknown.
   Status Unload(const std::string& name);
 
   // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds. A
   // name that is a permitted source is fetched on a thread of its own and registered under that name: until then the
-  // error is kUnavailable.
+  // error is kRateLimited. At most 256 are registered in this way.
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
   // Offered leaves out adapters of the directory whose files are broken, as far as their headers tell; Broken has them,
   // and those of Failed.
@@ -143,6 +144,7 @@ class AdapterAdmin final : public AdapterFinder {
   void RememberRefusal(const std::string& name, const Error& error);
   bool IsOffered(const std::string& name) const;
   Result<std::shared_ptr<const AdapterVersion>> FindSource(const std::string& name);
+  Status CheckSource(const std::string& name) const;
   void FetchAndPublish(const std::string& name);
   std::vector<OfferedAdapter> InDirectory();
   Result<std::int64_t> CheckFiles(const std::string& name, const std::filesystem::path& path) const;
@@ -156,6 +158,7 @@ class AdapterAdmin final : public AdapterFinder {
   std::condition_variable name_free_;
   std::set<std::string, std::less<>> busy_;
   std::set<std::string, std::less<>> pinned_, hidden_;
+  std::set<std::string, std::less<>> fetched_;  // names of sources that requests brought
   std::map<std::string, Failure, std::less<>> failed_;
   std::map<std::string, Refusal, std::less<>> refusals_;
   BackgroundWork downloads_;  // last: it ends first

@@ -254,6 +254,11 @@ HttpReply JsonReply(std::string body) {
   return reply;
 }
 
+// True if the reply refuses a router's request because its content is not here.
+bool WantsOtherContent(const HttpRequest& request, const HttpReply& reply) {
+  return reply.status == 503 && !request.Header(kRequireDigestHeader).empty();
+}
+
 }  // namespace
 
 CompletionService::CompletionService(const ServingContext& context, ServerMetrics& metrics,
@@ -322,11 +327,6 @@ HttpReply CompletionService::Health(const HttpRequest& request) const {
 HttpReply CompletionService::Ping() const {
   const Status health = context_.generation->Health();
   return health.ok() ? HttpReply() : ErrorReply(health.error());
-}
-
-// True if the reply refuses a router's request because its content is not here.
-bool WantsOtherContent(const HttpRequest& request, const HttpReply& reply) {
-  return reply.status == 503 && !request.Header(kRequireDigestHeader).empty();
 }
 
 asio::awaitable<void> CompletionService::Complete(HttpExchange& exchange, const Dialect& dialect) {
