@@ -68,7 +68,6 @@ LIST = "a list: one entry after the other"
 STORY = "an experiment: from its loads to its verdicts, read once from top to bottom"
 FUZZ = "one loop over random operations, which share the model that they are compared with"
 SIZE_EXCEPTIONS = {
-    ("src/schedule/system_spec.h", "header"): "the one description of a system: each setting is a field and a row",
     ("src/engine/adapter_lifecycle_test.cc", "FuzzOnce"): FUZZ,
     ("src/engine/engine_test.cc", "FuzzOnce"): FUZZ,
     ("src/schedule/queue/fairness_test.cc", "FuzzOnce"): FUZZ,

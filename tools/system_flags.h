@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "costs/performance_model.h"
-#include "schedule/system_spec.h"
+#include "schedule/system_settings.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {

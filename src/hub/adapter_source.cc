@@ -53,6 +53,10 @@ bool IsRemoteSource(std::string_view text) {
   return std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), IsLetterOrDigit);
 }
 
+const std::string& OriginOf(const AdapterSource& source) {
+  return source.kind == AdapterSource::Kind::kHub ? source.repo.organisation : source.bucket;
+}
+
 std::string_view LocalPathOf(std::string_view text) {
   return text.starts_with(kFileScheme) ? text.substr(kFileScheme.size()) : text;
 }

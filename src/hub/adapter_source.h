@@ -22,6 +22,9 @@ struct AdapterSource {
 // True for a text of the form SCHEME://..., except file://: no path of this machine.
 bool IsRemoteSource(std::string_view text);
 
+// The bucket or organisation of a source: what downloads share a server's patience by.
+const std::string& OriginOf(const AdapterSource& source);
+
 // The path of a source that begins with file://; any other text as it is.
 std::string_view LocalPathOf(std::string_view text);
 

@@ -11,6 +11,8 @@
 #include "costs/factors_json.h"
 #include "formats/json_fields.h"
 #include "schedule/plan_by_model.h"
+#include "schedule/queue/queue_order.h"
+#include "schedule/system_settings.h"
 #include "worth/cache_regime.h"
 
 namespace loramux {

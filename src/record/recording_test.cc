@@ -8,6 +8,7 @@
 #include "engine/engine_world_for_test.h"
 #include "record/recording_setup.h"
 #include "record/world_samples.h"
+#include "schedule/system_settings.h"
 
 namespace loramux::recording_test {
 namespace {

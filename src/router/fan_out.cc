@@ -76,7 +76,6 @@ void FanOut::AddRoutes(RouteTable& routes) {
               .gate = [this](HttpRequest& request) { return Refusal(request); }});
   for (const char* path : {"/pause", "/resume", "/abort_requests", "/reset_prefix_cache", "/flush_cache"})
     add("POST", path, Operation::kPause);
-  add("GET", "/flush_cache", Operation::kPause);
   for (const char* path : {"/server_info", "/get_world_size"}) add("GET", path, Operation::kQuestion);
 }
 

@@ -27,7 +27,7 @@ class FanOut {
       : pool_(pool), models_(models), shared_catalogue_(shared_catalogue), admin_key_(std::move(admin_key)) {}
 
   // Adds POST /v1/load_lora_adapter, /v1/unload_lora_adapter and the same without /v1, and /pause, /resume,
-  // /abort_requests, /reset_prefix_cache and /flush_cache (GET too); and GET /server_info and /get_world_size, which
+  // /abort_requests, /reset_prefix_cache and /flush_cache; and GET /server_info and /get_world_size, which
   // any one server answers. `?server=NAME` asks one server only. The reply has what each server said; its status is 200
   // if all did what was asked, or the highest status among the others.
   void AddRoutes(RouteTable& routes);

@@ -9,6 +9,7 @@
 #include "costs/performance_model.h"
 #include "schedule/predict/oracle_predictor.h"
 #include "schedule/queue/queue_order.h"
+#include "schedule/system_settings.h"
 
 namespace loramux::presets_test {
 namespace {

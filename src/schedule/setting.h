@@ -1,5 +1,5 @@
-// A row of the table that describes SystemSpec (kSettings in schedule/system_spec.h): what one field is called, which
-// values it takes, and with which flag an operator sets it.
+// A row of the table that describes SystemSpec (kSettings in schedule/system_settings.h): what one field is called,
+// which values it takes, and with which flag an operator sets it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "schedule/system_spec.h"
 
+#include "schedule/system_settings.h"
+
 namespace loramux {
 namespace {
 

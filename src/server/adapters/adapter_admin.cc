@@ -16,7 +16,8 @@ using VersionPtr = std::shared_ptr<const AdapterVersion>;
 // How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
-constexpr int kDownloadThreads = 4;  // threads that fetch what a restart did not find in the cache, or a request names
+// Threads that fetch what a restart did not find in the cache, or a request names; half of them for one origin.
+constexpr int kDownloadThreads = 8;
 constexpr std::size_t kMostFetched = 256;  // sources that requests have named and that are served
 constexpr std::size_t kMostFetches = 256;  // that wait or run; a request beyond them is told to come again
 
@@ -86,10 +87,15 @@ class AdapterAdmin::NameGuard {
 AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
     : parts_(std::move(parts)),
       from_flags_(NamesOf(*parts_.registry)),
-      checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }),
-      downloads_(kDownloadThreads) {}
+      checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }) {
+  if (parts_.remote == nullptr) return;
+  downloads_.emplace(
+      *parts_.clock,
+      FairWorkOptions{.threads = kDownloadThreads, .spare_threads = 0, .threads_per_tenant = kDownloadThreads / 2});
+}
 
 AdapterAdmin::~AdapterAdmin() {
+  ending_ = true;
   if (parts_.remote != nullptr) parts_.remote->Stop();
 }
 
@@ -325,9 +331,11 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
     error.param = "model";
     return error;
   }
+  bool crowded = false;
   {
     const std::lock_guard lock(mutex_);
     if (hidden_.contains(name)) return UnknownModel(name);
+    crowded = fetching_.size() >= kMostFetches;
     if (fetched_.size() >= kMostFetched) {
       return ResourceExhausted("The adapter `" + name + "` is not fetched: requests have named " +
                                    std::to_string(kMostFetched) + " sources by now; unload some of them",
@@ -338,8 +346,22 @@ Result<VersionPtr> AdapterAdmin::FindSource(const std::string& name) {
   Error wait{ErrorCode::kRateLimited, "The adapter `" + name + "` is being fetched: send the request again in a moment",
              "model"};
   wait.retry_after_seconds = 1;
-  if (downloads_.size() < kMostFetches) downloads_.Post(name, [this, name] { FetchAndPublish(name); });
+  if (!crowded) FetchBeside(name, name, [this, name] { FetchAndPublish(name); });
   return wait;
+}
+
+// Nothing happens if a fetch for the name waits or runs.
+void AdapterAdmin::FetchBeside(const std::string& name, const std::string& path, std::function<void()> fetch) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!fetching_.insert(name).second) return;
+  }
+  const auto source = ParseAdapterSource(path);
+  downloads_->Post(source.ok() ? OriginOf(*source) : std::string(), [this, name, fetch = std::move(fetch)] {
+    if (!ending_) fetch();
+    const std::lock_guard lock(mutex_);
+    fetching_.erase(name);
+  });
 }
 
 // On a thread of downloads_. The adapter may have been loaded or unloaded meanwhile.
@@ -502,7 +524,7 @@ Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
 
 void AdapterAdmin::FetchLater(const JournaledAdapter& adapter) {
   spdlog::info("adapter '{}': downloading {}", adapter.name, adapter.path);
-  downloads_.Post(adapter.name, [this, adapter] { FetchAndRestore(adapter); });
+  FetchBeside(adapter.name, adapter.path, [this, adapter] { FetchAndRestore(adapter); });
 }
 
 // On a thread of downloads_. An adapter that was loaded or unloaded meanwhile stays so.

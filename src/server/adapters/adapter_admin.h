@@ -3,15 +3,16 @@
 //
 // Every change takes these steps, in this order: open and validate the new adapter without publishing its name; pin it
 // to the device if the request says so; write the change to the journal; switch the name, and say so to the requests on
-// the version before. A failure at any step leaves
-// everything as it was, and an acknowledged change is on disk.
+// the version before. A failure at any step leaves everything as it was, and an acknowledged change is on disk.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,12 +20,12 @@
 #include "adapter/allowed_roots.h"
 #include "adapter/journal.h"
 #include "adapter/registry.h"
+#include "auth/fair_work_queue.h"
 #include "base/clock.h"
 #include "hub/remote_adapters.h"
 #include "server/adapters/adapter_checks.h"
 #include "server/adapters/adapter_directory.h"
 #include "server/adapters/adapter_finder.h"
-#include "server/adapters/background_work.h"
 #include "server/adapters/upload_store.h"
 
 namespace loramux {
@@ -145,6 +146,7 @@ class AdapterAdmin final : public AdapterFinder {
   bool IsOffered(const std::string& name) const;
   Result<std::shared_ptr<const AdapterVersion>> FindSource(const std::string& name);
   Status CheckSource(const std::string& name) const;
+  void FetchBeside(const std::string& name, const std::string& path, std::function<void()> fetch);
   void FetchAndPublish(const std::string& name);
   std::vector<OfferedAdapter> InDirectory();
   Result<std::int64_t> CheckFiles(const std::string& name, const std::filesystem::path& path) const;
@@ -161,7 +163,9 @@ class AdapterAdmin final : public AdapterFinder {
   std::set<std::string, std::less<>> fetched_;  // names of sources that requests brought
   std::map<std::string, Failure, std::less<>> failed_;
   std::map<std::string, Refusal, std::less<>> refusals_;
-  BackgroundWork downloads_;  // last: it ends first
+  std::set<std::string, std::less<>> fetching_;  // names whose fetch waits or runs
+  std::atomic<bool> ending_ = false;
+  std::optional<FairWorkQueue> downloads_;  // by origin; without parts_.remote none. Last: it ends first
 };
 
 }  // namespace loramux

@@ -16,12 +16,11 @@ namespace {
 
 namespace asio = boost::asio;
 
-// The bucket or organisation that a request loads from.
+// Where a request loads from.
 std::string OriginOf(const Result<AdapterAdmin::LoadRequest>& parsed) {
   if (!parsed.ok()) return {};
   const auto source = ParseAdapterSource(parsed->path);
-  if (!source.ok()) return {};
-  return source->kind == AdapterSource::Kind::kHub ? source->repo.organisation : source->bucket;
+  return source.ok() ? OriginOf(*source) : std::string();
 }
 
 const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {

@@ -42,10 +42,7 @@ std::optional<HttpReply> ReasonToRefuse(const HttpRequest& request, const AdminG
   const std::string_view origin = request.Header("Origin");
   const auto& allowed = gate.allowed_origins;
   const bool named = std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
-  // A browser names no origin in the GET of an image, but says that a page of another site wants it.
-  const std::string_view site = request.Header("Sec-Fetch-Site");
-  const bool foreign = origin.empty() && (site == "cross-site" || site == "same-site");
-  if (foreign || (!origin.empty() && !named && !IsOwnPage(request, !gate.key.empty()))) {
+  if (!origin.empty() && !named && !IsOwnPage(request, !gate.key.empty())) {
     return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
   }
   if (!gate.key.empty() && !SameKey(BearerToken(request.Header("Authorization")), gate.key)) return Unauthorised();

@@ -97,7 +97,7 @@ void TrainerService::AddRoutes(RouteTable& routes) {
       "POST", "/abort_requests", [this](HttpExchange& exchange) { return Abort(exchange); }, RouteAccess::kOpen);
   const auto drop = [this](HttpExchange& exchange) { return DropCache(exchange); };
   routes.Add("POST", "/reset_prefix_cache", drop, RouteAccess::kOpen);
-  for (const char* method : {"GET", "POST"}) routes.Add(method, "/flush_cache", drop, RouteAccess::kOpen);
+  routes.Add("POST", "/flush_cache", drop, RouteAccess::kOpen);
   const auto tell = [&](const char* path, auto what) {
     routes.Add("GET", path,
                [what](HttpExchange& exchange) -> asio::awaitable<void> { co_await exchange.Send(what()); });

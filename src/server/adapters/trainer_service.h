@@ -31,8 +31,8 @@ class TrainerService {
   // `generation` and `registry` must outlive the service; the service must outlive its HTTP server.
   TrainerService(GenerationService& generation, const AdapterRegistry& registry, TrainerServiceOptions options);
 
-  // Adds POST /pause, /resume, /abort_requests and /reset_prefix_cache, /flush_cache by either method (SGLang's name of
-  // it), and GET /is_paused, /server_info and /get_world_size.
+  // Adds POST /pause, /resume, /abort_requests, /reset_prefix_cache and /flush_cache (SGLang's name of it; not with
+  // GET, which any page of a browser can send), and GET /is_paused, /server_info and /get_world_size.
   void AddRoutes(RouteTable& routes);
 
  private:

@@ -97,7 +97,6 @@ constexpr RouteText kTextOfRoutes[] = {
      "Drops all keys and values that no request uses",
      {},
      NeededKey::kAdminKey},
-    {"GET", "/flush_cache", kAdapters, "The same by SGLang's name", {}, NeededKey::kAdminKey},
     {"POST", "/flush_cache", kAdapters, "The same by SGLang's name", {}, NeededKey::kAdminKey},
     {"GET", "/is_paused", kAdapters, "Whether requests are held"},
     {"GET", "/server_info", kAdapters, "What trainers read of vLLM's configuration"},
