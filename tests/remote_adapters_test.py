@@ -78,7 +78,7 @@ class StoreHandler(http.server.BaseHTTPRequestHandler):
             with store.held:
                 store.halfway += 1
                 store.held.notify_all()
-                store.held.wait_for(lambda: not store.hold)
+                store.held.wait_for(lambda: not store.hold or not (store.hold is True or self.path.startswith(store.hold)))
         store.send(self, data[middle:])
 
     do_HEAD = do_GET
@@ -104,7 +104,7 @@ class StoreHandler(http.server.BaseHTTPRequestHandler):
 
 
 class Store:
-    """An S3 store on this machine. `hold`: it stops in the middle of weights until `release`."""
+    """An S3 store on this machine. `hold`: it stops in the middle of weights until `release`; True, or below which path."""
 
     def __init__(self):
         self.objects, self.seen, self.hold, self.halfway = {}, [], False, 0
@@ -117,9 +117,9 @@ class Store:
                             "NO_PROXY": "*", "no_proxy": "*"}
         self.environment.pop("AWS_SESSION_TOKEN", None)
 
-    def put(self, prefix, adapter):
+    def put(self, prefix, adapter, bucket="bucket"):
         for name in ("adapter_config.json", "adapter_model.safetensors"):
-            self.objects[f"/bucket/{prefix}/{name}"] = (DEMO / "adapters" / adapter / name).read_bytes()
+            self.objects[f"/{bucket}/{prefix}/{name}"] = (DEMO / "adapters" / adapter / name).read_bytes()
 
     def send(self, handler, data):
         handler.wfile.write(data)
@@ -253,6 +253,20 @@ class Remote(WithFolder):
         server.stop()
         server = self.serve()
         self.assertEqual(server.chat(source, "abcd")[0], 404)   # only where the operator says so
+        server.stop()
+
+    def test_a_slow_bucket_holds_up_no_other(self):
+        server = self.serve("--sources-on-request", "--allowed-adapter-sources", "s3://bucket/team,s3://other")
+        self.store.put("x", "reverse", bucket="other")
+        self.store.hold = "/bucket/"
+        for i in range(12):
+            self.store.put(f"team/{i}", "reverse")
+            self.assertEqual(server.chat(f"s3://bucket/team/{i}", "abcd")[0], 429)
+        wait_for(lambda: self.store.halfway >= 4, "four downloads in their middle")
+        wait_for(lambda: server.chat("s3://other/x", "abcd")[0] == 200, "the adapter of the other bucket")
+        self.assertEqual(self.store.halfway, 5)
+        self.store.release()
+        wait_for(lambda: server.chat("s3://bucket/team/11", "abcd")[0] == 200, "the last of the bucket")
         server.stop()
 
     def test_no_source_is_allowed_unless_it_is_named(self):

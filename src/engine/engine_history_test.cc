@@ -284,6 +284,24 @@ TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
   EXPECT_EQ(pages_copied(128), 0);
 }
 
+// And what lies in the host tier, alone or as a copy.
+TEST(Engine, HistoryInTheHostTierIsDroppedToo) {
+  EngineWorld w({.device_pages = 24, .host_pages = 200});
+  const auto ask = [&w](TokenId first) {
+    const RequestId id = *w.Submit(std::vector<TokenId>(33, first), kBaseModel, 2);  // 8 full pages
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  for (TokenId first = 1; first <= 12; ++first) ask(first);
+  ASSERT_GT(w.engine->Stats().host.used(PageCategory::kKv), 8);
+  w.engine->DropHistory([](const Result<std::int64_t>& pages) { EXPECT_TRUE(pages.ok()); });
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().host.used(PageCategory::kKv), 0);
+  EXPECT_EQ(w.engine->Stats().device.used(PageCategory::kKv), 0);
+  for (TokenId first = 1; first <= 12; ++first) EXPECT_EQ(ask(first), 0);
+  w.engine->CheckIntegrity();
+}
+
 // FastLibra 3.2: "if its LoRAs or KV caches are in main memory but HBM is full, the cache manager swaps out cold LoRAs
 // or KVs ..., then swaps in the required ones". Nothing is copied while the device has room, and what leaves it is in
 // main memory with all that depends on it, so that no prompt is computed twice.

@@ -128,6 +128,16 @@ TEST(Devices, StagesOfAPipelineHaveAMicrobatchEach) {
   EXPECT_NEAR(two.SecondsOf(alone), one.SecondsOf(alone), 0.0005);
   const StepLoad prompts{.prefill_tokens = 2000, .prefill_attention = 1'001'000, .prefill_sequences = 2};
   EXPECT_NEAR(two.SecondsOf(prompts) / one.SecondsOf(prompts), 0.5, 0.02);
+  // One prompt is in one microbatch, whatever the others are.
+  const StepLoad prompt{.prefill_tokens = 2000, .prefill_attention = 2'001'000, .prefill_sequences = 1};
+  EXPECT_GE(two.SecondsOf(prompt), one.SecondsOf(prompt));
+  const StepLoad mixed{.prefill_tokens = 2000,
+                       .decode_sequences = 39,
+                       .prefill_attention = 2'001'000,
+                       .decode_context = 39'000,
+                       .prefill_sequences = 1};
+  EXPECT_GE(two.SecondsOf(mixed), one.SecondsOf(prompt));
+  EXPECT_LT(two.SecondsOf(mixed), one.SecondsOf(mixed));
   EXPECT_EQ(one.SecondsOf(decodes), one.model.SecondsOf(decodes));
   EXPECT_FALSE(DescribeDevice(a40, model, 1, 0.9, kAttentionTargets, 0).ok());
   EXPECT_EQ(DescribeDevice(a40, model, 1, 0.9, kAttentionTargets, 33).error().param, "--pipeline-stages");
