@@ -198,9 +198,9 @@ OtherTrace ByMeans(const char* name, double slo_share, double input, double outp
           }};
 }
 
-// Mean tokens of prompts and answers of WildChat and LMSYS are quoted from memory of the data sets' papers and not
-// checked against a source. The other two are recordings. All lengths are scaled until the objective is to that of
-// Azure's trace as in the paper (5 s); so only the ratio of the two means matters.
+// Mean tokens of prompts and answers of LMSYS are those of table 1 of its paper (arXiv 2309.11998). WildChat's (arXiv
+// 2405.01470) were not checked against it. The other two are recordings. All lengths are scaled until the objective is
+// to that of Azure's trace as in the paper (5 s); so only the ratio of the two means matters.
 std::vector<OtherTrace> OtherTraces() {
   return {ByMeans("WildChat-1M", 3.3 / 5, 295.6, 441.3),
           ByMeans("LMSYS-Chat-1M", 3.5 / 5, 69.5, 214.5),
@@ -241,8 +241,8 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
       .setting =
           DescribeChameleonTestbed(azure) +
           " Lengths of the other traces: scaled until the objective is that share of Azure's that the paper has. "
-          "WildChat's and LMSYS's are log-normal; their ratios of mean prompt to mean answer (0.67 and 0.32) are "
-          "quoted from memory of the data sets' papers and not checked. Mooncake's and ServeGen's are recordings."};
+          "WildChat's and LMSYS's are log-normal; their ratios of mean prompt to mean answer are 0.67 (not checked "
+          "against arXiv 2405.01470) and 0.32 (arXiv 2309.11998, table 1). Mooncake's and ServeGen's are recordings."};
   ExperimentTable table{
       "Other traces", {"trace", "lengths x", "RPS", "SLO s", "S-LoRA P99 ms", "Chameleon P99 ms", "S-LoRA hits"}, {}};
   for (const OtherTrace& trace : OtherTraces()) {

@@ -23,6 +23,9 @@ constexpr std::int64_t kSeats = 1000;
 // S-LoRA's batch_max_tokens, if the operator gives none (its api_server.py): a sixth of the pool, at least 3,072.
 constexpr std::int64_t kLeastPromptsTogether = 3072;
 
+// Experiments run at shares of the load that S-LoRA sustains, which may be none.
+constexpr double kLeastLoad = 0.1;
+
 // The jobs of a process share the trace, and its time at low load by machine: neither depends on the preset.
 class SharedParts {
  public:
@@ -106,11 +109,12 @@ Result<SimulationJob> MakeChameleonJob(const ExperimentContext& context, const C
   RETURN_IF_ERROR(Shared().Read(job.load));
   job.load.input_scale = job.load.output_scale = kLengthScale;
   job.load.adapters = setting.adapters;
-  job.load.rate = setting.rate;
+  job.load.rate = setting.trace_arrivals ? setting.rate : std::max(kLeastLoad, setting.rate);
   job.load.poisson = !setting.trace_arrivals;
   job.load.requests = context.Requests(setting.requests);
   RETURN_IF_ERROR(Shared().SetObjective(setting, job));
   if (setting.change) setting.change(job);
+  if (context.assume) context.assume(job);
   return job;
 }
 

@@ -69,5 +69,6 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonModels(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonMemory(ExperimentContext& context);
 Result<ExperimentResult> RunChameleonParallel(ExperimentContext& context);
+Result<ExperimentResult> RunChameleonAssumptions(ExperimentContext& context);
 
 }  // namespace loramux

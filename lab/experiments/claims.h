@@ -13,7 +13,6 @@ struct Claim {
   std::string_view experiment;  // whose <id>.json holds the row
   std::string_view id, row;     // id of the row, and the beginning of its text
   std::string_view claim;       // the claim in a few words
-  std::string_view why;         // one sentence: shown unless the claim holds
 };
 struct DocumentClaims {
   std::string_view document;  // as DocumentOf names it

@@ -45,6 +45,8 @@ struct ExperimentResult {
 // Every simulated row is judged by at least so many seeds.
 constexpr int kSeedsOfExperiments = 5;
 
+struct SimulationJob;
+
 // The settings of a run, which all experiments share.
 struct ExperimentContext {
   std::string data_dir = "shared/data";  // contains traces/
@@ -53,6 +55,8 @@ struct ExperimentContext {
   int seeds = kSeedsOfExperiments;  // runs with seed, seed + 1, ...; experiments that run once ignore it
   int threads = 0;                  // simulations at a time; 0: one per core
   ProgressBar* progress = nullptr;  // not owned; null: none
+  // Changes each simulation of a document's testbed last: an experiment under another assumption. Null: none.
+  std::function<void(SimulationJob&)> assume;
 
   std::int64_t Requests(std::int64_t number) const;  // scaled, at least 50
   // The path of a trace file.

@@ -193,6 +193,8 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
     {"fl-15", "fl-15m, fl-15s, fl-15l", "FastLibra without each of its parts", "FastLibra 6.6 to 6.8, figure 15",
      RunVariants},
     {"fl-16", "fl-16", "Thousands of adapters", "FastLibra 6.9, figure 16", RunMany},
+    {"fl-one", "fl-one", "One assumption at a time", "FastLibra 6.3: what would have to be true", RunAssumptions,
+     "assumptions, not seeds, are compared"},
     {"fl-ov", "fl-ov", "Overhead", "FastLibra 6.10", RunOverhead, "its rows are measured"},
 });
 

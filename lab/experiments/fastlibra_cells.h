@@ -109,5 +109,6 @@ Result<ExperimentResult> RunMemory(ExperimentContext& context);
 Result<ExperimentResult> RunVariants(ExperimentContext& context);
 Result<ExperimentResult> RunMany(ExperimentContext& context);
 Result<ExperimentResult> RunOverhead(ExperimentContext& context);
+Result<ExperimentResult> RunAssumptions(ExperimentContext& context);
 
 }  // namespace loramux::fastlibra

@@ -159,7 +159,8 @@ void CompareMemory(std::span<const CellRun> runs, const char* at, ExperimentResu
   const auto means = [&](const Part& part) {
     return std::array{MeansOf(runs[0], part), MeansOf(runs[1], part), MeansOf(runs[2], part)};
   };
-  const auto idle = means(kParts[0]), rising = means(kParts[1]), peak = means(kParts[2]), full = means(kFullPart);
+  const auto idle = means(kParts[0]), rising = means(kParts[1]), peak = means(kParts[2]), late = means(kParts[3]),
+             full = means(kFullPart);
   const double all = AllAdapters(runs[0]);
   add(claim("0-400 s: FastLibra fetches all adapters", "all of them while memory is idle",
             fmt::format("{} of the memory, {} in the mean; all are {}", percent(idle[0].most_adapters),
@@ -183,6 +184,15 @@ void CompareMemory(std::span<const CellRun> runs, const char* at, ExperimentResu
       claim("900-1,800 s: vLLM's requests queue, because they can use only 80 % of the memory", "rapid growth of TTFT",
             fmt::format("{:.0f} ms against {:.0f} ms", full[1].ttft, full[0].ttft), full[1].ttft > full[0].ttft),
       pressed, events));
+  add(WithEvents(claim("1,300-1,800 s: FastLibra keeps more history than vLLM", "yes",
+                       fmt::format("{} of the memory against {}", percent(late[0].history), percent(late[1].history)),
+                       late[0].history > late[1].history),
+                 pressed, events));
+  add(WithEvents(claim("1,300-1,800 s: vLLM's running requests hold most, because they queued", "yes",
+                       fmt::format("{} of the memory; FastLibra's {}, S-LoRA's {}", percent(late[1].running),
+                                   percent(late[0].running), percent(late[2].running)),
+                       late[1].running > std::max(late[0].running, late[2].running)),
+                 pressed, events));
   add(claim("S-LoRA keeps no history", "discarded", percent(full[2].history), full[2].history == 0));
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kKernelLayers = 80, kKernelWidth = 8192;
 constexpr LoraBatchShape kSourceShape{.hidden = kKernelWidth, .rank = 16, .adapters = 40, .rows = 128};
 constexpr double kBaseMs = 28.5, kEachMs = 48.2, kGroupedMs = 8.6, kAtOnceMs = 3.1;  // as reported
-// Measured on an H100 (gpu.md): a launch without work, by itself and in a graph. Bandwidth: its data sheet x 0.8, as in
+// Measured on an H200 (gpu.md): a launch without work, by itself and in a graph. Bandwidth: its data sheet x 0.8, as in
 // the simulator.
 constexpr double kLaunchSeconds = 4.55e-6, kGraphLaunchSeconds = 1.02e-6, kBytesPerSecond = 3350e9 * 0.8;
 // Narrower, so that it takes seconds: the emulated device, and the processor.
@@ -121,7 +121,7 @@ Result<ExperimentResult> RunVllmKernels(ExperimentContext& context) {
   result.setting = fmt::format(
       "The source's batch: {} requests of {} adapters of rank {}, on square q, k, v and o of {} layers of width {}. "
       "Launches and loaded bytes are counted on the emulated device, for a layer of width {}, with this project's "
-      "kernels; bytes are scaled to the source's width. Their time: {:g} us a launch, as measured on an H100 (in a "
+      "kernels; bytes are scaled to the source's width. Their time: {:g} us a launch, as measured on an H200 (in a "
       "graph "
       "{:g} us; [GPU](gpu.md)), and the bytes at 80 % of its bandwidth. On the processor: a layer of width {}, best of "
       "several runs, on {}; these figures differ between machines. Copies: between two places in the memory of that "

@@ -114,10 +114,11 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
          !mark.evicted;
 }
 
-// The approximate number of pages that one query computed: the run of pages with about as many visits as `node`. The
-// run leads upwards, or downwards if the node is not on the device. An additional visit changes a frequency by at least
-// a quarter for two minutes, so it ends the run.
-std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
+// The run of pages with about as many visits as `node`. It leads upwards, or downwards if the node is not on the
+// device. An additional visit changes a frequency by at least a quarter for two minutes, so it ends the run. `top`
+// becomes the last node looked at.
+std::int64_t KvEvictionPlan::CountPagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most,
+                                               std::uint32_t* top) const {
   constexpr double kLike = 1.25;
   const TreeNodes& nodes = tree_.nodes();
   const bool edges = policy_.counts_edges();
@@ -126,11 +127,13 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
   };
   const double visits = VisitsOf(view);
   std::int64_t pages = 1;
+  *top = node.index;
   if (tree_.tiers().HasDevicePage(node)) {
     const double bound = kLike * visits;
-    for (const TreeNode* at = &nodes[nodes[node.index].parent]; pages < most && at->depth > 0;
-         at = &nodes[at->parent], ++pages) {
-      if (visits_of(*at) > bound) break;
+    for (std::uint32_t at = nodes[node.index].parent; pages < most && nodes[at].depth > 0;
+         at = nodes[at].parent, ++pages) {
+      *top = at;
+      if (visits_of(nodes[at]) > bound) break;
     }
   } else {
     for (std::uint32_t at = nodes[node.index].first_child; pages < most && at != TreeNode::kNone;
@@ -141,10 +144,33 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
   return pages;
 }
 
+// A use at this very time may be incomplete yet: then nothing is remembered.
+std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most,
+                                          TimeNs now) const {
+  if (most <= 1) return 1;
+  const TreeNodes& nodes = tree_.nodes();
+  std::uint32_t top = 0;
+  if (!tree_.tiers().HasDevicePage(node)) return CountPagesOfQuery(node, view, most, &top);
+  if (found_.size() <= node.index) found_.resize(nodes.slots());
+  PagesFound& found = found_[node.index];
+  if (found.generation == node.generation && found.most == most && nodes[found.top].last_use == found.used)
+    return found.pages;
+  const std::int64_t pages = CountPagesOfQuery(node, view, most, &top);
+  found = {};
+  if (nodes[top].last_use < now) {
+    found = {.generation = node.generation,
+             .top = top,
+             .used = nodes[top].last_use,
+             .pages = static_cast<std::int32_t>(pages),
+             .most = static_cast<std::int32_t>(most)};
+  }
+  return pages;
+}
+
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_.View(node);
   const ReloadFrom reload = tree_.nodes().At(node).has_host_copy() ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const std::int64_t pages = PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload));
+  const std::int64_t pages = PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload), now);
   looks_ += pages;
   const double visits = VisitsOf(view);
   const EvictionCandidate candidate{
@@ -193,6 +219,16 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
   scored_at_ = now;
 }
 
+// Loads what the walk will need of the leaves that it comes to soon, which are the last of `left`.
+void KvEvictionPlan::PrefetchForWalk(std::span<const std::uint32_t> left) const {
+  constexpr std::size_t kSoon = 4, kLater = 8;
+  if (left.size() <= kLater) return;
+  const std::uint32_t later = left[left.size() - 1 - kLater], soon = left[left.size() - 1 - kSoon];
+  tree_.nodes().Prefetch(later);
+  if (later < found_.size()) __builtin_prefetch(&found_[later]);
+  if (soon < found_.size() && found_[soon].top < tree_.nodes().slots()) tree_.nodes().Prefetch(found_[soon].top);
+}
+
 // Walks from the last leaf to the first. Leaves that appear meanwhile are appended (Reset keeps them). A leaf that
 // disappears is replaced by the last one, which is already scored. So no leaf is missed; one that is scored twice is
 // skipped later (Stands).
@@ -201,6 +237,7 @@ void KvEvictionPlan::Walk(std::int64_t most_looks, TimeNs now) {
   walk_left_ = std::min(walk_left_, all.size());
   while (most_looks > 0 && walk_left_ > 0) {
     const std::int64_t before = looks_;
+    PrefetchForWalk(all.first(walk_left_));
     const NodeId node = tree_.nodes().IdOf(all[--walk_left_]);
     if (IsIdleLeaf(node)) Keep(Scored(node, now));
     most_looks -= kLooksOfNode + looks_ - before;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -78,9 +79,9 @@ class KvEvictionPlan {
   }
 
   // A walk that scores many nodes runs in pieces, one piece between two steps. Its cost is counted in looks: one for
-  // each page that a score examined, and kLooksOfNode for the node itself. (Policies that size a candidate by its query
-  // examine paths; see EvictionPolicy::MostPagesOfQuery.) A piece ends after kLooksOfPiece looks, about 200
-  // microseconds.
+  // each page that a score examined, or would have if it were not remembered, and kLooksOfNode for the node itself.
+  // (Policies that size a candidate by its query examine paths; see EvictionPolicy::MostPagesOfQuery.) A piece ends
+  // after kLooksOfPiece looks, about 200 microseconds.
   static constexpr std::int64_t kLooksOfNode = 3, kLooksOfPiece = 14'000;
   std::int64_t looks() const { return looks_; }  // pages examined by all scores so far
 
@@ -103,6 +104,13 @@ class KvEvictionPlan {
     std::int32_t users = 0, children_gone = 0;  // to add; to subtract
     bool evicted = false, fetched = false;
   };
+  // What PagesOfQuery found for a node on the device, and the highest node that it looked at. A visit of any node on
+  // the way visits that one too, so the pages stand until it is used again.
+  struct PagesFound {
+    std::uint32_t generation = 0, top = 0;  // the node's own; an index
+    TimeNs used = 0;                        // last use of `top`
+    std::int32_t pages = 0, most = 0;
+  };
   struct BranchMark {
     std::uint64_t plan = 0;
     std::int64_t gone = 0;
@@ -122,7 +130,10 @@ class KvEvictionPlan {
   double VisitsOf(const DependencyTree::NodeView& view) const {
     return policy_.counts_edges() ? view.edge_frequency : view.frequency;
   }
-  std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
+  // The approximate number of pages that one query computed, at most `most`; remembers it.
+  std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most, TimeNs now) const;
+  std::int64_t CountPagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most,
+                                 std::uint32_t* top) const;
   // The node with its current score.
   Victim Scored(NodeId node, TimeNs now) const;
   // Adds a leaf that this plan created to offered_.
@@ -136,6 +147,7 @@ class KvEvictionPlan {
   // A walk in pieces: BeginWalk, Walk until walk_left_ is 0, EndWalk, which replaces queue_.
   void BeginWalk(TimeNs now);
   void Walk(std::int64_t most_looks, TimeNs now);
+  void PrefetchForWalk(std::span<const std::uint32_t> left) const;
   void EndWalk();
   // Add a victim to walk_, which keeps only the lowest scores.
   void Keep(const Victim& victim);
@@ -148,6 +160,7 @@ class KvEvictionPlan {
   mutable EvictionContext context_;  // `now` is that of the last score
   std::optional<TimeNs> oldest_use_, walk_oldest_use_;
   mutable std::int64_t looks_ = 0;
+  mutable std::vector<PagesFound> found_;  // by node index
   std::uint64_t plan_ = 1;
   std::int64_t evictable_ = 0;
   std::vector<Mark> marks_;               // by node index

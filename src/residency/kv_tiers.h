@@ -1,7 +1,7 @@
 // Moves KV pages between the device tier and the host tier, off the engine thread.
 //
-// Backing up. Nothing ever waits for a swap-out. Full pages never change, so pages that are likely to be evicted soon
-// are copied to the host tier in advance. Evicting them then only frees the device page.
+// Backing up. Ahead of evictions (SwapOut::kAhead) nothing waits for a swap-out. Full pages never change, so pages that
+// are likely to be evicted soon are copied to the host tier in advance. Evicting them then only frees the device page.
 //
 // Fetching. The pages that a waiting request needs are fetched, its whole path in one job, while other requests run
 // (FastLibra 4.3, asynchronous swapping). A fetch moves layer by layer across all its pages, so the request can begin

@@ -153,11 +153,11 @@ inline constexpr auto kSettings = [] {
       Row<&S::size_output_weight>("size_output_weight", {0, 1e6})
           .Flag(SettingGroup::kDocuments, "--size-output-weight", "WEIGHT", "B of that size", {0, 1e6}),
       Row<&S::most_lanes>("most_lanes", {1, kMaxLanes})
-          .Flag(SettingGroup::kDocuments, "--most-lanes", "N", "K_max: the most lanes of mlq (Chameleon 4.3.2)",
+          .Flag(SettingGroup::kDocuments, "--most-lanes", "N", "K_max: the most lanes of mlq (Chameleon 4.3.4)",
                 {1, kMaxLanes}),
       Row<&S::lane_refresh>("lane_refresh", {1, kNs})
           .Flag(SettingGroup::kDocuments, "--lane-refresh", "SECONDS",
-                "T_refresh: time after which lanes are fitted again (Chameleon 4.3.2)", {0.001, 86400}),
+                "T_refresh: time after which lanes are fitted again (Chameleon 4.3.4)", {0.001, 86400}),
       Row<&S::expectation, &ExpectationOptions::bin>("expect_bin", {1e6, kNs})
           .Flag(SettingGroup::kDocuments, "--expect-bin", "SECONDS",
                 "Width of the 240 bins of --adapter-prefetch histogram; 60 in Shahrad et al.", {0.001, 3600}),
