@@ -36,6 +36,18 @@ struct World {
   }
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now) { return Remember(tokens, now, base); }
 
+  // Copies the path to `tail` to the host tier.
+  void BackUp(NodeId tail) {
+    std::vector<NodeId> path;
+    for (NodeId at = tail; tree.nodes().Depth(at) > 0 && !tree.nodes().At(at).has_host_page();
+         at = tree.nodes().Parent(at))
+      path.insert(path.begin(), at);
+    if (path.empty()) return;
+    std::vector<DependencyTree::MovingPages> pages;
+    tree.BeginBackUp(path, pages);
+    tree.EndMove(pages, /*failed=*/false);
+  }
+
   NodeId EvictNext(TimeNs now) {
     const auto victim = plan.Next(now);
     CHECK(victim.has_value());
@@ -161,6 +173,40 @@ TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   EXPECT_DOUBLE_EQ(plan.Score(eight, 10),
                    3 * plan.Score(one, 10));  // three pages with one visit; the first five have two
   EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
+}
+
+// Sizes of queries are remembered. A plan that remembers gives each page the score of a new one, also of pages that
+// were used, forked and evicted since, and at the time of a use itself.
+TEST(KvEvictionPlan, WhatItRemembersOfQueriesIsStillSo) {
+  // `loramux` weighs the queries of pages with a copy alone; here they are not evicted.
+  for (const auto& [name, copied] : {std::pair{"fastlibra", false}, {"loramux", true}}) {
+    World w(/*host_tier=*/true);
+    const std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy(name)).value();
+    KvEvictionPlan plan(w.tree, *policy);
+    Prng prng(3);
+    TimeNs now = 0;
+    for (int round = 0; round < 100; ++round) {
+      std::vector<TokenId> tokens = Tokens(kPageTokens * (1 + prng.NextBelow(20)), 1);
+      if (prng.NextBelow(2) == 0) tokens[prng.NextBelow(tokens.size())] = static_cast<TokenId>(prng.NextBelow(4));
+      const NodeId tail = w.Remember(tokens, now);
+      if (copied) w.BackUp(tail);
+      plan.Reset(now);
+      (void)plan.Score(tail, now);
+      if (prng.NextBelow(3) == 0) w.Remember(tokens, now);  // at the same time
+      if (prng.NextBelow(2) == 0) now += static_cast<TimeNs>(prng.NextBelow(40)) * kNsPerSecond;
+      if (!copied && w.tree.tiers().idle_pages() > 300) {
+        for (int i = 0; i < 100; ++i) w.tree.Evict(w.tree.nodes().IdOf(w.tree.tiers().IdleLeaves().front()));
+      }
+      plan.Reset(now);
+      KvEvictionPlan fresh(w.tree, *policy);
+      fresh.Reset(now);
+      for (std::uint32_t index = 0; index < w.tree.nodes().slots(); ++index) {
+        const NodeId node = w.tree.nodes().IdOf(index);
+        if (!w.tree.nodes().Exists(node) || w.tree.nodes().Depth(node) == 0) continue;
+        ASSERT_EQ(plan.Score(node, now), fresh.Score(node, now)) << name << ", round " << round << ", node " << node;
+      }
+    }
+  }
 }
 
 TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
