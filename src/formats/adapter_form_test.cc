@@ -317,6 +317,7 @@ TEST_F(GgufAdapterFiles, RefusesByNameWhatIsNoPlainLora) {
   GgufWriter unknown = Head(1);
   EXPECT_THAT(OpenError(unknown.U32("adapter.lora.x", 1)), HasSubstr("'adapter.lora.x' = 1"));
   EXPECT_THAT(OpenError(Head(1, "gpt2")), HasSubstr("general.architecture"));
+  EXPECT_THAT(OpenError(Head(1, "falcon")), HasSubstr("adapters of general.architecture 'falcon'"));
   EXPECT_THAT(OpenError(Head(1)), HasSubstr("found none"));
   GgufWriter norm = Head(1);
   norm.Tensor("blk.0.attn_norm.weight", 0, {4}, Counting(4));

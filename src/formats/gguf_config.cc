@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/message.h"
+#include "formats/model_family.h"
 
 namespace loramux {
 namespace {
@@ -28,14 +29,21 @@ struct GgufArchitecture {
   bool interleaved;  // as HasInterleavedHeads
   // Further keys that the configuration below uses.
   std::array<std::string_view, 4> keys = {};
-  bool fuses = false;  // as FusesLayers
+  bool fuses = false;    // as FusesLayers
+  bool adapters = true;  // whether loramux reads llama.cpp's adapters of it
 };
 constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa",
-                           kExpertSize = "expert_feed_forward_length";
+                           kExpertSize = "expert_feed_forward_length", kLayerEpsilon = "attention.layer_norm_epsilon",
+                           kRmsEpsilon = "attention.layer_norm_rms_epsilon", kParallel = "use_parallel_residual",
+                           kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale";
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", false},
+    {"qwen2vl", "qwen2", "Qwen2ForCausalLM", false, {kSections}},
+    // The other key is of the layers that see images.
+    {"qwen3vl", "qwen3", "Qwen3ForCausalLM", false, {kSections, "n_deepstack_layers"}},
+    {"mistral3", "mistral", "MistralForCausalLM", true, {kTemperature, "rope.scaling.yarn_log_multiplier"}},
     {"gemma2", "gemma2", "Gemma2ForCausalLM", false, {"attn_logit_softcapping", "final_logit_softcapping"}},
     {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, {"final_logit_softcapping", kLocalTheta, kWindowPattern}},
     {"granite",
@@ -57,6 +65,10 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"gpt-oss", "gpt_oss", "GptOssForCausalLM", false, {kExpertSize}},
     {"phi3", "phi3", "Phi3ForCausalLM", false, {"rope.scaling.attn_factor"}, /*fuses=*/true},
     {"glm4", "glm4", "Glm4ForCausalLM", false, {}, /*fuses=*/true},
+    {"stablelm", "stablelm", "StableLmForCausalLM", false, {kLayerEpsilon, kParallel}},
+    {"gptneox", "gpt_neox", "GPTNeoXForCausalLM", false, {kLayerEpsilon, kParallel}, false, /*adapters=*/false},
+    {"falcon", "falcon", "FalconForCausalLM", false, {kLayerEpsilon}, false, /*adapters=*/false},
+    {"bloom", "bloom", "BloomForCausalLM", false, {kLayerEpsilon}, false, /*adapters=*/false},
 };
 
 // Keys of the architecture that the configuration below uses, or that change nothing.
@@ -65,7 +77,6 @@ constexpr std::string_view kKnownKeys[] = {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
-    "attention.layer_norm_rms_epsilon",
     "attention.sliding_window",
     "attention.value_length",
     "block_count",
@@ -86,7 +97,6 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "tensor_data_layout",
-    "use_parallel_residual",
     "vocab_size",
 };
 
@@ -121,13 +131,17 @@ Result<GgufArchitecture> RequireArchitecture(const GgufFile& file) {
 class ConfigBuilder {
  public:
   ConfigBuilder(const GgufFile& file, const GgufArchitecture& architecture)
-      : file_(file), architecture_(architecture), prefix_(std::string(architecture.name) + ".") {}
+      : file_(file),
+        architecture_(architecture),
+        family_(*FindFamilyByType(architecture.model_type)),
+        prefix_(std::string(architecture.name) + ".") {}
 
   Result<json> Build() {
     RETURN_IF_ERROR(RefuseUnknown());
     config_ = {{"architectures", {architecture_.class_name}}, {"model_type", architecture_.model_type}};
     RETURN_IF_ERROR(AddExtents());
     RETURN_IF_ERROR(AddHeads());
+    RETURN_IF_ERROR(AddBlocks());
     RETURN_IF_ERROR(AddWindows());
     RETURN_IF_ERROR(AddExperts());
     RETURN_IF_ERROR(AddRope());
@@ -138,20 +152,24 @@ class ConfigBuilder {
   }
 
  private:
+  bool Uses(std::string_view key) const {
+    return std::ranges::find(architecture_.keys, key) != architecture_.keys.end();
+  }
+
   Status RefuseUnknown() const {
     for (const std::string& key : file_.keys()) {
       if (!key.starts_with(prefix_)) continue;
       const std::string_view rest = std::string_view(key).substr(prefix_.size());
-      if (std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys)) continue;
-      if (std::ranges::find(architecture_.keys, rest) != architecture_.keys.end()) continue;
+      if (std::ranges::find(kKnownKeys, rest) != std::end(kKnownKeys) || rest == kParallel) continue;
+      if (rest == kRmsEpsilon && !Uses(kLayerEpsilon)) continue;
+      if (Uses(rest)) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(key) + " = " + DescribeGguf(*file_.Find(key)) +
                              " may change what the model computes, and loramux does not know it",
                          key);
     }
-    for (const auto& [name, neutral] :
-         {std::pair{"attention.causal", true}, std::pair{"use_parallel_residual", false}}) {
+    for (const auto& [name, neutral] : {std::pair{"attention.causal", true}, std::pair{kParallel.data(), false}}) {
       ASSIGN_OR_RETURN(const auto value, file_.Bool(prefix_ + name));
-      if (!value || *value == neutral) continue;
+      if (!value || *value == neutral || Uses(name)) continue;
       return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + name) + " = " + (*value ? "true" : "false") +
                              " is not supported",
                          prefix_ + name);
@@ -186,7 +204,7 @@ class ConfigBuilder {
   Status AddExtents() {
     ASSIGN_OR_RETURN(config_["hidden_size"], Required("embedding_length"));
     ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count"));
-    ASSIGN_OR_RETURN(config_["intermediate_size"], Required("feed_forward_length"));
+    ASSIGN_OR_RETURN(config_[family_.fields.intermediate], Required("feed_forward_length"));
     ASSIGN_OR_RETURN(config_["max_position_embeddings"], Required("context_length"));
     const GgufTensor* embedding = file_.FindTensor("token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2) {
@@ -194,9 +212,10 @@ class ConfigBuilder {
                              "token_embd.weight");
     }
     config_["vocab_size"] = embedding->shape[0];
-    ASSIGN_OR_RETURN(const auto epsilon, file_.Number(prefix_ + "attention.layer_norm_rms_epsilon"));
-    if (!epsilon) return file_.Bad(prefix_ + "attention.layer_norm_rms_epsilon", "a number");
-    config_["rms_norm_eps"] = *epsilon;
+    const std::string key = prefix_ + std::string(Uses(kLayerEpsilon) ? kLayerEpsilon : kRmsEpsilon);
+    ASSIGN_OR_RETURN(const auto epsilon, file_.Number(key));
+    if (!epsilon) return file_.Bad(key, "a number");
+    config_[family_.fields.norm_eps] = *epsilon;
     return Ok{};
   }
 
@@ -220,6 +239,31 @@ class ConfigBuilder {
   }
 
   bool Is(std::string_view architecture) const { return architecture == architecture_.name; }
+
+  // How attention and feed-forward block follow each other.
+  Status AddBlocks() {
+    if (Is("falcon")) {
+      config_["num_kv_heads"] = config_["num_key_value_heads"];
+      config_["new_decoder_architecture"] = true;  // the one with num_kv_heads; that of 7B has one of them and one norm
+      config_["num_ln_in_parallel_attn"] = file_.FindTensor("blk.0.attn_norm_2.weight") != nullptr ? 2 : 1;
+    }
+    if (!Uses(kParallel)) return Ok{};
+    const std::string key = prefix_ + std::string(kParallel);
+    ASSIGN_OR_RETURN(const auto parallel, file_.Bool(key));
+    if (!parallel) return file_.Bad(key, "true or false");
+    config_["use_parallel_residual"] = *parallel;
+    if (!Is("stablelm")) return Ok{};
+    // llama.cpp asks the norm instead, and its converter writes true for configurations that do not say it.
+    const bool second_norm = file_.FindTensor("blk.0.ffn_norm.weight") != nullptr;
+    if (!second_norm && !*parallel) {
+      return InvalidArgument(
+          file_.label() + ": metadata " + Quote(key) + " = false needs a tensor 'blk.0.ffn_norm.weight', found none",
+          key);
+    }
+    config_["use_parallel_residual"] = !second_norm;
+    config_["qk_layernorm"] = file_.FindTensor("blk.0.attn_q_norm.weight") != nullptr;
+    return Ok{};
+  }
 
   Status AddWindows() {
     ASSIGN_OR_RETURN(const auto window, file_.Int(prefix_ + "attention.sliding_window", 0, kMost));
@@ -294,8 +338,12 @@ class ConfigBuilder {
     if (Is("olmo2") || Is("exaone4")) config_["rope_local_base_freq"] = theta_;
     RETURN_IF_ERROR(AddNumber("rope.freq_base_swa", "rope_local_base_freq"));
     ASSIGN_OR_RETURN(const auto turned, file_.Int(prefix_ + "rope.dimension_count", 1, kMost));
+    // Without the key, all of a head turns in llama.cpp.
+    if (family_.partial_rotary) config_["partial_rotary_factor"] = 1.0;
     if (turned && *turned != head_dim_) {
-      config_["partial_rotary_factor"] = static_cast<double>(*turned) / static_cast<double>(head_dim_);
+      // Less than one element more, so that no rounding makes it one fewer.
+      const double more = *turned < head_dim_ ? 0.5 : 0;
+      config_["partial_rotary_factor"] = (static_cast<double>(*turned) + more) / static_cast<double>(head_dim_);
     }
     ASSIGN_OR_RETURN(const auto type, file_.Text(prefix_ + "rope.scaling.type"));
     ASSIGN_OR_RETURN(auto factor, file_.Number(prefix_ + "rope.scaling.factor"));
@@ -308,15 +356,44 @@ class ConfigBuilder {
       if (original) scaling["original_max_position_embeddings"] = *original;
       for (const auto& [key, ours] : {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"},
                                       std::pair{"rope.scaling.yarn_beta_slow", "beta_slow"},
-                                      std::pair{"rope.scaling.yarn_attn_factor", "attention_factor"}}) {
+                                      std::pair{"rope.scaling.yarn_attn_factor", "attention_factor"},
+                                      std::pair{"rope.scaling.yarn_log_multiplier", "mscale_all_dim"}}) {
         ASSIGN_OR_RETURN(const auto beta, file_.Number(prefix_ + key));
         if (beta) scaling[ours] = *beta;
       }
+      if (scaling.contains("mscale_all_dim")) scaling["mscale"] = 1.0;  // the other of the two is in llama.cpp
     }
+    RETURN_IF_ERROR(AddTemperature());
+    RETURN_IF_ERROR(CheckSections());
     // Its limits are not rounded: what llama.cpp computes with rounds them.
     if (Is("gpt-oss") && name == "yarn") config_["rope_scaling"]["truncate"] = false;
     if (Is("phi3")) return AddLongRope();
     return AddRopeFactors(name);
+  }
+
+  // Queries that grow with the position: a Ministral 3.
+  Status AddTemperature() {
+    ASSIGN_OR_RETURN(const auto beta, file_.Number(prefix_ + std::string(kTemperature)));
+    if (beta.value_or(0) == 0) return Ok{};
+    config_["architectures"] = {"Ministral3ForCausalLM"};
+    config_["model_type"] = "ministral3";
+    json& scaling = config_["rope_scaling"];
+    if (scaling.is_null()) scaling = {{"rope_type", "default"}};
+    scaling["llama_4_scaling_beta"] = *beta;
+    ASSIGN_OR_RETURN(const auto original, file_.Int(prefix_ + "rope.scaling.original_context_length", 1, kMost));
+    if (original) scaling["original_max_position_embeddings"] = *original;
+    return Ok{};
+  }
+
+  // How many pairs of a head turn by each of the three positions of an image, which are one in a text. By a fourth,
+  // which is 0 in a text, none may turn.
+  Status CheckSections() const {
+    const std::string key = prefix_ + std::string(kSections);
+    ASSIGN_OR_RETURN(const auto sections, file_.Array(key, GgufArray::Element::kNumber));
+    if (!sections) return Ok{};
+    const std::vector<double> pairs = sections->Numbers();
+    if (pairs.size() == 4 && pairs[3] == 0) return Ok{};
+    return file_.Bad(key, "an array of four numbers, the last of them 0");
   }
 
   Result<json> FactorsOf(const GgufTensor& tensor, std::int64_t count) const {
@@ -414,13 +491,15 @@ class ConfigBuilder {
 
   void AddWhatTensorsSay() {
     config_["tie_word_embeddings"] = file_.FindTensor("output.weight") == nullptr;
-    config_["attention_bias"] =
-        file_.FindTensor("blk.0.attn_q.bias") != nullptr || file_.FindTensor("blk.0.attn_qkv.bias") != nullptr;
+    // llama.cpp knows none of Falcon.
+    config_[family_.fields.bias] = !Is("falcon") && (file_.FindTensor("blk.0.attn_q.bias") != nullptr ||
+                                                     file_.FindTensor("blk.0.attn_qkv.bias") != nullptr);
     config_["mlp_bias"] = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
   }
 
   const GgufFile& file_;
   const GgufArchitecture architecture_;
+  const FamilyInfo& family_;
   const std::string prefix_;
   json config_;
   std::int64_t head_dim_ = 0;
@@ -450,7 +529,10 @@ Result<json> ChatTemplatesOf(const GgufFile& file) {
 
 Result<bool> GgufHeadsAreInterleaved(const GgufFile& file) {
   ASSIGN_OR_RETURN(const GgufArchitecture architecture, RequireArchitecture(file));
-  return architecture.interleaved;
+  if (architecture.adapters) return architecture.interleaved;
+  return Unsupported(file.label() + ": adapters of general.architecture " + Quote(architecture.name) +
+                         " are not read from GGUF files; give the adapter as PEFT saved it",
+                     "general.architecture");
 }
 
 bool HasInterleavedHeads(const GgufFile& file) {

@@ -14,7 +14,8 @@ namespace loramux {
 bool HasInterleavedHeads(const GgufFile& file);
 // Whether its files hold gate and up as one matrix, under the name of up.
 bool FusesLayers(const GgufFile& file);
-// The same as HasInterleavedHeads of a file that may be an adapter. Error: its architecture is none that loramux reads.
+// The same as HasInterleavedHeads of a file that may be an adapter. Error: its architecture is none whose adapters
+// loramux reads.
 Result<bool> GgufHeadsAreInterleaved(const GgufFile& file);
 
 // The text of a config.json. Errors name the key: an architecture that loramux does not serve; metadata of the

@@ -1,5 +1,6 @@
 #include "formats/gguf_file.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -227,6 +228,105 @@ TEST(GgufConfigTest, FindsTheScalingOfLlama3Again) {
   EXPECT_EQ(config({1, 1, 1, 1}).value().rope.scaling, RopeConfig::Scaling::kNone);
   EXPECT_THAT(config({1, 1, 2.8f, 8}).error().message, HasSubstr("other factors than Llama 3's"));
   EXPECT_THAT(config({1, 2, 2.69454f, 8}).error().message, HasSubstr("other factors than Llama 3's"));
+}
+
+// As Model, of a family with LayerNorm.
+GgufWriter LayerNormModel(const std::string& architecture) {
+  GgufWriter writer;
+  const std::string prefix = architecture + ".";
+  writer.Text("general.architecture", architecture);
+  writer.U32(prefix + "context_length", 512).U32(prefix + "embedding_length", 40).U32(prefix + "block_count", 2);
+  writer.U32(prefix + "feed_forward_length", 16).U32(prefix + "attention.head_count", 2);
+  writer.F32(prefix + "attention.layer_norm_epsilon", 1e-4f);
+  writer.Tensor("token_embd.weight", 0, {40, 5}, std::string(800, '\0'));
+  return writer;
+}
+
+TEST(GgufConfigTest, KnowsFamiliesWithLayerNorm) {
+  // 18 of 20 elements turn, though 18 / 20 * 20 may be below 18.
+  GgufWriter neox = LayerNormModel("gptneox");
+  neox.Bool("gptneox.use_parallel_residual", false).U32("gptneox.rope.dimension_count", 18);
+  const ModelConfig config = ConfigOf(neox).value();
+  EXPECT_EQ(config.family, ModelFamily::kGptNeoX);
+  EXPECT_EQ(config.norm_kind, NormKind::kLayer);
+  EXPECT_EQ(config.norm_eps, 1e-4);
+  EXPECT_EQ(config.block_order, BlockOrder::kSequential);
+  EXPECT_EQ(config.rope.rotary_dim, 18);
+  EXPECT_EQ(config.num_kv_heads, 2);
+  EXPECT_FALSE(config.attention_qkv_bias);
+  GgufWriter falcon = LayerNormModel("falcon");
+  falcon.U32("falcon.attention.head_count_kv", 1);
+  EXPECT_EQ(ConfigOf(falcon)->block_order, BlockOrder::kParallelOneNorm);
+  EXPECT_EQ(ConfigOf(falcon)->num_kv_heads, 1);
+  EXPECT_EQ(ConfigOf(falcon)->intermediate_size, 16);
+  falcon.Tensor("blk.0.attn_norm_2.weight", 0, {40}, std::string(160, '\0'));
+  EXPECT_EQ(ConfigOf(falcon)->block_order, BlockOrder::kParallel);
+  EXPECT_EQ(ConfigOf(LayerNormModel("bloom"))->alibi, Alibi::kExact);
+  EXPECT_EQ(ConfigOf(LayerNormModel("bloom"))->max_position, 512);
+  GgufWriter stable = LayerNormModel("stablelm");
+  stable.Bool("stablelm.use_parallel_residual", true);
+  EXPECT_EQ(ConfigOf(stable)->block_order, BlockOrder::kParallelOneNorm);
+  EXPECT_EQ(ConfigOf(stable)->qk_norm, QkNorm::kNone);
+  EXPECT_EQ(ConfigOf(stable)->rope.rotary_dim, 20);
+  stable.Tensor("blk.0.ffn_norm.weight", 0, {40}, std::string(160, '\0'));
+  stable.Tensor("blk.0.attn_q_norm.weight", 0, {20, 2}, std::string(160, '\0'));
+  EXPECT_EQ(ConfigOf(stable)->block_order, BlockOrder::kSequential);
+  EXPECT_EQ(ConfigOf(stable)->qk_norm, QkNorm::kLayerOfHeads);
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsAFamilyWithLayerNorm) {
+  const auto with = [](const std::string& architecture, const std::function<void(GgufWriter&)>& add) {
+    GgufWriter writer = LayerNormModel(architecture);
+    add(writer);
+    return ConfigError(writer);
+  };
+  EXPECT_THAT(with("gptneox", [](GgufWriter&) {}),
+              HasSubstr("'gptneox.use_parallel_residual': expected true or false"));
+  EXPECT_THAT(with("stablelm", [](GgufWriter& w) { w.Bool("stablelm.use_parallel_residual", false); }),
+              HasSubstr("false needs a tensor 'blk.0.ffn_norm.weight'"));
+  EXPECT_THAT(with("falcon", [](GgufWriter& w) { w.Bool("falcon.use_parallel_residual", true); }),
+              HasSubstr("'falcon.use_parallel_residual' = true is not supported"));
+  EXPECT_THAT(with("bloom", [](GgufWriter& w) { w.F32("bloom.attention.max_alibi_bias", 4); }),
+              HasSubstr("'bloom.attention.max_alibi_bias' = 4.000000 may change"));
+  EXPECT_THAT(with("bloom", [](GgufWriter& w) { w.F32("bloom.attention.layer_norm_rms_epsilon", 1); }),
+              HasSubstr("layer_norm_rms_epsilon' = 1.000000 may change"));
+  EXPECT_THAT(ConfigError(Model("gptneox").Bool("gptneox.use_parallel_residual", true)),
+              HasSubstr("layer_norm_rms_epsilon"));
+  EXPECT_THAT(with("gptneox",
+                   [](GgufWriter& w) {
+                     w.Bool("gptneox.use_parallel_residual", true).U32("gptneox.rope.dimension_count", 22);
+                   }),
+              HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(with("falcon", [](GgufWriter& w) { w.U32("falcon.attention.head_count_kv", 3); }), HasSubstr("divide"));
+}
+
+TEST(GgufConfigTest, KnowsTheTextOfModelsWithImages) {
+  GgufWriter qwen = Model("qwen2vl"), deep = Model("qwen3vl");
+  EXPECT_EQ(ConfigOf(qwen.Numbers("qwen2vl.rope.dimension_sections", {1, 1, 0, 0}))->family, ModelFamily::kQwen2);
+  deep.Numbers("qwen3vl.rope.dimension_sections", {1, 1, 0, 0}).U32("qwen3vl.n_deepstack_layers", 3);
+  EXPECT_EQ(ConfigOf(deep)->family, ModelFamily::kQwen3);
+  GgufWriter three = Model("qwen2vl"), fourth = Model("qwen2vl"), text = Model("qwen2vl");
+  for (GgufWriter* writer : {&three.Numbers("qwen2vl.rope.dimension_sections", {1, 1, 0}),
+                             &fourth.Numbers("qwen2vl.rope.dimension_sections", {1, 0, 0, 1})}) {
+    EXPECT_THAT(ConfigError(*writer),
+                HasSubstr("'qwen2vl.rope.dimension_sections': expected an array of four numbers"));
+  }
+  EXPECT_THAT(ConfigError(text.Text("qwen2vl.rope.dimension_sections", "1")), HasSubstr("dimension_sections"));
+}
+
+TEST(GgufConfigTest, KnowsTheTemperatureOfMinistral) {
+  EXPECT_EQ(ConfigOf(Model("mistral3"))->family, ModelFamily::kMistral);
+  GgufWriter plain = Model("mistral3");
+  plain.F32("mistral3.attention.temperature_scale", 0.5f).U32("mistral3.rope.scaling.original_context_length", 64);
+  EXPECT_EQ(ConfigOf(plain)->family, ModelFamily::kMinistral3);
+  EXPECT_EQ(ConfigOf(plain)->rope.query_beta, 0.5);
+  EXPECT_EQ(ConfigOf(plain)->rope.original_max_position, 64);
+  EXPECT_EQ(ConfigOf(plain)->rope.scaling, RopeConfig::Scaling::kNone);
+  GgufWriter yarn = plain;
+  yarn.Text("mistral3.rope.scaling.type", "yarn").F32("mistral3.rope.scaling.factor", 4);
+  EXPECT_NEAR(ConfigOf(yarn)->rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+  EXPECT_EQ(ConfigOf(yarn.F32("mistral3.rope.scaling.yarn_log_multiplier", 1))->rope.attention_factor, 1);
+  EXPECT_THAT(ConfigError(Model("llama").F32("llama.attention.temperature_scale", 0.5f)), HasSubstr("may change"));
 }
 
 TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {

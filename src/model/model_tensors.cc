@@ -58,7 +58,9 @@ Status FindParts(ModelSource& source, const std::string& fused, std::initializer
 }
 
 // The groups of heads of a fused layer; 1: all queries, then all keys, then all values.
-std::int64_t FusedGroups(const ModelConfig& c) { return FusesByHeads(c.family) ? c.num_kv_heads : 1; }
+std::int64_t FusedGroups(const ModelSource& source, const ModelConfig& c) {
+  return FusesByHeads(c.family) && source.FusesAsPublished() ? c.num_kv_heads : 1;
+}
 
 // The norms of heads, one after the other, with biases of zero.
 Status FindNormsOfHeads(ModelSource& source, const std::string& norms, std::int64_t heads, std::int64_t head_dim,
@@ -145,7 +147,7 @@ Status FindAttention(ModelSource& source, const ModelConfig& c, std::int64_t ind
   RETURN_IF_ERROR(FindParts(
       source, attention + "qkv_proj",
       {{attention + "q_proj", q_rows, &t.q}, {attention + "k_proj", kv_dim, &t.k}, {attention + values, kv_dim, &t.v}},
-      FusedGroups(c), c.hidden_size, c.attention_qkv_bias));
+      FusedGroups(source, c), c.hidden_size, c.attention_qkv_bias));
   ASSIGN_OR_RETURN(t.o, FindLinear(source, attention + "o_proj", c.hidden_size, q_dim, c.attention_output_bias));
   if (c.sinks) {
     ASSIGN_OR_RETURN(t.sinks, source.RequireVector(attention + "sinks", c.num_heads));

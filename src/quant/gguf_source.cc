@@ -18,8 +18,10 @@ namespace {
 struct Names {
   std::string_view ours, gguf;
 };
-constexpr Names kWholeModel[] = {
-    {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
+constexpr Names kWholeModel[] = {{"model.embed_tokens", "token_embd"},
+                                 {"model.norm", "output_norm"},
+                                 {"lm_head", "output"},
+                                 {"model.embed_norm", "token_embd_norm"}};
 constexpr Names kOfLayers[] = {
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
@@ -44,6 +46,8 @@ constexpr Names kOfLayers[] = {
 constexpr Names kApart[] = {{"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}};
 constexpr Names kFused[] = {{"mlp.gate_up_proj", "ffn_up"}};
 constexpr std::string_view kLayers = "model.layers.";
+// The norms of heads, each with a name of its own.
+constexpr Names kNormsOfHeads[] = {{"q_layernorm.norms.", "q_norm"}, {"k_layernorm.norms.", "k_norm"}};
 
 std::string_view Translated(std::string_view part, std::span<const Names> names) {
   for (const Names& name : names) {
@@ -91,8 +95,9 @@ struct OwnedMatrix {
 class GgufSource : public ModelSource {
  public:
   // `interleaved_head`: as MakeGgufMatrix, for queries and keys.
-  GgufSource(GgufFile file, const FamilyInfo& family, std::int64_t interleaved_head)
-      : family_(family),
+  GgufSource(GgufFile file, ModelConfig config, std::int64_t interleaved_head)
+      : config_(std::move(config)),
+        family_(InfoOf(config_.family)),
         file_(std::make_shared<const GgufFile>(std::move(file))),
         fused_(FusesLayers(*file_)),
         interleaved_head_(interleaved_head) {}
@@ -129,6 +134,10 @@ class GgufSource : public ModelSource {
   Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
     if (name.ends_with(kSinks))
       return FindVector(name.substr(0, name.size() - kSinks.size()) + "attn_sinks.weight", size);
+    for (const Names& norms : kNormsOfHeads) {
+      const std::size_t at = name.find(norms.ours);
+      if (at != std::string::npos) return NormOfHead(name, at, norms, size);
+    }
     const std::size_t dot = name.rfind('.');
     if (dot == std::string::npos) return std::optional<std::vector<float>>();
     const std::string layer = name.substr(0, dot);
@@ -148,6 +157,8 @@ class GgufSource : public ModelSource {
     return std::optional(std::move(values));
   }
 
+  bool FusesAsPublished() const override { return false; }
+
   Status CheckAllUsed() const override {
     for (const GgufTensor& tensor : file_->tensors()) {
       // The configuration has taken these.
@@ -162,7 +173,28 @@ class GgufSource : public ModelSource {
  private:
   static constexpr std::string_view kSinks = "self_attn.sinks";
 
+  // A row of the matrix that holds the norms of all heads. `at`: where the part of `name` begins that `norms` renames.
+  Result<std::optional<std::vector<float>>> NormOfHead(const std::string& name, std::size_t at, const Names& norms,
+                                                       std::int64_t size) {
+    const std::int64_t heads = norms.gguf == "q_norm" ? config_.num_heads : config_.num_kv_heads;
+    const std::string whole = NameOf(name.substr(0, at) + std::string(norms.gguf), ".weight");
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(whole, {heads, size}));
+    if (tensor == nullptr) return std::optional<std::vector<float>>();
+    const std::int64_t head = std::stoll(name.substr(at + norms.ours.size()));
+    std::vector<float> all(static_cast<std::size_t>(heads * size));
+    ReadGguf(*tensor->type, tensor->data.data(), heads * size, all.data());
+    const auto first = all.begin() + head * size;
+    return std::optional(std::vector<float>(first, first + size));
+  }
+
   std::string NameOf(std::string_view name, std::string_view suffix) const {
+    // llama.cpp calls Falcon's norm of the feed-forward block its first one: the only one in models with one.
+    if (family_.family == ModelFamily::kFalcon && config_.block_order == BlockOrder::kParallel) {
+      for (const auto& [norm, gguf] :
+           {std::pair{family_.norms.attention, "attn_norm_2"}, {family_.norms.mlp, "attn_norm"}}) {
+        if (name.starts_with(kLayers) && name.ends_with(norm)) return NameOfPart(name, norm, gguf, suffix);
+      }
+    }
     // llama.cpp has the same name for the input of gpt-oss's experts as for the output of others' attention.
     if (family_.family == ModelFamily::kGptOss && name.ends_with(family_.norms.mlp)) {
       name.remove_suffix(std::string_view(family_.norms.mlp).size());
@@ -191,6 +223,15 @@ class GgufSource : public ModelSource {
     return turned && interleaved_head_ != 0 && rows % interleaved_head_ == 0 ? interleaved_head_ : 0;
   }
 
+  // The name of the part `theirs` in the layer that `name` names, which ends in `part`.
+  static std::string NameOfPart(std::string_view name, std::string_view part, std::string_view theirs,
+                                std::string_view suffix) {
+    name.remove_prefix(kLayers.size());
+    name.remove_suffix(part.size());
+    return "blk." + std::string(name) + std::string(theirs) + std::string(suffix);
+  }
+
+  const ModelConfig config_;
   const FamilyInfo& family_;
   const std::shared_ptr<const GgufFile> file_;
   const bool fused_;
@@ -202,9 +243,9 @@ class GgufSource : public ModelSource {
 
 Result<std::unique_ptr<ModelSource>> MakeGgufSource(GgufFile file) {
   ASSIGN_OR_RETURN(const std::string text, GgufModelConfig(file));
-  ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(text, file.label() + ": metadata"));
+  ASSIGN_OR_RETURN(ModelConfig config, ParseModelConfig(text, file.label() + ": metadata"));
   const std::int64_t head = HasInterleavedHeads(file) ? config.head_dim : 0;
-  std::unique_ptr<ModelSource> source = std::make_unique<GgufSource>(std::move(file), InfoOf(config.family), head);
+  std::unique_ptr<ModelSource> source = std::make_unique<GgufSource>(std::move(file), std::move(config), head);
   return source;
 }
 

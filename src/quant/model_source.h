@@ -49,6 +49,9 @@ class ModelSource {
   // Whether the tensors were saved from a model without an output layer (transformers' AutoModel): their names lack
   // "model.". Such a file need not hold an lm_head.
   virtual bool WithoutHead() const { return false; }
+  // Whether a matrix of queries, keys and values in one lies as the family's own checkpoints have it (FusesByHeads).
+  // false: all queries, then all keys, then all values.
+  virtual bool FusesAsPublished() const { return true; }
   // The format of quantised weights, for reports: "gptq, 4 bits in groups of 128". Empty: floats.
   virtual std::string Description() const { return ""; }
 

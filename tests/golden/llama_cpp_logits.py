@@ -25,6 +25,11 @@ GELU = 2e-3, "llama.cpp takes GELU from a table of numbers in 16 bits"
 OTHERS = {
     "gemma2": GELU,
     "gemma3": GELU,
+    "bloom": GELU,
+    **dict.fromkeys(("gptneox", "gptneox_sequential", "falcon_7b", "falcon_40b", "falcon_11b"),
+                    (GELU[0], GELU[1] + ", and its tanh form")),
+    "gptneox_q8_0": (0.05, "as gptneox; and llama.cpp rounds what is multiplied by matrices in 8 bits to 8 bits"),
+    "qwen2vl": (0.05, "llama.cpp reads no epsilon"),
     "phi3": (2, "llama.cpp has no window: only the prompt within it agrees"),
     "exaone4": (2, "llama.cpp has windows, and layers without rope, in models of 64 layers alone"),
     "qwen3moe_f16": (5e-3, "llama.cpp rounds what is multiplied by matrices in 16 bits to 16 bits"),
@@ -107,7 +112,7 @@ def main():
         limit, why = OTHERS.get(name, (NEAR, ""))
         if max(off) > limit or why and max(off) < NEAR:
             surprises.append(name)
-        print(f"{name:14} {'near' if max(off) < NEAR else 'OFF '}  {'  '.join(f'{o:.1e}' for o in off)}  "
+        print(f"{name:18} {'near' if max(off) < NEAR else 'OFF '}  {'  '.join(f'{o:.1e}' for o in off)}  "
               f"other tokens {others}  {why}", flush=True)
     if surprises:
         raise SystemExit(f"not as expected: {', '.join(surprises)}")

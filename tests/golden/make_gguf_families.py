@@ -15,11 +15,12 @@ import pathlib
 import sys
 import tempfile
 
-from golden_common import HERE, stable_seed
+from golden_common import HERE, read_json, stable_seed, write_json
 
 import torch
 import transformers
-from make_families import family_weights, kinds, small, two_ropes
+from make_families import (QWEN_IMAGES, bloom, falcon, family_weights, heads_alike, kinds, layer_norms, small, two_ropes,
+                           WITH_IMAGES)
 from make_models import far_apart, load_model, reset_rope, rope
 from routers import router_gaps
 from safetensors.torch import save_file
@@ -87,6 +88,76 @@ def models():
     yield "glm4", "glm4", four_heads(3, head_dim=12, attention_bias=True, **rope(partial_rotary_factor=0.5)), PROMPTS
 
 
+def with_config(change):
+    """An edit of the saved model: of its configuration, as models of the family were published."""
+    def edit(model_dir):
+        config = read_json(model_dir / "config.json")
+        change(config)
+        write_json(model_dir / "config.json", config)
+    return {"edit": edit}
+
+
+def bytes_of_blocks(model, seed):
+    """Weights that Q8_0 holds: in each 32 of a row, integers up to 127 times a power of two."""
+    family_weights(model, seed)
+    for p in model.parameters():
+        if p.dim() != 2:
+            continue
+        blocks = p.view(-1, 32)
+        largest = blocks.abs().max(dim=1, keepdim=True).values
+        step = 2 ** torch.ceil(torch.log2(largest / 127))
+        integers = torch.round(blocks / step)
+        at = integers.abs().argmax(dim=1, keepdim=True)
+        integers.scatter_(1, at, 127 * integers.gather(1, at).sign())
+        blocks.copy_(integers * step)
+
+
+def layer_norm_models():
+    """(the arguments of store, others): the families with LayerNorm. llama.cpp has the tanh form of GELU in all of them."""
+    # The file has no theta.
+    for name, heads, parallel, share in (("gptneox", 3, True, 0.5), ("gptneox_sequential", 2, False, 0.25)):
+        yield (name, "gpt_neox", heads_alike(small(2, hidden=heads * 12, heads=heads, ffn=48, rms_norm_eps=0.1,
+                                                   use_parallel_residual=parallel,
+                                                   **rope(partial_rotary_factor=share * 4 / 3))), PROMPTS), {}
+    # A feed-forward block of four times the width, whatever the model has, and no theta.
+    for name, config in (("falcon_7b", {}),
+                         ("falcon_40b", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+                         ("falcon_11b", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1})):
+        yield (name, "falcon", {**falcon(rope_theta=10000.0, **config), "num_hidden_layers": 2, "ffn_hidden_size": 128},
+               PROMPTS), {}
+    yield ("bloom", "bloom", bloom(24, 3, 2), PROMPTS), with_config(lambda config: config.update(seq_length=128))
+    # Its matrices in 8 bits.
+    yield ("gptneox_q8_0", "gpt_neox", heads_alike(small(2, heads=2, ffn=64, rms_norm_eps=0.1, **rope(
+        partial_rotary_factor=0.25))), PROMPTS), {"weights": bytes_of_blocks, "numbers": "MOSTLY_Q8_0"}
+    yield ("stablelm", "stablelm", layer_norms(small(2, ffn=24, use_qkv_bias=True, **rope(partial_rotary_factor=0.5))),
+           PROMPTS), {}  # the file has no theta
+    yield ("stablelm_parallel", "stablelm", layer_norms(small(
+        2, ffn=24, qk_layernorm=True, use_parallel_residual=True, **rope(partial_rotary_factor=0.25))), PROMPTS), {}
+
+
+def models_with_images():
+    """(the arguments of store, others): models whose text alone is in the file, and Ministral 3."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2, "patch_size": 4, "out_hidden_size": 32}
+    yield ("qwen2vl", "qwen2_5_vl", {
+        "text_config": small(2, ffn=24, **rope(1000000.0, mrope_section=[1, 1, 2])),
+        "vision_config": {**vision, "window_size": 16, "fullatt_block_indexes": [0]}, **QWEN_IMAGES}, PROMPTS), WITH_IMAGES
+    # With sections in the proportion of the published ones, llama.cpp leaves some pairs as they are (README.md).
+    yield ("qwen3vl", "qwen3_vl", {
+        "text_config": small(2, ffn=24, head_dim=16, tie_word_embeddings=True,
+                             **rope(1000.0, mrope_section=[3, 3, 2], mrope_interleaved=True)),
+        "vision_config": {**vision, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}, **QWEN_IMAGES,
+        "tie_word_embeddings": True}, PROMPTS), WITH_IMAGES
+    yield ("mistral3", "mistral3", {
+        "text_config": {"model_type": "mistral", **small(2, ffn=24, head_dim=12, sliding_window=None, **rope(1000000.0))},
+        "vision_config": {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                          "num_attention_heads": 2, "image_size": 16, "patch_size": 8},
+        "image_token_index": 96, "spatial_merge_size": 2, "tie_word_embeddings": False}, PROMPTS), WITH_IMAGES
+    # mscale is 1 in llama.cpp.
+    yield ("ministral3", "ministral3", small(2, ffn=24, head_dim=16, **rope(
+        1000.0, "yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=1.5, beta_slow=0.25, mscale=1.0,
+        mscale_all_dim=0.6, llama_4_scaling_beta=0.3)), PROMPTS), {}
+
+
 # --------------------------------------------------------------------------- conversion
 
 def tokens():
@@ -111,21 +182,44 @@ def add_vocabulary(converter):
     writer.add_add_bos_token(False)
 
 
+def correct(fields):
+    """Gives the converter fields that it asks for. It reads configurations with transformers, which leaves out the first,
+    and has for the second the number of heads of queries: no file would be written."""
+    if fields["model_type"] == "gpt_neox":
+        fields["rotary_pct"] = fields["rope_parameters"]["partial_rotary_factor"]
+    if fields["model_type"] == "falcon" and fields["multi_query"] and not fields["new_decoder_architecture"]:
+        fields["num_kv_heads"] = 1
+
+
+def with_norms_of_heads(modify):
+    """The converter returns StableLM's norms of heads from a function that yields, and then misses them."""
+    def corrected(self, *tensor):
+        found = yield from modify(self, *tensor)
+        yield from found or ()
+    return corrected
+
+
 def converter_of(folder):
     """Loads llama.cpp's converter: a function of a model's directory and the file to write."""
     sys.path.insert(0, str(folder))
     from conversion import ModelBase, get_model_class
     from conversion.base import ModelType, get_model_architecture, gguf
+    from conversion.llama import LlamaModel
+    from conversion.stablelm import StableLMModel
+    StableLMModel.modify_tensors = with_norms_of_heads(StableLMModel.modify_tensors)
 
     def convert(model_dir, out, numbers="ALL_F32"):
         architecture = get_model_architecture(ModelBase.load_hparams(model_dir, False), ModelType.TEXT)
         kind = get_model_class(architecture)
-        kind.set_vocab = add_vocabulary
+        for each in (kind, LlamaModel):  # the latter writes the files of Mistral 3
+            each.set_vocab = add_vocabulary
         # Gemma 3 counts the tokens there and cuts the embedding to as many rows.
         (model_dir / "tokenizer.json").write_text(json.dumps(
             {"model": {"vocab": {token: id for id, token in enumerate(tokens())}}, "added_tokens": []}))
         with torch.inference_mode():
-            kind(model_dir, gguf.LlamaFileType[numbers], out, eager=True).write()
+            writer = kind(model_dir, gguf.LlamaFileType[numbers], out, eager=True)
+            correct(writer.hparams)
+            writer.write()
     return convert, gguf
 
 
@@ -140,11 +234,11 @@ def random_prompt(name, length, gen, model):
 
 
 def store(name, kind, config, lengths, convert, *, weights=family_weights, edit=lambda model_dir: None, numbers="ALL_F32",
-          max_bytes=MAX_BYTES):
+          max_bytes=MAX_BYTES, auto="AutoModelForCausalLM"):
     """`edit` changes the saved model before it is read and converted; `numbers` is llama.cpp's name of a type of file."""
     with tempfile.TemporaryDirectory() as tmp:
         model_dir = pathlib.Path(tmp) / name
-        made = transformers.AutoModelForCausalLM.from_config(
+        made = getattr(transformers, auto).from_config(
             transformers.AutoConfig.for_model(kind).__class__(**config), dtype=torch.float32)
         weights(made, stable_seed("gguf family", name))
         made.save_pretrained(model_dir)
@@ -194,4 +288,4 @@ def command(description, models):
 
 
 if __name__ == "__main__":
-    command(__doc__, [(model, {}) for model in models()])
+    command(__doc__, [*((model, {}) for model in models()), *layer_norm_models(), *models_with_images()])
