@@ -51,13 +51,13 @@ class ResidentAdapter {
           static_cast<std::int64_t>(own.rows.size()), part.tensor->dtype, own.tokens.data(), own.rows.data()};
     }
     std::int32_t experts = 0;
-    bool routers = false, states = false;
+    bool routers = false, rare = false;
     for (const LoraModule& module : file.modules) {
       experts = std::max(experts, module.expert + 1);
       routers |= IsOfRouting(module.target);
-      states |= IsOfStates(module.target);
+      rare |= LoraView::IsRare(module.target);
     }
-    view_.Clear(config.num_layers, experts, routers, states);
+    view_.Clear(config.num_layers, experts, routers, rare);
     for (std::size_t m = 0; m < file.modules.size(); ++m) {
       const LoraModule& module = file.modules[m];
       const bool of_embedding = module.target == LoraTarget::kEmbedding;

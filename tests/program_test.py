@@ -5,6 +5,7 @@ Usage: program_test.py PATH_OF_LORAMUX
 """
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import re
@@ -18,7 +19,7 @@ import threading
 import unittest
 
 import serving
-from serving import DEMO, Server, questions
+from serving import DEMO, ROOT, Server, questions
 
 
 class Http(unittest.TestCase):
@@ -201,6 +202,18 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(adapter)
         self.assertIn("q_proj", self.run_program("inspect", str(DEMO / "adapters/reverse")).stdout)
         self.run_program("inspect", "/nowhere", status=1)
+
+    def test_inspect_counts_parameters_of_quantised_models(self):
+        path = ROOT / "tests/golden/models/gpt_oss_mxfp4/model"
+        with open(path / "model.safetensors", "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        stored = {name: math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        # Two codes lie in a byte of the blocks; scales are no parameters.
+        wanted = sum(2 * count if name.endswith("_blocks") else count
+                     for name, count in stored.items() if not name.endswith("_scales"))
+        report = json.loads(self.run_program("inspect", str(path), "--json").stdout)
+        self.assertEqual(report["parameters"], wanted)
+        self.assertLess(report["weight_bytes"], 4 * wanted)
 
     def test_inspect_says_what_else_a_folder_holds(self):
         with tempfile.TemporaryDirectory() as folder:

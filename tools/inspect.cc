@@ -97,7 +97,8 @@ struct StoredTotals {
     elements[type] += count;
     bytes += size;
   }
-  void AddTo(Report& report) const {
+  // `quantised`: the parameters, where the elements are codes and scales and not those.
+  void AddTo(Report& report, std::optional<std::int64_t> quantised = std::nullopt) const {
     std::int64_t parameters = 0;
     std::string text;
     for (const auto& [dtype, count] : elements) {
@@ -105,6 +106,7 @@ struct StoredTotals {
       text +=
           fmt::format("{}{}{}", text.empty() ? "" : ", ", dtype, elements.size() > 1 ? ": " + LargeCount(count) : "");
     }
+    parameters = quantised.value_or(parameters);
     loramux::Add(report, "parameters", "parameters", parameters, LargeCount(parameters));
     loramux::Add(report, "dtypes", "element types", elements, text);
     AddBytes(report, "weight_bytes", "weights", bytes);
@@ -248,13 +250,11 @@ Result<ModelTotals> TotalsOf(const fs::path& model) {
 }
 
 // What the weights hold; if they are quantised, how, and what they take in memory.
-Status AddWeights(Report& report, const ModelConfig& config, const fs::path& directory) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
-  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
+void AddWeights(Report& report, const ModelConfig& config, const ModelSource& source, const ModelTensors& tensors) {
   Add(report, "generates", "makes", tensors.generates,
       tensors.generates ? "text and embeddings" : "embeddings only: the files hold no output layer");
-  if (config.quantization.empty()) return Ok{};
-  AddText(report, "quantization", "quantised", source->Description());
+  if (config.quantization.empty()) return;
+  AddText(report, "quantization", "quantised", source.Description());
   ordered_json bytes = ordered_json::object();
   std::string text;
   for (const auto& [format, size] : MemoryBytes(tensors)) {
@@ -262,18 +262,20 @@ Status AddWeights(Report& report, const ModelConfig& config, const fs::path& dir
     text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", WeightFormatName(format), FormatBytes(size));
   }
   Add(report, "memory_bytes", "in memory", bytes, text);
-  return Ok{};
 }
 
 Result<Report> InspectModel(const fs::path& directory) {
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
   ASSIGN_OR_RETURN(const ModelTotals totals, TotalsOf(directory));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelSource> source, OpenModelSource(directory));
+  ASSIGN_OR_RETURN(const ModelTensors tensors, FindModelTensors(config, *source));
   Report report;
   AddText(report, "kind", "kind", "model");
   AddText(report, "path", "path", directory.string());
   AddText(report, "family", "family", ModelFamilyName(config.family));
-  totals.stored.AddTo(report);
-  RETURN_IF_ERROR(AddWeights(report, config, directory));
+  const bool quantised = !config.quantization.empty() && !IsGgufModel(directory);
+  totals.stored.AddTo(report, quantised ? std::optional(ParameterCount(tensors)) : std::nullopt);
+  AddWeights(report, config, *source, tensors);
   AddCount(report, "files", "files", totals.files);
   AddShapes(report, config);
   AddPages(report, ChoosePageGeometry(config, totals.base_dtype));

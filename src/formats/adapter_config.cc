@@ -110,6 +110,8 @@ Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
     config.all_linear = true;
     config.target_modules_regex.reset();
   }
+  const nlohmann::json* const modules = fields.Find("target_modules");
+  config.no_modules = modules != nullptr && modules->is_array() && modules->empty();
   RETURN_IF_ERROR(ParseNames(fields, "exclude_modules", config.exclude_modules, config.exclude_modules_regex));
   if (config.exclude_modules_regex && config.exclude_modules_regex->empty()) config.exclude_modules_regex.reset();
   std::optional<std::string> one_pattern;
@@ -288,6 +290,7 @@ bool AdapterConfig::Targets(std::string_view module) const {
   if (target_modules_regex) return patterns->MatchesTargets(module);
   // PEFT excludes the output layer, and an embedding is no linear layer.
   if (all_linear) return !InList({"lm_head", "embed_tokens"}, module);
+  if (no_modules) return false;
   if (target_modules.empty()) return true;
   if (!InList(target_modules, module)) return false;
   // A name given in full is targeted in every layer, as in PEFT.

@@ -52,6 +52,7 @@ struct AdapterConfig {
   std::vector<std::string> target_modules;
   std::optional<std::string> target_modules_regex;
   bool all_linear = false;
+  bool no_modules = false;  // the list is there and empty: target_parameters alone says what is adapted
   // exclude_modules: a list or a regular expression; it overrides target_modules.
   std::vector<std::string> exclude_modules;
   std::optional<std::string> exclude_modules_regex;
@@ -95,8 +96,8 @@ struct AdapterConfig {
   double ScaleOf(std::string_view module) const;
 
   // Whether the configuration says that the module is adapted, by PEFT's rule for target_modules, exclude_modules and
-  // layers_to_transform. True where this is unknown: without target_modules, or with a regular expression that has
-  // look-around or back-references. REQUIRES: as RankOf.
+  // layers_to_transform. True where this is unknown: without target_modules or with null, or with a regular expression
+  // that has look-around or back-references. REQUIRES: as RankOf.
   bool Targets(std::string_view module) const;
   // The same of a parameter and target_parameters: "model.layers.0.mlp.experts.down_proj".
   bool TargetsParameter(std::string_view parameter) const;

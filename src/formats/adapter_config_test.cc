@@ -77,6 +77,8 @@ TEST(AdapterConfigTest, TargetsAsPeftDoes) {
   EXPECT_TRUE(all.Targets(kQ0));
   EXPECT_FALSE(all.Targets("lm_head"));
   EXPECT_TRUE(Parsed(With(Plain(), {{"target_modules", nullptr}})).Targets("anything"));
+  EXPECT_FALSE(Parsed(With(Plain(), {{"target_modules", nlohmann::ordered_json::array()}}))
+                   .Targets(kQ0));  // PEFT adapts no module
   const AdapterConfig excluded = Parsed(With(Plain(), {{"exclude_modules", {"layers.0.self_attn.q_proj"}}}));
   EXPECT_FALSE(excluded.Targets(kQ0));
   EXPECT_TRUE(excluded.Targets("model.layers.1.self_attn.q_proj"));

@@ -48,10 +48,27 @@ constexpr std::size_t kMaxShards = 256;
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
 
-constexpr std::array<const char*, kNumLoraTargets + 8> kTargetNames = {
-    "q_proj",    "k_proj",    "v_proj",       "o_proj",  "gate_proj",          "up_proj",
-    "down_proj", "lm_head",   "embed_tokens", "gate",    "shared_expert_gate", "in_proj_qkv",
-    "in_proj_z", "in_proj_b", "in_proj_a",    "out_proj"};
+constexpr std::array<const char*, kNumLoraTargets + 13> kTargetNames = {"q_proj",
+                                                                        "k_proj",
+                                                                        "v_proj",
+                                                                        "o_proj",
+                                                                        "gate_proj",
+                                                                        "up_proj",
+                                                                        "down_proj",
+                                                                        "lm_head",
+                                                                        "embed_tokens",
+                                                                        "gate",
+                                                                        "shared_expert_gate",
+                                                                        "in_proj_qkv",
+                                                                        "in_proj_z",
+                                                                        "in_proj_b",
+                                                                        "in_proj_a",
+                                                                        "out_proj",
+                                                                        "per_layer_input_gate",
+                                                                        "per_layer_projection",
+                                                                        "per_layer_model_projection",
+                                                                        "project_in",
+                                                                        "project_out"};
 
 constexpr std::string_view kEmbeddingModule = "model.embed_tokens";
 
@@ -326,9 +343,11 @@ Status CheckVectors(const PairKey& key, const Pair& pair, const AdapterConfig& c
   }
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   for (const TensorEntry* vector : {pair.magnitude, pair.b_bias, pair.bias}) {
-    if (vector == nullptr || (!of_experts && !IsOfStates(key.target))) continue;
-    return Unsupported(label + ": tensor " + Quote(vector->name) + ": of " +
-                       (of_experts ? "experts and routers" : "linear attention") +
+    if (vector == nullptr || (!of_experts && !IsOfStates(key.target) && !IsBesideBlocks(key.target))) continue;
+    const char* const what = of_experts               ? "experts and routers"
+                             : IsOfStates(key.target) ? "linear attention"
+                                                      : "projections outside attention and feed-forward blocks";
+    return Unsupported(label + ": tensor " + Quote(vector->name) + ": of " + what +
                        ", only LoRA is supported, without DoRA and trained biases; merge the adapter into the base "
                        "model");
   }
@@ -433,11 +452,23 @@ Status CheckAttentionKind(const PairKey& key, const Pair& pair, const ModelConfi
                          (recurrent ? "linear attention, linear_attn" : "full attention, self_attn"));
 }
 
+// Layers have inputs of their own or not, and embeddings are narrower than hidden states or not.
+Status CheckBesideBlocks(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
+  const LinearShape shape = TargetShape(model, key.target, key.layer);
+  if (shape.in > 0 && shape.out > 0) return Ok{};
+  const bool projects = key.target == LoraTarget::kProjectIn || key.target == LoraTarget::kProjectOut;
+  return TensorError(
+      label, pair.a != nullptr ? *pair.a : *pair.bias,
+      "the base model has no module " + Quote(pair.plain_module) + ": its " +
+          (projects ? "embedding is as wide as its hidden states" : "layers have no inputs of their own"));
+}
+
 // A layer has a block of its own, a shared expert, or neither.
 Status CheckBlock(const PairKey& key, const Pair& pair, const ModelConfig& model, const std::string& label) {
   if (key.is_lm_head) return Ok{};
   RETURN_IF_ERROR(CheckAttentionKind(key, pair, model, label));
   if (IsOfStates(key.target)) return Ok{};
+  if (IsBesideBlocks(key.target)) return CheckBesideBlocks(key, pair, model, label);
   const bool of_experts = key.expert >= 0 || IsOfRouting(key.target);
   const bool has_it = key.target == LoraTarget::kSharedGate
                           ? model.HasExperts(key.layer) && model.experts->shared_gate
@@ -663,6 +694,16 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target, std::int64_
       return {model.hidden_size, model.recurrent ? model.recurrent->value_heads : 0};
     case LoraTarget::kOut:
       return {model.recurrent ? model.recurrent->Values() : 0, model.hidden_size};
+    case LoraTarget::kInputGate:
+      return {model.hidden_size, model.layer_input_size};
+    case LoraTarget::kInputProjection:
+      return {model.layer_input_size, model.hidden_size};
+    case LoraTarget::kLayerContext:
+      return {model.hidden_size, model.num_layers * model.layer_input_size};
+    case LoraTarget::kProjectIn:
+      return {model.embedding_size, model.hidden_size};
+    case LoraTarget::kProjectOut:
+      return {model.hidden_size, model.embedding_size};
   }
   CHECK(false);
 }

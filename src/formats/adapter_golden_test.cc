@@ -39,8 +39,12 @@ std::string ModuleName(const LoraModule& module) {
   const std::string target = LoraTargetName(module.target);
   if (module.target == LoraTarget::kLmHead) return target;
   if (module.target == LoraTarget::kEmbedding) return "model." + target;
+  if (module.target >= LoraTarget::kLayerContext) return "model." + target;
   const bool in_mlp = module.target >= LoraTarget::kGate;
-  const char* const block = IsOfStates(module.target) ? ".linear_attn." : in_mlp ? ".mlp." : ".self_attn.";
+  const char* const block = IsBesideBlocks(module.target) ? "."
+                            : IsOfStates(module.target)   ? ".linear_attn."
+                            : in_mlp                      ? ".mlp."
+                                                          : ".self_attn.";
   const std::string expert = module.expert < 0 ? "" : "experts." + std::to_string(module.expert) + ".";
   return "model.layers." + std::to_string(module.layer) + block + expert + target;
 }

@@ -17,7 +17,7 @@ struct TargetName {
   LoraTarget target;
   FusedLayers fused = FusedLayers::kNone;
 };
-constexpr std::array<TargetName, 21> kLayerTargets = {{
+constexpr std::array<TargetName, 23> kLayerTargets = {{
     {"self_attn.q_proj", LoraTarget::kQ},
     {"self_attn.k_proj", LoraTarget::kK},
     {"self_attn.v_proj", LoraTarget::kV},
@@ -37,8 +37,17 @@ constexpr std::array<TargetName, 21> kLayerTargets = {{
     {"linear_attn.in_proj_b", LoraTarget::kInB},
     {"linear_attn.in_proj_a", LoraTarget::kInA},
     {"linear_attn.out_proj", LoraTarget::kOut},
+    {"per_layer_input_gate", LoraTarget::kInputGate},
+    {"per_layer_projection", LoraTarget::kInputProjection},
     {"self_attn.qkv_proj", LoraTarget::kQ, FusedLayers::kQkv},
     {"mlp.gate_up_proj", LoraTarget::kGate, FusedLayers::kGateUp},
+}};
+
+// After "model.".
+constexpr std::array<TargetName, 3> kModelTargets = {{
+    {"per_layer_model_projection", LoraTarget::kLayerContext},
+    {"project_in", LoraTarget::kProjectIn},
+    {"project_out", LoraTarget::kProjectOut},
 }};
 
 // Parts of a name that mean something that loramux refuses by name.
@@ -265,11 +274,45 @@ bool ParseExperts(std::string_view rest, AdapterTensorName& result) {
   return true;
 }
 
-const TargetName* FindLayerTarget(std::string_view rest) {
-  for (const TargetName& target : kLayerTargets) {
-    if (rest == target.name) return &target;
+const TargetName* FindTarget(std::span<const TargetName> targets, std::string_view rest) {
+  const auto found = std::ranges::find(targets, rest, &TargetName::name);
+  return found == targets.end() ? nullptr : &*found;
+}
+
+// Whether it is the output layer, a head, the embedding, the final norm or another module outside the layers. `plain`:
+// the name of the module without wrappers.
+bool ParseOutsideLayers(std::string_view name, std::string_view plain, const NormNames& norms,
+                        AdapterTensorName& result) {
+  const bool weight = IsWeight(result.part);
+  std::string_view rest = plain;
+  ConsumePrefix(rest, "model.");
+  if (plain == "lm_head" || rest == "unembed_tokens") {
+    result.plain_module = "lm_head";
+    result.target = LoraTarget::kLmHead;
+    if (weight) result.own = OwnKind::kOutput;
+    return true;
   }
-  return nullptr;
+  if (weight && IsHeadName(plain)) {
+    result.plain_module = plain;
+    return result.head = true;
+  }
+  const bool of_embedding = name.find(".lora_embedding_") != std::string_view::npos;
+  if (rest == "embed_tokens" && (weight || of_embedding || result.part == AdapterTensorName::Part::kMagnitude)) {
+    result.plain_module = "model.embed_tokens";
+    result.target = LoraTarget::kEmbedding;
+    if (weight) result.own = OwnKind::kEmbedding;
+    return true;
+  }
+  if (weight && FindNorm(rest, false, norms)) {
+    result.plain_module = "model.norm";
+    result.own = OwnKind::kFinalNorm;
+    return true;
+  }
+  const TargetName* const target = FindTarget(kModelTargets, rest);
+  if (target == nullptr || weight) return false;
+  result.plain_module = "model." + std::string(rest);
+  result.target = target->target;
+  return true;
 }
 
 }  // namespace
@@ -292,17 +335,19 @@ const NormNames& GuessNormNames(std::span<const TensorEntry> tensors) {
 
 const FamilyNames* GuessFamilyNames(std::span<const TensorEntry> tensors) {
   for (const FamilyNames& names : AllFamilyNames()) {
-    const std::string layers = std::string(kRoot) + std::string(names.layers);
-    if (std::ranges::any_of(tensors, [&](const TensorEntry& tensor) { return tensor.name.starts_with(layers); })) {
-      return &names;
-    }
+    const auto is_theirs = [&](const TensorEntry& tensor) {
+      std::string_view module = tensor.name;
+      if (!ConsumePrefix(module, kRoot)) return false;
+      return module.starts_with(names.layers) ||
+             std::ranges::any_of(names.others, [&](const PartName& other) { return module.starts_with(other.theirs); });
+    };
+    if (std::ranges::any_of(tensors, is_theirs)) return &names;
   }
   return nullptr;
 }
 
 Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int64_t num_layers, const NormNames& norms,
                                                  const std::string& label, const FamilyNames* names) {
-  using Part = AdapterTensorName::Part;
   AdapterTensorName result;
   std::string_view module = name;
   if (!ConsumePrefix(module, kRoot)) return Refuse(name, label);
@@ -316,29 +361,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   if (names != nullptr) plain = OurName(*names, plain);
   std::string_view rest = plain;
   ConsumePrefix(rest, "model.");
-  if (plain == "lm_head" || rest == "unembed_tokens") {
-    result.plain_module = "lm_head";
-    result.target = LoraTarget::kLmHead;
-    if (IsWeight(result.part)) result.own = OwnKind::kOutput;
-    return result;
-  }
-  if (IsWeight(result.part) && IsHeadName(plain)) {
-    result.plain_module = plain;
-    result.head = true;
-    return result;
-  }
-  const bool of_embedding = name.find(".lora_embedding_") != std::string_view::npos;
-  if (rest == "embed_tokens" && (IsWeight(result.part) || of_embedding || result.part == Part::kMagnitude)) {
-    result.plain_module = "model.embed_tokens";
-    result.target = LoraTarget::kEmbedding;
-    if (IsWeight(result.part)) result.own = OwnKind::kEmbedding;
-    return result;
-  }
-  if (IsWeight(result.part) && FindNorm(rest, false, norms)) {
-    result.plain_module = "model.norm";
-    result.own = OwnKind::kFinalNorm;
-    return result;
-  }
+  if (ParseOutsideLayers(name, plain, norms, result)) return result;
   if (!ConsumePrefix(rest, "layers.")) return Refuse(name, label);
   result.plain_module = "model.layers." + std::string(rest);
   const auto layer = ConsumeLayer(rest, num_layers);
@@ -354,7 +377,7 @@ Result<AdapterTensorName> ParseAdapterTensorName(std::string_view name, std::int
   }
   result.layer = *layer;
   if (ParseExperts(rest, result)) return result;
-  const TargetName* target = FindLayerTarget(rest);
+  const TargetName* target = FindTarget(kLayerTargets, rest);
   if (target == nullptr) return Refuse(name, label);
   result.target = target->target;
   result.fused = target->fused;

@@ -56,9 +56,11 @@ struct AdapterTensorName {
 // `self_attn.qkv_proj` and `mlp.gate_up_proj`, parts of experts (`mlp.experts.M.{gate,up,down}_proj`,
 // `block_sparse_moe.experts.M.w{1,3,2}`), of all experts (`mlp.experts`, or `mlp.experts.w1` as Tinker has it) and of
 // routers (`mlp.gate`), `lm_head`, or
-// `model.unembed_tokens`, as Tinker calls it. There may be a `language_model.` part before or after `model.`, no
-// `model.` where the adapter was trained on a model without an output layer (AutoModel), and `_orig_mod.` anywhere,
-// which torch.compile adds. Of `lm_head` and `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`,
+// `model.unembed_tokens`, as Tinker calls it, or what few families have: `model.layers.N.per_layer_input_gate`,
+// `model.layers.N.per_layer_projection`, `model.per_layer_model_projection`, `model.project_in`, `model.project_out`.
+// There may be a `language_model.` part before or after `model.`, no `model.` where the adapter was trained on a model
+// without an output layer (AutoModel), and `_orig_mod.` anywhere, which torch.compile adds. Of `lm_head` and
+// `model.embed_tokens` also parses `.weight`, `.modules_to_save.weight`,
 // `.token_adapter.trainable_tokens_delta`, and
 // `.weight` after `.base_layer`, `.token_adapter.base_layer` and `.original_module`; of norms and of the heads `score`
 // and `classifier`, `.weight`; and VeLoRA's `MODULE.lora_velora_embed`, which acts on gradients alone. Error

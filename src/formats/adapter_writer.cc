@@ -32,8 +32,11 @@ std::string ShortName(const LoraModule& module) { return LoraTargetName(module.t
 std::string FullName(const LoraModule& module) {
   if (module.target == LoraTarget::kLmHead) return ShortName(module);
   if (module.target == LoraTarget::kEmbedding) return "model." + ShortName(module);
-  const bool attention = module.target <= LoraTarget::kO;
-  const char* const block = attention ? ".self_attn." : IsOfStates(module.target) ? ".linear_attn." : ".mlp.";
+  if (module.target >= LoraTarget::kLayerContext) return "model." + ShortName(module);
+  const char* const block = module.target <= LoraTarget::kO ? ".self_attn."
+                            : IsOfStates(module.target)     ? ".linear_attn."
+                            : IsBesideBlocks(module.target) ? "."
+                                                            : ".mlp.";
   return "model.layers." + std::to_string(module.layer) + block + ShortName(module);
 }
 

@@ -9,7 +9,10 @@ namespace loramux {
 // (layer index 0 is used). The embedding's row of a token is as a linear layer's product with a vector that is 1 at the
 // token and 0 elsewhere: its input is the vocabulary.
 // kGate, kUp and kDown are those of a layer's own feed-forward block, or of one expert; kRouter is the product that
-// chooses experts, and kSharedGate that of a shared expert's gate. The last five are those of recurrent layers.
+// chooses experts, and kSharedGate that of a shared expert's gate. kInQkv to kOut are those of recurrent layers.
+// kInputGate and kInputProjection make what a layer adds of its own input, and kLayerContext makes those inputs.
+// kProjectIn and kProjectOut stand between a narrow embedding and the hidden states. The last three belong to no layer
+// either.
 enum class LoraTarget : std::uint8_t {
   kQ,
   kK,
@@ -26,10 +29,19 @@ enum class LoraTarget : std::uint8_t {
   kInZ,
   kInB,
   kInA,
-  kOut
+  kOut,
+  kInputGate,
+  kInputProjection,
+  kLayerContext,
+  kProjectIn,
+  kProjectOut
 };
-constexpr bool IsOfStates(LoraTarget target) { return target >= LoraTarget::kInQkv; }
-constexpr bool IsOfRouting(LoraTarget target) { return target >= LoraTarget::kRouter && !IsOfStates(target); }
+constexpr bool IsOfStates(LoraTarget target) { return target >= LoraTarget::kInQkv && target <= LoraTarget::kOut; }
+constexpr bool IsOfRouting(LoraTarget target) {
+  return target == LoraTarget::kRouter || target == LoraTarget::kSharedGate;
+}
+// Whether it is of neither attention, a feed-forward block nor a vocabulary.
+constexpr bool IsBesideBlocks(LoraTarget target) { return target >= LoraTarget::kInputGate; }
 inline constexpr int kNumLoraTargets = 8;  // linear layers that every model has: those before kEmbedding
 // The name in PEFT: "q_proj", ..., "down_proj", "lm_head", "embed_tokens", "gate", ...
 const char* LoraTargetName(LoraTarget target);

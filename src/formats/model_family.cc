@@ -541,6 +541,8 @@ std::string OurName(const FamilyNames& names, std::string_view theirs) {
        {std::pair{kEmbedding, names.embedding}, std::pair{kNorm, names.norm}, std::pair{kHead, names.head}}) {
     if (theirs == of_family) return std::string(own);
   }
+  const auto other = std::ranges::find(names.others, theirs, &PartName::theirs);
+  if (other != names.others.end()) return std::string(other->ours);
   if (!theirs.starts_with(names.layers)) return std::string(theirs);
   const std::size_t dot = theirs.find('.', names.layers.size());
   if (dot == std::string_view::npos) return std::string(theirs);

@@ -291,7 +291,7 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   std::int64_t workspace = 0;
   for (const LoraOutput<Rows>& output : outputs) {
     std::vector<LoraSegment>& segments = w_.segments[count];
-    const std::int64_t max_rank = CollectSegments(layer, output.target, segments);
+    const std::int64_t max_rank = CollectSegments(layer, output, segments);
     if (segments.empty()) continue;
     projections[count++] = {segments, output.y, TargetShape(config_, output.target, layer).out};
     workspace += segments.back().end * max_rank;
@@ -309,14 +309,17 @@ void CpuOps::Linear(std::int64_t layer, Rows x, std::int64_t rows, const Matrix&
   MatMulWithLora(f_.context, with_lora);
 }
 
+bool CpuOps::IsOfBlock(Rows y) const { return y.data == w_.logits.data() || y.data == w_.last_embedded.Ensure(0).data; }
+
 // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
-std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
+std::int64_t CpuOps::CollectSegments(std::int64_t layer, const LoraOutput<Rows>& output,
+                                     std::vector<LoraSegment>& segments) {
   const std::span<const AdapterRowsOf<LoraView>> groups =
-      target == LoraTarget::kLmHead ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
+      IsOfBlock(output.y) ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
   std::int64_t max_rank = 0;
   segments.clear();
   for (const AdapterRowsOf<LoraView>& group : groups) {
-    const LoraWeights* const module = group.adapter->Find(layer, target, config_.num_layers);
+    const LoraWeights* const module = group.adapter->Find(layer, output.target, config_.num_layers);
     if (module == nullptr || !module->changes()) continue;
     segments.push_back({group.begin, group.end, *module});
     max_rank = std::max<std::int64_t>(max_rank, module->rank);

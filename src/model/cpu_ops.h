@@ -146,7 +146,9 @@ class CpuOps {
   template <typename F>
   void ForEachNorm(NormOf norm, std::span<const AdapterRowsOf<LoraView>> groups, std::int64_t rows,
                    const NormVectors& weights, const F& fn) const;
-  std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
+  std::int64_t CollectSegments(std::int64_t layer, const LoraOutput<Rows>& output, std::vector<LoraSegment>& segments);
+  // Whether they are the rows of the block of logits that was gathered last.
+  bool IsOfBlock(Rows y) const;
 
   const ModelConfig& config_;
   CpuWorkspace& w_;

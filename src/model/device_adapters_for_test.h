@@ -95,7 +95,8 @@ class DeviceAdaptersForTest {
         }
       }
     }
-    visit(0, LoraTarget::kLmHead);
+    for (const LoraTarget target : {LoraTarget::kLmHead, LoraTarget::kProjectIn, LoraTarget::kProjectOut})
+      visit(0, target);
   }
 
   // Appends the rows, each aligned; returns their offsets.

@@ -26,7 +26,7 @@ std::int64_t ExpertsOf(std::span<const DeviceLoraRows> modules) {
 }
 
 std::size_t ModuleCount(std::int64_t num_layers) {
-  return DeviceLoraView::Index(num_layers, LoraTarget::kRouter, num_layers);
+  return DeviceLoraView::Index(0, LoraTarget::kProjectOut, num_layers) + 1;
 }
 
 void Fill(const DeviceLoraRows& from, gpu::LoraModule& to) {
@@ -116,8 +116,8 @@ std::size_t DeviceLoraTables::Write(std::span<const DeviceLoraRows> modules, DTy
       continue;
     }
     if (module.expert < 0) slot.view.max_rank = std::max(slot.view.max_rank, rank);
-    if (module.target == LoraTarget::kLmHead) {
-      slot.view.targets.back() = 1;
+    if (IsAfterLayers(module.target)) {
+      slot.view.targets.back() |= AfterLayersBit(module.target);
     } else {
       slot.view.targets[static_cast<std::size_t>(module.layer)] |=
           static_cast<LayerTargets>(1u << static_cast<unsigned>(module.target));

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "formats/adapter_config.h"
@@ -19,14 +20,19 @@
 #include "gpu/kernels/own_rows.h"
 #include "memory/arena.h"
 #include "model/lora_view.h"
+#include "model/step_room.h"
 
 namespace loramux {
 
-// What of one layer is changed: bit t is that of LoraTarget t, of an expert too.
-using LayerTargets = std::uint16_t;
+// What of one layer is changed: bit t is that of LoraTarget t, of an expert too. Those of what comes after the layers
+// are in an entry of its own, which has bits of its own.
+constexpr bool IsAfterLayers(LoraTarget target) {
+  return target == LoraTarget::kLmHead || target == LoraTarget::kProjectOut;
+}
+constexpr LayerTargets AfterLayersBit(LoraTarget target) { return target == LoraTarget::kLmHead ? 1 : 2; }
 // Whether bits as DeviceLoraView::targets have the one of a layer's target.
 inline bool ChangesTarget(std::span<const LayerTargets> targets, std::int64_t layer, LoraTarget target) {
-  if (target == LoraTarget::kLmHead) return (targets.back() & 1) != 0;
+  if (IsAfterLayers(target)) return (targets.back() & AfterLayersBit(target)) != 0;
   return (targets[static_cast<std::size_t>(layer)] >> static_cast<int>(target) & 1) != 0;
 }
 
@@ -42,7 +48,7 @@ struct DeviceLoraView {
   // step's AssistPool.
   const std::uint32_t* gate = nullptr;
   std::int32_t assisted = -1;
-  // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is lm_head, bit 0.
+  // [num_layers + 1]: bit t is set if the adapter changes LoraTarget t of the layer; the last is of what comes after.
   std::vector<LayerTargets> targets;
   // Norms, and rows of the embedding and of the output matrix, that it brings, and its LoRA of the embedding, in device
   // memory; null: none. How many rows of the output matrix.
@@ -51,11 +57,15 @@ struct DeviceLoraView {
 
   bool Changes(std::int64_t layer, LoraTarget target) const { return ChangesTarget(targets, layer, target); }
   std::int32_t MostRank() const { return std::max(max_rank, expert_rank); }
-  // The index of a layer's target: that in LoraView::modules, and behind these that in LoraView::routers. REQUIRES: not
-  // the embedding's.
+  // The index of a layer's target: that in LoraView::modules, behind these that in LoraView::routers, then project_in
+  // and project_out. REQUIRES: not the embedding's, and none that devices refuse.
   static std::size_t Index(std::int64_t layer, LoraTarget target, std::int64_t num_layers) {
-    if (!IsOfRouting(target)) return LoraView::Index(layer, target, num_layers);
-    return LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1 + LoraView::RouterIndex(layer, target);
+    const std::size_t routers = LoraView::Index(0, LoraTarget::kLmHead, num_layers) + 1;
+    if (IsOfRouting(target)) return routers + LoraView::RouterIndex(layer, target);
+    if (!LoraView::IsRare(target)) return LoraView::Index(layer, target, num_layers);
+    CHECK(target == LoraTarget::kProjectIn || target == LoraTarget::kProjectOut);
+    return routers + LoraView::RouterIndex(num_layers, LoraTarget::kRouter) +
+           (target == LoraTarget::kProjectOut ? 1 : 0);
   }
 };
 

@@ -106,7 +106,8 @@ struct NormOf {
 //   Add(x, y)                        y += x times the model's residual scale
 //   Scale(x, rows, width, factor, cap) x *= factor; then, if cap > 0, x = cap tanh(x / cap), except where it is
 //                                    -infinity
-//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear of lm_head means them
+//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Linear into last_embedded and
+//                                    logits means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
 //   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
 //   Pool(x, pools)                   adds the rows [EmbeddingSize] of each range of `pools` to its sum, in their order

@@ -72,7 +72,7 @@ class ForwardPass {
     ops_.EmbedOwnRows(embedded);
     if (Projects()) {
       const Rows x = ops_.Input(embedded, rows_, config_.EmbeddingSize(), embedded);
-      Linear(0, x, rows_, weights_.project_in, weights_.no_bias, b_.hidden, {});
+      Linear(0, x, rows_, weights_.project_in, weights_.no_bias, b_.hidden, {{LoraTarget::kProjectIn, b_.hidden}});
     }
     if (config_.embedding_norm) ops_.NormOutput({.of_base_alone = true}, b_.hidden, weights_.embedding_norm);
     if (config_.position_rows_before) ops_.EmbedPositions(weights_.positions, b_.hidden);
@@ -82,16 +82,18 @@ class ForwardPass {
     if (config_.layer_input_size == 0) return;
     ops_.EmbedRows(weights_.layer_embedding, b_.layer_inputs);
     const Rows x = ops_.Input(b_.hidden, rows_, config_.hidden_size, b_.normed);
-    Linear(0, x, rows_, weights_.layer_context, weights_.no_bias, b_.layer_context, {});
+    Linear(0, x, rows_, weights_.layer_context, weights_.no_bias, b_.layer_context,
+           {{LoraTarget::kLayerContext, b_.layer_context}});
     ops_.MixLayerInputs(b_.layer_context, weights_.layer_context_norm, b_.layer_inputs);
   }
 
   // Adds what a layer makes of its own input.
   void AddLayerInput(std::int64_t layer, const Layer& w) {
     const Rows x = ops_.Input(b_.hidden, rows_, config_.hidden_size, b_.normed);
-    Linear(layer, x, rows_, w.input_gate, weights_.no_bias, b_.layer_gate, {});
+    Linear(layer, x, rows_, w.input_gate, weights_.no_bias, b_.layer_gate, {{LoraTarget::kInputGate, b_.layer_gate}});
     ops_.GateLayerInput(layer, b_.layer_gate, b_.layer_gated);
-    Linear(layer, b_.layer_gated, rows_, w.input_projection, weights_.no_bias, b_.normed, {});
+    Linear(layer, b_.layer_gated, rows_, w.input_projection, weights_.no_bias, b_.normed,
+           {{LoraTarget::kInputProjection, b_.normed}});
     ops_.NormOutput({.of_base_alone = true}, b_.normed, w.layer_input_norm);
     ops_.Add(b_.normed, b_.hidden);
   }
@@ -104,7 +106,7 @@ class ForwardPass {
   }
 
   Rows ProjectOut(const Rows& x, std::int64_t rows, const Rows& y) {
-    Linear(0, x, rows, weights_.project_out, weights_.no_bias, y, {});
+    Linear(0, x, rows, weights_.project_out, weights_.no_bias, y, {{LoraTarget::kProjectOut, y}});
     return ops_.Input(y, rows, config_.EmbeddingSize(), y);
   }
 

@@ -285,19 +285,19 @@ void GpuOps::LaunchLora(std::int64_t layer, Rows x, std::span<const LoraOutput<R
   FlushExpand();
   FlushAdd();
   const LoraTarget first = outputs.front().target;
-  const bool of_lm_head = first == LoraTarget::kLmHead;
-  const gpu::LoraWork& work = of_lm_head ? block_->lora : step_.lora;
+  const bool of_block = OfLogits(outputs.front().y);
+  const gpu::LoraWork& work = of_block ? block_->lora : step_.lora;
   if (work.max_expand == 0) return FlushProduct();
   gpu::LoraShrinkArguments shrink = {.x = x.low,
                                      .x_stride = x.stride,
                                      .in = TargetShape(config_, first, layer).in,
                                      .work = work,
                                      .partial = w_.activations().lora,
-                                     .partial_rows = of_lm_head ? block_->max_rows : step_.max_rows};
+                                     .partial_rows = of_block ? block_->max_rows : step_.max_rows};
   gpu::LoraExpandArguments expand = {
       .work = work, .partial = shrink.partial, .partial_rows = shrink.partial_rows, .in = shrink.in};
   for (const LoraOutput<Rows>& output : outputs) {
-    if (!of_lm_head && !ChangesTarget(step_.lora_targets, layer, output.target)) continue;
+    if (!of_block && !ChangesTarget(step_.lora_targets, layer, output.target)) continue;
     const std::int32_t slice = shrink.slices++;
     shrink.module[slice] = expand.module[slice] =
         static_cast<std::int32_t>(DeviceLoraView::Index(layer, output.target, config_.num_layers));

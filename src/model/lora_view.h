@@ -18,8 +18,10 @@ struct LoraView {
   // expert; experts: [num_layers, experts that it may change, 3]: gate, up, down.
   std::vector<LoraWeights> routers, experts;
   std::int64_t experts_of_layer = 0;
-  // In recurrent layers; empty if the adapter changes none: [num_layers, 5], from kInQkv on.
-  std::vector<LoraWeights> states;
+  // What few models have; empty if the adapter changes none: [num_layers, kRareTargets], from kInQkv on.
+  static constexpr int kRareTargets =
+      static_cast<int>(LoraTarget::kProjectOut) - static_cast<int>(LoraTarget::kInQkv) + 1;
+  std::vector<LoraWeights> rare;
   OwnRows embedding, output;  // rows that it brings in place of the base's
   EmbeddingLora embedding_lora;
   // [NormIndex of the final norm + 1] weights of norms that it brings, null: the base's; or empty.
@@ -29,26 +31,28 @@ struct LoraView {
   bool ChangesEmbedding() const { return embedding.count > 0 || embedding_lora.weights.rank > 0; }
   // What it does to a layer's target, or to that of an expert; null: nothing. REQUIRES: not kEmbedding.
   const LoraWeights* Find(std::int64_t layer, LoraTarget target, std::int64_t num_layers) const {
-    if (IsOfStates(target)) return states.empty() ? nullptr : &states[StateIndex(layer, target)];
+    if (IsRare(target)) return rare.empty() ? nullptr : &rare[RareIndex(layer, target)];
     if (!IsOfRouting(target)) return &modules[Index(layer, target, num_layers)];
     return routers.empty() ? nullptr : &routers[RouterIndex(layer, target)];
   }
   static std::size_t RouterIndex(std::int64_t layer, LoraTarget target) {
     return static_cast<std::size_t>(2 * layer + (target == LoraTarget::kSharedGate ? 1 : 0));
   }
-  static std::size_t StateIndex(std::int64_t layer, LoraTarget target) {
-    return static_cast<std::size_t>(5 * layer + static_cast<int>(target) - static_cast<int>(LoraTarget::kInQkv));
+  static bool IsRare(LoraTarget target) { return target >= LoraTarget::kInQkv; }
+  static std::size_t RareIndex(std::int64_t layer, LoraTarget target) {
+    return static_cast<std::size_t>(kRareTargets * layer + static_cast<int>(target) -
+                                    static_cast<int>(LoraTarget::kInQkv));
   }
   const LoraWeights* OfExpert(std::int64_t layer, std::int64_t expert, LoraTarget target) const {
     if (expert >= experts_of_layer) return nullptr;
     return &experts[ExpertIndex(layer, expert, target)];
   }
-  // Empties it, with room for `of_layer` experts of each layer, for routers and for recurrent layers; the place of a
-  // module that is not of the embedding. `expert` -1: none.
-  void Clear(std::int64_t num_layers, std::int64_t of_layer, bool of_routers, bool of_states = false) {
+  // Empties it, with room for `of_layer` experts of each layer, for routers and for rare targets; the place of a module
+  // that is not of the embedding. `expert` -1: none.
+  void Clear(std::int64_t num_layers, std::int64_t of_layer, bool of_routers, bool of_rare = false) {
     modules.assign(Index(0, LoraTarget::kLmHead, num_layers) + 1, LoraWeights{});
     routers.assign(of_routers ? static_cast<std::size_t>(2 * num_layers) : 0, LoraWeights{});
-    states.assign(of_states ? static_cast<std::size_t>(5 * num_layers) : 0, LoraWeights{});
+    rare.assign(of_rare ? static_cast<std::size_t>(kRareTargets * num_layers) : 0, LoraWeights{});
     experts.assign(static_cast<std::size_t>(num_layers * of_layer * 3), LoraWeights{});
     experts_of_layer = of_layer;
     embedding_lora = {};
@@ -56,7 +60,7 @@ struct LoraView {
   LoraWeights& PlaceOf(std::int64_t layer, LoraTarget target, std::int32_t expert, std::int64_t num_layers) {
     if (expert >= 0) return experts[ExpertIndex(layer, expert, target)];
     if (IsOfRouting(target)) return routers[RouterIndex(layer, target)];
-    if (IsOfStates(target)) return states[StateIndex(layer, target)];
+    if (IsRare(target)) return rare[RareIndex(layer, target)];
     return modules[Index(layer, target, num_layers)];
   }
   std::size_t ExpertIndex(std::int64_t layer, std::int64_t expert, LoraTarget target) const {

@@ -267,28 +267,28 @@ Status FindSplitExperts(ModelSource& source, const ModelConfig& c, const std::st
   return Ok{};
 }
 
-Status FindRouter(ModelSource& source, const ModelConfig& c, const std::string& layer, LayerTensors& t) {
+// Returns the name that it has in the files, after "model.layers.N.".
+Result<std::string_view> FindRouter(ModelSource& source, const ModelConfig& c, const std::string& layer,
+                                    LayerTensors& t) {
   const std::int64_t count = c.experts->route.experts;
   for (const char* name : {"mlp.gate", "block_sparse_moe.gate", "mlp.router", "block_sparse_moe.router.layer"}) {
     ASSIGN_OR_RETURN(t.router.weight, source.FindMatrix(layer + name, count, c.hidden_size));
     if (t.router.weight == nullptr) continue;
-    if (!c.experts->router_bias) return Ok{};
+    if (!c.experts->router_bias) return std::string_view(name);
     ASSIGN_OR_RETURN(t.router.bias, source.RequireVector(layer + name + ".bias", count));
-    return Ok{};
+    return std::string_view(name);
   }
   ASSIGN_OR_RETURN(t.router.weight, source.RequireMatrix(layer + "mlp.gate", count, c.hidden_size));
-  return Ok{};
+  return std::string_view(kExpertNames[0].router);
 }
 
 Status FindMlp(ModelSource& source, const ModelConfig& c, std::int64_t index, const std::string& layer,
                LayerTensors& t) {
   if (!c.HasExperts(index)) return FindBlock(source, c, c.BlockSize(index), layer + "mlp.", t);
-  RETURN_IF_ERROR(FindRouter(source, c, layer, t));
+  ASSIGN_OR_RETURN(const std::string_view router, FindRouter(source, c, layer, t));
   RETURN_IF_ERROR(FindStackedExperts(source, c, layer, t));
   if (t.experts.empty()) {
-    const std::string second = layer + kExpertNames[1].router;
-    ASSIGN_OR_RETURN(const auto router, source.FindMatrix(second, c.experts->route.experts, c.hidden_size));
-    RETURN_IF_ERROR(FindSplitExperts(source, c, layer, kExpertNames[router == nullptr ? 0 : 1], t));
+    RETURN_IF_ERROR(FindSplitExperts(source, c, layer, kExpertNames[router == kExpertNames[1].router ? 1 : 0], t));
   }
   if (c.experts->shared_size == 0) return Ok{};
   if (c.experts->shared_gate) {
@@ -357,13 +357,13 @@ Status FindEmbeddings(ModelSource& source, const ModelConfig& c, ModelTensors& t
   return Ok{};
 }
 
-// Calls visit(matrix, of_layer).
+// Calls visit(linear, of_layer) for those that have a weight.
 template <typename Visit>
-void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
+void ForEachLinear(const ModelTensors& tensors, const Visit& visit) {
   bool of_layer = false;
   const auto visit_all = [&](std::initializer_list<LinearTensors> linears) {
     for (const LinearTensors& linear : linears) {
-      if (linear.weight != nullptr) visit(*linear.weight, of_layer);
+      if (linear.weight != nullptr) visit(linear, of_layer);
     }
   };
   visit_all({tensors.embedding, tensors.positions, tensors.project_in, tensors.project_out, tensors.lm_head});
@@ -374,6 +374,12 @@ void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
                t.input_gate, t.input_projection});
     for (const BlockTensors& expert : t.experts) visit_all({expert.gate, expert.up, expert.down});
   }
+}
+
+// Calls visit(matrix, of_layer).
+template <typename Visit>
+void ForEachMatrix(const ModelTensors& tensors, const Visit& visit) {
+  ForEachLinear(tensors, [&](const LinearTensors& linear, bool of_layer) { visit(*linear.weight, of_layer); });
 }
 
 }  // namespace
@@ -399,6 +405,26 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& so
   }
   RETURN_IF_ERROR(source.CheckAllUsed());
   return t;
+}
+
+std::int64_t ParameterCount(const ModelTensors& tensors) {
+  std::int64_t count = 0;
+  ForEachLinear(tensors, [&](const LinearTensors& linear, bool) {
+    count += linear.weight->rows() * linear.weight->columns() + static_cast<std::int64_t>(linear.bias.size());
+  });
+  const auto add = [&](std::initializer_list<const std::vector<float>*> vectors) {
+    for (const std::vector<float>* vector : vectors) count += static_cast<std::int64_t>(vector->size());
+  };
+  const auto add_norms = [&](std::initializer_list<const NormTensors*> norms) {
+    for (const NormTensors* norm : norms) add({&norm->weight, &norm->bias});
+  };
+  add_norms({&tensors.final_norm, &tensors.embedding_norm, &tensors.layer_context_norm});
+  for (const LayerTensors& t : tensors.layers) {
+    add_norms({&t.input_norm, &t.attention_output_norm, &t.mlp_norm, &t.mlp_output_norm, &t.q_norm, &t.k_norm,
+               &t.layer_input_norm});
+    add({&t.sinks, &t.scale, &t.conv, &t.rate, &t.dt_bias, &t.state_norm});
+  }
+  return count;
 }
 
 std::int64_t MatrixBytes(const ModelTensors& tensors) {

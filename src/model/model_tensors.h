@@ -63,6 +63,9 @@ struct ModelTensors {
 // missing, misshapen, mistyped or has no place in the model (Error::param is its name).
 Result<ModelTensors> FindModelTensors(const ModelConfig& config, ModelSource& source);
 
+// The numbers that the model computes with, whatever types they are stored in. A table that ties embedding and output
+// layer counts once.
+std::int64_t ParameterCount(const ModelTensors& tensors);
 // The bytes of all matrices in the files.
 std::int64_t MatrixBytes(const ModelTensors& tensors);
 // The bytes of all matrices in memory, by the format that they keep unless options name another.

@@ -20,16 +20,19 @@ inline std::int64_t RowRoom(std::int64_t rows) {
   return room;
 }
 
+// As DeviceLoraView::targets has them.
+using LayerTargets = std::uint32_t;
+
 // What a step's launches cover instead of just its own rows, so that the launches of other steps are the same: a
 // recorded graph of one serves all. Launches read on the device how many rows, chunks and items there are.
 struct StepRoom {
   std::int64_t rows = 0, logit_rows = 0;  // at least those of the batch
   std::int32_t max_rank = 0;              // largest rank of any adapter; 0: launches nothing for adapters
   // As DeviceLoraView::targets: those that any adapter may change, the batch's own included. In host memory.
-  std::span<const std::uint16_t> lora_targets;
+  std::span<const LayerTargets> lora_targets;
 
-  // Whether launches run for lm_head's adapters.
-  bool LoraOfLmHead() const { return max_rank > 0 && (lora_targets.back() & 1) != 0; }
+  // Whether launches run for adapters of what comes after the layers.
+  bool LoraAfterLayers() const { return max_rank > 0 && lora_targets.back() != 0; }
 };
 
 }  // namespace loramux

@@ -163,7 +163,7 @@ void StepUpload::WidenTo(const StepRoom& room) {
     counts_.lora_items += most.shrink + most.expand;
   };
   if (room.max_rank > 0) widen(items_[0], room.rows);
-  if (room.LoraOfLmHead() && items_.size() > 1) widen(items_[1], room.logit_rows);
+  if (room.LoraAfterLayers() && items_.size() > 1) widen(items_[1], room.logit_rows);
 }
 
 // Sequences of one row go to the decode kernel. A group has no more chunks than its partial sums have room for.
@@ -213,7 +213,7 @@ void StepUpload::ListLora(const Batch& batch, const StepRoom* room) {
   shrink_.clear();
   expand_.clear();
   items_.clear();
-  items_.push_back(AppendItems(batch.adapters, /*of_lm_head=*/false));
+  items_.push_back(AppendItems(batch.adapters, /*of_block=*/false));
   ListPieces(batch, room);
   if (batch.num_logit_rows > 0) items_.push_back(AppendItems(batch.AdaptersOf(batch.logits), true));
   for (const LogitBlock& block : batch.scored) items_.push_back(AppendItems(batch.AdaptersOf(block), true));
@@ -238,11 +238,11 @@ void StepUpload::ListPieces(const Batch& batch, const StepRoom* room) {
   piece_room_ = room != nullptr ? static_cast<std::size_t>(room->rows) : pieces_.size();
 }
 
-StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head) {
+StepUpload::ItemRange StepUpload::AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_block) {
   ItemRange range = {.first_shrink = shrink_.size(), .first_expand = expand_.size()};
   for (const auto& group : groups) {
     const DeviceLoraView& adapter = *group.adapter;
-    if (adapter.max_rank == 0 || (of_lm_head && !adapter.Changes(0, LoraTarget::kLmHead))) continue;
+    if (adapter.max_rank == 0 || (of_block && adapter.targets.back() == 0)) continue;
     gpu::AppendLoraItems(adapter.modules, adapter.dtype, adapter.max_rank, static_cast<std::int32_t>(group.begin),
                          static_cast<std::int32_t>(group.end - group.begin), shrink_, expand_, adapter.gate);
     range.max_rank = std::max(range.max_rank, adapter.max_rank);

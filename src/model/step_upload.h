@@ -128,7 +128,7 @@ class StepUpload {
   void ListPieces(const StepRows<DeviceLoraView>& batch, const StepRoom* room);
   // Rounds the counts up to the room.
   void WidenTo(const StepRoom& room);
-  ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_lm_head);
+  ItemRange AppendItems(std::span<const AdapterRowsOf<DeviceLoraView>> groups, bool of_block);
   // A copy in an array with room for `room` values.
   template <typename T>
   const T* Copy(std::span<const T> values, std::size_t room);

@@ -33,13 +33,13 @@ class LoraViewBuilder {
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     std::int64_t experts = 0;
-    bool routers = false, states = false;
+    bool routers = false, rare = false;
     for (const ModulePlace& module : layout.modules) {
       experts = std::max<std::int64_t>(experts, module.expert + 1);
       routers |= IsOfRouting(module.target);
-      states |= IsOfStates(module.target);
+      rare |= LoraView::IsRare(module.target);
     }
-    built.view.Clear(num_layers_, experts, routers, states);
+    built.view.Clear(num_layers_, experts, routers, rare);
     for (const ModulePlace& module : layout.modules) {
       if (module.target == LoraTarget::kEmbedding) built.view.embedding_lora.tokens = module.in;
       LoraWeights& weights = module.target == LoraTarget::kEmbedding

@@ -168,6 +168,11 @@ std::size_t AssistGroupOf(LoraTarget target) {
     case LoraTarget::kInB:
     case LoraTarget::kInA:
     case LoraTarget::kOut:
+    case LoraTarget::kInputGate:
+    case LoraTarget::kInputProjection:
+    case LoraTarget::kLayerContext:
+    case LoraTarget::kProjectIn:
+    case LoraTarget::kProjectOut:
       break;
   }
   return 4;
@@ -260,6 +265,11 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
       case LoraTarget::kInB:
       case LoraTarget::kInA:
       case LoraTarget::kOut:
+      case LoraTarget::kInputGate:
+      case LoraTarget::kInputProjection:
+      case LoraTarget::kLayerContext:
+      case LoraTarget::kProjectIn:
+      case LoraTarget::kProjectOut:
         break;
     }
   }

@@ -14,6 +14,7 @@ from make_models import ALL_LINEAR, ATTENTION, adapter, case, command, load_mode
 
 NEOX_LINEAR = ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]
 DELTA_LINEAR = [f"in_proj_{part}" for part in ("qkv", "z", "a", "b")] + ["out_proj"]
+INPUT_LINEAR = ["per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"]
 OPT_LINEAR = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 WITH_IMAGES = {"auto": "AutoModelForImageTextToText"}
 BOTH_NAMES = ("text_class", "language_model_first")
@@ -428,6 +429,9 @@ def families():
         family("opt_post_norm", "opt", opt(do_layer_norm_before=False, word_embed_proj_dim=24), [
             plain("all_r4", OPT_LINEAR),
             plain("fc_r4", ["fc1", "fc2"]),
+            plain("everything_r4", "all-linear", "the projections of the embedding too"),
+            plain("projections_r4", ["project_in", "project_out"]),
+            plain("out_r4", ["project_out"]),
         ], "norms after attention and MLP, none at the end; embeddings narrower than the layers", min_distinct=4),
 
         family("falcon_7b", "falcon", falcon(rope_theta=10000.0), [
@@ -473,6 +477,8 @@ def families():
                     plain("all_r4", ALL_LINEAR),
                     plain("kv_r4", ["k_proj", "v_proj"]),
                     plain("down_r4", ["down_proj"]),
+                    plain("everything_r4", "all-linear", "the projections of the layers' inputs too"),
+                    plain("inputs_r4", INPUT_LINEAR),
                 ],
                "as its models of few parameters: inputs for each layer; the last two layers take keys and values of those "
                "before, and have wider MLPs; full layers have larger heads"),

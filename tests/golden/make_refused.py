@@ -303,6 +303,8 @@ def by_hand():
             pair(mlp + "experts", r=16), base=BASE, target_parameters=["mlp.experts.down_proj"])
     experts("experts_router_of_dense", [f"{mlp[17:]}gate", "no experts"], "a router of a dense model", pair(mlp + "gate", fan_out=8),
             base=BASE)
+    experts("experts_router_untargeted", [f"{moe[17:]}gate", "target_modules"], "a router, and target_modules is empty",
+            pair(moe + "gate", fan_out=8), targets=())
     experts("experts_out_of_range", [f"{moe[17:]}experts.8.w1", "8 experts"], "expert 8 of 8", pair(moe + "experts.8.w1"))
     experts("experts_number_huge", [moe + "experts.99999999999.w1"], "an expert beyond 32 bits", pair(moe + "experts.99999999999.w1"))
     experts("experts_wrong_part", [moe + "experts.1.w4"], "a part that experts lack", pair(moe + "experts.1.w4"))
@@ -360,10 +362,20 @@ def by_hand():
               "gemma4", "model.layers.1.self_attn.v_proj", 32, 16)
     of_family("family_keys_of_another_layer", ["reads the keys and values of layer 2"], "keys of a layer without any",
               "gemma4_small", "model.layers.4.self_attn.k_proj", 32, 24)
-    of_family("family_layer_input", ["unknown name"], "what makes a layer's own input of Gemma 4", "gemma4_small",
-              "model.layers.0.per_layer_input_gate", 32, 8)
-    of_family("family_projection", ["unknown name"], "the projection of OPT-350M's embedding", "opt_post_norm",
-              "model.decoder.project_in", 24, 32)
+    of_family("family_layer_input", ["its layers have no inputs of their own"], "a layer's own input in a model without",
+              "gemma4", "model.layers.0.per_layer_input_gate", 32, 8)
+    of_family("family_layer_context", ["its layers have no inputs of their own"], "what makes the layers' own inputs, in a "
+              "model without", "gemma4", "model.per_layer_model_projection", 32, 48)
+    of_family("family_layer_shape", ["expected [rank, 32]"], "a gate of another model's size", "gemma4_small",
+              "model.layers.0.per_layer_input_gate", 24, 8)
+    of_family("family_projection", ["its embedding is as wide as its hidden states"], "the projection of OPT-350M's "
+              "embedding, in another OPT", "opt", "model.decoder.project_in", 24, 32)
+    dora = pair("base_model.model.model.decoder.project_in", fan_in=24)
+    add("family_projection_dora", ["model.decoder.project_in", "without DoRA"], "DoRA of a projection of the embedding",
+        plain_config(base_model_name_or_path="loramux-golden/opt_post_norm", target_modules=["project_in"], use_dora=True),
+        {**dora, "base_model.model.model.decoder.project_in.lora_magnitude_vector": torch.ones(32)}, base="opt_post_norm")
+    of_family("family_projection_layer", ["unknown name"], "a projection of the embedding within a layer", "opt_post_norm",
+              "model.decoder.layers.0.project_in", 24, 32)
 
     def bad(name, why, data, must=()):
         add(f"file_{name}", [TENSOR_FILE, *must], why, tensors=data)
