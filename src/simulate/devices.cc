@@ -64,7 +64,8 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"npu-64", "FastLibra's NPU, 64 GB", 64 * kGiB, 1600e9, 256e12, 31.5e9, 31.5e9},
 });
 
-// From the models' published config.json.
+// From the models' published config.json, or from who repeats it: transformers' default of the class, Lightning AI's
+// LitGPT, NVIDIA's Megatron Bridge. models_test.cc compares what follows with the published numbers of parameters.
 constexpr std::array kModels = std::to_array<ModelShape>({
     {"llama-7b", 32, 4096, 32, 32, 11008, 32000},
     {"llama-13b", 40, 5120, 40, 40, 13824, 32000},
@@ -72,18 +73,44 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"llama-34b", 48, 8192, 64, 8, 22016, 32000},  // CodeLlama-34B: the only Llama of that size
     {"llama-70b", 80, 8192, 64, 8, 28672, 32000},
     {"llama-3-8b", 32, 4096, 32, 8, 14336, 128256},
+    {"llama-3.2-1b", 16, 2048, 32, 8, 8192, 128256, 0, /*tied=*/true},
+    {"llama-3.2-3b", 28, 3072, 24, 8, 8192, 128256, 0, /*tied=*/true},
     {"mistral-7b", 32, 4096, 32, 8, 14336, 32000},
     {"qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064},
+    {"ministral-3-8b", 34, 4096, 32, 8, 14336, 131072, 128},
+    {"qwen3-0.6b", 28, 1024, 16, 8, 3072, 151936, 128, /*tied=*/true},
+    {"qwen3-1.7b", 28, 2048, 16, 8, 6144, 151936, 128, /*tied=*/true},
     {"qwen3-4b", 36, 2560, 32, 8, 9728, 151936, 128, /*tied=*/true},
     {"qwen3-8b", 36, 4096, 32, 8, 12288, 151936, 128},
+    {"qwen3-14b", 40, 5120, 40, 8, 17408, 151936, 128},
+    {"qwen3-32b", 64, 5120, 64, 8, 25600, 151936, 128},
+    {"gemma-2-2b", 26, 2304, 8, 4, 9216, 256000, 256, /*tied=*/true},
+    {"gemma-2-9b", 42, 3584, 16, 8, 14336, 256000, 256, /*tied=*/true},
+    {"gemma-2-27b", 46, 4608, 32, 16, 36864, 256000, 128, /*tied=*/true},
+    {"gemma-3-1b", 26, 1152, 4, 1, 6912, 262144, 256, /*tied=*/true},
     {"gemma-3-4b", 34, 2560, 8, 4, 10240, 262208, 256, /*tied=*/true},
     {"gemma-3-12b", 48, 3840, 16, 8, 15360, 262208, 256, /*tied=*/true},
     {"gemma-3-27b", 62, 5376, 32, 16, 21504, 262208, 128, /*tied=*/true},
+    {"phi-3-mini", 32, 3072, 32, 32, 8192, 32064},
+    {"phi-4-mini", 32, 3072, 24, 8, 8192, 200064, 0, /*tied=*/true},
     {"phi-4", 40, 5120, 40, 10, 17920, 100352},
     {"smollm3-3b", 36, 2048, 16, 4, 11008, 128256, 0, /*tied=*/true},
+    {"granite-3.3-8b", 40, 4096, 32, 8, 12800, 49159, 0, /*tied=*/true},
+    {"olmo-2-7b", 32, 4096, 32, 32, 11008, 100352},
+    {"glm-4-9b", 40, 4096, 32, 2, 13696, 151552, 128},
+    {"exaone-4.0-1.2b", 30, 2048, 32, 8, 4096, 102400, 64, /*tied=*/true},
+    {"stablelm-3b", 32, 2560, 32, 32, 6912, 50304},
+    {"pythia-1.4b", 24, 2048, 16, 16, 8192, 50304, 0, false, 0, 0, /*gated=*/false},
+    {"pythia-6.9b", 32, 4096, 32, 32, 16384, 50432, 0, false, 0, 0, /*gated=*/false},
+    {"gpt-neox-20b", 44, 6144, 64, 64, 24576, 50432, 0, false, 0, 0, /*gated=*/false},
+    {"falcon-7b", 32, 4544, 71, 1, 18176, 65024, 0, true, 0, 0, /*gated=*/false},
+    {"falcon-40b", 60, 8192, 128, 8, 32768, 65024, 0, true, 0, 0, /*gated=*/false},
     {"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 0, false, 8, 2},
+    {"mixtral-8x22b", 56, 6144, 48, 8, 16384, 32768, 0, false, 8, 2},
     {"qwen3-30b-a3b", 48, 2048, 32, 4, 768, 151936, 128, false, 128, 8},
+    {"qwen3-235b-a22b", 94, 4096, 64, 4, 1536, 151936, 128, false, 128, 8},
     {"gpt-oss-20b", 24, 2880, 64, 8, 2880, 201088, 64, false, 32, 4},
+    {"gpt-oss-120b", 36, 2880, 64, 8, 2880, 201088, 64, false, 128, 4},
 });
 
 template <typename Shape>
@@ -184,8 +211,8 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, std::span
   CpuAssist assist{.layers = model.layers, .cores = kCpuCores};
   const std::int64_t query = model.QueryWidth(), kv = model.KvWidth(), hidden = model.hidden, wide = model.intermediate;
   const std::array<std::int64_t, 5> base = {model.layers * hidden * (query + 2 * kv), model.layers * query * hidden,
-                                            model.layers * 2 * hidden * wide, model.layers * wide * hidden,
-                                            hidden * model.vocab};
+                                            model.layers * (model.gated ? 2 : 1) * hidden * wide,
+                                            model.layers * wide * hidden, hidden * model.vocab};
   const std::array<std::int64_t, 5> input = {hidden, query, hidden, wide, hidden};
   std::array<bool, 5> used = {};
   std::int64_t values = 0;
@@ -227,15 +254,17 @@ double SimulatedDevice::SecondsOf(const StepLoad& load) const {
 
 std::int64_t ModelShape::MatmulParameters() const {
   const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth());
-  const std::int64_t feed_forward = 3 * hidden * intermediate * std::max<std::int64_t>(1, experts) + hidden * experts;
-  return layers * (attention + feed_forward) + hidden * vocab;
+  const std::int64_t feed_forward = BlockParameters() * std::max<std::int64_t>(1, experts) + hidden * experts;
+  return layers * (attention + feed_forward) + hidden * vocab + more_products;
 }
 
 std::int64_t ModelShape::ActiveParameters() const {
-  return MatmulParameters() - layers * 3 * hidden * intermediate * (experts - experts_per_token);
+  return MatmulParameters() - layers * BlockParameters() * (experts - experts_per_token);
 }
 
-std::int64_t ModelShape::Parameters() const { return MatmulParameters() + (tied ? 0 : hidden * vocab); }
+std::int64_t ModelShape::Parameters() const {
+  return MatmulParameters() + (tied ? 0 : hidden * vocab) + more_embeddings;
+}
 
 std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets) const {
   std::int64_t elements = 0;
@@ -250,6 +279,8 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
         elements += layers * (hidden + KvWidth());
         break;
       case LoraTarget::kGate:
+        if (!gated) break;
+        [[fallthrough]];
       case LoraTarget::kUp:
       case LoraTarget::kDown:
         elements += layers * (hidden + intermediate) * std::max<std::int64_t>(1, experts);
@@ -276,18 +307,60 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
   return 2 * elements;
 }
 
+namespace {
+
+// The parameters of all products of a model.
+std::int64_t ProductsOf(const ModelConfig& config) {
+  std::int64_t products = 0;
+  const auto add = [&](LoraTarget target, std::int64_t layer, std::int32_t expert = -1, std::int64_t times = 1) {
+    const LinearShape shape = TargetShape(config, target, layer, expert);
+    products += times * shape.in * shape.out;
+  };
+  const auto add_block = [&](std::int64_t layer, std::int32_t expert, std::int64_t times) {
+    if (config.gated) add(LoraTarget::kGate, layer, expert, times);
+    add(LoraTarget::kUp, layer, expert, times);
+    add(LoraTarget::kDown, layer, expert, times);
+  };
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    add(LoraTarget::kQ, layer);
+    if (!config.SharesKv(layer)) add(LoraTarget::kK, layer);
+    if (!config.SharesKv(layer) && !config.ValuesAreKeys(layer)) add(LoraTarget::kV, layer);
+    add(LoraTarget::kO, layer);
+    if (config.HasOwnBlock(layer)) add_block(layer, -1, 1);
+    for (const LoraTarget target : {LoraTarget::kInputGate, LoraTarget::kInputProjection}) add(target, layer);
+    if (!config.HasExperts(layer)) continue;
+    add(LoraTarget::kRouter, layer);
+    if (config.experts->shared_gate) add(LoraTarget::kSharedGate, layer);
+    add_block(layer, 0, config.experts->route.experts);
+  }
+  for (const LoraTarget target :
+       {LoraTarget::kLayerContext, LoraTarget::kProjectIn, LoraTarget::kProjectOut, LoraTarget::kLmHead})
+    add(target, 0);
+  return products;
+}
+
+}  // namespace
+
 ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
-  return {.name = name,
-          .layers = config.num_layers,
-          .hidden = config.hidden_size,
-          .heads = config.num_heads,
-          .kv_heads = config.num_kv_heads,
-          .intermediate = config.experts ? config.experts->intermediate_size : config.intermediate_size,
-          .vocab = config.vocab_size,
-          .head_dim = config.head_dim,
-          .tied = config.tie_word_embeddings,
-          .experts = config.experts ? config.experts->route.experts : 0,
-          .experts_per_token = config.experts ? config.experts->route.per_token : 0};
+  ModelShape shape = {.name = name,
+                      .layers = config.num_layers,
+                      .hidden = config.hidden_size,
+                      .heads = config.num_heads,
+                      .kv_heads = config.num_kv_heads,
+                      .intermediate = config.experts ? config.experts->intermediate_size : config.intermediate_size,
+                      .vocab = config.vocab_size,
+                      .head_dim = config.head_dim,
+                      .tied = config.tie_word_embeddings,
+                      .experts = config.experts ? config.experts->route.experts : 0,
+                      .experts_per_token = config.experts ? config.experts->route.per_token : 0,
+                      .gated = config.gated};
+  shape.more_products = ProductsOf(config) - shape.MatmulParameters();
+  const std::int64_t embedding = config.EmbeddingSize() - config.hidden_size;
+  const std::int64_t positions = config.max_position + config.position_rows_before.value_or(0);
+  shape.more_embeddings = (config.tie_word_embeddings ? 0 : embedding * config.vocab_size) +
+                          config.vocab_size * config.num_layers * config.layer_input_size +
+                          (config.position_rows_before ? positions * config.hidden_size : 0);
+  return shape;
 }
 
 Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {

@@ -27,10 +27,16 @@ struct ModelShape {
   bool tied = false;          // whether the embedding matrix is also the output matrix
   // Of a mixture of experts, in all layers, of which `intermediate` is the size of one; 0: it is none.
   std::int64_t experts = 0, experts_per_token = 0;
+  bool gated = true;  // a feed-forward block has three matrices, else two
+  // What the sizes above do not say: shared experts, layers of other sizes, inputs of layers, projections; rows of
+  // positions and of the layers' inputs. May be negative.
+  std::int64_t more_products = 0, more_embeddings = 0;
 
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
+  // Those of one feed-forward block, or of one expert.
+  std::int64_t BlockParameters() const { return (gated ? 3 : 2) * hidden * intermediate; }
   std::int64_t Parameters() const;        // including embeddings and output matrix
   std::int64_t MatmulParameters() const;  // without the embeddings
   std::int64_t ActiveParameters() const;  // those of them that each token is multiplied with

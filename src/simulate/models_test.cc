@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <set>
 
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
@@ -38,14 +39,27 @@ TEST(Devices, ShapesGiveThePublishedSizes) {
   EXPECT_NEAR(static_cast<double>(FindModel("llama-3-8b").value().Parameters()), 8.03e9, 0.01e9);
   // As the models' cards say; of Gemma 3 the language model.
   const std::map<std::string_view, double> cards = {
-      {"mistral-7b", 7.24e9}, {"qwen2.5-7b", 7.62e9},   {"qwen3-4b", 4.02e9},      {"qwen3-8b", 8.19e9},
-      {"gemma-3-4b", 3.88e9}, {"gemma-3-12b", 11.8e9},  {"gemma-3-27b", 27.0e9},   {"phi-4", 14.7e9},
-      {"smollm3-3b", 3.08e9}, {"mixtral-8x7b", 46.7e9}, {"qwen3-30b-a3b", 30.5e9}, {"gpt-oss-20b", 20.9e9}};
+      {"mistral-7b", 7.24e9},      {"qwen2.5-7b", 7.62e9},     {"qwen3-4b", 4.02e9},       {"qwen3-8b", 8.19e9},
+      {"gemma-3-4b", 3.88e9},      {"gemma-3-12b", 11.8e9},    {"gemma-3-27b", 27.0e9},    {"phi-4", 14.7e9},
+      {"smollm3-3b", 3.08e9},      {"mixtral-8x7b", 46.7e9},   {"qwen3-30b-a3b", 30.5e9},  {"gpt-oss-20b", 20.9e9},
+      {"llama-3.2-1b", 1.24e9},    {"llama-3.2-3b", 3.21e9},   {"ministral-3-8b", 8.49e9}, {"qwen3-0.6b", 0.596e9},
+      {"qwen3-1.7b", 1.72e9},      {"qwen3-14b", 14.8e9},      {"qwen3-32b", 32.8e9},      {"gemma-2-2b", 2.61e9},
+      {"gemma-2-9b", 9.24e9},      {"gemma-2-27b", 27.2e9},    {"gemma-3-1b", 1.0e9},      {"phi-3-mini", 3.82e9},
+      {"phi-4-mini", 3.84e9},      {"granite-3.3-8b", 8.17e9}, {"olmo-2-7b", 7.3e9},       {"glm-4-9b", 9.4e9},
+      {"exaone-4.0-1.2b", 1.28e9}, {"stablelm-3b", 2.8e9},     {"pythia-1.4b", 1.4146e9},  {"pythia-6.9b", 6.857e9},
+      {"gpt-neox-20b", 20.55e9},   {"falcon-7b", 6.92e9},      {"falcon-40b", 41.3e9},     {"mixtral-8x22b", 141e9},
+      {"qwen3-235b-a22b", 235e9},  {"gpt-oss-120b", 117e9}};
+  std::set<std::string_view> unchecked = {"llama-7b", "llama-13b", "llama-30b", "llama-34b", "llama-70b", "llama-3-8b"};
+  for (const ModelShape& shape : ModelShapes()) {
+    EXPECT_EQ(cards.contains(shape.name), !unchecked.contains(shape.name)) << shape.name;
+  }
   for (const auto& [name, parameters] : cards) {
     EXPECT_NEAR(static_cast<double>(FindModel(name).value().Parameters()), parameters, 0.01 * parameters) << name;
   }
   EXPECT_NEAR(static_cast<double>(FindModel("mixtral-8x7b").value().ActiveParameters()), 12.7e9, 0.1e9);
   EXPECT_NEAR(static_cast<double>(FindModel("qwen3-30b-a3b").value().ActiveParameters()), 3.04e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("qwen3-235b-a22b").value().ActiveParameters()), 22e9, 0.6e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("gpt-oss-120b").value().ActiveParameters()), 5.1e9, 0.6e9);
   EXPECT_EQ(FindModel("llama-7b").value().KvBytesPerToken(), 512 * 1024);
   EXPECT_EQ(FindModel("llama-3-8b").value().KvBytesPerToken(), 128 * 1024);
 }
@@ -74,6 +88,53 @@ TEST(Devices, TargetsAndShapesOfFiles) {
   EXPECT_EQ(shape.QueryWidth(), 2048);
   EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 2 * 1024);
   EXPECT_EQ(shape.Parameters(), 2 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) + 1000 * 1024);
+}
+
+// Without a gate a block has two matrices; what the sizes do not say is counted from the configuration.
+TEST(Devices, ShapesOfOtherFamilies) {
+  ModelConfig config{.hidden_size = 64,
+                     .num_layers = 2,
+                     .num_heads = 4,
+                     .num_kv_heads = 4,
+                     .head_dim = 16,
+                     .intermediate_size = 256,
+                     .vocab_size = 1000};
+  config.gated = false;
+  const std::int64_t layer = 4 * 64 * 64 + 2 * 64 * 256;
+  EXPECT_EQ(ShapeOf(config, "m").Parameters(), 2 * layer + 2 * 1000 * 64);
+  EXPECT_EQ(ShapeOf(config, "m").more_products, 0);
+  const auto all = ParseLoraTargets({"gate", "up", "down"}).value();
+  EXPECT_EQ(ShapeOf(config, "m").AdapterBytesPerRank(all), 2 * 2 * 2 * (64 + 256));
+
+  config.embedding_size = 32;  // as OPT-350M's
+  config.max_position = 128;
+  config.position_rows_before = 2;
+  EXPECT_EQ(ShapeOf(config, "m").Parameters(), 2 * layer + 2 * 1000 * 32 + 2 * 32 * 64 + 130 * 64);
+
+  config = {.hidden_size = 64,
+            .num_layers = 2,
+            .num_heads = 4,
+            .num_kv_heads = 4,
+            .head_dim = 16,
+            .intermediate_size = 256,
+            .vocab_size = 1000,
+            .tie_word_embeddings = true};
+  config.layer_input_size = 8;  // as Gemma 4's
+  const std::int64_t gated = 4 * 64 * 64 + 3 * 64 * 256, inputs = 2 * 64 * 8;
+  EXPECT_EQ(ShapeOf(config, "m").Parameters(), 2 * (gated + inputs) + 1000 * 64 + 64 * 16 + 1000 * 16);
+
+  config.layer_input_size = 0;
+  config.experts = ExpertsConfig();
+  config.experts->layers = {true, true};
+  config.experts->route.experts = 8;
+  config.experts->route.per_token = 2;
+  config.experts->intermediate_size = 32;
+  config.experts->shared_size = 48;
+  config.experts->shared_gate = true;
+  const ModelShape experts = ShapeOf(config, "m");
+  const std::int64_t shared = 3 * 64 * 48 + 64, all_experts = 8 * 3 * 64 * 32 + 8 * 64;
+  EXPECT_EQ(experts.Parameters(), 2 * (4 * 64 * 64 + shared + all_experts) + 1000 * 64);
+  EXPECT_EQ(experts.Parameters() - experts.ActiveParameters(), 2 * 6 * 3 * 64 * 32);
 }
 
 SimulatedDevice Describe(const char* device, const char* model, std::int64_t gpus = 1) {
