@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/safetensors.h"
+#include "memory/page_geometry.h"
 #include "model/model.h"
 #include "quant/stored_matrix.h"
 #include "tensor/aligned_buffer.h"
@@ -43,8 +44,7 @@ std::vector<TokenId> TokensOf(const StoredTensor& tensor) {
 
 // The logits of all tokens of a prompt, in one pass.
 std::vector<float> LogitsOf(Model& model, const std::vector<TokenId>& prompt) {
-  const ModelConfig& c = model.config();
-  const KvLayout layout = {c.num_layers, c.num_kv_heads, c.head_dim, /*page_tokens=*/8, DType::kF32};
+  const KvLayout layout = KvLayoutOf(model.config(), /*page_tokens=*/8, DType::kF32);
   const std::size_t stride = (layout.PageBytes() + 63) / 64 * 64;
   const auto size = static_cast<std::int64_t>(prompt.size());
   std::vector<std::uint32_t> pages(static_cast<std::size_t>(layout.PagesFor(size)));

@@ -20,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kMostGgufLayers = 1024;
 
 // An architecture of GGUF, and the class of transformers that computes the same.
 struct GgufArchitecture {
@@ -28,14 +29,15 @@ struct GgufArchitecture {
   const char* class_name;
   bool interleaved;  // as HasInterleavedHeads
   // Further keys that the configuration below uses.
-  std::array<std::string_view, 4> keys = {};
+  std::array<std::string_view, 11> keys = {};
   bool fuses = false;    // as FusesLayers
   bool adapters = true;  // whether loramux reads llama.cpp's adapters of it
 };
 constexpr std::string_view kWindowPattern = "attention.sliding_window_pattern", kLocalTheta = "rope.freq_base_swa",
                            kExpertSize = "expert_feed_forward_length", kLayerEpsilon = "attention.layer_norm_epsilon",
                            kRmsEpsilon = "attention.layer_norm_rms_epsilon", kParallel = "use_parallel_residual",
-                           kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale";
+                           kSections = "rope.dimension_sections", kTemperature = "attention.temperature_scale",
+                           kMtpLayers = "nextn_predict_layers";
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", "LlamaForCausalLM", true},
     {"qwen2", "qwen2", "Qwen2ForCausalLM", false},
@@ -46,6 +48,23 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"mistral3", "mistral", "MistralForCausalLM", true, {kTemperature, "rope.scaling.yarn_log_multiplier"}},
     {"gemma2", "gemma2", "Gemma2ForCausalLM", false, {"attn_logit_softcapping", "final_logit_softcapping"}},
     {"gemma3", "gemma3_text", "Gemma3ForCausalLM", false, {"final_logit_softcapping", kLocalTheta, kWindowPattern}},
+    {"gemma4",
+     "gemma4_text",
+     "Gemma4ForCausalLM",
+     false,
+     {"final_logit_softcapping", kLocalTheta, kWindowPattern, kExpertSize, "attention.shared_kv_layers",
+      "attention.key_length_swa", "attention.value_length_swa", "embedding_length_per_layer_input",
+      "rope.dimension_count_swa"},
+     false,
+     /*adapters=*/false},
+    {"qwen35",
+     "qwen3_5_text",
+     "Qwen3_5ForCausalLM",
+     false,
+     {kSections, kMtpLayers, "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
+      "ssm.inner_size", "attention.recurrent_layers", "full_attention_interval"},
+     false,
+     /*adapters=*/false},
     {"granite",
      "granite",
      "GraniteForCausalLM",
@@ -140,11 +159,12 @@ class ConfigBuilder {
     RETURN_IF_ERROR(RefuseUnknown());
     config_ = {{"architectures", {architecture_.class_name}}, {"model_type", architecture_.model_type}};
     RETURN_IF_ERROR(AddExtents());
-    RETURN_IF_ERROR(AddHeads());
+    RETURN_IF_ERROR(Is("gemma4") ? AddGemma4() : AddHeads());
     RETURN_IF_ERROR(AddBlocks());
+    RETURN_IF_ERROR(AddRecurrent());
     RETURN_IF_ERROR(AddWindows());
     RETURN_IF_ERROR(AddExperts());
-    RETURN_IF_ERROR(AddRope());
+    RETURN_IF_ERROR(Is("gemma4") ? AddRopesOfGemma4() : AddRope());
     RETURN_IF_ERROR(AddScales());
     RETURN_IF_ERROR(AddTokens());
     AddWhatTensorsSay();
@@ -181,6 +201,11 @@ class ConfigBuilder {
   Status AddExperts() {
     ASSIGN_OR_RETURN(const auto experts, file_.Int(prefix_ + "expert_count", 0, kMost));
     if (experts.value_or(0) == 0) return Ok{};
+    if (Is("gemma4")) {
+      return Unsupported(file_.label() + ": metadata 'gemma4.expert_count' = " + std::to_string(*experts) +
+                             " is not supported, only 0",
+                         prefix_ + "expert_count");
+    }
     if (Is("llama")) {
       config_["architectures"] = {"MixtralForCausalLM"};
       config_["model_type"] = "mixtral";
@@ -204,7 +229,14 @@ class ConfigBuilder {
   Status AddExtents() {
     ASSIGN_OR_RETURN(config_["hidden_size"], Required("embedding_length"));
     ASSIGN_OR_RETURN(config_["num_hidden_layers"], Required("block_count"));
-    ASSIGN_OR_RETURN(config_[family_.fields.intermediate], Required("feed_forward_length"));
+    if (!Is("gemma4")) {
+      ASSIGN_OR_RETURN(config_[family_.fields.intermediate], Required("feed_forward_length"));
+    }
+    // Layers that predict several tokens come last, and nothing here asks them.
+    ASSIGN_OR_RETURN(const auto mtp, file_.Int(prefix_ + std::string(kMtpLayers), 0, kMost));
+    const std::int64_t layers = config_["num_hidden_layers"];
+    if (mtp.value_or(0) >= layers) return file_.Bad(prefix_ + std::string(kMtpLayers), "fewer than block_count");
+    config_["num_hidden_layers"] = layers - mtp.value_or(0);
     ASSIGN_OR_RETURN(config_["max_position_embeddings"], Required("context_length"));
     const GgufTensor* embedding = file_.FindTensor("token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2) {
@@ -235,6 +267,122 @@ class ConfigBuilder {
                              ", which is not supported",
                          prefix_ + "attention.value_length");
     }
+    return Ok{};
+  }
+
+  // The numbers of a key that has one for each layer, or one for all.
+  Result<std::vector<std::int64_t>> ByLayer(const std::string& name) const {
+    const std::string key = prefix_ + name;
+    const auto layers = config_["num_hidden_layers"].get<std::size_t>();
+    const GgufValue* const value = file_.Find(key);
+    if (value == nullptr || !std::holds_alternative<GgufArray>(*value)) {
+      ASSIGN_OR_RETURN(const std::int64_t all, Required(name.c_str()));
+      if (layers <= kMostGgufLayers) return std::vector<std::int64_t>(layers, all);
+    }
+    ASSIGN_OR_RETURN(const auto list, file_.Array(key, GgufArray::Element::kNumber));
+    if (!list || list->size() != layers || layers > kMostGgufLayers) {
+      return file_.Bad(key, "an integer above 0 for each of " + std::to_string(layers) +
+                                " layers, of which there are " + "at most " + std::to_string(kMostGgufLayers));
+    }
+    std::vector<std::int64_t> numbers;
+    for (const double number : list->Numbers()) {
+      if (!(number >= 1 && number <= static_cast<double>(kMost)) || number != std::floor(number)) {
+        return file_.Bad(key, "integers above 0");
+      }
+      numbers.push_back(static_cast<std::int64_t>(number));
+    }
+    return numbers;
+  }
+
+  // Error: the two lengths of heads under these keys differ.
+  Result<std::int64_t> LengthOfHeads(const char* keys, const char* values) const {
+    ASSIGN_OR_RETURN(const std::int64_t length, Required(keys));
+    ASSIGN_OR_RETURN(const std::int64_t other, Required(values));
+    if (length == other) return length;
+    return file_.Bad(prefix_ + values, "as many as in " + std::string(keys) + ", " + std::to_string(length));
+  }
+
+  // The heads of layers with and without a window, and the layers that read the keys and values of others.
+  Status AddGemma4() {
+    ASSIGN_OR_RETURN(config_["num_attention_heads"], Required("attention.head_count"));
+    ASSIGN_OR_RETURN(full_head_dim_, LengthOfHeads("attention.key_length", "attention.value_length"));
+    ASSIGN_OR_RETURN(head_dim_, LengthOfHeads("attention.key_length_swa", "attention.value_length_swa"));
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> kv_heads, ByLayer("attention.head_count_kv"));
+    ASSIGN_OR_RETURN(config_["sliding_window"], Required("attention.sliding_window"));
+    const std::string pattern_key = prefix_ + std::string(kWindowPattern);
+    ASSIGN_OR_RETURN(const auto pattern, file_.Array(pattern_key, GgufArray::Element::kNumber));
+    if (!pattern || pattern->size() != kv_heads.size() || pattern->Numbers().back() != 0) {
+      return file_.Bad(pattern_key, "an array with an element for each layer, false for the last one");
+    }
+    const std::vector<double> slides = pattern->Numbers();
+    config_["head_dim"] = head_dim_;
+    config_["num_key_value_heads"] = kv_heads.back();
+    std::int64_t full = 0;  // the first layer without a window
+    json heads = json::object();
+    for (std::size_t layer = kv_heads.size(); layer-- > 0;) {
+      const bool window = slides[layer] != 0;
+      if (window) config_["num_key_value_heads"] = kv_heads[layer];
+      if (!window) full = static_cast<std::int64_t>(layer);
+      heads[std::to_string(layer)] = {{"head_dim", window ? head_dim_ : full_head_dim_},
+                                      {"num_key_value_heads", kv_heads[layer]}};
+    }
+    config_["per_layer_config"] = std::move(heads);
+    config_["attention_k_eq_v"] = file_.FindTensor("blk." + std::to_string(full) + ".attn_v.weight") == nullptr;
+    ASSIGN_OR_RETURN(const auto inputs, file_.Int(prefix_ + "embedding_length_per_layer_input", 0, kMost));
+    config_["hidden_size_per_layer_input"] = inputs.value_or(0);
+    config_["vocab_size_per_layer_input"] = config_["vocab_size"];
+    return AddSharing();
+  }
+
+  // Layers that share have a feed-forward block of the usual width, or of twice as much.
+  Status AddSharing() {
+    const auto layers = config_["num_hidden_layers"].get<std::int64_t>();
+    ASSIGN_OR_RETURN(const auto shared, file_.Int(prefix_ + "attention.shared_kv_layers", 0, layers - 1));
+    config_["num_kv_shared_layers"] = shared.value_or(0);
+    ASSIGN_OR_RETURN(const std::vector<std::int64_t> widths, ByLayer("feed_forward_length"));
+    const std::int64_t width = widths.front();
+    const bool wide = widths.back() != width;
+    config_["intermediate_size"] = width;
+    config_["use_double_wide_mlp"] = wide;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const bool of_shared = layer >= layers - shared.value_or(0);
+      if (widths[static_cast<std::size_t>(layer)] == (wide && of_shared ? 2 * width : width)) continue;
+      return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + "feed_forward_length") + ": layer " +
+                             std::to_string(layer) + " has " + std::to_string(widths[static_cast<std::size_t>(layer)]) +
+                             ", which is not supported: expected " + std::to_string(width) +
+                             " in all layers, or twice as many in those of shared_kv_layers",
+                         prefix_ + "feed_forward_length");
+    }
+    return Ok{};
+  }
+
+  // Gated DeltaNet, and which layers have it.
+  Status AddRecurrent() {
+    if (!Is("qwen35")) return Ok{};
+    ASSIGN_OR_RETURN(config_["linear_conv_kernel_dim"], Required("ssm.conv_kernel"));
+    ASSIGN_OR_RETURN(config_["linear_num_key_heads"], Required("ssm.group_count"));
+    ASSIGN_OR_RETURN(config_["linear_key_head_dim"], Required("ssm.state_size"));
+    ASSIGN_OR_RETURN(const std::int64_t heads, Required("ssm.time_step_rank"));
+    ASSIGN_OR_RETURN(const std::int64_t values, Required("ssm.inner_size"));
+    if (values % heads != 0) return file_.Bad(prefix_ + "ssm.inner_size", "a multiple of ssm.time_step_rank");
+    config_["linear_num_value_heads"] = heads;
+    config_["linear_value_head_dim"] = values / heads;
+    ASSIGN_OR_RETURN(const auto interval, file_.Int(prefix_ + "full_attention_interval", 1, kMost));
+    config_["full_attention_interval"] = interval.value_or(4);
+    const std::string key = prefix_ + "attention.recurrent_layers";
+    ASSIGN_OR_RETURN(const auto list, file_.Array(key, GgufArray::Element::kNumber));
+    if (!list) return Ok{};
+    const auto layers = config_["num_hidden_layers"].get<std::size_t>();
+    ASSIGN_OR_RETURN(const std::int64_t with_mtp, Required("block_count"));
+    if (list->size() != static_cast<std::size_t>(with_mtp)) {
+      return file_.Bad(key, "an array with an element for each layer");
+    }
+    json types = json::array();
+    const std::vector<double> recurrent = list->Numbers();
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      types.push_back(recurrent[layer] != 0 ? "linear_attention" : "full_attention");
+    }
+    config_["layer_types"] = std::move(types);
     return Ok{};
   }
 
@@ -284,6 +432,11 @@ class ConfigBuilder {
     } else if (Is("qwen2") || Is("qwen3") || Is("smollm3")) {
       config_["use_sliding_window"] = true;
       config_["max_window_layers"] = 0;
+    }
+    if (family_.windows == WindowRule::kNever && !Is("llama") && !Is("olmo2")) {
+      return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + "attention.sliding_window") + " = " +
+                             std::to_string(*window) + " is not supported for " + architecture_.name,
+                         prefix_ + "attention.sliding_window");
     }
     config_["sliding_window"] = *window;
     if (!pattern) return Ok{};
@@ -369,6 +522,48 @@ class ConfigBuilder {
     if (Is("gpt-oss") && name == "yarn") config_["rope_scaling"]["truncate"] = false;
     if (Is("phi3")) return AddLongRope();
     return AddRopeFactors(name);
+  }
+
+  // Two embeddings: that of full layers turns the first pairs of a head, and the others so slowly that they stay.
+  Status AddRopesOfGemma4() {
+    for (const auto& [key, length] :
+         {std::pair{"rope.dimension_count", full_head_dim_}, std::pair{"rope.dimension_count_swa", head_dim_}}) {
+      ASSIGN_OR_RETURN(const auto turned, file_.Int(prefix_ + key, 1, kMost));
+      if (turned.value_or(length) != length) return file_.Bad(prefix_ + key, "the length of a head");
+    }
+    ASSIGN_OR_RETURN(const auto scaling, file_.Text(prefix_ + "rope.scaling.type"));
+    for (const char* key : {"rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"}) {
+      if (file_.Find(prefix_ + key) == nullptr || (key == std::string_view("rope.scaling.type") && scaling == "none"))
+        continue;
+      return Unsupported(file_.label() + ": metadata " + Quote(prefix_ + key) + " = " +
+                             DescribeGguf(*file_.Find(prefix_ + key)) + " is not supported for gemma4",
+                         prefix_ + key);
+    }
+    const GgufTensor* const tensor = file_.FindTensor("rope_freqs.weight");
+    if (tensor == nullptr) {
+      return InvalidArgument(file_.label() + ": expected a tensor 'rope_freqs.weight', found none",
+                             "rope_freqs.weight");
+    }
+    const std::int64_t pairs = full_head_dim_ / 2;
+    ASSIGN_OR_RETURN(const json list, FactorsOf(*tensor, pairs));
+    const auto factors = list.get<std::vector<float>>();
+    const auto stays = std::ranges::find_if(factors, [](float factor) { return factor != 1; });
+    if (!std::all_of(stays, factors.end(), [](float factor) { return factor >= 1e29f; })) {
+      return Unsupported(file_.label() +
+                             ": tensor 'rope_freqs.weight' has other factors than 1, and after them 1e30, " +
+                             "which is not supported",
+                         tensor->name);
+    }
+    const auto turning = static_cast<std::int64_t>(stays - factors.begin());
+    const double share =
+        turning == pairs ? 1.0 : (static_cast<double>(turning) + 0.5) * 2 / static_cast<double>(full_head_dim_);
+    ASSIGN_OR_RETURN(const auto theta, file_.Number(prefix_ + "rope.freq_base"));
+    ASSIGN_OR_RETURN(const auto local_theta, file_.Number(prefix_ + std::string(kLocalTheta)));
+    theta_ = theta.value_or(10000.0);
+    config_["rope_parameters"] = {
+        {"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", share}, {"rope_theta", theta_}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local_theta.value_or(theta_)}}}};
+    return Ok{};
   }
 
   // Queries that grow with the position: a Ministral 3.
@@ -502,7 +697,7 @@ class ConfigBuilder {
   const FamilyInfo& family_;
   const std::string prefix_;
   json config_;
-  std::int64_t head_dim_ = 0;
+  std::int64_t head_dim_ = 0, full_head_dim_ = 0;  // the latter of Gemma 4's layers without a window
   double theta_ = 0;
 };
 

@@ -329,6 +329,152 @@ TEST(GgufConfigTest, KnowsTheTemperatureOfMinistral) {
   EXPECT_THAT(ConfigError(Model("llama").F32("llama.attention.temperature_scale", 0.5f)), HasSubstr("may change"));
 }
 
+// Four layers, of which the second and the last are full and share nothing; `changed` is left out.
+GgufWriter Gemma4(const std::string& changed = "", std::vector<float> factors = {1, 1e30f}) {
+  GgufWriter writer;
+  writer.Text("general.architecture", "gemma4").F32("gemma4.attention.layer_norm_rms_epsilon", 1e-5f);
+  const auto number = [&](const std::string& key, std::uint32_t value) {
+    if (key != changed) writer.U32("gemma4." + key, value);
+  };
+  number("context_length", 512);
+  number("embedding_length", 8);
+  number("block_count", 4);
+  number("feed_forward_length", 16);
+  number("attention.head_count", 4);
+  number("attention.key_length", 4);
+  number("attention.value_length", 4);
+  number("attention.key_length_swa", 2);
+  number("attention.value_length_swa", 2);
+  number("attention.sliding_window", 64);
+  number("rope.dimension_count", 4);
+  if (changed != "attention.head_count_kv") writer.Numbers("gemma4.attention.head_count_kv", {4, 2, 4, 2});
+  const std::string pattern = "attention.sliding_window_pattern";
+  if (changed != pattern) writer.Numbers("gemma4." + pattern, {1, 0, 1, 0});
+  writer.F32("gemma4.rope.freq_base", 1e6f).F32("gemma4.rope.freq_base_swa", 1e4f);
+  writer.Tensor("token_embd.weight", 0, {8, 5}, std::string(160, '\0'));
+  if (changed != "rope_freqs.weight") {
+    writer.Tensor("rope_freqs.weight", 0, {2}, {reinterpret_cast<const char*>(factors.data()), 8});
+  }
+  return writer;
+}
+
+TEST(GgufConfigTest, KnowsTheKindsOfLayersOfGemma4) {
+  GgufWriter writer = Gemma4();
+  writer.Tensor("blk.1.attn_v.weight", 0, {8, 8}, std::string(256, '\0'));
+  const ModelConfig config = ConfigOf(writer).value();
+  EXPECT_EQ(config.family, ModelFamily::kGemma4);
+  EXPECT_EQ(config.sliding_window, (std::vector<std::int64_t>{64, 0, 64, 0}));
+  EXPECT_EQ(config.HeadsOf(0).head_dim, 2);
+  EXPECT_EQ(config.HeadsOf(0).num_kv_heads, 4);
+  EXPECT_EQ(config.HeadsOf(3).head_dim, 4);
+  EXPECT_EQ(config.HeadsOf(3).num_kv_heads, 2);
+  EXPECT_EQ(config.rope.turning_pairs, 1);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.local_rope->theta, 1e4);
+  EXPECT_EQ(config.layer_input_size, 0);
+  EXPECT_FALSE(config.keys_are_values);
+  EXPECT_TRUE(ConfigOf(Gemma4())->keys_are_values);
+  EXPECT_EQ(ConfigOf(Gemma4("", {1, 1}))->rope.turning_pairs, 2);
+  GgufWriter wide = Gemma4("feed_forward_length");
+  wide.Numbers("gemma4.feed_forward_length", {16, 16, 32, 32}).U32("gemma4.attention.shared_kv_layers", 2);
+  EXPECT_TRUE(ConfigOf(wide)->shared_are_wide);
+  EXPECT_EQ(ConfigOf(wide)->shared_kv_layers, 2);
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsGemma4) {
+  const auto with = [](const std::string& key, const std::function<void(GgufWriter&)>& add) {
+    GgufWriter writer = Gemma4(key);
+    add(writer);
+    return ConfigError(writer);
+  };
+  const auto nothing = [](GgufWriter&) {};
+  for (const char* key : {"attention.key_length", "attention.value_length_swa", "attention.sliding_window",
+                          "attention.head_count_kv", "attention.sliding_window_pattern", "rope_freqs.weight"}) {
+    EXPECT_THAT(with(key, nothing), HasSubstr(key));
+  }
+  const std::string kv = "attention.head_count_kv", ffn = "feed_forward_length";
+  EXPECT_THAT(with(kv,
+                   [](GgufWriter& w) {
+                     w.Numbers("gemma4.attention.head_count_kv", {4, 2, 4});
+                   }),
+              HasSubstr("4 layers"));
+  EXPECT_THAT(with(kv,
+                   [](GgufWriter& w) {
+                     w.Numbers("gemma4.attention.head_count_kv", {4, 2, 4, -1});
+                   }),
+              HasSubstr("integers above 0"));
+  EXPECT_THAT(with(kv,
+                   [](GgufWriter& w) {
+                     w.Numbers("gemma4.attention.head_count_kv", {4, 1, 4, 2});
+                   }),
+              HasSubstr("layer 1 has other heads"));
+  EXPECT_THAT(with(ffn,
+                   [](GgufWriter& w) {
+                     w.Numbers("gemma4.feed_forward_length", {16, 16, 32, 32});
+                   }),
+              HasSubstr("feed_forward_length': layer 2 has 32"));
+  EXPECT_THAT(with("attention.sliding_window_pattern",
+                   [](GgufWriter& w) {
+                     w.Numbers("gemma4.attention.sliding_window_pattern", {0, 0, 1, 1});
+                   }),
+              HasSubstr("false for the last one"));
+  EXPECT_THAT(with("", [](GgufWriter& w) { w.U32("gemma4.attention.shared_kv_layers", 4); }),
+              HasSubstr("shared_kv_layers"));
+  EXPECT_THAT(with("", [](GgufWriter& w) { w.U32("gemma4.expert_count", 8); }), HasSubstr("gemma4.expert_count' = 8"));
+  EXPECT_THAT(with("", [](GgufWriter& w) { w.F32("gemma4.rope.scaling.factor", 2); }),
+              HasSubstr("rope.scaling.factor"));
+  EXPECT_THAT(with("rope.dimension_count", [](GgufWriter& w) { w.U32("gemma4.rope.dimension_count", 2); }),
+              HasSubstr("the length of a head"));
+  EXPECT_THAT(ConfigError(Gemma4("", {1, 2})), HasSubstr("other factors than 1"));
+  EXPECT_THAT(ConfigError(Gemma4("", {1e30f, 1})), HasSubstr("other factors than 1"));
+}
+
+// Two layers.
+GgufWriter Qwen35(const std::string& changed = "") {
+  GgufWriter writer = Model("qwen35");
+  const auto number = [&](const std::string& key, std::uint32_t value) {
+    if (key != changed) writer.U32("qwen35." + key, value);
+  };
+  number("ssm.conv_kernel", 4);
+  number("ssm.state_size", 6);
+  number("ssm.group_count", 2);
+  number("ssm.time_step_rank", 4);
+  number("ssm.inner_size", 32);
+  return writer;
+}
+
+TEST(GgufConfigTest, KnowsTheRecurrentLayersOfQwen35) {
+  GgufWriter writer = Qwen35();
+  writer.Numbers("qwen35.attention.recurrent_layers", {1, 0});
+  const ModelConfig config = ConfigOf(writer).value();
+  EXPECT_EQ(config.family, ModelFamily::kQwen35);
+  EXPECT_EQ(config.recurrent->layers, (std::vector<bool>{true, false}));
+  EXPECT_EQ(config.recurrent->key_dim, 6);
+  EXPECT_EQ(config.recurrent->value_dim, 8);
+  EXPECT_EQ(config.recurrent->value_heads, 4);
+  GgufWriter interval = Qwen35();
+  interval.U32("qwen35.full_attention_interval", 1);
+  EXPECT_EQ(ConfigOf(interval)->recurrent->layers, (std::vector<bool>{false, false}));
+  GgufWriter mtp = Qwen35();
+  mtp.Numbers("qwen35.attention.recurrent_layers", {0, 0}).U32("qwen35.nextn_predict_layers", 1);
+  EXPECT_EQ(ConfigOf(mtp)->num_layers, 1);
+  EXPECT_THAT(ConfigError(mtp.U32("qwen35.x", 1)), HasSubstr("'qwen35.x' = 1 may change"));
+}
+
+TEST(GgufConfigTest, RefusesWhatContradictsQwen35) {
+  for (const char* key :
+       {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"}) {
+    EXPECT_THAT(ConfigError(Qwen35(key)), HasSubstr("'qwen35." + std::string(key) + "': expected an integer above 0"));
+  }
+  EXPECT_THAT(ConfigError(Qwen35("ssm.inner_size").U32("qwen35.ssm.inner_size", 30)), HasSubstr("a multiple of"));
+  EXPECT_THAT(ConfigError(Qwen35("ssm.group_count").U32("qwen35.ssm.group_count", 3)), HasSubstr("does not divide"));
+  EXPECT_THAT(ConfigError(Qwen35()), HasSubstr("at least one layer of full_attention"));
+  EXPECT_THAT(ConfigError(Qwen35().U32("qwen35.nextn_predict_layers", 2)), HasSubstr("fewer than block_count"));
+  EXPECT_THAT(ConfigError(Qwen35().Numbers("qwen35.attention.recurrent_layers", {1})), HasSubstr("for each layer"));
+  EXPECT_THAT(ConfigError(Qwen35().U32("qwen35.attention.sliding_window", 8)), HasSubstr("not supported for qwen35"));
+  EXPECT_THAT(ConfigError(Model("llama").U32("llama.nextn_predict_layers", 1)), HasSubstr("may change"));
+}
+
 TEST(GgufConfigTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(ConfigError(Model("mamba")), HasSubstr("general.architecture 'mamba' is not supported; loramux serves"));
   EXPECT_THAT(ConfigError(GgufWriter()), HasSubstr("general.architecture is missing"));

@@ -28,8 +28,10 @@ LayerWeights PackLayer(Packer& packer, const LayerTensors& t, std::optional<Weig
   LayerWeights w;
   if (t.in_qkv.weight != nullptr) {
     w.qkv = packer.Matrix({t.in_qkv, t.in_z}, format);
-    // What decides is small, and is kept as it is.
-    w.state_gates = packer.Matrix({t.in_b, t.in_a}, std::nullopt);
+    // What decides is small, and is kept in floats.
+    const bool quantised = IsQuantised(t.in_b.weight->format()) || IsQuantised(t.in_a.weight->format());
+    w.state_gates =
+        packer.Matrix({t.in_b, t.in_a}, quantised ? std::optional<WeightFormat>(WeightFormat::kF32) : std::nullopt);
     w.states = {t.conv, t.rate, t.dt_bias, t.state_norm};
   } else {
     const bool has_keys = t.k.weight != nullptr;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -100,6 +101,28 @@ TEST(GgufMatrix, EightBitsKeepTheLeastCode) {
   EXPECT_EQ(values[0], -64.0f);
   EXPECT_EQ(values[1], 63.5f);
   EXPECT_EQ(values[2], 0.0f);
+}
+
+// In floats and in groups: block i is block order[i] of the file.
+TEST(GgufMatrix, PutsBlocksOfColumnsInOrder) {
+  const Fixture fixture;
+  for (const GgufTensor& tensor : fixture.file.tensors()) {
+    const std::shared_ptr<const StoredMatrix> matrix = MakeGgufMatrix(tensor, 0);
+    const std::int64_t columns = matrix->columns(), count = columns / 64;
+    std::vector<std::int64_t> order;
+    for (std::int64_t block = 0; block < count; ++block) order.push_back((block + 1) % count);
+    const auto ordered = ColumnsOfMatrix(matrix, 64, order);
+    EXPECT_EQ(ordered->format(), matrix->format());
+    const auto check = [&](const std::vector<float>& found, const std::vector<float>& stored) {
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(found.size()); ++i) {
+        const std::int64_t column = i % columns, from = order[static_cast<std::size_t>(column / 64)] * 64 + column % 64;
+        ASSERT_EQ(found[static_cast<std::size_t>(i)], stored[static_cast<std::size_t>(i - column + from)])
+            << tensor.name << " " << i;
+      }
+    };
+    check(FloatsOf(*ordered), FloatsOf(*matrix));
+    if (IsQuantised(matrix->format())) check(GroupsOf(*ordered), GroupsOf(*matrix));
+  }
 }
 
 TEST(GgufMatrix, ShowsInterleavedHeadsInOrder) {

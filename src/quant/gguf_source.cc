@@ -1,5 +1,8 @@
 #include "quant/gguf_source.h"
 
+#include <charconv>
+#include <cmath>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -21,7 +24,10 @@ struct Names {
 constexpr Names kWholeModel[] = {{"model.embed_tokens", "token_embd"},
                                  {"model.norm", "output_norm"},
                                  {"lm_head", "output"},
-                                 {"model.embed_norm", "token_embd_norm"}};
+                                 {"model.embed_norm", "token_embd_norm"},
+                                 {"model.embed_tokens_per_layer", "per_layer_token_embd"},
+                                 {"model.per_layer_model_projection", "per_layer_model_proj"},
+                                 {"model.per_layer_projection_norm", "per_layer_proj_norm"}};
 constexpr Names kOfLayers[] = {
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
@@ -32,6 +38,15 @@ constexpr Names kOfLayers[] = {
     {"attn_sinks", "attn_sinks"},
     {"post_attention_norm", "post_attention_norm"},
     {"self_attn.qkv_proj", "attn_qkv"},
+    {"per_layer_input_gate", "inp_gate"},
+    {"per_layer_projection", "proj"},
+    {"post_per_layer_input_norm", "post_norm"},
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.out_proj", "ssm_out"},
+    {"linear_attn.norm", "ssm_norm"},
     {"mlp.down_proj", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
@@ -109,7 +124,19 @@ class GgufSource : public ModelSource {
     if (tensor == nullptr) return matrix;
     auto owner = std::make_shared<OwnedMatrix>(OwnedMatrix{file_, MakeGgufMatrix(*tensor, HeadOf(name, rows))});
     matrix = {owner, owner->matrix.get()};
-    return matrix;
+    return config_.recurrent ? InOrderOfHeads(std::move(matrix), name) : matrix;
+  }
+
+  Result<std::vector<float>> RequireConv(const std::string& name, std::int64_t channels, std::int64_t width) override {
+    const std::string stored = LayerOf(name, kConv) + "ssm_conv1d.weight";
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(stored, {channels, width}));
+    if (tensor == nullptr) return Missing(stored);
+    std::vector<float> all(static_cast<std::size_t>(channels * width)), ordered;
+    ReadGguf(*tensor->type, tensor->data.data(), channels * width, all.data());
+    for (const std::int64_t row : RowsByHead(channels, config_.recurrent->value_dim)) {
+      ordered.insert(ordered.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
+    }
+    return ordered;
   }
 
   Result<Stacked> FindStacked(const std::string& name, const StackedShape& shape) override {
@@ -123,9 +150,7 @@ class GgufSource : public ModelSource {
   Result<std::vector<float>> RequireStackedBias(const std::string& name, const StackedShape& shape) override {
     const std::string bias = NameOf(name, ".bias");
     ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(bias, {shape.experts, shape.rows}));
-    if (tensor == nullptr) {
-      return InvalidArgument(file_->label() + ": tensor " + Quote(bias) + " is missing", bias);
-    }
+    if (tensor == nullptr) return Missing(bias);
     std::vector<float> values(static_cast<std::size_t>(shape.experts * shape.rows));
     ReadGguf(*tensor->type, tensor->data.data(), shape.experts * shape.rows, values.data());
     return values;
@@ -134,6 +159,9 @@ class GgufSource : public ModelSource {
   Result<std::optional<std::vector<float>>> FindVector(const std::string& name, std::int64_t size) override {
     if (name.ends_with(kSinks))
       return FindVector(name.substr(0, name.size() - kSinks.size()) + "attn_sinks.weight", size);
+    if (name.ends_with(kScale)) return Values(LayerOf(name, kScale) + "layer_output_scale.weight", size);
+    if (name.ends_with(kRate)) return Rates(LayerOf(name, kRate) + "ssm_a", size);
+    if (name.ends_with(kTimeStep)) return OfHeads(LayerOf(name, kTimeStep) + "ssm_dt.bias", size);
     for (const Names& norms : kNormsOfHeads) {
       const std::size_t at = name.find(norms.ours);
       if (at != std::string::npos) return NormOfHead(name, at, norms, size);
@@ -151,7 +179,7 @@ class GgufSource : public ModelSource {
     }
     // The files hold the sum of the weight and the offset.
     const auto offset = static_cast<float>(family_.norm_weight_offset);
-    if (offset != 0 && layer.ends_with("norm")) {
+    if (offset != 0 && layer.ends_with("norm") && !layer.ends_with("linear_attn.norm")) {
       for (float& value : values) value -= offset;
     }
     return std::optional(std::move(values));
@@ -162,7 +190,7 @@ class GgufSource : public ModelSource {
   Status CheckAllUsed() const override {
     for (const GgufTensor& tensor : file_->tensors()) {
       // The configuration has taken these.
-      if (used_.contains(&tensor) || tensor.name.starts_with("rope_f")) continue;
+      if (used_.contains(&tensor) || tensor.name.starts_with("rope_f") || IsOfMtp(tensor.name)) continue;
       return InvalidArgument(file_->label() + ": tensor " + Quote(tensor.name) + " " + ShapeToString(tensor.shape) +
                                  " is in the file, but the model that its metadata describe has no place for it",
                              tensor.name);
@@ -171,7 +199,87 @@ class GgufSource : public ModelSource {
   }
 
  private:
-  static constexpr std::string_view kSinks = "self_attn.sinks";
+  static constexpr std::string_view kSinks = "self_attn.sinks", kScale = "layer_scalar", kRate = "linear_attn.A_log",
+                                    kTimeStep = "linear_attn.dt_bias", kConv = "linear_attn.conv1d.weight";
+
+  Error Missing(const std::string& name) const {
+    return InvalidArgument(file_->label() + ": tensor " + Quote(name) + " is missing", name);
+  }
+
+  // "blk.3." of a name whose layer is 3 and whose part is `part`.
+  static std::string LayerOf(std::string_view name, std::string_view part) { return NameOfPart(name, part, "", ""); }
+
+  // Whether a tensor is of the layers that predict several tokens, which follow the others.
+  bool IsOfMtp(const std::string& name) const {
+    if (!config_.recurrent || !name.starts_with("blk.")) return false;
+    std::int64_t layer = 0;
+    const auto [end, error] = std::from_chars(name.data() + 4, name.data() + name.size(), layer);
+    return error == std::errc() && *end == '.' && layer >= config_.num_layers;
+  }
+
+  Result<std::optional<std::vector<float>>> Values(const std::string& name, std::int64_t size) {
+    ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name, {size}));
+    if (tensor == nullptr) return std::optional<std::vector<float>>();
+    std::vector<float> values(static_cast<std::size_t>(size));
+    ReadGguf(*tensor->type, tensor->data.data(), size, values.data());
+    return std::optional(std::move(values));
+  }
+
+  // A number for each head of values.
+  Result<std::optional<std::vector<float>>> OfHeads(const std::string& name, std::int64_t size) {
+    ASSIGN_OR_RETURN(const auto stored, Values(name, size));
+    if (!stored) return stored;
+    std::vector<float> ordered;
+    for (const std::int64_t row : RowsByHead(size, 1)) ordered.push_back((*stored)[static_cast<std::size_t>(row)]);
+    return std::optional(std::move(ordered));
+  }
+
+  // The logarithms of the rates, of which the file has the negative values.
+  Result<std::optional<std::vector<float>>> Rates(const std::string& name, std::int64_t size) {
+    ASSIGN_OR_RETURN(auto rates, OfHeads(name, size));
+    if (!rates) return rates;
+    for (float& rate : *rates) {
+      if (!(rate <= 0)) {
+        return InvalidArgument(
+            file_->label() + ": tensor " + Quote(name) + ": expected numbers up to 0, found " + std::to_string(rate),
+            name);
+      }
+      rate = std::log(-rate);
+    }
+    return rates;
+  }
+
+  // Where each of the last rows, which are those of the heads of values, `size` each, lies in the file: first the first
+  // head of each group, and so on. The rows before them are where they are.
+  std::vector<std::int64_t> RowsByHead(std::int64_t rows, std::int64_t size) const {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
+    std::iota(order.begin(), order.end(), 0);
+    const RecurrentConfig& r = *config_.recurrent;
+    const std::int64_t of_group = r.value_heads / r.key_heads, before = rows - r.value_heads * size;
+    for (std::int64_t i = before; i < rows; ++i) {
+      const std::int64_t head = (i - before) / size, stored = head % of_group * r.key_heads + head / of_group;
+      order[static_cast<std::size_t>(i)] = before + stored * size + (i - before) % size;
+    }
+    return order;
+  }
+
+  // The matrix with its heads of values in the order of the family's own checkpoints.
+  Result<std::shared_ptr<const StoredMatrix>> InOrderOfHeads(std::shared_ptr<const StoredMatrix> matrix,
+                                                             const std::string& name) const {
+    const RecurrentConfig& r = *config_.recurrent;
+    if (r.value_heads == r.key_heads || name.find("linear_attn.") == std::string::npos) return matrix;
+    const bool gate = name.ends_with("in_proj_a") || name.ends_with("in_proj_b");
+    if (!name.ends_with("out_proj")) {
+      return RowsOfMatrix(matrix, RowsByHead(matrix->rows(), gate ? 1 : r.value_dim));
+    }
+    if (IsQuantised(matrix->format()) && r.value_dim % kWeightGroup != 0) {
+      return Unsupported(file_->label() + ": tensor " + Quote(matrix->name()) + " is quantised, and a head of " +
+                             std::to_string(r.value_dim) + " columns is no multiple of " +
+                             std::to_string(kWeightGroup) + ", which is not supported",
+                         matrix->name());
+    }
+    return ColumnsOfMatrix(std::move(matrix), r.value_dim, RowsByHead(r.value_heads, 1));
+  }
 
   // A row of the matrix that holds the norms of all heads. `at`: where the part of `name` begins that `norms` renames.
   Result<std::optional<std::vector<float>>> NormOfHead(const std::string& name, std::size_t at, const Names& norms,
@@ -195,8 +303,8 @@ class GgufSource : public ModelSource {
         if (name.starts_with(kLayers) && name.ends_with(norm)) return NameOfPart(name, norm, gguf, suffix);
       }
     }
-    // llama.cpp has the same name for the input of gpt-oss's experts as for the output of others' attention.
-    if (family_.family == ModelFamily::kGptOss && name.ends_with(family_.norms.mlp)) {
+    // llama.cpp has the same name for the second norm of these families as for that of others' attention's output.
+    if ((family_.family == ModelFamily::kGptOss || family_.of_deltanet) && name.ends_with(family_.norms.mlp)) {
       name.remove_suffix(std::string_view(family_.norms.mlp).size());
       return GgufName(std::string(name) + "post_attention_norm", suffix, family_.norms, fused_);
     }

@@ -120,7 +120,53 @@ class RowsMatrix : public StoredMatrix {
   const std::vector<std::int64_t> rows_;
 };
 
+class ColumnsMatrix : public StoredMatrix {
+ public:
+  ColumnsMatrix(std::shared_ptr<const StoredMatrix> whole, std::int64_t size, std::vector<std::int64_t> blocks)
+      : StoredMatrix(whole->name(), whole->rows(), whole->columns()),
+        whole_(std::move(whole)),
+        size_(size),
+        blocks_(std::move(blocks)) {
+    CHECK_EQ(size_ * static_cast<std::int64_t>(blocks_.size()), columns());
+    CHECK(!IsQuantised(format()) || size_ % kWeightGroup == 0);
+  }
+
+  std::int64_t bytes() const override { return whole_->bytes(); }
+  WeightFormat format() const override { return whole_->format(); }
+  void ReadFloats(std::int64_t first, std::int64_t count, float* out) const override {
+    std::vector<float> stored(static_cast<std::size_t>(count * columns()));
+    whole_->ReadFloats(first, count, stored.data());
+    for (std::int64_t row = 0; row < count; ++row) Order(stored.data() + row * columns(), size_, out + row * columns());
+  }
+  GroupedRows ReadGroups(std::int64_t first, std::int64_t count) const override {
+    const GroupedRows stored = whole_->ReadGroups(first, count);
+    GroupedRows out = stored;
+    for (std::int64_t row = 0; row < count; ++row) {
+      Order(stored.CodesOf(row), size_, out.CodesOf(row));
+      Order(stored.ScalesOf(row), size_ / kWeightGroup, out.ScalesOf(row));
+      Order(stored.MinimumsOf(row), size_ / kWeightGroup, out.MinimumsOf(row));
+    }
+    return out;
+  }
+
+ private:
+  // Copies one row whose blocks have `size` elements.
+  template <typename T>
+  void Order(const T* from, std::int64_t size, T* to) const {
+    for (const std::int64_t block : blocks_) to = std::copy_n(from + block * size, size, to);
+  }
+
+  const std::shared_ptr<const StoredMatrix> whole_;
+  const std::int64_t size_;
+  const std::vector<std::int64_t> blocks_;
+};
+
 }  // namespace
+
+std::shared_ptr<const StoredMatrix> ColumnsOfMatrix(std::shared_ptr<const StoredMatrix> matrix, std::int64_t size,
+                                                    std::vector<std::int64_t> blocks) {
+  return std::make_shared<const ColumnsMatrix>(std::move(matrix), size, std::move(blocks));
+}
 
 std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMatrix> matrix,
                                                  std::vector<std::int64_t> rows) {

@@ -58,6 +58,11 @@ std::unique_ptr<StoredMatrix> MakeFloatMatrix(const StoredTensor& tensor);
 // REQUIRES: as above, with three extents.
 std::unique_ptr<StoredMatrix> MakeTransposedMatrices(const StoredTensor& tensor);
 
+// The same matrix with its columns in another order: column block i, of `size` columns, is block `blocks[i]` of
+// `matrix`. REQUIRES: if IsQuantised(matrix->format()), `size` is a multiple of kWeightGroup.
+std::shared_ptr<const StoredMatrix> ColumnsOfMatrix(std::shared_ptr<const StoredMatrix> matrix, std::int64_t size,
+                                                    std::vector<std::int64_t> blocks);
+
 // Some rows of a matrix, in this order, as one of their own.
 std::shared_ptr<const StoredMatrix> RowsOfMatrix(std::shared_ptr<const StoredMatrix> matrix,
                                                  std::vector<std::int64_t> rows);

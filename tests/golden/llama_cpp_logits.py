@@ -25,6 +25,9 @@ GELU = 2e-3, "llama.cpp takes GELU from a table of numbers in 16 bits"
 OTHERS = {
     "gemma2": GELU,
     "gemma3": GELU,
+    "gemma4": GELU,
+    "gemma4_small": (5e-3, GELU[1]),
+    "qwen35_q8_0": (0.2, "llama.cpp takes the epsilon for queries and keys too, and rounds what is multiplied to 8 bits"),
     "bloom": GELU,
     **dict.fromkeys(("gptneox", "gptneox_sequential", "falcon_7b", "falcon_40b", "falcon_11b"),
                     (GELU[0], GELU[1] + ", and its tanh form")),

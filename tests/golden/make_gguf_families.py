@@ -19,8 +19,8 @@ from golden_common import HERE, read_json, stable_seed, write_json
 
 import torch
 import transformers
-from make_families import (QWEN_IMAGES, bloom, falcon, family_weights, heads_alike, kinds, layer_norms, small, two_ropes,
-                           WITH_IMAGES)
+from make_families import (QWEN_IMAGES, WITH_IMAGES, bloom, falcon, family_weights, gemma4, heads_alike, kinds, layer_norms,
+                           qwen3_5, small, two_ropes)
 from make_models import far_apart, load_model, reset_rope, rope
 from routers import router_gaps
 from safetensors.torch import save_file
@@ -158,6 +158,27 @@ def models_with_images():
         mscale_all_dim=0.6, llama_4_scaling_beta=0.3)), PROMPTS), {}
 
 
+def models_of_kinds():
+    """(the arguments of store, others): models whose layers differ in more than windows."""
+    gemma = {"tie_word_embeddings": True, "final_logit_softcapping": 3.0}
+    yield ("gemma4", "gemma4_text", {**gemma4("sfsf", **gemma), "intermediate_size": 16}, PROMPTS), {}
+    # Inputs of each layer; two layers read the keys and values of others, and have a wider feed-forward block.
+    yield ("gemma4_small", "gemma4_text", {
+        **gemma4("sfsf", **gemma), "hidden_size": 24, "intermediate_size": 12, "attention_k_eq_v": False,
+        "num_global_key_value_heads": None, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 6,
+        "vocab_size_per_layer_input": VOCAB, "use_double_wide_mlp": True}, PROMPTS), {}
+    # Three heads of values for each of two heads of keys. llama.cpp knows one size for both, and takes the norms' epsilon
+    # for the length of queries and keys too, which have 1e-6 in transformers.
+    delta = rope(1000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True)
+    yield ("qwen35", "qwen3_5_text", {
+        **qwen3_5("lfl", hidden=24, heads=2, kv_heads=1, ffn=16, rms_norm_eps=1e-6, tie_word_embeddings=True, **delta),
+        "linear_num_value_heads": 6, "linear_value_head_dim": 8}, PROMPTS), {}
+    yield ("qwen35_q8_0", "qwen3_5_text", {
+        **qwen3_5("lf", heads=2, kv_heads=1, ffn=32, tie_word_embeddings=True, **delta),
+        "linear_key_head_dim": 32, "linear_value_head_dim": 32}, PROMPTS), {"weights": bytes_of_blocks,
+                                                                           "numbers": "MOSTLY_Q8_0"}
+
+
 # --------------------------------------------------------------------------- conversion
 
 def tokens():
@@ -213,6 +234,7 @@ def converter_of(folder):
         kind = get_model_class(architecture)
         for each in (kind, LlamaModel):  # the latter writes the files of Mistral 3
             each.set_vocab = add_vocabulary
+        kind.no_mtp = True  # of Qwen 3.5: no layer that predicts several tokens
         # Gemma 3 counts the tokens there and cuts the embedding to as many rows.
         (model_dir / "tokenizer.json").write_text(json.dumps(
             {"model": {"vocab": {token: id for id, token in enumerate(tokens())}}, "added_tokens": []}))
@@ -288,4 +310,5 @@ def command(description, models):
 
 
 if __name__ == "__main__":
-    command(__doc__, [*((model, {}) for model in models()), *layer_norm_models(), *models_with_images()])
+    command(__doc__, [*((model, {}) for model in models()), *layer_norm_models(), *models_with_images(),
+                      *models_of_kinds()])
